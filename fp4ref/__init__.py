@@ -1,0 +1,55 @@
+"""fp4ref: the executable specification of block-scaled 4-bit and 8-bit formats (NVFP4, MXFP4, MXFP8)."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fp4ref import peers as _peers  # registers the profiles
+from fp4ref.api import dequantize, quantize, to_layout
+from fp4ref.arithmetic import Arithmetic, arithmetic
+from fp4ref.catalogue import PROFILES as profiles
+from fp4ref.errors import (
+    BackendError,
+    DomainError,
+    DTypeError,
+    FileError,
+    Fp4Error,
+    LayoutError,
+    ShapeError,
+    UnknownNameError,
+)
+from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Codec, Format, Rounding, Sign
+from fp4ref.four_over_six import rule
+from fp4ref.layout import LAYOUTS, swizzle_index, swizzle_offset
+from fp4ref.quantized import DirectionData, Directions, Quantized
+from fp4ref.spec import (
+    SPEC_VERSION,
+    Amax,
+    Block,
+    FourOverSix,
+    Granularity,
+    Hadamard,
+    Metric,
+    Spec,
+    Subnormals,
+    from_json,
+)
+from fp4ref.specs import (
+    MXFP4,
+    MXFP4_2D,
+    MXFP8_2D,
+    MXFP8_E4M3,
+    MXFP8_E5M2,
+    NVFP4,
+    NVFP4_2D,
+    NVFP4_4OVER6,
+    NVFP4_FAST,
+    NVFP4_RHT,
+    NVFP4_ROW_SCALED,
+)
+
+del _peers
+try:
+    __version__ = version("fp4ref")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0+unknown"
+
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("version", "PackageNotFoundError")]

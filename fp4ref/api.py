@@ -1,0 +1,237 @@
+"""The public functions: check the arguments once, then call a backend."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref import arrays, packing, registry
+from fp4ref.catalogue import resolve
+from fp4ref.errors import DomainError, DTypeError, ShapeError
+from fp4ref.hadamard import POINTS
+from fp4ref.layout import layout
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized, matrix_shape
+from fp4ref.spec import Granularity, Spec
+
+
+def quantize(
+    x: Any,
+    spec: Spec | str,
+    directions: str = "row",
+    scale_layout: str = "linear",
+    amax: Any = None,
+    random_bits: Any = None,
+    backend: str | None = None,
+    out: Quantized | None = None,
+) -> Quantized:
+    """Quantize a tensor to block-scaled codes, in one or both directions.
+
+    x: [..., K] of at least one dimension, float32, bfloat16 or float16, NumPy, torch or DLPack, any strides, NaN and
+    infinities included; the leading dimensions are flattened to [M, K]. The column direction is that of x^T, [K, M].
+    directions: "row", "column" or "both". scale_layout: a name of `fp4ref.LAYOUTS`.
+    amax: the caller's global amax, >= 0 and not NaN: one number, or [rows] for a row scale; `Directions(row=...,
+    column=...)` where the two differ. random_bits: uint8 [rows, columns] of the direction, one byte per element, for a
+    stochastic spec; `Directions` for both. out: a result of the same call, whose buffers are filled and returned.
+
+    Errors: DTypeError, ShapeError, DomainError, LayoutError, BackendError.
+
+    >>> import numpy as np, fp4ref
+    >>> q = fp4ref.quantize(np.float32([[1, -6, 0.3, 0] * 4]), fp4ref.NVFP4)
+    >>> bytes(q.row.data[0, :2]).hex(), q.row.scales, q.row.amax
+    ('f201', array([[126]], dtype=uint8), array([6.], dtype=float32))
+
+    Rules: NUM-3, NUM-4, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7.
+    """
+    spec = resolve(spec)
+    dtype = arrays.require_input("quantize", x)
+    shape = tuple(int(size) for size in x.shape)
+    if not shape:
+        raise ShapeError("quantize", "a tensor without dimensions", "at least one", "NUM-4")
+    names = _directions(directions)
+    layout(scale_layout)
+    empty = Quantized(spec, shape, dtype, scale_layout)
+    if out is not None:
+        _require_out(out, empty, names)
+    function = registry.choose("quantize", spec, arrays.device_of(x), backend)
+    given_amax = _each(amax, names, spec, "amax")
+    given_bits = _each(random_bits, names, spec, "random_bits")
+    for name in names:
+        _require_hadamard(spec, name, shape, dtype)
+        given_amax[name] = _amax(given_amax[name], spec, _shape_of(empty, name))
+        _require_bits(given_bits[name], spec, _shape_of(empty, name))
+    results = {
+        name: function(
+            x,
+            spec,
+            name,
+            scale_layout,
+            given_amax[name],
+            given_bits[name],
+            None if out is None else out.direction(name)[0],
+        )
+        for name in names
+    }
+    return dataclasses.replace(empty, **results)
+
+
+def dequantize(
+    q: Quantized,
+    dtype: Any = "float32",
+    direction: Direction = "row",
+    inverse_hadamard: bool = False,
+    backend: str | None = None,
+) -> Any:
+    """Compute the values that quantized bytes stand for, rounded once to `dtype`.
+
+    dtype: "float32", "bfloat16" or "float16". The row direction returns the shape of the tensor, the column direction
+    [K, M]. inverse_hadamard: undo the transform of the column direction. Padding bytes of the scales are never read.
+
+    Errors: DTypeError, ShapeError, DomainError, LayoutError, BackendError.
+
+    Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, HAD-6, LAY-6.
+    """
+    to = arrays.output_dtype("dequantize", dtype)
+    _directions(direction, allow_both=False)
+    data, shape = q.direction(direction)
+    _require_bytes("dequantize", q, direction)
+    if inverse_hadamard and (q.spec.hadamard is None or direction == "row"):
+        got = f"inverse_hadamard of the {direction} direction of {q.spec.name}"
+        raise DomainError("dequantize", got, "the column direction of a spec with hadamard", "HAD-6")
+    function = registry.choose("dequantize", q.spec, arrays.device_of(data.data), backend)
+    source = arrays.output_dtype("dequantize", q.dtype)
+    values = function(data, shape, q.spec, q.scale_layout, to, source, inverse_hadamard)
+    return values.reshape(q.shape) if direction == "row" else values
+
+
+def to_layout(q: Quantized, scale_layout: str) -> Quantized:
+    """The same result with its scales in another layout; codes and amax are shared, padding is written as zero.
+
+    Errors: LayoutError for an unknown layout, ShapeError for scales that do not fit theirs.
+
+    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-7.
+    """
+    target = layout(scale_layout)
+    changed: dict[str, Any] = {}
+    for name in DIRECTIONS:
+        data = q.row if name == "row" else q.column
+        if data is None:
+            continue
+        _require_bytes("to_layout", q, name)
+        rows, columns = _shape_of(q, name)
+        scales = arrays.to_numpy("to_layout", data.scales)
+        linear = layout(q.scale_layout).to_linear(scales, rows, -(-columns // q.spec.block.columns))
+        changed[name] = data._replace(scales=arrays.restorer(data.scales)(target.from_linear(linear)))
+    return dataclasses.replace(q, scale_layout=scale_layout, **changed)
+
+
+def buffer_shapes(spec: Spec, shape: tuple[int, ...], direction: Direction, scale_layout: str) -> DirectionData:
+    """Shapes of data, scales and amax of one direction of a tensor; None where there is no amax."""
+    rows, columns = matrix_shape(shape) if direction == "row" else matrix_shape(shape)[::-1]
+    counts = {Granularity.NONE: None, Granularity.TENSOR: (1,), Granularity.ROW: (rows,)}
+    return DirectionData(
+        (rows, packing.width(columns, spec.element.format)),
+        layout(scale_layout).padded_shape(rows, -(-columns // spec.block.columns)),
+        counts[spec.global_scale],
+    )
+
+
+def _shape_of(q: Quantized, direction: Direction) -> tuple[int, int]:
+    return q.matrix if direction == "row" else (q.matrix[1], q.matrix[0])
+
+
+def _directions(directions: str, allow_both: bool = True) -> tuple[Direction, ...]:
+    if directions == "both" and allow_both:
+        return DIRECTIONS
+    if directions not in DIRECTIONS:
+        needed = "row, column or both" if allow_both else "row or column"
+        raise DomainError("quantize" if allow_both else "dequantize", f"direction {directions!r}", needed, "BLK-8")
+    return tuple(name for name in DIRECTIONS if name == directions)
+
+
+def _each(value: Any, names: tuple[Direction, ...], spec: Spec, argument: str) -> dict[Direction, Any]:
+    """An argument per direction. One tensor amax serves both, unless the directions have amaxes of their own."""
+    if isinstance(value, Directions):
+        surplus = [name for name in DIRECTIONS if name not in names and getattr(value, name) is not None]
+        missing = [name for name in names if getattr(value, name) is None and len(names) > 1]
+        if surplus or (missing and len(missing) < len(names)):
+            got = f"{argument} for {', '.join(n for n in DIRECTIONS if getattr(value, n) is not None)}"
+            raise ShapeError("quantize", got, f"one for {' and '.join(names)}", "GLB-4")
+        return {name: getattr(value, name) for name in names}
+    own = argument == "random_bits" or spec.hadamard is not None or spec.global_scale is Granularity.ROW
+    if value is not None and len(names) > 1 and own:
+        raise ShapeError(
+            "quantize", f"one {argument} for both directions", f"{argument}=Directions(row=..., column=...)", "GLB-4"
+        )
+    return dict.fromkeys(names, value)
+
+
+def _amax(value: Any, spec: Spec, shape: tuple[int, int]) -> NDArray[np.float32] | None:
+    """The caller's amax as float32 [1] or [rows]. Rules: GLB-4, GLB-5, GLB-6."""
+    if value is None:
+        return None
+    if spec.global_scale is Granularity.NONE:
+        raise DomainError("quantize", f"amax for {spec.name}", "a spec with a global scale", "GLB-6")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = np.float32(value)
+    host = value.cpu() if arrays.is_torch(value) else value
+    array = arrays.to_numpy("quantize", host) if not isinstance(host, np.generic) else np.asarray(host)
+    if array.dtype.name not in arrays.INPUT_DTYPES:
+        raise DTypeError("quantize", f"amax of dtype {array.dtype.name}", "float32", "GLB-4")
+    count = shape[0] if spec.global_scale is Granularity.ROW else 1
+    if array.size != count or (array.ndim > 1 and array.shape[0] != count):
+        raise ShapeError("quantize", f"amax of shape {list(array.shape)}", f"[{count}]", "GLB-4")
+    flat = np.ascontiguousarray(array, np.float32).reshape(count)
+    if np.isnan(flat).any() or (flat < 0).any():
+        bad = flat[np.isnan(flat) | (flat < 0)][0]
+        raise DomainError("quantize", f"amax {bad}", ">= 0 and not NaN", "GLB-4")
+    return np.abs(flat)  # -0 is 0
+
+
+def _require_bits(bits: Any, spec: Spec, shape: tuple[int, int]) -> None:
+    """Random bits exactly where the spec is stochastic. Rules: SR-1."""
+    if spec.stochastic != (bits is not None):
+        got = "no random_bits" if spec.stochastic else "random_bits"
+        needed = "uint8, one byte per element" if spec.stochastic else "none"
+        raise DomainError("quantize", f"{got} for {spec.name}", needed, "SR-1")
+    if bits is not None and (tuple(bits.shape) != shape or arrays.dtype_name(bits) != "uint8"):
+        got = f"random_bits {arrays.dtype_name(bits)} {list(bits.shape)}"
+        raise ShapeError("quantize", got, f"uint8 {list(shape)}", "SR-1")
+
+
+def _require_hadamard(spec: Spec, direction: Direction, shape: tuple[int, ...], dtype: str) -> None:
+    """The transform takes bfloat16 and whole groups. Rules: HAD-5."""
+    if spec.hadamard is None or direction == "row":
+        return
+    rows, columns = matrix_shape(shape)
+    if dtype != "bfloat16":
+        raise DTypeError("quantize", f"hadamard of {dtype}", "bfloat16", "HAD-5")
+    if rows % POINTS and columns:
+        raise ShapeError("quantize", f"hadamard of {rows} rows", f"a multiple of {POINTS}", "HAD-5")
+
+
+def _require_bytes(operation: str, q: Quantized, direction: Direction) -> None:
+    """Buffers whose shapes fit the record. Rules: LAY-7."""
+    expected = buffer_shapes(q.spec, q.shape, direction, q.scale_layout)
+    data = q.direction(direction)[0]
+    for name, value, shape in zip(DirectionData._fields, data, expected, strict=True):
+        if (value is None) != (shape is None) or (value is not None and tuple(value.shape) != tuple(shape)):
+            got = f"{direction}.{name} {'missing' if value is None else list(value.shape)}"
+            needed = f"{'none' if shape is None else list(shape)} for {q.spec.name} {list(q.shape)} {q.scale_layout}"
+            raise ShapeError(operation, got, needed, "LAY-7")
+        kind = "float32" if name == "amax" else "uint8"
+        if value is not None and arrays.dtype_name(value) != kind:
+            raise DTypeError(operation, f"{direction}.{name} {arrays.dtype_name(value)}", kind, "LAY-7")
+
+
+def _require_out(out: Quantized, like: Quantized, names: tuple[Direction, ...]) -> None:
+    """Buffers of the same call. Rules: LAY-7."""
+    for field in ("spec", "shape", "dtype", "scale_layout"):
+        if getattr(out, field) != getattr(like, field):
+            got, needed = getattr(out, field), getattr(like, field)
+            show = [value.name if isinstance(value, Spec) else value for value in (got, needed)]
+            raise ShapeError("quantize", f"out with {field} {show[0]}", f"{show[1]}", "LAY-7")
+    for name in names:
+        _require_bytes("quantize", out, name)

@@ -1,0 +1,114 @@
+"""Arrays of other libraries: into NumPy, and results back to the caller's kind and device.
+
+Bytes cross as uint8 and uint16 views, never as the libraries' own fp4, fp8 or bfloat16 types.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.errors import BackendError, DTypeError
+
+INPUT_DTYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float16": np.dtype(np.float16),
+}
+
+
+def is_torch(x: Any) -> bool:
+    """Whether x is a torch tensor; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def device_of(x: Any) -> str:
+    """Where an array lies: "cpu", "cuda", ..."""
+    if is_torch(x):
+        return str(x.device.type)
+    device = getattr(x, "__dlpack_device__", None)
+    if isinstance(x, np.ndarray) or device is None:
+        return "cpu"
+    try:
+        kind = int(device()[0])
+    except (TypeError, ValueError, RuntimeError, BufferError):  # a CPU array of a type that DLPack cannot carry
+        return "cpu"
+    return {1: "cpu", 2: "cuda", 3: "cpu", 10: "rocm", 13: "cuda"}.get(kind, f"device type {kind}")
+
+
+def to_numpy(operation: str, x: Any) -> NDArray[Any]:
+    """A CPU array of any library as NumPy, without a copy where that is possible.
+
+    Errors: BackendError for an array on another device, DTypeError for what is not an array of numbers.
+    """
+    if isinstance(x, np.ndarray):
+        return x
+    if device_of(x) != "cpu":
+        got = f"an array on {device_of(x)}"
+        raise BackendError(operation, got, "one in the CPU's memory for the numpy backend", "CNF-5")
+    if is_torch(x):
+        return _from_torch(x)
+    if hasattr(x, "__array__"):
+        return np.asarray(x)
+    if hasattr(x, "__dlpack__"):
+        return np.from_dlpack(x)
+    if isinstance(x, (bool, int, float, list, tuple, np.generic)):
+        raise DTypeError(operation, f"a {type(x).__name__}", "a NumPy, torch or DLPack array", "NUM-3")
+    raise DTypeError(operation, f"an object of type {type(x).__name__}", "a NumPy, torch or DLPack array", "NUM-3")
+
+
+def _from_torch(x: Any) -> NDArray[Any]:
+    import torch
+
+    x = x.detach()
+    if x.dtype is torch.bfloat16:
+        return np.asarray(x.view(torch.uint16).numpy().view(ml_dtypes.bfloat16))
+    return np.asarray(x.numpy())
+
+
+def restorer(x: Any) -> Callable[[NDArray[Any]], Any]:
+    """The function that turns a NumPy result into the kind of array that x is."""
+    if isinstance(x, np.ndarray) or not (is_torch(x) or hasattr(x, "__array_namespace__")):
+        return lambda result: result
+    if is_torch(x):
+        return _to_torch
+    namespace = x.__array_namespace__()
+    from_numpy: Callable[[NDArray[Any]], Any] = namespace.asarray
+    return from_numpy
+
+
+def _to_torch(result: NDArray[Any]) -> Any:
+    import torch
+
+    if result.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(result.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(result)
+
+
+def dtype_name(x: Any) -> str:
+    """The name of an array's element type, without its library's prefix."""
+    return str(getattr(x, "dtype", type(x).__name__)).rsplit(".", 1)[-1]
+
+
+def require_input(operation: str, x: Any) -> str:
+    """The name of x's dtype, if a quantizer takes it. Rules: NUM-3."""
+    name = dtype_name(x)
+    if name not in INPUT_DTYPES:
+        because = " (float64 would round twice)" if name == "float64" else ""
+        raise DTypeError(operation, f"dtype {name}", f"float32, bfloat16 or float16{because}", "NUM-3")
+    return name
+
+
+def output_dtype(operation: str, name: Any) -> np.dtype[Any]:
+    """The NumPy type of an output named by string, NumPy type or torch type. Rules: DEQ-3."""
+    text = name if isinstance(name, str) else getattr(name, "__name__", None) or str(name)
+    text = text.rsplit(".", 1)[-1]
+    if text not in INPUT_DTYPES:
+        raise DTypeError(operation, f"dtype {text}", "float32, bfloat16 or float16", "DEQ-3")
+    return INPUT_DTYPES[text]

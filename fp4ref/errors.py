@@ -1,0 +1,44 @@
+"""Errors: one base, and children by what does not fit. Each says operation, what was got, what is needed, rule."""
+
+
+class Fp4Error(ValueError):
+    """A request that the specification does not define, or a machine that cannot serve it.
+
+    Prints as one line, `operation: got, need needed [RULE]`; the parts are attributes of the same names.
+    """
+
+    def __init__(self, operation: str, got: str, needed: str = "", rule: str = "") -> None:
+        super().__init__(operation, got, needed, rule)
+        self.operation, self.got, self.needed, self.rule = operation, got, needed, rule
+
+    def __str__(self) -> str:
+        needed = f", need {self.needed}" if self.needed else ""
+        return f"{self.operation}: {self.got}{needed}" + (f" [{self.rule}]" if self.rule else "")
+
+
+class ShapeError(Fp4Error):
+    """An array's shape does not fit the format."""
+
+
+class DTypeError(Fp4Error):
+    """An array's element type is not one that the operation takes."""
+
+
+class DomainError(Fp4Error):
+    """A value, name or combination of settings lies outside what is defined."""
+
+
+class UnknownNameError(DomainError, KeyError):
+    """A name that nobody registered; also a KeyError, as a mapping's users expect."""
+
+
+class BackendError(Fp4Error):
+    """A backend that was asked for cannot run, or cannot run this."""
+
+
+class LayoutError(Fp4Error):
+    """Scale bytes do not lie as the operation needs them."""
+
+
+class FileError(Fp4Error):
+    """A file is truncated, hostile, or not what its header says."""

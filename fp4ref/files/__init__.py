@@ -1,0 +1,34 @@
+"""Tensor files: safetensors and npz, read without trust and written in one piece.
+
+Every array is read on demand and written when it is made, so a file may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from fp4ref.errors import FileError
+from fp4ref.files.npz import NpzFile
+from fp4ref.files.safetensors import SafetensorsFile
+from fp4ref.files.tensors import DTYPES, Entry, TensorFile, byte_count, shown
+from fp4ref.files.writing import write_tensors
+
+__all__ = ["DTYPES", "SUFFIXES", "Entry", "TensorFile", "byte_count", "open_tensors", "write_tensors"]
+
+SUFFIXES: dict[str, Callable[[Path], TensorFile]] = {".safetensors": SafetensorsFile, ".npz": NpzFile}
+
+
+def open_tensors(path: str | os.PathLike[str]) -> TensorFile:
+    """Open a tensor file and check everything but the numbers in it. Its suffix says which format it is.
+
+    The result closes itself at the end of a `with`; safetensors arrays that were read stay valid.
+
+    Rules: FIL-1, FIL-2, FIL-3.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
+        raise FileError(f"read {shown(path)}", got, " or ".join(SUFFIXES), "FIL-3")
+    return SUFFIXES[path.suffix.lower()](path)

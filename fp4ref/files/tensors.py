@@ -1,0 +1,188 @@
+"""What both formats share: element types, entries, and what a tensor file answers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.errors import FileError
+
+TEXT_MAX = 100_000_000  # bytes of a header or of metadata
+DIMENSIONS_MAX = 64  # of a NumPy array
+
+
+class DType(NamedTuple):
+    """An element type: bits of an element, and the NumPy type of what is read."""
+
+    bits: int
+    array: np.dtype[Any]
+
+
+# From the least to the greatest alignment, the order in which a safetensors file holds them last to first.
+DTYPES = {
+    name: DType(bits, np.dtype(array))
+    for name, bits, array in (
+        ("BOOL", 8, np.uint8),
+        ("F4", 4, np.uint8),
+        ("U8", 8, np.uint8),
+        ("I8", 8, np.int8),
+        ("F8_E5M2", 8, np.uint8),
+        ("F8_E4M3", 8, np.uint8),
+        ("F8_E8M0", 8, np.uint8),
+        ("F8_E4M3FNUZ", 8, np.uint8),
+        ("F8_E5M2FNUZ", 8, np.uint8),
+        ("I16", 16, np.int16),
+        ("U16", 16, np.uint16),
+        ("F16", 16, np.float16),
+        ("BF16", 16, ml_dtypes.bfloat16),
+        ("I32", 32, np.int32),
+        ("U32", 32, np.uint32),
+        ("F32", 32, np.float32),
+        ("C64", 64, np.complex64),
+        ("F64", 64, np.float64),
+        ("I64", 64, np.int64),
+        ("U64", 64, np.uint64),
+    )
+}
+
+
+class Entry(NamedTuple):
+    """A tensor of a file: its name, the name of its element type in DTYPES, and its logical shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class TensorFile(ABC):
+    """An open file of named tensors and of text.
+
+    metadata: text by key. Entries are checked when the file is opened, arrays are read when they are asked for.
+    """
+
+    rule = ""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metadata: dict[str, str] = {}
+        self._tensors: dict[str, Entry] = {}
+
+    @abstractmethod
+    def read(self, name: str) -> NDArray[Any]:
+        """Read one array, in the shape of its entry.
+
+        BF16 comes as ml_dtypes.bfloat16; 8-bit floats and BOOL come as uint8; F4 comes packed, uint8 [..., K/2].
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the file."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tensors, in the file's order."""
+        return tuple(self._tensors)
+
+    def entry(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Element type and logical shape of a tensor, without reading it."""
+        _, dtype, shape = self._tensor(name)
+        return dtype, shape
+
+    def _tensor(self, name: str) -> Entry:
+        if name not in self._tensors:
+            raise self.refused(f"no tensor {quoted(name)}", f"one of the {len(self._tensors)} in the file")
+        return self._tensors[name]
+
+    def refused(self, got: str, needed: str = "") -> FileError:
+        """The error that says what is wrong with this file."""
+        return FileError(f"read {shown(self.path)}", got, needed, self.rule)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def stored_shape(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of the array that holds a tensor: half as long in its last dimension for F4, else its own."""
+    return (*shape[:-1], shape[-1] // 2) if dtype == "F4" else shape
+
+
+def byte_count(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor."""
+    return math.prod(shape) * DTYPES[dtype].bits // 8
+
+
+def misshapen(dtype: str, shape: Any) -> str:
+    """Why a tensor cannot exist; empty if it can. Zero sizes are allowed, absurd ones next to them are not."""
+    if dtype not in DTYPES:
+        return f"unknown element type {quoted(str(dtype))}"
+    if not isinstance(shape, (list, tuple)) or not all(type(size) is int and size >= 0 for size in shape):
+        return "a shape that is not a list of sizes"
+    if len(shape) > DIMENSIONS_MAX:
+        return f"{len(shape)} dimensions"
+    if math.prod(max(size, 1) for size in shape) * DTYPES[dtype].bits > 8 * np.iinfo(np.intp).max:
+        return "a shape of more bytes than can be addressed"
+    if dtype == "F4" and (not shape or shape[-1] % 2):
+        return "a row of F4 that ends inside a byte"
+    return ""
+
+
+def strict_json(text: str) -> Any:
+    """Parse JSON from a stranger: no repeated keys, no NaN, no halves of surrogate pairs; ValueError otherwise."""
+    try:
+        return json.loads(text, object_pairs_hook=_record, parse_constant=_no_constant)
+    except (RecursionError, MemoryError):
+        raise ValueError("nested too deep") from None
+
+
+def _record(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a repeated key")
+    for text in (text for pair in pairs for text in pair if isinstance(text, str)):
+        text.encode()  # fails for half of a pair
+    return record
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def regular_file(path: Path, rule: str) -> int:
+    """The size of a file that can be read from anywhere; devices, pipes and folders are refused."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        raise FileError(f"read {shown(path)}", reason(error), "a readable file", rule) from None
+    if not stat.S_ISREG(status.st_mode):
+        got = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise FileError(f"read {shown(path)}", got, "a file", rule)
+    return status.st_size
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, in one line without paths."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())[:200].lower() or type(error).__name__
+
+
+def quoted(name: str) -> str:
+    """A name from a file, safe to print: escaped and short."""
+    return repr(name if len(name) <= 100 else f"{name[:97]}...")
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path, safe to print in one line."""
+    text = os.fspath(path)
+    return text if text.isprintable() else repr(text)

@@ -1,0 +1,268 @@
+"""Number formats and codecs: what a code means, and how a float32 becomes one.
+
+A Format is a grid of values. A Codec adds the choices on which implementations differ.
+One definition serves E2M1, E4M3, E5M2 and E8M0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.errors import DomainError
+
+Floats = NDArray[np.float32]
+Codes = NDArray[np.uint8]
+F = np.float32
+
+
+class Rounding(StrEnum):
+    """How a magnitude between two neighbours is rounded."""
+
+    EVEN = "even"  # nearest, ties to the even code
+    DOWN = "down"  # nearest, ties toward zero
+    AWAY = "away"  # nearest, ties away from zero
+    TRUNCATE = "truncate"  # to the next smaller magnitude
+    UP = "up"  # to the next larger magnitude
+    STOCHASTIC = "stochastic"  # by eight random bits per element (SR-2)
+
+
+class Sign(StrEnum):
+    """Which inputs set the sign bit of the code."""
+
+    BIT = "bit"  # the sign bit, -0.0 included
+    NEGATIVE = "negative"  # x < 0, so -0.0 encodes as +0
+    NOT_POSITIVE = "not-positive"  # x <= 0, so +0.0 encodes as -0
+    NONZERO = "nonzero"  # x < 0, unless the magnitude rounds to zero
+
+
+@dataclass(frozen=True)
+class Format:
+    """A grid of values, by code.
+
+    codes: count of finite codes without a sign. A signed format has a zero and subnormals; an unsigned one
+    holds powers of two only, code 0 being 2^-bias. infinity: the first code past the finite ones is infinite;
+    every other code past them is NaN.
+
+    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1.
+    """
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    codes: int
+    signed: bool = True
+    infinity: bool = False
+
+    @property
+    def max(self) -> float:
+        """The largest finite value."""
+        return float(grid(self)[self.codes - 1])
+
+    @property
+    def emax(self) -> int:
+        """Exponent of the largest finite value."""
+        return (self.codes - 1 >> self.mantissa_bits) - self.bias
+
+    @property
+    def sign_bit(self) -> int:
+        """Mask of the sign in a code; 0 where there is none."""
+        return 1 << (self.exponent_bits + self.mantissa_bits) if self.signed else 0
+
+    @property
+    def bits(self) -> int:
+        """Width of a code."""
+        return self.signed + self.exponent_bits + self.mantissa_bits
+
+
+@lru_cache
+def grid(form: Format) -> NDArray[np.float64]:
+    """Values of the finite codes, and one more: the value that would follow the largest.
+
+    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1.
+    """
+    code = np.arange(form.codes + 1)
+    if not form.signed:
+        return np.asarray(np.ldexp(1.0, code - form.bias))
+    exponent, mantissa = code >> form.mantissa_bits, code & ((1 << form.mantissa_bits) - 1)
+    leading = (exponent > 0) << form.mantissa_bits
+    step = np.maximum(exponent, 1) - form.bias - form.mantissa_bits
+    return np.asarray(np.ldexp((mantissa + leading).astype(np.float64), step))
+
+
+E2M1 = Format("e2m1", exponent_bits=2, mantissa_bits=1, bias=1, codes=8)
+E4M3 = Format("e4m3", exponent_bits=4, mantissa_bits=3, bias=7, codes=127)
+E5M2 = Format("e5m2", exponent_bits=5, mantissa_bits=2, bias=15, codes=124, infinity=True)
+E8M0 = Format("e8m0", exponent_bits=8, mantissa_bits=0, bias=127, codes=255, signed=False)
+
+FORMATS = {form.name: form for form in (E2M1, E4M3, E5M2, E8M0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Codec:
+    """How float32 becomes a code of `format`, and back.
+
+    nan: codes of a NaN with sign bit 0 and 1. overflow: code of a magnitude that rounds past the largest
+    value, infinity included, before its sign is set; None saturates.
+
+    Rules: E2M1-6, E4M3-5, E5M2-5.
+    """
+
+    format: Format
+    rounding: Rounding = Rounding.EVEN
+    sign: Sign = Sign.BIT
+    nan: tuple[int, int]
+    overflow: int | None = None
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        try:
+            set_field(self, "rounding", Rounding(self.rounding))
+            set_field(self, "sign", Sign(self.sign))
+        except ValueError:
+            got, names = f"rounding {self.rounding!r}, sign {self.sign!r}", (*Rounding, *Sign)
+            raise DomainError("codec", got, f"of {', '.join(names)}", "SPC-1") from None
+        set_field(self, "nan", (int(self.nan[0]), int(self.nan[1])))
+        for code in (*self.nan, self.overflow or 0):
+            if not 0 <= code < 1 << self.format.bits:
+                got = f"nan {self.nan}, overflow {self.overflow}"
+                raise DomainError("codec", got, f"codes of {self.format.bits} bits", "SPC-1")
+        if self.rounding is Rounding.STOCHASTIC and self.format is not E2M1:
+            raise DomainError("codec", f"stochastic rounding to {self.format.name}", "e2m1", "SR-1")
+
+    @np.errstate(all="ignore")
+    def encode(self, values: Floats, random_bits: Codes | None = None) -> Codes:
+        """Round float32 to codes, one per byte.
+
+        values: any shape, every float32 allowed. random_bits: the same shape, for stochastic rounding only.
+
+        Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E4M3-2, E4M3-3, E4M3-4, E5M2-2, E5M2-3, E5M2-4, E8M0-2, E8M0-3.
+        """
+        if self.rounding is not Rounding.STOCHASTIC:
+            return _code_table(self)[_decision(values)]
+        if random_bits is None:
+            raise DomainError("encode", "no random bits", "one byte per element to round stochastically", "SR-1")
+        return self._code(values, self._stochastic(values, random_bits))
+
+    @np.errstate(all="ignore")
+    def nearest(self, values: Floats) -> Floats:
+        """Round to the values that `encode` picks, before an overflow turns into a code; not NaN."""
+        index = np.minimum(_index_table(self)[_decision(values)], self.format.codes - (self.overflow is None))
+        return np.copysign(grid(self.format).astype(F)[index], values)
+
+    def decode(self, codes: Codes) -> Floats:
+        """The float32 values of codes, any shape; exact.
+
+        Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4.
+        """
+        table = _value_table(self.format)
+        if codes.size and int(codes.max()) >= len(table):
+            raise DomainError("decode", f"code {int(codes.max())}", f"{self.format.bits} bits", "PACK-1")
+        return table[codes]
+
+    def _round(self, values: Floats) -> NDArray[np.intp]:
+        """Index into the grid of |values|; one past the last finite code means overflow. The definition."""
+        magnitude, values_of = np.abs(values).astype(np.float64), grid(self.format)
+        midpoints = (values_of[:-1] + values_of[1:]) / 2
+        below = np.searchsorted(midpoints, magnitude, side="left")
+        above = np.searchsorted(midpoints, magnitude, side="right")
+        match self.rounding:
+            case Rounding.EVEN:
+                return np.where(below % 2 == 0, below, above)  # they differ only on a tie
+            case Rounding.DOWN:
+                return below
+            case Rounding.AWAY:
+                return above
+            case Rounding.UP:
+                return np.searchsorted(values_of, magnitude, side="left")
+            case _:
+                return np.maximum(np.searchsorted(values_of, magnitude, side="right") - 1, 0)
+
+    def _stochastic(self, values: Floats, random_bits: Codes) -> NDArray[np.intp]:
+        """Index of the smaller neighbour after step * bits / 256 was added in one rounding to float32.
+
+        Rules: SR-2, SR-3, SR-4.
+        """
+        values_of = grid(self.format)
+        magnitude = np.abs(values).astype(np.float64)
+        lower = np.searchsorted(values_of, magnitude, side="right") - 1
+        step = np.diff(values_of)[np.clip(lower, 0, self.format.codes - 2)]
+        moved = (magnitude + step * random_bits / 256).astype(F)  # exact in float64, so one rounding
+        return np.maximum(np.searchsorted(values_of, moved, side="right") - 1, 0)
+
+    def _code(self, values: Floats, index: NDArray[np.intp]) -> Codes:
+        """Add sign, overflow and NaN to grid indices.
+
+        Rules: E2M1-2, E2M1-4, E2M1-5, E2M1-6, E4M3-3, E4M3-4, E4M3-5, E5M2-3, E5M2-4, E5M2-5, E8M0-3.
+        """
+        last = self.format.codes - 1
+        code = np.where(index > last, last if self.overflow is None else self.overflow, index)
+        minus = {
+            Sign.BIT: np.signbit(values),
+            Sign.NEGATIVE: values < 0,
+            Sign.NOT_POSITIVE: values <= 0,
+            Sign.NONZERO: (values < 0) & (code != 0),
+        }[self.sign]
+        code = code | np.where(minus, self.format.sign_bit, 0)
+        not_a_number = np.where(np.signbit(values), self.nan[1], self.nan[0])
+        return np.where(np.isnan(values), not_a_number, code).astype(np.uint8)
+
+
+# Every value and every midpoint of the four formats is a bfloat16, so the upper half of a float32 and whether
+# the lower half is zero decide its code: 2^17 cases, tabulated from the definition.
+
+
+def _decision(values: Floats) -> NDArray[np.intp]:
+    bits = np.asarray(values, F).view(np.uint32)
+    key = bits >> 16 << 1
+    key |= (bits & 0xFFFF) != 0
+    return key.astype(np.intp)
+
+
+def _representatives() -> Floats:
+    upper = np.arange(1 << 16, dtype=np.uint32) << 16
+    return np.stack([upper, upper | 1], axis=-1).ravel().view(F)
+
+
+@lru_cache
+def _index_table(codec: Codec) -> NDArray[np.uint8]:
+    decisions = np.concatenate([grid(codec.format)[:-1], (grid(codec.format)[:-1] + grid(codec.format)[1:]) / 2])
+    assert not (decisions.astype(F).view(np.uint32) & 0xFFFF).any(), codec.format
+    return np.minimum(codec._round(_representatives()), codec.format.codes).astype(np.uint8)
+
+
+@lru_cache
+def _code_table(codec: Codec) -> Codes:
+    return codec._code(_representatives(), _index_table(codec).astype(np.intp))
+
+
+@lru_cache
+def _value_table(form: Format) -> Floats:
+    code = np.arange(1 << form.bits)
+    index = code & (form.sign_bit - 1) if form.signed else code
+    value = np.where(index < form.codes, grid(form)[np.minimum(index, form.codes - 1)], np.nan)
+    if form.infinity:
+        value = np.where(index == form.codes, np.inf, value)
+    return np.where(code & form.sign_bit, -value, value).astype(F)
+
+
+def ignoring_float_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Run with NumPy's floating-point warnings off: infinities and NaN are values here, not accidents."""
+    return np.errstate(all="ignore")(function)
+
+
+# The hardware's conversions: nearest even, saturating, sign of NaN dropped (E8M0: toward larger magnitude).
+CUDA_E2M1 = Codec(format=E2M1, nan=(0x7, 0x7))
+CUDA_E4M3 = Codec(format=E4M3, nan=(0x7F, 0x7F))
+CUDA_E5M2 = Codec(format=E5M2, nan=(0x7F, 0x7F))
+CUDA_E8M0 = Codec(format=E8M0, rounding=Rounding.UP, nan=(0xFF, 0xFF))
+STOCHASTIC_E2M1 = Codec(format=E2M1, rounding=Rounding.STOCHASTIC, nan=(0x7, 0x7))
+# What torch before 2.12, ml_dtypes and JAX do with a magnitude above 464.
+NAN_OVERFLOW_E4M3 = Codec(format=E4M3, nan=(0x7F, 0xFF), overflow=0x7F)

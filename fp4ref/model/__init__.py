@@ -1,0 +1,11 @@
+"""The golden model, and its registration as the numpy backend."""
+
+from importlib import import_module
+
+from fp4ref.registry import Backend
+
+BACKEND = Backend(
+    name="numpy",
+    load=lambda: import_module("fp4ref.model.backend"),
+    operations=("quantize", "dequantize"),
+)

