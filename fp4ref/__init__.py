@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fp4ref import peers as _peers  # registers the profiles
 from fp4ref.api import dequantize, quantize, to_layout
-from fp4ref.arithmetic import Arithmetic, arithmetic
+from fp4ref.arithmetic import Arithmetic, register_arithmetic
 from fp4ref.catalogue import PROFILES as profiles
 from fp4ref.errors import (
     BackendError,
@@ -17,7 +17,7 @@ from fp4ref.errors import (
     UnknownNameError,
 )
 from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Codec, Format, Rounding, Sign
-from fp4ref.four_over_six import rule
+from fp4ref.four_over_six import register_rule
 from fp4ref.layout import LAYOUTS, swizzle_index, swizzle_offset
 from fp4ref.quantized import DirectionData, Directions, Quantized
 from fp4ref.spec import (

@@ -87,7 +87,7 @@ class Arithmetic:
 ARITHMETIC: dict[str, Arithmetic] = {}
 
 
-def arithmetic(
+def register_arithmetic(
     name: str,
     block_scale: BlockScale,
     scaled: Scaled = divided,
@@ -100,7 +100,7 @@ def arithmetic(
     Rules: SPC-4.
     """
     if name in ARITHMETIC:
-        raise DomainError("arithmetic", f"{name} twice", "a new name", "SPC-4")
+        raise DomainError("register_arithmetic", f"{name} twice", "a new name", "SPC-4")
     ARITHMETIC[name] = Arithmetic(name, global_scale, block_scale, scaled, working_scale, dequantized)
     return ARITHMETIC[name]
 
@@ -149,9 +149,11 @@ def block_scale_division(amax: Floats, g: Floats, k: Constants) -> Floats:
     return np.asarray(amax / F(6) * g)
 
 
-TE = arithmetic("te", block_scale_te, scaled_te, encoding_te, dequantized=dequantized_te)
-TE_FAST = arithmetic("te-fast", block_scale_te, scaled_te_fast, encoding_te, dequantized=dequantized_te)
-TE_DIVISION = arithmetic("te-division", block_scale_division, scaled_te, encoding_te, dequantized=dequantized_te)
+TE = register_arithmetic("te", block_scale_te, scaled_te, encoding_te, dequantized=dequantized_te)
+TE_FAST = register_arithmetic("te-fast", block_scale_te, scaled_te_fast, encoding_te, dequantized=dequantized_te)
+TE_DIVISION = register_arithmetic(
+    "te-division", block_scale_division, scaled_te, encoding_te, dequantized=dequantized_te
+)
 
 
 # MX: block_scale returns what E8M0's round-up codec encodes: the quotient itself, or an exact power of two
@@ -215,9 +217,9 @@ def scaled_cast_only(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     return fused_with_zero(x, F(1) / s)
 
 
-RCEIL = arithmetic("rceil", block_scale_rceil)
-RCEIL_CAST_ONLY = arithmetic("rceil-cast-only", block_scale_rceil, scaled_cast_only)
-OCP_RCEIL = arithmetic("ocp-rceil", block_scale_ocp_rceil)
-OCP_FLOOR = arithmetic("ocp-floor", block_scale_floor)
-OCP_CEIL = arithmetic("ocp-ceil", block_scale_ceil)
-OCP_EVEN = arithmetic("ocp-even", block_scale_even)
+RCEIL = register_arithmetic("rceil", block_scale_rceil)
+RCEIL_CAST_ONLY = register_arithmetic("rceil-cast-only", block_scale_rceil, scaled_cast_only)
+OCP_RCEIL = register_arithmetic("ocp-rceil", block_scale_ocp_rceil)
+OCP_FLOOR = register_arithmetic("ocp-floor", block_scale_floor)
+OCP_CEIL = register_arithmetic("ocp-ceil", block_scale_ceil)
+OCP_EVEN = register_arithmetic("ocp-even", block_scale_even)

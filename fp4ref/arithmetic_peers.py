@@ -15,7 +15,6 @@ from fp4ref.arithmetic import (
     NEVER,
     SIXTH,
     Constants,
-    arithmetic,
     block_scale_rceil,
     block_scale_te,
     dequantized_te,
@@ -25,6 +24,7 @@ from fp4ref.arithmetic import (
     half_carry,
     narrow_bfloat16,
     power_of_two,
+    register_arithmetic,
     scaled_te,
     two_to,
     unrounded,
@@ -123,21 +123,23 @@ def scaled_te_oracle(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     return np.where(s == 0, x * F(0), scaled_te(x, s, g, k))
 
 
-TE_PYTHON = arithmetic(
+TE_PYTHON = register_arithmetic(
     "te-python",
     block_scale_te_rht,
     scaled_te_keeping_nan,
     global_scale_te_python,
     dequantized=dequantized_te,
 )
-TE_RHT_FUSED = arithmetic(
+TE_RHT_FUSED = register_arithmetic(
     "te-rht-fused",
     block_scale_te_rht,
     scaled_te_keeping_nan,
     global_scale_te_rht,
     dequantized=dequantized_te,
 )
-TE_ORACLE = arithmetic("te-cpp-test-oracle", block_scale_te, scaled_te_oracle, encoding_te, dequantized=dequantized_te)
+TE_ORACLE = register_arithmetic(
+    "te-cpp-test-oracle", block_scale_te, scaled_te_oracle, encoding_te, dequantized=dequantized_te
+)
 
 
 # NVFP4 elsewhere
@@ -153,7 +155,9 @@ def scaled_torchao(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     return x * (F(1) / g / s)
 
 
-TORCHAO = arithmetic("torchao", block_scale_torchao, scaled_torchao, decoding, dequantized=dequantized_decoding)
+TORCHAO = register_arithmetic(
+    "torchao", block_scale_torchao, scaled_torchao, decoding, dequantized=dequantized_decoding
+)
 
 
 def block_scale_modelopt(amax: Floats, g: Floats, k: Constants) -> Floats:
@@ -167,7 +171,9 @@ def scaled_modelopt(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     return x / (s * g)
 
 
-MODELOPT = arithmetic("modelopt", block_scale_modelopt, scaled_modelopt, decoding, dequantized=dequantized_decoding)
+MODELOPT = register_arithmetic(
+    "modelopt", block_scale_modelopt, scaled_modelopt, decoding, dequantized=dequantized_decoding
+)
 
 
 def block_scale_compressed_tensors(amax: Floats, g: Floats, k: Constants) -> Floats:
@@ -181,7 +187,7 @@ def scaled_compressed_tensors(x: Floats, s: Floats, g: Floats, k: Constants) -> 
     return x / (s / g)
 
 
-COMPRESSED_TENSORS = arithmetic(
+COMPRESSED_TENSORS = register_arithmetic(
     "compressed-tensors",
     block_scale_compressed_tensors,
     scaled_compressed_tensors,
@@ -200,7 +206,7 @@ def scaled_fouroversix(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     return zero_unless(s != 0, x * (F(1) / (F(1) / g * s)))
 
 
-FOUROVERSIX = arithmetic(
+FOUROVERSIX = register_arithmetic(
     "fouroversix",
     block_scale_fouroversix,
     scaled_fouroversix,
@@ -230,14 +236,14 @@ def scaled_trace(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     return np.asarray(x * g / np.where(s > 0, s, F(1)), F)
 
 
-FLASHINFER = arithmetic(
+FLASHINFER = register_arithmetic(
     "flashinfer",
     block_scale_flashinfer,
     scaled_flashinfer,
     encoding_by_reciprocal,
     dequantized=dequantized_encoding,
 )
-FLASHINFER_TRACE = arithmetic(
+FLASHINFER_TRACE = register_arithmetic(
     "flashinfer-trace", block_scale_trace, scaled_trace, encoding_by_reciprocal, dequantized=dequantized_encoding
 )
 
@@ -253,7 +259,7 @@ def scaled_jax(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     return np.asarray(x * (F(1) / g) * (F(1) / s))
 
 
-JAX = arithmetic("jax", block_scale_jax, scaled_jax, decoding, dequantized=dequantized_decoding)
+JAX = register_arithmetic("jax", block_scale_jax, scaled_jax, decoding, dequantized=dequantized_decoding)
 
 SMALLEST_QWIX = F(2.0**-63)
 
@@ -269,7 +275,7 @@ def scaled_qwix(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     return k.narrow(x * (F(1) / s))
 
 
-QWIX = arithmetic("qwix", block_scale_qwix, scaled_qwix)
+QWIX = register_arithmetic("qwix", block_scale_qwix, scaled_qwix)
 
 
 # Kernels that use the approximate reciprocal (APX-1)
@@ -302,23 +308,23 @@ def scaled_kernel_mxfp8(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats
     return np.asarray(np.clip(x * factor, -k.element_max, k.element_max))
 
 
-KERNEL = arithmetic(
+KERNEL = register_arithmetic(
     "kernel-approx",
     block_scale_flashinfer,
     scaled_kernel,
     encoding_by_reciprocal,
     dequantized=dequantized_encoding,
 )
-KERNEL_BY_AMAX = arithmetic(
+KERNEL_BY_AMAX = register_arithmetic(
     "kernel-approx-by-amax",
     block_scale_flashinfer,
     scaled_kernel_by_amax,
     encoding_by_reciprocal,
     dequantized=dequantized_encoding,
 )
-CUTLASS = arithmetic("cutlass", block_scale_te, scaled_cutlass, encoding, dequantized=dequantized_te)
-KERNEL_MXFP4 = arithmetic("kernel-mxfp4", block_scale_rceil, scaled_kernel_mxfp4)
-KERNEL_MXFP8 = arithmetic("kernel-mxfp8", block_scale_rceil, scaled_kernel_mxfp8)
+CUTLASS = register_arithmetic("cutlass", block_scale_te, scaled_cutlass, encoding, dequantized=dequantized_te)
+KERNEL_MXFP4 = register_arithmetic("kernel-mxfp4", block_scale_rceil, scaled_kernel_mxfp4)
+KERNEL_MXFP8 = register_arithmetic("kernel-mxfp8", block_scale_rceil, scaled_kernel_mxfp8)
 
 
 # MX elsewhere
@@ -395,14 +401,16 @@ def block_scale_qwix_mx(amax: Floats, g: Floats, k: Constants) -> Floats:
     return np.where(np.isfinite(amax), two_to(exponent), amax)
 
 
-COMPRESSED_TENSORS_MX = arithmetic("compressed-tensors-mx", block_scale_compressed_tensors_mx, working_scale=infinite)
-DEEPGEMM = arithmetic("deepgemm", block_scale_deepgemm)
-FOUROVERSIX_MX = arithmetic("fouroversix-mx", block_scale_fouroversix_mx, scaled_or_zero)
-FLASHINFER_MX = arithmetic("flashinfer-mx", block_scale_flashinfer_mx, scaled_or_zero)
-JAX_MX = arithmetic("jax-mx", block_scale_jax_mx, scaled_jax_mx, working_scale=infinite)
-MODELOPT_MX = arithmetic("modelopt-mx", block_scale_modelopt_mx, working_scale=unrounded)
-FLASHINFER_TRACE_MX = arithmetic("flashinfer-trace-mx", block_scale_trace_mx)
-QWIX_MX = arithmetic("qwix-mx", block_scale_qwix_mx, working_scale=infinite)
+COMPRESSED_TENSORS_MX = register_arithmetic(
+    "compressed-tensors-mx", block_scale_compressed_tensors_mx, working_scale=infinite
+)
+DEEPGEMM = register_arithmetic("deepgemm", block_scale_deepgemm)
+FOUROVERSIX_MX = register_arithmetic("fouroversix-mx", block_scale_fouroversix_mx, scaled_or_zero)
+FLASHINFER_MX = register_arithmetic("flashinfer-mx", block_scale_flashinfer_mx, scaled_or_zero)
+JAX_MX = register_arithmetic("jax-mx", block_scale_jax_mx, scaled_jax_mx, working_scale=infinite)
+MODELOPT_MX = register_arithmetic("modelopt-mx", block_scale_modelopt_mx, working_scale=unrounded)
+FLASHINFER_TRACE_MX = register_arithmetic("flashinfer-trace-mx", block_scale_trace_mx)
+QWIX_MX = register_arithmetic("qwix-mx", block_scale_qwix_mx, working_scale=infinite)
 
 
 # microxcaling: floor(log2) in the input's type, for the shared and for every element's exponent
@@ -427,7 +435,7 @@ def scaled_microxcaling(x: Floats, s: Floats, g: Floats, k: Constants, rounding:
 
 
 MICROXCALING = {
-    rounding: arithmetic(
+    rounding: register_arithmetic(
         f"microxcaling-{rounding}", block_scale_microxcaling, partial(scaled_microxcaling, rounding=rounding)
     )
     for rounding in ("nearest", "even", "floor")

@@ -5,7 +5,6 @@ each element; a total adds the errors of a block [..., rows, columns] in a fixed
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -16,30 +15,30 @@ from fp4ref.formats import F, Floats
 RULES: dict[str, Callable[..., Floats]] = {}
 
 
-def rule(function: Callable[..., Floats], name: str | None = None) -> Callable[..., Floats]:
+def register_rule(function: Callable[..., Floats], name: str | None = None) -> Callable[..., Floats]:
     """Register a function so that a Spec can hold it and JSON can name it; third parties pass `vendor.name`.
 
     Rules: SPC-4.
     """
     if RULES.setdefault(name or function.__name__, function) is not function:
-        raise DomainError("rule", f"{name or function.__name__} twice", "a new name", "SPC-4")
+        raise DomainError("register_rule", f"{name or function.__name__} twice", "a new name", "SPC-4")
     return function
 
 
-@rule
+@register_rule
 def sequential(errors: Floats) -> Floats:
     """Row by row, left to right; then rows top to bottom. Rules: FOS-5."""
     return _left_to_right(_left_to_right(errors))
 
 
-@rule
+@register_rule
 def halves(errors: Floats) -> Floats:
     """Element i and i + 8 first, then left to right; then rows top to bottom. Rules: FOS-5."""
     half = errors.shape[-1] // 2
     return sequential(errors[..., :half] + errors[..., half:])
 
 
-@rule
+@register_rule
 def rows_by_tree(errors: Floats) -> Floats:
     """Each row left to right; then rows r and r + 8, r + 4, r + 2, r + 1. Rules: FOS-5."""
     total = _left_to_right(errors)
@@ -56,25 +55,25 @@ def _left_to_right(errors: Floats) -> Floats:
     return total
 
 
-@rule
+@register_rule
 def dequantized(q: Floats, s: Floats, g: Floats, amax: Floats, x: Floats, k: Constants) -> Floats:
     """In the units of x, through the global maximum: ((q * s) * amax) / (6 * scale_max) - x. Rules: FOS-3."""
     return q * s * amax / (k.element_max * k.scale_max) - x
 
 
-@rule
+@register_rule
 def dequantized_by_reciprocal(q: Floats, s: Floats, g: Floats, amax: Floats, x: Floats, k: Constants) -> Floats:
-    """In the units of x, through the global scale: (q * s) * (1 / g) - x. Rules: FOS-3."""
+    """In the units of x, through the global scale: (q * s) * (1 / g) - x. Rules: FOS-4."""
     return q * s * (F(1) / g) - x
 
 
-@rule
+@register_rule
 def scaled_units(q: Floats, s: Floats, g: Floats, amax: Floats, x: Floats, k: Constants) -> Floats:
     """In the units of the stored block: q * s - x * g. Rules: FOS-4."""
     return q * s - x * g
 
 
-@rule
+@register_rule
 def scaled_units_float16(q: Floats, s: Floats, g: Floats, amax: Floats, x: Floats, k: Constants) -> Floats:
     """In the units of the stored block: (q * s rounded to float16) - x * g. Rules: FOS-4."""
     candidate: Floats = (q.astype(np.float16) * s.astype(np.float16)).astype(F)

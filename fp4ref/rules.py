@@ -105,13 +105,13 @@ def read(tree: Tree | None = None) -> Index:
     tree = tree or here()
     index = Index()
     _read_chapters(tree, index)
-    index.functions = list(_functions(tree.package, index))
-    index.backends = [found for folder in tree.backends for found in _functions(folder, index)]
-    index.vectors = list(_vectors(tree.spec, index))
+    index.functions = list(_functions(tree, tree.package, index))
+    index.backends = [found for folder in tree.backends for found in _functions(tree, folder, index)]
+    index.vectors = list(_vectors(tree, index))
     if tree.tests is None:
         index.notes.append("tests are not installed here: coverage by tests was not checked")
     else:
-        index.tests = list(_tests(tree.tests))
+        index.tests = list(_tests(tree, tree.tests))
     _require_defined(index)
     _require_mentions_defined(tree, index)
     _require_covered(index, tests_known=tree.tests is not None)
@@ -166,8 +166,8 @@ def _add_rule(index: Index, path: Path, number: int, heading: str, text: str, pr
 # Citations
 
 
-def _place(path: Path, folder: Path, line: int) -> str:
-    return f"{path.relative_to(folder.parent).as_posix()}:{line}"
+def _place(path: Path, tree: Tree, line: int) -> str:
+    return f"{path.relative_to(tree.package.parent).as_posix()}:{line}"
 
 
 def _sources(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
@@ -176,20 +176,26 @@ def _sources(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, st
             yield path, path.read_text("utf-8")
 
 
-def _functions(folder: Path, index: Index) -> Iterator[Citation]:
+def _functions(tree: Tree, folder: Path, index: Index) -> Iterator[Citation]:
     """Citations in docstrings of modules, classes and functions, and in native comments."""
     for path, source in _sources(folder, (".py",)):
         for node, name in _walk(ast.parse(source)):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 line = getattr(node, "lineno", 1)
-                yield from _cited(ast.get_docstring(node) or "", _place(path, folder, line), name or path.stem, index)
+                yield from _cited(ast.get_docstring(node) or "", _place(path, tree, line), name or path.stem, index)
     for path, source in _sources(folder, NATIVE):
         for comment in COMMENT.finditer(source):
             text = re.sub(r"(?m)^[ \t]*(?://+|/?\*+/?)", "", comment[0]).removesuffix("*/")
-            named = NAMED.search(source, comment.end())
             line = source.count("\n", 0, comment.start()) + 1
-            name = (named[1] or named[2]) if named else path.stem
-            yield from _cited(text, _place(path, folder, line), name, index)
+            name = _declared(source[comment.end() :]) or path.stem
+            yield from _cited(text, _place(path, tree, line), name, index)
+
+
+def _declared(source: str) -> str:
+    """What the paragraph right behind a comment declares; nothing if it is a preprocessor line or blank."""
+    paragraph = source.removeprefix("\n").split("\n\n", 1)[0]
+    named = None if paragraph.lstrip().startswith("#") else NAMED.search(paragraph)
+    return (named[1] or named[2]) if named else ""
 
 
 def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]:
@@ -210,7 +216,7 @@ def _walk(node: ast.AST, name: str = "") -> Iterator[tuple[ast.AST, str]]:
         yield from _walk(child, name)
 
 
-def _tests(folder: Path) -> Iterator[Citation]:
+def _tests(tree: Tree, folder: Path) -> Iterator[Citation]:
     """Citations by `pytest.mark.rule("ID", ...)`, on tests, classes, parameters and whole modules; literals only."""
     for path, source in _sources(folder, (".py",)):
         for node, name in _walk(ast.parse(source)):
@@ -220,12 +226,12 @@ def _tests(folder: Path) -> Iterator[Citation]:
                 continue
             for argument in node.args:
                 if isinstance(argument, ast.Constant):
-                    yield Citation(str(argument.value), _place(path, folder, node.lineno), name or path.stem)
+                    yield Citation(str(argument.value), _place(path, tree, node.lineno), name or path.stem)
 
 
-def _vectors(spec: Path, index: Index) -> Iterator[Citation]:
-    for path in sorted((spec / "vectors").glob("*.json")):
-        place = f"{spec.name}/vectors/{path.name}"
+def _vectors(tree: Tree, index: Index) -> Iterator[Citation]:
+    for path in sorted((tree.spec / "vectors").glob("*.json")):
+        place = _place(path, tree, 1)
         try:
             groups = json.loads(path.read_text("utf-8")).get("groups", [])
             for number, group in enumerate(groups):
@@ -249,14 +255,14 @@ def _require_mentions_defined(tree: Tree, index: Index) -> None:
     prefixes = sorted({rule.prefix for rule in index.rules.values()})
     mention = re.compile(rf"\b(?:{'|'.join(prefixes)})-[0-9]+\b")
     known = {*index.rules, *(found.rule for found in (*index.functions, *index.backends, *index.tests))}
-    texts = [(path, path.parent, path.read_text("utf-8")) for path in sorted(tree.spec.glob("*.md"))]
+    texts = [(path, path.read_text("utf-8")) for path in sorted(tree.spec.glob("*.md"))]
     for folder in (tree.package, *tree.backends, *([tree.tests] if tree.tests else [])):
-        texts += [(path, folder, text) for path, text in _sources(folder, (".py", *NATIVE))]
-    for path, folder, text in texts:
+        texts += _sources(folder, (".py", *NATIVE))
+    for path, text in texts:
         for match in mention.finditer(text) if prefixes else ():
             if match[0] not in known:
                 line = text.count("\n", 0, match.start()) + 1
-                index.gaps.append(f"{_place(path, folder, line)}: mentions {match[0]}, which is not defined")
+                index.gaps.append(f"{_place(path, tree, line)}: mentions {match[0]}, which is not defined")
 
 
 def _require_covered(index: Index, tests_known: bool) -> None:

@@ -150,8 +150,8 @@ class Spec:
 def _require_legal(spec: Spec) -> None:
     """Refuse settings that have no meaning together. Rules: SPC-2, FOS-7."""
     search, element, scale = spec.four_over_six, spec.element, spec.scale
-    one_row = spec.block.rows == 1
     global_scale = spec.global_scale is not Granularity.NONE
+    row_scale = spec.global_scale is Granularity.ROW
     for bad, got, needed, rule in (
         (min(spec.block) < 1, f"block {spec.block.rows}x{spec.block.columns}", "at least 1x1", "BLK-1"),
         (element.format is E8M0, "element e8m0", "a signed element format", "SPC-2"),
@@ -164,11 +164,13 @@ def _require_legal(spec: Spec) -> None:
             "SPC-2",
         ),
         (
-            spec.global_scale is Granularity.ROW and not one_row,
+            row_scale and spec.block.rows != 1,
             f"global_scale row with block {spec.block.rows}x{spec.block.columns}",
             "blocks of one row",
             "GLB-5",
         ),
+        (row_scale and spec.hadamard, "global_scale row with hadamard", "one of them", "GLB-5"),
+        (row_scale and spec.stochastic, "global_scale row with stochastic rounding", "nearest rounding", "GLB-5"),
         (
             global_scale and scale.format is E8M0,
             f"global_scale {spec.global_scale} with scale e8m0",

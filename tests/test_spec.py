@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import Block, Codec, DomainError, FourOverSix, Granularity, Hadamard, Spec, arithmetic, from_json
+from fp4ref import Block, Codec, DomainError, FourOverSix, Granularity, Hadamard, Spec, from_json, register_arithmetic
 from fp4ref.arithmetic import TE
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1
 from fp4ref.spec import differences
@@ -112,6 +112,8 @@ def test_a_missing_field_is_named() -> None:
     ("base", "changes", "parts"),
     [
         ("nvfp4-2d", {"global_scale": "row"}, ("global_scale row", "16x16", "GLB-5")),
+        ("nvfp4-rht", {"global_scale": "row"}, ("global_scale row", "hadamard", "GLB-5")),
+        ("nvfp4-row-scaled", {"element": STOCHASTIC_E2M1}, ("global_scale row", "stochastic", "GLB-5")),
         ("nvfp4", {"block": (0, 16)}, ("0x16", "BLK-1")),
         ("mxfp4", {"global_scale": "tensor"}, ("global_scale tensor", "e8m0", "GLB-6")),
         ("nvfp4-4over6", {"hadamard": Hadamard()}, ("four_over_six", "hadamard", "FOS-7")),
@@ -152,8 +154,8 @@ def test_a_third_party_registers_a_profile() -> None:
     def total(errors: np.ndarray) -> np.ndarray:
         return errors.sum((2, 3), dtype=np.float32)
 
-    fp4ref.rule(total, "acme.total")
-    ours = arithmetic("acme.v1", lambda a, g, k: a * g * np.float32(1 / 6), lambda x, s, g, k: x * (g / s))
+    fp4ref.register_rule(total, "acme.total")
+    ours = register_arithmetic("acme.v1", lambda a, g, k: a * g * np.float32(1 / 6), lambda x, s, g, k: x * (g / s))
     spec = fp4ref.profiles.register(
         fp4ref.NVFP4_4OVER6.replace(
             name="acme.nvfp4", arithmetic=ours, four_over_six=FourOverSix(metric="mse", total=total)
@@ -165,11 +167,11 @@ def test_a_third_party_registers_a_profile() -> None:
     assert fp4ref.profiles.source("acme.nvfp4") == "made for this test"
     assert fp4ref.quantize(np.ones((2, 32), np.float32), "acme.nvfp4").row.data.shape == (2, 16)
     with pytest.raises(DomainError, match="twice"):
-        arithmetic("acme.v1", ours.block_scale)
+        register_arithmetic("acme.v1", ours.block_scale)
     with pytest.raises(DomainError, match="twice"):
         fp4ref.profiles.register(NVFP4.replace(name="acme.nvfp4"))
     with pytest.raises(DomainError, match="twice"):
-        fp4ref.rule(lambda errors: errors, "acme.total")
+        fp4ref.register_rule(lambda errors: errors, "acme.total")
 
 
 @pytest.mark.rule("SPC-4")

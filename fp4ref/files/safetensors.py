@@ -102,8 +102,8 @@ class SafetensorsFile(TensorFile):
 
     def _checked(self, name: str, value: Any) -> Entry:
         """Check one entry on its own."""
-        if not (isinstance(value, dict) and all(field in value for field in FIELDS)):
-            raise self.refused(f"tensor {quoted(name)} without all fields", ", ".join(FIELDS))
+        if not (isinstance(value, dict) and set(value) == set(FIELDS)):
+            raise self.refused(f"tensor {quoted(name)} with other fields", ", ".join(FIELDS))
         dtype, shape, offsets = (value[field] for field in FIELDS)
         if why := misshapen(dtype if isinstance(dtype, str) else str(type(dtype)), shape):
             raise self.refused(f"tensor {quoted(name)}: {why}", "a type and shape of whole bytes")

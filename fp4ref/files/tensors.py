@@ -139,9 +139,9 @@ def misshapen(dtype: str, shape: Any) -> str:
 
 
 def strict_json(text: str) -> Any:
-    """Parse JSON from a stranger: no repeated keys, no NaN, no halves of surrogate pairs; ValueError otherwise."""
+    """Parse JSON from a stranger: no repeated keys, NaN, -0 or halves of surrogate pairs; ValueError otherwise."""
     try:
-        return json.loads(text, object_pairs_hook=_record, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_record, parse_constant=_refuse, parse_int=_integer)
     except (RecursionError, MemoryError):
         raise ValueError("nested too deep") from None
 
@@ -155,8 +155,12 @@ def _record(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+def _integer(text: str) -> int:
+    return _refuse(text) if text == "-0" else int(text)
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text} for a number")
 
 
 def regular_file(path: Path, rule: str) -> int:

@@ -27,7 +27,8 @@ def quantize(
     """Quantize one direction of a tensor; its scales come back linear, [rows, blocks].
 
     x: [..., K], float32, bfloat16 or float16. amax: float32 [1], or [rows] for a row scale.
-    random_bits: [rows, columns] of the direction, for stochastic rounding. Rows are those of x^T in the column direction.
+    random_bits: [rows, columns] of the direction, for stochastic rounding.
+    Rows are those of x^T in the column direction.
 
     Rules: BLK-1, BLK-2, BLK-7, BLK-8, BLK-9, GLB-1, GLB-4, GLB-5, GLB-6, NUM-1, NUM-4.
     """

@@ -1,0 +1,21 @@
+"""Fail unless a wheel holds exactly the expected top-level names, and the files that code alone would miss."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+wheel = Path(sys.argv[1])
+INFO = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
+TOP = {"fp4ref", INFO}
+NEEDED = {"fp4ref/py.typed", "fp4ref/data/rcp_approx_ftz_sm90.npz", f"{INFO}/licenses/LICENSE"}
+
+names = ZipFile(wheel).namelist()
+top = {name.partition("/")[0] for name in names}
+missing = sorted(NEEDED - set(names))
+stray = [name for name in names if name.endswith((".pyc", ".so")) or "__pycache__" in name]
+chapters = [name for name in names if name.startswith("fp4ref/_spec/") and name.endswith(".md")]
+if top != TOP or missing or stray or not chapters:
+    sys.exit(f"{wheel.name}: top-level {sorted(top)}, missing {missing}, stray {stray}, {len(chapters)} chapters")
+print(f"{len(names)} files, {len(chapters)} chapters, top-level {', '.join(sorted(top))}")

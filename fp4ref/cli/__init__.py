@@ -1,0 +1,93 @@
+"""The command line. Every command lives in a module of its own name, which is imported when the command is used."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from fp4ref import __version__
+from fp4ref.cli.common import printable
+from fp4ref.errors import Fp4Error
+
+COMMANDS = {
+    "quantize": "Quantize the tensors of a file.",
+    "dequantize": "Turn a dump back into a file of tensors.",
+    "verify": "Check bytes, or the installed backends, against the standard.",
+    "explain": "Show every intermediate value of one block.",
+    "profiles": "List the specifications; compare two.",
+    "rules": "Rules of the standard: text, coverage, check.",
+    "vectors": "Write or check the golden vectors.",
+    "doctor": "Say what works on this machine, and why the rest does not.",
+}
+
+DIFFERS, REFUSED = 1, 2  # exit statuses; 0 is success
+INTERRUPTED, READER_GONE = 128 + 2, 128 + 13  # as a shell reports SIGINT and SIGPIPE
+
+EPILOG = """\b
+Examples:
+  fp4ref quantize model.safetensors -o model.nvfp4.safetensors --spec nvfp4
+  fp4ref verify dump.npz
+  fp4ref verify
+  fp4ref COMMAND --help
+"""
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is used, and reports every expected failure in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order in which a user meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"fp4ref.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([*COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. Status: its own, 2 for what was refused, 130 for Ctrl-C, 141 for a reader that left."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except Fp4Error as error:
+            _fail(str(error))
+        except SystemExit as leaving:
+            if isinstance(leaving.__context__, BrokenPipeError):  # rich's way to leave
+                raise SystemExit(READER_GONE) from None
+            raise
+        except KeyboardInterrupt:
+            _fail("interrupted", INTERRUPTED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered has no reader
+                raise SystemExit(READER_GONE) from None
+            _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        except MemoryError as error:
+            _fail(f"out of memory ({error})" if str(error) else "out of memory")
+        return result
+
+
+def _fail(message: str, status: int = REFUSED) -> NoReturn:
+    click.echo(f"fp4ref: {printable(' '.join(message.split()))}", err=True)
+    raise SystemExit(status)
+
+
+@click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fp4ref")
+def main() -> None:
+    """Bytes of NVFP4, MXFP4 and MXFP8: make them, read them, check them.
+
+    Exit status: 0 success, 1 bytes differ, 2 bad input.
+    """

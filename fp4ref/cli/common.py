@@ -1,0 +1,98 @@
+"""What several commands share: names of specifications and tensors, and output that fits where it goes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fp4ref.catalogue import resolve
+from fp4ref.errors import DomainError, FileError
+from fp4ref.spec import Spec, from_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPE_WIDTH = 10_000
+JSON_MAX = 1 << 20  # bytes of a specification in a file
+
+
+def load_spec(name: str) -> Spec:
+    """A registered specification, or the one in a JSON file. Rules: SPC-3, SPC-4."""
+    if not name.endswith(".json"):
+        return resolve(name)
+    with Path(name).open("rb") as file:
+        text = file.read(JSON_MAX + 1)
+    if len(text) > JSON_MAX:
+        raise FileError(f"read {name}", f"more than {JSON_MAX} bytes", "the JSON form of a specification", "SPC-3")
+    return from_json(text.decode(errors="replace"))
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a selection can match many names."""
+    return any(character in text for character in "*?[")
+
+
+def select(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """The names that a pattern matches, all of them without a pattern; a pattern that matches none is an error."""
+    for pattern in patterns:
+        if not any(matches(name, pattern) for name in names):
+            some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+            raise DomainError("tensors", f"nothing matches {pattern!r}", f"names like {some}" if names else "tensors")
+    return [name for name in names if not patterns or any(matches(name, pattern) for pattern in patterns)]
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name is the pattern, or fits it; `*` takes dots too."""
+    return name == pattern or fnmatchcase(name, pattern)
+
+
+def printable(text: str) -> str:
+    """Text whose control characters are shown escaped: names from files do not steer a terminal."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, or as the content where there is none, and plain there."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Lines of an unframed table; a column whose name begins with > is right-aligned.
+
+    What is too wide has the first column on lines of its own, so that nothing is cut or folded.
+    """
+    cells = [[name.lstrip(">") for name in columns], *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    sides = [">" if name.startswith(">") else "<" for name in columns]
+    padded = [[f"{cell:{side}{size}}" for cell, side, size in zip(row, sides, widths, strict=True)] for row in cells]
+    if sum(widths) + 2 * len(widths) <= width:
+        return ["  ".join(row).rstrip() for row in padded]
+    return [line for row in padded for line in (row[0].rstrip(), "  " + "  ".join(row[1:]).rstrip())]
+
+
+@contextmanager
+def progress(total: int, what: str) -> Iterator[Callable[[str], None]]:
+    """A bar on standard error, if that is a terminal; the function that is yielded takes the name of the next step."""
+    if not sys.stderr.isatty():
+        yield lambda name: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[name]}", markup=False)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, name="")
+        started = 0
+
+        def step(name: str) -> None:
+            nonlocal started
+            bar.update(task, completed=started, total=max(total, started + 1), name=name)
+            started += 1
+
+        yield step

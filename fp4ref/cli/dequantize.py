@@ -1,0 +1,67 @@
+"""`fp4ref dequantize`: a dump of quantized bytes back into a file of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from numpy.typing import NDArray
+
+from fp4ref import api
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.cli.common import load_spec, progress, select
+from fp4ref.conformance.dump_format import STORED
+from fp4ref.conformance.dumps import read_dump
+from fp4ref.files import write_tensors
+from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
+
+EPILOG = """\b
+Examples:
+  fp4ref dequantize q.npz -o y.npz
+  fp4ref dequantize q.npz -o y.safetensors --dtype bfloat16
+  fp4ref dequantize q.npz -o yt.npz --direction column
+"""
+UNNAMED = "x"  # what the values of a tensor without a name are called
+
+
+@click.command("dequantize", epilog=EPILOG, short_help="Turn a dump back into a file of tensors.")
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help=".safetensors or .npz.")
+@click.option("--dtype", type=click.Choice(list(INPUT_DTYPES)), default="float32", show_default=True)
+@click.option("--direction", type=click.Choice(DIRECTIONS), default="row", show_default=True, help="column writes x^T.")
+@click.option("--inverse-hadamard", is_flag=True, help="Undo the transform of the column direction.")
+@click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
+@click.option("--spec", "spec_name", help="Instead of what the dump says: a profile, or a JSON file of one.")
+@click.option("--layout", "scale_layout", help="Instead of what the dump says.")
+def dequantize(
+    source: Path,
+    output: Path,
+    dtype: str,
+    direction: Direction,
+    inverse_hadamard: bool,
+    patterns: tuple[str, ...],
+    spec_name: str | None,
+    scale_layout: str | None,
+) -> None:
+    """Compute the values that the bytes of a dump stand for, rounded once to --dtype.
+
+    One tensor at a time is in memory. The output appears when it is complete.
+    """
+    spec = None if spec_name is None else load_spec(spec_name)
+    with read_dump(source, spec, scale_layout) as dump:
+        names = set(select(dump.names, patterns))
+        chosen = [index for index, name in enumerate(dump.names) if name in names]
+        shapes = [shape if direction == "row" else matrix_shape(shape)[::-1] for shape in dump.shapes]
+        entries = [(dump.names[index] or UNNAMED, STORED[dtype], shapes[index]) for index in chosen]
+        with progress(len(chosen), "dequantize") as step:
+
+            def arrays() -> Iterator[NDArray[Any]]:
+                for index in chosen:
+                    step(dump.names[index])
+                    q = dump[index].quantized
+                    yield api.dequantize(q, dtype, direction, inverse_hadamard, backend="numpy")
+
+            write_tensors(output, entries, {}, arrays(), sources=[source])
+    click.echo(f"{output}: {len(chosen)} tensors, {direction} direction, {dtype}")

@@ -1,0 +1,145 @@
+"""`fp4ref quantize`: a file of tensors into a dump of quantized bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from fp4ref import api
+from fp4ref.cli.common import is_pattern, load_spec, printable, progress, select
+from fp4ref.conformance.dumps import Dump, Plan, write_dump
+from fp4ref.errors import DTypeError, Fp4Error, ShapeError
+from fp4ref.files import TensorFile, open_tensors
+from fp4ref.hadamard import POINTS
+from fp4ref.layout import LAYOUTS, layout
+from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
+from fp4ref.spec import SPEC_VERSION, Spec
+
+EPILOG = """\b
+Examples:
+  fp4ref quantize model.safetensors -o model.nvfp4.safetensors
+  fp4ref quantize model.safetensors -o w.npz --tensors '*weight' --keep-input
+  fp4ref quantize x.npz -o q.npz --spec mxfp8-e4m3 --directions both --layout tiled_128x4
+"""
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@click.command("quantize", epilog=EPILOG, short_help="Quantize the tensors of a file.")
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The dump: .safetensors or .npz.")
+@click.option("--spec", "spec_name", default="nvfp4", show_default=True, help="A profile, or a JSON file of one.")
+@click.option("--directions", type=click.Choice([*DIRECTIONS, "both"]), default="row", show_default=True)
+@click.option("--layout", "scale_layout", default="linear", show_default=True, help=f"Of scales: {', '.join(LAYOUTS)}.")
+@click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
+@click.option("--keep-input/--no-keep-input", default=False, help="Store the input as well, so that the dump is whole.")
+def quantize(
+    source: Path,
+    output: Path,
+    spec_name: str,
+    directions: str,
+    scale_layout: str,
+    patterns: tuple[str, ...],
+    keep_input: bool,
+) -> None:
+    """Quantize the tensors of IN (.safetensors or .npz) with the golden model, into a dump.
+
+    Tensors that the specification cannot take are skipped, with the reason; one that --tensors names in full is an
+    error instead. One tensor at a time is in memory. The output appears when it is complete.
+    """
+    spec, order = load_spec(spec_name), layout(scale_layout)
+    names = DIRECTIONS if directions == "both" else tuple(name for name in DIRECTIONS if name == directions)
+    with open_tensors(source) as file:
+        job = _Job(file, spec, order.name, names, keep_input)
+        plans, skipped = _planned(job, patterns)
+        if not plans:
+            raise DTypeError(f"quantize {source}", "no tensor that can be quantized", "float32, bfloat16 or float16")
+        with progress(len(plans), "quantize") as step:
+            write_dump(output, [_announced(plan, step) for plan in plans], sources=[source])
+    for name, why in skipped:
+        click.echo(printable(f"skipped {name}: {why}"), err=True)
+    elements = sum(rows * columns for rows, columns in (matrix_shape(plan.shape) for plan in plans))
+    click.echo(
+        f"{output}: {len(plans)} tensors, {elements:,} elements, {spec.name} (spec {SPEC_VERSION}), "
+        f"{directions}, scales {order.name}" + (f"; {len(skipped)} skipped" if skipped else "")
+    )
+
+
+class _Job(NamedTuple):
+    """What every tensor's plan needs."""
+
+    file: TensorFile
+    spec: Spec
+    scale_layout: str
+    directions: tuple[Direction, ...]
+    keep_input: bool
+
+
+def _planned(job: _Job, patterns: tuple[str, ...]) -> tuple[list[Plan], list[tuple[str, str]]]:
+    """The tensors to quantize, and those to skip with the reason. Rules: NUM-3, NUM-4, HAD-5."""
+    plans, skipped = [], []
+    for name in select(job.file.names, patterns):
+        error = _refusal(job, name)
+        if error is None:
+            plans.append(_plan(job, name))
+        elif any(pattern == name and not is_pattern(pattern) for pattern in patterns):
+            raise error
+        else:
+            skipped.append((name, f"{error.got}, need {error.needed}"))
+    return plans, skipped
+
+
+def _refusal(job: _Job, name: str) -> Fp4Error | None:
+    """Why a tensor cannot be quantized."""
+    stored, shape = job.file.entry(name)
+    operation = f"quantize {name}"
+    if stored not in DTYPES:
+        because = " (F64 would round twice)" if stored == "F64" else ""
+        return DTypeError(operation, f"dtype {stored}", f"{', '.join(DTYPES)}{because}", "NUM-3")
+    if not shape:
+        return ShapeError(operation, "a tensor without dimensions", "at least one", "NUM-4")
+    if job.spec.hadamard is not None and "column" in job.directions:
+        if stored != "BF16":
+            return DTypeError(operation, f"hadamard of {stored}", "BF16", "HAD-5")
+        if matrix_shape(shape)[0] % POINTS:
+            return ShapeError(
+                operation, f"hadamard of {matrix_shape(shape)[0]} rows", f"a multiple of {POINTS}", "HAD-5"
+            )
+    return None
+
+
+def _plan(job: _Job, name: str) -> Plan:
+    stored, shape = job.file.entry(name)
+
+    def make() -> Dump:
+        x = job.file.read(name)
+        directions = "both" if len(job.directions) > 1 else job.directions[0]
+        return Dump(
+            name,
+            x if job.keep_input else None,
+            api.quantize(x, job.spec, directions, job.scale_layout, backend="numpy"),
+        )
+
+    return Plan(
+        name=name,
+        spec=job.spec,
+        shape=shape,
+        dtype=DTYPES[stored],
+        make=make,
+        scale_layout=job.scale_layout,
+        directions=job.directions,
+        with_x=job.keep_input,
+    )
+
+
+def _announced(plan: Plan, step: Callable[[str], None]) -> Plan:
+    """The plan, whose making is reported."""
+
+    def make() -> Dump:
+        step(plan.name)
+        return plan.make()
+
+    return dataclasses.replace(plan, make=make)

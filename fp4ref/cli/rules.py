@@ -1,0 +1,108 @@
+"""`fp4ref rules`: the rules of the standard, their text, and who implements and tests them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from fp4ref import rules as standard
+from fp4ref.cli.common import console
+from fp4ref.errors import UnknownNameError
+
+EPILOG = """\b
+Examples:
+  fp4ref rules                       all rules
+  fp4ref rules BLK                   those with one prefix
+  fp4ref rules --kind choice         where implementations may differ
+  fp4ref rules E2M1-3                one rule: text, functions, tests
+  fp4ref rules --check               exit status 1 if a rule is uncovered
+"""
+
+
+@click.command("rules", epilog=EPILOG, short_help="Rules of the standard: text, coverage, check.")
+@click.argument("names", metavar="[ID|PREFIX]...", nargs=-1)
+@click.option("--kind", type=click.Choice([kind.value for kind in standard.Kind]), help="Only rules of this kind.")
+@click.option("--check", is_flag=True, help="Find rules and citations that do not fit each other.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def rules(names: tuple[str, ...], kind: str | None, check: bool, as_json: bool) -> None:
+    """List the rules of the standard, show some of them, or check that each is implemented and tested.
+
+    An ID (E2M1-3) shows that rule; a prefix (BLK) lists a topic.
+    """
+    index = standard.read()
+    if check:
+        _check(index, as_json)
+        return
+    chosen = [rule for rule in _named(index, names) if kind in (None, rule.kind)]
+    one = len(names) == 1 and names[0].upper() in index.rules
+    if as_json:
+        click.echo(json.dumps([_record(index, rule) for rule in chosen], indent=1, ensure_ascii=False))
+    elif one:
+        for rule in chosen:
+            _show(index, rule)
+    else:
+        _table(index, chosen)
+
+
+def _named(index: standard.Index, names: tuple[str, ...]) -> list[standard.Rule]:
+    """The rules with these IDs or prefixes, in the order of the chapters."""
+    wanted = {name.upper() for name in names}
+    known = {*index.rules, *(rule.prefix for rule in index.rules.values())}
+    if wanted - known:
+        prefixes = ", ".join(dict.fromkeys(rule.prefix for rule in index.rules.values()))
+        raise UnknownNameError("rules", f"unknown {', '.join(sorted(wanted - known))}", f"an ID or one of {prefixes}")
+    return [rule for rule in index.rules.values() if not wanted or {rule.id, rule.prefix} & wanted]
+
+
+def _record(index: standard.Index, rule: standard.Rule) -> dict[str, Any]:
+    cited = {kind: [found._asdict() for found in places] for kind, places in index.citing(rule.id).items()}
+    return {
+        "id": rule.id,
+        "title": rule.title,
+        "kind": rule.kind.value,
+        "chapter": rule.chapter,
+        "text": rule.text,
+        **cited,
+    }
+
+
+def _show(index: standard.Index, rule: standard.Rule) -> None:
+    click.echo(f"{rule.id} · {rule.title} ({rule.kind})\n\n{rule.text}\n\nchapter: {rule.chapter}")
+    for kind, places in index.citing(rule.id).items():
+        if places:
+            click.echo(f"{kind}:")
+        for found in places:
+            click.echo(f"  {found.name}  {found.place}")
+
+
+def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("rule", "kind", "title"):
+        table.add_column(column, no_wrap=column != "title")
+    for column in ("code", "tests", "vectors"):
+        table.add_column(column, justify="right")
+    for rule in chosen:
+        cited = index.citing(rule.id)
+        code = len(cited["functions"]) + len(cited["backends"])
+        table.add_row(
+            rule.id, rule.kind.value, rule.title, str(code), str(len(cited["tests"])), str(len(cited["vectors"]))
+        )
+    console().print(table)
+    click.echo(f"{len(chosen)} rules; `fp4ref rules ID` shows one")
+
+
+def _check(index: standard.Index, as_json: bool) -> None:
+    """Print gaps and notes; exit status 1 if there are gaps."""
+    if as_json:
+        click.echo(json.dumps({"rules": len(index.rules), "gaps": index.gaps, "notes": index.notes}, indent=1))
+    else:
+        for line in (*index.gaps, *(f"note: {note}" for note in index.notes)):
+            click.echo(line)
+        click.echo(f"{len(index.rules)} rules, {len(index.gaps)} gaps")
+    if index.gaps:
+        raise SystemExit(1)

@@ -1,0 +1,129 @@
+"""`fp4ref vectors`: list the golden vectors, and write them from their sources."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fp4ref.cli.common import console
+from fp4ref.errors import FileError
+
+EPILOG = """\b
+Examples:
+  fp4ref vectors list
+  fp4ref vectors list nvfp4 --json
+  fp4ref vectors write --check
+"""
+LIST_EPILOG = """\b
+Examples:
+  fp4ref vectors list                every file: operation, tests, rules
+  fp4ref vectors list encode         the tests of one file
+  fp4ref vectors list --rule BLK-3   the tests of one rule
+"""
+WRITE_EPILOG = """\b
+Examples:
+  fp4ref vectors write --check                  exit status 1 if a file is out of date
+  fp4ref vectors write                          add what is new
+  fp4ref vectors write --change                 also where expected bits of a test change
+  fp4ref vectors write --dir /tmp/vectors
+"""
+
+
+@click.group("vectors", epilog=EPILOG, short_help="Write or check the golden vectors.")
+def vectors() -> None:
+    """Golden vectors: small inputs with the bits that the standard expects, as JSON."""
+
+
+@vectors.command("list", epilog=LIST_EPILOG)
+@click.argument("names", metavar="[FILE]...", nargs=-1)
+@click.option("--rule", "rules", multiple=True, metavar="ID", help="Only tests of this rule.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="The folder; default: the installed vectors.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_vectors(names: tuple[str, ...], rules: tuple[str, ...], directory: Path | None, as_json: bool) -> None:
+    """List the vector files, or the tests of some."""
+    from fp4ref.conformance.vectors import load
+
+    files = load(directory)
+    unknown = sorted(set(names) - {file.name for file in files})
+    if unknown:
+        raise FileError("vectors", f"no file {', '.join(unknown)}", f"some of {', '.join(file.name for file in files)}")
+    chosen = [file for file in files if not names or file.name in names]
+    tests = [test for file in chosen for test in file.tests if not rules or set(rules) & set(test.rules)]
+    if names or rules:
+        rows = [
+            (test.id, " ".join(test.rules), " ".join(test.fields["flags"]), test.fields["comment"]) for test in tests
+        ]
+        _show(("test", "rules", "flags", "comment"), rows, as_json)
+        return
+    counts = Counter(test.file for test in tests)
+    summary = [
+        (
+            file.name,
+            file.operation,
+            str(counts[file.name]),
+            " ".join(dict.fromkeys(r for t in file.tests for r in t.rules)),
+        )
+        for file in chosen
+    ]
+    _show(("file", "operation", "tests", "rules"), summary, as_json)
+
+
+def _show(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([dict(zip(headings, row, strict=True)) for row in rows], indent=1, ensure_ascii=False))
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(*headings, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console().print(table)
+
+
+@vectors.command("write", epilog=WRITE_EPILOG)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path("spec/vectors"),
+    show_default=True,
+    help="The folder.",
+)
+@click.option(
+    "--recordings",
+    type=click.Path(path_type=Path),
+    default=Path("tests/data"),
+    show_default=True,
+    help="Recorded outputs of other implementations; without them, files cut from them stay as they are.",
+)
+@click.option("--check", is_flag=True, help="Write nothing; say what is out of date.")
+@click.option("--change", is_flag=True, help="Allow expected bits of existing tests to change.")
+def write_vectors(directory: Path, recordings: Path, check: bool, change: bool) -> None:
+    """Write the vector files from their sources.
+
+    Tests that exist keep their ids. A test whose expected bits would change is an error unless --change is given.
+
+    Exit status: 0 up to date or written, 1 out of date (--check), 2 refused.
+    """
+    from fp4ref.conformance import write_vectors as writing
+
+    plan = writing.plan(directory, recordings)
+    for name in plan.kept:
+        click.echo(f"{name}: kept, no recording in {recordings}", err=True)
+    if not plan.stale:
+        click.echo(f"{directory}: up to date")
+    if check:
+        for name in plan.stale:
+            click.echo(f"{directory / name}: out of date")
+        raise SystemExit(1 if plan.stale else 0)
+    if plan.changed and not change:
+        shown = ", ".join(plan.changed[:5]) + (", ..." if len(plan.changed) > 5 else "")
+        raise FileError("vectors write", f"other expected bits for {shown}", "--change to accept them")
+    writing.write(plan, directory)
+    for name in plan.stale:
+        click.echo(f"{directory / name}: written")

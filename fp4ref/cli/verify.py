@@ -1,0 +1,183 @@
+"""`fp4ref verify`: the verdict on dumps, or on the installed backends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fp4ref.cli.common import console, load_spec, progress, select
+from fp4ref.cli.verify_text import print_replay, print_report
+from fp4ref.errors import FileError, Fp4Error
+from fp4ref.files import SUFFIXES, open_tensors
+from fp4ref.spec import SPEC_VERSION
+
+if TYPE_CHECKING:
+    from fp4ref.conformance.verify import Request
+
+EPILOG = """\b
+Examples:
+  fp4ref verify
+  fp4ref verify dump.npz
+  fp4ref verify model.nvfp4.safetensors --input model.safetensors --tensors '*weight'
+  fp4ref verify kernel.npz --spec nvfp4 --layout tiled_128x4
+  fp4ref verify dump.npz --case row:0:0
+  fp4ref verify dump.npz --case row:0:0 --save-case case.npz
+  fp4ref verify dump.npz --json
+"""
+
+
+@click.command("verify", epilog=EPILOG, short_help="Check bytes, or the installed backends, against the standard.")
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--spec", "spec_name", help="What the bytes should be, if the dump does not say or says it wrongly.")
+@click.option("--profile", help="Judge by this profile instead of the dump's own specification.")
+@click.option("--layout", "scale_layout", help="Where the scales lie, if the dump does not say.")
+@click.option("--input", "inputs", type=click.Path(path_type=Path), help="A file with x, if the dump has none.")
+@click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
+@click.option(
+    "--amax", type=click.Choice(["computed", "given"]), help="Judge by the amax of x (default), or the dump's."
+)
+@click.option("--case", "case_id", metavar="ID", help="Show every element of one block, TENSOR:row:ROW:BLOCK.")
+@click.option(
+    "--save-case", type=click.Path(path_type=Path), help="Write that block, or the first that differs, to a file."
+)
+@click.option("--backend", "backends", multiple=True, help="Without PATH: only this backend.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--limit", type=click.IntRange(0), default=10, show_default=True, help="How many mismatches to show.")
+def verify(
+    paths: tuple[Path, ...],
+    spec_name: str | None,
+    profile: str | None,
+    scale_layout: str | None,
+    inputs: Path | None,
+    patterns: tuple[str, ...],
+    amax: str | None,
+    case_id: str | None,
+    save_case: Path | None,
+    backends: tuple[str, ...],
+    as_json: bool,
+    limit: int,
+) -> None:
+    """Compare dumps byte by byte with the golden model; without PATH, check the installed backends.
+
+    PATH is a .safetensors or .npz file, or a directory of them. The verdict comes first. Every mismatch has a case ID,
+    which --case shows alone.
+
+    Exit status: 0 all bytes are right, 1 some differ, 2 bad input.
+    """
+    if not paths:
+        if spec_name or profile or scale_layout or inputs or patterns or amax or case_id or save_case:
+            raise click.UsageError("these options need a PATH; without one only --backend and --json apply")
+        raise SystemExit(_check_backends(backends, as_json))
+    if backends:
+        raise click.UsageError("--backend applies without PATH")
+    if spec_name and profile:
+        raise click.UsageError("--spec and --profile exclude each other")
+    from fp4ref.conformance.verify import Request
+
+    name = spec_name or profile
+    request = partial(
+        Request,
+        spec=load_spec(name) if name else None,
+        scale_layout=scale_layout,
+        inputs=inputs,
+        select=partial(select, patterns=patterns),
+        amax=amax,
+        keep=max(limit, 16),
+    )
+    files = _files(paths)
+    if case_id or save_case:
+        if len(files) > 1:
+            raise click.UsageError("--case and --save-case take one file")
+        raise SystemExit(_case(request(path=files[0]), case_id, save_case, as_json))
+    raise SystemExit(_verify(files, request, as_json, limit))
+
+
+def _files(paths: Iterable[Path]) -> list[Path]:
+    """The files to verify; in a directory, all tensor files below it that hold quantized bytes."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        below = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+        kept = [file for file in below if _may_be_dump(file)]
+        for file in below:
+            if file not in kept:
+                click.echo(f"skipped {file}: no quantized bytes in it", err=True)
+        if not kept:
+            raise FileError(f"verify {path}", "a directory without dumps", " or ".join(SUFFIXES), "FIL-3")
+        found += kept
+    return found
+
+
+def _may_be_dump(path: Path) -> bool:
+    """Whether a file has an entry for quantized data, or cannot be read, which is then reported."""
+    try:
+        with open_tensors(path) as file:
+            return any(name == "data" or name.endswith(".data") for name in file.names)
+    except Fp4Error:
+        return True
+
+
+def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, limit: int) -> int:
+    """Print the verdict on every file; the worst exit status."""
+    from fp4ref.conformance.verify import verify as verify_file
+
+    status, records = 0, []
+    for path in files:
+        try:
+            with progress(1, "verify") as step:
+                report = verify_file(request(path=path), step)
+        except (Fp4Error, OSError) as error:
+            if len(files) == 1:
+                raise
+            click.echo(f"fp4ref: {error}", err=True)
+            records.append({"path": str(path), "error": str(error)})
+            status = 2
+            continue
+        status = max(status, 0 if report.ok else 1)
+        records.append(report.to_json())
+        if not as_json:
+            print_report(console(), report, limit)
+    if as_json:
+        record = {"fp4ref": SPEC_VERSION, "ok": status == 0, "files": records}
+        click.echo(json.dumps(record, indent=1, allow_nan=False))
+    return status
+
+
+def _case(request: Request, case_id: str | None, save_case: Path | None, as_json: bool) -> int:
+    """Show one block, and save it; whether it differs."""
+    from fp4ref.conformance.cases import parse
+    from fp4ref.conformance.replay import block_of, first_case, replay, save
+
+    case = parse(case_id) if case_id else first_case(request)
+    block = block_of(request, case)
+    found = replay(block, case)
+    if save_case is not None:
+        save(save_case, block, case, request.path)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
+    else:
+        out = console()
+        print_replay(out, request.path, found)
+        if save_case is not None:
+            out.print(f"saved; see it again: fp4ref verify {save_case}", markup=False, soft_wrap=True)
+    return 0 if found.equal else 1
+
+
+def _check_backends(backends: tuple[str, ...], as_json: bool) -> int:
+    """Check every installed backend, or the named ones. Rules: CNF-5."""
+    from fp4ref.conformance import selfcheck
+
+    with progress(1, "verify") as step:
+        report = selfcheck.run(list(backends) or None, step)
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=1))
+    else:
+        report.render(console())
+    return 0 if report.ok else 1

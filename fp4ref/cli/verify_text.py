@@ -1,0 +1,128 @@
+"""What `fp4ref verify` prints for people: the verdict, tensors, mismatches, one block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.console import Console
+
+from fp4ref.cli.common import printable, table
+from fp4ref.conformance.compare import Difference, Place
+from fp4ref.conformance.replay import Replay
+from fp4ref.conformance.report import Report, Result
+from fp4ref.formats import Codec
+from fp4ref.spec import Spec
+
+QUIET = 12  # tensors that conform are listed up to this many
+Row = tuple[str, ...]
+
+
+def print_report(out: Console, report: Report, limit: int) -> None:
+    """The verdict, the tensors, and the first mismatches."""
+    _print(out, [f"{report.path}: {report.headline}"], "bold")
+    shown = [result for result in report.results if not result.compared.equal]
+    equal = [result for result in report.results if result.compared.equal]
+    if len(equal) <= QUIET:
+        shown, equal = list(report.results), []
+    rows = [_result_row(result) for result in shown]
+    rows += [(f"{len(equal)} more", "", "", "", "0", "0", "0", "")] if equal else []
+    _print_table(out, ("tensor", "direction", "shape", "scales at", ">codes", ">scales", ">amax", "other"), rows)
+    found = [row for result in report.results for row in _mismatch_rows(result)][:limit]
+    if found:
+        _print(out, ["", f"first {len(found)} mismatches" if len(found) > 1 else "first mismatch"], "bold")
+        _print_table(out, ("case", "what", "input", "scale", "expected", "got", "special input"), found)
+
+
+def _result_row(result: Result) -> Row:
+    compared = result.compared
+    extra = [f"{compared.spare} spare nibbles"] if compared.spare else []
+    extra += [f"{compared.padding} padding bytes"] if compared.padding else []
+    amax = "-" if result.spec.global_scale == "none" else f"{compared.amax:,}"
+    return (
+        result.name or "(unnamed)",
+        compared.direction,
+        "x".join(map(str, result.shape)),
+        result.scale_layout,
+        f"{compared.codes:,}",
+        f"{compared.scales:,}",
+        amax,
+        ", ".join(extra),
+    )
+
+
+def _mismatch_rows(result: Result) -> Iterator[Row]:
+    compared, name = result.compared, result.name or "(unnamed)"
+    if compared.first_amax:
+        yield _place_row(
+            f"{name}:{compared.direction}", "amax of row" if compared.amax > 1 else "amax", compared.first_amax
+        )
+    for found in compared.differences:
+        yield from _block_rows(result, found)
+    if compared.first_spare:
+        yield _place_row(f"{name}:{compared.direction}", "spare nibble of row", compared.first_spare)
+    if compared.first_padding:
+        yield _place_row(f"{name}:{compared.direction}", "padding at byte", compared.first_padding)
+
+
+def _place_row(case: str, what: str, place: Place) -> Row:
+    index = "" if what == "amax" else f" {place.index}"
+    return case, f"{what}{index}", "", "", place.expected, place.got, ""
+
+
+def _block_rows(result: Result, found: Difference) -> Iterator[Row]:
+    """A line for the scale of a block, if it differs, and one for its first code that does."""
+    spec, excuse = result.spec, found.excuse or ""
+    scale = scale_text(spec, found.expected_scale)
+    if found.got_scale != found.expected_scale:
+        yield str(result.case(found)), "scale", "", "", scale, scale_text(spec, found.got_scale), excuse
+    if found.got is not None and found.expected is not None:
+        more = f" (+{found.codes - 1})" if found.codes > 1 else ""
+        what = f"code {found.row},{found.column}{more}"
+        wanted, got = code_text(spec, found.expected), code_text(spec, found.got)
+        yield str(result.case(found)), what, f"{found.bits} {found.value:.9g}", scale, wanted, got, excuse
+
+
+def print_replay(out: Console, path: object, found: Replay) -> None:
+    """The finding on one block, and every element of the row that its case names."""
+    _print(out, [f"{path} {found.case}: {found.headline}"], "bold")
+    wanted, got = (scale_text(found.spec, scale) for scale in (found.expected_scale, found.got_scale))
+    note = f"scale: expected {wanted}, got {got}" if found.expected_scale != found.got_scale else f"scale: {wanted}"
+    _print(out, [note + ("" if found.amax is None else f"; amax {found.amax:.9g}")])
+    rows = [
+        (
+            str(item.column),
+            f"{item.bits} {item.value:.9g}",
+            code_text(found.spec, item.expected),
+            code_text(found.spec, item.got),
+            "differs" if item.differs else "",
+        )
+        for item in found.elements
+    ]
+    _print_table(out, (">column", "input", "expected", "got", ""), rows)
+
+
+def scale_text(spec: Spec, code: int) -> str:
+    """A scale byte and what it means."""
+    return f"0x{code:02x} {_value(spec.scale, code):.6g}"
+
+
+def code_text(spec: Spec, code: int) -> str:
+    """An element code and what it means."""
+    return f"0x{code:0{spec.element.format.bits // 4}x} {_value(spec.element, code):g}"
+
+
+def _value(codec: Codec, code: int) -> float:
+    return float(codec.decode(np.array([code], np.uint8))[0])
+
+
+def _print_table(out: Console, columns: Row, rows: Sequence[Row]) -> None:
+    first, *rest = table(columns, rows, out.width)
+    _print(out, [first], "dim")
+    _print(out, rest)
+
+
+def _print(out: Console, lines: Sequence[str], style: str | None = None) -> None:
+    """Print lines as they are: names of tensors are not markup, and a long line is the terminal's to wrap."""
+    for line in lines:
+        out.print(printable(line), style=style, markup=False, emoji=False, soft_wrap=True)

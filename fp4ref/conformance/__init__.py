@@ -1,0 +1,1 @@
+"""Conformance: whether foreign bytes are the right ones, and if not, which known mistake explains them."""

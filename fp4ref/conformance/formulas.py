@@ -1,0 +1,44 @@
+"""What a function of the arithmetic says about itself: its one-line formula, and the rules that it implements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref.formats import F
+
+RULE_ID = re.compile(r"\b[A-Z][A-Z0-9]*-\d+\b")
+
+
+def formula(function: Callable[..., Any]) -> str:
+    """The first line of the docstring, without the rules that it cites."""
+    text = (_undecorated(function).__doc__ or "no formula given").strip().splitlines()[0]
+    text = text.partition(" Rules:")[0].rstrip(".")
+    bound = function.keywords if isinstance(function, partial) else {}
+    return text + "".join(f" ({name} {value})" for name, value in bound.items())
+
+
+def cited(function: Callable[..., Any], default: str = "PRO-3") -> tuple[str, ...]:
+    """The rules that the docstring cites; an implementation's own order of operations falls under the default."""
+    return tuple(RULE_ID.findall((_undecorated(function).__doc__ or "").partition("Rules:")[2])) or (default,)
+
+
+def _undecorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def decimal(value: Any) -> str:
+    """The shortest decimal that is this float32."""
+    return str(F(value)).removesuffix(".0")
+
+
+def float_bits(value: Any) -> str:
+    """The bits of one number in hex, as wide as its type."""
+    array = np.asarray(value)
+    return f"0x{int(array.view(f'uint{8 * array.itemsize}')):0{2 * array.itemsize}x}"

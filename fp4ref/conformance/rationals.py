@@ -1,0 +1,223 @@
+"""Floating-point by exact rationals: every operation computes the true value, then rounds it once.
+
+A Python float holds a float32, with its infinities, NaN and signed zeros; nothing here adds or multiplies floats.
+Written from the rules and kept apart from the golden model, which it checks.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from fractions import Fraction
+from functools import cache
+from typing import NamedTuple
+
+from fp4ref.formats import Codec, Rounding, Sign
+
+HALF = Fraction(1, 2)
+MADE_NAN = math.copysign(math.nan, -1.0)  # of an invalid operation. NUM-2
+
+
+class Binary(NamedTuple):
+    """A binary floating-point type: significant bits, exponents of the smallest normal and the largest value."""
+
+    precision: int
+    emin: int
+    emax: int
+
+
+FLOAT32 = Binary(24, -126, 127)
+BFLOAT16 = Binary(8, -126, 127)
+FLOAT16 = Binary(11, -14, 15)
+FLT_MAX = float((2 - Fraction(1, 2**23)) * 2**127)
+
+
+@cache
+def power(exponent: int) -> Fraction:
+    """2^exponent."""
+    return Fraction(2) ** exponent
+
+
+def floor_log2(value: Fraction) -> int:
+    """The largest n with 2^n <= value; value > 0."""
+    guess = value.numerator.bit_length() - value.denominator.bit_length()
+    return guess if power(guess) <= value else guess - 1
+
+
+def rounded(value: Fraction, to: Binary = FLOAT32) -> float:
+    """The nearest number of a type, ties to the even one; past the largest an infinity.
+
+    Rules: NUM-1, DEQ-3.
+    """
+    if not value:
+        return 0.0
+    step = power(max(floor_log2(abs(value)), to.emin) - to.precision + 1)
+    count, rest = divmod(abs(value), step)
+    if rest > step * HALF or (rest == step * HALF and count % 2 == 1):
+        count += 1
+    magnitude = math.inf if count * step >= power(to.emax + 1) else float(count * step)
+    return math.copysign(magnitude, value)
+
+
+def narrowed(x: float, to: Binary) -> float:
+    """A float32 rounded to a narrower type."""
+    return math.copysign(rounded(Fraction(x), to), x) if math.isfinite(x) else x
+
+
+def times(a: float, b: float) -> float:
+    """A * b. Rules: NUM-1, NUM-2."""
+    if math.isnan(a) or math.isnan(b):
+        return a if math.isnan(a) else b
+    if math.isinf(a) or math.isinf(b):
+        return MADE_NAN if 0 in {a, b} else math.copysign(math.inf, _sign(a, b))
+    return math.copysign(rounded(Fraction(a) * Fraction(b)), _sign(a, b))
+
+
+def over(a: float, b: float) -> float:
+    """A / b. Rules: NUM-1, NUM-2."""
+    if math.isnan(a) or math.isnan(b):
+        return a if math.isnan(a) else b
+    if math.isinf(a):
+        return MADE_NAN if math.isinf(b) else math.copysign(math.inf, _sign(a, b))
+    if b == 0:
+        return MADE_NAN if a == 0 else math.copysign(math.inf, _sign(a, b))
+    quotient = Fraction(0) if math.isinf(b) else Fraction(a) / Fraction(b)
+    return math.copysign(rounded(quotient), _sign(a, b))
+
+
+def plus(a: float, b: float) -> float:
+    """A + b; an exact zero is +0 unless both are -0. Rules: NUM-1, NUM-2."""
+    if math.isnan(a) or math.isnan(b):
+        return a if math.isnan(a) else b
+    if math.isinf(a) or math.isinf(b):
+        return MADE_NAN if math.isinf(a) and a == -b else (a if math.isinf(a) else b)
+    if a == 0 == b:
+        return -0.0 if math.copysign(1, a) + math.copysign(1, b) < 0 else 0.0
+    return rounded(Fraction(a) + Fraction(b))
+
+
+def minus(a: float, b: float) -> float:
+    """A - b."""
+    return plus(a, -b)
+
+
+def fused_with_zero(a: float, b: float) -> float:
+    """fma(a, b, +0): a product, but +0 where it is exactly zero. Rules: BLK-11."""
+    product = times(a, b)
+    return 0.0 if 0 in {a, b} and not math.isnan(product) else product
+
+
+def at_most(a: float, limit: float) -> float:
+    """The smaller one; limit if a is NaN."""
+    return limit if math.isnan(a) or a > limit else a
+
+
+def _sign(a: float, b: float) -> float:
+    return math.copysign(1, a) * math.copysign(1, b)
+
+
+class Fields(NamedTuple):
+    """The bit fields of a format, widest first: sign, exponent, mantissa."""
+
+    sign: int
+    exponent: int
+    mantissa: int
+    bias: int
+    specials: dict[int, float]  # by code without sign
+
+
+FIELDS = {
+    "e2m1": Fields(1, 2, 1, 1, {}),
+    "e4m3": Fields(1, 4, 3, 7, {0x7F: math.nan}),
+    "e5m2": Fields(1, 5, 2, 15, {0x7C: math.inf, 0x7D: math.nan, 0x7E: math.nan, 0x7F: math.nan}),
+    "e8m0": Fields(0, 8, 0, 127, {0xFF: math.nan}),
+}
+
+
+def magnitude_bits(name: str) -> int:
+    """Bits of a code without its sign."""
+    return FIELDS[name].exponent + FIELDS[name].mantissa
+
+
+def value(code: int, name: str) -> float:
+    """What a code means, read from its bit fields.
+
+    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4.
+    """
+    fields = FIELDS[name]
+    magnitude = code % (1 << magnitude_bits(name))
+    sign = -1.0 if code >> magnitude_bits(name) else 1.0
+    if magnitude in fields.specials:
+        return math.copysign(fields.specials[magnitude], sign)
+    exponent, mantissa = divmod(magnitude, 1 << fields.mantissa)
+    fraction = Fraction(mantissa, 1 << fields.mantissa)
+    if fields.sign and exponent == 0:  # subnormals; an unsigned format has neither these nor a zero
+        return math.copysign(float(fraction * power(1 - fields.bias)), sign)
+    return math.copysign(float((1 + fraction) * power(exponent - fields.bias)), sign)
+
+
+@cache
+def magnitudes(name: str) -> list[float]:
+    """The finite values without a sign, by code: ascending."""
+    count = (1 << magnitude_bits(name)) - len(FIELDS[name].specials)
+    return [value(code, name) for code in range(count)]
+
+
+@cache
+def beyond(name: str) -> Fraction:
+    """The value that would follow the largest: a magnitude that rounds to it overflows."""
+    *_, before, last = (Fraction(v) for v in magnitudes(name))
+    return last * last / before if name == "e8m0" else last + (last - before)
+
+
+def nearest(magnitude: float, name: str, rounding: Rounding) -> int:
+    """The code of a finite or infinite magnitude; one past the last means that it overflows.
+
+    Rules: E2M1-3, E4M3-2, E5M2-2, E8M0-2, E2M1-6.
+    """
+    grid = magnitudes(name)
+    if magnitude >= beyond(name):
+        return len(grid)
+    upper = bisect_left(grid, magnitude)
+    if upper == 0 or (upper < len(grid) and grid[upper] == magnitude):
+        return upper
+    below = Fraction(grid[upper - 1])
+    above = beyond(name) if upper == len(grid) else Fraction(grid[upper])
+    to_below, to_above = Fraction(magnitude) - below, above - Fraction(magnitude)
+    even = upper if upper % 2 == 0 else upper - 1
+    tie = {Rounding.EVEN: even, Rounding.DOWN: upper - 1, Rounding.AWAY: upper}
+    if rounding in tie:
+        return tie[rounding] if to_below == to_above else (upper - 1 if to_below < to_above else upper)
+    return upper if rounding is Rounding.UP else upper - 1
+
+
+def stochastic(magnitude: float, random_byte: int) -> int:
+    """The E2M1 code of a magnitude moved up by random_byte / 256 of a step, then cut off.
+
+    Rules: SR-2, SR-3.
+    """
+    if math.isinf(magnitude):
+        return 7
+    step = 2 if magnitude >= 4 else 1 if magnitude >= 2 else HALF
+    moved = rounded(Fraction(magnitude) + step * Fraction(random_byte, 256))
+    return max(code for code, v in enumerate(magnitudes("e2m1")) if v <= moved)
+
+
+def encode(x: float, codec: Codec, random_byte: int | None = None) -> int:
+    """The code of one float32.
+
+    Rules: E2M1-2, E2M1-4, E2M1-5, E2M1-6, E4M3-3, E4M3-4, E4M3-5, E5M2-3, E5M2-4, E5M2-5, E8M0-3, SR-1.
+    """
+    name, negative = codec.format.name, math.copysign(1, x) < 0
+    if math.isnan(x):
+        return codec.nan[negative]
+    code = nearest(abs(x), name, codec.rounding) if random_byte is None else stochastic(abs(x), random_byte)
+    if code == len(magnitudes(name)):
+        code = code - 1 if codec.overflow is None else codec.overflow
+    minus_sign = {
+        Sign.BIT: negative,
+        Sign.NEGATIVE: x < 0,
+        Sign.NOT_POSITIVE: x <= 0,
+        Sign.NONZERO: x < 0 and code != 0,
+    }[codec.sign]
+    return code | 1 << magnitude_bits(name) if minus_sign and FIELDS[name].sign else code

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import fp4ref
+
+PACKAGE = Path(fp4ref.__file__).parent
+CHECKOUT = Path(__file__).parents[1]
+
+# A module imports from its own floor or a lower one, and never in a circle. A package stands for what is in it.
+FLOORS = {
+    1: ("errors", "formats", "packing", "hadamard", "reciprocal"),
+    2: ("arithmetic", "arithmetic_peers", "four_over_six", "layout", "files", "spec_root"),
+    3: ("spec",),
+    4: ("catalogue", "specs", "peers", "quantized", "arrays", "registry"),
+    5: ("model", "api", ""),
+    6: ("conformance", "rules"),
+    7: ("cli", "__main__"),
+}
+FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
+
+# The golden model. Only what registers it as a backend (its package and `backend`) knows more of fp4ref.
+MODEL = {*FLOORS[1], "arithmetic", "arithmetic_peers", "four_over_six", "layout", "spec"}
+MODEL |= {"catalogue", "specs", "peers", "quantized", "model"}
+DECLARES_BACKEND = {"model", "model.backend"}
+
+# The registry knows the golden model without an entry point, so that a source tree works uninstalled.
+EXEMPT = {("registry", "model")}
+
+THIRD_PARTY = {"cli": {"numpy", "ml_dtypes", "click", "rich"}, "conformance": {"numpy", "ml_dtypes", "rich"}}
+FOR_TESTS = {"conformance.strategies": {"numpy", "ml_dtypes", "hypothesis"}}  # public, imported by tests only
+LAZY_ONLY = {"torch"}  # optional: imported inside a function, by a caller who has it already
+
+
+def module_name(path: Path) -> str:
+    """'model.quantize'; '' is the package fp4ref itself."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if "_spec" not in path.parts}
+
+
+@cache
+def imported(module: str, *, lazy: bool = True) -> frozenset[str]:
+    """Dotted names that a module imports; those inside functions only if lazy."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    names: set[str] = set()
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and not lazy:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: a relative import"
+            parent = (node.module or "").removeprefix("fp4ref").lstrip(".")
+            for alias in node.names:
+                child = f"{parent}.{alias.name}".lstrip(".")
+                names.add(f"fp4ref.{child}" if is_ours(node.module) and child in MODULES else str(node.module))
+        pending += ast.iter_child_nodes(node)
+    return frozenset(names)
+
+
+def is_ours(name: str | None) -> bool:
+    return name is not None and name.partition(".")[0] == "fp4ref"
+
+
+def ours(module: str, *, lazy: bool = True) -> set[str]:
+    return {name.removeprefix("fp4ref").lstrip(".") for name in imported(module, lazy=lazy) if is_ours(name)}
+
+
+def unit(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def exempt(module: str, target: str) -> bool:
+    return (module, target) in EXEMPT
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_no_higher_floor(module: str) -> None:
+    assert unit(module) in FLOOR, f"give {module} a floor in FLOORS"
+    higher = {t for t in ours(module) if FLOOR[unit(t)] > FLOOR[unit(module)] and not exempt(module, t)}
+    assert not higher
+
+
+def test_imports_make_no_circle() -> None:
+    graph = {m: {t for t in ours(m) if t != m and not exempt(m, t)} for m in MODULES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if unit(m) in MODEL])
+def test_model_imports_numpy_and_itself(module: str) -> None:
+    foreign = {n for n in imported(module) if not is_ours(n) and n.partition(".")[0] not in sys.stdlib_module_names}
+    assert foreign <= {"numpy", "numpy.typing", "ml_dtypes"}
+    if module not in DECLARES_BACKEND:
+        assert {unit(target) for target in ours(module)} <= MODEL
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_third_party_imports(module: str) -> None:
+    allowed = FOR_TESTS.get(module) or THIRD_PARTY.get(unit(module), {"numpy", "ml_dtypes"})
+    foreign = {name.partition(".")[0] for name in imported(module)} - set(sys.stdlib_module_names) - {"fp4ref"}
+    assert foreign <= allowed | LAZY_ONLY
+    assert not ours(module) & set(FOR_TESTS)
+    assert not {name.partition(".")[0] for name in imported(module, lazy=False)} & LAZY_ONLY
+
+
+@pytest.mark.parametrize(
+    "statement", ["import fp4ref", "from fp4ref.cli import main", "from fp4ref import registry; registry.available()"]
+)
+def test_importing_loads_no_optional_library(statement: str) -> None:
+    code = f"import sys; {statement}; print(*sorted({{n.partition('.')[0] for n in sys.modules}}))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(run.stdout.split()) & {"torch", "cuda", "cupy", "jax", "pytest", "hypothesis", "safetensors"}
+
+
+@pytest.mark.parametrize(
+    "pattern", ["tests/**/__init__.py", "docs/**/__init__.py", "backends/__init__.py", "spec/**/*.py"]
+)
+def test_folders_are_no_packages(pattern: str) -> None:
+    assert not [*CHECKOUT.glob(pattern)]  # a checkout's root is on the path, so a package there would be importable

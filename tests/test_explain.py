@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import shlex
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import fp4ref
+from fp4ref.cli import main
+from fp4ref.conformance.codec_notes import rounding
+from fp4ref.conformance.explain import explain
+from fp4ref.conformance.notation import parse_values, write_values
+from fp4ref.conformance.steps import lines, sections
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1
+from fp4ref.packing import unpack
+
+RUNNER = CliRunner()
+EXAMPLES = [line.strip() for line in main.get_command(None, "explain").epilog.splitlines() if "fp4ref explain" in line]
+SHAPE = (32, 96)
+FOUROVERSIX = fp4ref.profiles["fouroversix.nvfp4_mse"]
+
+
+def aimed(seed: int, dtype: str) -> np.ndarray:
+    """Normals of many sizes, ties, zeros of both signs, NaN, infinities and subnormals."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(SHAPE) * 2.0 ** rng.integers(-9, 9, (SHAPE[0], 1))
+    x = x.astype(np.float32)
+    specials = np.float32([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-40, -1e-40, 2.5, -5.0, 3.5])
+    where = rng.random(SHAPE) < 0.05
+    x[where] = rng.choice(specials[:2] if seed % 2 else specials, where.sum())
+    with np.errstate(over="ignore"):
+        return x.astype(fp4ref.arrays.INPUT_DTYPES[dtype])
+
+
+@pytest.mark.parametrize("name", list(fp4ref.profiles))
+def test_agrees_with_quantizer(name: str) -> None:
+    spec = fp4ref.profiles[name]
+    rng = np.random.default_rng(len(name))
+    for seed, dtype in enumerate(("bfloat16", "bfloat16", "float32")):
+        x = aimed(seed, dtype)
+        for direction in ("row", "column"):
+            if spec.hadamard and direction == "column" and dtype != "bfloat16":
+                continue
+            q = fp4ref.quantize(x, spec, direction)
+            got, shape = q.direction(direction)
+            codes = unpack(got.data, shape[1], spec.element.format)
+            values = fp4ref.dequantize(q, "float32", direction)
+            for _ in range(4):
+                row, column = (int(rng.integers(size)) for size in SHAPE)
+                at = (row, column) if direction == "row" else (column, row)
+                stages = explain(x, spec, row, column, direction)
+                assert stages.code == codes[at]
+                assert stages.scale == got.scales[at[0], at[1] // spec.block.columns]
+                assert stages.value.tobytes() == values[at].tobytes()
+                assert lines(sections(stages), 80)
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "mxfp8-e4m3", "nvfp4-2d", "nvfp4-row-scaled"])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (5, 47), (2, 3, 33)])
+def test_ragged_shapes(name: str, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    matrix = x.reshape(-1, shape[-1])
+    spec = fp4ref.profiles[name]
+    codes = unpack(fp4ref.quantize(x, spec).row.data, shape[-1], spec.element.format)
+    for row, column in {(0, 0), (matrix.shape[0] - 1, shape[-1] - 1)}:
+        assert explain(x, spec, row, column).code == codes[row, column]
+
+
+def test_blocks_of_odd_width() -> None:
+    spec = fp4ref.NVFP4.replace(name="odd", block=(1, 5))
+    x = np.random.default_rng(1).standard_normal((2, 23)).astype(np.float32)
+    codes = unpack(fp4ref.quantize(x, spec).row.data, 23, spec.element.format)
+    assert [explain(x, spec, 1, column).code for column in range(23)] == list(codes[1])
+
+
+@pytest.mark.rule("SR-1", "SR-2")
+def test_stochastic() -> None:
+    spec = fp4ref.NVFP4.replace(name="stochastic", element=STOCHASTIC_E2M1)
+    x = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
+    bits = np.random.default_rng(2).integers(0, 256, x.shape, np.uint8)
+    codes = unpack(fp4ref.quantize(x, spec, random_bits=bits).row.data, 32, spec.element.format)
+    for row, column in ((0, 0), (1, 7), (3, 31)):
+        stages = explain(x, spec, row, column, random_bits=bits)
+        assert stages.code == codes[row, column]
+    assert "truncated to the grid" in "\n".join(lines(sections(stages), 200))
+    with pytest.raises(fp4ref.DomainError, match="SR-1"):
+        explain(x, spec, 0, 0)
+
+
+@pytest.mark.rule("GLB-4", "GLB-5")
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-row-scaled", "nvfp4-4over6"])
+def test_given_amax(name: str) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
+    spec = fp4ref.profiles[name]
+    amax = np.full(4, 1.5) if name == "nvfp4-row-scaled" else np.full(1, 1.5)
+    q = fp4ref.quantize(x, spec, amax=amax.astype(np.float32))
+    stages = explain(x, spec, 2, 9, amax=1.5)
+    assert stages.code == unpack(q.row.data, 32, spec.element.format)[2, 9]
+    assert stages.scale == q.row.scales[2, 0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"row": 2}, r"element \[2, 0\], need 0 <= row < 2 and 0 <= column < 16 \[NUM-4\]"),
+        ({"amax": -1.0}, r"amax -1.0, need >= 0 and not NaN \[GLB-4\]"),
+        ({"amax": float("nan")}, r"GLB-4"),
+        ({"spec": "mxfp4", "amax": 1.0}, r"GLB-6"),
+        ({"spec": "nvfp4-rht", "direction": "column"}, r"HAD-5"),
+        ({"x": np.ones((2, 16))}, r"NUM-3"),
+        ({"spec": "nothing"}, r"SPC-4"),
+    ],
+)
+def test_refuses(arguments: dict, message: str) -> None:
+    usual = {"x": np.ones((2, 16), np.float32), "spec": "nvfp4", "row": 0, "column": 0}
+    with pytest.raises(fp4ref.Fp4Error, match=message):
+        explain(**usual | arguments)
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "note", "rules"),
+    [
+        (CUDA_E2M1, 2.5, "between 2 and 3, a tie at 2.5: to the even code", ("E2M1-3",)),
+        (CUDA_E2M1, -2.6, "between 2 and 3, above the midpoint 2.5", ("E2M1-3",)),
+        (CUDA_E2M1, 7.0, "above the largest value 6: saturates", ("E2M1-4",)),
+        (CUDA_E2M1, np.inf, "above the largest value 6: saturates", ("E2M1-4",)),
+        (CUDA_E2M1, np.nan, "NaN", ("E2M1-5",)),
+        (CUDA_E2M1, -0.0, "exact; the sign of zero stays", ("E2M1-2",)),
+        (CUDA_E2M1, 1.5, "exact", ("E2M1-1",)),
+        (fp4ref.peers.ZERO_NAN, -0.0, "exact; sign bit dropped (sign negative)", ("E2M1-6",)),
+        (fp4ref.peers.ZERO_NAN, np.nan, "NaN", ("E2M1-6",)),
+        (fp4ref.peers.DOWN_E2M1, 2.5, "between 2 and 3, a tie at 2.5: toward zero", ("E2M1-6",)),
+        (FOUROVERSIX.element, 7.0, "rounds past the largest value 6: code 0x8", ("E2M1-6",)),
+        (FOUROVERSIX.element, 6.5, "between 6 and 8, below the midpoint 7", ("E2M1-3",)),
+        (CUDA_E4M3, 464.0, "above the largest value 448: saturates", ("E4M3-3",)),
+        (CUDA_E8M0, 3.0, "between 2 and 4, rounded up", ("E8M0-2",)),
+        (CUDA_E8M0, 0.0, "below the smallest value 5.877472e-39", ("E8M0-3",)),
+    ],
+)
+def test_rounding_in_words(codec: fp4ref.Codec, value: float, note: str, rules: tuple[str, ...]) -> None:
+    code = int(codec.encode(np.float32([value]))[0])
+    assert rounding(codec, np.float32(value), code) == (note, rules)
+
+
+@given(arrays(np.uint32, st.integers(1, 40)), st.sampled_from(["float32", "bfloat16", "float16"]))
+def test_values_as_text_come_back(bits: np.ndarray, dtype: str) -> None:
+    kind = fp4ref.arrays.INPUT_DTYPES[dtype]
+    values = bits.astype(f"uint{8 * kind.itemsize}").view(kind)
+    assert parse_values(write_values(values), dtype).tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("text", ["", "one", "0x3f80", "1*", "*3", "1e60", "1*99999999", "0*1048576 1"])
+def test_bad_values(text: str) -> None:
+    with pytest.raises(fp4ref.DomainError):
+        parse_values(text)
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_help_examples_run(line: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(3).standard_normal((8, 160)).astype(ml_dtypes.bfloat16)
+    fp4ref.files.write_tensors("model.safetensors", [("lm_head.weight", "BF16", x.shape)], {}, [x])
+    result = RUNNER.invoke(main, shlex.split(line)[1:])
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-1].startswith("code 0x")
+    as_json = RUNNER.invoke(main, [*shlex.split(line)[1:], "--json"])
+    assert json.loads(as_json.output)["code"] == int(result.output.splitlines()[-1].split()[1].rstrip(","), 16)
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_fits_the_terminal(width: int, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    result = RUNNER.invoke(main, shlex.split(EXAMPLES[1])[1:])
+    assert max(map(len, result.output.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("", "give either"),
+        ("--values 1 file", "give either"),
+        ("file w", "FILE needs TENSOR ROW COLUMN"),
+        ("--values 1 --index 5", "--index 5 of 1 values"),
+        ("--values '1 2 3' --columns 2", "a multiple of --columns 2"),
+        ("--values 1 --spec nvfp5", "unknown name 'nvfp5'"),
+        ("missing.npz w 0 0", "missing.npz"),
+        ("--values 1 --spec missing.json", "missing.json"),
+        ("--values 1 --random-byte 3", "SR-1"),
+    ],
+)
+def test_bad_arguments(arguments: str, message: str) -> None:
+    result = RUNNER.invoke(main, ["explain", *shlex.split(arguments)])
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_spec_from_json_file(tmp_path) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(fp4ref.NVFP4.replace(name="mine", element=STOCHASTIC_E2M1).to_json())
+    arguments = ["explain", "--values", "6 2.75", "--index", "1", "--spec", str(path), "--random-byte"]
+    codes = [RUNNER.invoke(main, [*arguments, byte]).output.splitlines()[-1].split(",")[0] for byte in ("63", "64")]
+    assert codes == ["code 0x4", "code 0x5"]

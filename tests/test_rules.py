@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from fp4ref import rules, spec_root
+from fp4ref.arithmetic import ARITHMETIC
+from fp4ref.catalogue import PROFILES
+from fp4ref.cli.rules import rules as command
+from fp4ref.errors import FileError, UnknownNameError
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, E8M0, Codec
+from fp4ref.spec import Spec, from_json
+from fp4ref.specs import MXFP8_E4M3, NVFP4, STANDARD
+
+CHAPTER = """# 01 · Things (AAA, BBB)
+
+#### AAA-1 · First (shall)
+
+It shall. See BBB-1.
+
+```
+#### not a heading
+```
+
+#### BBB-1 · Second (choice)
+
+Either.
+"""
+MODEL = '''"""A module."""
+
+
+class Thing:
+    """A thing."""
+
+    def first(self):
+        """Do it. Rules: AAA-1."""
+'''
+TESTS = """import pytest
+
+
+@pytest.mark.rule("AAA-1", "BBB-1")
+def test_first():
+    pass
+"""
+HEADER = """// Things.
+#pragma once
+
+// Do it, in two
+// lines. Rules: AAA-1, BBB-1.
+inline int first(int x) { return x; }
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A checkout without gaps."""
+    files = {
+        "spec/01-things.md": CHAPTER,
+        "spec/vectors/things.json": json.dumps({"groups": [{"rules": ["AAA-1"], "tests": []}]}),
+        "package/model.py": MODEL,
+        "backends/native/first.h": HEADER,
+        "tests/test_things.py": TESTS,
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    backends = (tmp_path / "backends/native",)
+    return rules.Tree(tmp_path / "spec", tmp_path / "package", backends, tmp_path / "tests")
+
+
+def test_every_rule_is_defined_once_and_covered():
+    assert rules.check() == []
+
+
+def test_the_real_tree_is_read():
+    index = rules.read()
+    assert {"NUM", "E2M1", "BLK", "LAY", "FIL", "CNF"} <= {rule.prefix for rule in index.rules.values()}
+    assert index.rules["E2M1-3"].kind is rules.Kind.SHALL
+    assert "shall" in index.rules["E2M1-3"].text
+    assert any(found.name == "Codec.encode" for found in index.citing("E2M1-3")["functions"])
+
+
+def test_a_tree_without_gaps(tree):
+    index = rules.read(tree)
+    assert index.gaps == index.notes == []
+    assert list(index.rules) == ["AAA-1", "BBB-1"]
+    assert index.functions == [("AAA-1", "package/model.py:7", "Thing.first")]
+    assert index.backends == [(rule, "backends/native/first.h:4", "first") for rule in ("AAA-1", "BBB-1")]
+    assert index.vectors == [("AAA-1", "spec/vectors/things.json:1", "group 0")]
+    assert [found.name for found in index.tests] == ["test_first", "test_first"]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "gap"),
+    [
+        ("spec/01-things.md", "# 01 · Things (AAA, BBB)", "# Things", "first line is not"),
+        ("spec/01-things.md", "# 01 ·", "# 02 ·", "first line is not"),
+        ("spec/01-things.md", "First (shall)", "First (must)", "01-things.md:3: heading is not"),
+        ("spec/01-things.md", "#### AAA-1 · First", "#### AAA-1: First", "heading is not"),
+        ("spec/01-things.md", "#### AAA-1", "##### AAA-1", "heading is not"),
+        ("spec/01-things.md", "#### AAA-1", "#### AAA-01", "heading is not"),
+        ("spec/01-things.md", "(AAA, BBB)", "(AAA)", "BBB-1 has a prefix that is not its chapter's"),
+        ("spec/01-things.md", "#### BBB-1", "#### AAA-1", "AAA-1 is defined twice, also in 01-things"),
+        ("spec/01-things.md", "See BBB-1.", "See BBB-7.", "01-things.md:5: mentions BBB-7, which is not defined"),
+        ("package/model.py", "AAA-1.", "AAA-1, AAA-9.", "Thing.first cites AAA-9, which is not defined"),
+        ("package/model.py", "AAA-1.", "AAA-1 and BBB-1.", "cites `AAA-1 and BBB-1`, which is not a rule's ID"),
+        ("package/model.py", "A thing.", "A thing (AAA-8).", "model.py:5: mentions AAA-8, which is not defined"),
+        ("package/model.py", " Rules: AAA-1.", "", "AAA-1: no function of the package implements it"),
+        ("backends/native/first.h", "BBB-1.", "BBB-2.", "first.h:4: first cites BBB-2, which is not defined"),
+        ("tests/test_things.py", '"BBB-1"', '"BBB-3"', "test_first cites BBB-3, which is not defined"),
+        ("spec/vectors/things.json", "AAA-1", "AAA-5", "group 0 cites AAA-5, which is not defined"),
+        ("spec/vectors/things.json", '"groups"', '"groups', "not a vector file"),
+        ("spec/vectors/things.json", '"rules"', '"rule"', "not a vector file"),
+    ],
+)
+def test_each_kind_of_gap_is_found(tree, name, old, new, gap):
+    path = tree.package.parent / name
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    assert [line for line in rules.check(tree) if gap in line]
+
+
+def test_a_prefix_of_another_chapter(tree):
+    (tree.spec / "02-others.md").write_text("# 02 · Others (AAA)\n", "utf-8")
+    assert rules.check(tree) == ["02-others.md: prefix AAA belongs to 01-things"]
+
+
+def test_a_rule_that_no_test_or_vector_covers(tree):
+    (tree.tests / "test_things.py").write_text("", "utf-8")
+    assert rules.check(tree) == []  # a vector is enough, and a backend's citation for a choice
+    (tree.spec / "vectors/things.json").unlink()
+    assert rules.check(tree) == ["AAA-1: no test or vector covers it"]
+
+
+def test_a_choice_that_nobody_cites(tree):
+    (tree.backends[0] / "first.h").unlink()
+    (tree.tests / "test_things.py").write_text(TESTS.replace(', "BBB-1"', ""), "utf-8")
+    assert rules.check(tree) == ["BBB-1: no function or test cites it"]
+
+
+def test_without_tests_the_rest_is_checked(tree):
+    installed = dataclasses.replace(tree, tests=None)
+    (tree.spec / "vectors/things.json").unlink()
+    index = rules.read(installed)
+    assert index.gaps == []
+    assert index.notes == ["tests are not installed here: coverage by tests was not checked"]
+    (tree.package / "model.py").write_text("", "utf-8")
+    assert rules.check(installed) == ["AAA-1: no function of the package implements it"]
+
+
+def test_marks_on_classes_parameters_and_modules(tree):
+    text = """import pytest
+pytestmark = pytest.mark.rule("AAA-1")
+@pytest.mark.rule("BBB-1")
+class TestThings:
+    @pytest.mark.parametrize("x", [pytest.param(1, marks=pytest.mark.rule("AAA-1"))])
+    def test_it(self, x): pass
+"""
+    (tree.tests / "test_things.py").write_text(text, "utf-8")
+    found = [(item.rule, item.name) for item in rules.read(tree).tests]
+    assert sorted(found) == [("AAA-1", "TestThings.test_it"), ("AAA-1", "test_things"), ("BBB-1", "TestThings")]
+
+
+def test_the_standard_is_found_in_a_checkout_and_in_an_installation(tmp_path):
+    package = tmp_path / "fp4ref"
+    with pytest.raises(FileError, match="no chapters"):
+        spec_root.spec_root(package)
+    for folder in (tmp_path / "spec", package / "_spec"):
+        folder.mkdir(parents=True)
+        (folder / "01-conventions.md").touch()
+        assert spec_root.spec_root(package) == folder
+        assert (rules.here(package).tests is None) == (folder.name == "_spec")
+
+
+def run(*arguments):
+    return CliRunner().invoke(command, arguments)
+
+
+def test_command_lists_and_filters():
+    assert "E2M1-3" in run().output
+    listed = run("blk", "--kind", "choice", "--json")
+    assert listed.exit_code == 0
+    assert [record["id"] for record in json.loads(listed.output)] == ["BLK-11"]
+
+
+def test_command_shows_a_rule_and_who_cites_it():
+    shown = run("e2m1-3").output
+    assert shown.startswith("E2M1-3 · Ties go to the even code (shall)\n")
+    assert "Codec.encode  fp4ref/formats.py:" in shown
+
+
+def test_command_refuses_an_unknown_name():
+    assert isinstance(run("ZZZ").exception, UnknownNameError)
+
+
+def test_command_checks(tree, monkeypatch):
+    monkeypatch.setattr(rules, "here", lambda: tree)
+    assert run("--check").output == "2 rules, 0 gaps\n"
+    (tree.package / "model.py").unlink()
+    found = run("--check")
+    assert (found.exit_code, found.output.splitlines()[-1]) == (1, "2 rules, 1 gaps")
+    assert len(json.loads(run("--check", "--json").output)["gaps"]) == 1
+
+
+# What chapter 12 prints is what the package holds
+
+
+def chapter_12():
+    return (spec_root.spec_root() / "12-spec-and-profiles.md").read_text("utf-8")
+
+
+def codec_cell(codec: Codec) -> str:
+    base = {c.format.name: c for c in (CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0)}[codec.format.name]
+    parts = [codec.format.name.upper()]
+    parts += [f"rounding {codec.rounding}"] * (codec.rounding != base.rounding)
+    parts += [f"sign {codec.sign}"] * (codec.sign != base.sign)
+    parts += ["nan {:X} {:X}".format(*codec.nan)] * (codec.nan != base.nan)
+    return ", ".join(parts + ([] if codec.overflow is None else [f"overflow {codec.overflow:X}"]))
+
+
+def other_cell(spec: Spec) -> str:
+    base, search = MXFP8_E4M3 if spec.scale.format is E8M0 else NVFP4, spec.four_over_six
+    parts = [f"block {spec.block.rows}x{spec.block.columns}"] * (spec.block != base.block)
+    parts += [f"global scale {spec.global_scale}"] * (spec.global_scale != base.global_scale)
+    parts += [] if spec.element_max is None else [f"element_max {spec.element_max:g}"]
+    parts += [str(spec.amax)] * (spec.amax != base.amax)
+    parts += [str(spec.subnormals)] * (spec.subnormals != base.subnormals)
+    parts += [f"hadamard {spec.hadamard.signs:X}"] if spec.hadamard else []
+    if search:
+        parts.append(
+            f"4over6 {search.metric} {search.scale_max:g} {search.difference.__name__} {search.total.__name__}"
+        )
+    return ", ".join(parts) or "-"
+
+
+@pytest.mark.rule("PRO-2", "PRO-3", "SPC-5")
+def test_the_table_of_profiles_is_the_catalogue():
+    text = chapter_12()
+    rows = re.findall(
+        r"(?m)^\| `([a-z_]+\.[a-z0-9_]+)` \| (`.*) \|$", text[text.index("| profile | arithmetic | element") :]
+    )
+    own = {spec.name for spec in STANDARD}
+    others = {name: PROFILES[name] for name in PROFILES if name not in own and "." in name}
+    assert dict(rows) == {
+        name: " | ".join(
+            (
+                f"`{spec.arithmetic.name}`",
+                codec_cell(spec.element),
+                codec_cell(spec.scale),
+                other_cell(spec),
+                PROFILES.source(name).split()[0],
+            )
+        )
+        for name, spec in others.items()
+    }
+
+
+@pytest.mark.rule("PRO-3")
+def test_every_order_of_operations_is_in_a_table():
+    rows = re.findall(r"(?m)^\| `([a-z0-9-]+)` \|", chapter_12())
+    assert set(rows) >= {name for name in ARITHMETIC if "." not in name}
+
+
+@pytest.mark.rule("SPC-3")
+def test_the_json_example_is_the_spec():
+    (example,) = re.findall(r"```json\n(.*?)```", chapter_12(), re.DOTALL)
+    assert from_json(example) == NVFP4
+    assert json.loads(example) == json.loads(NVFP4.to_json())
