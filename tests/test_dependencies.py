@@ -31,9 +31,6 @@ MODEL = {*FLOORS[1], "arithmetic", "arithmetic_peers", "four_over_six", "layout"
 MODEL |= {"catalogue", "specs", "peers", "quantized", "model"}
 DECLARES_BACKEND = {"model", "model.backend"}
 
-# The registry knows the golden model without an entry point, so that a source tree works uninstalled.
-EXEMPT = {("registry", "model")}
-
 THIRD_PARTY = {"cli": {"numpy", "ml_dtypes", "click", "rich"}, "conformance": {"numpy", "ml_dtypes", "rich"}}
 FOR_TESTS = {"conformance.strategies": {"numpy", "ml_dtypes", "hypothesis"}}  # public, imported by tests only
 LAZY_ONLY = {"torch"}  # optional: imported inside a function, by a caller who has it already
@@ -81,19 +78,15 @@ def unit(module: str) -> str:
     return module.partition(".")[0]
 
 
-def exempt(module: str, target: str) -> bool:
-    return (module, target) in EXEMPT
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_no_higher_floor(module: str) -> None:
     assert unit(module) in FLOOR, f"give {module} a floor in FLOORS"
-    higher = {t for t in ours(module) if FLOOR[unit(t)] > FLOOR[unit(module)] and not exempt(module, t)}
+    higher = {t for t in ours(module) if FLOOR[unit(t)] > FLOOR[unit(module)]}
     assert not higher
 
 
 def test_imports_make_no_circle() -> None:
-    graph = {m: {t for t in ours(m) if t != m and not exempt(m, t)} for m in MODULES}
+    graph = {m: {t for t in ours(m) if t != m} for m in MODULES}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

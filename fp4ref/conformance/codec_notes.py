@@ -32,9 +32,7 @@ RULES = {  # of a rounded value, of one past the ends of the grid, of NaN
 CHOICE = {E2M1: "E2M1-6", E4M3: "E4M3-5", E5M2: "E5M2-5", E8M0: "PRO-3"}
 
 
-def rounding(
-    codec: Codec, value: Any, code: int, random_bits: int | None = None
-) -> tuple[str, tuple[str, ...]]:
+def rounding(codec: Codec, value: Any, code: int, random_bits: int | None = None) -> tuple[str, tuple[str, ...]]:
     """How a codec came from a value to its code, and by which rules."""
     form, magnitude, prefix = codec.format, abs(float(value)), codec.format.name.upper()
     values, nearest, past, nan = grid(form), *RULES[form]

@@ -75,9 +75,7 @@ def functions(a: Spec, b: Spec) -> list[Functions]:
 def same_bytes(a: Spec, b: Spec) -> bool:
     """Whether byte i means the same element or block in both, so that bytes can be compared one to one."""
     return (
-        a.element.format == b.element.format
-        and a.scale.format == b.scale.format
-        and a.block.columns == b.block.columns
+        a.element.format == b.element.format and a.scale.format == b.scale.format and a.block.columns == b.block.columns
     )
 
 

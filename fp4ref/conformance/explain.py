@@ -177,9 +177,7 @@ def _tile(at: tuple[int, int], shape: tuple[int, int], block: Block) -> Tile:
     return rows, columns
 
 
-def _global_amax(
-    x: NDArray[Any], spec: Spec, direction: Direction, row: int, given: float | None
-) -> Floats | None:
+def _global_amax(x: NDArray[Any], spec: Spec, direction: Direction, row: int, given: float | None) -> Floats | None:
     """The amax that the element's block sees, [1]. Rules: GLB-1, GLB-4, GLB-5, GLB-6."""
     if spec.global_scale is Granularity.NONE:
         return None

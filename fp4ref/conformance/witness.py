@@ -66,9 +66,7 @@ class Witness:
 
 
 @ignoring_float_warnings
-def suspects(
-    pair: Pair, x: NDArray[Any], direction: Direction, backend: str | None = "numpy"
-) -> list[Probe]:
+def suspects(pair: Pair, x: NDArray[Any], direction: Direction, backend: str | None = "numpy") -> list[Probe]:
     """Small inputs from a tensor on which two specifications differ; each of them may differ as well.
 
     Differing blocks alone, with the tensor's amax, and together with the block that holds it.
