@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -22,6 +22,7 @@ from fp4ref.errors import DomainError, DTypeError, LayoutError, ShapeError
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Index = int | NDArray[np.integer[Any]]
+PIECE = 1 << 22  # bytes that a conversion moves at a time
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -129,9 +130,15 @@ class Layout:
         """
         self._require_bytes("from_linear", scales)
         rows, columns = scales.shape
-        grid = np.zeros(self.padded_shape(rows, columns), np.uint8)
-        grid[:rows, :columns] = scales
-        return self._stored(grid)
+        buffer = np.zeros(self.padded_shape(rows, columns), np.uint8)
+        for piece, part in self._pieces(buffer, rows, columns):
+            grid = np.zeros(
+                (math.prod(piece.shape[: self._row_axes]), math.prod(piece.shape[self._row_axes :])), np.uint8
+            )
+            values = scales[part]
+            grid[: values.shape[0], : values.shape[1]] = values
+            piece[...] = grid.reshape(piece.shape)
+        return buffer
 
     def to_linear(self, buffer: Bytes, rows: int, columns: int) -> Bytes:
         """Scale bytes [M, Kb] of a buffer [R, C]; result: a new array, on which padding has no influence.
@@ -143,9 +150,12 @@ class Layout:
         if buffer.shape != padded:
             needed = f"{list(padded)} for {rows} x {columns} scales"
             raise ShapeError(f"{self.name}.to_linear", f"shape {list(buffer.shape)}", needed, self.rule)
-        shape, axes = self._storage_order(rows, columns)
-        stored = buffer.reshape([shape[axis] for axis in axes])
-        return stored.transpose(np.argsort(axes)).reshape(padded)[:rows, :columns].copy()
+        scales = np.empty((rows, columns), np.uint8)
+        for piece, part in self._pieces(np.ascontiguousarray(buffer), rows, columns):
+            values = scales[part]
+            grid = piece.reshape(math.prod(piece.shape[: self._row_axes]), -1)
+            values[...] = grid[: values.shape[0], : values.shape[1]]
+        return scales
 
     def group_offsets(self, shapes: Iterable[tuple[int, int]]) -> list[int]:
         """Byte offset at which each member of a group starts, then the size of the whole buffer.
@@ -177,6 +187,27 @@ class Layout:
         if last + 1 - first != owned.size * padded_columns:  # distinct offsets: equal means no gap
             raise LayoutError(operation, f"{asked} lie apart", f"whole tiles of {self.tile[0]} rows", "LAY-9")
         return slice(first, last + 1)
+
+    @property
+    def _row_axes(self) -> int:
+        """How many axes the digits of a row take in a piece."""
+        return len(self.row_digits) + 1
+
+    def _pieces(self, buffer: Bytes, rows: int, columns: int) -> Iterator[tuple[Bytes, tuple[slice, slice]]]:
+        """Whole tiles of a buffer, viewed digit by digit (rows, then columns, slowest first), and their scales.
+
+        A piece is small, so that a conversion needs little memory beyond its result.
+        """
+        shape, axes = self._storage_order(rows, columns)
+        view = buffer.reshape([shape[axis] for axis in axes]).transpose(np.argsort(axes))
+        high, wide = self.tile
+        down, across = -(-rows // high), -(-columns // wide)  # tiles with scales in them; the others are padding
+        width = max(min(across, PIECE // (high * wide)), 1)
+        height = max(PIECE // (high * wide * width), 1)
+        middle = (slice(None),) * (self._row_axes - 1)
+        for top, left in itertools.product(range(0, down, height), range(0, across, width)):
+            part = slice(top * high, (top + height) * high), slice(left * wide, (left + width) * wide)
+            yield view[slice(top, top + height), *middle, slice(left, left + width)], part
 
     def _storage_order(self, rows: int, columns: int) -> tuple[list[int], list[int]]:
         """Radices of all digits, rows then columns, slowest first; and the order in which a buffer holds them."""
