@@ -62,11 +62,13 @@ def global_amax(x: NDArray[Any], spec: Spec, direction: Direction = "row") -> Fl
     Rules: GLB-1, GLB-5, BLK-2, HAD-4.
     """
     matrix = Matrix(x, direction)
-    by_row = np.zeros(matrix.shape[0], F)
+    by_row = spec.global_scale is Granularity.ROW
+    found = np.zeros(matrix.shape[0] if by_row else 1, F)
     for tile in tiles(matrix.shape, spec.block):
-        part = largest(inputs(matrix, tile, spec, direction), (1,), spec.amax is Amax.PROPAGATE_NAN)[:, 0]
-        by_row[tile[0]] = np.maximum(by_row[tile[0]], part)
-    return by_row if spec.global_scale is Granularity.ROW else by_row.max(initial=F(0), keepdims=True)
+        axes, place = ((1,), tile[0]) if by_row else ((0, 1), slice(None))
+        part = largest(inputs(matrix, tile, spec, direction), axes, spec.amax is Amax.PROPAGATE_NAN)
+        found[place] = np.maximum(found[place], part.ravel())
+    return found
 
 
 def inputs(matrix: Matrix, tile: tuple[slice, slice], spec: Spec, direction: Direction) -> Floats:
