@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fp4ref import arrays, packing, registry
 from fp4ref.catalogue import resolve
@@ -32,8 +31,8 @@ def quantize(
     x: [..., K] of at least one dimension, float32, bfloat16 or float16, NumPy, torch or DLPack, any strides, NaN and
     infinities included; the leading dimensions are flattened to [M, K]. The column direction is that of x^T, [K, M].
     directions: "row", "column" or "both". scale_layout: a name of `fp4ref.LAYOUTS`.
-    amax: the caller's global amax, >= 0 and not NaN: one number, or [rows] for a row scale; `Directions(row=...,
-    column=...)` where the two differ. random_bits: uint8 [rows, columns] of the direction, one byte per element, for a
+    amax: the caller's global amax, >= 0 and not NaN (not checked on a device): one number, or [rows] for a row scale;
+    `Directions(row=..., column=...)` where the two differ. random_bits: uint8 [rows, columns] of the direction, one byte per element, for a
     stochastic spec; `Directions` for both. out: a result of the same call, whose buffers are filled and returned.
 
     Errors: DTypeError, ShapeError, DomainError, LayoutError, BackendError.
@@ -106,14 +105,14 @@ def dequantize(
     return values.reshape(q.shape) if direction == "row" else values
 
 
-def to_layout(q: Quantized, scale_layout: str) -> Quantized:
+def to_layout(q: Quantized, scale_layout: str, backend: str | None = None) -> Quantized:
     """The same result with its scales in another layout; codes and amax are shared, padding is written as zero.
 
-    Errors: LayoutError for an unknown layout, ShapeError for scales that do not fit theirs.
+    Errors: LayoutError for an unknown layout, ShapeError for scales that do not fit theirs, BackendError.
 
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-7.
     """
-    target = layout(scale_layout)
+    layout(scale_layout)
     changed: dict[str, Any] = {}
     for name in DIRECTIONS:
         data = q.row if name == "row" else q.column
@@ -121,9 +120,9 @@ def to_layout(q: Quantized, scale_layout: str) -> Quantized:
             continue
         _require_bytes("to_layout", q, name)
         rows, columns = _shape_of(q, name)
-        scales = arrays.to_numpy("to_layout", data.scales)
-        linear = layout(q.scale_layout).to_linear(scales, rows, -(-columns // q.spec.block.columns))
-        changed[name] = data._replace(scales=arrays.restorer(data.scales)(target.from_linear(linear)))
+        blocks = -(-columns // q.spec.block.columns)
+        function = registry.choose("to_layout", None, arrays.device_of(data.scales), backend)
+        changed[name] = data._replace(scales=function(data.scales, rows, blocks, q.scale_layout, scale_layout))
     return dataclasses.replace(q, scale_layout=scale_layout, **changed)
 
 
@@ -168,25 +167,28 @@ def _each(value: Any, names: tuple[Direction, ...], spec: Spec, argument: str) -
     return dict.fromkeys(names, value)
 
 
-def _amax(value: Any, spec: Spec, shape: tuple[int, int]) -> NDArray[np.float32] | None:
-    """The caller's amax as float32 [1] or [rows]. Rules: GLB-4, GLB-5, GLB-6."""
+def _amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
+    """The caller's amax as float32 [1] or [rows]; one on a device stays there unread. Rules: GLB-4, GLB-5, GLB-6."""
     if value is None:
         return None
     if spec.global_scale is Granularity.NONE:
         raise DomainError("quantize", f"amax for {spec.name}", "a spec with a global scale", "GLB-6")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = np.float32(value)
-    host = value.cpu() if arrays.is_torch(value) else value
-    array = arrays.to_numpy("quantize", host) if not isinstance(host, np.generic) else np.asarray(host)
-    if array.dtype.name not in arrays.INPUT_DTYPES:
-        raise DTypeError("quantize", f"amax of dtype {array.dtype.name}", "float32", "GLB-4")
+    on_device = arrays.device_of(value) != "cpu"
+    array = value if on_device or isinstance(value, np.generic) else arrays.to_numpy("quantize", value)
+    dtype = arrays.dtype_name(array)
+    if dtype not in ({"float32"} if on_device else arrays.INPUT_DTYPES):
+        raise DTypeError("quantize", f"amax of dtype {dtype}", "float32", "GLB-4")
     count = shape[0] if spec.global_scale is Granularity.ROW else 1
-    if array.size != count or (array.ndim > 1 and array.shape[0] != count):
+    if tuple(array.shape) not in {(count,), (count, 1), () if count == 1 else (count,)}:
         raise ShapeError("quantize", f"amax of shape {list(array.shape)}", f"[{count}]", "GLB-4")
+    if on_device:
+        return array.reshape(count)
     flat = np.ascontiguousarray(array, np.float32).reshape(count)
-    if np.isnan(flat).any() or (flat < 0).any():
-        bad = flat[np.isnan(flat) | (flat < 0)][0]
-        raise DomainError("quantize", f"amax {bad}", ">= 0 and not NaN", "GLB-4")
+    bad = np.isnan(flat) | (flat < 0)
+    if bad.any():
+        raise DomainError("quantize", f"amax {flat[bad][0]}", ">= 0 and not NaN", "GLB-4")
     return np.abs(flat)  # -0 is 0
 
 

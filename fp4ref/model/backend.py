@@ -52,3 +52,9 @@ def dequantize(
     parts = parts._replace(scales=layout(scale_layout).to_linear(parts.scales, shape[0], blocks))
     values = model_dequantize.dequantize(parts, shape, spec, dtype, source, inverse_hadamard)
     return arrays.restorer(data.data)(values)
+
+
+def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:
+    """Scale bytes [rows, columns] moved from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+    linear = layout(source).to_linear(arrays.to_numpy("to_layout", scales), rows, columns)
+    return arrays.restorer(scales)(layout(target).from_linear(linear))
