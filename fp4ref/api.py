@@ -32,8 +32,10 @@ def quantize(
     infinities included; the leading dimensions are flattened to [M, K]. The column direction is that of x^T, [K, M].
     directions: "row", "column" or "both". scale_layout: a name of `fp4ref.LAYOUTS`.
     amax: the caller's global amax, >= 0 and not NaN (not checked on a device): one number, or [rows] for a row scale;
-    `Directions(row=..., column=...)` where the two differ. random_bits: uint8 [rows, columns] of the direction, one byte per element, for a
-    stochastic spec; `Directions` for both. out: a result of the same call, whose buffers are filled and returned.
+    `Directions(row=..., column=...)` where the two differ.
+    random_bits: uint8 [rows, columns] of the direction, a byte per element, for a stochastic spec.
+    `Directions` serve both directions.
+    out: a result of the same call, whose buffers are filled and returned.
 
     Errors: DTypeError, ShapeError, DomainError, LayoutError, BackendError.
 

@@ -117,6 +117,13 @@ def test_encode_scale_takes_two_roundings_and_a_division(tensor, scale, factor):
     assert (g / s).view(np.uint32).tolist() == [factor + 1]  # the older formula is another number
 
 
+@pytest.mark.rule("BLK-3")
+def test_block_scale_is_at_most_flt_max():
+    with np.errstate(over="ignore"):
+        got = block_scale_te(np.array([np.inf, 3e38, np.nan, 2], F), np.array([1, 1e3, 1, 3], F), NVFP4)
+    assert got.tolist() == [rationals.FLT_MAX] * 3 + [1]
+
+
 @pytest.mark.rule("BLK-4")
 def test_the_encode_scale_comes_from_the_stored_scale():
     x = np.full((1, 16), 6.0, F)
@@ -226,13 +233,15 @@ def test_strides_do_not_matter(direction):
 @pytest.mark.parametrize("name", fp4ref.profiles)
 def test_results_do_not_depend_on_the_tiles(name, monkeypatch):
     spec = fp4ref.profiles[name]
-    x = np.random.default_rng(5).standard_normal((64, 3, 70)).astype(ml_dtypes.bfloat16)
-    x[40, 1, 65], x[3, 0, 0] = 50, 1e-3
-    whole = [quantize(x, spec, direction) for direction in DIRECTIONS]
+    x = np.random.default_rng(5).standard_normal((16, 34, 15)).astype(ml_dtypes.bfloat16)
+    wide = np.random.default_rng(6).standard_normal((5, 7, 530)).astype(ml_dtypes.bfloat16)  # wider than a tile
+    x[0, 0, 0] = wide[0, 0, 0] = 50
+    cases = [(x, "column"), (wide, "row"), (x, "row")]
+    whole = [quantize(tensor, spec, direction) for tensor, direction in cases]
     monkeypatch.setattr(tiles, "ELEMENTS", 1)
     monkeypatch.setattr(tiles, "WIDTH", 1)
-    for direction, expected in zip(DIRECTIONS, whole, strict=True):
-        assert not oracle.differences(quantize(x, spec, direction), expected)
+    for (tensor, direction), expected in zip(cases, whole, strict=True):
+        assert not oracle.differences(quantize(tensor, spec, direction), expected)
 
 
 @pytest.mark.rule("NUM-3")
@@ -240,6 +249,15 @@ def test_results_do_not_depend_on_the_tiles(name, monkeypatch):
 def test_other_types_are_refused(dtype):
     with pytest.raises(DTypeError, match="NUM-3"):
         fp4ref.quantize(np.zeros((1, 16), dtype), fp4ref.NVFP4)
+
+
+@pytest.mark.rule("NUM-3")
+def test_a_wider_type_would_round_twice():
+    value, one = np.array([[2.5000000001]]), np.array([2688.0], F)
+    padded = np.hstack([value, [[6.0]]])  # the scale is 1
+    assert quantize(padded.astype(np.float32), fp4ref.NVFP4, amax=one).data.tolist() == [[0x74]]
+    with pytest.raises(DTypeError, match="NUM-3"):
+        fp4ref.quantize(padded, fp4ref.NVFP4)
 
 
 @pytest.mark.rule("NUM-3")
@@ -275,6 +293,9 @@ def test_a_nan_that_an_operation_makes_is_negative():
         nan = np.full((1, 16), np.nan, np.float32)
     assert quantize(nan, spec).scales.tolist() == [[0x7F]]  # one that came in keeps its sign
     assert quantize(-nan, spec).scales.tolist() == [[0x7F]]  # of |x|
+    nan[0, 0], nan[0, 1] = -nan[0, 0], 1
+    one_level = quantize(nan, fp4ref.profiles["torchao.nvfp4_1lvl"])
+    assert one_level.data[0, :2].tolist() == [0x4C, 0x44]  # the element's own sign, else the scale's
 
 
 @pytest.mark.rule("GLB-2", "GLB-3", "NUM-1")
