@@ -112,7 +112,8 @@ def narrow_bfloat16(x: Floats) -> Floats:
 
 def fused_with_zero(x: Floats, factor: Floats) -> Floats:
     """fma(x, factor, +0): the rounded product, but a product that is exactly zero is +0. Rules: BLK-11."""
-    return np.where((x == 0) | (factor == 0), F(0), x * factor)
+    product = x * factor
+    return np.where((product == 0) & ((x == 0) | (factor == 0)), F(0), product)
 
 
 # NVFP4 as the CUDA default path computes it

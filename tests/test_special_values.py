@@ -155,6 +155,7 @@ FINITE = [
     ("te.cpp_test_oracle", (0, ZERO), (0, SIGNED), (0, ZERO)),
     ("vllm.nvfp4_kernel", (0, ZERO), (0, SIGNED), (0x7F, [7] * 4)),
     ("flashinfer.nvfp4_kernel", (0, ZERO), (0, SATURATED), (0x7F, ZERO)),
+    ("cutlass.nvfp4_epilogue", (0, ZERO), (0, SATURATED), (0x7E, ZERO)),
 ]
 ZERO_MX = [
     *((f"torchao.mxfp4_{mode}", 0, 0) for mode in ("floor", "ceil", "even", "rceil")),

@@ -22,6 +22,7 @@ COMMANDS = {
     "profiles": "List the specifications; compare two.",
     "rules": "Rules of the standard: text, coverage, check.",
     "vectors": "Write or check the golden vectors.",
+    "header": "Write the numerics as C++ headers.",
     "doctor": "Say what works on this machine, and why the rest does not.",
 }
 

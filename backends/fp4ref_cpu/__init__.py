@@ -1,0 +1,38 @@
+"""The native CPU backend: loops around the shared numerics header, compiled at first use, called through ctypes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+import fp4ref_numerics
+from fp4ref.registry import Backend
+from fp4ref.spec import Spec
+
+STRIP = 512  # elements of a strip, where a block is not wider
+LARGEST_STRIPS = 1 << 17  # elements of the strips of one row of blocks; they lie on a thread's stack
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why the loops cannot compute a specification; empty if they can."""
+    rows, columns = spec.block
+    reasons = fp4ref_numerics.unsupported(spec)
+    if rows * max(4 * columns, STRIP) > LARGEST_STRIPS:
+        reasons.append(f"blocks of {rows}x{columns}")
+    return reasons
+
+
+def load() -> ModuleType:
+    """The operations, once it is certain that a compiler works; BackendError says why none does."""
+    operations = import_module("fp4ref_cpu.operations")
+    operations.prepare()
+    return operations
+
+
+BACKEND = Backend(
+    name="cpu",
+    load=load,
+    operations=("quantize", "dequantize", "to_layout"),
+    unsupported=unsupported,
+    speed=10,
+)

@@ -1,0 +1,123 @@
+// Dequantize for one specification S, one type In that was quantized and one output type Out.
+#pragma once
+#include "matrix.h"
+
+namespace fp4ref_cpu {
+
+struct DequantizeJob {
+    const byte* data;    // [rows, ceil(columns * bits / 8)]
+    byte* scales;        // the whole buffer of the layout, only read
+    const float* amax;   // [1], [rows], or null
+    size rows, columns;
+    void* out;           // [rows, columns]
+    int layout;
+    size next;
+};
+
+// A specification with a Hadamard transform undoes it.
+template <class S, class In, class Out> struct Values {
+    using word = typename Out::word;
+    static constexpr int B = S::columns, BITS = S::Element::Format::bits;
+    static constexpr int BLOCKS = B >= 128 ? 4 : (512 / B + 3) / 4 * 4;
+    static constexpr int WIDTH = BLOCKS * B, LINES = 32, SPAN = (8191 / WIDTH + 1) * WIDTH;
+    // A grid without infinity and NaN times a finite scale is a number.
+    static constexpr bool only_numbers = S::Element::Format::codes == 1 << (BITS - 1);
+
+    template <bool Numbers> static float value(float q, float decoded, float A)
+    {
+        return Numbers ? value_of_number<S, In>(q, decoded, A) : value_of<S, In>(q, decoded, A);
+    }
+    template <bool Numbers> static word rounded(float x) { return Numbers ? Out::round_number(x) : Out::round(x); }
+
+    // Element values of a strip: even ones and odd ones.
+    static void decode(const byte* data, float (&even)[WIDTH / 2], float (&odd)[WIDTH / 2])
+    {
+#if defined(__AVX512F__)
+        if constexpr (BITS == 4 && WIDTH % 32 == 0) {
+            floats16 table;
+            for (int i = 0; i < 16; ++i) table[i] = S::Element::decode((unsigned)i);
+            for (int k = 0; k < WIDTH / 2; k += 16) {
+                ints16 both;
+                for (int i = 0; i < 16; ++i) both[i] = data[k + i];
+                *(floats16*)(even + k) = looked_up(table, both), *(floats16*)(odd + k) = looked_up(table, both >> 4);
+            }
+            return;
+        }
+#endif
+        alignas(64) unsigned codes[WIDTH / 2];  // widened beforehand: afterwards, a compiler widens every term
+        const pair_of_bytes* data16 = (const pair_of_bytes*)data;
+        for (int k = 0; k < WIDTH / 2; ++k) codes[k] = BITS == 4 ? data[k] : data16[k];
+        for (int k = 0; k < WIDTH / 2; ++k) {
+            even[k] = S::Element::decode(codes[k] & ((1u << BITS) - 1));
+            odd[k] = S::Element::decode(codes[k] >> BITS);
+        }
+    }
+
+    template <bool Numbers> static void values(const byte* data, const float (&decoded)[BLOCKS], float A, word* __restrict out)
+    {
+        constexpr int STEP = B % 2 ? 1 : 2;
+        alignas(64) float d[WIDTH / STEP], even[WIDTH / 2], odd[WIDTH / 2];
+        for (int b = 0; b < BLOCKS; ++b)
+            for (int i = 0; i < B / STEP; ++i) d[b * (B / STEP) + i] = decoded[b];
+        decode(data, even, odd);
+        pair_of_words* pairs = (pair_of_words*)out;
+        alignas(64) float y[S::has_hadamard ? WIDTH : 1];
+        for (int k = 0; k < WIDTH / 2; ++k) {
+            const float low = value<Numbers>(even[k], d[STEP == 2 ? k : 2 * k], A);
+            const float high = value<Numbers>(odd[k], d[STEP == 2 ? k : 2 * k + 1], A);
+            if constexpr (S::has_hadamard) y[2 * k] = low, y[2 * k + 1] = high;
+            else if constexpr (sizeof(word) == 2) pairs[k] = rounded<Numbers>(low) | (unsigned)rounded<Numbers>(high) << 16;
+            else out[2 * k] = rounded<Numbers>(low), out[2 * k + 1] = rounded<Numbers>(high);
+        }
+        if constexpr (S::has_hadamard)
+            for (int i = 0; i < WIDTH; i += 16) {
+                float group[16][1];
+                for (int j = 0; j < 16; ++j) group[j][0] = y[i + j];
+                inverse_hadamard<S::signs>(group);
+                for (int j = 0; j < 16; ++j) out[i + j] = Out::round(group[j][0]);
+            }
+    }
+
+    static void strip(const DequantizeJob& job, size row, size column, int width)
+    {
+        const size blocks = (job.columns + B - 1) / B, pitch = (job.columns * BITS + 7) / 8;
+        const float A = S::global == Global::none ? 0.0f : job.amax[S::global == Global::row ? row : 0];
+        alignas(64) byte bytes[BLOCKS] = {};
+        ScaleRow::of(job.scales, job.layout, row, blocks).read(column / B, bytes, (width + B - 1) / B);
+        alignas(64) float decoded[BLOCKS];
+        for (int b = 0; b < BLOCKS; ++b) decoded[b] = decoded_scale<S, In>(bytes[b], A);
+        bool numbers = only_numbers && is_finite(A);
+        for (int b = 0; b < BLOCKS; ++b) numbers &= is_finite(decoded[b]);
+        const byte* data = job.data + row * pitch + column * BITS / 8;
+        word* const out = (word*)job.out + row * job.columns + column;
+        if (width == WIDTH && WIDTH % 16 == 0 && streams(out, job.rows * job.columns * (size)sizeof(word))) {
+            alignas(64) word all[WIDTH];
+            numbers ? values<true>(data, decoded, A, all) : values<false>(data, decoded, A, all);
+            stream(out, all, sizeof(all));
+        } else if (width == WIDTH) {
+            numbers ? values<true>(data, decoded, A, out) : values<false>(data, decoded, A, out);
+        } else {
+            alignas(64) byte padded[WIDTH * BITS / 8] = {};
+            alignas(64) word all[WIDTH];
+            __builtin_memcpy(padded, data, (unsigned)(width * BITS + 7) / 8);
+            values<false>(padded, decoded, A, all);
+            __builtin_memcpy(out, all, sizeof(word) * (unsigned)width);
+        }
+    }
+
+    static void dequantize(DequantizeJob& job)
+    {
+        const Units units(&job.next, job.rows, job.columns, LINES, SPAN);
+        for (size unit; units.take(unit);) {
+            const size top = unit / units.across * LINES, left = unit % units.across * SPAN;
+            const size bottom = top + LINES < job.rows ? top + LINES : job.rows;
+            const size right = left + SPAN < job.columns ? left + SPAN : job.columns;
+            for (size row = top; row < bottom; ++row)
+                for (size column = left; column < right; column += WIDTH)
+                    strip(job, row, column, right - column < WIDTH ? (int)(right - column) : WIDTH);
+        }
+        settle();
+    }
+};
+
+}  // namespace fp4ref_cpu

@@ -1,0 +1,136 @@
+// What the loops walk over: a strided matrix, its work units, and the rows of a buffer of scales.
+#pragma once
+#include <fp4ref/fp4ref.h>
+
+namespace fp4ref_cpu {
+
+using namespace fp4ref;
+using size = long long;
+using byte = unsigned char;
+typedef unsigned __attribute__((aligned(1), may_alias)) pair_of_words;        // two 16-bit words, anywhere
+typedef unsigned short __attribute__((aligned(1), may_alias)) pair_of_bytes;
+
+#if defined(__AVX512F__)
+typedef float floats16 __attribute__((vector_size(64), may_alias));
+typedef int ints16 __attribute__((vector_size(64), may_alias));
+
+// table[index % 16], in one instruction that no compiler finds by itself.
+inline floats16 looked_up(floats16 table, ints16 index)
+{
+#if defined(__clang__)
+    return __builtin_ia32_permvarsf512(table, index);
+#else
+    return __builtin_shuffle(table, index);
+#endif
+}
+#endif
+
+// Element offsets along one axis: a stride, or a table.
+struct Axis {
+    size stride;
+    const size* offsets;
+
+    size at(size i) const { return offsets ? offsets[i] : i * stride; }
+    bool unit() const { return stride == 1 && !offsets; }
+};
+
+// Threads take the next unit until none is left: LINES rows by SPAN columns, along the rows first.
+struct Units {
+    size* next;
+    size across, count;
+
+    Units(size* counter, size rows, size columns, size lines, size span)
+        : next(counter), across((columns + span - 1) / span), count((rows + lines - 1) / lines * across)
+    {
+    }
+    bool take(size& unit) const { return (unit = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < count; }
+};
+
+// Where the scale bytes of a row lie: four columns side by side, the next four `step` bytes on.
+struct ScaleRow {
+    byte* first;
+    size step;
+
+    template <class Layout> static ScaleRow in(byte* scales, size row, size columns)
+    {
+        return {scales + Layout::offset(row, 0, columns), (size)Layout::offset(0, 4, columns)};
+    }
+    static ScaleRow of(byte* scales, int name, size row, size columns)
+    {
+        switch (name) {
+        case 0: return in<layout::linear>(scales, row, columns);
+        case 1: return in<layout::linear_padded>(scales, row, columns);
+        case 2: return in<layout::tiled_128x4>(scales, row, columns);
+        default: return in<layout::tiled_8x4>(scales, row, columns);
+        }
+    }
+    byte* group(size column) const { return first + column / 4 * step; }  // column % 4 == 0
+
+    __attribute__((always_inline)) void write(size column, const byte* from, size count) const
+    {
+        if (step == 4) {
+            __builtin_memcpy(group(column), from, (unsigned long)count);
+            return;
+        }
+        size i = 0;
+        for (; i + 4 <= count; i += 4) __builtin_memcpy(group(column + i), from + i, 4);
+        if (i < count) __builtin_memcpy(group(column + i), from + i, (unsigned long)(count - i));
+    }
+    __attribute__((always_inline)) void read(size column, byte* to, size count) const
+    {
+        if (step == 4) {
+            __builtin_memcpy(to, group(column), (unsigned long)count);
+            return;
+        }
+        size i = 0;
+        for (; i + 4 <= count; i += 4) __builtin_memcpy(to + i, group(column + i), 4);
+        if (i < count) __builtin_memcpy(to + i, group(column + i), (unsigned long)(count - i));
+    }
+};
+
+// Results of at least this many bytes go past the caches, which they would only sweep.
+constexpr size STREAMED = 4 << 20;
+
+inline bool streams(const void* to, size whole) { return whole >= STREAMED && (unsigned long)to % 16 == 0; }
+
+// Copy past the caches; `to` and `count` are multiples of 16.
+inline void stream(void* __restrict to, const void* __restrict from, int count)
+{
+    typedef long long lane __attribute__((vector_size(16), may_alias));
+    for (int i = 0; i < count / 16; ++i) {
+#if defined(__clang__)
+        __builtin_nontemporal_store(((const lane*)from)[i], (lane*)to + i);
+#elif defined(__SSE2__)
+        __builtin_ia32_movntdq((lane*)to + i, ((const lane*)from)[i]);
+#else
+        ((lane*)to)[i] = ((const lane*)from)[i];
+#endif
+    }
+}
+
+// What was streamed is in memory before anything that this thread says about it.
+inline void settle()
+{
+#if defined(__SSE__)
+    __builtin_ia32_sfence();
+#endif
+}
+
+// Round to nearest even, subnormals kept, whatever the calling thread is set to. Rules: NUM-1.
+struct FloatModes {
+#if defined(__SSE__)
+    unsigned saved = __builtin_ia32_stmxcsr();
+    FloatModes() { __builtin_ia32_ldmxcsr(0x1f80u); }
+    ~FloatModes() { __builtin_ia32_ldmxcsr(saved); }
+#elif defined(__aarch64__)
+    unsigned long saved;
+    FloatModes()
+    {
+        __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
+        __asm__ volatile("msr fpcr, %0" ::"r"(0ul));
+    }
+    ~FloatModes() { __asm__ volatile("msr fpcr, %0" ::"r"(saved)); }
+#endif
+};
+
+}  // namespace fp4ref_cpu

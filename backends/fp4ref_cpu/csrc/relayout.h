@@ -1,0 +1,45 @@
+// Scale bytes from one layout to another.
+#pragma once
+#include "matrix.h"
+
+namespace fp4ref_cpu {
+
+struct RelayoutJob {
+    byte* from;
+    byte* to;  // padding written already
+    size rows, columns;
+    int from_layout, to_layout;
+    size next;
+};
+
+struct Bytes {
+    static constexpr int LINES = 128, PIECE = 64;
+
+    // Pieces of rows, in row groups and column groups small enough that both sides stay in cache.
+    static void relayout(RelayoutJob& job)
+    {
+        const Units units(&job.next, job.rows, job.columns, LINES, job.columns);
+        for (size unit; units.take(unit);) {
+            const size top = unit * LINES;
+            const int lines = job.rows - top < LINES ? (int)(job.rows - top) : LINES;
+            ScaleRow from[LINES], to[LINES];
+            for (int l = 0; l < lines; ++l) {
+                from[l] = ScaleRow::of(job.from, job.from_layout, top + l, job.columns);
+                to[l] = ScaleRow::of(job.to, job.to_layout, top + l, job.columns);
+            }
+            for (size column = 0; column < job.columns; column += PIECE) {
+                const size rest = job.columns - column;
+                for (int l = 0; l < lines; ++l) rest >= PIECE ? move(from[l], to[l], column, PIECE) : move(from[l], to[l], column, rest);
+            }
+        }
+    }
+
+    __attribute__((always_inline)) static void move(const ScaleRow& from, const ScaleRow& to, size column, size count)
+    {
+        byte bytes[PIECE];
+        from.read(column, bytes, count);
+        to.write(column, bytes, count);
+    }
+};
+
+}  // namespace fp4ref_cpu

@@ -1,0 +1,273 @@
+"""The operations: arrays in, pointers and strides to the compiled loops, arrays of the caller's kind out.
+
+Inputs are read where they lie, whatever their strides. Copied are: an input that is not aligned; random bits, codes and
+scales that are not contiguous; results for an `out` that is not contiguous.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int, c_longlong, c_void_p
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import fp4ref_numerics
+from fp4ref import arrays, packing
+from fp4ref.errors import BackendError, ShapeError
+from fp4ref.hadamard import POINTS
+from fp4ref.layout import LAYOUTS, layout
+from fp4ref.quantized import Direction, DirectionData
+from fp4ref.spec import Granularity, Spec
+from fp4ref_cpu import threads
+from fp4ref_cpu.build import library
+
+LAYOUT_NUMBERS = {name: number for number, name in enumerate(LAYOUTS)}
+
+
+class Axis(ctypes.Structure):
+    """How the offset of an element, counted in elements, depends on one index."""
+
+    _fields_ = (("stride", c_longlong), ("offsets", c_void_p))
+
+
+class Input(ctypes.Structure):
+    """A matrix [rows, columns] as the quantizer walks it."""
+
+    _fields_ = (("x", c_void_p), ("down", Axis), ("along", Axis), ("rows", c_longlong), ("columns", c_longlong))
+
+
+class QuantizeJob(ctypes.Structure):
+    """Arguments of `quantize`; `next` counts the units that threads have taken."""
+
+    _fields_ = (
+        ("input", Input),
+        ("amax", c_void_p),
+        ("random", c_void_p),
+        ("data", c_void_p),
+        ("scales", c_void_p),
+        ("layout", c_int),
+        ("next", c_longlong),
+    )
+
+
+class AmaxJob(ctypes.Structure):
+    """Arguments of `amax`."""
+
+    _fields_ = (("input", Input), ("amax", c_void_p), ("next", c_longlong))
+
+
+class DequantizeJob(ctypes.Structure):
+    """Arguments of `dequantize`."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("scales", c_void_p),
+        ("amax", c_void_p),
+        ("rows", c_longlong),
+        ("columns", c_longlong),
+        ("out", c_void_p),
+        ("layout", c_int),
+        ("next", c_longlong),
+    )
+
+
+class RelayoutJob(ctypes.Structure):
+    """Arguments of `relayout`."""
+
+    _fields_ = (
+        ("source", c_void_p),
+        ("target", c_void_p),
+        ("rows", c_longlong),
+        ("columns", c_longlong),
+        ("from_layout", c_int),
+        ("to_layout", c_int),
+        ("next", c_longlong),
+    )
+
+
+def prepare() -> None:
+    """Compile or find what needs no specification, so that a missing compiler shows before the first call."""
+    _relayout()
+
+
+def quantize(
+    x: Any,
+    spec: Spec,
+    direction: Direction,
+    scale_layout: str,
+    amax: NDArray[np.float32] | None,
+    random_bits: Any,
+    out: DirectionData | None,
+) -> DirectionData:
+    """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, BLK-9, GLB-1, LAY-5."""
+    array = arrays.to_numpy("quantize", x)
+    if not array.flags.aligned:
+        array = array.copy()
+    given = None if out is None else DirectionData(*(None if part is None else _buffer(part) for part in out))
+    if given is not None:
+        _require_apart([part for part in given if part is not None], array)
+    matrix, kept = _input(array, direction)
+    rows, columns = matrix.rows, matrix.columns
+    blocks = -(-columns // spec.block.columns)
+    if direction == "row" and spec.hadamard:
+        spec = spec.replace(hadamard=None)
+    native = _quantizer(_text(spec), array.dtype.name)
+    if amax is None and spec.global_scale is not Granularity.NONE:
+        amax = _amax(native, matrix, spec)
+    data = _result(given and given.data, (rows, packing.width(columns, spec.element.format)))
+    scales = _result(given and given.scales, layout(scale_layout).padded_shape(rows, blocks))
+    if scales.shape != (rows, blocks):
+        scales[...] = 0
+    bits = None if random_bits is None else np.ascontiguousarray(arrays.to_numpy("quantize", random_bits))
+    if rows and columns:
+        pointers = (_address(amax), _address(bits), _address(data), _address(scales))
+        job = QuantizeJob(matrix, *pointers, LAYOUT_NUMBERS[scale_layout], 0)
+        threads.run(native.fp4ref_quantize, job, rows * columns)
+    del kept
+    if given is None:
+        restore = arrays.restorer(x)
+        return DirectionData(restore(data), restore(scales), None if amax is None else restore(amax))
+    for buffer, value in zip(given, (data, scales, amax), strict=True):
+        if value is not None and value is not buffer:
+            buffer[...] = value
+    assert out is not None
+    return out
+
+
+def dequantize(
+    data: DirectionData,
+    shape: tuple[int, int],
+    spec: Spec,
+    scale_layout: str,
+    dtype: np.dtype[Any],
+    source: np.dtype[Any],
+    inverse_hadamard: bool,
+    out: NDArray[Any] | None = None,
+) -> Any:
+    """Values [rows, columns] of one direction; with `out`, contiguous, into it.
+
+    Rules: DEQ-1, DEQ-2, DEQ-3, HAD-6, LAY-6.
+    """
+    parts = [None if part is None else np.ascontiguousarray(arrays.to_numpy("dequantize", part)) for part in data]
+    if spec.hadamard and not inverse_hadamard:
+        spec = spec.replace(hadamard=None)
+    if spec.hadamard and shape[1] % POINTS:
+        raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-5")
+    out = np.empty(shape, dtype) if out is None else out
+    native = _dequantizer(_text(spec), source.name, dtype.name)
+    if out.size:
+        codes, scales, amax = map(_address, parts)
+        job = DequantizeJob(codes, scales, amax, *shape, _address(out), LAYOUT_NUMBERS[scale_layout], 0)
+        threads.run(native.fp4ref_dequantize, job, out.size)
+    return arrays.restorer(data.data)(out)
+
+
+def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:
+    """Scale bytes [rows, columns] moved from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+    buffer = np.ascontiguousarray(arrays.to_numpy("to_layout", scales))
+    padded = layout(target).padded_shape(rows, columns)
+    out = np.empty(padded, np.uint8) if padded == (rows, columns) else np.zeros(padded, np.uint8)
+    if rows and columns:
+        numbers = LAYOUT_NUMBERS[source], LAYOUT_NUMBERS[target]
+        job = RelayoutJob(_address(buffer), _address(out), rows, columns, *numbers, 0)
+        threads.run(_relayout().fp4ref_relayout, job, rows * columns)
+    return arrays.restorer(scales)(out)
+
+
+def _text(spec: Spec) -> str:
+    return fp4ref_numerics.lower(spec)
+
+
+@lru_cache
+def _quantizer(prelude: str, dtype: str) -> ctypes.CDLL:
+    return _library(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "quantize", "amax")
+
+
+@lru_cache
+def _dequantizer(prelude: str, source: str, dtype: str) -> ctypes.CDLL:
+    loops = f"Values<Specification, fp4ref::{source}, fp4ref::{dtype}>"
+    return _library(prelude, "dequantize.h", loops, "dequantize")
+
+
+@lru_cache
+def _relayout() -> ctypes.CDLL:
+    return _library("", "relayout.h", "Bytes", "relayout")
+
+
+def _library(prelude: str, header: str, loops: str, *names: str) -> ctypes.CDLL:
+    """Functions `fp4ref_NAME(NAMEJob*)` around the static functions of a type."""
+    functions = "".join(
+        f'extern "C" __attribute__((visibility("default"))) void fp4ref_{name}({name.capitalize()}Job* job)\n'
+        f"{{\n    const FloatModes modes;\n    {loops}::{name}(*job);\n}}\n"
+        for name in names
+    )
+    native = library(
+        f'#include <fp4ref/fp4ref.h>\n{prelude}#include "{header}"\nusing namespace fp4ref_cpu;\n{functions}'
+    )
+    for name in names:
+        getattr(native, f"fp4ref_{name}").restype = None
+    return native
+
+
+def _amax(native: ctypes.CDLL, matrix: Input, spec: Spec) -> NDArray[np.float32]:
+    """The maximum of the tensor, or of every row. Rules: GLB-1, GLB-5, HAD-4."""
+    rows, columns = matrix.rows, matrix.columns
+    by_row = spec.global_scale is Granularity.ROW
+    result = np.zeros(rows if by_row else 1, np.float32)
+    if not by_row and not spec.hadamard and matrix.along.stride != 1:  # any order will do
+        matrix = Input(matrix.x, matrix.along, matrix.down, columns, rows)
+    if rows and columns:
+        threads.run(native.fp4ref_amax, AmaxJob(matrix, _address(result), 0), rows * columns)
+    return result
+
+
+def _input(array: NDArray[Any], direction: Direction) -> tuple[Input, Any]:
+    """The [M, K] matrix of a tensor, or its transpose; and what has to stay alive. Rules: NUM-4, BLK-8."""
+    *leading, columns = array.shape
+    rows = int(np.prod(leading, dtype=np.int64))
+    *strides, last = (stride // array.itemsize for stride in array.strides)
+    down, table = _flattened(leading, strides)
+    along = Axis(last, None)
+    if direction == "column":
+        return Input(array.ctypes.data, along, down, columns, rows), table
+    return Input(array.ctypes.data, down, along, rows, columns), table
+
+
+def _flattened(shape: list[int], strides: list[int]) -> tuple[Axis, Any]:
+    """Several axes as one: a stride if they have one, else a table of offsets."""
+    axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    if not axes or 0 in shape:
+        return Axis(0, None), None
+    if all(outer == size * inner for (_, outer), (size, inner) in pairwise(axes)):
+        return Axis(axes[-1][1], None), None
+    table = np.zeros(1, np.int64)
+    for size, stride in axes:
+        table = (table[:, None] + np.arange(size, dtype=np.int64) * stride).ravel()
+    return Axis(0, _address(table)), table
+
+
+def _buffer(part: Any) -> NDArray[Any]:
+    buffer = arrays.to_numpy("quantize", part)
+    if not buffer.flags.writeable:
+        raise BackendError("quantize", "an out buffer that is read-only", "a writable one", "CNF-5")
+    return buffer
+
+
+def _require_apart(buffers: list[NDArray[Any]], x: NDArray[Any]) -> None:
+    """Refuse buffers that overlap each other or the input, by the bounds of their memory."""
+    for i, buffer in enumerate(buffers):
+        if any(np.may_share_memory(buffer, other) for other in (x, *buffers[:i])):
+            raise BackendError("quantize", "an out buffer that overlaps the input or another", "memory of its own")
+
+
+def _result(buffer: NDArray[Any] | None, shape: tuple[int, int]) -> NDArray[Any]:
+    """The caller's buffer if it is contiguous, else a new one."""
+    return buffer if buffer is not None and buffer.flags.c_contiguous else np.empty(shape, np.uint8)
+
+
+def _address(array: NDArray[Any] | None) -> int | None:
+    return None if array is None else array.ctypes.data

@@ -1,0 +1,49 @@
+"""Running one job on several threads; ctypes releases the interpreter lock, and the threads share the job's counter."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import lru_cache
+from typing import Any
+
+from fp4ref.errors import DomainError
+
+WORTH_A_THREAD = 1 << 16  # elements: some ten microseconds
+
+
+def count() -> int:
+    """$FP4REF_NUM_THREADS, or the processors that this process may use."""
+    text = os.environ.get("FP4REF_NUM_THREADS", "")
+    if text:
+        if not text.isdecimal() or int(text) < 1:
+            raise DomainError("cpu", f"FP4REF_NUM_THREADS={text}", "a positive integer")
+        return int(text)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run(function: Callable[[Any], Any], job: ctypes.Structure, elements: int) -> None:
+    """Call a native function on every thread; it returns when the job has no more units."""
+    others = min(count(), elements // WORTH_A_THREAD) - 1
+    if others <= 0:
+        function(ctypes.byref(job))
+        return
+    pool = _pool(others)
+    futures = [pool.submit(function, ctypes.byref(job)) for _ in range(others)]
+    try:
+        function(ctypes.byref(job))
+    finally:
+        wait(futures)  # they write into buffers that the caller may drop
+    for future in futures:
+        future.result()
+
+
+@lru_cache
+def _pool(size: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(size, "fp4ref-cpu")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has no threads

@@ -1,0 +1,98 @@
+"""The shared numerics header: where it lies, and how a specification becomes the C++ type that it is compiled for."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from fp4ref.formats import Codec, Format, Rounding
+from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
+
+INCLUDE = Path(__file__).parent / "include"
+HEADERS = ("config", "bits", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "fp4ref")
+
+INPUT_TYPES = ("float32", "bfloat16", "float16")
+
+
+def identifier(name: str) -> str:
+    """A registered name as C++ spells it."""
+    return re.sub(r"\W", "_", name)
+
+
+@lru_cache
+def _structs(header: str, namespace: str) -> frozenset[str]:
+    """Names of the structs in a namespace of a header."""
+    text = (INCLUDE / "fp4ref" / f"{header}.h").read_text()
+    body = text.split(f"namespace {namespace} {{", 1)[1].split(f"}}  // namespace {namespace}", 1)[0]
+    return frozenset(re.findall(r"^struct (\w+)", body, re.MULTILINE))
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why the header cannot compute a specification; empty if it can."""
+    search = spec.four_over_six
+    reasons = ["flushed subnormals"] if spec.subnormals is Subnormals.FLUSH else []
+    if spec.arithmetic.name not in {name.replace("_", "-") for name in _structs("arithmetic", "arithmetic")}:
+        reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only")
+    if spec.scale.format.signed and spec.scale.rounding is not Rounding.EVEN:
+        reasons.append(f"a scale rounded {spec.scale.rounding}")
+    if not spec.scale.format.signed and spec.scale.rounding is not Rounding.UP:
+        reasons.append(f"an e8m0 scale rounded {spec.scale.rounding}")
+    if search and (
+        encode(search.difference) not in _structs("block", "difference")
+        or encode(search.total) not in _structs("block", "total")
+    ):
+        reasons.append(f"4over6 with {encode(search.difference)} and {encode(search.total)}")
+    return reasons
+
+
+def lower(spec: Spec, name: str = "Specification") -> str:
+    """The specification as a C++ struct of types and constants; the name of the specification does not enter it."""
+    search = spec.four_over_six
+    return f"""struct {name} {{
+    using Element = {_codec(spec.element)};
+    using Scale = {_codec(spec.scale)};
+    using Arithmetic = fp4ref::arithmetic::{identifier(spec.arithmetic.name)};
+    using Search = {_search(search)};
+    static constexpr float element_max = {_float(spec.element_max or spec.element.format.max)};
+    static constexpr float scale_max = {_float(spec.scale_max)};
+    static constexpr int rows = {spec.block.rows}, columns = {spec.block.columns};
+    static constexpr fp4ref::Global global = fp4ref::Global::{spec.global_scale};
+    static constexpr bool block_keeps_nan = {_bool(spec.amax is not Amax.IGNORE_NAN)};
+    static constexpr bool amax_keeps_nan = {_bool(spec.amax is Amax.PROPAGATE_NAN)};
+    static constexpr bool has_hadamard = {_bool(spec.hadamard is not None)};
+    static constexpr unsigned signs = {spec.hadamard.signs if spec.hadamard else 0:#x}u;
+}};
+"""
+
+
+def _codec(codec: Codec) -> str:
+    overflow = -1 if codec.overflow is None else codec.overflow
+    rest = (int(codec.nan[0]), int(codec.nan[1]), overflow)
+    if not codec.format.signed:
+        return f"fp4ref::Codec<fp4ref::e8m0, fp4ref::Rounding::up, fp4ref::Sign::bit, {rest[0]}, {rest[1]}, {rest[2]}>"
+    choices = f"fp4ref::Rounding::{codec.rounding}, fp4ref::Sign::{identifier(codec.sign)}"
+    return f"fp4ref::Codec<{_format(codec.format)}, {choices}, {rest[0]}, {rest[1]}, {rest[2]}>"
+
+
+def _format(form: Format) -> str:
+    return f"fp4ref::{form.name}"
+
+
+def _search(search: FourOverSix | None) -> str:
+    if search is None:
+        return "fp4ref::no_search"
+    parts = (
+        f"fp4ref::Metric::{search.metric}",
+        f"fp4ref::difference::{encode(search.difference)}",
+        f"fp4ref::total::{encode(search.total)}",
+    )
+    return f"fp4ref::four_over_six<{', '.join(parts)}>"
+
+
+def _float(value: float) -> str:
+    return f"{float(value).hex()}f"
+
+
+def _bool(value: bool) -> str:
+    return str(value).lower()

@@ -1,0 +1,173 @@
+// Scale arithmetic, one struct per implementation's order of operations, by the name that specifications use.
+//
+//   global_scale(A)      g of the global maximum
+//   block_scale(a, g)    a block's scale before its codec
+//   factor(s, g)         what `apply` combines with every element of a block whose stored scale means s
+//   apply(x, f, s)       the element in units of its scale, before its codec
+//   decode(s, A)         what `value` combines with every element value q
+//   value(q, d, A)       the dequantized element
+//
+// S is the specification, In the input type. Each operator is one float operation, in the written order.
+// Rules: NUM-1, PRO-3.
+#pragma once
+#include <fp4ref/codec.h>
+
+namespace fp4ref {
+namespace arithmetic {
+
+#define FP4_RULE template <class S, class In> FP4_API float
+
+// Without a global scale: divide by the stored scale, which for a power of two equals multiplying by its reciprocal.
+// Rules: GLB-6, BLK-10, DEQ-2.
+struct no_global_scale {
+    FP4_RULE global_scale(float) { return 1.0f; }
+    FP4_RULE factor(float s, float) { return 1.0f / s; }
+    FP4_RULE apply(float x, float f, float) { return x * f; }
+    FP4_RULE decode(float s, float) { return s; }
+    FP4_RULE value(float q, float d, float) { return q * d; }
+};
+
+// The CUDA default path of NVFP4.
+struct te {
+    // Rules: GLB-2, GLB-3.
+    FP4_RULE global_scale(float A)
+    {
+        const float g = min_number(S::scale_max * S::element_max / A, FLOAT_MAX);
+        return A == 0.0f || g == 0.0f ? 1.0f : g;
+    }
+    // Rules: BLK-3.
+    FP4_RULE block_scale(float a, float g) { return min_number(a * (g * SIXTH), FLOAT_MAX); }
+    // Rules: BLK-4, BLK-6.
+    FP4_RULE factor(float s, float g) { return min_number(1.0f / (s * (1.0f / g)), FLOAT_MAX); }
+    // Rules: BLK-5.
+    FP4_RULE apply(float x, float f, float) { return x * f; }
+    // Rules: DEQ-1.
+    FP4_RULE decode(float s, float A) { return s * A * (1.0f / (S::element_max * S::scale_max)); }
+    FP4_RULE value(float q, float d, float) { return q * d; }
+};
+
+// Rules: FOS-1.
+struct te_division : te {
+    FP4_RULE block_scale(float a, float g) { return a / 6.0f * g; }
+};
+
+// fma(x, f, +0): a product that is exactly zero is +0. Rules: BLK-11.
+FP4_API float fused_with_zero(float x, float f)
+{
+    const float product = x * f;
+    return product == 0.0f && (x == 0.0f || f == 0.0f) ? 0.0f : product;
+}
+
+struct te_fast : te {
+    FP4_RULE factor(float s, float g) { return bfloat16::narrow(min_number(g / s, 0x1.fep127f)); }
+    FP4_RULE apply(float x, float f, float) { return fused_with_zero(x, f); }
+};
+
+struct te_cpp_test_oracle : te {
+    FP4_RULE factor(float s, float g) { return s == 0.0f ? 0.0f : te::factor<S, In>(s, g); }
+};
+
+struct torchao {
+    FP4_RULE global_scale(float A) { return A / (S::scale_max * S::element_max); }
+    FP4_RULE block_scale(float a, float g)
+    {
+        const float t = a / 6.0f / g;
+        return is_nan(t) ? t : t < 0x1p-6f ? 0x1p-6f : t > S::scale_max ? S::scale_max : t;
+    }
+    FP4_RULE factor(float s, float g) { return 1.0f / g / s; }
+    FP4_RULE apply(float x, float f, float) { return x * f; }
+    FP4_RULE decode(float s, float A) { return s * torchao::global_scale<S, In>(A); }
+    FP4_RULE value(float q, float d, float) { return q * d; }
+};
+
+struct modelopt : torchao {
+    FP4_RULE block_scale(float a, float g)
+    {
+        const float t = a / (6.0f * g);
+        return t == 0.0f ? 1.0f : t;
+    }
+    FP4_RULE factor(float s, float g) { return s * g; }
+    FP4_RULE apply(float x, float f, float) { return x / f; }
+};
+
+struct compressed_tensors {
+    FP4_RULE global_scale(float A)
+    {
+        const float g = In::narrow(In::narrow(1.0f / A) * (S::scale_max * S::element_max));
+        return is_finite(g) ? g : 1.0f;
+    }
+    FP4_RULE block_scale(float a, float g)
+    {
+        const float t = g * In::narrow(a / 6.0f), held = t > S::scale_max ? S::scale_max : t;
+        return S::Scale::decode(S::Scale::encode(held)) == 0.0f ? 0.125f : held;
+    }
+    FP4_RULE factor(float s, float g) { return s / g; }
+    FP4_RULE apply(float x, float f, float) { return x / f; }
+    FP4_RULE decode(float s, float A) { return s / compressed_tensors::global_scale<S, In>(A); }
+    FP4_RULE value(float q, float d, float) { return q * d; }
+};
+
+struct fouroversix {
+    FP4_RULE global_scale(float A) { return A == 0.0f ? 1.0f : S::scale_max * S::element_max / A; }
+    FP4_RULE block_scale(float a, float g) { return a / S::element_max * g; }
+    FP4_RULE factor(float s, float g) { return 1.0f / (1.0f / g * s); }
+    FP4_RULE apply(float x, float f, float s) { return s != 0.0f ? x * f : 0.0f; }
+    FP4_RULE decode(float s, float) { return s; }
+    FP4_RULE value(float q, float d, float A) { return q * d * A / (S::element_max * S::scale_max); }
+};
+
+struct flashinfer {
+    FP4_RULE global_scale(float A) { return S::scale_max * S::element_max * (1.0f / A); }
+    FP4_RULE block_scale(float a, float g) { return g * (a * SIXTH); }
+    FP4_RULE factor(float s, float g)
+    {
+        const float t = s * (1.0f / g);
+        return t != 0.0f ? 1.0f / t : 0.0f;
+    }
+    FP4_RULE apply(float x, float f, float) { return x * f; }
+    FP4_RULE decode(float s, float A) { return s / flashinfer::global_scale<S, In>(A); }
+    FP4_RULE value(float q, float d, float) { return q * d; }
+};
+
+// MX: the E8M0 codec rounds up, so a mode returns the quotient itself or an exact power of two.
+
+FP4_API float finite_or_nan(float a, float t) { return is_finite(a) ? t : float_of(0x7fc00000u); }
+
+// 2^(field - 127 - emax), held within the values of E8M0.
+template <class S> FP4_API float shared_scale(unsigned field)
+{
+    const int e = (int)field - S::Element::Format::emax;
+    return e <= 0 ? 0x1p-127f : float_of((unsigned)(e > 254 ? 254 : e) << 23);
+}
+
+// Rules: MXS-1.
+struct rceil : no_global_scale {
+    FP4_RULE block_scale(float a, float) { return a * (1.0f / S::element_max); }
+};
+struct rceil_cast_only : rceil {
+    FP4_RULE apply(float x, float f, float) { return fused_with_zero(x, f); }
+};
+// Rules: MXS-1, MXS-5.
+struct ocp_rceil : no_global_scale {
+    FP4_RULE block_scale(float a, float) { return finite_or_nan(a, a * (1.0f / S::element_max)); }
+};
+// Rules: MXS-2, MXS-5.
+struct ocp_floor : no_global_scale {
+    FP4_RULE block_scale(float a, float) { return finite_or_nan(a, shared_scale<S>(bits_of(a) >> 23)); }
+};
+// Rules: MXS-3, MXS-5.
+struct ocp_ceil : no_global_scale {
+    FP4_RULE block_scale(float a, float) { return finite_or_nan(a, shared_scale<S>((bits_of(a) + 0x7fffffu) >> 23)); }
+};
+// Rules: MXS-4, MXS-5.
+struct ocp_even : no_global_scale {
+    FP4_RULE block_scale(float a, float)
+    {
+        const unsigned half = 1u << (22 - S::Element::Format::mantissa_bits);
+        return finite_or_nan(a, shared_scale<S>((bits_of(a) + half) >> 23));
+    }
+};
+
+#undef FP4_RULE
+}  // namespace arithmetic
+}  // namespace fp4ref

@@ -1,0 +1,285 @@
+// One block: its maximum, its scale, its codes, and the search of 4over6.
+//
+// S is a specification: Element and Scale (Codec), Arithmetic, Search, element_max, scale_max, rows, columns, Global
+// (none, tensor, row), block_keeps_nan, amax_keeps_nan, has_hadamard, signs. In is the input type.
+#pragma once
+#include <fp4ref/arithmetic.h>
+
+namespace fp4ref {
+
+enum class Global { none, tensor, row };
+
+// A running maximum of magnitudes from +0, as bit patterns; a NaN is ignored, or wins. Rules: BLK-2.
+template <bool KeepNaN> FP4_API unsigned running_amax(unsigned amax, unsigned magnitude)
+{
+#if defined(__CUDACC__)
+    if constexpr (!KeepNaN) return bits_of(fmaxf(float_of(amax), float_of(magnitude)));  // one instruction, ignores NaN
+#endif
+    return !KeepNaN && magnitude > 0x7f800000u ? amax : larger(amax, magnitude);
+}
+
+// g of a maximum; 1 without a global scale. Rules: GLB-2, GLB-3, GLB-5, GLB-6.
+template <class S, class In> FP4_API float global_scale(float A)
+{
+    if constexpr (S::global == Global::none) return 1.0f;
+    return signed_nan(S::Arithmetic::template global_scale<S, In>(A), A, 0.0f, 0.0f);
+}
+
+// A stored scale: its byte, what the byte means, and what every element is combined with.
+struct Scale {
+    unsigned byte;
+    float s, factor;
+};
+
+// Rules: BLK-4, BLK-6.
+template <class S, class In> FP4_API Scale stored_scale(float before, float g)
+{
+    const unsigned byte = S::Scale::encode(before);
+    const float s = S::Scale::decode(byte);
+    return {byte, s, S::Arithmetic::template factor<S, In>(s, g)};
+}
+
+// A block's scale before its codec. Rules: BLK-3, BLK-10.
+template <class S, class In> FP4_API float block_scale(float amax, float g)
+{
+    const float t = S::Arithmetic::template block_scale<S, In>(amax, g);
+    if constexpr (S::Scale::keeps_nan_sign) return signed_nan(t, amax, g, 0.0f);
+    return t;
+}
+
+// An element in units of its scale. Rules: BLK-5.
+template <class S, class In> FP4_API float scaled(float x, const Scale& scale, float g)
+{
+    const float y = S::Arithmetic::template apply<S, In>(x, scale.factor, scale.s);
+    if constexpr (S::Element::keeps_nan_sign) return signed_nan(y, x, scale.s, g);
+    return y;
+}
+
+template <class S, class In> FP4_API unsigned encode(float x, const Scale& scale, float g, unsigned random_bits = 0)
+{
+    return S::Element::encode(scaled<S, In>(x, scale, g), random_bits);
+}
+
+// Whether a block whose maximum is `amax`, without a NaN, may be encoded by `encode_narrow`: every arithmetic grows with
+// |x|, and a NaN compares false.
+template <class S, class In> FP4_API bool is_narrow(float amax, const Scale& scale)
+{
+    return float_of(magnitude_bits(S::Arithmetic::template apply<S, In>(amax, scale.factor, scale.s))) < S::Element::narrow_limit;
+}
+
+// The code in the low byte, with anything above it.
+template <class S, class In> FP4_API unsigned encode_narrow(float x, const Scale& scale, unsigned random_bits = 0)
+{
+    return S::Element::encode_narrow(S::Arithmetic::template apply<S, In>(x, scale.factor, scale.s), random_bits);
+}
+
+// 4over6: how far an element value q is from its input. Rules: FOS-3, FOS-4.
+namespace difference {
+struct dequantized {
+    template <class S> FP4_API float of(float q, float s, float, float A, float x) { return q * s * A / (S::element_max * S::scale_max) - x; }
+};
+struct dequantized_by_reciprocal {
+    template <class S> FP4_API float of(float q, float s, float g, float, float x) { return q * s * (1.0f / g) - x; }
+};
+struct scaled_units {
+    template <class S> FP4_API float of(float q, float s, float g, float, float x) { return q * s - x * g; }
+};
+struct scaled_units_float16 {
+    template <class S> FP4_API float of(float q, float s, float g, float, float x) { return float16::narrow(q * s) - x * g; }
+};
+}  // namespace difference
+
+// 4over6: the order in which the errors of a row, and of the rows, are added, for Lanes blocks side by side.
+// Rules: FOS-5.
+namespace total {
+template <int N, int Lanes> FP4_API void left_to_right(const float (&e)[N][Lanes], float (&sum)[Lanes])
+{
+    FP4_UNROLL
+    for (int l = 0; l < Lanes; ++l) sum[l] = e[0][l];
+    FP4_UNROLL
+    for (int i = 1; i < N; ++i)
+        FP4_UNROLL
+        for (int l = 0; l < Lanes; ++l) sum[l] = sum[l] + e[i][l];
+}
+template <int N, int Lanes> FP4_API void halved(const float (&e)[N][Lanes], float (&half)[N / 2][Lanes])
+{
+    FP4_UNROLL
+    for (int i = 0; i < N / 2; ++i)
+        FP4_UNROLL
+        for (int l = 0; l < Lanes; ++l) half[i][l] = e[i][l] + e[i + N / 2][l];
+}
+struct sequential {
+    template <int N, int Lanes> FP4_API void of_row(const float (&e)[N][Lanes], float (&sum)[Lanes]) { left_to_right(e, sum); }
+    template <int N, int Lanes> FP4_API void of_rows(const float (&e)[N][Lanes], float (&sum)[Lanes]) { left_to_right(e, sum); }
+};
+struct halves : sequential {
+    template <int N, int Lanes> FP4_API void of_row(const float (&e)[N][Lanes], float (&sum)[Lanes])
+    {
+        float half[N / 2][Lanes];
+        halved(e, half);
+        left_to_right(half, sum);
+    }
+};
+struct rows_by_tree : sequential {
+    template <int N, int Lanes> FP4_API void of_rows(const float (&e)[N][Lanes], float (&sum)[Lanes])
+    {
+        if constexpr (N == 1) {
+            left_to_right(e, sum);
+        } else {
+            float half[N / 2][Lanes];
+            halved(e, half);
+            of_rows(half, sum);
+        }
+    }
+};
+}  // namespace total
+
+enum class Metric { mae, mse, max };
+
+struct no_search {
+    static constexpr bool enabled = false;
+};
+template <Metric M, class Difference_, class Total_> struct four_over_six {
+    static constexpr bool enabled = true;
+    static constexpr Metric metric = M;
+    using Difference = Difference_;
+    using Total = Total_;
+};
+
+// The largest error; a NaN wins.
+template <int N, int Lanes> FP4_API void largest_errors(const float (&e)[N][Lanes], float (&largest)[Lanes])
+{
+    FP4_UNROLL
+    for (int l = 0; l < Lanes; ++l) largest[l] = e[0][l];
+    FP4_UNROLL
+    for (int i = 1; i < N; ++i)
+        FP4_UNROLL
+        for (int l = 0; l < Lanes; ++l) largest[l] = is_nan(largest[l]) || largest[l] > e[i][l] ? largest[l] : e[i][l];
+}
+
+// The scales of Lanes blocks side by side.
+template <int Lanes> struct Scales {
+    unsigned byte[Lanes];
+    float s[Lanes], factor[Lanes];
+};
+
+// Errors of one row of blocks under one candidate; load(column, lane) gives its elements. Rules: FOS-3, FOS-4, FOS-5.
+template <class S, class In, int Lanes, class Load>
+FP4_API void row_errors(const Scales<Lanes>& scales, float g, float A, Load load, float (&error)[Lanes])
+{
+    using Search = typename S::Search;
+    float e[S::columns][Lanes];
+    FP4_UNROLL
+    for (int c = 0; c < S::columns; ++c)
+        FP4_UNROLL
+        for (int l = 0; l < Lanes; ++l) {
+            const Scale scale{0, scales.s[l], scales.factor[l]};
+            const float x = load(c, l), q = S::Element::nearest(scaled<S, In>(x, scale, g));
+            const float d = Search::Difference::template of<S>(q, scale.s, g, A, x);
+            e[c][l] = Search::metric == Metric::mse ? d * d : float_of(magnitude_bits(d));
+        }
+    if constexpr (Search::metric == Metric::max) largest_errors(e, error);
+    else Search::Total::of_row(e, error);
+}
+
+// Errors of blocks, from those of their rows. Rules: FOS-5.
+template <class S, int Lanes> FP4_API void block_errors(const float (&rows)[S::rows][Lanes], float (&error)[Lanes])
+{
+    if constexpr (S::Search::metric == Metric::max) largest_errors(rows, error);
+    else S::Search::Total::of_rows(rows, error);
+}
+
+// The same for one block.
+template <class S, class In, class Load> FP4_API float row_error(const Scale& scale, float g, float A, Load load)
+{
+    float error[1];
+    row_errors<S, In>(Scales<1>{{scale.byte}, {scale.s}, {scale.factor}}, g, A, [&](int c, int) { return load(c); }, error);
+    return error[0];
+}
+template <class S> FP4_API float block_error(const float (&rows)[S::rows])
+{
+    float column[S::rows][1], error[1];
+    FP4_UNROLL
+    for (int r = 0; r < S::rows; ++r) column[r][0] = rows[r];
+    block_errors<S>(column, error);
+    return error[0];
+}
+
+// The scale of a block with maximum `amax`; error(scale) is the block's error under a candidate.
+// Rules: BLK-3, BLK-4, FOS-1, FOS-6.
+template <class S, class In, class Error> FP4_API Scale choose_between(float amax, float g, Error error)
+{
+    const float before = block_scale<S, In>(amax, g);
+    const Scale first = stored_scale<S, In>(before, g);
+    if constexpr (S::Search::enabled) {
+        const Scale second = stored_scale<S, In>(before * 1.5f, g);
+        if (error(second) < error(first)) return second;
+    }
+    return first;
+}
+
+// The same for a block that load(row, column) gives whole.
+template <class S, class In, class Load> FP4_API Scale choose_scale(float amax, float g, float A, Load load)
+{
+    return choose_between<S, In>(amax, g, [&](const auto& scale) {  // generic: no body where there is no search
+        float rows[S::rows];
+        for (int r = 0; r < S::rows; ++r) rows[r] = row_error<S, In>(scale, g, A, [&](int c) { return load(r, c); });
+        return block_error<S>(rows);
+    });
+}
+
+// The same for Lanes blocks side by side; errors(scales, error) are theirs under a candidate.
+template <class S, class In, int Lanes, class Errors>
+FP4_API void choose_scales(const float (&amax)[Lanes], float g, Errors errors, Scales<Lanes>& out)
+{
+    Scales<Lanes> second;
+    for (int l = 0; l < Lanes; ++l) {
+        const float before = block_scale<S, In>(amax[l], g);
+        const Scale scale = stored_scale<S, In>(before, g);
+        out.byte[l] = scale.byte, out.s[l] = scale.s, out.factor[l] = scale.factor;
+        if constexpr (S::Search::enabled) {
+            const Scale other = stored_scale<S, In>(before * 1.5f, g);
+            second.byte[l] = other.byte, second.s[l] = other.s, second.factor[l] = other.factor;
+        }
+    }
+    if constexpr (S::Search::enabled) {
+        float of_first[Lanes], of_second[Lanes];
+        errors(out, of_first);
+        errors(second, of_second);
+        for (int l = 0; l < Lanes; ++l) {
+            const bool better = of_second[l] < of_first[l];
+            out.byte[l] = better ? second.byte[l] : out.byte[l];
+            out.s[l] = better ? second.s[l] : out.s[l];
+            out.factor[l] = better ? second.factor[l] : out.factor[l];
+        }
+    }
+}
+
+// What `dequantized` combines with every element of a block. Rules: DEQ-1, DEQ-2, DEQ-5.
+template <class S, class In> FP4_API float decoded_scale(unsigned byte, float A)
+{
+    const float s = S::Scale::decode(byte);
+    if constexpr (S::global == Global::none) return s;
+    return signed_nan(S::Arithmetic::template decode<S, In>(s, A), s, A, 0.0f);
+}
+
+// The value that an element q stands for.
+template <class S, class In> FP4_API float value_of(float q, float decoded, float A)
+{
+    if constexpr (S::global == Global::none) return signed_nan(q * decoded, q, decoded, 0.0f);
+    return signed_nan(S::Arithmetic::template value<S, In>(q, decoded, A), q, decoded, A);
+}
+
+// The same where neither the element, nor the scale, nor what becomes of them, is a NaN.
+template <class S, class In> FP4_API float value_of_number(float q, float decoded, float A)
+{
+    if constexpr (S::global == Global::none) return q * decoded;
+    return S::Arithmetic::template value<S, In>(q, decoded, A);
+}
+
+template <class S, class In> FP4_API float dequantized(unsigned code, float decoded, float A)
+{
+    return value_of<S, In>(S::Element::decode(code), decoded, A);
+}
+
+}  // namespace fp4ref

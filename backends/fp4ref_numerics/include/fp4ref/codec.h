@@ -1,0 +1,172 @@
+// Element and scale codecs: one rounding of a float to a grid, and the choices on which implementations differ.
+#pragma once
+#include <fp4ref/bits.h>
+
+namespace fp4ref {
+
+enum class Rounding { even, down, away, truncate, up, stochastic };
+enum class Sign { bit, negative, not_positive, nonzero };
+
+// A signed grid: Codes finite magnitudes; the next code is infinite where HasInfinity, every other one NaN.
+// Rules: E2M1-1, E4M3-1, E5M2-1.
+template <int ExponentBits, int MantissaBits, int Bias, int Codes, bool HasInfinity> struct Format {
+    static constexpr int mantissa_bits = MantissaBits, bias = Bias, codes = Codes;
+    static constexpr int bits = 1 + ExponentBits + MantissaBits;
+    static constexpr int emax = ((Codes - 1) >> MantissaBits) - Bias;
+    static constexpr unsigned sign_bit = 1u << (ExponentBits + MantissaBits);
+    static constexpr bool has_infinity = HasInfinity;
+};
+using e2m1 = Format<2, 1, 1, 8, false>;
+using e4m3 = Format<4, 3, 7, 127, false>;
+using e5m2 = Format<5, 2, 15, 124, true>;
+struct e8m0 {
+    static constexpr int bits = 8, codes = 255;
+};
+
+// NaN and NegativeNaN are the codes of NaN by sign; Overflow is the code past the largest value, -1 to saturate.
+template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overflow> struct Codec {
+    using Format = Format_;
+    static constexpr bool keeps_nan_sign = NaN != NegativeNaN, stochastic = R == Rounding::stochastic;
+    static constexpr bool by_sums = R == Rounding::even && Format::codes == e2m1::codes;
+    static constexpr float narrow_limit = by_sums ? 7.0f : 0x1.fffffep127f;  // below 7, E2M1 does not saturate
+    static constexpr int shift = 23 - Format::mantissa_bits;                        // of a mantissa in a float
+    static constexpr unsigned lowest = (unsigned)(128 - Format::bias) << 23;        // smallest normal's exponent field
+    static constexpr unsigned beyond = (unsigned)(127 + Format::emax + 1) << 23;    // a power of two above every value
+
+    // Index into the grid of |x|, x not NaN; Codes or more means overflow.
+    // Adding 2^(e + shift) makes the sum's last place the grid's step in the binade of |x|: the adder rounds to even.
+    // Rules: E2M1-3, E4M3-2, E5M2-2.
+    FP4_API unsigned index(float x, unsigned random_bits)
+    {
+        if constexpr (by_sums) return e2m1_pattern<false>(x) & 15u;
+        const unsigned m = smaller(magnitude_bits(x), beyond);
+        const unsigned binade = larger(m & 0x7f800000u, lowest);
+        const unsigned below = (binade - lowest) >> shift;  // codes of the binades below
+        const float magic = float_of(binade + ((unsigned)shift << 23));
+        if constexpr (R == Rounding::even) return below + (bits_of(float_of(m) + magic) - bits_of(magic));
+        const float step = float_of(binade - ((unsigned)Format::mantissa_bits << 23));
+        if constexpr (R == Rounding::stochastic) return truncated(float_of(m) + step * (float)random_bits * 0x1p-8f);
+        const unsigned q = truncated(float_of(m));
+        const float rest = float_of(m) - ((float)(q - below) * step);
+        if constexpr (R == Rounding::down) return q + (rest > 0.5f * step);
+        if constexpr (R == Rounding::away) return q + (rest >= 0.5f * step);
+        if constexpr (R == Rounding::up) return q + (rest > 0.0f);
+        return q;
+    }
+
+    // Steps of 1/2, 1 and 2: each sum rounds to even in its own step, and the smallest counts |x| in codes. The sums'
+    // patterns are those of 2^23 + index, in the order of the floats; everything above 7 stops at 8, or at 7 to saturate.
+    // Only the low byte is the index.
+    template <bool Narrow> FP4_API unsigned e2m1_pattern(float x)
+    {
+        const float a = float_of(magnitude_bits(x));
+        const unsigned halves = bits_of(exact_product_plus(a, 2.0f, 0x1p23f)), ones = bits_of(a + (0x1p23f + 2.0f));
+        const unsigned twos = bits_of(exact_product_plus(a, 0.5f, 0x1p23f + 4.0f));
+        const unsigned stop = bits_of(0x1p23f + (Overflow < 0 ? 7.0f : 8.0f));
+        return smaller(smaller(halves, ones), Narrow ? twos : smaller(twos, stop));
+    }
+
+    // Index of the largest grid value that is not above x >= 0. Rules: SR-2.
+    FP4_API unsigned truncated(float x)
+    {
+        const unsigned m = smaller(bits_of(x), beyond), binade = larger(m & 0x7f800000u, lowest);
+        const float steps = float_of(m) * float_of((127u << 23) + ((127u << 23) - binade) + ((unsigned)Format::mantissa_bits << 23));
+        return ((binade - lowest) >> shift) + (unsigned)(int)steps;
+    }
+
+    // Rules: E2M1-2, E2M1-4, E2M1-5, E2M1-6, E4M3-3, E4M3-4, E4M3-5, E5M2-3, E5M2-4, E5M2-5, SR-3.
+    FP4_API unsigned encode(float x, unsigned random_bits = 0)
+    {
+        const unsigned nan = (unsigned)(keeps_nan_sign && bits_of(x) >> 31 ? NegativeNaN : NaN);
+        return is_nan(x) ? nan : low_byte<false>(x, random_bits) & 255u;
+    }
+
+    // The same for |x| < narrow_limit, with anything above the low byte: for those who know the range and store a byte.
+    FP4_API unsigned encode_narrow(float x, unsigned random_bits) { return low_byte<by_sums>(x, random_bits); }
+
+    template <bool Narrow> FP4_API unsigned low_byte(float x, unsigned random_bits)
+    {
+        const unsigned i = by_sums ? e2m1_pattern<Narrow>(x) : index(x, random_bits);
+        unsigned code = i;
+        if constexpr (!by_sums) code = i < Format::codes ? i : (unsigned)(Overflow < 0 ? Format::codes - 1 : Overflow);
+        else if constexpr (!Narrow && Overflow >= 0) code = (i & 15u) < Format::codes ? i : (unsigned)Overflow;
+        if constexpr (S == Sign::bit) return code | (bits_of(x) >> (32 - Format::bits) & Format::sign_bit);
+        bool sign = x < 0.0f;
+        if constexpr (S == Sign::not_positive) sign = x <= 0.0f;
+        if constexpr (S == Sign::nonzero) sign = x < 0.0f && (code & 255u);
+        return code | (sign ? Format::sign_bit : 0u);
+    }
+
+    // The value that encode rounds to, before an overflow turns into a code; x not NaN. Rules: FOS-3.
+    FP4_API float nearest(float x)
+    {
+        const float v = value(smaller(index(x, 0), (unsigned)(Format::codes - (Overflow < 0))));
+        return float_of(bits_of(v) | (bits_of(x) & 0x80000000u));
+    }
+
+    // The value of a grid index: as a normal float, subnormals being twice what it is above the power of two.
+    FP4_API float value(unsigned i)
+    {
+        const float normal = float_of((i << shift) + ((unsigned)(127 - Format::bias) << 23));
+        return i >> Format::mantissa_bits ? normal : (normal - power_of_two(-Format::bias)) * 2.0f;
+    }
+
+    // Rules: E2M1-1, E4M3-1, E5M2-1.
+    FP4_API float decode(unsigned code)
+    {
+        const unsigned i = code & (Format::sign_bit - 1), sign = code & Format::sign_bit ? 0x80000000u : 0u;
+        const bool infinite = Format::has_infinity && i == Format::codes;
+        const unsigned special = infinite ? 0x7f800000u : 0x7fc00000u;
+        return float_of((i < Format::codes ? bits_of(value(i)) : special) | sign);
+    }
+};
+
+// Powers of two, rounded up as the hardware does: code 0 also holds everything not above 2^-127.
+// Rules: E8M0-1, E8M0-2, E8M0-3, E8M0-4.
+template <int NaN, int NegativeNaN, int Overflow> struct Codec<e8m0, Rounding::up, Sign::bit, NaN, NegativeNaN, Overflow> {
+    using Format = e8m0;
+    static constexpr bool keeps_nan_sign = NaN != NegativeNaN;
+    FP4_API unsigned encode(float t)
+    {
+        const unsigned m = magnitude_bits(t), field = m >> 23, mantissa = m & 0x7fffffu;
+        const unsigned code = field + (field ? mantissa != 0 : mantissa > 0x400000u);
+        const unsigned number = code < 255 ? code : (unsigned)(Overflow < 0 ? 254 : Overflow);
+        return is_nan(t) ? (unsigned)(bits_of(t) >> 31 ? NegativeNaN : NaN) : number;
+    }
+    FP4_API float decode(unsigned code) { return float_of(code == 255 ? 0x7fc00000u : code ? code << 23 : 0x400000u); }
+};
+
+// The codecs that conversion instructions of some targets compute.
+// Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E4M3-2, E4M3-3, E4M3-4, E5M2-2, E5M2-3, E5M2-4.
+using hardware_e2m1 = Codec<e2m1, Rounding::even, Sign::bit, 7, 7, -1>;
+using hardware_e4m3 = Codec<e4m3, Rounding::even, Sign::bit, 0x7f, 0x7f, -1>;
+using hardware_e5m2 = Codec<e5m2, Rounding::even, Sign::bit, 0x7f, 0x7f, -1>;
+
+template <class A, class B> constexpr bool same_type = false;
+template <class A> constexpr bool same_type<A, A> = true;
+
+// Two codes, `low` in the lower bits: a byte of 4-bit codes, or two bytes. Rules: PACK-1, PACK-3.
+template <class C> FP4_API unsigned encode_pair(float low, float high, unsigned low_bits = 0, unsigned high_bits = 0)
+{
+#if FP4_NATIVE_E2M1
+    if constexpr (same_type<C, hardware_e2m1>) {
+        unsigned pair;
+        asm("{ .reg .b8 b; cvt.rn.satfinite.e2m1x2.f32 b, %1, %2; cvt.u32.u8 %0, b; }" : "=r"(pair) : "f"(high), "f"(low));
+        return pair;
+    }
+#endif
+#if FP4_NATIVE_FP8
+    unsigned short pair;
+    if constexpr (same_type<C, hardware_e4m3>) {
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+        return pair;
+    }
+    if constexpr (same_type<C, hardware_e5m2>) {
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+        return pair;
+    }
+#endif
+    return C::encode(low, low_bits) | C::encode(high, high_bits) << C::Format::bits;
+}
+
+}  // namespace fp4ref

@@ -1,0 +1,63 @@
+"""The torch backend: plain torch on CPU and CUDA tensors, written from the rules of the standard."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+from fp4ref.formats import E8M0, Codec, Rounding
+from fp4ref.registry import Backend
+from fp4ref.spec import FourOverSix, Spec, encode
+
+# Orders of operations (PRO-3) that are written here, by name. Missing are those that need a logarithm or APX-1.
+WITH_TENSOR_SCALE = """
+    te te-fast te-division te-python te-rht-fused te-cpp-test-oracle torchao modelopt compressed-tensors fouroversix
+    flashinfer flashinfer-trace jax qwix
+""".split()  # noqa: SIM905
+WITH_POWERS_OF_TWO = """
+    rceil rceil-cast-only ocp-rceil ocp-floor ocp-ceil ocp-even kernel-mxfp4 compressed-tensors-mx deepgemm
+    fouroversix-mx flashinfer-mx jax-mx qwix-mx
+""".split()  # noqa: SIM905
+ARITHMETICS = frozenset(WITH_TENSOR_SCALE + WITH_POWERS_OF_TWO)
+DIFFERENCES = ("dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16")
+TOTALS = ("rows_by_tree", "sequential", "halves")
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why a specification is not served; empty if it is."""
+    reasons = []
+    if spec.arithmetic.name not in ARITHMETICS:
+        reasons.append(f"arithmetic {spec.arithmetic.name} is not written in torch")
+    if spec.scale.format is E8M0 and spec.scale.rounding is not Rounding.UP:
+        reasons.append(f"an e8m0 scale rounded {spec.scale.rounding}")
+    if spec.hadamard and _shows_sign_of_nan(spec.element):
+        reasons.append("a Hadamard transform with codes that show the sign of a NaN")
+    return reasons + (_search(spec.four_over_six) if spec.four_over_six else [])
+
+
+def _shows_sign_of_nan(codec: Codec) -> bool:
+    return codec.nan[0] != codec.nan[1]
+
+
+def _search(search: FourOverSix) -> list[str]:
+    names = encode(search.difference), encode(search.total)
+    known = names[0] in DIFFERENCES and names[1] in TOTALS
+    return [] if known else [f"4over6 with {names[0]} and {names[1]}"]
+
+
+def load() -> ModuleType:
+    """The operations; torch itself is imported by the first call, since listing backends needs no more than this."""
+    if find_spec("torch") is None:
+        raise ImportError("torch is not installed")
+    return import_module("fp4ref_torch.operations")
+
+
+BACKEND = Backend(
+    name="torch",
+    load=load,
+    operations=("quantize", "dequantize", "to_layout"),
+    unsupported=unsupported,
+    devices=("cpu", "cuda"),
+    speed=-1,  # on a CPU the golden model is faster, and needs no torch
+)

@@ -1,0 +1,107 @@
+"""Codecs: float32 to codes by integer arithmetic on bits, and back; packing.
+
+No cast to or from torch's own 4- and 8-bit floats: they differ between versions, and from the standard.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fp4ref.formats import E8M0, Codec, Format, Rounding, Sign
+from fp4ref_torch import exact
+
+
+def encode(values: Tensor, codec: Codec, random_bits: Tensor | None = None) -> Tensor:
+    """Round float32 to codes, uint8, same shape. random_bits: uint8, the same shape, where rounding is stochastic.
+
+    Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E2M1-6, E4M3-2, E4M3-3, E4M3-4, E4M3-5, E5M2-2, E5M2-3, E5M2-4, E5M2-5.
+    """
+    form, word = codec.format, exact.bits(values)
+    index = _index(values, codec, random_bits)
+    overflow = form.codes - 1 if codec.overflow is None else codec.overflow
+    code = torch.where(index < form.codes, index, overflow)
+    nan, zero = exact.is_nan(values), exact.is_zero(values)
+    if form.signed:
+        minus = word < 0
+        if codec.sign is Sign.NEGATIVE:
+            minus = minus & ~zero
+        elif codec.sign is Sign.NOT_POSITIVE:
+            minus = minus | zero
+        elif codec.sign is Sign.NONZERO:
+            minus = minus & ~zero & (code != 0)
+        code = code | exact.choose(minus, form.sign_bit)
+    return torch.where(nan, exact.choose(word < 0, codec.nan[1], codec.nan[0]), code).to(torch.uint8)
+
+
+def nearest(values: Tensor, codec: Codec) -> Tensor:
+    """The values that `encode` picks, an overflow being the next value past the largest; not NaN. Rules: FOS-3."""
+    form = codec.format
+    last = form.codes - (codec.overflow is None)
+    picked = _value_bits(_index(values, codec, None).clamp(max=last), form)
+    return exact.floats(picked | (exact.bits(values) & exact.SIGN))
+
+
+def decode(codes: Tensor, form: Format) -> Tensor:
+    """The float32 that codes mean. Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4."""
+    code = codes.to(torch.int32)
+    index = code & (form.sign_bit - 1) if form.signed else code
+    value = _value_bits(index, form)
+    beyond = exact.choose((index == form.codes) & form.infinity, exact.INFINITY, exact.NAN)
+    value = torch.where(index < form.codes, value, beyond)
+    if form.signed:
+        value = torch.where((code & form.sign_bit) != 0, value | exact.SIGN, value)
+    return exact.floats(value)
+
+
+def _index(values: Tensor, codec: Codec, random_bits: Tensor | None) -> Tensor:
+    """Codes of magnitudes, int32; past the largest finite one for an overflow and for NaN."""
+    form, word = codec.format, exact.magnitude(values)
+    if form is E8M0:
+        return _power_of_two_above(word)
+    if codec.rounding is Rounding.STOCHASTIC:
+        assert random_bits is not None
+        word = exact.bits(_moved(exact.floats(word), random_bits))
+        return exact.rounded_code(word, form.mantissa_bits, form.bias, "truncate")
+    return exact.rounded_code(word, form.mantissa_bits, form.bias, codec.rounding.value)
+
+
+def _power_of_two_above(word: Tensor) -> Tensor:
+    """E8M0 codes of the smallest powers of two that are not below magnitudes. Rules: E8M0-2, E8M0-3."""
+    finite = word.clamp(max=exact.INFINITY)
+    subnormal = exact.choose(finite > exact.SMALLEST_NORMAL >> 1, 1)
+    return torch.where(finite < exact.SMALLEST_NORMAL, subnormal, (finite + 0x7F_FFFF) >> 23)
+
+
+def _moved(magnitude: Tensor, random_bits: Tensor) -> Tensor:
+    """fma(bits / 256, step, magnitude): the product is exact, so the sum is its one rounding. Rules: SR-2."""
+    step = torch.where(magnitude >= 4, 2.0 / 256, torch.where(magnitude >= 2, 1.0 / 256, 0.5 / 256))
+    return exact.add(magnitude, exact.mul(random_bits.to(torch.float32), step.to(torch.float32)))
+
+
+def _value_bits(index: Tensor, form: Format) -> Tensor:
+    """float32 bits of a finite code without its sign, or of the one after the last."""
+    if form is E8M0:
+        return torch.where(index == 0, exact.SMALLEST_NORMAL >> 1, index << 23)
+    mantissa_bits = form.mantissa_bits
+    exponent, mantissa = index >> mantissa_bits, index & ((1 << mantissa_bits) - 1)
+    normal = (exponent + (127 - form.bias) << 23) | mantissa << (23 - mantissa_bits)
+    whole = exact.bits(mantissa.to(torch.float32))  # a small integer, exact, times a power of two
+    subnormal = torch.where(mantissa == 0, 0, whole - ((form.bias + mantissa_bits - 1) << 23))
+    return torch.where(exponent == 0, subnormal, normal)
+
+
+def pack(codes: Tensor, form: Format) -> Tensor:
+    """Codes uint8 [rows, columns] as bytes, low nibble first, a spare one 0. Rules: PACK-1, PACK-2, PACK-3."""
+    if form.bits == 8:
+        return codes
+    if codes.shape[1] % 2:
+        codes = torch.nn.functional.pad(codes, (0, 1))
+    return codes[:, 0::2] | codes[:, 1::2] << 4
+
+
+def unpack(packed: Tensor, columns: int, form: Format) -> Tensor:
+    """Bytes [rows, width] as codes uint8 [rows, columns]. Rules: PACK-1, PACK-2, PACK-3."""
+    if form.bits == 8:
+        return packed
+    return torch.stack([packed & 0b1111, packed >> 4], dim=-1).flatten(1)[:, :columns]

@@ -1,0 +1,77 @@
+"""What every order of operations builds on: constants of the specification, minima, the fused product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fp4ref.spec import Spec
+from fp4ref_torch.exact import constant, div, is_nan, is_zero, mul, rounded_bfloat16, rounded_float16
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an order of operations may know: the specification, the input's type, and a tensor on its device."""
+
+    spec: Spec
+    dtype: torch.dtype
+    like: Tensor
+
+    def value(self, number: float) -> Tensor:
+        """A constant, rounded to float32."""
+        return constant(self.like, number)
+
+    @property
+    def element_max(self) -> Tensor:
+        """The magnitude that a block's maximum is mapped to."""
+        return self.value(self.spec.element_max or self.spec.element.format.max)
+
+    @property
+    def total(self) -> Tensor:
+        """scale_max * element_max."""
+        return mul(self.value(self.spec.scale_max), self.element_max)
+
+    @property
+    def sixth(self) -> Tensor:
+        """fp32(1/6)."""
+        return div(self.value(1), self.value(6))
+
+    def over(self, divisor: Tensor) -> Tensor:
+        """1 / divisor."""
+        return div(self.value(1), divisor)
+
+    def narrow(self, x: Tensor) -> Tensor:
+        """x rounded to the input's type."""
+        if self.dtype is torch.bfloat16:
+            return rounded_bfloat16(x)
+        return rounded_float16(x) if self.dtype is torch.float16 else x
+
+
+Global = Callable[[Tensor, Known], Tensor]  # (amax, k) -> g
+BlockScale = Callable[[Tensor, Tensor, Known], Tensor]  # (amax, g, k) -> t, what the scale's codec gets
+Scaled = Callable[[Tensor, Tensor, Tensor, Known], Tensor]  # (x, s, g, k) -> y, what the element's codec gets
+Values = Callable[[Tensor, Tensor, Tensor, Known], Tensor]  # (q, s, global amax, k) -> values
+
+
+def at_most(x: Tensor, bound: float) -> Tensor:
+    """The smaller; the bound where x is NaN."""
+    return torch.where(x <= bound, x, bound)
+
+
+def at_most_nan(x: Tensor, bound: float) -> Tensor:
+    """The smaller; NaN stays."""
+    return torch.where(x > bound, bound, x)
+
+
+def at_least_nan(x: Tensor, bound: float) -> Tensor:
+    """The larger; NaN stays."""
+    return torch.where(x < bound, bound, x)
+
+
+def fused(x: Tensor, factor: Tensor) -> Tensor:
+    """fma(x, factor, +0): the product, but an exactly zero one is +0. Rules: BLK-11."""
+    y = mul(x, factor)
+    return torch.where((is_zero(x) | is_zero(factor)) & ~is_nan(y), 0.0, y)

@@ -1,0 +1,136 @@
+"""The backend's operations: arrays of any library in, tensors in between, arrays of the caller's kind out.
+
+torch is imported by the first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref import arrays
+from fp4ref.errors import BackendError
+from fp4ref.quantized import Direction, DirectionData
+from fp4ref.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def quantize(
+    x: Any,
+    spec: Spec,
+    direction: Direction,
+    scale_layout: str,
+    amax: Any,
+    random_bits: Any,
+    out: DirectionData | None,
+) -> DirectionData:
+    """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, LAY-5."""
+    from fp4ref_torch.quantize import quantize_tensor
+
+    tensor = _tensor("quantize", x)
+    _require_no_flush("quantize", tensor)
+    given = [None if value is None else _tensor("quantize", value).to(tensor.device) for value in (amax, random_bits)]
+    result = quantize_tensor(tensor, spec, direction, scale_layout, *given)
+    if out is None:
+        restore = _restorer(x)
+        return DirectionData(*(None if part is None else restore(part) for part in result))
+    for buffer, part in zip(out, result, strict=True):
+        if part is not None:
+            _fill(buffer, part)
+    return out
+
+
+def dequantize(
+    data: DirectionData,
+    shape: tuple[int, int],
+    spec: Spec,
+    scale_layout: str,
+    dtype: np.dtype[Any],
+    source: np.dtype[Any],
+    inverse_hadamard: bool,
+) -> Any:
+    """Values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
+    import torch
+
+    from fp4ref_torch.dequantize import dequantize_tensor
+
+    codes = _tensor("dequantize", data.data)
+    _require_no_flush("dequantize", codes)
+    scales = _tensor("dequantize", data.scales).to(codes.device)
+    amax = None if data.amax is None else _tensor("dequantize", data.amax).to(codes.device)
+    to, of = (getattr(torch, kind.name) for kind in (dtype, source))
+    values = dequantize_tensor(codes, scales, amax, shape, spec, scale_layout, to, of, inverse_hadamard)
+    return _restorer(data.data)(values)
+
+
+def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:
+    """Scale bytes [rows, columns] moved from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+    from fp4ref_torch import layouts
+
+    linear = layouts.to_linear(_tensor("to_layout", scales), rows, columns, source)
+    return _restorer(scales)(layouts.from_linear(linear, target).contiguous())
+
+
+def _tensor(operation: str, x: Any) -> Tensor:
+    """An array as a tensor on its device, without a copy where its strides and its memory allow that."""
+    import torch
+
+    if isinstance(x, torch.Tensor):
+        return x
+    if arrays.device_of(x) != "cpu":
+        return torch.utils.dlpack.from_dlpack(x)
+    array = arrays.to_numpy(operation, x)
+    usable = array.flags.writeable and array.flags.aligned and array.dtype.isnative
+    if not usable or any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _numpy(result: Tensor) -> NDArray[Any]:
+    import torch
+
+    if result.dtype is torch.bfloat16:
+        return np.asarray(result.view(torch.int16).numpy().view(BFLOAT16))
+    return np.asarray(result.numpy())
+
+
+def _restorer(x: Any) -> Callable[[Tensor], Any]:
+    """The function that turns a tensor into the kind of array that x is."""
+    if arrays.is_torch(x):
+        return lambda result: result
+    if arrays.device_of(x) == "cpu":
+        restore = arrays.restorer(x)
+        return lambda result: restore(_numpy(result))
+    library = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
+    return library.from_dlpack if library is not None else lambda result: result
+
+
+def _fill(buffer: Any, part: Tensor) -> None:
+    if arrays.is_torch(buffer):
+        buffer.copy_(part)
+    elif arrays.device_of(buffer) == "cpu":
+        view = arrays.to_numpy("quantize", buffer)
+        if not view.flags.writeable:
+            raise BackendError("quantize", "an out buffer that is read-only", "a writable one", "CNF-5")
+        view[...] = part.cpu().numpy()
+    else:
+        _tensor("quantize", buffer).copy_(part)
+
+
+def _require_no_flush(operation: str, tensor: Tensor) -> None:
+    """Refuse a CPU that flushes subnormals, as torch.set_flush_denormal makes it do. Rules: CNF-4, NUM-1."""
+    import torch
+
+    if tensor.device.type == "cpu" and not (torch.full((1,), 2.0**-126) * torch.full((1,), 0.5)).view(torch.int32):
+        got = "a CPU that flushes subnormals to zero"
+        raise BackendError(operation, got, "torch.set_flush_denormal(False)", "CNF-4")

@@ -1,0 +1,134 @@
+"""Scales that are powers of two: block scales and scaled elements, one function per formula of PRO-3.
+
+`a` is a block's amax, `E` element_max; g is 1.
+
+Rules: PRO-3, MXS-1, MXS-2, MXS-3, MXS-4, MXS-5.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fp4ref_torch.exact import INFINITY, bits, div, floats, is_finite, is_nan, mul, rounded_bfloat16
+from fp4ref_torch.known import Known, at_least_nan, fused
+
+NAN, INF = float("nan"), float("inf")
+MANTISSA = 0x7F_FFFF
+SMALLEST_NORMAL = 2.0**-126
+
+
+# Block scales
+
+
+def block_rceil(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """a * fp32(1/E), which the codec rounds up. Rules: MXS-1."""
+    return mul(amax, k.over(k.element_max))
+
+
+def block_ocp_rceil(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """The same; NaN if a is not finite. Rules: MXS-1, MXS-5."""
+    return torch.where(is_finite(amax), block_rceil(amax, g, k), NAN)
+
+
+def exponent(amax: Tensor, addend: int, k: Known) -> Tensor:
+    """2^(field - 127 - emax), held within E8M0: field is the exponent of a's bits plus an addend; a is finite."""
+    word = torch.where(is_finite(amax), bits(amax), 0)
+    code = ((word + addend >> 23) - k.spec.element.format.emax).clamp(0, 254)
+    return floats(torch.where(code == 0, 1 << 22, code << 23))
+
+
+def half_step(mantissa_bits: int) -> int:
+    """What makes a mantissa of so many bits carry where it rounds half up."""
+    return 1 << (22 - mantissa_bits)
+
+
+def block_ocp_floor(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """FLOOR. Rules: MXS-2, MXS-5."""
+    return torch.where(is_finite(amax), exponent(amax, 0, k), NAN)
+
+
+def block_ocp_ceil(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """CEIL. Rules: MXS-3, MXS-5."""
+    return torch.where(is_finite(amax), exponent(amax, MANTISSA, k), NAN)
+
+
+def block_ocp_even(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """EVEN. Rules: MXS-4, MXS-5."""
+    return torch.where(is_finite(amax), exponent(amax, half_step(k.spec.element.format.mantissa_bits), k), NAN)
+
+
+def block_compressed_tensors_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """EVEN with one mantissa bit; Inf if a is not finite."""
+    return torch.where(is_finite(amax), exponent(amax, half_step(1), k), INF)
+
+
+def up(x: Tensor) -> Tensor:
+    """2^(((bits(x) + 0x7FFFFF) >> 23) - 127) of x >= 0; x itself if not finite."""
+    word = torch.where(is_finite(x), bits(x), 0)
+    field = word + MANTISSA >> 23
+    return torch.where(is_finite(x), floats(torch.where(field == 0, 1 << 22, field << 23)), x)
+
+
+def block_deepgemm(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """max_nan(up(max_nan(a, fp32(1e-4)) / E), 2^-126); Inf if a is NaN."""
+    floor = k.value(1e-4)
+    quotient = div(torch.where(amax < floor, floor, amax), k.element_max)
+    return torch.where(is_nan(amax), INF, at_least_nan(up(quotient), SMALLEST_NORMAL))
+
+
+def block_fouroversix_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """up(a / E); NaN if a is infinite, 0 if a is NaN."""
+    t = torch.where(is_finite(amax), up(div(amax, k.element_max)), NAN)
+    return torch.where(is_nan(amax), 0.0, t)
+
+
+def block_flashinfer_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """up(a * fp32(1/6))."""
+    return up(mul(amax, k.sixth))
+
+
+def block_jax_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """a / E."""
+    return div(amax, k.element_max)
+
+
+def block_qwix_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """pow2(exponent of bf16(d * n(fp32(c)))), d = n(a / E), 1 if below 2^-63; a if not finite."""
+    c = k.narrow(k.value(12 / 7 if k.spec.element.format.name == "e2m1" else 60 / 31))
+    d = k.narrow(div(amax, k.element_max))
+    word = bits(rounded_bfloat16(mul(torch.where(d < 2.0**-63, 1.0, d), c))) & INFINITY
+    return torch.where(is_finite(amax), floats(word.clamp(max=254 << 23)), amax)
+
+
+# Elements
+
+
+def divided(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """x / s. Rules: BLK-10."""
+    return div(x, s)
+
+
+def scaled_cast_only(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """fma(x, 1 / s, +0). Rules: BLK-11."""
+    return fused(x, k.over(s))
+
+
+def scaled_or_as_it_is(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """x / s, with 1 for s if the byte is 0."""
+    return div(x, torch.where(is_smallest(s), 1.0, s))
+
+
+def scaled_or_zero(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """x / s; +0 if the byte is 0."""
+    return torch.where(is_smallest(s), 0.0, div(x, s))
+
+
+def scaled_jax_mx(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """x / s; x * Inf if the byte is 0."""
+    return torch.where(is_smallest(s), mul(x, k.value(INF)), div(x, s))
+
+
+def is_smallest(s: Tensor) -> Tensor:
+    """Whether an E8M0 byte is 0."""
+    return bits(s) == 1 << 22

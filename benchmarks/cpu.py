@@ -1,0 +1,180 @@
+"""Measure the native CPU backend as ratios to a memory copy of its input by as many threads, in one run.
+
+Every call is timed right after a copy of the bfloat16 or float32 input, and the cases alternate, so a machine that
+slows down slows both; a ratio is the median time over the median time of those copies. Results go into buffers that
+exist already; `fresh` cases are the public calls that return new arrays, whose pages are part of the time. The golden
+model, and torchao if it can be imported, run once per three rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import click
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+import fp4ref
+from fp4ref import registry
+from fp4ref.specs import STANDARD
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+SLOW_EVERY = 3
+
+
+class Case(NamedTuple):
+    """What is measured: a call, the copy it is compared with, and the goal for the ratio."""
+
+    run: Callable[[], Any]
+    copy: str = "bfloat16"
+    goal: float | None = None
+    slow: bool = False
+
+
+def copier(x: NDArray[Any], pool: ThreadPoolExecutor, threads: int) -> Callable[[], Any]:
+    """A copy of x by several threads, a part each; np.copyto releases the interpreter lock."""
+    source, target = x.view(np.uint8).reshape(-1), np.ones(x.nbytes, np.uint8)
+    ends = [x.nbytes * i // threads for i in range(threads + 1)]
+    slices = [slice(*pair) for pair in pairwise(ends)]
+    return lambda: deque(pool.map(lambda part: np.copyto(target[part], source[part]), slices), maxlen=0)
+
+
+def cases(rows: int, columns: int) -> Iterator[tuple[str, Case]]:
+    """Every case by name; what they need is made here, outside the measurement."""
+    wide = np.random.default_rng(0).standard_normal((rows, columns), np.float32)
+    for x in (wide.astype(BFLOAT16), wide):
+        yield from _input_cases(x, x.dtype.name)
+    quantized = fp4ref.quantize(wide, fp4ref.NVFP4)
+    native = registry.get("cpu")
+    scales = np.array(quantized.row.scales)
+
+    def move(target: str) -> Callable[[], Any]:
+        return lambda: native.to_layout(scales, rows, columns // 16, "linear", target)
+
+    yield "to_layout tiled_128x4", Case(move("tiled_128x4"), goal=0.12)
+    for dtype in ("bfloat16", "float32"):
+        call = _dequantize(quantized, dtype)
+        yield f"dequantize to {dtype}, fresh", Case(call, dtype)
+        yield f"dequantize to {dtype}", Case(_dequantize(quantized, dtype, reuse=True), dtype, 1.0)
+    yield "golden dequantize to bfloat16", Case(_dequantize(quantized, "bfloat16", backend="numpy"), slow=True)
+
+
+def _input_cases(x: NDArray[Any], name: str) -> Iterator[tuple[str, Case]]:
+    def quantize(spec: fp4ref.Spec, directions: str = "row", layout: str = "linear", **more: Any) -> Callable[[], Any]:
+        out = fp4ref.quantize(x, spec, directions, layout, backend="cpu", **more)
+        return lambda: fp4ref.quantize(x, spec, directions, layout, out=out, backend="cpu", **more)
+
+    yield f"nvfp4 {name}", Case(quantize(fp4ref.NVFP4), name, 1.5)
+    yield f"nvfp4 {name} tiled_128x4", Case(quantize(fp4ref.NVFP4, layout="tiled_128x4"), name, 1.5)
+    yield f"nvfp4 {name}, amax given", Case(quantize(fp4ref.NVFP4, amax=5.0), name)
+    yield f"nvfp4 {name}, fresh", Case(lambda: fp4ref.quantize(x, fp4ref.NVFP4, backend="cpu"), name)
+    yield f"nvfp4 {name} column", Case(quantize(fp4ref.NVFP4, "column"), name)
+    if name == "bfloat16":
+        for spec in STANDARD[1:]:
+            yield f"{spec.name} {name}", Case(quantize(spec, "column" if spec.hadamard else "row"), name)
+    yield f"golden nvfp4 {name}", Case(lambda: fp4ref.quantize(x, fp4ref.NVFP4, backend="numpy"), name, slow=True)
+    with suppress(ImportError):
+        yield from _torchao(x, name)
+
+
+def _torchao(x: NDArray[Any], name: str) -> Iterator[tuple[str, Case]]:
+    """torchao's two-level NVFP4 quantizer, amax included, eager and compiled."""
+    import torch
+    from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
+
+    tensor = torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16) if name == "bfloat16" else torch.from_numpy(x)
+
+    def run() -> Any:
+        return nvfp4_quantize(tensor, 16, per_tensor_amax_to_scale(tensor.abs().max()))
+
+    yield f"torchao {name}", Case(run, name, slow=True)
+    yield f"torchao {name} compiled", Case(torch.compile(run), name, slow=True)
+
+
+def _dequantize(q: fp4ref.Quantized, dtype: str, *, backend: str = "cpu", reuse: bool = False) -> Callable[[], Any]:
+    if not reuse:
+        return lambda: fp4ref.dequantize(q, dtype, backend=backend)
+    assert q.row is not None
+    to = {"bfloat16": BFLOAT16}.get(dtype) or np.dtype(dtype)
+    out = np.zeros(q.matrix, to)
+    native = registry.get("cpu")
+    return lambda: native.dequantize(q.row, q.matrix, q.spec, q.scale_layout, to, np.dtype(np.float32), False, out)
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """Wall-clock time of one call."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+@click.command()
+@click.option("--rows", default=4096, show_default=True)
+@click.option("--columns", default=8192, show_default=True)
+@click.option("--repeat", default=9, show_default=True, help="Rounds.")
+@click.option("--threads", default=2, show_default=True, help="Threads of the backend and of the copy.")
+@click.option("--only", default="", help="Cases whose name contains this.")
+@click.option("--json", "path", type=click.Path(), help="Also write a JSON file.")
+@click.option("--check", is_flag=True, help="Fail if a ratio exceeds its goal.")
+def main(rows: int, columns: int, repeat: int, threads: int, only: str, path: str | None, check: bool) -> None:
+    """Print the time of each case as a multiple of a copy of the input."""
+    os.environ["FP4REF_NUM_THREADS"] = str(threads)
+    chosen = {name: case for name, case in cases(rows, columns) if only in name}
+    sizes = {"bfloat16": 2, "float32": 4}
+    with ThreadPoolExecutor(threads) as pool:
+        copies = {
+            name: copier(np.ones((rows, columns * size), np.uint8), pool, threads) for name, size in sizes.items()
+        }
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
+        for call in (*copies.values(), *(case.run for case in chosen.values())):
+            call()
+        for i in range(repeat):
+            for name, case in chosen.items():
+                if i % SLOW_EVERY == 0 or not case.slow:
+                    times[name].append((seconds(copies[case.copy]), seconds(case.run)))
+    report(chosen, times, rows * columns, sizes, path, check=check)
+
+
+def report(
+    chosen: dict[str, Case],
+    times: dict[str, list[tuple[float, float]]],
+    elements: int,
+    sizes: dict[str, int],
+    path: str | None,
+    *,
+    check: bool,
+) -> None:
+    """Print the table, write the JSON, and compare with the goals."""
+    print(f"{'case':34}{'ratio':>8}{'of minima':>11}{'goal':>6}{'ms':>9}{'GB/s of input':>15}")
+    records, missed = [], []
+    for name, case in chosen.items():
+        base, taken = zip(*times[name], strict=True)
+        ratio, of_minima = median(taken) / median(base), min(taken) / min(base)
+        speed = elements * sizes[case.copy] / median(taken) / 1e9
+        goal = "" if case.goal is None else f"{case.goal:.2f}"
+        print(f"{name:34}{ratio:7.2f}x{of_minima:10.2f}x{goal:>6}{1e3 * median(taken):9.2f}{speed:15.2f}")
+        records.append(
+            {"case": name, "ratio": ratio, "ratio_of_minima": of_minima, "goal": case.goal, "seconds": taken}
+        )
+        if case.goal is not None and ratio > case.goal:
+            missed.append(name)
+    if path:
+        result = {"processors": os.cpu_count(), "elements": elements, "cases": records}
+        Path(path).write_text(json.dumps(result, indent=1), encoding="utf-8")
+    if check and missed:
+        raise click.ClickException(f"slower than the goal: {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,437 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import subprocess
+import sys
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fp4ref
+from fp4ref import BackendError, DomainError, Quantized, ShapeError, registry
+from fp4ref.conformance.strategies import DTYPES, matrices, shapes
+from fp4ref.formats import STOCHASTIC_E2M1
+from fp4ref.quantized import DirectionData, Directions
+from fp4ref.specs import STANDARD
+
+LAYOUTS = tuple(fp4ref.LAYOUTS)
+BOTH = ("row", "column")
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+STOCHASTIC = fp4ref.NVFP4.replace(name="nvfp4-sr", element=STOCHASTIC_E2M1)
+FOUR_OVER_SIX_2D = fp4ref.NVFP4_4OVER6.replace(name="nvfp4-4over6-2d", block=(16, 16))
+FOUR_OVER_SIX_ROW = fp4ref.NVFP4_4OVER6.replace(name="nvfp4-4over6-row", global_scale="row")
+ODD = fp4ref.NVFP4.replace(name="odd", block=(3, 5))
+WIDE = fp4ref.MXFP8_E4M3.replace(name="wide", block=(2, 200))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def backend():
+    assert dict(registry.available()).get("cpu", "not registered") is None
+
+
+def native():
+    found = registry.backends()["cpu"].unsupported
+    return [spec for spec in fp4ref.profiles.values() if not found(spec)]
+
+
+NATIVE = native() if "cpu" in registry.backends() else []
+OURS = (*STANDARD, STOCHASTIC, FOUR_OVER_SIX_2D, FOUR_OVER_SIX_ROW, ODD, WIDE)
+
+
+def dtypes_of(spec):
+    """All for ours; one for each peer, so that not every pair is compiled."""
+    if spec.hadamard:
+        return (BFLOAT16,)
+    return DTYPES if spec in OURS else (DTYPES[NATIVE.index(spec) % 3],)
+
+
+def parts(q: Quantized):
+    return {
+        f"{name}.{field}": value
+        for name in BOTH
+        if getattr(q, name) is not None
+        for field, value in getattr(q, name)._asdict().items()
+        if value is not None
+    }
+
+
+def assert_same(got: Quantized, expected: Quantized):
+    ours, theirs = parts(got), parts(expected)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert ours[name].shape == value.shape, name
+        if name.endswith("amax"):
+            np.testing.assert_array_equal(ours[name], value, name)  # a NaN's payload is nobody's promise
+        else:
+            where = np.flatnonzero(ours[name] != value)
+            assert not where.size, f"{name}: {where.size} differ, first at {where[0]}"
+
+
+def same(x, spec, directions="row", scale_layout="linear", **arguments):
+    expected = fp4ref.quantize(x, spec, directions, scale_layout, backend="numpy", **arguments)
+    got = fp4ref.quantize(x, spec, directions, scale_layout, backend="cpu", **arguments)
+    assert_same(got, expected)
+    return expected
+
+
+def same_values(q: Quantized, dtype, direction, *, inverse_hadamard=False):
+    with np.errstate(over="ignore"):
+        expected = fp4ref.dequantize(q, dtype, direction, inverse_hadamard, backend="numpy")
+    got = fp4ref.dequantize(q, dtype, direction, inverse_hadamard, backend="cpu")
+    assert got.shape == expected.shape
+    assert got.dtype == expected.dtype
+    nan = np.isnan(expected.astype(np.float32)) if inverse_hadamard else np.zeros(expected.shape, bool)
+    bits = f"u{expected.itemsize}"
+    assert np.array_equal(got.view(bits)[~nan], expected.view(bits)[~nan])
+    assert np.isnan(got.astype(np.float32)[nan]).all()
+
+
+def random_bits(spec, shape, directions, seed=0):
+    if not spec.stochastic:
+        return None
+    draw = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    return {"row": draw, "column": draw.T, "both": Directions(draw, draw.T)}[directions]
+
+
+@functools.cache
+def patterns(dtype: np.dtype) -> np.ndarray:
+    return np.arange(1 << 16, dtype=np.uint16).view(dtype)
+
+
+def codecs():
+    return {spec.element: spec for spec in reversed(NATIVE)}.values()
+
+
+@pytest.mark.rule("E2M1-2", "E2M1-3", "E2M1-4", "E2M1-5", "E2M1-6", "E4M3-2", "E4M3-4", "E5M2-2", "E5M2-4", "NUM-3")
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=str)
+@pytest.mark.parametrize("spec", codecs(), ids=lambda spec: spec.name)
+def test_every_16_bit_input(spec, dtype):
+    """Each alone under a maximum that makes the scale 1, and in blocks of 16 neighbours."""
+    columns = spec.block.columns
+    alone = np.zeros((1 << 16, columns), dtype)
+    alone[:, 0] = spec.element_max or spec.element.format.max
+    alone[:, 1] = patterns(dtype)
+    amax = None if spec.global_scale == "none" else np.float32([alone[0, 0]]) * np.float32(448)
+    same(alone, spec, amax=amax)
+    q = same(patterns(dtype).reshape(-1, columns), spec)
+    if spec.global_scale != "none":
+        same(patterns(dtype).reshape(-1, columns), spec, amax=np.float32([3]))
+    same_values(q, "float32", "row")
+
+
+@pytest.mark.rule("E4M3-1", "E4M3-3", "E5M2-1", "E8M0-1", "E8M0-4", "DEQ-1", "DEQ-2", "DEQ-3", "DEQ-5")
+@pytest.mark.parametrize("amax", [1.0, 0.0, np.inf, np.nan, -np.nan, 1e-44, 3e38])
+@pytest.mark.parametrize("spec", codecs(), ids=lambda spec: spec.name)
+def test_dequantize_every_code_under_every_scale(spec, amax):
+    bits, columns = spec.element.format.bits, spec.block.columns
+    row = np.resize(np.arange(1 << bits, dtype=np.uint8), 256)
+    data = np.tile(row[0::2] | row[1::2] << 4 if bits == 4 else row, (256, 1))
+    scales = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 256 // columns, axis=1)
+    given = None if spec.global_scale == "none" else np.float32([amax])
+    q = Quantized(spec, (256, 256), "bfloat16", "linear", DirectionData(data, scales, given))
+    for dtype in ("float32", "bfloat16", "float16"):
+        same_values(q, dtype, "row")
+
+
+@pytest.mark.rule("PRO-1", "PRO-3", "BLK-1", "BLK-2", "BLK-3", "BLK-4", "BLK-5", "BLK-6", "BLK-7", "BLK-8", "BLK-10")
+@pytest.mark.rule("GLB-1", "GLB-2", "GLB-3", "GLB-5", "GLB-6", "MXS-1", "MXS-2", "MXS-3", "MXS-4", "MXS-5", "PACK-2")
+@pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "SR-2", "SR-3", "LAY-5", "LAY-10", "HAD-4")
+@pytest.mark.parametrize("spec", [*NATIVE, *OURS[len(STANDARD) :]], ids=lambda spec: spec.name)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_every_native_spec_is_the_models(spec, data):
+    dtype = data.draw(st.sampled_from(dtypes_of(spec)))
+    small = shapes(33, 33) | st.sampled_from([(17, 530), (530, 17), (5, 1040), (130, 70)])
+    x = data.draw(matrices(spec.block, spec.element.format, dtype=dtype, shape=small, finite=False))
+    if spec.hadamard:
+        x = x[: len(x) // 16 * 16]
+    directions = data.draw(st.sampled_from((*BOTH, "both")))
+    bits = random_bits(spec, x.shape, directions, data.draw(st.integers(0, 9)))
+    q = same(x, spec, directions, data.draw(st.sampled_from(LAYOUTS)), random_bits=bits)
+    for direction in BOTH:
+        if getattr(q, direction) is not None:
+            same_values(q, data.draw(st.sampled_from(dtypes_of(spec))), direction)
+
+
+@pytest.mark.rule("HAD-1", "HAD-2", "HAD-3", "HAD-4", "HAD-6")
+@given(x=matrices(shape=st.sampled_from([(16, 1), (48, 33), (64, 130), (528, 40)]), dtype=BFLOAT16))
+def test_hadamard_and_back(x):
+    q = same(x, fp4ref.NVFP4_RHT, "both", "tiled_128x4")
+    for dtype in ("float32", "bfloat16", "float16"):
+        same_values(q, dtype, "column", inverse_hadamard=True)
+
+
+@pytest.mark.rule("HAD-3")
+def test_hadamard_of_every_exponent_and_of_special_values():
+    rng = np.random.default_rng(5)
+    x = np.ldexp(rng.standard_normal((64, 512)), rng.integers(-140, 120, (64, 512))).astype(np.float32)
+    x[:, :64][rng.random((64, 64)) < 0.05] = np.inf
+    x[:, 32:96][rng.random((64, 64)) < 0.05] = np.nan
+    same(x.astype(BFLOAT16), fp4ref.NVFP4_RHT, "both")
+
+
+@pytest.mark.rule("GLB-4", "GLB-5", "BLK-6")
+@pytest.mark.parametrize("amax", [0.0, 1e-40, 2.0**-120, 0.5, 300.0, 3e38, np.inf])
+def test_a_callers_amax(amax):
+    x = np.random.default_rng(1).standard_normal((20, 100), np.float32)
+    for spec in (fp4ref.NVFP4, fp4ref.NVFP4_4OVER6, fp4ref.NVFP4_2D):
+        same_values(same(x, spec, "both", amax=amax), "bfloat16", "row")
+    given_amax = Directions(np.full(20, amax, np.float32), np.geomspace(1e-30, 1e30, 100).astype(np.float32))
+    q = same(x, fp4ref.NVFP4_ROW_SCALED, "both", amax=given_amax)
+    same_values(q, "float32", "column")
+
+
+@pytest.mark.rule("BLK-9")
+@pytest.mark.parametrize("shape", [(0,), (0, 16), (16, 0), (0, 0), (2, 0, 32), (3, 32, 0)])
+@pytest.mark.parametrize("spec", [fp4ref.NVFP4, fp4ref.NVFP4_ROW_SCALED, fp4ref.MXFP8_2D, fp4ref.NVFP4_RHT])
+def test_zero_sizes(shape, spec):
+    x = np.zeros(shape, BFLOAT16)
+    q = same(x, spec, "both" if len(x.reshape(-1, shape[-1] or 1)) % 16 == 0 else "row", "tiled_128x4")
+    same_values(q, "bfloat16", "row")
+
+
+def views():
+    """One matrix [48, 34] or tensor seen in many ways."""
+    rng = np.random.default_rng(2)
+    base = rng.standard_normal((48, 34), np.float32)
+    wide = rng.standard_normal((96, 70), np.float32)
+    cube = rng.standard_normal((4, 12, 34), np.float32)
+    raw = np.zeros(base.nbytes + 1, np.uint8)[1:]
+    raw[:] = base.view(np.uint8).ravel()
+    return {
+        "contiguous": base,
+        "fortran": np.asfortranarray(base),
+        "reversed rows": base[::-1],
+        "reversed columns": base[:, ::-1],
+        "every second": wide[::2, 1:69:2],
+        "columns of a wider one": wide[:48, 3:37],
+        "transposed wider one": wide.T[:48, :34],
+        "broadcast": np.broadcast_to(base[:1], base.shape),
+        "one value": np.broadcast_to(base[:1, :1], base.shape),
+        "vector": base[0],
+        "strided vector": base[:, 0],
+        "cube": cube,
+        "cube, axes swapped": cube.transpose(1, 0, 2),
+        "cube, last axis moved": cube.transpose(0, 2, 1),
+        "cube, part": cube[1:, ::3, 2:],
+        "cube, reversed": cube[::-1, :, ::-1],
+        "four axes": cube.reshape(2, 2, 12, 34).transpose(2, 0, 1, 3),
+        "unaligned": raw.view(np.float32).reshape(48, 34),
+    }
+
+
+@pytest.mark.rule("NUM-4", "BLK-8")
+@pytest.mark.parametrize("name", views())
+@pytest.mark.parametrize("spec", [fp4ref.NVFP4, fp4ref.NVFP4_2D, fp4ref.NVFP4_ROW_SCALED], ids=lambda spec: spec.name)
+def test_any_strides(name, spec):
+    x = views()[name]
+    before = x.copy()
+    same(x, spec, "both", "tiled_8x4")
+    assert np.array_equal(x, before)
+
+
+@pytest.mark.rule("BLK-1", "GLB-1")
+@pytest.mark.parametrize("spec", [fp4ref.NVFP4, fp4ref.MXFP8_E4M3, fp4ref.NVFP4_2D, STOCHASTIC], ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", [(70, 8200), (8200, 70), (1, 20000), (301, 1000)])
+def test_more_than_one_unit_of_work(spec, shape, monkeypatch):
+    x = np.random.default_rng(3).standard_normal(shape, np.float32).astype(BFLOAT16)
+    results = []
+    for count in ("1", "2", "5"):
+        monkeypatch.setenv("FP4REF_NUM_THREADS", count)
+        results.append(same(x, spec, "both", "tiled_128x4", random_bits=random_bits(spec, shape, "both")))
+        same_values(results[-1], "bfloat16", "column")
+    assert_same(results[0], results[2])
+
+
+def guarded(size, fill):
+    """Bytes with a guard of 64 on both sides, and a function that checks the guards."""
+    memory = np.full(size + 128, fill, np.uint8)
+
+    def check():
+        assert (memory[:64] == fill).all()
+        assert (memory[-64:] == fill).all()
+
+    return memory[64 : 64 + size], check
+
+
+@pytest.mark.rule("LAY-5")
+@pytest.mark.parametrize("fill", [0x00, 0xFF])
+@pytest.mark.parametrize("shape", [(1, 1), (17, 33), (129, 70), (64, 530)])
+@pytest.mark.parametrize("scale_layout", LAYOUTS)
+@pytest.mark.parametrize("spec", [fp4ref.NVFP4, fp4ref.MXFP8_E5M2, fp4ref.NVFP4_ROW_SCALED, ODD], ids=lambda s: s.name)
+def test_out_is_written_whole_and_nothing_beside_it(spec, scale_layout, shape, fill):
+    x = np.random.default_rng(4).standard_normal(shape, np.float32)
+    expected = fp4ref.quantize(x, spec, "both", scale_layout, backend="numpy")
+    checks = []
+
+    def buffer(like):
+        part, check = guarded(like.nbytes, fill)
+        checks.append(check)
+        return part.view(like.dtype).reshape(like.shape)
+
+    directions = {
+        name: DirectionData(*(None if part is None else buffer(part) for part in getattr(expected, name)))
+        for name in BOTH
+    }
+    out = dataclasses.replace(expected, **directions)
+    got = fp4ref.quantize(x, spec, "both", scale_layout, backend="cpu", out=out)
+    assert got.row is out.row
+    assert_same(out, expected)
+    for check in checks:
+        check()
+
+
+def test_out_that_is_not_contiguous():
+    x = np.random.default_rng(4).standard_normal((40, 64), np.float32)
+    expected = fp4ref.quantize(x, fp4ref.NVFP4, backend="numpy")
+    data, scales = np.zeros((40, 64), np.uint8)[:, ::2], np.zeros((4, 40), np.uint8).T
+    out = dataclasses.replace(expected, row=DirectionData(data, scales, np.zeros(1, np.float32)))
+    assert_same(fp4ref.quantize(x, fp4ref.NVFP4, out=out, backend="cpu"), expected)
+
+
+@pytest.mark.rule("CNF-5")
+def test_out_that_overlaps_or_is_read_only():
+    x = np.ones((16, 64), np.float32)
+    q = fp4ref.quantize(x, fp4ref.NVFP4)
+    inside = q.row._replace(data=x.view(np.uint8).ravel()[: 16 * 32].reshape(16, 32))
+    memory = np.zeros((16, 36), np.uint8)
+    together = q.row._replace(data=memory[:, :32], scales=memory[:, 30:34])
+    frozen = q.row._replace(data=q.row.data.copy())
+    frozen.data.flags.writeable = False
+    for row, match in ((inside, "overlaps the input"), (together, "overlaps"), (frozen, "read-only")):
+        with pytest.raises(BackendError, match=match):
+            fp4ref.quantize(x, fp4ref.NVFP4, out=dataclasses.replace(q, row=row), backend="cpu")
+    assert (x == 1).all()
+
+
+@pytest.mark.rule("LAY-6")
+@pytest.mark.parametrize("scale_layout", ["linear_padded", "tiled_128x4", "tiled_8x4"])
+@pytest.mark.parametrize("shape", [(1, 1), (129, 70), (5, 600)])
+def test_padding_has_no_influence(scale_layout, shape):
+    x = np.random.default_rng(6).standard_normal(shape, np.float32)
+    q = fp4ref.quantize(x, fp4ref.NVFP4, "row", scale_layout, backend="cpu")
+    expected = fp4ref.dequantize(q, backend="cpu")
+    valid = fp4ref.LAYOUTS[scale_layout].valid(shape[0], -(-shape[1] // 16))
+    data = q.row.data.copy()
+    data[:, -1] |= 0xF0 if shape[1] % 2 else 0
+    for poison in (0x7F, 0xFF, 0x01):
+        scales = np.where(valid, q.row.scales, np.uint8(poison))
+        poisoned = dataclasses.replace(q, row=q.row._replace(scales=scales, data=data))
+        assert fp4ref.dequantize(poisoned, backend="cpu").tobytes() == expected.tobytes()
+        moved = operations().to_layout(scales, shape[0], -(-shape[1] // 16), scale_layout, "tiled_128x4")
+        assert np.array_equal(moved, fp4ref.to_layout(q, "tiled_128x4").row.scales)
+
+
+def operations():
+    return registry.get("cpu")
+
+
+@pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5")
+@given(
+    shape=st.tuples(st.integers(0, 300), st.integers(0, 40) | st.sampled_from([63, 64, 65, 128, 130])),
+    layouts=st.tuples(st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS)),
+)
+def test_moving_scales_between_layouts(shape, layouts):
+    scales = np.random.default_rng(7).integers(0, 256, shape, np.uint8)
+    source, target = (fp4ref.LAYOUTS[name].from_linear(scales) for name in layouts)
+    assert np.array_equal(operations().to_layout(source, *shape, *layouts), target)
+
+
+@pytest.mark.rule("SR-1", "SR-2", "SR-3")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_stochastic_bits_of_any_strides(dtype):
+    x = np.random.default_rng(8).standard_normal((50, 1044), np.float32).astype(dtype)
+    bits = np.random.default_rng(9).integers(0, 256, (50, 1044), np.uint8)
+    same(x, STOCHASTIC, random_bits=bits)
+    same(x, STOCHASTIC, random_bits=np.asfortranarray(bits)[::-1])
+    same(x, STOCHASTIC, "both", "tiled_128x4", random_bits=Directions(bits, bits.T))
+
+
+@pytest.mark.rule("CNF-5")
+def test_a_profile_of_the_golden_model_only():
+    x = np.ones((2, 32), np.float32)
+    with pytest.raises(BackendError, match="backend cpu: flushed subnormals; arithmetic jax is in the golden"):
+        fp4ref.quantize(x, "jax.nvfp4", backend="cpu")
+    with pytest.raises(BackendError, match="blocks of 4096x64"):
+        fp4ref.quantize(x, fp4ref.NVFP4.replace(block=(4096, 64)), backend="cpu")
+    assert_same(fp4ref.quantize(x, "jax.nvfp4"), fp4ref.quantize(x, "jax.nvfp4", backend="numpy"))
+
+
+def test_an_arithmetic_that_is_spelled_like_a_native_one_is_not_it():
+    te = fp4ref.NVFP4.arithmetic
+    other = dataclasses.replace(te, name="te_fast")
+    assert registry.backends()["cpu"].unsupported(fp4ref.NVFP4.replace(arithmetic=other))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
+def test_a_thread_count_that_is_none(text, monkeypatch):
+    monkeypatch.setenv("FP4REF_NUM_THREADS", text)
+    with pytest.raises(DomainError, match=f"FP4REF_NUM_THREADS={text}, need a positive integer"):
+        fp4ref.quantize(np.ones((512, 512), np.float32), fp4ref.NVFP4, backend="cpu")
+
+
+@pytest.mark.rule("HAD-5")
+def test_inverse_hadamard_of_a_ragged_direction():
+    q = fp4ref.quantize(np.ones((24, 4), BFLOAT16)[:16], fp4ref.NVFP4_RHT, "column")
+    column = q.column._replace(data=q.column.data[:, :6], scales=q.column.scales[:, :1])
+    ragged = dataclasses.replace(q, shape=(12, 4), column=column)
+    with pytest.raises(ShapeError, match="hadamard of 12 rows"):
+        fp4ref.dequantize(ragged, direction="column", inverse_hadamard=True, backend="cpu")
+
+
+def test_torch_tensors_cross_without_a_copy():
+    torch = pytest.importorskip("torch")
+    x = torch.randn(33, 70, dtype=torch.bfloat16)
+    array = x.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    for value, other in ((x, array), (x.T, array.T), (x[::2, 3:], array[::2, 3:]), (x.requires_grad_(), array)):
+        q = fp4ref.quantize(value, fp4ref.NVFP4, "both", backend="cpu")
+        assert isinstance(q.row.data, torch.Tensor)
+        expected = fp4ref.quantize(other, fp4ref.NVFP4, "both", backend="numpy")
+        for name, part in parts(q).items():
+            assert np.array_equal(part.numpy(), parts(expected)[name])
+        y = fp4ref.dequantize(q, torch.bfloat16, backend="cpu")
+        assert y.dtype is torch.bfloat16
+        assert torch.equal(y, fp4ref.dequantize(q, torch.bfloat16, backend="numpy"))
+    out = fp4ref.quantize(torch.zeros(33, 70, dtype=torch.bfloat16), fp4ref.NVFP4, "both")
+    pointer = out.row.data.data_ptr()
+    assert fp4ref.quantize(x, fp4ref.NVFP4, "both", out=out, backend="cpu").row.data.data_ptr() == pointer
+    assert torch.equal(out.row.data, fp4ref.quantize(x, fp4ref.NVFP4, "both", backend="numpy").row.data)
+
+
+@pytest.mark.rule("NUM-1", "CNF-4")
+def test_a_thread_that_flushes_subnormals_changes_nothing():
+    torch = pytest.importorskip("torch")
+    x = np.ldexp(np.random.default_rng(10).standard_normal((64, 4096)), -133).astype(np.float32)
+    expected = fp4ref.quantize(x, fp4ref.NVFP4, backend="cpu")
+    assert torch.set_flush_denormal(True)
+    try:
+        assert_same(fp4ref.quantize(x, fp4ref.NVFP4, backend="cpu"), expected)
+        assert np.float32(1e-40) * np.float32(1) == 0  # the caller's setting is as it was
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_has_threads_of_its_own():
+    x = np.ones((512, 512), np.float32)
+    fp4ref.quantize(x, fp4ref.NVFP4, backend="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a process with threads forks: that is the point
+        child = os.fork()
+    if not child:
+        fp4ref.quantize(x, fp4ref.NVFP4, backend="cpu")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_fastest_backend_serves_an_array_in_the_cpus_memory():
+    assert registry.available()[0][0] == "cpu"
+    code = "import sys, fp4ref.registry as r; r.backends(); print('fp4ref_cpu.operations' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"  # declared, not loaded

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import fp4ref
+import fp4ref_cpu.build
+import fp4ref_numerics
+from fp4ref.cli import main
+from fp4ref.specs import STANDARD
+
+COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)] or ["c++"]
+STRICT = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off"]
+INCLUDE = f"-I{fp4ref_numerics.INCLUDE}"
+EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "check_block.cpp"
+NATIVE = [spec for spec in fp4ref.profiles.values() if not fp4ref_numerics.unsupported(spec)]
+
+
+def compiled(compiler: str, source: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([compiler, *flags, str(source)], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def one_line(tmp_path):
+    path = tmp_path / "one.cpp"
+    path.write_text("#include <fp4ref/fp4ref.h>\n")
+    return path
+
+
+@pytest.mark.rule("NUM-1")
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("flag", ["-ffast-math", "-Ofast", "-ffinite-math-only"])
+def test_fast_math_is_refused(compiler, flag, one_line):
+    run = compiled(compiler, one_line, "-std=c++17", "-fsyntax-only", INCLUDE, flag)
+    assert run.returncode
+    assert "fast-math" in run.stderr
+    assert "NUM-1" in run.stderr
+
+
+@pytest.mark.rule("NUM-1")
+@pytest.mark.skipif("g++" not in COMPILERS, reason="GCC contracts without saying so to the preprocessor")
+def test_gcc_must_be_told_not_to_contract(one_line):
+    flags = ["-std=c++17", "-fsyntax-only", INCLUDE]
+    if "__FMA__" not in compiled("g++", Path("/dev/null"), "-mfma", "-dM", "-E", "-xc++").stdout:
+        pytest.skip("a target without -mfma")
+    assert "FP4_CONTRACTION_IS_OFF" in compiled("g++", one_line, *flags, "-mfma").stderr
+    assert not compiled("g++", one_line, *flags, "-mfma", "-ffp-contract=off", "-DFP4_CONTRACTION_IS_OFF").returncode
+
+
+def test_each_header_stands_alone_and_includes_no_other_library(tmp_path):
+    assert {path.stem for path in (fp4ref_numerics.INCLUDE / "fp4ref").glob("*.h")} == set(fp4ref_numerics.HEADERS)
+    for name in fp4ref_numerics.HEADERS:
+        text = (fp4ref_numerics.INCLUDE / "fp4ref" / f"{name}.h").read_text()
+        included = [line for line in text.splitlines() if line.startswith("#include")]
+        assert all(line.startswith("#include <fp4ref/") for line in included)
+        path = tmp_path / f"{name}.cpp"
+        path.write_text(f"#include <fp4ref/{name}.h>\n")
+        for compiler in COMPILERS:
+            run = compiled(compiler, path, *STRICT, "-Wno-unused-function", "-fsyntax-only", INCLUDE)
+            assert not run.returncode, run.stderr
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_every_native_spec_compiles_without_a_warning(compiler, tmp_path):
+    names = [fp4ref_numerics.identifier(spec.name) for spec in NATIVE]
+    assert len(set(names)) == len(names)
+    lines = ["#include <fp4ref/fp4ref.h>", *map(fp4ref_numerics.lower, NATIVE, names)]
+    lines += [f'#include "{name}.h"' for name in ("quantize", "dequantize", "relayout")]
+    for i, name in enumerate(names):
+        types = [f"fp4ref::{kind}" for kind in fp4ref_numerics.INPUT_TYPES]
+        lines.append(f"template struct fp4ref_cpu::Loops<{name}, {types[1] if NATIVE[i].hadamard else types[i % 3]}>;")
+        lines.append(f"template struct fp4ref_cpu::Values<{name}, {types[i % 3]}, {types[(i + 1) % 3]}>;")
+    path = tmp_path / "all.cpp"
+    path.write_text("\n".join(lines))
+    run = compiled(compiler, path, *STRICT, "-fsyntax-only", INCLUDE, f"-I{fp4ref_cpu.build.SOURCES}")
+    assert not run.returncode, run.stderr
+
+
+def test_a_struct_does_not_depend_on_the_name_of_its_spec():
+    for spec in NATIVE:
+        assert fp4ref_numerics.lower(spec) == fp4ref_numerics.lower(spec.replace(name="other"))
+
+
+@pytest.mark.rule("PRO-1")
+def test_profiles_of_the_golden_model_only_have_a_reason():
+    missing = {"jax", "qwix", "microxcaling", "kernel-approx", "deepgemm", "cutlass", "trace", "-mx", "te-"}
+    for spec in fp4ref.profiles.values():
+        for reason in fp4ref_numerics.unsupported(spec):
+            assert reason == "flushed subnormals" or "is in the golden model only" in reason
+            assert reason == "flushed subnormals" or any(name in reason for name in missing)
+    assert set(STANDARD) <= set(NATIVE)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_the_example_compiles_and_runs(compiler, tmp_path):
+    """As a user does it: the command writes the headers; one include, nothing to link."""
+    result = CliRunner().invoke(main, ["header", "--dir", str(tmp_path / "include")])
+    assert result.exit_code == 0, result.output
+    binary = tmp_path / "check"
+    run = compiled(compiler, EXAMPLE, *STRICT, f"-I{tmp_path / 'include'}", "-o", str(binary))
+    assert not run.returncode, run.stderr
+    said = subprocess.run([binary], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout
+    assert said.stdout == "scale 7e, codes f2 00 28 64 a6 43 65 79: as expected\n"
+
+
+def test_the_command_writes_every_standard_spec(tmp_path):
+    assert CliRunner().invoke(main, ["header", "--dir", str(tmp_path)]).exit_code == 0
+    text = (tmp_path / "fp4ref" / "specs.h").read_text()
+    for spec in STANDARD:
+        assert fp4ref_numerics.lower(spec, fp4ref_numerics.identifier(spec.name)) in text
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(main, ["header", "--dir", str(tmp_path / "file")])
+    assert result.exit_code == 2
