@@ -7,6 +7,7 @@ scales that are not contiguous; results for an `out` that is not contiguous.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from ctypes import c_int, c_longlong, c_void_p
 from functools import lru_cache
 from itertools import pairwise
@@ -18,10 +19,11 @@ from numpy.typing import NDArray
 import fp4ref_numerics
 from fp4ref import arrays, packing
 from fp4ref.errors import BackendError, ShapeError
+from fp4ref.formats import Codec
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS, layout
 from fp4ref.quantized import Direction, DirectionData
-from fp4ref.spec import Granularity, Spec
+from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import library
 
@@ -158,7 +160,8 @@ def dequantize(
     if spec.hadamard and shape[1] % POINTS:
         raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-5")
     out = np.empty(shape, dtype) if out is None else out
-    native = _dequantizer(_text(spec), source.name, dtype.name)
+    read = source.name if fp4ref_numerics.narrows(spec) else "float32"
+    native = _dequantizer(_text(_decoding(spec)), read, dtype.name)
     if out.size:
         codes, scales, amax = map(_address, parts)
         job = DequantizeJob(codes, scales, amax, *shape, _address(out), LAYOUT_NUMBERS[scale_layout], 0)
@@ -180,6 +183,19 @@ def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) ->
 
 def _text(spec: Spec) -> str:
     return fp4ref_numerics.lower(spec)
+
+
+def _decoding(spec: Spec) -> Spec:
+    """The specification without what only quantizing reads, so that many share one compiled library."""
+    search = spec.four_over_six
+    return dataclasses.replace(
+        spec,
+        element=Codec(format=spec.element.format, nan=(0, 0)),
+        scale=Codec(format=spec.scale.format, rounding=spec.scale.rounding, nan=(0, 0)),
+        block=Block(1, spec.block.columns),
+        amax=Amax.IGNORE_NAN,
+        four_over_six=search and FourOverSix(scale_max=search.scale_max),
+    )
 
 
 @lru_cache

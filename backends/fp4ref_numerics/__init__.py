@@ -46,6 +46,13 @@ def unsupported(spec: Spec) -> list[str]:
     return reasons
 
 
+def narrows(spec: Spec) -> bool:
+    """Whether the arithmetic rounds to the input's type, so that even dequantizing depends on it."""
+    text = (INCLUDE / "fp4ref" / "arithmetic.h").read_text("utf-8")
+    body = re.search(rf"^struct {identifier(spec.arithmetic.name)}\b.*?^}};", text, re.MULTILINE | re.DOTALL)
+    return body is None or "In::" in body[0]
+
+
 def lower(spec: Spec, name: str = "Specification") -> str:
     """The specification as a C++ struct of types and constants; the name of the specification does not enter it."""
     search = spec.four_over_six
