@@ -56,13 +56,19 @@ def quantize(
     empty = Quantized(spec, shape, dtype, scale_layout)
     if out is not None:
         _require_out(out, empty, names)
-    function = registry.choose("quantize", spec, arrays.device_of(x), backend)
+    device = arrays.device_of(x)
+    together = len(names) == 2 and registry.offers("quantize_both", spec, device, backend)
+    function = registry.choose("quantize_both" if together else "quantize", spec, device, backend)
     given_amax = _each(amax, names, spec, "amax")
     given_bits = _each(random_bits, names, spec, "random_bits")
     for name in names:
         _require_hadamard(spec, name, shape, dtype)
         given_amax[name] = _amax(given_amax[name], spec, _shape_of(empty, name))
         _require_bits(given_bits[name], spec, _shape_of(empty, name))
+    buffers = {name: None if out is None else out.direction(name)[0] for name in names}
+    if together:
+        each = (Directions(**given) for given in (given_amax, given_bits, buffers))
+        return dataclasses.replace(empty, **function(x, spec, scale_layout, *each)._asdict())
     results = {
         name: function(
             x,
@@ -71,7 +77,7 @@ def quantize(
             scale_layout,
             given_amax[name],
             given_bits[name],
-            None if out is None else out.direction(name)[0],
+            buffers[name],
         )
         for name in names
     }

@@ -96,6 +96,15 @@ def choose(operation: str, spec: Spec | None, device: str, name: str | None) -> 
     raise BackendError(operation, f"no backend for it ({' | '.join(refused)})", rule="CNF-5")
 
 
+def offers(operation: str, spec: Spec, device: str, name: str | None) -> bool:
+    """Whether `choose` would find a backend for an operation that few have."""
+    try:
+        choose(operation, spec, device, name)
+    except BackendError:
+        return False
+    return True
+
+
 def _reasons(backend: Backend, operation: str, spec: Spec | None, device: str) -> list[str]:
     reasons = []
     if operation not in backend.operations:

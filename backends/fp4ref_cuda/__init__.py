@@ -1,0 +1,44 @@
+"""CUDA kernels of the shared numerics header, compiled with NVRTC for the device at hand; loaded lazily."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+import fp4ref_numerics
+from fp4ref.errors import BackendError
+from fp4ref.registry import Backend
+from fp4ref.spec import Spec
+
+HEIGHTS, WIDTHS = (1, 2, 4, 8, 16, 32), (16, 32, 64)  # of blocks: the lines of one fit a warp, its columns a tile
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why the kernels cannot serve a specification; empty if they can."""
+    reasons = fp4ref_numerics.unsupported(spec)
+    if spec.block.rows not in HEIGHTS or spec.block.columns not in WIDTHS:
+        reasons.append(f"a block of {spec.block.rows}x{spec.block.columns}")
+    return reasons
+
+
+def _load() -> ModuleType:
+    """Import the operations; what is missing is said in one line. Rules: CNF-5."""
+    try:
+        operations = import_module("fp4ref_cuda.operations")
+        import_module("fp4ref_cuda.compile").compiler_version()
+        import_module("fp4ref_cuda.launch").require_device()
+    except ImportError as error:
+        raise BackendError("cuda", f"{error}", "pip install 'fp4ref[cuda]'", "CNF-5") from None
+    except RuntimeError as error:  # what NVIDIA's loaders raise when a shared library is missing
+        raise BackendError("cuda", str(error).splitlines()[0], "an NVIDIA driver and NVRTC", "CNF-5") from None
+    return operations
+
+
+BACKEND = Backend(
+    name="cuda",
+    load=_load,
+    operations=("quantize", "quantize_both", "quantize_grouped", "dequantize", "to_layout", "amax", "convert_layout"),
+    unsupported=unsupported,
+    devices=("cuda",),
+    speed=20,
+)

@@ -1,0 +1,130 @@
+"""Arrays on the device: memory, pointers and streams of the library that the caller's array belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fp4ref import arrays
+from fp4ref.errors import BackendError
+
+
+@dataclass(frozen=True)
+class Library:
+    """What the kernels need from an array library, for one device."""
+
+    name: str
+    ordinal: int
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+        """New memory from the library's own allocator, ordered by its current stream."""
+        if self.name == "torch":
+            import torch
+
+            return torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=f"cuda:{self.ordinal}")
+        import cupy
+
+        return cupy.empty(tuple(shape), _numpy_dtype(dtype))
+
+    def upload(self, values: np.ndarray[Any, Any]) -> Any:
+        """A copy of a host array on the device."""
+        if self.name == "torch":
+            import torch
+
+            if values.size == 1:  # an argument of a kernel: nothing waits for a copy
+                kind = getattr(torch, values.dtype.name)
+                return torch.full(values.shape, values.item(), dtype=kind, device=f"cuda:{self.ordinal}")
+            return torch.from_numpy(np.ascontiguousarray(values)).to(f"cuda:{self.ordinal}")
+        import cupy
+
+        return cupy.asarray(values)
+
+    def stream(self) -> int:
+        """The handle of the caller's current stream."""
+        if self.name == "torch":
+            import torch
+
+            return int(torch.cuda.current_stream(self.ordinal).cuda_stream)
+        import cupy
+
+        return int(cupy.cuda.get_current_stream().ptr)
+
+    def current(self) -> contextlib.AbstractContextManager[Any]:
+        """Make the array's device the current one, where it is not."""
+        if self.name == "torch":
+            import torch
+
+            same = torch.cuda.current_device() == self.ordinal
+            return contextlib.nullcontext() if same else torch.cuda.device(self.ordinal)
+        import cupy
+
+        device: contextlib.AbstractContextManager[Any] = cupy.cuda.Device(self.ordinal)
+        return device
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    return arrays.INPUT_DTYPES[name] if name in arrays.INPUT_DTYPES else np.dtype(name)
+
+
+def adopt(operation: str, x: Any) -> tuple[Any, Library]:
+    """An array of torch or CuPy as it is, any other one on a CUDA device through DLPack.
+
+    Errors: BackendError for an array elsewhere.
+    """
+    if arrays.device_of(x) != "cuda":
+        got = f"an array on {arrays.device_of(x)}"
+        raise BackendError(operation, got, "one in the memory of a CUDA device", "CNF-5")
+    if arrays.is_torch(x):
+        return x.detach(), Library("torch", x.device.index)
+    if type(x).__module__.split(".")[0] == "cupy":
+        return x, Library("cupy", x.device.id)
+    try:
+        import torch
+    except ImportError:
+        import cupy
+
+        return adopt(operation, cupy.from_dlpack(x))
+    return adopt(operation, torch.utils.dlpack.from_dlpack(x))
+
+
+def on_device(operation: str, value: Any, library: Library, dtype: str) -> Any:
+    """An argument that belongs beside x: a host array is copied, one on another device is an error."""
+    if arrays.device_of(value) == "cpu":
+        return library.upload(np.asarray(arrays.to_numpy(operation, value), _numpy_dtype(dtype)))
+    value, other = adopt(operation, value)
+    if other.ordinal != library.ordinal:
+        got = f"arrays on cuda:{library.ordinal} and cuda:{other.ordinal}"
+        raise BackendError(operation, got, "one device", "CNF-5")
+    return contiguous(value)
+
+
+def contiguous(x: Any) -> Any:
+    """The array with its rows one after the other; strides of any other kind cost a copy."""
+    if arrays.is_torch(x):
+        return x.contiguous()
+    import cupy
+
+    return cupy.ascontiguousarray(x)
+
+
+def is_contiguous(x: Any) -> bool:
+    """Whether the elements lie one after the other."""
+    return bool(x.is_contiguous() if arrays.is_torch(x) else x.flags.c_contiguous)
+
+
+def pointer(x: Any) -> int:
+    """The address of an array's first byte; 0 for None."""
+    if x is None:
+        return 0
+    return int(x.data_ptr() if arrays.is_torch(x) else x.data.ptr)
+
+
+def byte_range(x: Any) -> tuple[int, int]:
+    """Addresses of the first byte of a contiguous array and of the one after its last."""
+    start = pointer(x)
+    size = x.numel() * x.element_size() if arrays.is_torch(x) else x.nbytes
+    return start, start + int(size)

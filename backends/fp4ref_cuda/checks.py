@@ -1,0 +1,71 @@
+"""What a call gets besides its input, checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fp4ref import arrays
+from fp4ref.api import buffer_shapes
+from fp4ref.errors import BackendError, DTypeError, ShapeError
+from fp4ref.quantized import Direction, DirectionData
+from fp4ref.spec import Spec
+from fp4ref_cuda import buffers
+from fp4ref_cuda.buffers import Library, pointer
+
+
+def target(
+    library: Library,
+    spec: Spec,
+    shape: tuple[int, ...],
+    name: Direction,
+    scale_layout: str,
+    out: DirectionData | None,
+    x: Any,
+) -> DirectionData:
+    """The caller's buffers if they can be written to, else new ones."""
+    shapes = buffer_shapes(spec, shape, name, scale_layout)
+    if out is None:
+        kinds = DirectionData("uint8", "uint8", "float32")
+        return DirectionData(
+            *(None if size is None else library.empty(size, kind) for size, kind in zip(shapes, kinds, strict=True))
+        )
+    for field, buffer, size in zip(DirectionData._fields, out, shapes, strict=True):
+        if buffer is not None:
+            require_buffer(f"quantize: out.{name}.{field}", buffer, size, library, x)
+    return out
+
+
+def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, library: Library, x: Any) -> None:
+    """An output that is contiguous, on the device of x, of the right shape and apart from x."""
+    buffer, other = buffers.adopt(operation, buffer)
+    if other.ordinal != library.ordinal:
+        raise BackendError(operation, f"a buffer on cuda:{other.ordinal}", f"cuda:{library.ordinal}", "CNF-5")
+    if shape is None or tuple(buffer.shape) != tuple(shape):
+        raise ShapeError(operation, f"shape {list(buffer.shape)}", f"{list(shape or ())}", "LAY-7")
+    if not buffers.is_contiguous(buffer):
+        raise BackendError(operation, "a buffer with gaps", "a contiguous one", "CNF-5")
+    (first, last), (start, stop) = buffers.byte_range(buffer), buffers.byte_range(x)
+    if first < stop and start < last and first < last and start < stop:
+        raise BackendError(operation, "a buffer that overlaps the input", "memory of its own", "CNF-5")
+
+
+def noop_flag(noop: Any, library: Library) -> Any:
+    """One 32-bit word on the device, or None."""
+    if noop is None:
+        return None
+    noop, other = buffers.adopt("quantize: noop", noop)
+    if arrays.dtype_name(noop) not in {"float32", "int32", "uint32"} or tuple(noop.shape) not in {(), (1,)}:
+        got = f"noop {arrays.dtype_name(noop)} {list(noop.shape)}"
+        raise DTypeError("quantize", got, "one float32, int32 or uint32", "CNF-5")
+    if other.ordinal != library.ordinal:
+        raise BackendError("quantize", f"noop on cuda:{other.ordinal}", f"cuda:{library.ordinal}", "CNF-5")
+    return noop
+
+
+def pointer_bits(targets: Mapping[Direction, DirectionData]) -> int:
+    """The addresses of all codes, or-ed: their common alignment."""
+    together = 0
+    for target in targets.values():
+        together |= pointer(target.data)
+    return together

@@ -1,0 +1,90 @@
+// Global maxima, first pass: every block of threads leaves partial maxima, which `amax_finish` reduces.
+//
+//   x         In       [rows, columns], row-major; a member of a group is a range of its rows
+//   partials  float32  as bit patterns: [members, parts] of the whole, or [members, parts, columns] of every column
+//   amax      float32  [rows], one warp per row
+//
+// S, In and KIND come before this file. Nothing is accumulated between launches, so nothing has to be cleared.
+// Rules: BLK-2, GLB-1, GLB-5, HAD-4.
+#include "common.cuh"
+
+using word = In::word;
+constexpr int LANES = 16 / sizeof(word);
+
+DEVICE unsigned running(unsigned amax, word w)
+{
+    return fp4ref::running_amax<S::amax_keeps_nan>(amax, fp4ref::magnitude_bits(In::widen(w)));
+}
+
+// Of `count` consecutive words, threads `first`, `first + step`, ... of them.
+DEVICE unsigned amax_of(const word* x, index_t count, index_t first, index_t step)
+{
+    unsigned amax = 0;
+    index_t done = 0;
+    if (aligned(x, 0, 16)) {
+        const index_t vectors = count / LANES;
+        UNROLL4
+        for (index_t i = first; i < vectors; i += step) {
+            const uint4 v = __ldg((const uint4*)x + i);
+            const word* words = (const word*)&v;
+            UNROLL
+            for (int k = 0; k < LANES; ++k) amax = running(amax, words[k]);
+        }
+        done = vectors * LANES;
+    }
+    for (index_t i = done + first; i < count; i += step) amax = running(amax, x[i]);
+    return amax;
+}
+
+// Blocks (part, member): the whole of each member.
+DEVICE void whole(const word* x, index_t rows, index_t columns, const Member* members, unsigned* partials)
+{
+    const Member member = members ? members[blockIdx.y] : Member{0, rows, 0, 0, 0, 0};
+    const unsigned amax = block_max(amax_of(x + member.first_row * columns, member.rows * columns,
+        (index_t)blockIdx.x * THREADS + threadIdx.x, (index_t)gridDim.x * THREADS));
+    if (threadIdx.x == 0) partials[blockIdx.y * gridDim.x + blockIdx.x] = amax;
+}
+
+// Blocks (8 rows each, 1).
+DEVICE void each_row(const word* x, index_t rows, index_t columns, unsigned* amax)
+{
+    const index_t row = (index_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    if (row >= rows) return;
+    const unsigned largest = __reduce_max_sync(~0u, amax_of(x + row * columns, columns, threadIdx.x % 32, 32));
+    if (threadIdx.x % 32 == 0) amax[row] = largest;
+}
+
+// Blocks (256 columns, part, member): every column, transformed in groups of 16 rows where S has a Hadamard transform;
+// reduced to one number per block of threads unless the scale is one per row of the transpose.
+DEVICE void each_column(const word* x, index_t rows, index_t columns, const Member* members, unsigned* partials)
+{
+    const Member member = members ? members[blockIdx.z] : Member{0, rows, 0, 0, 0, 0};
+    const index_t column = (index_t)blockIdx.x * THREADS + threadIdx.x;
+    const word* from = x + member.first_row * columns + column;
+    unsigned amax = 0;
+    for (index_t row = blockIdx.y * 16; row < member.rows && column < columns; row += gridDim.y * 16) {
+        float y[16];
+        UNROLL
+        for (int i = 0; i < 16; ++i) y[i] = row + i < member.rows ? In::widen(from[(row + i) * columns]) : 0.0f;
+        if constexpr (S::has_hadamard) fp4ref::hadamard<S::signs>(*(float(*)[16][1])y);
+        UNROLL
+        for (int i = 0; i < 16; ++i) amax = fp4ref::running_amax<S::amax_keeps_nan>(amax, fp4ref::magnitude_bits(y[i]));
+    }
+    const index_t part = (index_t)blockIdx.z * gridDim.y + blockIdx.y;
+    if constexpr (S::global == fp4ref::Global::row) {
+        if (column < columns) partials[part * columns + column] = amax;
+    } else {
+        amax = block_max(amax);
+        if (threadIdx.x == 0) partials[part * gridDim.x + blockIdx.x] = amax;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) amax(
+    const word* __restrict__ x, index_t rows, index_t columns, const Member* members, unsigned* out,
+        const unsigned* noop)
+{
+    if (noop && *noop) return;
+    if constexpr (KIND == 0) whole(x, rows, columns, members, out);
+    if constexpr (KIND == 1) each_row(x, rows, columns, out);
+    if constexpr (KIND == 2) each_column(x, rows, columns, members, out);
+}

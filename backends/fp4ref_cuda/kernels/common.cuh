@@ -1,0 +1,73 @@
+// What the kernels share: index types, members of a group, and reductions over a block of threads.
+#pragma once
+#include <fp4ref/fp4ref.h>
+
+#define DEVICE static __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+#define UNROLL4 _Pragma("unroll 4")
+
+using byte = unsigned char;
+using index_t = long long;
+
+constexpr int THREADS = 256;
+
+// One member of a group: a range of rows of the tensor. Starts are bytes from the beginning of the group's buffers;
+// first_tile counts the blocks of threads of the members before it.
+struct Member {
+    index_t first_row, rows, first_tile, row_scales, column_data, column_scales;
+};
+
+// The member that a tile belongs to, by bisection; the whole tensor if there is no group.
+DEVICE Member member_of(const Member* members, index_t count, index_t rows, index_t tile, int& which)
+{
+    which = 0;
+    if (!members) return {0, rows, 0, 0, 0, 0};
+    for (index_t above = count; above - which > 1;) {
+        const int middle = (int)((which + above) / 2);
+        if (members[middle].first_tile <= tile) which = middle;
+        else above = middle;
+    }
+    return members[which];
+}
+
+// The largest value of a block of threads, in thread 0.
+DEVICE unsigned block_max(unsigned value)
+{
+    __shared__ unsigned of_warp[THREADS / 32];
+    value = __reduce_max_sync(~0u, value);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+    __syncthreads();
+    UNROLL
+    for (int i = 0; i < THREADS / 32; ++i) value = fp4ref::larger(value, of_warp[i]);
+    return value;
+}
+
+// A pointer and a row pitch that both allow accesses of `size` bytes.
+DEVICE bool aligned(const void* pointer, index_t pitch, int size)
+{
+    return ((index_t)pointer | pitch) % size == 0;
+}
+
+// 16 bytes of what no kernel in flight writes. Through the first-level cache: past it, rows reach 5 % less bandwidth.
+DEVICE uint4 load_vector(const void* from) { return __ldg((const uint4*)from); }
+
+// What the kernel before this one wrote may be read from here on; before, only what was there when that one started.
+DEVICE void wait_for_previous_kernel()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The largest of partial maxima, in all threads.
+DEVICE float amax_of_parts(const float* partials, index_t parts)
+{
+    __shared__ unsigned result;
+    unsigned largest = 0;
+    for (index_t i = threadIdx.x; i < parts; i += THREADS) largest = fp4ref::larger(largest,
+        fp4ref::bits_of(partials[i]));
+    largest = block_max(largest);
+    if (threadIdx.x == 0) result = largest;
+    __syncthreads();
+    return fp4ref::float_of(result);
+}

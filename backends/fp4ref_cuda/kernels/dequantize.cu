@@ -1,0 +1,71 @@
+// Dequantize one direction.
+//
+//   data    uint8    [lines, bytes of a line]
+//   scales  uint8    in Layout; padding is never read
+//   amax    float32  [1], or [lines] for a row scale; unused without a global scale
+//   out     Out      [lines, length]
+//
+// S, In (the type that was quantized), Out, Layout and INVERSE come before this file. A thread makes 16 bytes of
+// output, or one group of 16 elements where it undoes the Hadamard transform, so that a warp stores whole lines of
+// memory.
+#include "common.cuh"
+
+using word = Out::word;
+constexpr int ELEMENT_BITS = S::Element::Format::bits;
+constexpr int EACH = INVERSE ? 16 : 16 / sizeof(word);  // elements of a thread
+constexpr int BYTES = EACH * ELEMENT_BITS / 8;
+
+// `BYTES` bytes of codes, of which `valid` exist.
+DEVICE void load_codes(byte (&codes)[BYTES], const byte* from, index_t valid, bool vector)
+{
+    if (vector && valid >= BYTES) {
+        if constexpr (BYTES == 2) *(unsigned short*)codes = *(const unsigned short*)from;
+        if constexpr (BYTES == 4) *(unsigned*)codes = *(const unsigned*)from;
+        if constexpr (BYTES == 8) *(uint2*)codes = *(const uint2*)from;
+        if constexpr (BYTES == 16) *(uint4*)codes = *(const uint4*)from;
+    } else {
+        UNROLL
+        for (int i = 0; i < BYTES; ++i) codes[i] = i < valid ? from[i] : 0;
+    }
+}
+
+DEVICE void store(word* out, const word (&values)[EACH], index_t valid, bool vector)
+{
+    if (vector && valid >= EACH) {
+        UNROLL
+        for (int i = 0; i < EACH * (int)sizeof(word) / 16; ++i) ((uint4*)out)[i] = ((const uint4*)values)[i];
+    } else {
+        UNROLL
+        for (int i = 0; i < EACH; ++i)
+            if (i < valid) out[i] = values[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) dequantize(
+    const byte* __restrict__ data, const byte* __restrict__ scales, const float* __restrict__ amax,
+    index_t lines, index_t length, word* __restrict__ out)
+{
+    const index_t across = (length + EACH - 1) / EACH, unit = (index_t)blockIdx.x * THREADS + threadIdx.x;
+    const index_t line = unit / across, first = unit % across * EACH;
+    if (line >= lines) return;
+
+    const index_t pitch = (length * ELEMENT_BITS + 7) / 8, blocks = (length + S::columns - 1) / S::columns;
+    float A = 0.0f;
+    if constexpr (S::global == fp4ref::Global::tensor) A = *amax;
+    if constexpr (S::global == fp4ref::Global::row) A = amax[line];
+    __align__(16) byte codes[BYTES];
+    const index_t start = line * pitch + first * ELEMENT_BITS / 8;
+    load_codes(codes, data + start, pitch - first * ELEMENT_BITS / 8, aligned(data, pitch, BYTES));
+    const float scale = fp4ref::decoded_scale<S, In>(scales[Layout::offset(line, first / S::columns, blocks)], A);
+    float y[EACH];
+    UNROLL
+    for (int i = 0; i < EACH; ++i) {
+        const unsigned code = ELEMENT_BITS == 4 ? codes[i / 2] >> 4 * (i % 2) & 15u : codes[i * ELEMENT_BITS / 8];
+        y[i] = fp4ref::dequantized<S, In>(code, scale, A);
+    }
+    if constexpr (INVERSE) fp4ref::inverse_hadamard<S::signs>(*(float(*)[16][1])y);
+    __align__(16) word values[EACH];
+    UNROLL
+    for (int i = 0; i < EACH; ++i) values[i] = Out::round(y[i]);
+    store(out + line * length + first, values, length - first, aligned(out, length * sizeof(word), 16));
+}

@@ -1,0 +1,262 @@
+// Quantize one tile per block of threads, in one or both directions from one load.
+//
+//   x        In       [rows, columns], row-major; a member of a group is a range of its rows
+//   data     uint8    [lines, bytes of a line]; lines are rows of x, or of its transpose in the column direction
+//   scales   uint8    in Layout, padding written as zero
+//   amax     float32  one per member, or one per line for a row scale; unused without a global scale
+//   bits     uint8    [lines, elements of a line], for stochastic rounding
+//
+// S, In, Layout, HAS_ROW and HAS_COLUMN come before this file. A thread takes one line of a scale block; the lines of a
+// two-dimensional block lie in neighbouring lanes of one warp. Codes and scales leave
+// through shared memory.
+#include "common.cuh"
+
+using word = In::word;
+constexpr int TILE_ROWS = sizeof(word) == 4 ? 64 : 128, TILE_COLUMNS = 64;
+// odd multiples of 16 bytes: no bank conflicts by row or column
+constexpr int PITCH = TILE_COLUMNS + 16 / sizeof(word);
+constexpr int ELEMENT_BITS = S::Element::Format::bits;
+constexpr int STEP = ELEMENT_BITS == 4 ? 8 : 16;  // bytes that leave at once
+constexpr int RESIDENT = ELEMENT_BITS == 4 ? 2 : sizeof(word) == 4 ? 4 : 5;  // blocks of threads, as registers allow
+
+struct Target {
+    byte* data;
+    byte* scales;
+    const float* amax;
+    const byte* bits;
+};
+
+template <bool Column> struct Staging {
+    static constexpr int lines = Column ? TILE_COLUMNS : TILE_ROWS, length = Column ? TILE_ROWS : TILE_COLUMNS;
+    static constexpr int bytes = length * ELEMENT_BITS / 8, pitch = bytes + STEP;
+    static constexpr int blocks = length / S::columns, codes = lines * pitch, all = codes + lines * blocks;
+};
+
+// Where the tile lies in one direction's matrix of one member, and how much of the matrix is left from there.
+struct Place {
+    index_t lines, length, first_line, first;
+    __device__ __forceinline__ int lines_left() const { return left(lines - first_line); }
+    __device__ __forceinline__ int length_left() const { return left(length - first); }
+    static __device__ __forceinline__ int left(index_t count) { return count > 1024 ? 1024 : (int)count; }
+};
+
+DEVICE void load_tile(word (&tile)[TILE_ROWS][PITCH], const word* x, const Place& at)
+{
+    constexpr int lanes = 16 / sizeof(word), across = TILE_COLUMNS / lanes, turns = TILE_ROWS * across / THREADS;
+    const index_t columns = at.length;
+    const int rows_left = at.lines_left(), columns_left = at.length_left();
+    const word* from = x + at.first_line * columns + at.first;
+    if (aligned(x, columns * sizeof(word), 16)) {
+        const int r = threadIdx.x / across, c = threadIdx.x % across * lanes;
+        from += r * columns + c;
+        uint4 v[turns];
+        UNROLL
+        for (int i = 0; i < turns; ++i) {
+            v[i] = {0, 0, 0, 0};
+            if (r + i * (THREADS / across) < rows_left && c < columns_left) v[i] =
+                load_vector(from + i * (THREADS / across) * columns);
+        }
+        UNROLL
+        for (int i = 0; i < turns; ++i) *(uint4*)&tile[r + i * (THREADS / across)][c] = v[i];
+    } else {
+        for (int i = threadIdx.x; i < TILE_ROWS * TILE_COLUMNS; i += THREADS) {
+            const int r = i / TILE_COLUMNS, c = i % TILE_COLUMNS;
+            tile[r][c] = r < rows_left && c < columns_left ? from[r * columns + c] : (word)0;
+        }
+    }
+}
+
+// Scale of the block that this lane and its neighbours hold one line of.
+DEVICE fp4ref::Scale choose(const float (&x)[S::columns], float g, float A)
+{
+    unsigned amax = 0;
+    UNROLL
+    for (int c = 0; c < S::columns; ++c) amax = fp4ref::running_amax<S::block_keeps_nan>(amax,
+        fp4ref::magnitude_bits(x[c]));
+    UNROLL
+    for (int d = 1; d < S::rows; d *= 2) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, __shfl_xor_sync(~0u,
+        amax, d));
+    return fp4ref::choose_between<S, In>(fp4ref::float_of(amax), g, [&](const auto& scale) {
+        const float mine = fp4ref::row_error<S, In>(scale, g, A, [&](int c) { return x[c]; });
+        float rows[S::rows];
+        UNROLL
+        for (int r = 0; r < S::rows; ++r) rows[r] = __shfl_sync(~0u, mine, r, S::rows);
+        return fp4ref::block_error<S>(rows);
+    });
+}
+
+// Codes of one line of a block, `valid` elements of it inside the matrix, packed from the lowest bits.
+DEVICE void encode_line(unsigned (&packed)[S::columns * ELEMENT_BITS / 32], float (&x)[S::columns],
+    const fp4ref::Scale& scale, float g, int valid, const byte* bits)
+{
+    constexpr int per_word = 32 / ELEMENT_BITS;
+    unsigned random[S::columns] = {};
+    if constexpr (S::Element::stochastic) {
+        UNROLL
+        for (int c = 0; c < S::columns; ++c) random[c] = c < valid ? bits[c] : 0;
+    }
+    UNROLL
+    for (int w = 0; w < S::columns / per_word; ++w) {
+        packed[w] = 0;
+        UNROLL
+        for (int c = 0; c < per_word; c += 2) {
+            const int i = w * per_word + c;
+            const float low = fp4ref::scaled<S, In>(x[i], scale, g), high = fp4ref::scaled<S, In>(x[i + 1], scale, g);
+            packed[w] |= fp4ref::encode_pair<S::Element>(low, high, random[i], random[i + 1]) << ELEMENT_BITS * c;
+        }
+    }
+    if (valid < S::columns) {  // PACK-2
+        UNROLL
+        for (int w = 0; w < S::columns / per_word; ++w) {
+            const int inside = valid - w * per_word;
+            if (inside < per_word) packed[w] &= inside <= 0 ? 0u : (1u << inside * ELEMENT_BITS) - 1u;
+        }
+    }
+}
+
+// One line of a block, as floats; rows in vectors of 16 bytes.
+template <bool Column> DEVICE void load_line(float (&x)[S::columns], const word (&tile)[TILE_ROWS][PITCH], int line,
+    int first)
+{
+    constexpr int each = 16 / sizeof(word);
+    if constexpr (Column) {
+        UNROLL
+        for (int c = 0; c < S::columns; ++c) x[c] = In::widen(tile[first + c][line]);
+    } else {
+        UNROLL
+        for (int c = 0; c < S::columns; c += each) {
+            const uint4 v = *(const uint4*)&tile[line][first + c];
+            const unsigned words[4] = {v.x, v.y, v.z, v.w};
+            UNROLL
+            for (int k = 0; k < each; ++k) x[c + k] = In::widen(each == 4 ? (word)words[k % 4]
+                : (word)(words[k * (int)sizeof(word) / 4] >> 16 * (k % 2)));
+        }
+    }
+}
+
+template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&tile)[TILE_ROWS][PITCH],
+    const Target& to, const Place& at, const float* amax)
+{
+    using Shape = Staging<Column>;
+    constexpr int bytes = S::columns * ELEMENT_BITS / 8;
+    const int lines_left = at.lines_left(), length_left = at.length_left();
+    float A = 0.0f;
+    if constexpr (S::global == fp4ref::Global::tensor) A = *amax;
+    float g = fp4ref::global_scale<S, In>(A);
+    _Pragma("unroll 1")
+    for (int turn = 0; turn < (Shape::lines * (Shape::length / S::columns) + THREADS - 1) / THREADS; ++turn) {
+        const int t = turn * THREADS + threadIdx.x, l = t % Shape::lines, b = t / Shape::lines, first = b * S::columns;
+        if (b >= Shape::length / S::columns) break;  // whole warps
+        const index_t line = at.first_line + l;
+        float x[S::columns];
+        load_line<Column>(x, tile, l, first);
+        if constexpr (Column && S::has_hadamard) {
+            UNROLL
+            for (int c = 0; c < S::columns; c += 16) fp4ref::hadamard<S::signs>(*(float(*)[16][1])(x + c));
+        }
+        if constexpr (S::global == fp4ref::Global::row) {
+            A = l < lines_left ? amax[line] : 0.0f;
+            g = fp4ref::global_scale<S, In>(A);
+        }
+        const fp4ref::Scale scale = choose(x, g, A);
+        unsigned packed[bytes / 4];
+        encode_line(packed, x, scale, g, l < lines_left ? length_left - first : 0,
+            to.bits + line * at.length + at.first + first);
+        byte* out = staging + l * Shape::pitch + b * bytes;
+        UNROLL
+        for (int i = 0; i < bytes / STEP; ++i) {
+            if constexpr (STEP == 8) ((uint2*)out)[i] = {packed[2 * i], packed[2 * i + 1]};
+            else ((uint4*)out)[i] = {packed[4 * i], packed[4 * i + 1], packed[4 * i + 2], packed[4 * i + 3]};
+        }
+        // LAY-5
+        staging[Shape::codes + l * Shape::blocks + b] = l < lines_left && first < length_left ? scale.byte : 0;
+    }
+}
+
+// Scales of the tile, up to 4 neighbours of a line at once where the layout keeps them together.
+template <bool Column> DEVICE void store_scales(const byte* staging, byte* scales, const Place& at)
+{
+    using Shape = Staging<Column>;
+    constexpr int each = Layout::column_multiple == 4 ? (Shape::blocks < 4 ? Shape::blocks : 4) : 1, groups =
+        Shape::blocks / each;
+    const index_t blocks = (at.length + S::columns - 1) / S::columns, first_block = at.first / S::columns;
+    const index_t padded_lines = (at.lines + Layout::row_multiple - 1) / Layout::row_multiple * Layout::row_multiple;
+    const index_t padded_blocks = (blocks + Layout::column_multiple
+        - 1) / Layout::column_multiple * Layout::column_multiple;
+    const int lines_left = Place::left(padded_lines - at.first_line), blocks_left = Place::left(padded_blocks
+        - first_block);
+    for (int i = threadIdx.x; i < Shape::lines * groups; i += THREADS) {
+        const int l = i / groups, b = i % groups * each;
+        if (l >= lines_left || b >= blocks_left) continue;
+        const byte* from = staging + Shape::codes + l * Shape::blocks + b;
+        byte* to = scales + Layout::offset(at.first_line + l, first_block + b, blocks);
+        if (each == 4 && aligned(scales, 0, 4)) *(unsigned*)to = *(const unsigned*)from;
+        else if (each == 2 && aligned(scales, 0, 2)) *(unsigned short*)to = *(const unsigned short*)from;
+        else for (int k = 0; k < each; ++k) to[k] = from[k];
+    }
+}
+
+template <bool Column> DEVICE void store_codes(const byte* staging, byte* data, const Place& at)
+{
+    using Shape = Staging<Column>;
+    constexpr int across = Shape::bytes / STEP, turns = Shape::lines * across / THREADS;
+    const index_t pitch = (at.length * ELEMENT_BITS + 7) / 8, start = at.first * ELEMENT_BITS / 8;
+    const int lines_left = at.lines_left(), bytes_left = Place::left(pitch - start);
+    byte* to = data + at.first_line * pitch + start;
+    if (aligned(data, pitch, STEP)) {
+        const int l = threadIdx.x / across, b = threadIdx.x % across * STEP;
+        to += l * pitch + b;
+        UNROLL
+        for (int i = 0; i < turns; ++i) {
+            const byte* from = staging + (l + i * (THREADS / across)) * Shape::pitch + b;
+            if (l + i * (THREADS / across) >= lines_left || b >= bytes_left) continue;
+            if constexpr (STEP == 8) *(uint2*)(to + i * (THREADS / across) * pitch) = *(const uint2*)from;
+            else *(uint4*)(to + i * (THREADS / across) * pitch) = *(const uint4*)from;
+        }
+    } else {
+        for (int i = threadIdx.x; i < Shape::lines * Shape::bytes; i += THREADS) {
+            const int l = i / Shape::bytes, b = i % Shape::bytes;
+            if (l < lines_left && b < bytes_left) to[l * pitch + b] = staging[l * Shape::pitch + b];
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(
+    const word* __restrict__ x, index_t rows, index_t columns, index_t tiles_across, const Member* members,
+        index_t count,
+    byte* row_data, byte* row_scales, const float* row_amax, const byte* row_bits,
+    byte* column_data, byte* column_scales, const float* column_amax, const byte* column_bits, const unsigned* noop)
+{
+    __shared__ __align__(16) word tile[TILE_ROWS][PITCH];
+    __shared__ __align__(16) byte row_staging[HAS_ROW ? Staging<false>::all : 16];
+    __shared__ __align__(16) byte column_staging[HAS_COLUMN ? Staging<true>::all : 16];
+    if (noop && *noop) return;
+
+    int which;
+    const Member member = member_of(members, count, rows, blockIdx.x, which);
+    const unsigned inside = (unsigned)(blockIdx.x - member.first_tile), across = (unsigned)tiles_across;
+    const index_t row = (index_t)(inside / across) * TILE_ROWS, column = (index_t)(inside % across) * TILE_COLUMNS;
+    const Place row_place = {member.rows, columns, row, column}, column_place = {columns, member.rows, column, row};
+    load_tile(tile, x + member.first_row * columns, row_place);
+    __syncthreads();
+
+    constexpr bool by_line = S::global == fp4ref::Global::row;
+    const index_t row_pitch = (columns * ELEMENT_BITS + 7) / 8, before = member.first_row * columns;
+    const Target row_target = {row_data + member.first_row * row_pitch, row_scales + member.row_scales, nullptr,
+        row_bits + before};
+    const Target column_target = {column_data + member.column_data, column_scales + member.column_scales, nullptr,
+        column_bits + before};
+    if constexpr (HAS_ROW) quantize_lines<false>(row_staging, tile, row_target, row_place, row_amax + (by_line
+        ? member.first_row : which));
+    if constexpr (HAS_COLUMN) quantize_lines<true>(column_staging, tile, column_target, column_place,
+        column_amax + (by_line ? which * columns : which));
+    __syncthreads();
+    if constexpr (HAS_ROW) {
+        store_codes<false>(row_staging, row_target.data, row_place);
+        store_scales<false>(row_staging, row_target.scales, row_place);
+    }
+    if constexpr (HAS_COLUMN) {
+        store_codes<true>(column_staging, column_target.data, column_place);
+        store_scales<true>(column_staging, column_target.scales, column_place);
+    }
+}

@@ -1,0 +1,139 @@
+"""The backend's operations: arrays in, kernels launched on the caller's stream, arrays out.
+
+Nothing waits for the device. With `out` nothing is allocated but workspaces: partial maxima, and a copy of an input
+whose rows do not lie one after the other. Every call may be captured into a CUDA graph once its kernels are loaded,
+that is after one call of the same kind; a given amax must then be on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fp4ref import arrays
+from fp4ref.api import buffer_shapes
+from fp4ref.errors import BackendError
+from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
+from fp4ref.spec import Granularity, Spec
+from fp4ref_cuda import buffers, checks, maxima, paths
+from fp4ref_cuda.buffers import pointer
+from fp4ref_cuda.plan import Plan, fused_reason, last_plan, remember, thresholds_reason
+from fp4ref_cuda.reading import convert_layout, dequantize
+
+__all__ = ["amax", "convert_layout", "dequantize", "last_plan", "quantize", "quantize_both", "quantize_grouped"]
+
+
+def quantize(
+    x: Any,
+    spec: Spec,
+    direction: Direction,
+    scale_layout: str,
+    amax: Any,
+    random_bits: Any,
+    out: DirectionData | None,
+    noop: Any = None,
+) -> DirectionData:
+    """Quantize one direction. noop: a 32-bit word on the device; unless zero, no buffer is written.
+
+    Rules: BLK-1, BLK-7, BLK-8, LAY-5.
+    """
+    each = quantize_directions(
+        x, spec, (direction,), scale_layout, {direction: amax}, {direction: random_bits}, {direction: out}, noop
+    )
+    return each[direction]
+
+
+def quantize_both(
+    x: Any,
+    spec: Spec,
+    scale_layout: str,
+    amax: Directions = Directions(),  # noqa: B008
+    random_bits: Directions = Directions(),  # noqa: B008
+    out: Directions = Directions(),  # noqa: B008
+    noop: Any = None,
+    path: str | None = None,
+) -> Directions:
+    """Quantize both directions in one pass over x, after one pass for the maxima that are not given.
+
+    path: "tiles" takes the general kernel where a special one would serve as well.
+
+    Rules: BLK-1, BLK-7, BLK-8, LAY-5.
+    """
+    names: tuple[Direction, ...] = ("row", "column")
+    each = quantize_directions(
+        x, spec, names, scale_layout, amax._asdict(), random_bits._asdict(), out._asdict(), noop, path
+    )
+    return Directions(each["row"], each["column"])
+
+
+def quantize_directions(
+    x: Any,
+    spec: Spec,
+    names: Sequence[Direction],
+    scale_layout: str,
+    amax: Mapping[str, Any],
+    random_bits: Mapping[str, Any],
+    out: Mapping[str, DirectionData | None],
+    noop: Any,
+    path: str | None = None,
+) -> dict[Direction, DirectionData]:
+    """The body of both: maxima, then one kernel."""
+    dtype = arrays.require_input("quantize", x)
+    shape = tuple(int(size) for size in x.shape)
+    x, library = buffers.adopt("quantize", x)
+    with library.current():
+        x = buffers.contiguous(x)
+        flag = pointer(checks.noop_flag(noop, library))
+        bits = {
+            n: None if b is None else buffers.on_device("quantize", b, library, "uint8") for n, b in random_bits.items()
+        }
+        targets = {name: checks.target(library, spec, shape, name, scale_layout, out.get(name), x) for name in names}
+        matrix = matrix_shape(shape)
+        run, label, reason = paths.tiles, "tiles", "as asked" if path == "tiles" else "the columns alone"
+        addresses = pointer(x) | checks.pointer_bits(targets)
+        if path != "tiles" and len(targets) == 2:
+            reason = fused_reason(spec, dtype, matrix, scale_layout, addresses)
+            if not reason and (amax.get("row") is None) != (amax.get("column") is None):
+                reason = "an amax for one direction"
+            run, label = (paths.tiles, "tiles") if reason else (paths.fused, "rows and hadamard columns, fused")
+        elif path != "tiles" and "row" in targets:
+            reason = thresholds_reason(spec, dtype, matrix[1], addresses)
+            run, label = (paths.tiles, "tiles") if reason else (paths.rows, "rows by thresholds")
+        ran = run(library, x, dtype, spec, matrix, scale_layout, targets, amax, bits, flag)
+    remember(Plan(label, ran, reason))
+    return targets
+
+
+def amax(x: Any, spec: Spec, direction: Direction = "row", out: Any = None, noop: Any = None) -> Any:
+    """The global maxima that `quantize` would find: float32 [1], or one per row of the direction for a row scale.
+
+    Rules: GLB-1, GLB-5, BLK-2, HAD-4.
+    """
+    dtype = arrays.require_input("amax", x)
+    if spec.global_scale is Granularity.NONE:
+        raise BackendError("amax", f"{spec.name} without a global scale", "a tensor or row scale", "GLB-6")
+    shape = tuple(int(size) for size in x.shape)
+    x, library = buffers.adopt("amax", x)
+    with library.current():
+        x = buffers.contiguous(x)
+        size = buffer_shapes(spec, shape, direction, "linear").amax
+        if out is None:
+            out = library.empty(size, "float32")
+        else:
+            checks.require_buffer("amax: out", out, size, library, x)
+        target = {direction: DirectionData(None, None, out)}
+        flag = pointer(checks.noop_flag(noop, library))
+        remember(Plan("amax", maxima.fill(library, x, dtype, spec, matrix_shape(shape), target, {}, flag)))
+    return out
+
+
+def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:
+    """Scale bytes [rows, columns] moved from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+    return convert_layout([scales], [(rows, columns)], source, target)[0]
+
+
+def quantize_grouped(*arguments: Any, **named: Any) -> Any:
+    """Quantize row ranges of one tensor in one launch; see `fp4ref_cuda.grouped`."""
+    from fp4ref_cuda import grouped
+
+    return grouped.quantize_grouped(*arguments, **named)

@@ -1,0 +1,165 @@
+"""What a call runs, decided from shapes and specifications alone: no device is needed to read or test it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+import fp4ref_numerics
+from fp4ref import packing
+from fp4ref.arithmetic import TE
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3
+from fp4ref.layout import layout
+from fp4ref.quantized import Direction
+from fp4ref.spec import Amax, Granularity, Spec
+
+TILE_COLUMNS = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The kernels of one call, in order, the path they make up, and why no faster path was taken."""
+
+    path: str
+    kernels: tuple[str, ...]
+    reason: str = ""
+
+
+_last = threading.local()
+
+
+def last_plan() -> Plan | None:
+    """What this thread's latest call ran."""
+    return getattr(_last, "plan", None)
+
+
+def remember(plan: Plan) -> None:
+    """Keep the plan of a call."""
+    _last.plan = plan
+
+
+def prelude(
+    spec: Spec, dtype: str = "float32", scale_layout: str = "linear", out: str = "float32", **constants: bool | int
+) -> str:
+    """The types and constants that a kernel is compiled for."""
+    lines = [
+        fp4ref_numerics.lower(spec),
+        f"using S = Specification; using In = fp4ref::{dtype}; using Out = fp4ref::{out};",
+        f"using Layout = fp4ref::layout::{scale_layout};",
+    ]
+    lines += [f"constexpr {_constant(name, value)};" for name, value in constants.items()]
+    return "\n".join(lines)
+
+
+def _constant(name: str, value: bool | int) -> str:
+    return f"bool {name} = {str(value).lower()}" if isinstance(value, bool) else f"int {name} = {value}"
+
+
+def tile_rows(dtype: str) -> int:
+    """Rows of the tile that a block of threads quantizes."""
+    return 64 if dtype == "float32" else 128
+
+
+def _ceil(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def tiles(
+    spec: Spec, rows: int, columns: int, names: Sequence[Direction], scale_layout: str, dtype: str
+) -> tuple[int, int]:
+    """Tiles down and across that cover a matrix and the padding of its scales; none for an empty one."""
+    if not rows or not columns:
+        return 0, 0
+    high, wide = layout(scale_layout).padded_shape(1, 1)
+    width = spec.block.columns
+    down, across = rows, columns
+    if "row" in names:
+        down, across = max(down, _ceil(rows, high)), max(across, _ceil(-(-columns // width), wide) * width)
+    if "column" in names:
+        down, across = max(down, _ceil(-(-rows // width), wide) * width), max(across, _ceil(columns, high))
+    return -(-down // tile_rows(dtype)), -(-across // TILE_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Buffers of a group: where each member starts, in bytes, and the sizes of the whole. Rules: LAY-8."""
+
+    splits: tuple[int, ...]
+    table: NDArray[np.int64]  # [members, 6]: first row, rows, first tile, starts of row scales, column data and scales
+    across: int  # tiles side by side
+    total_tiles: int
+    row_scales: tuple[int, ...]
+    column_data: tuple[int, ...]
+    column_scales: tuple[int, ...]
+
+
+def group(
+    spec: Spec, splits: Sequence[int], columns: int, names: Sequence[Direction], scale_layout: str, dtype: str
+) -> Group:
+    """Lay out a group of row ranges of one tensor."""
+    width, form = spec.block.columns, layout(scale_layout)
+    grids = [tiles(spec, rows, columns, names, scale_layout, dtype) for rows in splits]
+    first_row = np.cumsum([0, *splits])
+    first_tile = np.cumsum([0, *(down * across for down, across in grids)])
+    row_scales = form.group_offsets((rows, -(-columns // width)) for rows in splits)
+    column_scales = form.group_offsets((columns, -(-rows // width)) for rows in splits)
+    column_data = np.cumsum([0, *(columns * packing.width(rows, spec.element.format) for rows in splits)])
+    starts = (first_row, np.array([*splits, 0]), first_tile, row_scales, column_data, column_scales)
+    return Group(
+        splits=tuple(splits),
+        table=np.stack([np.asarray(start, np.int64)[: len(splits)] for start in starts], axis=1),
+        across=max((across for _, across in grids), default=0),
+        total_tiles=int(first_tile[-1]),
+        row_scales=tuple(row_scales),
+        column_data=tuple(map(int, column_data)),
+        column_scales=tuple(column_scales),
+    )
+
+
+def amax_kind(spec: Spec, direction: Direction) -> int:
+    """Which pass finds a direction's global maxima: 0 over the whole, 1 by row, 2 by column."""
+    if direction == "column" and (spec.hadamard or spec.global_scale is Granularity.ROW):
+        return 2
+    return 1 if spec.global_scale is Granularity.ROW else 0
+
+
+def thresholds_reason(spec: Spec, dtype: str, columns: int, address: int) -> str:
+    """Why rows cannot be quantized by thresholds; empty if they can."""
+    if (spec.arithmetic, spec.element, spec.scale) != (TE, CUDA_E2M1, CUDA_E4M3) or spec.four_over_six:
+        return f"{spec.name} is not NVFP4 by the default arithmetic"
+    if spec.block != (1, 16) or spec.global_scale is not Granularity.TENSOR or spec.amax is not Amax.IGNORE_NAN:
+        return f"{spec.name} does not have blocks of 1x16 under one global scale"
+    if dtype != "bfloat16":
+        return f"{dtype}, not bfloat16"
+    return _vector_reason(columns, address)
+
+
+def fused_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: str, address: int) -> str:
+    """Why rows and Hadamard-transformed columns cannot be quantized together; empty if they can."""
+    rows, columns = matrix
+    if spec.hadamard is None:
+        return f"{spec.name} has no hadamard"
+    if rows % 64 or columns % 128 or not rows * columns:
+        return f"{rows} x {columns}, not multiples of 64 and 128"
+    if scale_layout != "tiled_128x4":
+        return f"scales {scale_layout}, not tiled_128x4"
+    return thresholds_reason(spec, dtype, columns, address)
+
+
+def decode_reason(spec: Spec, dtype: str, columns: int, address: int, inverse: bool) -> str:
+    """Why a direction cannot be dequantized by a table; empty if it can."""
+    if spec.element.format.bits != 4 or spec.block.columns != 16 or spec.global_scale is Granularity.ROW:
+        return f"{spec.name} does not have e2m1 in blocks of 16 columns without a row scale"
+    if dtype == "float32" or inverse:
+        return "an inverse transform" if inverse else "float32, not a 16-bit output"
+    return _vector_reason(columns, address)
+
+
+def _vector_reason(columns: int, address: int) -> str:
+    if columns % 8 or address % 16:
+        return f"rows of {columns} at address {address % 16} of 16, not in whole vectors of 16 bytes"
+    return ""

@@ -1,0 +1,104 @@
+"""From codes back to values, and scales from one layout to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fp4ref.errors import ShapeError
+from fp4ref.layout import layout
+from fp4ref.quantized import DirectionData
+from fp4ref.spec import Spec
+from fp4ref.specs import NVFP4
+from fp4ref_cuda import buffers
+from fp4ref_cuda.buffers import pointer
+from fp4ref_cuda.checks import require_buffer
+from fp4ref_cuda.launch import launch, multiprocessors
+from fp4ref_cuda.plan import Plan, decode_reason, prelude, remember
+
+ANY = NVFP4  # a kernel that moves bytes is the same for every specification
+
+
+def dequantize(
+    data: DirectionData,
+    shape: tuple[int, int],
+    spec: Spec,
+    scale_layout: str,
+    dtype: np.dtype[Any],
+    source: np.dtype[Any],
+    inverse_hadamard: bool,
+    out: Any = None,
+) -> Any:
+    """Values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
+    codes, library = buffers.adopt("dequantize", data.data)
+    with library.current():
+        if out is None:
+            out = library.empty(shape, dtype.name)
+        else:
+            require_buffer("dequantize: out", out, shape, library, codes)
+        rest = [
+            None if part is None else buffers.on_device("dequantize", part, library, kind)
+            for part, kind in ((data.scales, "uint8"), (data.amax, "float32"))
+        ]
+        codes = buffers.contiguous(codes)
+        ran: tuple[str, ...] = ()
+        reason = decode_reason(spec, dtype.name, shape[1], pointer(codes) | pointer(out), inverse_hadamard)
+        if shape[0] * shape[1]:
+            constants = {"INVERSE": inverse_hadamard} if reason else {}
+            text = prelude(spec, source.name, scale_layout, dtype.name, **constants)
+            arguments = (pointer(codes), *map(pointer, rest), *shape)
+            if reason:
+                each = 16 if inverse_hadamard else 16 // dtype.itemsize
+                units = shape[0] * -(-shape[1] // each)
+                launch(library, "dequantize", text, (-(-units // 256),), (*arguments, pointer(out)))
+            else:
+                groups = -(-shape[0] // 128) * 32 if scale_layout == "tiled_128x4" else -(-shape[0] // 4)
+                units = groups * -(-shape[1] // 256)
+                grid = min(-(-units // 8), multiprocessors(library.ordinal) * 128)
+                launch(library, "decode", text, (grid,), (*arguments, units, pointer(out)))
+            ran = ("dequantize",) if reason else ("decode",)
+    remember(Plan("units" if reason else "table", ran, reason))
+    return out
+
+
+def convert_layout(
+    scales: Sequence[Any], shapes: Sequence[tuple[int, int]], source: str, target: str, out: Sequence[Any] | None = None
+) -> list[Any]:
+    """Scale bytes of many tensors in another layout, in one launch; padding is never read and written as zero.
+
+    scales: one buffer per tensor, in layout `source`. shapes: rows and columns of each one's scales.
+
+    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6.
+    """
+    if not scales:
+        return []
+    _, library = buffers.adopt("to_layout", scales[0])
+    old, new = layout(source), layout(target)
+    with library.current():
+        made = list(out) if out else [library.empty(new.padded_shape(*size), "uint8") for size in shapes]
+        held = [buffers.on_device("to_layout", s, library, "uint8") for s in scales]
+        for i, (buffer, result, size) in enumerate(zip(held, made, shapes, strict=True)):
+            if tuple(buffer.shape) != old.padded_shape(*size):
+                raise ShapeError(
+                    f"to_layout: member {i}", f"{list(buffer.shape)}", f"{list(old.padded_shape(*size))}", "LAY-7"
+                )
+            require_buffer(f"to_layout: out of member {i}", result, new.padded_shape(*size), library, buffer)
+        units = [rows * -(-columns // 4) for rows, columns in (new.padded_shape(*size) for size in shapes)]
+        base_from, base_to = min(map(pointer, held)), min(map(pointer, made))
+        starts = np.cumsum([0, *units])
+        table = np.array(
+            [
+                (*size, pointer(a) - base_from, pointer(b) - base_to, start)
+                for a, b, size, start in zip(held, made, shapes, starts[:-1], strict=True)
+            ],
+            np.int64,
+        )
+        if starts[-1]:
+            text = prelude(ANY, scale_layout=target) + f"\nusing Source = fp4ref::layout::{source};"
+            members = library.upload(table) if len(held) > 1 else None
+            arguments = (base_from, base_to, pointer(members), len(held), int(starts[-1]), *shapes[0])
+            launch(library, "layout", text, (-(-int(starts[-1]) // 256),), arguments)
+        remember(Plan("layout", ("layout",) if starts[-1] else ()))
+    return made

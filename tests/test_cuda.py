@@ -1,0 +1,566 @@
+"""The CUDA backend against the golden model, byte for byte; needs a GPU, and says so where there is none."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref.api import buffer_shapes
+from fp4ref.errors import BackendError, DomainError, ShapeError
+from fp4ref.layout import LAYOUTS, layout
+from fp4ref.model import backend as golden
+from fp4ref.quantized import DirectionData, Directions, matrix_shape
+
+
+def unavailable() -> str:
+    """Why the kernels cannot run here; empty if they can."""
+    try:
+        import torch
+
+        import fp4ref_cuda
+    except ImportError as error:
+        return str(error)
+    try:
+        fp4ref_cuda.BACKEND.load()
+    except (ImportError, BackendError) as error:
+        return str(error)
+    return "" if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+REASON = unavailable()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(REASON), reason=REASON or "runs")]
+
+DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
+SHAPES = [(128, 64), (128, 128), (1, 16), (16, 1), (3, 5), (48, 40), (130, 70), (256, 192), (144, 200), (65, 129)]
+HADAMARD_SHAPES = [(16, 1), (64, 128), (128, 64), (48, 40), (256, 192), (144, 200), (512, 384), (192, 256)]
+KINDS = "normal heavy ties zeros special bits tiny signed_zero".split()
+
+
+def native() -> list[str]:
+    if REASON:
+        return ["nvfp4"]
+    import fp4ref_cuda
+
+    return [name for name, spec in fp4ref.profiles.items() if not fp4ref_cuda.unsupported(spec)]
+
+
+def values(shape, dtype, kind, seed=0):
+    """Aimed inputs: what each kind stresses is in its name."""
+    rng = np.random.default_rng([seed, KINDS.index(kind), *shape])
+    x = rng.standard_normal(shape)
+    if kind == "heavy":
+        x = x * np.exp(3 * rng.standard_normal(shape))
+    elif kind == "ties":
+        x = rng.integers(-24, 25, shape) / 4
+    elif kind == "zeros":
+        x = x * (rng.integers(0, 3, (*shape[:-1], 1)) > 0) * (rng.integers(0, 3, (1, shape[-1])) > 0)
+    elif kind == "special":
+        x = np.where(rng.integers(0, 40, shape) == 0, rng.choice([np.nan, -np.nan, np.inf, -np.inf, -0.0], shape), x)
+    elif kind == "bits":
+        words = rng.integers(0, 1 << 16, shape, np.uint16)
+        return (
+            words.view(DTYPES[dtype])
+            if dtype != "float32"
+            else rng.integers(0, 1 << 32, shape, np.uint32).view(np.float32)
+        )
+    elif kind == "tiny":
+        x = x * (1e-38 if dtype != "float16" else 1e-6)
+    elif kind == "signed_zero":
+        x = np.copysign(0.0, x)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(x.astype(DTYPES[dtype]))
+
+
+def cuda(array):
+    import torch
+
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.uint16).copy()).view(torch.bfloat16).cuda()
+    return torch.from_numpy(array.copy()).cuda()
+
+
+def host(tensor):
+    return None if tensor is None else tensor.cpu().numpy()
+
+
+def same(got, expected, scale_layout, what):
+    """Bytes of data and scales, and amax up to the sign and payload of NaN; padding where it is specified."""
+    for field, mine, theirs in zip(DirectionData._fields, map(host, got), expected, strict=True):
+        assert (mine is None) == (theirs is None), (what, field)
+        if theirs is None:
+            continue
+        assert mine.shape == theirs.shape, (what, field)
+        if field == "amax":
+            assert np.array_equal(mine, theirs, equal_nan=True), (what, field, mine, theirs)
+            continue
+        wrong = np.argwhere(mine != theirs)
+        if field == "scales" and not layout(scale_layout).pads_compared:
+            continue
+        assert not len(wrong), (
+            f"{what} {field}: {len(wrong)} differ, first {wrong[0]}: {mine[tuple(wrong[0])]:#x}, "
+            f"need {theirs[tuple(wrong[0])]:#x}"
+        )
+
+
+def expected_of(x, spec, direction, scale_layout, amax=None, bits=None):
+    return golden.quantize(x, spec, direction, scale_layout, amax, bits, None)
+
+
+def random_bits(spec, shape, direction, seed=1):
+    if not spec.stochastic:
+        return None
+    rows, columns = matrix_shape(shape)
+    size = (rows, columns) if direction == "row" else (columns, rows)
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+def check_both(x, spec, scale_layout, what):
+    from fp4ref_cuda import operations
+
+    bits = Directions(*(random_bits(spec, x.shape, d) for d in ("row", "column")))
+    given = Directions(*(None if b is None else cuda(b) for b in bits))
+    got = operations.quantize_both(cuda(x), spec, scale_layout, random_bits=given)
+    for name in ("row", "column"):
+        expected = expected_of(x, spec, name, scale_layout, None, getattr(bits, name))
+        same(getattr(got, name), expected, scale_layout, f"{what} {name} {operations.last_plan()}")
+    return got
+
+
+def shapes_of(spec, dtype):
+    return HADAMARD_SHAPES if spec.hadamard else SHAPES
+
+
+@pytest.mark.parametrize("name", native())
+@pytest.mark.rule("CNF-1", "BLK-1", "BLK-7", "BLK-8")
+def test_both_directions_of_every_native_spec(name):
+    spec = fp4ref.profiles[name]
+    for (i, shape), kind in product(enumerate(shapes_of(spec, "bfloat16")), KINDS):
+        check_both(values(shape, "bfloat16", kind), spec, ["tiled_128x4", "linear"][i % 2], (name, shape, kind))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvfp4",
+        "nvfp4-2d",
+        "nvfp4-row-scaled",
+        "nvfp4-4over6",
+        "mxfp8-e4m3",
+        "mxfp4-2d",
+        "compressed_tensors.nvfp4",
+        "mxfp8-e5m2",
+    ],
+)
+def test_other_input_types(name, dtype):
+    spec = fp4ref.profiles[name]
+    for shape, kind in product(SHAPES, KINDS):
+        check_both(values(shape, dtype, kind), spec, "tiled_128x4", (name, dtype, shape, kind))
+
+
+@pytest.mark.parametrize("scale_layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "nvfp4-rht", "mxfp8-e4m3"])
+@pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5")
+def test_single_directions_in_every_layout(name, scale_layout):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.profiles[name]
+    for shape, direction in product(shapes_of(spec, "bfloat16"), ("row", "column")):
+        x = values(shape, "bfloat16", "normal")
+        got = operations.quantize(cuda(x), spec, direction, scale_layout, None, None, None)
+        same(got, expected_of(x, spec, direction, scale_layout), scale_layout, (name, shape, direction, scale_layout))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-row-scaled", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2", "nvfp4-fast"])
+@pytest.mark.rule("E2M1-3", "E4M3-2", "E5M2-2")
+def test_every_input_of_16_bits(name, dtype):
+    spec = fp4ref.profiles[name]
+    every = np.arange(1 << 16, dtype=np.uint16).view(DTYPES[dtype])
+    for order in (np.arange(1 << 16), np.random.default_rng(3).permutation(1 << 16)):
+        check_both(np.ascontiguousarray(every[order].reshape(512, 128)), spec, "tiled_128x4", (name, dtype))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.rule("BLK-3", "BLK-4", "BLK-5", "BLK-6", "E2M1-3")
+def test_rows_by_thresholds(kind):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.NVFP4
+    shapes = [(128, 128), (256, 1024), (300, 264), (1, 8), (129, 72), (1000, 512)]
+    amaxes = [None, 0.0, 1e-44, 1e-38, 3e-30, 1.0, 448.0, 5.9, 1e30, 3.3e38, np.inf]
+    for shape, amax, scale_layout in product(shapes, amaxes, ("tiled_128x4", "linear", "tiled_8x4")):
+        x = values(shape, "bfloat16", kind)
+        given = None if amax is None else np.full(1, amax, np.float32)
+        got = operations.quantize(cuda(x), spec, "row", scale_layout, given, None, None)
+        assert operations.last_plan().path == "rows by thresholds"
+        same(got, expected_of(x, spec, "row", scale_layout, given), scale_layout, (shape, kind, amax, scale_layout))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.rule("HAD-2", "HAD-3", "HAD-4", "BLK-8")
+def test_rows_and_hadamard_columns_fused(kind):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.NVFP4_RHT
+    amaxes = [None, (0.0, 1.0), (1e-44, 1e-38), (1e-30, 3e-30), (5.9, 448.0), (1e30, 1e37), (3.3e38, np.inf)]
+    for shape, amax in product([(64, 128), (128, 128), (192, 256), (512, 384), (1088, 640)], amaxes):
+        x = values(shape, "bfloat16", kind)
+        given = Directions() if amax is None else Directions(*(np.full(1, a, np.float32) for a in amax))
+        got = operations.quantize_both(cuda(x), spec, "tiled_128x4", given)
+        assert operations.last_plan().path == "rows and hadamard columns, fused"
+        for d in ("row", "column"):
+            expected = expected_of(x, spec, d, "tiled_128x4", getattr(given, d))
+            same(getattr(got, d), expected, "tiled_128x4", (shape, kind, amax, d))
+    operations.quantize_both(cuda(values((48, 128), "bfloat16", kind)), spec, "tiled_128x4")
+    assert operations.last_plan().path == "tiles"
+    assert "64" in operations.last_plan().reason
+
+
+@pytest.mark.rule("DEQ-1", "DEQ-3", "NUM-2")
+def test_dequantize_every_code_under_every_scale():
+    from fp4ref_cuda import operations
+
+    data = np.tile(np.arange(256, dtype=np.uint8), (256, 1))
+    scales = np.tile(np.arange(256, dtype=np.uint8)[:, None], (1, 32))
+    for amax, out, scale_layout in product((0.0, 1e-44, 1e-30, 1.0, 3.3e38, np.inf, np.nan), DTYPES, LAYOUTS):
+        parts = DirectionData(data, layout(scale_layout).from_linear(scales), np.full(1, amax, np.float32))
+        kind, source = np.dtype(DTYPES[out]), np.dtype(ml_dtypes.bfloat16)
+        mine = operations.dequantize(
+            DirectionData(*map(cuda, parts)), (256, 512), fp4ref.NVFP4, scale_layout, kind, source, False
+        )
+        theirs = golden.dequantize(parts, (256, 512), fp4ref.NVFP4, scale_layout, kind, source, False)
+        mine = mine.view(bit_types()[kind.itemsize]).cpu().numpy()
+        wrong = np.argwhere(mine != theirs.view(mine.dtype))
+        assert not len(wrong), (amax, out, scale_layout, len(wrong), wrong[0])
+
+
+def bit_types():
+    import torch
+
+    return {2: torch.uint16, 4: torch.uint32}
+
+
+@pytest.mark.parametrize("rounding", ["even", "stochastic", "away", "truncate"])
+@pytest.mark.rule("SR-1", "SR-2", "E2M1-6")
+def test_roundings(rounding):
+    for base in ("nvfp4", "mxfp4", "nvfp4-2d"):
+        spec = fp4ref.profiles[base]
+        element = fp4ref.Codec(**{**vars_of(spec.element), "rounding": rounding})
+        for shape in ((130, 70), (128, 128), (3, 5)):
+            changed = spec.replace(element=element)
+            check_both(values(shape, "bfloat16", "heavy"), changed, "linear", (base, rounding, shape))
+
+
+def vars_of(record):
+    import dataclasses
+
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "nvfp4-row-scaled"])
+@pytest.mark.rule("GLB-4")
+def test_given_amax(name):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.profiles[name]
+    x = values((256, 128), "bfloat16", "heavy")
+    for direction, amax in product(("row", "column"), (0.0, 1e-30, 0.5, 3.0, 1e30, 3e38, np.inf, 1e-44)):
+        count = {"row": 256, "column": 128}[direction] if name.endswith("row-scaled") else 1
+        given = np.full(count, amax, np.float32)
+        for value in (given, cuda(given)):
+            got = operations.quantize(cuda(x), spec, direction, "tiled_128x4", value, None, None)
+            expected = expected_of(x, spec, direction, "tiled_128x4", given)
+            same(got, expected, "tiled_128x4", (name, direction, amax))
+
+
+@pytest.mark.rule("NUM-4")
+def test_misaligned_strided_and_three_dimensional_inputs():
+    import torch
+
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.NVFP4
+    flat = values((1, 1 + 96 * 128), "bfloat16", "normal")
+    x = np.ascontiguousarray(flat[0, 1:].reshape(96, 128))
+    base = cuda(flat)[0, 1:].view(96, 128)
+    assert base.data_ptr() % 16
+    wide = torch.empty(96, 300, dtype=torch.bfloat16, device="cuda")
+    wide[:, 7:135] = cuda(x)
+    cases = {
+        "misaligned": base,
+        "strided": wide[:, 7:135],
+        "transposed": cuda(np.ascontiguousarray(x.T)).T,
+        "deep": cuda(x.reshape(2, 48, 128)),
+    }
+    for what, tensor in cases.items():
+        for direction in ("row", "column"):
+            got = operations.quantize(tensor, spec, direction, "tiled_128x4", None, None, None)
+            same(got, expected_of(x, spec, direction, "tiled_128x4"), "tiled_128x4", (what, direction))
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-row-scaled", "mxfp8-e4m3", "nvfp4-rht"])
+@pytest.mark.rule("BLK-9")
+def test_empty_tensors(name):
+    spec = fp4ref.profiles[name]
+    for shape in ((0, 16), (0, 0), (32, 0), (0, 2, 16)):
+        for scale_layout in LAYOUTS:
+            check_both(values(shape, "bfloat16", "normal"), spec, scale_layout, (name, shape))
+
+
+def guarded(shapes, filler=0xA5):
+    """Buffers inside larger ones; the second result tells whether anything was written around them."""
+    import torch
+
+    made, checks = [], []
+    for shape, kind in zip(shapes, (torch.uint8, torch.uint8, torch.float32), strict=True):
+        if shape is None:
+            made.append(None)
+            continue
+        size = int(np.prod(shape)) * (4 if kind is torch.float32 else 1)
+        whole = torch.full((size + 512,), filler, dtype=torch.uint8, device="cuda")
+        made.append(whole[256 : 256 + size].view(kind).view(tuple(shape)))
+        checks.append((whole, size))
+
+    def untouched():
+        return all(
+            bool((whole[:256] == filler).all()) and bool((whole[256 + size :] == filler).all())
+            for whole, size in checks
+        )
+
+    return DirectionData(*made), untouched
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "nvfp4-rht", "nvfp4-row-scaled", "mxfp8-e4m3", "mxfp4"])
+@pytest.mark.rule("LAY-5", "CNF-1")
+def test_out_buffers_are_filled_and_nothing_around_them(name):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.profiles[name]
+    for shape, scale_layout in product(shapes_of(spec, "bfloat16"), LAYOUTS):
+        x = values(shape, "bfloat16", "normal")
+        pairs = {d: guarded(buffer_shapes(spec, shape, d, scale_layout)) for d in ("row", "column")}
+        out = Directions(*(pair[0] for pair in pairs.values()))
+        got = operations.quantize_both(cuda(x), spec, scale_layout, out=out)
+        for d in ("row", "column"):
+            assert getattr(got, d).data is getattr(out, d).data
+            same(getattr(got, d), expected_of(x, spec, d, scale_layout), scale_layout, (name, shape, d, scale_layout))
+            assert pairs[d][1](), (name, shape, d, scale_layout)
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "mxfp8-e4m3", "nvfp4-row-scaled"])
+def test_noop_leaves_every_buffer(name):
+    import torch
+
+    from fp4ref_cuda import operations
+
+    spec, shape = fp4ref.profiles[name], (256, 256)
+    x = cuda(values(shape, "bfloat16", "normal"))
+    for flag in (torch.ones(1, device="cuda"), torch.ones(1, dtype=torch.int32, device="cuda")):
+        out = Directions(*(guarded(buffer_shapes(spec, shape, d, "tiled_128x4"))[0] for d in ("row", "column")))
+        operations.quantize_both(x, spec, "tiled_128x4", out=out, noop=flag)
+        for part in (*out.row, *out.column):
+            assert part is None or bool((part.view(torch.uint8) == 0xA5).all())
+        operations.quantize_both(x, spec, "tiled_128x4", out=out, noop=torch.zeros_like(flag))
+        for d in ("row", "column"):
+            expected = expected_of(values(shape, "bfloat16", "normal"), spec, d, "tiled_128x4")
+            same(getattr(out, d), expected, "tiled_128x4", (name, d))
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "mxfp8-e4m3"])
+def test_graph_capture_and_other_streams(name):
+    import torch
+
+    from fp4ref_cuda import operations
+
+    spec, shape = fp4ref.profiles[name], (256, 384)
+    x = cuda(values(shape, "bfloat16", "normal"))
+    out = Directions(*(guarded(buffer_shapes(spec, shape, d, "tiled_128x4"))[0] for d in ("row", "column")))
+    run = lambda: operations.quantize_both(x, spec, "tiled_128x4", out=out)  # noqa: E731
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for seed in (1, 2):
+        fresh = values(shape, "bfloat16", "heavy", seed)
+        x.copy_(cuda(fresh))
+        graph.replay()
+        torch.cuda.synchronize()
+        for d in ("row", "column"):
+            same(getattr(out, d), expected_of(fresh, spec, d, "tiled_128x4"), "tiled_128x4", (name, d, seed))
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    fresh = values(shape, "bfloat16", "normal", 5)
+    with torch.cuda.stream(other):
+        torch.cuda._sleep(20_000_000)
+        y = cuda(fresh)
+        got = operations.quantize_both(y, spec, "tiled_128x4")
+    other.synchronize()
+    for d in ("row", "column"):
+        same(getattr(got, d), expected_of(fresh, spec, d, "tiled_128x4"), "tiled_128x4", (name, d))
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "nvfp4-row-scaled", "mxfp8-e4m3"])
+@pytest.mark.rule("LAY-8")
+def test_groups(name):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.profiles[name]
+    for splits, columns in (
+        ([128, 0, 256, 128], 192),
+        ([16, 48, 0, 0, 160], 72),
+        ([0, 128, 0], 128),
+        ([], 64),
+        ([0], 64),
+    ):
+        x = values((sum(splits), columns), "bfloat16", "heavy")
+        got = operations.quantize_grouped(cuda(x), splits, spec, "both", "tiled_128x4")
+        for _ in range(2):
+            start = 0
+            for member, rows in zip(got.members, splits, strict=True):
+                part = np.ascontiguousarray(x[start : start + rows])
+                start += rows
+                for d in ("row", "column"):
+                    same(
+                        member.direction(d)[0],
+                        expected_of(part, spec, d, "tiled_128x4"),
+                        "tiled_128x4",
+                        (name, splits, d),
+                    )
+            for direction in (got.row, got.column):
+                for part in direction:
+                    if part is not None:
+                        part.fill_(7)
+            got = operations.quantize_grouped(cuda(x), splits, spec, "both", "tiled_128x4", out=got)
+
+
+def test_members_that_disagree_are_named():
+    from fp4ref_cuda import operations
+
+    x = cuda(values((64, 32), "bfloat16", "normal"))
+    with pytest.raises(DomainError, match="member 1"):
+        operations.quantize_grouped(x, [32, 32], [fp4ref.NVFP4, fp4ref.MXFP4])
+    with pytest.raises(DomainError, match="member 1"):
+        operations.quantize_grouped(x, [32, 32], fp4ref.NVFP4, "row", ["linear", "tiled_128x4"])
+    with pytest.raises(ShapeError, match="splits"):
+        operations.quantize_grouped(x, [32, 31], fp4ref.NVFP4)
+
+
+def dequantize_everything(spec, shape, x, scale_layout, out_dtypes, poison=True):
+    from fp4ref_cuda import operations
+
+    source = x.dtype
+    for direction in ("row", "column"):
+        rows, columns = matrix_shape(shape) if direction == "row" else matrix_shape(shape)[::-1]
+        expected = expected_of(x, spec, direction, scale_layout, None, random_bits(spec, shape, direction))
+        given = DirectionData(*(None if p is None else cuda(p) for p in expected))
+        if poison and given.scales.numel():
+            valid = layout(scale_layout).valid(rows, -(-columns // spec.block.columns))
+            given.scales[cuda(~valid)] = 0xFF
+        for out, inverse in product(out_dtypes, (False, True)):
+            if inverse and (spec.hadamard is None or direction == "row"):
+                continue
+            kind = np.dtype(DTYPES[out])
+            mine = operations.dequantize(given, (rows, columns), spec, scale_layout, kind, source, inverse)
+            theirs = golden.dequantize(expected, (rows, columns), spec, scale_layout, kind, source, inverse)
+            mine = mine.view(bit_types()[kind.itemsize]).cpu().numpy()
+            theirs_bits = theirs.view(mine.dtype)
+            nan = np.isnan(theirs.astype(np.float32))
+            assert np.array_equal(np.isnan(mine.view(kind).astype(np.float32)), nan)
+            assert np.array_equal(mine[~nan], theirs_bits[~nan]), (
+                spec.name,
+                shape,
+                direction,
+                scale_layout,
+                out,
+                inverse,
+            )
+
+
+@pytest.mark.parametrize("name", native())
+@pytest.mark.rule("DEQ-1", "DEQ-2", "DEQ-3", "DEQ-4", "DEQ-5", "LAY-6")
+def test_dequantize_with_poisoned_padding(name):
+    spec = fp4ref.profiles[name]
+    shapes = HADAMARD_SHAPES[1:6] if spec.hadamard else [(128, 128), (3, 5), (130, 70), (16, 256)]
+    for i, (shape, kind) in enumerate(product(shapes, ("normal", "special", "bits"))):
+        x = values(shape, "bfloat16", kind)
+        dequantize_everything(spec, shape, x, list(LAYOUTS)[i % 4], [list(DTYPES)[i % 3]])
+
+
+@pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5", "LAY-6")
+def test_layout_conversion_of_many_tensors():
+    from fp4ref_cuda import operations
+
+    sizes = [(128, 4), (1, 1), (130, 5), (0, 3), (300, 17), (64, 64)]
+    for source, target in product(LAYOUTS, LAYOUTS):
+        linear = [np.random.default_rng(i).integers(0, 256, size, np.uint8) for i, size in enumerate(sizes)]
+        given = [cuda(layout(source).from_linear(s)) for s in linear]
+        for buffer, size in zip(given, sizes, strict=True):
+            if buffer.numel():
+                buffer[cuda(~layout(source).valid(*size))] = 0xEE
+        for chosen in (slice(None), slice(4, 5)):
+            made = operations.convert_layout(given[chosen], sizes[chosen], source, target)
+            for got, want in zip(made, linear[chosen], strict=True):
+                assert np.array_equal(host(got), layout(target).from_linear(want)), (source, target)
+
+
+def test_bad_buffers_are_refused_before_anything_is_written():
+    import torch
+
+    from fp4ref_cuda import operations
+
+    x = cuda(values((128, 128), "bfloat16", "normal"))
+    shapes = buffer_shapes(fp4ref.NVFP4, (128, 128), "row", "linear")
+    out, _ = guarded(shapes)
+    call = lambda out: operations.quantize(x, fp4ref.NVFP4, "row", "linear", None, None, out)  # noqa: E731
+    with pytest.raises(ShapeError, match=r"out\.row\.data"):
+        call(out._replace(data=out.data[:-1]))
+    with pytest.raises(BackendError, match="overlaps"):
+        call(out._replace(data=x.view(torch.uint8).reshape(-1)[: 128 * 64].view(128, 64)))
+    with pytest.raises(BackendError, match="CUDA device"):
+        call(out._replace(scales=torch.zeros(tuple(shapes.scales), dtype=torch.uint8)))
+    with pytest.raises(BackendError, match="gaps"):
+        call(out._replace(data=torch.zeros(128, 128, dtype=torch.uint8, device="cuda")[:, ::2]))
+    with pytest.raises(BackendError, match="CUDA device"):
+        operations.quantize(x.cpu(), fp4ref.NVFP4, "row", "linear", None, None, None)
+    assert bool((out.data == 0xA5).all())
+
+
+def test_cupy_and_dlpack():
+    cupy = pytest.importorskip("cupy")
+    from fp4ref_cuda import operations
+
+    x = values((128, 128), "float32", "normal")
+    got = operations.quantize(cupy.asarray(x), fp4ref.NVFP4, "row", "tiled_128x4", None, None, None)
+    assert isinstance(got.data, cupy.ndarray)
+    same(DirectionData(*map(cupy_host, got)), expected_of(x, fp4ref.NVFP4, "row", "tiled_128x4"), "tiled_128x4", "cupy")
+
+
+def cupy_host(array):
+    import torch
+
+    return torch.from_numpy(array.get())
+
+
+@pytest.mark.slow
+def test_more_than_2_to_the_31_elements():
+    import torch
+
+    from fp4ref_cuda import operations
+
+    rows, columns = (1 << 15) + 128, 1 << 16
+    if torch.cuda.mem_get_info()[0] < 20 << 30:
+        pytest.skip("less than 20 GiB of device memory free")
+    x = torch.zeros(rows, columns, dtype=torch.bfloat16, device="cuda")
+    tail = values((128, columns), "bfloat16", "normal")
+    x[-128:] = cuda(tail)
+    for spec in (fp4ref.NVFP4, fp4ref.MXFP8_E4M3):
+        got = operations.quantize(x, spec, "row", "linear", None, None, None)
+        expected = expected_of(tail, spec, "row", "linear")
+        same(DirectionData(got.data[-128:], got.scales[-128:], got.amax), expected, "linear", spec.name)
+        assert not bool(got.data[:-128].any())

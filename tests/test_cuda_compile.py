@@ -1,0 +1,250 @@
+"""Every CUDA kernel compiles for every target without a GPU, keeps to registers, and uses the conversions it should."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref.errors import BackendError
+from fp4ref.layout import LAYOUTS, layout
+
+TARGETS = ("sm_80", "sm_90", "sm_100a", "sm_103a", "sm_120a")
+NATIVE = ("sm_100a", "sm_103a", "sm_120a")
+
+
+def missing() -> str:
+    """What these tests need and this machine does not have."""
+    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
+        return "needs cuda-bindings"
+    from fp4ref_cuda import compile as compiling
+
+    try:
+        compiling.compiler_version()
+    except (ImportError, RuntimeError, BackendError) as error:
+        return f"needs NVRTC: {str(error).splitlines()[0]}"
+    return "" if disassembler() else "needs nvidia-cuda-nvdisasm"
+
+
+def disassembler() -> str | None:
+    spec = find_spec("nvidia")
+    found = [
+        p for root in (spec.submodule_search_locations or () if spec else ()) for p in Path(root).glob("*/bin/nvdisasm")
+    ]
+    return str(found[0]) if found else None
+
+
+REASON = missing()
+compiled = pytest.mark.skipif(bool(REASON), reason=REASON or "runs")
+
+
+def kernels(target):
+    """(kernel, prelude, whether it encodes E2M1 from float32) of everything that the backend launches."""
+    from fp4ref_cuda import paths
+    from fp4ref_cuda.plan import prelude
+
+    profiles = fp4ref.profiles
+    both = {"HAS_ROW": True, "HAS_COLUMN": True}
+    for name in (
+        "nvfp4",
+        "nvfp4-2d",
+        "nvfp4-rht",
+        "nvfp4-row-scaled",
+        "nvfp4-4over6",
+        "nvfp4-fast",
+        "mxfp4",
+        "mxfp8-e4m3",
+    ):
+        spec = profiles[name]
+        yield "quantize", prelude(spec, "bfloat16", "tiled_128x4", **both), spec.element.format.bits == 4
+    for dtype in ("float16", "float32"):
+        yield "quantize", prelude(profiles["nvfp4"], dtype, "tiled_8x4", HAS_ROW=True, HAS_COLUMN=False), True
+        yield "quantize", prelude(profiles["mxfp8-2d"], dtype, "linear", HAS_ROW=False, HAS_COLUMN=True), False
+    rows = {"WIDTH": paths.ROWS_WIDTH, "BATCH": paths.ROWS_BATCH, "BLOCKS": paths.rows_blocks(target)}
+    for scale_layout in ("tiled_128x4", "linear"):
+        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows, REVERSE=True), True
+    fused = prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4", BLOCKS=paths.FUSED_BLOCKS)
+    yield "fused", fused, True
+    yield "fused_amax", fused, False
+    for kind in (0, 1, 2):
+        yield "amax", prelude(profiles["nvfp4-rht"], "bfloat16", KIND=kind), False
+    yield "amax_finish", "", False
+    for out, inverse in (("bfloat16", False), ("float32", True)):
+        yield "dequantize", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4", out, INVERSE=inverse), False
+    yield "decode", prelude(profiles["nvfp4"], "bfloat16", "tiled_128x4", "bfloat16"), False
+    yield "self_check", "", True
+    yield "layout", prelude(profiles["nvfp4"]) + "\nusing Source = fp4ref::layout::tiled_128x4;", False
+
+
+@lru_cache
+def instructions(kernel: str, prelude: str, target: str) -> tuple[str, ...]:
+    """Names of the machine instructions of a kernel."""
+    import tempfile
+
+    from fp4ref_cuda import compile as compiling
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiling.compile_cubin(compiling.source(kernel, prelude), target))
+        file.flush()
+        text = subprocess.run([disassembler(), "-c", file.name], capture_output=True, text=True, check=True).stdout
+    return tuple(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", text, re.MULTILINE))
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.rule("E2M1-3", "NUM-1")
+def test_every_kernel_compiles_stays_in_registers_and_converts_natively_where_it_can(target):
+    cases = list(kernels(target))
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda case: instructions(case[0], case[1], target), cases))
+    wrong = []
+    for (kernel, prelude, encodes), names in zip(cases, found, strict=True):
+        local = sum(name.startswith(("LDL", "STL")) for name in names)
+        native = any("E2M1" in name for name in names)
+        if not names or local or native != (encodes and target in NATIVE):
+            wrong.append(f"{kernel}: {len(names)} instructions, {local} on local memory, native {native}\n{prelude}")
+    assert not wrong, "\n".join(wrong)
+
+
+@compiled
+def test_every_file_of_kernels_is_compiled_by_these_tests():
+    from fp4ref_cuda import compile as compiling
+
+    assert {name for name, _, _ in kernels("sm_90")} == set(compiling.NAMES)
+
+
+@compiled
+def test_software_conversion_can_be_asked_for():
+    from fp4ref_cuda.plan import prelude
+
+    text = "#define FP4_SOFTWARE_E2M1 1\n" + prelude(fp4ref.NVFP4, "bfloat16", HAS_ROW=True, HAS_COLUMN=False)
+    from fp4ref_cuda import compile as compiling
+
+    source = "#define FP4_SOFTWARE_E2M1 1\n" + compiling.source("quantize", text)
+    assert compiling.compile_cubin(source, "sm_100a")
+
+
+@compiled
+@pytest.mark.rule("NUM-1")
+def test_builds_that_flush_or_contract_are_refused(monkeypatch):
+    from fp4ref_cuda import compile as compiling
+    from fp4ref_cuda.plan import prelude
+
+    assert "--fmad=false" in compiling.options("sm_90")
+    monkeypatch.setattr(compiling, "options", lambda target: (f"--gpu-architecture={target}", "--use_fast_math"))
+    with pytest.raises(BackendError, match="NUM-1"):
+        compiling.compile_cubin(compiling.source("amax", prelude(fp4ref.NVFP4, KIND=0)), "sm_90")
+
+
+@compiled
+def test_compile_errors_say_what_and_where():
+    from fp4ref_cuda import compile as compiling
+
+    with pytest.raises(BackendError, match=r"compile for sm_90.*error"):
+        compiling.compile_cubin(compiling.source("quantize", "using S = nothing;"), "sm_90")
+
+
+@compiled
+def test_a_damaged_cache_entry_is_made_again(tmp_path, monkeypatch):
+    from fp4ref_cuda import compile as compiling
+
+    monkeypatch.setenv("FP4REF_CACHE_DIR", str(tmp_path))
+    first = compiling.cubin("amax_finish", "", "sm_90")
+    (entry,) = (tmp_path / "cuda").iterdir()
+    whole = entry.read_bytes()
+    for damaged in (b"", whole[:100], whole[:-1] + bytes([whole[-1] ^ 1]), b"x" * len(whole)):
+        entry.write_bytes(damaged)
+        assert compiling.cubin("amax_finish", "", "sm_90") == first
+        assert entry.read_bytes() == whole
+    monkeypatch.setattr(compiling, "compile_cubin", lambda text, target: pytest.fail("not from the cache"))
+    assert compiling.cubin("amax_finish", "", "sm_90") == first
+
+
+@compiled
+def test_a_cache_that_cannot_be_written_costs_no_result(tmp_path, monkeypatch):
+    from fp4ref_cuda import compile as compiling
+
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    monkeypatch.setenv("FP4REF_CACHE_DIR", str(blocked))
+    assert compiling.cubin("amax_finish", "", "sm_90")
+
+
+def test_without_a_device_the_backend_says_so_in_one_line():
+    from fp4ref_cuda import BACKEND
+
+    try:
+        BACKEND.load()
+    except (BackendError, ImportError) as error:
+        reason = str(error)
+    else:
+        pytest.skip("there is a device")
+    assert reason
+    assert "\n" not in reason
+
+
+def test_what_the_kernels_cannot_do_has_reasons():
+    from fp4ref_cuda import unsupported
+
+    assert not unsupported(fp4ref.NVFP4)
+    assert "golden model only" in unsupported(fp4ref.profiles["jax.nvfp4"])[1]
+    assert "128x128" in unsupported(fp4ref.NVFP4.replace(block=(128, 128)))[0]
+
+
+@pytest.mark.parametrize("scale_layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "mxfp8-e4m3", "mxfp4-2d"])
+@pytest.mark.rule("LAY-5", "LAY-8")
+def test_tiles_cover_every_scale_and_its_padding(name, scale_layout):
+    from fp4ref_cuda import plan
+
+    spec = fp4ref.profiles[name]
+    width = spec.block.columns
+    for rows, columns in ((1, 1), (128, 64), (130, 70), (5, 300), (300, 5), (257, 129)):
+        for dtype in ("bfloat16", "float32"):
+            down, across = plan.tiles(spec, rows, columns, ("row", "column"), scale_layout, dtype)
+            covered = down * plan.tile_rows(dtype), across * plan.TILE_COLUMNS
+            high, wide = layout(scale_layout).padded_shape(rows, -(-columns // width))
+            assert covered[0] >= high
+            assert covered[1] >= wide * width
+            high, wide = layout(scale_layout).padded_shape(columns, -(-rows // width))
+            assert covered[1] >= high
+            assert covered[0] >= wide * width
+
+
+@pytest.mark.rule("LAY-8")
+def test_members_of_a_group_follow_each_other():
+    from fp4ref_cuda import plan
+
+    splits = (128, 0, 5, 300)
+    made = plan.group(fp4ref.NVFP4, splits, 70, ("row", "column"), "tiled_128x4", "bfloat16")
+    assert made.table[:, 0].tolist() == [0, 128, 128, 133]
+    assert made.table[:, 1].tolist() == list(splits)
+    assert made.table[:, 3].tolist() == layout("tiled_128x4").group_offsets((rows, 5) for rows in splits)[:-1]
+    assert made.table[:, 4].tolist() == np.cumsum([0, 70 * 64, 0, 70 * 3]).tolist()
+    tiles = [plan.tiles(fp4ref.NVFP4, rows, 70, ("row", "column"), "tiled_128x4", "bfloat16") for rows in splits]
+    assert made.total_tiles == sum(down * across for down, across in tiles)
+
+
+def test_why_a_fast_path_is_not_taken():
+    from fp4ref_cuda import plan
+
+    reason = plan.thresholds_reason
+    assert not reason(fp4ref.NVFP4, "bfloat16", 64, 0)
+    assert "not bfloat16" in reason(fp4ref.NVFP4, "float32", 64, 0)
+    assert "16 bytes" in reason(fp4ref.NVFP4, "bfloat16", 60, 0)
+    assert "16 bytes" in reason(fp4ref.NVFP4, "bfloat16", 64, 2)
+    assert "default arithmetic" in reason(fp4ref.NVFP4_FAST, "bfloat16", 64, 0)
+    assert "1x16" in reason(fp4ref.NVFP4_2D, "bfloat16", 64, 0)
+    fused = plan.fused_reason
+    assert not fused(fp4ref.NVFP4_RHT, "bfloat16", (64, 128), "tiled_128x4", 0)
+    assert "64 and 128" in fused(fp4ref.NVFP4_RHT, "bfloat16", (48, 128), "tiled_128x4", 0)
+    assert "tiled_128x4" in fused(fp4ref.NVFP4_RHT, "bfloat16", (64, 128), "linear", 0)
+    assert "no hadamard" in fused(fp4ref.NVFP4, "bfloat16", (64, 128), "tiled_128x4", 0)
