@@ -65,9 +65,9 @@ def quantize(
         _require_hadamard(spec, name, shape, dtype)
         given_amax[name] = _amax(given_amax[name], spec, _shape_of(empty, name))
         _require_bits(given_bits[name], spec, _shape_of(empty, name))
-    buffers = {name: None if out is None else out.direction(name)[0] for name in names}
+    buffers: dict[Direction, Any] = {name: None if out is None else out.direction(name)[0] for name in names}
     if together:
-        each = (Directions(**given) for given in (given_amax, given_bits, buffers))
+        each = (Directions(given["row"], given["column"]) for given in (given_amax, given_bits, buffers))
         return dataclasses.replace(empty, **function(x, spec, scale_layout, *each)._asdict())
     results = {
         name: function(

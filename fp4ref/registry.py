@@ -70,8 +70,11 @@ def get(name: str) -> ModuleType:
 
 def available() -> list[tuple[str, str | None]]:
     """Names of all backends, fastest first, each with the reason why it cannot run, or None."""
-    order = sorted(backends().values(), key=lambda backend: -backend.speed)
-    return [(b.name, reason if isinstance(reason := _loaded(b.name), str) else None) for b in order]
+    return [(b.name, reason if isinstance(reason := _loaded(b.name), str) else None) for b in _fastest_first()]
+
+
+def _fastest_first() -> list[Backend]:
+    return sorted(backends().values(), key=lambda backend: -backend.speed)
 
 
 def choose(operation: str, spec: Spec | None, device: str, name: str | None) -> Callable[..., Any]:
@@ -87,12 +90,13 @@ def choose(operation: str, spec: Spec | None, device: str, name: str | None) -> 
         if reasons:
             raise BackendError(f"{operation} on backend {name}", "; ".join(reasons), "another backend", "CNF-5")
         return _function(module, operation)
-    refused = []
-    for candidate, reason in available():
-        reasons = [reason] if reason else _reasons(backends()[candidate], operation, spec, device)
-        if not reasons:
-            return _function(get(candidate), operation)
-        refused.append(f"{candidate}: {'; '.join(reasons)}")
+    refused: list[str] = []
+    for candidate in _fastest_first():
+        reasons = _reasons(candidate, operation, spec, device)  # before it is loaded, which can take a while
+        loaded = "; ".join(reasons) or _loaded(candidate.name)
+        if not isinstance(loaded, str):
+            return _function(loaded, operation)
+        refused.append(f"{candidate.name}: {loaded}")
     raise BackendError(operation, f"no backend for it ({' | '.join(refused)})", rule="CNF-5")
 
 
