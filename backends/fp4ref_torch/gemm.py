@@ -1,6 +1,6 @@
 """GEMM in plain torch: exact operands through torch's matrix product, on CPU and CUDA tensors.
 
-The product of an E2M1 code and an E4M3 scale has at most 6 significant bits: exact in bfloat16. On CUDA the operands are
+An E2M1 code times an E4M3 scale has at most 6 significant bits: exact in bfloat16. On CUDA the operands are
 bfloat16 and the sums float32, on a CPU both are float32.
 """
 
