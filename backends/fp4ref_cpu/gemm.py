@@ -99,7 +99,6 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
     if out.size:
         loops = _loops(_decoding(a.spec, a.spec.global_scale), _decoding(b.spec, b.spec.global_scale), out.dtype.name)
         threads.run(getattr(loops, f"fp4ref_gemm_{function}"), job, out.size * max(depth, 1))
-    del kept
     return arrays.restorer(a.data.data)(out)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import packing
-from fp4ref.formats import E8M0, F, Floats, Format
+from fp4ref.formats import E8M0, F, Floats, Format, ignoring_float_warnings
 from fp4ref.layout import layout
 from fp4ref.operands import Operand
 
@@ -69,6 +69,7 @@ def _count(values: Floats, form: Format) -> NDArray[np.int64]:
     return np.ldexp(finite, -unit(form)).astype(np.int64)
 
 
+@ignoring_float_warnings
 def rounded(n: Wide, exponent: Any) -> Floats:
     """n * 2^exponent rounded once to float32, nearest even; 0 is +0, and past the largest float32 lies an infinity.
 
@@ -84,7 +85,7 @@ def rounded(n: Wide, exponent: Any) -> Floats:
     cut = 64 - EXACT
     sticky = (magnitude >> cut) | ((magnitude & ((1 << cut) - 1)) != 0)
     shortened = np.copysign(np.where(large, sticky, magnitude).astype(np.float64), n)
-    return _float32(np.ldexp(shortened, exponent + np.where(large, cut, 0)))
+    return np.asarray(np.ldexp(shortened, exponent + np.where(large, cut, 0)), F)
 
 
 def _rounded_wide(n: Wide, exponent: Any) -> Floats:
@@ -97,8 +98,4 @@ def _rounded_wide(n: Wide, exponent: Any) -> Floats:
     pairs = [shortened(int(value)) for value in n.ravel()]
     values = np.array([value for value, _ in pairs], np.float64).reshape(n.shape)
     cuts = np.array([cut for _, cut in pairs], np.int64).reshape(n.shape)
-    return _float32(np.ldexp(values, exponent + cuts))
-
-
-def _float32(values: NDArray[np.float64]) -> Floats:
-    return np.asarray(values, F)
+    return np.asarray(np.ldexp(values, exponent + cuts), F)
