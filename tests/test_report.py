@@ -194,7 +194,7 @@ def test_text_and_page_say_the_same(source: Path, tmp_path: Path) -> None:
     assert f"<td>{sqnr}</td>" in html
     assert "hadamard of 17 rows, need a multiple of 16" in result.stdout
     assert "hadamard of 17 rows, need a multiple of 16" in html
-    assert "skipped 2, of one dimension or another element type: bias, ids" in result.stderr
+    assert "skipped 2, of one dimension or another element type: ids, bias" in result.stderr
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert not re.search(r"(?:src|href)=|url\(|@import|https?:", html)  # nothing is fetched
