@@ -83,12 +83,15 @@ def scale_bytes(spec: Spec, values: NDArray[np.float64]) -> Codes:
 
 
 def _powers(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """24 blocks, of which block k contributes 2^k: the bits of a sum say which were added, and how often."""
-    width, count = spec.block.columns, SIGNIFICANT
+    """Block k contributes 2^k: the bits of a sum say which were added, and how often. Elements are the units."""
+    width = spec.block.columns
+    count = SIGNIFICANT - (width - 1).bit_length()
     order = np.arange(count)
     signs = np.where(np.arange(8) % 2, -1.0, 1.0)[:, None]
     for name, exponents in (("up", order), ("down", order[::-1]), ("mixed", random.permutation(count))):
-        of_a, of_b = (np.ldexp(np.ones((8, count)), half - 6) for half in (exponents - exponents // 2, exponents // 2))
+        of_a, of_b = (
+            np.ldexp(np.ones((8, count)), half) for half in (exponents - exponents // 2 - 9, exponents // 2 - 3)
+        )
         ones = np.ones((8, width * count))
         yield _case(family, name, spec, (ones * signs, of_a), (ones, of_b))
         each = np.repeat(np.eye(count), width, axis=1)  # row k of B has block k only
