@@ -206,9 +206,12 @@ def _require_bits(bits: Any, spec: Spec, shape: tuple[int, int]) -> None:
         got = "no random_bits" if spec.stochastic else "random_bits"
         needed = "uint8, one byte per element" if spec.stochastic else "none"
         raise DomainError("quantize", f"{got} for {spec.name}", needed, "SR-1")
-    if bits is not None and (tuple(bits.shape) != shape or arrays.dtype_name(bits) != "uint8"):
-        got = f"random_bits {arrays.dtype_name(bits)} {list(bits.shape)}"
-        raise ShapeError("quantize", got, f"uint8 {list(shape)}", "SR-1")
+    if bits is None:
+        return
+    if arrays.dtype_name(bits) != "uint8":
+        raise DTypeError("quantize", f"random_bits of dtype {arrays.dtype_name(bits)}", "uint8", "SR-1")
+    if tuple(bits.shape) != shape:
+        raise ShapeError("quantize", f"random_bits {list(bits.shape)}", f"{list(shape)}", "SR-1")
 
 
 def _require_hadamard(spec: Spec, direction: Direction, shape: tuple[int, ...], dtype: str) -> None:

@@ -91,6 +91,16 @@ def _to_torch(result: NDArray[Any]) -> Any:
     return torch.from_numpy(result)
 
 
+def on_device(operation: str, result: NDArray[Any], device: Any) -> Any:
+    """A new result as it is where no device was asked for, else as a torch tensor in the CPU's memory."""
+    if device is None:
+        return result
+    try:
+        return _to_torch(result)
+    except ImportError:
+        raise BackendError(operation, f"device {device} without torch", "pip install 'fp4ref[torch]'") from None
+
+
 def dtype_name(x: Any) -> str:
     """The name of an array's element type, without its library's prefix."""
     return str(getattr(x, "dtype", type(x).__name__)).rsplit(".", 1)[-1]

@@ -32,7 +32,7 @@ def load() -> ModuleType:
 BACKEND = Backend(
     name="cpu",
     load=load,
-    operations=("quantize", "dequantize", "to_layout"),
+    operations=("quantize", "dequantize", "to_layout", "random_bits"),
     unsupported=unsupported,
     speed=10,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from ctypes import c_int, c_longlong, c_void_p
+from ctypes import c_int, c_longlong, c_ulonglong, c_void_p
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -87,6 +87,22 @@ class RelayoutJob(ctypes.Structure):
         ("columns", c_longlong),
         ("from_layout", c_int),
         ("to_layout", c_int),
+        ("next", c_longlong),
+    )
+
+
+class RandomJob(ctypes.Structure):
+    """Arguments of `random`."""
+
+    _fields_ = (
+        ("out", c_void_p),
+        ("rows", c_longlong),
+        ("columns", c_longlong),
+        ("first_row", c_ulonglong),
+        ("first_block", c_ulonglong),
+        ("across", c_ulonglong),
+        ("seed", c_ulonglong),
+        ("upper", c_ulonglong),
         ("next", c_longlong),
     )
 
@@ -181,6 +197,22 @@ def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) ->
     return arrays.restorer(scales)(out)
 
 
+def random_bits(
+    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: Any, out: Any
+) -> Any:
+    """Random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    buffer = None if out is None else _buffer(out)
+    result = _result(buffer, shape)
+    if result.size:
+        job = RandomJob(_address(result), *shape, *origin, across, seed, upper, 0)
+        threads.run(_randoms().fp4ref_random, job, result.size)
+    if buffer is None:
+        return arrays.on_device("random_bits", result, device)
+    if result is not buffer:
+        buffer[...] = result
+    return out
+
+
 def _text(spec: Spec) -> str:
     return fp4ref_numerics.lower(spec)
 
@@ -212,6 +244,11 @@ def _dequantizer(prelude: str, source: str, dtype: str) -> ctypes.CDLL:
 @lru_cache
 def _relayout() -> ctypes.CDLL:
     return _library("", "relayout.h", "Bytes", "relayout")
+
+
+@lru_cache
+def _randoms() -> ctypes.CDLL:
+    return _library("", "random.h", "Randoms", "random")
 
 
 def _library(prelude: str, header: str, loops: str, *names: str) -> ctypes.CDLL:

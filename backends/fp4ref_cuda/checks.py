@@ -37,7 +37,7 @@ def target(
 
 
 def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, library: Library, x: Any) -> None:
-    """An output that is contiguous, on the device of x, of the right shape and apart from x."""
+    """An output that is contiguous, on the device of x, of the right shape and apart from x, where there is an x."""
     buffer, other = buffers.adopt(operation, buffer)
     if other.ordinal != library.ordinal:
         raise BackendError(operation, f"a buffer on cuda:{other.ordinal}", f"cuda:{library.ordinal}", "CNF-5")
@@ -45,6 +45,8 @@ def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, lib
         raise ShapeError(operation, f"shape {list(buffer.shape)}", f"{list(shape or ())}", "LAY-7")
     if not buffers.is_contiguous(buffer):
         raise BackendError(operation, "a buffer with gaps", "a contiguous one", "CNF-5")
+    if x is None:
+        return
     (first, last), (start, stop) = buffers.byte_range(buffer), buffers.byte_range(x)
     if first < stop and start < last and first < last and start < stop:
         raise BackendError(operation, "a buffer that overlaps the input", "memory of its own", "CNF-5")

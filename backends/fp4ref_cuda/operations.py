@@ -18,9 +18,19 @@ from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.plan import Plan, fused_reason, last_plan, remember, thresholds_reason
+from fp4ref_cuda.randoms import random_bits
 from fp4ref_cuda.reading import convert_layout, dequantize
 
-__all__ = ["amax", "convert_layout", "dequantize", "last_plan", "quantize", "quantize_both", "quantize_grouped"]
+__all__ = [
+    "amax",
+    "convert_layout",
+    "dequantize",
+    "last_plan",
+    "quantize",
+    "quantize_both",
+    "quantize_grouped",
+    "random_bits",
+]
 
 
 def quantize(

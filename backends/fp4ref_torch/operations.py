@@ -79,6 +79,21 @@ def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) ->
     return _restorer(scales)(layouts.from_linear(linear, target).contiguous())
 
 
+def random_bits(
+    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: Any, out: Any
+) -> Any:
+    """Random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    import torch
+
+    from fp4ref_torch.random_bytes import random_bytes
+
+    result = random_bytes(shape, origin, across, seed, upper, torch.device("cpu" if device is None else device))
+    if out is not None:
+        _fill(out, result)
+        return out
+    return _numpy(result) if device is None else result
+
+
 def _tensor(operation: str, x: Any) -> Tensor:
     """An array as a tensor on its device, without a copy where its strides and its memory allow that."""
     import torch

@@ -17,7 +17,7 @@ from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS
 from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
 from fp4ref.spec import Granularity, Spec
-from fp4ref.specs import MXFP4, NVFP4, STANDARD
+from fp4ref.specs import NVFP4, NVFP4_2D, STANDARD
 
 SEED = 20260822
 SIGNS = np.array([1, -1], F)
@@ -69,7 +69,7 @@ class Case:
 
 def specs() -> list[Spec]:
     """The standard's specifications, stochastic ones, and some of every kind of profile."""
-    stochastic = [spec.replace(name=f"{spec.name} stochastic", element=STOCHASTIC_E2M1) for spec in (NVFP4, MXFP4)]
+    stochastic = [spec.replace(name=f"{spec.name} stochastic", element=STOCHASTIC_E2M1) for spec in (NVFP4, NVFP4_2D)]
     return [*STANDARD, *stochastic, *(PROFILES[name] for name in PEERS)]
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fp4ref import arrays
 from fp4ref.layout import layout
+from fp4ref.model import counter_map
 from fp4ref.model import dequantize as model_dequantize
 from fp4ref.model import quantize as model_quantize
 from fp4ref.quantized import Direction, DirectionData
@@ -58,3 +59,14 @@ def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) ->
     """Scale bytes [rows, columns] moved from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
     linear = layout(source).to_linear(arrays.to_numpy("to_layout", scales), rows, columns)
     return arrays.restorer(scales)(layout(target).from_linear(linear))
+
+
+def random_bits(
+    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: Any, out: Any
+) -> Any:
+    """Random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    result = counter_map.random_bytes(shape, origin, across, seed, upper)
+    if out is None:
+        return arrays.on_device("random_bits", result, device)
+    arrays.to_numpy("random_bits", out)[...] = result
+    return out
