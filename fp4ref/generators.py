@@ -76,7 +76,9 @@ class RandomMap:
             needed = f"multiples of {self.multiples[0]} and {self.multiples[1]}"
             raise ShapeError(f"random map {self.name}", f"{rows} x {columns}", needed, "SR-10")
         both = directions == "both"
-        return Directions(*(_places(self, name, matrix, both) if both or name == directions else None for name in DIRECTIONS))
+        return Directions(
+            *(_places(self, name, matrix, both) if both or name == directions else None for name in DIRECTIONS)
+        )
 
 
 def _places(of: RandomMap, direction: Direction, matrix: tuple[int, int], both: bool) -> Places:
@@ -99,7 +101,9 @@ def _drawn(places: Places, seed: int, offset: int, rounds: int) -> Codes:
         block = word // np.uint64(4)
         low = np.uint64(offset) + block
         high = sequence + (low < block)  # the counter has 128 bits
-        counter = np.stack([low & np.uint64(0xFFFFFFFF), low >> np.uint64(32), high & np.uint64(0xFFFFFFFF), high >> np.uint64(32)], -1)
+        counter = np.stack(
+            [low & np.uint64(0xFFFFFFFF), low >> np.uint64(32), high & np.uint64(0xFFFFFFFF), high >> np.uint64(32)], -1
+        )
         words = philox4x32(counter, key, rounds).astype("<u4")
         taken = np.take_along_axis(words, (word % np.uint64(4)).astype(np.intp)[..., None], axis=-1)
         result[first : first + ROWS_AT_ONCE] = taken.view(np.uint8)

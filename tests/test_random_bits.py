@@ -154,9 +154,7 @@ def test_any_sharding_gathered_is_the_whole(backend, data, direction, seed):
     expected = fp4ref.random_bits(whole, direction, seed, 9, backend="numpy")
     gathered = np.empty_like(expected)
     for (top, bottom), (left, right) in itertools.product(down, across):
-        part = fp4ref.random_bits(
-            (bottom - top, right - left), direction, seed, 9, (top, left), whole, backend=backend
-        )
+        part = fp4ref.random_bits((bottom - top, right - left), direction, seed, 9, (top, left), whole, backend=backend)
         place = (slice(top, bottom), slice(left, right))
         gathered[place if direction == "row" else place[::-1]] = part
     assert np.array_equal(gathered, expected)

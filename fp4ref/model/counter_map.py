@@ -11,9 +11,7 @@ ELEMENTS = 16  # of a block of random bytes, one per byte of a Philox output
 BLOCKS_AT_ONCE = 1 << 16
 
 
-def random_bytes(
-    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int
-) -> Codes:
+def random_bytes(shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int) -> Codes:
     """Random bytes uint8 [rows, columns] of a part of a direction's matrix.
 
     shape: rows and columns of the part. origin: row and block of its first element in the whole. across: blocks of a
