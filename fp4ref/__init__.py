@@ -22,6 +22,8 @@ from fp4ref.four_over_six import register_rule
 from fp4ref.generators import MAPS as random_maps
 from fp4ref.generators import RandomMap
 from fp4ref.layout import LAYOUTS, swizzle_index, swizzle_offset
+from fp4ref.multiply import gemm, gemm_grouped
+from fp4ref.operands import AlphaRule
 from fp4ref.philox import philox4x32
 from fp4ref.quantized import DirectionData, Directions, Quantized
 from fp4ref.random_source import random_bits

@@ -19,8 +19,8 @@ FLOORS = {
     1: ("errors", "formats", "packing", "hadamard", "reciprocal", "philox"),
     2: ("arithmetic", "arithmetic_peers", "four_over_six", "layout", "files", "spec_root"),
     3: ("spec",),
-    4: ("catalogue", "specs", "peers", "quantized", "arrays", "registry"),
-    5: ("model", "api", "random_source", "generators", "analysis", "kernels", ""),
+    4: ("catalogue", "specs", "peers", "quantized", "arrays", "registry", "operands"),
+    5: ("model", "api", "random_source", "generators", "analysis", "kernels", "multiply", ""),
     6: ("conformance", "rules"),
     7: ("cli", "__main__"),
 }
@@ -28,7 +28,7 @@ FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
 
 # The golden model. Only what registers it as a backend (its package and `backend`) knows more of fp4ref.
 MODEL = {*FLOORS[1], "arithmetic", "arithmetic_peers", "four_over_six", "layout", "spec"}
-MODEL |= {"catalogue", "specs", "peers", "quantized", "model"}
+MODEL |= {"catalogue", "specs", "peers", "quantized", "operands", "model"}
 DECLARES_BACKEND = {"model", "model.backend"}
 
 THIRD_PARTY = {"cli": {"numpy", "ml_dtypes", "click", "rich"}, "conformance": {"numpy", "ml_dtypes", "rich"}}

@@ -22,6 +22,7 @@ from fp4ref.errors import BackendError, ShapeError
 from fp4ref.formats import Codec
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS, layout
+from fp4ref.operands import Epilogue, Operand
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
 from fp4ref_cpu import threads
@@ -211,6 +212,27 @@ def random_bits(
     if result is not buffer:
         buffer[...] = result
     return out
+
+
+def gemm_exact(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """The true sums, rounded once. Rules: GEM-2."""
+    from fp4ref_cpu import gemm
+
+    return gemm.native("exact", a, b, epilogue)
+
+
+def gemm_blockwise(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """One block after the other, in float32. Rules: GEM-4."""
+    from fp4ref_cpu import gemm
+
+    return gemm.native("blockwise", a, b, epilogue)
+
+
+def gemm_fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """Exact operands, multiplied by NumPy's library. Rules: GEM-11."""
+    from fp4ref_cpu import gemm
+
+    return gemm.fast(a, b, epilogue)
 
 
 def _text(spec: Spec) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fp4ref import arrays
 from fp4ref.errors import BackendError
+from fp4ref.operands import Epilogue, Operand
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 
@@ -149,3 +150,34 @@ def _require_no_flush(operation: str, tensor: Tensor) -> None:
     if tensor.device.type == "cpu" and not (torch.full((1,), 2.0**-126) * torch.full((1,), 0.5)).view(torch.int32):
         got = "a CPU that flushes subnormals to zero"
         raise BackendError(operation, got, "torch.set_flush_denormal(False)", "CNF-4")
+
+
+def gemm_exact(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """The true sums, rounded once. Rules: GEM-2."""
+    return _gemm("exact_sums", a, b, epilogue)
+
+
+def gemm_blockwise(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """One block after the other, in float32. Rules: GEM-4."""
+    return _gemm("blockwise", a, b, epilogue)
+
+
+def gemm_fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """Exact operands through torch's matrix product. Rules: GEM-11."""
+    return _gemm("fast", a, b, epilogue)
+
+
+def _gemm(sums: str, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    from fp4ref_torch import gemm
+
+    left, right = _on_device(a), _on_device(b)
+    _require_no_flush("gemm", left.data.data)
+    bias, accumulate = (None if x is None else _tensor("gemm", x) for x in (epilogue.bias, epilogue.accumulate))
+    rest = epilogue._replace(bias=bias, accumulate=accumulate)
+    return _restorer(a.data.data)(gemm.finish(getattr(gemm, sums)(left, right), left, right, rest))
+
+
+def _on_device(operand: Operand) -> Operand:
+    codes = _tensor("gemm", operand.data.data)
+    others = (None if part is None else _tensor("gemm", part).to(codes.device) for part in operand.data[1:])
+    return operand._replace(data=DirectionData(codes, *others))
