@@ -19,6 +19,8 @@ COMMANDS = {
     "dequantize": "Turn a dump back into a file of tensors.",
     "verify": "Check bytes, or the installed backends, against the standard.",
     "explain": "Show every intermediate value of one block.",
+    "where": "Say where an element and its scale lie.",
+    "diagram": "Draw formats, layouts and pipelines.",
     "profiles": "List the specifications; compare two.",
     "rules": "Rules of the standard: text, coverage, check.",
     "vectors": "Write or check the golden vectors.",
