@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 import shlex
 import xml.etree.ElementTree as ET
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -228,7 +228,7 @@ def test_ties_of_the_figure() -> None:
     """The limits and the codes that they go to, written down here."""
     found = [element.text for element in texts(ALL["e2m1"])]
     limits = {"0.25": "→ 0", "0.75": "→ 2", "1.25": "→ 2", "1.75": "→ 4", "2.5": "→ 4", "3.5": "→ 6", "5": "→ 6"}
-    shown = {a: b for a, b in zip(found, found[1:], strict=False) if b.startswith("→ ")}
+    shown = {a: b for a, b in pairwise(found) if b.startswith("→ ")}
     assert shown == limits
 
 

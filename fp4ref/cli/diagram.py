@@ -10,7 +10,7 @@ import click
 from fp4ref.cli.common import load_spec
 from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.palette import THEMES
-from fp4ref.diagrams.place import Geometry
+from fp4ref.diagrams.place import Geometry, named
 from fp4ref.diagrams.png import ZOOM, png
 from fp4ref.diagrams.request import parse_element, parse_shape, parse_window
 from fp4ref.layout import layout
@@ -90,7 +90,8 @@ def _one(what: str, options: dict[str, Any], output: Path | None, kind: str | No
         click.echo(f"{output}: {what}")
         request = catalogue.request(what, **options)
         if request.element and request.shape:
-            click.echo(Geometry(request.spec, request.shape, request.direction).place(*request.element).sentence())
+            place = Geometry(request.spec, request.shape, request.direction).place(*request.element)
+            click.echo(place.sentence(named(request.layout)))
 
 
 def _kind(output: Path | None, has_text: bool) -> str:

@@ -72,7 +72,8 @@ def _product(page: Canvas, y: float, product: Product, spec: Spec) -> float:
     x = MARGIN + 136.0
     heights = []
     for number, operand in enumerate((product.a, product.b)):
-        heights.append(_operand(page, x, y, operand, spec, "ab"[number]))
+        both = product.a.direction == product.b.direction == "column"
+        heights.append(_operand(page, x, y, operand, spec, "ab"[number], both))
         x += 230
         page.text(x - 40, y + 46, "×" if number == 0 else "=", size=18, anchor="middle")
     width, height = SIZES[product.axes[1]], SIZES[product.axes[0]]
@@ -82,7 +83,8 @@ def _product(page: Canvas, y: float, product: Product, spec: Spec) -> float:
     return y + max(*heights, height) + 62
 
 
-def _operand(page: Canvas, x: float, y: float, operand: Operand, spec: Spec, kind: str) -> float:
+def _operand(page: Canvas, x: float, y: float, operand: Operand, spec: Spec, kind: str, both: bool) -> float:
+    """One operand; both: whether both of the product are in the column direction, so that transforms cancel."""
     width, height = SIZES[operand.axes[1]], SIZES[operand.axes[0]]
     rows = operand.direction == "row"
     page.box(x, y, width, height, kind, title=f"{operand.name}, {operand.direction} direction")
@@ -100,6 +102,6 @@ def _operand(page: Canvas, x: float, y: float, operand: Operand, spec: Spec, kin
     )
     note = f"{operand.name}.{operand.direction}: blocks of {spec.block.columns} along {operand.summed}"
     if operand.direction == "column" and spec.hadamard:
-        note = "Hadamard, then blocks along " + operand.summed
+        note = f"Hadamard, then blocks along {operand.summed}" if both else "no Hadamard: the other has none"
     page.text(x, y + height + 30, note, size=10, kind="muted")
     return height

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fp4ref.diagrams.place import Geometry, Place
+from fp4ref.diagrams.place import Geometry, Place, named
 from fp4ref.diagrams.request import Request, clipped
 from fp4ref.diagrams.scale_map import LINE, ScaleMap
-from fp4ref.layout import LINEAR, TILED_128X4, Layout
+from fp4ref.layout import TILED_128X4
 
 MOST = (64, 24)  # rows and columns of scales in a window
 COLUMNS = 8  # that are shown without one
@@ -24,12 +24,8 @@ def layout_text(request: Request) -> str:
     first = found.offset(*place.scale) // LINE * LINE if place else 0
     parts += ["", "scale (row,column) at each byte; -- is padding:", *_memory(found, first, place)]
     if place:
-        parts += ["", place.sentence(_named(layout))]
+        parts += ["", place.sentence(named(layout))]
     return "\n".join(parts) + "\n"
-
-
-def _named(layout: Layout) -> tuple[str, ...]:
-    return (LINEAR.name, TILED_128X4.name) if layout in (LINEAR, TILED_128X4) else (LINEAR.name, layout.name)
 
 
 def _rows(request: Request, found: ScaleMap, place: Place | None) -> tuple[list[int], list[int]]:

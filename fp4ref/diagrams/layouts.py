@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas, text_width, wrap
-from fp4ref.diagrams.place import Geometry, Place
+from fp4ref.diagrams.place import Geometry, Place, named
 from fp4ref.diagrams.request import Request, clipped
 from fp4ref.diagrams.scale_map import LINE, Byte, ScaleMap, require_tiles
-from fp4ref.layout import LINEAR, TILED_128X4, Layout
+from fp4ref.layout import LINEAR, TILED_128X4
 
 KINDS = "abcd"
 MOST_TILES = (16, 12)
@@ -24,7 +24,8 @@ def scale_layout(request: Request) -> str:
     found = ScaleMap(geometry, layout)
     place = geometry.place(*request.element) if request.element else None
     title = f"Scale layout {layout.name}: where scale (m, k) lies"
-    summary = f"{found.caption()}. {place.sentence() if place else ''}".strip()
+    said = place.sentence(named(layout)) if place else ""
+    summary = f"{found.caption()}. {said}".strip()
     page = Canvas(title, f"{summary} {'; '.join(found.digits())}.", request.theme)
     y = page.heading(title)
     y = page.lines(MARGIN, y + 4, wrap(found.caption(), page.width - 2 * MARGIN, 12), kind="muted")
@@ -37,9 +38,7 @@ def scale_layout(request: Request) -> str:
     for column, lines in enumerate((found.digits()[:half], found.digits()[half:])):
         page.lines(MARGIN + column * 390, y, lines, size=11, mono=True)
     if place:
-        page.lines(
-            MARGIN, page.bottom + 20, wrap(place.sentence(), page.width - 2 * MARGIN, 12), kind="mark", bold=True
-        )
+        page.lines(MARGIN, page.bottom + 20, wrap(said, page.width - 2 * MARGIN, 12), kind="mark", bold=True)
     return page.svg()
 
 
@@ -195,7 +194,7 @@ def linear_tiled(request: Request) -> str:
     maps = ScaleMap(geometry, LINEAR), ScaleMap(geometry, layout)
     title = f"The same scales, {LINEAR.name} and {layout.name}"
     page = Canvas(
-        title, f"{maps[1].caption()}. {place.sentence(_names(layout)) if place else ''}".strip(), request.theme
+        title, f"{maps[1].caption()}. {place.sentence(named(layout)) if place else ''}".strip(), request.theme
     )
     y = page.heading(title)
     y = page.lines(MARGIN, y + 4, wrap(maps[1].caption(), page.width - 2 * MARGIN, 12), kind="muted")
@@ -212,13 +211,9 @@ def linear_tiled(request: Request) -> str:
         page.text(MARGIN, y + 26, f"{found.layout.name} in memory: scale (m, k) at each byte", bold=True)
         y = _strip(page, y + 34, found, place)
     if place:
-        text = wrap(place.sentence(_names(layout)), page.width - 2 * MARGIN, 12)
+        text = wrap(place.sentence(named(layout)), page.width - 2 * MARGIN, 12)
         page.lines(MARGIN, y + 24, text, kind="mark", bold=True)
     return page.svg()
-
-
-def _names(layout: Layout) -> tuple[str, ...]:
-    return LINEAR.name, layout.name
 
 
 def _columns(request: Request, geometry: Geometry, place: Place | None) -> list[int]:

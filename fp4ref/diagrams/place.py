@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fp4ref.diagrams.request import require_element
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.hadamard import POINTS
-from fp4ref.layout import LAYOUTS, Layout
+from fp4ref.layout import LAYOUTS, LINEAR, Layout
 from fp4ref.packing import width
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
@@ -118,6 +118,11 @@ class Place:
             f"element ({self.element[0]}, {self.element[1]}) of {article(axis)} {axis} {spec} tensor{through}: "
             f"data byte {self.data_byte}{nibble}, scale ({self.scale[0]}, {self.scale[1]}), {bytes_of}"
         )
+
+
+def named(layout: Layout | None) -> tuple[str, ...]:
+    """Layouts that a sentence names beside a drawn one: linear and that one, or the usual pair."""
+    return NAMED if layout is None or layout == LINEAR else (LINEAR.name, layout.name)
 
 
 def spoken(spec: Spec) -> str:
