@@ -21,7 +21,7 @@ FLOORS = {
     3: ("spec",),
     4: ("catalogue", "specs", "peers", "quantized", "arrays", "registry", "operands"),
     5: ("model", "api", "random_source", "generators", "analysis", "kernels", "multiply", ""),
-    6: ("conformance", "rules"),
+    6: ("conformance", "rules", "diagrams"),
     7: ("cli", "__main__"),
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
@@ -32,6 +32,7 @@ MODEL |= {"catalogue", "specs", "peers", "quantized", "operands", "model"}
 DECLARES_BACKEND = {"model", "model.backend"}
 
 THIRD_PARTY = {"cli": {"numpy", "ml_dtypes", "click", "rich"}, "conformance": {"numpy", "ml_dtypes", "rich"}}
+THIRD_PARTY["diagrams"] = {"numpy", "ml_dtypes", "drawsvg", "resvg_py"}
 HEADERS = {"cli.header": {"fp4ref_numerics", "click"}}  # writes what that package holds
 FOR_TESTS = {"conformance.strategies": {"numpy", "ml_dtypes", "hypothesis"}}  # public, imported by tests only
 LAZY_ONLY = {"torch"}  # optional: imported inside a function, by a caller who has it already

@@ -20,6 +20,8 @@ COMMANDS = {
     "verify": "Check bytes, or the installed backends, against the standard.",
     "report": "Compare what specifications cost on the tensors of a file.",
     "explain": "Show every intermediate value of one block.",
+    "where": "Say where an element and its scale lie.",
+    "diagram": "Draw formats, layouts and pipelines.",
     "profiles": "List the specifications; compare two.",
     "rules": "Rules of the standard: text, coverage, check.",
     "vectors": "Write or check the golden vectors.",
