@@ -19,10 +19,10 @@ from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Q
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, maxima
 from fp4ref_cuda.buffers import Library, pointer
-from fp4ref_cuda.checks import noop_flag, require_buffer
+from fp4ref_cuda.checks import noop_flag, pointer_bits, require_buffer
 from fp4ref_cuda.launch import launch
-from fp4ref_cuda.paths import directions
-from fp4ref_cuda.plan import Group, Plan, group, prelude, remember
+from fp4ref_cuda.paths import directions, fused
+from fp4ref_cuda.plan import Group, Plan, fused_label, fused_reason, group, prelude, remember
 
 OPERATION = "quantize_grouped"
 
@@ -76,9 +76,18 @@ def quantize_grouped(
             _require_out(out, like, each, x, library)
         whole = {name: part for name in each if (part := out.row if name == "row" else out.column) is not None}
         ran: tuple[str, ...] = ()
-        if splits:
+        addresses = pointer(x) | pointer_bits(whole)
+        reason = "one direction"
+        if len(each) == 2:
+            reason = fused_reason(spec, dtype, (rows, columns), scale_layout, addresses, splits)
+            if not reason and (amax.row is None) != (amax.column is None):
+                reason = "an amax for one direction"
+        if not reason:
+            given, members = amax._asdict(), (table, len(splits))
+            ran = fused(library, x, dtype, spec, (rows, columns), scale_layout, whole, given, {}, flag, *members)
+        elif splits:
             ran = maxima.fill(library, x, dtype, spec, (rows, columns), whole, amax._asdict(), flag, table, len(splits))
-        if plan.total_tiles:
+        if reason and plan.total_tiles:
             text = prelude(spec, dtype, scale_layout, HAS_ROW="row" in each, HAS_COLUMN="column" in each)
             arguments = (
                 pointer(x),
@@ -92,7 +101,7 @@ def quantize_grouped(
             )
             launch(library, "quantize", text, (plan.total_tiles,), arguments)
             ran += ("quantize",)
-    remember(Plan("grouped tiles", ran))
+    remember(Plan(f"grouped: {'tiles' if reason else fused_label(spec)}", ran, reason))
     return out
 
 

@@ -17,6 +17,7 @@ from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths
 from fp4ref_cuda.buffers import pointer
+from fp4ref_cuda.plan import Plan, fused_label, fused_reason, last_plan, remember, thresholds_reason
 from fp4ref_cuda.plan import Plan, fused_reason, last_plan, remember, thresholds_reason
 from fp4ref_cuda.randoms import random_bits
 from fp4ref_cuda.reading import convert_layout, dequantize
@@ -105,9 +106,9 @@ def quantize_directions(
             reason = fused_reason(spec, dtype, matrix, scale_layout, addresses)
             if not reason and (amax.get("row") is None) != (amax.get("column") is None):
                 reason = "an amax for one direction"
-            run, label = (paths.tiles, "tiles") if reason else (paths.fused, "rows and hadamard columns, fused")
+            run, label = (paths.tiles, "tiles") if reason else (paths.fused, fused_label(spec))
         elif path != "tiles" and "row" in targets:
-            reason = thresholds_reason(spec, dtype, matrix[1], addresses)
+            reason = thresholds_reason(spec, dtype, matrix, addresses)
             run, label = (paths.tiles, "tiles") if reason else (paths.rows, "rows by thresholds")
         ran = run(library, x, dtype, spec, matrix, scale_layout, targets, amax, bits, flag)
     remember(Plan(label, ran, reason))

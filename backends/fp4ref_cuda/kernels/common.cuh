@@ -59,15 +59,16 @@ DEVICE void wait_for_previous_kernel()
 #endif
 }
 
-// The largest of partial maxima, in all threads.
-DEVICE float amax_of_parts(const float* partials, index_t parts)
+// The largest of partial maxima, in all of a block's threads; `Use` tells one use in a kernel from another.
+template <int Threads, int Use> DEVICE float amax_of_parts(const float* partials, index_t parts)
 {
-    __shared__ unsigned result;
+    __shared__ unsigned of_warp[Threads / 32];
     unsigned largest = 0;
-    for (index_t i = threadIdx.x; i < parts; i += THREADS) largest = fp4ref::larger(largest,
+    for (index_t i = threadIdx.x; i < parts; i += Threads) largest = fp4ref::larger(largest,
         fp4ref::bits_of(partials[i]));
-    largest = block_max(largest);
-    if (threadIdx.x == 0) result = largest;
+    largest = __reduce_max_sync(~0u, largest);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
     __syncthreads();
-    return fp4ref::float_of(result);
+    const unsigned lane = threadIdx.x % 32;
+    return fp4ref::float_of(__reduce_max_sync(~0u, lane < Threads / 32 ? of_warp[lane] : 0));
 }
