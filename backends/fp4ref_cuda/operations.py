@@ -18,7 +18,6 @@ from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.plan import Plan, fused_label, fused_reason, last_plan, remember, thresholds_reason
-from fp4ref_cuda.plan import Plan, fused_reason, last_plan, remember, thresholds_reason
 from fp4ref_cuda.randoms import random_bits
 from fp4ref_cuda.reading import convert_layout, dequantize
 
