@@ -1,8 +1,9 @@
-"""`fp4ref verify`: the verdict on dumps, or on the installed backends."""
+"""`fp4ref verify`: the verdict on dumps, on a kernel, or on the installed backends."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fp4ref.catalogue import PROFILES
 from fp4ref.cli.common import console, load_spec, progress, select
 from fp4ref.cli.verify_text import print_replay, print_report
 from fp4ref.errors import FileError, Fp4Error
-from fp4ref.files import SUFFIXES, open_tensors
+from fp4ref.files import SUFFIXES, is_side_file, open_tensors
 from fp4ref.spec import SPEC_VERSION
 
 if TYPE_CHECKING:
@@ -28,11 +30,14 @@ Examples:
   fp4ref verify dump.npz --case row:0:0
   fp4ref verify dump.npz --case row:0:0 --save-case case.npz
   fp4ref verify dump.npz --json
+  fp4ref verify --kernel mykernels.nvfp4:quantize --spec nvfp4
+  fp4ref verify --kernel kernel.py:quantize --spec mxfp4 --device cuda --level 2
+  fp4ref gen nvfp4 --level 1 | ./my_kernel | fp4ref verify nvfp4
 """
 
 
-@click.command("verify", epilog=EPILOG, short_help="Check bytes, or the installed backends, against the standard.")
-@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@click.command("verify", epilog=EPILOG, short_help="Check bytes, kernels or backends against the standard.")
+@click.argument("paths", metavar="[PATH|SPEC|-]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--spec", "spec_name", help="What the bytes should be, if the dump does not say or says it wrongly.")
 @click.option("--profile", help="Judge by this profile instead of the dump's own specification.")
 @click.option("--layout", "scale_layout", help="Where the scales lie, if the dump does not say.")
@@ -42,6 +47,15 @@ Examples:
     "--amax", type=click.Choice(["computed", "given"]), help="Judge by the amax of x (default), or the dump's."
 )
 @click.option("--case", "case_id", metavar="ID", help="Show every element of one block, TENSOR:row:ROW:BLOCK.")
+@click.option(
+    "--kernel", metavar="MODULE:FUNCTION", help="Check this Python function, or one of FILE.py, on aimed cases."
+)
+@click.option("--device", help="Of the tensors that the kernel is given; other than cpu they are torch's.")
+@click.option("--level", type=click.IntRange(1, 2), default=1, help="Of a kernel's cases: 1 in seconds, 2 exhaustive.")
+@click.option("--family", "families", multiple=True, help="Only these families of cases.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=30.0, help="Seconds for a kernel's case.")
+@click.option("--weights", type=click.Path(path_type=Path), help="A model, whose tensors are cases for a kernel too.")
+@click.option("--nibbles", type=click.Choice(["low", "high"]), help="Where a kernel's or stream's element 0 is.")
 @click.option(
     "--save-case", type=click.Path(path_type=Path), help="Write that block, or the first that differs, to a file."
 )
@@ -57,18 +71,41 @@ def verify(
     patterns: tuple[str, ...],
     amax: str | None,
     case_id: str | None,
+    kernel: str | None,
+    device: str | None,
+    level: int,
+    families: tuple[str, ...],
+    timeout: float,
+    weights: Path | None,
+    nibbles: str | None,
     save_case: Path | None,
     backends: tuple[str, ...],
     as_json: bool,
     limit: int,
 ) -> None:
-    """Compare dumps byte by byte with the golden model; without PATH, check the installed backends.
+    """Compare dumps byte by byte with the golden model, or a kernel's bytes on aimed cases.
 
-    PATH is a .safetensors or .npz file, or a directory of them. The verdict comes first. Every mismatch has a case ID,
-    which --case shows alone.
+    PATH is a .safetensors or .npz file, a .json beside raw binaries, a directory of these, or a stream that a program
+    made of `fp4ref gen`. SPEC or - reads such a stream from standard input. Without any, the installed backends are
+    checked. The verdict comes first. Every mismatch has a case ID, which --case shows alone.
 
     Exit status: 0 all bytes are right, 1 some differ, 2 bad input.
     """
+    streamed = [path for path in paths if _is_stream(path)]
+    if kernel is not None or streamed:
+        if (kernel is not None and paths) or len(paths) > 1:
+            raise click.UsageError("--kernel and a stream take no other PATH")
+        if profile or inputs or patterns or amax or backends:
+            raise click.UsageError("--profile, --input, --tensors, --amax and --backend are for dumps and backends")
+        from fp4ref.cli.verify_kernel import Choice, check_kernel, check_stream
+
+        choice = Choice(spec_name, scale_layout, nibbles, case_id, save_case, as_json, limit)
+        if kernel is None:
+            raise SystemExit(check_stream(streamed[0], choice))
+        cases = {"level": level, "families": families or None, "weights": weights}
+        raise SystemExit(check_kernel(kernel, choice, device, timeout, cases))
+    if device or families or weights or nibbles:
+        raise click.UsageError("--device, --family, --weights and --nibbles need --kernel")
     if not paths:
         if spec_name or profile or scale_layout or inputs or patterns or amax or case_id or save_case:
             raise click.UsageError("these options need a PATH; without one only --backend and --json apply")
@@ -97,6 +134,21 @@ def verify(
     raise SystemExit(_verify(files, request, as_json, limit))
 
 
+def _is_stream(path: Path) -> bool:
+    """Whether an argument means a stream: -, a specification's name that no file has, or a file of results."""
+    if str(path) == "-" or (str(path) in PROFILES and not path.exists()):
+        if sys.stdin.isatty():
+            got = f"{path}: standard input is a terminal"
+            raise FileError("verify", got, f"a program's results: fp4ref gen {path} | PROGRAM | fp4ref verify {path}")
+        return True
+    if path.suffix.lower() in SUFFIXES or not path.is_file():
+        return False
+    from fp4ref.conformance.stream import MAGIC, is_stream
+
+    with path.open("rb") as file:
+        return is_stream(file.read(len(MAGIC)))
+
+
 def _files(paths: Iterable[Path]) -> list[Path]:
     """The files to verify; in a directory, all tensor files below it that hold quantized bytes."""
     found: list[Path] = []
@@ -105,6 +157,7 @@ def _files(paths: Iterable[Path]) -> list[Path]:
             found.append(path)
             continue
         below = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+        below = [file for file in below if file.suffix.lower() != ".json" or is_side_file(file)]
         kept = [file for file in below if _may_be_dump(file)]
         for file in below:
             if file not in kept:
