@@ -12,6 +12,7 @@ from typing import IO, Any
 import click
 
 from fp4ref.cli.common import console, load_spec, progress
+from fp4ref.cli.verify_pages import Pages
 from fp4ref.cli.verify_text import print_kernel, print_kernel_case, print_replay
 from fp4ref.conformance import cases as blocks
 from fp4ref.conformance import families, stream
@@ -38,6 +39,7 @@ class Choice:
     save_case: Path | None
     as_json: bool
     limit: int
+    pages: Pages = Pages()  # noqa: RUF009 - it is frozen
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -175,6 +177,10 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
         print_kernel(out, report, choice.limit)
         if saved:
             out.print(f"saved {saved}; see it again: fp4ref verify {choice.save_case}", markup=False, soft_wrap=True)
+    if choice.pages:
+        from fp4ref.conformance.reports.view import of_kernel
+
+        choice.pages.write([of_kernel(report)])
     return 0 if report.ok else 1
 
 
