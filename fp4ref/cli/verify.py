@@ -244,7 +244,7 @@ def _check_backends(backends: tuple[str, ...], as_json: bool, pages: Pages) -> i
     from fp4ref.conformance import selfcheck
 
     with progress(1, "verify") as step:
-        report = selfcheck.run(list(backends) or None, step)
+        report = selfcheck.run(list(backends) or None, step, note=partial(click.echo, err=True))
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=1))
     else:

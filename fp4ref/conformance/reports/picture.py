@@ -38,7 +38,7 @@ class Tile:
 class Picture:
     """A map of differences. shares: of the bytes of each cell, 0 to 1, NaN for padding. shape: what it is a map of.
 
-    unit: rows and columns of a tile, in what the map shows.
+    unit: rows and columns of a tile, in what the map shows. wide: elements that lie side by side in one of its columns.
     """
 
     title: str
@@ -47,6 +47,7 @@ class Picture:
     unit: tuple[int, int]
     count: int
     first: tuple[int, int] | None
+    wide: int = 1
 
     @property
     def text(self) -> str:
@@ -75,7 +76,7 @@ def pictures(exhibit: Exhibit) -> tuple[Picture, Picture, list[Tile]]:
         scales |= outside
     codes = _codes(exhibit)
     of_codes = _picture("element codes", codes, unit, (rows, columns))
-    of_scales = _picture(f"scale bytes, {exhibit.scale_layout}", scales, tile, (rows, blocks))
+    of_scales = _picture(f"scale bytes, {exhibit.scale_layout}", scales, tile, (rows, blocks), spec.block.columns)
     return of_codes, of_scales, _tiles(codes, scales, unit, tile)
 
 
@@ -93,7 +94,7 @@ def _codes(exhibit: Exhibit) -> NDArray[np.bool_]:
     return bad
 
 
-def _picture(title: str, bad: NDArray[np.bool_], unit: tuple[int, int], inner: tuple[int, int]) -> Picture:
+def _picture(title: str, bad: NDArray[np.bool_], unit: tuple[int, int], inner: tuple[int, int], wide: int = 1) -> Picture:
     step = max(-(-max(bad.shape) // CELLS), 1)
     down, across = (-(-size // step) for size in bad.shape)
     edges = [np.arange(count) * step for count in (down, across)]
@@ -104,7 +105,7 @@ def _picture(title: str, bad: NDArray[np.bool_], unit: tuple[int, int], inner: t
     shares[outside & (sums == 0)] = np.nan
     found = np.argwhere(bad)[:1]
     first = (int(found[0, 0]), int(found[0, 1])) if len(found) else None
-    return Picture(title, shares, (bad.shape[0], bad.shape[1]), unit, int(np.count_nonzero(bad)), first)
+    return Picture(title, shares, (bad.shape[0], bad.shape[1]), unit, int(np.count_nonzero(bad)), first, wide)
 
 
 def _tiles(
@@ -131,7 +132,7 @@ def _per_tile(bad: NDArray[np.bool_], unit: tuple[int, int]) -> NDArray[np.int64
 def svg(picture: Picture, width: int = 420) -> str:
     """The picture as an SVG element that stands alone, with a title for screen readers; cells keep their shape."""
     rows, columns = picture.shape
-    height = min(max(round(width * rows / max(columns, 1)), 24), 2 * width)
+    height = min(max(round(width * rows / (columns * picture.wide)), 40), width)
     lines = "".join(_grid(picture, width, height))
     return (
         f'<svg class="map" role="img" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
