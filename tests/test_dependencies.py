@@ -22,7 +22,7 @@ FLOORS = {
     4: ("catalogue", "specs", "peers", "quantized", "arrays", "registry"),
     5: ("model", "api", "kernels", ""),
     6: ("conformance", "rules"),
-    7: ("cli", "__main__"),
+    7: ("cli", "__main__", "testing", "strategies"),
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
 
@@ -32,8 +32,10 @@ MODEL |= {"catalogue", "specs", "peers", "quantized", "model"}
 DECLARES_BACKEND = {"model", "model.backend"}
 
 THIRD_PARTY = {"cli": {"numpy", "ml_dtypes", "click", "rich"}, "conformance": {"numpy", "ml_dtypes", "rich"}}
+THIRD_PARTY |= {"testing": {"rich"}}
 HEADERS = {"cli.header": {"fp4ref_numerics", "click"}}  # writes what that package holds
-FOR_TESTS = {"conformance.strategies": {"numpy", "ml_dtypes", "hypothesis"}}  # public, imported by tests only
+PUBLIC_FOR_TESTS = {"strategies": {"numpy", "ml_dtypes", "hypothesis"}}
+FOR_TESTS = PUBLIC_FOR_TESTS | {"conformance.strategies": {"numpy", "ml_dtypes", "hypothesis"}}  # public, imported by tests only
 LAZY_ONLY = {"torch"}  # optional: imported inside a function, by a caller who has it already
 
 
