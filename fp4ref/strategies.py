@@ -71,9 +71,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "global_scale": st.sampled_from(Granularity),
     "element_max": st.sampled_from((1.0, 4.0, 6.0)),
     "hadamard": st.integers(0, 0xFFFF).map(Hadamard),
-    "four_over_six": st.builds(
-        FourOverSix, metric=st.sampled_from(Metric), scale_max=st.sampled_from((448.0, 256.0))
-    ),
+    "four_over_six": st.builds(FourOverSix, metric=st.sampled_from(Metric), scale_max=st.sampled_from((448.0, 256.0))),
 }
 
 

@@ -210,7 +210,9 @@ class _Accepted:
         for line in self.lines:
             run_at_all = families is None or line.case.partition("/")[0] in families
             if run_at_all and line not in self.met:
-                raise DomainError(line.place, f"unknown case {line.case!r}", "a case that the kernel is run on", "CNF-7")
+                raise DomainError(
+                    line.place, f"unknown case {line.case!r}", "a case that the kernel is run on", "CNF-7"
+                )
 
     def passed(self) -> list[str]:
         """Lines whose cases all pass."""

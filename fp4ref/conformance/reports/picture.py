@@ -94,7 +94,9 @@ def _codes(exhibit: Exhibit) -> NDArray[np.bool_]:
     return bad
 
 
-def _picture(title: str, bad: NDArray[np.bool_], unit: tuple[int, int], inner: tuple[int, int], wide: int = 1) -> Picture:
+def _picture(
+    title: str, bad: NDArray[np.bool_], unit: tuple[int, int], inner: tuple[int, int], wide: int = 1
+) -> Picture:
     step = max(-(-max(bad.shape) // CELLS), 1)
     down, across = (-(-size // step) for size in bad.shape)
     edges = [np.arange(count) * step for count in (down, across)]
@@ -114,9 +116,7 @@ def _tiles(
     """The tiles with differences, the worst first."""
     counts = [_per_tile(codes, unit), _per_tile(scales, tile)]
     shape = tuple(max(a, b) for a, b in zip(counts[0].shape, counts[1].shape, strict=True))
-    by_code, by_scale = (
-        np.pad(count, [(0, shape[axis] - count.shape[axis]) for axis in (0, 1)]) for count in counts
-    )
+    by_code, by_scale = (np.pad(count, [(0, shape[axis] - count.shape[axis]) for axis in (0, 1)]) for count in counts)
     found = [
         Tile(int(row), int(column), int(by_code[row, column]), int(by_scale[row, column]))
         for row, column in np.argwhere(by_code + by_scale)
