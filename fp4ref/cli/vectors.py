@@ -154,7 +154,8 @@ def export_vectors(
     """Write aimed inputs with their golden bytes for programs without Python.
 
     DIR gets a binary with all arrays, a C header and a JSON file that say what lies where, for every specification,
-    and SHA256SUMS for `sha256sum -c`. The same command writes the same bytes. docs/examples/golden_vectors.c reads them.
+    and SHA256SUMS for `sha256sum -c`. The same command writes the same bytes; docs/examples/golden_vectors.c reads
+    them.
     """
     from fp4ref.cli.common import load_spec
     from fp4ref.conformance.export import export

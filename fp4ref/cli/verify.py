@@ -98,6 +98,7 @@ def verify(
     Exit status: 0 all bytes are right, 1 some differ, 2 bad input.
     """
     pages = Pages(junit, html)
+    pages.require_whole(case_id, save_case)
     streamed = [path for path in paths if _is_stream(path)]
     if kernel is not None or streamed:
         if (kernel is not None and paths) or len(paths) > 1:
@@ -134,11 +135,8 @@ def verify(
         keep=max(limit, 16),
     )
     files = _files(paths)
-    if html and len(files) > 1:
-        raise click.UsageError("--html takes one file")
+    pages.require_one(len(files))
     if case_id or save_case:
-        if pages:
-            raise click.UsageError("--junit and --html are for whole reports, not for --case and --save-case")
         if len(files) > 1:
             raise click.UsageError("--case and --save-case take one file")
         raise SystemExit(_case(request(path=files[0]), case_id, save_case, as_json))

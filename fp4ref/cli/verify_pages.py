@@ -23,6 +23,16 @@ class Pages:
     def __bool__(self) -> bool:
         return self.junit is not None or self.html is not None
 
+    def require_whole(self, case_id: str | None, save_case: Path | None) -> None:
+        """Refuse to write a report on one block."""
+        if self and (case_id or save_case):
+            raise click.UsageError("--junit and --html are for whole reports, not for --case and --save-case")
+
+    def require_one(self, files: int) -> None:
+        """Refuse to show several files on one page."""
+        if self.html is not None and files > 1:
+            raise click.UsageError("--html takes one file")
+
     def write(self, views: Sequence[View]) -> None:
         """Write what is wanted, and say where it is; the page shows one view."""
         if self.junit is not None:

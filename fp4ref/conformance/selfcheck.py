@@ -164,8 +164,8 @@ def run(
 ) -> Report:
     """Check the golden model with the vectors, and backends with the vectors and with the golden model.
 
-    backends: names; None is every one that can run. progress: is told what comes next. directory: of other vectors. note: is told
-    in a line what takes a while before the first result.
+    backends: names; None is every one that can run. progress: is told what comes next. directory: of other vectors.
+    note: is told in a line what takes a while before the first result.
 
     Errors: BackendError for a named backend that cannot run; DomainError if this machine flushes subnormals.
 

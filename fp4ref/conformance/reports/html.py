@@ -31,7 +31,7 @@ KEY = (
 
 def write(path: str | os.PathLike[str], view: View) -> None:
     """Write the page to a file. Rules: CNF-2."""
-    Path(path).write_text(page(view), encoding="utf-8")
+    Path(path).write_text(page(view), encoding="utf-8", errors="replace")
 
 
 def page(view: View) -> str:

@@ -53,7 +53,7 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Test:
-    """One line of a test report. failure: what is wrong, in lines; empty if nothing is. skipped: why it was not made."""
+    """One line of a test report. failure: what is wrong, in lines, or empty. skipped: why it was not made."""
 
     group: str
     name: str
