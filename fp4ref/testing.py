@@ -81,7 +81,7 @@ def read_expected_failures(path: str | os.PathLike[str]) -> ExpectedFailures:
         place, parts = f"{os.fspath(path)}:{number}", text.split(None, 3)
         if len(parts) < 4:
             raise FileError(place, f"{len(parts)} words", "KERNEL SPEC CASE REASON", "CNF-7")
-        line = ExpectedFailure(parts[0], resolve(parts[1]).name, *parts[2:], place)
+        line = ExpectedFailure(parts[0], resolve(parts[1]).name, parts[2], parts[3], place)
         if line.case.partition("/")[0] not in aimed.FAMILIES or "/" not in line.case:
             raise FileError(place, f"unknown case {line.case!r}", "the name of a case, or FAMILY/*", "CNF-7")
         if lines.setdefault(line[:3], line) is not line:

@@ -226,6 +226,8 @@ def test_verify_writes_the_files_beside_what_it_prints(dump, tmp_path):
     result = CliRunner().invoke(main, ["verify", str(dump), *files, "--json"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["files"][0]["verdict"] == "wrong"
+    told = json.loads(result.stdout)["files"][0]["explained"]
+    assert {step["step"]: step["got"] for step in told[0]["steps"]}["scale byte"].startswith("0x")
     assert result.stderr.count("wrote ") == 2
     Page((tmp_path / "page.html").read_text("utf-8"))
     assert ET.parse(tmp_path / "report.xml").getroot().get("failures") == "2"

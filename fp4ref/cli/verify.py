@@ -204,10 +204,12 @@ def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, lim
             continue
         status = max(status, 0 if report.ok else 1)
         records.append(report.to_json())
-        if pages:
+        if pages or (as_json and not report.ok):
+            from fp4ref.conformance.reports.intermediates import to_json
             from fp4ref.conformance.reports.view import of_dump
 
             views.append(of_dump(report, request(path=path)))
+            records[-1]["explained"] = to_json(views[-1])
         if not as_json:
             print_report(console(), report, limit)
     if as_json:

@@ -175,7 +175,7 @@ class KernelReport:
                 for kind, (case, finding) in self.first.items()
             ],
             "skipped": dict(self.skipped),
-            "diagnosis": None if self.diagnosis is None else diagnosis_json(self.diagnosis),
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
             "failures": [result_json(result) for result in self.results()],
             "mismatches": [
                 {"case": j.case.id, "mismatches": [vars(item) for item in j.mismatches]}
@@ -183,18 +183,6 @@ class KernelReport:
                 if j.mismatches
             ],
         }
-
-
-def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
-    """A diagnosis as JSON data."""
-    return {
-        "explained": found.explained,
-        "explanations": [vars(item) for item in found.explanations],
-        "partial": None if found.partial is None else vars(found.partial),
-        "first_stage": found.first_stage,
-        "profiles": list(found.profiles),
-        "complete": found.complete,
-    }
 
 
 def collected(report: KernelReport, judgements: Iterable[Judgement]) -> KernelReport:

@@ -13,12 +13,11 @@ from string import Template
 from fp4ref import __version__
 from fp4ref import rules as standard
 from fp4ref.conformance.report import Cell, counts
-from fp4ref.conformance.reports.intermediates import explained
+from fp4ref.conformance.reports.intermediates import Explained, first_explained
 from fp4ref.conformance.reports.picture import Picture, pictures, svg
 from fp4ref.conformance.reports.view import Exhibit, View
 from fp4ref.spec import SPEC_VERSION
 
-STEPS = 3  # differing blocks of an exhibit whose every intermediate is shown
 TILES = 12  # tiles that are listed
 GOOD, BAD = "\N{CHECK MARK}", "\N{BALLOT X}"  # a verdict is not told by colour alone
 KEY = (
@@ -62,15 +61,16 @@ def _body(view: View) -> Iterator[str]:
             yield from _exhibit(exhibit)
     if view.others:
         yield "<h2>Mismatches</h2>"
-        rows = [
+        places = [
             (case, f"{item.field}{list(item.index) if item.index else ''}", item.input, item.expected, item.got)
             for case, item in view.others
         ]
-        yield _table(("case", "where", "input", "expected", "got"), rows)
+        yield _table(("case", "where", "input", "expected", "got"), places)
     if view.families:
         yield "<h2>Families of cases</h2>"
-        rows = [(name, cell, reason) for name, (cell, reason) in view.families.items()]
-        yield _table(("family", ">passed", "what goes wrong there"), sorted(rows, key=lambda row: _whole(row[1])))
+        cells = sorted(view.families.items(), key=lambda item: _whole(item[1][0]))
+        rows = [(name, cell, reason) for name, (cell, reason) in cells]
+        yield _table(("family", ">passed", "what goes wrong there"), rows)
     yield from _rules(view)
     if view.skipped:
         yield "<h2>Not applicable</h2>"
@@ -89,9 +89,9 @@ def _key() -> str:
 def _exhibit(exhibit: Exhibit) -> Iterator[str]:
     compared, shape = exhibit.compared, " x ".join(map(str, exhibit.x.shape))
     yield f"<section><h3>{escape(exhibit.name)}</h3>"
-    found = ", ".join(f"{count:,} {what}" for what, count in counts(compared).items())
+    told = ", ".join(f"{count:,} {what}" for what, count in counts(compared).items())
     excused = ", ".join(f"{count:,} {excuse.value}" for excuse, count in compared.excused.items())
-    note = f"{exhibit.spec.name}, {exhibit.direction} direction, {shape} {exhibit.x.dtype.name}: {found} differ"
+    note = f"{exhibit.spec.name}, {exhibit.direction} direction, {shape} {exhibit.x.dtype.name}: {told} differ"
     note += f"; differing blocks with special input: {excused}" if excused else ""
     yield f'<p class="soft">{escape(note)}</p>'
     places = {
@@ -108,10 +108,8 @@ def _exhibit(exhibit: Exhibit) -> Iterator[str]:
         more = f", the worst {TILES}" if len(tiles) > TILES else ""
         yield f"<details><summary>{len(tiles)} tiles with differences{more}</summary>"
         yield _table(("tile (row, column)", ">codes", ">scales"), listed) + "</details>"
-    for number in range(min(len(compared.differences), STEPS)):
-        yield f"<details{' open' if not number else ''}>"
-        yield from _steps(exhibit, number)
-        yield "</details>"
+    for number, found in enumerate(first_explained(exhibit)):
+        yield f"<details{'' if number else ' open'}>{_steps(found)}</details>"
     yield "</section>"
 
 
@@ -120,12 +118,11 @@ def _figure(picture: Picture) -> str:
     return f"<figure>{svg(picture)}<figcaption>{escape(picture.text)}; {tile}</figcaption></figure>"
 
 
-def _steps(exhibit: Exhibit, number: int) -> Iterator[str]:
+def _steps(found: Explained) -> str:
     """Every intermediate of one element that differs, as the specification has it, and what was got."""
-    found = explained(exhibit, exhibit.compared.differences[number])
-    yield f"<summary>{escape(found.title)}</summary>"
-    rows = [(*step[:3], step[3], " ".join(step[4]), step[5]) for step in found.steps]
-    yield _table(("step", "expected", "bits", "got", "rules", "how"), rows)
+    rows = [(step, expected, bits, got, " ".join(rules), how) for step, expected, bits, got, rules, how in found.steps]
+    table = _table(("step", "expected", "bits", "got", "rules", "how"), rows)
+    return f"<summary>{escape(found.title)}</summary>{table}"
 
 
 def _rules(view: View) -> Iterator[str]:

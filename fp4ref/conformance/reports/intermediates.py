@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,12 +11,13 @@ from fp4ref import packing
 from fp4ref.conformance.compare import Difference
 from fp4ref.conformance.explain import explain
 from fp4ref.conformance.formulas import decimal
-from fp4ref.conformance.reports.view import Exhibit
+from fp4ref.conformance.reports.view import Exhibit, View
 from fp4ref.conformance.steps import sections
 from fp4ref.formats import Codec
 from fp4ref.layout import layout
 from fp4ref.spec import Granularity
 
+FIRST = 3  # differing blocks of an exhibit that are explained
 Line = tuple[str, str, str, str, tuple[str, ...], str]  # step, expected, bits, got, rules, note
 
 
@@ -51,6 +53,26 @@ def explained(exhibit: Exhibit, difference: Difference) -> Explained:
     if difference.got_scale != difference.expected_scale:
         title += f", scale 0x{difference.expected_scale:02x} expected, 0x{difference.got_scale:02x} got"
     return Explained(title, tuple(lines))
+
+
+def first_explained(exhibit: Exhibit) -> list[Explained]:
+    """The first blocks that differ."""
+    return [explained(exhibit, difference) for difference in exhibit.compared.differences[:FIRST]]
+
+
+def to_json(view: View) -> list[dict[str, Any]]:
+    """Every intermediate of the first blocks that differ, as JSON data."""
+    names = ("step", "expected", "bits", "got", "rules", "how")
+    return [
+        {
+            "tensor": exhibit.name,
+            "direction": exhibit.direction,
+            "element": found.title,
+            "steps": [dict(zip(names, line, strict=True)) for line in found.steps],
+        }
+        for exhibit in view.exhibits
+        for found in first_explained(exhibit)
+    ]
 
 
 def _got(exhibit: Exhibit, at: tuple[int, int]) -> dict[str, str]:
