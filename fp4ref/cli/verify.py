@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -190,7 +190,8 @@ def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, lim
     """Print the verdict on every file; the worst exit status."""
     from fp4ref.conformance.verify import verify as verify_file
 
-    status, records, views = 0, [], []
+    status, views = 0, []
+    records: list[dict[str, Any]] = []
     for path in files:
         try:
             with progress(1, "verify") as step:
