@@ -19,6 +19,7 @@ COMMANDS = {
     "dequantize": "Turn a dump back into a file of tensors.",
     "gen": "Write aimed cases for a program to quantize.",
     "verify": "Check bytes, kernels or backends against the standard.",
+    "report": "Compare what specifications cost on the tensors of a file.",
     "explain": "Show every intermediate value of one block.",
     "profiles": "List the specifications; compare two.",
     "rules": "Rules of the standard: text, coverage, check.",
