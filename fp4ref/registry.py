@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from fp4ref.errors import BackendError
+from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 
 GROUP = "fp4ref.backends"
@@ -41,6 +42,20 @@ class Backend:
     unsupported: Callable[[Spec], list[str]] = everything
     devices: tuple[str, ...] = ("cpu",)
     speed: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call will need, told before it is made.
+
+    source, to: NumPy names of the type of x and, of dequantize, of the result.
+    """
+
+    operation: str
+    spec: Spec
+    source: str = "float32"
+    direction: Direction = "row"
+    to: str = "float32"
 
 
 @lru_cache

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from collections.abc import Callable, Iterable
 from ctypes import c_int, c_longlong, c_ulonglong, c_void_p
+from ctypes import c_int, c_longlong, c_void_p
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -24,9 +26,10 @@ from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS, layout
 from fp4ref.operands import Epilogue, Operand
 from fp4ref.quantized import Direction, DirectionData
+from fp4ref.registry import Call
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
 from fp4ref_cpu import threads
-from fp4ref_cpu.build import library
+from fp4ref_cpu.build import cache_folder, compile_all, library, missing
 
 LAYOUT_NUMBERS = {name: number for number, name in enumerate(LAYOUTS)}
 
@@ -113,6 +116,25 @@ def prepare() -> None:
     _relayout()
 
 
+def prefetch(calls: Iterable[Call], tell: Callable[[str], None]) -> None:
+    """Compile at once what some calls will need, so that they do not compile one after the other.
+
+    tell: is given a line if that takes a while.
+    """
+    wanted = []
+    for call in calls:
+        if call.operation == "quantize":
+            wanted.append(_quantizing(_text(_of_direction(call.spec, call.direction)), call.source))
+        else:
+            spec = call.spec.replace(hadamard=None)
+            source = call.source if fp4ref_numerics.narrows(spec) else "float32"
+            wanted.append(_dequantizing(_text(_decoding(spec)), source, call.to))
+    sources = missing(wanted)
+    if sources:
+        tell(f"compiling {len(sources)} libraries for the cpu backend, once; they are kept in {cache_folder()}")
+        compile_all(sources)
+
+
 def quantize(
     x: Any,
     spec: Spec,
@@ -132,8 +154,7 @@ def quantize(
     matrix, kept = _input(array, direction)
     rows, columns = matrix.rows, matrix.columns
     blocks = -(-columns // spec.block.columns)
-    if direction == "row" and spec.hadamard:
-        spec = spec.replace(hadamard=None)
+    spec = _of_direction(spec, direction)
     native = _quantizer(_text(spec), array.dtype.name)
     if amax is None and spec.global_scale is not Granularity.NONE:
         amax = _amax(native, matrix, spec)
@@ -235,6 +256,11 @@ def gemm_fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     return gemm.fast(a, b, epilogue)
 
 
+def _of_direction(spec: Spec, direction: Direction) -> Spec:
+    """The specification without a transform where there is none."""
+    return spec.replace(hadamard=None) if direction == "row" and spec.hadamard else spec
+
+
 def _text(spec: Spec) -> str:
     return fp4ref_numerics.lower(spec)
 
@@ -254,18 +280,17 @@ def _decoding(spec: Spec) -> Spec:
 
 @lru_cache
 def _quantizer(prelude: str, dtype: str) -> ctypes.CDLL:
-    return _library(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "quantize", "amax")
+    return _loaded(_quantizing(prelude, dtype), "quantize", "amax")
 
 
 @lru_cache
 def _dequantizer(prelude: str, source: str, dtype: str) -> ctypes.CDLL:
-    loops = f"Values<Specification, fp4ref::{source}, fp4ref::{dtype}>"
-    return _library(prelude, "dequantize.h", loops, "dequantize")
+    return _loaded(_dequantizing(prelude, source, dtype), "dequantize")
 
 
 @lru_cache
 def _relayout() -> ctypes.CDLL:
-    return _library("", "relayout.h", "Bytes", "relayout")
+    return _loaded(_source("", "relayout.h", "Bytes", "relayout"), "relayout")
 
 
 @lru_cache
@@ -274,15 +299,29 @@ def _randoms() -> ctypes.CDLL:
 
 
 def _library(prelude: str, header: str, loops: str, *names: str) -> ctypes.CDLL:
+
+
+def _quantizing(prelude: str, dtype: str) -> str:
+    return _source(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "quantize", "amax")
+
+
+def _dequantizing(prelude: str, source: str, dtype: str) -> str:
+    loops = f"Values<Specification, fp4ref::{source}, fp4ref::{dtype}>"
+    return _source(prelude, "dequantize.h", loops, "dequantize")
+
+
+def _source(prelude: str, header: str, loops: str, *names: str) -> str:
     """Functions `fp4ref_NAME(NAMEJob*)` around the static functions of a type."""
     functions = "".join(
         f'extern "C" __attribute__((visibility("default"))) void fp4ref_{name}({name.capitalize()}Job* job)\n'
         f"{{\n    const FloatModes modes;\n    {loops}::{name}(*job);\n}}\n"
         for name in names
     )
-    native = library(
-        f'#include <fp4ref/fp4ref.h>\n{prelude}#include "{header}"\nusing namespace fp4ref_cpu;\n{functions}'
-    )
+    return f'#include <fp4ref/fp4ref.h>\n{prelude}#include "{header}"\nusing namespace fp4ref_cpu;\n{functions}'
+
+
+def _loaded(source: str, *names: str) -> ctypes.CDLL:
+    native = library(source)
     for name in names:
         getattr(native, f"fp4ref_{name}").restype = None
     return native
