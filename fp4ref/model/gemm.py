@@ -43,10 +43,11 @@ def fast(a: Operand, b: Operand) -> Floats:
 
     Rules: GEM-1, GEM-11.
     """
-    return np.asarray(_values(a) @ _values(b).T, F)
+    return np.asarray(values(a) @ values(b).T, F)
 
 
-def _values(operand: Operand) -> Floats:
+def values(operand: Operand) -> Floats:
+    """code * scale of an operand, [rows, K]. Rules: GEM-1, GEM-11."""
     spec, (rows, columns) = operand.spec, operand.shape
     scales = layout(operand.scale_layout).to_linear(operand.data.scales, rows, -(-columns // spec.block.columns))
     data = DirectionData(operand.data.data, scales, None)
