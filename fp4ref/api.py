@@ -47,7 +47,7 @@ def quantize(
     >>> bytes(q.row.data[0, :2]).hex(), q.row.scales, q.row.amax
     ('f201', array([[126]], dtype=uint8), array([6.], dtype=float32))
 
-    Rules: NUM-3, NUM-4, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-10.
+    Rules: NUM-3, NUM-4, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12.
     """
     spec = resolve(spec)
     dtype = arrays.require_input("quantize", x)
@@ -165,16 +165,16 @@ def buffer_shapes(spec: Spec, shape: tuple[int, ...], direction: Direction, scal
 def read_flag(operation: str, noop: Any, out: Any) -> tuple[bool, dict[str, Any]]:
     """Whether a flag in the CPU's memory is set; and the argument of the backend's function for one on a device.
 
-    Rules: LAY-10.
+    Rules: LAY-12.
     """
     if noop is None:
         return False, {}
     if out is None:
-        raise DomainError(operation, "noop without out", "the buffers that it protects", "LAY-10")
+        raise DomainError(operation, "noop without out", "the buffers that it protects", "LAY-12")
     name = arrays.dtype_name(noop)
     if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
         got = f"noop {name} {list(noop.shape)}"
-        raise DTypeError(operation, got, "one uint8, int32 or float32", "LAY-10")
+        raise DTypeError(operation, got, "one uint8, int32 or float32", "LAY-12")
     if arrays.device_of(noop) != "cpu":
         return False, {"noop": noop}
     return any(np.ascontiguousarray(arrays.to_numpy(operation, noop)).tobytes()), {}

@@ -35,7 +35,7 @@ def quantize(
 ) -> DirectionData:
     """Quantize one direction. noop: a number on the device; unless all its bits are zero, no buffer is written.
 
-    Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-10.
+    Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-12.
     """
     each = quantize_directions(
         x, spec, (direction,), scale_layout, {direction: amax}, {direction: random_bits}, {direction: out}, noop
@@ -57,7 +57,7 @@ def quantize_both(
 
     path: "tiles" takes the general kernel where a special one would serve as well.
 
-    Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-10.
+    Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-12.
     """
     names: tuple[Direction, ...] = ("row", "column")
     each = quantize_directions(
