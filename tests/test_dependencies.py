@@ -20,7 +20,7 @@ FLOORS = {
     2: ("arithmetic", "arithmetic_peers", "four_over_six", "layout", "files", "spec_root"),
     3: ("spec",),
     4: ("catalogue", "specs", "peers", "quantized", "arrays", "registry", "operands"),
-    5: ("model", "api", "random_source", "generators", "analysis", "kernels", "multiply", ""),
+    5: ("model", "api", "random_source", "generators", "analysis", "kernels", "multiply", "groups", ""),
     6: ("conformance", "rules", "diagrams"),
     7: ("cli", "__main__", "testing", "strategies"),
 }

@@ -150,7 +150,7 @@ def quantize(
         array = array.copy()
     given = None if out is None else DirectionData(*(None if part is None else _buffer(part) for part in out))
     if given is not None:
-        _require_apart([part for part in given if part is not None], array)
+        _require_apart("quantize", [part for part in given if part is not None], array)
     matrix, kept = _input(array, direction)
     rows, columns = matrix.rows, matrix.columns
     blocks = -(-columns // spec.block.columns)
@@ -186,7 +186,7 @@ def dequantize(
     dtype: np.dtype[Any],
     source: np.dtype[Any],
     inverse_hadamard: bool,
-    out: NDArray[Any] | None = None,
+    out: Any = None,
 ) -> Any:
     """Values [rows, columns] of one direction; with `out`, contiguous, into it.
 
@@ -197,14 +197,16 @@ def dequantize(
         spec = spec.replace(hadamard=None)
     if spec.hadamard and shape[1] % POINTS:
         raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-5")
-    out = np.empty(shape, dtype) if out is None else out
+    values = np.empty(shape, dtype) if out is None else _buffer(out, "dequantize")
+    if out is not None:
+        _require_apart("dequantize", [values], *(part for part in parts if part is not None))
     read = source.name if fp4ref_numerics.narrows(spec) else "float32"
     native = _dequantizer(_text(_decoding(spec)), read, dtype.name)
-    if out.size:
+    if values.size:
         codes, scales, amax = map(_address, parts)
-        job = DequantizeJob(codes, scales, amax, *shape, _address(out), LAYOUT_NUMBERS[scale_layout], 0)
-        threads.run(native.fp4ref_dequantize, job, out.size)
-    return arrays.restorer(data.data)(out)
+        job = DequantizeJob(codes, scales, amax, *shape, _address(values), LAYOUT_NUMBERS[scale_layout], 0)
+        threads.run(native.fp4ref_dequantize, job, values.size)
+    return arrays.restorer(data.data)(values) if out is None else out
 
 
 def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:
@@ -364,18 +366,18 @@ def _flattened(shape: list[int], strides: list[int]) -> tuple[Axis, Any]:
     return Axis(0, _address(table)), table
 
 
-def _buffer(part: Any) -> NDArray[Any]:
-    buffer = arrays.to_numpy("quantize", part)
+def _buffer(part: Any, operation: str = "quantize") -> NDArray[Any]:
+    buffer = arrays.to_numpy(operation, part)
     if not buffer.flags.writeable:
-        raise BackendError("quantize", "an out buffer that is read-only", "a writable one", "CNF-5")
+        raise BackendError(operation, "an out buffer that is read-only", "a writable one", "CNF-5")
     return buffer
 
 
-def _require_apart(buffers: list[NDArray[Any]], x: NDArray[Any]) -> None:
+def _require_apart(operation: str, buffers: list[NDArray[Any]], *inputs: NDArray[Any]) -> None:
     """Refuse buffers that overlap each other or the input, by the bounds of their memory."""
     for i, buffer in enumerate(buffers):
-        if any(np.may_share_memory(buffer, other) for other in (x, *buffers[:i])):
-            raise BackendError("quantize", "an out buffer that overlaps the input or another", "memory of its own")
+        if any(np.may_share_memory(buffer, other) for other in (*inputs, *buffers[:i])):
+            raise BackendError(operation, "an out buffer that overlaps the input or another", "memory of its own")
 
 
 def _result(buffer: NDArray[Any] | None, shape: tuple[int, int]) -> NDArray[Any]:

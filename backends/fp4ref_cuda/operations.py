@@ -43,9 +43,9 @@ def quantize(
     out: DirectionData | None,
     noop: Any = None,
 ) -> DirectionData:
-    """Quantize one direction. noop: a 32-bit word on the device; unless zero, no buffer is written.
+    """Quantize one direction. noop: a number on the device; unless all its bits are zero, no buffer is written.
 
-    Rules: BLK-1, BLK-7, BLK-8, LAY-5.
+    Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-12.
     """
     each = quantize_directions(
         x, spec, (direction,), scale_layout, {direction: amax}, {direction: random_bits}, {direction: out}, noop
@@ -67,7 +67,7 @@ def quantize_both(
 
     path: "tiles" takes the general kernel where a special one would serve as well.
 
-    Rules: BLK-1, BLK-7, BLK-8, LAY-5.
+    Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-12.
     """
     names: tuple[Direction, ...] = ("row", "column")
     each = quantize_directions(
@@ -93,7 +93,8 @@ def quantize_directions(
     x, library = buffers.adopt("quantize", x)
     with library.current():
         x = buffers.contiguous(x)
-        flag = pointer(checks.noop_flag(noop, library))
+        flag_word = checks.noop_flag(noop, library)
+        flag = pointer(flag_word)
         bits = {
             n: None if b is None else buffers.on_device("quantize", b, library, "uint8") for n, b in random_bits.items()
         }
@@ -132,7 +133,8 @@ def amax(x: Any, spec: Spec, direction: Direction = "row", out: Any = None, noop
         else:
             checks.require_buffer("amax: out", out, size, library, x)
         target = {direction: DirectionData(None, None, out)}
-        flag = pointer(checks.noop_flag(noop, library))
+        flag_word = checks.noop_flag(noop, library)
+        flag = pointer(flag_word)
         remember(Plan("amax", maxima.fill(library, x, dtype, spec, matrix_shape(shape), target, {}, flag)))
     return out
 

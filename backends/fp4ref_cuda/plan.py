@@ -85,7 +85,7 @@ def tiles(
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupPlan:
     """Buffers of a group: where each member starts, in bytes, and the sizes of the whole. Rules: LAY-8."""
 
     splits: tuple[int, ...]
@@ -99,7 +99,7 @@ class Group:
 
 def group(
     spec: Spec, splits: Sequence[int], columns: int, names: Sequence[Direction], scale_layout: str, dtype: str
-) -> Group:
+) -> GroupPlan:
     """Lay out a group of row ranges of one tensor."""
     width, form = spec.block.columns, layout(scale_layout)
     grids = [tiles(spec, rows, columns, names, scale_layout, dtype) for rows in splits]
@@ -109,7 +109,7 @@ def group(
     column_scales = form.group_offsets((columns, -(-rows // width)) for rows in splits)
     column_data = np.cumsum([0, *(columns * packing.width(rows, spec.element.format) for rows in splits)])
     starts = (first_row, np.array([*splits, 0]), first_tile, row_scales, column_data, column_scales)
-    return Group(
+    return GroupPlan(
         splits=tuple(splits),
         table=np.stack([np.asarray(start, np.int64)[: len(splits)] for start in starts], axis=1),
         across=max((across for _, across in grids), default=0),

@@ -51,12 +51,16 @@ def dequantize(
     dtype: np.dtype[Any],
     source: np.dtype[Any],
     inverse_hadamard: bool,
+    out: Any = None,
 ) -> Any:
-    """Values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
+    """Values [rows, columns] of one direction; with `out`, into it. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
     parts = DirectionData(*(None if part is None else arrays.to_numpy("dequantize", part) for part in data))
     blocks = -(-shape[1] // spec.block.columns)
     parts = parts._replace(scales=layout(scale_layout).to_linear(parts.scales, shape[0], blocks))
     values = model_dequantize.dequantize(parts, shape, spec, dtype, source, inverse_hadamard)
+    if out is not None:
+        arrays.to_numpy("dequantize", out)[...] = values
+        return out
     return arrays.restorer(data.data)(values)
 
 

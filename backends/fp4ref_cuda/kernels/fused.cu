@@ -176,8 +176,11 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     Present whole = {column_data, column_scales, 0, down, rows / 2, 0.0f, 0.0f};
     if constexpr (GROUPED) {
         if (blockIdx.x == 0 && team == 0) {
-            for (index_t i = thread; i < count; i += 256)
-                if (!members[i].rows) row_amax[i] = column_amax[i] = 0.0f;
+            for (index_t i = thread; i < count; i += 256) {  // members without a box; all their parts are equal
+                if (members[i].rows) continue;
+                row_amax[i] = row_partials[i * parts];
+                column_amax[i] = column_partials[i * parts];
+            }
         }
         if (thread == 0) of_team[team].top = of_team[team].bottom = 0;  // no member yet
         team_barrier(team);

@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
         load(x + ((size)row * pitch + at * 2), slot, left, columns_left);
     };
 
-    const unsigned first = blockIdx.x * WARPS + warp;
+    const unsigned first = blockIdx.x + warp * gridDim.x;
     if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
     UNROLL
     for (int i = 0; i < STAGES; ++i) load_unit_step(first + i / 2 * all, i, i % 2);
