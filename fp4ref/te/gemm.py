@@ -226,7 +226,7 @@ def _globally_scaled(
 
 
 def _amax(x: NVFP4TensorStorage, direction: str) -> Tensor:
-    amax = x.amax(direction)
+    amax = x.global_amax(direction)
     if amax is None:
         got = f"an NVFP4 tensor without the amax of its {direction} direction"
         raise SettingError("general_gemm", got, "both", "TEL-12")

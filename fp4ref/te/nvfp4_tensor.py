@@ -114,7 +114,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         present = {"row": self._rowwise_data, "column": self._columnwise_data}
         return [name for name, data in present.items() if data is not None]
 
-    def amax(self, direction: str) -> Tensor | None:
+    def global_amax(self, direction: str) -> Tensor | None:
         """The amax of one direction."""
         return self._amax_rowwise if direction == "row" else self._amax_columnwise
 
@@ -173,7 +173,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
                     setattr(self, name.format(direction), None)
             elif wanted:
                 self.scales_buffer(direction)
-                self._needed(self.amax(direction), direction)
+                self._needed(self.global_amax(direction), direction)
 
     def _create_columnwise(self) -> None:
         """The column direction from the row direction's bytes, which 16x16 tiles make equal. Rules: BLK-10, TEL-8."""
