@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fp4ref.errors import DomainError
 from fp4ref.te.capability import get_device_compute_capability
+from fp4ref.te.errors import SettingError
 
 
 def check_fp8_support() -> tuple[bool, str]:
@@ -47,7 +47,7 @@ def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[
 
 
 def check_recipe_support(recipe: Any) -> None:
-    """Raise DomainError, with the reason, unless the emulated device runs the recipe."""
+    """Raise SettingError, with the reason, unless the emulated device runs the recipe."""
     if recipe.nvfp4():
         supported, reason = check_nvfp4_support()
     elif recipe.mxfp8():
@@ -60,7 +60,7 @@ def check_recipe_support(recipe: Any) -> None:
         supported, reason = False, "not emulated"
     if not supported:
         needed = "NVFP4BlockScaling, MXFP8BlockScaling, Float8CurrentScaling or CustomRecipe on a capable device"
-        raise DomainError("autocast", f"{type(recipe).__name__}: {reason}", needed)
+        raise SettingError("autocast", f"{type(recipe).__name__}: {reason}", needed)
 
 
 def _at_least(capability: tuple[int, int], name: str) -> tuple[bool, str]:
