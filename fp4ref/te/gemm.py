@@ -12,6 +12,7 @@ from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
 from fp4ref.te.product import multiply, operand
+from fp4ref.te.reference import NVFP4TensorRef
 
 LAYOUTS = ("TN", "NN", "NT")
 Outcome = tuple[Any, Tensor | None, Tensor | None, Tensor | None]
@@ -49,6 +50,7 @@ def general_gemm(
     if layout not in LAYOUTS:
         raise SettingError("general_gemm", f"layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "TEL-11")
     _require_legal(out, alpha, beta, accumulate)
+    A, B = (x.as_native() if isinstance(x, NVFP4TensorRef) else x for x in (A, B))  # noqa: N806
     a_direction = "row" if layout[0] == "T" else "column"
     b_direction = "row" if layout[1] == "N" else "column"
     dtype = out_dtype or (out.dtype if out is not None else _nominal(A, B))
@@ -193,7 +195,7 @@ def _scaled_product(a: Any, a_direction: str, b: Any, b_direction: str, alpha: f
     if isinstance(a, NVFP4TensorStorage) != isinstance(b, NVFP4TensorStorage):
         raise SettingError("general_gemm", f"{type(a).__name__} times {type(b).__name__}", "two NVFP4 tensors", "TEL-11")
     if isinstance(a, NVFP4TensorStorage):
-        return _globally_scaled(result, a, a_direction, b, b_direction, alpha)
+        return globally_scaled(result, a, a_direction, b, b_direction, alpha)
     if isinstance(a, Float8TensorStorage) and isinstance(b, Float8TensorStorage):
         assert a._scale_inv is not None
         assert b._scale_inv is not None
@@ -201,7 +203,7 @@ def _scaled_product(a: Any, a_direction: str, b: Any, b_direction: str, alpha: f
     return result if alpha == 1.0 else result * alpha
 
 
-def _globally_scaled(
+def globally_scaled(
     result: Tensor, a: NVFP4TensorStorage, a_direction: str, b: NVFP4TensorStorage, b_direction: str, alpha: float
 ) -> Tensor:
     """The product times ((alpha * amax_A) * amax_B) * (1 / (36 * scale_max_A * scale_max_B)).

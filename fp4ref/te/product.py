@@ -31,13 +31,13 @@ def operand(x: Any, direction: str) -> Tensor:
     Rules: TEL-7, TEL-11, DEQ-2.
     """
     if isinstance(x, BLOCK_SCALED):
-        wide = _wide(x.device)
+        wide = wide_dtype(x.device)
         gemm_scales(x, direction)
         values: Tensor = fp4ref.dequantize(x.record(direction), wide)
         return values
     if isinstance(x, Float8TensorStorage):
         codes = x.codes()
-        matrix = codes.reshape(-1, codes.shape[-1]).to(_wide(x.device))
+        matrix = codes.reshape(-1, codes.shape[-1]).to(wide_dtype(x.device))
     elif isinstance(x, QuantizedTensorStorage) or not isinstance(x, Tensor):
         raise SettingError("general_gemm", f"operand {type(x).__name__}", "a tensor, NVFP4, MXFP8 or FP8 one", "TEL-11")
     else:
@@ -45,7 +45,8 @@ def operand(x: Any, direction: str) -> Tensor:
     return matrix if direction == "row" else matrix.t()
 
 
-def _wide(device: torch.device) -> torch.dtype:
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """The type of exact operands on a device: float32 on a CPU, bfloat16 elsewhere. Rules: TEL-11."""
     return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
