@@ -132,7 +132,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
     def record(self, direction: str) -> Quantized:
         """One direction as a record: codes and block scales of a matrix, without a global scale."""
         data = self._needed(self._rowwise_data if direction == "row" else self._columnwise_data, direction)
-        packed = data.reshape(-1, data.shape[-1])
+        packed = data.reshape(math.prod(data.shape[:-1]), data.shape[-1])
         shape = (packed.shape[0], 2 * packed.shape[1])
         layout = GEMM if self._with_gemm_swizzled_scales else COMPACT
         parts = DirectionData(packed, self.scales_buffer(direction), None)
