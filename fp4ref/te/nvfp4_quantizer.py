@@ -282,3 +282,8 @@ def _require_settings(q: NVFP4Quantizer) -> None:
     ):
         if bad:
             raise SettingError("NVFP4Quantizer", got, needed, rule)
+
+
+def quantize_nvfp4(tensor: Tensor, *, columnwise: bool = False, **settings: Any) -> Any:
+    """Quantize a tensor to NVFP4 with a quantizer's settings: rows only and no signs unless asked for. Rules: TEL-3."""
+    return NVFP4Quantizer(columnwise=columnwise, **({"with_random_sign_mask": False} | settings))(tensor)
