@@ -23,12 +23,21 @@ class QuantizerRole:
     """Which operand asks for a quantizer.
 
     module_type: "linear" or "grouped_linear". tensor_type: "input", "weight", "output", "grad_output", "grad_input".
-    name: of the module, as its caller gave it.
+    name: of the module, as its caller gave it. Factories that were written for plain strings compare a role with
+    "linear_input" and the like, which is equal to such a role of any linear module.
     """
 
     module_type: str = ""
     tensor_type: str = ""
     name: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return other == f"linear_{self.tensor_type}"
+        return isinstance(other, QuantizerRole) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(f"linear_{self.tensor_type}")
 
     def __str__(self) -> str:
         said = [f"{field}={value}" for field, value in vars(self).items() if value]
@@ -87,7 +96,8 @@ class RecipeState:
         for index in range(self.num_quantizers):
             role = self._role(index)
             quantizer = self._make(role)
-            quantizer.role = role.tensor_type
+            if quantizer is not None:
+                quantizer.role = role.tensor_type
             quantizers.append(quantizer)
         return quantizers
 
@@ -176,7 +186,7 @@ class CustomRecipeState(RecipeState):
 
     def _make(self, role: QuantizerRole) -> Any:
         quantizer = self.recipe.qfactory(role)
-        if quantizer is None:
+        if quantizer is None and role.tensor_type not in {"output", "grad_input"}:
             raise SettingError("CustomRecipe", f"no quantizer for {role}", "one per operand")
         return quantizer
 
