@@ -188,14 +188,14 @@ class Float8CurrentScalingQuantizer(Quantizer):
         amax = finite.amax() if x.numel() else x.new_zeros(())
         if self.with_amax_reduction:
             dist.all_reduce(amax, op=dist.ReduceOp.MAX, group=self.amax_reduction_group)
-        scale = largest / amax.clamp(min=self.amax_epsilon)
+        scale = torch.full_like(amax, largest) / amax.clamp(min=self.amax_epsilon)  # a float / tensor would round twice
         scale = torch.where(torch.isinf(scale), torch.finfo(tensor.dtype).max, scale)
         scale = torch.where((amax == 0) | torch.isinf(amax), 1.0, scale)
         if self.force_pow_2_scales:
             scale = (scale.view(torch.int32) & 0x7F800000).view(torch.float32)  # exponent kept, mantissa dropped
         codes = (x * scale).clamp(-largest, largest).to(kind)
         dst._data.copy_(codes.view(torch.uint8))
-        dst._scale_inv.copy_((1.0 / scale).view(1))
+        dst._scale_inv.copy_((torch.ones_like(scale) / scale).view(1))
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return Float8CurrentScaling

@@ -12,7 +12,6 @@ from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
 from fp4ref.te.product import multiply, operand
-from fp4ref.te.reference import NVFP4TensorRef
 
 LAYOUTS = ("TN", "NN", "NT")
 Outcome = tuple[Any, Tensor | None, Tensor | None, Tensor | None]
@@ -50,7 +49,7 @@ def general_gemm(
     if layout not in LAYOUTS:
         raise SettingError("general_gemm", f"layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "TEL-11")
     _require_legal(out, alpha, beta, accumulate)
-    A, B = (x.as_native() if isinstance(x, NVFP4TensorRef) else x for x in (A, B))  # noqa: N806
+    A, B = (x.as_native() if getattr(x, "custom", False) else x for x in (A, B))  # noqa: N806
     a_direction = "row" if layout[0] == "T" else "column"
     b_direction = "row" if layout[1] == "N" else "column"
     dtype = out_dtype or (out.dtype if out is not None else _nominal(A, B))

@@ -21,8 +21,10 @@ from fp4ref.four_over_six import dequantized, scaled_units_float16
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.spec import Block, FourOverSix, Granularity, Hadamard, Spec
 from fp4ref.te.errors import SettingError, TensorShapeError
+from fp4ref.te.gemm import globally_scaled
 from fp4ref.te.hadamard import SIGNS, get_rht_matrix
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
+from fp4ref.te.product import multiply, wide_dtype
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.specifications import METRICS, NVFP4_OPERAND
 from fp4ref.te.storage import QuantizedTensorStorage
@@ -274,9 +276,6 @@ class NVFP4QuantizerRef(Quantizer):
 
         Rules: TEL-11, TEL-12.
         """
-        from fp4ref.te.gemm import globally_scaled
-        from fp4ref.te.product import multiply, wide_dtype
-
         if bias is not None:
             raise SettingError("qgemm", "a bias", "None", "TEL-12")
         if qx.shape[1] != qw.shape[1] or qx.shape[1] % 8:
