@@ -8,9 +8,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import fp4ref  # noqa: E402
+from fp4ref.te import (  # noqa: E402  # noqa: E402
+    DType,
+    MXFP8Quantizer,
+    NVFP4Quantizer,
+    NVFP4TensorStorage,
+    dequantize,
+    prepare_for_saving,
+    restore_from_saved,
+)
 from fp4ref.te import Float8CurrentScalingQuantizer as Float8Quantizer  # noqa: E402
-from fp4ref.te import MXFP8Quantizer, NVFP4Quantizer, NVFP4TensorStorage, dequantize  # noqa: E402
-from fp4ref.te import DType, prepare_for_saving, restore_from_saved  # noqa: E402
 
 KINDS = [NVFP4Quantizer, MXFP8Quantizer, Float8Quantizer]
 WIDE = [torch.float32, torch.bfloat16, torch.float16]

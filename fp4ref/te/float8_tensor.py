@@ -73,7 +73,9 @@ class Float8TensorStorage(QuantizedTensorStorage):
     def view(self, *shape: Any) -> Any:
         """The same bytes under another shape."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return Float8TensorStorage(**(super().get_metadata() | {"data": self._codes().view(sizes)}), fake_dtype=self._dtype)
+        return Float8TensorStorage(
+            **(super().get_metadata() | {"data": self._codes().view(sizes)}), fake_dtype=self._dtype
+        )
 
 
 class Float8Tensor(QuantizedTensor, Float8TensorStorage):

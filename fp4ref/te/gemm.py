@@ -192,7 +192,9 @@ def _scaled_product(a: Any, a_direction: str, b: Any, b_direction: str, alpha: f
         raise TensorShapeError("general_gemm", got, "equal lengths", "TEL-11")
     result = multiply(left, right)
     if isinstance(a, NVFP4TensorStorage) != isinstance(b, NVFP4TensorStorage):
-        raise SettingError("general_gemm", f"{type(a).__name__} times {type(b).__name__}", "two NVFP4 tensors", "TEL-11")
+        raise SettingError(
+            "general_gemm", f"{type(a).__name__} times {type(b).__name__}", "two NVFP4 tensors", "TEL-11"
+        )
     if isinstance(a, NVFP4TensorStorage):
         return globally_scaled(result, a, a_direction, b, b_direction, alpha)
     if isinstance(a, Float8TensorStorage) and isinstance(b, Float8TensorStorage):
@@ -272,7 +274,10 @@ def _is_row_scaled(x: Any) -> bool:
 def _require_row_scaled(a: Any, b: Any, gelu: bool, quantizer: Any, bias_grad: bool) -> None:
     """Refuse what cannot be done before the rows are scaled. Rules: TEL-9."""
     for bad, got in (
-        (not (isinstance(a, NVFP4TensorStorage) and isinstance(b, NVFP4TensorStorage)), "one operand that is not NVFP4"),
+        (
+            not (isinstance(a, NVFP4TensorStorage) and isinstance(b, NVFP4TensorStorage)),
+            "one operand that is not NVFP4",
+        ),
         (gelu, "a fused gelu"),
         (quantizer is not None, "a quantized output"),
         (bias_grad, "a fused bias gradient"),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import fp4ref
+from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.te import specifications
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
@@ -68,8 +69,8 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
             codes = codes.t()
             scales = scales.view(scales.shape[::-1]) if self._with_gemm_swizzled_scales else scales.t()
         spec = specifications.mxfp8(self._fp8_dtype)
-        layout = GEMM if self._with_gemm_swizzled_scales else COMPACT
-        return Quantized(spec, tuple(codes.shape), "float32", layout, row=DirectionData(codes, scales, None))
+        lie = GEMM if self._with_gemm_swizzled_scales else COMPACT
+        return Quantized(spec, tuple(codes.shape), "float32", lie, row=DirectionData(codes, scales, None))
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Values of the row direction if it exists, else of the column direction. Rules: DEQ-2, DEQ-3, TEL-8."""
@@ -151,7 +152,7 @@ def scale_shape(shape: tuple[int, ...], *, columnwise: bool) -> tuple[int, int]:
     """Shape of the scales of a tensor [..., K]. Rules: LAY-2, TEL-3."""
     rows, columns = math.prod(shape[:-1]), shape[-1]
     outer, inner = (columns, rows) if columnwise else (rows, columns)
-    padded = -(-outer // 128) * 128, -(-(-(-inner // BLOCK)) // 4) * 4
+    padded = layout(COMPACT).padded_shape(outer, -(-inner // BLOCK))
     return padded[::-1] if columnwise else padded
 
 
@@ -239,20 +240,18 @@ class MXFP8Quantizer(Quantizer):
         x = tensor.view(-1, tensor.shape[-1])
         matrix = (x.shape[0], x.shape[1])
         spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
-        layout = GEMM if dst._with_gemm_swizzled_scales else COMPACT
+        lie = GEMM if dst._with_gemm_swizzled_scales else COMPACT
         if self.rowwise_usage:
             row = DirectionData(dst._rowwise_data.view(matrix), dst._rowwise_scale_inv, None)
-            out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), layout, row=row)
-            fp4ref.quantize(x, spec, "row", layout, out=out)
+            out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), lie, row=row)
+            fp4ref.quantize(x, spec, "row", lie, out=out)
         if self.columnwise_usage:
-            column = fp4ref.quantize(x, spec, "column", layout).column
+            column = fp4ref.quantize(x, spec, "column", lie).column
             assert column is not None
             dst._columnwise_data.view(matrix).copy_(column.data.t())
             scales = dst._columnwise_scale_inv
-            moved = column.scales.reshape(scales.shape) if layout == GEMM else column.scales.t()
+            moved = column.scales.reshape(scales.shape) if lie == GEMM else column.scales.t()
             scales.copy_(moved)
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return MXFP8BlockScaling
-
-

@@ -1,7 +1,7 @@
 """NVFP4 bytes in the buffers that scripts know.
 
-rowwise_data: uint8 [..., K/2]; columnwise_data: uint8 [K, M/2], the transpose. Scales: uint8 [pad128(rows), pad4(blocks)]
-per direction. amax: float32 [1], or one per row (column) of a row-scaled tensor.
+rowwise_data: uint8 [..., K/2]; columnwise_data: uint8 [K, M/2], the transpose. Scales: uint8
+[pad128(rows), pad4(blocks)] per direction. amax: float32 [1], or one per row (column) of a row-scaled tensor.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import fp4ref
+from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.te import specifications
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
@@ -134,9 +135,9 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         data = self._needed(self._rowwise_data if direction == "row" else self._columnwise_data, direction)
         packed = data.reshape(math.prod(data.shape[:-1]), data.shape[-1])
         shape = (packed.shape[0], 2 * packed.shape[1])
-        layout = GEMM if self._with_gemm_swizzled_scales else COMPACT
+        lie = GEMM if self._with_gemm_swizzled_scales else COMPACT
         parts = DirectionData(packed, self.scales_buffer(direction), None)
-        return Quantized(specifications.NVFP4_OPERAND, shape, "float32", layout, row=parts)
+        return Quantized(specifications.NVFP4_OPERAND, shape, "float32", lie, row=parts)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Values of the row direction, from compact or GEMM scales. Rules: DEQ-1, DEQ-3, LAY-6, TEL-8.
@@ -264,4 +265,4 @@ def scale_shape(shape: tuple[int, ...], *, columnwise: bool) -> tuple[int, int]:
     rows, columns = math.prod(shape[:-1]), shape[-1]
     if columnwise:
         rows, columns = columns, rows
-    return -(-rows // 128) * 128, -(-(-(-columns // BLOCK)) // 4) * 4
+    return layout(COMPACT).padded_shape(rows, -(-columns // BLOCK))

@@ -18,11 +18,11 @@ class _Quantize(torch.autograd.Function):
     """Quantize; the gradient passes unchanged."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, function: Callable[[Tensor], Any]) -> Any:
+    def forward(ctx: Any, tensor: Tensor, function: Callable[[Tensor], Any]) -> Any:  # noqa: ARG004 - torch's signature
         return function(tensor.detach())
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
         return grad, None
 
 
@@ -47,6 +47,7 @@ class Quantizer(abc.ABC):
         return f"{type(self).__name__}(rowwise_usage={self.rowwise_usage}, columnwise_usage={self.columnwise_usage})"
 
     def __call__(self, tensor: Tensor) -> Any:
+        """`quantize` by its short name."""
         return self.quantize(tensor)
 
     def quantize(self, tensor: Tensor, *, out: Any = None, dtype: torch.dtype | None = None) -> Any:
@@ -97,7 +98,7 @@ class Quantizer(abc.ABC):
 
     @abc.abstractmethod
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
-        """Whether quantizing a tensor of this shape writes its scales as the matrix product reads them. Rules: TEL-4."""
+        """Whether quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-4."""
 
     @abc.abstractmethod
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
@@ -137,7 +138,7 @@ class Quantizer(abc.ABC):
         """A quantizer with the same settings, which can be changed on its own."""
         return copy.copy(self)
 
-    def calibrate(self, tensor: Tensor) -> None:
+    def calibrate(self, tensor: Tensor) -> None:  # noqa: B027 - a hook for recipes with a history
         """Nothing: scales come from the tensor itself."""
 
     def supports_only_rowwise_all_gather(self) -> bool:

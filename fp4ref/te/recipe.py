@@ -126,7 +126,7 @@ def _require_no_attention(recipe: Any) -> None:
 
 @dataclass(repr=False)
 class NVFP4BlockScaling(Recipe):
-    """NVFP4: blocks of 16, weights in 16x16 tiles, Hadamard on both operands of wgrad, gradients rounded stochastically.
+    """NVFP4: blocks of 16, weights in 16x16 tiles, Hadamard on both operands of wgrad, gradients rounded at random.
 
     disable_*: turn one of these off. row_scaled_activation: one amax per row for forward operands that are no weights.
     nvfp4_4over6: which forward operands choose between two block scales ("none", "weights", "activations", "all");

@@ -26,9 +26,7 @@ class RngState(NamedTuple):
 def next_state(device: torch.device) -> RngState:
     """The state for one quantization on a device; torch's generator of that device moves on. Rules: TEL-6."""
     if device.type == "cuda":
-        generator = torch.cuda.default_generators[
-            torch.cuda.current_device() if device.index is None else device.index
-        ]
+        generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
         seed, offset = (int(word) for word in generator.get_state().view(torch.int64))
         generator.set_state(torch.tensor([seed, offset + RESERVED], dtype=torch.int64).view(torch.uint8))
         return RngState(seed, offset)

@@ -20,15 +20,15 @@ class _Dequantize(torch.autograd.Function):
     """Dequantize; the gradient passes unchanged."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: QuantizedTensor, dtype: torch.dtype) -> Tensor:
+    def forward(ctx: Any, tensor: QuantizedTensor, dtype: torch.dtype) -> Tensor:  # noqa: ARG004 - torch's signature
         return tensor.decode(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
         return grad, None
 
 
-class QuantizedTensor(torch.Tensor):
+class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[misc]
     """A tensor of a high-precision type whose elements are quantized bytes.
 
     Views, copies and detaching keep the bytes. An operation in place is done on the values, which are quantized again
@@ -212,4 +212,3 @@ def _resolve(shape: Iterable[int], count: int) -> tuple[int, ...]:
             known *= size if size != -1 else 1
         sizes[sizes.index(-1)] = count // known if known else 0
     return tuple(sizes)
-
