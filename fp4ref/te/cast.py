@@ -45,4 +45,5 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 
 def dequantize(tensor: Any, otype: DType | torch.dtype) -> Tensor:
     """Values of a quantized tensor, rounded once to a high-precision type. Rules: DEQ-1, DEQ-2, DEQ-3."""
-    return tensor.decode(torch_dtype(otype))
+    values: Tensor = tensor.decode(torch_dtype(otype))
+    return values

@@ -159,7 +159,7 @@ def _gather_mxfp8(inp: Any, group: Any, directions: list[str]) -> Any:
 def _rebuilt(inp: Any, group: Any, changes: dict[str, Any]) -> Any:
     if isinstance(inp, QuantizedTensor):
         shape = (inp.shape[0] * get_distributed_world_size(group), *inp.shape[1:])
-        return inp.rebuilt(shape=shape, **changes)
+        return inp.rebuilt(changes, shape=shape)
     return type(inp)(**(inp.get_metadata() | changes), fake_dtype=inp.dtype)
 
 

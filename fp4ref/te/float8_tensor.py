@@ -78,7 +78,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
         )
 
 
-class Float8Tensor(QuantizedTensor, Float8TensorStorage):
+class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
     """A per-tensor FP8 tensor that torch sees as a tensor of a high-precision type."""
 
     def get_metadata(self) -> dict[str, Any]:
@@ -87,11 +87,12 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):
 
     def viewed(self, shape: tuple[int, ...]) -> Any:
         """The same bytes under another shape."""
-        return self.rebuilt(shape=shape, data=self._codes().view(shape))
+        return self.rebuilt({"data": self._codes().view(shape)}, shape=shape)
 
     def rows_split(self, sizes: list[int]) -> Any:
         """Pieces along the first dimension."""
-        return tuple(self.rebuilt(shape=piece.shape, data=piece) for piece in self._codes().split(sizes))
+        pieces = torch.split(self._codes(), sizes)
+        return tuple(self.rebuilt({"data": piece}, shape=piece.shape) for piece in pieces)
 
 
 class Float8CurrentScalingQuantizer(Quantizer):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import fp4ref
+from fp4ref import api
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.te import specifications
@@ -78,7 +78,7 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         if not shape.numel():
             return torch.empty(shape, dtype=dtype, device=self.device)
         direction = self.directions()[0]
-        values: Tensor = fp4ref.dequantize(self.record(direction), dtype)
+        values: Tensor = api.dequantize(self.record(direction), dtype)
         return (values if direction == "row" else values.t().contiguous()).view(shape)
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
@@ -110,14 +110,14 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         return {name.lstrip("_"): data.view(shape) for name in names if (data := getattr(self, name)) is not None}
 
 
-class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):
+class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
     """An MXFP8 tensor that torch sees as a tensor of a high-precision type."""
 
     def viewed(self, shape: tuple[int, ...]) -> Any:
         """The same bytes under other leading dimensions; the values if the last one changes too."""
         if shape[-1:] != tuple(self.shape[-1:]):
             return NotImplemented
-        return self.rebuilt(shape=shape, **self.viewed_buffers(shape))
+        return self.rebuilt(self.viewed_buffers(shape), shape=shape)
 
     def rows_split(self, sizes: list[int]) -> Any:
         """Pieces of whole blocks along the first dimension, if the scales are compact; else the values.
@@ -145,7 +145,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):
             padded = scales.new_zeros(scale_shape(shape, columnwise=True))
             padded[: size // BLOCK] = scales[start // BLOCK : (start + size) // BLOCK]
             changes |= {"columnwise_data": self._columnwise_data[start : start + size], "columnwise_scale_inv": padded}
-        return self.rebuilt(shape=shape, **changes)
+        return self.rebuilt(changes, shape=shape)
 
 
 def scale_shape(shape: tuple[int, ...], *, columnwise: bool) -> tuple[int, int]:
@@ -244,9 +244,9 @@ class MXFP8Quantizer(Quantizer):
         if self.rowwise_usage:
             row = DirectionData(dst._rowwise_data.view(matrix), dst._rowwise_scale_inv, None)
             out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), lie, row=row)
-            fp4ref.quantize(x, spec, "row", lie, out=out)
+            api.quantize(x, spec, "row", lie, out=out)
         if self.columnwise_usage:
-            column = fp4ref.quantize(x, spec, "column", lie).column
+            column = api.quantize(x, spec, "column", lie).column
             assert column is not None
             dst._columnwise_data.view(matrix).copy_(column.data.t())
             scales = dst._columnwise_scale_inv

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import fp4ref
+from fp4ref import api
 from fp4ref.quantized import DirectionData, Directions, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import rng, specifications, swizzle
@@ -217,10 +217,10 @@ class NVFP4Quantizer(Quantizer):
         out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), layout, row, column)
         bits = self._random_bytes(matrix, tensor.device) if self.stochastic_rounding and tensor.numel() else None
         if tensor.numel():
-            fp4ref.quantize(x, spec, directions, layout, random_bits=bits, out=out)
+            api.quantize(x, spec, directions, layout, random_bits=bits, out=out)
         if self._reduce_amax(dst) and tensor.numel():
             given = Directions(*(None if part is None else part.amax.clone() for part in (row, column)))
-            fp4ref.quantize(x, spec, directions, layout, amax=given, random_bits=bits, out=out)
+            api.quantize(x, spec, directions, layout, amax=given, random_bits=bits, out=out)
 
     def _random_bytes(self, matrix: tuple[int, int], device: torch.device) -> Directions:
         state = self.rng_state or rng.next_state(device)
@@ -240,8 +240,8 @@ class NVFP4Quantizer(Quantizer):
         amaxes = [amax for amax in (dst._amax_rowwise, dst._amax_columnwise) if amax is not None]
         together = torch.cat(amaxes)
         dist.all_reduce(together, op=dist.ReduceOp.MAX, group=group)
-        for amax, reduced in zip(amaxes, together.split([amax.numel() for amax in amaxes]), strict=True):
-            amax.copy_(reduced)
+        for amax, reduced in zip(amaxes, together, strict=True):
+            amax.fill_(reduced)
         return True
 
     def _canonicalized_amax_reduction_group(self) -> dist.ProcessGroup | None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import fp4ref
+from fp4ref import api
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.te import specifications
@@ -156,7 +156,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         whole = dataclasses.replace(record, spec=spec, row=record.row._replace(amax=self._amax_rowwise))
         if not shape.numel():
             return torch.empty(shape, dtype=dtype, device=self.device)
-        values: Tensor = fp4ref.dequantize(whole, dtype)
+        values: Tensor = api.dequantize(whole, dtype)
         return values.view(shape)
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
@@ -220,14 +220,14 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         return {"rowwise_data": self._rowwise_data.view(*shape[:-1], shape[-1] // 2)}
 
 
-class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):
+class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
     """An NVFP4 tensor that torch sees as a tensor of a high-precision type."""
 
     def viewed(self, shape: tuple[int, ...]) -> Any:
         """The same bytes under other leading dimensions; the values if the last one changes too."""
         if shape[-1:] != tuple(self.shape[-1:]):
             return NotImplemented
-        return self.rebuilt(shape=shape, **self.viewed_buffers(shape))
+        return self.rebuilt(self.viewed_buffers(shape), shape=shape)
 
     def rows_split(self, sizes: list[int]) -> Any:
         """Pieces of whole blocks along the first dimension, with the amax of the whole; else the values.
@@ -257,7 +257,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):
             padded[:, : size // BLOCK] = scales[:, start // BLOCK : (start + size) // BLOCK]
             data = self._columnwise_data[:, start // 2 : (start + size) // 2].contiguous()
             changes |= {"columnwise_data": data, "columnwise_scale_inv": padded}
-        return self.rebuilt(shape=(size, columns), **changes)
+        return self.rebuilt(changes, shape=(size, columns))
 
 
 def scale_shape(shape: tuple[int, ...], *, columnwise: bool) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import fp4ref
+from fp4ref import api
 from fp4ref.te.errors import SettingError
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
@@ -33,7 +33,7 @@ def operand(x: Any, direction: str) -> Tensor:
     if isinstance(x, BLOCK_SCALED):
         wide = wide_dtype(x.device)
         gemm_scales(x, direction)
-        values: Tensor = fp4ref.dequantize(x.record(direction), wide)
+        values: Tensor = api.dequantize(x.record(direction), wide)
         return values
     if isinstance(x, Float8TensorStorage):
         codes = x.codes()

@@ -62,7 +62,7 @@ class Quantizer(abc.ABC):
         if out is not None:
             return self.update_quantized(tensor, out)
         if tensor.requires_grad and torch.is_grad_enabled() and not self.internal:
-            return _Quantize.apply(tensor, self.quantize_impl)
+            return _Quantize.apply(tensor, self.quantize_impl)  # type: ignore[no-untyped-call]
         return self.quantize_impl(tensor)
 
     def quantize_impl(self, tensor: Tensor) -> Any:
@@ -91,6 +91,10 @@ class Quantizer(abc.ABC):
     @abc.abstractmethod
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
         """A quantized tensor with uninitialized buffers for the directions in use."""
+
+    @abc.abstractmethod
+    def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
+        """Fit an existing tensor to the directions in use; buffers that exist stay."""
 
     @abc.abstractmethod
     def fill(self, tensor: Tensor, dst: Any) -> None:

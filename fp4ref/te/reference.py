@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import fp4ref
-from fp4ref import hadamard
+from fp4ref import api, hadamard
 from fp4ref.arithmetic import TE_DIVISION
+from fp4ref.catalogue import PROFILES
 from fp4ref.four_over_six import dequantized, scaled_units_float16
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.spec import Block, FourOverSix, Granularity, Hadamard, Spec
@@ -183,7 +183,7 @@ class NVFP4QuantizerRef(Quantizer):
     @property
     def spec(self) -> Spec:
         """The specification of the reference's bytes. Rules: PRO-3."""
-        spec = fp4ref.profiles["te.python_reference"].replace(block=Block(*self.quant_tile_shape))
+        spec = PROFILES["te.python_reference"].replace(block=Block(*self.quant_tile_shape))
         if self.nvfp4_use_4over6:
             fast = self.nvfp4_4over6_err_use_fast_math
             search = FourOverSix(
@@ -241,9 +241,7 @@ class NVFP4QuantizerRef(Quantizer):
     def fill(self, tensor: Tensor, dst: Any) -> None:
         """Quantize, and give `dst` the new buffers. Rules: PRO-3."""
         names = {(True, True): "both", (True, False): "row", (False, True): "column"}
-        q = fp4ref.quantize(
-            tensor.view(-1, tensor.shape[-1]), self.spec, names[self.rowwise_usage, self.columnwise_usage]
-        )
+        q = api.quantize(tensor.view(-1, tensor.shape[-1]), self.spec, names[self.rowwise_usage, self.columnwise_usage])
         if q.row is not None:
             dst.data, dst.scale, dst.global_amax_row = q.row.data, _e4m3(q.row.scales), q.row.amax
         if q.column is not None:
@@ -287,7 +285,7 @@ class NVFP4QuantizerRef(Quantizer):
             parts = DirectionData(codes.contiguous(), scales.contiguous().view(torch.uint8), None)
             shape = (codes.shape[0], 2 * codes.shape[1])
             record = Quantized(NVFP4_OPERAND, shape, "float32", "linear", row=parts)
-            operands.append(fp4ref.dequantize(record, wide_dtype(codes.device)))
+            operands.append(api.dequantize(record, wide_dtype(codes.device)))
         result = multiply(*operands)
         y = globally_scaled(result, qresult_w.as_native(), direction, qresult_x.as_native(), direction, 1.0)
         if accumulate and out is not None:

@@ -146,6 +146,10 @@ class QuantizedTensorStorage:
         """The directions whose bytes exist: "row", "column"."""
         raise NotImplementedError
 
+    def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
+        """Keep the wanted directions and free the others; an error for one that is missing."""
+        raise NotImplementedError
+
     def record(self, direction: str) -> Quantized:
         """One direction as a record: codes and block scales of a matrix, without a global scale."""
         raise NotImplementedError

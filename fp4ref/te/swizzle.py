@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-import fp4ref
+from fp4ref import api
+from fp4ref.quantized import Quantized
 from fp4ref.te import debug
 from fp4ref.te.capability import get_device_compute_capability
 
@@ -25,11 +26,13 @@ def role_of(tensor: Any) -> str:
 
 def gemm_scales(tensor: Any, direction: str) -> Tensor:
     """Scales of one direction in the GEMM layout: the tensor's own, or a moved copy. Rules: TEL-4, TEL-7, LAY-3."""
-    record = tensor.record(direction)
-    if record.scale_layout == GEMM:
-        return record.row.scales  # type: ignore[no-any-return]
-    debug.count("swizzle_standalone", role_of(tensor))
-    return fp4ref.to_layout(record, GEMM).row.scales  # type: ignore[no-any-return, union-attr]
+    record: Quantized = tensor.record(direction)
+    if record.scale_layout != GEMM:
+        debug.count("swizzle_standalone", role_of(tensor))
+        record = api.to_layout(record, GEMM)
+    assert record.row is not None
+    scales: Tensor = record.row.scales
+    return scales
 
 
 def swizzle_in_place(tensor: Any, role: str) -> None:
@@ -40,7 +43,7 @@ def swizzle_in_place(tensor: Any, role: str) -> None:
     if tensor._with_gemm_swizzled_scales:
         return
     for direction in tensor.directions():
-        moved = fp4ref.to_layout(tensor.record(direction), GEMM).row
+        moved = api.to_layout(tensor.record(direction), GEMM).row
         assert moved is not None
         tensor.scales_buffer(direction).view(-1).copy_(moved.scales.reshape(-1))
         debug.count("swizzle_standalone", role)

@@ -64,24 +64,27 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         """
         kind = dtype or self._dtype
         if self.requires_grad and torch.is_grad_enabled():
-            return _Dequantize.apply(self, kind)
+            values: Tensor = _Dequantize.apply(self, kind)  # type: ignore[no-untyped-call]
+            return values
         return self.decode(kind)
 
-    def rebuilt(self, shape: Iterable[int] | None = None, dtype: torch.dtype | None = None, **changes: Any) -> Any:
-        """The same bytes, with changed settings, shape or nominal type."""
-        metadata = self.get_metadata() | changes
+    def rebuilt(
+        self, changes: dict[str, Any] | None = None, *, shape: Iterable[int] | None = None, dtype: Any = None
+    ) -> Any:
+        """The same bytes, with changed buffers or settings, shape or nominal type."""
+        metadata = self.get_metadata() | (changes or {})
         sizes = self.shape if shape is None else tuple(shape)
         return type(self)(shape=sizes, dtype=dtype or self._dtype, **metadata)
 
-    def float(self) -> Tensor:  # type: ignore[override]
+    def float(self) -> Tensor:
         """Values as float32."""
         return self.dequantize(dtype=torch.float32)
 
-    def bfloat16(self) -> Tensor:  # type: ignore[override]
+    def bfloat16(self) -> Tensor:
         """Values as bfloat16."""
         return self.dequantize(dtype=torch.bfloat16)
 
-    def half(self) -> Tensor:  # type: ignore[override]
+    def half(self) -> Tensor:
         """Values as float16."""
         return self.dequantize(dtype=torch.float16)
 
@@ -89,17 +92,17 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         """The same bytes in the CPU's memory."""
         return self.to(device=torch.device("cpu"), memory_format=memory_format)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self._dtype}, data={self.decode(self._dtype)})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         metadata = {**self.get_metadata(), "shape": tuple(self.shape), "dtype": self._dtype}
         return _rebuild, (type(self), metadata, self.requires_grad)
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Serve an operation from the bytes if a handler does, else from the values."""
@@ -142,7 +145,7 @@ def _detach(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @handles(aten.clone.default)
 def _clone(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return tensor.rebuilt(**_each_buffer(tensor, torch.clone))
+    return tensor.rebuilt(_each_buffer(tensor, torch.clone))
 
 
 @handles(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
@@ -163,7 +166,7 @@ def _to(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if dtype is not None and dtype != tensor._dtype and not dtype.is_floating_point:
         return NotImplemented
     moved = _each_buffer(tensor, lambda buffer: buffer.to(device) if device is not None else buffer.clone())
-    return tensor.rebuilt(dtype=dtype, **moved)
+    return tensor.rebuilt(moved, dtype=dtype)
 
 
 @handles(aten.copy_.default)
