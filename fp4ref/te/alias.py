@@ -82,7 +82,6 @@ ABSENT: dict[str, tuple[str, ...]] = {
         *("DotProductAttention", "MultiheadAttention", "TransformerLayer", "Fp8Padding", "Fp8Unpadding"),
         *("Float8Quantizer", "Float8BlockQuantizer", "Float8BlockwiseQTensor", "checkpoint", "make_graphed_callables"),
     ),
-    f"{ROOT}.common.recipe": ("DelayedScaling", "Float8BlockScaling"),
     TENSOR: ("Float8Quantizer", "Float8BlockQuantizer", "Float8BlockwiseQTensor"),
     f"{TENSOR}.float8_tensor": ("Float8Quantizer",),
 }
@@ -105,7 +104,7 @@ def install_alias() -> None:
         if name in sys.modules:
             raise SettingError("install_alias", f"{name} already imported", "a process without it", "TEL-14")
     for name, path in SAME.items():
-        _INSTALLED[name] = _view(name, importlib.import_module(f"fp4ref.te.{path}"))
+        _INSTALLED[name] = importlib.import_module(f"fp4ref.te.{path}")
     for name, sources in GATHERED.items():
         module = _INSTALLED[name] = ModuleType(name, "An alias of fp4ref.te.")
         for source in sources:
@@ -118,7 +117,8 @@ def install_alias() -> None:
     vars(pytorch)["torch_version"] = _torch_version
     vars(_INSTALLED[f"{PYTORCH}.utils"])["torch_version"] = _torch_version
     for name, module in _INSTALLED.items():
-        module.__path__ = []  # a package, so that its submodules are looked up
+        if name not in SAME:
+            module.__path__ = []  # a package, so that its submodules are looked up
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(_INSTALLED[parent], child, module)
@@ -130,29 +130,6 @@ def uninstall_alias() -> None:
     for name in _INSTALLED:
         sys.modules.pop(name, None)
     _INSTALLED.clear()
-
-
-def _view(name: str, source: ModuleType) -> ModuleType:
-    """A module under another name that reads, sets and deletes the attributes of its source."""
-    return _View(name, source)
-
-
-class _View(ModuleType):
-    def __init__(self, name: str, source: ModuleType) -> None:
-        super().__init__(name, source.__doc__)
-        vars(self)["_source"] = source
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(vars(self)["_source"], attribute)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(vars(self)["_source"])})
-
-    def __setattr__(self, attribute: str, value: Any) -> None:
-        if attribute in vars(vars(self)["_source"]) and not attribute.startswith("__"):
-            setattr(vars(self)["_source"], attribute, value)
-        else:
-            super().__setattr__(attribute, value)
 
 
 def _gather(module: ModuleType, source: str) -> None:

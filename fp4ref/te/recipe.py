@@ -80,17 +80,17 @@ class Recipe:
     @classmethod
     def float8_per_tensor_scaling(cls) -> bool:
         """Whether this is FP8 with one scale per tensor."""
-        return issubclass(cls, Float8CurrentScaling)
+        return issubclass(cls, (Float8CurrentScaling, DelayedScaling))
 
     @classmethod
     def delayed(cls) -> bool:
-        """Whether scales come from earlier tensors: never here."""
-        return False
+        """Whether scales come from earlier tensors."""
+        return issubclass(cls, DelayedScaling)
 
     @classmethod
     def float8_block_scaling(cls) -> bool:
-        """Whether this is FP8 with float32 block scales: never here."""
-        return False
+        """Whether this is FP8 with float32 block scales."""
+        return issubclass(cls, Float8BlockScaling)
 
     @classmethod
     def custom(cls) -> bool:
@@ -251,3 +251,29 @@ class CustomRecipe(Recipe):
         if not callable(self.qfactory):
             raise DomainError("CustomRecipe", f"qfactory {self.qfactory!r}", "a function of a tensor's role", "TEL-2")
         _require_backward_override(self.backward_override)
+
+
+@dataclass(repr=False)
+class DelayedScaling(Recipe):
+    """Per-tensor FP8 with scales from earlier tensors: can be named, is not emulated, and `autocast` refuses it."""
+
+    margin: int = 0
+    interval: int = -1
+    fp8_format: Format = Format.HYBRID
+    amax_history_len: int = 1024
+    amax_compute_algo: Any = "max"
+    scaling_factor_compute_algo: Callable[..., Any] | None = None
+    reduce_amax: bool = True
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
+
+
+@dataclass(repr=False)
+class Float8BlockScaling(Recipe):
+    """FP8 with float32 block scales: can be named, is not emulated, and `autocast` refuses it."""
+
+    fp8_format: Format = Format.E4M3
+    fp8_dpa: bool = False
+    fp8_mha: bool = False
+    backward_override: str | None = None
