@@ -116,7 +116,7 @@ def quantize(
     rows, columns = matrix.rows, matrix.columns
     blocks = -(-columns // spec.block.columns)
     if direction == "row" and spec.hadamard:
-        spec = spec.replace(hadamard=None)
+        spec = _without_hadamard(spec)
     native = _quantizer(_text(spec), array.dtype.name)
     if amax is None and spec.global_scale is not Granularity.NONE:
         amax = _amax(native, matrix, spec)
@@ -156,7 +156,7 @@ def dequantize(
     """
     parts = [None if part is None else np.ascontiguousarray(arrays.to_numpy("dequantize", part)) for part in data]
     if spec.hadamard and not inverse_hadamard:
-        spec = spec.replace(hadamard=None)
+        spec = _without_hadamard(spec)
     if spec.hadamard and shape[1] % POINTS:
         raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-5")
     out = np.empty(shape, dtype) if out is None else out
@@ -181,10 +181,17 @@ def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) ->
     return arrays.restorer(scales)(out)
 
 
+@lru_cache
 def _text(spec: Spec) -> str:
     return fp4ref_numerics.lower(spec)
 
 
+@lru_cache
+def _without_hadamard(spec: Spec) -> Spec:
+    return spec.replace(hadamard=None)
+
+
+@lru_cache
 def _decoding(spec: Spec) -> Spec:
     """The specification without what only quantizing reads, so that many share one compiled library."""
     search = spec.four_over_six

@@ -18,7 +18,7 @@ import torch
 import fp4ref.te as te
 from fp4ref.spec_root import spec_root
 
-WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 64, 4, 2, 64, 8
+WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 64, 4, 1, 64, 8
 RECIPES = {
     "bf16": None,
     "mxfp8": te.recipe.MXFP8BlockScaling(),
