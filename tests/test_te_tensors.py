@@ -264,3 +264,61 @@ def test_memory_is_packed(kind, bits):
     tensor = kind(columnwise=False)(sample(1024, 1024))
     held = sum(buffer.untyped_storage().nbytes() for buffer in tensor.buffers())
     assert held - 4 <= 1024 * 1024 * bits / 8
+
+
+def parts(tensor, count):
+    """What `count` equal shards with the tensor's amax send, gathered as the hooks' caller does."""
+    shards = tensor.split(tensor.shape[0] // count)
+    sent = [shard.fsdp_pre_all_gather(None, None, None, None, None) for shard in shards]
+    gathered = tuple(torch.cat(pieces) for pieces in zip(*(tensors for tensors, _ in sent), strict=True))
+    return shards[0], gathered, sent[0][1]
+
+
+@pytest.mark.rule("TEL-15")
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    "quantizer", [NVFP4Quantizer(with_2d_quantization=True), NVFP4Quantizer(columnwise=False), MXFP8Quantizer()]
+)
+def test_gathered_shards_are_the_whole(quantizer, count):
+    whole = quantizer(sample(256, 160))
+    shard, gathered, metadata = parts(whole, count)
+    made, inner = shard.fsdp_post_all_gather(gathered, metadata, torch.bfloat16)
+    assert inner is gathered
+    assert type(made) is type(whole)
+    assert made.shape == (256, 160)
+    assert [buffer.shape for buffer in made.buffers()] == [buffer.shape for buffer in whole.buffers()]
+    for direction in whole.directions():
+        got, want = made.record(direction), whole.record(direction)
+        assert torch.equal(got.row.data, want.row.data)
+        rows, blocks = got.shape[0], -(-got.shape[1] // got.spec.block.columns)
+        assert torch.equal(got.row.scales[:rows, :blocks], want.row.scales[:rows, :blocks])
+    addresses = [buffer.data_ptr() for buffer in made.buffers()]
+    again, _ = shard.fsdp_post_all_gather(tuple(map(torch.clone, gathered)), metadata, torch.bfloat16, out=made)
+    assert again is made
+    assert [buffer.data_ptr() for buffer in made.buffers()] == addresses
+
+
+@pytest.mark.rule("TEL-9", "TEL-15")
+def test_shards_that_cannot_be_gathered():
+    swizzled, mx = NVFP4Quantizer(with_2d_quantization=True), MXFP8Quantizer()
+    swizzled.optimize_for_gemm = mx.optimize_for_gemm = True
+    for quantizer, said in (
+        (swizzled, "GEMM-swizzled"),
+        (mx, "GEMM-swizzled"),
+        (NVFP4Quantizer(), "2D"),
+        (NVFP4Quantizer(row_scaled_nvfp4=True), "row-scaled"),
+    ):
+        with pytest.raises(NotImplementedError, match=said):
+            quantizer(sample(128, 128)).fsdp_pre_all_gather(None, None, None, None, None)
+
+
+def test_views_of_everything_keep_bytes():
+    tensor = NVFP4Quantizer()(sample(64, 96))
+    aten = torch.ops.aten
+    for view in (
+        aten.as_strided.default(tensor, [64, 96], [96, 1], 0),
+        aten.slice.Tensor(tensor, 0, 0, 64),
+        tensor.expand(64, 96),
+    ):
+        assert type(view) is type(tensor)
+        assert same(view, tensor)

@@ -115,7 +115,9 @@ def install_alias() -> None:
             setattr(_INSTALLED[name], attribute, _absent(attribute))
     pytorch = _INSTALLED[PYTORCH]
     vars(pytorch)["torch_version"] = _torch_version
-    vars(_INSTALLED[f"{PYTORCH}.utils"])["torch_version"] = _torch_version
+    utilities = vars(_INSTALLED[f"{PYTORCH}.utils"])
+    utilities["torch_version"] = _torch_version
+    utilities["round_up_to_nearest_multiple"] = _round_up
     for name, module in _INSTALLED.items():
         if name not in SAME:
             module.__path__ = []  # a package, so that its submodules are looked up
@@ -152,3 +154,7 @@ def _absent(name: str) -> type:
 
 def _torch_version() -> tuple[int, ...]:
     return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:3] if part.isdigit())
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple

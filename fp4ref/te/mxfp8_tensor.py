@@ -16,7 +16,7 @@ from torch import Tensor
 from fp4ref import api
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Quantized
-from fp4ref.te import specifications
+from fp4ref.te import fsdp, specifications
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
@@ -131,6 +131,40 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
             pieces.append(self._rows(start, size))
             start += size
         return tuple(pieces)
+
+    def fsdp_pre_all_gather(
+        self, mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any
+    ) -> tuple[tuple[Tensor, ...], Any]:
+        """What a shard [m, K] sends: codes and scales of the directions that the next phase reads. Rules: TEL-15.
+
+        Errors: NotSupportedError for scales in the GEMM layout, TensorShapeError for a shard of broken blocks.
+        """
+        fsdp.require_shard(self, BLOCK)
+        directions = fsdp.needed_directions(self.directions(), module)
+        sent: list[Tensor] = []
+        for direction in directions:
+            rows = self.shape[0] if direction == "row" else self.shape[0] // BLOCK
+            data = self._rowwise_data if direction == "row" else self._columnwise_data
+            assert data is not None
+            sent += [data, self.scales_buffer(direction)[:rows]]
+        return tuple(sent), (tuple(directions), self.shape[1])
+
+    def fsdp_post_all_gather(
+        self, all_gather_outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Any = None
+    ) -> tuple[Any, tuple[Tensor, ...]]:
+        """The whole parameter from the parts, into `out` if given. Rules: TEL-15."""
+        directions, width = metadata
+        values: dict[str, Tensor | None] = dict.fromkeys(name.lstrip("_") for name in self.BUFFERS)
+        shape = (all_gather_outputs[0].shape[0], width)
+        for direction, data, scales in zip(directions, all_gather_outputs[::2], all_gather_outputs[1::2], strict=True):
+            values[f"{direction}wise_data"] = data
+            padded = scale_shape(shape, columnwise=direction == "column")
+            values[f"{direction}wise_scale_inv"] = fsdp.repadded(scales, padded)
+
+        def new(parts: dict[str, Tensor | None]) -> Any:
+            return self.rebuilt(parts, shape=shape, dtype=param_dtype)
+
+        return fsdp.received(out, values, new), all_gather_outputs
 
     def _rows(self, start: int, size: int) -> Any:
         shape = (size, self.shape[1])

@@ -16,7 +16,7 @@ from torch import Tensor
 from fp4ref import api
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Quantized
-from fp4ref.te import specifications
+from fp4ref.te import fsdp, specifications
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
@@ -242,6 +242,44 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
             pieces.append(self._rows(start, size))
             start += size
         return tuple(pieces)
+
+    def fsdp_pre_all_gather(
+        self, mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any
+    ) -> tuple[tuple[Tensor, ...], Any]:
+        """What a shard [m, K] sends: its rows' codes and scales; columns are derived from those. Rules: TEL-9, TEL-15.
+
+        Errors: NotSupportedError for scales in the GEMM layout, row scaling, or columns without 16x16 tiles;
+        TensorShapeError for a shard of broken blocks.
+        """
+        self.require_not_row_scaled("fsdp_pre_all_gather")
+        fsdp.require_shard(self, BLOCK)
+        quantizer = self._get_quantizer()
+        columns = quantizer.columnwise_usage
+        if columns and not quantizer.with_2d_quantization:
+            raise NotSupportedError("fsdp_pre_all_gather", "columns of 1x16 blocks", "2D quantization", "TEL-15")
+        data = self._needed(self._rowwise_data, "row")
+        return (data, self.scales_buffer("row")[: self.shape[0]]), (self._amax_rowwise, columns, self.shape[1])
+
+    def fsdp_post_all_gather(
+        self, all_gather_outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Any = None
+    ) -> tuple[Any, tuple[Tensor, ...]]:
+        """The whole parameter from the parts, into `out` if given. Rules: TEL-15."""
+        data, scales = all_gather_outputs
+        amax, columns, width = metadata
+        shape = (data.shape[0], width)
+        values: dict[str, Tensor | None] = {
+            "rowwise_data": data,
+            "rowwise_scale_inv": fsdp.repadded(scales, scale_shape(shape, columnwise=False)),
+            "columnwise_data": None,
+            "columnwise_scale_inv": None,
+            "amax_rowwise": amax,
+            "amax_columnwise": None,
+        }
+        whole = self.rebuilt(values, shape=shape, dtype=param_dtype)
+        if columns:
+            whole.update_usage(columnwise_usage=True)
+        made = {name.lstrip("_"): getattr(whole, name) for name in self.BUFFERS}
+        return fsdp.received(out, made, lambda _: whole), all_gather_outputs
 
     def _rows(self, start: int, size: int) -> Any:
         columns = self.shape[1]

@@ -153,11 +153,30 @@ def _view(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tensor.viewed(_resolve(args[1], tensor.numel()))
 
 
-@handles(aten.expand.default, aten.as_strided.default)
-def _unchanged(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if tuple(args[1]) != tuple(tensor.shape) or (len(args) > 2 and tuple(args[2]) != tensor.stride()):
-        return NotImplemented
-    return tensor.rebuilt()
+@handles(aten.expand.default)
+def _expand(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tensor.rebuilt() if tuple(args[1]) == tuple(tensor.shape) else NotImplemented
+
+
+@handles(aten.as_strided.default)
+def _as_strided(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    same = (tuple(args[1]), tuple(args[2])) == (tuple(tensor.shape), tensor.stride()) and not offset
+    return tensor.rebuilt() if same else NotImplemented
+
+
+@handles(aten.slice.Tensor)
+def _slice(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
+    whole = not start and step == 1 and (end is None or end >= tensor.shape[dim])
+    return tensor.rebuilt() if whole else NotImplemented
+
+
+@handles(aten.record_stream.default)
+def _record_stream(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for buffer in tensor.buffers():
+        if buffer.is_cuda:
+            buffer.record_stream(args[1])
 
 
 @handles(aten._to_copy.default)
