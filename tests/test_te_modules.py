@@ -159,7 +159,10 @@ def test_members_of_a_group_do_not_see_each_other() -> None:
     y.backward(torch.ones_like(y))
     for group, rows in enumerate((slice(0, 64), slice(64, 256))):
         alone = Linear(128, 256, params_dtype=BF16)
-        alone.weight.data, alone.bias.data = getattr(module, f"weight{group}").data, getattr(module, f"bias{group}").data
+        alone.weight.data, alone.bias.data = (
+            getattr(module, f"weight{group}").data,
+            getattr(module, f"bias{group}").data,
+        )
         own = x.detach()[rows].clone().requires_grad_()
         with autocast(recipe=recipe):
             z = alone(own)
