@@ -15,6 +15,7 @@ import torch.distributed as dist
 from fp4ref.te import mxfp8_tensor, nvfp4_tensor
 from fp4ref.te.errors import NotSupportedError, SettingError
 from fp4ref.te.float8_tensor import Float8TensorStorage
+from fp4ref.te.fsdp import repadded
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
 from fp4ref.te.storage import QuantizedTensorStorage
@@ -61,7 +62,7 @@ def reduce_scatter_along_first_dim(
         dist.all_reduce(total, group=group)
         return total.chunk(size)[get_distributed_rank(group)].contiguous(), None
     part = x.new_empty(x.shape[0] // size, *x.shape[1:])
-    dist.reduce_scatter_tensor(part, x.contiguous(), group=group)
+    dist.reduce_scatter(part, list(x.contiguous().chunk(size)), group=group)
     return part, None
 
 
@@ -99,7 +100,7 @@ def _gather(x: torch.Tensor, group: Any) -> torch.Tensor:
     size = get_distributed_world_size(group)
     x = x.contiguous()
     whole = x.new_empty(size * x.shape[0], *x.shape[1:])
-    dist.all_gather_into_tensor(whole, x, group=group)
+    dist.all_gather(list(whole.chunk(size)), x, group=group)
     return whole
 
 
@@ -132,13 +133,13 @@ def _gather_nvfp4(inp: Any, group: Any, directions: list[str]) -> Any:
         _require_equal("amax", inp._amax_rowwise, group)
         scales = _gather(inp._rowwise_scale_inv[:rows], group)
         changes["rowwise_data"] = _gather(inp._rowwise_data, group)
-        changes["rowwise_scale_inv"] = padded(scales, nvfp4_tensor.scale_shape(whole, columnwise=False))
+        changes["rowwise_scale_inv"] = repadded(scales, nvfp4_tensor.scale_shape(whole, columnwise=False))
         changes["amax_rowwise"] = inp._amax_rowwise
     if "column" in directions:
         _require_equal("amax", inp._amax_columnwise, group)
         scales = _gather_last(inp._columnwise_scale_inv[:columns, : rows // nvfp4_tensor.BLOCK], group)
         changes["columnwise_data"] = _gather_last(inp._columnwise_data, group)
-        changes["columnwise_scale_inv"] = padded(scales, nvfp4_tensor.scale_shape(whole, columnwise=True))
+        changes["columnwise_scale_inv"] = repadded(scales, nvfp4_tensor.scale_shape(whole, columnwise=True))
         changes["amax_columnwise"] = inp._amax_columnwise
     return _rebuilt(inp, group, changes)
 
@@ -152,7 +153,7 @@ def _gather_mxfp8(inp: Any, group: Any, directions: list[str]) -> Any:
         kept = rows if name == "row" else rows // mxfp8_tensor.BLOCK
         scales = _gather(inp.scales_buffer(name)[:kept], group)
         changes[f"{name}wise_data"] = _gather(getattr(inp, f"_{name}wise_data"), group)
-        changes[f"{name}wise_scale_inv"] = padded(scales, mxfp8_tensor.scale_shape(whole, columnwise=name == "column"))
+        changes[f"{name}wise_scale_inv"] = repadded(scales, mxfp8_tensor.scale_shape(whole, columnwise=name == "column"))
     return _rebuilt(inp, group, changes)
 
 
@@ -161,13 +162,6 @@ def _rebuilt(inp: Any, group: Any, changes: dict[str, Any]) -> Any:
         shape = (inp.shape[0] * get_distributed_world_size(group), *inp.shape[1:])
         return inp.rebuilt(changes, shape=shape)
     return type(inp)(**(inp.get_metadata() | changes), fake_dtype=inp.dtype)
-
-
-def padded(scales: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-    """Scales in the corner of a larger matrix of zeros."""
-    result = scales.new_zeros(shape)
-    result[: scales.shape[0], : scales.shape[1]] = scales
-    return result
 
 
 def _require_equal(name: str, value: torch.Tensor, group: Any) -> None:
