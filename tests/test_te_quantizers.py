@@ -310,3 +310,20 @@ def test_scale_shapes_by_the_quantizers_methods():
     assert MXFP8Quantizer().get_scale_shape((96, 160), columnwise=True) == (4, 256)
     assert quantizer.is_quantizable(torch.ones(16, 16))
     assert not NVFP4Quantizer(row_scaled_nvfp4=True).is_quantizable(torch.ones(16, 16))
+
+
+@pytest.mark.rule("TEL-3")
+def test_given_scale_notes_the_amax():
+    scale, amax = torch.tensor(3.5), torch.zeros(1)
+    x = sample(7, 11, torch.float32)
+    q = fp4ref.te.Float8Quantizer(scale, amax, DType.kFloat8E5M2)(x)
+    assert amax.item() == x.abs().max().item()
+    assert torch.equal(q.codes(), (x * 3.5).clamp(-57344, 57344).to(torch.float8_e5m2))
+    assert torch.equal(q.dequantize(), q.codes().float() * (torch.tensor(1.0) / scale))
+
+
+@pytest.mark.rule("TEL-2")
+def test_least_amax():
+    q = Float8Quantizer(DType.kFloat8E4M3, amax_epsilon=0.5)(torch.tensor(0.25))
+    assert q.shape == ()
+    assert torch.equal(q._scale_inv, torch.tensor([1.0]) / torch.tensor([448 / 0.5]))

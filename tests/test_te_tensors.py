@@ -175,8 +175,11 @@ def test_row_scaled_tensors_are_refused_by_name():
     assert tensor._row_scaled_nvfp4
     assert tensor._amax_rowwise.shape == (64,)
     assert tensor._amax_columnwise.shape == (96,)
+    assert torch.equal(tensor.split(32)[1], tensor.dequantize()[32:])
+    tensor._columnwise_data = None
+    tensor._quantizer.with_2d_quantization = True
     with pytest.raises(NotImplementedError, match="row-scaled"):
-        tensor.split(32)
+        tensor.update_usage(columnwise_usage=True)
 
 
 def test_operations_in_place_quantize_again():
@@ -322,3 +325,48 @@ def test_views_of_everything_keep_bytes():
     ):
         assert type(view) is type(tensor)
         assert same(view, tensor)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_types_and_devices(kind):
+    tensor = kind()(sample(64, 96))
+    assert torch.equal(tensor.to(torch.float64), tensor.dequantize().double())
+    assert torch.equal(tensor.float(), tensor.dequantize(dtype=torch.float32))
+    assert tensor.to(torch.bfloat16) is tensor
+    assert same(tensor.cpu(), tensor)
+    assert type(tensor.to("cpu", copy=True)) is type(tensor)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_assigning_data(kind):
+    tensor, other = kind()(sample(64, 96)), kind()(sample(32, 64, seed=1))
+    tensor.data = other
+    assert tensor.shape == (32, 64)
+    assert same(tensor, other)
+    assert tensor.buffers()[0] is other.buffers()[0]
+    plain = sample(96, 64, seed=2, dtype=torch.float16)
+    tensor.data = plain
+    assert (tensor.shape, tensor.dtype) == ((96, 64), torch.float16)
+    assert same(tensor, kind()(plain))
+
+
+@pytest.mark.parametrize(
+    "operation", [torch.clone, torch.Tensor.contiguous, lambda x: x.view(96, 64), lambda x: x.reshape(2, 48, 64)]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_identities_have_gradients(kind, operation):
+    tensor = kind()(sample(96, 64)).requires_grad_()
+    result = operation(tensor)
+    result.backward(torch.ones(result.shape, dtype=torch.bfloat16))
+    assert torch.equal(tensor.grad, torch.ones(96, 64, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_have_gradients(kind):
+    tensor = kind()(sample(128, 64)).requires_grad_()
+    _, second = torch.chunk(tensor, 2)
+    assert type(second) is type(tensor)
+    (second * 3).sum().backward()
+    want = torch.zeros(128, 64, dtype=torch.bfloat16)
+    want[64:] = 3
+    assert torch.equal(tensor.grad, want)

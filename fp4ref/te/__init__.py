@@ -14,7 +14,7 @@ from fp4ref.te.capability import emulate_device, get_device_compute_capability
 from fp4ref.te.cast import dequantize, quantize
 from fp4ref.te.distributed import gather_along_first_dim
 from fp4ref.te.dtypes import DType
-from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Tensor, Float8TensorStorage
+from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Float8TensorStorage
 from fp4ref.te.gemm import general_gemm, general_grouped_gemm, generic_gemm
 from fp4ref.te.grouped import GroupedTensor, group_quantize, split_quantize
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix, get_sign_from_vector

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.errors import NotSupportedError, SettingError
 
 ROOT, EXTENSION = "transformer_engine", "transformer_engine_torch"
@@ -80,10 +81,17 @@ RENAMED = {
 ABSENT: dict[str, tuple[str, ...]] = {
     PYTORCH: (
         *("DotProductAttention", "MultiheadAttention", "TransformerLayer", "Fp8Padding", "Fp8Unpadding"),
-        *("Float8Quantizer", "Float8BlockQuantizer", "Float8BlockwiseQTensor", "checkpoint", "make_graphed_callables"),
+        *("Float8BlockQuantizer", "Float8BlockwiseQTensor", "InferenceParams", "checkpoint", "make_graphed_callables"),
     ),
-    TENSOR: ("Float8Quantizer", "Float8BlockQuantizer", "Float8BlockwiseQTensor"),
-    f"{TENSOR}.float8_tensor": ("Float8Quantizer",),
+    f"{PYTORCH}._extra_state": ("UNSAFE_PICKLE_EXTRA_STATE_ENV",),
+    f"{PYTORCH}.attention": ("DotProductAttention", "InferenceParams", "MultiheadAttention"),
+    f"{PYTORCH}.attention.dot_product_attention": ("DotProductAttention", "_attention_backends"),
+    f"{PYTORCH}.attention.dot_product_attention.utils": (
+        *("AttentionLogging", "AttentionParams", "check_set_window_size", "get_attention_backend"),
+    ),
+    f"{PYTORCH}.cpp_extensions.fused_attn": ("FusedAttnBackend",),
+    f"{PYTORCH}.utils": ("attention_mask_func", "init_method_normal", "scaled_init_method_normal"),
+    TENSOR: ("Float8BlockQuantizer", "Float8BlockwiseQTensor"),
 }
 
 _INSTALLED: dict[str, ModuleType] = {}
@@ -103,21 +111,7 @@ def install_alias() -> None:
     for name in (ROOT, EXTENSION):
         if name in sys.modules:
             raise SettingError("install_alias", f"{name} already imported", "a process without it", "TEL-14")
-    for name, path in SAME.items():
-        _INSTALLED[name] = importlib.import_module(f"fp4ref.te.{path}")
-    for name, sources in GATHERED.items():
-        module = _INSTALLED[name] = ModuleType(name, "An alias of fp4ref.te.")
-        for source in sources:
-            _gather(module, source)
-    _INSTALLED.update({name: _INSTALLED[target] for name, target in RENAMED.items()})
-    for name, missing in ABSENT.items():
-        for attribute in missing:
-            setattr(_INSTALLED[name], attribute, _absent(attribute))
-    pytorch = _INSTALLED[PYTORCH]
-    vars(pytorch)["torch_version"] = _torch_version
-    utilities = vars(_INSTALLED[f"{PYTORCH}.utils"])
-    utilities["torch_version"] = _torch_version
-    utilities["round_up_to_nearest_multiple"] = _round_up
+    _INSTALLED.update(_modules())
     for name, module in _INSTALLED.items():
         if name not in SAME:
             module.__path__ = []  # a package, so that its submodules are looked up
@@ -125,6 +119,23 @@ def install_alias() -> None:
         if parent:
             setattr(_INSTALLED[parent], child, module)
     sys.modules.update(_INSTALLED)
+
+
+def _modules() -> dict[str, ModuleType]:
+    """Every module by its other name; parents stand before children."""
+    made = {name: importlib.import_module(f"fp4ref.te.{path}") for name, path in SAME.items()}
+    for name, sources in GATHERED.items():
+        module = made[name] = ModuleType(name, "An alias of fp4ref.te.")
+        for source in sources:
+            _gather(module, source)
+    made |= {name: made[target] for name, target in RENAMED.items()}
+    for name, missing in ABSENT.items():
+        module = made.setdefault(name, ModuleType(name, "Not emulated."))
+        vars(module).update({attribute: _absent(attribute) for attribute in missing})
+    for name in (PYTORCH, f"{PYTORCH}.utils"):
+        vars(made[name]).update(HELPERS)
+    vars(made[EXTENSION])["get_cublasLt_version"] = lambda: CUBLASLT_VERSION
+    return made
 
 
 def uninstall_alias() -> None:
@@ -158,3 +169,13 @@ def _torch_version() -> tuple[int, ...]:
 
 def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
+
+
+# Small functions that scripts import beside the rest.
+HELPERS: dict[str, Any] = {
+    "torch_version": _torch_version,
+    "round_up_to_nearest_multiple": _round_up,
+    "is_bf16_available": lambda return_reason=False: (True, "") if return_reason else True,
+    "is_non_tn_fp8_gemm_supported": lambda: get_device_compute_capability() >= (10, 0),
+}
+CUBLASLT_VERSION = 130600  # the first whose block-scaled products know every layout on every device

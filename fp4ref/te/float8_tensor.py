@@ -183,22 +183,62 @@ class Float8CurrentScalingQuantizer(Quantizer):
         dst._fp8_dtype = self.dtype
 
     def fill(self, tensor: Tensor, dst: Any) -> None:
-        """Scale by the (reduced) amax, round to nearest even, saturate. Rules: TEL-3, TEL-10."""
-        kind = torch_dtype(self.dtype)
-        largest = torch.finfo(kind).max
-        x = tensor.to(torch.float32)
-        finite = torch.nan_to_num(x.abs(), nan=0.0, posinf=math.inf)
-        amax = finite.amax() if x.numel() else x.new_zeros(())
+        """Scale by the (reduced) amax, round to nearest even, saturate. Rules: TEL-2, TEL-3, TEL-10."""
+        largest = torch.finfo(torch_dtype(self.dtype)).max
+        amax = _amax(tensor)
         if self.with_amax_reduction:
             dist.all_reduce(amax, op=dist.ReduceOp.MAX, group=self.amax_reduction_group)
-        scale = torch.full_like(amax, largest) / amax.clamp(min=self.amax_epsilon)  # a float / tensor would round twice
+        amax = amax.clamp(min=self.amax_epsilon)
+        scale = torch.full_like(amax, largest) / amax  # a float / tensor would round twice
         scale = torch.where(torch.isinf(scale), torch.finfo(tensor.dtype).max, scale)
         scale = torch.where((amax == 0) | torch.isinf(amax), 1.0, scale)
         if self.force_pow_2_scales:
             scale = (scale.view(torch.int32) & 0x7F800000).view(torch.float32)  # exponent kept, mantissa dropped
-        codes = (x * scale).clamp(-largest, largest).to(kind)
-        dst._data.copy_(codes.view(torch.uint8))
-        dst._scale_inv.copy_((torch.ones_like(scale) / scale).view(1))
+        _cast(tensor, scale, self.dtype, dst)
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return Float8CurrentScaling
+
+
+class Float8Quantizer(Float8CurrentScalingQuantizer):
+    """Makes per-tensor FP8 tensors with a given scale, and notes each tensor's amax.
+
+    scale: float32 of one element. amax: float32 of one element, overwritten.
+
+    Rules: TEL-3.
+    """
+
+    def __init__(
+        self, scale: Tensor, amax: Tensor, fp8_dtype: DType, *, rowwise: bool = True, columnwise: bool = True
+    ) -> None:
+        super().__init__(fp8_dtype, rowwise=rowwise, columnwise=columnwise)
+        self.scale, self.amax = scale, amax
+
+    def copy(self) -> Float8Quantizer:
+        """A quantizer with the same settings, scale and amax."""
+        other = Float8Quantizer.__new__(Float8Quantizer)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def fill(self, tensor: Tensor, dst: Any) -> None:
+        """Scale, round to nearest even, saturate. Rules: TEL-3."""
+        self.amax.fill_(_amax(tensor))
+        _cast(tensor, self.scale.reshape(()), self.dtype, dst)
+
+    def _get_compatible_recipe(self) -> type[Recipe] | None:
+        return None
+
+
+def _amax(tensor: Tensor) -> Tensor:
+    """The largest magnitude, NaN ignored; 0 without elements. Rules: GLB-1."""
+    if not tensor.numel():
+        return torch.zeros((), dtype=torch.float32, device=tensor.device)
+    return torch.nan_to_num(tensor.abs(), nan=0.0, posinf=math.inf).amax().to(torch.float32)
+
+
+def _cast(tensor: Tensor, scale: Tensor, dtype: DType, dst: Any) -> None:
+    kind = torch_dtype(dtype)
+    largest = torch.finfo(kind).max
+    codes = (tensor.to(torch.float32) * scale).clamp_(-largest, largest).to(kind)
+    dst._data.copy_(codes.view(torch.uint8))
+    dst._scale_inv.copy_((torch.ones_like(scale) / scale).reshape(1))

@@ -230,12 +230,13 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
         return self.rebuilt(self.viewed_buffers(shape), shape=shape)
 
     def rows_split(self, sizes: list[int]) -> Any:
-        """Pieces of whole blocks along the first dimension, with the amax of the whole; else the values.
-
-        Rules: TEL-8, TEL-9.
-        """
-        self.require_not_row_scaled("split")
-        if self.dim() != 2 or self._with_gemm_swizzled_scales or any(size % BLOCK for size in sizes):
+        """Pieces of whole blocks along the first dimension with the amax of the whole, or the values. Rules: TEL-8."""
+        if (
+            self.dim() != 2
+            or self._row_scaled_nvfp4
+            or self._with_gemm_swizzled_scales
+            or any(size % BLOCK for size in sizes)
+        ):
             return NotImplemented
         pieces, start = [], 0
         for size in sizes:

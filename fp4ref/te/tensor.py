@@ -76,6 +76,18 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         sizes = self.shape if shape is None else tuple(shape)
         return type(self)(shape=sizes, dtype=dtype or self._dtype, **metadata)
 
+    @property
+    def data(self) -> Any:
+        """The tensor without its history; assigning takes over another one's bytes, quantized if need be."""
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        taken = value if type(value) is type(self) else self._get_quantizer().quantize(value.detach())
+        torch.Tensor.data.__set__(self, taken.rebuilt())  # type: ignore[attr-defined]
+        for name in (*self.BUFFERS, *self.SETTINGS, "_dtype"):
+            setattr(self, name, getattr(taken, name))
+
     def float(self) -> Tensor:
         """Values as float32."""
         return self.dequantize(dtype=torch.float32)
@@ -182,10 +194,11 @@ def _record_stream(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 @handles(aten._to_copy.default)
 def _to(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dtype, device = kwargs.get("dtype"), kwargs.get("device")
-    if dtype is not None and dtype != tensor._dtype and not dtype.is_floating_point:
+    if dtype is not None and dtype != tensor._dtype:
         return NotImplemented
-    moved = _each_buffer(tensor, lambda buffer: buffer.to(device) if device is not None else buffer.clone())
-    return tensor.rebuilt(moved, dtype=dtype)
+    return tensor.rebuilt(
+        _each_buffer(tensor, lambda buffer: buffer.to(device) if device is not None else buffer.clone())
+    )
 
 
 @handles(aten.copy_.default)
