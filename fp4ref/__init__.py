@@ -28,7 +28,6 @@ from fp4ref.multiply import gemm, gemm_grouped
 from fp4ref.operands import AlphaRule
 from fp4ref.philox import philox4x32
 from fp4ref.quantized import DirectionData, Directions, Group, Quantized
-from fp4ref.quantized import DirectionData, Directions, Quantized
 from fp4ref.random_source import random_bits
 from fp4ref.spec import (
     SPEC_VERSION,

@@ -155,6 +155,8 @@ def quantize(
     rows, columns = matrix.rows, matrix.columns
     blocks = -(-columns // spec.block.columns)
     spec = _of_direction(spec, direction)
+    if direction == "row" and spec.hadamard:
+        spec = _without_hadamard(spec)
     native = _quantizer(_text(spec), array.dtype.name)
     if amax is None and spec.global_scale is not Granularity.NONE:
         amax = _amax(native, matrix, spec)
@@ -194,7 +196,7 @@ def dequantize(
     """
     parts = [None if part is None else np.ascontiguousarray(arrays.to_numpy("dequantize", part)) for part in data]
     if spec.hadamard and not inverse_hadamard:
-        spec = spec.replace(hadamard=None)
+        spec = _without_hadamard(spec)
     if spec.hadamard and shape[1] % POINTS:
         raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-5")
     values = np.empty(shape, dtype) if out is None else _buffer(out, "dequantize")
@@ -263,10 +265,17 @@ def _of_direction(spec: Spec, direction: Direction) -> Spec:
     return spec.replace(hadamard=None) if direction == "row" and spec.hadamard else spec
 
 
+@lru_cache
 def _text(spec: Spec) -> str:
     return fp4ref_numerics.lower(spec)
 
 
+@lru_cache
+def _without_hadamard(spec: Spec) -> Spec:
+    return spec.replace(hadamard=None)
+
+
+@lru_cache
 def _decoding(spec: Spec) -> Spec:
     """The specification without what only quantizing reads, so that many share one compiled library."""
     search = spec.four_over_six
@@ -297,10 +306,7 @@ def _relayout() -> ctypes.CDLL:
 
 @lru_cache
 def _randoms() -> ctypes.CDLL:
-    return _library("", "random.h", "Randoms", "random")
-
-
-def _library(prelude: str, header: str, loops: str, *names: str) -> ctypes.CDLL:
+    return _loaded(_source("", "random.h", "Randoms", "random"), "random")
 
 
 def _quantizing(prelude: str, dtype: str) -> str:

@@ -110,7 +110,9 @@ class ProductReport:
             "headline": self.headline,
             "alpha_rule": self.rule.value,
             "cases": len(self.judgements),
-            "families": {name: {**vars(cell), "reason": FAMILIES[name].reason} for name, cell in self.families().items()},
+            "families": {
+                name: {**vars(cell), "reason": FAMILIES[name].reason} for name, cell in self.families().items()
+            },
             "rules": {name: vars(cell) for name, cell in sorted(self.rules().items())},
             "findings": [{"case": case, "kind": found.kind.value, "text": found.text} for case, found in self.findings],
             "skipped": dict(self.skipped),
