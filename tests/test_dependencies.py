@@ -21,7 +21,7 @@ FLOORS = {
     3: ("spec",),
     4: ("catalogue", "specs", "peers", "quantized", "arrays", "registry"),
     5: ("model", "api", "kernels", ""),
-    6: ("conformance", "diagrams", "rules"),
+    6: ("conformance", "diagrams", "explorer", "rules"),
     7: ("cli", "__main__"),
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
