@@ -5,6 +5,7 @@ import shlex
 import xml.etree.ElementTree as ET
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -350,3 +351,28 @@ def test_errors_are_ours() -> None:
 def test_padding_byte_is_named() -> None:
     result = RUNNER.invoke(main, shlex.split("where --shape 4x64 --scale-byte 511 --layout tiled_128x4"))
     assert "padding" in result.output
+
+
+MEASURE = """
+const [svg] = arguments, holder = document.body;
+holder.innerHTML = svg.slice(svg.indexOf("<svg"));
+const root = holder.querySelector("svg"), [, , width, height] = root.getAttribute("viewBox").split(" ").map(Number);
+const shown = [...root.querySelectorAll("text")].map((one) => [one.textContent, one.getBBox()]);
+const faults = [];
+shown.forEach(([text, a], i) => {
+  if (a.x < 0 || a.y < -2 || a.x + a.width > width + 1 || a.y + a.height > height + 1) faults.push(`clipped: ${text}`);
+  for (const [other, b] of shown.slice(i + 1)) {
+    const across = Math.min(a.x + a.width, b.x + b.width) - Math.max(a.x, b.x);
+    const down = Math.min(a.y + a.height, b.y + b.height) - Math.max(a.y, b.y);
+    if (across > 0.5 && down > 0.35 * Math.min(a.height, b.height)) faults.push(`${text} over ${other}`);
+  }
+});
+return faults;
+"""
+
+
+def test_no_text_overlaps_in_a_browser(chromium: Any) -> None:
+    """Measured with the browser's own fonts; boxes have room above and below the glyphs."""
+    chromium.get("data:text/html,<body></body>")
+    faults = {name: chromium.execute_script(MEASURE, svg) for name, svg in ALL.items()}
+    assert {name: found for name, found in faults.items() if found} == {}

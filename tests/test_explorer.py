@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -212,28 +209,14 @@ def test_every_own_specification_is_offered() -> None:
     assert not offered(fp4ref.profiles["fouroversix.nvfp4_mse"])
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The explorer in the distribution's Chromium; required in CI, elsewhere a reason to skip."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    driver = shutil.which("chromedriver")
-    if not (chromium and driver):
-        reason = "no chromium with chromedriver here: apt-get install chromium chromium-driver"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1500"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    page = tmp_path_factory.mktemp("explorer") / "explorer.html"
+@pytest.fixture
+def browser(chromium: Any, tmp_path: Path) -> Any:
+    """The explorer, just opened."""
+    page = tmp_path / "explorer.html"
     page.write_text(html(), encoding="utf-8")
-    found = webdriver.Chrome(service=webdriver.ChromeService(driver), options=options)
-    found.get(page.as_uri())
-    yield found
-    assert not [entry for entry in found.get_log("browser") if entry["level"] == "SEVERE"]
-    found.quit()
+    chromium.get(page.as_uri())
+    yield chromium
+    assert not [entry for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 def test_browser_has_the_bits_of_the_model(browser: Any) -> None:
@@ -260,6 +243,8 @@ def test_browser_follows_pointer_and_keys(browser: Any) -> None:
     assert find("#where").text.startswith("element (38, 131)")
     assert browser.switch_to.active_element.get_attribute("data-key") == "38,131"
     assert "high nibble" in find("#where").text
+    byte = find("#data .chosen")
+    assert byte.find_element(By.TAG_NAME, "u").text == byte.text[0]
     find('#tiled [data-key="1028"]').click()
     assert "scale (32, 8)" in find("#where").text
     ActionChains(browser).send_keys(Keys.ARROW_RIGHT).perform()
@@ -331,4 +316,5 @@ def test_browser_labels_and_screenshots(browser: Any, tmp_path: Path) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") != light
     assert browser.save_screenshot(str(tmp_path / "dark.png"))
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert (tmp_path / "light.png").read_bytes() != (tmp_path / "dark.png").read_bytes()

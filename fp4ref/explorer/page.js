@@ -159,6 +159,11 @@ function drawData(place) {
     };
   });
   fill("data", HEADERS, rows, String(place.dataByte));
+  const byte = byId("data").querySelector(".chosen"), digits = byte.textContent;
+  if (place.nibble) {
+    const nibble = make("u", {}, digits[place.nibble === "high" ? 0 : 1]);
+    byte.replaceChildren(...(place.nibble === "high" ? [nibble, digits[1]] : [digits[0], nibble]));
+  }
 }
 
 function drawScales(id, layout, offset, count) {
@@ -230,10 +235,12 @@ function moved(id, key, name) {
   return next >= 0 && next < size ? String(next) : null;
 }
 
+const keyOf = (target) => target.closest("[data-key]")?.dataset.key;
+
 for (const id of Object.keys(focus)) {
   const grid = byId(id);
   grid.addEventListener("click", (event) => {
-    const key = event.target.dataset?.key;
+    const key = keyOf(event.target);
     if (key === undefined) return;
     pick(id, key);
     grid.querySelector('[tabindex="0"]')?.focus();
@@ -241,10 +248,10 @@ for (const id of Object.keys(focus)) {
   grid.addEventListener("keydown", (event) => {
     if (!(event.key in MOVES || event.key === "Home" || event.key === "End")) return;
     event.preventDefault();
-    const next = moved(id, event.target.dataset.key, event.key);
+    const next = moved(id, keyOf(event.target), event.key);
     if (next !== null) pick(id, next);
   });
-  grid.addEventListener("pointerover", (event) => hover(id, event.target.dataset?.key));
+  grid.addEventListener("pointerover", (event) => hover(id, keyOf(event.target)));
   grid.addEventListener("pointerleave", () => hover(id, undefined));
 }
 

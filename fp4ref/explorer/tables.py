@@ -66,7 +66,7 @@ def _codec(codec: Codec) -> dict[str, Any]:
 
 def _spec(spec: Spec) -> dict[str, Any]:
     arithmetic = spec.arithmetic
-    functions = {
+    functions: dict[str, Any] = {
         "global_scale": arithmetic.global_scale,
         "block_scale": arithmetic.block_scale,
         "scaled": arithmetic.scaled,
