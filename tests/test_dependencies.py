@@ -20,7 +20,7 @@ FLOORS = {
     2: ("arithmetic", "arithmetic_peers", "four_over_six", "layout", "files", "spec_root"),
     3: ("spec",),
     4: ("catalogue", "specs", "peers", "quantized", "arrays", "registry"),
-    5: ("model", "api", "kernels", ""),
+    5: ("model", "api", "analysis", "kernels", ""),
     6: ("conformance", "diagrams", "explorer", "rules"),
     7: ("cli", "__main__"),
 }

@@ -18,6 +18,7 @@ COMMANDS = {
     "quantize": "Quantize the tensors of a file.",
     "dequantize": "Turn a dump back into a file of tensors.",
     "verify": "Check bytes, or the installed backends, against the standard.",
+    "report": "Compare what specifications cost on the tensors of a file.",
     "explain": "Show every intermediate value of one block.",
     "where": "Say where an element and its scale lie.",
     "diagram": "Draw formats, layouts and pipelines.",

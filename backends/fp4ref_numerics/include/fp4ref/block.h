@@ -25,7 +25,7 @@ template <class S, class In> FP4_API float global_scale(float A)
     return signed_nan(S::Arithmetic::template global_scale<S, In>(A), A, 0.0f, 0.0f);
 }
 
-// A stored scale: its byte, what the byte means, and what every element is combined with.
+// A stored scale: its byte, the scale that elements are divided by, and what every element is combined with.
 struct Scale {
     unsigned byte;
     float s, factor;
@@ -35,7 +35,7 @@ struct Scale {
 template <class S, class In> FP4_API Scale stored_scale(float before, float g)
 {
     const unsigned byte = S::Scale::encode(before);
-    const float s = S::Scale::decode(byte);
+    const float s = S::Arithmetic::working(before, S::Scale::decode(byte));
     return {byte, s, S::Arithmetic::template factor<S, In>(s, g)};
 }
 
