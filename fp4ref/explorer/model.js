@@ -20,6 +20,9 @@ globalThis.Model = function (tables) {
     return String(x);
   }
 
+  // Three significant digits, for narrow cells.
+  const brief = (x) => (Number.isFinite(x) && x ? String(Number(x.toPrecision(3))).replace("e+", "e") : decimal(x));
+
   const hex = (value, digits) => "0x" + value.toString(16).padStart(digits, "0");
   const floatBits = (x) => (Number.isNaN(x) ? "" : hex(N.bits(x), 8));
 
@@ -179,14 +182,15 @@ globalThis.Model = function (tables) {
     const byte = model.data[found.dataByte];
     const part = found.nibble ? `${found.nibble} nibble of byte ${found.dataByte}` : `byte ${found.dataByte}`;
     step("data byte", String(byte), [found.nibble ? "PACK-1" : "PACK-3"], part, hex(byte, 2));
-    const where = `scale (${found.scale.join(", ")}): linear byte ${found.linear}, ${model.layout.name} byte ${found.tiled}`;
-    step("scale at", `[${found.scale.join(", ")}]`, ["LAY-1", model.layout.rule], where, "");
+    const linear = model.layout.name === "linear";
+    const where = `linear byte ${found.linear}${linear ? "" : `, ${model.layout.name} byte ${found.tiled}`}`;
+    step("scale at", `[${found.scale.join(", ")}]`, linear ? ["LAY-1"] : ["LAY-1", model.layout.rule], where, "");
     const value = model.values[r * model.matrix.shape[1] + c];
     step("dequantized", value, formulas.dequantized.rules, formulas.dequantized.words);
     step("error", N.f(value - seen), [], "dequantized value − input");
     return list;
   }
 
-  return { build, tensor, refusal, place, ofDataByte, ofScaleByte, ofScale, tileOf, sentence, steps, decimal, hex, parse,
+  return { build, tensor, refusal, place, ofDataByte, ofScaleByte, ofScale, tileOf, sentence, steps, decimal, brief, hex, parse,
     turned, layoutOf, numerics: N, layouts: L };
 };

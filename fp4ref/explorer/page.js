@@ -108,7 +108,7 @@ function drawMatrix(place) {
   const digits = TABLES.formats[model.spec.element.format].bits / 4;
   const [high, broad] = model.spec.block;
   byId("matrix").className = values ? "values" : "";
-  byId("matrix-title").textContent = `x [${model.rows}, ${model.columns}]: ${values ? "values" : "codes in hex"}, ${model.direction} direction`;
+  byId("matrix-title").textContent = `x [${model.rows}, ${model.columns}]: ${values ? "values to 3 digits" : "codes in hex"}, ${model.direction} direction`;
   const lines = [];
   for (let row = corner[0]; row < corner[0] + rows; row++) {
     const cells = [];
@@ -120,7 +120,7 @@ function drawMatrix(place) {
       const value = M.decimal(model.x[row * model.columns + column]);
       cells.push({
         key: `${row},${column}`,
-        text: values ? value.slice(0, 7) : code.toString(16).padStart(digits, "0"),
+        text: values ? M.brief(model.x[row * model.columns + column]) : code.toString(16).padStart(digits, "0"),
         classes: `element ${"abcd"[(j + 2 * i) % 4]}${own ? " block" : ""}`,
         label: `element (${row}, ${column}) = ${value}, code ${M.hex(code, digits)}, block (${i}, ${j})`,
       });
@@ -180,14 +180,14 @@ function drawScales(id, layout, offset, count) {
     const value = scale ? model.scales[scale[0] * model.scaleColumns + scale[1]] : 0;
     return {
       key: String(byte), text: scale ? byteText(value) : "··",
-      classes: `byte ${scale ? "abcd"[(tiled ? Math.floor(scale[0] / band) : Math.floor(scale[1] / 4)) % 4] : "pad"}`,
+      classes: `byte ${tiled && tile < count * LINE && Math.floor(byte / tile) === Math.floor(at / tile) ? "block " : ""}${scale ? "abcd"[(tiled ? Math.floor(scale[0] / band) : Math.floor(scale[1] / 4)) % 4] : "pad"}`,
       label: scale ? `${layout.name} byte ${byte} = ${M.hex(value, 2)}: scale (${scale.join(", ")})` : `${layout.name} byte ${byte}: padding`,
     };
   });
   fill(id, HEADERS, rows, String(at));
   if (id === "tiled") {
     byId("tiled-note").textContent = tiled
-      ? `Fills: ${band > 1 ? `rows of the tile, ${band} each` : "rows, modulo 4"}. Hatched: padding. [${layout.rule}]`
+      ? `Fills: ${band > 1 ? `rows of the tile, ${band} each` : "rows, modulo 4"}. Hatched: padding${tile < count * LINE ? "; framed: the tile" : ""}. [${layout.rule}]`
       : `This layout has no tiles. [${layout.rule}]`;
   }
 }
