@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -42,3 +45,23 @@ def real_model_path() -> Path:
     assert found is not None
     assert found.origin is not None
     return Path(found.origin).parent / "model" / "model.safetensors"
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """A driven headless Chromium, the distribution's; required in CI, elsewhere a reason to skip."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    if not (browser and driver):
+        reason = "no chromium with chromedriver here: apt-get install chromium chromium-driver"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1500"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(service=webdriver.ChromeService(driver), options=options)
+    yield found
+    found.quit()

@@ -23,6 +23,7 @@ COMMANDS = {
     "explain": "Show every intermediate value of one block.",
     "where": "Say where an element and its scale lie.",
     "diagram": "Draw formats, layouts and pipelines.",
+    "explore": "Write the explorer, one HTML file.",
     "profiles": "List the specifications; compare two.",
     "rules": "Rules of the standard: text, coverage, check.",
     "vectors": "Write or check the golden vectors.",

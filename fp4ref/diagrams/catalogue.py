@@ -58,7 +58,7 @@ FIGURES = {
         "layouts:linear_tiled", "The same scales, linear and tiled, side by side.", (*GEOMETRY, "layout")
     ),
     "mxfp8-scales": Figure(
-        "directions_figure:mx_scales", "Row and column scales of one tensor.", ("spec", "shape"), {"spec": MXFP8_E4M3}
+        "mx_scales:mx_scales", "Row and column scales of one tensor.", ("spec", "shape"), {"spec": MXFP8_E4M3}
     ),
     "hadamard": Figure(
         "hadamard_figure:hadamard", "The Hadamard matrix with its signs.", ("spec",), {"spec": NVFP4_RHT}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fp4ref.diagrams.canvas import MARGIN, Canvas
+from fp4ref.diagrams.canvas import MARGIN, Canvas, text_width
 from fp4ref.diagrams.request import Request
 from fp4ref.errors import DomainError
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, Codec, F, Format, Rounding, grid
@@ -186,33 +186,40 @@ def _intervals(page: Canvas, y: float, codec: Codec, first: int, last: int) -> N
     edges = _edges(codec, first, last)
     axis = _axis(form, edges, MARGIN + 8, page.width - MARGIN - 8)
     y += 16
-    for code in range(first, last + 1):
-        left, right = axis(edges[code - first]), axis(edges[code - first + 1])
-        value = number(float(values[code]))
-        title = f"code {code:#x} = {value}: inputs from {edges[code - first]:g} to {edges[code - first + 1]:g}"
-        page.cell(left, y, right - left, 26, f"{code:x}", "ab"[code % 2], size=12, title=title)
-        x = axis(float(values[code]))
+    marks = [(axis(float(values[code])), number(float(values[code]))) for code in range(first, last + 1)]
+    for code, (x, value) in enumerate(marks, first):
+        low, high = edges[code - first], edges[code - first + 1]
+        title = f"code {code:#x} = {value}: inputs from {low:g} to {high:g}"
+        page.cell(axis(low), y, axis(high) - axis(low), 26, f"{code:x}", "ab"[code % 2], size=12, title=title)
         page.line([(x, y + 26), (x, y + 34)], stroke="A")
-        page.text(x, y + 46, value, size=10, anchor="middle", mono=True)
+    y = _staggered(page, y + 46, marks, 10)
     page.text(
-        MARGIN, y + 66, "the value of each code, to scale; below: the limits between codes", size=10, kind="muted"
+        MARGIN, y + 20, "the value of each code, to scale; below: the limits between codes", size=10, kind="muted"
     )
-    y += 76
-    for number_, edge in enumerate(edges[1:-1] if last < form.codes - 1 or form.signed else edges[1:]):
-        x = axis(edge)
-        to = int(codec.encode(np.array([edge], F))[0])
-        side = -1 if to == first + number_ else 1
+    y += 30
+    limits = edges[1:-1] if last < form.codes - 1 or form.signed else edges[1:]
+    for at, edge in enumerate(limits):
+        x, to = axis(edge), int(codec.encode(np.array([edge], F))[0])
+        side = -1 if to == first + at else 1
         page.line([(x, y), (x, y + 10)], stroke="D")
         page.line([(x, y + 10), (x + 12 * side, y + 10)], stroke="D", head=True)
-        page.text(x, y + 26, f"{edge:.6g}", size=9, anchor="middle", mono=True)
-        page.text(x, y + 39, f"→ {to:x}", size=10, anchor="middle", mono=True, kind="D")
-    words = (
-        "A limit goes to the lower code: rounding is up"
-        if codec.rounding is Rounding.UP
-        else "A tie goes to the even code"
-    )
-    past = f"; past {number(form.max)}, infinity too: {int(codec.encode(np.array([np.inf], F))[0]):#x}"
-    page.text(MARGIN, y + 60, f"{words}{past}; NaN: {codec.nan[0]:#x}.", size=11, kind="muted")
+        page.text(x, y + 25, f"→ {to:x}", size=10, anchor="middle", mono=True, kind="D")
+    y = _staggered(page, y + 38, [(axis(edge), f"{edge:.6g}") for edge in limits], 9)
+    up = codec.rounding is Rounding.UP
+    words = "A limit goes to the lower code: rounding is up" if up else "A tie goes to the even code"
+    past = int(codec.encode(np.array([np.inf], F))[0])
+    tail = f"past {number(form.max)}, infinity too: {past:#x}; NaN: {codec.nan[0]:#x}"
+    page.text(MARGIN, y + 22, f"{words}; {tail}.", size=11, kind="muted")
+
+
+def _staggered(page: Canvas, y: float, marks: list[tuple[float, str]], size: float) -> float:
+    """Labels in one line, or in two where neighbours would touch; returns the last baseline."""
+    widths = [text_width(text, size, mono=True) for _, text in marks]
+    gaps = [right[0] - left[0] for left, right in itertools.pairwise(marks)]
+    tight = any(gap < (a + b) / 2 + 4 for gap, a, b in zip(gaps, widths, widths[1:], strict=False))
+    for at, (x, text) in enumerate(marks):
+        page.text(x, y + (1.2 * size if tight and at % 2 else 0), text, size=size, anchor="middle", mono=True)
+    return y + 1.2 * size * tight
 
 
 def _edges(codec: Codec, first: int, last: int) -> list[float]:

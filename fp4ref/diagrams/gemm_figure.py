@@ -47,7 +47,7 @@ PRODUCTS = (
 def gemm(request: Request) -> str:
     """fprop, dgrad and wgrad: blocks always lie along the axis that is summed over. Rules: BLK-1, BLK-8, HAD-4."""
     spec = request.spec
-    title = f"{spoken(spec)}: operand directions in the three products of a linear layer"
+    title = f"{spoken(spec)}: operands of the three products of a linear layer"
     words = "; ".join(f"{p.name} {p.formula}: {p.a.name} {p.a.direction}, {p.b.name} {p.b.direction}" for p in PRODUCTS)
     page = Canvas(title, words + ".", request.theme)
     y = page.heading(title)

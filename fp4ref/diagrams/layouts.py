@@ -44,6 +44,8 @@ def scale_layout(request: Request) -> str:
 
 def _first_byte(request: Request, found: ScaleMap, place: Place | None) -> int:
     """First byte of the drawn piece of memory: that of the element's tile, or of the window's first scale."""
+    if request.window:
+        clipped(f"diagram {found.layout.name}", request.window, found.padded, found.padded)
     size = found.layout.tile[0] * found.layout.tile[1] if found.layout.row_digits else LINE * MEMORY_LINES
     scale = place.scale if place else (request.window[0][0], request.window[1][0]) if request.window else (0, 0)
     return found.offset(*scale) // size * size

@@ -136,7 +136,7 @@ def levels(spec: Spec, direction: str) -> list[dict[str, Node]]:
         text += f"Error: {formula(search.difference)}"
         rows.append({"block": Node("4over6", text, "float32", ("FOS-1", "FOS-3", "FOS-6"))})
     repeated = f"; the same for each of the {spec.block.rows} rows" if spec.block.rows > 1 else ""
-    byte = Node("scale byte", _codec_words(scale) + repeated, f"{scale.format.name}, uint8", _codec_rules(scale), "c")
+    byte = Node("scale byte", codec_words(scale) + repeated, f"{scale.format.name}, uint8", codec_rules(scale), "c")
     rows.append({"block": byte})
     if arithmetic.working_scale is stored:
         rows.append({"block": Node("scale s", "what the byte means", "float32, exact", ("BLK-4",))})
@@ -148,7 +148,7 @@ def levels(spec: Spec, direction: str) -> list[dict[str, Node]]:
     rows.append(
         {
             "element": Node(
-                "code", _codec_words(spec.element), f"{form.name}, {form.bits} bits", _codec_rules(spec.element)
+                "code", codec_words(spec.element), f"{form.name}, {form.bits} bits", codec_rules(spec.element)
             )
         }
     )
@@ -162,7 +162,8 @@ def _nan(amax: Amax, inside: bool = False) -> str:
     return "NaN kept" if kept else "NaN ignored"
 
 
-def _codec_words(codec: Codec) -> str:
+def codec_words(codec: Codec) -> str:
+    """How a codec rounds, and what becomes of overflow and NaN. Rules: E2M1-6, E4M3-5, E5M2-5."""
     last = codec.format.codes - 1
     past = f"past {codec.format.max:g} {last:#x}" if codec.overflow is None else f"overflow {codec.overflow:#x}"
     if codec.format.max > 1e6:
@@ -172,7 +173,7 @@ def _codec_words(codec: Codec) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _codec_rules(codec: Codec) -> tuple[str, ...]:
+def codec_rules(codec: Codec) -> tuple[str, ...]:
     """The rules of a codec; one that differs from the standard's falls under the choice of its format."""
     prefix = codec.format.name.upper()
     if codec.rounding is Rounding.STOCHASTIC:
