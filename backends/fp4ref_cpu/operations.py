@@ -10,7 +10,6 @@ import ctypes
 import dataclasses
 from collections.abc import Callable, Iterable
 from ctypes import c_int, c_longlong, c_ulonglong, c_void_p
-from ctypes import c_int, c_longlong, c_void_p
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
