@@ -36,7 +36,7 @@ from fp4ref.model import quantize as model_quantize
 from fp4ref.quantized import DIRECTIONS, DirectionData, Quantized
 from fp4ref.registry import Call
 from fp4ref.spec import Spec
-from fp4ref.specs import NVFP4, NVFP4_2D, STANDARD
+from fp4ref.specs import MXFP4, NVFP4, NVFP4_2D, STANDARD
 
 if TYPE_CHECKING:
     from rich.console import Console
