@@ -57,8 +57,9 @@ def dequantize(
     dtype: np.dtype[Any],
     source: np.dtype[Any],
     inverse_hadamard: bool,
+    out: Any = None,
 ) -> Any:
-    """Values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
+    """Values [rows, columns] of one direction; with `out`, into it. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
     import torch
 
     from fp4ref_torch.dequantize import dequantize_tensor
@@ -69,6 +70,9 @@ def dequantize(
     amax = None if data.amax is None else _tensor("dequantize", data.amax).to(codes.device)
     to, of = (getattr(torch, kind.name) for kind in (dtype, source))
     values = dequantize_tensor(codes, scales, amax, shape, spec, scale_layout, to, of, inverse_hadamard)
+    if out is not None:
+        _fill(out, values)
+        return out
     return _restorer(data.data)(values)
 
 
@@ -78,6 +82,21 @@ def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) ->
 
     linear = layouts.to_linear(_tensor("to_layout", scales), rows, columns, source)
     return _restorer(scales)(layouts.from_linear(linear, target).contiguous())
+
+
+def random_bits(
+    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: Any, out: Any
+) -> Any:
+    """Random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    import torch
+
+    from fp4ref_torch.random_bytes import random_bytes
+
+    result = random_bytes(shape, origin, across, seed, upper, torch.device("cpu" if device is None else device))
+    if out is not None:
+        _fill(out, result)
+        return out
+    return _numpy(result) if device is None else result
 
 
 def _tensor(operation: str, x: Any) -> Tensor:
@@ -123,7 +142,7 @@ def _fill(buffer: Any, part: Tensor) -> None:
         view = arrays.to_numpy("quantize", buffer)
         if not view.flags.writeable:
             raise BackendError("quantize", "an out buffer that is read-only", "a writable one", "CNF-5")
-        view[...] = part.cpu().numpy()
+        view[...] = arrays.to_numpy("quantize", part.cpu())
     else:
         _tensor("quantize", buffer).copy_(part)
 

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fp4ref.catalogue import PROFILES
 from fp4ref.cli.common import console, load_spec, progress, select
+from fp4ref.cli.verify_pages import Pages
 from fp4ref.cli.verify_text import print_replay, print_report
 from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import SUFFIXES, is_side_file, open_tensors
@@ -30,6 +31,7 @@ Examples:
   fp4ref verify dump.npz --case row:0:0
   fp4ref verify dump.npz --case row:0:0 --save-case case.npz
   fp4ref verify dump.npz --json
+  fp4ref verify dump.npz --junit verify.xml --html verify.html
   fp4ref verify --kernel mykernels.nvfp4:quantize --spec nvfp4
   fp4ref verify --kernel kernel.py:quantize --spec mxfp4 --device cuda --level 2
   fp4ref verify --kernel kernel.py:gemm --spec nvfp4
@@ -62,6 +64,8 @@ Examples:
 )
 @click.option("--backend", "backends", multiple=True, help="Without PATH: only this backend.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML too.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with pictures too.")
 @click.option("--limit", type=click.IntRange(0), default=10, show_default=True, help="How many mismatches to show.")
 def verify(
     paths: tuple[Path, ...],
@@ -82,6 +86,8 @@ def verify(
     save_case: Path | None,
     backends: tuple[str, ...],
     as_json: bool,
+    junit: Path | None,
+    html: Path | None,
     limit: int,
 ) -> None:
     """Compare dumps byte by byte with the golden model, or a kernel's bytes on aimed cases.
@@ -92,6 +98,8 @@ def verify(
 
     Exit status: 0 all bytes are right, 1 some differ, 2 bad input.
     """
+    pages = Pages(junit, html)
+    pages.require_whole(case_id, save_case)
     streamed = [path for path in paths if _is_stream(path)]
     if kernel is not None or streamed:
         if (kernel is not None and paths) or len(paths) > 1:
@@ -100,7 +108,7 @@ def verify(
             raise click.UsageError("--profile, --input, --tensors, --amax and --backend are for dumps and backends")
         from fp4ref.cli.verify_kernel import Choice, check_kernel, check_stream
 
-        choice = Choice(spec_name, scale_layout, nibbles, case_id, save_case, as_json, limit)
+        choice = Choice(spec_name, scale_layout, nibbles, case_id, save_case, as_json, limit, pages)
         if kernel is None:
             raise SystemExit(check_stream(streamed[0], choice))
         cases = {"level": level, "families": families or None, "weights": weights}
@@ -110,7 +118,7 @@ def verify(
     if not paths:
         if spec_name or profile or scale_layout or inputs or patterns or amax or case_id or save_case:
             raise click.UsageError("these options need a PATH; without one only --backend and --json apply")
-        raise SystemExit(_check_backends(backends, as_json))
+        raise SystemExit(_check_backends(backends, as_json, pages))
     if backends:
         raise click.UsageError("--backend applies without PATH")
     if spec_name and profile:
@@ -128,11 +136,12 @@ def verify(
         keep=max(limit, 16),
     )
     files = _files(paths)
+    pages.require_one(len(files))
     if case_id or save_case:
         if len(files) > 1:
             raise click.UsageError("--case and --save-case take one file")
         raise SystemExit(_case(request(path=files[0]), case_id, save_case, as_json))
-    raise SystemExit(_verify(files, request, as_json, limit))
+    raise SystemExit(_verify(files, request, as_json, limit, pages))
 
 
 def _is_stream(path: Path) -> bool:
@@ -178,11 +187,12 @@ def _may_be_dump(path: Path) -> bool:
         return True
 
 
-def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, limit: int) -> int:
+def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, limit: int, pages: Pages) -> int:
     """Print the verdict on every file; the worst exit status."""
     from fp4ref.conformance.verify import verify as verify_file
 
-    status, records = 0, []
+    status, views = 0, []
+    records: list[dict[str, Any]] = []
     for path in files:
         try:
             with progress(1, "verify") as step:
@@ -196,11 +206,18 @@ def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, lim
             continue
         status = max(status, 0 if report.ok else 1)
         records.append(report.to_json())
+        if pages or (as_json and not report.ok):
+            from fp4ref.conformance.reports.intermediates import to_json
+            from fp4ref.conformance.reports.view import of_dump
+
+            views.append(of_dump(report, request(path=path)))
+            records[-1]["explained"] = to_json(views[-1])
         if not as_json:
             print_report(console(), report, limit)
     if as_json:
         record = {"fp4ref": SPEC_VERSION, "ok": status == 0, "files": records}
         click.echo(json.dumps(record, indent=1, allow_nan=False))
+    pages.write(views)
     return status
 
 
@@ -224,14 +241,18 @@ def _case(request: Request, case_id: str | None, save_case: Path | None, as_json
     return 0 if found.equal else 1
 
 
-def _check_backends(backends: tuple[str, ...], as_json: bool) -> int:
+def _check_backends(backends: tuple[str, ...], as_json: bool, pages: Pages) -> int:
     """Check every installed backend, or the named ones. Rules: CNF-5."""
     from fp4ref.conformance import selfcheck
 
     with progress(1, "verify") as step:
-        report = selfcheck.run(list(backends) or None, step)
+        report = selfcheck.run(list(backends) or None, step, note=partial(click.echo, err=True))
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=1))
     else:
         report.render(console())
+    if pages:
+        from fp4ref.conformance.reports.view import of_backends
+
+        pages.write([of_backends(report)])
     return 0 if report.ok else 1

@@ -12,6 +12,7 @@ from typing import IO, Any
 import click
 
 from fp4ref.cli.common import console, load_spec, progress
+from fp4ref.cli.verify_pages import Pages
 from fp4ref.cli.verify_text import print_kernel, print_kernel_case, print_replay
 from fp4ref.conformance import cases as blocks
 from fp4ref.conformance import families, stream
@@ -20,6 +21,8 @@ from fp4ref.conformance.judge import Judgement, judge
 from fp4ref.conformance.kernel_report import KernelReport
 from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.replay import replay, save
+from fp4ref.conformance.reports.intermediates import to_json
+from fp4ref.conformance.reports.view import of_kernel
 from fp4ref.conformance.runner import Run, run, subject
 from fp4ref.conformance.subject import Declaration, reasons
 from fp4ref.errors import DomainError
@@ -38,6 +41,7 @@ class Choice:
     save_case: Path | None
     as_json: bool
     limit: int
+    pages: Pages = Pages()  # noqa: RUF009 - it is frozen
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -172,13 +176,15 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
         step("diagnosis")
     report.explain()
     saved = _save_first(report, choice.save_case)
+    view = of_kernel(report)
     if choice.as_json:
-        click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
+        click.echo(json.dumps(report.to_json() | {"explained": to_json(view)}, indent=1, allow_nan=False))
     else:
         out = console()
         print_kernel(out, report, choice.limit)
         if saved:
             out.print(f"saved {saved}; see it again: fp4ref verify {choice.save_case}", markup=False, soft_wrap=True)
+    choice.pages.write([view])
     return 0 if report.ok else 1
 
 

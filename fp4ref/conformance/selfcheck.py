@@ -34,8 +34,9 @@ from fp4ref.layout import LAYOUTS, layout
 from fp4ref.model import dequantize as model_dequantize
 from fp4ref.model import quantize as model_quantize
 from fp4ref.quantized import DIRECTIONS, DirectionData, Quantized
+from fp4ref.registry import Call
 from fp4ref.spec import Spec
-from fp4ref.specs import MXFP4, NVFP4, STANDARD
+from fp4ref.specs import MXFP4, NVFP4, NVFP4_2D, STANDARD
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -159,10 +160,12 @@ def run(
     backends: list[str] | None = None,
     progress: Callable[[str], None] | None = None,
     directory: Path | None = None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Check the golden model with the vectors, and backends with the vectors and with the golden model.
 
     backends: names; None is every one that can run. progress: is told what comes next. directory: of other vectors.
+    note: is told in a line what takes a while before the first result.
 
     Errors: BackendError for a named backend that cannot run; DomainError if this machine flushes subnormals.
 
@@ -174,6 +177,8 @@ def run(
     report = Report()
     names = _chosen(backends, report)
     files = vectors.load(directory)
+    for name in names:
+        _prefetch(name, files, note)
     for subject in (GoldenSubject(), *map(ApiSubject, names)):
         report.subjects.append(subject.name)
         for file in files:
@@ -183,6 +188,17 @@ def run(
         for name in names:
             _run_trial(report, name, trial, expected)
     return report
+
+
+def _prefetch(name: str, files: Sequence[VectorFile], note: Callable[[str], None]) -> None:
+    """Tell a backend that compiles what it will be asked for."""
+    backend = registry.backends()[name]
+    prefetch = getattr(registry.get(name), "prefetch", None)
+    if prefetch is not None:
+        subject = ApiSubject(name)
+        told = itertools.chain(*(subject.calls(test) for file in files for test in file.tests), _calls())
+        calls = dict.fromkeys(told)
+        prefetch([call for call in calls if not backend.unsupported(call.spec)], note)
 
 
 def _chosen(backends: list[str] | None, report: Report) -> list[str]:
@@ -289,7 +305,7 @@ class Expected:
 
 def specs() -> list[Spec]:
     """The standard's specifications, stochastic ones, and some of every kind of profile."""
-    stochastic = [spec.replace(name=f"{spec.name} stochastic", element=STOCHASTIC_E2M1) for spec in (NVFP4, MXFP4)]
+    stochastic = [spec.replace(name=f"{spec.name} stochastic", element=STOCHASTIC_E2M1) for spec in (NVFP4, NVFP4_2D)]
     return [*STANDARD, *stochastic, *(PROFILES[name] for name in PEERS)]
 
 
@@ -303,12 +319,30 @@ def trials() -> Iterator[Trial]:
                 continue
             some = DIRECTIONS if spec in STANDARD and not searched else DIRECTIONS[next(turn) % 2 :][:1]
             for direction in some:
-                dtype = list(INPUT_DTYPES)[(index if searched else next(turn)) % len(INPUT_DTYPES)]
+                dtypes = _dtypes(index, spec)
+                dtype = dtypes[0 if searched else next(turn) % len(dtypes)]
                 transformed = spec.hadamard and direction == "column"
                 for member in members(family, spec, "bfloat16" if transformed else dtype, direction):
                     count = next(number)
-                    places = list(LAYOUTS)[count % len(LAYOUTS)], list(INPUT_DTYPES)[count % 7 % 3]
+                    places = list(LAYOUTS)[count % len(LAYOUTS)], dtypes[count % 7 % len(dtypes)]
                     yield Trial(case_of(family, member, spec, direction), *places)
+
+
+def _dtypes(index: int, spec: Spec) -> list[str]:
+    """The types that the trials of a specification have: one, or all in turn for the standard's own."""
+    names = [*INPUT_DTYPES]
+    start = index % len(names)
+    return [*names[start:], *names[:start]] if spec in STANDARD else names[start : start + 1]
+
+
+def _calls() -> Iterator[Call]:
+    """What the trials will ask of a backend."""
+    for index, spec in enumerate(specs()):
+        for source in _dtypes(index, spec):
+            yield Call("quantize", spec, source)
+            yield from (Call("dequantize", spec, source, to=to) for to in _dtypes(index, spec))
+        if spec.hadamard:
+            yield Call("quantize", spec, "bfloat16", "column")
 
 
 def _with_golden(tell: Callable[[str], None], wanted: bool) -> Iterator[tuple[Trial, Expected]]:
