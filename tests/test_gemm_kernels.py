@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
+import fp4ref.testing
 from fp4ref.cli import main
 from fp4ref.conformance.products import cases as products
 from fp4ref.conformance.products.report import check
@@ -352,6 +353,13 @@ def test_declarations():
         verdict(told, "nvfp4-row-scaled")
 
 
+@pytest.mark.rule("GEM-13")
+def test_as_an_assertion():
+    assert fp4ref.testing.assert_conforms(of_library("fast", fp4ref.MXFP4), "mxfp4", families=["powers"]).ok
+    with pytest.raises(AssertionError, match="the global amaxes and the factor are left out"):
+        fp4ref.testing.assert_conforms(kernel(scale=lambda a, b: F(1)), "nvfp4", families=["powers", "alpha"])
+
+
 # The command
 
 SOURCE = """
@@ -399,6 +407,7 @@ def test_the_command():
     assert found["verdict"] == "wrong"
     assert found["cases"] == 1
     assert "no case 'powers-sideways'" in run("verify --kernel kernel.py:gemm --spec nvfp4 --case powers-sideways", 2)
+    assert "do not apply to a gemm" in run("verify --kernel kernel.py:gemm --spec nvfp4 --save-case x.npz", 2)
     assert "family 'element-ties' of gemm" in run(
         "verify --kernel kernel.py:gemm --spec nvfp4 --family element-ties", 2
     )

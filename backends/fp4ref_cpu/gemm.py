@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 import fp4ref_numerics
 from fp4ref import arrays
-from fp4ref.arithmetic import RCEIL
 from fp4ref.formats import E8M0, Codec, Rounding
 from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
 from fp4ref.quantized import DirectionData
@@ -112,7 +111,6 @@ def _decoding(spec: Spec, global_scale: Granularity) -> Spec:
         scale=Codec(format=spec.scale.format, rounding=rounding, nan=(0, 0)),
         block=Block(1, spec.block.columns),
         global_scale=global_scale,
-        arithmetic=RCEIL,
     )
 
 

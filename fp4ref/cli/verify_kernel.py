@@ -63,8 +63,8 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
         if declared.operation == "gemm":
             from fp4ref.cli.verify_gemm import check_gemm
 
-            if choice.save_case is not None:
-                raise click.UsageError("--save-case does not apply to a gemm")
+            if choice.save_case is not None or choice.pages != Pages():
+                raise click.UsageError("--save-case, --html and --junit do not apply to a gemm")
             only, shown = choice.case, (choice.as_json, choice.limit)
             return check_gemm(on_trial, spec, cases["families"], only, timeout, step, *shown)
         chosen = families.cases(

@@ -126,7 +126,7 @@ template <class A, class B, class Out, bool Exact> struct General {
     static constexpr int BASE = Of_A::unit + Of_B::unit;
     static constexpr int BITS = Of_A::bits + Of_B::bits + bits_of_count(W);
     static_assert(BITS <= 126, "a block's sum fits 128 bits");
-    using sum_type = choose<BITS <= 62, size, wide>;
+    using sum_type = choose<BITS <= 31, int, choose<BITS <= 62, size, wide>>;
 
     template <class C> struct Panel {
         alignas(64) typename C::integer counts[T][CHUNK];

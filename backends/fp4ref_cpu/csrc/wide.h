@@ -123,6 +123,13 @@ struct Accumulator {
     static constexpr int DIGITS = 22;
     size digits[DIGITS];
 
+    void add(int sum, int exponent)
+    {
+        const size shifted = (size)sum * ((size)1 << (exponent & 31));
+        digits[exponent >> 5] += shifted & 0xffffffff;
+        digits[(exponent >> 5) + 1] += shifted >> 32;
+    }
+    void add(size sum, int exponent) { add((wide)sum, exponent); }
     void add(wide sum, int exponent)
     {
         const int first = exponent >> 5, shift = exponent & 31;
