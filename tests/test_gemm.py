@@ -200,6 +200,7 @@ def operands(draw, names: str, specials: bool):
     return made
 
 
+@pytest.mark.slow  # compiles a library for each pair and type
 @pytest.mark.rule("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-5", "GEM-6", "GEM-7", "GEM-8", "GEM-9", "LAY-6")
 @pytest.mark.parametrize("names", PAIRS)
 @settings(max_examples=8)
@@ -568,6 +569,47 @@ def test_torch_tensors_come_back_as_such(backend):
             backend=backend,
         )
         assert torch.allclose(d.float(), named.float(), rtol=0.01)
+
+
+@pytest.mark.gpu
+@pytest.mark.rule("GEM-2", "GEM-4", "GEM-8", "GEM-11", "GEM-12")
+@pytest.mark.parametrize("names", PAIRS)
+def test_operands_on_a_gpu(names):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    rng = np.random.default_rng(9)
+    host = [
+        fp4ref.quantize(rng.standard_normal((rows, 1184)).astype(F), name, scale_layout="tiled_128x4")
+        for rows, name in zip((70, 48), names.split(), strict=True)
+    ]
+    bias, accumulate = rng.standard_normal(48).astype(F), rng.standard_normal((70, 48)).astype(F)
+    device = [
+        dataclasses.replace(
+            q, row=DirectionData(*(None if part is None else torch.from_numpy(part.copy()).cuda() for part in q.row))
+        )
+        for q in host
+    ]
+    added = {"bias": bias, "accumulate": accumulate}
+    there = {name: torch.from_numpy(part).cuda() for name, part in added.items()}
+    for mode in MODES if "mx" not in names else ["fast"]:
+        got = fp4ref.gemm(*device, mode, **there)
+        assert got.is_cuda
+        want = fp4ref.gemm(*host, "exact" if mode == "fast" else mode, **added)
+        if mode == "fast":
+            sizes = fp4ref.gemm(*(magnitudes(q) for q in host), "exact") * 1184 * 2.0**-22 + 2.0**-20
+            assert (np.abs(got.cpu().numpy() - want) <= sizes).all()
+            [member] = fp4ref.gemm_grouped(device[:1], device[1:], "fast", bias=[there["bias"]])
+            assert member.shape == (70, 48)
+        else:
+            same(got.cpu().numpy(), want)
+
+
+def magnitudes(q):
+    """The same without signs."""
+    form = q.spec.element.format
+    codes = packing.unpack(q.row.data, q.shape[1], form) & (form.sign_bit - 1)
+    return dataclasses.replace(q, row=q.row._replace(data=packing.pack(codes.astype(np.uint8), form)))
 
 
 # Bad input
