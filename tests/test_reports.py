@@ -17,7 +17,7 @@ from fp4ref.conformance import selfcheck
 from fp4ref.conformance.dumps import Dump, write_dump
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.judge import judge
-from fp4ref.conformance.kernel_report import KernelReport, collected
+from fp4ref.conformance.kernel_report import KernelReport
 from fp4ref.conformance.reports import html, junit
 from fp4ref.conformance.reports.picture import pictures, svg
 from fp4ref.conformance.reports.view import View, of_backends, of_dump, of_kernel
@@ -86,7 +86,10 @@ def kernel_view(function) -> View:
     report = KernelReport(NASTY, fp4ref.NVFP4, subject.declaration)
     chosen = cases(fp4ref.NVFP4, families=["normal", "ragged"], dtypes=["float32"])
     runs = run(subject, chosen)
-    return of_kernel(collected(report, (judge(r.case, r.outcome, subject.declaration, r.expected) for r in runs)))
+    for r in runs:
+        report.add(judge(r.case, r.outcome, subject.declaration, r.expected))
+    report.explain(seconds=1)
+    return of_kernel(report)
 
 
 def no_sign(x):
