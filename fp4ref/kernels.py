@@ -20,14 +20,14 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "dequantize": ("data", "scales", *SCALES_OF, "rows", "columns"),
     "to_layout": ("scales", "rows", "columns"),
     "hadamard": ("x", "hadamard_signs"),
-    "gemm": (),
+    "gemm": ("a_data", "a_scales", "a_amax", "b_data", "b_scales", "b_amax", "alpha", "rows", "columns", "depth"),
 }
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "quantize": ("data", "scales", "amax"),
     "dequantize": ("values",),
     "to_layout": ("scales",),
     "hadamard": ("values",),
-    "gemm": (),
+    "gemm": ("values",),
 }
 
 
@@ -35,18 +35,22 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
 class Declaration:
     """How a kernel is called, and what it gives back.
 
-    operation: quantize, dequantize, to_layout or hadamard. inputs: positional arguments, in order: x [..., K]; amax
+    operation: quantize, dequantize, to_layout, hadamard or gemm. inputs: positional arguments, in order: x [..., K]; amax
     float32 [1] or [rows]; encode_scale and decode_scale, float32 like amax, the spec's global scale and its
     reciprocal; random_bits uint8 [rows, columns]; hadamard_signs float32 [16], +-1; rows and columns, integers, of
     the direction's matrix; data and scales as outputs of quantize. outputs: results, in order; without amax it is not
     judged. optional_amax: two results stand for three without the last. nibble_order: whether element 0 is in the
     "low" or the "high" nibble. scale_layout: of the scales; source_layout: of those that to_layout is given.
     transposed: data and scales are the transposes of what they should be, which takes 8-bit elements and linear
-    scales. to: type of the values that dequantize gives. out_buffers: results are written to buffers given as the
+    scales. to: type of the values that dequantize and gemm give. out_buffers: results are written to buffers given as the
     keyword `out`, a tuple in the order of the outputs. alignment: bytes to which buffers must be aligned; they are
     aligned to no more. arrays: "numpy" or "torch"; device: of torch. dtypes: of x. multiple: rows and columns of the
     direction's matrix that it takes are multiples of these. leading: takes tensors of other than two dimensions.
     empty: takes tensors without elements. strided: takes x whose rows lie apart.
+
+    gemm: values [rows, columns], d[m, n] = sum of A[m, k] B[n, k] over k < depth. Inputs are data, scales and amax of a
+    [rows, depth] and b [columns, depth]; alpha, float32 [1], is what sums are multiplied by (GEM-5). multiple: of rows
+    and columns, and of depth.
 
     Rules: CNF-8.
     """

@@ -34,6 +34,7 @@ Examples:
   fp4ref verify dump.npz --junit verify.xml --html verify.html
   fp4ref verify --kernel mykernels.nvfp4:quantize --spec nvfp4
   fp4ref verify --kernel kernel.py:quantize --spec mxfp4 --device cuda --level 2
+  fp4ref verify --kernel kernel.py:gemm --spec nvfp4
   fp4ref gen nvfp4 --level 1 | ./my_kernel | fp4ref verify nvfp4
 """
 

@@ -60,6 +60,10 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
         step(f"loading {target}")
         on_trial = subject(target, **choice.changes, **({"device": device} if device else {}))
         declared = on_trial.declaration
+        if declared.operation == "gemm":
+            from fp4ref.cli.verify_gemm import check_gemm
+
+            return check_gemm(on_trial, spec, choice, timeout, cases["families"], step)
         chosen = families.cases(
             spec,
             cases["level"],

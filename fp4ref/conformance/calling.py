@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import arrays
-from fp4ref.conformance.guards import UNWRITTEN, Arrays, Guarded, host
+from fp4ref.conformance.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, host
 from fp4ref.conformance.subject import Declaration, Finding, Job, Kind, Outcome, Output
+from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData
 
 ONE_BYTE = 1
@@ -26,7 +27,7 @@ class Wrong(Exception):  # noqa: N818 - a finding about somebody's kernel, not a
 
 
 def call(function: Callable[..., Any], declared: Declaration, job: Job) -> Outcome:
-    """Call a kernel once; nothing that it raises gets out.
+    """Call a kernel twice; nothing that it raises gets out, and what two calls do not agree on is a finding.
 
     Rules: CNF-9.
     """
@@ -36,25 +37,66 @@ def call(function: Callable[..., Any], declared: Declaration, job: Job) -> Outco
             name: _input(library, declared, name, value) if isinstance(value, np.ndarray) else value
             for name, value in job.arguments.items()
         }
-        buffers = {
-            name: Guarded(library, output.dtype, output.shape, declared.alignment, UNWRITTEN[name])
-            for name, output in (job.outputs.items() if declared.out_buffers else ())
-        }
-    except Exception as error:  # noqa: BLE001 - a device that is not there, or is full
-        return Outcome(finding=_raised(error, "no buffers: "))
-    plain = [value.array if isinstance(value, Guarded) else value for value in inputs.values()]
-    try:
-        given = {"out": tuple(buffer.array for buffer in buffers.values())} if declared.out_buffers else {}
-        returned = function(*plain, **given)
-        library.finish()
-        named = {name: buffer.array for name, buffer in buffers.items()} or _named(returned, declared, job)
-        results = {name: _checked(name, named.get(name), output, declared) for name, output in job.outputs.items()}
-        touched = _touched(inputs, buffers)
+        results, finding = _once(function, library, declared, job, inputs, UNWRITTEN)
+        if finding is None:
+            again, finding = _once(function, library, declared, job, inputs, UNWRITTEN_AGAIN)
+            finding = finding or _unlike(results, again, declared)
     except Wrong as wrong:
         return Outcome(finding=wrong.finding)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the code on trial may raise anything
         return Outcome(finding=_raised(error))
-    return outcome_of(results, touched)
+    return outcome_of(results, finding)
+
+
+Results = dict[str, NDArray[Any] | None]
+
+
+def _once(
+    function: Callable[..., Any],
+    library: Arrays,
+    declared: Declaration,
+    job: Job,
+    inputs: Mapping[str, Any],
+    fill: Mapping[str, int],
+) -> tuple[Results, Finding | None]:
+    """The results of one call, and what it touched that it should not have."""
+    buffers = {
+        name: Guarded(library, output.dtype, output.shape, declared.alignment, fill[name])
+        for name, output in (job.outputs.items() if declared.out_buffers else ())
+    }
+    plain = [value.array if isinstance(value, Guarded) else value for value in inputs.values()]
+    given = {"out": tuple(buffer.array for buffer in buffers.values())} if declared.out_buffers else {}
+    returned = function(*plain, **given)
+    library.finish()
+    named = {name: buffer.array for name, buffer in buffers.items()} or _named(returned, declared, job)
+    results = {name: _checked(name, named.get(name), output, declared) for name, output in job.outputs.items()}
+    results = {name: None if part is None else part.copy() for name, part in results.items()}
+    return results, _touched(inputs, buffers)
+
+
+def _unlike(first: Results, second: Results, declared: Declaration) -> Finding | None:
+    """What two calls with the same input give differently: bytes that were never written, or that come and go."""
+    for name, part in first.items():
+        other = second[name]
+        if (part is None) is not (other is None):
+            return Finding(Kind.UNSTABLE, f"{name} is None in one of two calls with the same input")
+        if part is None or other is None or (name == "scales" and not layout(declared.scale_layout).pads_compared):
+            continue
+        one, two = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (part, other))
+        differs = one != two
+        if not differs.any():
+            continue
+        unwritten = differs & (one == UNWRITTEN[name]) & (two == UNWRITTEN_AGAIN[name])
+        place, count = int(np.flatnonzero(differs)[0]), int(np.count_nonzero(differs))
+        if declared.out_buffers and (unwritten == differs).all():
+            return Finding(
+                Kind.UNWRITTEN, f"{count} of {one.size} bytes of {name} are never written, first byte {place}"
+            )
+        return Finding(
+            Kind.UNSTABLE,
+            f"{count} of {one.size} bytes of {name} differ between two calls with the same input, first byte {place}",
+        )
+    return None
 
 
 def outcome_of(results: Mapping[str, NDArray[Any] | None], finding: Finding | None) -> Outcome:
@@ -123,8 +165,8 @@ def _touched(inputs: Mapping[str, Any], buffers: Mapping[str, Guarded]) -> Findi
     return None
 
 
-def _raised(error: BaseException, before: str = "") -> Finding:
+def _raised(error: BaseException) -> Finding:
     lines = str(error).strip().splitlines() or [""]
-    text = f"{before}{type(error).__name__}: {lines[0]}".removesuffix(": ")[:300]
+    text = f"{type(error).__name__}: {lines[0]}".removesuffix(": ")[:300]
     cuda = "CUDA" in str(error) or type(error).__name__ == "AcceleratorError"
     return Finding(Kind.CUDA if cuda else Kind.RAISED, text)

@@ -150,24 +150,22 @@ class _Session:
         self.stagewise: Stagewise | None = None
 
     def diagnosis(self) -> Diagnosis:
-        """Single mistakes on everything; then on ordinary values, which special ones join; then combinations."""
-        everything = self._search(tier=True, share=0.3)
-        single = self._cheapest(everything, (0, 1))
-        if single:
-            return self._with([self._told(hypothesis) for hypothesis in single])
-        ordinary = self._search(tier=False, share=0.5)
-        last = self._search(tier=False, share=0.9)
-        found = (
-            self._cheapest(ordinary, (0, 1))
-            or self._unnamed(ordinary)
-            or self._composed(ordinary.parts)
-            or (self._cheapest(last, (2,)) if self._many() else [])
-        )
+        """Mistakes that explain ordinary values, the fewest first, which rules for special ones then join."""
+        ordinary = self._search(tier=False, share=0.4)
+        if self._cheapest(ordinary, (0,)):  # nothing but special values differs, and any mistake may do that
+            single = self._cheapest(self._search(tier=True, share=0.5), (0, 1))
+            if single:
+                return self._with([self._told(hypothesis) for hypothesis in single])
+        found = self._cheapest(ordinary, (0, 1))
+        composed = [] if found else self._composed(ordinary.parts)
+        measured = [hypothesis for hypothesis in composed if hypothesis.measured]
+        found = found or [hypothesis for hypothesis in composed if not hypothesis.measured]
+        if not found and self._many():
+            found = self._cheapest(self._search(tier=False, share=0.85), (2,))
+        found = found or measured or self._unnamed(self._search(tier=False, share=0.95))
         if found:
             return self._completed(found)
-        everything = self._search(tier=True, share=0.95)
-        pair = self._cheapest(everything, (2,)) if self._many() else []
-        return self._with([self._told(hypothesis) for hypothesis in pair])
+        return self._with([])
 
     def _search(self, tier: Tier, share: float) -> Search:
         deadline = self.start + share * self.budget
@@ -190,7 +188,7 @@ class _Session:
 
     def _unnamed(self, search: Search) -> list[Hypothesis]:
         """Scales that are right, in a place that has no name."""
-        if not permuted(search.parts):
+        if search.scale_side(0) or not permuted(search.parts):
             return []
         return self._in_time(lambda: itertools.islice(search.unnamed_layouts(), KEPT))
 
@@ -211,7 +209,7 @@ class _Session:
 
     def _by_stages(self, parts: Sequence[Part]) -> Stagewise:
         if self.stagewise is None:
-            deadline = self.start + 0.9 * self.budget
+            deadline = self.start + 0.7 * self.budget
             self.stagewise = by_stages(self.spec, self.items, parts, deadline)
             self.complete &= self.stagewise.complete
         return self.stagewise
@@ -221,7 +219,8 @@ class _Session:
     def _completed(self, found: Sequence[Hypothesis]) -> Diagnosis:
         """Each hypothesis with the special rules that make it whole, or with what it leaves open."""
         explanations, partial = [], []
-        for hypothesis in found[:KEPT]:
+        ranked = sorted(found, key=lambda hypothesis: sum(not self._right(hypothesis, kind) for kind in self.kinds))
+        for hypothesis in ranked[:KEPT]:
             full, rest = self._with_specials(hypothesis)
             if rest:
                 partial.append(self._told(full, rest))

@@ -17,6 +17,7 @@ from fp4ref.arrays import to_numpy
 GUARD = 4096  # bytes before and after: eight tiles of scales
 FENCE = 0xFF  # NaN in float32, bfloat16, float16 and E4M3, E5M2, E8M0
 UNWRITTEN = {"data": 0xA5, "scales": 0x7F, "amax": 0xFF, "values": 0xFF}
+UNWRITTEN_AGAIN = {"data": 0x5A, "scales": 0x6E, "amax": 0xFE, "values": 0xFE}  # in a second call
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.evidence import SMALL, Item, Part, Special, Tier
@@ -29,11 +31,16 @@ from fp4ref.conformance.mistakes.readers import (
 )
 from fp4ref.conformance.mistakes.record import Mistake, Stage
 from fp4ref.conformance.mistakes.transforms import other_orders
+from fp4ref.formats import F
 from fp4ref.spec import Spec
 
 ORDER = list(Stage)
 # A mistake of these stages leaves the scale bytes alone, unless 4over6 chooses them by the codes
-AFTER_SCALES = frozenset({Stage.ENCODE, Stage.CODE, Stage.SIGN})
+AFTER_SCALES = frozenset({Stage.ENCODE, Stage.CODE, Stage.SIGN, Stage.PACKING})
+MASK = (1 << 62) - 1
+CLASH = 0.1  # of the blocks on which one of two mistakes changes nothing, the other may be wrong
+LIKELY = 1000  # pairs that are tried
+SAMPLED = 24  # pieces on which pairs of mistakes are excluded
 FIRST = 12  # pieces on which a hypothesis that makes the same numbers as another need not fail again
 
 
@@ -72,6 +79,11 @@ class Hypothesis:
         return named + len(self.mistakes)
 
     @property
+    def measured(self) -> bool:
+        """Whether a number in it was measured in the candidate's bytes."""
+        return any("-inferred" in mistake.name for mistake in self.mistakes)
+
+    @property
     def stages(self) -> set[Stage]:
         """Where it assumes something."""
         return {mistake.stage for mistake in self.mistakes}
@@ -79,6 +91,17 @@ class Hypothesis:
     def explains(self, item: Item, tier: Tier = True) -> bool:
         """Whether it makes every byte of a case."""
         return item.matches(self.kernel, self.scales, self.data, tier)
+
+
+class Outcomes(NamedTuple):
+    """Scale bytes, and a number for the maxima; and which of them are the candidate's."""
+
+    made: NDArray[np.int64]
+    right: NDArray[np.bool_]
+
+    def same_as(self, other: Outcomes) -> NDArray[np.bool_]:
+        """Where two hypotheses make the same, as far as both mean anything."""
+        return np.asarray((self.made == other.made) & (self.made >= 0))
 
 
 class OutOfTimeError(Exception):
@@ -156,27 +179,62 @@ class Search:
         yield from (h for _, h in singles)
         if count < 2 or start.profile or (start.kernel.search is None and self.scale_side(0)):
             return  # where the scales are right, no two mistakes made them
-        passing = {m.name: self._amax_passes(h) for m, h in singles}
-        base_passes = self._amax_passes(start)
-        for one, other in pairs([mistake for mistake, _ in singles]):
-            if base_passes or passing[one.name] or passing[other.name]:
-                self._tick()
-                both = together(start, one, other)
-                if both is not None:
-                    yield both
+        for one, other in self._compatible(start, singles):
+            self._tick()
+            both = together(start, one, other)
+            if both is not None:
+                yield both
+
+    def _compatible(
+        self, start: Hypothesis, singles: Sequence[tuple[Mistake, Hypothesis]]
+    ) -> Iterator[tuple[Mistake, Mistake]]:
+        """Pairs of mistakes that can be right together, the likeliest first.
+
+        Where one changes nothing the other alone is right, but for a few blocks on which they need each other.
+        """
+        if not singles:
+            return
+        plain = self._outcomes(start)
+        made = []
+        for _, hypothesis in singles:
+            self._tick()
+            made.append(self._outcomes(hypothesis))
+        wrong = np.array([~outcome.right for outcome in made], np.float32)
+        idle = np.array([outcome.same_as(plain) for outcome in made], np.float32)
+        share = idle @ wrong.T / np.maximum(idle.sum(axis=1, keepdims=True), 1)
+        worst = np.maximum(share, share.T)
+        places = {mistake.name: place for place, (mistake, _) in enumerate(singles)}
+        found = [
+            (float(worst[places[one.name], places[other.name]]), one, other)
+            for one, other in pairs([mistake for mistake, _ in singles])
+        ]
+        likely = sorted((pair for pair in found if pair[0] <= CLASH), key=lambda pair: pair[0])
+        yield from ((one, other) for _, one, other in likely[:LIKELY])
+
+    def _outcomes(self, hypothesis: Hypothesis) -> Outcomes:
+        """What becomes of every block of the first small pieces, and of their maxima."""
+        bytes_made, right = [], []
+        for part in self._small:
+            size = part.item.rows * part.item.blocks
+            got, kernel = part.item.scales(DECLARED), hypothesis.kernel
+            side = None if got is None else part.side(kernel)
+            if side is None or got is None or side.scales.shape != got.shape:
+                bytes_made += [np.full(size + 1, -1, np.int64)]
+                right += [np.zeros(size + 1, np.bool_)]
+                continue
+            told = np.zeros(1, F) if side.amax is None else np.asarray(side.amax, F)
+            bytes_made += [side.scales.reshape(-1).astype(np.int64), [hash(told.tobytes()) & MASK]]
+            equal = side.scales == got if part.blocks is None else (side.scales == got) | ~part.blocks
+            right += [equal.reshape(-1), [part.amax_matches(kernel, side)]]
+        return Outcomes(np.concatenate(bytes_made), np.concatenate(right))
+
+    @cached_property
+    def _small(self) -> list[Part]:
+        """The first pieces that are whole cases."""
+        return [part for part in self.parts if part.whole and part.item.size <= SMALL][:SAMPLED]
 
     def _may_move_scales(self, start: Hypothesis, mistake: Mistake) -> bool:
         return mistake.stage not in AFTER_SCALES or start.kernel.search is not None
-
-    def _amax_passes(self, hypothesis: Hypothesis) -> bool:
-        """Whether the reported maxima are right on the first pieces, as far as there are any."""
-        kernel = hypothesis.kernel
-        for part in self.parts[:4]:
-            if part.serves(kernel):
-                side = part.side(kernel)
-                if side is not None and not part.amax_matches(kernel, side):
-                    return False
-        return True
 
     def _read(self, hypothesis: Hypothesis, readers: Sequence[ScaleReader], left: int) -> Iterator[Hypothesis]:
         """The same with every place of scales that the evidence allows."""

@@ -87,7 +87,8 @@ class KernelReport:
 
     def explain(self, seconds: float = BUDGET) -> None:
         """Look for what the kernel does instead, if its bytes are wrong."""
-        if self.differing and self.declaration.operation == "quantize" and self.evidence:
+        repeatable = not self.findings[Wrong.UNSTABLE]
+        if self.differing and repeatable and self.declaration.operation == "quantize" and self.evidence:
             self.diagnosis = diagnose(self.spec, self.declaration.scale_layout, self.evidence, seconds)
 
     @property
@@ -122,23 +123,26 @@ class KernelReport:
                 return f"conforms to {self.spec.name}: no byte differs in {self.compared} cases{orders}"
             case Kind.FINITE:
                 special = ", ".join(excuse for excuse in Excuse if self.excused[excuse])
-                equals = f"; equals profile {shown}" if shown else ""
-                return f"conforms to {self.spec.name} on finite input, differs on {special}{equals}"
+                cause = f"equals profile {shown}" if shown else self._explained()
+                return f"conforms to {self.spec.name} on finite input, differs on {special}{cause and f'; {cause}'}"
             case Kind.PROFILE:
                 return f"equals profile {shown}, not {self.spec.name}: {self._failed()}"
             case _:
                 return f"wrong: {self._cause()}; {self._failed()}" if self.cases else "wrong: no case applies"
 
+    def _explained(self) -> str:
+        """The diagnosis of the bytes, if it explains them."""
+        return verdict(self.diagnosis) if self.diagnosis is not None and self.diagnosis.explanations else ""
+
     def _cause(self) -> str:
-        """What is wrong, in words: findings first, for they leave nothing to explain."""
+        """What is wrong, in words: findings first, then what explains the bytes of the other cases."""
         if self.findings:
-            kind, (case, finding) = next(iter(self.first.items()))
-            count = self.findings[kind]
-            return f"{kind} in {count} of {self.cases} cases, first {case}: {finding.text}"
-        found = self.diagnosis
-        if found is None:
-            return f"differs from {self.spec.name}"
-        return verdict(found)
+            found = []
+            for kind, (case, finding) in self.first.items():
+                found.append(f"{kind} in {self.findings[kind]} of {self.cases} cases, first {case}: {finding.text}")
+            bytes_too = self._explained()
+            return "; ".join([*found, *([f"and in its bytes: {bytes_too}"] if bytes_too else [])])
+        return f"differs from {self.spec.name}" if self.diagnosis is None else verdict(self.diagnosis)
 
     def _failed(self) -> str:
         wrong = sum(cell.total - cell.passed for cell in self.families.values())

@@ -36,7 +36,7 @@ from fp4ref.model import quantize as model_quantize
 from fp4ref.quantized import DIRECTIONS, DirectionData, Quantized
 from fp4ref.registry import Call
 from fp4ref.spec import Spec
-from fp4ref.specs import MXFP4, NVFP4, STANDARD
+from fp4ref.specs import MXFP4, NVFP4, NVFP4_2D, STANDARD
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -305,7 +305,7 @@ class Expected:
 
 def specs() -> list[Spec]:
     """The standard's specifications, stochastic ones, and some of every kind of profile."""
-    stochastic = [spec.replace(name=f"{spec.name} stochastic", element=STOCHASTIC_E2M1) for spec in (NVFP4, MXFP4)]
+    stochastic = [spec.replace(name=f"{spec.name} stochastic", element=STOCHASTIC_E2M1) for spec in (NVFP4, NVFP4_2D)]
     return [*STANDARD, *stochastic, *(PROFILES[name] for name in PEERS)]
 
 

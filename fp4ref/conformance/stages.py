@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.evidence import Item, Part
+from fp4ref.conformance.evidence import LARGE, Item, Part
 from fp4ref.conformance.hypotheses import AFTER_SCALES, Hypothesis, OutOfTimeError
-from fp4ref.conformance.inferred import element_boundaries, global_constants
+from fp4ref.conformance.inferred import constants_of_scales, element_boundaries, seen_positions, sign_mask
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side, kernel_of
 from fp4ref.conformance.mistakes.readers import (
@@ -124,7 +124,9 @@ def _onto(start: Hypothesis, instead_of: Hypothesis, hypothesis: Hypothesis) -> 
 def _maxima(base: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
     """Hypotheses whose maxima are the candidate's."""
     found = []
-    for changed in _with(base, [m for m in MISTAKES if m.stage in BEFORE_AMAX and not m.special]):
+    signs = sign_mask(base.kernel, parts)
+    known = [m for m in MISTAKES if m.stage in BEFORE_AMAX and not m.special]
+    for changed in _with(base, [*known, *([signs] if signs else [])]):
         tick()
         sides = ((part, part.side(changed.kernel)) for part in parts if part.serves(changed.kernel))
         if all(side is not None and part.amax_matches(changed.kernel, side) for part, side in sides):
@@ -164,7 +166,9 @@ def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypoth
     taken = {mistake.stage for mistake in start.mistakes}
     known = [m for m in MISTAKES if m.stage in OF_SCALES and not m.special and m.stage not in taken]
     found: list[Hypothesis] = []
-    for changed in _with(start, [*known, *global_constants(start.kernel, usable)]):
+    positions = seen_positions(start.kernel, usable)
+    measured = [*constants_of_scales(start.kernel, usable), *([positions] if positions else [])]
+    for changed in _with(start, [*known, *measured]):
         alive = readers
         for part in usable:
             tick()
@@ -203,7 +207,9 @@ def _codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothe
         if changed is found and alive:
             break
     if not result:
-        pairs = [(part, side) for part in usable if (side := sides.get(id(part))) is not None]
+        whole = [part for part in usable if part.whole and part.item.size <= LARGE]
+        tried = [(part, given_scales(found.kernel, part, found.scales)) for part in whole]
+        pairs = [(part, side) for part, side in tried if side is not None]
         inferred = element_boundaries(found.kernel, pairs)
         changed_codes = None if inferred is None else found.but(inferred)
         result = [] if changed_codes is None else [changed_codes]

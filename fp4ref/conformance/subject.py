@@ -45,6 +45,8 @@ class Kind(StrEnum):
     DEVICE = "device"
     OUTSIDE = "wrote-outside"
     MUTATED = "mutated-input"
+    UNWRITTEN = "not-written"
+    UNSTABLE = "not-repeatable"
     CUDA = "cuda-error"
     NOT_RUN = "not-run"  # after the kernel's process broke down too often
 

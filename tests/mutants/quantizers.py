@@ -62,7 +62,9 @@ class NVFP4:
         t = self.block_scale(self.block_amax(blocks), s_enc)
         byte = self.scale_byte(t)
         s = self.scale_value(byte, t)
-        codes = self.encode(self.element(blocks, s, s_enc, t)).reshape(len(x), -1)[:, : x.shape[1]]
+        codes = self.encode(self.element(blocks, s, s_enc, t)).reshape(len(x), blocks.shape[1] * self.size)[
+            :, : x.shape[1]
+        ]
         return self.pack(codes), self.place(self.stored(byte)), np.array([self.told(amax)], F)
 
     def read(self, x):
@@ -82,7 +84,8 @@ class NVFP4:
         return F(1) if amax == 0 or s_enc == 0 else s_enc
 
     def blocks(self, x):
-        return np.pad(x, ((0, 0), (0, -x.shape[1] % self.size))).reshape(len(x), -1, self.size)
+        width = -(-x.shape[1] // self.size)
+        return np.pad(x, ((0, 0), (0, -x.shape[1] % self.size))).reshape(len(x), width, self.size)
 
     def block_amax(self, blocks):
         return np.fmax.reduce(np.abs(blocks), axis=2, initial=F(0))
@@ -161,7 +164,9 @@ class RHT(NVFP4):
         return self.transform(x)
 
     def transform(self, x):
-        return self.rounded(self.sums(x.reshape(len(x), -1, 16) * (self.signs * F(0.25)))).reshape(x.shape)
+        return self.rounded(self.sums(x.reshape(len(x), x.shape[1] // 16, 16) * (self.signs * F(0.25)))).reshape(
+            x.shape
+        )
 
     def sums(self, groups):
         y = groups
@@ -334,7 +339,7 @@ class SignedBlocks(NVFP4):
 class Blocks32(NVFP4):
     def block_amax(self, blocks):
         a = super().block_amax(blocks)
-        wide = np.pad(a, ((0, 0), (0, a.shape[1] % 2))).reshape(len(a), -1, 2).max(axis=2)
+        wide = np.pad(a, ((0, 0), (0, a.shape[1] % 2))).reshape(len(a), -(-a.shape[1] // 2), 2).max(axis=2)
         return np.repeat(wide, 2, axis=1)[:, : a.shape[1]]
 
 
@@ -342,7 +347,7 @@ class Blocks32(NVFP4):
 class TwoDimensional(NVFP4):
     def block_amax(self, blocks):
         a = super().block_amax(blocks)
-        high = np.pad(a, ((0, -len(a) % 16), (0, 0))).reshape(-1, 16, a.shape[1]).max(axis=1)
+        high = np.pad(a, ((0, -len(a) % 16), (0, 0))).reshape(-(-len(a) // 16), 16, a.shape[1]).max(axis=1)
         return np.repeat(high, 16, axis=0)[: len(a)]
 
 
@@ -724,13 +729,13 @@ class SignsReversed(RHT):
 @mutant("hadamard-no-quarter")
 class NoQuarter(RHT):
     def transform(self, x):
-        return self.rounded(self.sums(x.reshape(len(x), -1, 16) * self.signs)).reshape(x.shape)
+        return self.rounded(self.sums(x.reshape(len(x), x.shape[1] // 16, 16) * self.signs)).reshape(x.shape)
 
 
 @mutant("hadamard-signs-after")
 class SignsAfter(RHT):
     def transform(self, x):
-        return self.rounded(self.sums(x.reshape(len(x), -1, 16) * F(0.25)) * self.signs).reshape(x.shape)
+        return self.rounded(self.sums(x.reshape(len(x), x.shape[1] // 16, 16) * F(0.25)) * self.signs).reshape(x.shape)
 
 
 @mutant("hadamard-fp32")

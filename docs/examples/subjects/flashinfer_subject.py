@@ -3,8 +3,6 @@
 fp4ref verify --kernel flashinfer_subject.py:quantize --spec flashinfer.nvfp4_kernel
 """
 
-# ruff: noqa: INP001 - an example stands alone
-
 from typing import Any
 
 import fp4ref

@@ -4,8 +4,6 @@ fp4ref verify --kernel torchao_subject.py:quantize --spec torchao.nvfp4_2lvl
 fp4ref verify --kernel torchao_subject.py:quantize_one_level --spec torchao.nvfp4_1lvl
 """
 
-# ruff: noqa: INP001 - an example stands alone
-
 from typing import Any
 
 import fp4ref

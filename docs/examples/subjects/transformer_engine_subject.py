@@ -5,8 +5,6 @@ fp4ref verify --kernel transformer_engine_subject.py:quantize_2d --spec nvfp4-2d
 fp4ref verify --kernel transformer_engine_subject.py:quantize_rht --spec nvfp4-rht
 """
 
-# ruff: noqa: INP001 - an example stands alone
-
 from typing import Any
 
 import fp4ref

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fp4ref.conformance.mistakes.amax import block_amax, directions, inputs, tensor_amax
-from fp4ref.conformance.mistakes.elements import codes, factor
+from fp4ref.conformance.mistakes.elements import codes, factor, missing
 from fp4ref.conformance.mistakes.kernel import CaseLike, Exhibit, Kernel, kernel_of
 from fp4ref.conformance.mistakes.readers import DATA_READERS, scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Stage, collect
@@ -21,6 +21,7 @@ MISTAKES: tuple[Mistake, ...] = collect(
     transforms(),
     choices(),
     places(),
+    missing(),
     inputs(),
     directions(),
 )

@@ -125,6 +125,25 @@ def absolute_of_signed(values: Values, keep_nan: bool, by_row: bool) -> Floats:
     return np.abs(np.where(np.isfinite(found), found, F(0))).reshape(-1).astype(F)
 
 
+def largest_bits(kind: str, absolute: bool, values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """The value whose bits are the largest integer."""
+    bits = np.ascontiguousarray(values.transformed, F).view(kind)
+    found = np.asarray(bits.max(axis=1 if by_row else None, initial=0), kind).reshape(-1).view(F)
+    return np.abs(found) if absolute else found
+
+
+def by_groups(rows: int, amax: Floats, values: Values) -> Floats:
+    """Each row's is that of its group of so many rows."""
+    own = over_tensor(values, keep_nan=False, by_row=True)
+    groups = np.maximum.reduceat(own, range(0, own.size, rows)) if own.size else own
+    return np.repeat(groups, rows)[: own.size]
+
+
+def of_first(count: int, amax: Floats, values: Values) -> Floats:
+    """That of the first elements."""
+    return over_tensor(Values(values.raw, values.transformed.reshape(1, -1)[:, :count]), keep_nan=False, by_row=False)
+
+
 SEEN: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("signed", "is taken over signed values, max x instead of max |x|", lambda v: np.maximum(v, F(0))),
     ("negative", "is taken over negative values only", lambda v: np.minimum(v, F(0))),
@@ -229,6 +248,47 @@ def tensor_amax() -> Iterator[Mistake]:
         by_row,
         amax=lambda values, nan, rows: np.repeat(over_tensor(values, nan, by_row=False), len(values.raw)),
     )
+    for kind, name in (("u4", "unsigned"), ("i4", "signed")):
+        for absolute in (True, False):
+            yield known(
+                stage,
+                f"amax-bits-{name}{'' if absolute else '-plain'}",
+                f"amax is the maximum of the bits of x as {name} integers{', without its sign' if absolute else ''}",
+                has_global,
+                amax=partial(largest_bits, kind, absolute),
+            )
+    for rows in (2, 4, 8, 16, 32, 64, 128, 256):
+        yield known(
+            stage,
+            f"amax-by-{rows}-rows",
+            f"each {rows} rows use their own amax instead of the tensor's",
+            by_tensor,
+            used=partial(by_groups, rows),
+            whole=True,
+        )
+    for power in range(4, 17):
+        yield known(
+            stage,
+            f"amax-first-{1 << power}",
+            f"amax is that of the first {1 << power} elements only",
+            by_tensor,
+            amax=lambda values, nan, rows, n=1 << power: of_first(n, values.raw, values),
+        )
+        yield known(
+            stage,
+            f"amax-used-first-{1 << power}",
+            f"the amax that the global scale is made of is that of the first {1 << power} elements only",
+            by_tensor,
+            used=partial(of_first, 1 << power),
+        )
+    for more in (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3):
+        yield known(
+            stage,
+            f"amax-plus-{more:.0e}",
+            f"{more:g} is added to the amax that the global scale is made of",
+            has_global,
+            used=partial(lambda by, a, values: a + by, F(more)),
+        )
     yield known(stage, "amax-given-ignored", "the caller's amax is ignored", has_global, takes_amax=False)
     for name, text, report in REPORTED:
         yield known(stage, f"amax-reported-{name}", text, has_global, report=report)

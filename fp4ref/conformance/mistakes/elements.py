@@ -234,12 +234,32 @@ def factor() -> Iterator[Mistake]:
         yield known(
             stage, f"element-{name}", f"scaled elements are {text} before their codec (double rounding)", value=narrow
         )
+    for form in (E4M3, E5M2):
+        yield known(
+            stage,
+            f"element-through-{form.name}",
+            f"scaled elements are rounded to {form.name.upper()} before their codec (double rounding)",
+            lambda kernel, form=form: kernel.codec.format is not form,
+            value=partial(_through, Codec(format=form, nan=(0x7F, 0x7F))),
+        )
+    for step in (0.5, 0.25, 0.125):
+        yield known(
+            stage,
+            f"element-steps-{step:g}",
+            f"scaled elements are rounded to multiples of {step:g} before their codec (double rounding)",
+            e2m1,
+            value=partial(lambda by, y: np.rint(y / by) * by, F(step)),
+        )
     yield known(
         stage,
         "element-narrow-input",
         "scaled elements are rounded to bfloat16 through float16",
         value=lambda y: to_bfloat16(to_float16(y)),
     )
+
+
+def _through(codec: Codec, y: Floats) -> Floats:
+    return codec.decode(codec.encode(y)) * np.where(np.isnan(y), F(np.nan), F(1))
 
 
 # The element codec
@@ -532,6 +552,70 @@ def _nans() -> Iterator[Mistake]:
         special=True,
         codec=of(partial(_codec, nan=(0x7F, 0xFF))),
     )
+
+
+# Codes that are not written
+
+
+def missing() -> Iterator[Mistake]:
+    """Codes that stay zero, and bytes that are written to the wrong end of a buffer."""
+    ways: tuple[tuple[str, str, Callable[[Codes], Codes]], ...] = (
+        *(
+            (
+                f"columns-{size}",
+                f"elements past the last multiple of {size} columns",
+                partial(_cleared, 1, size),
+            )
+            for size in (2, 4, 8, 16, 32, 64, 128)
+        ),
+        *(
+            (f"rows-{size}", f"elements of rows past the last multiple of {size}", partial(_cleared, size, 1))
+            for size in (2, 4, 8, 16, 32, 64, 128)
+        ),
+        ("last-element", "the last element", partial(_last_codes, 1)),
+        ("last-byte", "the last byte of data", lambda codes: _last_codes(2 - codes.shape[1] % 2, codes)),
+        ("last-column", "the last column of elements", lambda codes: _blank(codes, (slice(None), slice(-1, None)))),
+        ("last-row", "the last row of elements", lambda codes: _blank(codes, (slice(-1, None),))),
+        ("first-row", "the first row of elements", lambda codes: _blank(codes, (slice(0, 1),))),
+    )
+    for name, text, change in ways:
+        verb = "is" if text.startswith("the ") else "are"
+        yield known(
+            Stage.PACKING, f"unwritten-codes-{name}", f"{text} {verb} not written (0)", codes=change, whole=True
+        )
+    for power in (15, 16, 17):
+        yield known(
+            Stage.PACKING,
+            f"data-wrap-{power}",
+            f"offsets of data wrap at {1 << power} bytes ({power}-bit index), the rest is not written",
+            codes=of(lambda kernel, power=power: partial(_wrapped, (1 << power) * 8 // kernel.codec.format.bits)),
+            whole=True,
+        )
+
+
+def _blank(codes: Codes, where: tuple[slice, ...]) -> Codes:
+    codes = codes.copy()
+    codes[where] = 0
+    return codes
+
+
+def _cleared(rows: int, columns: int, codes: Codes) -> Codes:
+    codes = _blank(codes, (slice(codes.shape[0] // rows * rows, None),))
+    return _blank(codes, (slice(None), slice(codes.shape[1] // columns * columns, None)))
+
+
+def _last_codes(count: int, codes: Codes) -> Codes:
+    flat = codes.reshape(-1).copy()
+    flat[max(flat.size - count, 0) :] = 0
+    return flat.reshape(codes.shape)
+
+
+def _wrapped(limit: int, codes: Codes) -> Codes:
+    flat, kept = codes.reshape(-1), np.zeros(codes.size, np.uint8)
+    for start in range(0, flat.size, limit):
+        piece = flat[start : start + limit]
+        kept[: piece.size] = piece
+    return kept.reshape(codes.shape)
 
 
 # Stochastic rounding

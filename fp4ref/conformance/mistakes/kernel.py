@@ -101,7 +101,7 @@ class Kernel:
     values: what becomes of the inputs first. transform: the Hadamard transform, in `turned` directions.
     amax, used: the maximum, and what the global scale is made of. report: what is returned as the maximum.
     scale_value, scale_byte: before and after the scale codec. used_scale: of the decoded scales [down, across, 1, 1].
-    value, code: before and after the element codec. scales, codes: of whole results, [rows, blocks] and [rows, columns].
+    value, code: before and after the element codec. scales, codes: of whole results [rows, blocks], [rows, columns].
     other: quantize the other direction's matrix, and lay out its codes and scales so.
     whole: a part of the rows is not enough to say what the bytes are.
     """

@@ -308,6 +308,15 @@ def _flipped_rows(data: Codes, shape: tuple[int, int], form: Format) -> Codes | 
     return None if codes is None else codes[::-1]
 
 
+def _rows_reversed(count: int, data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    codes = unpacked(data, shape, form)
+    if codes is None:
+        return None
+    whole = shape[0] // count * count
+    turned = codes[:whole].reshape(whole // count, count, shape[1])[:, ::-1].reshape(whole, shape[1])
+    return np.concatenate([turned, codes[whole:]])
+
+
 def _flipped_columns(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
     codes = unpacked(data, shape, form)
     return None if codes is None else codes[:, ::-1]
@@ -364,6 +373,15 @@ DATA_READERS = (
     ),
     DataReader(
         "data-row-halves", Stage.PACKING, "the two halves of a row share bytes, low and high nibbles", _row_halves
+    ),
+    *(
+        DataReader(
+            f"data-rows-{'pairs' if n == 2 else n}",
+            Stage.DIRECTION,
+            f"rows of data are in reverse order within groups of {n}",
+            partial(_rows_reversed, n),
+        )
+        for n in (2, 4, 8, 16, 32)
     ),
     DataReader("data-rows-reversed", Stage.DIRECTION, "rows of data are in reverse order", _flipped_rows),
     DataReader("data-columns-reversed", Stage.DIRECTION, "elements are in reverse order along a row", _flipped_columns),

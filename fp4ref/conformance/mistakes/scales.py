@@ -23,6 +23,7 @@ from fp4ref.conformance.mistakes.record import (
     both,
     cut_bfloat16,
     e4m3_scales,
+    has_global,
     known,
     mx,
     nv,
@@ -146,6 +147,14 @@ def global_scale() -> Iterator[Mistake]:
     )
     for name, text, form in GLOBALS:
         yield known(stage, f"global-{name}", text, nv, global_scale=guarded(form))
+    for name, text, narrow in NARROW:
+        yield known(
+            stage,
+            f"global-{name}-last",
+            f"S_enc is {text}, with no limit after that",
+            has_global,
+            global_scale=of(partial(_narrowed, narrow)),
+        )
     for name, text, form in UNGUARDED:
         yield known(stage, f"global-{name}", text, nv, special=True, global_scale=form)
     for name, text, scale in DECODED_SCALES:
@@ -159,6 +168,10 @@ def global_scale() -> Iterator[Mistake]:
                 block_scale=scale,
                 scaled=scaled,
             )
+
+
+def _narrowed(narrow: Callable[[Floats], Floats], kernel: Kernel) -> GlobalForm:
+    return lambda amax, k: narrow(np.asarray(kernel.global_scale(amax, k), F))
 
 
 DECODED_SCALES: tuple[tuple[str, str, ScaleForm], ...] = (
@@ -504,6 +517,77 @@ def _bytes() -> Iterator[Mistake]:
             special=special,
             scales=change,
         )
+
+    for name, text, whole in (("cut", "truncated", np.trunc), ("nearest", "rounded", np.rint)):
+        yield known(
+            Stage.SCALE_CODEC,
+            f"scale-integer-{name}",
+            f"scale bytes hold the value converted to an integer ({text}) instead of its bits",
+            scales=of(partial(_integers, whole)),
+        )
+    yield from _decoded()
+
+
+def _integers(whole: Callable[[Floats], Floats], kernel: Kernel) -> Callable[[Codes], Codes]:
+    codec = kernel.scale_codec
+    return lambda byte: np.clip(np.nan_to_num(whole(codec.decode(byte))), 0, 255).astype(np.uint8)
+
+
+# What scale bytes are taken for where elements are divided
+
+
+def _as_normal(byte: Codes) -> Floats:
+    """A subnormal taken for a normal with exponent -7."""
+    return np.ldexp(F(1) + (byte & 7).astype(F) / F(8), (byte >> 3).astype(np.int32) - 7).astype(F)
+
+
+DECODINGS: tuple[tuple[str, str, When, Callable[[Codes], Floats]], ...] = (
+    ("normal", "subnormal scale bytes are decoded as normal numbers", e4m3_scales, _as_normal),
+    (
+        "flush",
+        "subnormal scale bytes are decoded as 0",
+        e4m3_scales,
+        lambda byte: np.where(byte < 8, F(0), _as_normal(byte)),
+    ),
+    (
+        "e5m2",
+        "scale bytes are decoded as E5M2",
+        e4m3_scales,
+        lambda byte: Codec(format=E5M2, nan=(0x7F, 0x7F)).decode(byte),
+    ),
+    ("bias-8", "scale bytes are decoded with bias 8 (E4M3FNUZ)", e4m3_scales, lambda byte: _e4m3(byte) / F(2)),
+    ("integer", "scale bytes are taken as integers", e4m3_scales, lambda byte: byte.astype(F)),
+    ("power", "the mantissa of scale bytes is dropped", e4m3_scales, lambda byte: _e4m3(byte & np.uint8(0x78))),
+    ("no-mantissa-lsb", "the last bit of scale bytes is dropped", e4m3_scales, lambda byte: _e4m3(byte & 0xFE)),
+    ("bias-126", "scale bytes are decoded with bias 126", mx, lambda byte: np.ldexp(F(1), byte.astype(int) - 126)),
+    ("bias-128", "scale bytes are decoded with bias 128", mx, lambda byte: np.ldexp(F(1), byte.astype(int) - 128)),
+    (
+        "zero",
+        "scale byte 0 is decoded as 0 instead of 2^-127",
+        mx,
+        lambda byte: np.where(byte == 0, F(0), np.ldexp(F(1), byte.astype(int) - 127)),
+    ),
+)
+
+
+def _e4m3(byte: Codes) -> Floats:
+    return Codec(format=E4M3, nan=(0x7F, 0x7F)).decode(byte)
+
+
+def _decoded() -> Iterator[Mistake]:
+    for name, text, when, decoded in DECODINGS:
+        yield known(
+            Stage.ENCODE,
+            f"scale-decoded-{name}",
+            f"{text} where elements are divided",
+            when,
+            special=name == "zero",
+            used_scale=of(partial(_redecoded, decoded)),
+        )
+
+
+def _redecoded(decoded: Callable[[Codes], Floats], kernel: Kernel) -> Callable[[Floats], Floats]:
+    return lambda s: np.asarray(decoded(kernel.scale_codec.encode(s)), F)
 
 
 # Scales of another block
