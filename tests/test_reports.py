@@ -224,13 +224,18 @@ def test_backends_have_a_report_too(tmp_path):
 
 
 @pytest.mark.rule("CNF-2")
-def test_verify_writes_the_files_beside_what_it_prints(dump, tmp_path):
+def test_verify_writes_the_files_beside_what_it_prints(tmp_path):
+    x = np.random.default_rng(2).standard_normal((4, 64)).astype(np.float32)
+    q = fp4ref.quantize(x, "nvfp4")
+    swapped = q.row._replace(data=q.row.data << 4 | q.row.data >> 4)
+    dump = tmp_path / "d.npz"
+    write_dump(dump, [Dump("", x, dataclasses.replace(q, row=swapped))])
     files = ["--html", str(tmp_path / "page.html"), "--junit", str(tmp_path / "report.xml")]
     result = CliRunner().invoke(main, ["verify", str(dump), *files, "--json"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["files"][0]["verdict"] == "wrong"
     told = json.loads(result.stdout)["files"][0]["explained"]
-    assert {step["step"]: step["got"] for step in told[0]["steps"]}["scale byte"].startswith("0x")
+    assert {step["step"]: step["got"] for step in told[0]["steps"]}["code"].startswith("0x")
     assert result.stderr.count("wrote ") == 2
     Page((tmp_path / "page.html").read_text("utf-8"))
     assert ET.parse(tmp_path / "report.xml").getroot().get("failures") == "2"
