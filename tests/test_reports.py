@@ -25,6 +25,7 @@ from fp4ref.conformance.runner import run
 from fp4ref.conformance.subject import Subject
 from fp4ref.conformance.verify import Request, verify
 from fp4ref.layout import layout
+from fp4ref.testing import assert_conforms
 
 NASTY = """<script>alert("&'")</script>\x00\ud800"""
 NAME = """layer.<b>0</b>&"w" """
@@ -254,3 +255,24 @@ def test_what_cannot_be_written_is_refused(dump, arguments, words, tmp_path, mon
     result = CliRunner().invoke(main, ["verify", *(str(dump) if word == "DUMP" else word for word in arguments)])
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+@pytest.mark.rule("GEM-13", "CNF-2")
+def test_a_kernel_that_multiplies_has_the_same_reports(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("product.py").write_text(
+        "import fp4ref, numpy as np\n"
+        "@fp4ref.kernel(operation='gemm', inputs=('a_data', 'b_data', 'rows', 'columns'), outputs=('values',))\n"
+        "def zeros(a, b, rows, columns):\n"
+        "    return np.zeros((rows, columns), np.float32)\n"
+    )
+    files = ["--html", "page.html", "--junit", "report.xml"]
+    result = CliRunner().invoke(main, ["verify", "--kernel", "product.py:zeros", "--spec", "mxfp4", *files])
+    assert result.exit_code == 1, result.output
+    page = Page(Path("page.html").read_text("utf-8"))
+    assert any("GEMM of mxfp4" in text for text in page.texts)
+    root = ET.parse("report.xml").getroot()
+    assert int(root.get("failures")) > 1
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AssertionError, match="product.py:zeros: wrong"):
+        assert_conforms("product.py:zeros", "mxfp4")
