@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
 from fp4ref.cli.common import console, printable, table
+from fp4ref.cli.verify_choice import Choice
 from fp4ref.conformance.products.cases import FAMILIES
 from fp4ref.conformance.products.report import ProductReport, check
 from fp4ref.conformance.subject import Subject
 from fp4ref.errors import DomainError
 from fp4ref.spec import Spec
-
-if TYPE_CHECKING:
-    from fp4ref.cli.verify_kernel import Choice
 
 
 def check_gemm(
