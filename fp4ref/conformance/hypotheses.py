@@ -112,7 +112,7 @@ class OutOfTimeError(Exception):
 class Search:
     """Hypotheses about some items, tried on one tier of their bytes.
 
-    deadline: of time.monotonic. first: pieces of the evidence, the most telling first.
+    deadline: of time.thread_time. first: pieces of the evidence, the most telling first.
     """
 
     spec: Spec
@@ -316,7 +316,7 @@ class Search:
         yield from (h for h in found if all(h.explains(item, self.tier) for item in large))
 
     def _tick(self) -> None:
-        if time.monotonic() > self.deadline:
+        if time.thread_time() > self.deadline:
             raise OutOfTimeError
 
 
