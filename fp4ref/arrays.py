@@ -63,6 +63,14 @@ def to_numpy(operation: str, x: Any) -> NDArray[Any]:
     raise DTypeError(operation, f"an object of type {type(x).__name__}", "a NumPy, torch or DLPack array", "NUM-3")
 
 
+def as_matrix(x: Any, shape: tuple[int, int]) -> Any:
+    """A contiguous array in another shape of the same size, sharing its memory; BackendError for one with gaps."""
+    contiguous = x.is_contiguous() if is_torch(x) else getattr(x, "flags", {"C_CONTIGUOUS": True})["C_CONTIGUOUS"]
+    if not contiguous:
+        raise BackendError("dequantize", "an out with gaps", "a contiguous one", "CNF-5")
+    return x.reshape(shape)
+
+
 def _from_torch(x: Any) -> NDArray[Any]:
     import torch
 

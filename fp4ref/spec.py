@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic
@@ -207,7 +208,7 @@ def _require_legal(spec: Spec) -> None:
 
 def _coerce(record: Any) -> None:
     """Turn plain strings into enums and plain tuples into blocks."""
-    for name, kind in typing.get_type_hints(type(record)).items():
+    for name, kind in _field_types(type(record)).items():
         value = getattr(record, name)
         if kind is Block:
             object.__setattr__(record, name, Block(*map(int, value)))
@@ -230,6 +231,11 @@ def encode(value: Any) -> Any:
     if callable(value):
         return next((name for name, function in RULES.items() if function is value), None) or _unregistered(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+@cache
+def _field_types(record: type) -> dict[str, Any]:
+    return typing.get_type_hints(record)
 
 
 def _unregistered(function: Callable[..., Any]) -> str:

@@ -50,4 +50,5 @@ BACKEND = Backend(
     unsupported=unsupported,
     devices=("cuda",),
     speed=20,
+    flags=True,
 )

@@ -53,13 +53,15 @@ def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, lib
 
 
 def noop_flag(noop: Any, library: Library) -> Any:
-    """One 32-bit word on the device, or None."""
+    """One 32-bit word on the device, or None; a byte becomes one there. Rules: LAY-12."""
     if noop is None:
         return None
     noop, other = buffers.adopt("quantize: noop", noop)
-    if arrays.dtype_name(noop) not in {"float32", "int32", "uint32"} or tuple(noop.shape) not in {(), (1,)}:
-        got = f"noop {arrays.dtype_name(noop)} {list(noop.shape)}"
-        raise DTypeError("quantize", got, "one float32, int32 or uint32", "CNF-5")
+    name = arrays.dtype_name(noop)
+    if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
+        raise DTypeError("quantize", f"noop {name} {list(noop.shape)}", "one uint8, int32 or float32", "LAY-12")
+    if name == "uint8":
+        noop = buffers.widened(noop)
     if other.ordinal != library.ordinal:
         raise BackendError("quantize", f"noop on cuda:{other.ordinal}", f"cuda:{library.ordinal}", "CNF-5")
     return noop

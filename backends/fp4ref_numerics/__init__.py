@@ -46,6 +46,7 @@ def unsupported(spec: Spec) -> list[str]:
     return reasons
 
 
+@lru_cache
 def narrows(spec: Spec) -> bool:
     """Whether the arithmetic rounds to the input's type, so that even dequantizing depends on it."""
     text = (INCLUDE / "fp4ref" / "arithmetic.h").read_text("utf-8")

@@ -232,6 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(
     __shared__ __align__(16) word tile[TILE_ROWS][PITCH];
     __shared__ __align__(16) byte row_staging[HAS_ROW ? Staging<false>::all : 16];
     __shared__ __align__(16) byte column_staging[HAS_COLUMN ? Staging<true>::all : 16];
+    wait_for_previous_kernel();
     if (noop && *noop) return;
 
     int which;

@@ -1,0 +1,54 @@
+"""Colours of figures and of the explorer: tints and strokes of the Okabe-Ito set, for light and dark pages."""
+
+from __future__ import annotations
+
+from fp4ref.errors import DomainError
+
+PREFIX = "fp"
+THEMES = ("auto", "light", "dark")
+SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+MONOSPACE = "Menlo, Consolas, 'Liberation Mono', 'DejaVu Sans Mono', monospace"
+
+# Name: (light, dark). a to e are fills under ink; A to E the lines that go with them.
+COLOURS = {
+    "paper": ("#ffffff", "#15181d"),
+    "ink": ("#1b1b1b", "#ececec"),
+    "muted": ("#565656", "#b4b4b4"),
+    "edge": ("#6b6b6b", "#8f8f8f"),
+    "faint": ("#d4d4d4", "#3b4048"),
+    "hatch": ("#a8a8a8", "#5b616b"),
+    "mark": ("#c04a00", "#ff9a4d"),
+    "a": ("#c4e4f7", "#0d4263"),
+    "b": ("#fce0ae", "#5f4100"),
+    "c": ("#b3e5d3", "#00503a"),
+    "d": ("#f3d3e4", "#632a4c"),
+    "e": ("#f8f3b0", "#4d4800"),
+    "A": ("#0072b2", "#56b4e9"),
+    "B": ("#9c6b00", "#e69f00"),
+    "C": ("#00795a", "#3fd0a5"),
+    "D": ("#a03f76", "#e39ac3"),
+    "E": ("#756d00", "#f0e442"),
+}
+FILLS = "abcde"
+
+
+def css(theme: str = "auto") -> str:
+    """The style sheet of a figure; auto follows the reader's preference, which PNG renderers ignore."""
+    if theme not in THEMES:
+        raise DomainError("diagram", f"theme {theme!r}", f"one of {', '.join(THEMES)}")
+    rules = [f".{PREFIX}-sans{{font-family:{SANS}}}", f".{PREFIX}-mono{{font-family:{MONOSPACE}}}"]
+    rules += [f".{PREFIX}-fill-none{{fill:none}}", f".{PREFIX}-line-none{{stroke:none}}"]
+    rules += [f".{PREFIX}-fill-pad{{fill:url(#{PREFIX}-hatch)}}", f".{PREFIX}-line-mark{{stroke-width:3}}"]
+    rules += _colour_rules(theme == "dark")
+    if theme == "auto":
+        rules.append(f"@media (prefers-color-scheme:dark){{{''.join(_colour_rules(dark=True))}}}")
+    return "".join(rules)
+
+
+def _colour_rules(dark: bool) -> list[str]:
+    rules = []
+    for name, pair in COLOURS.items():
+        colour = pair[dark]
+        rules.append(f".{PREFIX}-fill-{name}{{fill:{colour}}}.{PREFIX}-line-{name}{{stroke:{colour}}}")
+    texts = ("ink", "muted", "mark", *FILLS.upper())
+    return rules + [f".{PREFIX}-{name}{{fill:{COLOURS[name][dark]}}}" for name in texts]
