@@ -34,7 +34,7 @@ def convert(
     check_recipe_support(recipe)
     chosen = [
         (name, layer)
-        for name, layer in model.named_modules()
+        for name, layer in model.named_modules(remove_duplicate=False)
         if type(layer) is torch.nn.Linear and (select is None or select(name, layer))
     ]
     if not chosen:
