@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fp4ref.te.errors import NotSupportedError, TensorShapeError
@@ -45,9 +44,8 @@ def needed_directions(present: list[str], module: Any) -> list[str]:
 
 
 def _parameter_group(module: Any) -> Any:
-    if not isinstance(module, torch.nn.Module) or not hasattr(module, "_get_fsdp_state"):
-        return None
-    return module._get_fsdp_state()._fsdp_param_group
+    find_state = getattr(module, "_get_fsdp_state", None)  # what torch's own hooks of this kind read
+    return None if find_state is None else find_state()._fsdp_param_group
 
 
 def received(target: Any, values: dict[str, Tensor | None], new: Any) -> Any:

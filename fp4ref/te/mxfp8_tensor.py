@@ -32,6 +32,10 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
 
     BUFFERS = ("_rowwise_data", "_columnwise_data", "_rowwise_scale_inv", "_columnwise_scale_inv")
     SETTINGS = ("_fp8_dtype", "_with_gemm_swizzled_scales")
+    ORDER = (
+        *("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"),
+        *("fp8_dtype", "quantizer", "with_gemm_swizzled_scales"),
+    )
     _rowwise_data: Tensor | None
     _columnwise_data: Tensor | None
     _rowwise_scale_inv: Tensor | None

@@ -43,6 +43,10 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         "_nvfp4_use_4over6",
         "_nvfp4_e4m3_max",
     )
+    ORDER = (
+        *("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"),
+        *("amax_rowwise", "amax_columnwise", "fp4_dtype", "quantizer", "with_gemm_swizzled_scales"),
+    )
     _rowwise_data: Tensor | None
     _columnwise_data: Tensor | None
     _rowwise_scale_inv: Tensor | None

@@ -47,7 +47,7 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         **settings: Any,
     ) -> Self:
         """A tensor from the storage's arguments, a shape and a nominal type."""
-        values = dict(zip(cls._arguments(), args, strict=False)) | settings
+        values = cls._by_position(args) | settings
         if device is None:
             buffers = [value for value in values.values() if isinstance(value, Tensor)]
             device = buffers[0].device if buffers else torch.device("cpu")
@@ -179,7 +179,7 @@ def _as_strided(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 @handles(aten.slice.Tensor)
 def _slice(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
+    dim, start, end, step = [*args[1:], *[0, None, None, 1][len(args) - 1 :]]
     whole = not start and step == 1 and (end is None or end >= tensor.shape[dim])
     return tensor.rebuilt() if whole else NotImplemented
 
