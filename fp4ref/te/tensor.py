@@ -179,9 +179,10 @@ def _as_strided(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 @handles(aten.slice.Tensor)
 def _slice(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    dim, start, end, step = [*args[1:], *[0, None, None, 1][len(args) - 1 :]]
-    whole = not start and step == 1 and (end is None or end >= tensor.shape[dim])
-    return tensor.rebuilt() if whole else NotImplemented
+    def whole(dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> bool:
+        return not start and step == 1 and (end is None or end >= tensor.shape[dim])
+
+    return tensor.rebuilt() if whole(*args[1:], **kwargs) else NotImplemented
 
 
 @handles(aten.record_stream.default)
