@@ -26,6 +26,7 @@ CASES = (
 )
 
 
+@pytest.mark.rule("TEM-7", "TEM-8", "TEM-10", "TEM-11", "TEL-10", "TEL-15")
 @pytest.mark.parametrize("processes", [2, 4])
 def test_processes_agree(processes: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -65,6 +65,7 @@ def model() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 32, bias=False))
 
 
+@pytest.mark.rule("TEM-6")
 def test_convert_keeps_parameters_and_quantizes_every_call() -> None:
     plain, converted = model(), model()
     parameters = dict(converted.named_parameters())
@@ -82,6 +83,7 @@ def test_convert_keeps_parameters_and_quantizes_every_call() -> None:
     assert 0 < (converted(x) - plain(x)).norm() / plain(x).norm() < 0.3
 
 
+@pytest.mark.rule("TEM-6")
 def test_convert_fills_rows_up_to_whole_blocks() -> None:
     converted = te.convert(model(), PLAIN)
     x = torch.randn(5, 7, 64)

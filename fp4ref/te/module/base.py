@@ -178,6 +178,8 @@ class TransformerEngineBaseModule(torch.nn.Module):
         never change, and skip_update_flag [1] on the device prevents that if it holds 1.
 
         Errors: SettingError without what is needed to make one.
+
+        Rules: TEM-3.
         """
         if isinstance(tensor, QuantizedTensor):
             _require_usages(tensor, quantizer)
@@ -268,7 +270,10 @@ class TransformerEngineBaseModule(torch.nn.Module):
 
 
 def require_only_supported(module: str, **options: Any) -> None:
-    """Raise NotSupportedError for an option that is set to anything but its neutral value (None or False)."""
+    """Raise NotSupportedError for an option that is set to anything but its neutral value (None or False).
+
+    Rules: TEM-4.
+    """
     for name, value in options.items():
         if value not in (None, False):
             raise NotSupportedError(module, f"{name}={value!r}", f"{name} left out: it has no emulation")

@@ -46,7 +46,10 @@ class GroupedCall:
 def grouped_linear(
     x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], call: GroupedCall
 ) -> torch.Tensor:
-    """x [..., K] whose rows are those of the groups in order, weights [N, K], biases [N] or none -> [..., N]."""
+    """x [..., K] whose rows are those of the groups in order, weights [N, K], biases [N] or none -> [..., N].
+
+    Rules: TEM-1, TEM-2, TEM-5.
+    """
     grad = torch.is_grad_enabled()
     call.wants_dgrad = grad and x.requires_grad
     call.wants_wgrad = grad and weights[0].requires_grad

@@ -80,7 +80,10 @@ class LinearCall:
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor:
-    """x [..., K], weight [N, K], bias [N] -> [..., N] in the call's type; with sequence parallelism the first axis changes."""
+    """x [..., K], weight [N, K], bias [N] -> [..., N] in the call's type; sequence parallelism changes the first axis.
+
+    Rules: TEM-1, TEM-2.
+    """
     grad = torch.is_grad_enabled()
     call.wants_dgrad = grad and x.requires_grad
     call.wants_wgrad = grad and weight.requires_grad
