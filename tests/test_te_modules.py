@@ -57,8 +57,8 @@ def step(module: Any, x: Any, recipe: Any = None, **options: Any) -> dict[str, A
 
 def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
     assert a.keys() == b.keys()
-    for name in a:
-        assert torch.equal(a[name], b[name]), name
+    for name, value in a.items():
+        assert torch.equal(value, b[name]), name
 
 
 def relative(a: Any, b: Any) -> float:
@@ -222,9 +222,9 @@ def saved_bytes(module: Any, recipe: Any) -> int:
         return tensor
 
     x = torch.randn(256, 128).to(BF16).requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        with autocast(enabled=recipe is not None, recipe=recipe):
-            y = module(x)
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooks, autocast(enabled=recipe is not None, recipe=recipe):
+        y = module(x)
     assert y.requires_grad
     return sum(kept.values())
 

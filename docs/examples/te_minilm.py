@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-import fp4ref.te as te
+from fp4ref import te
 from fp4ref.files import open_tensors
 
 WIDTH, HEADS, LAYERS, EPSILON = 384, 12, 6, 1e-12

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import fp4ref
+from fp4ref.api import quantize
 from fp4ref.te import specifications
 from fp4ref.te.distributed import get_distributed_world_size
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as TILE
@@ -70,7 +70,7 @@ def _quantize_part(weight: Any, master: torch.Tensor | None, start: int, group: 
     standing_in = torch.where(owned.all(-1), matrix.gather(-1, foreign)[..., 0], amax)
     matrix.scatter_(-1, foreign, standing_in[..., None])
     whole = amax.amax().reshape(1)
-    result = fp4ref.quantize(_matrix(matrix, rows, columns), specifications.nvfp4(tiles=True), amax=whole).row
+    result = quantize(_matrix(matrix, rows, columns), specifications.nvfp4(tiles=True), amax=whole).row
     assert result is not None
     nibbles = mine.view(rows, columns)
     mask = nibbles[:, 0::2] * 0x0F + nibbles[:, 1::2] * 0xF0

@@ -143,7 +143,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
 
         Errors: NotSupportedError for scales in the GEMM layout, TensorShapeError for a shard of broken blocks.
         """
-        fsdp.require_shard(self, BLOCK)
+        fsdp.require_shard(self, BLOCK, mesh, orig_size)
         directions = fsdp.needed_directions(self.directions(), module)
         sent: list[Tensor] = []
         for direction in directions:

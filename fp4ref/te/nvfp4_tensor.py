@@ -257,7 +257,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
         TensorShapeError for a shard of broken blocks.
         """
         self.require_not_row_scaled("fsdp_pre_all_gather")
-        fsdp.require_shard(self, BLOCK)
+        fsdp.require_shard(self, BLOCK, mesh, orig_size)
         quantizer = self._get_quantizer()
         columns = quantizer.columnwise_usage
         if columns and not quantizer.with_2d_quantization:

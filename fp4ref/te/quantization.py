@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fp4ref.te.errors import SettingError
 from fp4ref.te.availability import (
     check_fp8_support,
     check_mxfp8_support,
@@ -18,6 +17,7 @@ from fp4ref.te.availability import (
     is_mxfp8_available,
     is_nvfp4_available,
 )
+from fp4ref.te.errors import SettingError
 from fp4ref.te.recipe import MXFP8BlockScaling
 from fp4ref.te.recipe_state import (
     CustomRecipeState,
@@ -220,9 +220,7 @@ def quantized_model_init(
         manager.set_autocast_state(before)
 
 
-def fp8_model_init(
-    enabled: bool = True, recipe: Any = None, preserve_high_precision_init_val: bool = False
-) -> Any:
+def fp8_model_init(enabled: bool = True, recipe: Any = None, preserve_high_precision_init_val: bool = False) -> Any:
     """`quantized_model_init` by its former name."""
     return quantized_model_init(enabled, recipe, preserve_high_precision_init_val)
 

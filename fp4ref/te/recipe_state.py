@@ -8,10 +8,10 @@ from typing import Any
 
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError, TensorShapeError
-from fp4ref.te.recipe import Format
 from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer
 from fp4ref.te.mxfp8_tensor import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
+from fp4ref.te.recipe import Format
 
 # The order in which a caller without roles lists its operands, forward and backward, repeated per GEMM.
 UNNAMED = {"forward": ("input", "weight", "output"), "backward": ("grad_output", "grad_input")}

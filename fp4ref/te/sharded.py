@@ -13,8 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-import fp4ref
-from fp4ref.api import buffer_shapes
+from fp4ref.api import buffer_shapes, quantize
 from fp4ref.catalogue import resolve
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
 from fp4ref.spec import Granularity, Spec
@@ -60,7 +59,7 @@ def quantize_shard(
     amax = None if spec.global_scale is Granularity.NONE else _reduced_amax(x, spec, names, directions, bits, group)
     if not x.numel():
         return _empty(x, spec, names, amax)
-    return fp4ref.quantize(x, spec, directions, LINEAR, amax=amax, random_bits=bits)
+    return quantize(x, spec, directions, LINEAR, amax=amax, random_bits=bits)
 
 
 def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
@@ -170,7 +169,7 @@ def _reduced_amax(
     lengths = {"row": x.shape[0] if by_row else 1, "column": x.shape[1] if by_row else 1}
     found = {name: torch.zeros(lengths[name], dtype=torch.float32, device=x.device) for name in names}
     if x.numel():
-        local = fp4ref.quantize(x, spec, directions, LINEAR, random_bits=bits)
+        local = quantize(x, spec, directions, LINEAR, random_bits=bits)
         for name in names:
             part, _ = local.direction(name)
             found[name] = part.amax.clone()

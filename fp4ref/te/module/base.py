@@ -12,9 +12,9 @@ import torch
 from fp4ref.te.availability import check_nvfp4_support
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.module.device import default_device
-from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
-from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.mxfp8_tensor import MXFP8Quantizer
+from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
+from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
 from fp4ref.te.tensor import QuantizedTensor
 
 KEYS = {True: "scaling_fwd", False: "scaling_bwd"}
@@ -24,8 +24,8 @@ Init = Callable[[torch.Tensor], Any]
 def _enable_weight_preswizzle(quantizer: Any, weight: torch.Tensor) -> bool:
     """Whether quantizing a weight writes its scales in the GEMM layout right away.
 
-    MXFP8: always. NVFP4: where the kernel can, so that a cached weight's buffers never move: 16x16 tiles at multiples of
-    128, Hadamard at multiples of 64 and 128. Never for packed parameters, which others read in the compact layout.
+    MXFP8: always. NVFP4: where the kernel can, so that a cached weight's buffers never move: 16x16 tiles at multiples
+    of 128, Hadamard at multiples of 64 and 128. Never for packed parameters, which others read in the compact layout.
     """
     if isinstance(weight, QuantizedTensor) or not check_nvfp4_support()[0]:
         return False
@@ -106,7 +106,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
 
     def reduce_amax(self, operand: str) -> None:
         """Let a quantizer reduce its amax over the tensor-parallel group, where it has an amax to reduce."""
-        quantizer = self._operands.get(operand)
+        quantizer: Any = self._operands.get(operand)
         if hasattr(quantizer, "with_amax_reduction") and not getattr(quantizer, "row_scaled_nvfp4", False):
             quantizer.with_amax_reduction, quantizer.amax_reduction_group = True, self.tp_group
 
@@ -174,8 +174,8 @@ class TransformerEngineBaseModule(torch.nn.Module):
     ) -> Any:
         """A quantized weight: the packed parameter itself, a cached one, or a new one.
 
-        cache_name: keep it under this name; then update_workspace quantizes again into the same buffers, whose addresses
-        never change, and skip_update_flag [1] on the device prevents that if it holds 1.
+        cache_name: keep it under this name; then update_workspace quantizes again into the same buffers, whose
+        addresses never change, and skip_update_flag [1] on the device prevents that if it holds 1.
 
         Errors: SettingError without what is needed to make one.
 
@@ -297,9 +297,7 @@ def keep_initial_value(parameter: torch.nn.Parameter, value: torch.Tensor) -> No
     )
 
 
-def split_names(
-    module: str, parameters_split: Sequence[str] | dict[str, int] | None, features: int
-) -> dict[str, int]:
+def split_names(module: str, parameters_split: Sequence[str] | dict[str, int] | None, features: int) -> dict[str, int]:
     """Prefixes of the parameters that one weight is split into, and the rows of each; "" for a weight in one piece."""
     if parameters_split is None:
         return {"": features}

@@ -108,7 +108,8 @@ class _Linear(torch.autograd.Function):
             _save(ctx, rows, local, weight, operand, call)
             ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
             ctx.bias_dtype = None if bias is None else bias.dtype
-        return y.reshape(-1, *x.shape[1:-1], y.shape[-1])
+        result: torch.Tensor = y.reshape(-1, *x.shape[1:-1], y.shape[-1])
+        return result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -155,7 +156,8 @@ def _quantized_grad(rows: torch.Tensor, call: LinearCall) -> Any:
 
 def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operand: Any, call: LinearCall) -> None:
     """Keep what the backward pass reads, in as few bytes as that allows."""
-    saved_input = saved_weight = None
+    saved_input: Any = None
+    saved_weight: Any = None
     if call.wants_wgrad:
         original = call.backward_override == "high_precision" or call.save_original_input
         saved_input = rows if original else local
