@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -433,3 +435,24 @@ def test_no_text_overlaps_in_a_browser(chromium: Any) -> None:
     chromium.get("data:text/html,<body></body>")
     faults = {name: chromium.execute_script(MEASURE, svg) for name, svg in ALL.items()}
     assert {name: found for name, found in faults.items() if found} == {}
+
+
+def test_text_places_and_explorer_need_no_extra(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules.update(drawsvg=None, resvg_py=None)
+from fp4ref.cli import main
+main(sys.argv[1:])
+"""
+    page = str(tmp_path / "page.html")
+    for arguments in ("diagram", "diagram tiled_128x4", "where 1 2 --shape 4x4", f"explore -o {page}"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+    for arguments in ("diagram gemm", f"diagram gemm -o {page}.png"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 2
+        assert "pip install 'fp4ref[diagrams]'" in run.stderr
