@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,33 @@ def test_colours_have_contrast(dark: bool) -> None:
     for text in ("muted", "mark", *FILLS.upper()):
         assert contrast(colour[text], colour["paper"]) >= 4.5, text
     assert contrast(colour["edge"], colour["paper"]) >= 3
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
+SEEN_AS = {
+    "normal": np.eye(3),
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+TO_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+
+
+def lab(linear: np.ndarray) -> np.ndarray:
+    xyz = np.array(TO_XYZ) @ np.clip(linear, 0, 1) / [0.95047, 1, 1.08883]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("sight", SEEN_AS)
+def test_fills_differ_for_colour_blind_readers(sight: str, dark: bool) -> None:
+    seen = []
+    for fill in FILLS:
+        parts = np.array([int(COLOURS[fill][dark][at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        seen.append(lab(np.array(SEEN_AS[sight]) @ linear))
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) >= 10
 
 
 def test_figures_are_deterministic() -> None:

@@ -140,7 +140,7 @@ def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: Place | N
     y += 14
     longest = max(len(byte.label) for line in lines for byte in line)
     relative = longest > 8
-    size = 9 if relative or longest <= 6 else 8 if longest == 7 else 7
+    size = 9 if longest <= 5 else 8 if longest <= 7 or relative else 7
     base = found.byte(first)
     for number, line in enumerate(lines):
         top = y + number * CELL[1]
