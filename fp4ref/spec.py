@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic
@@ -148,7 +149,7 @@ class Spec:
 
 
 def _require_legal(spec: Spec) -> None:
-    """Refuse settings that have no meaning together. Rules: SPC-2, FOS-7."""
+    """Refuse settings that have no meaning together. Rules: SPC-2, FOS-7, SR-5."""
     search, element, scale = spec.four_over_six, spec.element, spec.scale
     global_scale = spec.global_scale is not Granularity.NONE
     row_scale = spec.global_scale is Granularity.ROW
@@ -171,6 +172,12 @@ def _require_legal(spec: Spec) -> None:
         ),
         (row_scale and spec.hadamard, "global_scale row with hadamard", "one of them", "GLB-5"),
         (row_scale and spec.stochastic, "global_scale row with stochastic rounding", "nearest rounding", "GLB-5"),
+        (
+            spec.stochastic and scale.format is E8M0,
+            "stochastic rounding with scale e8m0",
+            "e4m3 scales or nearest rounding",
+            "SR-5",
+        ),
         (
             global_scale and scale.format is E8M0,
             f"global_scale {spec.global_scale} with scale e8m0",
@@ -201,7 +208,7 @@ def _require_legal(spec: Spec) -> None:
 
 def _coerce(record: Any) -> None:
     """Turn plain strings into enums and plain tuples into blocks."""
-    for name, kind in typing.get_type_hints(type(record)).items():
+    for name, kind in _field_types(type(record)).items():
         value = getattr(record, name)
         if kind is Block:
             object.__setattr__(record, name, Block(*map(int, value)))
@@ -224,6 +231,11 @@ def encode(value: Any) -> Any:
     if callable(value):
         return next((name for name, function in RULES.items() if function is value), None) or _unregistered(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+@cache
+def _field_types(record: type) -> dict[str, Any]:
+    return typing.get_type_hints(record)
 
 
 def _unregistered(function: Callable[..., Any]) -> str:

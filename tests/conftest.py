@@ -27,6 +27,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(missing)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The score of the diagnosis on kernels that are wrong on purpose."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    said = [value for report in reports for name, value in report.user_properties if name == "mutant"]
+    tried = said.count("caught") + said.count("missed")
+    if tried:
+        caught, named = said.count("caught"), said.count("named")
+        share = f"{100 * named / tried:.1f} %"
+        terminalreporter.write_line(f"mutants: {caught} of {tried} caught, {named} named first ({share})")
+
+
 @pytest.fixture(scope="session")
 def real_model_path() -> Path:
     """The safetensors file of a real model, for tests marked `real`; the package itself is never imported."""

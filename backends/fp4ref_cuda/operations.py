@@ -17,10 +17,20 @@ from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths
 from fp4ref_cuda.buffers import pointer
-from fp4ref_cuda.plan import Plan, fused_reason, last_plan, remember, thresholds_reason
+from fp4ref_cuda.plan import Plan, fused_label, fused_reason, last_plan, remember, thresholds_reason
+from fp4ref_cuda.randoms import random_bits
 from fp4ref_cuda.reading import convert_layout, dequantize
 
-__all__ = ["amax", "convert_layout", "dequantize", "last_plan", "quantize", "quantize_both", "quantize_grouped"]
+__all__ = [
+    "amax",
+    "convert_layout",
+    "dequantize",
+    "last_plan",
+    "quantize",
+    "quantize_both",
+    "quantize_grouped",
+    "random_bits",
+]
 
 
 def quantize(
@@ -33,9 +43,9 @@ def quantize(
     out: DirectionData | None,
     noop: Any = None,
 ) -> DirectionData:
-    """Quantize one direction. noop: a 32-bit word on the device; unless zero, no buffer is written.
+    """Quantize one direction. noop: a number on the device; unless all its bits are zero, no buffer is written.
 
-    Rules: BLK-1, BLK-7, BLK-8, LAY-5.
+    Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-12.
     """
     each = quantize_directions(
         x, spec, (direction,), scale_layout, {direction: amax}, {direction: random_bits}, {direction: out}, noop
@@ -57,7 +67,7 @@ def quantize_both(
 
     path: "tiles" takes the general kernel where a special one would serve as well.
 
-    Rules: BLK-1, BLK-7, BLK-8, LAY-5.
+    Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-12.
     """
     names: tuple[Direction, ...] = ("row", "column")
     each = quantize_directions(
@@ -83,7 +93,8 @@ def quantize_directions(
     x, library = buffers.adopt("quantize", x)
     with library.current():
         x = buffers.contiguous(x)
-        flag = pointer(checks.noop_flag(noop, library))
+        flag_word = checks.noop_flag(noop, library)
+        flag = pointer(flag_word)
         bits = {
             n: None if b is None else buffers.on_device("quantize", b, library, "uint8") for n, b in random_bits.items()
         }
@@ -95,9 +106,9 @@ def quantize_directions(
             reason = fused_reason(spec, dtype, matrix, scale_layout, addresses)
             if not reason and (amax.get("row") is None) != (amax.get("column") is None):
                 reason = "an amax for one direction"
-            run, label = (paths.tiles, "tiles") if reason else (paths.fused, "rows and hadamard columns, fused")
+            run, label = (paths.tiles, "tiles") if reason else (paths.fused, fused_label(spec))
         elif path != "tiles" and "row" in targets:
-            reason = thresholds_reason(spec, dtype, matrix[1], addresses)
+            reason = thresholds_reason(spec, dtype, matrix, addresses)
             run, label = (paths.tiles, "tiles") if reason else (paths.rows, "rows by thresholds")
         ran = run(library, x, dtype, spec, matrix, scale_layout, targets, amax, bits, flag)
     remember(Plan(label, ran, reason))
@@ -122,7 +133,8 @@ def amax(x: Any, spec: Spec, direction: Direction = "row", out: Any = None, noop
         else:
             checks.require_buffer("amax: out", out, size, library, x)
         target = {direction: DirectionData(None, None, out)}
-        flag = pointer(checks.noop_flag(noop, library))
+        flag_word = checks.noop_flag(noop, library)
+        flag = pointer(flag_word)
         remember(Plan("amax", maxima.fill(library, x, dtype, spec, matrix_shape(shape), target, {}, flag)))
     return out
 

@@ -10,7 +10,7 @@ from fp4ref.formats import Codec, Format, Rounding
 from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
 
 INCLUDE = Path(__file__).parent / "include"
-HEADERS = ("config", "bits", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "fp4ref")
+HEADERS = ("config", "bits", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "philox", "fp4ref")
 
 INPUT_TYPES = ("float32", "bfloat16", "float16")
 
@@ -46,6 +46,7 @@ def unsupported(spec: Spec) -> list[str]:
     return reasons
 
 
+@lru_cache
 def narrows(spec: Spec) -> bool:
     """Whether the arithmetic rounds to the input's type, so that even dequantizing depends on it."""
     text = (INCLUDE / "fp4ref" / "arithmetic.h").read_text("utf-8")

@@ -17,7 +17,8 @@ from fp4ref.errors import Fp4Error
 COMMANDS = {
     "quantize": "Quantize the tensors of a file.",
     "dequantize": "Turn a dump back into a file of tensors.",
-    "verify": "Check bytes, or the installed backends, against the standard.",
+    "gen": "Write aimed cases for a program to quantize.",
+    "verify": "Check bytes, kernels or backends against the standard.",
     "report": "Compare what specifications cost on the tensors of a file.",
     "explain": "Show every intermediate value of one block.",
     "where": "Say where an element and its scale lie.",

@@ -86,8 +86,19 @@ struct torchao : stored_scale_works {
         const float t = a / 6.0f / g;
         return is_nan(t) ? t : t < 0x1p-6f ? 0x1p-6f : t > S::scale_max ? S::scale_max : t;
     }
-    FP4_RULE factor(float s, float g) { return 1.0f / g / s; }
-    FP4_RULE apply(float x, float f, float) { return x * f; }
+    // A NaN factor says by its payload where it came from: the scale, or the global scale.
+    FP4_RULE factor(float s, float g)
+    {
+        if (is_nan(g)) return float_of((bits_of(g) & 0x80000000u) | 0x7FC00000u);
+        if (is_nan(s)) return float_of((bits_of(s) & 0x80000000u) | 0x7FE00000u);
+        return 1.0f / g / s;
+    }
+    FP4_RULE apply(float x, float f, float)
+    {
+        if (!is_nan(f)) return x * f;
+        const float end = (bits_of(f) & 0x00200000u) != 0u ? 2.0f : 1.5f;
+        return (bits_of(f) & 0x80000000u) != 0u ? -end : end;
+    }
     FP4_RULE decode(float s, float A) { return s * torchao::global_scale<S, In>(A); }
     FP4_RULE value(float q, float d, float) { return q * d; }
 };

@@ -1,0 +1,49 @@
+"""Transformer Engine's low-precision PyTorch interface, emulated on any torch device, with the bits of the standard.
+
+Needs torch: `pip install 'fp4ref[torch]'`.
+"""
+
+try:
+    import torch as _torch
+except ImportError as error:
+    raise ImportError("fp4ref.te needs torch: pip install 'fp4ref[torch]'") from error
+
+from fp4ref.te import debug, recipe
+from fp4ref.te.alias import install_alias, uninstall_alias
+from fp4ref.te.capability import emulate_device, get_device_compute_capability
+from fp4ref.te.cast import dequantize, quantize
+from fp4ref.te.distributed import gather_along_first_dim
+from fp4ref.te.dtypes import DType
+from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Float8TensorStorage
+from fp4ref.te.gemm import general_gemm, general_grouped_gemm, generic_gemm
+from fp4ref.te.grouped import GroupedTensor, group_quantize, split_quantize
+from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix, get_sign_from_vector
+from fp4ref.te.module.grouped_linear import GroupedLinear
+from fp4ref.te.module.layernorm_linear import LayerNormLinear
+from fp4ref.te.module.layernorm_mlp import LayerNormMLP
+from fp4ref.te.module.linear import Linear
+from fp4ref.te.module.norm_modules import LayerNorm, RMSNorm
+from fp4ref.te.mxfp8_tensor import MXFP8Quantizer, MXFP8Tensor, MXFP8TensorStorage
+from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer, quantize_nvfp4
+from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage
+from fp4ref.te.quantization import (
+    autocast,
+    fp8_autocast,
+    fp8_model_init,
+    get_align_size_for_quantization,
+    get_default_recipe,
+    is_fp8_available,
+    is_fp8_block_scaling_available,
+    is_mxfp8_available,
+    is_nvfp4_available,
+    quantized_model_init,
+)
+from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.recipe import Format
+from fp4ref.te.storage import prepare_for_saving, restore_from_saved
+from fp4ref.te.swizzle import swizzle_scales_for_gemm_
+from fp4ref.te.tensor import QuantizedTensor
+
+del _torch
+
+__all__ = [name for name in dir() if not name.startswith("_")]

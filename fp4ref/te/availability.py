@@ -1,0 +1,69 @@
+"""Which recipes the emulated device runs. Nothing here looks at the machine: the arithmetic is ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fp4ref.te.capability import get_device_compute_capability
+from fp4ref.te.errors import SettingError
+
+
+def check_fp8_support() -> tuple[bool, str]:
+    """Whether per-tensor FP8 runs, and why not."""
+    return _at_least((8, 9), "FP8")
+
+
+def check_mxfp8_support() -> tuple[bool, str]:
+    """Whether MXFP8 runs, and why not."""
+    if get_device_compute_capability() >= (12, 0):
+        return False, "MXFP8 is not available on compute capability 12.0 and above."
+    return _at_least((10, 0), "MXFP8")
+
+
+def check_nvfp4_support() -> tuple[bool, str]:
+    """Whether NVFP4 runs, and why not."""
+    return _at_least((10, 0), "NVFP4")
+
+
+def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether the emulated device runs per-tensor FP8; with the reason if it does not."""
+    return check_fp8_support() if return_reason else check_fp8_support()[0]
+
+
+def is_mxfp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether the emulated device runs MXFP8; with the reason if it does not."""
+    return check_mxfp8_support() if return_reason else check_mxfp8_support()[0]
+
+
+def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """Whether the emulated device runs NVFP4; with the reason if it does not."""
+    return check_nvfp4_support() if return_reason else check_nvfp4_support()[0]
+
+
+def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
+    """False: the FP8 block-scaling recipe is not part of this layer."""
+    reason = "FP8 block scaling is not emulated."
+    return (False, reason) if return_reason else False
+
+
+def check_recipe_support(recipe: Any) -> None:
+    """Raise SettingError, with the reason, unless the emulated device runs the recipe."""
+    if recipe.nvfp4():
+        supported, reason = check_nvfp4_support()
+    elif recipe.mxfp8():
+        supported, reason = check_mxfp8_support()
+    elif recipe.float8_current_scaling():
+        supported, reason = check_fp8_support()
+    elif recipe.custom():
+        supported, reason = True, ""
+    else:
+        supported, reason = False, "not emulated"
+    if not supported:
+        needed = "NVFP4BlockScaling, MXFP8BlockScaling, Float8CurrentScaling or CustomRecipe on a capable device"
+        raise SettingError("autocast", f"{type(recipe).__name__}: {reason}", needed)
+
+
+def _at_least(capability: tuple[int, int], name: str) -> tuple[bool, str]:
+    if get_device_compute_capability() >= capability:
+        return True, ""
+    return False, f"Device compute capability {capability[0]}.{capability[1]} or higher required for {name} execution."

@@ -1,0 +1,92 @@
+"""Swap the linear layers of an existing model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fp4ref.te.availability import check_recipe_support
+from fp4ref.te.errors import SettingError
+from fp4ref.te.module.linear import Linear
+from fp4ref.te.quantization import autocast
+
+
+def convert(
+    model: torch.nn.Module,
+    recipe: Any,
+    *,
+    select: Callable[[str, torch.nn.Linear], bool] | None = None,
+) -> torch.nn.Module:
+    """Replace every `torch.nn.Linear` in a model, in place, by one that quantizes by the recipe; returns the model.
+
+    Parameters are the same objects, so that an optimizer and tied weights stay valid. Each new layer uses the recipe in
+    every call, inside or outside of `autocast`, and fills its input up to whole blocks with rows of zeros, which change
+    no scale. select: of a layer's dotted name and the layer, whether to replace it; layers whose sizes the recipe's
+    blocks do not divide have to be left out.
+
+    Errors: SettingError for a recipe that is not emulated, a model without a layer to replace, and sizes that the
+    recipe's blocks do not divide; the message names the layer.
+
+    Rules: TEM-6.
+    """
+    check_recipe_support(recipe)
+    chosen = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if type(layer) is torch.nn.Linear and (select is None or select(name, layer))
+    ]
+    if not chosen:
+        raise SettingError("convert", f"a {type(model).__name__} without a torch.nn.Linear to replace", "one")
+    block = row_block(recipe)
+    for name, layer in chosen:
+        if layer.in_features % block or layer.out_features % block:
+            got = f"{name or 'the model'} of [{layer.out_features}, {layer.in_features}]"
+            raise SettingError("convert", got, f"multiples of {block}, or select=... without it")
+    made: dict[int, torch.nn.Module] = {}
+    for name, layer in chosen:
+        parent_name, _, attribute = name.rpartition(".")
+        if not name:
+            return ConvertedLinear(layer, recipe, "")
+        if id(layer) not in made:
+            made[id(layer)] = ConvertedLinear(layer, recipe, name)
+        setattr(model.get_submodule(parent_name), attribute, made[id(layer)])
+    return model
+
+
+def row_block(recipe: Any) -> int:
+    """Both sizes of a matrix that the recipe quantizes are multiples of this."""
+    return 32 if recipe.mxfp8() else 16 if recipe.nvfp4() else 1
+
+
+class ConvertedLinear(Linear):
+    """A Linear with the parameters of a torch layer and a recipe of its own. Rules: TEM-6."""
+
+    def __init__(self, layer: torch.nn.Linear, recipe: Any, name: str) -> None:
+        with_bias = layer.bias is not None
+        super().__init__(
+            layer.in_features,
+            layer.out_features,
+            bias=with_bias,
+            params_dtype=layer.weight.dtype,
+            device="meta",
+            name=name or None,
+        )
+        self.recipe = recipe
+        self.weight = layer.weight
+        if with_bias:
+            self.bias = layer.bias
+        self.train(layer.training)
+
+    def forward(self, inp: torch.Tensor, is_first_microbatch: bool | None = None, **options: Any) -> Any:
+        """As Linear, by this layer's recipe."""
+        rows = inp.reshape(-1, inp.shape[-1])
+        missing = -rows.shape[0] % row_block(self.recipe)
+        with autocast(recipe=self.recipe):
+            y = super().forward(torch.nn.functional.pad(rows, (0, 0, 0, missing)), is_first_microbatch, **options)
+        return y[: rows.shape[0]].reshape(*inp.shape[:-1], y.shape[-1])
+
+    def extra_repr(self) -> str:
+        """Sizes and recipe."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, {self.recipe}"

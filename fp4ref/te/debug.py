@@ -1,0 +1,34 @@
+"""What quantization cost: how often tensors of each role were quantized, and their scales moved to the GEMM layout.
+
+A role is the `role` attribute of the quantizer that made a tensor ("input", "weight", "grad_output", ...; "tensor" if
+nobody named one). Each direction of a tensor counts for itself where scales are moved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+OPERATIONS = ("quantize", "swizzle_standalone", "swizzle_in_quantize")
+_COUNTS: dict[str, Counter[str]] = {operation: Counter() for operation in OPERATIONS}
+
+
+def count(operation: str, role: str, times: int = 1) -> None:
+    """Note that an operation was done for a tensor of a role. Rules: TEL-7."""
+    if times:
+        _COUNTS[operation][role] += times
+
+
+def operation_counts() -> dict[str, dict[str, int]]:
+    """Counts since the last reset: {"quantize" | "swizzle_standalone" | "swizzle_in_quantize": {role: count}}.
+
+    `quantize` counts calls; the other two count directions. Roles that did nothing are missing.
+
+    Rules: TEL-7.
+    """
+    return {operation: dict(counts) for operation, counts in _COUNTS.items()}
+
+
+def reset_operation_counts() -> None:
+    """Set every count to zero."""
+    for counts in _COUNTS.values():
+        counts.clear()

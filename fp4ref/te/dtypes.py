@@ -1,0 +1,46 @@
+"""Element types by the names that scripts use."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+
+
+class DType(IntEnum):
+    """Element types of quantized and ordinary tensors."""
+
+    kByte = 0  # noqa: N815 - a public name
+    kInt16 = 1  # noqa: N815
+    kInt32 = 2  # noqa: N815
+    kInt64 = 3  # noqa: N815
+    kFloat32 = 4  # noqa: N815
+    kFloat16 = 5  # noqa: N815
+    kBFloat16 = 6  # noqa: N815
+    kFloat8E4M3 = 7  # noqa: N815
+    kFloat8E5M2 = 8  # noqa: N815
+    kFloat8E8M0 = 9  # noqa: N815
+    kFloat4E2M1 = 10  # noqa: N815
+
+
+TE_DType: dict[torch.dtype, DType] = {
+    torch.uint8: DType.kByte,
+    torch.int16: DType.kInt16,
+    torch.int32: DType.kInt32,
+    torch.int64: DType.kInt64,
+    torch.float32: DType.kFloat32,
+    torch.float16: DType.kFloat16,
+    torch.bfloat16: DType.kBFloat16,
+    torch.float8_e4m3fn: DType.kFloat8E4M3,
+    torch.float8_e5m2: DType.kFloat8E5M2,
+}
+TE_DType_To_Torch: dict[DType, torch.dtype] = {name: kind for kind, name in TE_DType.items()}
+
+NVFP4_BLOCK_SCALING_SIZE = 16
+MXFP8_BLOCK_SCALING_SIZE = 32
+GemmParallelModes = ("row", "column", None)
+
+
+def torch_dtype(dtype: DType | torch.dtype) -> torch.dtype:
+    """The torch type of either kind of name."""
+    return dtype if isinstance(dtype, torch.dtype) else TE_DType_To_Torch[DType(dtype)]

@@ -1,0 +1,244 @@
+"""Per-tensor FP8: one float32 scale from the tensor's own largest magnitude. There are no block scales to move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fp4ref.te.dtypes import DType, torch_dtype
+from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
+from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.recipe import Float8CurrentScaling, Recipe
+from fp4ref.te.storage import QuantizedTensorStorage
+from fp4ref.te.tensor import QuantizedTensor
+
+
+class Float8TensorStorage(QuantizedTensorStorage):
+    """The bytes of a per-tensor FP8 tensor: data uint8 [..., K], scale_inv float32 [1]."""
+
+    BUFFERS = ("_data", "_scale_inv")
+    SETTINGS = ("_fp8_dtype",)
+    _data: Tensor | None
+    _scale_inv: Tensor | None
+    _fp8_dtype = DType.kFloat8E4M3
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Everything but shape and nominal type, by the names of the constructor."""
+        return super().get_metadata() | {"fp8_scale_inv": self._scale_inv}
+
+    def _assign(self, **values: Any) -> None:
+        if "fp8_scale_inv" in values:
+            values["scale_inv"] = values.pop("fp8_scale_inv")
+        values.pop("data_transpose", None)
+        super()._assign(**values)
+
+    def get_data_tensors(self) -> tuple[Tensor | None, ...]:
+        """The codes, which serve both directions."""
+        return (self._data, None)
+
+    def logical_shape(self) -> torch.Size:
+        """The shape of the tensor that was quantized."""
+        return self._codes().shape
+
+    def _codes(self) -> Tensor:
+        if self._data is None:
+            raise SettingError("Float8Tensor", "no data", "a tensor with data")
+        return self._data
+
+    def directions(self) -> list[str]:
+        """Both: one scale serves rows and columns."""
+        return [] if self._data is None else ["row", "column"]
+
+    def codes(self) -> Tensor:
+        """Elements as torch's FP8 type, [..., K]."""
+        return self._codes().view(torch_dtype(self._fp8_dtype))
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """code * scale_inv in float32, rounded once to a high-precision type. Rules: TEL-8."""
+        assert self._scale_inv is not None
+        return (self.codes().to(torch.float32) * self._scale_inv).to(dtype)
+
+    def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
+        """Nothing to free: the same bytes serve both directions; both False frees them. Rules: TEL-8."""
+        if rowwise_usage is False and columnwise_usage is False:
+            self._data = None
+        elif rowwise_usage or columnwise_usage:
+            self._codes()
+
+    def view(self, *shape: Any) -> Any:
+        """The same bytes under another shape."""
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return Float8TensorStorage(
+            **(super().get_metadata() | {"data": self._codes().view(sizes)}), fake_dtype=self._dtype
+        )
+
+
+class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
+    """A per-tensor FP8 tensor that torch sees as a tensor of a high-precision type."""
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Everything but shape and nominal type, by name."""
+        return QuantizedTensorStorage.get_metadata(self)
+
+    def viewed(self, shape: tuple[int, ...]) -> Any:
+        """The same bytes under another shape."""
+        return self.rebuilt({"data": self._codes().view(shape)}, shape=shape)
+
+    def rows_split(self, sizes: list[int]) -> Any:
+        """Pieces along the first dimension."""
+        pieces = torch.split(self._codes(), sizes)
+        return tuple(self.rebuilt({"data": piece}, shape=piece.shape) for piece in pieces)
+
+
+class Float8CurrentScalingQuantizer(Quantizer):
+    """Makes per-tensor FP8 tensors: scale = largest finite code / amax, saturating.
+
+    amax_epsilon: the least amax. force_pow_2_scales: round the scale down to a power of two. with_amax_reduction: the
+    largest amax of `amax_reduction_group`.
+
+    Rules: TEL-2, TEL-3, TEL-10.
+    """
+
+    def __init__(
+        self,
+        fp8_dtype: DType = DType.kFloat8E4M3,
+        device: torch.device | str | None = None,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        with_amax_reduction: bool = False,
+        amax_reduction_group: dist.ProcessGroup | None = None,
+        force_pow_2_scales: bool = False,
+        amax_epsilon: float = 0.0,
+    ) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        self.dtype = fp8_dtype
+        self.with_amax_reduction = with_amax_reduction
+        self.amax_reduction_group = amax_reduction_group
+        self.force_pow_2_scales = force_pow_2_scales
+        self.amax_epsilon = amax_epsilon
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"amax_reduction_group": None}  # process groups cannot be pickled
+
+    def copy(self) -> Float8CurrentScalingQuantizer:
+        """A quantizer with the same settings, process group included."""
+        other = Float8CurrentScalingQuantizer.__new__(Float8CurrentScalingQuantizer)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+        """Raise for another element type than the two FP8 ones. Rules: TEL-3."""
+        if self.dtype not in {DType.kFloat8E4M3, DType.kFloat8E5M2}:
+            got = f"fp8_dtype {self.dtype!r}"
+            raise SettingError("Float8CurrentScalingQuantizer", got, "kFloat8E4M3 or kFloat8E5M2", "TEL-3")
+        if dtype not in {None, torch.float32, torch.bfloat16, torch.float16}:
+            needed = "float32, bfloat16 or float16"
+            raise TensorDTypeError("Float8CurrentScalingQuantizer", f"dtype {dtype}", needed, "TEL-3")
+
+    def require_destination(self, dst: Any) -> None:
+        """Raise unless `dst` holds per-tensor FP8 bytes."""
+        if not isinstance(dst, Float8TensorStorage):
+            got = f"destination {type(dst).__name__}"
+            raise SettingError("Float8CurrentScalingQuantizer", got, "a Float8Tensor", "TEL-5")
+
+    def is_quantizable(self, inp: Tensor) -> bool:
+        """Always: there are no blocks."""
+        return True
+
+    @staticmethod
+    def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
+        """The shape with its last dimension first."""
+        sizes = tuple(shape)
+        return (*sizes[-1:], *sizes[:-1])
+
+    def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
+        """Never: one scale has no layout. Rules: TEL-4."""
+        return False
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
+        """A tensor with uninitialized codes; storage if `internal`."""
+        requires_grad = options.pop("requires_grad", False)
+        values = {
+            "data": torch.empty(shape, dtype=torch.uint8, device=device, **options),
+            "scale_inv": torch.ones(1, dtype=torch.float32, device=device, **options),
+            "fp8_dtype": self.dtype,
+            "quantizer": self,
+        }
+        if self.internal:
+            return Float8TensorStorage(**values, fake_dtype=dtype)
+        return Float8Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
+
+    def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
+        """Require the same shape. Rules: TEL-5."""
+        if tuple(dst.shape) != shape:
+            raise TensorShapeError("update_quantized", f"source {list(shape)}", f"{list(dst.shape)}", "TEL-5")
+        if dst._data is None:
+            dst._data = torch.empty(shape, dtype=torch.uint8, device=device)
+        dst._fp8_dtype = self.dtype
+
+    def fill(self, tensor: Tensor, dst: Any) -> None:
+        """Scale by the (reduced) amax, round to nearest even, saturate. Rules: TEL-2, TEL-3, TEL-10."""
+        largest = torch.finfo(torch_dtype(self.dtype)).max
+        amax = _amax(tensor)
+        if self.with_amax_reduction:
+            dist.all_reduce(amax, op=dist.ReduceOp.MAX, group=self.amax_reduction_group)
+        amax = amax.clamp(min=self.amax_epsilon)
+        scale = torch.full_like(amax, largest) / amax  # a float / tensor would round twice
+        scale = torch.where(torch.isinf(scale), torch.finfo(tensor.dtype).max, scale)
+        scale = torch.where((amax == 0) | torch.isinf(amax), 1.0, scale)
+        if self.force_pow_2_scales:
+            scale = (scale.view(torch.int32) & 0x7F800000).view(torch.float32)  # exponent kept, mantissa dropped
+        _cast(tensor, scale, self.dtype, dst)
+
+    def _get_compatible_recipe(self) -> type[Recipe] | None:
+        return Float8CurrentScaling
+
+
+class Float8Quantizer(Float8CurrentScalingQuantizer):
+    """Makes per-tensor FP8 tensors with a given scale, and notes each tensor's amax.
+
+    scale: float32 of one element. amax: float32 of one element, overwritten.
+
+    Rules: TEL-3.
+    """
+
+    def __init__(
+        self, scale: Tensor, amax: Tensor, fp8_dtype: DType, *, rowwise: bool = True, columnwise: bool = True
+    ) -> None:
+        super().__init__(fp8_dtype, rowwise=rowwise, columnwise=columnwise)
+        self.scale, self.amax = scale, amax
+
+    def copy(self) -> Float8Quantizer:
+        """A quantizer with the same settings, scale and amax."""
+        other = Float8Quantizer.__new__(Float8Quantizer)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def fill(self, tensor: Tensor, dst: Any) -> None:
+        """Scale, round to nearest even, saturate. Rules: TEL-3."""
+        self.amax.fill_(_amax(tensor))
+        _cast(tensor, self.scale.reshape(()), self.dtype, dst)
+
+    def _get_compatible_recipe(self) -> type[Recipe] | None:
+        return None
+
+
+def _amax(tensor: Tensor) -> Tensor:
+    """The largest magnitude, NaN ignored; 0 without elements. Rules: GLB-1."""
+    if not tensor.numel():
+        return torch.zeros((), dtype=torch.float32, device=tensor.device)
+    return torch.nan_to_num(tensor.abs(), nan=0.0, posinf=math.inf).amax().to(torch.float32)
+
+
+def _cast(tensor: Tensor, scale: Tensor, dtype: DType, dst: Any) -> None:
+    kind = torch_dtype(dtype)
+    largest = torch.finfo(kind).max
+    codes = (tensor.to(torch.float32) * scale).clamp_(-largest, largest).to(kind)
+    dst._data.copy_(codes.view(torch.uint8))
+    dst._scale_inv.copy_((torch.ones_like(scale) / scale).reshape(1))

@@ -1,0 +1,63 @@
+"""Hooks by which fully sharded training gathers quantized parameters: what a shard sends, and what the parts become.
+
+Scales travel in the compact layout and without padding, and are padded again with zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp4ref.te.errors import NotSupportedError, TensorShapeError
+
+
+def require_shard(tensor: Any, block: int) -> None:
+    """Raise unless a shard can be gathered: two dimensions, whole blocks of rows, compact scales. Rules: TEL-15."""
+    if tensor._with_gemm_swizzled_scales:
+        raise NotSupportedError("fsdp_pre_all_gather", "GEMM-swizzled scales", "compact ones", "TEL-15")
+    if tensor.dim() != 2 or tensor.shape[0] % block:
+        got = f"a shard of shape {list(tensor.shape)}"
+        raise TensorShapeError("fsdp_pre_all_gather", got, f"two dimensions, rows a multiple of {block}", "TEL-15")
+
+
+def repadded(scales: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Scales with zeros behind them, in a buffer of another shape. Rules: LAY-2."""
+    buffer = scales.new_zeros(shape)
+    buffer[: scales.shape[0], : scales.shape[1]] = scales
+    return buffer
+
+
+def needed_directions(present: list[str], module: Any) -> list[str]:
+    """The directions that the next phase reads: all, unless the module is sharded again after each forward.
+
+    Then forward reads rows and backward columns.
+
+    Rules: TEL-15.
+    """
+    group = _parameter_group(module)
+    if group is None or not group._reshard_after_forward:
+        return present
+    backward = "BACKWARD" in getattr(group._training_state, "name", "")
+    wanted = "column" if backward else "row"
+    return [wanted] if wanted in present else present
+
+
+def _parameter_group(module: Any) -> Any:
+    if not isinstance(module, torch.nn.Module) or not hasattr(module, "_get_fsdp_state"):
+        return None
+    return module._get_fsdp_state()._fsdp_param_group
+
+
+def received(target: Any, values: dict[str, Tensor | None], new: Any) -> Any:
+    """The gathered tensor: `target` with its buffers overwritten, or, without one, what `new` makes."""
+    if target is None:
+        return new(values)
+    for name, value in values.items():
+        buffer = getattr(target, f"_{name}")
+        if buffer is None or value is None or buffer.shape != value.shape:
+            setattr(target, f"_{name}", value)
+        elif buffer.data_ptr() != value.data_ptr():
+            buffer.copy_(value)
+    return target

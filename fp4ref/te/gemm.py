@@ -1,0 +1,304 @@
+"""General matrix products: layouts, global scales, bias, accumulation, and row-scaled operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp4ref.te.dtypes import DType, torch_dtype
+from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
+from fp4ref.te.float8_tensor import Float8TensorStorage
+from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
+from fp4ref.te.product import multiply, operand
+
+LAYOUTS = ("TN", "NN", "NT")
+Outcome = tuple[Any, Tensor | None, Tensor | None, Tensor | None]
+
+
+def general_gemm(
+    A: Any,  # noqa: N803 - public names
+    B: Any,  # noqa: N803
+    out_dtype: torch.dtype | None = None,
+    quantization_params: Any = None,
+    gelu: bool = False,
+    gelu_in: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    accumulate: bool = False,
+    layout: str = "TN",
+    out: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_split_accumulator: bool = False,
+    grad: bool = False,
+    **unsupported: Any,
+) -> Outcome:
+    """out = op(B) @ op(A), both quantized or both in high precision.
+
+    layout: TN is B @ A^T (fprop: A weight [N, K], B input [..., K]), NN is B @ A (dgrad), NT is B^T @ A (wgrad). A
+    quantized operand is read in the direction that lies along the contraction. quantization_params: a quantizer of the
+    output. gelu: apply it, and return what went in. grad: bias is where the sum over B's rows is asked for.
+    Returns (out, bias gradient, input of gelu, None).
+
+    Errors: SettingError, TensorShapeError, NotSupportedError.
+
+    Rules: TEL-9, TEL-11, TEL-12.
+    """
+    _refuse(unsupported)
+    if layout not in LAYOUTS:
+        raise SettingError("general_gemm", f"layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "TEL-11")
+    _require_legal(out, alpha, beta, accumulate)
+    A, B = (x.as_native() if getattr(x, "custom", False) else x for x in (A, B))  # noqa: N806
+    a_direction = "row" if layout[0] == "T" else "column"
+    b_direction = "row" if layout[1] == "N" else "column"
+    dtype = out_dtype or (out.dtype if out is not None else _nominal(A, B))
+    row_scaled = _is_row_scaled(A) or _is_row_scaled(B)
+    if row_scaled:
+        _require_row_scaled(A, B, gelu, quantization_params, grad and bias is not None)
+    result = _scaled_product(A, a_direction, B, b_direction, alpha)
+    bias_grad = None
+    if bias is not None and grad:
+        bias_grad = _bias_grad(B, bias)
+    elif bias is not None:
+        result += bias.to(torch.float32)
+    pre_activation = None
+    if gelu:
+        pre_activation = result.to(dtype)
+        result = torch.nn.functional.gelu(result, approximate="tanh")
+    result = result.view(_output_shape(B, layout, result.shape))
+    if quantization_params is not None:
+        return quantization_params(result.to(dtype)), bias_grad, pre_activation, None
+    return _deliver(result, out, dtype, accumulate, row_scaled), bias_grad, pre_activation, None
+
+
+def generic_gemm(
+    A: Any,  # noqa: N803
+    transa: bool,
+    B: Any,  # noqa: N803
+    transb: bool,
+    D: Tensor | None,  # noqa: N803
+    quantizer: Any,
+    output_dtype: DType | None,
+    bias: Tensor | None,
+    bias_type: DType | None,
+    gelu: bool,
+    gelu_in: Tensor | None,
+    grad: bool,
+    workspace: Tensor | None,
+    workspaceSize: int,  # noqa: N803
+    accumulate: bool,
+    use_split_accumulator: bool,
+    comm_overlap: Any = None,
+    comm_type: Any = None,
+    extra_output: Tensor | None = None,
+    bulk_overlap: bool = False,
+    alpha: float = 1.0,
+    beta: float | None = None,
+) -> list[Any]:
+    """The product by the arguments of the compiled library; the workspace is not read. Row-scaled operands are refused.
+
+    Rules: TEL-9, TEL-11.
+    """
+    for name, x in (("A", A), ("B", B)):
+        if isinstance(x, NVFP4TensorStorage):
+            x.require_not_row_scaled(f"generic_gemm of {name}")
+    result = general_gemm(
+        A,
+        B,
+        out_dtype=None if output_dtype is None else torch_dtype(output_dtype),
+        quantization_params=quantizer,
+        gelu=gelu,
+        gelu_in=gelu_in,
+        alpha=alpha,
+        beta=beta,
+        accumulate=accumulate,
+        layout=("T" if transa else "N") + ("T" if transb else "N"),
+        out=D,
+        bias=bias,
+        use_split_accumulator=use_split_accumulator,
+        grad=grad,
+        ub=comm_overlap,
+        extra_output=extra_output,
+        bulk_overlap=bulk_overlap,
+    )
+    return list(result)
+
+
+def general_grouped_gemm(
+    A: list[Any],  # noqa: N803
+    B: list[Any],  # noqa: N803
+    out: list[Tensor],
+    quantization_params: list[Any] | None = None,
+    out_dtype: torch.dtype | None = None,
+    layout: str = "TN",
+    m_splits: list[int] | None = None,
+    gelu: bool = False,
+    grad: bool = False,
+    accumulate: bool = False,
+    bias: list[Tensor] | None = None,
+    use_bias: bool = False,
+    use_split_accumulator: bool = False,
+    D_dtype: DType | None = None,  # noqa: N803
+    single_output: bool = False,
+) -> tuple[Any, list[Tensor | None], Any]:
+    """One product per member into `out`: a list, or one tensor that holds their rows if `single_output`.
+
+    A member without rows leaves its part of the output alone, or makes it zero where the contraction is empty.
+    Returns (out, bias gradients, inputs of gelu).
+
+    Errors: SettingError for lists of different lengths.
+
+    Rules: TEL-9, TEL-11, TEL-12.
+    """
+    count = len(A)
+    quantizers = quantization_params or [None] * count
+    if len(B) != count or len(quantizers) != count:
+        got = f"{count} A, {len(B)} B and {len(quantizers)} quantizers"
+        raise SettingError("general_grouped_gemm", got, "as many of each", "TEL-12")
+    targets = _targets(out, count, m_splits, single_output)
+    biases: list[Tensor | None] = list(bias) if use_bias and bias else [None] * count
+    grads: list[Tensor | None] = [None] * count
+    inputs: list[Tensor | None] = [None] * count
+    for i, (a, b) in enumerate(zip(A, B, strict=True)):
+        _, grads[i], inputs[i], _ = general_gemm(
+            a,
+            b,
+            out_dtype=out_dtype or targets[i].dtype,
+            gelu=gelu,
+            accumulate=accumulate,
+            layout=layout,
+            out=targets[i],
+            bias=biases[i],
+            use_split_accumulator=use_split_accumulator,
+            grad=grad,
+        )
+    return (out[0] if single_output else out), grads, inputs
+
+
+def _targets(out: list[Tensor], count: int, m_splits: list[int] | None, single: bool) -> list[Tensor]:
+    if not single:
+        return list(out)
+    if m_splits is None or len(m_splits) != count:
+        raise SettingError("general_grouped_gemm", f"m_splits {m_splits}", f"{count} row counts", "TEL-12")
+    return list(torch.split(out[0], m_splits))
+
+
+def _scaled_product(a: Any, a_direction: str, b: Any, b_direction: str, alpha: float) -> Tensor:
+    """op(B) @ op(A) in float32 with every scale applied. Rules: TEL-9, TEL-11, TEL-12."""
+    left, right = operand(b, b_direction), operand(a, a_direction)
+    if left.shape[1] != right.shape[1]:
+        got = f"contraction of {right.shape[1]} and {left.shape[1]}"
+        raise TensorShapeError("general_gemm", got, "equal lengths", "TEL-11")
+    result = multiply(left, right)
+    if isinstance(a, NVFP4TensorStorage) != isinstance(b, NVFP4TensorStorage):
+        raise SettingError(
+            "general_gemm", f"{type(a).__name__} times {type(b).__name__}", "two NVFP4 tensors", "TEL-11"
+        )
+    if isinstance(a, NVFP4TensorStorage):
+        return globally_scaled(result, a, a_direction, b, b_direction, alpha)
+    if isinstance(a, Float8TensorStorage) and isinstance(b, Float8TensorStorage):
+        assert a._scale_inv is not None
+        assert b._scale_inv is not None
+        result *= a._scale_inv * b._scale_inv
+    return result if alpha == 1.0 else result * alpha
+
+
+def globally_scaled(
+    result: Tensor, a: NVFP4TensorStorage, a_direction: str, b: NVFP4TensorStorage, b_direction: str, alpha: float
+) -> Tensor:
+    """The product times ((alpha * amax_A) * amax_B) * (1 / (36 * scale_max_A * scale_max_B)).
+
+    Amaxes per row are left out of that, and multiplied afterwards: by the scalar of the other side first, if it has
+    one, else first B's, then A's.
+
+    Rules: TEL-9, TEL-12.
+    """
+    amax_a, amax_b = _amax(a, a_direction), _amax(b, b_direction)
+    factor = 1.0 / torch.tensor(36.0 * a._nvfp4_e4m3_max * b._nvfp4_e4m3_max, dtype=torch.float32).item()
+    inverse = torch.tensor(factor, dtype=torch.float32, device=result.device)
+    base = torch.tensor(alpha, dtype=torch.float32, device=result.device)
+    if not (a._row_scaled_nvfp4 or b._row_scaled_nvfp4):
+        return result.mul_(((base * amax_a) * amax_b) * inverse)
+    result *= base * inverse
+    if not a._row_scaled_nvfp4:
+        return result.mul_((amax_b * amax_a).unsqueeze(1))
+    if not b._row_scaled_nvfp4:
+        return result.mul_((amax_a * amax_b).unsqueeze(0))
+    return result.mul_(amax_b.unsqueeze(1)).mul_(amax_a.unsqueeze(0))
+
+
+def _amax(x: NVFP4TensorStorage, direction: str) -> Tensor:
+    amax = x.global_amax(direction)
+    if amax is None:
+        got = f"an NVFP4 tensor without the amax of its {direction} direction"
+        raise SettingError("general_gemm", got, "both", "TEL-12")
+    return amax
+
+
+def _deliver(result: Tensor, out: Tensor | None, dtype: torch.dtype, accumulate: bool, row_scaled: bool) -> Tensor:
+    """Round to the output type, once; a row-scaled product is rounded before it is accumulated. Rules: TEL-9."""
+    if out is None:
+        return result.to(dtype)
+    target = out.view(result.shape)
+    if accumulate and row_scaled:
+        target.add_(result.to(dtype))
+    elif accumulate:
+        target.copy_(result.add_(target))
+    else:
+        target.copy_(result.to(dtype))
+    return out
+
+
+def _output_shape(b: Any, layout: str, matrix: torch.Size) -> tuple[int, ...]:
+    shape = tuple(b.shape) if layout[1] == "N" else (matrix[0], 0)
+    leading = shape[:-1] if torch.Size(shape[:-1]).numel() == matrix[0] else (matrix[0],)
+    return (*leading, matrix[1])
+
+
+def _bias_grad(b: Any, bias: Tensor) -> Tensor:
+    if not isinstance(b, Tensor) or hasattr(b, "get_metadata"):
+        raise NotSupportedError("general_gemm", "the bias gradient of a quantized tensor", "one in high precision")
+    return b.reshape(-1, b.shape[-1]).sum(dim=0, dtype=torch.float32).to(bias.dtype)
+
+
+def _nominal(a: Any, b: Any) -> torch.dtype:
+    dtype: torch.dtype = b.dtype if isinstance(b.dtype, torch.dtype) else a.dtype
+    return dtype
+
+
+def _is_row_scaled(x: Any) -> bool:
+    return isinstance(x, NVFP4TensorStorage) and x._row_scaled_nvfp4
+
+
+def _require_row_scaled(a: Any, b: Any, gelu: bool, quantizer: Any, bias_grad: bool) -> None:
+    """Refuse what cannot be done before the rows are scaled. Rules: TEL-9."""
+    for bad, got in (
+        (
+            not (isinstance(a, NVFP4TensorStorage) and isinstance(b, NVFP4TensorStorage)),
+            "one operand that is not NVFP4",
+        ),
+        (gelu, "a fused gelu"),
+        (quantizer is not None, "a quantized output"),
+        (bias_grad, "a fused bias gradient"),
+    ):
+        if bad:
+            raise SettingError("row-scaled general_gemm", got, "two NVFP4 operands and a plain output", "TEL-9")
+
+
+def _require_legal(out: Tensor | None, alpha: float, beta: float | None, accumulate: bool) -> None:
+    if accumulate and out is None:
+        raise SettingError("general_gemm", "accumulate=True without out", "a tensor to add to", "TEL-11")
+    if beta not in {None, 1.0 if accumulate else 0.0}:
+        raise NotSupportedError("general_gemm", f"beta {beta} with accumulate={accumulate}", "0, or 1 to accumulate")
+    if isinstance(out, NVFP4TensorStorage):
+        raise NotSupportedError("general_gemm", "a quantized out", "a high-precision one")
+
+
+def _refuse(unsupported: dict[str, Any]) -> None:
+    """Arguments of the original that need its communication buffers; None and False mean that they are not used."""
+    for name, value in unsupported.items():
+        if name not in {"ub", "ub_type", "extra_output", "bulk_overlap", "workspace"}:
+            raise TypeError(f"general_gemm() got an unexpected keyword argument {name!r}")
+        if value is not None and value is not False and name != "workspace":
+            raise NotSupportedError("general_gemm", f"{name}={value!r}", "no overlap of communication")

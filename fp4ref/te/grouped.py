@@ -1,0 +1,100 @@
+"""Quantize the pieces of one tensor, each by its own quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp4ref.te.errors import SettingError, TensorShapeError
+
+# What one launch for all members cannot vary.
+COMMON = ("optimize_for_gemm", "rowwise_usage", "columnwise_usage", "dtype", "with_rht", "with_2d_quantization")
+
+
+def require_agreement(quantizers: Sequence[Any]) -> None:
+    """Raise unless all members of a group have the settings that they share; the error names the first that does not.
+
+    Rules: TEL-13.
+    """
+    for index, quantizer in enumerate(quantizers):
+        if type(quantizer) is not type(quantizers[0]):
+            got = f"{type(quantizer).__name__} at index {index}"
+            raise SettingError("group", got, f"{type(quantizers[0]).__name__}, as at index 0", "TEL-13")
+        for name in COMMON:
+            first, mine = getattr(quantizers[0], name, None), getattr(quantizer, name, None)
+            if mine != first:
+                raise SettingError("group", f"{name}={mine} at index {index}", f"{first}, as at index 0", "TEL-13")
+
+
+def split_quantize(
+    tensor: Tensor, split_sections: Sequence[int], quantizer_list: Sequence[Any], disable_bulk_allocation: bool = False
+) -> list[Any]:
+    """Quantize the row ranges of a tensor [..., K], one quantizer each; ranges without rows give empty tensors.
+
+    Errors: SettingError for quantizers that disagree, TensorShapeError for ranges that do not add up.
+
+    Rules: TEL-13.
+    """
+    rows = tensor.reshape(-1, tensor.shape[-1])
+    sections = [int(size) for size in split_sections]
+    if len(sections) != len(quantizer_list):
+        got = f"{len(sections)} sections and {len(quantizer_list)} quantizers"
+        raise SettingError("split_quantize", got, "as many of each", "TEL-13")
+    if sum(sections) != rows.shape[0]:
+        got = f"sections of {sum(sections)} rows in all"
+        raise TensorShapeError("split_quantize", got, f"{rows.shape[0]}", "TEL-13")
+    require_agreement(quantizer_list)
+    pieces = torch.split(rows, sections)
+    return [quantizer(piece) for quantizer, piece in zip(quantizer_list, pieces, strict=True)]
+
+
+@dataclass(frozen=True)
+class GroupedTensor:
+    """Quantized pieces of one tensor [rows, K]; the rows past the last piece belong to none.
+
+    first_dims: int64 [num_tensors], the rows of each piece, on the tensor's device.
+    """
+
+    shape: tuple[int, int]
+    quantizer: Any
+    first_dims: Tensor
+    quantized_tensors: list[Any]
+
+    @property
+    def num_tensors(self) -> int:
+        """How many pieces there are."""
+        return len(self.quantized_tensors)
+
+    def split_into_quantized_tensors(self) -> list[Any]:
+        """The pieces, in order."""
+        return list(self.quantized_tensors)
+
+
+def group_quantize(tensor: Tensor, quantizer: Any, num_tensors: int, first_dims: Tensor | None = None) -> GroupedTensor:
+    """Quantize consecutive row ranges of a tensor [..., K] with one quantizer's settings.
+
+    first_dims: integers [num_tensors], rows per range, which may leave rows at the end; None for equal ranges.
+
+    Errors: SettingError for 2D or 4over6 quantizers, TensorShapeError for ranges that do not fit.
+
+    Rules: TEL-13.
+    """
+    for name in ("with_2d_quantization", "nvfp4_use_4over6"):
+        if getattr(quantizer, name, False):
+            raise SettingError("group_quantize", f"{name}=True", "False", "TEL-13")
+    rows = tensor.reshape(-1, tensor.shape[-1])
+    if first_dims is None:
+        if rows.shape[0] % num_tensors:
+            got = f"{rows.shape[0]} rows in {num_tensors} equal ranges"
+            raise TensorShapeError("group_quantize", got, "a multiple", "TEL-13")
+        first_dims = torch.full((num_tensors,), rows.shape[0] // num_tensors, device=rows.device)
+    sections = [int(size) for size in first_dims.tolist()]
+    if len(sections) != num_tensors or sum(sections) > rows.shape[0]:
+        got = f"{len(sections)} ranges of {sum(sections)} rows in all"
+        raise TensorShapeError("group_quantize", got, f"{num_tensors} ranges of at most {rows.shape[0]}", "TEL-13")
+    pieces = split_quantize(rows[: sum(sections)], sections, [quantizer] * num_tensors)
+    return GroupedTensor((rows.shape[0], rows.shape[1]), quantizer, first_dims, pieces)

@@ -1,0 +1,339 @@
+"""What every quantizing module shares: its operands' quantizers, its cached weights, its parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from types import MethodType
+from typing import Any
+
+import torch
+
+from fp4ref.te.availability import check_nvfp4_support
+from fp4ref.te.errors import NotSupportedError, SettingError, TensorDTypeError, TensorShapeError
+from fp4ref.te.module.device import default_device
+from fp4ref.te.mxfp8_tensor import MXFP8Quantizer
+from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
+from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
+from fp4ref.te.tensor import QuantizedTensor
+
+KEYS = {True: "scaling_fwd", False: "scaling_bwd"}
+Init = Callable[[torch.Tensor], Any]
+
+
+def _enable_weight_preswizzle(quantizer: Any, weight: torch.Tensor) -> bool:
+    """Whether quantizing a weight writes its scales in the GEMM layout right away.
+
+    MXFP8: always. NVFP4: where the kernel can, so that a cached weight's buffers never move: 16x16 tiles at multiples of
+    128, Hadamard at multiples of 64 and 128. Never for packed parameters, which others read in the compact layout.
+    """
+    if isinstance(weight, QuantizedTensor) or not check_nvfp4_support()[0]:
+        return False
+    if isinstance(quantizer, MXFP8Quantizer):
+        return True
+    if not isinstance(quantizer, NVFP4Quantizer):
+        return False
+    rows, columns = weight.shape[0], weight.shape[-1]
+    if quantizer.with_rht:
+        return rows % 64 == 0 and columns % 128 == 0
+    plain = quantizer.row_scaled_nvfp4 or quantizer.nvfp4_use_4over6 or not quantizer.with_2d_quantization
+    return not plain and rows % 128 == 0 and columns % 128 == 0
+
+
+class TransformerEngineBaseModule(torch.nn.Module):
+    """A module whose GEMM operands are quantized inside `autocast`.
+
+    quantizers: {"scaling_fwd": [...], "scaling_bwd": [...]}, in the order of `operand_roles`; our own code asks
+    `quantizer(operand)`. _fp8_workspaces: weights quantized once per batch, by name.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__()
+        self.name = name
+        self.fp8 = self.fp8_calibration = False
+        self.fp8_initialized = False
+        self.primary_weights_in_fp8 = FP8GlobalStateManager.with_fp8_parameters()
+        self.preserve_high_precision_init_val = FP8GlobalStateManager.with_high_precision_init_val()
+        self.fp8_meta: dict[str, Any] = {}
+        self.quantizers: dict[str, list[Any]] = {"scaling_fwd": [], "scaling_bwd": []}
+        self.activation_dtype = torch.get_default_dtype()
+        self.tp_group: Any = None
+        self.tp_size = 1
+        self.sequence_parallel = False
+        self.parallel_mode: str | None = None
+        self.param_init: dict[str, tuple[Init, bool]] = {}
+        self.get_rng_state_tracker: Callable[[], Any] | None = None
+        self.rng_tracker_name: str | None = None
+        self.fsdp_group: Any = None
+        self._fp8_workspaces: dict[str, Any] = {}
+        self._operands: dict[str, Any] = {}
+        self._recipe_seen: Any = None
+
+    # Operands and their quantizers
+
+    def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
+        """Operands of one direction by name, in the order of `quantizers`."""
+        raise NotImplementedError
+
+    def quantizer(self, operand: str) -> Any:
+        """The quantizer of a named operand."""
+        return self._operands[operand]
+
+    def set_meta_tensor(self, fwd: bool, recipe: Any) -> None:
+        """Make the quantizers of one direction from a recipe."""
+        roles = self.operand_roles(fwd)
+        state = RecipeState.create(
+            recipe,
+            mode="forward" if fwd else "backward",
+            num_quantizers=len(roles),
+            device=next((p.device for p in self.parameters()), default_device(None)),
+            roles=list(roles.values()),
+        )
+        self.fp8_meta[KEYS[fwd]], self.fp8_meta["recipe"] = state, recipe
+        self.quantizers[KEYS[fwd]] = state.make_quantizers()
+        self._operands |= dict(zip(roles, self.quantizers[KEYS[fwd]], strict=True))
+
+    def init_fp8_metadata(self) -> None:
+        """Make every quantizer anew if the recipe is another than last time, or was changed since."""
+        recipe = FP8GlobalStateManager.get_fp8_recipe()
+        seen = type(recipe), dict(vars(recipe))
+        if seen == self._recipe_seen:
+            return
+        self.set_meta_tensor(fwd=True, recipe=recipe)
+        self.set_meta_tensor(fwd=False, recipe=recipe)
+        self._recipe_seen, self.fp8_initialized = seen, True
+        self._fp8_workspaces.clear()
+
+    def reduce_amax(self, operand: str) -> None:
+        """Let a quantizer reduce its amax over the tensor-parallel group, where it has an amax to reduce."""
+        quantizer = self._operands.get(operand)
+        if hasattr(quantizer, "with_amax_reduction") and not getattr(quantizer, "row_scaled_nvfp4", False):
+            quantizer.with_amax_reduction, quantizer.amax_reduction_group = True, self.tp_group
+
+    # One call
+
+    def prepare_forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Read the context: whether to quantize, by what, and in which type to compute. Returns x, contiguous.
+
+        Errors: TensorDTypeError if parameters and input differ in type outside of torch.autocast, SettingError if
+        packed parameters were made for another recipe.
+        """
+        self.fp8 = FP8GlobalStateManager.is_fp8_enabled()
+        if torch.is_autocast_enabled(x.device.type):
+            self.activation_dtype = torch.get_autocast_dtype(x.device.type)
+        else:
+            for name, parameter in self.named_parameters():
+                if parameter.dtype != x.dtype:
+                    got = f"input {x.dtype} with {name} {parameter.dtype}"
+                    raise TensorDTypeError(type(self).__name__, got, "one type, or torch.autocast")
+            self.activation_dtype = x.dtype
+        if self.fp8:
+            self.init_fp8_metadata()
+            self._require_own_recipe()
+        return x.contiguous()
+
+    @property
+    def backward_override(self) -> str | None:
+        """How the backward pass sees the operands: None quantized, "dequantized", or "high_precision"."""
+        return self.fp8_meta["recipe"].backward_override if self.fp8 else None
+
+    def _require_own_recipe(self) -> None:
+        for quantizer in self._get_weight_quantizers():
+            for name, parameter in self.named_parameters():
+                made_by = getattr(parameter, "_quantizer", None)
+                if isinstance(parameter, QuantizedTensor) and type(made_by) is not type(quantizer):
+                    got = f"{name} packed by {type(made_by).__name__} under {type(self.fp8_meta['recipe']).__name__}"
+                    raise SettingError(type(self).__name__, got, "the recipe that it was made with")
+
+    # Weights
+
+    def _get_weight_quantizers(self) -> list[Any]:
+        raise NotImplementedError
+
+    def _enable_weight_preswizzle(self, quantizer: Any, weight: torch.Tensor) -> bool:
+        """Whether a weight of this module is quantized into the GEMM layout of its scales."""
+        return not self.primary_weights_in_fp8 and _enable_weight_preswizzle(quantizer, weight)
+
+    def weight_quantizer(self, operand: str, weight: torch.Tensor) -> Any:
+        """The quantizer of a weight, told where its scales go and that nobody but this module sees the result."""
+        quantizer = self.quantizer(operand)
+        quantizer.internal = True
+        quantizer.optimize_for_gemm = self._enable_weight_preswizzle(quantizer, weight)
+        return quantizer
+
+    def get_weight_workspace(
+        self,
+        *,
+        tensor: torch.Tensor | None = None,
+        quantizer: Any = None,
+        cache_name: str | None = None,
+        update_workspace: bool = True,
+        skip_update_flag: torch.Tensor | None = None,
+        fsdp_group: Any = None,
+        workspace_dtype: torch.dtype | None = None,
+    ) -> Any:
+        """A quantized weight: the packed parameter itself, a cached one, or a new one.
+
+        cache_name: keep it under this name; then update_workspace quantizes again into the same buffers, whose addresses
+        never change, and skip_update_flag [1] on the device prevents that if it holds 1.
+
+        Errors: SettingError without what is needed to make one.
+        """
+        if isinstance(tensor, QuantizedTensor):
+            _require_usages(tensor, quantizer)
+            return tensor
+        cached = self._fp8_workspaces.get(cache_name) if cache_name is not None else None
+        if cached is not None and quantizer is not None and not _holds_usages(cached, quantizer):
+            cached = None
+        if tensor is None or quantizer is None:
+            if cached is None or update_workspace:
+                raise SettingError("get_weight_workspace", "no tensor or no quantizer", "both, to quantize a weight")
+            return cached
+        if cached is None:
+            made = quantizer.quantize(tensor, dtype=workspace_dtype)
+            if cache_name is not None:
+                self._fp8_workspaces[cache_name] = made
+            return made
+        if update_workspace or skip_update_flag is not None:
+            _update(cached, tensor, quantizer, skip_update_flag)
+        return cached
+
+    # Parameters
+
+    def register_weight(self, name: str, value: torch.Tensor, init: Init | None, seeded: bool = True) -> None:
+        """Register a parameter and how `reset_parameters` fills it; seeded: inside the caller's random state."""
+        self.register_parameter(name, torch.nn.Parameter(value))
+        self.param_init[name] = (init or _normal, seeded)
+
+    def reset_parameters(self, defer_init: bool = False) -> None:
+        """Fill every parameter, moving it off the meta device; inside `quantized_model_init` pack the weights."""
+        if not defer_init:
+            self.fill_parameters(self.param_init)
+
+    def fill_parameters(self, names: Iterable[str]) -> None:
+        """Fill the parameters of these names as they were registered."""
+        for name in [name for name in names if name in self.param_init]:
+            init, seeded = self.param_init[name]
+            parameter = getattr(self, name)
+            attributes = vars(parameter)
+            if parameter.device.type == "meta":
+                parameter = torch.empty_like(parameter, device=default_device(None))
+            with torch.no_grad():
+                self._fill(parameter, init, seeded)
+            if self.primary_weights_in_fp8 and name in self.weight_operands():
+                parameter = self._packed(name, parameter.detach())
+            if not isinstance(parameter, torch.nn.Parameter):
+                parameter = torch.nn.Parameter(parameter)
+            vars(parameter).update(attributes)
+            setattr(self, name, parameter)
+
+    def weight_operands(self) -> dict[str, str]:
+        """Names of the weight parameters, and the operands that they are."""
+        return {}
+
+    def _fill(self, parameter: torch.Tensor, init: Init, seeded: bool) -> None:
+        if seeded and self.get_rng_state_tracker is not None:
+            named = () if self.rng_tracker_name is None else (self.rng_tracker_name,)
+            with self.get_rng_state_tracker().fork(*named):
+                init(parameter)
+        else:
+            init(parameter)
+
+    def _packed(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        self.init_fp8_metadata()
+        quantizer = self.quantizer(self.weight_operands()[name])
+        quantizer.internal = quantizer.optimize_for_gemm = False
+        quantizer.set_usage(rowwise=True, columnwise=torch.is_grad_enabled())
+        parameter = torch.nn.Parameter(quantizer(value))
+        if self.preserve_high_precision_init_val:
+            keep_initial_value(parameter, value)
+        return parameter
+
+    def set_tensor_parallel_group(self, tp_group: Any) -> None:
+        """The process group over which this module's weights are split."""
+        self.tp_group = tp_group
+        self._recipe_seen = None
+
+    # Checkpoints: the emulated recipes have no state between steps, so the record names the recipe only.
+
+    def get_extra_state(self) -> torch.Tensor:
+        """uint8: JSON with the name of the last recipe; empty if nothing was quantized yet."""
+        if not self.fp8_initialized:
+            return torch.empty(0, dtype=torch.uint8)
+        text = json.dumps({"recipe": type(self.fp8_meta["recipe"]).__name__})
+        return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Accept any record: whatever a stateless recipe wrote, nothing of it changes a result."""
+
+
+def require_only_supported(module: str, **options: Any) -> None:
+    """Raise NotSupportedError for an option that is set to anything but its neutral value (None or False)."""
+    for name, value in options.items():
+        if value not in (None, False):
+            raise NotSupportedError(module, f"{name}={value!r}", f"{name} left out: it has no emulation")
+
+
+def divide(module: str, name: str, value: int, parts: int) -> int:
+    """value / parts, exactly; TensorShapeError otherwise."""
+    if value % parts:
+        raise TensorShapeError(module, f"{name} {value} over {parts} processes", f"a multiple of {parts}")
+    return value // parts
+
+
+def keep_initial_value(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
+    """Give a packed parameter its values before packing, on the CPU, until they are cleared."""
+    parameter._initial_value = value.detach().to("cpu", copy=True)  # type: ignore[attr-defined]
+    parameter.get_high_precision_init_val = MethodType(  # type: ignore[attr-defined]
+        lambda self: getattr(self, "_initial_value", None), parameter
+    )
+    parameter.clear_high_precision_init_val = MethodType(  # type: ignore[attr-defined]
+        lambda self: self.__dict__.pop("_initial_value", None), parameter
+    )
+
+
+def split_names(module: str, parameters_split: Sequence[str] | dict[str, int] | None, features: int) -> dict[str, int]:
+    """Prefixes of the parameters that one weight is split into, and the rows of each; "" for a weight in one piece."""
+    if parameters_split is None:
+        return {"": features}
+    if isinstance(parameters_split, dict):
+        sizes = {name.rstrip("_"): size for name, size in parameters_split.items()}
+    else:
+        sizes = {name.rstrip("_"): features // len(parameters_split) for name in parameters_split}
+    if not sizes or sum(sizes.values()) != features:
+        raise TensorShapeError(module, f"parameters_split {parameters_split}", f"parts that add up to {features} rows")
+    return {f"{name}_": size for name, size in sizes.items()}
+
+
+def zeros(parameter: torch.Tensor) -> None:
+    """Fill with zero."""
+    parameter.zero_()
+
+
+def ones(parameter: torch.Tensor) -> None:
+    """Fill with one."""
+    parameter.fill_(1)
+
+
+def _normal(parameter: torch.Tensor) -> None:
+    torch.nn.init.normal_(parameter, mean=0.0, std=0.023)
+
+
+def _holds_usages(quantized: Any, quantizer: Any) -> bool:
+    held = quantized.directions()
+    return ("row" in held or not quantizer.rowwise_usage) and ("column" in held or not quantizer.columnwise_usage)
+
+
+def _require_usages(quantized: Any, quantizer: Any) -> None:
+    if quantizer is not None:
+        quantized.update_usage(
+            rowwise_usage=True if quantizer.rowwise_usage else None,
+            columnwise_usage=True if quantizer.columnwise_usage else None,
+        )
+
+
+def _update(cached: Any, tensor: torch.Tensor, quantizer: Any, skip_update_flag: torch.Tensor | None) -> None:
+    """Quantize into the buffers that are there, all of them, so that none is freed."""
+    held = cached.directions()
+    quantizer.set_usage(rowwise="row" in held, columnwise="column" in held)
+    quantizer.update_quantized(tensor, cached, noop_flag=skip_update_flag)

@@ -1,0 +1,185 @@
+"""y_i = x_i W_i^T + b_i for groups of rows, each with a weight of its own, and the gradients of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fp4ref.te.gemm import general_grouped_gemm
+from fp4ref.te.grouped import split_quantize
+from fp4ref.te.module.linear_function import sharing_buffers
+from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
+
+
+@dataclass(kw_only=True)
+class GroupedCall:
+    """Everything of one call that autograd does not differentiate; lists hold one entry per group.
+
+    m_splits: rows of each group, zero allowed. quantized_weights: empty where nothing is quantized.
+    """
+
+    dtype: torch.dtype
+    m_splits: list[int]
+    input_quantizers: list[Any] = field(default_factory=list)
+    grad_output_quantizers: list[Any] = field(default_factory=list)
+    quantized_weights: list[Any] = field(default_factory=list)
+    backward_override: str | None = None
+    save_original_input: bool = False
+    main_grads_of: list[Any] = field(default_factory=list)
+    overwrite_main_grad: bool = False
+    wants_dgrad: bool = False
+    wants_wgrad: bool = False
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether fprop takes quantized operands."""
+        return bool(self.quantized_weights)
+
+    @property
+    def quantizes_backward(self) -> bool:
+        """Whether dgrad and wgrad do."""
+        return self.quantizes and self.backward_override is None
+
+
+def grouped_linear(
+    x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], call: GroupedCall
+) -> torch.Tensor:
+    """x [..., K] whose rows are those of the groups in order, weights [N, K], biases [N] or none -> [..., N]."""
+    grad = torch.is_grad_enabled()
+    call.wants_dgrad = grad and x.requires_grad
+    call.wants_wgrad = grad and weights[0].requires_grad
+    return _GroupedLinear.apply(x, call, *weights, *biases)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _GroupedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, call: GroupedCall, *parameters: torch.Tensor) -> torch.Tensor:
+        groups = len(call.m_splits)
+        weights, biases = parameters[:groups], parameters[groups:]
+        rows = x.reshape(-1, x.shape[-1]).to(call.dtype)
+        inputs: Any = rows.split(call.m_splits)
+        operands: Any = [weight.to(call.dtype) for weight in weights]
+        if call.quantizes:
+            keep = call.wants_wgrad and call.quantizes_backward and not call.save_original_input
+            for quantizer in call.input_quantizers:
+                quantizer.set_usage(rowwise=True, columnwise=keep)
+            inputs, operands = split_quantize(rows, call.m_splits, call.input_quantizers), call.quantized_weights
+        bias_dtype = torch.bfloat16 if call.quantizes and call.dtype is torch.float32 else call.dtype
+        y = rows.new_empty(rows.shape[0], weights[0].shape[0])
+        general_grouped_gemm(
+            operands,
+            list(inputs),
+            [y],
+            out_dtype=call.dtype,
+            m_splits=call.m_splits,
+            bias=[bias.to(bias_dtype) for bias in biases],
+            use_bias=bool(biases),
+            single_output=True,
+        )
+        if call.wants_dgrad or call.wants_wgrad:
+            _save(ctx, rows, inputs, weights, operands, call)
+            ctx.shape, ctx.biases = x.shape, [bias.dtype for bias in biases]
+        return y.reshape(*x.shape[:-1], y.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        call: GroupedCall = ctx.call
+        rows = grads[0].reshape(-1, grads[0].shape[-1]).to(call.dtype)
+        pieces: Any = rows.split(call.m_splits)
+        bias_grads = [piece.sum(0).to(dtype) for piece, dtype in zip(pieces, ctx.biases, strict=False)]
+        if call.quantizes_backward:
+            for quantizer in call.grad_output_quantizers:
+                quantizer.set_usage(rowwise=call.wants_dgrad, columnwise=call.wants_wgrad)
+            pieces = split_quantize(rows, call.m_splits, call.grad_output_quantizers)
+        saved = restore_from_saved(ctx.objects, ctx.saved_tensors)
+        inputs, operands = saved[: ctx.inputs], saved[ctx.inputs :]
+        dx = None
+        if call.wants_dgrad:
+            operands = [_operand(operand, call) for operand in operands]
+            dx = rows.new_empty(rows.shape[0], operands[0].shape[1])
+            general_grouped_gemm(
+                operands,
+                list(pieces),
+                [dx],
+                out_dtype=call.dtype,
+                layout="NN",
+                m_splits=call.m_splits,
+                grad=True,
+                single_output=True,
+            )
+            dx = dx.reshape(ctx.shape)
+        weight_grads: list[torch.Tensor | None] = [None] * len(call.m_splits)
+        if call.wants_wgrad:
+            weight_grads = _weight_gradients(_inputs(inputs, call), list(pieces), ctx.weight_shape, call)
+        return dx, None, *weight_grads, *bias_grads
+
+
+def _save(ctx: Any, rows: torch.Tensor, inputs: Any, weights: Any, operands: Any, call: GroupedCall) -> None:
+    """Keep what the backward pass reads, in as few bytes as that allows."""
+    saved_inputs: list[Any] = []
+    saved_weights: list[Any] = []
+    if call.wants_wgrad:
+        original = not call.quantizes or call.backward_override == "high_precision" or call.save_original_input
+        saved_inputs = [rows] if original else list(inputs)
+    if call.wants_dgrad:
+        exact = call.backward_override == "high_precision"
+        saved_weights = list(weights) if exact else [sharing_buffers(operand) for operand in operands]
+    if call.quantizes_backward:
+        for tensor in (*saved_inputs, *saved_weights):
+            if isinstance(tensor, QuantizedTensorStorage):
+                tensor.update_usage(rowwise_usage=False, columnwise_usage=True)
+    tensors, ctx.objects = prepare_for_saving(*saved_inputs, *saved_weights)
+    ctx.save_for_backward(*tensors)
+    ctx.call, ctx.inputs, ctx.weight_shape = call, len(saved_inputs), tuple(weights[0].shape)
+
+
+def _operand(saved: Any, call: GroupedCall) -> Any:
+    """A saved operand as the backward GEMM takes it."""
+    if isinstance(saved, QuantizedTensorStorage):
+        return saved if call.quantizes_backward else saved.dequantize(dtype=call.dtype)
+    return saved.to(call.dtype)
+
+
+def _inputs(saved: list[Any], call: GroupedCall) -> list[Any]:
+    """The inputs of wgrad, per group."""
+    if len(saved) == len(call.m_splits) and isinstance(saved[0], QuantizedTensorStorage):
+        return [_operand(operand, call) for operand in saved]
+    if not call.quantizes_backward:
+        return list(saved[0].split(call.m_splits))
+    for quantizer in call.input_quantizers:
+        quantizer.set_usage(rowwise=False, columnwise=True)
+    return list(split_quantize(saved[0], call.m_splits, call.input_quantizers))
+
+
+def _weight_gradients(
+    inputs: list[Any], grad_outputs: list[Any], shape: tuple[int, int], call: GroupedCall
+) -> list[torch.Tensor | None]:
+    """dW_i = grad_output_i^T x_i, new, or added to each parameter's `main_grad`."""
+    parameters = call.main_grads_of
+    if parameters:
+        results = [parameter.main_grad for parameter in parameters]
+    else:
+        device = grad_outputs[0].device
+        results = [torch.empty(shape, dtype=call.dtype, device=device) for _ in call.m_splits]
+    general_grouped_gemm(
+        inputs,
+        grad_outputs,
+        results,
+        out_dtype=results[0].dtype,
+        layout="NT",
+        m_splits=call.m_splits,
+        grad=True,
+        accumulate=bool(parameters) and not call.overwrite_main_grad,
+    )
+    if not parameters:
+        return list(results)
+    placeholders: list[torch.Tensor | None] = []
+    for parameter in parameters:
+        placeholder = None
+        if hasattr(parameter, "grad_added_to_main_grad"):
+            parameter.grad_added_to_main_grad = True
+            placeholder = torch.zeros_like(parameter.main_grad, dtype=parameter.dtype)
+        placeholders.append(placeholder)
+    return placeholders

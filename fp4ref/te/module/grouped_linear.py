@@ -1,0 +1,155 @@
+"""GroupedLinear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fp4ref.te.errors import SettingError, TensorShapeError
+from fp4ref.te.module.base import divide
+from fp4ref.te.module.device import default_device
+from fp4ref.te.module.grouped_function import GroupedCall, grouped_linear
+from fp4ref.te.module.parallel_module import ParallelModule, require_main_grad
+from fp4ref.te.quantization import QuantizerRole
+
+
+class GroupedLinear(ParallelModule):
+    """y_i = x_i W_i^T + b_i: the rows of one input belong to num_gemms groups, each with a weight of its own.
+
+    Parameters are weight0, weight1, ... and bias0, ...; other options are those of Linear. With a tensor-parallel group
+    the weights are split, and communication is the caller's.
+
+    Errors: SettingError, NotSupportedError, TensorShapeError.
+    """
+
+    def __init__(
+        self,
+        num_gemms: int,
+        in_features: int,
+        out_features: int,
+        sequence_parallel: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
+        rng_tracker_name: str | None = None,
+        init_method: Callable[[torch.Tensor], Any] | None = None,
+        bias: bool = True,
+        return_bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        parallel_mode: str | None = None,
+        device: torch.device | str | None = None,
+        ub_overlap_rs: bool = False,
+        ub_overlap_ag: bool = False,
+        ub_name: str | None = None,
+        delay_wgrad_compute: bool = False,
+        save_original_input: bool = False,
+        single_grouped_weight: bool = False,
+        single_grouped_bias: bool = False,
+        name: str | None = None,
+        fsdp_group: Any = None,
+    ) -> None:
+        super().__init__(name)
+        self.read_options(
+            parallel_mode=parallel_mode,
+            sequence_parallel=sequence_parallel,
+            tp_group=tp_group,
+            tp_size=tp_size,
+            fsdp_group=fsdp_group,
+            get_rng_state_tracker=get_rng_state_tracker,
+            rng_tracker_name=rng_tracker_name,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            unsupported={
+                "ub_overlap_rs": ub_overlap_rs,
+                "ub_overlap_ag": ub_overlap_ag,
+                "ub_name": ub_name,
+                "delay_wgrad_compute": delay_wgrad_compute,
+                "single_grouped_weight": single_grouped_weight,
+                "single_grouped_bias": single_grouped_bias,
+            },
+        )
+        if self.tp_size > 1 and bias:
+            raise SettingError("GroupedLinear", "bias=True with a tensor-parallel group", "bias=False")
+        if num_gemms < 1:
+            raise TensorShapeError("GroupedLinear", f"num_gemms {num_gemms}", "at least 1")
+        self.num_gemms, self.use_bias, self.return_bias = num_gemms, bias, return_bias
+        self.apply_bias, self.save_original_input = bias and not return_bias, save_original_input
+        parts = {mode: self.tp_size if parallel_mode == mode else 1 for mode in ("row", "column")}
+        self.in_features = divide("GroupedLinear", "in_features", in_features, parts["row"])
+        self.out_features = divide("GroupedLinear", "out_features", out_features, parts["column"])
+        options: dict[str, Any] = {"dtype": params_dtype or torch.get_default_dtype(), "device": default_device(device)}
+        for group in range(num_gemms):
+            shape = (self.out_features, self.in_features)
+            self.register_weight(f"weight{group}", torch.empty(shape, **options), init_method)
+        for group in range(num_gemms):
+            if bias:
+                value = torch.empty(self.out_features, **options)
+                self.register_weight(f"bias{group}", value, torch.nn.init.zeros_, seeded=False)
+            else:
+                setattr(self, f"bias{group}", torch.empty(0, **options))
+        self.reset_parameters(defer_init=options["device"].type == "meta")
+
+    def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
+        """Operands of one direction, group after group."""
+        kinds = ("input", "weight", "output") if forward else ("grad_output", "grad_input")
+        return {
+            f"{kind}{group}": QuantizerRole("grouped_linear", kind, self.name or "")
+            for group in range(self.num_gemms)
+            for kind in kinds
+        }
+
+    def weight_operands(self) -> dict[str, str]:
+        """Names of the weight parameters, and the operands that they are."""
+        return {f"weight{group}": f"weight{group}" for group in range(self.num_gemms)}
+
+    def _get_weight_quantizers(self) -> list[Any]:
+        if not self.fp8:
+            return [None] * self.num_gemms
+        return [self.weight_quantizer(name, self.weight0) for name in self.weight_operands()]
+
+    def forward(
+        self,
+        inp: torch.Tensor,
+        m_splits: Sequence[int] | torch.Tensor,
+        is_first_microbatch: bool | None = None,
+    ) -> Any:
+        """inp [..., in_features] of sum(m_splits) rows -> [..., out_features]; then the biases, if `return_bias`.
+
+        m_splits: rows of each group, zero allowed. is_first_microbatch: as in Linear, for every weight.
+
+        Errors: TensorShapeError, TensorDTypeError, SettingError.
+        """
+        splits = [int(size) for size in m_splits]
+        rows = inp.numel() // max(inp.shape[-1], 1)
+        if len(splits) != self.num_gemms:
+            raise TensorShapeError("GroupedLinear", f"{len(splits)} m_splits", f"{self.num_gemms}, one per group")
+        if sum(splits) != rows or min(splits) < 0:
+            raise TensorShapeError("GroupedLinear", f"m_splits {splits} of {rows} rows", "sizes that add up to them")
+        inp = self.prepare_forward(inp)
+        weights = [getattr(self, name) for name in self.weight_operands()]
+        biases = [getattr(self, f"bias{group}") for group in range(self.num_gemms)] if self.use_bias else []
+        call = GroupedCall(dtype=self.activation_dtype, m_splits=splits, save_original_input=self.save_original_input)
+        if self.fuse_wgrad_accumulation and weights[0].requires_grad:
+            call.main_grads_of = [require_main_grad("GroupedLinear", weight) for weight in weights]
+            call.overwrite_main_grad = is_first_microbatch is True
+        if self.fp8:
+            self._quantize_operands(call, inp, weights, is_first_microbatch)
+        else:
+            weights = [weight.dequantize() if hasattr(weight, "_quantizer") else weight for weight in weights]
+        y = grouped_linear(inp, weights, biases if self.apply_bias else [], call)
+        if self.return_bias:
+            return y, [bias.to(self.activation_dtype) for bias in biases]
+        return y
+
+    def _quantize_operands(
+        self, call: GroupedCall, x: torch.Tensor, weights: list[torch.Tensor], is_first_microbatch: bool | None
+    ) -> None:
+        """Give the call its quantizers, and its weights from the cache or anew."""
+        call.backward_override = self.backward_override
+        for group, weight in enumerate(weights):
+            call.input_quantizers.append(self.activation_quantizer(f"input{group}", communicated=False))
+            call.grad_output_quantizers.append(self.activation_quantizer(f"grad_output{group}", communicated=False))
+            name = f"weight{group}"
+            call.quantized_weights.append(self.quantized_weight(x, weight, name, name, is_first_microbatch))

@@ -1,0 +1,181 @@
+"""LayerNormMLP: a normalization, fc1, an activation, fc2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fp4ref.te.distributed import gather_along_first_dim
+from fp4ref.te.module.activation import activate, is_gated
+from fp4ref.te.module.base import divide
+from fp4ref.te.module.device import default_device
+from fp4ref.te.module.layernorm_linear import register_norm
+from fp4ref.te.module.linear_function import Parallel
+from fp4ref.te.module.normalization import normalize, require_normalization
+from fp4ref.te.module.parallel_module import ParallelModule
+from fp4ref.te.quantization import QuantizerRole
+
+LAYERS = ("fc1", "fc2")
+
+
+class LayerNormMLP(ParallelModule):
+    """y = act(norm(x) W1^T + b1) W2^T + b2, with quantized operands inside `autocast`.
+
+    activation: gelu, qgelu, relu, srelu, silu; gated, with fc1 twice as wide: geglu, qgeglu, reglu, sreglu, swiglu, glu,
+    clamped_swiglu (activation_params: limit, alpha, glu_linear_offset). set_parallel_mode: split fc1 by outputs and fc2
+    by inputs over the group. seq_length and micro_batch_size only warm up kernels where there are any, and are not used.
+
+    Errors: SettingError, NotSupportedError, TensorShapeError.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        ffn_hidden_size: int,
+        eps: float = 1e-5,
+        sequence_parallel: bool = False,
+        return_bias: bool = False,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        init_method: Callable[[torch.Tensor], Any] | None = None,
+        bias: bool = True,
+        normalization: str = "LayerNorm",
+        activation: str = "gelu",
+        activation_params: dict[str, Any] | None = None,
+        output_layer_init_method: Callable[[torch.Tensor], Any] | None = None,
+        fuse_wgrad_accumulation: bool = False,
+        params_dtype: torch.dtype | None = None,
+        return_layernorm_output: bool = False,
+        return_layernorm_output_gathered: bool = False,
+        seq_length: int | None = None,
+        micro_batch_size: int | None = None,
+        set_parallel_mode: bool = False,
+        zero_centered_gamma: bool = False,
+        device: torch.device | str | None = None,
+        ub_overlap_ag: bool = False,
+        ub_overlap_rs: bool = False,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = False,
+        ub_bulk_wgrad: bool = False,
+        delay_wgrad_compute: bool = False,
+        symmetric_ar_type: str | None = None,
+        checkpoint: bool = False,
+        name: str | None = None,
+        fsdp_group: Any = None,
+    ) -> None:
+        super().__init__(name)
+        require_normalization("LayerNormMLP", normalization)
+        widening = 2 if is_gated(activation) else 1
+        self.read_options(
+            parallel_mode=None,
+            sequence_parallel=sequence_parallel,
+            tp_group=tp_group,
+            tp_size=tp_size,
+            fsdp_group=fsdp_group,
+            get_rng_state_tracker=get_rng_state_tracker,
+            rng_tracker_name=None,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            unsupported={
+                "ub_overlap_ag": ub_overlap_ag,
+                "ub_overlap_rs": ub_overlap_rs,
+                "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
+                "ub_bulk_dgrad": ub_bulk_dgrad,
+                "ub_bulk_wgrad": ub_bulk_wgrad,
+                "delay_wgrad_compute": delay_wgrad_compute,
+                "symmetric_ar_type": symmetric_ar_type,
+                "checkpoint": checkpoint,
+            },
+        )
+        self.set_parallel_mode, self.normalization, self.eps = set_parallel_mode, normalization, eps
+        self.activation, self.activation_params = activation, activation_params
+        self.zero_centered_gamma, self.use_bias, self.return_bias = zero_centered_gamma, bias, return_bias
+        self.apply_bias = bias and not return_bias
+        self.return_layernorm_output = return_layernorm_output
+        self.return_layernorm_output_gathered = return_layernorm_output_gathered
+        ffn = divide("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size, self.tp_size if set_parallel_mode else 1)
+        options: dict[str, Any] = {"dtype": params_dtype or torch.get_default_dtype(), "device": default_device(device)}
+        register_norm(self, hidden_size, normalization, zero_centered_gamma, options)
+        for layer, features, init in (
+            ("fc1", (widening * ffn, hidden_size), init_method),
+            ("fc2", (hidden_size, ffn), output_layer_init_method or init_method),
+        ):
+            parts = {"": features[0]}
+            self.register_linear(features, parts, prefix=f"{layer}_", bias=bias, init=init, **options)
+        if not bias:
+            self.fc1_bias = self.fc2_bias = torch.empty(0, **options)
+        self.reset_parameters(defer_init=options["device"].type == "meta")
+
+    def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
+        """Operands of one direction."""
+        kinds = ("input", "weight", "output") if forward else ("grad_output", "grad_input")
+        return {
+            f"{layer}_{kind}": QuantizerRole("linear", kind, f"{self.name or ''}.{layer}".lstrip("."))
+            for layer in LAYERS
+            for kind in kinds
+        }
+
+    def weight_operands(self) -> dict[str, str]:
+        """Names of the weight parameters, and the operands that they are."""
+        return {f"{layer}_weight": f"{layer}_weight" for layer in LAYERS}
+
+    def _get_weight_quantizers(self) -> list[Any]:
+        if not self.fp8:
+            return [None, None]
+        return [self.weight_quantizer(name, getattr(self, name)) for name in self.weight_operands()]
+
+    def forward(self, inp: torch.Tensor, is_first_microbatch: bool | None = None) -> Any:
+        """inp [..., hidden] -> [..., hidden]; then the bias of fc2, then the norm's output, where asked for.
+
+        is_first_microbatch: as in Linear, for both weights.
+
+        Errors: TensorShapeError, TensorDTypeError, SettingError.
+        """
+        inp = self.prepare_forward(inp)
+        normed = normalize(
+            inp,
+            self.layer_norm_weight,
+            self.layer_norm_bias,
+            normalization=self.normalization,
+            eps=self.eps,
+            zero_centered_gamma=self.zero_centered_gamma,
+            dtype=self.activation_dtype,
+        )
+        split = self.set_parallel_mode and self.tp_size > 1
+        hidden = self._layer("fc1", normed, self._parallel("column", split), self.use_bias, is_first_microbatch)
+        hidden = activate(self.activation, hidden, self.activation_params)
+        fused = self.apply_bias and not split
+        y = self._layer("fc2", hidden, self._parallel("row", split), fused, is_first_microbatch)
+        if self.apply_bias and not fused:
+            y = y + self.fc2_bias.to(self.activation_dtype)
+        results = [y]
+        if self.return_bias:
+            results.append(self.fc2_bias.to(self.activation_dtype) if self.use_bias else None)
+        if self.return_layernorm_output:
+            gathered = self.return_layernorm_output_gathered and self.sequence_parallel
+            results.append(gather_along_first_dim(normed, self.tp_group)[0] if gathered else normed)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _parallel(self, mode: str, split: bool) -> Parallel:
+        return Parallel(
+            mode=mode if split else None,
+            group=self.tp_group,
+            size=self.tp_size if split else 1,
+            sequence_parallel=split and self.sequence_parallel,
+        )
+
+    def _layer(
+        self, layer: str, x: torch.Tensor, parallel: Parallel, with_bias: bool, is_first_microbatch: bool | None
+    ) -> torch.Tensor:
+        operands = {kind: f"{layer}_{kind}" for kind in ("input", "weight", "grad_output")}
+        return self.call_linear(
+            x,
+            getattr(self, f"{layer}_weight"),
+            getattr(self, f"{layer}_bias") if with_bias else None,
+            operands=operands,
+            workspace=f"{layer}_weight",
+            parallel=parallel,
+            is_first_microbatch=is_first_microbatch,
+        )

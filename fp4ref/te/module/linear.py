@@ -1,0 +1,149 @@
+"""Linear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fp4ref.te.module.base import divide, require_only_supported
+from fp4ref.te.module.device import default_device
+from fp4ref.te.module.linear_function import Parallel
+from fp4ref.te.module.parallel_module import ParallelModule, parts_of
+from fp4ref.te.quantization import QuantizerRole
+
+
+class Linear(ParallelModule):
+    """y = x W^T + b, with quantized operands inside `autocast`.
+
+    in_features, out_features: of the whole weight; with parallel_mode "column" ("row") each process of the group has its
+    part of the outputs (inputs). sequence_parallel: the rows of the input (of the output) are split instead of repeated.
+    parameters_split: names, or names and rows, of parameters that make up the weight. return_bias: return (y, bias) and
+    do not add it. Options of overlapped communication and deferred gradients have no emulation and are refused by name.
+
+    Errors: SettingError, NotSupportedError, TensorShapeError.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        sequence_parallel: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
+        rng_tracker_name: str | None = None,
+        init_method: Callable[[torch.Tensor], Any] | None = None,
+        bias: bool = True,
+        return_bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        parallel_mode: str | None = None,
+        parameters_split: tuple[str, ...] | dict[str, int] | None = None,
+        device: torch.device | str | None = None,
+        ub_overlap_ag: bool = False,
+        ub_overlap_rs: bool = False,
+        ub_overlap_rs_dgrad: bool = False,
+        ub_bulk_dgrad: bool = False,
+        ub_bulk_wgrad: bool = False,
+        ub_name: str | None = None,
+        delay_wgrad_compute: bool = False,
+        symmetric_ar_type: str | None = None,
+        save_original_input: bool = False,
+        name: str | None = None,
+        fsdp_group: Any = None,
+    ) -> None:
+        super().__init__(name)
+        self.read_options(
+            parallel_mode=parallel_mode,
+            sequence_parallel=sequence_parallel,
+            tp_group=tp_group,
+            tp_size=tp_size,
+            fsdp_group=fsdp_group,
+            get_rng_state_tracker=get_rng_state_tracker,
+            rng_tracker_name=rng_tracker_name,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            unsupported={
+                "ub_overlap_ag": ub_overlap_ag,
+                "ub_overlap_rs": ub_overlap_rs,
+                "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
+                "ub_bulk_dgrad": ub_bulk_dgrad,
+                "ub_bulk_wgrad": ub_bulk_wgrad,
+                "ub_name": ub_name,
+                "delay_wgrad_compute": delay_wgrad_compute,
+                "symmetric_ar_type": symmetric_ar_type,
+            },
+        )
+        parts = parts_of("Linear", parameters_split, out_features, parallel_mode, self.tp_size)
+        self.in_features = divide("Linear", "in_features", in_features, self.tp_size if parallel_mode == "row" else 1)
+        self.out_features = sum(parts.values())
+        self.use_bias, self.return_bias, self.apply_bias = bias, return_bias, bias and not return_bias
+        self.save_original_input = save_original_input
+        self.weight_names, self.bias_names = self.register_linear(
+            (self.out_features, self.in_features),
+            parts,
+            bias=bias,
+            dtype=params_dtype or torch.get_default_dtype(),
+            device=default_device(device),
+            init=init_method,
+        )
+        if len(parts) > 1 and self.primary_weights_in_fp8:
+            require_only_supported("Linear in quantized_model_init", parameters_split=parameters_split)
+        if not bias:
+            self.bias = torch.empty(0, dtype=params_dtype, device=default_device(device))
+        self.reset_parameters(defer_init=default_device(device).type == "meta")
+
+    def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
+        """Operands of one direction."""
+        names = ("input", "weight", "output") if forward else ("grad_output", "grad_input")
+        return {name: QuantizerRole("linear", name, self.name or "") for name in names}
+
+    def weight_operands(self) -> dict[str, str]:
+        """Names of the weight parameters, and the operands that they are."""
+        return dict.fromkeys(self.weight_names, "weight")
+
+    def _get_weight_quantizers(self) -> list[Any]:
+        if not self.fp8:
+            return [None]
+        return [self.weight_quantizer("weight", getattr(self, self.weight_names[0]))]
+
+    def forward(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
+        """inp [..., in_features] -> [..., out_features], and the bias if `return_bias`.
+
+        is_first_microbatch: None quantizes the weight now and forgets it; True quantizes it and keeps the result; False
+        uses what was kept.
+
+        Errors: TensorShapeError, TensorDTypeError, SettingError, NotSupportedError.
+        """
+        require_only_supported("Linear.forward", fp8_output=fp8_output, fp8_grad=fp8_grad)
+        inp = self.prepare_forward(inp)
+        bias = self.joined(self.bias_names)
+        parallel = Parallel(
+            mode=self.parallel_mode,
+            group=self.tp_group,
+            size=self.tp_size,
+            sequence_parallel=self.sequence_parallel,
+        )
+        fused = self.apply_bias and self.parallel_mode != "row"
+        y = self.call_linear(
+            inp,
+            self.joined(self.weight_names),
+            bias if fused else None,
+            operands={"input": "input", "weight": "weight", "grad_output": "grad_output"},
+            workspace="weight",
+            parallel=parallel,
+            is_first_microbatch=is_first_microbatch,
+            save_original_input=self.save_original_input,
+        )
+        if bias is not None and self.apply_bias and not fused:
+            y = y + bias.to(self.activation_dtype)
+        if self.return_bias:
+            return y, None if bias is None else bias.to(self.activation_dtype)
+        return y

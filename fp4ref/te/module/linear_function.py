@@ -1,0 +1,217 @@
+"""y = x W^T + b and its two gradients, each a GEMM of operands that are quantized by role.
+
+fprop: input rowwise x weight rowwise. dgrad: grad_output rowwise x weight columnwise. wgrad: grad_output columnwise x
+input columnwise. Between the passes only packed bytes are kept, unless `backward_override` asks for more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fp4ref.te.distributed import (
+    allreduce,
+    gather_along_first_dim,
+    reduce_scatter_along_first_dim,
+)
+from fp4ref.te.gemm import general_gemm
+from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """How a weight is split over a process group: mode "column", "row" or None."""
+
+    mode: str | None = None
+    group: Any = None
+    size: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def gathers_input(self) -> bool:
+        """Whether each process has some rows of the input only."""
+        return self.mode == "column" and self.sequence_parallel
+
+    @property
+    def gathers_grad_output(self) -> bool:
+        """Whether each process has some rows of the output's gradient only."""
+        return self.mode == "row" and self.sequence_parallel
+
+    def reduced(self, partial: torch.Tensor) -> torch.Tensor:
+        """The sum over the processes: this process's rows of it with sequence parallelism, else all."""
+        if self.size == 1:
+            return partial
+        if self.sequence_parallel:
+            return reduce_scatter_along_first_dim(partial, self.group)[0]
+        return allreduce(partial, self.group)[0]
+
+
+@dataclass(kw_only=True)
+class LinearCall:
+    """Everything of one call that autograd does not differentiate.
+
+    quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized. main_grad_of: the
+    parameter whose `main_grad` receives the weight's gradient.
+    """
+
+    dtype: torch.dtype
+    parallel: Parallel
+    input_quantizer: Any = None
+    grad_output_quantizer: Any = None
+    quantized_weight: Any = None
+    backward_override: str | None = None
+    save_original_input: bool = False
+    main_grad_of: Any = None
+    overwrite_main_grad: bool = False
+    wants_dgrad: bool = False
+    wants_wgrad: bool = False
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether fprop takes quantized operands."""
+        return self.input_quantizer is not None
+
+    @property
+    def quantizes_backward(self) -> bool:
+        """Whether dgrad and wgrad do."""
+        return self.quantizes and self.backward_override is None
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor:
+    """x [..., K], weight [N, K], bias [N] -> [..., N] in the call's type; with sequence parallelism the first axis changes."""
+    grad = torch.is_grad_enabled()
+    call.wants_dgrad = grad and x.requires_grad
+    call.wants_wgrad = grad and weight.requires_grad
+    return _Linear.apply(x, weight, bias, call)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall
+    ) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1]).to(call.dtype)
+        local = _quantized_input(rows, call)
+        total = local
+        if call.parallel.gathers_input:
+            total, _ = gather_along_first_dim(local, call.parallel.group, quantizer=call.input_quantizer)
+        operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
+        y, *_ = general_gemm(operand, total, out_dtype=call.dtype, bias=_bias(bias, call))
+        if call.parallel.mode == "row":
+            y = call.parallel.reduced(y)
+        if call.wants_dgrad or call.wants_wgrad:
+            _save(ctx, rows, local, weight, operand, call)
+            ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
+            ctx.bias_dtype = None if bias is None else bias.dtype
+        return y.reshape(-1, *x.shape[1:-1], y.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        call: LinearCall = ctx.call
+        rows = grads[0].reshape(-1, grads[0].shape[-1]).to(call.dtype)
+        grad_bias = rows.sum(0).to(ctx.bias_dtype) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
+        operand = _quantized_grad(rows, call)
+        saved_input, saved_weight = restore_from_saved(ctx.objects, ctx.saved_tensors)
+        dx = dw = None
+        if call.wants_dgrad:
+            dx, *_ = general_gemm(
+                _backward_operand(saved_weight, call), operand, out_dtype=call.dtype, layout="NN", grad=True
+            )
+            if call.parallel.mode == "column":
+                dx = call.parallel.reduced(dx)
+            dx = dx.reshape(ctx.shape)
+        if call.wants_wgrad:
+            dw = _weight_gradient(_backward_operand(saved_input, call, gather=True), operand, call)
+        return dx, dw, grad_bias, None
+
+
+def _quantized_input(rows: torch.Tensor, call: LinearCall) -> Any:
+    if not call.quantizes:
+        return rows
+    for_wgrad = call.wants_wgrad and call.quantizes_backward and not call.save_original_input
+    call.input_quantizer.set_usage(rowwise=True, columnwise=for_wgrad)
+    if call.parallel.gathers_input and not call.input_quantizer.is_quantizable(rows):
+        return rows  # gathered in high precision, then quantized
+    return call.input_quantizer(rows)
+
+
+def _quantized_grad(rows: torch.Tensor, call: LinearCall) -> Any:
+    """The gradient of the output, whole, quantized for what is computed from it."""
+    quantizer = call.grad_output_quantizer if call.quantizes_backward else None
+    operand: Any = rows
+    if quantizer is not None:
+        quantizer.set_usage(rowwise=call.wants_dgrad, columnwise=call.wants_wgrad)
+        if not call.parallel.gathers_grad_output or quantizer.is_quantizable(rows):
+            operand = quantizer(rows)
+    if call.parallel.gathers_grad_output:
+        operand, _ = gather_along_first_dim(operand, call.parallel.group, quantizer=quantizer)
+    return operand
+
+
+def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operand: Any, call: LinearCall) -> None:
+    """Keep what the backward pass reads, in as few bytes as that allows."""
+    saved_input = saved_weight = None
+    if call.wants_wgrad:
+        original = call.backward_override == "high_precision" or call.save_original_input
+        saved_input = rows if original else local
+        if call.quantizes_backward and isinstance(saved_input, QuantizedTensorStorage):
+            saved_input.update_usage(rowwise_usage=False, columnwise_usage=True)
+    if call.wants_dgrad:
+        saved_weight = weight if call.backward_override == "high_precision" else sharing_buffers(operand)
+        if call.quantizes_backward:
+            saved_weight.update_usage(rowwise_usage=False, columnwise_usage=True)
+    tensors, ctx.objects = prepare_for_saving(saved_input, saved_weight)
+    ctx.save_for_backward(*tensors)
+    ctx.call = call
+
+
+def sharing_buffers(operand: Any) -> Any:
+    """Another object with the same buffers, so that one may let go of them."""
+    if isinstance(operand, torch.Tensor):
+        return operand.detach()
+    return type(operand)(**operand.get_metadata(), fake_dtype=operand.dtype)
+
+
+def _backward_operand(saved: Any, call: LinearCall, *, gather: bool = False) -> Any:
+    """A saved operand as the backward GEMM takes it: gathered, quantized or not."""
+    if call.quantizes and not call.quantizes_backward and isinstance(saved, QuantizedTensorStorage):
+        saved = saved.dequantize(dtype=call.dtype)
+    quantizer = call.input_quantizer if gather and call.quantizes_backward else None
+    if quantizer is not None:
+        quantizer.set_usage(rowwise=False, columnwise=True)
+        if not isinstance(saved, QuantizedTensorStorage) and not call.parallel.gathers_input:
+            saved = quantizer(saved)
+    if gather and call.parallel.gathers_input:
+        saved, _ = gather_along_first_dim(saved, call.parallel.group, quantizer=quantizer)
+    return saved if isinstance(saved, QuantizedTensorStorage) else saved.to(call.dtype)
+
+
+def _weight_gradient(operand: Any, grad_output: Any, call: LinearCall) -> torch.Tensor | None:
+    """dW = grad_output^T x, new, or added to the parameter's `main_grad`."""
+    parameter = call.main_grad_of
+    if parameter is None:
+        dw, *_ = general_gemm(operand, grad_output, out_dtype=call.dtype, layout="NT", grad=True)
+        return dw  # type: ignore[no-any-return]
+    general_gemm(
+        operand,
+        grad_output,
+        out_dtype=parameter.main_grad.dtype,
+        layout="NT",
+        grad=True,
+        out=parameter.main_grad,
+        accumulate=not call.overwrite_main_grad,
+    )
+    if hasattr(parameter, "grad_added_to_main_grad"):
+        parameter.grad_added_to_main_grad = True
+        return torch.zeros_like(parameter.main_grad, dtype=parameter.dtype)
+    return None
+
+
+def _bias(bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor | None:
+    """The bias in the type that a GEMM of quantized operands adds: bfloat16 where the result is float32."""
+    if bias is None:
+        return None
+    narrow = call.quantizes and call.dtype is torch.float32
+    return bias.to(torch.bfloat16 if narrow else call.dtype)

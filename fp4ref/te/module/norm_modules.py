@@ -1,0 +1,102 @@
+"""LayerNorm and RMSNorm as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fp4ref.te.module.device import default_device
+from fp4ref.te.module.normalization import normalize
+
+
+class _Norm(torch.nn.Module):
+    """The parameters and the call that both have in common."""
+
+    normalization: str
+
+    def __init__(
+        self,
+        normalized_shape: int | Iterable[int],
+        eps: float,
+        sequence_parallel: bool,
+        params_dtype: torch.dtype | None,
+        zero_centered_gamma: bool,
+        device: torch.device | str | None,
+        with_bias: bool,
+    ) -> None:
+        super().__init__()
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape, self.eps = shape, eps
+        self.zero_centered_gamma, self.sequence_parallel = zero_centered_gamma, sequence_parallel
+        options = {"dtype": params_dtype or torch.get_default_dtype(), "device": default_device(device)}
+        self.weight = torch.nn.Parameter(torch.empty(shape, **options))
+        self.bias = torch.nn.Parameter(torch.empty(shape, **options)) if with_bias else None
+        self.reset_parameters()
+        for parameter in self.parameters():
+            parameter.sequence_parallel = sequence_parallel  # type: ignore[attr-defined]
+
+    def reset_parameters(self) -> None:
+        """Set the factor to one and the bias to zero."""
+        with torch.no_grad():
+            self.weight.fill_(0.0 if self.zero_centered_gamma else 1.0)
+            if self.bias is not None:
+                self.bias.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalize x [..., *normalized_shape]."""
+        last = self.weight.numel()
+        flat = normalize(
+            x.reshape(-1, last),
+            self.weight.reshape(-1),
+            None if self.bias is None else self.bias.reshape(-1),
+            normalization=self.normalization,
+            eps=self.eps,
+            zero_centered_gamma=self.zero_centered_gamma,
+        )
+        return flat.reshape(x.shape)
+
+
+class LayerNorm(_Norm):
+    """(x - mean) / sqrt(var + eps) * weight + bias over the trailing axes."""
+
+    normalization = "LayerNorm"
+
+    def __init__(
+        self,
+        normalized_shape: int | Iterable[int] | None = None,
+        eps: float = 1e-5,
+        sequence_parallel: bool = False,
+        params_dtype: torch.dtype | None = None,
+        zero_centered_gamma: bool = False,
+        device: torch.device | str | None = None,
+        hidden_size: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        shape: Any = hidden_size if normalized_shape is None else normalized_shape
+        super().__init__(
+            shape, eps, sequence_parallel, dtype or params_dtype, zero_centered_gamma, device, with_bias=True
+        )
+
+
+class RMSNorm(_Norm):
+    """x / sqrt(mean(x^2) + eps) * weight over the trailing axes."""
+
+    normalization = "RMSNorm"
+
+    def __init__(
+        self,
+        normalized_shape: int | Iterable[int] | None = None,
+        eps: float = 1e-5,
+        sequence_parallel: bool = False,
+        params_dtype: torch.dtype | None = None,
+        zero_centered_gamma: bool = False,
+        device: torch.device | str | None = None,
+        hidden_size: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        shape: Any = hidden_size if normalized_shape is None else normalized_shape
+        super().__init__(
+            shape, eps, sequence_parallel, dtype or params_dtype, zero_centered_gamma, device, with_bias=False
+        )

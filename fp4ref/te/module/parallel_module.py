@@ -1,0 +1,151 @@
+"""A module with one or more weights that may be split over a process group, and calls of `linear` with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fp4ref.te.errors import SettingError
+from fp4ref.te.module.base import TransformerEngineBaseModule, divide, require_only_supported, split_names, zeros
+from fp4ref.te.module.linear_function import LinearCall, Parallel, linear
+from fp4ref.te.quantization import FP8GlobalStateManager
+from fp4ref.te.tensor import QuantizedTensor
+
+MODES = ("column", "row", None)
+
+
+class ParallelModule(TransformerEngineBaseModule):
+    """Reads the options that all linear modules have in common."""
+
+    def read_options(
+        self,
+        *,
+        parallel_mode: str | None,
+        sequence_parallel: bool,
+        tp_group: Any,
+        tp_size: int,
+        fsdp_group: Any,
+        get_rng_state_tracker: Callable[[], Any] | None,
+        rng_tracker_name: str | None,
+        fuse_wgrad_accumulation: bool,
+        unsupported: dict[str, Any],
+    ) -> None:
+        """Keep the options of a constructor, refusing those without an emulation by name.
+
+        Errors: NotSupportedError, SettingError.
+        """
+        kind = type(self).__name__
+        require_only_supported(kind, fsdp_group=fsdp_group, **unsupported)
+        if parallel_mode not in MODES:
+            raise SettingError(kind, f"parallel_mode {parallel_mode!r}", "'column', 'row' or None")
+        self.parallel_mode = parallel_mode
+        self.tp_size = tp_size if tp_group is None else torch.distributed.get_world_size(tp_group)
+        self.set_tensor_parallel_group(tp_group)
+        self.sequence_parallel = sequence_parallel and self.tp_size > 1
+        self.get_rng_state_tracker, self.rng_tracker_name = get_rng_state_tracker, rng_tracker_name
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+
+    def register_linear(
+        self,
+        features: tuple[int, int],
+        parts: dict[str, int],
+        *,
+        prefix: str = "",
+        bias: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        init: Callable[[torch.Tensor], Any] | None,
+    ) -> tuple[list[str], list[str]]:
+        """Register weight [out, in] and bias [out], in parts along the first axis; the names of both."""
+        out_features, in_features = features
+        weight = torch.empty(out_features, in_features, dtype=dtype, device=device)
+        weights, biases = [], []
+        for part, value in zip(parts, weight.split(list(parts.values())), strict=True):
+            weights.append(f"{prefix}{part}weight")
+            self.register_weight(weights[-1], value, init)
+        if bias:
+            values = torch.empty(out_features, dtype=dtype, device=device).split(list(parts.values()))
+            for part, value in zip(parts, values, strict=True):
+                biases.append(f"{prefix}{part}bias")
+                self.register_weight(biases[-1], value, zeros, seeded=False)
+        return weights, biases
+
+    def joined(self, names: Sequence[str]) -> torch.Tensor | None:
+        """The parameters of these names, one below the other; None for no names."""
+        values = [getattr(self, name) for name in names]
+        if not values:
+            return None
+        return values[0] if len(values) == 1 else torch.cat(values)
+
+    def call_linear(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        *,
+        operands: dict[str, str],
+        workspace: str,
+        parallel: Parallel,
+        is_first_microbatch: bool | None,
+        save_original_input: bool = False,
+    ) -> torch.Tensor:
+        """One linear operation with the quantizers of the named operands ("input", "weight", "grad_output")."""
+        call = LinearCall(dtype=self.activation_dtype, parallel=parallel, save_original_input=save_original_input)
+        if self.fuse_wgrad_accumulation and weight.requires_grad:
+            call.main_grad_of = require_main_grad(type(self).__name__, weight)
+            call.overwrite_main_grad = is_first_microbatch is True
+        if self.fp8:
+            call.backward_override = self.backward_override
+            call.input_quantizer = self.activation_quantizer(operands["input"], communicated=parallel.gathers_input)
+            call.grad_output_quantizer = self.activation_quantizer(
+                operands["grad_output"], communicated=parallel.gathers_grad_output
+            )
+            call.quantized_weight = self.quantized_weight(x, weight, operands["weight"], workspace, is_first_microbatch)
+        elif isinstance(weight, QuantizedTensor):
+            weight = weight.dequantize()
+        return linear(x, weight, bias, call)
+
+    def activation_quantizer(self, operand: str, *, communicated: bool) -> Any:
+        """The quantizer of an operand that lives for one call; only one that is not communicated is swizzled."""
+        quantizer = self.quantizer(operand)
+        quantizer.internal, quantizer.optimize_for_gemm = True, not communicated
+        if communicated:
+            self.reduce_amax(operand)
+        return quantizer
+
+    def quantized_weight(
+        self, x: torch.Tensor, weight: torch.Tensor, operand: str, workspace: str, is_first_microbatch: bool | None
+    ) -> Any:
+        """The weight operand."""
+        quantizer = self.weight_quantizer(operand, weight)
+        needs_columns = torch.is_grad_enabled() and x.requires_grad and self.backward_override is None
+        quantizer.set_usage(rowwise=True, columnwise=needs_columns)
+        skip = FP8GlobalStateManager.get_skip_fp8_weight_update_tensor()
+        return self.get_weight_workspace(
+            tensor=weight,
+            quantizer=quantizer,
+            cache_name=None if is_first_microbatch is None else workspace,
+            update_workspace=is_first_microbatch is not False,
+            skip_update_flag=skip,
+            workspace_dtype=self.activation_dtype if weight.dtype is not self.activation_dtype else None,
+        )
+
+
+def require_main_grad(module: str, weight: torch.Tensor) -> torch.Tensor:
+    """The weight, if it has the buffer that its gradient is to be added to; SettingError otherwise."""
+    if not hasattr(weight, "main_grad"):
+        needed = "a weight in one piece, with a main_grad attribute"
+        raise SettingError(module, "fuse_wgrad_accumulation without main_grad", needed)
+    return weight
+
+
+def parts_of(
+    module: str, parameters_split: Any, out_features: int, parallel_mode: str | None, tp_size: int
+) -> dict[str, int]:
+    """Rows of each part of a weight, on this process."""
+    parts = split_names(module, parameters_split, out_features)
+    if parallel_mode != "column":
+        return parts
+    return {name: divide(module, f"{name}out_features", size, tp_size) for name, size in parts.items()}

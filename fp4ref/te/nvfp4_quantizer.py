@@ -1,0 +1,289 @@
+"""The NVFP4 quantizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fp4ref import api
+from fp4ref.quantized import DirectionData, Directions, Quantized
+from fp4ref.spec import Spec
+from fp4ref.te import rng, specifications, swizzle
+from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
+from fp4ref.te.dtypes import DType
+from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
+from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
+from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage, scale_shape
+from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
+
+
+class NVFP4Quantizer(Quantizer):
+    """Makes NVFP4 tensors from [..., K], both dimensions of the matrix multiples of 16.
+
+    with_rht: transform the column direction (bfloat16 only), with_post_rht_amax with it; with_random_sign_mask: its
+    signs. with_2d_quantization: 16x16 tiles. stochastic_rounding: by bytes from torch's generator, or from `rng_state`
+    if set. row_scaled_nvfp4: one amax per row. nvfp4_use_4over6, nvfp4_e4m3_max, nvfp4_4over6_err_mode: choose between
+    two block scales. with_amax_reduction: the largest amax of `amax_reduction_group` instead of the tensor's own.
+
+    Errors: SettingError for settings that do not fit each other.
+
+    Rules: TEL-3, TEL-4, TEL-6, TEL-9, TEL-10.
+    """
+
+    def __init__(
+        self,
+        fp4_dtype: DType = DType.kFloat4E2M1,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        with_amax_reduction: bool = False,
+        amax_reduction_group: dist.ProcessGroup | None = None,
+        with_rht: bool = False,
+        with_post_rht_amax: bool = False,
+        with_2d_quantization: bool = False,
+        stochastic_rounding: bool = False,
+        row_scaled_nvfp4: bool = False,
+        nvfp4_use_4over6: bool = False,
+        nvfp4_e4m3_max: int = 448,
+        nvfp4_4over6_err_mode: str = "MAE",
+        with_random_sign_mask: bool = True,
+    ) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        self.dtype = fp4_dtype
+        self.with_rht = with_rht
+        self.with_post_rht_amax = with_post_rht_amax
+        self.with_amax_reduction = with_amax_reduction
+        self.amax_reduction_group = amax_reduction_group
+        self.with_2d_quantization = with_2d_quantization
+        self.stochastic_rounding = stochastic_rounding
+        self.row_scaled_nvfp4 = row_scaled_nvfp4
+        self.nvfp4_use_4over6 = nvfp4_use_4over6
+        self.nvfp4_e4m3_max = nvfp4_e4m3_max
+        self.nvfp4_4over6_err_mode = nvfp4_4over6_err_mode.upper()
+        self.rht_matrix_random_sign_mask_t = get_random_sign_mask_for_rht(with_random_sign_mask)
+        self.rht_matrix = get_rht_matrix(with_random_sign_mask)
+        self.rng_state: rng.RngState | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"amax_reduction_group": None}  # process groups cannot be pickled
+
+    def copy(self) -> NVFP4Quantizer:
+        """A quantizer with the same settings, process group included."""
+        other = NVFP4Quantizer.__new__(NVFP4Quantizer)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def spec(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Spec:
+        """The specification of the bytes of a tensor of this type and shape. Rules: TEL-3."""
+        search = self.nvfp4_use_4over6
+        plain = not (self.with_rht or self.with_2d_quantization or search)
+        aligned = not (math.prod(shape[:-1]) % 32 or shape[-1] % 32)
+        fast = plain and dtype is torch.bfloat16 and aligned and specifications.environment_flag("NVTE_USE_FAST_MATH")
+        return specifications.nvfp4(
+            signs=self.rht_matrix_random_sign_mask_t if self.with_rht else None,
+            tiles=self.with_2d_quantization,
+            stochastic=self.stochastic_rounding,
+            row_scaled=self.row_scaled_nvfp4,
+            e4m3_max=self.nvfp4_e4m3_max if search else None,
+            error_mode=self.nvfp4_4over6_err_mode if search else "MAE",
+            float16_errors=search and specifications.environment_flag("NVTE_NVFP4_4OVER6_ERR_USE_FAST_MATH"),
+            fast=fast,
+        )
+
+    def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+        """Raise unless the settings fit each other, and a tensor's shape and dtype. Rules: TEL-3, TEL-9."""
+        _require_settings(self)
+        if not shape or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK:
+            got = f"shape {list(shape)}"
+            raise TensorShapeError("NVFP4Quantizer", got, f"both matrix dimensions divisible by {BLOCK}", "TEL-3")
+        if dtype is None:
+            return
+        if dtype not in {torch.float32, torch.bfloat16, torch.float16}:
+            raise TensorDTypeError("NVFP4Quantizer", f"dtype {dtype}", "float32, bfloat16 or float16", "TEL-3")
+        if self.with_rht and dtype is not torch.bfloat16:
+            raise TensorDTypeError("NVFP4Quantizer", f"with_rht of {dtype}", "bfloat16", "HAD-5")
+        if self.row_scaled_nvfp4 and self.columnwise_usage:
+            if dtype is not torch.bfloat16:
+                raise TensorDTypeError("NVFP4Quantizer", f"row-scaled columnwise of {dtype}", "bfloat16", "TEL-9")
+            if math.prod(shape[:-1]) % 32 or shape[-1] % 32:
+                got = f"row-scaled columnwise of shape {list(shape)}"
+                raise TensorShapeError("NVFP4Quantizer", got, "both matrix dimensions divisible by 32", "TEL-9")
+
+    def require_destination(self, dst: Any) -> None:
+        """Raise unless `dst` holds NVFP4 bytes."""
+        if not isinstance(dst, NVFP4TensorStorage):
+            raise SettingError("NVFP4Quantizer", f"destination {type(dst).__name__}", "an NVFP4Tensor", "TEL-5")
+
+    def is_quantizable(self, inp: Tensor) -> bool:
+        """Whether a tensor can be quantized and gathered: two dimensions at least, multiples of 16, one amax."""
+        shape = tuple(inp.shape)
+        return len(shape) > 1 and not (self.row_scaled_nvfp4 or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK)
+
+    def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, int]:
+        """Shape of the scales of a tensor: rows padded to 128, blocks to 4. Rules: LAY-2."""
+        return scale_shape(tuple(shape), columnwise=columnwise)
+
+    @staticmethod
+    def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
+        """The shape with its last dimension first."""
+        sizes = tuple(shape)
+        return (*sizes[-1:], *sizes[:-1])
+
+    @staticmethod
+    def convert_shape_for_fp4(shape: Iterable[int]) -> tuple[int, ...]:
+        """The shape of packed bytes: half the last dimension."""
+        sizes = tuple(shape)
+        return (*sizes[:-1], sizes[-1] // 2)
+
+    def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
+        """Whether quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-4."""
+        matrix = math.prod(shape[:-1]), shape[-1]
+        if self.with_rht:
+            return swizzle.hadamard_fusion_eligible(*matrix)
+        plain = not (self.row_scaled_nvfp4 or self.nvfp4_use_4over6)
+        return self.with_2d_quantization and plain and swizzle.tiles_fusion_eligible(*matrix)
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
+        """A tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-3, TEL-4."""
+        requires_grad = options.pop("requires_grad", False)
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+
+        def empty(sizes: tuple[int, ...]) -> Tensor:
+            return torch.empty(sizes, dtype=torch.uint8, device=device, **options)
+
+        def amax(count: int) -> Tensor:
+            return torch.zeros(count if self.row_scaled_nvfp4 else 1, dtype=torch.float32, device=device, **options)
+
+        buffers: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in NVFP4TensorStorage.BUFFERS)
+        if self.rowwise_usage:
+            buffers["rowwise_data"] = empty(self.convert_shape_for_fp4(shape))
+            buffers["rowwise_scale_inv"] = empty(scale_shape(shape, columnwise=False))
+            buffers["amax_rowwise"] = amax(rows)
+        if self.columnwise_usage:
+            buffers["columnwise_data"] = empty((columns, rows // 2))
+            buffers["columnwise_scale_inv"] = empty(scale_shape(shape, columnwise=True))
+            buffers["amax_columnwise"] = amax(columns)
+        values = buffers | self._settings(shape) | {"quantizer": self}
+        if self.internal:
+            return NVFP4TensorStorage(**values, fake_dtype=dtype)
+        return NVFP4Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
+
+    def _settings(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        return {
+            "fp4_dtype": self.dtype,
+            "with_gemm_swizzled_scales": self.optimize_for_gemm and self.bakes_swizzled_scales(shape),
+            "row_scaled_nvfp4": self.row_scaled_nvfp4,
+            "nvfp4_use_4over6": self.nvfp4_use_4over6,
+            "nvfp4_e4m3_max": self.nvfp4_e4m3_max,
+        }
+
+    def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
+        """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-4, TEL-5."""
+        if tuple(dst.shape) != shape:
+            raise TensorShapeError("update_quantized", f"source {list(shape)}", f"{list(dst.shape)}", "TEL-5")
+        fresh = self.allocate(shape, dst.dtype, device)
+        for name in NVFP4TensorStorage.BUFFERS:
+            mine, wanted = getattr(dst, name), getattr(fresh, name)
+            if mine is None or wanted is None or mine.shape != wanted.shape:
+                setattr(dst, name, wanted)
+        for name, value in self._settings(shape).items():
+            setattr(dst, f"_{name}", value)
+
+    def fill(self, tensor: Tensor, dst: Any) -> None:
+        """Quantize into the buffers of `dst`; with a group, by the largest amax of its members.
+
+        Rules: TEL-3, TEL-6, TEL-10.
+        """
+        shape = tuple(tensor.shape)
+        matrix = math.prod(shape[:-1]), shape[-1]
+        layout = swizzle.GEMM if dst._with_gemm_swizzled_scales else swizzle.COMPACT
+        row = column = None
+        if self.rowwise_usage:
+            packed = dst._rowwise_data.view(matrix[0], matrix[1] // 2)
+            row = DirectionData(packed, dst._rowwise_scale_inv, dst._amax_rowwise)
+        if self.columnwise_usage:
+            column = DirectionData(dst._columnwise_data, dst._columnwise_scale_inv, dst._amax_columnwise)
+        names = {(True, True): "both", (True, False): "row", (False, True): "column"}
+        directions = names.get((self.rowwise_usage, self.columnwise_usage))
+        if directions is None:
+            return
+        spec = self.spec(tensor.dtype, shape)
+        x = tensor.view(matrix)
+        out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), layout, row, column)
+        bits = self._random_bytes(matrix, tensor.device) if self.stochastic_rounding and tensor.numel() else None
+        if tensor.numel():
+            api.quantize(x, spec, directions, layout, random_bits=bits, out=out)
+        if self._reduce_amax(dst) and tensor.numel():
+            given = Directions(*(None if part is None else part.amax.clone() for part in (row, column)))
+            api.quantize(x, spec, directions, layout, amax=given, random_bits=bits, out=out)
+
+    def _random_bytes(self, matrix: tuple[int, int], device: torch.device) -> Directions:
+        state = self.rng_state or rng.next_state(device)
+        return Directions(
+            rng.random_bytes(matrix, "row", state, device) if self.rowwise_usage else None,
+            rng.random_bytes(matrix[::-1], "column", state, device) if self.columnwise_usage else None,
+        )
+
+    def _reduce_amax(self, dst: Any) -> bool:
+        """Replace the amaxes by the largest of the group; every member joins, with or without elements.
+
+        Rules: TEL-10.
+        """
+        group = self.amax_reduction_group
+        if not self.with_amax_reduction or dist.get_world_size(group) == 1:
+            return False
+        amaxes = [amax for amax in (dst._amax_rowwise, dst._amax_columnwise) if amax is not None]
+        together = torch.cat(amaxes)
+        dist.all_reduce(together, op=dist.ReduceOp.MAX, group=group)
+        for amax, reduced in zip(amaxes, together, strict=True):
+            amax.fill_(reduced)
+        return True
+
+    def _canonicalized_amax_reduction_group(self) -> dist.ProcessGroup | None:
+        return self.amax_reduction_group if self.amax_reduction_group is not None else dist.group.WORLD
+
+    def _get_compatible_recipe(self) -> type[Recipe] | None:
+        return NVFP4BlockScaling
+
+
+def _require_settings(q: NVFP4Quantizer) -> None:
+    """Refuse combinations that the kernels do not have. Rules: TEL-3, TEL-9, FOS-7, GLB-5."""
+    row, search = q.row_scaled_nvfp4, q.nvfp4_use_4over6
+    for bad, got, needed, rule in (
+        (q.dtype != DType.kFloat4E2M1, f"fp4_dtype {q.dtype!r}", "DType.kFloat4E2M1", "TEL-3"),
+        (q.with_rht and not q.with_post_rht_amax, "with_rht without with_post_rht_amax", "both", "TEL-3"),
+        (row and not q.rowwise_usage, "row_scaled_nvfp4 without rowwise", "rowwise=True", "TEL-9"),
+        (row and q.with_rht, "row_scaled_nvfp4 with with_rht", "one of them", "TEL-9"),
+        (row and q.with_2d_quantization, "row_scaled_nvfp4 with with_2d_quantization", "one of them", "TEL-9"),
+        (row and q.stochastic_rounding, "row_scaled_nvfp4 with stochastic_rounding", "one of them", "TEL-9"),
+        (row and q.with_amax_reduction, "row_scaled_nvfp4 with with_amax_reduction", "one of them", "TEL-9"),
+        (row and search and q.columnwise_usage, "row_scaled_nvfp4 with 4over6 and columnwise", "rowwise only", "TEL-9"),
+        (search and q.with_rht, "nvfp4_use_4over6 with with_rht", "one of them", "FOS-7"),
+        (search and q.stochastic_rounding, "nvfp4_use_4over6 with stochastic_rounding", "one of them", "FOS-7"),
+        (
+            search and q.with_2d_quantization and not q.rowwise_usage,
+            "nvfp4_use_4over6 with with_2d_quantization, columnwise only",
+            "rowwise=True",
+            "FOS-7",
+        ),
+        (q.nvfp4_e4m3_max not in {448, 256}, f"nvfp4_e4m3_max {q.nvfp4_e4m3_max}", "448 or 256", "FOS-2"),
+        (not search and q.nvfp4_e4m3_max != 448, "nvfp4_e4m3_max 256 without nvfp4_use_4over6", "448", "FOS-2"),
+        (
+            q.nvfp4_4over6_err_mode not in specifications.METRICS,
+            f"nvfp4_4over6_err_mode {q.nvfp4_4over6_err_mode!r}",
+            "MAE or MSE",
+            "FOS-5",
+        ),
+    ):
+        if bad:
+            raise SettingError("NVFP4Quantizer", got, needed, rule)
+
+
+def quantize_nvfp4(tensor: Tensor, *, columnwise: bool = False, **settings: Any) -> Any:
+    """Quantize a tensor to NVFP4 with a quantizer's settings: rows only and no signs unless asked for. Rules: TEL-3."""
+    return NVFP4Quantizer(columnwise=columnwise, **({"with_random_sign_mask": False} | settings))(tensor)

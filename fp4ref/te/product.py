@@ -1,0 +1,67 @@
+"""Matrix products of exact operands: code times block scale in a wide type, accumulated in float32.
+
+A code times its block scale has at most six significant bits, so bfloat16 holds it exactly. The order of additions is
+the matrix library's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp4ref import api
+from fp4ref.te.errors import SettingError
+from fp4ref.te.float8_tensor import Float8TensorStorage
+from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
+from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
+from fp4ref.te.storage import QuantizedTensorStorage
+from fp4ref.te.swizzle import gemm_scales
+
+BLOCK_SCALED = (NVFP4TensorStorage, MXFP8TensorStorage)
+
+
+def operand(x: Any, direction: str) -> Tensor:
+    """One operand as a matrix [rows, K] to contract along its last axis, without any scale that is not of a block.
+
+    x: quantized, or a high-precision tensor [..., K]. direction: "row" for x, "column" for its transpose. float32 on a
+    CPU, bfloat16 elsewhere if x is quantized; else of x's type.
+
+    Rules: TEL-7, TEL-11, DEQ-2.
+    """
+    if isinstance(x, BLOCK_SCALED):
+        wide = wide_dtype(x.device)
+        gemm_scales(x, direction)
+        values: Tensor = api.dequantize(x.record(direction), wide)
+        return values
+    if isinstance(x, Float8TensorStorage):
+        codes = x.codes()
+        matrix = codes.reshape(-1, codes.shape[-1]).to(wide_dtype(x.device))
+    elif isinstance(x, QuantizedTensorStorage) or not isinstance(x, Tensor):
+        raise SettingError("general_gemm", f"operand {type(x).__name__}", "a tensor, NVFP4, MXFP8 or FP8 one", "TEL-11")
+    else:
+        matrix = x.reshape(-1, x.shape[-1])
+    return matrix if direction == "row" else matrix.t()
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """The type of exact operands on a device: float32 on a CPU, bfloat16 elsewhere. Rules: TEL-11."""
+    return torch.float32 if device.type == "cpu" else torch.bfloat16
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """a [M, K] times the transpose of b [N, K], accumulated and returned in float32 [M, N]. Rules: TEL-11."""
+    if a.device.type == "cpu" or torch.float32 in {a.dtype, b.dtype}:
+        return _in_float32(a.to(torch.float32), b.to(torch.float32))
+    b = b.to(a.dtype)
+    return torch.mm(a, b.t(), out_dtype=torch.float32)
+
+
+def _in_float32(a: Tensor, b: Tensor) -> Tensor:
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        return torch.mm(a, b.t())
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed

@@ -1,0 +1,235 @@
+"""What the current context asks of modules: whether to quantize, by which recipe, and whether parameters are packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fp4ref.te.availability import (
+    check_fp8_support,
+    check_mxfp8_support,
+    check_nvfp4_support,
+    check_recipe_support,
+    is_fp8_available,
+    is_fp8_block_scaling_available,
+    is_mxfp8_available,
+    is_nvfp4_available,
+)
+from fp4ref.te.errors import SettingError
+from fp4ref.te.recipe import MXFP8BlockScaling
+from fp4ref.te.recipe_state import (
+    CustomRecipeState,
+    Float8CurrentScalingRecipeState,
+    MXFP8BlockScalingRecipeState,
+    NVFP4BlockScalingRecipeState,
+    QuantizerRole,
+    RecipeState,
+)
+
+__all__ = [
+    "CustomRecipeState",
+    "FP8GlobalState",
+    "FP8GlobalStateManager",
+    "Float8CurrentScalingRecipeState",
+    "MXFP8BlockScalingRecipeState",
+    "NVFP4BlockScalingRecipeState",
+    "QuantizerRole",
+    "RecipeState",
+    "autocast",
+    "check_fp8_support",
+    "check_mxfp8_support",
+    "check_nvfp4_support",
+    "check_recipe_support",
+    "fp8_autocast",
+    "fp8_model_init",
+    "get_align_size_for_quantization",
+    "get_default_recipe",
+    "is_fp8_available",
+    "is_fp8_block_scaling_available",
+    "is_mxfp8_available",
+    "is_nvfp4_available",
+    "quantized_model_init",
+]
+
+
+@dataclass
+class FP8GlobalState:
+    """The settings of the innermost contexts."""
+
+    fp8_enabled: bool = False
+    fp8_calibration: bool = False
+    fp8_recipe: Any = None
+    fp8_distributed_group: Any = None
+    fp8_parameters: bool = False
+    high_precision_init_val: bool = False
+    autocast_depth: int = 0
+    skip_fp8_weight_update_tensor: Any = None
+
+
+class FP8GlobalStateManager:
+    """Reads and sets the current state, one per process."""
+
+    quantization_state = FP8GlobalState()
+
+    @classmethod
+    def reset(cls) -> None:
+        """Forget every context."""
+        cls.quantization_state = FP8GlobalState()
+
+    @classmethod
+    def is_fp8_available(cls) -> tuple[bool, str]:
+        """Whether per-tensor FP8 runs, and why not."""
+        return check_fp8_support()
+
+    @classmethod
+    def is_mxfp8_available(cls) -> tuple[bool, str]:
+        """Whether MXFP8 runs, and why not."""
+        return check_mxfp8_support()
+
+    @classmethod
+    def is_nvfp4_available(cls) -> tuple[bool, str]:
+        """Whether NVFP4 runs, and why not."""
+        return check_nvfp4_support()
+
+    @classmethod
+    def is_fp8_enabled(cls) -> bool:
+        """Whether an enabled `autocast` is active."""
+        return cls.quantization_state.fp8_enabled
+
+    @classmethod
+    def is_fp8_calibration(cls) -> bool:
+        """Always False: no emulated recipe has a history to calibrate."""
+        return cls.quantization_state.fp8_calibration
+
+    @classmethod
+    def with_fp8_parameters(cls) -> bool:
+        """Whether an enabled `quantized_model_init` is active."""
+        return cls.quantization_state.fp8_parameters
+
+    @classmethod
+    def with_high_precision_init_val(cls) -> bool:
+        """Whether packed parameters keep their initial values."""
+        return cls.quantization_state.high_precision_init_val
+
+    @classmethod
+    def get_fp8_recipe(cls) -> Any:
+        """The recipe of the innermost context, or the default."""
+        recipe = cls.quantization_state.fp8_recipe
+        return get_default_recipe() if recipe is None else recipe
+
+    @classmethod
+    def get_fp8_group(cls) -> Any:
+        """The process group of the innermost context."""
+        return cls.quantization_state.fp8_distributed_group
+
+    @classmethod
+    def get_autocast_state(cls) -> FP8GlobalState:
+        """A copy of the state, for `set_autocast_state`."""
+        return replace(cls.quantization_state)
+
+    @classmethod
+    def set_autocast_state(cls, state: FP8GlobalState) -> None:
+        """Return to a state."""
+        cls.quantization_state = replace(state)
+
+    @classmethod
+    def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:
+        """Make cached weights keep their bytes (True) or be quantized again, as a flag on the device reads."""
+        import torch
+
+        cls.quantization_state.skip_fp8_weight_update_tensor = torch.tensor([1.0 if skip else 0.0])
+
+    @classmethod
+    def get_skip_fp8_weight_update_tensor(cls) -> Any:
+        """The flag, or None."""
+        return cls.quantization_state.skip_fp8_weight_update_tensor
+
+
+@contextmanager
+def autocast(
+    enabled: bool = True,
+    calibrating: bool = False,
+    recipe: Any = None,
+    amax_reduction_group: Any = None,
+    _graph: bool = False,
+) -> Iterator[None]:
+    """Within the context, modules quantize the operands of their GEMMs by the recipe.
+
+    recipe: MXFP8BlockScaling if none is given. amax_reduction_group: of delayed scaling, recorded only.
+
+    Errors: SettingError for a recipe that the emulated device does not run, and for calibrating.
+    """
+    if calibrating:
+        raise SettingError("autocast", "calibrating=True", "False: the emulated recipes keep no history")
+    recipe = get_default_recipe() if recipe is None else recipe
+    if enabled:
+        check_recipe_support(recipe)
+    manager = FP8GlobalStateManager
+    before = manager.get_autocast_state()
+    manager.quantization_state = replace(
+        before,
+        fp8_enabled=enabled,
+        fp8_recipe=recipe,
+        fp8_distributed_group=amax_reduction_group,
+        autocast_depth=before.autocast_depth + 1,
+    )
+    try:
+        yield
+    finally:
+        manager.set_autocast_state(before)
+
+
+def fp8_autocast(
+    enabled: bool = True,
+    calibrating: bool = False,
+    fp8_recipe: Any = None,
+    fp8_group: Any = None,
+    _graph: bool = False,
+) -> Any:
+    """`autocast` by its former name and arguments."""
+    return autocast(enabled, calibrating, fp8_recipe, fp8_group, _graph)
+
+
+@contextmanager
+def quantized_model_init(
+    enabled: bool = True, recipe: Any = None, preserve_high_precision_init_val: bool = False
+) -> Iterator[None]:
+    """Within the context, modules are made with weights that hold packed bytes only.
+
+    preserve_high_precision_init_val: such a parameter also has `get_high_precision_init_val()`, its initial values on
+    the CPU, and `clear_high_precision_init_val()`.
+
+    Errors: SettingError for a recipe that the emulated device does not run.
+    """
+    recipe = get_default_recipe() if recipe is None else recipe
+    if enabled:
+        check_recipe_support(recipe)
+    manager = FP8GlobalStateManager
+    before = manager.get_autocast_state()
+    manager.quantization_state = replace(
+        before,
+        fp8_parameters=enabled,
+        fp8_recipe=recipe,
+        high_precision_init_val=preserve_high_precision_init_val,
+    )
+    try:
+        yield
+    finally:
+        manager.set_autocast_state(before)
+
+
+def fp8_model_init(enabled: bool = True, recipe: Any = None, preserve_high_precision_init_val: bool = False) -> Any:
+    """`quantized_model_init` by its former name."""
+    return quantized_model_init(enabled, recipe, preserve_high_precision_init_val)
+
+
+def get_default_recipe() -> Any:
+    """The recipe of an `autocast` without one: MXFP8."""
+    return MXFP8BlockScaling()
+
+
+def get_align_size_for_quantization(recipe: Any) -> int:
+    """Rows to which a group is padded: 32 for MXFP8, 128 for NVFP4, 16 for per-tensor FP8."""
+    return 32 if recipe.mxfp8() else 128 if recipe.nvfp4() else 16

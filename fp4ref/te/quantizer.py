@@ -1,0 +1,153 @@
+"""What all quantizers have in common."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp4ref.te.cast import quantize as cast
+from fp4ref.te.recipe import Recipe
+
+
+class _Quantize(torch.autograd.Function):
+    """Quantize; the gradient passes unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, function: Callable[[Tensor], Any]) -> Any:  # noqa: ARG004 - torch's signature
+        return function(tensor.detach())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
+        return grad, None
+
+
+class Quantizer(abc.ABC):
+    """Settings, and the methods that make quantized tensors with them.
+
+    rowwise_usage, columnwise_usage: the directions to produce. internal: produce storage without the interface of a
+    tensor. optimize_for_gemm: leave the scales as the matrix product reads them. role: the operand's name in
+    `te.debug.operation_counts`.
+    """
+
+    dtype: Any
+
+    def __init__(self, *, rowwise: bool, columnwise: bool) -> None:
+        self.rowwise_usage = rowwise
+        self.columnwise_usage = columnwise
+        self.internal = False
+        self.optimize_for_gemm = False
+        self.role = "tensor"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rowwise_usage={self.rowwise_usage}, columnwise_usage={self.columnwise_usage})"
+
+    def __call__(self, tensor: Tensor) -> Any:
+        """`quantize` by its short name."""
+        return self.quantize(tensor)
+
+    def quantize(self, tensor: Tensor, *, out: Any = None, dtype: torch.dtype | None = None) -> Any:
+        """Quantize a tensor [..., K], into `out` if given; `dtype` is applied first. Autograd passes gradients through.
+
+        Errors: TensorShapeError, TensorDTypeError, SettingError.
+
+        Rules: TEL-3.
+        """
+        if dtype is not None:
+            tensor = tensor.to(dtype)
+        if out is not None:
+            return self.update_quantized(tensor, out)
+        if tensor.requires_grad and torch.is_grad_enabled() and not self.internal:
+            return _Quantize.apply(tensor, self.quantize_impl)  # type: ignore[no-untyped-call]
+        return self.quantize_impl(tensor)
+
+    def quantize_impl(self, tensor: Tensor) -> Any:
+        """Quantize without autograd."""
+        return cast(tensor, self)
+
+    def multi_quantize(self, tensors: Iterable[Tensor]) -> list[Any]:
+        """Quantize each of several tensors."""
+        return [self.quantize(tensor) for tensor in tensors]
+
+    def update_quantized(self, src: Tensor, dst: Any, *, noop_flag: Tensor | None = None) -> Any:
+        """Quantize into the buffers of `dst`, whose addresses stay; nothing changes where noop_flag[0] is 1.
+
+        Rules: TEL-5.
+        """
+        self.require_destination(dst)
+        if src.device != dst.device:
+            src = src.to(dst.device)
+        cast(src, self, dst, noop_flag)
+        return dst
+
+    @abc.abstractmethod
+    def require_destination(self, dst: Any) -> None:
+        """Raise unless `dst` holds this quantizer's kind of bytes."""
+
+    @abc.abstractmethod
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
+        """A quantized tensor with uninitialized buffers for the directions in use."""
+
+    @abc.abstractmethod
+    def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
+        """Fit an existing tensor to the directions in use; buffers that exist stay."""
+
+    @abc.abstractmethod
+    def fill(self, tensor: Tensor, dst: Any) -> None:
+        """Quantize a contiguous tensor with elements into the buffers of `dst`."""
+
+    @abc.abstractmethod
+    def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
+        """Whether quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-4."""
+
+    @abc.abstractmethod
+    def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+        """Raise unless the settings fit each other, and a tensor's shape and dtype."""
+
+    @abc.abstractmethod
+    def is_quantizable(self, inp: Tensor) -> bool:
+        """Whether a tensor's shape and the settings allow to quantize it for an all-gather."""
+
+    def make_empty(
+        self,
+        shape: Iterable[int],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        pin_memory: bool = False,
+        requires_grad: bool = False,
+    ) -> Any:
+        """A quantized tensor with uninitialized buffers. Rules: TEL-4."""
+        sizes = tuple(int(size) for size in shape)
+        self.require(sizes, None)
+        where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+        return self.allocate(sizes, dtype, where, pin_memory=pin_memory, requires_grad=requires_grad)
+
+    def set_usage(self, *, rowwise: bool | None = None, columnwise: bool | None = None) -> None:
+        """Choose the directions to produce; None leaves one as it is."""
+        if rowwise is not None:
+            self.rowwise_usage = rowwise
+        if columnwise is not None:
+            self.columnwise_usage = columnwise
+
+    def get_usages(self) -> dict[str, bool]:
+        """The directions to produce."""
+        return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
+
+    def copy(self) -> Quantizer:
+        """A quantizer with the same settings, which can be changed on its own."""
+        return copy.copy(self)
+
+    def calibrate(self, tensor: Tensor) -> None:  # noqa: B027 - a hook for recipes with a history
+        """Nothing: scales come from the tensor itself."""
+
+    def supports_only_rowwise_all_gather(self) -> bool:
+        """Whether only the row direction can be gathered."""
+        return False
+
+    def _get_compatible_recipe(self) -> type[Recipe] | None:
+        return None

@@ -1,0 +1,197 @@
+"""From a recipe to quantizers: one per operand of a module, chosen by the operand's role."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fp4ref.te.dtypes import DType
+from fp4ref.te.errors import SettingError, TensorShapeError
+from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer
+from fp4ref.te.mxfp8_tensor import MXFP8Quantizer
+from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
+from fp4ref.te.recipe import Format
+
+# The order in which a caller without roles lists its operands, forward and backward, repeated per GEMM.
+UNNAMED = {"forward": ("input", "weight", "output"), "backward": ("grad_output", "grad_input")}
+TWO_SIDED_WEIGHTS = ("linear", "grouped_linear")
+
+
+@dataclass(frozen=True)
+class QuantizerRole:
+    """Which operand asks for a quantizer.
+
+    module_type: "linear" or "grouped_linear". tensor_type: "input", "weight", "output", "grad_output", "grad_input".
+    name: of the module, as its caller gave it. Factories that were written for plain strings compare a role with
+    "linear_input" and the like, which is equal to such a role of any linear module.
+    """
+
+    module_type: str = ""
+    tensor_type: str = ""
+    name: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return other == f"linear_{self.tensor_type}"
+        return isinstance(other, QuantizerRole) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(f"linear_{self.tensor_type}")
+
+    def __str__(self) -> str:
+        said = [f"{field}={value}" for field, value in vars(self).items() if value]
+        return "|".join(said) or "QuantizerRole()"
+
+
+class RecipeState:
+    """Makes the quantizers of one direction of one module.
+
+    mode: "forward" or "backward". roles: one per quantizer, None where the operand's consumer is unknown; without
+    roles the operands are input, weight, output (grad_output, grad_input) in turn.
+    """
+
+    def __init__(
+        self,
+        recipe: Any,
+        *,
+        mode: str,
+        num_quantizers: int = 1,
+        device: Any = None,
+        roles: Sequence[QuantizerRole | None] | None = None,
+    ) -> None:
+        if mode not in UNNAMED:
+            raise SettingError("RecipeState", f"mode {mode!r}", "forward or backward")
+        if roles is not None and len(roles) != num_quantizers:
+            raise TensorShapeError("RecipeState", f"{len(roles)} roles", f"{num_quantizers}, one per quantizer")
+        self.recipe, self.mode, self.num_quantizers = recipe, mode, num_quantizers
+        self.device, self.roles = device, roles
+
+    @staticmethod
+    def create(
+        recipe: Any,
+        *,
+        mode: str,
+        num_quantizers: int = 1,
+        device: Any = None,
+        roles: Sequence[QuantizerRole | None] | None = None,
+    ) -> RecipeState:
+        """The state of a recipe.
+
+        Errors: SettingError for a recipe that is not emulated.
+        """
+        for matches, kind in (
+            (recipe.nvfp4(), NVFP4BlockScalingRecipeState),
+            (recipe.mxfp8(), MXFP8BlockScalingRecipeState),
+            (recipe.float8_current_scaling(), Float8CurrentScalingRecipeState),
+            (recipe.custom(), CustomRecipeState),
+        ):
+            if matches:
+                return kind(recipe, mode=mode, num_quantizers=num_quantizers, device=device, roles=roles)
+        raise SettingError("RecipeState", type(recipe).__name__, "an emulated recipe")
+
+    def make_quantizers(self) -> list[Any]:
+        """One quantizer per operand, in order."""
+        quantizers = []
+        for index in range(self.num_quantizers):
+            role = self._role(index)
+            quantizer = self._make(role)
+            if quantizer is not None:
+                quantizer.role = role.tensor_type
+            quantizers.append(quantizer)
+        return quantizers
+
+    def _role(self, index: int) -> QuantizerRole:
+        order = UNNAMED[self.mode]
+        unnamed = QuantizerRole(tensor_type=order[index % len(order)])
+        return unnamed if self.roles is None else self.roles[index] or unnamed
+
+    def _make(self, role: QuantizerRole) -> Any:
+        raise NotImplementedError
+
+
+class NVFP4BlockScalingRecipeState(RecipeState):
+    """Quantizers of `NVFP4BlockScaling`."""
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        if self.recipe.fp4_format is not Format.E2M1:
+            raise SettingError("NVFP4BlockScaling", f"fp4_format {self.recipe.fp4_format}", "Format.E2M1")
+        return DType.kFloat4E2M1
+
+    def _make(self, role: QuantizerRole) -> NVFP4Quantizer:
+        forward, weight = self.mode == "forward", role.tensor_type == "weight"
+        if not forward:
+            chosen = self.recipe.fp4_quant_bwd_grad
+        else:
+            chosen = self.recipe.fp4_quant_fwd_weight if weight else self.recipe.fp4_quant_fwd_inp
+        search = forward and self.recipe.uses_4over6(role.tensor_type)
+        if search and chosen.random_hadamard_transform:
+            got = f"nvfp4_4over6={self.recipe.nvfp4_4over6!r} with the Hadamard transform of {role.tensor_type}"
+            raise SettingError("NVFP4BlockScaling", got, "disable_rht, or 4over6 of other operands", "TEL-1")
+        return NVFP4Quantizer(
+            fp4_dtype=self.dtype,
+            rowwise=True,
+            columnwise=True,
+            with_rht=chosen.random_hadamard_transform,
+            with_post_rht_amax=chosen.random_hadamard_transform,
+            with_2d_quantization=chosen.fp4_2d_quantization,
+            stochastic_rounding=chosen.stochastic_rounding,
+            row_scaled_nvfp4=forward and not weight and self.recipe.row_scaled_activation,
+            nvfp4_use_4over6=search,
+            nvfp4_e4m3_max=self.recipe.e4m3_max(role.tensor_type) if search else 448,
+            nvfp4_4over6_err_mode=self.recipe.nvfp4_4over6_err_mode,
+        )
+
+
+class MXFP8BlockScalingRecipeState(RecipeState):
+    """Quantizers of `MXFP8BlockScaling`."""
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of this direction."""
+        return fp8_dtype(self.recipe, self.mode)
+
+    def _make(self, role: QuantizerRole) -> MXFP8Quantizer:
+        tiles = self.mode == "forward" and role.tensor_type == "weight" and self.recipe.enable_2d_quantization
+        tiles = tiles and role.module_type in {"", *TWO_SIDED_WEIGHTS}
+        return MXFP8Quantizer(fp8_dtype=self.dtype, with_2d_quantization=tiles)
+
+
+class Float8CurrentScalingRecipeState(RecipeState):
+    """Quantizers of `Float8CurrentScaling`."""
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of this direction."""
+        return fp8_dtype(self.recipe, self.mode)
+
+    def _make(self, role: QuantizerRole) -> Float8CurrentScalingQuantizer:
+        forward, weight = self.mode == "forward", role.tensor_type == "weight"
+        if not forward:
+            chosen = self.recipe.fp8_quant_bwd_grad
+        else:
+            chosen = self.recipe.fp8_quant_fwd_weight if weight else self.recipe.fp8_quant_fwd_inp
+        return Float8CurrentScalingQuantizer(
+            fp8_dtype=self.dtype,
+            device=self.device,
+            force_pow_2_scales=chosen.power_2_scale,
+            amax_epsilon=chosen.amax_epsilon,
+        )
+
+
+class CustomRecipeState(RecipeState):
+    """Quantizers that the recipe's `qfactory(role)` returns."""
+
+    def _make(self, role: QuantizerRole) -> Any:
+        quantizer = self.recipe.qfactory(role)
+        if quantizer is None and role.tensor_type not in {"output", "grad_input"}:
+            raise SettingError("CustomRecipe", f"no quantizer for {role}", "one per operand")
+        return quantizer
+
+
+def fp8_dtype(recipe: Any, mode: str) -> DType:
+    """Element type of an FP8 recipe: E5M2 for the gradients of HYBRID."""
+    hybrid_gradients = recipe.fp8_format is Format.HYBRID and mode == "backward"
+    return DType.kFloat8E5M2 if hybrid_gradients or recipe.fp8_format is Format.E5M2 else DType.kFloat8E4M3

@@ -1,0 +1,40 @@
+"""Random bytes for stochastic rounding, from the state of torch's generators.
+
+On a CUDA device the state is torch's own {seed, offset}, and each quantization reserves 1024 of the offset. A CPU
+generator has no offset: a seed is drawn from it. Either way torch.manual_seed and the saved generator states apply.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fp4ref.quantized import Direction
+
+RESERVED = 1024  # of a device generator's offset, per quantization
+
+
+class RngState(NamedTuple):
+    """Where the random bytes of one quantization start."""
+
+    seed: int
+    offset: int
+
+
+def next_state(device: torch.device) -> RngState:
+    """The state for one quantization on a device; torch's generator of that device moves on. Rules: TEL-6."""
+    if device.type == "cuda":
+        generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+        seed, offset = (int(word) for word in generator.get_state().view(torch.int64))
+        generator.set_state(torch.tensor([seed, offset + RESERVED], dtype=torch.int64).view(torch.uint8))
+        return RngState(seed, offset)
+    return RngState(int(torch.randint(0, 2**63 - 1, (1,))), 0)
+
+
+def random_bytes(shape: tuple[int, int], direction: Direction, state: RngState, device: torch.device) -> Tensor:
+    """One byte per element of the direction's matrix, uint8 [rows, columns]. Rules: TEL-6."""
+    generator = torch.Generator(device)
+    generator.manual_seed((state.seed + 2 * state.offset + (direction == "column")) % 2**63)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator, device=device)

@@ -1,0 +1,205 @@
+"""Quantize a matrix whose rows are split over processes, so that the bytes are those of the whole.
+
+What the parts share: the global amax, found by a maximum over the group, and random bytes that depend on the place of
+an element in the whole, not on who rounds it. Cuts must not divide a block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import fp4ref
+from fp4ref.api import buffer_shapes
+from fp4ref.catalogue import resolve
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
+from fp4ref.spec import Granularity, Spec
+from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
+
+LINEAR = "linear"
+BYTES_PER_COUNT = 32  # of the generator, one step of its counter
+
+
+def quantize_shard(
+    x: torch.Tensor,
+    spec: Spec | str,
+    directions: str = "row",
+    *,
+    group: Any = None,
+    seed: int | None = None,
+) -> Quantized:
+    """This process's rows of a matrix, quantized as they are in the whole; scales in the linear layout.
+
+    x: [m, K], the rows after those of the processes before; m may be zero, and the process still takes part. seed: the
+    same everywhere, for a stochastic spec. Every process of the group calls this with the same spec and directions.
+
+    Errors: TensorShapeError for a cut inside a block, different K, or x of another rank than two; TensorDTypeError for
+    different types; SettingError for a seed where none is needed, or none where one is.
+
+    Rules: TED-1, TED-2, TED-3.
+    """
+    spec = resolve(spec)
+    if x.dim() != 2:
+        raise TensorShapeError("quantize_shard", f"{x.dim()} dimensions", "a matrix", "TED-1")
+    if spec.stochastic != (seed is not None):
+        got = f"{'no ' if seed is None else ''}seed for {spec.name}"
+        raise SettingError("quantize_shard", got, "one exactly for a stochastic spec", "TED-3")
+    names: list[Direction] = [name for name in DIRECTIONS if directions in {name, "both"}]
+    counts = _row_counts(x, group)
+    for name in names:
+        _require_whole_blocks(spec, name, counts)
+    start, columns = sum(counts[: _rank(group)]), x.shape[1]
+    bits = None
+    if seed is not None:
+        rows = {name: random_bytes(seed, name, start, x.shape[0], columns, x.device) for name in names}
+        bits = Directions(rows.get("row"), None if "column" not in rows else rows["column"].t().contiguous())
+    amax = None if spec.global_scale is Granularity.NONE else _reduced_amax(x, spec, names, directions, bits, group)
+    if not x.numel():
+        return _empty(x, spec, names, amax)
+    return fp4ref.quantize(x, spec, directions, LINEAR, amax=amax, random_bits=bits)
+
+
+def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
+    """The whole of which every process holds some rows, on every process.
+
+    Errors: SettingError for scales in a tiled layout, which cannot be cut.
+
+    Rules: TED-1, LAY-7.
+    """
+    if q.scale_layout != LINEAR:
+        raise SettingError("gather_shards", f"scales in the layout {q.scale_layout}", f"the layout {LINEAR}", "LAY-7")
+    counts = _all_counts(q.matrix[0], _device(q), group)
+    shape = (sum(counts), q.matrix[1])
+    changed: dict[str, Any] = {}
+    for name in DIRECTIONS:
+        part = q.row if name == "row" else q.column
+        if part is None:
+            continue
+        axis = 0 if name == "row" else 1
+        own_rows = name == "row" and q.spec.global_scale is Granularity.ROW
+        changed[name] = DirectionData(
+            _gather_uneven(part.data, axis, group),
+            _gather_uneven(part.scales, axis, group),
+            _gather_uneven(part.amax, 0, group) if own_rows else part.amax,
+        )
+    return dataclasses.replace(q, shape=shape, **changed)
+
+
+def random_bytes(
+    seed: int, direction: Direction, start: int, rows: int, columns: int, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Random bytes of rows start, start + 1, ... of a matrix: uint8 [rows, columns], the same however it is cut.
+
+    A byte depends on the seed, the direction that it rounds and its row and column only: Philox with the row's first
+    block as counter. The column direction takes the transpose.
+
+    Rules: TED-3.
+    """
+    blocks = -(-columns // BYTES_PER_COUNT)
+    generator = np.random.Philox(key=[seed, DIRECTIONS.index(direction)])
+    generator.advance(start * blocks)
+    words = generator.random_raw(rows * blocks * BYTES_PER_COUNT // 8)
+    values = words.astype("<u8").view(np.uint8).reshape(rows, blocks * BYTES_PER_COUNT)[:, :columns]
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+
+def _world(group: Any) -> int:
+    return dist.get_world_size(group) if dist.is_initialized() else 1
+
+
+def _rank(group: Any) -> int:
+    return dist.get_rank(group) if dist.is_initialized() else 0
+
+
+def _device(q: Quantized) -> torch.device:
+    part = q.row if q.row is not None else q.column
+    assert part is not None
+    device: torch.device = part.data.device
+    return device
+
+
+def _all_counts(rows: int, device: torch.device, group: Any) -> list[int]:
+    """Rows of every process."""
+    if _world(group) == 1:
+        return [rows]
+    mine = torch.tensor([rows], dtype=torch.int64, device=device)
+    everyone = [torch.empty_like(mine) for _ in range(_world(group))]
+    dist.all_gather(everyone, mine, group=group)
+    return [int(count) for count in everyone]
+
+
+def _row_counts(x: torch.Tensor, group: Any) -> list[int]:
+    """Rows of every process, after making sure that all have the same columns and type."""
+    kinds = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+    if x.dtype not in kinds:
+        raise TensorDTypeError("quantize_shard", f"dtype {x.dtype}", "float32, bfloat16 or float16", "NUM-3")
+    columns = _all_counts(x.shape[1], x.device, group)
+    types = _all_counts(kinds[x.dtype], x.device, group)
+    counts = _all_counts(x.shape[0], x.device, group)
+    if len(set(columns)) > 1:
+        raise TensorShapeError("quantize_shard", f"parts of {columns} columns", "the same everywhere", "TED-1")
+    if len(set(types)) > 1:
+        raise TensorDTypeError("quantize_shard", "parts of different types", "the same everywhere", "TED-1")
+    return counts
+
+
+def _require_whole_blocks(spec: Spec, direction: Direction, counts: list[int]) -> None:
+    """Every cut lies between blocks of the direction; the end of the matrix is no cut. Rules: TED-2."""
+    block = spec.block.rows if direction == "row" else spec.block.columns
+    total, end = sum(counts), 0
+    for process, count in enumerate(counts):
+        end += count
+        if end % block and end != total:
+            got = f"process {process} ends at row {end}"
+            needed = f"a multiple of {block} for the {direction} direction of {spec.name}"
+            raise TensorShapeError("quantize_shard", got, needed, "TED-2")
+
+
+def _reduced_amax(
+    x: torch.Tensor, spec: Spec, names: list[Direction], directions: str, bits: Any, group: Any
+) -> Directions:
+    """The amax of the whole, per direction: one number, or a row's own, or one per column over all processes.
+
+    Rules: TED-1.
+    """
+    by_row = spec.global_scale is Granularity.ROW
+    lengths = {"row": x.shape[0] if by_row else 1, "column": x.shape[1] if by_row else 1}
+    found = {name: torch.zeros(lengths[name], dtype=torch.float32, device=x.device) for name in names}
+    if x.numel():
+        local = fp4ref.quantize(x, spec, directions, LINEAR, random_bits=bits)
+        for name in names:
+            part, _ = local.direction(name)
+            found[name] = part.amax.clone()
+    for name in names:
+        if _world(group) > 1 and not (by_row and name == "row"):
+            dist.all_reduce(found[name], op=dist.ReduceOp.MAX, group=group)
+    return Directions(found.get("row"), found.get("column"))
+
+
+def _empty(x: torch.Tensor, spec: Spec, names: list[Direction], amax: Directions | None) -> Quantized:
+    """No rows, but the columns and the amax of the whole."""
+    result = Quantized(spec, (0, x.shape[1]), str(x.dtype).removeprefix("torch."), LINEAR)
+    parts: dict[str, Any] = {}
+    for name in names:
+        shapes = buffer_shapes(spec, (0, x.shape[1]), name, LINEAR)
+        data, scales = (torch.zeros(tuple(s), dtype=torch.uint8, device=x.device) for s in shapes[:2])
+        parts[name] = DirectionData(data, scales, None if amax is None else getattr(amax, name))
+    return dataclasses.replace(result, **parts)
+
+
+def _gather_uneven(part: torch.Tensor, axis: int, group: Any) -> torch.Tensor:
+    """Concatenate pieces of different lengths."""
+    if _world(group) == 1:
+        return part
+    counts = _all_counts(part.shape[axis], part.device, group)
+    moved = part.movedim(axis, 0).contiguous()
+    padded = moved.new_zeros(max(counts), *moved.shape[1:])
+    padded[: moved.shape[0]] = moved
+    pieces = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(pieces, padded, group=group)
+    whole = torch.cat([piece[:count] for piece, count in zip(pieces, counts, strict=True)])
+    return whole.movedim(0, axis).contiguous()

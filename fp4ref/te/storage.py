@@ -1,0 +1,200 @@
+"""The bytes of a quantized tensor, without the interface of a tensor."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from fp4ref.quantized import Quantized
+from fp4ref.te.errors import SettingError
+
+
+class QuantizedTensorStorage:
+    """Buffers by attribute name, settings, and the quantizer that made them.
+
+    BUFFERS: attributes of buffers, in the order in which they are saved. SETTINGS: attributes that say how to read
+    them. A name without its leading underscore is the constructor's argument.
+    """
+
+    BUFFERS: ClassVar[tuple[str, ...]] = ()
+    SETTINGS: ClassVar[tuple[str, ...]] = ()
+    _quantizer: Any
+    _dtype: torch.dtype
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """Storage from arguments named as in `get_metadata`, or in that order."""
+        instance = super().__new__(cls)
+        instance._assign(**dict(zip(cls._arguments(), args, strict=False)), **settings)
+        return instance
+
+    @classmethod
+    def _arguments(cls) -> list[str]:
+        return [name.lstrip("_") for name in (*cls.BUFFERS, *cls.SETTINGS)]
+
+    def _assign(self, **values: Any) -> None:
+        unknown = set(values) - set(self._arguments()) - {"quantizer", "fake_dtype"}
+        if unknown:
+            raise SettingError(type(self).__name__, f"argument {min(unknown)}", ", ".join(self._arguments()))
+        for name in (*self.BUFFERS, *self.SETTINGS):
+            if name.lstrip("_") in values:
+                setattr(self, name, values[name.lstrip("_")])
+            elif name in self.BUFFERS:
+                setattr(self, name, None)
+        quantizer = values.get("quantizer")
+        self._quantizer = None if quantizer is None else quantizer.copy()
+        self._dtype = values.get("fake_dtype") or torch.float32
+
+    def get_metadata(self) -> dict[str, Any]:
+        """Everything but shape and nominal type, by name: what the constructor takes."""
+        values = {name.lstrip("_"): getattr(self, name) for name in (*self.BUFFERS, *self.SETTINGS)}
+        return values | {"quantizer": self._quantizer}
+
+    def buffers(self) -> list[Tensor]:
+        """The buffers that exist."""
+        return [value for name in self.BUFFERS if (value := getattr(self, name)) is not None]
+
+    def get_data_tensors(self) -> tuple[Tensor | None, ...]:
+        """The buffers that hold elements, row direction first; None where there is none."""
+        return tuple(getattr(self, name) for name in self.BUFFERS[:2])
+
+    def clear(self) -> None:
+        """Free the memory of every buffer."""
+        for buffer in self.buffers():
+            buffer.data = torch.empty(0, dtype=buffer.dtype, device=buffer.device)
+
+    def prepare_for_saving(self) -> tuple[list[Tensor | None], Any]:
+        """The buffers, to be saved for backward, and this object, which lets go of them."""
+        saved: list[Tensor | None] = [getattr(self, name) for name in self.BUFFERS]
+        for name in self.BUFFERS:
+            setattr(self, name, None)
+        return saved, self
+
+    def restore_from_saved(self, tensors: list[Tensor | None]) -> list[Tensor | None]:
+        """Take the buffers back from the front of a list; returns the rest of it."""
+        for name, value in zip(self.BUFFERS, tensors, strict=False):
+            setattr(self, name, value)
+        return tensors[len(self.BUFFERS) :]
+
+    def update_quantizer(self, quantizer: Any) -> None:
+        """Set the quantizer of later in-place updates."""
+        self._quantizer = quantizer
+
+    def _get_quantizer(self) -> Any:
+        if self._quantizer is None:
+            raise SettingError(type(self).__name__, "no quantizer", "a tensor that was made by one")
+        return self._quantizer
+
+    def quantize_(self, tensor: Tensor, *, noop_flag: Tensor | None = None) -> Any:
+        """Quantize a high-precision tensor into the buffers. Rules: TEL-5."""
+        if isinstance(tensor, QuantizedTensorStorage):
+            return self.quantize_(tensor.dequantize(), noop_flag=noop_flag)
+        return self._get_quantizer().update_quantized(tensor, self, noop_flag=noop_flag)
+
+    def copy_from_storage(self, src: QuantizedTensorStorage) -> None:
+        """Copy the bytes of storage with the same settings."""
+        for name in self.SETTINGS:
+            mine, theirs = getattr(self, name), getattr(src, name, None)
+            if mine != theirs:
+                raise SettingError("copy_from_storage", f"{name.lstrip('_')} {theirs}", f"{mine}, as the target has")
+        for name in self.BUFFERS:
+            mine, theirs = getattr(self, name), getattr(src, name)
+            if mine is not None and theirs is not None:
+                mine.copy_(theirs)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffers lie."""
+        return self._some_buffer().device
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the buffers lie on a CUDA device."""
+        return self._some_buffer().is_cuda
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The nominal type."""
+        return self._dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the tensor that was quantized."""
+        return self.size()  # type: ignore[no-any-return]
+
+    def _some_buffer(self) -> Tensor:
+        buffers = self.buffers()
+        if not buffers:
+            raise SettingError(type(self).__name__, "no data", "a tensor with the buffers of one direction")
+        return buffers[0]
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape of the tensor that was quantized, or one of its sizes."""
+        shape = self.logical_shape()
+        return shape if dim is None else shape[dim]
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.logical_shape().numel()
+
+    def logical_shape(self) -> torch.Size:
+        """The shape of the tensor that was quantized, read off the buffers."""
+        raise NotImplementedError
+
+    def directions(self) -> list[str]:
+        """The directions whose bytes exist: "row", "column"."""
+        raise NotImplementedError
+
+    def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
+        """Keep the wanted directions and free the others; an error for one that is missing."""
+        raise NotImplementedError
+
+    def record(self, direction: str) -> Quantized:
+        """One direction as a record: codes and block scales of a matrix, without a global scale."""
+        raise NotImplementedError
+
+    def scales_buffer(self, direction: str) -> Tensor:
+        """The buffer of one direction's scales."""
+        raise NotImplementedError
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """Values, rounded once to a high-precision type."""
+        raise NotImplementedError
+
+    def dequantize(self, *, dtype: torch.dtype | None = None) -> Tensor:
+        """Values, rounded once to `dtype`, the nominal type unless given. Rules: DEQ-1, DEQ-2, DEQ-3."""
+        return self.decode(dtype or self._dtype)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.decode(torch.float32)})"
+
+
+def prepare_for_saving(*tensors: Any) -> tuple[list[Tensor | None], list[Any]]:
+    """Tensors to save for backward, and the objects that take them back; ordinary tensors pass."""
+    saved: list[Tensor | None] = []
+    objects: list[Any] = []
+    for tensor in tensors:
+        if isinstance(tensor, QuantizedTensorStorage):
+            buffers, kept = tensor.prepare_for_saving()
+            saved.extend(buffers)
+            objects.append(kept)
+        else:
+            saved.append(tensor)
+            objects.append(None)
+    return saved, objects
+
+
+def restore_from_saved(
+    tensors: list[Any], saved_tensors: Any, return_saved_tensors: bool = False
+) -> list[Any] | tuple[list[Any], list[Any]]:
+    """The inverse of `prepare_for_saving`."""
+    remaining = list(saved_tensors)
+    restored = []
+    for tensor in tensors:
+        if isinstance(tensor, QuantizedTensorStorage):
+            remaining = tensor.restore_from_saved(remaining)
+            restored.append(tensor)
+        else:
+            restored.append(remaining.pop(0))
+    return (restored, remaining) if return_saved_tensors else restored

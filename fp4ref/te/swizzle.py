@@ -1,0 +1,76 @@
+"""Scales on their way to the matrix product: the compact layout, the GEMM layout, and which shapes get it when.
+
+A tensor says by a flag how its scales lie. A second swizzle of the same tensor does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fp4ref import api
+from fp4ref.quantized import Quantized
+from fp4ref.te import debug
+from fp4ref.te.capability import get_device_compute_capability
+
+COMPACT = "linear_padded"
+GEMM = "tiled_128x4"
+
+
+def role_of(tensor: Any) -> str:
+    """The role that the quantizer of a tensor names."""
+    quantizer = tensor._quantizer
+    return "tensor" if quantizer is None else str(quantizer.role)
+
+
+def gemm_scales(tensor: Any, direction: str) -> Tensor:
+    """Scales of one direction in the GEMM layout: the tensor's own, or a moved copy. Rules: TEL-4, TEL-7, LAY-3."""
+    record: Quantized = tensor.record(direction)
+    if record.scale_layout != GEMM:
+        debug.count("swizzle_standalone", role_of(tensor))
+        record = api.to_layout(record, GEMM)
+    assert record.row is not None
+    scales: Tensor = record.row.scales
+    return scales
+
+
+def swizzle_in_place(tensor: Any, role: str) -> None:
+    """Move the scales of every direction to the GEMM layout, in their buffers; nothing if they lie so.
+
+    Rules: TEL-4, TEL-5, TEL-7.
+    """
+    if tensor._with_gemm_swizzled_scales:
+        return
+    for direction in tensor.directions():
+        moved = api.to_layout(tensor.record(direction), GEMM).row
+        assert moved is not None
+        tensor.scales_buffer(direction).view(-1).copy_(moved.scales.reshape(-1))
+        debug.count("swizzle_standalone", role)
+    tensor._with_gemm_swizzled_scales = True
+
+
+def swizzle_scales_for_gemm_(tensor: Any) -> Any:
+    """Move a tensor's scales to the GEMM layout, in their buffers; per-tensor FP8 has none to move. Returns the tensor.
+
+    Rules: TEL-4, TEL-5.
+    """
+    if hasattr(tensor, "_with_gemm_swizzled_scales"):
+        swizzle_in_place(tensor, role_of(tensor))
+    return tensor
+
+
+def emulated_sm() -> int:
+    """The emulated device as one number: 100 for compute capability 10.0."""
+    major, minor = get_device_compute_capability()
+    return 10 * major + minor
+
+
+def hadamard_fusion_eligible(rows: int, columns: int) -> bool:
+    """Whether one kernel casts rows, transforms and casts columns, and swizzles the scales of both. Rules: TEL-4."""
+    return rows % 64 == 0 and columns % 128 == 0 and 100 <= emulated_sm() <= 110
+
+
+def tiles_fusion_eligible(rows: int, columns: int) -> bool:
+    """Whether the kernel of 16x16 tiles swizzles the scales that it writes. Rules: TEL-4."""
+    return rows % 128 == 0 and columns % 128 == 0 and 100 <= emulated_sm() <= 110

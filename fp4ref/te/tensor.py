@@ -1,0 +1,249 @@
+"""Quantized tensors as torch tensors: they show a high-precision type, and hold packed bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from fp4ref.te.storage import QuantizedTensorStorage
+
+aten = torch.ops.aten
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+HANDLERS: dict[Any, Handler] = {}
+
+
+class _Dequantize(torch.autograd.Function):
+    """Dequantize; the gradient passes unchanged."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: QuantizedTensor, dtype: torch.dtype) -> Tensor:  # noqa: ARG004 - torch's signature
+        return tensor.decode(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
+        return grad, None
+
+
+class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[misc]
+    """A tensor of a high-precision type whose elements are quantized bytes.
+
+    Views, copies and detaching keep the bytes. An operation in place is done on the values, which are quantized again
+    into the same buffers. Every other operation reads the values in the nominal type.
+    """
+
+    _dtype: torch.dtype
+
+    def __new__(
+        cls,
+        *args: Any,
+        shape: Iterable[int],
+        dtype: torch.dtype = torch.float32,
+        requires_grad: bool = False,
+        device: torch.device | None = None,
+        **settings: Any,
+    ) -> Self:
+        """A tensor from the storage's arguments, a shape and a nominal type."""
+        values = dict(zip(cls._arguments(), args, strict=False)) | settings
+        if device is None:
+            buffers = [value for value in values.values() if isinstance(value, Tensor)]
+            device = buffers[0].device if buffers else torch.device("cpu")
+        instance = torch.Tensor._make_wrapper_subclass(
+            cls, tuple(shape), dtype=dtype, device=device, requires_grad=requires_grad
+        )
+        instance._assign(**values, fake_dtype=dtype)
+        return instance
+
+    def dequantize(self, *, dtype: torch.dtype | None = None) -> Tensor:
+        """Values, rounded once to `dtype`, the nominal type unless given; gradients pass through.
+
+        Rules: DEQ-1, DEQ-2, DEQ-3.
+        """
+        kind = dtype or self._dtype
+        if self.requires_grad and torch.is_grad_enabled():
+            values: Tensor = _Dequantize.apply(self, kind)  # type: ignore[no-untyped-call]
+            return values
+        return self.decode(kind)
+
+    def rebuilt(
+        self, changes: dict[str, Any] | None = None, *, shape: Iterable[int] | None = None, dtype: Any = None
+    ) -> Any:
+        """The same bytes, with changed buffers or settings, shape or nominal type."""
+        metadata = self.get_metadata() | (changes or {})
+        sizes = self.shape if shape is None else tuple(shape)
+        return type(self)(shape=sizes, dtype=dtype or self._dtype, **metadata)
+
+    @property
+    def data(self) -> Any:
+        """The tensor without its history; assigning takes over another one's bytes, quantized if need be."""
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        taken = value if type(value) is type(self) else self._get_quantizer().quantize(value.detach())
+        torch.Tensor.data.__set__(self, taken.rebuilt())  # type: ignore[attr-defined]
+        for name in (*self.BUFFERS, *self.SETTINGS, "_dtype"):
+            setattr(self, name, getattr(taken, name))
+
+    def float(self) -> Tensor:
+        """Values as float32."""
+        return self.dequantize(dtype=torch.float32)
+
+    def bfloat16(self) -> Tensor:
+        """Values as bfloat16."""
+        return self.dequantize(dtype=torch.bfloat16)
+
+    def half(self) -> Tensor:
+        """Values as float16."""
+        return self.dequantize(dtype=torch.float16)
+
+    def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> Any:
+        """The same bytes in the CPU's memory."""
+        return self.to(device=torch.device("cpu"), memory_format=memory_format)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self._dtype}, data={self.decode(self._dtype)})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        metadata = {**self.get_metadata(), "shape": tuple(self.shape), "dtype": self._dtype}
+        return _rebuild, (type(self), metadata, self.requires_grad)
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Serve an operation from the bytes if a handler does, else from the values."""
+        kwargs = kwargs or {}
+        handler = HANDLERS.get(func)
+        result = NotImplemented if handler is None else handler(args[0], args, kwargs)
+        if result is not NotImplemented:
+            return result
+        target = args[0] if args and func._schema.is_mutable else None
+        plain_args, plain_kwargs = tree_map(_values, args), tree_map(_values, kwargs)
+        outcome = func(*plain_args, **plain_kwargs)
+        if isinstance(target, QuantizedTensor):
+            target.quantize_(plain_args[0])
+            return target
+        return outcome
+
+
+def _rebuild(kind: Any, metadata: dict[str, Any], requires_grad: bool) -> Any:
+    return kind(**metadata, requires_grad=requires_grad)
+
+
+def _values(x: Any) -> Any:
+    return x.decode(x._dtype) if isinstance(x, QuantizedTensor) else x
+
+
+def handles(*functions: Any) -> Callable[[Handler], Handler]:
+    """Register a function that serves operations from the bytes; it returns NotImplemented to decline."""
+
+    def register(handler: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(functions, handler))
+        return handler
+
+    return register
+
+
+@handles(aten.detach.default, aten.alias.default)
+def _detach(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tensor.rebuilt()
+
+
+@handles(aten.clone.default)
+def _clone(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tensor.rebuilt(_each_buffer(tensor, torch.clone))
+
+
+@handles(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+def _view(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tensor.viewed(_resolve(args[1], tensor.numel()))
+
+
+@handles(aten.expand.default)
+def _expand(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tensor.rebuilt() if tuple(args[1]) == tuple(tensor.shape) else NotImplemented
+
+
+@handles(aten.as_strided.default)
+def _as_strided(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    same = (tuple(args[1]), tuple(args[2])) == (tuple(tensor.shape), tensor.stride()) and not offset
+    return tensor.rebuilt() if same else NotImplemented
+
+
+@handles(aten.slice.Tensor)
+def _slice(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
+    whole = not start and step == 1 and (end is None or end >= tensor.shape[dim])
+    return tensor.rebuilt() if whole else NotImplemented
+
+
+@handles(aten.record_stream.default)
+def _record_stream(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for buffer in tensor.buffers():
+        if buffer.is_cuda:
+            buffer.record_stream(args[1])
+
+
+@handles(aten._to_copy.default)
+def _to(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dtype, device = kwargs.get("dtype"), kwargs.get("device")
+    if dtype is not None and dtype != tensor._dtype:
+        return NotImplemented
+    return tensor.rebuilt(
+        _each_buffer(tensor, lambda buffer: buffer.to(device) if device is not None else buffer.clone())
+    )
+
+
+@handles(aten.copy_.default)
+def _copy(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    source = args[1]
+    if not isinstance(target, QuantizedTensor):
+        target.copy_(source.decode(target.dtype if target.dtype.is_floating_point else source._dtype))
+        return target
+    if type(source) is type(target) and _like(source, target):
+        target.copy_from_storage(source)
+    else:
+        target.quantize_(_values(source))
+    return target
+
+
+def _like(source: Any, target: Any) -> bool:
+    names = (*target.SETTINGS, *target.BUFFERS)
+    mine, theirs = ([_shape_or_value(getattr(tensor, name)) for name in names] for tensor in (target, source))
+    return mine == theirs
+
+
+def _shape_or_value(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, Tensor) else value
+
+
+@handles(aten.split.Tensor, aten.split_with_sizes.default)
+def _split(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    sizes = args[1]
+    total = tensor.shape[dim]
+    if isinstance(sizes, int):
+        sizes = [min(sizes, total - start) for start in range(0, total, sizes)]
+    return tensor.rows_split(list(sizes)) if dim in {0, -tensor.dim()} else NotImplemented
+
+
+def _each_buffer(tensor: Any, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor | None]:
+    values = {name: getattr(tensor, name) for name in tensor.BUFFERS}
+    return {name.lstrip("_"): None if value is None else change(value) for name, value in values.items()}
+
+
+def _resolve(shape: Iterable[int], count: int) -> tuple[int, ...]:
+    sizes = list(shape)
+    if -1 in sizes:
+        known = 1
+        for size in sizes:
+            known *= size if size != -1 else 1
+        sizes[sizes.index(-1)] = count // known if known else 0
+    return tuple(sizes)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+from fp4ref.te import recipe
+
+QParams = recipe.QParams
+
+
+@pytest.mark.rule("TEL-1")
+@pytest.mark.parametrize("rht", [False, True])
+@pytest.mark.parametrize("sr", [False, True])
+@pytest.mark.parametrize("tiles", [False, True])
+def test_nvfp4_operands(rht, sr, tiles):
+    made = recipe.NVFP4BlockScaling(
+        disable_rht=not rht, disable_stochastic_rounding=not sr, disable_2d_quantization=not tiles
+    )
+    assert made.fp4_quant_fwd_inp == QParams(random_hadamard_transform=rht)
+    assert made.fp4_quant_fwd_weight == QParams(fp4_2d_quantization=tiles)
+    assert made.fp4_quant_bwd_grad == QParams(random_hadamard_transform=rht, stochastic_rounding=sr)
+
+
+@pytest.mark.rule("TEL-1")
+@pytest.mark.parametrize("scope", recipe.SCOPES)
+@pytest.mark.parametrize("use_256", recipe.SCOPES)
+def test_scopes_of_4over6(scope, use_256):
+    made = recipe.NVFP4BlockScaling(disable_rht=True, nvfp4_4over6=scope, nvfp4_4over6_e4m3_use_256=use_256)
+    for operand, words in (("weight", {"weights", "all"}), ("input", {"activations", "all"})):
+        assert made.uses_4over6(operand) == (scope in words)
+        assert made.e4m3_max(operand) == (256 if scope in words and use_256 in words else 448)
+
+
+@pytest.mark.rule("TEL-1", "TEL-2")
+@pytest.mark.parametrize(
+    "kind, settings, said",
+    [
+        (recipe.NVFP4BlockScaling, {"nvfp4_4over6": "some"}, "'some'"),
+        (recipe.NVFP4BlockScaling, {"nvfp4_4over6_err_mode": "max"}, "'MAX'"),
+        (recipe.NVFP4BlockScaling, {"fp4_format": recipe.Format.E4M3}, "fp4_format E4M3"),
+        (recipe.NVFP4BlockScaling, {"fp8_format": recipe.Format.HYBRID}, "fp8_format HYBRID"),
+        (recipe.NVFP4BlockScaling, {"backward_override": "fast"}, "'fast'"),
+        (recipe.MXFP8BlockScaling, {"fp8_format": recipe.Format.E5M2}, "E5M2"),
+        (recipe.MXFP8BlockScaling, {"fp8_dpa": True}, "fp8_dpa"),
+        (recipe.Float8CurrentScaling, {"backward_override": 1}, "backward_override 1"),
+    ],
+)
+def test_refused_settings(kind, settings, said):
+    with pytest.raises(AssertionError, match=said):
+        kind(**settings)
+
+
+@pytest.mark.rule("TEL-2")
+def test_kinds_and_formats():
+    kinds = (recipe.NVFP4BlockScaling, recipe.MXFP8BlockScaling, recipe.Float8CurrentScaling)
+    for kind in kinds:
+        made = kind()
+        assert [made.nvfp4(), made.mxfp8(), made.float8_current_scaling()] == [kind is other for other in kinds]
+        assert not any([made.custom(), made.delayed(), made.float8_block_scaling()])
+        assert repr(made).startswith(f"recipe_type={kind.__name__}, ")
+    assert recipe.Format.HYBRID.value == (448, 57344)
+    assert recipe.MXFP8BlockScaling().fp8_format is recipe.Format.E4M3
+    assert recipe.Float8CurrentScaling().fp8_format is recipe.Format.HYBRID
+    assert recipe.CustomRecipe(qfactory=lambda role: None).custom()
+
+
+@pytest.mark.rule("TEL-1")
+def test_environment_sets_defaults(monkeypatch):
+    for name, value in {
+        "NVTE_NVFP4_DISABLE_RHT": "1",
+        "NVTE_NVFP4_DISABLE_STOCHASTIC_ROUNDING": "1",
+        "NVTE_NVFP4_DISABLE_2D_QUANTIZATION": "1",
+        "NVTE_NVFP4_ROW_SCALED_ACTIVATION": "1",
+        "NVTE_NVFP4_4OVER6": "all",
+        "NVTE_NVFP4_4OVER6_E4M3_USE_256": "none",
+        "NVTE_NVFP4_4OVER6_ERR_MODE": "mse",
+        "NVTE_BACKWARD_OVERRIDE": "dequantized",
+    }.items():
+        monkeypatch.setenv(name, value)
+    source = importlib.util.spec_from_file_location("recipe_of_this_test", recipe.__file__)
+    again = importlib.util.module_from_spec(source)
+    monkeypatch.setitem(sys.modules, "recipe_of_this_test", again)  # where dataclasses look up their module
+    source.loader.exec_module(again)
+    made = again.NVFP4BlockScaling()
+    assert {name: value for name, value in vars(made).items() if isinstance(value, str | bool)} == {
+        "disable_rht": True,
+        "disable_stochastic_rounding": True,
+        "disable_2d_quantization": True,
+        "row_scaled_activation": True,
+        "nvfp4_4over6": "all",
+        "nvfp4_4over6_e4m3_use_256": "none",
+        "nvfp4_4over6_err_mode": "MSE",
+        "backward_override": "dequantized",
+        "fp8_dpa": False,
+        "fp8_mha": False,
+    }
+    assert again.MXFP8BlockScaling().backward_override == "dequantized"
