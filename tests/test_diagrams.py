@@ -21,6 +21,7 @@ from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.canvas import text_width
 from fp4ref.diagrams.gemm_figure import PRODUCTS
 from fp4ref.diagrams.mx_scales import mx_scales
+from fp4ref.diagrams.overview import AWAY, BLOCK
 from fp4ref.diagrams.palette import COLOURS, FILLS
 from fp4ref.diagrams.pipeline import pipeline
 from fp4ref.diagrams.place import Geometry
@@ -344,6 +345,19 @@ def test_hadamard_signs_of_the_figure() -> None:
         assert sign == ("-" if negative else "+")
 
 
+def test_verdict_of_the_overview_is_that_of_verify(tmp_path: Path) -> None:
+    x = np.zeros((1, 16), np.float32)
+    x[0, : len(BLOCK)] = BLOCK
+    q = fp4ref.quantize(x, AWAY)
+    np.savez(tmp_path / "kernel.npz", x=x, data=q.row.data, scales=q.row.scales, amax=q.row.amax)
+    result = RUNNER.invoke(main, ["verify", str(tmp_path / "kernel.npz"), "--spec", "nvfp4", "--layout", "linear"])
+    shown = next(element.text for element in texts(ALL["overview"]) if element.text.startswith("wrong: "))
+    verdict, count = shown.split("; ")
+    assert verdict in result.output
+    assert f"in {count.split()[0]} codes" in result.output
+
+
+@pytest.mark.rule("GEM-1")
 def test_gemm_directions() -> None:
     assert [(p.name, p.a.direction, p.b.direction) for p in PRODUCTS] == [
         ("fprop", "row", "row"),
