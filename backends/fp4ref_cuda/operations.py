@@ -17,8 +17,18 @@ from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths
 from fp4ref_cuda.buffers import pointer
-from fp4ref_cuda.plan import BYTES, FUSED, FUSED_HADAMARD, ROWS, SEPARATE, TILES, Plan, choose, last_plan, remember
-from fp4ref_cuda.plan import Plan, fused_label, fused_reason, last_plan, remember, thresholds_reason
+from fp4ref_cuda.plan import (
+    BYTES,
+    FUSED,
+    FUSED_HADAMARD,
+    ROWS,
+    SEPARATE,
+    TILES,
+    Plan,
+    choose,
+    last_plan,
+    remember,
+)
 from fp4ref_cuda.randoms import random_bits
 from fp4ref_cuda.reading import convert_layout, dequantize
 
