@@ -96,8 +96,8 @@ class Diagnosis:
 def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget_seconds: float = 30) -> Diagnosis:
     """Explain what a candidate made of some cases.
 
-    scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too. budget_seconds:
-    of processor time, so that a busy machine finds the same.
+    scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too.
+    budget_seconds: of processor time, so that a busy machine finds the same.
 
     Rules: CNF-1, CNF-2.
     """
