@@ -8,8 +8,9 @@ from zipfile import ZipFile
 
 wheel = Path(sys.argv[1])
 INFO = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
-TOP = {"fp4ref", "fp4ref_cpu", "fp4ref_cuda", "fp4ref_numerics", "fp4ref_torch", INFO}
+TOP = {"fp4ref", "fp4ref_cpu", "fp4ref_cuda", "fp4ref_numerics", "fp4ref_pytest", "fp4ref_torch", INFO}
 NEEDED = {f"{name}/py.typed" for name in TOP - {INFO}}
+NEEDED |= {"fp4ref/conformance/reports/page.html"}
 NEEDED |= {"fp4ref/data/rcp_approx_ftz_sm90.npz", f"{INFO}/licenses/LICENSE"}
 NEEDED |= {"fp4ref_numerics/include/fp4ref/fp4ref.h", "fp4ref_cpu/csrc/quantize.h", "fp4ref_cuda/kernels/rows.cu"}
 

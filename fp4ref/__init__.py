@@ -3,6 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from fp4ref import peers as _peers  # registers the profiles
+from fp4ref.analysis import ErrorStatistics, error_statistics
 from fp4ref.api import dequantize, quantize, to_layout
 from fp4ref.arithmetic import Arithmetic, register_arithmetic
 from fp4ref.catalogue import PROFILES as profiles
@@ -18,8 +19,16 @@ from fp4ref.errors import (
 )
 from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Codec, Format, Rounding, Sign
 from fp4ref.four_over_six import register_rule
+from fp4ref.generators import MAPS as random_maps
+from fp4ref.generators import RandomMap
+from fp4ref.groups import quantize_grouped
+from fp4ref.kernels import Declaration, kernel
 from fp4ref.layout import LAYOUTS, swizzle_index, swizzle_offset
-from fp4ref.quantized import DirectionData, Directions, Quantized
+from fp4ref.multiply import gemm, gemm_grouped
+from fp4ref.operands import AlphaRule
+from fp4ref.philox import philox4x32
+from fp4ref.quantized import DirectionData, Directions, Group, Quantized
+from fp4ref.random_source import random_bits
 from fp4ref.spec import (
     SPEC_VERSION,
     Amax,

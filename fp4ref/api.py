@@ -25,6 +25,7 @@ def quantize(
     random_bits: Any = None,
     backend: str | None = None,
     out: Quantized | None = None,
+    noop: Any = None,
 ) -> Quantized:
     """Quantize a tensor to block-scaled codes, in one or both directions.
 
@@ -36,6 +37,8 @@ def quantize(
     random_bits: uint8 [rows, columns] of the direction, a byte per element, for a stochastic spec.
     `Directions` serve both directions.
     out: a result of the same call, whose buffers are filled and returned.
+    noop: one uint8, int32 or float32, set unless all its bits are zero; if it is set, the buffers of `out`, which it
+    needs, stay as they are. On a device it is read there, by the kernels, in the order of the stream.
 
     Errors: DTypeError, ShapeError, DomainError, LayoutError, BackendError.
 
@@ -44,40 +47,44 @@ def quantize(
     >>> bytes(q.row.data[0, :2]).hex(), q.row.scales, q.row.amax
     ('f201', array([[126]], dtype=uint8), array([6.], dtype=float32))
 
-    Rules: NUM-3, NUM-4, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7.
+    Rules: NUM-3, NUM-4, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12.
     """
     spec = resolve(spec)
     dtype = arrays.require_input("quantize", x)
     shape = tuple(int(size) for size in x.shape)
     if not shape:
         raise ShapeError("quantize", "a tensor without dimensions", "at least one", "NUM-4")
-    names = _directions(directions)
+    names = direction_names(directions)
     layout(scale_layout)
     empty = Quantized(spec, shape, dtype, scale_layout)
     if out is not None:
         _require_out(out, empty, names)
     device = arrays.device_of(x)
-    together = len(names) == 2 and registry.offers("quantize_both", spec, device, backend)
-    function = registry.choose("quantize_both" if together else "quantize", spec, device, backend)
-    given_amax = _each(amax, names, spec, "amax")
-    given_bits = _each(random_bits, names, spec, "random_bits")
+    skipped, flag = read_flag("quantize", noop, out)
+    together = len(names) == 2 and registry.offers("quantize_both", spec, device, backend, bool(flag))
+    function = registry.choose("quantize_both" if together else "quantize", spec, device, backend, bool(flag))
+    amaxes = each_direction(amax, names, spec, "amax")
+    given_bits = each_direction(random_bits, names, spec, "random_bits")
     for name in names:
-        _require_hadamard(spec, name, shape, dtype)
-        given_amax[name] = _amax(given_amax[name], spec, _shape_of(empty, name))
+        require_hadamard(spec, name, shape, dtype)
+        amaxes[name] = given_amax(amaxes[name], spec, _shape_of(empty, name))
         _require_bits(given_bits[name], spec, _shape_of(empty, name))
+    if skipped and out is not None:
+        return out
     buffers: dict[Direction, Any] = {name: None if out is None else out.direction(name)[0] for name in names}
     if together:
-        each = (Directions(given["row"], given["column"]) for given in (given_amax, given_bits, buffers))
-        return dataclasses.replace(empty, **function(x, spec, scale_layout, *each)._asdict())
+        each = (Directions(given["row"], given["column"]) for given in (amaxes, given_bits, buffers))
+        return dataclasses.replace(empty, **function(x, spec, scale_layout, *each, **flag)._asdict())
     results = {
         name: function(
             x,
             spec,
             name,
             scale_layout,
-            given_amax[name],
+            amaxes[name],
             given_bits[name],
             buffers[name],
+            **flag,
         )
         for name in names
     }
@@ -90,18 +97,21 @@ def dequantize(
     direction: Direction = "row",
     inverse_hadamard: bool = False,
     backend: str | None = None,
+    out: Any = None,
 ) -> Any:
     """Compute the values that quantized bytes stand for, rounded once to `dtype`.
 
     dtype: "float32", "bfloat16" or "float16". The row direction returns the shape of the tensor, the column direction
     [K, M]. inverse_hadamard: undo the transform of the column direction. Padding bytes of the scales are never read.
+    out: a contiguous array of the result's shape and dtype, of the library and on the device of the bytes, that is
+    filled and returned.
 
     Errors: DTypeError, ShapeError, DomainError, LayoutError, BackendError.
 
     Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, HAD-6, LAY-6.
     """
     to = arrays.output_dtype("dequantize", dtype)
-    _directions(direction, allow_both=False)
+    direction_names(direction, allow_both=False)
     data, shape = q.direction(direction)
     _require_bytes("dequantize", q, direction)
     if inverse_hadamard and (q.spec.hadamard is None or direction == "row"):
@@ -109,6 +119,13 @@ def dequantize(
         raise DomainError("dequantize", got, "the column direction of a spec with hadamard", "HAD-6")
     function = registry.choose("dequantize", q.spec, arrays.device_of(data.data), backend)
     source = arrays.output_dtype("dequantize", q.dtype)
+    if out is not None:
+        result = tuple(q.shape) if direction == "row" else shape
+        if tuple(out.shape) != result or arrays.dtype_name(out) != to.name:
+            got = f"out {arrays.dtype_name(out)} {list(out.shape)}"
+            raise ShapeError("dequantize", got, f"{to.name} {list(result)}", "DEQ-3")
+        function(data, shape, q.spec, q.scale_layout, to, source, inverse_hadamard, arrays.as_matrix(out, shape))
+        return out
     values = function(data, shape, q.spec, q.scale_layout, to, source, inverse_hadamard)
     return values.reshape(q.shape) if direction == "row" else values
 
@@ -145,11 +162,30 @@ def buffer_shapes(spec: Spec, shape: tuple[int, ...], direction: Direction, scal
     )
 
 
+def read_flag(operation: str, noop: Any, out: Any) -> tuple[bool, dict[str, Any]]:
+    """Whether a flag in the CPU's memory is set; and the argument of the backend's function for one on a device.
+
+    Rules: LAY-12.
+    """
+    if noop is None:
+        return False, {}
+    if out is None:
+        raise DomainError(operation, "noop without out", "the buffers that it protects", "LAY-12")
+    name = arrays.dtype_name(noop)
+    if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
+        got = f"noop {name} {list(noop.shape)}"
+        raise DTypeError(operation, got, "one uint8, int32 or float32", "LAY-12")
+    if arrays.device_of(noop) != "cpu":
+        return False, {"noop": noop}
+    return any(np.ascontiguousarray(arrays.to_numpy(operation, noop)).tobytes()), {}
+
+
 def _shape_of(q: Quantized, direction: Direction) -> tuple[int, int]:
     return q.matrix if direction == "row" else (q.matrix[1], q.matrix[0])
 
 
-def _directions(directions: str, allow_both: bool = True) -> tuple[Direction, ...]:
+def direction_names(directions: str, allow_both: bool = True) -> tuple[Direction, ...]:
+    """The directions that a word stands for. Rules: BLK-8."""
     if directions == "both" and allow_both:
         return DIRECTIONS
     if directions not in DIRECTIONS:
@@ -158,7 +194,7 @@ def _directions(directions: str, allow_both: bool = True) -> tuple[Direction, ..
     return tuple(name for name in DIRECTIONS if name == directions)
 
 
-def _each(value: Any, names: tuple[Direction, ...], spec: Spec, argument: str) -> dict[Direction, Any]:
+def each_direction(value: Any, names: tuple[Direction, ...], spec: Spec, argument: str) -> dict[Direction, Any]:
     """An argument per direction. One tensor amax serves both, unless the directions have amaxes of their own."""
     if isinstance(value, Directions):
         surplus = [name for name in DIRECTIONS if name not in names and getattr(value, name) is not None]
@@ -175,7 +211,7 @@ def _each(value: Any, names: tuple[Direction, ...], spec: Spec, argument: str) -
     return dict.fromkeys(names, value)
 
 
-def _amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
+def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
     """The caller's amax as float32 [1] or [rows]; one on a device stays there unread. Rules: GLB-4, GLB-5, GLB-6."""
     if value is None:
         return None
@@ -206,20 +242,25 @@ def _require_bits(bits: Any, spec: Spec, shape: tuple[int, int]) -> None:
         got = "no random_bits" if spec.stochastic else "random_bits"
         needed = "uint8, one byte per element" if spec.stochastic else "none"
         raise DomainError("quantize", f"{got} for {spec.name}", needed, "SR-1")
-    if bits is not None and (tuple(bits.shape) != shape or arrays.dtype_name(bits) != "uint8"):
-        got = f"random_bits {arrays.dtype_name(bits)} {list(bits.shape)}"
-        raise ShapeError("quantize", got, f"uint8 {list(shape)}", "SR-1")
+    if bits is None:
+        return
+    if arrays.dtype_name(bits) != "uint8":
+        raise DTypeError("quantize", f"random_bits of dtype {arrays.dtype_name(bits)}", "uint8", "SR-1")
+    if tuple(bits.shape) != shape:
+        raise ShapeError("quantize", f"random_bits {list(bits.shape)}", f"{list(shape)}", "SR-1")
 
 
-def _require_hadamard(spec: Spec, direction: Direction, shape: tuple[int, ...], dtype: str) -> None:
+def require_hadamard(
+    spec: Spec, direction: Direction, shape: tuple[int, ...], dtype: str, operation: str = "quantize"
+) -> None:
     """The transform takes bfloat16 and whole groups. Rules: HAD-5."""
     if spec.hadamard is None or direction == "row":
         return
     rows, columns = matrix_shape(shape)
     if dtype != "bfloat16":
-        raise DTypeError("quantize", f"hadamard of {dtype}", "bfloat16", "HAD-5")
+        raise DTypeError(operation, f"hadamard of {dtype}", "bfloat16", "HAD-5")
     if rows % POINTS and columns:
-        raise ShapeError("quantize", f"hadamard of {rows} rows", f"a multiple of {POINTS}", "HAD-5")
+        raise ShapeError(operation, f"hadamard of {rows} rows", f"a multiple of {POINTS}", "HAD-5")
 
 
 def _require_bytes(operation: str, q: Quantized, direction: Direction) -> None:

@@ -151,8 +151,13 @@ def block_scale_torchao(amax: Floats, g: Floats, k: Constants) -> Floats:
 
 
 def scaled_torchao(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
-    """x * ((1 / g) / s)."""
-    return x * (F(1) / g / s)
+    """x * ((1 / g) / s); 1.5 if g is NaN, else 2 if s is, of its sign.
+
+    Its encoder reads the bits of a NaN: one that came from a global scale ends as the code of 1.5, one that came from
+    an E4M3 scale, whose payload is longer, as that of 2.
+    """
+    product = x * (F(1) / g / s)
+    return np.where(np.isnan(g), np.copysign(F(1.5), g), np.where(np.isnan(s), np.copysign(F(2), s), product))
 
 
 TORCHAO = register_arithmetic(

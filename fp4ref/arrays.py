@@ -63,6 +63,14 @@ def to_numpy(operation: str, x: Any) -> NDArray[Any]:
     raise DTypeError(operation, f"an object of type {type(x).__name__}", "a NumPy, torch or DLPack array", "NUM-3")
 
 
+def as_matrix(x: Any, shape: tuple[int, int]) -> Any:
+    """A contiguous array in another shape of the same size, sharing its memory; BackendError for one with gaps."""
+    contiguous = x.is_contiguous() if is_torch(x) else getattr(x, "flags", {"C_CONTIGUOUS": True})["C_CONTIGUOUS"]
+    if not contiguous:
+        raise BackendError("dequantize", "an out with gaps", "a contiguous one", "CNF-5")
+    return x.reshape(shape)
+
+
 def _from_torch(x: Any) -> NDArray[Any]:
     import torch
 
@@ -89,6 +97,16 @@ def _to_torch(result: NDArray[Any]) -> Any:
     if result.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(result.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(result)
+
+
+def on_device(operation: str, result: NDArray[Any], device: Any) -> Any:
+    """A new result as it is where no device was asked for, else as a torch tensor in the CPU's memory."""
+    if device is None:
+        return result
+    try:
+        return _to_torch(result)
+    except ImportError:
+        raise BackendError(operation, f"device {device} without torch", "pip install 'fp4ref[torch]'") from None
 
 
 def dtype_name(x: Any) -> str:

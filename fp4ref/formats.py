@@ -151,6 +151,16 @@ class Codec:
             raise DomainError("encode", "no random bits", "one byte per element to round stochastically", "SR-1")
         return self._code(values, self._stochastic(values, random_bits))
 
+    def expectation(self, values: Floats) -> NDArray[np.float64]:
+        """The exact mean of the decoded values over all 256 bytes of stochastic rounding, any shape; NaN counts as 6.
+
+        Rules: SR-4.
+        """
+        total = np.zeros(np.shape(values))
+        for byte in range(256):
+            total += self.decode(self.encode(values, np.full(np.shape(values), byte, np.uint8)))
+        return total / 256  # multiples of 1/2 up to 1536, then of 1/512: nothing is rounded
+
     @np.errstate(all="ignore")
     def nearest(self, values: Floats) -> Floats:
         """Round to the values that `encode` picks, before an overflow turns into a code; not NaN."""

@@ -37,11 +37,13 @@ def peer(base: Spec, name: str, source: str = RECORDED, **changes: Any) -> Spec:
     return PROFILES.register(base.replace(name=name, **changes), source)
 
 
-# torchao's E2M1 encoder works on bits: a NaN ends as code 4 (NVFP4) or 3 (MX)
-_two = peer(TORCH_NVFP4, "torchao.nvfp4_2lvl", arithmetic=ap.TORCHAO, element=Codec(format=E2M1, nan=(4, 12)))
-peer(_two, "torchao.nvfp4_1lvl", global_scale=NONE)
+# torchao's E2M1 encoder works on bits: a NaN ends as code 3 unless its payload is long, see the arithmetic
+TORCHAO_E2M1 = Codec(format=E2M1, nan=(3, 11))
+EAGER = "recorded on a CPU, torch 2.13 in eager mode; NaN and Inf up to the sign of NaN"
+_two = peer(TORCH_NVFP4, "torchao.nvfp4_2lvl", EAGER, arithmetic=ap.TORCHAO, element=TORCHAO_E2M1)
+peer(_two, "torchao.nvfp4_1lvl", EAGER, global_scale=NONE)
 MX_ELEMENTS = {
-    "mxfp4": Codec(format=E2M1, nan=(3, 11)),
+    "mxfp4": TORCHAO_E2M1,
     "mxfp8_e4m3": TORCH_E4M3,
     "mxfp8_e5m2": TORCH_E5M2,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -58,6 +59,17 @@ class Quantized:
             raise DomainError("dequantize", f"no {name} direction", f"a result quantized with directions={name!r}")
         rows, columns = self.matrix
         return data, (rows, columns) if name == "row" else (columns, rows)
+
+
+class Group(list[Quantized]):
+    """The members of a group, in order.
+
+    memory: what the backend keeps to fill them again, None if it quantizes one member after another.
+    """
+
+    def __init__(self, members: Iterable[Quantized] = (), memory: Any = None) -> None:
+        super().__init__(members)
+        self.memory = memory
 
 
 def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:

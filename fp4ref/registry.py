@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from fp4ref.errors import BackendError
+from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 
 GROUP = "fp4ref.backends"
@@ -31,6 +32,7 @@ class Backend:
     operations: names of functions of the loaded module; see CONTRIBUTING for their signatures.
     unsupported: reasons against a specification, none if it is served. devices: where its arrays lie.
     speed: among backends that can serve a call, the largest wins.
+    flags: whether its functions that quantize take `noop`, a flag that stays on the device unread.
 
     Rules: CNF-5.
     """
@@ -41,6 +43,21 @@ class Backend:
     unsupported: Callable[[Spec], list[str]] = everything
     devices: tuple[str, ...] = ("cpu",)
     speed: int = 0
+    flags: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call will need, told before it is made.
+
+    source, to: NumPy names of the type of x and, of dequantize, of the result.
+    """
+
+    operation: str
+    spec: Spec
+    source: str = "float32"
+    direction: Direction = "row"
+    to: str = "float32"
 
 
 @lru_cache
@@ -77,22 +94,23 @@ def _fastest_first() -> list[Backend]:
     return sorted(backends().values(), key=lambda backend: -backend.speed)
 
 
-def choose(operation: str, spec: Spec | None, device: str, name: str | None) -> Callable[..., Any]:
+def choose(operation: str, spec: Spec | None, device: str, name: str | None, flag: bool = False) -> Callable[..., Any]:
     """The function that serves a call: the named backend's, or the fastest one's for the array's device.
 
+    flag: only of a backend with `flags`.
     Never a silent fallback: a named backend that cannot serve the call is an error.
 
     Rules: CNF-5.
     """
     if name is not None:
         module = get(name)
-        reasons = _reasons(backends()[name], operation, spec, device)
+        reasons = _reasons(backends()[name], operation, spec, device, flag)
         if reasons:
             raise BackendError(f"{operation} on backend {name}", "; ".join(reasons), "another backend", "CNF-5")
         return _function(module, operation)
     refused: list[str] = []
     for candidate in _fastest_first():
-        reasons = _reasons(candidate, operation, spec, device)  # before it is loaded, which can take a while
+        reasons = _reasons(candidate, operation, spec, device, flag)  # before it is loaded, which can take a while
         loaded = "; ".join(reasons) or _loaded(candidate.name)
         if not isinstance(loaded, str):
             return _function(loaded, operation)
@@ -100,21 +118,23 @@ def choose(operation: str, spec: Spec | None, device: str, name: str | None) -> 
     raise BackendError(operation, f"no backend for it ({' | '.join(refused)})", rule="CNF-5")
 
 
-def offers(operation: str, spec: Spec, device: str, name: str | None) -> bool:
+def offers(operation: str, spec: Spec, device: str, name: str | None, flag: bool = False) -> bool:
     """Whether `choose` would find a backend for an operation that few have."""
     try:
-        choose(operation, spec, device, name)
+        choose(operation, spec, device, name, flag)
     except BackendError:
         return False
     return True
 
 
-def _reasons(backend: Backend, operation: str, spec: Spec | None, device: str) -> list[str]:
+def _reasons(backend: Backend, operation: str, spec: Spec | None, device: str, flag: bool) -> list[str]:
     reasons = []
     if operation not in backend.operations:
         reasons.append(f"no operation {operation}")
     if device not in backend.devices:
         reasons.append(f"an array on {device}, not on {' or '.join(backend.devices)}")
+    if flag and not backend.flags:
+        reasons.append("no flag on a device")
     return reasons + (backend.unsupported(spec) if spec else [])
 
 

@@ -100,6 +100,13 @@ def check(tree: Tree | None = None) -> list[str]:
     return read(tree).gaps
 
 
+def defined(tree: Tree | None = None) -> dict[str, Rule]:
+    """The rules alone, by ID; only the chapters are read."""
+    index = Index()
+    _read_chapters(tree or here(), index)
+    return index.rules
+
+
 def read(tree: Tree | None = None) -> Index:
     """Read a tree: chapters first, then who cites their rules, then what is left uncovered."""
     tree = tree or here()

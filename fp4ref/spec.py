@@ -149,7 +149,7 @@ class Spec:
 
 
 def _require_legal(spec: Spec) -> None:
-    """Refuse settings that have no meaning together. Rules: SPC-2, FOS-7."""
+    """Refuse settings that have no meaning together. Rules: SPC-2, FOS-7, SR-5."""
     search, element, scale = spec.four_over_six, spec.element, spec.scale
     global_scale = spec.global_scale is not Granularity.NONE
     row_scale = spec.global_scale is Granularity.ROW
@@ -172,6 +172,12 @@ def _require_legal(spec: Spec) -> None:
         ),
         (row_scale and spec.hadamard, "global_scale row with hadamard", "one of them", "GLB-5"),
         (row_scale and spec.stochastic, "global_scale row with stochastic rounding", "nearest rounding", "GLB-5"),
+        (
+            spec.stochastic and scale.format is E8M0,
+            "stochastic rounding with scale e8m0",
+            "e4m3 scales or nearest rounding",
+            "SR-5",
+        ),
         (
             global_scale and scale.format is E8M0,
             f"global_scale {spec.global_scale} with scale e8m0",

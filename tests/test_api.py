@@ -196,7 +196,7 @@ def test_random_bits_belong_to_stochastic_specs() -> None:
         (stochastic, "row", None, DomainError),
         (fp4ref.NVFP4, "row", row, DomainError),
         (stochastic, "row", column, ShapeError),
-        (stochastic, "row", row.astype(np.int16), ShapeError),
+        (stochastic, "row", row.astype(np.int16), DTypeError),
         (stochastic, "both", row, ShapeError),
     ):
         with pytest.raises(error):

@@ -274,7 +274,8 @@ def test_examples_run(command: str) -> None:
     lines = [line.strip() for line in epilog.splitlines() if line.strip().startswith("fp4ref ")]
     assert lines
     for line in lines:
-        if line not in {"fp4ref COMMAND --help", "fp4ref verify"}:  # the check of all backends has its own test
+        elsewhere = line in {"fp4ref COMMAND --help", "fp4ref verify"} or "--kernel" in line or "|" in line
+        if not elsewhere:  # backends, kernels and programs have tests of their own
             result = run(*shlex.split(line)[1:])
             assert result.exit_code == 0, f"{line}: {result.output}"
 

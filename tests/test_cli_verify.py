@@ -127,7 +127,7 @@ def test_a_wrong_code_is_shown_with_its_block_scale_and_input(tmp_path: Path) ->
     result = run(path)
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
-    assert lines[0] == f"{path}: wrong: differs from nvfp4 in 1 code"
+    assert lines[0] == f"{path}: wrong: not explained: bytes first differ at the code; differs from nvfp4 in 1 code"
     line = next(line for line in lines if line.startswith("w:row:12:3"))
     right = fp4ref.quantize(x, "nvfp4").row
     code, scale = right.data[12, 26] >> 4, right.scales[12, 3]

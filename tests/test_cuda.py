@@ -191,7 +191,7 @@ def test_rows_by_thresholds(kind):
     from fp4ref_cuda import operations
 
     spec = fp4ref.NVFP4
-    shapes = [(128, 128), (256, 1024), (300, 264), (1, 8), (129, 72), (1000, 512)]
+    shapes = [(128, 128), (256, 1024), (300, 264), (1, 8), (129, 72), (1000, 512), (97, 1544)]
     amaxes = [None, 0.0, 1e-44, 1e-38, 3e-30, 1.0, 448.0, 5.9, 1e30, 3.3e38, np.inf]
     for shape, amax, scale_layout in product(shapes, amaxes, ("tiled_128x4", "linear", "tiled_8x4")):
         x = values(shape, "bfloat16", kind)
@@ -201,24 +201,66 @@ def test_rows_by_thresholds(kind):
         same(got, expected_of(x, spec, "row", scale_layout, given), scale_layout, (shape, kind, amax, scale_layout))
 
 
+FUSED = {"nvfp4": "rows and columns by thresholds", "nvfp4-rht": "rows and hadamard columns, fused"}
+
+
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", list(FUSED))
 @pytest.mark.rule("HAD-2", "HAD-3", "HAD-4", "BLK-8")
-def test_rows_and_hadamard_columns_fused(kind):
+def test_rows_and_columns_fused(name, kind):
     from fp4ref_cuda import operations
 
-    spec = fp4ref.NVFP4_RHT
+    spec = fp4ref.profiles[name]
     amaxes = [None, (0.0, 1.0), (1e-44, 1e-38), (1e-30, 3e-30), (5.9, 448.0), (1e30, 1e37), (3.3e38, np.inf)]
-    for shape, amax in product([(64, 128), (128, 128), (192, 256), (512, 384), (1088, 640)], amaxes):
+    for shape, amax in product([(64, 128), (128, 128), (192, 256), (512, 384), (1088, 640), (4160, 1280)], amaxes):
         x = values(shape, "bfloat16", kind)
         given = Directions() if amax is None else Directions(*(np.full(1, a, np.float32) for a in amax))
         got = operations.quantize_both(cuda(x), spec, "tiled_128x4", given)
-        assert operations.last_plan().path == "rows and hadamard columns, fused"
+        assert operations.last_plan().path == FUSED[name]
         for d in ("row", "column"):
             expected = expected_of(x, spec, d, "tiled_128x4", getattr(given, d))
             same(getattr(got, d), expected, "tiled_128x4", (shape, kind, amax, d))
     operations.quantize_both(cuda(values((48, 128), "bfloat16", kind)), spec, "tiled_128x4")
-    assert operations.last_plan().path == "tiles"
+    assert operations.last_plan().path == ("rows and hadamard columns, apart" if spec.hadamard else "tiles")
     assert "64" in operations.last_plan().reason
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.rule("HAD-2", "HAD-3", "HAD-4", "BLK-8")
+def test_rows_and_hadamard_columns_apart(kind):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.NVFP4_RHT
+    shapes = [(16, 8), (48, 40), (144, 200), (64, 128), (528, 264)]
+    for shape, amax, scale_layout in product(shapes, (None, (3.0, 1e-30)), ("linear", "tiled_8x4")):
+        x = values(shape, "bfloat16", kind)
+        given = Directions() if amax is None else Directions(*(np.full(1, a, np.float32) for a in amax))
+        both = operations.quantize_both(cuda(x), spec, scale_layout, given)
+        assert operations.last_plan().path == "rows and hadamard columns, apart"
+        alone = operations.quantize(cuda(x), spec, "column", scale_layout, given.column, None, None)
+        assert operations.last_plan().path == "rows and hadamard columns, apart"
+        general = operations.quantize_both(cuda(x), spec, scale_layout, given, path="tiles")
+        for d in ("row", "column"):
+            expected = expected_of(x, spec, d, scale_layout, getattr(given, d))
+            for got in (both, general):
+                same(getattr(got, d), expected, scale_layout, (shape, kind, amax, scale_layout, d))
+        same(alone, expected, scale_layout, (shape, kind, amax, scale_layout, "column alone"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "name", ["mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor", "torchao.mxfp8_e5m2_even", "te.mxfp8_cast_only"]
+)
+@pytest.mark.rule("MXS-1", "MXS-2", "MXS-4", "BLK-8", "E4M3-3", "E5M2-4")
+def test_rows_and_columns_of_bytes(name, kind):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.profiles[name]
+    for shape in [(128, 128), (16, 16), (144, 208), (272, 400), (1040, 656)]:
+        check_both(values(shape, "bfloat16", kind), spec, "tiled_128x4", (name, shape, kind))
+        assert operations.last_plan().path == "rows and columns of bytes"
+    every = np.random.default_rng(7).permutation(1 << 16).astype(np.uint16).view(DTYPES["bfloat16"])
+    check_both(every.reshape(256, 256), spec, "tiled_128x4", (name, "every bfloat16"))
 
 
 @pytest.mark.rule("DEQ-1", "DEQ-3", "NUM-2")
@@ -419,10 +461,10 @@ def test_groups(name):
         ([0], 64),
     ):
         x = values((sum(splits), columns), "bfloat16", "heavy")
-        got = operations.quantize_grouped(cuda(x), splits, spec, "both", "tiled_128x4")
+        got = operations.quantize_grouped(cuda(x), tuple(splits), spec, ("row", "column"), "tiled_128x4")
         for _ in range(2):
             start = 0
-            for member, rows in zip(got.members, splits, strict=True):
+            for member, rows in zip(got, splits, strict=True):
                 part = np.ascontiguousarray(x[start : start + rows])
                 start += rows
                 for d in ("row", "column"):
@@ -432,23 +474,83 @@ def test_groups(name):
                         "tiled_128x4",
                         (name, splits, d),
                     )
-            for direction in (got.row, got.column):
+            for direction in got.memory:
                 for part in direction:
                     if part is not None:
                         part.fill_(7)
-            got = operations.quantize_grouped(cuda(x), splits, spec, "both", "tiled_128x4", out=got)
+            got = operations.quantize_grouped(
+                cuda(x), tuple(splits), spec, ("row", "column"), "tiled_128x4", out=got.memory
+            )
 
 
-def test_members_that_disagree_are_named():
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", list(FUSED))
+@pytest.mark.rule("LAY-8", "HAD-4", "GLB-4")
+def test_groups_whose_members_are_whole_boxes_are_fused(name, kind):
     from fp4ref_cuda import operations
 
-    x = cuda(values((64, 32), "bfloat16", "normal"))
+    spec = fp4ref.profiles[name]
+    for splits, columns in (([0, 128, 384, 0, 0, 256], 256), ([128] * 40, 128), ([1280, 0], 640)):
+        x = values((sum(splits), columns), "bfloat16", kind)
+        for given in (False, True):
+            amaxes = [np.arange(1, len(splits) + 1, dtype=np.float32) * s for s in (0.75, 2.0)]
+            amax = Directions(*map(cuda, amaxes)) if given else Directions()
+            got = operations.quantize_grouped(cuda(x), tuple(splits), spec, ("row", "column"), "tiled_128x4", amax)
+            assert operations.last_plan().path == f"grouped: {FUSED[name]}"
+            start = 0
+            for index, (member, rows) in enumerate(zip(got, splits, strict=True)):
+                part = np.ascontiguousarray(x[start : start + rows])
+                start += rows
+                for d, own in zip(("row", "column"), amaxes, strict=True):
+                    expected = expected_of(part, spec, d, "tiled_128x4", own[index : index + 1] if given else None)
+                    same(member.direction(d)[0], expected, "tiled_128x4", (name, kind, splits, index, d))
+    operations.quantize_grouped(
+        cuda(values((160, 128), "bfloat16", kind)), (128, 32), spec, ("row", "column"), "tiled_128x4"
+    )
+    assert operations.last_plan().path == "grouped: tiles"
+    assert "32 rows of member 1" in operations.last_plan().reason
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "nvfp4-row-scaled", "mxfp8-e4m3"])
+@pytest.mark.rule("LAY-8", "LAY-11", "LAY-12")
+def test_public_functions_on_the_device(name):
+    """Groups, flags and outputs of the caller through fp4ref's own functions, which choose this backend."""
+    import torch
+
+    from fp4ref_cuda import operations
+
+    splits = [128, 0, 256]
+    x, other = (values((384, 256), "bfloat16", "heavy", seed) for seed in (0, 1))
+    group = fp4ref.quantize_grouped(cuda(x), splits, name, "both", "tiled_128x4")
+    assert operations.last_plan().path.startswith("grouped")
+
+    def check(source):
+        for member, part in zip(group, (source[:128], source[:0], source[128:]), strict=True):
+            for d in ("row", "column"):
+                expected = expected_of(np.ascontiguousarray(part), fp4ref.profiles[name], d, "tiled_128x4")
+                same(member.direction(d)[0], expected, "tiled_128x4", (name, d))
+
+    check(x)
+    for kind in (torch.uint8, torch.int32, torch.float32):
+        flag = torch.ones(1, dtype=kind, device="cuda")
+        fp4ref.quantize_grouped(cuda(other), splits, name, "both", "tiled_128x4", out=group, noop=flag)
+        check(x)
+        q = fp4ref.quantize(cuda(x), name, "both", "tiled_128x4")
+        held = [host(part).copy() for part in (*q.row, *q.column) if part is not None]
+        fp4ref.quantize(cuda(other), name, "both", "tiled_128x4", out=q, noop=flag)
+        again = [host(part) for part in (*q.row, *q.column) if part is not None]
+        assert all(np.array_equal(a, b) for a, b in zip(held, again, strict=True))
+    flag.zero_()
+    fp4ref.quantize_grouped(cuda(other), splits, name, "both", "tiled_128x4", out=group, noop=flag)
+    check(other)
+    with pytest.raises(BackendError, match="no flag"):
+        fp4ref.quantize(cuda(x), name, "both", "tiled_128x4", out=q, noop=flag, backend="torch")
+    result = fp4ref.dequantize(q, "bfloat16")
+    out = torch.full_like(result, 7)
+    assert fp4ref.dequantize(q, "bfloat16", out=out) is out
+    assert torch.equal(out, result)
     with pytest.raises(DomainError, match="member 1"):
-        operations.quantize_grouped(x, [32, 32], [fp4ref.NVFP4, fp4ref.MXFP4])
-    with pytest.raises(DomainError, match="member 1"):
-        operations.quantize_grouped(x, [32, 32], fp4ref.NVFP4, "row", ["linear", "tiled_128x4"])
-    with pytest.raises(ShapeError, match="splits"):
-        operations.quantize_grouped(x, [32, 31], fp4ref.NVFP4)
+        fp4ref.quantize_grouped(cuda(x), [128, 256], ["nvfp4", "mxfp4"])
 
 
 def dequantize_everything(spec, shape, x, scale_layout, out_dtypes, poison=True):

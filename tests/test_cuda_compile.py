@@ -7,10 +7,13 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref.errors import BackendError
@@ -67,12 +70,18 @@ def kernels(target):
     for dtype in ("float16", "float32"):
         yield "quantize", prelude(profiles["nvfp4"], dtype, "tiled_8x4", HAS_ROW=True, HAS_COLUMN=False), True
         yield "quantize", prelude(profiles["mxfp8-2d"], dtype, "linear", HAS_ROW=False, HAS_COLUMN=True), False
-    rows = {"WIDTH": paths.ROWS_WIDTH, "BATCH": paths.ROWS_BATCH, "BLOCKS": paths.rows_blocks(target)}
-    for scale_layout in ("tiled_128x4", "linear"):
-        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows, REVERSE=True), True
-    fused = prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4", BLOCKS=paths.FUSED_BLOCKS)
-    yield "fused", fused, True
-    yield "fused_amax", fused, False
+    for scale_layout, searched in (("tiled_128x4", True), ("linear", False)):
+        rows = {"AHEAD": paths.rows_ahead(target), "SEARCHED": searched}
+        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
+    for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
+        teams = {"TEAMS": paths.fused_teams(target), "GROUPED": grouped}
+        yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
+    teams = paths.bytes_teams(target)
+    for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
+        if name in profiles:
+            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", TEAMS=teams), False
+    yield "transform", prelude(profiles["nvfp4-rht"], "bfloat16"), False
+    yield "fused_amax", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4"), False
     for kind in (0, 1, 2):
         yield "amax", prelude(profiles["nvfp4-rht"], "bfloat16", KIND=kind), False
     yield "amax_finish", "", False
@@ -237,14 +246,29 @@ def test_why_a_fast_path_is_not_taken():
     from fp4ref_cuda import plan
 
     reason = plan.thresholds_reason
-    assert not reason(fp4ref.NVFP4, "bfloat16", 64, 0)
-    assert "not bfloat16" in reason(fp4ref.NVFP4, "float32", 64, 0)
-    assert "16 bytes" in reason(fp4ref.NVFP4, "bfloat16", 60, 0)
-    assert "16 bytes" in reason(fp4ref.NVFP4, "bfloat16", 64, 2)
-    assert "default arithmetic" in reason(fp4ref.NVFP4_FAST, "bfloat16", 64, 0)
-    assert "1x16" in reason(fp4ref.NVFP4_2D, "bfloat16", 64, 0)
+    assert not reason(fp4ref.NVFP4, "bfloat16", (8, 64), 0)
+    assert "not bfloat16" in reason(fp4ref.NVFP4, "float32", (8, 64), 0)
+    assert "16 bytes" in reason(fp4ref.NVFP4, "bfloat16", (8, 60), 0)
+    assert "16 bytes" in reason(fp4ref.NVFP4, "bfloat16", (8, 64), 2)
+    assert "2^31" in reason(fp4ref.NVFP4, "bfloat16", (1 << 31, 8), 0)
+    assert "default arithmetic" in reason(fp4ref.NVFP4_FAST, "bfloat16", (8, 64), 0)
+    assert "1x16" in reason(fp4ref.NVFP4_2D, "bfloat16", (8, 64), 0)
     fused = plan.fused_reason
-    assert not fused(fp4ref.NVFP4_RHT, "bfloat16", (64, 128), "tiled_128x4", 0)
-    assert "64 and 128" in fused(fp4ref.NVFP4_RHT, "bfloat16", (48, 128), "tiled_128x4", 0)
-    assert "tiled_128x4" in fused(fp4ref.NVFP4_RHT, "bfloat16", (64, 128), "linear", 0)
-    assert "no hadamard" in fused(fp4ref.NVFP4, "bfloat16", (64, 128), "tiled_128x4", 0)
+    for spec in (fp4ref.NVFP4, fp4ref.NVFP4_RHT):
+        assert not fused(spec, "bfloat16", (64, 128), "tiled_128x4", 0)
+        assert "64 and 128" in fused(spec, "bfloat16", (48, 128), "tiled_128x4", 0)
+        assert "64 and 128" in fused(spec, "bfloat16", (0, 128), "tiled_128x4", 0)
+        assert "tiled_128x4" in fused(spec, "bfloat16", (64, 128), "linear", 0)
+        assert "2^24" in fused(spec, "bfloat16", (64, 1 << 24), "tiled_128x4", 0)
+        assert not fused(spec, "bfloat16", (384, 128), "tiled_128x4", 0, (128, 0, 256))
+        assert "192 rows of member 1" in fused(spec, "bfloat16", (384, 128), "tiled_128x4", 0, (128, 192, 64))
+
+
+@given(st.integers(1, 1 << 24), st.integers(0, (1 << 31) - 1))
+def test_divisions_by_multiplication(divisor, number):
+    from fp4ref_cuda import paths
+
+    factor, shift = paths.magic(divisor)
+    assert factor < 1 << 32
+    assert ((number * factor >> 32) + number) < 1 << 32
+    assert ((number * factor >> 32) + number) >> shift == number // divisor

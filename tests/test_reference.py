@@ -101,6 +101,24 @@ def test_every_recorded_peer_is_a_profile(peers):
     assert len(INPUTS) * 61 == sum(name != "x" for _, name in peers) == 976
 
 
+@pytest.mark.rule("PRO-1", "PRO-3", "E2M1-6", "NUM-2")
+def test_torchaos_special_values():
+    checked = 0
+    with np.load(DATA / "torchao_special.npz") as recorded:
+        for key in recorded.files:
+            case, name, part = key.rsplit("/", 2)
+            if part != "packed":
+                continue
+            x = recorded[f"{case}/x"].astype(ml_dtypes.bfloat16 if ".bf16/" in key else F)
+            amax = None if case.endswith("/own") else recorded[f"{case}/amax"]
+            q = quantize(x, fp4ref.profiles[name], amax=amax)
+            assert q.data.tobytes() == recorded[key].tobytes(), key
+            scales, wanted = q.scales, recorded[f"{case}/{name}/scales"]
+            assert ((scales == wanted) | (scales & wanted & 0x7F == 0x7F)).all(), key  # NaN of either sign
+            checked += 1
+    assert checked == 94
+
+
 @pytest.mark.rule("PRO-1", "PRO-3", "BLK-3", "BLK-4", "E2M1-2")
 @pytest.mark.parametrize("case", INPUTS)
 def test_flashinfers_exact_reference_is_nvfp4_but_for_minus_zero(case, peers):

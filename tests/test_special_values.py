@@ -174,7 +174,7 @@ POISONED = [
     *((f"torchao.mxfp4_{mode}", (255, [3] * 4), (255, [3] * 4)) for mode in ("floor", "ceil", "even", "rceil")),
     ("torchao.mxfp8_e4m3_rceil", (255, [0x7F] * 4), (255, [0x7F] * 4)),
     ("torchao.nvfp4_1lvl", (0x7E, [7, 8, 0, 8]), (0x7F, [4] * 4)),
-    ("torchao.nvfp4_2lvl", (0x7F, [4] * 4), (0x7F, [4] * 4)),
+    ("torchao.nvfp4_2lvl", (0x7F, [3] * 4), (0x7F, [3] * 4)),
     ("modelopt.nvfp4", (0x7F, [7] * 4), (0x7F, [7] * 4)),
     ("modelopt.mxfp4", (0, [8] * 4), (0, [8] * 4)),
     ("compressed_tensors.nvfp4", (0x7E, [7, 8, 0, 8]), (0x7F, ZERO)),

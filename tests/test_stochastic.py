@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 import fp4ref
 from fp4ref.conformance import oracle, rationals
 from fp4ref.conformance.strategies import float32s, matrices, near_midpoints, near_values, shapes
-from fp4ref.errors import DomainError, ShapeError
+from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import CUDA_E2M1, E2M1, STOCHASTIC_E2M1, F
 from fp4ref.model.quantize import quantize
 
@@ -100,6 +101,58 @@ def test_the_expectation_is_short_toward_zero_by_less_than_a_256th_of_a_step(val
 
 
 @pytest.mark.rule("SR-4")
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_the_expectation_of_every_16_bit_input_exactly(dtype):
+    """Everything here is a multiple of 2^-133 below 8, or a small multiple of 1/512: float64 holds it exactly."""
+    values = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    values = values[np.isfinite(values.astype(F))].astype(F)
+    magnitude = np.abs(values.astype(np.float64))
+    step = np.where(magnitude >= 4, 2, np.where(magnitude >= 2, 1, 0.5))
+    lower = np.floor(magnitude / step) * step
+    frac = (magnitude - lower) / step
+    mean = STOCHASTIC_E2M1.expectation(values)
+    inside = magnitude <= 6
+    expected = np.where(inside, lower + np.floor(256 * frac) / 256 * step, 6)
+    assert np.array_equal(mean, np.copysign(expected, values))
+    whole = inside & (256 * frac == np.floor(256 * frac))
+    assert np.array_equal(mean[whole], values[whole])
+    short = magnitude - np.abs(mean)
+    others = inside & ~whole
+    assert others.any()
+    assert ((short[others] > 0) & (short[others] < step[others] / 256)).all()
+
+
+@pytest.mark.rule("SR-4", "SR-3")
+def test_the_expectation_of_what_saturates_and_of_nan():
+    got = STOCHASTIC_E2M1.expectation(np.float32([[7, -1e30, np.inf], [np.nan, -6, -0.0]]))
+    assert got.tolist() == [[6, -6, 6], [6, -6, 0]]
+
+
+@pytest.mark.rule("SR-5", "GLB-5", "FOS-7")
+@pytest.mark.parametrize(
+    "base, settings_named, rule",
+    [
+        (fp4ref.NVFP4_ROW_SCALED, ("global_scale row", "stochastic rounding"), "GLB-5"),
+        (fp4ref.NVFP4_4OVER6, ("four_over_six", "stochastic rounding"), "FOS-7"),
+        (fp4ref.MXFP4, ("stochastic rounding", "scale e8m0"), "SR-5"),
+        (fp4ref.MXFP4_2D, ("stochastic rounding", "scale e8m0"), "SR-5"),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_illegal_combinations_name_both_settings_and_the_rule(base, settings_named, rule):
+    with pytest.raises(DomainError) as raised:
+        base.replace(element=STOCHASTIC_E2M1)
+    assert all(name in str(raised.value) for name in settings_named)
+    assert raised.value.rule == rule
+
+
+@pytest.mark.rule("SR-5")
+@pytest.mark.parametrize("base", [fp4ref.NVFP4, fp4ref.NVFP4_2D, fp4ref.NVFP4_RHT, fp4ref.NVFP4_FAST])
+def test_legal_combinations(base):
+    assert base.replace(element=STOCHASTIC_E2M1).stochastic
+
+
+@pytest.mark.rule("SR-4")
 def test_a_fraction_below_a_256th_is_never_rounded_up():
     assert not encode_with_every_byte(2.0**-10).any()
     assert encode_with_every_byte(2.0**-9).tolist() == [0] * 255 + [1]
@@ -111,7 +164,7 @@ def test_a_fraction_below_a_256th_is_never_rounded_up():
     x=matrices(shape=shapes(3, 33) | shapes(33, 3), finite=False),
     direction=st.sampled_from(["row", "column"]),
     seed=st.integers(0, 2**32 - 1),
-    base=st.sampled_from([fp4ref.NVFP4, fp4ref.NVFP4_2D, fp4ref.MXFP4]),
+    base=st.sampled_from([fp4ref.NVFP4, fp4ref.NVFP4_2D, fp4ref.NVFP4_FAST]),
 )
 def test_tensors_are_the_oracles(x, direction, seed, base):
     spec = base.replace(element=STOCHASTIC_E2M1)
@@ -140,5 +193,12 @@ def test_bits_are_required_and_only_then_allowed():
         fp4ref.quantize(x, fp4ref.NVFP4, random_bits=np.zeros((2, 16), np.uint8))
     with pytest.raises(ShapeError, match="SR-1"):
         fp4ref.quantize(x, SPEC, random_bits=np.zeros((2, 15), np.uint8))
+    with pytest.raises(ShapeError, match="SR-1"):
+        fp4ref.quantize(x, SPEC, "column", random_bits=np.zeros((2, 16), np.uint8))
+    with pytest.raises(ShapeError, match="GLB-4"):
+        fp4ref.quantize(x, SPEC, "both", random_bits=np.zeros((2, 16), np.uint8))
+    for dtype in (np.int8, np.uint16, np.float32, bool):
+        with pytest.raises(DTypeError, match=f"{np.dtype(dtype).name}.*SR-1"):
+            fp4ref.quantize(x, SPEC, random_bits=np.zeros((2, 16), dtype))
     with pytest.raises(DomainError, match="SR-1"):
         STOCHASTIC_E2M1.encode(x)

@@ -32,7 +32,7 @@ def load() -> ModuleType:
 BACKEND = Backend(
     name="cpu",
     load=load,
-    operations=("quantize", "dequantize", "to_layout"),
+    operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
     unsupported=unsupported,
     speed=10,
 )

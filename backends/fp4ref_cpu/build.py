@@ -14,7 +14,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -47,6 +48,27 @@ FLAGS = (
 MACHINE_FLAGS = (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ("-mcpu=native",), ())
 
 
+def missing(sources: Iterable[str]) -> list[str]:
+    """Those texts whose compiled form is not in the cache."""
+    command, folder = compiler(), cache_folder()
+    return [source for source in dict.fromkeys(sources) if _entry(folder, _key(source, command)) is None]
+
+
+def compile_all(sources: Iterable[str]) -> None:
+    """Compile texts into the cache, as many at a time as there are processors.
+
+    Errors: none for a text that does not compile; `library` will say why.
+    """
+    command, folder = compiler(), cache_folder()
+
+    def compile_one(source: str) -> None:
+        with suppress(BackendError):
+            _found(source, command, folder)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, sources))
+
+
 @lru_cache
 def library(source: str) -> ctypes.CDLL:
     """The compiled form of a C++ text that includes the shared header and the loops.
@@ -56,16 +78,21 @@ def library(source: str) -> ctypes.CDLL:
     Rules: CNF-5.
     """
     command = compiler()
-    key = _key(source, command)
-    folder = cache_folder()
-    path = _entry(folder, key)
-    if path is None:
-        with _locked(folder / f"{key}.lock"):
-            path = _entry(folder, key) or _compiled(source, command, folder, key)
+    path = _found(source, command, cache_folder())
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise BackendError("cpu", f"cannot load what {command[0]} made ({error})", rule="CNF-5") from None
+
+
+def _found(source: str, command: list[str], folder: Path) -> Path:
+    """The entry of a text, which is compiled if there is none."""
+    key = _key(source, command)
+    path = _entry(folder, key)
+    if path is None:
+        with _locked(folder / f"{key}.lock"):
+            path = _entry(folder, key) or _compiled(source, command, folder, key)
+    return path
 
 
 def compiler() -> list[str]:

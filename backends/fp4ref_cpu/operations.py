@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from ctypes import c_int, c_longlong, c_void_p
+from collections.abc import Callable, Iterable
+from ctypes import c_int, c_longlong, c_ulonglong, c_void_p
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -22,10 +23,12 @@ from fp4ref.errors import BackendError, ShapeError
 from fp4ref.formats import Codec
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS, layout
+from fp4ref.operands import Epilogue, Operand
 from fp4ref.quantized import Direction, DirectionData
+from fp4ref.registry import Call
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
 from fp4ref_cpu import threads
-from fp4ref_cpu.build import library
+from fp4ref_cpu.build import cache_folder, compile_all, library, missing
 
 LAYOUT_NUMBERS = {name: number for number, name in enumerate(LAYOUTS)}
 
@@ -91,9 +94,44 @@ class RelayoutJob(ctypes.Structure):
     )
 
 
+class RandomJob(ctypes.Structure):
+    """Arguments of `random`."""
+
+    _fields_ = (
+        ("out", c_void_p),
+        ("rows", c_longlong),
+        ("columns", c_longlong),
+        ("first_row", c_ulonglong),
+        ("first_block", c_ulonglong),
+        ("across", c_ulonglong),
+        ("seed", c_ulonglong),
+        ("upper", c_ulonglong),
+        ("next", c_longlong),
+    )
+
+
 def prepare() -> None:
     """Compile or find what needs no specification, so that a missing compiler shows before the first call."""
     _relayout()
+
+
+def prefetch(calls: Iterable[Call], tell: Callable[[str], None]) -> None:
+    """Compile at once what some calls will need, so that they do not compile one after the other.
+
+    tell: is given a line if that takes a while.
+    """
+    wanted = []
+    for call in calls:
+        if call.operation == "quantize":
+            wanted.append(_quantizing(_text(_of_direction(call.spec, call.direction)), call.source))
+        else:
+            spec = call.spec.replace(hadamard=None)
+            source = call.source if fp4ref_numerics.narrows(spec) else "float32"
+            wanted.append(_dequantizing(_text(_decoding(spec)), source, call.to))
+    sources = missing(wanted)
+    if sources:
+        tell(f"compiling {len(sources)} libraries for the cpu backend, once; they are kept in {cache_folder()}")
+        compile_all(sources)
 
 
 def quantize(
@@ -111,10 +149,11 @@ def quantize(
         array = array.copy()
     given = None if out is None else DirectionData(*(None if part is None else _buffer(part) for part in out))
     if given is not None:
-        _require_apart([part for part in given if part is not None], array)
+        _require_apart("quantize", [part for part in given if part is not None], array)
     matrix, kept = _input(array, direction)
     rows, columns = matrix.rows, matrix.columns
     blocks = -(-columns // spec.block.columns)
+    spec = _of_direction(spec, direction)
     if direction == "row" and spec.hadamard:
         spec = _without_hadamard(spec)
     native = _quantizer(_text(spec), array.dtype.name)
@@ -148,7 +187,7 @@ def dequantize(
     dtype: np.dtype[Any],
     source: np.dtype[Any],
     inverse_hadamard: bool,
-    out: NDArray[Any] | None = None,
+    out: Any = None,
 ) -> Any:
     """Values [rows, columns] of one direction; with `out`, contiguous, into it.
 
@@ -159,14 +198,16 @@ def dequantize(
         spec = _without_hadamard(spec)
     if spec.hadamard and shape[1] % POINTS:
         raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-5")
-    out = np.empty(shape, dtype) if out is None else out
+    values = np.empty(shape, dtype) if out is None else _buffer(out, "dequantize")
+    if out is not None:
+        _require_apart("dequantize", [values], *(part for part in parts if part is not None))
     read = source.name if fp4ref_numerics.narrows(spec) else "float32"
     native = _dequantizer(_text(_decoding(spec)), read, dtype.name)
-    if out.size:
+    if values.size:
         codes, scales, amax = map(_address, parts)
-        job = DequantizeJob(codes, scales, amax, *shape, _address(out), LAYOUT_NUMBERS[scale_layout], 0)
-        threads.run(native.fp4ref_dequantize, job, out.size)
-    return arrays.restorer(data.data)(out)
+        job = DequantizeJob(codes, scales, amax, *shape, _address(values), LAYOUT_NUMBERS[scale_layout], 0)
+        threads.run(native.fp4ref_dequantize, job, values.size)
+    return arrays.restorer(data.data)(values) if out is None else out
 
 
 def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:
@@ -179,6 +220,48 @@ def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) ->
         job = RelayoutJob(_address(buffer), _address(out), rows, columns, *numbers, 0)
         threads.run(_relayout().fp4ref_relayout, job, rows * columns)
     return arrays.restorer(scales)(out)
+
+
+def random_bits(
+    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: Any, out: Any
+) -> Any:
+    """Random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    buffer = None if out is None else _buffer(out)
+    result = _result(buffer, shape)
+    if result.size:
+        job = RandomJob(_address(result), *shape, *origin, across, seed, upper, 0)
+        threads.run(_randoms().fp4ref_random, job, result.size)
+    if buffer is None:
+        return arrays.on_device("random_bits", result, device)
+    if result is not buffer:
+        buffer[...] = result
+    return out
+
+
+def gemm_exact(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """The true sums, rounded once. Rules: GEM-2."""
+    from fp4ref_cpu import gemm
+
+    return gemm.native("exact", a, b, epilogue)
+
+
+def gemm_blockwise(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """One block after the other, in float32. Rules: GEM-4."""
+    from fp4ref_cpu import gemm
+
+    return gemm.native("blockwise", a, b, epilogue)
+
+
+def gemm_fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """Exact operands, multiplied by NumPy's library. Rules: GEM-11."""
+    from fp4ref_cpu import gemm
+
+    return gemm.fast(a, b, epilogue)
+
+
+def _of_direction(spec: Spec, direction: Direction) -> Spec:
+    """The specification without a transform where there is none."""
+    return spec.replace(hadamard=None) if direction == "row" and spec.hadamard else spec
 
 
 @lru_cache
@@ -207,30 +290,45 @@ def _decoding(spec: Spec) -> Spec:
 
 @lru_cache
 def _quantizer(prelude: str, dtype: str) -> ctypes.CDLL:
-    return _library(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "quantize", "amax")
+    return _loaded(_quantizing(prelude, dtype), "quantize", "amax")
 
 
 @lru_cache
 def _dequantizer(prelude: str, source: str, dtype: str) -> ctypes.CDLL:
-    loops = f"Values<Specification, fp4ref::{source}, fp4ref::{dtype}>"
-    return _library(prelude, "dequantize.h", loops, "dequantize")
+    return _loaded(_dequantizing(prelude, source, dtype), "dequantize")
 
 
 @lru_cache
 def _relayout() -> ctypes.CDLL:
-    return _library("", "relayout.h", "Bytes", "relayout")
+    return _loaded(_source("", "relayout.h", "Bytes", "relayout"), "relayout")
 
 
-def _library(prelude: str, header: str, loops: str, *names: str) -> ctypes.CDLL:
+@lru_cache
+def _randoms() -> ctypes.CDLL:
+    return _loaded(_source("", "random.h", "Randoms", "random"), "random")
+
+
+def _quantizing(prelude: str, dtype: str) -> str:
+    return _source(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "quantize", "amax")
+
+
+def _dequantizing(prelude: str, source: str, dtype: str) -> str:
+    loops = f"Values<Specification, fp4ref::{source}, fp4ref::{dtype}>"
+    return _source(prelude, "dequantize.h", loops, "dequantize")
+
+
+def _source(prelude: str, header: str, loops: str, *names: str) -> str:
     """Functions `fp4ref_NAME(NAMEJob*)` around the static functions of a type."""
     functions = "".join(
         f'extern "C" __attribute__((visibility("default"))) void fp4ref_{name}({name.capitalize()}Job* job)\n'
         f"{{\n    const FloatModes modes;\n    {loops}::{name}(*job);\n}}\n"
         for name in names
     )
-    native = library(
-        f'#include <fp4ref/fp4ref.h>\n{prelude}#include "{header}"\nusing namespace fp4ref_cpu;\n{functions}'
-    )
+    return f'#include <fp4ref/fp4ref.h>\n{prelude}#include "{header}"\nusing namespace fp4ref_cpu;\n{functions}'
+
+
+def _loaded(source: str, *names: str) -> ctypes.CDLL:
+    native = library(source)
     for name in names:
         getattr(native, f"fp4ref_{name}").restype = None
     return native
@@ -273,18 +371,18 @@ def _flattened(shape: list[int], strides: list[int]) -> tuple[Axis, Any]:
     return Axis(0, _address(table)), table
 
 
-def _buffer(part: Any) -> NDArray[Any]:
-    buffer = arrays.to_numpy("quantize", part)
+def _buffer(part: Any, operation: str = "quantize") -> NDArray[Any]:
+    buffer = arrays.to_numpy(operation, part)
     if not buffer.flags.writeable:
-        raise BackendError("quantize", "an out buffer that is read-only", "a writable one", "CNF-5")
+        raise BackendError(operation, "an out buffer that is read-only", "a writable one", "CNF-5")
     return buffer
 
 
-def _require_apart(buffers: list[NDArray[Any]], x: NDArray[Any]) -> None:
+def _require_apart(operation: str, buffers: list[NDArray[Any]], *inputs: NDArray[Any]) -> None:
     """Refuse buffers that overlap each other or the input, by the bounds of their memory."""
     for i, buffer in enumerate(buffers):
-        if any(np.may_share_memory(buffer, other) for other in (x, *buffers[:i])):
-            raise BackendError("quantize", "an out buffer that overlaps the input or another", "memory of its own")
+        if any(np.may_share_memory(buffer, other) for other in (*inputs, *buffers[:i])):
+            raise BackendError(operation, "an out buffer that overlaps the input or another", "memory of its own")
 
 
 def _result(buffer: NDArray[Any] | None, shape: tuple[int, int]) -> NDArray[Any]:

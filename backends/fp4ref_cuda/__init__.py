@@ -37,8 +37,18 @@ def _load() -> ModuleType:
 BACKEND = Backend(
     name="cuda",
     load=_load,
-    operations=("quantize", "quantize_both", "quantize_grouped", "dequantize", "to_layout", "amax", "convert_layout"),
+    operations=(
+        "quantize",
+        "quantize_both",
+        "quantize_grouped",
+        "dequantize",
+        "to_layout",
+        "amax",
+        "convert_layout",
+        "random_bits",
+    ),
     unsupported=unsupported,
     devices=("cuda",),
     speed=20,
+    flags=True,
 )

@@ -37,7 +37,7 @@ def target(
 
 
 def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, library: Library, x: Any) -> None:
-    """An output that is contiguous, on the device of x, of the right shape and apart from x."""
+    """An output that is contiguous, on the device of x, of the right shape and apart from x, where there is an x."""
     buffer, other = buffers.adopt(operation, buffer)
     if other.ordinal != library.ordinal:
         raise BackendError(operation, f"a buffer on cuda:{other.ordinal}", f"cuda:{library.ordinal}", "CNF-5")
@@ -45,19 +45,23 @@ def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, lib
         raise ShapeError(operation, f"shape {list(buffer.shape)}", f"{list(shape or ())}", "LAY-7")
     if not buffers.is_contiguous(buffer):
         raise BackendError(operation, "a buffer with gaps", "a contiguous one", "CNF-5")
+    if x is None:
+        return
     (first, last), (start, stop) = buffers.byte_range(buffer), buffers.byte_range(x)
     if first < stop and start < last and first < last and start < stop:
         raise BackendError(operation, "a buffer that overlaps the input", "memory of its own", "CNF-5")
 
 
 def noop_flag(noop: Any, library: Library) -> Any:
-    """One 32-bit word on the device, or None."""
+    """One 32-bit word on the device, or None; a byte becomes one there. Rules: LAY-12."""
     if noop is None:
         return None
     noop, other = buffers.adopt("quantize: noop", noop)
-    if arrays.dtype_name(noop) not in {"float32", "int32", "uint32"} or tuple(noop.shape) not in {(), (1,)}:
-        got = f"noop {arrays.dtype_name(noop)} {list(noop.shape)}"
-        raise DTypeError("quantize", got, "one float32, int32 or uint32", "CNF-5")
+    name = arrays.dtype_name(noop)
+    if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
+        raise DTypeError("quantize", f"noop {name} {list(noop.shape)}", "one uint8, int32 or float32", "LAY-12")
+    if name == "uint8":
+        noop = buffers.widened(noop)
     if other.ordinal != library.ordinal:
         raise BackendError("quantize", f"noop on cuda:{other.ordinal}", f"cuda:{library.ordinal}", "CNF-5")
     return noop

@@ -125,11 +125,10 @@ def launch(
     arguments: tuple[int, ...],
     block: int = 256,
     shared: int = 0,
-    early: bool = False,
 ) -> None:
     """Run a kernel on the caller's stream; all its arguments are addresses or 64-bit integers.
 
-    early: it may start while the kernel before it ends, and waits for it itself.
+    It may start while the kernel before it ends, and waits for it itself before it reads what that one writes.
 
     Errors: BackendError with the kernel's name, for what fails before the kernel runs.
     """
@@ -143,7 +142,7 @@ def launch(
         _, kernel = _kernel(name, prelude, library.ordinal, shared)
         run(
             _stream(library.ordinal, library.stream()),
-            _config(grid, block, shared, early and _early(library.ordinal)),
+            _config(grid, block, shared, _early(library.ordinal)),
             kernel,
             *arguments,
         )

@@ -13,13 +13,31 @@ from fp4ref_cuda.launch import launch, multiprocessors, target
 from fp4ref_cuda.plan import prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 
-ROWS_WIDTH, ROWS_BATCH = 64, 4  # columns of a tile, rows that a thread reads ahead
-FUSED_BLOCKS, FUSED_SHARED = 3, 52224  # blocks of threads on a multiprocessor, and bytes of shared memory of each
+WARPS, TEAMS, ROWS_WIDTH = 24, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
+OF_STEP, OF_TEAM, OF_BYTES_TEAM, OF_TABLE = 4 * ROWS_WIDTH, 48128, 108672, 2048  # bytes of shared memory
+LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
+SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 
 
-def rows_blocks(target: str) -> int:
-    """Blocks of threads of the row kernel on a multiprocessor: as many as its registers allow there."""
-    return 2 if target.startswith("sm_12") else 3
+def rows_ahead(target: str) -> int:
+    """Units on their way to shared memory, of every warp of the row kernel."""
+    return 2 if target in LARGE else 1
+
+
+def fused_teams(target: str) -> int:
+    """Teams of threads of the fused kernel on a multiprocessor."""
+    return 2 if target in SMALL else TEAMS
+
+
+def bytes_teams(target: str) -> int:
+    """Teams of threads of the kernel for 8-bit elements on a multiprocessor."""
+    return 2 if target in LARGE else 1
+
+
+def magic(divisor: int) -> tuple[int, int]:
+    """Factor and shift with which a kernel divides a number below 2^31: (n * factor / 2^32 + n) >> shift."""
+    shift = (divisor - 1).bit_length()
+    return ((1 << 32) * ((1 << shift) - divisor)) // divisor + 1, shift
 
 
 def rows(
@@ -36,21 +54,23 @@ def rows(
 ) -> tuple[str, ...]:
     """Maximum and codes of rows, the second kernel reducing what the first one left."""
     out, value = targets["row"], amax.get("row")
-    down, across = -(-matrix[0] // 128), -(-matrix[1] // ROWS_WIDTH)
+    strips = -(-matrix[1] // ROWS_WIDTH)
+    units = -(-matrix[0] // 128) * 32 * strips
     ran: tuple[str, ...] = ()
-    if not down * across:
+    if not units:
         return maxima.fill(library, x, dtype, spec, matrix, targets, amax, flag)
     if value is None:
         partials, parts, _ = maxima.partial(library, x, dtype, spec, matrix, 0, None, 1, flag)
         ran = ("amax",)
     else:
         partials, parts = maxima.given_amax(value, out.amax, library), 1
-    blocks = rows_blocks(target(library.ordinal))
-    text = prelude(spec, dtype, scale_layout, WIDTH=ROWS_WIDTH, BATCH=ROWS_BATCH, BLOCKS=blocks, REVERSE=value is None)
+    ahead = rows_ahead(target(library.ordinal))
+    text = prelude(spec, dtype, scale_layout, AHEAD=ahead, SEARCHED=value is None)
     outs = (pointer(out.amax), pointer(out.data), pointer(out.scales))
-    grid = min(down * across, multiprocessors(library.ordinal) * blocks)
-    arguments = (pointer(x), *matrix, down * across, across, pointer(partials), parts, *outs, flag)
-    launch(library, "rows", text, (grid,), arguments, early=value is None)
+    arguments = (pointer(x), *matrix, units, strips, *magic(strips), pointer(partials), parts, *outs, flag)
+    grid = min(-(-units // WARPS), multiprocessors(library.ordinal))
+    shared = OF_TABLE + WARPS * ahead * 2 * OF_STEP
+    launch(library, "rows", text, (grid,), arguments, WARPS * 32, shared)
     return (*ran, "rows")
 
 
@@ -65,25 +85,98 @@ def fused(
     amax: Mapping[str, Any],
     bits: Mapping[str, Any],
     flag: int,
+    members: Any = None,
+    count: int = 1,
 ) -> tuple[str, ...]:
-    """Both maxima in one pass, then both directions in one pass."""
+    """Both maxima in one pass, then both directions in one pass, of a tensor or of every member of a group."""
     row, column = targets["row"], targets["column"]
     values = amax.get("row"), amax.get("column")
-    searched = values[0] is None
-    parts = multiprocessors(library.ordinal) * 4 if searched else 1
-    if searched:
-        partials = library.empty((2, parts), "float32")
-        first = (pointer(x), *matrix, pointer(partials), flag)
-        launch(library, "fused_amax", prelude(spec, dtype, scale_layout), (parts,), first)
-    else:
+    ran: tuple[str, ...] = ("fused",)
+    parts = 1
+    if values[0] is not None:
         partials = [maxima.given_amax(v, t.amax, library) for v, t in zip(values, (row, column), strict=True)]
+        first, second = map(pointer, partials)
+    elif spec.hadamard:
+        parts = max(multiprocessors(library.ordinal) * 4 // count, 1)
+        partials = library.empty((2, count, parts), "float32")
+        first, second = pointer(partials), pointer(partials) + 4 * count * parts
+        search = (pointer(x), *matrix, pointer(members), first, flag)
+        launch(library, "fused_amax", prelude(spec, dtype, scale_layout), (parts, count), search)
+        ran = ("fused_amax", "fused")
+    else:
+        partials, parts, _ = maxima.partial(library, x, dtype, spec, matrix, 0, members, count, flag)
+        first = second = pointer(partials)
+        ran = ("amax", "fused")
+    teams = fused_teams(target(library.ordinal))
     boxes = -(-matrix[0] // 128) * (matrix[1] // 64)
     outs = (row.amax, column.amax, row.data, row.scales, column.data, column.scales)
-    arguments = (pointer(x), *matrix, pointer(partials[0]), pointer(partials[1]), parts, *map(pointer, outs), flag)
-    grid = min(boxes, multiprocessors(library.ordinal) * FUSED_BLOCKS)
-    text = prelude(spec, dtype, scale_layout, BLOCKS=FUSED_BLOCKS)
-    launch(library, "fused", text, (grid,), arguments, shared=FUSED_SHARED, early=searched)
-    return ("fused_amax", "fused") if searched else ("fused",)
+    group = (pointer(members), count)
+    arguments = (pointer(x), *matrix, *group, first, second, parts, *map(pointer, outs), flag)
+    grouped = members is not None
+    text = prelude(spec, dtype, scale_layout, TEAMS=teams, SEARCHED=values[0] is None, GROUPED=grouped)
+    grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
+    shared = teams * OF_TEAM + (teams if grouped else 1) * 2 * OF_TABLE
+    launch(library, "fused", text, (grid,), arguments, teams * 256, shared)
+    return ran
+
+
+def separate(
+    library: Library,
+    x: Any,
+    dtype: str,
+    spec: Spec,
+    matrix: tuple[int, int],
+    scale_layout: str,
+    targets: dict[Direction, DirectionData],
+    amax: Mapping[str, Any],
+    bits: Mapping[str, Any],
+    flag: int,
+) -> tuple[str, ...]:
+    """Rows; then the transformed columns, written out, as rows of their own."""
+    plain = spec.replace(hadamard=None)
+    ran: tuple[str, ...] = ()
+    if "row" in targets:
+        ran = rows(library, x, dtype, plain, matrix, scale_layout, targets, amax, bits, flag)
+    turned = transformed(library, x, spec, matrix, flag)
+    column: dict[Direction, DirectionData] = {"row": targets["column"]}
+    found = {"row": amax.get("column")}
+    turned_matrix = (matrix[1], matrix[0])
+    return (
+        *ran,
+        "transform",
+        *rows(library, turned, dtype, plain, turned_matrix, scale_layout, column, found, bits, flag),
+    )
+
+
+def transformed(library: Library, x: Any, spec: Spec, matrix: tuple[int, int], flag: int = 0, out: Any = None) -> Any:
+    """Hadamard-transformed columns as rows: bfloat16 [columns, rows]. Rules: HAD-1, HAD-2, HAD-3."""
+    out = library.empty((matrix[1], matrix[0]), "bfloat16") if out is None else out
+    grid = (-(-matrix[1] // 64), -(-matrix[0] // 128))
+    launch(library, "transform", prelude(spec, "bfloat16"), grid, (pointer(x), *matrix, pointer(out), flag))
+    return out
+
+
+def in_bytes(
+    library: Library,
+    x: Any,
+    dtype: str,
+    spec: Spec,
+    matrix: tuple[int, int],
+    scale_layout: str,
+    targets: dict[Direction, DirectionData],
+    amax: Mapping[str, Any],
+    bits: Mapping[str, Any],
+    flag: int,
+) -> tuple[str, ...]:
+    """Both directions of 8-bit elements."""
+    row, column = targets["row"], targets["column"]
+    teams = bytes_teams(target(library.ordinal))
+    boxes = -(-matrix[0] // 128) * -(-matrix[1] // 128)
+    arguments = (pointer(x), *matrix, *map(pointer, (row.data, row.scales, column.data, column.scales)), flag)
+    grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
+    text = prelude(spec, dtype, scale_layout, TEAMS=teams)
+    launch(library, "bytes", text, (grid,), arguments, teams * 256, teams * OF_BYTES_TEAM)
+    return ("bytes",)
 
 
 def tiles(

@@ -85,7 +85,7 @@ def tiles(
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupPlan:
     """Buffers of a group: where each member starts, in bytes, and the sizes of the whole. Rules: LAY-8."""
 
     splits: tuple[int, ...]
@@ -99,7 +99,7 @@ class Group:
 
 def group(
     spec: Spec, splits: Sequence[int], columns: int, names: Sequence[Direction], scale_layout: str, dtype: str
-) -> Group:
+) -> GroupPlan:
     """Lay out a group of row ranges of one tensor."""
     width, form = spec.block.columns, layout(scale_layout)
     grids = [tiles(spec, rows, columns, names, scale_layout, dtype) for rows in splits]
@@ -109,7 +109,7 @@ def group(
     column_scales = form.group_offsets((columns, -(-rows // width)) for rows in splits)
     column_data = np.cumsum([0, *(columns * packing.width(rows, spec.element.format) for rows in splits)])
     starts = (first_row, np.array([*splits, 0]), first_tile, row_scales, column_data, column_scales)
-    return Group(
+    return GroupPlan(
         splits=tuple(splits),
         table=np.stack([np.asarray(start, np.int64)[: len(splits)] for start in starts], axis=1),
         across=max((across for _, across in grids), default=0),
@@ -127,27 +127,90 @@ def amax_kind(spec: Spec, direction: Direction) -> int:
     return 1 if spec.global_scale is Granularity.ROW else 0
 
 
-def thresholds_reason(spec: Spec, dtype: str, columns: int, address: int) -> str:
+def thresholds_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int) -> str:
     """Why rows cannot be quantized by thresholds; empty if they can."""
+    rows, columns = matrix
     if (spec.arithmetic, spec.element, spec.scale) != (TE, CUDA_E2M1, CUDA_E4M3) or spec.four_over_six:
         return f"{spec.name} is not NVFP4 by the default arithmetic"
     if spec.block != (1, 16) or spec.global_scale is not Granularity.TENSOR or spec.amax is not Amax.IGNORE_NAN:
         return f"{spec.name} does not have blocks of 1x16 under one global scale"
     if dtype != "bfloat16":
         return f"{dtype}, not bfloat16"
+    if max(rows, columns) >= 1 << 31:
+        return f"{rows} x {columns}, not fewer than 2^31 each"
     return _vector_reason(columns, address)
 
 
-def fused_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: str, address: int) -> str:
-    """Why rows and Hadamard-transformed columns cannot be quantized together; empty if they can."""
+def fused_reason(
+    spec: Spec,
+    dtype: str,
+    matrix: tuple[int, int],
+    scale_layout: str,
+    address: int,
+    splits: Sequence[int] | None = None,
+) -> str:
+    """Why rows and columns, transformed or not, cannot be quantized together by thresholds; empty if they can."""
     rows, columns = matrix
-    if spec.hadamard is None:
-        return f"{spec.name} has no hadamard"
+    for index, split in enumerate(splits or ()):
+        if split % 128:
+            return f"{split} rows of member {index}, not a multiple of 128"
     if rows % 64 or columns % 128 or not rows * columns:
         return f"{rows} x {columns}, not multiples of 64 and 128"
+    if columns >= 1 << 24:
+        return f"{columns} columns, not fewer than 2^24"
     if scale_layout != "tiled_128x4":
         return f"scales {scale_layout}, not tiled_128x4"
-    return thresholds_reason(spec, dtype, columns, address)
+    return thresholds_reason(spec, dtype, matrix, address)
+
+
+def bytes_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: str, address: int) -> str:
+    """Why 8-bit elements cannot be quantized by rows and columns together in whole boxes; empty if they can."""
+    rows, columns = matrix
+    if spec.element.format.bits != 8 or spec.block != (1, 32) or spec.global_scale is not Granularity.NONE:
+        return f"{spec.name} does not have 8-bit elements in blocks of 1x32 without a global scale"
+    if spec.stochastic or spec.hadamard or spec.four_over_six or spec.amax is not Amax.IGNORE_NAN:
+        return f"{spec.name} is stochastic, transformed, searched or keeps NaN in its maxima"
+    if dtype != "bfloat16" or scale_layout != "tiled_128x4":
+        return f"{dtype} and scales {scale_layout}, not bfloat16 and tiled_128x4"
+    if rows % 16 or columns % 16 or not rows * columns or max(rows, columns) >= 1 << 31:
+        return f"{rows} x {columns}, not multiples of 16 below 2^31"
+    return f"address {address % 16} of 16" if address % 16 else ""
+
+
+ROWS, TILES = "rows by thresholds", "tiles"
+FUSED, FUSED_HADAMARD = "rows and columns by thresholds", "rows and hadamard columns, fused"
+BYTES, SEPARATE = "rows and columns of bytes", "rows and hadamard columns, apart"
+
+
+def choose(
+    spec: Spec,
+    dtype: str,
+    matrix: tuple[int, int],
+    names: Sequence[Direction],
+    scale_layout: str,
+    address: int,
+    one_amax: bool,
+) -> tuple[str, str]:
+    """The path of a call, and why no faster one can serve it; one_amax: given for one direction of two."""
+    if tuple(names) == ("row",):
+        reason = thresholds_reason(spec, dtype, matrix, address)
+        return (TILES, reason) if reason else (ROWS, "")
+    reason = "the columns alone"
+    if len(names) == 2:
+        if not bytes_reason(spec, dtype, matrix, scale_layout, address):
+            return BYTES, ""
+        reason = fused_reason(spec, dtype, matrix, scale_layout, address)
+        if not reason and not one_amax:
+            return fused_label(spec), ""
+        reason = reason or "an amax for one direction"
+    if spec.hadamard and matrix[0] * matrix[1] and not thresholds_reason(spec, dtype, matrix, address):
+        return SEPARATE, reason
+    return TILES, reason
+
+
+def fused_label(spec: Spec) -> str:
+    """The name of the path for both directions."""
+    return FUSED_HADAMARD if spec.hadamard else FUSED
 
 
 def decode_reason(spec: Spec, dtype: str, columns: int, address: int, inverse: bool) -> str:

@@ -56,7 +56,7 @@ def load() -> ModuleType:
 BACKEND = Backend(
     name="torch",
     load=load,
-    operations=("quantize", "dequantize", "to_layout"),
+    operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
     unsupported=unsupported,
     devices=("cpu", "cuda"),
     speed=-1,  # on a CPU the golden model is faster, and needs no torch

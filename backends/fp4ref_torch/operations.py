@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fp4ref import arrays
 from fp4ref.errors import BackendError
+from fp4ref.operands import Epilogue, Operand
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 
@@ -56,8 +57,9 @@ def dequantize(
     dtype: np.dtype[Any],
     source: np.dtype[Any],
     inverse_hadamard: bool,
+    out: Any = None,
 ) -> Any:
-    """Values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
+    """Values [rows, columns] of one direction; with `out`, into it. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
     import torch
 
     from fp4ref_torch.dequantize import dequantize_tensor
@@ -68,6 +70,9 @@ def dequantize(
     amax = None if data.amax is None else _tensor("dequantize", data.amax).to(codes.device)
     to, of = (getattr(torch, kind.name) for kind in (dtype, source))
     values = dequantize_tensor(codes, scales, amax, shape, spec, scale_layout, to, of, inverse_hadamard)
+    if out is not None:
+        _fill(out, values)
+        return out
     return _restorer(data.data)(values)
 
 
@@ -77,6 +82,21 @@ def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) ->
 
     linear = layouts.to_linear(_tensor("to_layout", scales), rows, columns, source)
     return _restorer(scales)(layouts.from_linear(linear, target).contiguous())
+
+
+def random_bits(
+    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: Any, out: Any
+) -> Any:
+    """Random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    import torch
+
+    from fp4ref_torch.random_bytes import random_bytes
+
+    result = random_bytes(shape, origin, across, seed, upper, torch.device("cpu" if device is None else device))
+    if out is not None:
+        _fill(out, result)
+        return out
+    return _numpy(result) if device is None else result
 
 
 def _tensor(operation: str, x: Any) -> Tensor:
@@ -122,7 +142,7 @@ def _fill(buffer: Any, part: Tensor) -> None:
         view = arrays.to_numpy("quantize", buffer)
         if not view.flags.writeable:
             raise BackendError("quantize", "an out buffer that is read-only", "a writable one", "CNF-5")
-        view[...] = part.cpu().numpy()
+        view[...] = arrays.to_numpy("quantize", part.cpu())
     else:
         _tensor("quantize", buffer).copy_(part)
 
@@ -134,3 +154,34 @@ def _require_no_flush(operation: str, tensor: Tensor) -> None:
     if tensor.device.type == "cpu" and not (torch.full((1,), 2.0**-126) * torch.full((1,), 0.5)).view(torch.int32):
         got = "a CPU that flushes subnormals to zero"
         raise BackendError(operation, got, "torch.set_flush_denormal(False)", "CNF-4")
+
+
+def gemm_exact(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """The true sums, rounded once. Rules: GEM-2."""
+    return _gemm("exact_sums", a, b, epilogue)
+
+
+def gemm_blockwise(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """One block after the other, in float32. Rules: GEM-4."""
+    return _gemm("blockwise", a, b, epilogue)
+
+
+def gemm_fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """Exact operands through torch's matrix product. Rules: GEM-11."""
+    return _gemm("fast", a, b, epilogue)
+
+
+def _gemm(sums: str, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    from fp4ref_torch import gemm
+
+    left, right = _on_device(a), _on_device(b)
+    _require_no_flush("gemm", left.data.data)
+    bias, accumulate = (None if x is None else _tensor("gemm", x) for x in (epilogue.bias, epilogue.accumulate))
+    rest = epilogue._replace(bias=bias, accumulate=accumulate)
+    return _restorer(a.data.data)(gemm.finish(getattr(gemm, sums)(left, right), left, right, rest))
+
+
+def _on_device(operand: Operand) -> Operand:
+    codes = _tensor("gemm", operand.data.data)
+    others = (None if part is None else _tensor("gemm", part).to(codes.device) for part in operand.data[1:])
+    return operand._replace(data=DirectionData(codes, *others))

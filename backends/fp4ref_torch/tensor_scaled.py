@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fp4ref_torch import codecs
-from fp4ref_torch.exact import FLT_MAX, div, is_finite, is_nan, is_zero, mul, rounded_bfloat16
+from fp4ref_torch.exact import FLT_MAX, bits, div, is_finite, is_nan, is_zero, mul, rounded_bfloat16
 from fp4ref_torch.known import Known, at_least_nan, at_most, at_most_nan, fused
 
 BF16_MAX = (2 - 2**-7) * 2.0**127
@@ -152,8 +152,11 @@ def scaled_te_fast(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def scaled_torchao(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
-    """x * ((1 / g) / s)."""
-    return mul(x, div(k.over(g), s))
+    """x * ((1 / g) / s); a NaN of g becomes +-1.5, one of s alone +-2."""
+    product = mul(x, div(k.over(g), s))
+    from_scale = torch.where(bits(s) < 0, -2.0, 2.0)
+    from_global = torch.where(bits(g) < 0, -1.5, 1.5)
+    return torch.where(is_nan(g), from_global, torch.where(is_nan(s), from_scale, product))
 
 
 def scaled_modelopt(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:

@@ -17,6 +17,13 @@ Examples:
   fp4ref vectors list
   fp4ref vectors list nvfp4 --json
   fp4ref vectors write --check
+  fp4ref vectors export golden --spec mxfp4
+"""
+EXPORT_EPILOG = """\b
+Examples:
+  fp4ref vectors export golden --spec mxfp4
+  fp4ref vectors export golden --spec nvfp4 --spec nvfp4-2d --layout tiled_128x4
+  fp4ref vectors export golden --spec nvfp4 --family element-ties --dtype bfloat16
 """
 LIST_EPILOG = """\b
 Examples:
@@ -127,3 +134,39 @@ def write_vectors(directory: Path, recordings: Path, check: bool, change: bool) 
     writing.write(plan, directory)
     for name in plan.stale:
         click.echo(f"{directory / name}: written")
+
+
+@vectors.command("export", epilog=EXPORT_EPILOG)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--spec", "specs", multiple=True, metavar="SPEC", help="Default: nvfp4, mxfp4 and mxfp8-e4m3.")
+@click.option("--layout", "scale_layout", default="linear", show_default=True, help="Of the expected scales.")
+@click.option("--direction", type=click.Choice(["row", "column"]), default="row", show_default=True, help="Of blocks.")
+@click.option("--dtype", "dtypes", multiple=True, help="Of x: float32, bfloat16, float16; default: the first two.")
+@click.option("--family", "families", multiple=True, help="Only these families of cases.")
+def export_vectors(
+    folder: Path,
+    specs: tuple[str, ...],
+    scale_layout: str,
+    direction: str,
+    dtypes: tuple[str, ...],
+    families: tuple[str, ...],
+) -> None:
+    """Write aimed inputs with their golden bytes for programs without Python.
+
+    DIR gets a binary with all arrays, a C header and a JSON file that say what lies where, for every specification,
+    and SHA256SUMS for `sha256sum -c`. The same command writes the same bytes; docs/examples/golden_vectors.c reads
+    them.
+    """
+    from fp4ref.cli.common import load_spec
+    from fp4ref.conformance.export import export
+
+    paths = export(
+        folder,
+        [load_spec(name) for name in specs or ("nvfp4", "mxfp4", "mxfp8-e4m3")],
+        scale_layout=scale_layout,
+        direction=direction,  # type: ignore[arg-type]
+        dtypes=dtypes or ("float32", "bfloat16"),
+        families=families or None,
+    )
+    for path in paths:
+        click.echo(f"{path}: {path.stat().st_size:,} bytes")

@@ -1,19 +1,22 @@
-"""`fp4ref verify`: the verdict on dumps, or on the installed backends."""
+"""`fp4ref verify`: the verdict on dumps, on a kernel, or on the installed backends."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fp4ref.catalogue import PROFILES
 from fp4ref.cli.common import console, load_spec, progress, select
+from fp4ref.cli.verify_pages import Pages
 from fp4ref.cli.verify_text import print_replay, print_report
 from fp4ref.errors import FileError, Fp4Error
-from fp4ref.files import SUFFIXES, open_tensors
+from fp4ref.files import SUFFIXES, is_side_file, open_tensors
 from fp4ref.spec import SPEC_VERSION
 
 if TYPE_CHECKING:
@@ -28,11 +31,16 @@ Examples:
   fp4ref verify dump.npz --case row:0:0
   fp4ref verify dump.npz --case row:0:0 --save-case case.npz
   fp4ref verify dump.npz --json
+  fp4ref verify dump.npz --junit verify.xml --html verify.html
+  fp4ref verify --kernel mykernels.nvfp4:quantize --spec nvfp4
+  fp4ref verify --kernel kernel.py:quantize --spec mxfp4 --device cuda --level 2
+  fp4ref verify --kernel kernel.py:gemm --spec nvfp4
+  fp4ref gen nvfp4 --level 1 | ./my_kernel | fp4ref verify nvfp4
 """
 
 
-@click.command("verify", epilog=EPILOG, short_help="Check bytes, or the installed backends, against the standard.")
-@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@click.command("verify", epilog=EPILOG, short_help="Check bytes, kernels or backends against the standard.")
+@click.argument("paths", metavar="[PATH|SPEC|-]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--spec", "spec_name", help="What the bytes should be, if the dump does not say or says it wrongly.")
 @click.option("--profile", help="Judge by this profile instead of the dump's own specification.")
 @click.option("--layout", "scale_layout", help="Where the scales lie, if the dump does not say.")
@@ -43,10 +51,21 @@ Examples:
 )
 @click.option("--case", "case_id", metavar="ID", help="Show every element of one block, TENSOR:row:ROW:BLOCK.")
 @click.option(
+    "--kernel", metavar="MODULE:FUNCTION", help="Check this Python function, or one of FILE.py, on aimed cases."
+)
+@click.option("--device", help="Of the tensors that the kernel is given; other than cpu they are torch's.")
+@click.option("--level", type=click.IntRange(1, 2), default=1, help="Of a kernel's cases: 1 in seconds, 2 exhaustive.")
+@click.option("--family", "families", multiple=True, help="Only these families of cases.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=30.0, help="Seconds for a kernel's case.")
+@click.option("--weights", type=click.Path(path_type=Path), help="A model, whose tensors are cases for a kernel too.")
+@click.option("--nibbles", type=click.Choice(["low", "high"]), help="Where a kernel's or stream's element 0 is.")
+@click.option(
     "--save-case", type=click.Path(path_type=Path), help="Write that block, or the first that differs, to a file."
 )
 @click.option("--backend", "backends", multiple=True, help="Without PATH: only this backend.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML too.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with pictures too.")
 @click.option("--limit", type=click.IntRange(0), default=10, show_default=True, help="How many mismatches to show.")
 def verify(
     paths: tuple[Path, ...],
@@ -57,22 +76,49 @@ def verify(
     patterns: tuple[str, ...],
     amax: str | None,
     case_id: str | None,
+    kernel: str | None,
+    device: str | None,
+    level: int,
+    families: tuple[str, ...],
+    timeout: float,
+    weights: Path | None,
+    nibbles: str | None,
     save_case: Path | None,
     backends: tuple[str, ...],
     as_json: bool,
+    junit: Path | None,
+    html: Path | None,
     limit: int,
 ) -> None:
-    """Compare dumps byte by byte with the golden model; without PATH, check the installed backends.
+    """Compare dumps byte by byte with the golden model, or a kernel's bytes on aimed cases.
 
-    PATH is a .safetensors or .npz file, or a directory of them. The verdict comes first. Every mismatch has a case ID,
-    which --case shows alone.
+    PATH is a .safetensors or .npz file, a .json beside raw binaries, a directory of these, or a stream that a program
+    made of `fp4ref gen`. SPEC or - reads such a stream from standard input. Without any, the installed backends are
+    checked. The verdict comes first. Every mismatch has a case ID, which --case shows alone.
 
     Exit status: 0 all bytes are right, 1 some differ, 2 bad input.
     """
+    pages = Pages(junit, html)
+    pages.require_whole(case_id, save_case)
+    streamed = [path for path in paths if _is_stream(path)]
+    if kernel is not None or streamed:
+        if (kernel is not None and paths) or len(paths) > 1:
+            raise click.UsageError("--kernel and a stream take no other PATH")
+        if profile or inputs or patterns or amax or backends:
+            raise click.UsageError("--profile, --input, --tensors, --amax and --backend are for dumps and backends")
+        from fp4ref.cli.verify_kernel import Choice, check_kernel, check_stream
+
+        choice = Choice(spec_name, scale_layout, nibbles, case_id, save_case, as_json, limit, pages)
+        if kernel is None:
+            raise SystemExit(check_stream(streamed[0], choice))
+        cases = {"level": level, "families": families or None, "weights": weights}
+        raise SystemExit(check_kernel(kernel, choice, device, timeout, cases))
+    if device or families or weights or nibbles:
+        raise click.UsageError("--device, --family, --weights and --nibbles need --kernel")
     if not paths:
         if spec_name or profile or scale_layout or inputs or patterns or amax or case_id or save_case:
             raise click.UsageError("these options need a PATH; without one only --backend and --json apply")
-        raise SystemExit(_check_backends(backends, as_json))
+        raise SystemExit(_check_backends(backends, as_json, pages))
     if backends:
         raise click.UsageError("--backend applies without PATH")
     if spec_name and profile:
@@ -90,11 +136,27 @@ def verify(
         keep=max(limit, 16),
     )
     files = _files(paths)
+    pages.require_one(len(files))
     if case_id or save_case:
         if len(files) > 1:
             raise click.UsageError("--case and --save-case take one file")
         raise SystemExit(_case(request(path=files[0]), case_id, save_case, as_json))
-    raise SystemExit(_verify(files, request, as_json, limit))
+    raise SystemExit(_verify(files, request, as_json, limit, pages))
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether an argument means a stream: -, a specification's name that no file has, or a file of results."""
+    if str(path) == "-" or (str(path) in PROFILES and not path.exists()):
+        if sys.stdin.isatty():
+            got = f"{path}: standard input is a terminal"
+            raise FileError("verify", got, f"a program's results: fp4ref gen {path} | PROGRAM | fp4ref verify {path}")
+        return True
+    if path.suffix.lower() in SUFFIXES or not path.is_file():
+        return False
+    from fp4ref.conformance.stream import MAGIC, is_stream
+
+    with path.open("rb") as file:
+        return is_stream(file.read(len(MAGIC)))
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:
@@ -105,6 +167,7 @@ def _files(paths: Iterable[Path]) -> list[Path]:
             found.append(path)
             continue
         below = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+        below = [file for file in below if file.suffix.lower() != ".json" or is_side_file(file)]
         kept = [file for file in below if _may_be_dump(file)]
         for file in below:
             if file not in kept:
@@ -124,11 +187,12 @@ def _may_be_dump(path: Path) -> bool:
         return True
 
 
-def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, limit: int) -> int:
+def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, limit: int, pages: Pages) -> int:
     """Print the verdict on every file; the worst exit status."""
     from fp4ref.conformance.verify import verify as verify_file
 
-    status, records = 0, []
+    status, views = 0, []
+    records: list[dict[str, Any]] = []
     for path in files:
         try:
             with progress(1, "verify") as step:
@@ -142,11 +206,18 @@ def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, lim
             continue
         status = max(status, 0 if report.ok else 1)
         records.append(report.to_json())
+        if pages or (as_json and not report.ok):
+            from fp4ref.conformance.reports.intermediates import to_json
+            from fp4ref.conformance.reports.view import of_dump
+
+            views.append(of_dump(report, request(path=path)))
+            records[-1]["explained"] = to_json(views[-1])
         if not as_json:
             print_report(console(), report, limit)
     if as_json:
         record = {"fp4ref": SPEC_VERSION, "ok": status == 0, "files": records}
         click.echo(json.dumps(record, indent=1, allow_nan=False))
+    pages.write(views)
     return status
 
 
@@ -170,14 +241,18 @@ def _case(request: Request, case_id: str | None, save_case: Path | None, as_json
     return 0 if found.equal else 1
 
 
-def _check_backends(backends: tuple[str, ...], as_json: bool) -> int:
+def _check_backends(backends: tuple[str, ...], as_json: bool, pages: Pages) -> int:
     """Check every installed backend, or the named ones. Rules: CNF-5."""
     from fp4ref.conformance import selfcheck
 
     with progress(1, "verify") as step:
-        report = selfcheck.run(list(backends) or None, step)
+        report = selfcheck.run(list(backends) or None, step, note=partial(click.echo, err=True))
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=1))
     else:
         report.render(console())
+    if pages:
+        from fp4ref.conformance.reports.view import of_backends
+
+        pages.write([of_backends(report)])
     return 0 if report.ok else 1

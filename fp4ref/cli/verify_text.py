@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
 from fp4ref.cli.common import printable, table
 from fp4ref.conformance.compare import Difference, Place
+from fp4ref.conformance.diagnose import report_lines
 from fp4ref.conformance.replay import Replay
-from fp4ref.conformance.report import Report, Result
+from fp4ref.conformance.report import Report, Result, counts
 from fp4ref.formats import Codec
 from fp4ref.spec import Spec
+
+if TYPE_CHECKING:
+    from fp4ref.conformance.judge import Judgement
+    from fp4ref.conformance.kernel_report import KernelReport
 
 QUIET = 12  # tensors that conform are listed up to this many
 Row = tuple[str, ...]
@@ -32,6 +38,9 @@ def print_report(out: Console, report: Report, limit: int) -> None:
     if found:
         _print(out, ["", f"first {len(found)} mismatches" if len(found) > 1 else "first mismatch"], "bold")
         _print_table(out, ("case", "what", "input", "scale", "expected", "got", "special input"), found)
+    if report.diagnosis is not None:
+        _print(out, ["", "diagnosis of the tensors that differ"], "bold")
+        _print(out, report_lines(report.diagnosis))
 
 
 def _result_row(result: Result) -> Row:
@@ -126,3 +135,45 @@ def _print(out: Console, lines: Sequence[str], style: str | None = None) -> None
     """Print lines as they are: names of tensors are not markup, and a long line is the terminal's to wrap."""
     for line in lines:
         out.print(printable(line), style=style, markup=False, emoji=False, soft_wrap=True)
+
+
+def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
+    """The verdict on a kernel, its diagnosis, what failed where, and the first mismatches."""
+    _print(out, [f"{report.subject}: {report.headline}"], "bold")
+    for kind, (case, finding) in report.first.items():
+        _print(out, [f"{kind}: {report.findings[kind]} cases, first {case}: {finding.text}"])
+    if report.diagnosis is not None and (report.diagnosis.explanations or not report.findings):
+        _print(out, report_lines(report.diagnosis))
+    from fp4ref.conformance.families import FAMILIES
+
+    names = [name for name, cell in report.families.items() if cell.passed < cell.total]
+    if names:
+        _print(out, ["", "families that fail"], "bold")
+        cells = ((name, report.families[name]) for name in names)
+        rows = [(name, f"{cell.passed}/{cell.total}", FAMILIES[name].reason) for name, cell in cells]
+        _print_table(out, ("family", ">passed", "reason"), rows)
+    found = [row for result in report.results() for row in _mismatch_rows(result)][:limit]
+    if found:
+        _print(out, ["", f"first {len(found)} mismatches" if len(found) > 1 else "first mismatch"], "bold")
+        _print_table(out, ("case", "what", "input", "scale", "expected", "got", "special input"), found)
+    others = [f"{j.case.id} {item}" for j in report.failures for item in j.mismatches][:limit]
+    _print(out, ["", *others] if others else [])
+    rules = [f"{rule} {cell.passed}/{cell.total}" for rule, cell in sorted(report.rules.items())]
+    whole = [name for name, cell in report.families.items() if cell.passed == cell.total]
+    _print(out, ["", f"families that pass: {', '.join(whole) or 'none'}", f"rules: {', '.join(rules)}"])
+    _print(out, [f"{count} cases do not apply: {reason}" for reason, count in report.skipped.items()])
+    if not report.declaration.out_buffers:
+        _print(out, ["guards around results: not applicable, the kernel takes no out= buffers"])
+
+
+def print_kernel_case(out: Console, name: str, report: KernelReport, judgement: Judgement | None) -> None:
+    """The finding on one case whose blocks are not to be shown."""
+    if judgement is None:
+        _print(out, [f"{report.subject} {name}: conforms to {report.spec.name}"], "bold")
+        return
+    found = judgement.finding
+    _print(out, [f"{report.subject} {name}: {found.kind if found else 'differs'}"], "bold")
+    _print(out, [found.text] if found else [])
+    _print(out, [str(item) for item in judgement.mismatches])
+    if judgement.compared is not None:
+        _print(out, [f"{count} {what} differ" for what, count in counts(judgement.compared).items()])

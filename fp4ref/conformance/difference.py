@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import api
+from fp4ref.conformance.families import cases
 from fp4ref.conformance.formulas import formula
-from fp4ref.conformance.samples import BFLOAT16, TIES, samples
 from fp4ref.formats import F, Floats
 from fp4ref.model.dequantize import dequantize
 from fp4ref.quantized import Direction, DirectionData, Quantized, matrix_shape
@@ -20,6 +20,35 @@ from fp4ref.spec import Granularity, Spec, differences
 SLOTS = ("global_scale", "block_scale", "working_scale", "scaled", "dequantized")
 RANDOM_BYTE = 128  # of every element, where a specification rounds stochastically
 CHUNK = 1 << 20  # elements whose values are compared at once
+AIMED = (
+    "element-ties",
+    "element-neighbours",
+    "block-scale-ties",
+    "scale-neighbours",
+    "hadamard",
+    "candidates",
+    "reciprocal",
+    "operation-order",
+    "double-rounding",
+    "flush",
+    "profiles",
+)
+INPUTS = (
+    "normal",
+    "rows",
+    *AIMED,
+    "amax-powers",
+    "outlier",
+    "scale-underflow",
+    "largest",
+    "subnormals",
+    "zero-blocks",
+    "zero-tensor",
+    "minus-zero",
+    "nan",
+    "inf",
+)
+NARROW = ("normal", "block-scale-ties", "profiles")  # families of which bfloat16 tensors are compared as well
 
 
 class Functions(NamedTuple):
@@ -32,7 +61,7 @@ class Functions(NamedTuple):
 
 @dataclass(frozen=True)
 class Count:
-    """How much of one tensor differs in one direction.
+    """How much of one tensor, or of the tensors of one family, differs in one direction.
 
     codes, scales: differing element codes and scale bytes; None where bytes cannot be compared one to one.
     values: dequantized values that differ as numbers, where -0 equals 0 and NaN equals NaN.
@@ -50,6 +79,21 @@ class Count:
     def differs(self) -> bool:
         """Whether anything that can be compared differs."""
         return bool(self.values if self.codes is None else self.codes or self.scales)
+
+
+def summed(counts: Iterable[Count]) -> list[Count]:
+    """One count for all tensors of a name in a direction."""
+    found: dict[tuple[str, Direction], Count] = {}
+    for part in counts:
+        whole = found.get((part.name, part.direction))
+        found[part.name, part.direction] = part if whole is None else _sum(whole, part)
+    return list(found.values())
+
+
+def _sum(a: Count, b: Count) -> Count:
+    codes = None if a.codes is None or b.codes is None else a.codes + b.codes
+    scales = None if a.scales is None or b.scales is None else a.scales + b.scales
+    return Count(a.name, a.direction, a.elements + b.elements, a.blocks + b.blocks, codes, scales, a.values + b.values)
 
 
 def fields(a: Spec, b: Spec) -> dict[str, tuple[Any, Any]]:
@@ -85,22 +129,17 @@ def directions(a: Spec, b: Spec) -> tuple[Direction, ...]:
 
 
 def inputs(a: Spec, b: Spec) -> Iterator[tuple[str, Direction, NDArray[Any]]]:
-    """The built-in tensors for a pair of specifications, in the directions in which they can differ."""
-    found = samples(a)
-    if (a.element.format, a.scale.format, a.block, a.global_scale) != (
-        b.element.format,
-        b.scale.format,
-        b.block,
-        b.global_scale,
-    ):
-        found |= {f"{name} of {b.name}": x for name, x in samples(b).items() if name in TIES}
+    """The built-in tensors for a pair of specifications, in the directions in which they can differ, by family."""
+    forms = [(spec.element.format, spec.scale.format, spec.block, spec.global_scale) for spec in (a, b)]
     for direction in directions(a, b):
-        for name, x in found.items():
-            if direction == "row":
-                yield name, direction, x
-            elif "bfloat16" not in name:
-                with np.errstate(over="ignore"):
-                    yield name, direction, x.T.astype(BFLOAT16)
+        aimed = [spec for spec in (a, b) if direction == "row" or spec.hadamard]
+        for spec in aimed if forms[0] != forms[1] else aimed[:1]:
+            names = INPUTS if spec is aimed[0] else AIMED
+            suffix = "" if spec is aimed[0] else f" of {spec.name}"
+            for case in cases(spec, directions=(direction,), dtypes=("float32", "bfloat16"), families=names):
+                if direction == "column" or case.x.dtype == F or case.family in NARROW:
+                    kind = "" if case.x.dtype == F else f" {case.x.dtype.name}"
+                    yield f"{case.family}{kind}{suffix}", direction, case.x
 
 
 def quantize(

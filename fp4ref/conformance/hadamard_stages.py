@@ -54,9 +54,9 @@ def accepts_block(
     Rules: HAD-7.
     """
     assert spec.hadamard is not None
-    if not np.isfinite(values).all():
-        return False
     groups = values.reshape(-1, POINTS)
+    if not np.isfinite(values).all() or not spreads(groups).any():
+        return False  # every order of additions gives the same bytes, and these are others
     pairs = np.array([interval(group.tolist(), spec.hadamard.signs) for group in groups], F)
     low, high = (pairs[..., i].reshape(1, 1, *values.shape) for i in (0, 1))
     k = constants(spec, np.dtype(F))
@@ -81,10 +81,7 @@ def _groups(matrix: Matrix, spec: Spec, signs: int) -> tuple[float, list[tuple[F
     for tile in tiles(matrix.shape, spec.block):
         groups = widen(matrix[tile]).reshape(-1, POINTS)
         groups = groups[np.isfinite(groups).all(axis=1)]
-        exponents = np.frexp(np.abs(groups))[1]
-        highest = np.where(groups == 0, np.iinfo(np.int32).min // 2, exponents).max(axis=1, initial=0)
-        lowest = np.where(groups == 0, np.iinfo(np.int32).max // 2, exponents).min(axis=1, initial=0)
-        spread = np.where((groups != 0).any(axis=1), highest - lowest, 0) > SPREAD
+        spread = spreads(groups)
         if not spread.all():
             narrow = max(narrow, float(np.abs(hadamard.transform(groups[~spread], signs)).max()))
         apart = groups[spread]
@@ -94,6 +91,14 @@ def _groups(matrix: Matrix, spec: Spec, signs: int) -> tuple[float, list[tuple[F
         high = ((sums + slack) * (1 + MARGIN)).max(axis=1, initial=0)
         wide += [(group, float(a), float(b)) for group, a, b in zip(apart, low, high, strict=True)]
     return narrow, wide
+
+
+def spreads(groups: Floats) -> NDArray[np.bool_]:
+    """Whether the sums of groups [n, 16] may depend on the order of additions, by their exponents. Rules: HAD-7."""
+    exponents, zero = np.frexp(np.abs(groups))[1], groups == 0
+    highest = np.where(zero, np.iinfo(np.int32).min // 2, exponents).max(axis=1)
+    lowest = np.where(zero, np.iinfo(np.int32).max // 2, exponents).min(axis=1)
+    return np.asarray(np.where(~zero.all(axis=1), highest - lowest, 0) > SPREAD)
 
 
 def _magnitudes(pair: tuple[float, float]) -> tuple[float, float]:

@@ -10,8 +10,17 @@ from typing import Any
 
 from fp4ref.conformance.cases import CaseID
 from fp4ref.conformance.compare import Comparison, Difference
+from fp4ref.conformance.diagnose import Diagnosis, verdict
 from fp4ref.conformance.excuses import Excuse
 from fp4ref.spec import Spec
+
+
+@dataclass
+class Cell:
+    """How many tests of a rule, or of a family, a subject passed."""
+
+    passed: int = 0
+    total: int = 0
 
 
 class Kind(StrEnum):
@@ -41,12 +50,16 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict on one file, and the comparisons that it rests on. profiles: those that equal all of it."""
+    """The verdict on one file, and the comparisons that it rests on.
+
+    profiles: those that equal all of it. diagnosis: of the first tensors that differ.
+    """
 
     path: str
     kind: Kind
     profiles: tuple[str, ...]
     results: tuple[Result, ...]
+    diagnosis: Diagnosis | None = None
 
     @property
     def ok(self) -> bool:
@@ -70,11 +83,19 @@ class Report:
                 return f"conforms to {specs}{orders}"
             case Kind.FINITE:
                 equals = f"; equals profile {names}" if names else ""
-                return f"conforms to {specs} on finite input, differs on {', '.join(self.excused)}{equals}"
+                special = ", ".join(self.excused)
+                return f"conforms to {specs} on finite input, differs on {special}{equals}{self._mistake()}"
             case Kind.PROFILE:
-                return f"equals profile {names}, not {specs}: {self._counts()} differ"
+                return f"equals profile {names}, not {specs}: {self._counts()} differ{self._mistake()}"
             case _:
-                return f"wrong: differs from {specs} in {self._counts()}"
+                cause = "not explained" if self.diagnosis is None else verdict(self.diagnosis)
+                return f"wrong: {cause}; differs from {specs} in {self._counts()}"
+
+    def _mistake(self) -> str:
+        """The known mistake that makes the bytes, where there is one beside the profiles."""
+        found = () if self.diagnosis is None else self.diagnosis.explanations
+        told = next((explanation.text for explanation in found if explanation.profile is None), "")
+        return f"; known mistake: {told}" if told else ""
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON data."""
@@ -84,7 +105,8 @@ class Report:
             "headline": self.headline,
             "differs_on": [excuse.value for excuse in self.excused],
             "profiles": list(self.profiles),
-            "tensors": [_result_json(result) for result in self.results],
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
+            "tensors": [result_json(result) for result in self.results],
         }
 
     def _counts(self) -> str:
@@ -107,7 +129,8 @@ def counts(compared: Comparison) -> dict[str, int]:
     return {what: count for what, count in found.items() if count}
 
 
-def _result_json(result: Result) -> dict[str, Any]:
+def result_json(result: Result) -> dict[str, Any]:
+    """One direction of a tensor as JSON data."""
     compared = result.compared
     places = {
         "amax": compared.first_amax,

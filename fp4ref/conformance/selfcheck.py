@@ -6,6 +6,7 @@ tensors.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,17 +19,24 @@ from numpy.typing import NDArray
 
 from fp4ref import api, registry
 from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.catalogue import PROFILES
 from fp4ref.conformance import vectors
-from fp4ref.conformance.aimed_cases import Case, cases
 from fp4ref.conformance.compare import compare
+from fp4ref.conformance.families import FAMILIES, Case, case_of, members
+from fp4ref.conformance.families.variants import Topic
 from fp4ref.conformance.machine import require_no_flush
+from fp4ref.conformance.report import Cell
 from fp4ref.conformance.vector_subjects import ApiSubject, GoldenSubject
 from fp4ref.conformance.vector_text import Mismatch, mismatched_words, pattern_words
 from fp4ref.conformance.vectors import VectorFile
-from fp4ref.layout import layout
+from fp4ref.formats import STOCHASTIC_E2M1
+from fp4ref.layout import LAYOUTS, layout
 from fp4ref.model import dequantize as model_dequantize
 from fp4ref.model import quantize as model_quantize
-from fp4ref.quantized import DirectionData, Quantized
+from fp4ref.quantized import DIRECTIONS, DirectionData, Quantized
+from fp4ref.registry import Call
+from fp4ref.spec import Spec
+from fp4ref.specs import MXFP4, NVFP4, NVFP4_2D, STANDARD
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,14 +44,6 @@ if TYPE_CHECKING:
 KEPT = 20  # mismatching tests that are described, per subject
 POISON = 0x7F  # NaN as an E4M3 scale: what padding holds when bytes are dequantized
 GOLDEN = GoldenSubject().name
-
-
-@dataclass
-class Cell:
-    """How many tests of a rule a subject passed."""
-
-    passed: int = 0
-    total: int = 0
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,12 @@ def run(
     backends: list[str] | None = None,
     progress: Callable[[str], None] | None = None,
     directory: Path | None = None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Check the golden model with the vectors, and backends with the vectors and with the golden model.
 
     backends: names; None is every one that can run. progress: is told what comes next. directory: of other vectors.
+    note: is told in a line what takes a while before the first result.
 
     Errors: BackendError for a named backend that cannot run; DomainError if this machine flushes subnormals.
 
@@ -175,15 +177,28 @@ def run(
     report = Report()
     names = _chosen(backends, report)
     files = vectors.load(directory)
+    for name in names:
+        _prefetch(name, files, note)
     for subject in (GoldenSubject(), *map(ApiSubject, names)):
         report.subjects.append(subject.name)
         for file in files:
             tell(f"{subject.name}: {file.name}")
             _run_vectors(report, subject, file)
-    for case, expected in _with_golden(tell, wanted=bool(names)):
+    for trial, expected in _with_golden(tell, wanted=bool(names)):
         for name in names:
-            _run_case(report, name, case, expected)
+            _run_trial(report, name, trial, expected)
     return report
+
+
+def _prefetch(name: str, files: Sequence[VectorFile], note: Callable[[str], None]) -> None:
+    """Tell a backend that compiles what it will be asked for."""
+    backend = registry.backends()[name]
+    prefetch = getattr(registry.get(name), "prefetch", None)
+    if prefetch is not None:
+        subject = ApiSubject(name)
+        told = itertools.chain(*(subject.calls(test) for file in files for test in file.tests), _calls())
+        calls = dict.fromkeys(told)
+        prefetch([call for call in calls if not backend.unsupported(call.spec)], note)
 
 
 def _chosen(backends: list[str] | None, report: Report) -> list[str]:
@@ -231,6 +246,55 @@ def _guarded(check: Callable[[], list[Mismatch]]) -> list[Mismatch]:
 # Aimed cases
 
 
+PEERS = (
+    "torchao.nvfp4_2lvl",
+    "torchao.nvfp4_1lvl",
+    "torchao.mxfp4_floor",
+    "torchao.mxfp8_e5m2_even",
+    "modelopt.nvfp4",
+    "modelopt.mxfp4",
+    "compressed_tensors.nvfp4",
+    "deepgemm.mxfp4_ue8m0",
+    "fouroversix.nvfp4_mse",
+    "fouroversix.nvfp4_static_4",
+    "flashinfer.ref_nvfp4_te_pertoken",
+    "flashinfer.ref_4over6_mae_448_fast",
+    "jax.nvfp4",
+    "microxcaling.mxfp8_e4m3_even",
+    "te.fast_math_1d",
+    "te.mxfp8_cast_only",
+    "vllm.nvfp4_kernel",
+)
+OFTEN = (NVFP4, MXFP4)  # specifications whose cases include large tensors
+LARGE = ("large", "layout")
+WITNESSES = frozenset(Topic)  # searched for in one type, for the standard's own specifications
+LAYOUT_RULES = {
+    "linear": ("LAY-1",),
+    "linear_padded": ("LAY-2",),
+    "tiled_128x4": ("LAY-3", "LAY-5"),
+    "tiled_8x4": ("LAY-4", "LAY-5"),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An aimed case, where its scales are to lie, and the type that its bytes are dequantized to."""
+
+    case: Case
+    scale_layout: str
+    to: str
+
+    @property
+    def id(self) -> str:
+        """What tells the trial from others."""
+        return f"{self.case.spec.name}/{self.case.id}/{self.scale_layout}"
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Those of the case and of the layout."""
+        return *self.case.rules, *LAYOUT_RULES[self.scale_layout]
+
+
 @dataclass(frozen=True)
 class Expected:
     """The golden model's bytes of a case, and the values that they stand for."""
@@ -239,40 +303,84 @@ class Expected:
     values: NDArray[Any]
 
 
-def _with_golden(tell: Callable[[str], None], wanted: bool) -> Iterator[tuple[Case, Expected]]:
-    """Every aimed case with what the golden model makes of it."""
+def specs() -> list[Spec]:
+    """The standard's specifications, stochastic ones, and some of every kind of profile."""
+    stochastic = [spec.replace(name=f"{spec.name} stochastic", element=STOCHASTIC_E2M1) for spec in (NVFP4, NVFP4_2D)]
+    return [*STANDARD, *stochastic, *(PROFILES[name] for name in PEERS)]
+
+
+def trials() -> Iterator[Trial]:
+    """The families under every specification; directions, types and layouts take turns."""
+    turn, number = itertools.count(), itertools.count()
+    for index, spec in enumerate(specs()):
+        for family in FAMILIES.values():
+            searched = family.name in WITNESSES
+            if (family.name in LARGE and spec not in OFTEN) or (searched and spec not in STANDARD):
+                continue
+            some = DIRECTIONS if spec in STANDARD and not searched else DIRECTIONS[next(turn) % 2 :][:1]
+            for direction in some:
+                dtypes = _dtypes(index, spec)
+                dtype = dtypes[0 if searched else next(turn) % len(dtypes)]
+                transformed = spec.hadamard and direction == "column"
+                for member in members(family, spec, "bfloat16" if transformed else dtype, direction):
+                    count = next(number)
+                    places = list(LAYOUTS)[count % len(LAYOUTS)], dtypes[count % 7 % len(dtypes)]
+                    yield Trial(case_of(family, member, spec, direction), *places)
+
+
+def _dtypes(index: int, spec: Spec) -> list[str]:
+    """The types that the trials of a specification have: one, or all in turn for the standard's own."""
+    names = [*INPUT_DTYPES]
+    start = index % len(names)
+    return [*names[start:], *names[:start]] if spec in STANDARD else names[start : start + 1]
+
+
+def _calls() -> Iterator[Call]:
+    """What the trials will ask of a backend."""
+    for index, spec in enumerate(specs()):
+        for source in _dtypes(index, spec):
+            yield Call("quantize", spec, source)
+            yield from (Call("dequantize", spec, source, to=to) for to in _dtypes(index, spec))
+        if spec.hadamard:
+            yield Call("quantize", spec, "bfloat16", "column")
+
+
+def _with_golden(tell: Callable[[str], None], wanted: bool) -> Iterator[tuple[Trial, Expected]]:
+    """Every trial with what the golden model makes of its case."""
     last = ""
-    for case in cases() if wanted else ():
+    for trial in trials() if wanted else ():
+        case = trial.case
         if case.spec.name != last:
             last = case.spec.name
             tell(f"aimed cases: {last}")
-        data = model_quantize.quantize(case.x, case.spec, case.direction, None, case.random_bits)
-        values = model_dequantize.dequantize(data, case.matrix, case.spec, INPUT_DTYPES[case.to], case.x.dtype)
-        yield case, Expected(data, values)
+        data = model_quantize.quantize(case.x, case.spec, case.direction, case.amax, case.random_bits)
+        values = model_dequantize.dequantize(data, case.matrix, case.spec, INPUT_DTYPES[trial.to], case.x.dtype)
+        yield trial, Expected(data, values)
 
 
-def _run_case(report: Report, name: str, case: Case, expected: Expected) -> None:
-    backend = registry.backends()[name]
+def _run_trial(report: Report, name: str, trial: Trial, expected: Expected) -> None:
+    backend, case = registry.backends()[name], trial.case
     reasons = backend.unsupported(case.spec)
     if reasons:
         report.unsupported.setdefault(name, Counter())[reasons[0]] += 1
         return
     if "quantize" in backend.operations:
-        found = _guarded(lambda: _quantized(name, case, expected.data))
-        report.add(name, case.id, case.rules, found, blamed(case.rules, found))
+        found = _guarded(lambda: _quantized(name, trial, expected.data))
+        report.add(name, trial.id, trial.rules, found, blamed(trial.rules, found))
     if "dequantize" in backend.operations:
         scale = "DEQ-2" if expected.data.amax is None else "DEQ-1" if case.spec.arithmetic.name == "te" else "DEQ-5"
         rules = (scale, "DEQ-3", "LAY-6", *(("DEQ-4",) if case.direction == "column" else ()))
-        report.add(name, f"{case.id}/{case.to}", rules, _guarded(lambda: _dequantized(name, case, expected)))
+        report.add(name, f"{trial.id}/{trial.to}", rules, _guarded(lambda: _dequantized(name, trial, expected)))
 
 
-def _quantized(name: str, case: Case, expected: DirectionData) -> list[Mismatch]:
+def _quantized(name: str, trial: Trial, expected: DirectionData) -> list[Mismatch]:
     """Where a backend's bytes differ from the golden model's. Rules: CNF-1, CNF-3."""
-    q = api.quantize(case.x, case.spec, case.direction, case.scale_layout, None, case.random_bits, name)
+    case = trial.case
+    q = api.quantize(case.x, case.spec, case.direction, trial.scale_layout, case.amax, case.random_bits, name)
     got = q.direction(case.direction)[0]
-    if _same(got, expected._replace(scales=layout(case.scale_layout).from_linear(expected.scales))):
+    if _same(got, expected._replace(scales=layout(trial.scale_layout).from_linear(expected.scales))):
         return []
-    found = compare(case.x, case.spec, case.direction, case.scale_layout, got, expected, keep=1)
+    found = compare(case.x, case.spec, case.direction, trial.scale_layout, got, expected, keep=1)
     if found.equal:  # the same numbers in another type, or NaN of another sign where that is free
         types = [str(np.asarray(part).dtype) for part in got if part is not None]
         wanted = [str(part.dtype) for part in expected if part is not None]
@@ -302,14 +410,14 @@ def _bytes(array: Any) -> tuple[tuple[int, ...], Any, bytes] | None:
     return host.shape, host.dtype, host.tobytes()
 
 
-def _dequantized(name: str, case: Case, expected: Expected) -> list[Mismatch]:
+def _dequantized(name: str, trial: Trial, expected: Expected) -> list[Mismatch]:
     """Where a backend's values of the golden model's bytes differ; the padding is poisoned. Rules: CNF-1, LAY-6."""
-    order = layout(case.scale_layout)
+    case, order = trial.case, layout(trial.scale_layout)
     linear = expected.data.scales
     scales = np.where(order.valid(*linear.shape), order.from_linear(linear), np.uint8(POISON))
     part = expected.data._replace(scales=scales)
     pair = (part, None) if case.direction == "row" else (None, part)
-    q = Quantized(case.spec, case.x.shape, case.x.dtype.name, case.scale_layout, *pair)
-    values = np.asarray(api.dequantize(q, case.to, case.direction, backend=name))
+    q = Quantized(case.spec, case.x.shape, case.x.dtype.name, trial.scale_layout, *pair)
+    values = np.asarray(api.dequantize(q, trial.to, case.direction, backend=name))
     wanted = expected.values.reshape(values.shape)
     return [] if _same([values], [wanted]) else mismatched_words("values", values, pattern_words(wanted))

@@ -16,6 +16,7 @@ from fp4ref.model.tiles import widen
 
 TRIALS = 1500  # at most so many pairs of quantizations
 MANTISSA_BITS = 23
+LARGEST = float(np.finfo(F).max)
 
 
 def shrunk(pair: Pair, probe: Probe, kind: Kind) -> Probe:
@@ -115,7 +116,8 @@ def _first_that_works(value: float, works: Callable[[float], bool]) -> None:
             return
     for bits in range(1, MANTISSA_BITS + 1):
         for rounded in (math.floor(mantissa * 2**bits), math.ceil(mantissa * 2**bits)):
-            shorter = float(F(math.ldexp(rounded, exponent - bits)))
+            longer = math.ldexp(rounded, exponent - bits)
+            shorter = float(F(longer)) if abs(longer) <= LARGEST else math.inf
             if shorter and math.isfinite(shorter) and shorter not in tried:
                 tried.add(shorter)
                 if works(shorter):

@@ -34,6 +34,7 @@ from fp4ref.formats import (
 from fp4ref.layout import layout
 from fp4ref.model.quantize import quantize as golden_quantize
 from fp4ref.quantized import Direction, DirectionData, Quantized
+from fp4ref.registry import Call
 from fp4ref.spec import Amax, Block, Granularity, Hadamard, Spec
 from fp4ref.specs import MXFP4, NVFP4, NVFP4_RHT
 
@@ -96,6 +97,17 @@ class ApiSubject:
         operations, spec = _needed(test)
         lacking = [f"no operation {name}" for name in operations if name not in backend.operations]
         return lacking + (backend.unsupported(spec) if spec else [])
+
+    def calls(self, test: Test) -> list[Call]:
+        """What a test will ask of the backend, as far as it can be told."""
+        operations, spec = ((), None) if self.reasons(test) else _needed(test)
+        if spec is None:
+            return []
+        direction: Direction = test.fields.get("direction", "row")
+        source = {"quantize": test.input, "dequantize": test.fields}.get(test.operation, {}).get("dtype", "float32")
+        direction = "column" if test.operation == "hadamard" else direction
+        source = "bfloat16" if test.operation == "hadamard" else source
+        return [Call(name, spec, source, direction, test.fields.get("to", "float32")) for name in operations]
 
     def encode(self, codec: Codec, values: Floats, bits: Codes | None) -> Codes:
         """Codes of float32, one block for each value."""

@@ -16,19 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance.cases import NOTE, CaseID, cut, expected
-from fp4ref.conformance.compare import Comparison, Difference, Tolerance, compare
+from fp4ref.conformance.cases import NOTE, CaseID, cut
+from fp4ref.conformance.compare import Comparison, Difference
+from fp4ref.conformance.dump_diagnosis import SECONDS, DumpEvidence
 from fp4ref.conformance.dumps import Dump, read_dump
-from fp4ref.conformance.excuses import Tile
-from fp4ref.conformance.hadamard_stages import accepts_amax, accepts_block
+from fp4ref.conformance.judge import compare_direction
 from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.report import Kind, Report, Result
 from fp4ref.errors import DomainError, Fp4Error, ShapeError
 from fp4ref.files import TensorFile, open_tensors
-from fp4ref.formats import Codes
-from fp4ref.model.tiles import Matrix, widen
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, matrix_shape
-from fp4ref.spec import Granularity, Spec
+from fp4ref.spec import Spec
 
 SAMPLES = 8  # differing blocks on which a profile is tried first
 
@@ -40,6 +38,7 @@ class Request:
     spec, scale_layout: take the place of what the file says. inputs: a file that holds x where the dump has none.
     select: picks the tensors by name. amax: "given" judges the bytes by the amax in the file, "computed" by that of x;
     None is what the file says, else computed. keep: how many differing blocks of a direction are described.
+    seconds: how long a diagnosis may take.
     """
 
     path: str | os.PathLike[str]
@@ -49,6 +48,7 @@ class Request:
     select: Callable[[Sequence[str]], Sequence[str]] = tuple
     amax: str | None = None
     keep: int = 16
+    seconds: float = SECONDS
 
 
 def verify(request: Request, progress: Callable[[str], None] = lambda name: None) -> Report:
@@ -61,6 +61,7 @@ def verify(request: Request, progress: Callable[[str], None] = lambda name: None
     require_no_flush("verify")
     results: list[Result] = []
     samples: list[tuple[Dump, Direction]] = []
+    evidence = DumpEvidence()
     for dump in dumps(request):
         progress(dump.name)
         for direction, got in _directions(dump):
@@ -68,13 +69,15 @@ def verify(request: Request, progress: Callable[[str], None] = lambda name: None
             q = dump.quantized
             results.append(Result(dump.name, q.spec, q.dtype, q.shape, q.scale_layout, compared))
             samples += _samples(dump, direction, got, compared.differences[:SAMPLES])
+            evidence.add(dump, direction, got, compared, given(request))
     if all(result.compared.equal for result in results):
         return Report(os.fspath(request.path), Kind.CONFORMS, (), tuple(results))
     profiles = _profiles(request, results, samples, progress)
     excused = not any(result.compared.unexcused for result in results)
     finite = excused and any(result.compared.judged for result in results)
     kind = Kind.FINITE if finite else Kind.PROFILE if profiles else Kind.WRONG
-    return Report(os.fspath(request.path), kind, profiles, tuple(results))
+    progress("diagnosis")
+    return Report(os.fspath(request.path), kind, profiles, tuple(results), evidence.diagnosis(request.seconds))
 
 
 def dumps(request: Request) -> Iterator[Dump]:
@@ -140,31 +143,10 @@ def _compared(
     dump: Dump, direction: Direction, got: DirectionData, spec: Spec, amax_given: bool, keep: int
 ) -> Comparison:
     """Compare one direction; a transformed one may have been added up in another order. Rules: CNF-1, HAD-7."""
-    x, layout_name = dump.x, dump.quantized.scale_layout
-    assert x is not None
-    wanted = expected(dump, direction, spec, got.amax if amax_given else None)
-    if spec.hadamard is None or direction == "row":
-        return compare(x, spec, direction, layout_name, got, wanted, keep)
-    tolerated_amax = False
-    if got.amax is not None and spec.global_scale is Granularity.TENSOR and got.amax[0] != wanted.amax[0]:
-        tolerated_amax = accepts_amax(x, spec, float(got.amax[0]))
-        wanted = expected(dump, direction, spec, got.amax) if tolerated_amax else wanted
-    compared = compare(x, spec, direction, layout_name, got, wanted, keep, _tolerance(dump, spec, got))
-    compared.tolerated += tolerated_amax
-    return compared
-
-
-def _tolerance(dump: Dump, spec: Spec, got: DirectionData) -> Tolerance:
-    """Whether a block of the column direction is right for some order of the transform's additions. Rules: HAD-7."""
     assert dump.x is not None
-    matrix, bits = Matrix(dump.x, "column"), dump.random_bits.column
-
-    def tolerates(block: Tile, scale: int, codes: Codes) -> bool:
-        amax = None if got.amax is None else got.amax[block[0] if spec.global_scale is Granularity.ROW else slice(None)]
-        drawn = None if bits is None else bits[block]
-        return bool(accepts_block(widen(matrix[block]), spec, amax, scale, codes, drawn))
-
-    return tolerates
+    bits = getattr(dump.random_bits, direction)
+    amax = got.amax if amax_given else None
+    return compare_direction(dump.x, spec, direction, dump.quantized.scale_layout, got, amax, bits, keep)
 
 
 def _samples(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +17,6 @@ from fp4ref.conformance.difference import Count
 from fp4ref.conformance.formulas import decimal
 from fp4ref.conformance.notation import write_values
 from fp4ref.conformance.probes import Kind, Pair, Probe, ordinary, oriented
-from fp4ref.conformance.samples import BFLOAT16
 from fp4ref.conformance.shrink import shrunk
 from fp4ref.formats import F, Floats, ignoring_float_warnings
 from fp4ref.hadamard import POINTS
@@ -183,7 +183,7 @@ def _witness(pair: Pair, probe: Probe, kind: Kind) -> Witness:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found out about a pair of specifications: counts per tensor, and a witness per kind of difference."""
+    """What was found out about a pair of specifications: counts per tensor or family, a witness per kind."""
 
     a: Spec
     b: Spec
@@ -201,7 +201,7 @@ def compare(a: Spec, b: Spec, x: NDArray[Any] | None = None) -> Comparison:
         if counts[-1].differs:
             probes += suspects(pair, tensor, direction, backend)
     witnesses = [found for kind in Kind if (found := find(pair, probes, kind)) is not None]
-    return Comparison(a, b, counts, witnesses)
+    return Comparison(a, b, difference.summed(counts), witnesses)
 
 
 def _tensors(a: Spec, b: Spec, x: NDArray[Any] | None) -> Iterator[tuple[str, Direction, NDArray[Any]]]:
@@ -209,7 +209,7 @@ def _tensors(a: Spec, b: Spec, x: NDArray[Any] | None) -> Iterator[tuple[str, Di
     if x is None:
         yield from difference.inputs(a, b)
         return
-    transformable = x.dtype == BFLOAT16 and x.ndim > 0 and matrix_shape(x.shape)[0] % POINTS == 0
+    transformable = x.dtype == ml_dtypes.bfloat16 and x.ndim > 0 and matrix_shape(x.shape)[0] % POINTS == 0
     for direction in difference.directions(a, b):
         if direction == "row" or transformable:
             yield "tensor", direction, x

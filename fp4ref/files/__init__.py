@@ -1,4 +1,4 @@
-"""Tensor files: safetensors and npz, read without trust and written in one piece.
+"""Tensor files: safetensors, npz and raw binaries, read without trust and written in one piece.
 
 Every array is read on demand and written when it is made, so a file may be larger than memory.
 """
@@ -11,13 +11,18 @@ from pathlib import Path
 
 from fp4ref.errors import FileError
 from fp4ref.files.npz import NpzFile
+from fp4ref.files.raw import RawFile, is_side_file
 from fp4ref.files.safetensors import SafetensorsFile
 from fp4ref.files.tensors import DTYPES, Entry, TensorFile, byte_count, shown
 from fp4ref.files.writing import write_tensors
 
-__all__ = ["DTYPES", "SUFFIXES", "Entry", "TensorFile", "byte_count", "open_tensors", "write_tensors"]
+__all__ = ["DTYPES", "SUFFIXES", "Entry", "TensorFile", "byte_count", "is_side_file", "open_tensors", "write_tensors"]
 
-SUFFIXES: dict[str, Callable[[Path], TensorFile]] = {".safetensors": SafetensorsFile, ".npz": NpzFile}
+SUFFIXES: dict[str, Callable[[Path], TensorFile]] = {
+    ".safetensors": SafetensorsFile,
+    ".npz": NpzFile,
+    ".json": RawFile,
+}
 
 
 def open_tensors(path: str | os.PathLike[str]) -> TensorFile:
@@ -25,7 +30,7 @@ def open_tensors(path: str | os.PathLike[str]) -> TensorFile:
 
     The result closes itself at the end of a `with`; safetensors arrays that were read stay valid.
 
-    Rules: FIL-1, FIL-2, FIL-3.
+    Rules: FIL-1, FIL-2, FIL-3, FIL-5.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:

@@ -7,5 +7,5 @@ from fp4ref.registry import Backend
 BACKEND = Backend(
     name="numpy",
     load=lambda: import_module("fp4ref.model.backend"),
-    operations=("quantize", "dequantize", "to_layout"),
+    operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
 )

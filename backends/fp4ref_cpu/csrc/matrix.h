@@ -25,6 +25,28 @@ inline floats16 looked_up(floats16 table, ints16 index)
 }
 #endif
 
+typedef unsigned words8 __attribute__((vector_size(32), may_alias));
+
+// Rows and columns of 8 x 8 words exchanged.
+inline void transpose(words8 (&x)[8])
+{
+    words8 a[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        a[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+    words8 b[8];
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; ++j) {
+            b[i + j] = __builtin_shufflevector(a[i + j], a[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            b[i + j + 2] = __builtin_shufflevector(a[i + j], a[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int i = 0; i < 4; ++i) {
+        x[i] = __builtin_shufflevector(b[i], b[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        x[i + 4] = __builtin_shufflevector(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+
 // Element offsets along one axis: a stride, or a table.
 struct Axis {
     size stride;

@@ -146,20 +146,40 @@ template <class S, class In> struct Loops {
         bool narrow;  // what `encode_narrow` needs holds for the whole strip
     };
 
+    // Magnitudes of 8 or 16 blocks' elements as floats, element by element.
+    template <int LANES> static void beside(const word* x, float (&elements)[B][LANES])
+    {
+        if constexpr (B == 16 && LANES % 8 == 0) {
+            for (int half = 0; half < LANES; half += 8) {
+                for (int part = 0; part < B * (int)sizeof(word) / 32; ++part) {
+                    words8 lines[8];
+                    for (int l = 0; l < 8; ++l) __builtin_memcpy(&lines[l], (const char*)(x + (half + l) * B) + 32 * part, 32);
+                    transpose(lines);
+                    for (int i = 0; i < 8; ++i)
+                        for (int e = 0; e < 4 / (int)sizeof(word); ++e)
+                            for (int l = 0; l < 8; ++l)
+                                elements[(8 * part + i) * 4 / (int)sizeof(word) + e][half + l] =
+                                    In::widen((word)((word)(lines[i][l] >> 16 * e) & MAGNITUDE));
+                }
+            }
+        } else {
+            for (int c = 0; c < B; ++c)
+                for (int l = 0; l < LANES; ++l) elements[c][l] = In::widen((word)(x[l * B + c] & MAGNITUDE));
+        }
+    }
+
     // The scales that a search finds, for LANES blocks at a time, whose elements lie side by side.
-    static void search(const word* const (&x)[R], const float (&amax)[BLOCKS], float g, float A, Scales<BLOCKS>& scales)
+    template <bool Quick> static void search(const word* const (&x)[R], const float (&amax)[BLOCKS], float g, float A, Scales<BLOCKS>& scales)
     {
         constexpr int LANES = BLOCKS % 16 || R * B > 1024 ? 4 : 16;
         for (int b = 0; b < BLOCKS; b += LANES) {
             alignas(64) float elements[R][B][LANES], largest[LANES];
-            for (int r = 0; r < R; ++r)
-                for (int c = 0; c < B; ++c)
-                    for (int l = 0; l < LANES; ++l) elements[r][c][l] = In::widen(x[r][(b + l) * B + c]);
+            for (int r = 0; r < R; ++r) beside(x[r] + b * B, elements[r]);
             for (int l = 0; l < LANES; ++l) largest[l] = amax[b + l];
             const auto errors = [&](const auto& candidates, auto& error) {
                 alignas(64) float rows[R][LANES];
                 for (int r = 0; r < R; ++r)
-                    row_errors<S, In>(candidates, g, A, [&](int c, int l) { return elements[r][c][l]; }, rows[r]);
+                    row_errors<S, In, Quick>(candidates, g, A, [&](int c, int l) { return elements[r][c][l]; }, rows[r]);
                 block_errors<S>(rows, error);
             };
             Scales<LANES> found;
@@ -184,7 +204,7 @@ template <class S, class In> struct Loops {
         }
         alignas(64) float largest[BLOCKS];
         for (int b = 0; b < BLOCKS; ++b) largest[b] = In::widen(amax[b]);
-        if constexpr (S::Search::enabled) search(x, largest, g, A, scales);
+        if constexpr (S::Search::enabled) quick_over_constant(A) ? search<true>(x, largest, g, A, scales) : search<false>(x, largest, g, A, scales);
         else choose_scales<S, In, BLOCKS>(largest, g, 0, scales);
         unsigned wide = nan;
         for (int b = 0; b < BLOCKS; ++b)

@@ -83,6 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) amax(
     const word* __restrict__ x, index_t rows, index_t columns, const Member* members, unsigned* out,
         const unsigned* noop)
 {
+    wait_for_previous_kernel();
     if (noop && *noop) return;
     if constexpr (KIND == 0) whole(x, rows, columns, members, out);
     if constexpr (KIND == 1) each_row(x, rows, columns, out);

@@ -10,6 +10,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS) amax_finish(
     const unsigned* __restrict__ partials, index_t parts, index_t width, unsigned* amax, const unsigned* noop)
 {
+    wait_for_previous_kernel();
     if (noop && *noop) return;
     const unsigned* from = partials + blockIdx.y * parts * width;
     unsigned largest = 0;

@@ -51,23 +51,26 @@ DEVICE bool aligned(const void* pointer, index_t pitch, int size)
 // 16 bytes of what no kernel in flight writes. Through the first-level cache: past it, rows reach 5 % less bandwidth.
 DEVICE uint4 load_vector(const void* from) { return __ldg((const uint4*)from); }
 
-// What the kernel before this one wrote may be read from here on; before, only what was there when that one started.
+// What the kernel before this one wrote may be read from here on; before, only what was there when that one started. The
+// next kernel may start as soon as all blocks have come here: it finds what was there before the previous one.
 DEVICE void wait_for_previous_kernel()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-// The largest of partial maxima, in all threads.
-DEVICE float amax_of_parts(const float* partials, index_t parts)
+// The largest of partial maxima, in all of a block's threads; `Use` tells one use in a kernel from another.
+template <int Threads, int Use> DEVICE float amax_of_parts(const float* partials, index_t parts)
 {
-    __shared__ unsigned result;
+    __shared__ unsigned of_warp[Threads / 32];
     unsigned largest = 0;
-    for (index_t i = threadIdx.x; i < parts; i += THREADS) largest = fp4ref::larger(largest,
+    for (index_t i = threadIdx.x; i < parts; i += Threads) largest = fp4ref::larger(largest,
         fp4ref::bits_of(partials[i]));
-    largest = block_max(largest);
-    if (threadIdx.x == 0) result = largest;
+    largest = __reduce_max_sync(~0u, largest);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
     __syncthreads();
-    return fp4ref::float_of(result);
+    const unsigned lane = threadIdx.x % 32;
+    return fp4ref::float_of(__reduce_max_sync(~0u, lane < Threads / 32 ? of_warp[lane] : 0));
 }

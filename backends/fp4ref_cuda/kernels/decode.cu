@@ -55,6 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(
     index_t lines, index_t length, index_t units, word* __restrict__ out)
 {
     __shared__ uint4 table[256];
+    wait_for_previous_kernel();
     float A = 0.0f;
     if constexpr (S::global != fp4ref::Global::none) A = *amax;
     table[threadIdx.x] = values_of(threadIdx.x, A);

@@ -48,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dequantize(
     const index_t across = (length + EACH - 1) / EACH, unit = (index_t)blockIdx.x * THREADS + threadIdx.x;
     const index_t line = unit / across, first = unit % across * EACH;
     if (line >= lines) return;
+    wait_for_previous_kernel();
 
     const index_t pitch = (length * ELEMENT_BITS + 7) / 8, blocks = (length + S::columns - 1) / S::columns;
     float A = 0.0f;

@@ -1,38 +1,50 @@
-// Quantize rows and Hadamard-transformed columns from one read of x, both scale sets in 128x4 tiles.
+// Quantize rows and columns from one read of x by thresholds, both scale sets in 128x4 tiles.
 //
 //   x               bfloat16  [rows, columns], rows a multiple of 64, columns of 128, 16 bytes apart
-//   row_partials, column_partials  float32 [parts] partial maxima
+//   row_partials, column_partials  float32 [members, parts] partial maxima
 //   row_data        uint8     [rows, columns / 2];   row_scales     uint8, tiles of [rows, columns / 16]
 //   column_data     uint8     [columns, rows / 2];   column_scales  uint8, tiles of [columns, rows / 16]
-//   row_amax, column_amax          float32 [1] their maxima
+//   row_amax, column_amax          float32 [members] their maxima
 //
-// S and BLOCKS (on a multiprocessor) come before this file. A block of threads takes boxes of 128 rows and 64 columns
-// in turn, the last ones first, because the pass for the maxima left them in the cache; two boxes down, then one
-// across, so that neighbouring pieces of a column's codes are written close in time. While it works on one box, the
-// next one is on its way to shared memory, and the column codes and scales of the one before leave it. A warp takes 16
-// rows as columns, two a lane; then a lane takes blocks of rows. The transform is kept 4 times too large, which the
-// thresholds of the columns allow for. Blocks that the thresholds do not cover are read again and take the plain path.
-#include "common.cuh"
-#include <fp4ref/thresholds.h>
-
-using In = fp4ref::bfloat16;
-namespace thresholds = fp4ref::thresholds;
-
-// The compiler would compute these again in every turn.
-#define KEEP(value) asm volatile("" : "+r"(value))
-#define KEEP_ADDRESS(value) asm volatile("" : "+l"(value))
+// S, TEAMS, SEARCHED (the maxima were, by the kernel before this one) and GROUPED (members are ranges of rows, multiples
+// of 128, each with column data and scales of its own) come before this file. Columns are Hadamard-transformed where S
+// says so. One block of threads on a multiprocessor, in teams of 256. A team takes boxes of 128 rows and 64 columns in
+// turn, the last ones first, because the pass for the maxima left them in the cache; two boxes down, then one across, so
+// that neighbouring pieces of a column's codes are written close in time. While it works on one box, the next one is on
+// its way to shared memory, and the column codes and scales of the one before leave it. A warp takes 16 rows as columns,
+// two a lane; then a lane takes blocks of rows. The transform is kept 4 times too large, which the thresholds of the
+// columns allow for. Blocks that the thresholds do not cover are read again and take the plain path.
+#include "blocks.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64;
 constexpr int PITCH = COLUMNS * 2 + 16;  // bytes of a row in shared memory: no bank conflicts by row or column
 constexpr int STAGE = ROWS * PITCH;
 constexpr int CODE_PITCH = ROWS / 2 + 8;  // bytes of a column's codes
 constexpr int ROW_SCALES = COLUMNS * CODE_PITCH, COLUMN_SCALES = ROW_SCALES + 512, LEAVING = COLUMN_SCALES + 512;
-constexpr int SHARED = 2 * STAGE + 2 * LEAVING + 2 * 128 * sizeof(thresholds::Entry);
+constexpr int OF_TEAM = 2 * STAGE + 2 * LEAVING, TABLES = 2 * 128 * sizeof(thresholds::Entry);
+constexpr bool TRANSFORMED = S::has_hadamard;
+constexpr float SIZE = TRANSFORMED ? 0.25f : 1.0f;  // of a transformed value, as a part of what is kept
 // A sum that is 4 times too large may overflow only where a transformed value is beyond the thresholds' patterns.
 static_assert(thresholds::COVERED < 0x7d80u, "2^125");
 
+// What the boxes of one member share: where its columns and their scales go, the boxes down that it has, bytes of a
+// column's codes, and its global scales.
+struct Present {
+    byte *column_data, *column_scales;
+    unsigned top, bottom, column_pitch;
+    float row_g, column_g;
+};
+
+// The largest of partial maxima, in every lane of a warp.
+DEVICE float amax_of_warp(const float* partials, index_t parts)
+{
+    unsigned largest = 0;
+    for (index_t i = threadIdx.x % 32; i < parts; i += 32) largest = fp4ref::larger(largest, fp4ref::bits_of(partials[i]));
+    return fp4ref::float_of(__reduce_max_sync(~0u, largest));
+}
+
 struct Box {
-    int down, across;
+    unsigned down, across;
 };
 
 // Boxes in turn, without a division: what `gridDim.x` boxes are, in strips and boxes of a strip of two rows of boxes.
@@ -42,7 +54,7 @@ struct Turn {
     __device__ __forceinline__ Box box(unsigned down) const
     {
         const bool tall = strip * 2 + 1 < down;
-        return {(int)(strip * 2 + (tall ? inside & 1 : 0)), (int)(tall ? inside / 2 : inside)};
+        return {strip * 2 + (tall ? inside & 1 : 0), tall ? inside / 2 : inside};
     }
     __device__ __forceinline__ void back(const Turn& step, unsigned length)
     {
@@ -51,59 +63,15 @@ struct Turn {
     }
 };
 
-DEVICE void copy_to_shared(unsigned to, const void* from, bool exists)
-{
-    const unsigned bytes = exists ? 16 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
-DEVICE unsigned plain_scale(unsigned amax, float g, fp4ref::Scale& scale)
-{
-    scale = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(fp4ref::float_of(amax), g), g);
-    return scale.byte;
-}
-
-// A block of any 16 values; the lower and the upper eight codes.
-DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte)
-{
-    unsigned amax = 0, packed[2] = {0, 0};
-    UNROLL
-    for (int i = 0; i < 16; ++i) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, fp4ref::magnitude_bits(x[i]));
-    fp4ref::Scale scale;
-    *scale_byte = plain_scale(amax, g, scale);
-    UNROLL
-    for (int i = 0; i < 16; i += 2)
-        packed[i / 8] |= fp4ref::encode_pair<S::Element>(fp4ref::scaled<S, In>(x[i], scale, g), fp4ref::scaled<S,
-            In>(x[i + 1], scale, g)) << i % 8 * 4;
-    return {packed[0], packed[1]};
-}
-
-DEVICE uint2 plain_row(const byte* from, float g, byte* scale_byte)
-{
-    float x[16];
-    UNROLL
-    for (int i = 0; i < 16; ++i) x[i] = In::widen(((const In::word*)from)[i]);
-    return plain_block(x, g, scale_byte);
-}
-
 DEVICE uint2 plain_column(const byte* from, float g, byte* scale_byte)
 {
     float y[16][1], x[16];
     UNROLL
     for (int i = 0; i < 16; ++i) y[i][0] = In::widen(*(const In::word*)(from + i * PITCH));
-    fp4ref::hadamard<S::signs>(y);
+    if constexpr (TRANSFORMED) fp4ref::hadamard<S::signs>(y);
     UNROLL
     for (int i = 0; i < 16; ++i) x[i] = y[i][0];
     return plain_block(x, g, scale_byte);
-}
-
-// 16 codes of words that hold elements (k, k + 4) of the lower and the upper eight.
-DEVICE uint2 packed_block(const unsigned (&pairs)[8], const unsigned (&magnitudes)[8], const thresholds::Entry& entry)
-{
-    const auto half = [](const unsigned (&w)[8],
-        int i) -> const unsigned (&)[4] { return *(const unsigned(*)[4])(w + i); };
-    return {thresholds::packed_codes(half(pairs, 0), half(magnitudes, 0), entry), thresholds::packed_codes(half(pairs,
-        4), half(magnitudes, 4), entry)};
 }
 
 // Two neighbouring columns of 16 rows; `to` gets their codes, 32 code pitches apart, `scales` their scales. Result:
@@ -118,143 +86,135 @@ DEVICE bool two_columns(
     UNROLL
     for (int h = 0; h < 2; ++h) {
         float y[16];
-        UNROLL
-        for (int i = 0; i < 16; ++i) y[i] = fp4ref::float_of(h ? words[i] & 0xffff0000u : words[i] << 16);
-        fp4ref::unscaled_hadamard<S::signs>(y);
+        if constexpr (TRANSFORMED) {
+            UNROLL
+            for (int i = 0; i < 16; ++i) y[i] = fp4ref::float_of(h ? words[i] & 0xffff0000u : words[i] << 16);
+            fp4ref::unscaled_hadamard<S::signs>(y);
+        }
         UNROLL
         for (int k = 0; k < 8; ++k) {
             const int e = k % 4 + k / 4 * 8;
-            pairs[h][k] = thresholds::bfloat16_pair(y[e], y[e + 4]);
+            if constexpr (TRANSFORMED) pairs[h][k] = thresholds::bfloat16_pair(y[e], y[e + 4]);
+            else pairs[h][k] = __byte_perm(words[e], words[e + 4], h ? 0x7632 : 0x5410);
             magnitudes[h][k] = thresholds::magnitudes_of(pairs[h][k], minus_zero);
         }
         amax[h] = thresholds::largest(magnitudes[h]);
     }
-    const unsigned bytes = thresholds::scale_bytes<S>(In::widen((In::word)amax[0]) * 0.25f,
-        In::widen((In::word)amax[1]) * 0.25f, g);
+    const unsigned bytes = thresholds::scale_bytes<S>(In::widen((In::word)amax[0]) * SIZE,
+        In::widen((In::word)amax[1]) * SIZE, g);
     UNROLL
     for (int h = 0; h < 2; ++h) {
         const unsigned scale_byte = h ? bytes >> 8 : bytes & 255u;
         const thresholds::Entry entry = table[scale_byte];
         scales[h * 8] = scale_byte;
         const uint2 codes = packed_block(pairs[h], magnitudes[h], entry);
-        *(uint2*)(to + h * 32 * CODE_PITCH) = amax[h] ? codes : uint2{0, 0};  // exact zeros have no sign
+        *(uint2*)(to + h * 32 * CODE_PITCH) = amax[h] || !TRANSFORMED ? codes : uint2{0, 0};  // sums that are 0 have no sign
         plain |= (!entry.ramp && amax[h]) || amax[h] > thresholds::COVERED;
     }
     return plain;
 }
 
-// Blocks of two rows that lie 64 rows apart, side by side for the sake of latency; `scales` gets their bytes. Result:
-// whether they need the plain path.
-DEVICE bool two_rows(
-    const byte* from, float g, unsigned minus_zero, const thresholds::Entry* table, uint2 (&codes)[2], byte* scales)
-{
-    unsigned pairs[2][8], magnitudes[2][8], amax[2];
-    bool plain = false;
-    UNROLL
-    for (int i = 0; i < 2; ++i) {
-        const uint4 a = *(const uint4*)(from + i * 64 * PITCH), b = *(const uint4*)(from + i * 64 * PITCH + 16);
-        const unsigned words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-        UNROLL
-        for (int k = 0; k < 8; ++k) {
-            const int w = k / 4 * 4 + k % 4 / 2;
-            pairs[i][k] = __byte_perm(words[w], words[w + 2], k % 2 ? 0x7632 : 0x5410);
-            magnitudes[i][k] = thresholds::magnitudes_of(pairs[i][k], minus_zero);
-        }
-        amax[i] = thresholds::largest(magnitudes[i]);
-    }
-    const unsigned bytes = thresholds::scale_bytes<S>(In::widen((In::word)amax[0]), In::widen((In::word)amax[1]), g);
-    UNROLL
-    for (int i = 0; i < 2; ++i) {
-        const unsigned scale_byte = i ? bytes >> 8 : bytes & 255u;
-        const thresholds::Entry entry = table[scale_byte];
-        scales[i * 8] = scale_byte;
-        codes[i] = packed_block(pairs[i], magnitudes[i], entry);
-        plain |= (!entry.ramp && amax[i]) || amax[i] > thresholds::COVERED;
-    }
-    return plain;
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused(
-    const byte* __restrict__ x, index_t rows, index_t columns, const float* row_partials,
-        const float* column_partials, index_t parts,
-    float* row_amax, float* column_amax, byte* __restrict__ row_data, byte* __restrict__ row_scales,
-    byte* __restrict__ column_data, byte* __restrict__ column_scales, const unsigned* noop)
+extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
+    const byte* __restrict__ x, index_t row_count, index_t column_count, const Member* members, index_t count,
+    const float* row_partials, const float* column_partials, index_t parts, float* row_amax, float* column_amax,
+    byte* __restrict__ row_data, byte* __restrict__ row_scales, byte* column_data, byte* column_scales,
+    const unsigned* noop)
 {
     extern __shared__ __align__(128) byte memory[];
-    byte* const leaving = memory + 2 * STAGE;
-    thresholds::Entry* const row_table = (thresholds::Entry*)(leaving + 2 * LEAVING);
+    const unsigned team = threadIdx.x / 256, thread = threadIdx.x % 256, lane = thread % 32, warp = thread / 32;
+    byte* const mine = memory + team * OF_TEAM;
+    byte* const leaving = mine + 2 * STAGE;
+    thresholds::Entry* const row_table = (thresholds::Entry*)(memory + TEAMS * OF_TEAM + (GROUPED ? team * TABLES : 0));
     thresholds::Entry* const column_table = row_table + 128;
-    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const unsigned down = (unsigned)((rows + ROWS - 1) / ROWS), across = (unsigned)(columns / COLUMNS), boxes =
-        down * across, length = across * 2;
-    const index_t pitch = columns * 2, column_pitch = rows / 2, row_pitch = columns / 2;
-    const unsigned shared = (unsigned)__cvta_generic_to_shared(memory);
+    const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, pitch = columns * 2, row_pitch = columns / 2;
+    const unsigned down = (rows + ROWS - 1) / ROWS, across = columns / COLUMNS, boxes = down * across, length = across * 2;
+    const unsigned all = gridDim.x * TEAMS;
+    const unsigned shared = (unsigned)__cvta_generic_to_shared(mine);
 
-    // What depends on the thread alone is kept: addresses in the first box, and places in shared memory.
-    const unsigned r = threadIdx.x / 8, piece = threadIdx.x % 8;
-    const byte* from = x + r * pitch + piece * 16;
+    // What depends on the thread alone is kept.
+    const unsigned r = thread / 8, piece = thread % 8;
+    const byte* from = x + (r * pitch + piece * 16);
+    byte* row_to = row_data + (thread / 4 * row_pitch + thread % 4 * 8);
     unsigned to_stage = shared + r * PITCH + piece * 16;
-    byte* column_to = column_data + 2 * r * column_pitch + piece * 8;
-    byte* row_to = row_data + threadIdx.x / 4 * row_pitch + threadIdx.x % 4 * 8;
-    KEEP_ADDRESS(from);
-    KEEP_ADDRESS(column_to);
-    KEEP_ADDRESS(row_to);
     KEEP(to_stage);
-    const index_t box_down = ROWS * pitch, column_box = COLUMNS * column_pitch, row_box = ROWS * row_pitch;
 
     const auto load = [&](const Box& box, unsigned stage) {
-        const byte* at = from + (box.down * box_down + box.across * (COLUMNS * 2));
-        const int left = (int)(rows - (index_t)box.down * ROWS);
+        const byte* at = from + ((size)box.down * (ROWS * pitch) + box.across * (COLUMNS * 2));
+        const unsigned left = rows - box.down * ROWS;
         UNROLL
-        for (int i = 0; i < ROWS; i += 32) copy_to_shared(to_stage + stage + i * PITCH, at + i * pitch,
-            (int)r + i < left);
+        for (int i = 0; i < ROWS; i += 32)
+            copy_to_shared(to_stage + stage + i * PITCH, at + (size)pitch * i, i < 64 || left > 64);
     };
-    const auto commit = [] { asm volatile("cp.async.commit_group;" ::: "memory"); };
 
-    const unsigned first = boxes - 1 - blockIdx.x;
+    const unsigned begin = blockIdx.x + team * gridDim.x;
+    const unsigned first = begin < boxes ? boxes - 1 - begin : 0;
     Turn turn = {first / length, first % length};
-    const Turn step = {gridDim.x / length, gridDim.x % length};
-    load(turn.box(down), 0);
-    commit();
-    wait_for_previous_kernel();
+    const Turn step = {all / length, all % length};
+    if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
+    if (begin < boxes) load(turn.box(down), 0);
+    commit_copies();
+    if (SEARCHED) wait_for_previous_kernel();
     if (noop && *noop) return;
-    const float row_A = amax_of_parts(row_partials, parts);
-    __syncthreads();
-    const float column_A = amax_of_parts(column_partials, parts);
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        *row_amax = row_A;
-        *column_amax = column_A;
+
+    // The tables of a member, and its maxima.
+    const auto enter = [&](unsigned member, float row_A, float column_A, Present& present) {
+        present.row_g = fp4ref::global_scale<S, In>(row_A);
+        present.column_g = fp4ref::global_scale<S, In>(column_A);
+        const unsigned entry = thread % 128;
+        if (GROUPED || team == 0) {
+            if (thread < 128) row_table[entry] = thresholds::entry<S>(entry, present.row_g);
+            else column_table[entry] = thresholds::entry<S>(entry, present.column_g, TRANSFORMED ? 256 : 0);
+        }
+        if (thread == 0) {
+            row_amax[member] = row_A;
+            column_amax[member] = column_A;
+        }
+    };
+    __shared__ Present of_team[GROUPED ? TEAMS : 1];
+    Present whole = {column_data, column_scales, 0, down, rows / 2, 0.0f, 0.0f};
+    if constexpr (GROUPED) {
+        if (blockIdx.x == 0 && team == 0) {
+            for (index_t i = thread; i < count; i += 256) {  // members without a box; all their parts are equal
+                if (members[i].rows) continue;
+                row_amax[i] = row_partials[i * parts];
+                column_amax[i] = column_partials[i * parts];
+            }
+        }
+        if (thread == 0) of_team[team].top = of_team[team].bottom = 0;  // no member yet
+        team_barrier(team);
+    } else {
+        const float row_A = amax_of_parts<TEAMS * 256, 0>(row_partials, parts);
+        const bool same = row_partials == column_partials;
+        enter(0, row_A, same ? row_A : amax_of_parts<TEAMS * 256, 1>(column_partials, parts), whole);
+        __syncthreads();
     }
-    const float row_g = fp4ref::global_scale<S, In>(row_A), column_g = fp4ref::global_scale<S, In>(column_A);
-    if (threadIdx.x < 128) row_table[threadIdx.x] = thresholds::entry<S>(threadIdx.x, row_g);
-    else column_table[threadIdx.x - 128] = thresholds::entry<S>(threadIdx.x - 128, column_g, 256);
+    const Present& now = GROUPED ? of_team[team] : whole;
 
     unsigned codes_from = r * CODE_PITCH + piece * 8, scales_from = warp ? COLUMN_SCALES + (warp
         - 1) * 256 + lane * 8 : ROW_SCALES + lane * 16;
     KEEP(codes_from);
     KEEP(scales_from);
     const auto drain = [&](const Box& box, const byte* held) {
-        const unsigned left = (unsigned)(rows - (index_t)box.down * ROWS);
+        const unsigned left = rows - box.down * ROWS, below = box.down - now.top;
         if (piece * 16 < left) {
-            byte* to = column_to + (box.across * column_box + box.down * (ROWS / 2));
+            byte* to = now.column_data + ((size)(box.across * COLUMNS + 2 * r) * now.column_pitch + (below * (ROWS / 2) + piece * 8));
             *(uint2*)to = *(const uint2*)(held + codes_from);
-            *(uint2*)(to + column_pitch) = *(const uint2*)(held + codes_from + 32 * CODE_PITCH);
+            *(uint2*)(to + now.column_pitch) = *(const uint2*)(held + codes_from + 32 * CODE_PITCH);
         }
         if (warp == 0) {
-            *(uint4*)(row_scales + ((index_t)box.down * across + box.across) * 512 + lane * 16) =
+            *(uint4*)(row_scales + (size)(box.down * across + box.across) * 512 + lane * 16) =
                 *(const uint4*)(held + scales_from);
         } else if (warp < 3 && warp * 64 <= left) {
-            const index_t tile = box.across / 2 * (rows / 64) + (box.down * 2 + (int)warp - 1);
-            *(uint2*)(column_scales + tile * 512 + lane * 16 + box.across % 2 * 8) =
+            const unsigned tile = box.across / 2 * (now.column_pitch / 32) + (below * 2 + warp - 1);
+            *(uint2*)(now.column_scales + (size)tile * 512 + (lane * 16 + box.across % 2 * 8)) =
                 *(const uint2*)(held + scales_from);
         }
     };
 
     unsigned columns_from = warp * 16 * PITCH + lane * 4, columns_to = lane * CODE_PITCH + warp * 8;
     unsigned columns_scales = COLUMN_SCALES + warp / 4 * 256 + lane % 16 * 16 + lane / 16 * 4 + warp % 4;
-    const unsigned row = threadIdx.x / 4;
-    unsigned rows_from = row * PITCH + threadIdx.x % 4 * 32, rows_scales =
-        ROW_SCALES + row % 32 * 16 + row / 32 * 4 + threadIdx.x % 4;
+    const unsigned row = thread / 4;
+    unsigned rows_from = row * PITCH + thread % 4 * 32, rows_scales = ROW_SCALES + row % 32 * 16 + row / 32 * 4 + thread % 4;
     unsigned minus_zero = thresholds::MINUS_ZERO;
     KEEP(minus_zero);
     KEEP(columns_from);
@@ -263,45 +223,69 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) fused(
     KEEP(rows_from);
     KEEP(rows_scales);
     unsigned stage = 0, side = 0;
-    Box before = {-1, 0};
+    Box before = turn.box(down);
     _Pragma("unroll 1")
-    for (unsigned index = blockIdx.x; index < boxes; index += gridDim.x) {
+    for (unsigned index = begin; index < boxes; index += all) {
         const Box box = turn.box(down);
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
-        __syncthreads();
+        wait_for_copies<0>();
+        team_barrier(team);
         turn.back(step, length);
-        if (index + gridDim.x < boxes) load(turn.box(down), STAGE - stage);
-        commit();
+        if (index + all < boxes) load(turn.box(down), STAGE - stage);
+        commit_copies();
         byte* const held = leaving + side;
         side = LEAVING - side;
-        if (before.down >= 0) drain(before, leaving + side);
+        if (index != begin) drain(before, leaving + side);
         before = box;
+        if constexpr (GROUPED) {
+            if (box.down < now.top || box.down >= now.bottom) {
+                int which;
+                const Member at = member_of(members, count, rows, (index_t)box.down * across, which);
+                const unsigned top = (unsigned)(at.first_row / ROWS);
+                Present next = {column_data + at.column_data, column_scales + at.column_scales, top,
+                    top + (unsigned)(at.rows / ROWS), (unsigned)at.rows / 2, 0.0f, 0.0f};
+                enter(which, amax_of_warp(row_partials + which * parts, parts),
+                    amax_of_warp(column_partials + which * parts, parts), next);
+                team_barrier(team);  // everybody has left the member before
+                if (thread == 0) of_team[team] = next;
+                team_barrier(team);
+            }
+        }
 
-        const byte* here = memory + stage;
+        const byte* here = mine + stage;
         stage = STAGE - stage;
-        const bool plain_columns = two_columns(here + columns_from, column_g, minus_zero, column_table,
+        const bool plain_columns = two_columns(here + columns_from, now.column_g, minus_zero, column_table,
             held + columns_to, held + columns_scales);
-        uint2 codes[2];
-        const bool plain_rows = two_rows(here + rows_from, row_g, minus_zero, row_table, codes, held + rows_scales);
-        byte* to = row_to + (box.down * row_box + box.across * (COLUMNS / 2));
-        const int left = (int)(rows - (index_t)box.down * ROWS);
+        uint4 v[2][2];
         UNROLL
-        for (int i = 0; i < 2; ++i)
-            if ((int)row + i * 64 < left) *(uint2*)(to + i * 64 * row_pitch) = codes[i];
+        for (int i = 0; i < 2; ++i) {
+            v[i][0] = *(const uint4*)(here + rows_from + i * 64 * PITCH);
+            v[i][1] = *(const uint4*)(here + rows_from + i * 64 * PITCH + 16);
+        }
+        uint2 codes[2];
+        unsigned bytes;
+        const bool plain_rows = two_blocks(v, now.row_g, minus_zero, row_table, codes, bytes);
+        held[rows_scales] = bytes;
+        held[rows_scales + 8] = bytes >> 8;
+        byte* to = row_to + ((size)box.down * (ROWS * row_pitch) + box.across * (COLUMNS / 2));
+        const bool tall = rows - box.down * ROWS > 64;
+        *(uint2*)to = codes[0];
+        if (tall) *(uint2*)(to + (size)row_pitch * 64) = codes[1];
         if (plain_columns) {
             _Pragma("unroll 1")
             for (int h = 0; h < 2; ++h)
                 *(uint2*)(held + columns_to + h * 32 * CODE_PITCH) =
-                    plain_column(here + columns_from + h * 2, column_g, held + columns_scales + h * 8);
+                    plain_column(here + columns_from + h * 2, now.column_g, held + columns_scales + h * 8);
         }
         if (plain_rows) {
             _Pragma("unroll 1")
             for (int i = 0; i < 2; ++i) {
-                const uint2 again = plain_row(here + rows_from + i * 64 * PITCH, row_g, held + rows_scales + i * 8);
-                if ((int)row + i * 64 < left) *(uint2*)(to + i * 64 * row_pitch) = again;
+                const byte* again = here + rows_from + i * 64 * PITCH;
+                const uint4 words[2] = {*(const uint4*)again, *(const uint4*)(again + 16)};
+                const uint2 made = plain_row(words, now.row_g, held + rows_scales + i * 8);
+                if (!i || tall) *(uint2*)(to + (size)row_pitch * (i * 64)) = made;
             }
         }
     }
-    __syncthreads();
-    if (before.down >= 0) drain(before, leaving + (LEAVING - side));
+    team_barrier(team);
+    if (begin < boxes) drain(before, leaving + (LEAVING - side));
 }

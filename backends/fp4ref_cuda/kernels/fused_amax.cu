@@ -1,21 +1,25 @@
 // Global maxima of rows and of Hadamard-transformed columns from one read of x: partial ones, per block of threads.
 //
-//   x         bfloat16  [rows, columns], rows a multiple of 16, columns of 64, 4 bytes apart
-//   partials  float32   [2, blocks of threads]: of x, then of the transform of its columns
+//   x         bfloat16  [rows, columns], columns a multiple of 64, 4 bytes apart; a member of a group is a range of rows
+//   partials  float32   [2, members, parts]: of x, then of the transform of its columns; parts is the grid's width
 //
-// S comes before this file. A warp takes 16 rows of 64 columns at a time; a lane has two columns of them.
+// S comes before this file. Blocks (part, member). Rows of a member are a multiple of 16. A warp takes 16 rows of 64 columns at a time; a lane has two columns of them.
 #include "common.cuh"
 #include <fp4ref/thresholds.h>
 
 using In = fp4ref::bfloat16;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4) fused_amax(
-    const unsigned* __restrict__ x, index_t rows, index_t columns, float* partials, const unsigned* noop)
+    const unsigned* __restrict__ x, index_t rows, index_t columns, const Member* members, float* partials,
+    const unsigned* noop)
 {
+    wait_for_previous_kernel();
     if (noop && *noop) return;
+    const Member member = members ? members[blockIdx.y] : Member{0, rows, 0, 0, 0, 0};
     const int lane = threadIdx.x % 32;
     const unsigned across = (unsigned)(columns / 64), warps = gridDim.x * (THREADS / 32);
-    const index_t pitch = columns / 2, units = rows / 16 * across;
+    const index_t pitch = columns / 2, units = member.rows / 16 * across;
+    x += member.first_row * pitch;
     unsigned of_rows = 0;
     float of_columns = 0.0f;
     _Pragma("unroll 1")
@@ -40,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) fused_amax(
     __syncthreads();
     const unsigned column = block_max(fp4ref::bits_of(In::narrow(of_columns)));
     if (threadIdx.x == 0) {
-        partials[blockIdx.x] = fp4ref::float_of(row);
-        partials[gridDim.x + blockIdx.x] = fp4ref::float_of(column);
+        partials += blockIdx.y * gridDim.x + blockIdx.x;
+        partials[0] = fp4ref::float_of(row);
+        partials[gridDim.y * gridDim.x] = fp4ref::float_of(column);
     }
 }

@@ -18,6 +18,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layout(
 {
     const index_t unit = (index_t)blockIdx.x * THREADS + threadIdx.x;
     if (unit >= units) return;
+    wait_for_previous_kernel();
     int which = 0;
     for (index_t above = count; above - which > 1;) {
         const int middle = (int)((which + above) / 2);

@@ -77,7 +77,9 @@ DEVICE fp4ref::Scale choose(const float (&x)[S::columns], float g, float A)
     for (int d = 1; d < S::rows; d *= 2) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, __shfl_xor_sync(~0u,
         amax, d));
     return fp4ref::choose_between<S, In>(fp4ref::float_of(amax), g, [&](const auto& scale) {
-        const float mine = fp4ref::row_error<S, In>(scale, g, A, [&](int c) { return x[c]; });
+        const auto magnitude = [&](int c) { return fp4ref::float_of(fp4ref::magnitude_bits(x[c])); };
+        const float mine = fp4ref::quick_over_constant(A) ? fp4ref::row_error<S, In, true>(scale, g, A, magnitude)
+            : fp4ref::row_error<S, In, false>(scale, g, A, magnitude);
         float rows[S::rows];
         UNROLL
         for (int r = 0; r < S::rows; ++r) rows[r] = __shfl_sync(~0u, mine, r, S::rows);
@@ -230,6 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(
     __shared__ __align__(16) word tile[TILE_ROWS][PITCH];
     __shared__ __align__(16) byte row_staging[HAS_ROW ? Staging<false>::all : 16];
     __shared__ __align__(16) byte column_staging[HAS_COLUMN ? Staging<true>::all : 16];
+    wait_for_previous_kernel();
     if (noop && *noop) return;
 
     int which;

@@ -1,211 +1,157 @@
 // Quantize rows of bfloat16 by thresholds: blocks of 16, one global scale, even rounding to E2M1.
 //
-//   x       bfloat16  [rows, columns], columns a multiple of 8, rows 16 bytes apart
+//   x       bfloat16  [rows, columns], fewer than 2^31 each, columns a multiple of 8, rows 16 bytes apart
 //   amax    float32   [parts] partial maxima; amax_out gets their maximum
 //   data    uint8     [rows, columns / 2]
 //   scales  uint8     in Layout, padding written as zero
 //
-// S, Layout, WIDTH (columns of a tile), BATCH (rows that a thread reads ahead), BLOCKS (on a
-// multiprocessor) and REVERSE come before this file. A tile has 128 rows; a thread takes 8 elements
-// of each of its rows, so that two lanes share a block and a warp reads and writes whole segments. Blocks of threads
-// take tiles in turn, and ask for the next rows as soon as they have taken up the present ones. Scales leave as whole
-// tiles.
-#include "common.cuh"
-#include <fp4ref/thresholds.h>
+// S, Layout, AHEAD (units on their way) and SEARCHED (amax was, by the kernel before this one) come before this file. One
+// block of threads on a multiprocessor; its warps share a table of thresholds and work alone otherwise. A warp takes units of 512 columns in
+// four rows that lie 32 apart, whose scales lie side by side in 128x4 tiles: it reads and writes whole lines of memory,
+// and has the rows of the next units on their way to shared memory meanwhile. A lane takes a block of every row.
+#include "blocks.cuh"
 
-using In = fp4ref::bfloat16;
-namespace thresholds = fp4ref::thresholds;
+constexpr int WARPS = 24, WIDTH = 512, LINE = WIDTH * 2, STEP = 2 * LINE, STAGES = 2 * AHEAD;
+constexpr int TABLE = 128 * sizeof(thresholds::Entry), OF_WARP = STAGES * STEP;
 
-constexpr int TILE_ROWS = 128, LANES = WIDTH / 8, STRIDE = THREADS / LANES;
-constexpr int BATCHES = TILE_ROWS / STRIDE / BATCH, QUADS = WIDTH / 64;
-static_assert(BATCHES > 0, "a batch of rows fits a tile");
-
-struct Tile {
-    index_t row, column;
+// A division by what the host knows: n / divisor for n < 2^31.
+struct Divisor {
+    unsigned divisor, factor, shift;
+    __device__ __forceinline__ unsigned quotient(unsigned n) const { return (__umulhi(n, factor) + n) >> shift; }
 };
 
-DEVICE Tile tile_at(index_t index, index_t tiles, index_t across)
+// Bytes of the four blocks of this lane, rows upwards, to those of four neighbouring blocks of row `lane % 4`.
+DEVICE unsigned transposed(unsigned bytes, unsigned lane)
 {
-    if (REVERSE) index = tiles - 1 - index;  // the pass for the maximum left the end of x in the cache
-    return {index / across * TILE_ROWS, index % across * WIDTH};
+    const unsigned pairs = __byte_perm(bytes, __shfl_xor_sync(~0u, bytes, 1), lane & 1 ? 0x3715 : 0x6240);
+    return __byte_perm(pairs, __shfl_xor_sync(~0u, pairs, 2), lane & 2 ? 0x3276 : 0x5410);
 }
 
-// This lane's way down a tile: where its present row lies in a matrix, and how many rows of the tile are left from
-// there.
-struct Walk {
-    const byte* at;
-    int left;
-};
-
-// Of a matrix whose lines are `pitch` bytes long; a lane takes `each` bytes of a line.
-DEVICE Walk walk_down(const void* matrix, const Tile& tile, index_t rows, index_t columns, index_t pitch, int each)
+// Scales of four neighbouring blocks of a row.
+DEVICE void store_scales(byte* scales, unsigned four, unsigned row, unsigned first, unsigned rows, unsigned blocks)
 {
-    const int r = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-    const index_t row = tile.row + r, left = rows - row;
-    const byte* at = (const byte*)matrix + row * pitch + (tile.column / 8 + lane) * each;
-    return {at, tile.column + lane * 8 >= columns ? 0 : left < TILE_ROWS ? (int)left : TILE_ROWS};
-}
-
-// This lane's next two rows, that is `STRIDE` rows apart; those past the end are zero.
-DEVICE void load_two(uint4* words, Walk& walk, index_t step)
-{
-    UNROLL
-    for (int i = 0; i < 2; ++i) {
-        words[i] = {0, 0, 0, 0};
-        if (walk.left > 0) words[i] = load_vector(walk.at);
-        walk = {walk.at + step, walk.left - STRIDE};
-    }
-}
-
-// Where the scale of this lane's block lies in a tile that is held in the order of 128x4 tiles, in its first row; and
-// how far on it lies some rows further down.
-constexpr int BAND = 32 / STRIDE;
-static_assert(BATCH % BAND == 0, "a batch is whole bands of 32 rows");
-DEVICE int place_of_lane()
-{
-    return threadIdx.x % LANES / 8 * 512 + threadIdx.x / LANES * 16 + threadIdx.x % LANES / 2 % 4;
-}
-DEVICE constexpr int place_of(int i) { return i % BAND * STRIDE * 16 + i / BAND * 4; }
-
-// Two rows by thresholds, side by side for the sake of latency. Result: whether they need the plain path.
-DEVICE bool two_rows(const uint4* words, float g, const thresholds::Entry* table, unsigned (&packed)[2],
-    unsigned (&bytes)[2])
-{
-    unsigned pairs[2][4], magnitudes[2][4], amax[2];
-    UNROLL
-    for (int i = 0; i < 2; ++i) {
-        const uint4& w = words[i];
-        pairs[i][0] = __byte_perm(w.x, w.z, 0x5410);
-        pairs[i][1] = __byte_perm(w.x, w.z, 0x7632);
-        pairs[i][2] = __byte_perm(w.y, w.w, 0x5410);
-        pairs[i][3] = __byte_perm(w.y, w.w, 0x7632);
-        UNROLL
-        for (int k = 0; k < 4; ++k) magnitudes[i][k] = pairs[i][k] & 0x7fff7fffu;
-        amax[i] = thresholds::largest(magnitudes[i]);
-    }
-    UNROLL
-    for (int i = 0; i < 2; ++i) amax[i] = fp4ref::larger(amax[i], __shfl_xor_sync(~0u, amax[i], 1));
-    const unsigned both = thresholds::scale_bytes<S>(In::widen((In::word)amax[0]), In::widen((In::word)amax[1]), g);
-    bytes[0] = both & 255u;
-    bytes[1] = both >> 8;
-    bool plain = fp4ref::larger(amax[0], amax[1]) > In::infinity;
-    UNROLL
-    for (int i = 0; i < 2; ++i) {
-        const thresholds::Entry entry = table[bytes[i]];
-        plain |= !entry.ramp && amax[i];
-        packed[i] = thresholds::packed_codes(pairs[i], magnitudes[i], entry);
-    }
-    return plain;
-}
-
-// Codes of 8 elements of any block; its other half is in the neighbouring lane.
-DEVICE unsigned plain_codes(const uint4& words, float g, unsigned& scale_byte)
-{
-    const unsigned w[4] = {words.x, words.y, words.z, words.w}, pair = 3u << (threadIdx.x & 30);
-    float x[8];
-    unsigned amax = 0;
-    UNROLL
-    for (int i = 0; i < 8; ++i) {
-        x[i] = In::widen((In::word)(w[i / 2] >> 16 * (i % 2)));
-        amax = fp4ref::running_amax<S::block_keeps_nan>(amax, fp4ref::magnitude_bits(x[i]));
-    }
-    amax = fp4ref::running_amax<S::block_keeps_nan>(amax, __shfl_xor_sync(pair, amax, 1));
-    const fp4ref::Scale scale = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(fp4ref::float_of(amax), g), g);
-    scale_byte = scale.byte;
-    unsigned packed = 0;
-    UNROLL
-    for (int i = 0; i < 8; i += 2)
-        packed |= fp4ref::encode_pair<S::Element>(fp4ref::scaled<S, In>(x[i], scale, g), fp4ref::scaled<S,
-            In>(x[i + 1], scale, g)) << 4 * i;
-    return packed;
-}
-
-// A batch again, for every input: its rows are read once more, and what the thresholds made is replaced.
-DEVICE void plain_batch(const In::word* x, byte* data, byte* held, Walk walk, index_t step, float g)
-{
-    _Pragma("unroll 1")
-    for (int i = 0; i < BATCH; ++i) {
-        const bool inside = walk.left > 0;
-        uint4 words = {0, 0, 0, 0};
-        if (inside) words = *(const uint4*)(x + (walk.at - data) * 2);
-        unsigned scale_byte;
-        const unsigned packed = plain_codes(words, g, scale_byte);
-        if (inside) *(unsigned*)walk.at = packed;
-        held[place_of(i)] = inside ? scale_byte : 0;
-        walk = {walk.at + step, walk.left - STRIDE};
-    }
-}
-
-// Scales of a finished tile, held in the order of 128x4 tiles.
-DEVICE void store_scales(const byte* held, byte* scales, const Tile& tile, index_t rows, index_t columns)
-{
-    const index_t blocks = (columns + 15) / 16, first = tile.column / 16;
     if constexpr (fp4ref::same_type<Layout, fp4ref::layout::tiled_128x4>) {
-        const index_t padded = (blocks + 3) / 4 * 4;
-        const int quad = threadIdx.x / 32;
-        if (quad < QUADS && first + quad * 4 < padded)
-            ((uint4*)(scales + Layout::offset(tile.row, first + quad * 4, blocks)))[threadIdx.x % 32] =
-                ((const uint4*)held)[threadIdx.x];
+        const unsigned wide = (blocks + 3) / 4;
+        if (first < blocks)
+            *(unsigned*)(scales + (size)(row / 128 * wide + first / 4) * 512 + row % 32 * 16 + row / 32 % 4 * 4) = four;
     } else {
-        const index_t high = (rows + Layout::row_multiple - 1) / Layout::row_multiple * Layout::row_multiple;
-        const index_t wide = (blocks + Layout::column_multiple - 1) / Layout::column_multiple * Layout::column_multiple;
-        for (int i = threadIdx.x; i < TILE_ROWS * WIDTH / 16; i += THREADS) {
-            const int r = i / (WIDTH / 16), b = i % (WIDTH / 16);
-            if (tile.row + r < high && first + b < wide)
-                scales[Layout::offset(tile.row + r, first + b, blocks)] = held[fp4ref::layout::tiled_128x4::offset(r,
-                    b, WIDTH / 16)];
-        }
+        const unsigned high = (rows + Layout::row_multiple - 1) / Layout::row_multiple * Layout::row_multiple;
+        const unsigned wide = (blocks + Layout::column_multiple - 1) / Layout::column_multiple * Layout::column_multiple;
+        if (row >= high) return;
+        UNROLL
+        for (int i = 0; i < 4; ++i)
+            if (first + i < wide) scales[Layout::offset(row, first + i, blocks)] = (byte)(four >> 8 * i);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) rows(
-    const In::word* __restrict__ x, index_t rows, index_t columns, index_t tiles, index_t across, const float* amax,
-    index_t parts, float* amax_out, byte* __restrict__ data, byte* __restrict__ scales, const unsigned* noop)
+DEVICE void store_codes(byte* to, const uint2& codes, unsigned left, bool whole)
 {
-    __shared__ thresholds::Entry table[128];
-    // Of two turns; the second lane of a block writes to a copy that nobody reads, since a branch would cost more.
-    __shared__ __align__(16) byte staging[2][2][TILE_ROWS * WIDTH / 16];
-    const index_t pitch = columns * 2, half = columns / 2, step = STRIDE * pitch, half_step = STRIDE * half;
-    Tile tile = tile_at(blockIdx.x, tiles, across);
-    Walk ahead = walk_down(x, tile, rows, columns, pitch, 16);
-    uint4 words[BATCH];
+    if (whole) {
+        if (left) *(uint2*)to = codes;
+    } else {
+        if (left) *(unsigned*)to = codes.x;
+        if (left > 8) *(unsigned*)(to + 4) = codes.y;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
+    const byte* __restrict__ x, index_t row_count, index_t column_count, index_t unit_count, index_t strips,
+    index_t factor, index_t shift, const float* amax, index_t parts, float* amax_out, byte* __restrict__ data,
+    byte* __restrict__ scales, const unsigned* noop)
+{
+    extern __shared__ __align__(128) byte memory[];
+    thresholds::Entry* const table = (thresholds::Entry*)memory;
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = gridDim.x * WARPS;
+    const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, units = (unsigned)unit_count;
+    const unsigned pitch = columns * 2, half = columns / 2, blocks = (columns + 15) / 16;
+    const size band = (size)pitch * 32;
+    const Divisor of_strips = {(unsigned)strips, (unsigned)factor, (unsigned)shift};
+    const bool whole = columns % 16 == 0;
+
+    // The first of a unit's rows, and the column of a unit.
+    const auto place = [&](unsigned index, unsigned& column) {
+        if (SEARCHED) index = units - 1 - index;  // the pass for the maximum left the end of x in the cache
+        const unsigned line = of_strips.quotient(index);
+        column = (index - line * of_strips.divisor) * WIDTH;
+        return line / 32 * 128 + line % 32;
+    };
+    // The two vectors of every second quad of blocks change places: no two lanes of a quarter of a warp meet in a bank.
+    byte* const mine = memory + TABLE + warp * OF_WARP;
+    unsigned to_stage = (unsigned)__cvta_generic_to_shared(mine) + (lane ^ (lane >> 3 & 1)) * 16;
+    KEEP(to_stage);
+    const auto load = [&](const byte* from, unsigned slot, unsigned left, unsigned columns_left) {
+        UNROLL
+        for (int i = 0; i < 2; ++i)
+            UNROLL
+            for (int part = 0; part < 2; ++part)
+                copy_to_shared(to_stage + slot * STEP + i * LINE + part * (LINE / 2), from + i * band + part * (LINE / 2),
+                    i * 32 < left && part * (WIDTH / 2) < columns_left);
+        commit_copies();
+    };
+    const auto load_unit_step = [&](unsigned index, unsigned slot, int step) {
+        unsigned column;
+        const unsigned row = index < units ? place(index, column) + step * 64 : rows, at = index < units ? column + lane * 8 : 0;
+        const unsigned left = row < rows ? rows - row : 0, columns_left = at < columns ? columns - at : 0;
+        load(x + ((size)row * pitch + at * 2), slot, left, columns_left);
+    };
+
+    const unsigned first = blockIdx.x + warp * gridDim.x;
+    if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
     UNROLL
-    for (int i = 0; i < BATCH; i += 2) load_two(words + i, ahead, step);
-    wait_for_previous_kernel();
+    for (int i = 0; i < STAGES; ++i) load_unit_step(first + i / 2 * all, i, i % 2);
+    if (SEARCHED) wait_for_previous_kernel();
     if (noop && *noop) return;
-    const float A = amax_of_parts(amax, parts), g = fp4ref::global_scale<S, In>(A);
+    const float A = amax_of_parts<WARPS * 32, 0>(amax, parts), g = fp4ref::global_scale<S, In>(A);
     if (blockIdx.x == 0 && threadIdx.x == 0) *amax_out = A;
     if (threadIdx.x < 128) table[threadIdx.x] = thresholds::entry<S>(threadIdx.x, g);
     __syncthreads();
 
-    int side = 0;
-    for (index_t index = blockIdx.x; index < tiles; index += gridDim.x) {
-        const Tile following = tile_at(index + gridDim.x < tiles ? index + gridDim.x : index, tiles, across);
-        Walk walk = walk_down(data, tile, rows, columns, half, 4);
-        byte* held = staging[side][threadIdx.x % 2] + place_of_lane();
-        _Pragma("unroll 1")
-        for (int batch = 0; batch < BATCHES; ++batch) {
-            if (batch + 1 == BATCHES) ahead = walk_down(x, following, rows, columns, pitch, 16);
-            const Walk start = walk;
-            bool plain = false;
+    unsigned swap = (lane >> 2 & 1) * 16, minus_zero = thresholds::MINUS_ZERO;
+    const byte* from_stage = mine + lane * 32;
+    KEEP(swap);
+    KEEP(minus_zero);
+    unsigned slot = 0;
+    _Pragma("unroll 1")
+    for (unsigned index = first; index < units; index += all) {
+        unsigned column, next_column = 0, bytes[2];
+        const unsigned row = place(index, column), next = index + AHEAD * all;
+        const unsigned next_row = next < units ? place(next, next_column) : rows;
+        const unsigned next_left = next_row < rows ? rows - next_row : 0, at = next_column + lane * 8;
+        const unsigned next_columns = at < columns ? columns - at : 0;
+        const byte* from = x + ((size)next_row * pitch + at * 2);
+        const unsigned mine_first = column + lane * 16, left = mine_first < columns ? columns - mine_first : 0;
+        byte* to = data + ((size)row * half + mine_first / 2);
+        UNROLL
+        for (int step = 0; step < 2; ++step) {
+            wait_for_copies<STAGES - 1>();
+            __syncwarp();
+            const byte *here = from_stage + slot * STEP + swap, *other = from_stage + slot * STEP + (swap ^ 16);
+            uint4 v[2][2];
             UNROLL
-            for (int i = 0; i < BATCH; i += 2) {
-                unsigned packed[2], bytes[2];
-                plain |= two_rows(words + i, g, table, packed, bytes);
-                load_two(words + i, ahead, step);
-                UNROLL
-                for (int k = 0; k < 2; ++k) {
-                    if (walk.left > 0) *(unsigned*)walk.at = packed[k];
-                    held[place_of(i + k)] = walk.left > 0 ? bytes[k] : 0;
-                    walk = {walk.at + half_step, walk.left - STRIDE};
+            for (int i = 0; i < 2; ++i) {
+                v[i][0] = *(const uint4*)(here + i * LINE);
+                v[i][1] = *(const uint4*)(other + i * LINE);
+            }
+            uint2 codes[2];
+            if (two_blocks(v, g, minus_zero, table, codes, bytes[step])) {
+                _Pragma("unroll 1")
+                for (int i = 0; i < 2; ++i) {
+                    const uint4 again[2] = {*(const uint4*)(here + i * LINE), *(const uint4*)(other + i * LINE)};
+                    byte scale;
+                    const uint2 made = plain_row(again, g, &scale);
+                    codes[0] = i ? codes[0] : made;
+                    codes[1] = i ? made : codes[1];
+                    bytes[step] = i ? (bytes[step] & 255u) | scale << 8 : (bytes[step] & ~255u) | scale;
                 }
             }
-            if (plain) plain_batch(x, data, held, start, half_step, g);
-            held += BATCH / BAND * 4;
+            UNROLL
+            for (int i = 0; i < 2; ++i)
+                store_codes(to + (size)half * 32 * (step * 2 + i), codes[i], row + (step * 2 + i) * 32 < rows ? left : 0, whole);
+            __syncwarp();
+            load(from + step * 2 * band, slot, next_left > step * 64 ? next_left - step * 64 : 0, next_columns);
+            slot = (slot + 1) % STAGES;
         }
-        __syncthreads();
-        store_scales(staging[side][0], scales, tile, rows, columns);
-        tile = following;
-        side ^= 1;
+        const unsigned four = transposed(bytes[0] | bytes[1] << 16, lane);
+        store_scales(scales, four, row + lane % 4 * 32, mine_first / 16 & ~3u, rows, blocks);
     }
 }

@@ -9,7 +9,7 @@ from fp4ref.conformance.vector_sources.tensors import NVFP4_STOCHASTIC, both, qu
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.four_over_six import RULES
 from fp4ref.spec import FourOverSix, Metric
-from fp4ref.specs import MXFP4, NVFP4_4OVER6
+from fp4ref.specs import NVFP4_2D, NVFP4_4OVER6
 
 
 def four_over_six_groups() -> list[Json]:
@@ -103,9 +103,9 @@ def stochastic_groups() -> list[Json]:
         ),
         quantized("RandomBits", "all bytes 255", NVFP4_STOCHASTIC, x, random_bits=np.full((3, 18), 255, np.uint8)),
     ]
-    mx = MXFP4.replace(name="mxfp4 stochastic", element=STOCHASTIC_E2M1)
-    four = [quantized("RandomBits", "under a power of two", mx, x, random_bits=drawn.reshape(3, 18))]
+    tiles = NVFP4_2D.replace(name="nvfp4-2d stochastic", element=STOCHASTIC_E2M1)
+    four = [quantized("RandomBits", "under the scale of a tile", tiles, x, random_bits=drawn.reshape(3, 18))]
     return [
         group("SR-1 SR-2 SR-3", ORACLE, tests, spec=named(NVFP4_STOCHASTIC)),
-        group("SR-2", ORACLE, four, spec=named(mx)),
+        group("SR-2", ORACLE, four, spec=named(tiles)),
     ]

@@ -23,7 +23,7 @@ from fp4ref.conformance.vector_sources.tensors import NVFP4_STOCHASTIC
 from fp4ref.conformance.vector_text import format_words
 from fp4ref.formats import CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1, F
 from fp4ref.spec import Hadamard, Spec, encode
-from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4, NVFP4_2D, NVFP4_4OVER6, NVFP4_RHT
+from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4, NVFP4_2D, NVFP4_4OVER6, NVFP4_RHT, NVFP4_ROW_SCALED
 
 
 def refused_groups() -> list[Json]:
@@ -44,6 +44,8 @@ def refused_groups() -> list[Json]:
         ("FOS-7", "4over6 with stochastic rounding", {"element": STOCHASTIC_E2M1}, NVFP4_4OVER6),
         ("FOS-7", "4over6 without a global scale", {"global_scale": "none"}, NVFP4_4OVER6),
         ("FOS-7", "4over6 with 8-bit elements", {"element": CUDA_E4M3}, NVFP4_4OVER6),
+        ("GLB-5", "a row scale with stochastic rounding", {"element": STOCHASTIC_E2M1}, NVFP4_ROW_SCALED),
+        ("SR-5", "power-of-two scales with stochastic rounding", {"element": STOCHASTIC_E2M1}, MXFP4),
         ("GLB-5", "a row scale over blocks of 16 rows", {"global_scale": "row"}, NVFP4_2D),
         ("GLB-6", "a global scale over power-of-two scales", {"global_scale": "tensor"}, MXFP4),
         ("SPC-2", "elements that are scales", {"element": CUDA_E8M0}, MXFP4),

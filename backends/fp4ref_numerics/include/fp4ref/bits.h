@@ -16,7 +16,14 @@ constexpr float FLOAT_MAX = 0x1.fffffep127f;
 constexpr float SIXTH = 1.0f / 6.0f;
 
 // The smaller of two numbers; a NaN loses.
-FP4_API float min_number(float a, float b) { return is_nan(a) ? b : is_nan(b) || a < b ? a : b; }
+FP4_API float min_number(float a, float b)
+{
+#if defined(__CUDACC__)
+    return fminf(a, b);  // one instruction
+#else
+    return is_nan(a) ? b : is_nan(b) || a < b ? a : b;
+#endif
+}
 
 // 2^exponent for -126 <= exponent <= 127.
 FP4_API constexpr float power_of_two(int exponent) { return __builtin_bit_cast(float, (unsigned)(exponent + 127) << 23); }

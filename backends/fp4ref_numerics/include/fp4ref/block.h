@@ -25,7 +25,7 @@ template <class S, class In> FP4_API float global_scale(float A)
     return signed_nan(S::Arithmetic::template global_scale<S, In>(A), A, 0.0f, 0.0f);
 }
 
-// A stored scale: its byte, what the byte means, and what every element is combined with.
+// A stored scale: its byte, the scale that elements are divided by, and what every element is combined with.
 struct Scale {
     unsigned byte;
     float s, factor;
@@ -35,7 +35,7 @@ struct Scale {
 template <class S, class In> FP4_API Scale stored_scale(float before, float g)
 {
     const unsigned byte = S::Scale::encode(before);
-    const float s = S::Scale::decode(byte);
+    const float s = S::Arithmetic::working(before, S::Scale::decode(byte));
     return {byte, s, S::Arithmetic::template factor<S, In>(s, g)};
 }
 
@@ -73,19 +73,41 @@ template <class S, class In> FP4_API unsigned encode_narrow(float x, const Scale
     return S::Element::encode_narrow(S::Arithmetic::template apply<S, In>(x, scale.factor, scale.s), random_bits);
 }
 
+// A finite x >= 0 over a constant, rounded once. Quick is for an x that is 0 or in [2^-100, 2^120], where neither the
+// product nor its error is a subnormal: for the constants named here, x times the reciprocal in two parts, high and low,
+// rounds as the quotient does, for all 2^23 significands. Rules: FOS-3.
+template <bool Quick> FP4_API float over_constant(float x, float constant)
+{
+#if defined(__CUDACC__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    if (Quick && (constant == 2688.0f || constant == 1536.0f)) {
+        const double reciprocal = 1.0 / constant;
+        const float high = (float)reciprocal, low = (float)(reciprocal - high);
+#if defined(__CUDACC__)
+        return fmaf(x, high, x * low);
+#else
+        return __builtin_fmaf(x, high, x * low);
+#endif
+    }
+#endif
+    return x / constant;
+}
+
+// Whether Quick may be used in a tensor or row with this maximum: s is 0, NaN or in [2^-9, 448].
+FP4_API bool quick_over_constant(float A) { return A > 0x1p-80f && A < 0x1p100f; }
+
 // 4over6: how far an element value q is from its input. Rules: FOS-3, FOS-4.
 namespace difference {
 struct dequantized {
-    template <class S> FP4_API float of(float q, float s, float, float A, float x) { return q * s * A / (S::element_max * S::scale_max) - x; }
+    template <class S, bool Quick> FP4_API float of(float q, float s, float, float A, float x) { return over_constant<Quick>(q * s * A, S::element_max * S::scale_max) - x; }
 };
 struct dequantized_by_reciprocal {
-    template <class S> FP4_API float of(float q, float s, float g, float, float x) { return q * s * (1.0f / g) - x; }
+    template <class S, bool> FP4_API float of(float q, float s, float g, float, float x) { return q * s * (1.0f / g) - x; }
 };
 struct scaled_units {
-    template <class S> FP4_API float of(float q, float s, float g, float, float x) { return q * s - x * g; }
+    template <class S, bool> FP4_API float of(float q, float s, float g, float, float x) { return q * s - x * g; }
 };
 struct scaled_units_float16 {
-    template <class S> FP4_API float of(float q, float s, float g, float, float x) { return float16::narrow(q * s) - x * g; }
+    template <class S, bool> FP4_API float of(float q, float s, float g, float, float x) { return float16::narrow(q * s) - x * g; }
 };
 }  // namespace difference
 
@@ -109,10 +131,12 @@ template <int N, int Lanes> FP4_API void halved(const float (&e)[N][Lanes], floa
         for (int l = 0; l < Lanes; ++l) half[i][l] = e[i][l] + e[i + N / 2][l];
 }
 struct sequential {
+    static constexpr bool in_order = true;  // of a row's errors, left to right
     template <int N, int Lanes> FP4_API void of_row(const float (&e)[N][Lanes], float (&sum)[Lanes]) { left_to_right(e, sum); }
     template <int N, int Lanes> FP4_API void of_rows(const float (&e)[N][Lanes], float (&sum)[Lanes]) { left_to_right(e, sum); }
 };
 struct halves : sequential {
+    static constexpr bool in_order = false;
     template <int N, int Lanes> FP4_API void of_row(const float (&e)[N][Lanes], float (&sum)[Lanes])
     {
         float half[N / 2][Lanes];
@@ -163,23 +187,35 @@ template <int Lanes> struct Scales {
     float s[Lanes], factor[Lanes];
 };
 
-// Errors of one row of blocks under one candidate; load(column, lane) gives its elements. Rules: FOS-3, FOS-4, FOS-5.
-template <class S, class In, int Lanes, class Load>
+// Errors of one row of blocks under one candidate; load(column, lane) gives the magnitudes of its elements, for no step
+// depends on a sign but the sign of a difference. Rules: FOS-3, FOS-4, FOS-5.
+template <class S, class In, bool Quick, int Lanes, class Load>
 FP4_API void row_errors(const Scales<Lanes>& scales, float g, float A, Load load, float (&error)[Lanes])
 {
     using Search = typename S::Search;
-    float e[S::columns][Lanes];
-    FP4_UNROLL
-    for (int c = 0; c < S::columns; ++c)
+    const auto of = [&](int c, int l) {
+        const Scale scale{0, scales.s[l], scales.factor[l]};
+        const float x = load(c, l), q = S::Element::nearest_magnitude(scaled<S, In>(x, scale, g));
+        const float d = Search::Difference::template of<S, Quick>(q, scale.s, g, A, x);
+        return Search::metric == Metric::mse ? d * d : float_of(magnitude_bits(d));
+    };
+    if constexpr (Search::metric != Metric::max && Search::Total::in_order) {
         FP4_UNROLL
         for (int l = 0; l < Lanes; ++l) {
-            const Scale scale{0, scales.s[l], scales.factor[l]};
-            const float x = load(c, l), q = S::Element::nearest(scaled<S, In>(x, scale, g));
-            const float d = Search::Difference::template of<S>(q, scale.s, g, A, x);
-            e[c][l] = Search::metric == Metric::mse ? d * d : float_of(magnitude_bits(d));
+            float sum = of(0, l);
+            FP4_UNROLL
+            for (int c = 1; c < S::columns; ++c) sum = sum + of(c, l);
+            error[l] = sum;
         }
-    if constexpr (Search::metric == Metric::max) largest_errors(e, error);
-    else Search::Total::of_row(e, error);
+    } else {
+        float e[S::columns][Lanes];
+        FP4_UNROLL
+        for (int c = 0; c < S::columns; ++c)
+            FP4_UNROLL
+            for (int l = 0; l < Lanes; ++l) e[c][l] = of(c, l);
+        if constexpr (Search::metric == Metric::max) largest_errors(e, error);
+        else Search::Total::of_row(e, error);
+    }
 }
 
 // Errors of blocks, from those of their rows. Rules: FOS-5.
@@ -190,10 +226,10 @@ template <class S, int Lanes> FP4_API void block_errors(const float (&rows)[S::r
 }
 
 // The same for one block.
-template <class S, class In, class Load> FP4_API float row_error(const Scale& scale, float g, float A, Load load)
+template <class S, class In, bool Quick, class Load> FP4_API float row_error(const Scale& scale, float g, float A, Load load)
 {
     float error[1];
-    row_errors<S, In>(Scales<1>{{scale.byte}, {scale.s}, {scale.factor}}, g, A, [&](int c, int) { return load(c); }, error);
+    row_errors<S, In, Quick>(Scales<1>{{scale.byte}, {scale.s}, {scale.factor}}, g, A, [&](int c, int) { return load(c); }, error);
     return error[0];
 }
 template <class S> FP4_API float block_error(const float (&rows)[S::rows])
@@ -223,7 +259,7 @@ template <class S, class In, class Load> FP4_API Scale choose_scale(float amax, 
 {
     return choose_between<S, In>(amax, g, [&](const auto& scale) {  // generic: no body where there is no search
         float rows[S::rows];
-        for (int r = 0; r < S::rows; ++r) rows[r] = row_error<S, In>(scale, g, A, [&](int c) { return load(r, c); });
+        for (int r = 0; r < S::rows; ++r) rows[r] = row_error<S, In, false>(scale, g, A, [&](int c) { return float_of(magnitude_bits(load(r, c))); });
         return block_error<S>(rows);
     });
 }

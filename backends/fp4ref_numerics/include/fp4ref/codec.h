@@ -39,13 +39,13 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     FP4_API unsigned index(float x, unsigned random_bits)
     {
         if constexpr (by_sums) return e2m1_pattern<false>(x) & 15u;
+        if constexpr (stochastic) return stochastic_index(float_of(magnitude_bits(x)), random_bits);
         const unsigned m = smaller(magnitude_bits(x), beyond);
         const unsigned binade = larger(m & 0x7f800000u, lowest);
         const unsigned below = (binade - lowest) >> shift;  // codes of the binades below
         const float magic = float_of(binade + ((unsigned)shift << 23));
         if constexpr (R == Rounding::even) return below + (bits_of(float_of(m) + magic) - bits_of(magic));
         const float step = float_of(binade - ((unsigned)Format::mantissa_bits << 23));
-        if constexpr (R == Rounding::stochastic) return truncated(float_of(m) + step * (float)random_bits * 0x1p-8f);
         const unsigned q = truncated(float_of(m));
         const float rest = float_of(m) - ((float)(q - below) * step);
         if constexpr (R == Rounding::down) return q + (rest > 0.5f * step);
@@ -66,7 +66,19 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
         return smaller(smaller(halves, ones), Narrow ? twos : smaller(twos, stop));
     }
 
-    // Index of the largest grid value that is not above x >= 0. Rules: SR-2.
+    // The same for a random byte: the sum's upper bits count grid values from 1 on, and below 1 there is only 1/2. Past
+    // the largest value the step is too wide, which no longer matters. The product is exact. Rules: SR-2, SR-3.
+    FP4_API unsigned stochastic_index(float a, unsigned byte)
+    {
+        static_assert(!stochastic || Format::codes == e2m1::codes, "SR-5: E2M1 only");
+        const unsigned binade = larger(bits_of(a) & 0x7f800000u, lowest);
+        const float step = float_of(binade - ((unsigned)(Format::mantissa_bits + 8) << 23));  // over 256
+        const unsigned sum = bits_of(exact_product_plus((float)(int)byte, step, a));
+        const int normal = (int)(sum >> shift) - ((127 - Format::bias) << Format::mantissa_bits), half = sum >= 0x3f000000u;
+        return (unsigned)(normal > half ? normal : half);
+    }
+
+    // Index of the largest grid value that is not above x >= 0.
     FP4_API unsigned truncated(float x)
     {
         const unsigned m = smaller(bits_of(x), beyond), binade = larger(m & 0x7f800000u, lowest);
@@ -102,6 +114,18 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     {
         const float v = value(smaller(index(x, 0), (unsigned)(Format::codes - (Overflow < 0))));
         return float_of(bits_of(v) | (bits_of(x) & 0x80000000u));
+    }
+
+    // Its magnitude, given |x|; a NaN counts as the largest. Rules: FOS-3.
+    FP4_API float nearest_magnitude(float a)
+    {
+        if constexpr (by_sums && Overflow < 0) {
+            const float held = float_of(smaller(bits_of(a), bits_of(value(Format::codes - 1))));
+            const float magic = float_of(larger(bits_of(held) & 0x7f800000u, lowest) + ((unsigned)shift << 23));
+            return (held + magic) - magic;
+        } else {
+            return float_of(magnitude_bits(nearest(a)));
+        }
     }
 
     // The value of a grid index: as a normal float, subnormals being twice what it is above the power of two.

@@ -3,3 +3,4 @@
 #include <fp4ref/block.h>
 #include <fp4ref/hadamard.h>
 #include <fp4ref/layout.h>
+#include <fp4ref/philox.h>

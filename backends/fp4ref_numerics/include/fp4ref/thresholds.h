@@ -70,11 +70,12 @@ FP4_API unsigned ramp(unsigned d)
     return float16::round(3.0f / ((float)(middle + d) - 0.5f)) * BOTH;
 }
 
-// Whether the input with this pattern gets at least code k.
+// Whether the input with this pattern gets at least code k, 1 to 4: midpoints go to the even code. Rules: E2M1-3.
 template <class S> FP4_API bool reaches(unsigned k, unsigned pattern, const Scale& scale, float g)
 {
     const float y = scaled<S, bfloat16>(bfloat16::widen((bfloat16::word)pattern), scale, g);
-    return S::Element::index(y, 0) >= k;
+    const float middle = (float)(2 * k - 1) * 0.25f;
+    return k % 2 ? y > middle : y >= middle;
 }
 
 // The smallest pattern that reaches code k, given one at most 2 away from it; 0 if it is elsewhere.

@@ -1,0 +1,254 @@
+// GEMM: d[m, n] = sum of A[m, k] * B[n, k], by tiles of the result that walk K in chunks.
+// A and B are specifications, of which only formats, block width and kind of global scale count.
+#pragma once
+#include "wide.h"
+
+namespace fp4ref_cpu {
+
+// The result of float sums. Rules: GEM-3, GEM-5, GEM-6, GEM-7, GEM-8.
+template <class A, class B, class Out> struct Finish {
+    using word = typename Out::word;
+    static constexpr bool rows_a = A::global == Global::row, rows_b = B::global == Global::row, by_row = rows_a || rows_b;
+    const GemmJob& job;
+    const float alpha;
+
+    explicit Finish(const GemmJob& given) : job(given), alpha(total_alpha(given)) {}
+
+    static float total_alpha(const GemmJob& job)
+    {
+        if constexpr (A::global == Global::none) return job.alpha;
+        float alpha = job.alpha;
+        if (!by_row) alpha = (alpha * job.a.amax[0]) * job.b.amax[0];
+        return job.division ? alpha / job.factor : alpha * (1.0f / job.factor);
+    }
+    static word round(float y) { return Out::round(is_nan(y) ? float_of(0x7fc00000u) : y); }
+
+    void write(float sum, size m, size n) const
+    {
+        const size at = m * job.b.rows + n;
+        const word* const added = (const word*)job.accumulate;
+        float y = sum * alpha;
+        if constexpr (rows_a && rows_b) y = (y * job.a.amax[m]) * job.b.amax[n];
+        else if constexpr (by_row) y = y * (job.a.amax[rows_a ? m : 0] * job.b.amax[rows_b ? n : 0]);
+        if (!by_row && added) y = y + Out::widen(added[at]);
+        if (job.bias) y = y + job.bias[n];
+        word result = round(y);
+        if (by_row && added) result = round(Out::widen(result) + Out::widen(added[at]));
+        ((word*)job.out)[at] = result;
+    }
+};
+
+// E2M1 elements with E4M3 scales. Exact: operands are integers up to 12 * 229376 in doubles, and a chunk's sums stay
+// below 2^53, so every order of additions is exact; 64-bit integers add up the chunks while K < 1217450. Blockwise: in
+// floats, a block's sums are exact, being multiples of its scales' product with 20 significant bits. Rules: GEM-2, GEM-4.
+template <class A, class B, class Out, bool Exact> struct Small {
+    using value = choose<Exact, double, float>;
+    using total = choose<Exact, size, float>;
+    typedef value lanes __attribute__((vector_size(32)));
+    static constexpr int W = A::columns, T = 64, CHUNK = W >= 256 ? W : 256 / W * W, LENGTH = Exact ? CHUNK : W;
+    static constexpr int LANES = 32 / sizeof(value), NR = 2 * LANES, MR = 4;
+    static_assert(!Exact || (double)CHUNK * 2752512 * 2752512 < 0x1p53, "a chunk's sums are exact");
+    static_assert(Exact || W <= 256, "a block's sums are exact");
+
+    struct Tile {
+        alignas(64) value a[T / MR][CHUNK][MR];
+        alignas(64) value b[T / NR][CHUNK][NR];
+        alignas(64) total sums[T][T];
+        bool nan_a[T], nan_b[T];
+    };
+
+    // Rows of an operand, `Group` of them side by side; zeros outside the matrix.
+    template <class S, int Group> static void load(const Side& side, size columns, size row, size column, value (*to)[CHUNK][Group], bool* nan)
+    {
+        for (int r = 0; r < T; ++r) {
+            value(*const out)[Group] = to[r / Group];
+            const int lane = r % Group;
+            for (int k = 0; k < CHUNK; ++k) out[k][lane] = 0;
+            if (row + r >= side.rows) continue;
+            const Row<S> from(side, row + r, columns);
+            for (size start = column; start < column + CHUNK && start < columns; start += W) {
+                const float s = from.scale(start / W);
+                nan[r] |= is_nan(s);
+                const value scale = Exact ? is_nan(s) ? 0 : (value)s * 1024 : (value)s;
+                const size stop = columns - start < W ? columns : start + W;
+                for (size k = start; k < stop; ++k) out[k - column][lane] = (value)from.element(k) * scale;
+            }
+        }
+    }
+
+    static void multiply(Tile& tile)
+    {
+        for (int j = 0; j < T / NR; ++j)
+            for (int i = 0; i < T / MR; ++i)
+                for (int start = 0; start < CHUNK; start += LENGTH) {
+                    lanes sums[MR][2] = {};
+                    for (int k = start; k < start + LENGTH; ++k) {
+                        const lanes low = *(const lanes*)tile.b[j][k], high = *(const lanes*)(tile.b[j][k] + LANES);
+                        for (int r = 0; r < MR; ++r) {
+                            sums[r][0] += tile.a[i][k][r] * low;
+                            sums[r][1] += tile.a[i][k][r] * high;
+                        }
+                    }
+                    for (int r = 0; r < MR; ++r)
+                        for (int c = 0; c < NR; ++c) tile.sums[i * MR + r][j * NR + c] += (total)sums[r][c / LANES][c % LANES];
+                }
+    }
+
+    static void gemm(GemmJob& job)
+    {
+        const Finish<A, B, Out> finish(job);
+        const Units units(&job.next, job.a.rows, job.b.rows, T, T);
+        Tile* const tile = new Tile;
+        for (size unit; units.take(unit);) {
+            const size top = unit / units.across * T, left = unit % units.across * T;
+            __builtin_memset(tile->sums, 0, sizeof(tile->sums));
+            for (int i = 0; i < T; ++i) tile->nan_a[i] = tile->nan_b[i] = false;
+            for (size column = 0; column < job.columns; column += CHUNK) {
+                load<A, MR>(job.a, job.columns, top, column, tile->a, tile->nan_a);
+                load<B, NR>(job.b, job.columns, left, column, tile->b, tile->nan_b);
+                multiply(*tile);
+            }
+            for (int i = 0; i < T && top + i < job.a.rows; ++i)
+                for (int j = 0; j < T && left + j < job.b.rows; ++j) {
+                    const float sum = Exact ? (float)tile->sums[i][j] * 0x1p-20f : (float)tile->sums[i][j];
+                    finish.write(tile->nan_a[i] || tile->nan_b[j] ? float_of(0x7fc00000u) : sum, top + i, left + j);
+                }
+        }
+        delete tile;
+    }
+};
+
+// Everything else: a block's sum in 64 or 128 bits; exact ones go to a wide accumulator. Rules: GEM-2, GEM-3, GEM-4.
+template <class A, class B, class Out, bool Exact> struct General {
+    using Of_A = Counted<A>;
+    using Of_B = Counted<B>;
+    static constexpr int W = A::columns, T = 16, BLOCKS = W >= 512 ? 1 : 512 / W, CHUNK = BLOCKS * W;
+    static constexpr int BASE = Of_A::unit + Of_B::unit;
+    static constexpr int BITS = Of_A::bits + Of_B::bits + bits_of_count(W);
+    static_assert(BITS <= 126, "a block's sum fits 128 bits");
+    using sum_type = choose<BITS <= 62, size, wide>;
+
+    template <class C> struct Panel {
+        alignas(64) typename C::integer counts[T][CHUNK];
+        int exponents[T][BLOCKS];
+        bool special[T];
+    };
+    struct Tile {
+        Panel<Of_A> a;
+        Panel<Of_B> b;
+        Accumulator exact[T][T];
+        float sums[T][T];
+    };
+
+    template <class S, class C> static void load(const Side& side, size columns, size row, size column, Panel<C>& to)
+    {
+        for (int r = 0; r < T; ++r) {
+            for (int k = 0; k < CHUNK; ++k) to.counts[r][k] = 0;
+            for (int block = 0; block < BLOCKS; ++block) to.exponents[r][block] = 0;
+            to.special[r] = false;
+            if (row + r >= side.rows) continue;
+            const Row<S> from(side, row + r, columns);
+            for (int block = 0; block < BLOCKS && column + block * W < columns; ++block) {
+                const size start = column + block * W, width = columns - start < W ? columns - start : W;
+                to.exponents[r][block] = C::exponent(from.scale_byte(start / W));
+                for (int k = 0; k < width; ++k) {
+                    const bool finite = from.is_finite_at(start + k);
+                    if (finite) to.counts[r][block * W + k] = C::count(from.element(start + k), from.scale(start / W));
+                    to.special[r] |= !finite;
+                }
+            }
+        }
+    }
+
+    // What IEEE arithmetic makes of some columns of two rows if only signs count; finite where all terms are.
+    static float signs(const GemmJob& job, size m, size n, size start, size stop)
+    {
+        const Row<A> a(job.a, m, job.columns);
+        const Row<B> b(job.b, n, job.columns);
+        float sum = 0;
+        for (size k = start; k < stop && k < job.columns; ++k) sum += a.sign(k) * b.sign(k);
+        return sum;
+    }
+
+    static sum_type dot(const typename Of_A::integer* a, const typename Of_B::integer* b)
+    {
+        sum_type sum = 0;
+        for (int k = 0; k < W; ++k) sum += (sum_type)a[k] * b[k];
+        return sum;
+    }
+
+    static void pair(const GemmJob& job, Tile& tile, int i, int j, size m, size n, size column)
+    {
+        const bool special = tile.a.special[i] || tile.b.special[j];
+        for (int block = 0; block < BLOCKS && column + block * W < job.columns; ++block) {
+            const sum_type sum = dot(tile.a.counts[i] + block * W, tile.b.counts[j] + block * W);
+            const int exponent = tile.a.exponents[i][block] + tile.b.exponents[j][block];
+            if constexpr (Exact) {
+                if (sum) tile.exact[i][j].add(sum, exponent);
+            } else {
+                float part = rounded(sum, exponent + BASE);
+                if (special) {
+                    const size start = column + block * W;
+                    const float s = signs(job, m, n, start, start + W);
+                    part = is_finite(s) ? part : s;
+                }
+                tile.sums[i][j] = tile.sums[i][j] + part;
+            }
+        }
+        if (Exact && special) {
+            const float s = signs(job, m, n, column, column + CHUNK);
+            if (!is_finite(s)) tile.sums[i][j] = tile.sums[i][j] + s;
+        }
+    }
+
+    static void gemm(GemmJob& job)
+    {
+        const Finish<A, B, Out> finish(job);
+        const Units units(&job.next, job.a.rows, job.b.rows, T, T);
+        Tile* const tile = new Tile;
+        for (size unit; units.take(unit);) {
+            const size top = unit / units.across * T, left = unit % units.across * T;
+            const int rows = (int)(job.a.rows - top < T ? job.a.rows - top : T);
+            const int columns = (int)(job.b.rows - left < T ? job.b.rows - left : T);
+            if (Exact) __builtin_memset(tile->exact, 0, sizeof(tile->exact));
+            __builtin_memset(tile->sums, 0, sizeof(tile->sums));
+            for (size column = 0; column < job.columns; column += CHUNK) {
+                load<A>(job.a, job.columns, top, column, tile->a);
+                load<B>(job.b, job.columns, left, column, tile->b);
+                for (int i = 0; i < rows; ++i)
+                    for (int j = 0; j < columns; ++j) pair(job, *tile, i, j, top + i, left + j, column);
+            }
+            for (int i = 0; i < rows; ++i)
+                for (int j = 0; j < columns; ++j) {
+                    float sum = tile->sums[i][j];  // exact: 0, or infinite or NaN
+                    if (Exact && sum == 0) sum = tile->exact[i][j].rounded_with(BASE);
+                    finish.write(sum, top + i, left + j);
+                }
+        }
+        delete tile;
+    }
+};
+
+template <class A, class B, class Out> struct Gemm {
+    template <class S> static constexpr bool small = S::Element::Format::codes == e2m1::codes && S::Scale::Format::codes == e4m3::codes;
+    static constexpr size LONGEST = (1ull << 63) / (2752512ull * 2752512ull);  // sums of more could leave 64 bits
+
+    template <bool Exact> static void sums(GemmJob& job)
+    {
+        if constexpr (small<A> && small<B> && A::columns <= 256)
+            if (!Exact || job.columns <= LONGEST) return Small<A, B, Out, Exact>::gemm(job);
+        General<A, B, Out, Exact>::gemm(job);
+    }
+    static void exact(GemmJob& job) { sums<true>(job); }
+    static void blockwise(GemmJob& job) { sums<false>(job); }
+    static void finish(GemmJob& job)
+    {
+        const Finish<A, B, Out> result(job);
+        const Units units(&job.next, job.a.rows, job.b.rows, 16, job.b.rows);
+        for (size unit; units.take(unit);)
+            for (size m = unit * 16; m < unit * 16 + 16 && m < job.a.rows; ++m)
+                for (size n = 0; n < job.b.rows; ++n) result.write(job.sums[m * job.b.rows + n], m, n);
+    }
+};
+
+}  // namespace fp4ref_cpu

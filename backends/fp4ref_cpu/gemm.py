@@ -1,0 +1,129 @@
+"""GEMM: operands as pointers to the compiled loops, and the fast path through NumPy's library.
+
+Copied are buffers that are not contiguous.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_float, c_int, c_longlong, c_void_p
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import fp4ref_numerics
+from fp4ref import arrays
+from fp4ref.arithmetic import RCEIL
+from fp4ref.formats import E8M0, Codec, Rounding
+from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
+from fp4ref.quantized import DirectionData
+from fp4ref.spec import Block, Granularity, Spec
+from fp4ref_cpu import threads
+from fp4ref_cpu.build import library
+from fp4ref_cpu.operations import LAYOUT_NUMBERS, _address, dequantize
+
+FLOAT32 = np.dtype(np.float32)
+
+
+class Side(ctypes.Structure):
+    """One operand."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("scales", c_void_p),
+        ("amax", c_void_p),
+        ("rows", c_longlong),
+        ("layout", c_int),
+    )
+
+
+class GemmJob(ctypes.Structure):
+    """Arguments of a product; `next` counts the tiles that threads have taken."""
+
+    _fields_ = (
+        ("a", Side),
+        ("b", Side),
+        ("columns", c_longlong),
+        ("alpha", c_float),
+        ("factor", c_float),
+        ("division", c_int),
+        ("bias", c_void_p),
+        ("accumulate", c_void_p),
+        ("sums", c_void_p),
+        ("out", c_void_p),
+        ("next", c_longlong),
+    )
+
+
+def native(mode: str, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """exact or blockwise, in compiled loops. Rules: GEM-2, GEM-4."""
+    return _run(mode, a, b, epilogue, None)
+
+
+def fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+    """Values code * scale, multiplied by NumPy's library in float32. Rules: GEM-11."""
+    with np.errstate(all="ignore"):
+        return _run("finish", a, b, epilogue, _values(a) @ _values(b).T)
+
+
+def _values(operand: Operand) -> NDArray[np.float32]:
+    data = DirectionData(*(arrays.to_numpy("gemm", part) for part in operand.data[:2]), None)
+    spec = _decoding(operand.spec, Granularity.NONE)
+    result: NDArray[np.float32] = dequantize(data, operand.shape, spec, operand.scale_layout, FLOAT32, FLOAT32, False)
+    return result
+
+
+def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArray[np.float32] | None) -> Any:
+    kept: list[Any] = [sums]
+
+    def pointer(part: Any, dtype: Any) -> int | None:
+        if part is None:
+            return None
+        kept.append(np.ascontiguousarray(arrays.to_numpy("gemm", part), dtype))
+        return _address(kept[-1])
+
+    def side(operand: Operand) -> Side:
+        codes, scales, amax = operand.data
+        pointers = (pointer(codes, np.uint8), pointer(scales, np.uint8), pointer(amax, np.float32))
+        return Side(*pointers, operand.shape[0], LAYOUT_NUMBERS[operand.scale_layout])
+
+    rows, columns, depth = a.shape[0], b.shape[0], a.shape[1]
+    out = np.empty((rows, columns), epilogue.dtype)
+    factor = alpha_factor(a.spec, b.spec)
+    added = pointer(epilogue.bias, np.float32), pointer(epilogue.accumulate, epilogue.dtype)
+    division = epilogue.alpha_rule is AlphaRule.DIVISION
+    numbers = depth, epilogue.alpha, 0 if factor is None else factor, division
+    job = GemmJob(side(a), side(b), *numbers, *added, _address(sums), _address(out), 0)
+    if out.size:
+        loops = _loops(_decoding(a.spec, a.spec.global_scale), _decoding(b.spec, b.spec.global_scale), out.dtype.name)
+        threads.run(getattr(loops, f"fp4ref_gemm_{function}"), job, out.size * max(depth, 1))
+    return arrays.restorer(a.data.data)(out)
+
+
+def _decoding(spec: Spec, global_scale: Granularity) -> Spec:
+    """What a product reads of a specification, so that many share one compiled library."""
+    rounding = Rounding.UP if spec.scale.format is E8M0 else Rounding.EVEN
+    return Spec(
+        name="operand",
+        element=Codec(format=spec.element.format, nan=(0, 0)),
+        scale=Codec(format=spec.scale.format, rounding=rounding, nan=(0, 0)),
+        block=Block(1, spec.block.columns),
+        global_scale=global_scale,
+        arithmetic=RCEIL,
+    )
+
+
+@lru_cache
+def _loops(a: Spec, b: Spec, dtype: str) -> ctypes.CDLL:
+    functions = "".join(
+        f'extern "C" __attribute__((visibility("default"))) void fp4ref_gemm_{name}(GemmJob* job)\n'
+        f"{{\n    const FloatModes modes;\n    Gemm<A, B, fp4ref::{dtype}>::{name}(*job);\n}}\n"
+        for name in ("exact", "blockwise", "finish")
+    )
+    specifications = fp4ref_numerics.lower(a, "A") + fp4ref_numerics.lower(b, "B")
+    native = library(f'#include "gemm.h"\nusing namespace fp4ref_cpu;\n{specifications}{functions}')
+    for name in ("exact", "blockwise", "finish"):
+        getattr(native, f"fp4ref_gemm_{name}").restype = None
+    return native

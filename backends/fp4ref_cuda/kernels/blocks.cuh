@@ -1,0 +1,69 @@
+// Blocks of 16 bfloat16 to E2M1 codes: by thresholds, two side by side for the sake of latency, or by the plain path.
+#pragma once
+#include "copies.cuh"
+
+// 16 codes of words that hold elements (k, k + 4) of the lower and the upper eight.
+DEVICE uint2 packed_block(const unsigned (&pairs)[8], const unsigned (&magnitudes)[8], const thresholds::Entry& entry)
+{
+    const auto half = [](const unsigned (&w)[8], int i) -> const unsigned (&)[4] { return *(const unsigned(*)[4])(w + i); };
+    return {thresholds::packed_codes(half(pairs, 0), half(magnitudes, 0), entry),
+        thresholds::packed_codes(half(pairs, 4), half(magnitudes, 4), entry)};
+}
+
+// Two blocks of a row each, as two vectors; `bytes` gets their scales, the second one above the first. Result: whether
+// they need the plain path.
+DEVICE bool two_blocks(const uint4 (&v)[2][2], float g, unsigned minus_zero, const thresholds::Entry* table,
+    uint2 (&codes)[2], unsigned& bytes)
+{
+    unsigned pairs[2][8], magnitudes[2][8], amax[2];
+    bool plain = false;
+    UNROLL
+    for (int i = 0; i < 2; ++i) {
+        const uint4 a = v[i][0], b = v[i][1];
+        const unsigned words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        UNROLL
+        for (int k = 0; k < 8; ++k) {
+            const int w = k / 4 * 4 + k % 4 / 2;
+            pairs[i][k] = __byte_perm(words[w], words[w + 2], k % 2 ? 0x7632 : 0x5410);
+            magnitudes[i][k] = thresholds::magnitudes_of(pairs[i][k], minus_zero);
+        }
+        amax[i] = thresholds::largest(magnitudes[i]);
+    }
+    bytes = thresholds::scale_bytes<S>(In::widen((In::word)amax[0]), In::widen((In::word)amax[1]), g);
+    UNROLL
+    for (int i = 0; i < 2; ++i) {
+        const thresholds::Entry entry = table[i ? bytes >> 8 : bytes & 255u];
+        codes[i] = packed_block(pairs[i], magnitudes[i], entry);
+        plain |= (!entry.ramp && amax[i]) || amax[i] > thresholds::COVERED;
+    }
+    return plain;
+}
+
+// A block of any 16 values; the lower and the upper eight codes.
+DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte)
+{
+    unsigned amax = 0, packed[2] = {0, 0};
+    UNROLL
+    for (int i = 0; i < 16; ++i) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, fp4ref::magnitude_bits(x[i]));
+    const fp4ref::Scale scale =
+        fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(fp4ref::float_of(amax), g), g);
+    *scale_byte = scale.byte;
+    UNROLL
+    for (int i = 0; i < 16; i += 2)
+        packed[i / 8] |= fp4ref::encode_pair<S::Element>(fp4ref::scaled<S, In>(x[i], scale, g),
+            fp4ref::scaled<S, In>(x[i + 1], scale, g)) << i % 8 * 4;
+    return {packed[0], packed[1]};
+}
+
+// The same of a row's block as two vectors.
+DEVICE uint2 plain_row(const uint4 (&v)[2], float g, byte* scale_byte)
+{
+    float x[16];
+    UNROLL
+    for (int i = 0; i < 16; ++i) {
+        const unsigned words[4] = {v[i / 8].x, v[i / 8].y, v[i / 8].z, v[i / 8].w};
+        x[i] = In::widen((In::word)(words[i % 8 / 2] >> 16 * (i % 2)));
+    }
+    return plain_block(x, g, scale_byte);
+}
+

@@ -1,0 +1,48 @@
+"""Random bytes, made on the device."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from fp4ref_cuda import buffers
+from fp4ref_cuda.buffers import Library, pointer
+from fp4ref_cuda.checks import require_buffer
+from fp4ref_cuda.launch import launch
+from fp4ref_cuda.plan import Plan, remember
+
+THREADS, BLOCK = 256, 16
+
+
+def random_bits(
+    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: Any, out: Any = None
+) -> Any:
+    """Random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    rows, columns = shape
+    library = buffers.adopt("random_bits", out)[1] if out is not None else _library(device)
+    with library.current():
+        if out is None:
+            out = library.empty(shape, "uint8")
+        else:
+            require_buffer("random_bits: out", out, shape, library, None)
+        units = rows * -(-columns // BLOCK)
+        if units:
+            words = map(_signed, (origin[0] * across + origin[1], across, seed, upper))
+            launch(library, "random_bits", "", (-(-units // THREADS),), (pointer(out), rows, columns, *words), THREADS)
+    remember(Plan("random_bits", ("random_bits",) if units else ()))
+    return out
+
+
+def _library(device: Any) -> Library:
+    """torch where it is installed, for its tensors are what the caller named the device by; else CuPy."""
+    index = str(device).partition(":")[2]
+    if find_spec("torch") is None:
+        return Library("cupy", int(index or 0))
+    import torch
+
+    return Library("torch", int(index) if index else torch.cuda.current_device())
+
+
+def _signed(word: int) -> int:
+    """A word of 64 bits as kernels take it."""
+    return word - (1 << 64) if word >> 63 else word

@@ -1,0 +1,43 @@
+"""torchao's NVFP4Tensor.to_nvfp4 as a subject; runs on a CPU.
+
+fp4ref verify --kernel torchao_subject.py:quantize --spec torchao.nvfp4_2lvl
+fp4ref verify --kernel torchao_subject.py:quantize_one_level --spec torchao.nvfp4_1lvl
+"""
+
+from typing import Any
+
+import fp4ref
+
+SETTINGS: dict[str, Any] = {
+    "outputs": ("data", "scales"),
+    "arrays": "torch",
+    "dtypes": ("float32", "bfloat16"),
+    "multiple": (1, 16),
+    "leading": False,
+    "empty": False,
+}
+
+
+@fp4ref.kernel(inputs=("x", "decode_scale"), **SETTINGS)
+def quantize(x: Any, decode_scale: Any) -> tuple[Any, Any]:
+    """[M, K] and the per-tensor scale amax / (448 * 6) to packed codes and scales in rows."""
+    return _quantized(x, decode_scale.reshape(()), swizzled=False)
+
+
+@fp4ref.kernel(inputs=("x", "decode_scale"), **{**SETTINGS, "scale_layout": "tiled_128x4"})
+def quantize_swizzled(x: Any, decode_scale: Any) -> tuple[Any, Any]:
+    """The same with swizzled scales."""
+    return _quantized(x, decode_scale.reshape(()), swizzled=True)
+
+
+@fp4ref.kernel(inputs=("x",), **SETTINGS)
+def quantize_one_level(x: Any) -> tuple[Any, Any]:
+    """Without a per-tensor scale."""
+    return _quantized(x, None, swizzled=False)
+
+
+def _quantized(x: Any, per_tensor_scale: Any, *, swizzled: bool) -> tuple[Any, Any]:
+    from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor
+
+    q = NVFP4Tensor.to_nvfp4(x, per_tensor_scale=per_tensor_scale, is_swizzled_scales=swizzled)
+    return q.qdata, q.scale

@@ -1,0 +1,129 @@
+"""`fp4ref diagram`: figures drawn from the objects that the code runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fp4ref.cli.common import load_spec
+from fp4ref.diagrams import catalogue
+from fp4ref.diagrams.palette import THEMES
+from fp4ref.diagrams.place import Geometry, named
+from fp4ref.diagrams.png import ZOOM, png
+from fp4ref.diagrams.request import parse_element, parse_shape, parse_window
+from fp4ref.layout import layout
+from fp4ref.quantized import DIRECTIONS
+
+EPILOG = """\b
+Examples:
+  fp4ref diagram
+  fp4ref diagram tiled_128x4 --shape 128x256 --element 37,130
+  fp4ref diagram tiled_128x4 --shape 300x288 -o tiled.svg
+  fp4ref diagram linear-tiled --shape 160x256 --element 37,130 -o sides.svg
+  fp4ref diagram blocks --spec nvfp4-2d -o blocks.svg
+  fp4ref diagram pipeline --spec nvfp4-4over6 --theme dark -o pipeline.png
+  fp4ref diagram tiled_128x4 --shape 8192x8192 --window 0:256,4:12 -o part.svg
+  fp4ref diagram --all figures
+"""
+
+
+@click.command("diagram", epilog=EPILOG, short_help="Draw formats, layouts and pipelines.")
+@click.argument("what", required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="An .svg or .png file.")
+@click.option("--as", "kind", type=click.Choice(["text", "svg", "png"]), help="Instead of what the file's suffix says.")
+@click.option("--spec", help="A profile, or a JSON file of one.")
+@click.option("--shape", help="Of the tensor, MxK.")
+@click.option("--direction", type=click.Choice(DIRECTIONS), help="Which direction of the tensor.")
+@click.option("--layout", "layout_name", help="With linear-tiled: the tiled layout.")
+@click.option("--element", help="ROW,COLUMN of the tensor, to highlight.")
+@click.option("--window", help="The part to draw, ROWS,COLUMNS like 0:256,4:12; of scales, elements or codes.")
+@click.option("--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="auto: as the page.")
+@click.option("--zoom", type=click.FloatRange(0.1, 10), default=ZOOM, show_default=True, help="PNG: pixels per unit.")
+@click.option(
+    "--all", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write every figure to a folder."
+)
+def diagram(
+    what: str | None,
+    output: Path | None,
+    kind: str | None,
+    spec: str | None,
+    shape: str | None,
+    direction: str | None,
+    layout_name: str | None,
+    element: str | None,
+    window: str | None,
+    theme: str,
+    zoom: float,
+    folder: Path | None,
+) -> None:
+    """Draw WHAT; without WHAT, list the figures.
+
+    A layout is printed as text unless a file is named; other figures are SVG. Everything is read off the code's own
+    layouts, formats and specifications, and the same command writes the same bytes.
+    """
+    if folder is not None:
+        _all(folder, kind, theme, zoom)
+    elif what is None:
+        _list()
+    else:
+        options: dict[str, Any] = {
+            "spec": load_spec(spec) if spec else None,
+            "shape": parse_shape(shape) if shape else None,
+            "direction": direction,
+            "layout": layout(layout_name) if layout_name else None,
+            "element": parse_element(element) if element else None,
+            "window": parse_window(window) if window else None,
+        }
+        _one(what, {name: value for name, value in options.items() if value is not None}, output, kind, theme, zoom)
+
+
+def _one(what: str, options: dict[str, Any], output: Path | None, kind: str | None, theme: str, zoom: float) -> None:
+    kind = kind or _kind(output, catalogue.figure(what).text is not None)
+    if kind == "text":
+        _write(output, catalogue.text(what, **options).encode())
+        return
+    svg = catalogue.draw(what, theme=theme, **options)
+    _write(output, png(svg, zoom) if kind == "png" else svg.encode())
+    if output:
+        click.echo(f"{output}: {what}")
+        request = catalogue.request(what, **options)
+        if request.element and request.shape:
+            place = Geometry(request.spec, request.shape, request.direction).place(*request.element)
+            click.echo(place.sentence(named(request.layout)))
+
+
+def _kind(output: Path | None, has_text: bool) -> str:
+    if output is None:
+        return "text" if has_text else "svg"
+    suffix = output.suffix.lower().removeprefix(".")
+    if suffix not in ("svg", "png", "txt"):
+        raise click.UsageError(f"{output}: the suffix names no kind; use .svg, .png or .txt, or --as")
+    return "text" if suffix == "txt" else suffix
+
+
+def _write(output: Path | None, content: bytes) -> None:
+    if output is None:
+        click.echo(content, nl=False)
+    else:
+        output.write_bytes(content)
+
+
+def _list() -> None:
+    width = max(map(len, catalogue.FIGURES))
+    for name, figure in catalogue.FIGURES.items():
+        takes = f"  [{' '.join(figure.takes)}]" if figure.takes else ""
+        click.echo(f"{name:<{width}}  {figure.summary}{takes}")
+
+
+def _all(folder: Path, kind: str | None, theme: str, zoom: float) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    suffix = kind or "svg"
+    if suffix == "text":
+        raise click.UsageError("--all writes svg or png")
+    count = 0
+    for name, svg in catalogue.all_figures(theme):
+        (folder / f"{name}.{suffix}").write_bytes(png(svg, zoom) if suffix == "png" else svg.encode())
+        count += 1
+    click.echo(f"{folder}: {count} figures")

@@ -1,0 +1,29 @@
+"""`fp4ref explore`: the explorer as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fp4ref.explorer.page import html
+
+EPILOG = """\b
+Examples:
+  fp4ref explore
+  fp4ref explore -o where.html
+"""
+
+
+@click.command("explore", epilog=EPILOG, short_help="Write the explorer, one HTML file.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default="explorer.html", show_default=True
+)
+def explore(output: Path) -> None:
+    """Write the explorer: choose an element and see its nibble, its scale, its tile and every step of its quantization.
+
+    One file, no network. A link can say what it shows first:
+    explorer.html#spec=mxfp4&direction=row&layout=tiled_128x4&shape=160x256&element=37,130
+    """
+    output.write_text(html(), encoding="utf-8")
+    click.echo(f"{output}: open it in a browser")

@@ -1,0 +1,77 @@
+"""`fp4ref gen`: aimed cases as a stream, for a program that is not Python."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.cli.common import load_spec
+from fp4ref.errors import FileError
+
+EPILOG = """\b
+Examples:
+  fp4ref gen nvfp4 | ./my_kernel | fp4ref verify nvfp4
+  fp4ref gen mxfp4 --dtype bfloat16 --multiple 1 32 -o cases.bin
+  fp4ref gen --families
+"""
+
+
+@click.command("gen", epilog=EPILOG, short_help="Write aimed cases for a program to quantize.")
+@click.argument("spec", required=False)
+@click.option("--level", type=click.IntRange(1, 2), default=1, show_default=True, help="1 in seconds, 2 exhaustive.")
+@click.option("--family", "families", multiple=True, help="Only these families.")
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(list(INPUT_DTYPES)), help="Only these types.")
+@click.option("--direction", type=click.Choice(["row", "column"]), default="row", show_default=True)
+@click.option("--size", type=click.IntRange(1), default=1, show_default=True, help="Multiplies the aimed blocks.")
+@click.option("--multiple", nargs=2, type=click.IntRange(1), default=(1, 1), help="Of which rows and columns must be.")
+@click.option("--no-empty", is_flag=True, help="Without tensors that have no elements.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file instead of standard output.")
+@click.option("--families", "listing", is_flag=True, help="List the families with their reasons, and stop.")
+def gen(
+    spec: str | None,
+    level: int,
+    families: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    direction: str,
+    size: int,
+    multiple: tuple[int, int],
+    no_empty: bool,
+    output: Path | None,
+    listing: bool,
+) -> None:
+    """Write the aimed cases of SPEC as a binary stream; rule CNF-6 says what it holds.
+
+    The program answers each case; `fp4ref verify` reads the answers.
+    """
+    from fp4ref.conformance.families import FAMILIES, chosen
+    from fp4ref.conformance.stream import Plan, write
+
+    if listing:
+        width = max(map(len, FAMILIES))
+        for family in FAMILIES.values():
+            click.echo(f"{family.name:<{width}}  {family.reason}")
+        return
+    if spec is None:
+        raise click.UsageError("Missing argument 'SPEC'.")
+    chosen(families)
+    plan = Plan(
+        load_spec(spec),
+        level,
+        "row" if direction == "row" else "column",
+        dtypes or tuple(INPUT_DTYPES),
+        families or None,
+        size,
+        multiple,
+        not no_empty,
+    )
+    if output is not None:
+        with output.open("wb") as file:
+            write(file, plan)
+        return
+    if sys.stdout.isatty():
+        got = "standard output is a terminal, and the stream is binary"
+        raise FileError("gen", got, f"a program: fp4ref gen {spec} | PROGRAM | fp4ref verify {spec}", "CNF-6")
+    write(sys.stdout.buffer, plan)

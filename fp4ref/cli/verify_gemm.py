@@ -1,0 +1,71 @@
+"""`fp4ref verify` of a kernel that multiplies quantized operands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from fp4ref.cli.common import console, printable, table
+from fp4ref.conformance.products.cases import FAMILIES
+from fp4ref.conformance.products.report import ProductReport, check
+from fp4ref.conformance.subject import Subject
+from fp4ref.errors import DomainError
+from fp4ref.spec import Spec
+
+if TYPE_CHECKING:
+    from fp4ref.cli.verify_kernel import Choice
+
+
+def check_gemm(
+    subject: Subject,
+    spec: Spec,
+    choice: Choice,
+    timeout: float,
+    families: tuple[str, ...] | None,
+    step: Callable[[str], None],
+) -> int:
+    """Run a GEMM on aimed and random operands, and print what was found; the exit status. Rules: CNF-2, GEM-13."""
+    unknown = [name for name in families or () if name not in FAMILIES]
+    if unknown:
+        raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
+    if choice.save_case is not None:
+        raise click.UsageError("--save-case does not apply to a gemm")
+    report = check(subject, spec, families, timeout, step, choice.case)
+    if choice.case is not None and not (report.judgements or report.findings or report.skipped):
+        raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
+    if choice.as_json:
+        click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
+    else:
+        _print(report, choice.limit)
+    if choice.pages:
+        from fp4ref.conformance.reports.gemm import of_gemm
+
+        choice.pages.write([of_gemm(report)])
+    return 0 if report.ok else 1
+
+
+def _print(report: ProductReport, limit: int) -> None:
+    out = console()
+
+    def show(lines: list[str], style: str | None = None) -> None:
+        for line in lines:
+            out.print(printable(line), style=style, markup=False, emoji=False, soft_wrap=True)
+
+    show([f"{report.subject}: {report.headline}"], "bold")
+    show([f"{finding.kind} {case}: {finding.text}" for case, finding in report.findings[:limit]])
+    families = report.families()
+    failing = [name for name, cell in families.items() if cell.passed < cell.total]
+    if failing:
+        show(["", "families that fail"], "bold")
+        cells = [(name, f"{families[name].passed}/{families[name].total}", FAMILIES[name].reason) for name in failing]
+        first, *rest = table(("family", ">passed", "reason"), cells, out.width)
+        show([first], "dim")
+        show(rest)
+        show(["", *report.mismatches(limit)])
+    whole = [name for name in families if name not in failing]
+    rules = [f"{rule} {cell.passed}/{cell.total}" for rule, cell in sorted(report.rules().items())]
+    show(["", f"families that pass: {', '.join(whole) or 'none'}", f"rules: {', '.join(rules) or 'none'}"])
+    show([f"{count} cases do not apply: {reason}" for reason, count in report.skipped.items()])

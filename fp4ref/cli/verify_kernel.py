@@ -1,0 +1,244 @@
+"""`fp4ref verify` of a kernel: a Python function on aimed cases, or a program's answers to a stream."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from fp4ref.cli.common import console, load_spec, progress
+from fp4ref.cli.verify_pages import Pages
+from fp4ref.cli.verify_text import print_kernel, print_kernel_case, print_replay
+from fp4ref.conformance import cases as blocks
+from fp4ref.conformance import families, stream
+from fp4ref.conformance.dumps import Dump
+from fp4ref.conformance.judge import Judgement, judge
+from fp4ref.conformance.kernel_report import KernelReport
+from fp4ref.conformance.machine import require_no_flush
+from fp4ref.conformance.replay import replay, save
+from fp4ref.conformance.reports.intermediates import to_json
+from fp4ref.conformance.reports.view import of_kernel
+from fp4ref.conformance.runner import Run, run, subject
+from fp4ref.conformance.subject import Declaration, reasons
+from fp4ref.errors import DomainError
+from fp4ref.quantized import Directions, Quantized
+from fp4ref.spec import Granularity
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the options ask for. case: the name of a case, or of a block of one."""
+
+    spec: str | None
+    scale_layout: str | None
+    nibbles: str | None
+    case: str | None
+    save_case: Path | None
+    as_json: bool
+    limit: int
+    pages: Pages = Pages()  # noqa: RUF009 - it is frozen
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Fields of a declaration that options set."""
+        given = {"scale_layout": self.scale_layout, "nibble_order": self.nibbles}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def check_kernel(target: str, choice: Choice, device: str | None, timeout: float, cases: dict[str, Any]) -> int:
+    """Run a function on the cases of a specification, and print what was found; the exit status. Rules: CNF-2."""
+    if choice.spec is None:
+        raise click.UsageError("--kernel needs --spec")
+    spec = load_spec(choice.spec)
+    require_no_flush("verify")
+    with progress(1, "verify") as step:
+        step(f"loading {target}")
+        on_trial = subject(target, **choice.changes, **({"device": device} if device else {}))
+        declared = on_trial.declaration
+        if declared.operation == "gemm":
+            from fp4ref.cli.verify_gemm import check_gemm
+
+            return check_gemm(on_trial, spec, choice, timeout, cases["families"], step)
+        chosen = families.cases(
+            spec,
+            cases["level"],
+            (declared.direction,),  # type: ignore[arg-type]
+            declared.dtypes,
+            cases["families"],
+            weights=cases["weights"],
+        )
+        report = KernelReport(on_trial.name, spec, declared)
+        picked = _picked(chosen, choice.case)
+        judgements = _judged(run(on_trial, _counted(picked, declared, report, step), timeout), on_trial.declaration)
+        return _finish(report, judgements, choice, step)
+
+
+def check_stream(path: Path, choice: Choice) -> int:
+    """Judge a program's answers, from a file or from standard input; the exit status. Rules: CNF-2, CNF-6."""
+    require_no_flush("verify")
+    if path.is_file():
+        with path.open("rb") as file:
+            return _check(file, str(path), None, choice)
+    return _check(sys.stdin.buffer, "standard input", None if str(path) == "-" else str(path), choice)
+
+
+def _check(file: IO[bytes], name: str, named: str | None, choice: Choice) -> int:
+    reader = stream.Reader(file, name)
+    plan = stream.read_plan(reader)
+    for wanted in filter(None, (named, choice.spec)):
+        if load_spec(wanted) != plan.spec:
+            raise DomainError(
+                f"verify {wanted}", f"answers to cases of {plan.spec.name}", f"those of {wanted}", "CNF-6"
+            )
+    declared = replace(Declaration(inputs=("x", "amax"), direction=plan.direction), **choice.changes)
+    report = KernelReport(name, plan.spec, declared)
+    with progress(1, "verify") as step:
+        runs = stream.read(reader, plan, declared)
+        if choice.case is not None:
+            wanted = _case_name(choice.case)
+            runs = _only(runs, wanted)
+        return _finish(report, _told(_judged(runs, declared), step), choice, step)
+
+
+def _only(runs: Iterable[Run], name: str) -> Iterator[Run]:
+    found = False
+    for item in runs:
+        if item.case.id == name:
+            found = True
+            yield item
+    if not found:
+        raise _no_case(name)
+
+
+def _no_case(name: str) -> DomainError:
+    return DomainError("verify", f"no case {name!r}", "the ID of a case, as a report prints it", "CNF-2")
+
+
+def _case_name(text: str) -> str:
+    """The case of a name that may be that of a block."""
+    return blocks.parse(text).tensor if _is_block(text) else text
+
+
+def _is_block(text: str) -> bool:
+    try:
+        return bool(blocks.parse(text).tensor)
+    except DomainError:
+        return False
+
+
+def _picked(chosen: Iterator[families.Case], text: str | None) -> Iterator[families.Case]:
+    """All cases, or the named one."""
+    if text is None:
+        yield from chosen
+        return
+    name = _case_name(text)
+    found = next((case for case in chosen if case.id == name), None)
+    if found is None:
+        raise _no_case(name)
+    yield found
+
+
+def _counted(
+    chosen: Iterable[families.Case], declared: Declaration, report: KernelReport, step: Callable[[str], None]
+) -> Iterator[families.Case]:
+    """The cases that apply; the others are counted by reason."""
+    for case in chosen:
+        reason = reasons(case, declared)
+        if reason:
+            report.skipped[reason] += 1
+        else:
+            step(case.id)
+            yield case
+
+
+def _judged(runs: Iterable[Run], declared: Declaration) -> Iterator[Judgement]:
+    return (judge(item.case, item.outcome, declared, item.expected) for item in runs)
+
+
+def _told(judgements: Iterable[Judgement], step: Callable[[str], None]) -> Iterator[Judgement]:
+    for judgement in judgements:
+        step(judgement.case.id)
+        yield judgement
+
+
+def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choice, step: Callable[[str], None]) -> int:
+    """Print the report, or one case of it; save a block. Rules: CNF-2."""
+    for judgement in judgements:
+        report.add(judgement)
+    if choice.case is not None:
+        return _show_case(report, choice)
+    if report.differing:
+        step("diagnosis")
+    report.explain()
+    saved = _save_first(report, choice.save_case)
+    view = of_kernel(report)
+    if choice.as_json:
+        click.echo(json.dumps(report.to_json() | {"explained": to_json(view)}, indent=1, allow_nan=False))
+    else:
+        out = console()
+        print_kernel(out, report, choice.limit)
+        if saved:
+            out.print(f"saved {saved}; see it again: fp4ref verify {choice.save_case}", markup=False, soft_wrap=True)
+    choice.pages.write([view])
+    return 0 if report.ok else 1
+
+
+def _save_first(report: KernelReport, path: Path | None) -> str:
+    """Write the first block that differs; its name."""
+    if path is None:
+        return ""
+    found = [(result, item) for result in report.results() for item in result.compared.differences]
+    if not found:
+        raise DomainError("verify", "no block that differs", "one to save", "CNF-2")
+    result, item = min(found, key=lambda pair: pair[1].excuse is not None)
+    name = result.case(item)
+    failed = next(j for j in report.failures if j.case.id == name.tensor)
+    _save(path, failed, name, report)
+    return str(name)
+
+
+def _save(path: Path, judgement: Judgement, name: blocks.CaseID, report: KernelReport) -> None:
+    save(path, _block(judgement, name, report.declaration), name._replace(tensor=""), report.subject)
+
+
+def _block(judgement: Judgement, name: blocks.CaseID, declared: Declaration) -> Dump:
+    """One block of a case as a dump."""
+    case, got = judgement.case, judgement.got
+    assert got is not None
+    parts = {case.direction: got}
+    q = Quantized(case.spec, case.x.shape, case.x.dtype.name, declared.scale_layout, **parts)
+    whole = Dump(name.tensor, case.x, q, random_bits=Directions(**{case.direction: case.random_bits}))
+    amax = stream.golden_amax(case) if case.spec.global_scale is not Granularity.NONE else None
+    return blocks.cut(whole, name, amax)
+
+
+def _show_case(report: KernelReport, choice: Choice) -> int:
+    """Show one case: its findings, or the elements of a block of it."""
+    assert choice.case is not None
+    judgement = next(iter(report.failures), None)
+    found = [] if judgement is None or judgement.compared is None else judgement.compared.differences
+    name = next((report.results()[0].case(item) for item in found), None)
+    name = blocks.parse(choice.case) if _is_block(choice.case) else name
+    if name is None or (judgement is not None and judgement.got is None) or not report.evidence:
+        if choice.as_json:
+            click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
+        else:
+            print_kernel_case(console(), choice.case, report, judgement)
+        return 0 if report.ok else 1
+    shown = judgement
+    if shown is None:
+        case, got = report.evidence[0]
+        shown = Judgement(case, None, None, (), (), got)
+    found_block = replay(_block(shown, name, report.declaration), name)
+    if choice.save_case is not None:
+        _save(choice.save_case, shown, name, report)
+    if choice.as_json:
+        click.echo(json.dumps(found_block.to_json(), indent=1, allow_nan=False))
+    else:
+        print_replay(console(), report.subject, found_block)
+    return 0 if report.ok else 1

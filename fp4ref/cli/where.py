@@ -1,0 +1,79 @@
+"""`fp4ref where`: the bytes of an element, and the element of a byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fp4ref.cli.common import load_spec
+from fp4ref.diagrams.place import NAMED, Geometry, Place, article, spoken
+from fp4ref.diagrams.request import parse_shape
+from fp4ref.layout import LAYOUTS, Layout, layout
+from fp4ref.quantized import DIRECTIONS
+
+EPILOG = """\b
+Examples:
+  fp4ref where 37 130 --shape 128x256
+  fp4ref where 37 130 --shape 128x256 --direction column --layout tiled_8x4
+  fp4ref where --shape 128x256 --scale-byte 1108 --layout tiled_128x4
+  fp4ref where --shape 128x256 --data-byte 4801 --spec mxfp4
+"""
+
+
+@click.command("where", epilog=EPILOG, short_help="Say where an element and its scale lie.")
+@click.argument("row", required=False, type=int)
+@click.argument("column", required=False, type=int)
+@click.option("--shape", required=True, help="Of the tensor, MxK.")
+@click.option("--spec", "spec_name", default="nvfp4", show_default=True, help="A profile, or a JSON file of one.")
+@click.option("--direction", type=click.Choice(DIRECTIONS), default="row", show_default=True)
+@click.option("--layout", "names", multiple=True, help=f"Layouts to name; {' and '.join(NAMED)} if none is given.")
+@click.option("--data-byte", type=int, help="Instead of ROW COLUMN: an offset in the data.")
+@click.option("--scale-byte", type=int, help="Instead of ROW COLUMN: an offset in the scales, in one --layout.")
+def where(
+    row: int | None,
+    column: int | None,
+    shape: str,
+    spec_name: str,
+    direction: Any,
+    names: tuple[str, ...],
+    data_byte: int | None,
+    scale_byte: int | None,
+) -> None:
+    """Say at which bytes element ROW COLUMN of a tensor and its scale lie, or what a byte belongs to.
+
+    ROW and COLUMN are those of the tensor, in the column direction too.
+    """
+    geometry = Geometry(load_spec(spec_name), parse_shape(shape), direction)
+    layouts = tuple(layout(name) for name in names) or tuple(LAYOUTS[name] for name in NAMED)
+    asked = [row is not None and column is not None, data_byte is not None, scale_byte is not None]
+    if sum(asked) != 1 or (row is None) != (column is None):
+        raise click.UsageError("give ROW COLUMN, or --data-byte, or --scale-byte")
+    if data_byte is not None:
+        for place in geometry.of_data_byte(data_byte):
+            click.echo(_sentence(place, layouts))
+    elif scale_byte is not None:
+        if len(names) != 1:
+            raise click.UsageError("--scale-byte needs one --layout: a layout is named, never inferred [LAY-7]")
+        click.echo(scale_sentence(geometry, scale_byte, layouts[0]))
+    elif row is not None and column is not None:
+        click.echo(_sentence(geometry.place(row, column), layouts))
+
+
+def _sentence(place: Place, layouts: tuple[Layout, ...]) -> str:
+    return place.sentence(tuple(found.name for found in layouts))
+
+
+def scale_sentence(geometry: Geometry, offset: int, found: Layout) -> str:
+    """What a byte of a scale buffer belongs to. Rules: BLK-1, BLK-7, LAY-5, LAY-10."""
+    scale = geometry.of_scale_byte(offset, found)
+    matrix = "x" if geometry.direction == "row" else "x^T"
+    name = spoken(geometry.spec)
+    start = f"{found.name} byte {offset} of {article(name)} {name} tensor {geometry.shape[0]} x {geometry.shape[1]}"
+    if scale is None:
+        return f"{start}: padding, no scale lies here [LAY-5]"
+    block = geometry.spec.block
+    row, last = scale[0] // block.rows * block.rows, min((scale[0] // block.rows + 1) * block.rows, geometry.matrix[0])
+    first, stop = scale[1] * block.columns, min((scale[1] + 1) * block.columns, geometry.matrix[1])
+    rows = f"row {row}" if last - row == 1 else f"rows {row} to {last - 1}"
+    return f"{start}: scale ({scale[0]}, {scale[1]}), of {rows}, columns {first} to {stop - 1} of {matrix}"

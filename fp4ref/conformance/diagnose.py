@@ -1,0 +1,371 @@
+"""Diagnosis: what a candidate that is wrong did wrong.
+
+Every known mistake, and every registered profile, is a hypothesis about the whole evidence. Only what makes every byte
+is called an explanation; the rest is "not explained", with the stage at which bytes first differ.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.evidence import LEAST, SMALLEST, Item, Part, Special, Tier
+from fp4ref.conformance.hypotheses import ORDER, Hypothesis, OutOfTimeError, Search, special_kinds
+from fp4ref.conformance.mistakes import MISTAKES
+from fp4ref.conformance.mistakes.kernel import CaseLike
+from fp4ref.conformance.mistakes.readers import DECLARED
+from fp4ref.conformance.mistakes.record import Mistake, Stage
+from fp4ref.conformance.stages import Finding, Stagewise, by_stages, permuted
+from fp4ref.layout import layout
+from fp4ref.quantized import DirectionData
+from fp4ref.spec import Spec
+
+Evidence = tuple[CaseLike, DirectionData]
+KEPT = 6  # explanations that are told apart by nothing in the evidence
+ENOUGH = 24  # hypotheses of one cost that are carried on
+FEW = 2  # differing blocks for which no two mistakes are blamed together
+PADDING = ("padding", "padding bytes of the scales are not zero")
+SPARE = ("spare-nibble", "spare nibbles are not zero")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Mistakes that make the candidate's bytes.
+
+    names: of the mistakes in the library, or `profile NAME`. stage: the first one. text: a sentence. except_on: classes
+    of special input whose bytes it does not make; empty: it makes every byte.
+    """
+
+    names: tuple[str, ...]
+    stage: str
+    text: str
+    except_on: tuple[str, ...] = ()
+    profile: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether it makes every byte of the evidence."""
+        return not self.except_on
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found out about a candidate.
+
+    conforms: nothing differs. explanations: what makes every byte, the simplest first; they are equally good on the
+    evidence. partial: the best that does not. first_stage: where bytes first differ. findings: stage by stage, each
+    judged on the candidate's own output of the stages before. complete: whether the search ended in time.
+    """
+
+    conforms: bool
+    explanations: tuple[Explanation, ...] = ()
+    partial: Explanation | None = None
+    first_stage: str | None = None
+    findings: tuple[Finding, ...] = ()
+    complete: bool = True
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Names of the profiles that make every byte without any mistake."""
+        return tuple(e.profile for e in self.explanations if e.profile is not None and len(e.names) == 1)
+
+    @property
+    def explained(self) -> bool:
+        """Whether something makes every byte."""
+        return self.conforms or bool(self.explanations)
+
+    def to_json(self) -> dict[str, Any]:
+        """The diagnosis as JSON data."""
+        return {
+            "explained": self.explained,
+            "explanations": [vars(item) for item in self.explanations],
+            "partial": None if self.partial is None else vars(self.partial),
+            "first_stage": self.first_stage,
+            "stages": [vars(finding) for finding in self.findings],
+            "profiles": list(self.profiles),
+            "complete": self.complete,
+        }
+
+
+def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget_seconds: float = 30) -> Diagnosis:
+    """Explain what a candidate made of some cases.
+
+    scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too. budget_seconds:
+    of processor time, so that a busy machine finds the same.
+
+    Rules: CNF-1, CNF-2.
+    """
+    start = time.thread_time()
+    items = _items(spec, scale_layout, evidence, LEAST)
+    wrong = [item for item in items if not item.equal]
+    untidy = [item for item in items if item.stray(DECLARED) or item.spare()]
+    if not wrong and not untidy:
+        return Diagnosis(conforms=True)
+    if 2 * sum(np.count_nonzero(item.classes == 0) for item in items) < sum(item.classes.size for item in items):
+        items = _items(spec, scale_layout, evidence, SMALLEST)
+    ordered = _varied(sorted(items, key=lambda item: (item.equal, item.size)))
+    found = _Session(spec, ordered, start, 0.7 * budget_seconds if spec.hadamard else budget_seconds).diagnosis()
+    if found.explanations or spec.hadamard is None:
+        return found
+    bounded = _varied(
+        sorted(_items(spec, scale_layout, evidence, LEAST, bounded=True), key=lambda i: (i.equal, i.size))
+    )
+    if all(item.equal for item in bounded) and not untidy:
+        return Diagnosis(conforms=True)
+    again = _Session(spec, bounded, start, budget_seconds).diagnosis()
+    return again if again.explanations else found
+
+
+def _items(
+    spec: Spec, scale_layout: str, evidence: Sequence[Evidence], least: float, *, bounded: bool = False
+) -> list[Item]:
+    made = (Item(case, got, spec, layout(scale_layout), least, bounded=bounded) for case, got in evidence)
+    return [item for item in made if item.size]
+
+
+def _varied(items: Sequence[Item]) -> list[Item]:
+    """Items of many families first, so that a wrong hypothesis fails early."""
+    seen: dict[Any, int] = {}
+    ranks = []
+    for place, item in enumerate(items):
+        family = getattr(item.exhibit.case, "family", None), item.equal
+        seen[family] = seen.get(family, 0) + 1
+        ranks.append((item.equal, seen[family], place))
+    return [items[place] for *_, place in sorted(ranks)]
+
+
+class _Session:
+    """One diagnosis."""
+
+    def __init__(self, spec: Spec, items: list[Item], start: float, budget: float) -> None:
+        self.spec, self.items = spec, items
+        self.start, self.budget = start, budget
+        self.complete = True
+        self.kinds = special_kinds(items)
+        self.stagewise: Stagewise | None = None
+
+    def diagnosis(self) -> Diagnosis:
+        """Mistakes that explain ordinary values, the fewest first, which rules for special ones then join."""
+        ordinary = self._search(tier=False, share=0.4)
+        if self._cheapest(ordinary, (0,)):  # nothing but special values differs, and any mistake may do that
+            single = self._cheapest(self._search(tier=True, share=0.5), (0, 1))
+            if single:
+                return self._with([self._told(hypothesis) for hypothesis in single])
+        found = self._cheapest(ordinary, (0, 1))
+        composed = [] if found else self._composed(ordinary.parts)
+        measured = [hypothesis for hypothesis in composed if hypothesis.measured]
+        found = found or [hypothesis for hypothesis in composed if not hypothesis.measured]
+        if not found and self._many():
+            found = self._cheapest(self._search(tier=False, share=0.85), (2,))
+        found = found or measured or self._unnamed(self._search(tier=False, share=0.95))
+        if found:
+            return self._completed(found)
+        return self._with([])
+
+    def _search(self, tier: Tier, share: float) -> Search:
+        deadline = self.start + share * self.budget
+        return Search(self.spec, self.items, tier, deadline, special=tier is True)
+
+    def _cheapest(self, search: Search, costs: Iterable[int]) -> list[Hypothesis]:
+        """Hypotheses of the lowest cost that has any."""
+        for cost in costs:
+            found = self._in_time(partial(self._some, search, cost))
+            if found:
+                return found
+        return []
+
+    def _some(self, search: Search, cost: int) -> Iterator[Hypothesis]:
+        return itertools.islice(search.explanations(cost), ENOUGH)
+
+    def _many(self) -> bool:
+        """Whether more differs than two accidents."""
+        return sum(item.differing for item in self.items) > FEW
+
+    def _unnamed(self, search: Search) -> list[Hypothesis]:
+        """Scales that are right, in a place that has no name."""
+        if search.scale_side(0) or not permuted(search.parts):
+            return []
+        return self._in_time(lambda: itertools.islice(search.unnamed_layouts(), KEPT))
+
+    def _in_time(self, search: Callable[[], Iterable[Hypothesis]]) -> list[Hypothesis]:
+        """What was found until the time was over."""
+        found: list[Hypothesis] = []
+        try:
+            for hypothesis in search():
+                found.append(hypothesis)  # noqa: PERF402 - keeps what it has when the time is over
+        except OutOfTimeError:
+            self.complete = False
+        return found
+
+    def _composed(self, parts: Sequence[Part]) -> list[Hypothesis]:
+        """What explains every stage on its own, if it explains the whole."""
+        stagewise = self._by_stages(parts)
+        return [h for h in stagewise.composed if all(h.explains(item, False) for item in self.items)]
+
+    def _by_stages(self, parts: Sequence[Part]) -> Stagewise:
+        if self.stagewise is None:
+            deadline = self.start + 0.7 * self.budget
+            self.stagewise = by_stages(self.spec, self.items, parts, deadline)
+            self.complete &= self.stagewise.complete
+        return self.stagewise
+
+    # Special values, once ordinary ones are explained
+
+    def _completed(self, found: Sequence[Hypothesis]) -> Diagnosis:
+        """Each hypothesis with the special rules that make it whole, or with what it leaves open."""
+        explanations, partial = [], []
+        ranked = sorted(found, key=lambda hypothesis: sum(not self._right(hypothesis, kind) for kind in self.kinds))
+        for hypothesis in ranked[:KEPT]:
+            full, rest = self._with_specials(hypothesis)
+            if rest:
+                partial.append(self._told(full, rest))
+            else:
+                explanations.append(self._told(full))
+        explanations.sort(key=lambda explanation: len(explanation.names))
+        partial.sort(key=lambda explanation: (len(explanation.except_on), len(explanation.names)))
+        return self._with(explanations, partial)
+
+    def _with_specials(self, hypothesis: Hypothesis) -> tuple[Hypothesis, tuple[str, ...]]:
+        """The hypothesis with rules for special values, and the classes that stay unexplained."""
+        bad = [kind for kind in self.kinds if not self._right(hypothesis, kind)]
+        special = [mistake for mistake in MISTAKES if mistake.special]
+        try:
+            while bad:
+                better = self._best(hypothesis, bad, special)
+                if better is None:
+                    break
+                hypothesis, bad = better
+        except OutOfTimeError:
+            self.complete = False
+        if not bad:
+            open_kinds = {kind for item in self.items if not hypothesis.explains(item) for kind in item.kinds()}
+            bad = [kind for kind in Special if kind in open_kinds]
+        return hypothesis, tuple(kind.value for kind in bad)
+
+    def _best(
+        self, hypothesis: Hypothesis, bad: list[Special], special: Sequence[Mistake]
+    ) -> tuple[Hypothesis, list[Special]] | None:
+        """With the one or two special rules that make most classes right and none wrong."""
+        good = [kind for kind in self.kinds if kind not in bad]
+        best: tuple[Hypothesis, list[Special]] | None = None
+        for changed in self._singles_then_pairs(hypothesis, special, bad[0]):
+            if time.thread_time() - self.start > self.budget:
+                raise OutOfTimeError
+            if best is not None and changed.cost > best[0].cost:
+                break
+            left = [kind for kind in bad if not self._right(changed, kind)]
+            fewer = len(left) < (len(bad) if best is None else len(best[1]))
+            if fewer and all(self._right(changed, kind) for kind in good):
+                best = changed, left
+            if best is not None and not best[1]:
+                break
+        return best
+
+    def _singles_then_pairs(
+        self, hypothesis: Hypothesis, special: Sequence[Mistake], kind: Special
+    ) -> Iterator[Hypothesis]:
+        """With each special rule; then with each two of them that change the bytes of a case that is wrong."""
+        singles = [changed for mistake in special if (changed := hypothesis.but(mistake)) is not None]
+        yield from singles
+        item = next(item for item in self._of_kind(kind) if not hypothesis.explains(item, kind))
+        before = item.made(hypothesis.kernel)
+        active = [changed for changed in singles if item.made(changed.kernel) != before]
+        for changed in active:
+            alone = item.made(changed.kernel)
+            for mistake in special:
+                both = changed.but(mistake) if mistake not in changed.mistakes else None
+                if both is not None and item.made(both.kernel) != alone:
+                    yield both
+
+    def _right(self, hypothesis: Hypothesis, kind: Special) -> bool:
+        """Whether a class of special values is explained."""
+        return all(hypothesis.explains(item, kind) for item in self._of_kind(kind))
+
+    def _of_kind(self, kind: Special) -> list[Item]:
+        return self._by_kind[kind]
+
+    @cached_property
+    def _by_kind(self) -> dict[Special, list[Item]]:
+        found = [(item, item.kinds()) for item in self.items]
+        return {kind: [item for item, kinds in found if kind in kinds] for kind in Special}
+
+    # In words
+
+    def _told(self, hypothesis: Hypothesis, except_on: tuple[str, ...] = ()) -> Explanation:
+        said = [(mistake.name, mistake.stage, mistake.text) for mistake in hypothesis.mistakes]
+        main = [part for part, mistake in zip(said, hypothesis.mistakes, strict=True) if not mistake.special]
+        rest = [part for part, mistake in zip(said, hypothesis.mistakes, strict=True) if mistake.special]
+        readers = [(r.name, r.stage, r.text) for r in (hypothesis.data, hypothesis.scales) if r.name]
+        parts = [*main, *readers, *rest]
+        if hypothesis.profile:
+            parts.insert(0, (f"profile {hypothesis.profile}", Stage.SCALE, f"it is {hypothesis.profile}"))
+        if any(item.stray(hypothesis.scales) for item in self.items if item.scales(hypothesis.scales) is not None):
+            parts.append((PADDING[0], Stage.PADDING, PADDING[1]))
+        if any(item.spare() for item in self.items):
+            parts.append((SPARE[0], Stage.PACKING, SPARE[1]))
+        names, stages, texts = zip(*parts, strict=True) if parts else ((), (), ())
+        stage = min(stages, key=ORDER.index).value if stages else ""
+        return Explanation(tuple(names), stage, "; ".join(texts), except_on, hypothesis.profile)
+
+    def _with(self, explanations: Sequence[Explanation], partial: Sequence[Explanation] = ()) -> Diagnosis:
+        kept: dict[tuple[str, ...], Explanation] = {}
+        for explanation in explanations:
+            kept.setdefault(explanation.names, explanation)
+        told = tuple(kept.values())
+        if told:
+            least = min(len(explanation.names) for explanation in told)
+            told = tuple(explanation for explanation in told if len(explanation.names) == least)
+        stagewise = self._by_stages(self._search(tier=False, share=0.9).parts)
+        first = told[0].stage if told else stagewise.first or next(iter(partial[0].except_on if partial else ()), None)
+        return Diagnosis(
+            conforms=False,
+            explanations=told[:KEPT] + tuple(e for e in told[KEPT:] if e.profile),
+            partial=None if told or not partial else partial[0],
+            first_stage=first,
+            findings=stagewise.findings,
+            complete=self.complete,
+        )
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    """The diagnosis in a line, to stand behind the word `wrong`. Rules: CNF-2."""
+    if diagnosis.conforms:
+        return "conforms"
+    told = [explanation.text for explanation in diagnosis.explanations if explanation.profile is None]
+    told += [explanation.text for explanation in diagnosis.explanations if explanation.profile is not None]
+    if told:
+        others = f" (or, no different on this evidence: {'; or '.join(told[1:3])})" if told[1:] else ""
+        return told[0] + others
+    partial = diagnosis.partial
+    if partial is not None and partial.text:
+        return f"{partial.text}; not explained: what differs on {', '.join(partial.except_on)}"
+    if partial is not None:
+        return f"not explained: bytes differ on {', '.join(partial.except_on)} only"
+    return f"not explained: bytes first differ at the {diagnosis.first_stage}"
+
+
+def report_lines(diagnosis: Diagnosis) -> list[str]:
+    """The diagnosis in lines: what makes the bytes, else what is known of each stage."""
+    if diagnosis.conforms:
+        return []
+    lines = [
+        f"{'explains every byte' if number == 0 else 'so does'}: {explanation.text} [{', '.join(explanation.names)}]"
+        for number, explanation in enumerate(diagnosis.explanations)
+    ]
+    if diagnosis.partial is not None:
+        what = diagnosis.partial.text or "the specification itself"
+        lines.append(f"explains all but {', '.join(diagnosis.partial.except_on)}: {what}")
+    if not diagnosis.explanations:
+        lines.append(f"bytes first differ at: {diagnosis.first_stage}")
+        for finding in diagnosis.findings:
+            said = "right" if finding.right else finding.text or "not explained"
+            lines.append(f"{finding.stage}, given what comes before it: {said}")
+    if not diagnosis.complete:
+        lines.append("the search ran out of time")
+    return lines

@@ -1,0 +1,99 @@
+"""Families of aimed inputs: where kernels go wrong, by name, with a reason each.
+
+Members are the same in every run. A family makes the matrix of a direction in the type of the tensor, so that a tie is
+a tie in that type and one step is one step of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.families import exhaustive, ranges, shapes, structures, ties, witnesses
+from fp4ref.conformance.families.case import SHORT, Aim, Case, Family, Member, aim
+from fp4ref.conformance.families.rules import spec_rules
+from fp4ref.errors import DomainError
+from fp4ref.hadamard import POINTS
+from fp4ref.quantized import Direction, matrix_shape
+from fp4ref.spec import Spec
+
+__all__ = ["FAMILIES", "Aim", "Case", "Family", "Member", "aim", "case_of", "cases", "chosen", "members"]
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for module in (shapes, ties, ranges, structures, witnesses, exhaustive)
+    for family in module.FAMILIES
+}
+
+
+def cases(
+    spec: Spec,
+    level: int = 1,
+    directions: Sequence[Direction] = ("row",),
+    dtypes: Sequence[str] = tuple(INPUT_DTYPES),
+    families: Sequence[str] | None = None,
+    size: int = 1,
+    weights: Path | None = None,
+) -> Iterator[Case]:
+    """Every case that is aimed at a specification, family by family; the same in every run.
+
+    level: 1 takes seconds, 2 is exhaustive. families: names, None for all. size: multiplies the aimed blocks of a
+    family. weights: a file of a model's tensors, for the family of that name.
+
+    Errors: DomainError for an unknown family.
+
+    Rules: CNF-7, HAD-5.
+    """
+    for family in chosen(families):
+        for direction in directions:
+            for dtype in dtypes:
+                for member in members(family, spec, dtype, direction, level, size, weights):
+                    yield case_of(family, member, spec, direction)
+
+
+def chosen(families: Sequence[str] | None) -> list[Family]:
+    """Families by name; all of them for None."""
+    unknown = [name for name in families or () if name not in FAMILIES]
+    if unknown:
+        raise DomainError("cases", f"family {unknown[0]!r}", f"of {', '.join(FAMILIES)}", "CNF-7")
+    return [family for family in FAMILIES.values() if families is None or family.name in families]
+
+
+def members(
+    family: Family,
+    spec: Spec,
+    dtype: str,
+    direction: Direction = "row",
+    level: int = 1,
+    size: int = 1,
+    weights: Path | None = None,
+) -> Iterator[Member]:
+    """The members of a family for one type of tensor; none where the specification does not take it. Rules: HAD-5."""
+    if spec.hadamard and direction == "column" and dtype != "bfloat16":
+        return
+    with np.errstate(all="ignore"):
+        yield from family.make(aim(family.name, spec, dtype, direction, level, size, weights))
+
+
+def case_of(family: Family, member: Member, spec: Spec, direction: Direction) -> Case:
+    """A member as a call: its matrix turned to the direction, and padded to whole groups for a transform.
+
+    Rules: BLK-8, HAD-5, SR-1.
+    """
+    values, bits, amax = member.values, member.random_bits, member.amax
+    if direction == "column" and spec.hadamard:
+        values = values.reshape(matrix_shape(values.shape))
+        values = np.pad(values, ((0, 0), (0, -values.shape[1] % POINTS)))
+        bits = None
+    x = np.ascontiguousarray(values.T) if direction == "column" and values.ndim == 2 else values
+    name = f"{family.name}/{member.label}/{SHORT[x.dtype.name]}/{direction}"
+    found = Case(
+        name, family.name, family.reason, (*family.rules(spec), *spec_rules(spec, direction)), x, spec, direction
+    )
+    if spec.stochastic and bits is None:
+        bits = np.random.default_rng(len(name)).integers(0, 256, found.matrix, np.uint8)
+    bits = bits if spec.stochastic else None
+    return Case(**{**vars(found), "amax": amax, "random_bits": bits})

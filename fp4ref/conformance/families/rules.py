@@ -1,0 +1,73 @@
+"""Which rules a family's inputs put to the test, given the specification."""
+
+from __future__ import annotations
+
+from fp4ref.formats import E8M0
+from fp4ref.quantized import Direction
+from fp4ref.spec import Granularity, Spec
+from fp4ref.specs import STANDARD
+
+NEAREST = {"e2m1": "E2M1-3", "e4m3": "E4M3-2", "e5m2": "E5M2-2"}
+SATURATES = {"e2m1": "E2M1-4", "e4m3": "E4M3-3", "e5m2": "E5M2-3"}
+NOT_A_NUMBER = {"e2m1": "E2M1-5", "e4m3": "E4M3-4", "e5m2": "E5M2-4"}
+
+
+def element_rules(spec: Spec) -> tuple[str, ...]:
+    """Rounding of elements."""
+    return (NEAREST[spec.element.format.name],)
+
+
+def scale_rules(spec: Spec) -> tuple[str, ...]:
+    """Rounding of block scales."""
+    return ("E8M0-2", "MXS-1") if spec.scale.format is E8M0 else (NEAREST[spec.scale.format.name], "BLK-3")
+
+
+def scaling_rules(spec: Spec) -> tuple[str, ...]:
+    """How elements are divided by their scale."""
+    return ("BLK-10",) if spec.scale.format is E8M0 else ("BLK-4", "BLK-5")
+
+
+def overflow_rules(spec: Spec) -> tuple[str, ...]:
+    """Saturation of elements and scales."""
+    scale = ("E8M0-3",) if spec.scale.format is E8M0 else (SATURATES[spec.scale.format.name],)
+    return SATURATES[spec.element.format.name], *scale
+
+
+def nan_rules(spec: Spec) -> tuple[str, ...]:
+    """NaN in, and the maxima that meet it."""
+    return ("BLK-2", NOT_A_NUMBER[spec.element.format.name])
+
+
+def global_rules(spec: Spec) -> tuple[str, ...]:
+    """The global amax and its scale."""
+    by = {Granularity.NONE: ("GLB-6",), Granularity.TENSOR: ("GLB-1", "GLB-2"), Granularity.ROW: ("GLB-5",)}
+    return by[spec.global_scale]
+
+
+def spec_rules(spec: Spec, direction: Direction) -> tuple[str, ...]:
+    """What a specification and a direction add to the rules of any input."""
+    return (
+        *(() if spec in STANDARD or spec.stochastic else ("PRO-1", "PRO-3")),
+        *(("BLK-10",) if spec.scale.format is E8M0 else ("BLK-3", "BLK-4")),
+        *global_rules(spec),
+        *(("BLK-7",) if spec.block.rows > 1 else ()),
+        *(("BLK-8",) if direction == "column" else ()),
+        *(("HAD-2", "HAD-4") if spec.hadamard and direction == "column" else ()),
+        *(("FOS-6",) if spec.four_over_six else ()),
+        *(("SR-2",) if spec.stochastic else ()),
+    )
+
+
+def rules(*names: str) -> RuleSet:
+    """The same rules for every specification."""
+    return RuleSet(names)
+
+
+class RuleSet(tuple[str, ...]):
+    """Rules that do not depend on the specification."""
+
+    __slots__ = ()
+
+    def __call__(self, spec: Spec) -> tuple[str, ...]:
+        """The rules."""
+        return self

@@ -1,0 +1,148 @@
+"""Buffers with guards: what a kernel reads and writes is fenced by bytes that are looked at afterwards.
+
+An input lies between bytes that are NaN in every type; a result lies between a pattern and starts out poisoned, so that
+a byte that was never written shows. Both are aligned as declared, and to no more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.arrays import to_numpy
+
+GUARD = 4096  # bytes before and after: eight tiles of scales
+FENCE = 0xFF  # NaN in float32, bfloat16, float16 and E4M3, E5M2, E8M0
+UNWRITTEN = {"data": 0xA5, "scales": 0x7F, "amax": 0xFF, "values": 0xFF}
+UNWRITTEN_AGAIN = {"data": 0x5A, "scales": 0x6E, "amax": 0xFE, "values": 0xFE}  # in a second call
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The library that a kernel's arrays are of, and the device of torch tensors."""
+
+    library: str
+    device: str = "cpu"
+
+    def bytes(self, count: int, value: int) -> Any:
+        """A new array of bytes, all the same."""
+        if self.library == "numpy":
+            return np.full(count, value, np.uint8)
+        import torch
+
+        return torch.full((count,), value, dtype=torch.uint8, device=self.device)
+
+    def view(self, raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+        """Bytes as an array of another type and shape, sharing memory."""
+        if self.library == "numpy":
+            return raw.view(numpy_dtype(dtype)).reshape(shape)
+        import torch
+
+        return raw.view(getattr(torch, dtype)).reshape(shape)
+
+    def write(self, target: Any, values: NDArray[np.uint8]) -> None:
+        """Copy bytes of the host into an array of bytes."""
+        if self.library == "numpy":
+            target[...] = values
+        else:
+            import torch
+
+            target.copy_(torch.from_numpy(values))
+
+    @staticmethod
+    def address(raw: Any) -> int:
+        """Where an array of bytes starts."""
+        return int(raw.ctypes.data if isinstance(raw, np.ndarray) else raw.data_ptr())
+
+    def finish(self) -> None:
+        """Wait for the device, so that an error of it belongs to this call."""
+        if self.device.startswith("cuda"):
+            import torch
+
+            torch.cuda.synchronize(self.device)
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy type of a name, bfloat16 included."""
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def host_bytes(array: Any) -> NDArray[np.uint8]:
+    """The bytes of an array of one byte per element, on the host."""
+    return np.ascontiguousarray(host(array)).reshape(-1).view(np.uint8)
+
+
+def host(array: Any) -> NDArray[Any]:
+    """An array of any library and device as a NumPy array of plain numbers; 8-bit floats as uint8."""
+    if hasattr(array, "detach"):
+        import torch
+
+        array = array.detach()
+        if array.element_size() == 1 and array.dtype not in {torch.uint8, torch.int8, torch.bool}:
+            array = array.contiguous().view(torch.uint8)
+        return to_numpy("verify", array.cpu())
+    if not isinstance(array, np.ndarray) and hasattr(array, "get"):  # CuPy
+        array = array.get()
+    return np.asarray(to_numpy("verify", array))
+
+
+class Guarded:
+    """An array inside a larger one.
+
+    array: what the kernel is given. pitch: elements from one row to the next where rows are to lie apart.
+    """
+
+    def __init__(
+        self, arrays: Arrays, dtype: str, shape: tuple[int, ...], alignment: int, fill: int, pitch: int = 0
+    ) -> None:
+        self._arrays = arrays
+        size = numpy_dtype(dtype).itemsize
+        alignment = max(alignment, size)
+        rows = int(np.prod(shape[:-1], dtype=np.int64)) if shape else 1
+        inner = (rows * pitch if pitch else int(np.prod(shape, dtype=np.int64))) * size
+        self._raw = arrays.bytes(inner + 2 * GUARD + 4 * alignment, FENCE)
+        start = arrays.address(self._raw)
+        self._start = GUARD + (alignment - start - GUARD) % (2 * alignment)
+        self._stop = self._start + inner
+        part = self._raw[self._start : self._stop]
+        self._before = np.full(len(self._raw), FENCE, np.uint8)
+        if fill != FENCE:
+            arrays.write(part, np.full(inner, fill, np.uint8))
+        whole = arrays.view(part, dtype, (*shape[:-1], pitch or shape[-1])) if shape else arrays.view(part, dtype, ())
+        self.array = whole[..., : shape[-1]] if pitch else whole
+
+    @classmethod
+    def holding(cls, arrays: Arrays, values: NDArray[Any], alignment: int, strided: bool = False) -> Guarded:
+        """A guarded copy of values, for a kernel to read; its rows lie apart if strided."""
+        shape = values.shape
+        pitch = shape[-1] + 8 if strided and values.ndim > 1 else 0
+        self = cls(arrays, values.dtype.name, shape, alignment, FENCE, pitch)
+        image = np.full((int(np.prod(shape[:-1])), pitch or shape[-1], values.itemsize), FENCE, np.uint8)
+        plain = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+        image[:, : shape[-1]] = plain.reshape(len(image), shape[-1], values.itemsize)
+        arrays.write(self._raw[self._start : self._stop], image.reshape(-1))
+        self._before[self._start : self._stop] = image.reshape(-1)
+        return self
+
+    def outside(self) -> str:
+        """Where bytes outside were written; empty if none were."""
+        now = host_bytes(self._raw)
+        fence = np.ones(len(now), np.bool_)
+        fence[self._start : self._stop] = False
+        places = np.flatnonzero(fence & (now != FENCE))
+        if not len(places):
+            return ""
+        below, above = places[places < self._start], places[places >= self._stop]
+        words = [f"{self._start - below[-1]} bytes before its start"] if len(below) else []
+        words += [f"{above[0] - self._stop} bytes after its end"] if len(above) else []
+        return f"{len(places)} bytes outside, {' and '.join(words)}"
+
+    def changed(self) -> int:
+        """How many bytes of the array itself are not what they were."""
+        now = host_bytes(self._raw)[self._start : self._stop]
+        return int(np.count_nonzero(now != self._before[self._start : self._stop]))

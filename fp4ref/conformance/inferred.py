@@ -1,0 +1,261 @@
+"""Mistakes that are measured in the candidate's bytes instead of being known.
+
+A constant, the elements of a block that count, the signs of a transform, the boundaries of a rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.conformance.evidence import Part
+from fp4ref.conformance.mistakes.amax import block_of
+from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, Turn, before_codec
+from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
+from fp4ref.conformance.mistakes.record import Mistake, Stage, known, nv
+from fp4ref.conformance.mistakes.scales import guarded
+from fp4ref.conformance.mistakes.transforms import transformed
+from fp4ref.formats import Codec, Codes, F, Floats, Rounding, grid
+from fp4ref.hadamard import POINTS, butterfly
+from fp4ref.model.tiles import join
+
+ENOUGH = 64  # elements that a boundary must be seen between, in all
+SHOWN = 3  # boundaries that are said
+CLEAR = (
+    1.25  # a maximum so much larger than the rest of its block shows in the scale byte; a power of two needs twice that
+)
+
+
+# A constant in the scales
+
+
+def constants_of_scales(kernel: Kernel, parts: Sequence[Part]) -> Iterator[Mistake]:
+    """Numbers in the place of 2688, and factors of the block scale, that the scale bytes allow."""
+    if kernel.search is not None:
+        return
+    low, high = 0.0, math.inf
+    for part in parts:
+        found = _range(kernel, part)
+        if found is not None:
+            low, high = max(low, found[0]), min(high, found[1])
+        if low >= high:
+            return
+    if low == 0 or high == math.inf or low <= 1 <= high:
+        return
+    element_max = float(kernel.spec.element_max or kernel.spec.element.format.max)
+    if nv(kernel):
+        top = float(kernel.spec.scale_max) * element_max
+        number = nicest(low * top, high * top)
+        yield known(
+            Stage.GLOBAL,
+            f"global-inferred-{number:g}",
+            f"S_enc is made of {number:g} instead of {top:g}",
+            global_scale=guarded(partial(lambda value, a, k: value / a, F(number))),
+        )
+    number = nicest(element_max / high, element_max / low)
+    yield known(
+        Stage.SCALE,
+        f"scale-inferred-{number:g}",
+        f"the block scale is made with amax / {number:g} instead of amax / {element_max:g}",
+        scale_value=partial(lambda factor, t: t * factor, F(element_max / number)),
+    )
+
+
+def nicest(low: float, high: float) -> float:
+    """The number with the fewest digits strictly between two others; powers of two and halves go by their digits."""
+    for digits in range(-6, 12):
+        unit = 10.0**-digits
+        number = round((math.floor(low / unit) + 1) * unit, max(digits, 0))
+        if low < number < high:
+            return number
+    return (low + high) / 2
+
+
+def _range(kernel: Kernel, part: Part) -> tuple[float, float] | None:
+    """The factors of the block scale that the candidate's bytes allow."""
+    side, got = part.side(kernel), part.item.scales(DECLARED)
+    if side is None or got is None or kernel.block.rows != 1 or part.blocks is None or side.t.ndim != 4:
+        return None
+    byte, t = got[part.rows, part.across], np.broadcast_to(side.t[:, :, 0, 0], part.blocks.shape)
+    codec = kernel.spec.scale
+    values = grid(codec.format)
+    least = 8 if codec.format.mantissa_bits else 1
+    use = part.blocks & (byte > least) & (byte < codec.format.codes - 1) & np.isfinite(t) & (t > 0)
+    if not use.any():
+        return None
+    code, exact = byte[use].astype(int), t[use].astype(np.float64)
+    below, own, above = (values[code + by].astype(np.float64) for by in (-1, 0, 1))
+    match codec.rounding:
+        case Rounding.UP:
+            lows, highs = below / exact, own / exact
+        case Rounding.TRUNCATE:
+            lows, highs = own / exact, above / exact
+        case _:
+            lows, highs = (below + own) / 2 / exact, (own + above) / 2 / exact
+    return float(lows.max()) * (1 - 1e-7), float(highs.min()) * (1 + 1e-7)
+
+
+# The elements that a block's maximum is made of
+
+
+@np.errstate(all="ignore")
+def seen_positions(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
+    """Positions in the block that the candidate's maxima leave out, if it leaves out any and the same everywhere."""
+    size, codec = kernel.block.columns, kernel.spec.scale
+    seen, missed = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+    for part in parts:
+        side, got = part.side(kernel), part.item.scales(DECLARED)
+        if side is None or got is None or part.blocks is None or kernel.block.rows != 1:
+            continue
+        magnitude = np.abs(side.blocks[:, :, 0, :])
+        order = np.sort(magnitude, axis=2)
+        clear = order[..., -1] > (CLEAR if codec.format.mantissa_bits else 2 * CLEAR) * order[..., -2]
+        byte = got[part.rows, part.across]
+        if byte.shape != side.scales.shape or clear.shape != byte.shape:
+            return None
+        use = part.blocks & clear & (side.scales >= 16) & (side.scales < codec.format.codes - 2)
+        at = magnitude.argmax(axis=2)
+        seen |= np.bincount(at[use & (byte >= side.scales)], minlength=size) > 0
+        missed |= np.bincount(at[use & (byte < side.scales)], minlength=size) > 0
+    if not missed.any() or (seen & missed).any() or missed.all():
+        return None
+    kept = np.flatnonzero(~missed)
+    places = ", ".join(map(str, np.flatnonzero(missed)))
+    return known(
+        Stage.BLOCK,
+        f"block-inferred-{size - len(kept)}",
+        f"block maxima miss the elements at places {places} of the block",
+        block_amax=block_of(lambda b: b[..., kept]),
+    )
+
+
+# The signs of the transform
+
+
+def sign_mask(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
+    """The sign mask that the candidate's codes show, if it is another than the specification's. Rules: HAD-1."""
+    if not isinstance(kernel.transform, Turn):
+        return None
+    votes = np.zeros(POINTS)
+    values = grid(kernel.codec.format)
+    for part in parts:
+        got, item = part.item.codes(LOW_FIRST), part.item
+        if not part.whole or got is None or item.columns % POINTS or item.exhibit.case.direction not in kernel.turned:
+            continue
+        sign = kernel.codec.format.sign_bit
+        decoded = values[np.minimum(got & (sign - 1), len(values) - 1)] * np.where(got & sign, -1, 1)
+        before = item.exhibit.matrix.reshape(-1, POINTS).astype(np.float64)
+        scale = np.abs(before).max(axis=1, keepdims=True)
+        use = (np.isfinite(scale) & (scale > 0))[:, 0]
+        back = butterfly(decoded.reshape(-1, POINTS)[use].astype(F))
+        votes += (before[use] / scale[use] * back).sum(axis=0)
+    mask = int(sum(1 << i for i in range(POINTS) if votes[i] < 0))
+    if mask == kernel.transform.signs or not votes.all():
+        return None
+    wrong = [str(i) for i in range(POINTS) if (mask ^ kernel.transform.signs) >> i & 1]
+    where = f": element{'s' * (len(wrong) > 1)} {', '.join(wrong)} of 16" if len(wrong) < POINTS // 2 else ""
+    return known(
+        Stage.HADAMARD,
+        f"hadamard-signs-inferred-{mask:04x}",
+        f"Hadamard: the signs are those of the mask {mask:#06x} instead of {kernel.transform.signs:#06x}{where}",
+        transform=transformed(signs=mask),
+    )
+
+
+# The boundaries between codes
+
+
+class Boundary(NamedTuple):
+    """Magnitudes that are on the wrong side: those up to `last` have at most this code, those from `first` a larger."""
+
+    code: int
+    last: np.float32
+    first: np.float32
+
+
+def element_boundaries(kernel: Kernel, parts: Sequence[tuple[Part, ScaleSide]]) -> Mistake | None:
+    """Other boundaries between the element codes, if the candidate's codes follow from the scaled elements at all."""
+    if kernel.codec.rounding is Rounding.STOCHASTIC:
+        return None
+    pairs = [_rounding(kernel, part, side) for part, side in parts]
+    found = [pair for pair in pairs if pair is not None]
+    if not found or len(found) < len(pairs):
+        return None
+    y, code = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    moved = [_moved(kernel.codec, np.abs(y[side]), code[side]) for side in (y > 0, y < 0)]
+    if moved[0] is None or moved[1] is None or not (moved[0] or moved[1]):
+        return None
+    return known(
+        Stage.CODE,
+        "element-inferred",
+        f"elements are rounded at other boundaries: {_said(kernel.codec, moved[0], moved[1])}",
+        round=partial(_rounded, moved[0], moved[1]),
+    )
+
+
+def _rounding(kernel: Kernel, part: Part, side: ScaleSide) -> tuple[Floats, Codes] | None:
+    """Values before the codec and the candidate's codes without signs; None where a sign is wrong."""
+    got = part.item.codes(LOW_FIRST)
+    if got is None or part.elements is None:
+        return None
+    sign = kernel.codec.format.sign_bit
+    y, own = join(before_codec(kernel, side), side.shape), got[part.rows, part.columns]
+    use = part.elements & np.isfinite(y)
+    wrong = (np.signbit(y[use]) != (own[use] >= sign)).any()
+    return None if wrong else (np.asarray(y[use], F), np.asarray(own[use] & (sign - 1), np.uint8))
+
+
+def _moved(codec: Codec, magnitude: Floats, code: Codes) -> list[Boundary] | None:
+    """Boundaries that are not the codec's; None if the codes are not in order, or too few."""
+    count = codec.format.codes
+    if magnitude.size < ENOUGH or (code >= count).any():
+        return None
+    largest, smallest = np.zeros(count, F), np.full(count, np.inf, F)
+    np.maximum.at(largest, code, magnitude)
+    np.minimum.at(smallest, code, magnitude)
+    last = np.maximum.accumulate(largest)[:-1]
+    first = np.minimum.accumulate(smallest[::-1])[::-1][1:]
+    if (last >= first).any():
+        return None
+    wanted = [codec.encode(values) & (codec.format.sign_bit - 1) for values in (last, first)]
+    codes = np.arange(count - 1)
+    wrong = (wanted[0] > codes) | (np.isfinite(first) & (wanted[1] <= codes))
+    return [Boundary(int(c), last[c], first[c]) for c in codes[wrong]]
+
+
+def _said(codec: Codec, positive: list[Boundary], negative: list[Boundary]) -> str:
+    """The first boundaries in words; what both signs share is said once."""
+    if positive == negative or {b.code for b in positive} == {b.code for b in negative}:
+        return _listed(codec, positive or negative, "")
+    parts = [_listed(codec, moved, sign) for moved, sign in ((positive, "+"), (negative, "-")) if moved]
+    return "; ".join(parts)
+
+
+def _listed(codec: Codec, moved: list[Boundary], sign: str) -> str:
+    values = grid(codec.format)
+    said = []
+    for code, last, first in moved[:SHOWN]:
+        middle = (values[code] + values[code + 1]) / 2
+        if middle in {last, first}:
+            said.append(f"the tie {sign}{middle:g} becomes {sign}{values[code + (middle == first)]:g}")
+        else:
+            said.append(
+                f"{sign}{values[code]:g} reaches up to {sign}{nicest(float(last), float(first)):g}, not {middle:g}"
+            )
+    return ", ".join(said) + (f" and {len(moved) - SHOWN} more" if len(moved) > SHOWN else "")
+
+
+def _rounded(positive: list[Boundary], negative: list[Boundary], y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+    sign, magnitude = codec.format.sign_bit, np.abs(y)
+    wanted = codec.encode(y, bits)
+    code: NDArray[Any] = wanted & (sign - 1)
+    for side, moved in ((y > 0, positive), (y < 0, negative)):
+        for boundary, last, first in moved:
+            code = np.where(side & (magnitude <= last), np.minimum(code, boundary), code)
+            code = np.where(side & (magnitude >= first), np.maximum(code, boundary + 1), code)
+    return np.where(np.isnan(y), wanted, code | (wanted & sign)).astype(np.uint8)

@@ -1,0 +1,194 @@
+"""Judging one case: a kernel's bytes against the golden model's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref import api
+from fp4ref.conformance.compare import Comparison, Tolerance, compare
+from fp4ref.conformance.excuses import Tile
+from fp4ref.conformance.families import Case
+from fp4ref.conformance.hadamard_bound import interval
+from fp4ref.conformance.hadamard_stages import accepts_amax, accepts_block
+from fp4ref.conformance.subject import (
+    Declaration,
+    Finding,
+    Kind,
+    Outcome,
+    expected_values,
+    golden,
+    normalised,
+    signs,
+    transform_input,
+)
+from fp4ref.conformance.vector_text import Mismatch, format_words, mismatched
+from fp4ref.formats import Codes, F
+from fp4ref.hadamard import POINTS
+from fp4ref.layout import layout
+from fp4ref.model.tiles import Matrix, widen
+from fp4ref.quantized import Direction, DirectionData
+from fp4ref.spec import Granularity, Spec
+
+KEPT = 16  # mismatches of an operation other than quantize that are described
+BROKEN = frozenset(Kind) - {
+    Kind.OUTSIDE,
+    Kind.MUTATED,
+    Kind.UNWRITTEN,
+    Kind.UNSTABLE,
+}  # findings that leave nothing to compare
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was found out about a case.
+
+    compared: the bytes of a quantizer. mismatches: of another operation, the first ones. finding: what went wrong
+    otherwise. rules: those that the case checks. got: a quantizer's bytes, low nibble first, in the declared layout,
+    with the golden amax where the kernel gives none.
+    """
+
+    case: Case
+    compared: Comparison | None
+    finding: Finding | None
+    rules: tuple[str, ...]
+    mismatches: tuple[Mismatch, ...] = ()
+    got: DirectionData | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing is wrong with the case."""
+        right = self.compared is None or self.compared.equal
+        return right and self.finding is None and not self.mismatches
+
+
+def judge(case: Case, outcome: Outcome, declared: Declaration, expected: DirectionData | None = None) -> Judgement:
+    """Compare what a kernel made of a case with what the specification does.
+
+    expected: the golden model's bytes, if they are there already.
+
+    Rules: CNF-1, CNF-3, CNF-9.
+    """
+    expected = golden(case) if expected is None else expected
+    finding, rules = outcome.finding, checked_rules(case, declared)
+    if finding is not None and finding.kind in BROKEN:
+        return Judgement(case, None, finding, rules)
+    if declared.operation != "quantize":
+        assert outcome.values is not None
+        return Judgement(case, None, finding, rules, _values(case, outcome.values, declared, expected))
+    assert outcome.data is not None
+    got = normalised(case, declared, outcome.data)
+    if got.amax is None:
+        got = got._replace(amax=expected.amax)
+    compared = compare_direction(
+        case.x,
+        case.spec,
+        case.direction,
+        declared.scale_layout,
+        got,
+        random_bits=case.random_bits,
+        expected=expected,
+    )
+    return Judgement(case, compared, finding, rules, (), got)
+
+
+def checked_rules(case: Case, declared: Declaration) -> tuple[str, ...]:
+    """The rules that a case checks of an operation."""
+    layouts = {
+        "linear": ("LAY-1",),
+        "linear_padded": ("LAY-2",),
+        "tiled_128x4": ("LAY-3", "LAY-5"),
+        "tiled_8x4": ("LAY-4", "LAY-5"),
+    }[declared.scale_layout]
+    scaled = "DEQ-2" if case.spec.global_scale is Granularity.NONE else "DEQ-1"
+    rules = {
+        "quantize": (*case.rules, *layouts, "PACK-1"),
+        "dequantize": (scaled, "DEQ-3", "LAY-6"),
+        "to_layout": (*layouts, "LAY-6", "LAY-7"),
+        "hadamard": ("HAD-1", "HAD-2", "HAD-3", "HAD-7"),
+    }[declared.operation]
+    return tuple(dict.fromkeys(rules))
+
+
+def compare_direction(
+    x: NDArray[Any],
+    spec: Spec,
+    direction: Direction,
+    scale_layout: str,
+    got: DirectionData,
+    amax: Any = None,
+    random_bits: NDArray[np.uint8] | None = None,
+    keep: int = 16,
+    expected: DirectionData | None = None,
+) -> Comparison:
+    """Compare one direction; a transformed one may have been added up in another order.
+
+    amax: by which the bytes are judged; None for that of x. expected: the golden model's bytes, if they are there.
+
+    Rules: CNF-1, HAD-7.
+    """
+
+    def wanted(given: Any) -> DirectionData:
+        q = api.quantize(x, spec, direction, amax=given, random_bits=random_bits, backend="numpy")
+        return q.direction(direction)[0]
+
+    expected = wanted(amax) if expected is None else expected
+    if spec.hadamard is None or direction == "row":
+        return compare(x, spec, direction, scale_layout, got, expected, keep)
+    tolerated_amax = False
+    if got.amax is not None and spec.global_scale is Granularity.TENSOR and got.amax[0] != expected.amax[0]:
+        tolerated_amax = accepts_amax(x, spec, float(got.amax[0]))
+        expected = wanted(got.amax) if tolerated_amax else expected
+    tolerance = _tolerance(x, spec, got, random_bits)
+    compared = compare(x, spec, direction, scale_layout, got, expected, keep, tolerance)
+    compared.tolerated += tolerated_amax
+    return compared
+
+
+def _tolerance(x: NDArray[Any], spec: Spec, got: DirectionData, bits: NDArray[np.uint8] | None) -> Tolerance:
+    """Whether a block of the column direction is right for some order of the transform's additions. Rules: HAD-7."""
+    matrix = Matrix(x, "column")
+
+    def tolerates(block: Tile, scale: int, codes: Codes) -> bool:
+        amax = None if got.amax is None else got.amax[block[0] if spec.global_scale is Granularity.ROW else slice(None)]
+        drawn = None if bits is None else bits[block]
+        return bool(accepts_block(widen(matrix[block]), spec, amax, scale, codes, drawn))
+
+    return tolerates
+
+
+def _values(case: Case, got: NDArray[Any], declared: Declaration, expected: DirectionData) -> tuple[Mismatch, ...]:
+    """Where values or moved scales differ; all NaN are one. Rules: CNF-1, LAY-2, HAD-7, NUM-2."""
+    wanted = expected_values(case, declared, expected)
+    if declared.operation == "to_layout":
+        order = layout(declared.scale_layout)
+        compared = np.ones(wanted.shape, np.bool_) if order.pads_compared else order.valid(*expected.scales.shape)
+        return tuple(mismatched("scales", np.where(compared, got, 0), np.where(compared, wanted, 0))[:KEPT])
+    kind = f"u{wanted.dtype.itemsize}"
+    bad = got.view(kind) != wanted.view(kind)
+    bad &= ~(np.isnan(got.astype(F)) & np.isnan(wanted.astype(F)))
+    if declared.operation == "hadamard":
+        bad &= ~_within_bound(case, got, bad)
+    return tuple(
+        Mismatch(
+            "values",
+            tuple(map(int, index)),
+            "",
+            *(f"{format_words(part[tuple(index)][None])} ({float(part[tuple(index)]):.9g})" for part in (wanted, got)),
+        )
+        for index in np.argwhere(bad)[:KEPT]
+    )
+
+
+def _within_bound(case: Case, got: NDArray[Any], bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which values some order of additions gives; only groups with differences are looked at. Rules: HAD-7."""
+    inputs = widen(transform_input(case)).reshape(-1, POINTS)
+    values, differs = got.astype(np.float64).reshape(-1, POINTS), bad.reshape(-1, POINTS)
+    accepted = np.zeros_like(differs)
+    for index in np.flatnonzero(differs.any(axis=1))[: 4 * KEPT]:
+        low, high = np.array(interval(inputs[index].tolist(), signs(case.spec))).T
+        accepted[index] = (low <= values[index]) & (values[index] <= high)
+    return accepted.reshape(bad.shape)

@@ -1,0 +1,197 @@
+"""The report on a kernel: a verdict over all cases, counts by family and rule, the first failures, the diagnosis."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fp4ref.conformance.diagnose import Diagnosis, diagnose, verdict
+from fp4ref.conformance.excuses import Excuse
+from fp4ref.conformance.families import FAMILIES, Case
+from fp4ref.conformance.judge import Judgement
+from fp4ref.conformance.report import Cell, Kind, Result, counts, result_json
+from fp4ref.conformance.subject import Declaration, Finding
+from fp4ref.conformance.subject import Kind as Wrong
+from fp4ref.kernels import SCALES_OF
+from fp4ref.quantized import DirectionData
+from fp4ref.spec import Spec
+
+KEPT = 64  # failed judgements that are kept whole
+EVIDENCE = 1 << 26  # bytes of input of which the outputs are kept for the diagnosis
+BUDGET = 25.0  # seconds of processor time for a diagnosis
+
+
+@dataclass
+class KernelReport:
+    """What was found out about one kernel under one specification.
+
+    families, rules: tests passed and made. findings: what went wrong other than bytes, counted, with the first of each
+    kind. skipped: cases that do not apply, by reason. failures: the first judgements with anything wrong. evidence:
+    cases and outputs, low nibble first, scales in the declared layout.
+    """
+
+    subject: str
+    spec: Spec
+    declaration: Declaration
+    families: dict[str, Cell] = field(default_factory=dict)
+    rules: dict[str, Cell] = field(default_factory=dict)
+    findings: Counter[Wrong] = field(default_factory=Counter)
+    first: dict[Wrong, tuple[str, Finding]] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    failures: list[Judgement] = field(default_factory=list)
+    evidence: list[tuple[Case, DirectionData]] = field(default_factory=list)
+    excused: Counter[Excuse] = field(default_factory=Counter)
+    differing: Counter[str] = field(default_factory=Counter)
+    unexcused: int = 0
+    tolerated: int = 0
+    judged: bool = False
+    compared: int = 0
+    diagnosis: Diagnosis | None = None
+    size: int = 0
+
+    def add(self, judgement: Judgement) -> None:
+        """Count one case."""
+        case, compared, finding = judgement.case, judgement.compared, judgement.finding
+        for cell in (
+            self.families.setdefault(case.family, Cell()),
+            *(self.rules.setdefault(rule, Cell()) for rule in judgement.rules),
+        ):
+            cell.total += 1
+            cell.passed += judgement.equal
+        if finding is not None:
+            self.findings[finding.kind] += 1
+            self.first.setdefault(finding.kind, (case.id, finding))
+        if judgement.mismatches:
+            self.differing["results"] += 1
+            self.unexcused += 1
+        if compared is not None:
+            self.excused.update(compared.excused)
+            self.differing.update(counts(compared))
+            self.unexcused += compared.unexcused
+            self.tolerated += compared.tolerated
+            self.judged = self.judged or compared.judged
+        self.compared += finding is None
+        if not judgement.equal and len(self.failures) < KEPT:
+            self.failures.append(judgement)
+        if judgement.got is not None and self.size < EVIDENCE:
+            self.size += case.x.nbytes
+            self.evidence.append(self._evidence(case, judgement.got))
+
+    def _evidence(self, case: Case, got: DirectionData) -> tuple[Case, DirectionData]:
+        """A case as the kernel saw it, and what it gave: a kernel that is told the amax cannot get it wrong."""
+        told = case.amax is None and any(name in SCALES_OF for name in self.declaration.inputs)
+        returned = "amax" in self.declaration.outputs and not self.declaration.optional_amax
+        return replace(case, amax=got.amax) if told else case, got if returned else got._replace(amax=None)
+
+    def explain(self, seconds: float = BUDGET) -> None:
+        """Look for what the kernel does instead, if its bytes are wrong."""
+        repeatable = not self.findings[Wrong.UNSTABLE]
+        if self.differing and repeatable and self.declaration.operation == "quantize" and self.evidence:
+            self.diagnosis = diagnose(self.spec, self.declaration.scale_layout, self.evidence, seconds)
+
+    @property
+    def cases(self) -> int:
+        """How many cases were run."""
+        return sum(cell.total for cell in self.families.values())
+
+    @property
+    def kind(self) -> Kind:
+        """The verdict. Rules: CNF-2, CNF-9."""
+        if self.findings or not self.compared:
+            return Kind.WRONG
+        if not self.differing:
+            return Kind.CONFORMS
+        if not self.unexcused and self.judged:
+            return Kind.FINITE
+        return Kind.PROFILE if self.diagnosis is not None and self.diagnosis.profiles else Kind.WRONG
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.kind is Kind.CONFORMS
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a line."""
+        names = self.diagnosis.profiles if self.diagnosis is not None else ()
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+        match self.kind:
+            case Kind.CONFORMS:
+                orders = f" ({self.tolerated:,} by the bound of HAD-7)" if self.tolerated else ""
+                return f"conforms to {self.spec.name}: no byte differs in {self.compared} cases{orders}"
+            case Kind.FINITE:
+                special = ", ".join(excuse for excuse in Excuse if self.excused[excuse])
+                cause = f"equals profile {shown}" if shown else self._explained()
+                return f"conforms to {self.spec.name} on finite input, differs on {special}{cause and f'; {cause}'}"
+            case Kind.PROFILE:
+                return f"equals profile {shown}, not {self.spec.name}: {self._failed()}"
+            case _:
+                return f"wrong: {self._cause()}; {self._failed()}" if self.cases else "wrong: no case applies"
+
+    def _explained(self) -> str:
+        """The diagnosis of the bytes, if it explains them."""
+        return verdict(self.diagnosis) if self.diagnosis is not None and self.diagnosis.explanations else ""
+
+    def _cause(self) -> str:
+        """What is wrong, in words: findings first, then what explains the bytes of the other cases."""
+        if self.findings:
+            found = []
+            for kind, (case, finding) in self.first.items():
+                found.append(f"{kind} in {self.findings[kind]} of {self.cases} cases, first {case}: {finding.text}")
+            bytes_too = self._explained()
+            return "; ".join([*found, *([f"and in its bytes: {bytes_too}"] if bytes_too else [])])
+        return f"differs from {self.spec.name}" if self.diagnosis is None else verdict(self.diagnosis)
+
+    def _failed(self) -> str:
+        wrong = sum(cell.total - cell.passed for cell in self.families.values())
+        return f"{wrong} of {self.cases} cases fail"
+
+    def results(self) -> list[Result]:
+        """The comparisons of the cases that failed, as those of a dump."""
+        return [
+            Result(j.case.id, self.spec, j.case.x.dtype.name, j.case.x.shape, self.declaration.scale_layout, j.compared)
+            for j in self.failures
+            if j.compared is not None and not j.compared.equal
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON data."""
+        return {
+            "subject": self.subject,
+            "spec": self.spec.name,
+            "operation": self.declaration.operation,
+            "ok": self.ok,
+            "verdict": self.kind.value,
+            "headline": self.headline,
+            "cases": self.cases,
+            "differs_on": [excuse.value for excuse in Excuse if self.excused[excuse]],
+            "counts": dict(self.differing),
+            "families": {
+                name: {**vars(cell), "reason": FAMILIES[name].reason}
+                for name, cell in self.families.items()
+                if name in FAMILIES
+            },
+            "rules": {rule: vars(self.rules[rule]) for rule in sorted(self.rules)},
+            "findings": [
+                {"kind": kind.value, "count": self.findings[kind], "case": case, "text": finding.text}
+                for kind, (case, finding) in self.first.items()
+            ],
+            "skipped": dict(self.skipped),
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
+            "failures": [result_json(result) for result in self.results()],
+            "mismatches": [
+                {"case": j.case.id, "mismatches": [vars(item) for item in j.mismatches]}
+                for j in self.failures
+                if j.mismatches
+            ],
+        }
+
+
+def collected(report: KernelReport, judgements: Iterable[Judgement]) -> KernelReport:
+    """The report with all judgements added and explained."""
+    for judgement in judgements:
+        report.add(judgement)
+    report.explain()
+    return report

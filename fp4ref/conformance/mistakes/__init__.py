@@ -1,0 +1,39 @@
+"""The library of known mistakes: small changes of a quantizer's stages, or of where its bytes lie."""
+
+from __future__ import annotations
+
+from fp4ref.conformance.mistakes.amax import block_amax, directions, inputs, tensor_amax
+from fp4ref.conformance.mistakes.elements import codes, factor, missing
+from fp4ref.conformance.mistakes.kernel import CaseLike, Exhibit, Kernel, kernel_of
+from fp4ref.conformance.mistakes.readers import DATA_READERS, scale_readers
+from fp4ref.conformance.mistakes.record import Mistake, Stage, collect
+from fp4ref.conformance.mistakes.scales import block_scale, global_scale, places, scale_codec
+from fp4ref.conformance.mistakes.transforms import choices, transforms
+
+MISTAKES: tuple[Mistake, ...] = collect(
+    codes(),
+    factor(),
+    block_scale(),
+    global_scale(),
+    scale_codec(),
+    tensor_amax(),
+    block_amax(),
+    transforms(),
+    choices(),
+    places(),
+    missing(),
+    inputs(),
+    directions(),
+)
+
+__all__ = [
+    "DATA_READERS",
+    "MISTAKES",
+    "CaseLike",
+    "Exhibit",
+    "Kernel",
+    "Mistake",
+    "Stage",
+    "kernel_of",
+    "scale_readers",
+]

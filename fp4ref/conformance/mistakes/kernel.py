@@ -1,0 +1,327 @@
+"""A quantizer whose every stage can be replaced: what a known mistake changes.
+
+The stages and their order are the golden model's; a Kernel made from a Spec has its bytes. Everything up to the scale
+bytes is `scale_side`, the rest `code_side`, so that scales are explained before codes are looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref import hadamard
+from fp4ref.arithmetic import BlockScale, Constants, Global, Scaled, Working
+from fp4ref.formats import Codec, Codes, F, Floats
+from fp4ref.model.quantize import constants, largest, made_nan
+from fp4ref.model.tiles import Matrix, join, split, widen
+from fp4ref.quantized import Direction
+from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Metric, Spec, Subnormals
+
+Map = Callable[[Floats], Floats]
+BlockAmax = Callable[[Floats, bool], Floats]  # (blocks [down, across, rows, columns], keep NaN) -> their maxima
+Codes2 = Callable[[Codes], Codes]
+EVERY = slice(None)
+
+
+class CaseLike(Protocol):
+    """One call of a quantizer: the tensor, the direction, and what the caller gave."""
+
+    @property
+    def x(self) -> NDArray[Any]:
+        """The tensor, [..., K]."""
+
+    @property
+    def direction(self) -> Direction:
+        """Which matrix of it is quantized."""
+
+    @property
+    def amax(self) -> Any:
+        """The caller's, or None for that of x."""
+
+    @property
+    def random_bits(self) -> Any:
+        """Uint8 [rows, columns] of the direction, or None."""
+
+
+class Values(NamedTuple):
+    """A matrix of a direction, float32 [rows, columns]: as it is in the tensor, and as it is quantized."""
+
+    raw: Floats
+    transformed: Floats
+
+
+def same(values: Any) -> Any:
+    """No change."""
+    return values
+
+
+def flushed(values: Floats) -> Floats:
+    """Subnormals become zeros of the same sign."""
+    return np.where(np.abs(values) < np.finfo(F).tiny, np.copysign(F(0), values), values)
+
+
+def over_block(blocks: Floats, keep_nan: bool) -> Floats:
+    """The maximum magnitude of each block. Rules: BLK-2."""
+    return largest(blocks, (2, 3), keep_nan)
+
+
+def over_tensor(values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """The maximum magnitude of the quantized values, [1] or [rows]. Rules: GLB-1, GLB-5."""
+    if not values.transformed.size:
+        return np.zeros(values.transformed.shape[0] if by_row else 1, F)
+    found = largest(values.transformed, (1,) if by_row else (0, 1), keep_nan)
+    return found.reshape(-1)
+
+
+def rounded(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+    """What the codec says."""
+    return codec.encode(y, bits)
+
+
+def smaller(second: Floats, first: Floats) -> NDArray[np.bool_]:
+    """Whether the second candidate is kept. Rules: FOS-6."""
+    return np.asarray(second < first)
+
+
+def six_and_four(t: Floats) -> tuple[Floats, Floats]:
+    """The scales that a block tries. Rules: FOS-1."""
+    return t, t * F(1.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A quantizer as functions, one field for each decision; a mistake replaces some of them.
+
+    values: what becomes of the inputs first. transform: the Hadamard transform, in `turned` directions.
+    amax, used: the maximum, and what the global scale is made of. report: what is returned as the maximum.
+    scale_value, scale_byte: before and after the scale codec. used_scale: of the decoded scales [down, across, 1, 1].
+    value, code: before and after the element codec. scales, codes: of whole results [rows, blocks], [rows, columns].
+    other: quantize the other direction's matrix, and lay out its codes and scales so.
+    whole: a part of the rows is not enough to say what the bytes are.
+    """
+
+    spec: Spec
+    block: Block
+    codec: Codec
+    scale_codec: Codec
+    values: Map = same
+    transform: Map | None = None
+    turned: tuple[Direction, ...] = ("column",)
+    keep_nan: bool = False
+    keep_block_nan: bool = False
+    amax: Callable[[Values, bool, bool], Floats] = over_tensor
+    takes_amax: bool = True
+    used: Callable[[Floats, Values], Floats] = lambda amax, values: amax
+    report: Map = same
+    constants: Callable[[Constants], Constants] = same
+    global_scale: Global
+    block_amax: BlockAmax = over_block
+    block_scale: BlockScale
+    scale_value: Map = same
+    scale_byte: Codes2 = same
+    working: Working
+    used_scale: Map = same
+    scaled: Scaled
+    value: Map = same
+    bits: Callable[[Codes], Codes] = same
+    round: Callable[[Floats, Codes | None, Codec], Codes] = rounded
+    code: Codes2 = same
+    search: FourOverSix | None = None
+    candidates: Callable[[Floats], tuple[Floats, Floats]] = six_and_four
+    second: Callable[[Floats, Floats], NDArray[np.bool_]] = smaller
+    scales: Codes2 = same
+    codes: Codes2 = same
+    other: Callable[[Codes, Codes, tuple[int, int]], tuple[Codes, Codes]] | None = None
+    whole: bool = False
+
+    def but(self, **changes: Any) -> Kernel:
+        """A changed copy."""
+        return dataclasses.replace(self, **changes)
+
+
+def kernel_of(spec: Spec) -> Kernel:
+    """The kernel that makes a specification's bytes. Rules: SPC-5."""
+    arithmetic = spec.arithmetic
+    return Kernel(
+        spec=spec,
+        block=spec.block,
+        codec=spec.element,
+        scale_codec=spec.scale,
+        transform=None if spec.hadamard is None else Turn(spec.hadamard.signs),
+        keep_nan=spec.amax is Amax.PROPAGATE_NAN,
+        keep_block_nan=spec.amax is not Amax.IGNORE_NAN,
+        values=same if spec.subnormals is Subnormals.KEEP else flushed,
+        global_scale=arithmetic.global_scale,
+        block_scale=arithmetic.block_scale,
+        working=arithmetic.working_scale,
+        scaled=arithmetic.scaled,
+        search=spec.four_over_six,
+    )
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The transform with its signs, as a value. Rules: HAD-1, HAD-2, HAD-3."""
+
+    signs: int
+
+    def __call__(self, values: Floats) -> Floats:
+        """Transform values [rows, 16 n]."""
+        return hadamard.transform(values, self.signs)
+
+
+class Exhibit:
+    """A case as matrices of its direction, read once."""
+
+    def __init__(self, case: CaseLike) -> None:
+        self.case = case
+        self.dtype = case.x.dtype
+        self.shape = Matrix(case.x, case.direction).shape
+        self._amax: dict[Any, tuple[Floats, Floats]] = {}
+        self._values: dict[Any, Values] = {}
+
+    @cached_property
+    def matrix(self) -> Floats:
+        """The direction's matrix, float32."""
+        return widen(Matrix(self.case.x, self.case.direction)[slice(0, self.shape[0]), slice(0, self.shape[1])])
+
+    def quantized(self, kernel: Kernel) -> Values:
+        """The values that a kernel quantizes."""
+        key = kernel.values, kernel.transform, kernel.turned
+        if key not in self._values:
+            if len(self._values) > 3:
+                self._values.pop(next(iter(self._values)))
+            raw = kernel.values(self.matrix)
+            turned = self.case.direction in kernel.turned and raw.size
+            transformed = kernel.transform(raw) if turned and kernel.transform else raw
+            self._values[key] = Values(raw, transformed)
+        return self._values[key]
+
+    def amax(self, kernel: Kernel) -> tuple[Floats, Floats] | None:
+        """The maximum as a kernel reports it, and as it uses it; None without a global scale."""
+        granularity = kernel.spec.global_scale
+        if granularity is Granularity.NONE:
+            return None
+        given = self.case.amax if kernel.takes_amax else None
+        key = kernel.values, kernel.transform, kernel.turned, kernel.amax, kernel.used, kernel.keep_nan, given is None
+        if key not in self._amax:
+            by_row, values = granularity is Granularity.ROW, self.quantized(kernel)
+            found = kernel.amax(values, kernel.keep_nan, by_row) if given is None else np.asarray(given, F).reshape(-1)
+            self._amax[key] = found, kernel.used(found, values)
+        return self._amax[key]
+
+
+class ScaleSide(NamedTuple):
+    """What a kernel does up to its scale bytes, for some rows of a matrix.
+
+    amax: as it is reported. scales: [rows, blocks]. The others are blocks [down, across, ...] or broadcast to them;
+    codes: where the choice of a scale needs them.
+    """
+
+    amax: Floats | None
+    scales: Codes
+    blocks: Floats
+    bits: Codes | None
+    k: Constants
+    g: Floats
+    t: Floats
+    byte: Codes
+    codes: Codes | None
+    shape: tuple[int, int]
+
+
+@np.errstate(all="ignore")
+def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = EVERY) -> ScaleSide:
+    """Everything up to the scale bytes of some rows and columns, which start at a block."""
+    if kernel.other is not None:
+        return _other_side(kernel, exhibit)
+    k = kernel.constants(constants(kernel.spec, exhibit.dtype))
+    values = exhibit.quantized(kernel).transformed[rows, columns]
+    blocks = split(values, kernel.block)
+    maxima, g = exhibit.amax(kernel), np.ones((1, 1, 1, 1), F)
+    used = None
+    if maxima is not None:
+        used = (maxima[1] if maxima[1].size == 1 else maxima[1][rows])[:, None, None, None]
+        g = made_nan(kernel.global_scale(used, k), used)
+    block_amax = kernel.block_amax(blocks, kernel.keep_block_nan)
+    t = made_nan(kernel.block_scale(block_amax, g, k), block_amax, g)
+    drawn = exhibit.case.random_bits
+    bits = None if drawn is None else split(kernel.bits(np.asarray(drawn))[rows, columns], kernel.block)
+    codes = None
+    if kernel.search is None:
+        t = kernel.scale_value(t)
+        byte = kernel.scale_byte(kernel.scale_codec.encode(t))
+    else:
+        codes, byte = _searched(kernel, blocks, t, g, used, k)
+    down, across, high, _ = blocks.shape
+    by_row = np.broadcast_to(byte, (down, across, high, 1)).transpose(0, 2, 1, 3).reshape(down * high, across)
+    scales = kernel.scales(by_row[: values.shape[0]])
+    amax = None if maxima is None else kernel.report(maxima[0])
+    return ScaleSide(amax, scales, blocks, bits, k, g, t, byte, codes, values.shape)
+
+
+@np.errstate(all="ignore")
+def code_side(kernel: Kernel, side: ScaleSide) -> Codes:
+    """The codes [rows, columns] that follow the scale bytes."""
+    if side.codes is not None:
+        return kernel.codes(side.codes if side.codes.ndim == 2 else join(side.codes, side.shape))
+    y = before_codec(kernel, side)
+    return kernel.codes(join(kernel.code(kernel.round(y, side.bits, kernel.codec)), side.shape))
+
+
+@np.errstate(all="ignore")
+def before_codec(kernel: Kernel, side: ScaleSide) -> Floats:
+    """The elements in units of their scale, whole blocks."""
+    s = kernel.used_scale(kernel.working(side.t, kernel.scale_codec.decode(side.byte)))
+    return kernel.value(made_nan(kernel.scaled(side.blocks, s, side.g, side.k), side.blocks, s, side.g))
+
+
+def _searched(
+    kernel: Kernel, blocks: Floats, t: Floats, g: Floats, amax: Floats | None, k: Constants
+) -> tuple[Codes, Codes]:
+    """The candidate that 4over6 keeps: its codes and scale bytes. Rules: FOS-1, FOS-6."""
+    search = kernel.search
+    assert search is not None
+    errors, tried = [], []
+    for candidate in kernel.candidates(t):
+        before = kernel.scale_value(candidate)
+        byte = kernel.scale_byte(kernel.scale_codec.encode(before))
+        s = kernel.scale_codec.decode(byte)
+        working = kernel.used_scale(kernel.working(before, s))
+        y = kernel.value(made_nan(kernel.scaled(blocks, working, g, k), blocks, working, g))
+        error = search.difference(kernel.codec.nearest(y), s, g, amax, blocks, k)
+        error = error * error if search.metric is Metric.SQUARED else np.abs(error)
+        errors.append(error.max(axis=(2, 3)) if search.metric is Metric.LARGEST else search.total(error))
+        tried.append((kernel.code(kernel.round(y, None, kernel.codec)), byte))
+    second = kernel.second(errors[1], errors[0])[:, :, None, None]
+    (codes, byte), (other_codes, other_byte) = tried
+    return np.where(second, other_codes, codes), np.where(second, other_byte, byte)
+
+
+class _Other(NamedTuple):
+    """A case in the other direction."""
+
+    x: NDArray[Any]
+    direction: Direction
+    amax: Any
+    random_bits: Any
+
+
+def _other_side(kernel: Kernel, exhibit: Exhibit) -> ScaleSide:
+    """Quantize the other direction's matrix, and lay out the results as this direction's."""
+    assert kernel.other is not None
+    case = exhibit.case
+    bits = None if case.random_bits is None else np.ascontiguousarray(np.asarray(case.random_bits).T)
+    direction: Direction = "column" if case.direction == "row" else "row"
+    turned: tuple[Direction, ...] = tuple("column" if name == "row" else "row" for name in kernel.turned)
+    straight = kernel.but(other=None, turned=turned)
+    swapped = Exhibit(_Other(case.x, direction, case.amax, bits))
+    side = scale_side(straight, swapped, slice(0, swapped.shape[0]))
+    codes, scales = kernel.other(code_side(straight, side), side.scales, exhibit.shape)
+    return side._replace(scales=scales, codes=codes, shape=exhibit.shape)

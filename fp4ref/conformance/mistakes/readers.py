@@ -1,0 +1,416 @@
+"""Mistakes in where bytes lie: the candidate's buffers read as a kernel with the mistake wrote them.
+
+A reader of scales is a map from (row, block) to a byte; a reader of data takes bytes apart into codes. The bytes that a
+reader of scales does not touch are padding.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref import packing
+from fp4ref.conformance.mistakes.record import Stage
+from fp4ref.formats import Codes, Format
+from fp4ref.layout import LAYOUTS, TILED_8X4, TILED_128X4, Layout
+
+Offsets = NDArray[np.int64]
+Place = Callable[[NDArray[np.int64], NDArray[np.int64], int, int], Offsets]  # (row, block, rows, blocks) -> byte
+
+
+@dataclass(frozen=True)
+class ScaleReader:
+    """Scales in another place than the declared layout's. place None: the declared one."""
+
+    name: str
+    stage: Stage
+    text: str
+    place: Place | None = None
+
+    def offsets(self, declared: Layout, rows: int, blocks: int) -> Offsets:
+        """The byte of every scale, [rows, blocks]."""
+        row, block = np.arange(rows)[:, None], np.arange(blocks)[None, :]
+        if self.place is None:
+            return np.broadcast_to(declared.offset(row, block, blocks), (rows, blocks))
+        return np.broadcast_to(self.place(row, block, rows, blocks), (rows, blocks))
+
+
+@dataclass(frozen=True)
+class DataReader:
+    """Codes in another order than low nibble first, row by row."""
+
+    name: str
+    stage: Stage
+    text: str
+    read: Callable[[Codes, tuple[int, int], Format], Codes | None]
+
+
+def _padded(value: int, to: int) -> int:
+    return -(-value // to) * to
+
+
+def _by_layout(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    return np.asarray(form.offset(row, block, blocks))
+
+
+def _transposed_layout(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    return np.asarray(form.offset(block, row, rows))
+
+
+def _transposed(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    return np.asarray(block * rows + row)
+
+
+def _twice(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """Where a scale goes when a laid out buffer, taken for a linear one, is laid out again."""
+    _, columns = form.padded_shape(rows, blocks)
+    once = np.asarray(form.offset(row, block, blocks))
+    return np.asarray(form.offset(once // columns, once % columns, columns))
+
+
+def _undone(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """Where a scale goes when a linear buffer, taken for a laid out one, is put in order."""
+    _, columns = form.padded_shape(rows, blocks)
+    linear = np.asarray(row * columns + block)
+    r, c = form.index(linear, columns)
+    return np.asarray(r * columns + c)
+
+
+def _tiles_down(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """Tiles that follow each other down the rows first."""
+    high, wide = form.tile
+    down = _padded(rows, high) // high
+    inside = np.asarray(form.offset(row % high, block % wide, wide))
+    return np.asarray(inside + (block // wide * down + row // high) * high * wide)
+
+
+def _mn_major(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """Four scales of a row in a word, words of a column of four together, rows padded to 16 bytes."""
+    return np.asarray((block // 4 * _padded(rows, 4) + row) * 4 + block % 4)
+
+
+def _unpadded_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """128x4 tiles whose stride does not count the padding columns."""
+    tiles = blocks // 4 or 1
+    return np.asarray((row // 128 * tiles + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4)
+
+
+def _digits(
+    order: tuple[int, ...], split: int, high: int, wide: int, row: Any, block: Any, rows: int, blocks: int
+) -> Offsets:
+    """Digits (tile row, row // split, row % split, tile column, column in the tile) in some order, slowest first."""
+    down, across = _padded(rows, high) // high, _padded(blocks, wide) // wide
+    radix = (down, high // split, split, across, wide)
+    digit = (row // high, row % high // split, row % split, block // wide, block % wide)
+    offset = np.zeros(np.broadcast_shapes(np.shape(row), np.shape(block)), np.int64)
+    for which in order:
+        offset = offset * radix[which] + digit[which]
+    return offset
+
+
+def _amd(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """32 x 8 tiles: [tile row][tile column][block % 4][row % 16][block // 4 % 2][row // 16 % 2]."""
+    across = _padded(blocks, 8) // 8
+    inside = ((block % 4 * 16 + row % 16) * 2 + block // 4 % 2) * 2 + row // 16 % 2
+    return np.asarray((row // 32 * across + block // 8) * 256 + inside)
+
+
+DECLARED = ScaleReader("", Stage.LAYOUT, "")
+
+
+def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
+    """Named places of scales other than the declared layout's."""
+    for form in LAYOUTS.values():
+        if form.name != declared.name:
+            yield ScaleReader(
+                f"layout-{form.name}",
+                Stage.LAYOUT,
+                f"scales are {form.name} where {declared.name} is declared",
+                partial(_by_layout, form),
+            )
+    tiled = ((TILED_128X4, "128x4"), (TILED_8X4, "8x4"))
+    for form, words in tiled:
+        yield from (
+            ScaleReader(f"layout-{words}-{name}", Stage.LAYOUT, text, partial(place, form))
+            for name, text, place in (
+                ("twice", f"scales are laid out in {words} tiles twice", _twice),
+                ("undone", f"scales are permuted by the inverse of the {words} layout", _undone),
+                ("down", f"{words} tiles follow each other down the rows first (tile axes exchanged)", _tiles_down),
+                ("transposed", f"scales are transposed and then laid out in {words} tiles", _transposed_layout),
+            )
+        )
+    for name, order, text in (
+        (
+            "inner",
+            (0, 3, 1, 2, 4),
+            "inside a 128x4 tile the groups of 32 rows come first (the axes 32 and 4 exchanged)",
+        ),
+        ("column-major", (0, 3, 4, 1, 2), "inside a 128x4 tile bytes lie column by column"),
+        ("column-inner", (0, 3, 2, 4, 1), "inside a 128x4 tile the block and the group of 32 rows are exchanged"),
+        ("column-outer", (0, 3, 4, 2, 1), "inside a 128x4 tile blocks come first, groups of 32 rows last"),
+    ):
+        yield ScaleReader(f"layout-128x4-{name}", Stage.LAYOUT, text, partial(_digits, order, 32, 128, 4))
+    yield ScaleReader(
+        "layout-128x4-rows-4",
+        Stage.LAYOUT,
+        "128x4 tiles split rows as row % 4 and row // 4 instead of row % 32 and row // 32",
+        partial(_digits, (0, 3, 1, 2, 4), 4, 128, 4),
+    )
+    yield ScaleReader(
+        "layout-128x4-rows-4-inner",
+        Stage.LAYOUT,
+        "128x4 tiles take row // 4 where row % 32 is needed",
+        lambda row, block, rows, blocks: _digits((0, 3, 1, 2, 4), 4, 128, 4, row, block, rows, blocks),
+    )
+    yield ScaleReader(
+        "layout-unpadded", Stage.LAYOUT, "the stride of 128x4 tiles does not count padding columns", _unpadded_tiles
+    )
+    yield ScaleReader("layout-transposed", Stage.LAYOUT, "scales are transposed", _transposed)
+    yield ScaleReader(
+        "layout-mn-major", Stage.LAYOUT, "scales are packed in words of four, rows fastest (MN-major)", _mn_major
+    )
+    yield ScaleReader("layout-amd", Stage.LAYOUT, "scales are in the 32x8 layout of AMD", _amd)
+    for count in (2, 4, 8):
+        yield ScaleReader(
+            f"scale-bytes-reversed-{count}",
+            Stage.PACKING,
+            f"scale bytes are in reverse order within words of {count}",
+            partial(_reversed, declared, count),
+        )
+    yield ScaleReader(
+        "scale-rows-reversed",
+        Stage.LAYOUT,
+        "rows of scales are in reverse order",
+        partial(_flip, declared, True, False),
+    )
+    yield ScaleReader(
+        "scale-columns-reversed",
+        Stage.LAYOUT,
+        "scales are in reverse order along a row",
+        partial(_flip, declared, False, True),
+    )
+
+
+def _flip(declared: Layout, down: bool, across: bool, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    row = rows - 1 - row if down else row
+    block = blocks - 1 - block if across else block
+    return np.asarray(declared.offset(row, block, blocks))
+
+
+def _reversed(declared: Layout, count: int, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    offset = np.asarray(declared.offset(row, block, blocks))
+    return np.asarray(offset // count * count + (count - 1 - offset % count))
+
+
+NAMES = ("tile row", "row // {0} % {1}", "row % {0}", "tile column", "block % {2}")
+
+
+def digit_readers() -> Iterator[ScaleReader]:
+    """Every order of the digits of a tiled layout, for tiles that have no name."""
+    for high, wide in (
+        (128, 4),
+        (64, 4),
+        (32, 4),
+        (16, 4),
+        (8, 4),
+        (32, 8),
+        (128, 8),
+        (128, 2),
+        (128, 16),
+        (64, 2),
+        (16, 16),
+        (32, 2),
+    ):
+        for split in (s for s in (2, 4, 8, 16, 32, 64) if s <= high):
+            if split == high and high != 8:
+                continue
+            for order in itertools.permutations(range(5)):
+                words = "".join(f"[{NAMES[which].format(split, high // split, wide)}]" for which in order)
+                yield ScaleReader(
+                    f"layout-order-{high}x{wide}-{split}-{''.join(map(str, order))}",
+                    Stage.LAYOUT,
+                    f"scales lie in tiles of {high}x{wide}, in the order {words}",
+                    partial(_digits, order, split, high, wide),
+                )
+
+
+# Data
+
+
+def unpacked(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    """As the standard packs. Rules: PACK-1, PACK-3."""
+    rows, columns = shape
+    width = packing.width(columns, form)
+    if data.size != rows * width:
+        return None
+    return packing.unpack(np.ascontiguousarray(data).reshape(rows, width), columns, form)
+
+
+def _swapped(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    return unpacked(data << np.uint8(4) | data >> np.uint8(4), shape, form) if form.bits == 4 else None
+
+
+def _transposed_data(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    codes = unpacked(data, shape[::-1], form)
+    return None if codes is None else codes.T
+
+
+def _column_major_bytes(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    width = packing.width(shape[1], form)
+    return unpacked(data.reshape(width, shape[0]).T, shape, form) if data.size == width * shape[0] else None
+
+
+def _bytes_reversed(count: int, data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    flat = np.ascontiguousarray(data).reshape(-1)
+    if flat.size % count:
+        return None
+    return unpacked(flat.reshape(-1, count)[:, ::-1].reshape(-1), shape, form)
+
+
+def _word_reversed(count: int, data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    """Element 0 in the highest nibble of a word."""
+    turned = _bytes_reversed(count, data, shape, form)
+    if turned is None or form.bits == 8 or shape[1] % 2:
+        return None
+    return turned.reshape(*shape[:1], -1, 2)[..., ::-1].reshape(shape)
+
+
+def _halves(size: int, data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    """Elements i and i + size / 2 of a group share a byte, the first in the low nibble."""
+    codes = unpacked(data, shape, form)
+    if codes is None or form.bits == 8 or shape[1] % size:
+        return None
+    groups = codes.reshape(shape[0], -1, size // 2, 2)
+    return groups.transpose(0, 1, 3, 2).reshape(shape)
+
+
+def _row_halves(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    return None if shape[1] % 2 else _halves(shape[1], data, shape, form)
+
+
+def _pairs_of_rows(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    """Elements of rows 2i and 2i + 1 share a byte."""
+    rows, columns = shape
+    if form.bits == 8 or rows % 2 or data.size * 2 != rows * columns:
+        return None
+    flat = np.ascontiguousarray(data).reshape(rows // 2, columns)
+    return np.stack([flat & 15, flat >> 4], axis=1).reshape(shape)
+
+
+def _flipped_rows(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    codes = unpacked(data, shape, form)
+    return None if codes is None else codes[::-1]
+
+
+def _rows_reversed(count: int, data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    codes = unpacked(data, shape, form)
+    if codes is None:
+        return None
+    whole = shape[0] // count * count
+    turned = codes[:whole].reshape(whole // count, count, shape[1])[:, ::-1].reshape(whole, shape[1])
+    return np.concatenate([turned, codes[whole:]])
+
+
+def _flipped_columns(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    codes = unpacked(data, shape, form)
+    return None if codes is None else codes[:, ::-1]
+
+
+def _reversed_bits(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    codes = unpacked(data, shape, form)
+    if codes is None:
+        return None
+    table = np.array([int(f"{i:0{form.bits}b}"[::-1], 2) for i in range(1 << form.bits)], np.uint8)
+    return table[codes]
+
+
+def _permuted(order: tuple[int, ...], data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    """Elements of a group stand at other places of it."""
+    codes = unpacked(data, shape, form)
+    if codes is None or shape[1] % len(order):
+        return None
+    return codes.reshape(shape[0], -1, len(order))[..., list(order)].reshape(shape)
+
+
+LOW_FIRST = DataReader("", Stage.PACKING, "", unpacked)
+DATA_READERS = (
+    DataReader("nibbles", Stage.PACKING, "the high nibble comes first", _swapped),
+    DataReader("data-transposed", Stage.DIRECTION, "data is transposed", _transposed_data),
+    DataReader("data-bytes-transposed", Stage.DIRECTION, "bytes of data lie column by column", _column_major_bytes),
+    DataReader("data-row-pairs", Stage.PACKING, "elements of two rows share a byte", _pairs_of_rows),
+    *(
+        DataReader(
+            f"data-bytes-reversed-{n}",
+            Stage.PACKING,
+            f"bytes of data are in reverse order within words of {n}",
+            partial(_bytes_reversed, n),
+        )
+        for n in (2, 4, 8)
+    ),
+    *(
+        DataReader(
+            f"data-words-{n}",
+            Stage.PACKING,
+            f"the first element is in the highest nibble of a word of {n} bytes",
+            partial(_word_reversed, n),
+        )
+        for n in (2, 4, 8)
+    ),
+    *(
+        DataReader(
+            f"data-halves-{n}",
+            Stage.PACKING,
+            f"elements i and i + {n // 2} share a byte instead of 2i and 2i + 1",
+            partial(_halves, n),
+        )
+        for n in (4, 8, 16, 32, 64, 128)
+    ),
+    DataReader(
+        "data-row-halves", Stage.PACKING, "the two halves of a row share bytes, low and high nibbles", _row_halves
+    ),
+    *(
+        DataReader(
+            f"data-rows-{'pairs' if n == 2 else n}",
+            Stage.DIRECTION,
+            f"rows of data are in reverse order within groups of {n}",
+            partial(_rows_reversed, n),
+        )
+        for n in (2, 4, 8, 16, 32)
+    ),
+    DataReader("data-rows-reversed", Stage.DIRECTION, "rows of data are in reverse order", _flipped_rows),
+    DataReader("data-columns-reversed", Stage.DIRECTION, "elements are in reverse order along a row", _flipped_columns),
+    DataReader("data-bits-reversed", Stage.PACKING, "the bits of each code are in reverse order", _reversed_bits),
+    DataReader(
+        "data-interleaved-8",
+        Stage.PACKING,
+        "elements of a group of 8 lie in the order 0 2 4 6 1 3 5 7",
+        partial(_permuted, (0, 4, 1, 5, 2, 6, 3, 7)),
+    ),
+    DataReader(
+        "data-interleaved-8b",
+        Stage.PACKING,
+        "elements of a group of 8 lie in the order 0 4 1 5 2 6 3 7",
+        partial(_permuted, (0, 2, 4, 6, 1, 3, 5, 7)),
+    ),
+)
+
+
+class Got(NamedTuple):
+    """A candidate's buffers of one direction, flat or not."""
+
+    data: Codes
+    scales: Codes
+    amax: Any
+
+
+def fits(offsets: Offsets, size: int) -> bool:
+    """Whether every scale has a byte of its own in a buffer."""
+    if offsets.size == 0:
+        return True
+    return int(offsets.min()) >= 0 and int(offsets.max()) < size and size >= offsets.size

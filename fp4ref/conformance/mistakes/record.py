@@ -1,0 +1,190 @@
+"""The record of one known mistake, and words to write them with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from fp4ref.arithmetic import narrow_bfloat16
+from fp4ref.arithmetic_peers import encoding, encoding_by_reciprocal, encoding_or_one
+from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.formats import E2M1, E8M0, F, Floats
+from fp4ref.spec import Granularity
+
+
+class Stage(StrEnum):
+    """Where in the quantizer a mistake lies, in the order of computation."""
+
+    DIRECTION = "direction"
+    INPUT = "input"
+    HADAMARD = "hadamard"
+    AMAX = "amax"
+    GLOBAL = "global scale"
+    BLOCK = "block"
+    SCALE = "scale"
+    SCALE_CODEC = "scale codec"
+    SEARCH = "4over6"
+    ENCODE = "encode scale"
+    CODE = "code"
+    SIGN = "sign"
+    PACKING = "packing"
+    LAYOUT = "layout"
+    PADDING = "padding"
+
+
+Apply = Callable[[Kernel], Kernel | None]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A known mistake: a small change of a kernel.
+
+    text: one sentence without a full stop. apply: the kernel that makes the mistake, None where it means nothing.
+    special: it changes only what becomes of zeros, NaN, infinities, subnormals and underflow, so that it can come with
+    any other mistake.
+    """
+
+    name: str
+    stage: Stage
+    text: str
+    apply: Apply
+    special: bool = False
+
+
+When = Callable[[Kernel], Any]
+# Formulas of the mistakes, in the order of arguments of Arithmetic's functions
+GlobalForm = Callable[[Any, Any], Any]
+ScaleForm = Callable[[Any, Any, Any], Any]
+ElementForm = Callable[[Any, Any, Any, Any], Any]
+
+
+def known(
+    stage: Stage, name: str, text: str, when: When | None = None, *, special: bool = False, **changes: Any
+) -> Mistake:
+    """A mistake that replaces fields of a kernel; a change may be a function of the kernel, marked by `of`."""
+
+    def apply(kernel: Kernel) -> Kernel | None:
+        if when is not None and not when(kernel):
+            return None
+        made = {field: value.make(kernel) if isinstance(value, of) else value for field, value in changes.items()}
+        return kernel.but(**made)
+
+    return Mistake(name, stage, text, apply, special)
+
+
+@dataclass(frozen=True)
+class of:  # noqa: N801 - reads as a preposition where it is used
+    """A change that depends on the kernel."""
+
+    make: Callable[[Kernel], Any]
+
+
+# What a mistake needs to mean anything
+
+ENCODING = {"te", "te-fast", "te-division", "te-python", "te-rht-fused", "te-cpp-test-oracle", "cutlass"}
+ENCODING_GLOBALS = {encoding, encoding_by_reciprocal, encoding_or_one}
+
+
+def nv(kernel: Kernel) -> bool:
+    """A global scale that encodes: 2688 / amax."""
+    return has_global(kernel) and (
+        kernel.spec.arithmetic.name in ENCODING or kernel.spec.arithmetic.global_scale in ENCODING_GLOBALS
+    )
+
+
+def has_global(kernel: Kernel) -> bool:
+    """A global scale of any convention."""
+    return kernel.spec.global_scale is not Granularity.NONE
+
+
+def by_tensor(kernel: Kernel) -> bool:
+    """One global scale for the tensor."""
+    return kernel.spec.global_scale is Granularity.TENSOR
+
+
+def by_row(kernel: Kernel) -> bool:
+    """One global scale for each row."""
+    return kernel.spec.global_scale is Granularity.ROW
+
+
+def mx(kernel: Kernel) -> bool:
+    """Scales that are powers of two."""
+    return kernel.spec.scale.format is E8M0
+
+
+def e4m3_scales(kernel: Kernel) -> bool:
+    """Scales with a mantissa."""
+    return not mx(kernel)
+
+
+def e2m1(kernel: Kernel) -> bool:
+    """Four-bit elements."""
+    return kernel.codec.format is E2M1
+
+
+def eight_bit(kernel: Kernel) -> bool:
+    """Eight-bit elements."""
+    return not e2m1(kernel)
+
+
+def turns(kernel: Kernel) -> bool:
+    """A Hadamard transform."""
+    return kernel.spec.hadamard is not None
+
+
+def searches(kernel: Kernel) -> bool:
+    """Two candidates for each block."""
+    return kernel.search is not None
+
+
+def stochastic(kernel: Kernel) -> bool:
+    """Random bits decide."""
+    return kernel.spec.stochastic
+
+
+def other_than(codec: str, field: str, value: Any) -> When:
+    """A codec that does not do so already."""
+    return lambda kernel: getattr(getattr(kernel, codec), field) is not value
+
+
+def both(*tests: When) -> When:
+    """All of the conditions."""
+    return lambda kernel: all(test(kernel) for test in tests)
+
+
+# Roundings to narrower types, held as float32
+
+
+def to_float16(x: Floats) -> Floats:
+    """Rounded to float16."""
+    return x.astype(np.float16).astype(F)
+
+
+to_bfloat16 = narrow_bfloat16
+
+
+def cut_bfloat16(x: Floats) -> Floats:
+    """Truncated to bfloat16: the lower half of the bits dropped."""
+    return (np.ascontiguousarray(x, F).view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
+
+
+def to_tf32(x: Floats) -> Floats:
+    """Truncated to ten bits of mantissa."""
+    return (np.ascontiguousarray(x, F).view(np.uint32) & np.uint32(0xFFFFE000)).view(F)
+
+
+NARROW: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
+    ("bf16", "rounded to bfloat16", to_bfloat16),
+    ("fp16", "rounded to float16", to_float16),
+    ("bf16-cut", "truncated to bfloat16", cut_bfloat16),
+    ("tf32", "truncated to TF32", to_tf32),
+)
+
+
+def collect(*groups: Iterable[Mistake]) -> tuple[Mistake, ...]:
+    """All mistakes of some groups."""
+    return tuple(mistake for group in groups for mistake in group)

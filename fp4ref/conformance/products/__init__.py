@@ -1,0 +1,1 @@
+"""Judging kernels that multiply quantized operands: cases, the judge, known mistakes, the report."""

@@ -1,0 +1,344 @@
+"""Known mistakes of kernels that multiply quantized operands.
+
+A mistake is made while reading operands, while the amaxes are applied, or at the cast. Sums are computed in float64,
+which is exact for aimed cases, whatever is mistaken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref import packing
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.products.cases import GemmCase
+from fp4ref.conformance.subject import poisoned
+from fp4ref.formats import E8M0, F, Floats, ignoring_float_warnings
+from fp4ref.layout import LAYOUTS
+from fp4ref.quantized import Quantized
+
+Wide = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Side:
+    """An operand as a kernel sees it: elements [rows, K], scales [rows, blocks], and its record."""
+
+    elements: Wide
+    scales: Wide
+    q: Quantized
+
+    @property
+    def width(self) -> int:
+        """Elements of a block."""
+        return self.q.spec.block.columns
+
+    @property
+    def values(self) -> Wide:
+        """Element times scale."""
+        return self.elements * np.repeat(self.scales, self.width, axis=1)[:, : self.elements.shape[1]]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both operands, and the layout in which the kernel is given their scales."""
+
+    a: Side
+    b: Side
+    layout: str
+
+
+Sums = Callable[[Pair], Wide | None]  # None where the mistake does not apply
+Change = Callable[[Side, str], Side | None]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A mistake in what is summed."""
+
+    name: str
+    text: str
+    sums: Sums
+
+
+def side(q: Quantized) -> Side:
+    """An operand decoded."""
+    data, (_, columns) = q.direction("row")
+    codes = packing.unpack(data.data, columns, q.spec.element.format)
+    return Side(q.spec.element.decode(codes).astype(np.float64), q.spec.scale.decode(data.scales).astype(np.float64), q)
+
+
+def product(a: Side, b: Side) -> Wide:
+    """The sums."""
+    return a.values @ b.values.T
+
+
+def pair_of(case: GemmCase, layout: str) -> Pair:
+    """The operands of a case."""
+    return Pair(side(case.a), side(case.b), layout)
+
+
+# What is added
+
+
+def _blocks(a: Side, b: Side, order: Callable[[int], list[int]], *, of_b: bool = False) -> Wide | None:
+    """Sums over the blocks of a list; with of_b, those of A in their own order and those of B in that one."""
+    count, width = a.scales.shape[1], a.width
+    chosen = order(count)
+    if chosen == list(range(count)) or (of_b and len(chosen) != count):
+        return None
+    padded = [np.pad(s.values, ((0, 0), (0, -s.elements.shape[1] % width))) for s in (a, b)]
+    left, right = (values.reshape(len(values), count, width) for values in padded)
+    left = left if of_b else left[:, chosen]
+    return left.reshape(len(left), -1) @ right[:, chosen].reshape(len(right), -1).T
+
+
+def _without_last(tail: int, count: int) -> list[int]:
+    return list(range(max(count - tail, 0)))
+
+
+def _in_tiles(tile: int, count: int) -> list[int]:
+    return list(range(count // tile * tile))
+
+
+ORDERS: tuple[tuple[str, str, Callable[[int], list[int]]], ...] = (
+    ("first-missing", "the first block is left out", lambda n: list(range(1, n))),
+    *(
+        (f"last-{tail}-missing", f"the last {tail} blocks are left out", partial(_without_last, tail))
+        for tail in (2, 4, 8)
+    ),
+    ("last-missing", "the last block is left out", partial(_without_last, 1)),
+    *(
+        (f"tail-of-{tile}-missing", f"blocks that do not fill a tile of {tile} are left out", partial(_in_tiles, tile))
+        for tile in (2, 4, 8)
+    ),
+    ("first-twice", "the first block is added twice", lambda n: [0, *range(n)]),
+    ("last-twice", "the last block is added twice", lambda n: [*range(n), n - 1]),
+    ("one-missing", "the second block is left out", lambda n: [0, *range(2, n)]),
+    ("second-twice", "the second block is added twice", lambda n: [0, 1, *range(1, n)] if n > 1 else [0]),
+    ("odd-missing", "every other block is left out", lambda n: list(range(0, n, 2))),
+)
+SWAPS: tuple[tuple[str, str, Callable[[int], list[int]]], ...] = (
+    ("neighbours", "neighbouring blocks are swapped", lambda n: [k ^ 1 if k ^ 1 < n else k for k in range(n)]),
+    ("shifted", "blocks are shifted by one", lambda n: [*range(1, n), 0]),
+    ("reversed", "blocks are in reverse order", lambda n: list(range(n))[::-1]),
+    ("first-two", "the first two blocks are swapped", lambda n: [1, 0, *range(2, n)] if n > 1 else [0]),
+)
+
+
+# How one operand is read
+
+
+def _scales(change: Callable[[Wide], Wide], s: Side, layout: str) -> Side | None:
+    return replace(s, scales=change(s.scales))
+
+
+def _permuted(order: Callable[[int], list[int]], s: Side, layout: str) -> Side | None:
+    return replace(s, scales=s.scales[:, order(s.scales.shape[1])])
+
+
+def _laid(read_as: str, s: Side, layout: str) -> Side | None:
+    """Scale bytes of the declared layout, read as another one's."""
+    if read_as == layout:
+        return None
+    data, (rows, columns) = s.q.direction("row")
+    blocks = -(-columns // s.width)
+    given, read = poisoned(data.scales, layout), LAYOUTS[read_as]
+    shape = read.padded_shape(rows, blocks)
+    flat = np.zeros(max(shape[0] * shape[1], given.size), np.uint8)
+    flat[: given.size] = given.ravel()
+    found = read.to_linear(flat[: shape[0] * shape[1]].reshape(shape), rows, blocks)
+    return replace(s, scales=s.q.spec.scale.decode(found).astype(np.float64))
+
+
+def _columns_first(s: Side, layout: str) -> Side | None:
+    """Scale bytes read with rows fastest."""
+    rows, blocks = s.scales.shape
+    return replace(s, scales=s.scales.reshape(blocks, rows).T)
+
+
+def _nibbles(s: Side, layout: str) -> Side | None:
+    if s.q.spec.element.format.bits == 8 or s.elements.shape[1] % 2:
+        return None
+    return replace(s, elements=s.elements.reshape(len(s.elements), -1, 2)[:, :, ::-1].reshape(s.elements.shape))
+
+
+def _unsigned(s: Side, layout: str) -> Side | None:
+    return replace(s, elements=np.abs(s.elements))
+
+
+def _wider(s: Side, layout: str) -> Side | None:
+    """One scale for two blocks."""
+    return replace(s, scales=s.scales[:, np.arange(s.scales.shape[1]) // 2 * 2])
+
+
+def _of_first_row(s: Side, layout: str) -> Side | None:
+    return replace(s, scales=np.repeat(s.scales[:1], len(s.scales), axis=0))
+
+
+def _as_e8m0(s: Side, layout: str) -> Side | None:
+    if s.q.spec.scale.format is E8M0:
+        return None
+    codes = s.q.direction("row")[0].scales.astype(np.float64)
+    return replace(s, scales=np.exp2(codes - 127))
+
+
+def _without_subnormals(s: Side, layout: str) -> Side | None:
+    if s.q.spec.scale.format is E8M0:
+        return None
+    return replace(s, scales=np.where(np.abs(s.scales) < 2.0**-6, 0, s.scales))
+
+
+READERS: tuple[tuple[str, str, Change], ...] = (
+    ("scale-missing", "the block scales of {} are left out", partial(_scales, np.ones_like)),
+    ("scale-squared", "the block scales of {} are multiplied twice", partial(_scales, np.square)),
+    ("scale-inverse", "{} is divided by its block scales", partial(_scales, lambda s: 1 / s)),
+    *(
+        (f"scales-{name}", f"the block scales of {{}}: {text}", partial(_permuted, order))
+        for name, text, order in SWAPS
+    ),
+    *((f"layout-{name}", f"the scales of {{}} are read as {name}", partial(_laid, name)) for name in LAYOUTS),
+    ("columns-first", "the scales of {} are read with rows fastest", _columns_first),
+    ("nibbles", "the high nibble of {} is taken first", _nibbles),
+    ("unsigned", "the signs of {} are lost", _unsigned),
+    ("wider", "a block scale of {} serves two blocks", _wider),
+    ("first-row", "the scales of the first row of {} serve every row", _of_first_row),
+    ("e8m0", "the scales of {} are read as e8m0", _as_e8m0),
+    ("subnormal-scales", "subnormal scales of {} are flushed to zero", _without_subnormals),
+)
+
+
+def _read(change: Change, which: str, pair: Pair) -> Wide | None:
+    sides = [change(s, pair.layout) if name in which else s for name, s in (("a", pair.a), ("b", pair.b))]
+    return None if sides[0] is None or sides[1] is None else product(sides[0], sides[1])
+
+
+def _not_transposed(pair: Pair) -> Wide | None:
+    square = pair.b.elements.shape[0] == pair.b.elements.shape[1]
+    return pair.a.values @ pair.b.values if square else None
+
+
+def _result_transposed(pair: Pair) -> Wide | None:
+    sums = product(pair.a, pair.b)
+    return sums.T if sums.shape[0] == sums.shape[1] else None
+
+
+def _scales_exchanged(pair: Pair) -> Wide | None:
+    if pair.a.scales.shape != pair.b.scales.shape:
+        return None
+    return product(replace(pair.a, scales=pair.b.scales), replace(pair.b, scales=pair.a.scales))
+
+
+def _summed_scales(pair: Pair) -> Wide | None:
+    """One product of scales per row and column: that of the first block."""
+    one = replace(pair.a, scales=np.repeat(pair.a.scales[:, :1], pair.a.scales.shape[1], axis=1))
+    two = replace(pair.b, scales=np.repeat(pair.b.scales[:, :1], pair.b.scales.shape[1], axis=1))
+    return product(one, two)
+
+
+def readings() -> Iterator[Reading]:
+    """Every known mistake in what is summed, the right way first."""
+    yield Reading("right", "", lambda pair: product(pair.a, pair.b))
+    for name, text, order in ORDERS:
+        yield Reading(f"block-{name}", text, partial(lambda order, p: _blocks(p.a, p.b, order), order))
+    for name, text, order in SWAPS:
+        yield Reading(
+            f"blocks-{name}", f"{text} in one operand", partial(lambda o, p: _blocks(p.a, p.b, o, of_b=True), order)
+        )
+    for name, text, change in READERS:
+        for which, said in (("a", "A"), ("b", "B"), ("ab", "A and B")):
+            yield Reading(f"{name}-{which}", text.format(said), partial(_read, change, which))
+    yield Reading("not-transposed", "B is not transposed: d = A B instead of A B^T", _not_transposed)
+    yield Reading("result-transposed", "the result is transposed", _result_transposed)
+    yield Reading("scales-exchanged", "A is scaled by B's block scales, and B by A's", _scales_exchanged)
+    yield Reading("first-block-scales", "the scales of the first block serve all blocks", _summed_scales)
+
+
+# The amaxes: of a tensor a number, of rows [M, 1] or [1, N]
+
+Apply = Callable[[Floats, Floats, Floats, np.float32], Floats]  # sums, amax_A, amax_B, factor
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A mistake between sums and results, in float32."""
+
+    name: str
+    text: str
+    apply: Apply
+
+
+def chain(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
+    """By one alpha, or by rows, as the standard does. Rules: GEM-5, GEM-7."""
+    if a.ndim == b.ndim == 0:
+        return np.asarray(y * (a * b * (F(1) / factor)))
+    y = y * (F(1) / factor)
+    return np.asarray(y * a * b if a.ndim == b.ndim else y * (a * b))
+
+
+def _number(amax: Floats) -> Floats:
+    return np.asarray(amax.ravel()[0])
+
+
+def scalings() -> Iterator[Scaling]:
+    """Every known mistake with global amaxes, the right way first."""
+    one = F(1)
+    known: tuple[tuple[str, str, Apply], ...] = (
+        ("right", "", chain),
+        ("none", "the global amaxes and the factor are left out", lambda y, a, b, f: y),
+        ("no-amax-a", "the amax of A is left out", lambda y, a, b, f: chain(y, np.ones_like(a), b, f)),
+        ("no-amax-b", "the amax of B is left out", lambda y, a, b, f: chain(y, a, np.ones_like(b), f)),
+        ("no-amaxes", "both amaxes are left out", lambda y, a, b, f: y * (one / f)),
+        ("no-factor", "the factor is left out", lambda y, a, b, f: chain(y, a, b, one)),
+        ("factor-once", "the factor is 6 * 448, not its square", lambda y, a, b, f: chain(y, a, b, np.sqrt(f))),
+        ("factor-scales", "the factor lacks the element maxima, 6 * 6", lambda y, a, b, f: chain(y, a, b, f / F(36))),
+        ("factor-elements", "the factor lacks the scale maxima", lambda y, a, b, f: chain(y, a, b, F(36))),
+        ("factor-256", "the factor is that of scale maxima of 256", lambda y, a, b, f: chain(y, a, b, F(1536 * 1536))),
+        ("amax-a-twice", "A's amax is used for B too", lambda y, a, b, f: chain(y, a, _number(a), f)),
+        ("amax-b-twice", "B's amax is used for A too", lambda y, a, b, f: chain(y, _number(b), b, f)),
+        ("squared", "alpha is applied twice", lambda y, a, b, f: chain(chain(y, a, b, f), a, b, f)),
+        ("inverse", "sums are divided by alpha", lambda y, a, b, f: y / (a * b * (one / f))),
+        (
+            "first-row",
+            "the first row's amax serves every row",
+            lambda y, a, b, f: y * (one / f) * (_number(a) * _number(b)),
+        ),
+        ("one-alpha", "amaxes of rows are multiplied into alpha first", lambda y, a, b, f: y * (a * b * (one / f))),
+        ("one-by-one", "each amax multiplies the sum by itself", lambda y, a, b, f: y * (one / f) * a * b),
+        ("divided", "the amaxes multiply first, the factor divides last", lambda y, a, b, f: y * (a * b) / f),
+        ("each", "each operand has its own factor, amax / (6 * 448)", _each),
+    )
+    return (Scaling(*parts) for parts in known)
+
+
+def _each(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
+    root = np.sqrt(factor)
+    return np.asarray(y * ((a / root) * (b / root)))
+
+
+# Roundings
+
+Rounds = Callable[[Floats], Floats]
+
+
+def truncated(y: Floats) -> Floats:
+    """The bits of a bfloat16, cut off."""
+    return (np.asarray(y, F).view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
+
+
+@ignoring_float_warnings
+def narrowed(name: str, y: Floats) -> Floats:
+    """Rounded to a type, held as float32."""
+    return np.asarray(y.astype(INPUT_DTYPES[name]).astype(F))
+
+
+def roundings(place: str) -> Iterator[tuple[str, str, Rounds]]:
+    """Roundings that do not belong there, none first."""
+    yield "none", "", lambda y: y
+    for name in ("bfloat16", "float16"):
+        yield f"{place}-{name}", f"{place} are rounded to {name}", partial(narrowed, name)
+    yield f"{place}-truncated", f"{place} are truncated to bfloat16", truncated

@@ -1,0 +1,182 @@
+"""The report on a kernel that multiplies: verdict, families, what it does instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.products.cases import FAMILIES, GemmCase, cases
+from fp4ref.conformance.products.diagnose import Diagnosis, diagnose
+from fp4ref.conformance.products.judge import Judgement, judge
+from fp4ref.conformance.products.subject import job_of, reasons, require
+from fp4ref.conformance.report import Cell
+from fp4ref.conformance.runner import outcomes
+from fp4ref.conformance.subject import Declaration, Finding, Outcome, Subject
+from fp4ref.formats import F, ignoring_float_warnings
+from fp4ref.operands import AlphaRule
+from fp4ref.spec import Spec
+
+
+@dataclass
+class ProductReport:
+    """What was found out about one GEMM under one specification.
+
+    judgements: of every case that has a result, by the pick of GEM-6 that suits the kernel better. findings: what went
+    wrong otherwise, with the case. skipped: cases that do not apply, by reason.
+    """
+
+    subject: str
+    spec: Spec
+    declaration: Declaration
+    rule: AlphaRule = AlphaRule.RECIPROCAL
+    judgements: list[Judgement] = field(default_factory=list)
+    findings: list[tuple[str, Finding]] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    diagnosis: Diagnosis | None = None
+
+    @property
+    def failed(self) -> list[Judgement]:
+        """Judgements of cases with a wrong result."""
+        return [judgement for judgement in self.judgements if not judgement.equal]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return bool(self.judgements) and not self.failed and not self.findings
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a line. Rules: CNF-2."""
+        count, wrong = len(self.judgements), len(self.failed)
+        if self.ok:
+            picked = ", amaxes divided by the factor (GEM-6)" if self.rule is AlphaRule.DIVISION else ""
+            aimed = sum(judgement.case.aimed for judgement in self.judgements)
+            return (
+                f"conforms to GEMM of {self.spec.name}: no bit differs in {aimed} aimed cases, "
+                f"{count - aimed} keep the bound{picked}"
+            )
+        if self.findings:
+            case, finding = self.findings[0]
+            return f"wrong: {finding.kind} in {len(self.findings)} cases, first {case}: {finding.text}"
+        if not count:
+            return "wrong: no case applies"
+        texts = self.diagnosis.texts if self.diagnosis is not None else ()
+        return f"wrong: {'; or '.join(texts) or self._unexplained()}; {wrong} of {count} cases fail"
+
+    def _unexplained(self) -> str:
+        """What failed, where no known mistake gives these bits."""
+        failed = {judgement.case.family for judgement in self.failed}
+        if failed == {"random"}:
+            return "sums leave the bound of float32 additions (GEM-14), though aimed ones are exact"
+        if failed == {"special"}:
+            return "NaN scales are not handled as GEM-3 says"
+        if failed == {"alpha"}:
+            return "the amaxes are applied in another order than GEM-5 and GEM-7 say"
+        return "not explained"
+
+    def families(self) -> dict[str, Cell]:
+        """Tests passed and made, by family."""
+        return self._cells(lambda family: (family,))
+
+    def rules(self) -> dict[str, Cell]:
+        """Tests passed and made, by rule."""
+        return self._cells(lambda family: FAMILIES[family].rules)
+
+    def _cells(self, keys: Callable[[str], tuple[str, ...]]) -> dict[str, Cell]:
+        found: dict[str, Cell] = {}
+        for judgement in self.judgements:
+            for key in keys(judgement.case.family):
+                cell = found.setdefault(key, Cell())
+                cell.total += 1
+                cell.passed += judgement.equal
+        return found
+
+    def mismatches(self, limit: int) -> list[str]:
+        """The first wrong results, one of each case."""
+        return [_first(judgement) for judgement in self.failed[:limit]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON data."""
+        return {
+            "subject": self.subject,
+            "spec": self.spec.name,
+            "operation": "gemm",
+            "ok": self.ok,
+            "verdict": "conforms" if self.ok else "wrong",
+            "headline": self.headline,
+            "alpha_rule": self.rule.value,
+            "cases": len(self.judgements),
+            "families": {
+                name: {**vars(cell), "reason": FAMILIES[name].reason} for name, cell in self.families().items()
+            },
+            "rules": {name: vars(cell) for name, cell in sorted(self.rules().items())},
+            "findings": [{"case": case, "kind": found.kind.value, "text": found.text} for case, found in self.findings],
+            "skipped": dict(self.skipped),
+            "diagnosis": None if self.diagnosis is None else vars(self.diagnosis),
+            "mismatches": self.mismatches(64),
+        }
+
+
+def check(
+    subject: Subject,
+    spec: Spec,
+    families: tuple[str, ...] | None = None,
+    timeout: float = 30.0,
+    step: Callable[[str], None] = lambda text: None,
+    only: str | None = None,
+) -> ProductReport:
+    """Run a GEMM on the cases of a specification, and explain what is wrong.
+
+    only: the ID of the one case to run.
+
+    Rules: CNF-8, CNF-9, GEM-6, GEM-13, GEM-14.
+    """
+    declared = subject.declaration
+    require(spec, declared)
+    report = ProductReport(subject.name, spec, declared)
+    chosen = []
+    for case in cases(spec, families):
+        reason = reasons(case, declared)
+        if only is not None and case.id != only:
+            continue
+        if reason:
+            report.skipped[reason] += 1
+        else:
+            chosen.append(case)
+    found = outcomes(subject, (job_of(case, declared) for case in chosen), timeout)
+    runs = []
+    for case, outcome in zip(chosen, found, strict=True):
+        step(case.id)
+        runs.append((case, outcome))
+    _judge(report, runs)
+    return report
+
+
+def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]]) -> None:
+    to = report.declaration.to
+    for case, outcome in runs:
+        if outcome.finding is not None:
+            report.findings.append((case.id, outcome.finding))
+        if outcome.values is not None:
+            report.judgements.append(judge(case, outcome.values, to))
+    if report.failed:
+        other = [judge(j.case, j.got, to, AlphaRule.DIVISION) for j in report.judgements]
+        if all(judgement.equal for judgement in other):
+            report.rule, report.judgements = AlphaRule.DIVISION, other
+    if report.failed:
+        evidence = [(j.case, j.got) for j in report.judgements if j.got is not None]
+        report.diagnosis = diagnose(evidence, to, report.declaration.scale_layout)
+
+
+@ignoring_float_warnings
+def _first(judgement: Judgement) -> str:
+    """One wrong result in a line."""
+    assert judgement.got is not None
+    m, n = map(int, np.argwhere(judgement.wrong)[0])
+    low, high, got = (float(part[m, n].astype(F)) for part in (judgement.low, judgement.high, judgement.got))
+    needed = f"{low:.9g}" if judgement.case.aimed else f"{low:.9g} to {high:.9g}"
+    return f"{judgement.case.id} d[{m}, {n}]: got {got:.9g}, need {needed} ({int(judgement.wrong.sum())} differ)"

@@ -1,0 +1,168 @@
+"""A report as one HTML page that needs nothing else: verdict, diagnosis, pictures, intermediates, rules."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from fp4ref import __version__
+from fp4ref import rules as standard
+from fp4ref.conformance.report import Cell, counts
+from fp4ref.conformance.reports.intermediates import Explained, first_explained
+from fp4ref.conformance.reports.picture import Picture, pictures, svg
+from fp4ref.conformance.reports.view import Exhibit, View
+from fp4ref.spec import SPEC_VERSION
+
+TILES = 12  # tiles that are listed
+GOOD, BAD = "\N{CHECK MARK}", "\N{BALLOT X}"  # a verdict is not told by colour alone
+KEY = (
+    ("#d55e0070", "under 10 % of a cell"),
+    ("#d55e00a8", "under half"),
+    ("#d55e00", "half or more"),
+    ("#80808048", "padding"),
+)
+
+
+def write(path: str | os.PathLike[str], view: View) -> None:
+    """Write the page to a file. Rules: CNF-2."""
+    Path(path).write_text(page(view), encoding="utf-8", errors="replace")
+
+
+def page(view: View) -> str:
+    """The page as text; every name and message in it is escaped."""
+    template = Template(files(__package__).joinpath("page.html").read_text("utf-8"))
+    return template.substitute(
+        title=escape(view.title),
+        headline=escape(view.headline),
+        mark=GOOD if view.ok else BAD,
+        tone="good" if view.ok else "bad",
+        version=escape(__version__),
+        standard=escape(SPEC_VERSION),
+        body="\n".join(_body(view)),
+    )
+
+
+def _body(view: View) -> Iterator[str]:
+    if view.diagnosis:
+        yield "<h2>Diagnosis</h2>"
+        yield f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in view.diagnosis)}</ul>"
+    if view.findings:
+        yield "<h2>Findings</h2>"
+        yield _table(("kind", ">cases", "first case", "what happened"), view.findings)
+    if view.exhibits:
+        yield "<h2>What differs</h2>"
+        yield _key()
+        for exhibit in view.exhibits:
+            yield from _exhibit(exhibit)
+    if view.others:
+        yield "<h2>Mismatches</h2>"
+        places = [
+            (case, f"{item.field}{list(item.index) if item.index else ''}", item.input, item.expected, item.got)
+            for case, item in view.others
+        ]
+        yield _table(("case", "where", "input", "expected", "got"), places)
+    if view.families:
+        yield "<h2>Families of cases</h2>"
+        cells = sorted(view.families.items(), key=lambda item: _whole(item[1][0]))
+        rows = [(name, cell, reason) for name, (cell, reason) in cells]
+        yield _table(("family", ">passed", "what goes wrong there"), rows)
+    yield from _rules(view)
+    if view.skipped:
+        yield "<h2>Not applicable</h2>"
+        yield _table(("reason", ">cases"), list(view.skipped.items()))
+
+
+def _whole(cell: Cell) -> bool:
+    return cell.passed == cell.total
+
+
+def _key() -> str:
+    shades = "".join(f'<span style="background:{colour}"></span> {text} &nbsp; ' for colour, text in KEY)
+    return f'<p class="key soft">Bytes that differ: {shades} Lines are the borders of tiles.</p>'
+
+
+def _exhibit(exhibit: Exhibit) -> Iterator[str]:
+    compared, shape = exhibit.compared, " x ".join(map(str, exhibit.x.shape))
+    yield f"<section><h3>{escape(exhibit.name)}</h3>"
+    told = ", ".join(f"{count:,} {what}" for what, count in counts(compared).items())
+    excused = ", ".join(f"{count:,} {excuse.value}" for excuse, count in compared.excused.items())
+    note = f"{exhibit.spec.name}, {exhibit.direction} direction, {shape} {exhibit.x.dtype.name}: {told} differ"
+    note += f"; differing blocks with special input: {excused}" if excused else ""
+    yield f'<p class="soft">{escape(note)}</p>'
+    places = {
+        "amax of row": compared.first_amax,
+        "spare nibble of row": compared.first_spare,
+        "padding at byte": compared.first_padding,
+    }
+    rows = [(f"{what} {place.index}", place.expected, place.got) for what, place in places.items() if place]
+    yield _table(("first", "expected", "got"), rows) if rows else ""
+    if exhibit.x.size:
+        codes, scales, tiles = pictures(exhibit)
+        yield "".join(_figure(picture) for picture in (codes, scales))
+        listed = [(f"{one.row}, {one.column}", one.codes, one.scales) for one in tiles[:TILES]]
+        more = f", the worst {TILES}" if len(tiles) > TILES else ""
+        yield f"<details><summary>{len(tiles)} tiles with differences{more}</summary>"
+        yield _table(("tile (row, column)", ">codes", ">scales"), listed) + "</details>"
+    for number, found in enumerate(first_explained(exhibit)):
+        yield f"<details{'' if number else ' open'}>{_steps(found)}</details>"
+    yield "</section>"
+
+
+def _figure(picture: Picture) -> str:
+    tile = f"tiles of {picture.unit[0]} x {picture.unit[1]}"
+    return f"<figure>{svg(picture)}<figcaption>{escape(picture.text)}; {tile}</figcaption></figure>"
+
+
+def _steps(found: Explained) -> str:
+    """Every intermediate of one element that differs, as the specification has it, and what was got."""
+    rows = [(step, expected, bits, got, " ".join(rules), how) for step, expected, bits, got, rules, how in found.steps]
+    table = _table(("step", "expected", "bits", "got", "rules", "how"), rows)
+    return f"<summary>{escape(found.title)}</summary>{table}"
+
+
+def _rules(view: View) -> Iterator[str]:
+    known = standard.defined()
+    if view.rules:
+        yield "<h2>Rules</h2>"
+        rows = [
+            (rule, known[rule].title if rule in known else "", *(cells.get(name, "-") for name in view.subjects))
+            for rule, cells in sorted(view.rules.items(), key=lambda item: _wrong_first(item[1].values()))
+        ]
+        yield _table(("rule", "title", *(f">{name}" for name in view.subjects)), rows)
+        left = [rule for rule in known if rule not in view.rules]
+        yield f"<p>{len(view.rules)} of {len(known)} rules were exercised.</p>"
+        yield f'<details><summary>the others</summary><p class="soft">{escape(", ".join(left))}</p></details>'
+
+
+def _wrong_first(cells: Iterable[Cell]) -> bool:
+    return all(map(_whole, cells))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table; a column whose name begins with > holds numbers."""
+    head = "".join(f'<th scope="col">{escape(name.removeprefix(">"))}</th>' for name in columns)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Cell):
+        mark, tone = (GOOD, "good") if _whole(value) else (BAD, "bad")
+        return f'<td class="n {tone}">{mark} {value.passed}/{value.total}</td>'
+    if isinstance(value, int):
+        return f'<td class="n">{value:,}</td>'
+    text = escape(str(value))
+    code = text.startswith("0x") or (bool(text) and _is_number(text))
+    return f'<td class="c">{text}</td>' if code else f"<td>{text}</td>"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False

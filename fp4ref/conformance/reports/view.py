@@ -1,0 +1,234 @@
+"""What a report shows, whatever was on trial: a dump, a kernel or the installed backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.conformance import selfcheck
+from fp4ref.conformance.cases import expected
+from fp4ref.conformance.compare import Comparison
+from fp4ref.conformance.diagnose import Diagnosis, report_lines
+from fp4ref.conformance.families import FAMILIES
+from fp4ref.conformance.families.rules import spec_rules
+from fp4ref.conformance.judge import Judgement
+from fp4ref.conformance.kernel_report import KernelReport
+from fp4ref.conformance.report import Cell, Report, Result
+from fp4ref.conformance.subject import golden
+from fp4ref.conformance.vector_text import Mismatch
+from fp4ref.conformance.verify import Request, dumps, given
+from fp4ref.formats import F
+from fp4ref.quantized import Direction, DirectionData
+from fp4ref.spec import Spec
+
+EXHIBITS = 6  # tensors or cases that are shown with their input
+LARGEST = 1 << 26  # elements of a tensor that is shown
+LAYOUT_RULES = selfcheck.LAYOUT_RULES
+
+
+@dataclass(frozen=True, eq=False)
+class Exhibit:
+    """One direction of a tensor that differs, with everything that is needed to explain it.
+
+    x: [..., K]. got: scales in `scale_layout`; expected: scales linear. amax: by which the bytes are judged, or None
+    for that of x.
+    """
+
+    name: str
+    x: NDArray[Any]
+    spec: Spec
+    direction: Direction
+    scale_layout: str
+    got: DirectionData
+    expected: DirectionData
+    compared: Comparison
+    amax: NDArray[Any] | None = None
+    random_bits: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True)
+class Test:
+    """One line of a test report. failure: what is wrong, in lines, or empty. skipped: why it was not made."""
+
+    group: str
+    name: str
+    failure: str = ""
+    skipped: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """A report, ready to be written.
+
+    rules: passed and made tests by rule and subject. families: by name, with the reason. counts: what differs.
+    findings: kind, count, first case and text. others: mismatches of other operations than quantize, by case.
+    """
+
+    title: str
+    ok: bool
+    headline: str
+    diagnosis: tuple[str, ...] = ()
+    subjects: tuple[str, ...] = ()
+    rules: Mapping[str, Mapping[str, Cell]] = field(default_factory=dict)
+    families: Mapping[str, tuple[Cell, str]] = field(default_factory=dict)
+    findings: tuple[tuple[str, int, str, str], ...] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    exhibits: tuple[Exhibit, ...] = ()
+    others: tuple[tuple[str, Mismatch], ...] = ()
+    tests: tuple[Test, ...] = ()
+
+
+def of_kernel(report: KernelReport) -> View:
+    """The view of a kernel's report. Rules: CNF-2, CNF-9."""
+    families = {
+        name: (cell, FAMILIES[name].reason if name in FAMILIES else "") for name, cell in report.families.items()
+    }
+    failed: dict[str, list[str]] = {}
+    for judgement in report.failures:
+        failed.setdefault(judgement.case.family, []).append(_said(judgement))
+    tests = [Test("families", name, "\n".join(failed.get(name, []))) for name in families]
+    tests += [Test("not applicable", f"{count} cases", skipped=why) for why, count in report.skipped.items()]
+    tests += [
+        Test("findings", kind.value, f"{report.findings[kind]} cases, first {case}: {finding.text}")
+        for kind, (case, finding) in report.first.items()
+    ]
+    return View(
+        f"{report.subject} under {report.spec.name}",
+        report.ok,
+        report.headline,
+        _diagnosis(report.diagnosis),
+        (report.subject,),
+        {rule: {report.subject: cell} for rule, cell in report.rules.items()},
+        families,
+        tuple((kind.value, report.findings[kind], case, found.text) for kind, (case, found) in report.first.items()),
+        report.skipped,
+        tuple(islice(_kernel_exhibits(report), EXHIBITS)),
+        tuple((j.case.id, item) for j in report.failures for item in j.mismatches),
+        tuple(tests),
+    )
+
+
+def _said(judgement: Judgement) -> str:
+    """What is wrong with a case, in a line."""
+    parts = [] if judgement.finding is None else [f"{judgement.finding.kind}: {judgement.finding.text}"]
+    parts += [str(item) for item in judgement.mismatches[:1]]
+    if judgement.compared is not None and not judgement.compared.equal:
+        compared = judgement.compared
+        parts.append(f"{compared.codes} codes, {compared.scales} scales, {compared.amax} amax differ")
+    return f"{judgement.case.id}: {'; '.join(parts)}"
+
+
+def _kernel_exhibits(report: KernelReport) -> Iterator[Exhibit]:
+    for judgement in report.failures:
+        case, got, compared = judgement.case, judgement.got, judgement.compared
+        if got is None or compared is None or compared.equal or case.x.size > LARGEST:
+            continue
+        returned = "amax" in report.declaration.outputs
+        yield Exhibit(
+            case.id,
+            case.x,
+            case.spec,
+            case.direction,
+            report.declaration.scale_layout,
+            got if returned else got._replace(amax=None),
+            golden(case),
+            compared,
+            case.amax,
+            case.random_bits,
+        )
+
+
+def of_dump(report: Report, request: Request) -> View:
+    """The view of a dump's report; its tensors that differ are read again. Rules: CNF-2."""
+    rules: dict[str, dict[str, Cell]] = {}
+    for result in report.results:
+        _count(rules, result, report.path)
+    tests = [
+        Test(result.spec.name, f"{result.name or 'tensor'}:{result.compared.direction}", _differing(result))
+        for result in report.results
+    ]
+    return View(
+        report.path,
+        report.ok,
+        report.headline,
+        _diagnosis(report.diagnosis),
+        (report.path,),
+        rules,
+        exhibits=tuple(islice(_dump_exhibits(report, request), EXHIBITS)),
+        tests=tuple(tests),
+    )
+
+
+def _count(rules: dict[str, dict[str, Cell]], result: Result, subject: str) -> None:
+    """Count a tensor for the rules that its bytes obey or not, as far as the differences speak of them."""
+    compared = result.compared
+    checked = *spec_rules(result.spec, compared.direction), *LAYOUT_RULES[result.scale_layout], "PACK-1"
+    differing = {
+        "code": compared.codes,
+        "scale": compared.scales,
+        "amax": compared.amax,
+        "padding": compared.padding,
+        "spare": compared.spare,
+    }
+    found = [Mismatch(what, (), "", "", "") for what, count in differing.items() if count]
+    wrong = selfcheck.blamed(checked, found) or (checked if found else ())
+    for rule in dict.fromkeys(checked):
+        cell = rules.setdefault(rule, {}).setdefault(subject, Cell())
+        cell.total += 1
+        cell.passed += rule not in wrong
+
+
+def _differing(result: Result) -> str:
+    from fp4ref.conformance.report import counts
+
+    return ", ".join(f"{count} {what} differ" for what, count in counts(result.compared).items())
+
+
+def _dump_exhibits(report: Report, request: Request) -> Iterator[Exhibit]:
+    compared = {(r.name, r.compared.direction): r.compared for r in report.results if not r.compared.equal}
+    amax_given = bool(compared) and given(request)
+    for dump in dumps(request) if compared else ():
+        q = dump.quantized
+        for direction in ("row", "column"):
+            found = compared.get((dump.name, direction))
+            if found is None or dump.x is None or dump.x.size > LARGEST:
+                continue
+            got, _ = q.direction(direction)
+            amax = np.asarray(got.amax, F) if amax_given and got.amax is not None else None
+            wanted = expected(dump, direction, q.spec, amax)
+            bits = getattr(dump.random_bits, direction)
+            name = dump.name or "tensor"
+            yield Exhibit(name, dump.x, q.spec, direction, q.scale_layout, got, wanted, found, amax, bits)
+
+
+def of_backends(report: selfcheck.Report) -> View:
+    """The view of the check of installed backends. Rules: CNF-5."""
+    reasons = {
+        f"{name}: {reason}": count for name, found in report.unsupported.items() for reason, count in found.items()
+    }
+    tests = []
+    for rule, row in report.cells.items():
+        for name, cell in row.items():
+            said = [str(failure) for failure in report.failures if failure.subject == name and rule in failure.rules]
+            wrong = "\n".join([f"{cell.total - cell.passed} of {cell.total} tests fail", *said])
+            tests.append(Test(name, rule, wrong if cell.passed < cell.total else ""))
+    tests += [Test(name, "available", skipped=reason) for name, reason in report.unavailable.items()]
+    return View(
+        "installed implementations",
+        report.ok,
+        report.headline,
+        subjects=tuple(report.subjects),
+        rules=report.cells,
+        skipped=reasons | {f"{name} is not available: {why}": 1 for name, why in report.unavailable.items()},
+        others=tuple((f"{failure.subject} {failure.id}", failure.first) for failure in report.failures),
+        tests=tuple(tests),
+    )
+
+
+def _diagnosis(found: Diagnosis | None) -> tuple[str, ...]:
+    return () if found is None else tuple(report_lines(found))

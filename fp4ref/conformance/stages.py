@@ -1,0 +1,241 @@
+"""Stage by stage: each stage of a candidate judged on its own output of the stages before.
+
+So that a kernel with a mistake in each of three stages is still told what they are, and one that nothing explains is
+told which stages are right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.evidence import LARGE, Item, Part
+from fp4ref.conformance.hypotheses import AFTER_SCALES, Hypothesis, OutOfTimeError
+from fp4ref.conformance.inferred import constants_of_scales, element_boundaries, seen_positions, sign_mask
+from fp4ref.conformance.mistakes import MISTAKES
+from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side, kernel_of
+from fp4ref.conformance.mistakes.readers import (
+    DATA_READERS,
+    DECLARED,
+    LOW_FIRST,
+    DataReader,
+    ScaleReader,
+    scale_readers,
+)
+from fp4ref.conformance.mistakes.record import Mistake, Stage
+from fp4ref.formats import Codes
+from fp4ref.model.tiles import split
+from fp4ref.spec import Block, Spec
+
+BEFORE_AMAX = frozenset({Stage.INPUT, Stage.HADAMARD, Stage.AMAX})
+OF_SCALES = frozenset(set(Stage) - AFTER_SCALES - {Stage.AMAX, Stage.DIRECTION, Stage.SEARCH})
+Tick = Callable[[], None]
+ALIKE = 6  # explanations of the scales that are carried on to the codes
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is known of one stage: right, explained by something, or not explained (None)."""
+
+    stage: str
+    right: bool
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Stagewise:
+    """Findings on maxima, scales and codes; composed: hypotheses that hold explanations of all, if all have one.
+
+    first: the stage at which bytes first differ from what the stages before call for.
+    """
+
+    findings: tuple[Finding, ...]
+    composed: tuple[Hypothesis, ...]
+    first: str | None
+    complete: bool
+
+
+def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline: float) -> Stagewise:
+    """Judge maxima, then scales given the candidate's maxima, then codes given its scales."""
+    base = Hypothesis(kernel_of(spec))
+    complete = True
+
+    def tick() -> None:
+        if time.thread_time() > deadline:
+            raise OutOfTimeError
+
+    def found(search: Callable[..., list[Hypothesis]], *arguments: Any) -> list[Hypothesis]:
+        nonlocal complete
+        try:
+            return search(*arguments, parts, tick)
+        except OutOfTimeError:
+            complete = False
+            return []
+
+    maxima = found(_maxima, base)
+    start = maxima[0] if maxima else base
+    scales = found(_scales, start)
+    codes = found(_codes, scales[0] if scales else start)
+    findings = (
+        *(() if all(item.amax is None for item in items) else (_finding("amax", base, maxima),)),
+        _finding("scale", start, scales),
+        _finding("code", scales[0] if scales else start, codes),
+    )
+    composed = [*codes, *(h for other in scales[1:ALIKE] for h in found(_codes, other))] if maxima and scales else []
+    composed += [moved for other in maxima[1:ALIKE] for h in composed if (moved := _onto(other, start, h)) is not None]
+    first = next((finding.stage for finding in findings if not finding.right), None)
+    if first == "scale" and not scales and permuted(parts):
+        first = "layout"
+    if first == "code" and not codes:
+        first = _code_stage(start, parts)
+    return Stagewise(findings, tuple(composed), first, complete)
+
+
+def _finding(stage: str, start: Hypothesis, found: Sequence[Hypothesis]) -> Finding:
+    if not found:
+        return Finding(stage, right=False)
+    texts = [mistake.text for mistake in found[0].mistakes if mistake not in start.mistakes]
+    texts += [reader.text for reader in (found[0].scales, found[0].data) if reader.text]
+    texts = [text for text in texts if text not in {start.scales.text, start.data.text}]
+    return Finding(stage, right=not texts, text="; ".join(texts) or None)
+
+
+def _with(start: Hypothesis, mistakes: Iterable[Mistake]) -> Iterator[Hypothesis]:
+    yield start
+    for mistake in mistakes:
+        changed = start.but(mistake)
+        if changed is not None:
+            yield changed
+
+
+def _onto(start: Hypothesis, instead_of: Hypothesis, hypothesis: Hypothesis) -> Hypothesis | None:
+    """The same with other mistakes in the maxima: what follows was judged on the candidate's own."""
+    moved: Hypothesis | None = start.reading(hypothesis.scales, hypothesis.data)
+    for mistake in hypothesis.mistakes:
+        if mistake not in instead_of.mistakes:
+            moved = None if moved is None else moved.but(mistake)
+    return moved
+
+
+def _maxima(base: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
+    """Hypotheses whose maxima are the candidate's."""
+    found = []
+    signs = sign_mask(base.kernel, parts)
+    known = [m for m in MISTAKES if m.stage in BEFORE_AMAX and not m.special]
+    for changed in _with(base, [*known, *([signs] if signs else [])]):
+        tick()
+        sides = ((part, part.side(changed.kernel)) for part in parts if part.serves(changed.kernel))
+        if all(side is not None and part.amax_matches(changed.kernel, side) for part, side in sides):
+            found.append(changed)
+            if changed is base:
+                break
+    return found
+
+
+def given_amax(kernel: Kernel, item: Item) -> Kernel:
+    """The kernel with the candidate's own maxima."""
+    if item.amax is None or not kernel.takes_amax:
+        return kernel
+    if (item.amax.size == item.rows) != (kernel.spec.global_scale == "row") and item.amax.size != 1:
+        return kernel
+    own = item.amax
+    return kernel.but(amax=lambda values, keep_nan, by_row: own, takes_amax=False)
+
+
+def given_scales(kernel: Kernel, part: Part, reader: ScaleReader) -> ScaleSide | None:
+    """A kernel's scale side with the candidate's own maxima and scale bytes."""
+    side = part.side(given_amax(kernel, part.item))
+    got = part.item.scales(reader)
+    if side is None or got is None:
+        return None
+    own = split(np.ascontiguousarray(got[part.rows, part.across]), Block(kernel.block.rows, 1))
+    byte = own[:, :, :, :1]
+    return None if byte.shape[:2] != side.blocks.shape[:2] else side._replace(byte=byte, codes=None)
+
+
+def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
+    """Hypotheses whose scale bytes are the candidate's, given its maxima."""
+    usable = [part for part in parts if part.item.size]
+    if not usable:
+        return [start]
+    readers = [DECLARED, *scale_readers(usable[0].item.declared)]
+    taken = {mistake.stage for mistake in start.mistakes}
+    known = [m for m in MISTAKES if m.stage in OF_SCALES and not m.special and m.stage not in taken]
+    found: list[Hypothesis] = []
+    positions = seen_positions(start.kernel, usable)
+    measured = [*constants_of_scales(start.kernel, usable), *([positions] if positions else [])]
+    for changed in _with(start, [*known, *measured]):
+        alive = readers
+        for part in usable:
+            tick()
+            if not part.serves(changed.kernel):
+                continue
+            kernel = given_amax(changed.kernel, part.item)
+            side = part.side(kernel)
+            alive = [] if side is None else [reader for reader in alive if part.bytes_match(kernel, side, reader)]
+            if not alive:
+                break
+        found += [changed.reading(scales=reader) for reader in alive]
+        if changed is start and alive:
+            break
+    return sorted(found, key=lambda hypothesis: hypothesis.cost)
+
+
+def _codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
+    """Hypotheses whose codes are the candidate's, given its maxima and scale bytes."""
+    if found.kernel.search is not None:
+        return []
+    usable = [part for part in parts if part.item.size]
+    sides = {id(part): given_scales(found.kernel, part, found.scales) for part in usable if part.serves(found.kernel)}
+    known = [m for m in MISTAKES if m.stage in AFTER_SCALES and not m.special]
+    result: list[Hypothesis] = []
+    for changed in _with(found, known):
+        alive: list[DataReader] = [LOW_FIRST, *DATA_READERS]
+        for part in usable:
+            tick()
+            if not part.serves(changed.kernel):
+                continue
+            side = sides[id(part)] if id(part) in sides else given_scales(changed.kernel, part, found.scales)
+            alive = [] if side is None else [r for r in alive if part.codes_match(changed.kernel, side, r)]
+            if not alive:
+                break
+        result += [changed.reading(data=reader) for reader in alive]
+        if changed is found and alive:
+            break
+    if not result:
+        whole = [part for part in usable if part.whole and part.item.size <= LARGE]
+        tried = [(part, given_scales(found.kernel, part, found.scales)) for part in whole]
+        pairs = [(part, side) for part, side in tried if side is not None]
+        inferred = element_boundaries(found.kernel, pairs)
+        changed_codes = None if inferred is None else found.but(inferred)
+        result = [] if changed_codes is None else [changed_codes]
+    return sorted(result, key=lambda hypothesis: hypothesis.cost)
+
+
+def permuted(parts: Sequence[Part]) -> bool:
+    """Whether the scale bytes are the right ones at other places."""
+    checked = [part.item for part in parts if part.whole and part.item.blocks > 1][:8]
+
+    def sorted_bytes(scales: Codes) -> Any:
+        flat = np.sort(scales, axis=None)
+        return flat[flat != 0].tobytes()
+
+    return bool(checked) and all(sorted_bytes(item.stored) == sorted_bytes(item.base.scales) for item in checked)
+
+
+def _code_stage(start: Hypothesis, parts: Sequence[Part]) -> str:
+    """Packing if the codes are the right ones at other places, else the element codes."""
+    checked = [part for part in parts if part.whole and part.item.size > 16 and part.serves(start.kernel)][:8]
+    same = []
+    for part in checked:
+        side, got = part.side(start.kernel), part.item.codes(LOW_FIRST)
+        if side is not None and got is not None:
+            wanted = code_side(start.kernel, side)
+            same.append(
+                bool((np.bincount(got.ravel(), minlength=256) == np.bincount(wanted.ravel(), minlength=256)).all())
+            )
+    return "packing" if same and all(same) else "code"

@@ -1,0 +1,138 @@
+"""The figures by name: what each shows, which options it takes, and the variants that a manual needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from fp4ref.diagrams.layout_text import layout_text
+from fp4ref.diagrams.request import Request
+from fp4ref.errors import BackendError, DomainError, UnknownNameError
+from fp4ref.layout import LAYOUTS
+from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4_2D, NVFP4_RHT, NVFP4_ROW_SCALED, STANDARD
+
+SHAPES = {"tiled_8x4": (20, 160)}  # where a smaller tensor shows more
+GEOMETRY = ("spec", "shape", "direction", "element", "window")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: the module and function that draw it, what it shows, the options it takes, and its own defaults."""
+
+    where: str
+    summary: str
+    takes: tuple[str, ...] = ()
+    defaults: dict[str, Any] = field(default_factory=dict)
+    text: Callable[[Request], str] | None = None
+
+
+FIGURES = {
+    "overview": Figure("overview:overview", "The project in one picture."),
+    "e2m1": Figure("element_formats:e2m1", "E2M1: bits, values, rounding intervals and ties.", ("window",)),
+    "e4m3": Figure("element_formats:e4m3", "E4M3: bits, values, rounding intervals and ties.", ("window",)),
+    "e5m2": Figure("element_formats:e5m2", "E5M2: bits, values, rounding intervals and ties.", ("window",)),
+    "e8m0": Figure("element_formats:e8m0", "E8M0: bits, values, and what rounds up to what.", ("window",)),
+    "packing": Figure(
+        "packing_figure:packing", "Which code lies in which nibble.", ("spec", "shape", "element", "window")
+    ),
+    "blocks": Figure("blocks:blocks", "Which elements share a scale, 1-D or 2-D.", GEOMETRY),
+    "directions": Figure(
+        "directions_figure:directions", "Row and column direction: what is transposed.", ("spec", "shape")
+    ),
+    "hierarchy": Figure("hierarchy:hierarchy", "Global scale, block scales, codes, with numbers.", ("spec",)),
+    **{
+        name: Figure(
+            "layouts:scale_layout",
+            f"The scale layout {name}.",
+            GEOMETRY,
+            {"layout": layout, "shape": SHAPES.get(name, (300, 288))},
+            layout_text,
+        )
+        for name, layout in LAYOUTS.items()
+    },
+    "linear-tiled": Figure(
+        "linear_tiled:linear_tiled", "The same scales, linear and tiled, side by side.", (*GEOMETRY, "layout")
+    ),
+    "mxfp8-scales": Figure(
+        "mx_scales:mx_scales", "Row and column scales of one tensor.", ("spec", "shape"), {"spec": MXFP8_E4M3}
+    ),
+    "hadamard": Figure(
+        "hadamard_figure:hadamard", "The Hadamard matrix with its signs.", ("spec",), {"spec": NVFP4_RHT}
+    ),
+    "pipeline": Figure("pipeline:pipeline", "From x to bytes, operation by operation.", ("spec", "direction")),
+    "stochastic": Figure("stochastic_figure:stochastic", "Which random bytes round up."),
+    "gemm": Figure("gemm_figure:gemm", "Operand directions in fprop, dgrad and wgrad.", ("spec",)),
+}
+EXAMPLE: dict[str, Any] = {"shape": (300, 288), "element": (37, 130)}
+
+# Files that `--all` writes beside one per figure: name, figure, options.
+VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("blocks-2d", "blocks", {"spec": NVFP4_2D}),
+    ("directions-hadamard", "directions", {"spec": NVFP4_RHT}),
+    ("hierarchy-row-scaled", "hierarchy", {"spec": NVFP4_ROW_SCALED}),
+    ("hierarchy-mx", "hierarchy", {"spec": MXFP4}),
+    ("packing-8-bit", "packing", {"spec": MXFP8_E4M3}),
+    ("gemm-hadamard", "gemm", {"spec": NVFP4_RHT}),
+    ("tiled_128x4-element", "tiled_128x4", EXAMPLE),
+    ("tiled_8x4-element", "tiled_8x4", {"shape": (20, 160), "element": (13, 100)}),
+    ("linear-tiled-element", "linear-tiled", {"shape": (160, 256), "element": (37, 130)}),
+    *((f"pipeline-{spec.name}", "pipeline", {"spec": spec}) for spec in STANDARD),
+    ("pipeline-nvfp4-rht-column", "pipeline", {"spec": NVFP4_RHT, "direction": "column"}),
+)
+
+
+def figure(name: str) -> Figure:
+    """The figure of a name; an unknown one lists what there is."""
+    if name not in FIGURES:
+        close = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.5)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise UnknownNameError("diagram", repr(name), f"one of {', '.join(FIGURES)}{hint}")
+    return FIGURES[name]
+
+
+def request(name: str, **options: Any) -> Request:
+    """The request of a figure: its defaults, then the options; one that it does not take is an error."""
+    found = figure(name)
+    for option in options:
+        if option not in (*found.takes, "theme"):
+            takes = ", ".join(f"--{other}" for other in found.takes) or "none"
+            raise DomainError(f"diagram {name}", f"--{option}", f"options that it takes ({takes})")
+    return dataclasses.replace(Request(), **{**found.defaults, **options})
+
+
+def draw(name: str, **options: Any) -> str:
+    """A figure as SVG text: the same bytes for the same options.
+
+    options: fields of Request that the figure takes, and theme ("auto", "light" or "dark").
+    """
+    asked = request(name, **options)
+    module, function = figure(name).where.split(":")
+    try:
+        drawing = import_module(f"fp4ref.diagrams.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != "drawsvg":
+            raise
+        raise BackendError(f"diagram {name}", "no drawsvg here", "pip install 'fp4ref[diagrams]'") from None
+    svg: str = getattr(drawing, function)(asked)
+    return svg
+
+
+def text(name: str, **options: Any) -> str:
+    """A layout as text for a terminal, without any optional library."""
+    found, asked = figure(name), request(name, **options)
+    if found.text is None:
+        named = ", ".join(other for other in FIGURES if FIGURES[other].text)
+        raise DomainError(f"diagram {name}", "text", f"a layout ({named}), or a file to draw to")
+    return found.text(asked)
+
+
+def all_figures(theme: str = "auto") -> Iterator[tuple[str, str]]:
+    """Every figure and every variant: (name, SVG text), in the order of the list."""
+    for name in FIGURES:
+        yield name, draw(name, theme=theme)
+    for variant, name, options in VARIANTS:
+        yield variant, draw(name, theme=theme, **options)

@@ -1,0 +1,110 @@
+"""The figure of GEMM operands: which direction of which tensor the three products of a linear layer read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fp4ref.diagrams.canvas import MARGIN, Canvas
+from fp4ref.diagrams.place import spoken
+from fp4ref.diagrams.request import Request
+from fp4ref.quantized import Direction
+from fp4ref.spec import Spec
+
+SIZES = {"M": 92.0, "N": 66.0, "K": 118.0}  # pixels of an axis: tokens, outputs, inputs
+
+
+class Operand(NamedTuple):
+    """A tensor in a product: its name, its axes, and the one that is summed over."""
+
+    name: str
+    axes: str
+    summed: str
+
+    @property
+    def direction(self) -> Direction:
+        """Blocks lie along the summed axis: in rows if that is the last axis. Rules: BLK-1, BLK-8."""
+        return "row" if self.axes[1] == self.summed else "column"
+
+
+class Product(NamedTuple):
+    """One of the three products; the result has the axes that are left."""
+
+    name: str
+    formula: str
+    a: Operand
+    b: Operand
+    result: str
+    axes: str
+
+
+PRODUCTS = (
+    Product("fprop", "Y = X · W^T", Operand("X", "MK", "K"), Operand("W", "NK", "K"), "Y", "MN"),
+    Product("dgrad", "dX = dY · W", Operand("dY", "MN", "N"), Operand("W", "NK", "N"), "dX", "MK"),
+    Product("wgrad", "dW = dY^T · X", Operand("dY", "MN", "M"), Operand("X", "MK", "M"), "dW", "NK"),
+)
+
+
+def gemm(request: Request) -> str:
+    """fprop, dgrad and wgrad: blocks always lie along the axis that is summed over.
+
+    Rules: GEM-1, GEM-10, BLK-1, BLK-8, HAD-4.
+    """
+    spec = request.spec
+    title = f"{spoken(spec)}: operands of the three products of a linear layer"
+    words = "; ".join(f"{p.name} {p.formula}: {p.a.name} {p.a.direction}, {p.b.name} {p.b.direction}" for p in PRODUCTS)
+    page = Canvas(title, words + ".", request.theme)
+    y = page.heading(title)
+    page.text(
+        MARGIN,
+        y + 2,
+        "X [M, K] inputs, W [N, K] weights, dY [M, N] gradients; stripes: blocks along the summed axis",
+        size=12,
+        kind="muted",
+    )
+    y += 40
+    for product in PRODUCTS:
+        y = _product(page, y, product, spec)
+    return page.svg()
+
+
+def _product(page: Canvas, y: float, product: Product, spec: Spec) -> float:
+    """One product in a row: operands with their blocks, then the result."""
+    page.text(MARGIN, y + 16, product.name, size=14, bold=True)
+    page.text(MARGIN, y + 36, product.formula, size=12, mono=True)
+    page.text(MARGIN, y + 54, f"sum over {product.a.summed}", size=12, kind="muted")
+    x = MARGIN + 136.0
+    heights = []
+    for number, operand in enumerate((product.a, product.b)):
+        both = product.a.direction == product.b.direction == "column"
+        heights.append(_operand(page, x, y, operand, spec, "ab"[number], both))
+        x += 230
+        page.text(x - 40, y + 46, "×" if number == 0 else "=", size=18, anchor="middle")
+    width, height = SIZES[product.axes[1]], SIZES[product.axes[0]]
+    page.box(x, y, width, height, "paper", title=product.result)
+    page.text(x + width / 2, y + height / 2 + 4, product.result, size=13, anchor="middle", mono=True)
+    page.text(x, y + height + 15, f"[{product.axes[0]}, {product.axes[1]}]", size=11, mono=True, kind="muted")
+    return y + max(*heights, height) + 62
+
+
+def _operand(page: Canvas, x: float, y: float, operand: Operand, spec: Spec, kind: str, both: bool) -> float:
+    """One operand; both: whether both of the product are in the column direction, so that transforms cancel."""
+    width, height = SIZES[operand.axes[1]], SIZES[operand.axes[0]]
+    rows = operand.direction == "row"
+    page.box(x, y, width, height, kind, title=f"{operand.name}, {operand.direction} direction")
+    lines = range(1, int((height if rows else width) // 9) + 1)
+    for line in lines:
+        at = line * 9.0
+        if at < (height if rows else width) - 2:
+            page.line(
+                [(x, y + at), (x + width, y + at)] if rows else [(x + at, y), (x + at, y + height)], stroke="edge"
+            )
+    page.box(x + width / 2 - 14, y + height / 2 - 10, 28, 20, "paper", stroke="none")
+    page.text(x + width / 2, y + height / 2 + 5, operand.name, size=13, anchor="middle", mono=True)
+    page.text(
+        x, y + height + 15, f"[{operand.axes[0]}, {operand.axes[1]}], {operand.direction} direction", size=11, mono=True
+    )
+    note = f"{operand.name}.{operand.direction}: blocks of {spec.block.columns} along {operand.summed}"
+    if operand.direction == "column" and spec.hadamard:
+        note = f"Hadamard, then blocks along {operand.summed}" if both else "no Hadamard: the other has none (GEM-10)"
+    page.text(x, y + height + 30, note, size=10, kind="muted")
+    return height

@@ -1,0 +1,64 @@
+"""Layouts as text, for a terminal: the byte of every scale, and the scale of every byte."""
+
+from __future__ import annotations
+
+from fp4ref.diagrams.place import Geometry, Place, named
+from fp4ref.diagrams.request import Request, clipped
+from fp4ref.diagrams.scale_map import LINE, ScaleMap
+from fp4ref.layout import TILED_128X4
+
+MOST = (64, 24)  # rows and columns of scales in a window
+COLUMNS = 8  # that are shown without one
+LINES = 4
+
+
+def layout_text(request: Request) -> str:
+    """The layout of a request as text. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
+    layout = request.layout or TILED_128X4
+    geometry = Geometry(request.spec, request.shape or (300, 160), request.direction)
+    place = geometry.place(*request.element) if request.element else None
+    found = ScaleMap(geometry, layout)
+    parts = [f"{layout.name} [{layout.rule}]: {found.caption()}", ""]
+    parts += [f"  {line}" for line in found.digits()]
+    parts += ["", "byte of scale (row, column):", *_table(found, _rows(request, found, place), place)]
+    first = found.offset(*place.scale) // LINE * LINE if place else 0
+    parts += ["", "scale (row,column) at each byte; -- is padding:", *_memory(found, first, place)]
+    if place:
+        parts += ["", place.sentence(named(layout))]
+    return "\n".join(parts) + "\n"
+
+
+def _rows(request: Request, found: ScaleMap, place: Place | None) -> tuple[list[int], list[int]]:
+    """Rows and columns of the table: the window's, or a sample."""
+    rows, columns = found.geometry.scales
+    if request.window:
+        down, across = clipped(f"diagram {found.layout.name}", request.window, (rows, columns), MOST)
+        return list(range(*down)), list(range(*across))
+    first = max(min(place.scale[1] // 4 * 4, columns - COLUMNS), 0) if place else 0
+    return sorted(found.sampled_rows(place, 12)), list(range(first, min(first + COLUMNS, columns)))
+
+
+def _table(found: ScaleMap, chosen: tuple[list[int], list[int]], place: Place | None) -> list[str]:
+    rows, columns = chosen
+    size = len(str(found.size - 1)) + 2
+    lines = ["  row " + "".join(f"{f'k={column}':>{size + 1}}" for column in columns)]
+    for number, row in enumerate(rows):
+        if number and row != rows[number - 1] + 1:
+            lines.append("    …")
+        cells = [_cell(str(found.offset(row, column)), place, (row, column)) for column in columns]
+        lines.append(f"{row:>5} " + "".join(f"{cell:>{size + 1}}" for cell in cells))
+    return lines
+
+
+def _memory(found: ScaleMap, first: int, place: Place | None) -> list[str]:
+    lines = found.lines(first, LINES)
+    labels = [[("--" if b.padding else _cell(b.label, place, (b.row, b.column))) for b in line] for line in lines]
+    size = max((len(label) for line in labels for label in line), default=2)
+    return [
+        f"{line[0].offset:>7}: " + " ".join(f"{label:>{size}}" for label in row)
+        for line, row in zip(lines, labels, strict=True)
+    ]
+
+
+def _cell(text: str, place: Place | None, scale: tuple[int, int]) -> str:
+    return f"[{text}]" if place and place.scale == scale else text

@@ -1,0 +1,184 @@
+"""The figure of a scale layout: the tiles of a buffer, and one of them byte by byte."""
+
+from __future__ import annotations
+
+from fp4ref.diagrams.canvas import MARGIN, Canvas, text_width, wrap
+from fp4ref.diagrams.place import Geometry, Place, named
+from fp4ref.diagrams.request import Request, clipped
+from fp4ref.diagrams.scale_map import LINE, Byte, ScaleMap
+from fp4ref.layout import TILED_128X4
+
+KINDS = "abcd"
+MOST_TILES = (16, 12)
+CELL = (36, 15)  # pixels of a byte
+MEMORY_LINES = 32
+
+
+def scale_layout(request: Request) -> str:
+    """A layout of a tensor's scales: tile order with padding, then the bytes of one tile in memory order.
+
+    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5.
+    """
+    layout = request.layout or TILED_128X4
+    geometry = Geometry(request.spec, request.shape or (300, 288), request.direction)
+    found = ScaleMap(geometry, layout)
+    place = geometry.place(*request.element) if request.element else None
+    title = f"Scale layout {layout.name}: where scale (m, k) lies"
+    said = place.sentence(named(layout)) if place else ""
+    summary = f"{found.caption()}. {said}".strip()
+    page = Canvas(title, f"{summary} {'; '.join(found.digits())}.", request.theme)
+    y = page.heading(title)
+    y = page.lines(MARGIN, y + 4, wrap(found.caption(), page.width - 2 * MARGIN, 12), kind="muted")
+    first = _first_byte(request, found, place)
+    if layout.row_digits:
+        y = _tiles(page, y + 6, request, found, place)
+    y = _bytes(page, y + 26, found, first, place)
+    y = page.lines(MARGIN, y + 22, [f"offset = sum over digits, {layout.rule}:"], size=12, bold=True)
+    half = (len(found.digits()) + 1) // 2
+    for column, lines in enumerate((found.digits()[:half], found.digits()[half:])):
+        page.lines(MARGIN + column * 390, y, lines, size=11, mono=True)
+    if place:
+        page.lines(MARGIN, page.bottom + 20, wrap(said, page.width - 2 * MARGIN, 12), kind="mark", bold=True)
+    return page.svg()
+
+
+def _first_byte(request: Request, found: ScaleMap, place: Place | None) -> int:
+    """First byte of the drawn piece of memory: that of the element's tile, or of the window's first scale."""
+    if request.window:
+        clipped(f"diagram {found.layout.name}", request.window, found.padded, found.padded)
+    size = found.layout.tile[0] * found.layout.tile[1] if found.layout.row_digits else LINE * MEMORY_LINES
+    scale = place.scale if place else (request.window[0][0], request.window[1][0]) if request.window else (0, 0)
+    return found.offset(*scale) // size * size
+
+
+def _tiles(page: Canvas, y: float, request: Request, found: ScaleMap, place: Place | None) -> float:
+    """All tiles in a grid, numbered in memory order, their padding hatched."""
+    high, wide = found.layout.tile
+    (rows, columns), (down, across) = found.geometry.scales, found.grid
+    window = request.window
+    if window:
+        (top, bottom), (left, right) = window
+        window = (top // high, -(-bottom // high)), (left // wide, -(-right // wide))
+    (top, bottom), (left, right) = _window(found, window, (down, across))
+    label = 78
+    size = min(112.0, (page.width - 2 * MARGIN - label) / (right - left))
+    tall = 44.0
+    for column in range(left, right):
+        page.text(
+            MARGIN + label + (column - left + 0.5) * size,
+            y + 10,
+            f"k {column * wide}–{column * wide + wide - 1}",
+            size=10 if size > 60 else 8,
+            anchor="middle",
+            kind="muted",
+        )
+    y += 16
+    for row in range(top, bottom):
+        line = y + (row - top) * tall
+        page.text(
+            MARGIN + label - 8,
+            line + tall / 2 + 4,
+            f"m {row * high}–{row * high + high - 1}",
+            size=10,
+            anchor="end",
+            kind="muted",
+        )
+        for column in range(left, right):
+            x = MARGIN + label + (column - left) * size
+            first = found.offset(row * high, column * wide)
+            number = first // (high * wide)
+            used = min(max(rows - row * high, 0), high) / high, min(max(columns - column * wide, 0), wide) / wide
+            text = f"tile {number}: bytes {first} to {first + high * wide - 1}"
+            page.box(x, line, size, tall, "pad", title=f"{text}, hatched part padding")
+            page.box(x, line, size * used[1], tall * used[0], "paper", stroke="none", title=text)
+            page.box(x, line, size, tall, "none")
+            _plate(page, x + size / 2, line + 18, f"tile {number}" if size > 60 else str(number), 11, bold=True)
+            _plate(page, x + size / 2, line + 34, f"{first}–{first + high * wide - 1}", 10 if size > 80 else 8)
+            if place and (place.scale[0] // high, place.scale[1] // wide) == (row, column):
+                page.mark(x + 2, line + 2, size - 4, tall - 4)
+    y += (bottom - top) * tall
+    note = "Tiles follow each other along a row, then down. Hatched: padding, 0x00."
+    page.text(MARGIN + label, y + 16, note, size=11, kind="muted")
+    return y + 20
+
+
+def _window(
+    found: ScaleMap, window: tuple[tuple[int, int], tuple[int, int]] | None, grid: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Tiles to draw. A grid that is too large is refused in the caller's units, scales."""
+    high, wide = found.layout.tile
+    in_scales = None
+    if window:
+        in_scales = (window[0][0] * high, window[0][1] * high), (window[1][0] * wide, window[1][1] * wide)
+    most = MOST_TILES[0] * high, MOST_TILES[1] * wide
+    (top, bottom), (left, right) = clipped(
+        f"diagram {found.layout.name}", in_scales, (grid[0] * high, grid[1] * wide), most
+    )
+    return (top // high, bottom // high), (left // wide, right // wide)
+
+
+def _plate(page: Canvas, x: float, y: float, text: str, size: float, bold: bool = False) -> None:
+    """Text on a plate that keeps it off a hatch."""
+    width = text_width(text, size, mono=True) + 4
+    page.box(x - width / 2, y - size, width, size + 3, "paper", stroke="none")
+    page.text(x, y, text, size=size, anchor="middle", mono=True, bold=bold)
+
+
+def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: Place | None) -> float:
+    """A tile, or the start of a linear buffer, in memory order: 16 bytes to a line."""
+    tiled = bool(found.layout.row_digits)
+    count = found.layout.tile[0] * found.layout.tile[1] if tiled else LINE * MEMORY_LINES
+    lines = found.lines(first, -(-count // LINE))
+    left = MARGIN + 132
+    what = f"Tile {first // count} in memory" if tiled else f"Memory from byte {first}"
+    page.text(left, y, f"{what}: the scale (m, k) at each byte, {LINE} bytes to a line", size=12, bold=True)
+    y += 8
+    for number in range(LINE):
+        page.text(
+            left + 50 + (number + 0.5) * CELL[0], y + 10, f"+{number}", size=9, anchor="middle", mono=True, kind="muted"
+        )
+    y += 14
+    longest = max(len(byte.label) for line in lines for byte in line)
+    relative = longest > 8
+    size = 9 if longest <= 5 else 8 if longest <= 7 or relative else 7
+    base = found.byte(first)
+    for number, line in enumerate(lines):
+        top = y + number * CELL[1]
+        page.text(left + 44, top + 11, str(line[0].offset), size=9, anchor="end", mono=True, kind="muted")
+        for byte in line:
+            label = f"{byte.row - base.row},{byte.column - base.column}" if relative else byte.label
+            kind = "pad" if byte.padding else _kind(found, byte.row, byte.column)
+            x = left + 50 + (byte.offset - line[0].offset) * CELL[0]
+            page.cell(x, top, *CELL, "" if byte.padding else label, kind, size=size, title=byte.title)
+            if place and (byte.row, byte.column) == place.scale:
+                page.mark(x, top, *CELL)
+    return max(y + len(lines) * CELL[1], _legend(page, y, found, base, relative))
+
+
+def _kind(found: ScaleMap, row: int, column: int) -> str:
+    tiled = bool(found.layout.row_digits)
+    return KINDS[(row // found.band if tiled else column // 4) % 4]
+
+
+def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool) -> float:
+    """What the fills mean, at the left of the bytes."""
+    row, column = base.row, base.column
+    _, wide = found.layout.tile
+    if found.layout.row_digits:
+        page.text(MARGIN, y + 9, "the tile's rows:", size=11, kind="muted")
+        names = [
+            f"m {row + i * found.band}–{row + (i + 1) * found.band - 1}" if found.band > 1 else f"m % 4 = {i}"
+            for i in range(4)
+        ]
+    else:
+        page.text(MARGIN, y + 9, "scale columns:", size=11, kind="muted")
+        names = [f"k / 4 % 4 = {i}" for i in range(4)]
+    for number, name in enumerate(names):
+        page.cell(MARGIN, y + 18 + number * 26, 112, 22, name, KINDS[number], size=10)
+    y += 18 + len(names) * 26
+    page.cell(MARGIN, y, 20, 18, "", "pad")
+    page.text(MARGIN + 26, y + 13, "padding", size=11, kind="muted")
+    notes = [f"k {column}–{column + wide - 1} in bytes", "of one row side by side"] if found.layout.row_digits else []
+    if relative:
+        notes += ["labels count from", f"scale ({row}, {column})"]
+    return page.lines(MARGIN, y + 38, notes, size=10, kind="muted")

@@ -1,0 +1,114 @@
+"""The figure of packing: which element's code lies in which nibble of which byte."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fp4ref.diagrams.canvas import MARGIN, Canvas
+from fp4ref.diagrams.request import Request, clipped
+from fp4ref.packing import pack
+
+MOST = 8  # elements in a figure
+CELL = 94
+
+
+def packing(request: Request) -> str:
+    """Codes of one row and the bytes they are packed into. Rules: PACK-1, PACK-2, PACK-3."""
+    form = request.spec.element.format
+    columns = request.shape[1] if request.shape else 7 if form.bits == 4 else 4
+    _, (first, stop) = clipped("diagram packing", request.window, (1, columns), (1, MOST))
+    codes = (np.arange(columns)[None] * (3 if form.bits == 4 else 37) % (1 << form.bits)).astype(np.uint8)
+    data = pack(codes, form)[0]
+    title = f"Packing {form.name.upper()}: " + (
+        "element 0 in the low nibble" if form.bits == 4 else "one code per byte"
+    )
+    page = Canvas(title, _words(form.bits, first, stop), request.theme)
+    y = page.heading(title) + 10
+    page.text(MARGIN, y, "elements of a row, and their codes", size=11, kind="muted")
+    y += 8
+    chosen = request.element[1] if request.element else None
+    for column in range(first, stop):
+        x = MARGIN + (column - first) * CELL
+        code = f"{codes[0, column]:0{form.bits // 4}x}"
+        page.cell(x + 4, y, CELL - 8, 40, f"x[{column}]: {code}", _kind(column), size=12)
+        if column == chosen:
+            page.mark(x + 4, y, CELL - 8, 40)
+    y += 40
+    per_byte = 8 // form.bits
+    page.text(MARGIN, y + 96, "bytes in memory, address grows to the right", size=11, kind="muted")
+    for byte in range(first // per_byte, -(-stop // per_byte)):
+        _byte(page, y, byte, per_byte, (first, stop), columns, int(data[byte]), chosen)
+    note = _words(form.bits, first, stop).split(". ")[-1]
+    page.text(MARGIN, y + 186, note, size=11, kind="muted")
+    return page.svg()
+
+
+def _byte(
+    page: Canvas,
+    y: float,
+    byte: int,
+    per_byte: int,
+    window: tuple[int, int],
+    columns: int,
+    value: int,
+    chosen: int | None,
+) -> None:
+    """One byte, its high bits at the left, and arrows from its elements."""
+    bits = 8 // per_byte
+    left = MARGIN + (byte * per_byte - window[0]) * CELL
+    for part in range(per_byte):
+        column = byte * per_byte + per_byte - 1 - part  # the high nibble is drawn first
+        x = left + part * CELL
+        code = value >> bits * (per_byte - 1 - part) & (1 << bits) - 1
+        spare = column >= columns
+        title = f"byte {byte}, {'spare nibble' if spare else f'element {column}'}"
+        page.cell(
+            x,
+            y + 104,
+            CELL,
+            34,
+            "" if spare else f"{code:0{bits}b}",
+            "pad" if spare else _kind(column),
+            size=13,
+            title=title,
+        )
+        if spare:
+            page.box(x + CELL / 2 - 22, y + 112, 44, 18, "paper", stroke="none")
+            page.text(x + CELL / 2, y + 126, f"{code:0{bits}b}", size=13, anchor="middle", mono=True)
+        if per_byte == 2:
+            page.text(
+                x + CELL / 2, y + 152, "bits 7–4" if part == 0 else "bits 3–0", size=10, anchor="middle", kind="muted"
+            )
+        if spare:
+            continue
+        start = MARGIN + (column - window[0] + 0.5) * CELL
+        page.line(
+            [(start, y + 2), (start, y + 16), (x + CELL / 2, y + 62), (x + CELL / 2, y + 80)],
+            stroke="AB"[column % 2],
+            head=True,
+        )
+        if column == chosen:
+            page.mark(x, y + 104, CELL, 34)
+    page.text(
+        left + per_byte * CELL / 2,
+        y + 168,
+        f"byte {byte} = {value:#04x}",
+        size=11,
+        anchor="middle",
+        mono=True,
+        bold=True,
+    )
+
+
+def _kind(column: int) -> str:
+    return "ab"[column % 2]
+
+
+def _words(bits: int, first: int, stop: int) -> str:
+    if bits == 8:
+        return f"Elements {first} to {stop - 1} of a row. An 8-bit code is its own byte."
+    return (
+        f"Elements {first} to {stop - 1} of a row: element 2i lies in the low nibble of byte i, "
+        "element 2i + 1 in the high one. "
+        "The spare nibble of an odd row is 0 (hatched)."
+    )

@@ -1,0 +1,79 @@
+"""What a caller may ask of a figure: a specification, a shape, a direction, a layout, an element, a window."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fp4ref.errors import DomainError, ShapeError
+from fp4ref.layout import Layout
+from fp4ref.quantized import Direction
+from fp4ref.spec import Spec
+from fp4ref.specs import NVFP4
+
+Range = tuple[int, int]  # start and stop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of one figure; None means the figure's own choice.
+
+    shape: (M, K) of the tensor. element: (row, column) of the tensor, in either direction. window: the part to draw,
+    as ranges of rows and columns of what the figure shows (scales in the figures of layouts, codes of a format).
+    """
+
+    spec: Spec = NVFP4
+    shape: tuple[int, int] | None = None
+    direction: Direction = "row"
+    layout: Layout | None = None
+    element: tuple[int, int] | None = None
+    window: tuple[Range, Range] | None = None
+    theme: str = "auto"
+
+
+def parse_shape(text: str) -> tuple[int, int]:
+    """Read "128x256" as (128, 256). Rules: NUM-4."""
+    match = re.fullmatch(r"(\d{1,9})x(\d{1,9})", text.strip().lower().replace("×", "x"))
+    if match is None or not int(match[1]) * int(match[2]):
+        raise ShapeError("diagram", f"shape {text!r}", "MxK with both at least 1, like 128x256", "NUM-4")
+    return int(match[1]), int(match[2])
+
+
+def parse_element(text: str) -> tuple[int, int]:
+    """Read "37,130" as (37, 130)."""
+    match = re.fullmatch(r"(\d{1,9}),\s*(\d{1,9})", text.strip())
+    if match is None:
+        raise DomainError("diagram", f"element {text!r}", "ROW,COLUMN, like 37,130")
+    return int(match[1]), int(match[2])
+
+
+def parse_window(text: str) -> tuple[Range, Range]:
+    """Read "0:256,4:12" as ((0, 256), (4, 12)): rows, then columns."""
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,9}),(\d{1,9}):(\d{1,9})", text.replace(" ", ""))
+    if match is not None:
+        top, bottom, left, right = map(int, match.groups())
+        if top < bottom and left < right:
+            return (top, bottom), (left, right)
+    raise DomainError("diagram", f"window {text!r}", "ROWS,COLUMNS as ranges that are not empty, like 0:256,4:12")
+
+
+def require_element(element: tuple[int, int], shape: tuple[int, int]) -> None:
+    """An element lies in its tensor. Rules: NUM-4."""
+    if not (0 <= element[0] < shape[0] and 0 <= element[1] < shape[1]):
+        got = f"element ({element[0]}, {element[1]}) of a {shape[0]} x {shape[1]} tensor"
+        raise DomainError("diagram", got, f"row < {shape[0]} and column < {shape[1]}", "NUM-4")
+
+
+def clipped(
+    operation: str, window: tuple[Range, Range] | None, size: tuple[int, int], most: tuple[int, int]
+) -> tuple[Range, Range]:
+    """The window, or all of it where there is none; more than can be drawn is an error that offers a window."""
+    (top, bottom), (left, right) = window or ((0, size[0]), (0, size[1]))
+    bottom, right = min(bottom, size[0]), min(right, size[1])
+    if top >= bottom or left >= right:
+        raise DomainError(operation, f"window {top}:{bottom},{left}:{right}", f"a part of {size[0]} x {size[1]}")
+    if bottom - top > most[0] or right - left > most[1]:
+        got = f"{bottom - top} x {right - left} is too large to draw"
+        example = f"--window {top}:{min(top + most[0], bottom)},{left}:{min(left + most[1], right)}"
+        raise ShapeError(operation, got, f"at most {most[0]} x {most[1]}; choose a part, like {example}")
+    return (top, bottom), (left, right)

@@ -1,0 +1,119 @@
+"""What the figures of layouts show, read off a layout object: tiles, the scale at every byte, padding, digits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fp4ref.diagrams.place import Geometry, Place
+from fp4ref.errors import LayoutError
+from fp4ref.layout import Layout
+
+LINE = 16  # bytes in a line of memory
+
+
+@dataclass(frozen=True)
+class Byte:
+    """One byte of a scale buffer. padding: no scale lies here."""
+
+    offset: int
+    row: int
+    column: int
+    padding: bool
+
+    @property
+    def label(self) -> str:
+        """The scale that lies here."""
+        return f"{self.row},{self.column}"
+
+    @property
+    def title(self) -> str:
+        """The same in words."""
+        what = "padding, 0x00, of" if self.padding else "scale"
+        return f"byte {self.offset}: {what} ({self.row}, {self.column})"
+
+
+@dataclass(frozen=True)
+class ScaleMap:
+    """A layout applied to the scales of a tensor."""
+
+    geometry: Geometry
+    layout: Layout
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Rows and columns of the buffer. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
+        return self.layout.padded_shape(*self.geometry.scales)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer."""
+        return self.padded[0] * self.padded[1]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Tiles down and across."""
+        high, wide = self.layout.tile
+        return self.padded[0] // high, self.padded[1] // wide
+
+    @property
+    def band(self) -> int:
+        """Consecutive rows that share a place in the lines of memory: 32 of a 128 x 4 tile."""
+        return self.layout.row_digits[0].radix if len(self.layout.row_digits) > 1 else 1
+
+    def offset(self, row: int, column: int) -> int:
+        """Byte of a scale, or of the padding at its place. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
+        return self.layout.offset(row, column, self.geometry.scales[1])
+
+    def byte(self, offset: int) -> Byte:
+        """What lies at a byte. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
+        row, column = self.layout.index(offset, self.geometry.scales[1])
+        rows, columns = self.geometry.scales
+        return Byte(offset, row, column, not (row < rows and column < columns))
+
+    def lines(self, first: int, count: int) -> list[list[Byte]]:
+        """Lines of memory from byte `first`, as far as the buffer reaches."""
+        stop = min(first + count * LINE, self.size)
+        return [
+            [self.byte(offset) for offset in range(start, min(start + LINE, stop))]
+            for start in range(first, stop, LINE)
+        ]
+
+    def sampled_rows(self, place: Place | None, most: int = 10) -> list[int]:
+        """Rows that show how a layout jumps: the first ones, one of every band and of every tile, an element's own."""
+        rows = self.geometry.scales[0]
+        high = max(self.layout.tile[0], self.band)
+        wanted = [place.scale[0]] if place else []
+        wanted += [0, 1, 2, *range(32, 128, 32), 33, 127, 128, high - 1, high, 3, 31, 4, 5, 6, 7, 8]
+        return sorted(dict.fromkeys(row for row in wanted if row < rows), key=wanted.index)[:most]
+
+    def digits(self) -> list[str]:
+        """The map in words: one line per digit of the row and the column."""
+        parts: list[str] = []
+        for axis, digits in zip(("row m", "column k"), self.layout.digits(*self.geometry.scales), strict=True):
+            place = 1
+            for number, digit in enumerate(digits):
+                last = number == len(digits) - 1
+                over = axis[-1] if place == 1 else f"{axis[-1]} / {place}"
+                value = over if last else f"{over} % {digit.radix}"
+                parts.append(
+                    f"{value} (0 to {max(digit.radix, 1) - 1}): {digit.stride} byte{'s' * (digit.stride != 1)} apart"
+                )
+                place *= digit.radix
+        return parts
+
+    def caption(self) -> str:
+        """Sizes of what is drawn."""
+        (rows, columns), (high, wide) = self.geometry.scales, self.padded
+        m, k = self.geometry.shape
+        tile = f", tiles of {self.layout.tile[0]} x {self.layout.tile[1]}" if self.layout.row_digits else ""
+        of = "x^T of a" if self.geometry.direction == "column" else "a"
+        size = f"{rows} x {columns} scales of {of} {m} x {k} tensor"
+        return f"{size} in a buffer of {high} x {wide} = {high * wide} bytes{tile}"
+
+
+def require_tiles(layout: Layout, operation: str) -> None:
+    """The figure shows tiles, which a linear layout does not have. Rules: LAY-1, LAY-3."""
+    if not layout.row_digits:
+        raise LayoutError(
+            operation, f"layout {layout.name}, which has no tiles", "tiled_128x4 or tiled_8x4", layout.rule
+        )

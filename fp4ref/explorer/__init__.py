@@ -1,0 +1,1 @@
+"""The explorer: one HTML file in which a reader moves between elements, scales and bytes."""

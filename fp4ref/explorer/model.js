@@ -1,0 +1,196 @@
+// What the page shows, without a page: the tensor, its bytes, places, and the steps of one element.
+"use strict";
+
+globalThis.Model = function (tables) {
+  const N = Numerics(tables);
+  const L = Layouts(tables);
+  const MOST = 1 << 18; // elements: all of them are quantized at once
+
+  const specOf = (name) => tables.specs.find((spec) => spec.name === name);
+  const layoutOf = (name) => tables.layouts.find((layout) => layout.name === name);
+
+  // The shortest decimal that is this float32.
+  function decimal(x) {
+    if (!Number.isFinite(x)) return Number.isNaN(x) ? "nan" : x < 0 ? "-inf" : "inf";
+    if (Object.is(x, -0)) return "-0";
+    for (let digits = 1; digits <= 9; digits++) {
+      const text = x.toPrecision(digits);
+      if (N.f(Number(text)) === x) return String(Number(text));
+    }
+    return String(x);
+  }
+
+  // Three significant digits, for narrow cells.
+  const brief = (x) => (Number.isFinite(x) && x ? String(Number(x.toPrecision(3))).replace("e+", "e") : decimal(x));
+
+  const hex = (value, digits) => "0x" + value.toString(16).padStart(digits, "0");
+  const floatBits = (x) => (Number.isNaN(x) ? "" : hex(N.bits(x), 8));
+
+  // One number: decimal, nan, inf, or the 8 hex digits of a float32; null if it is none.
+  function parse(word) {
+    const text = word.toLowerCase();
+    if (/^0x[0-9a-f]{8}$/.test(text)) return N.fromBits(parseInt(text.slice(2), 16));
+    if (/^[+-]?nan$/.test(text)) return NaN;
+    if (/^[+-]?inf(inity)?$/.test(text)) return text.startsWith("-") ? -Infinity : Infinity;
+    if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/.test(text)) return null;
+    const value = N.f(Number(text));
+    return Number.isFinite(value) ? value : null;
+  }
+
+  // Values that differ from block to block, the same in every browser.
+  function generated(count, columns) {
+    const x = new Float32Array(count);
+    for (let i = 0; i < count; i++) {
+      let h = Math.imul(i + 1, 0x9e3779b1) >>> 0;
+      h = Math.imul(h ^ (h >>> 15), 0x85ebca6b) >>> 0;
+      h = (h ^ (h >>> 13)) >>> 0;
+      const block = Math.floor(i / columns) * 3 + Math.floor((i % columns) / 16);
+      x[i] = ((h % 193) - 96) / 32 * 2 ** ((block % 7) - 3);
+    }
+    return x;
+  }
+
+  // x as asked for; throws a sentence if it cannot be.
+  function tensor(rows, columns, text, dtype) {
+    const count = rows * columns;
+    const words = text.split(/[\s,]+/).filter((word) => word);
+    let x = generated(count, columns);
+    if (words.length) {
+      const values = words.map(parse);
+      const bad = values.indexOf(null);
+      if (bad >= 0) throw new Error(`values: ${JSON.stringify(words[bad])}, need float32 numbers, or bits like 0x3f800000 [NUM-3]`);
+      x = Float32Array.from({ length: count }, (_, i) => values[i % values.length]);
+    }
+    return dtype === "bfloat16" ? x.map(N.bfloat16) : x;
+  }
+
+  // Why a choice is impossible, with its rule; empty if it is possible.
+  function refusal({ spec, direction, rows, columns, dtype }) {
+    if (!(Number.isInteger(rows) && Number.isInteger(columns) && rows > 0 && columns > 0)) {
+      return `shape: ${rows} x ${columns}, need whole numbers of at least 1 [NUM-4]`;
+    }
+    if (rows * columns > MOST) {
+      return `shape: ${rows} x ${columns} is too large for this page, need at most ${MOST} elements; fp4ref where takes any`;
+    }
+    if (specOf(spec).hadamard !== null && direction === "column") {
+      if (rows % 16) return `${spec}, column: ${rows} rows, need a multiple of 16 [HAD-5]`;
+      if (dtype !== "bfloat16") return `${spec}, column: x of type ${dtype}, need bfloat16 [HAD-5]`;
+    }
+    return "";
+  }
+
+  // Everything about one choice of settings.
+  function build(settings, x) {
+    const spec = specOf(settings.spec), layout = layoutOf(settings.layout);
+    const made = N.quantize(x, settings.rows, settings.columns, spec, settings.direction);
+    const scaleShape = [made.matrix.shape[0], made.scaleColumns];
+    return { ...settings, spec, layout, x, ...made, scaleShape, padded: L.padded(layout, ...scaleShape) };
+  }
+
+  // Element (row, column) of x as (row, column) of the direction's matrix, and back: the same exchange.
+  const turned = (model, row, column) => (model.direction === "row" ? [row, column] : [column, row]);
+  const bitsOf = (model) => tables.formats[model.spec.element.format].bits;
+
+  function place(model, row, column) {
+    const [r, c] = turned(model, row, column);
+    const byte = Math.floor((c * bitsOf(model)) / 8);
+    const scale = [r, Math.floor(c / model.spec.block[1])];
+    return {
+      at: [r, c],
+      dataByte: r * model.rowBytes + byte,
+      nibble: bitsOf(model) === 8 ? null : c % 2 ? "high" : "low",
+      scale,
+      linear: L.offset(layoutOf("linear"), ...scale, model.scaleColumns),
+      tiled: L.offset(model.layout, ...scale, model.scaleColumns),
+    };
+  }
+
+  // Elements of x in a data byte, the low nibble first.
+  function ofDataByte(model, offset) {
+    const r = Math.floor(offset / model.rowBytes), per = 8 / bitsOf(model), first = (offset % model.rowBytes) * per;
+    const columns = [first, first + 1].slice(0, per).filter((c) => c < model.matrix.shape[1]);
+    return columns.map((c) => turned(model, r, c));
+  }
+
+  // The scale at a byte of a layout, or null for padding.
+  function ofScaleByte(model, layout, offset) {
+    const [row, column] = L.index(layout, offset, model.scaleColumns);
+    return row < model.scaleShape[0] && column < model.scaleShape[1] ? [row, column] : null;
+  }
+
+  // First element of x that a scale belongs to.
+  const ofScale = (model, [row, column]) => turned(model, row, column * model.spec.block[1]);
+
+  function tileOf(model, offset) {
+    const [high, wide] = L.tile(model.layout);
+    return { size: high * wide, number: Math.floor(offset / (high * wide)), shape: [high, wide] };
+  }
+
+  function sentence(model, row, column) {
+    const found = place(model, row, column);
+    const axis = model.direction === "row" ? `a K = ${model.columns}` : `an M = ${model.rows}`;
+    const through = model.direction === "row" ? "" : ` in the column direction, (${found.at.join(", ")}) of x^T`;
+    const tile = tileOf(model, found.tiled);
+    const other = model.layout.name === "linear" ? "" : `, ${model.layout.name} byte ${found.tiled}`;
+    const inTile = tile.size > 1 ? ` in tile ${tile.number}` : "";
+    return (
+      `element (${row}, ${column}) of ${axis} ${model.spec.label} tensor${through}: data byte ${found.dataByte}` +
+      `${found.nibble ? ` ${found.nibble} nibble` : ""}, scale (${found.scale.join(", ")}), linear byte ${found.linear}` +
+      `${other}${inTile}`
+    );
+  }
+
+  // One element's way to its bytes: [{name, value, bits, rules, how}].
+  function steps(model, row, column) {
+    const { spec } = model, found = place(model, row, column);
+    const [r, c] = found.at, [high, wide] = spec.block;
+    const i = Math.floor(r / high), j = Math.floor(c / wide), inside = (r % high) * wide + (c % wide);
+    const block = N.quantizeBlock(model.matrix, spec, i, j, model.amax);
+    const list = [];
+    const step = (name, value, rules, how, bits = floatBits(value)) =>
+      list.push({ name, value: typeof value === "string" ? value : decimal(value), bits, rules, how });
+    const formulas = spec.formulas;
+    const raw = model.matrix.raw(r, c);
+    const seen = block.values[inside];
+    step(`x[${row}, ${column}]`, raw, ["NUM-3"], model.dtype);
+    if (model.matrix.raw !== model.matrix.read) {
+      step("transformed", seen, ["HAD-2", "HAD-3"], `Hadamard transform, signs ${hex(spec.hadamard, 4)}`);
+    }
+    step("block", `${high}x${wide}`, ["BLK-1"], `block (${i}, ${j}) of ${model.direction === "row" ? "x" : "x^T"}`, "");
+    step("block amax", block.blockAmax, ["BLK-2"], "largest magnitude of the block, NaN ignored");
+    if (block.amax !== null) {
+      const per = spec.global_scale === "row" ? "row" : "tensor";
+      step("global amax", block.amax, [per === "row" ? "GLB-5" : "GLB-1"], `largest magnitude of the ${per}`);
+      step("global scale g", block.g, formulas.global_scale.rules, formulas.global_scale.words);
+    } else {
+      step("global scale g", 1, ["GLB-6"], "the format has none");
+    }
+    block.candidates.forEach((tried, number) => {
+      const name = block.candidates.length > 1 ? ` ${number + 1}` : "";
+      if (number) step(`scale t${name}`, tried.t, ["FOS-1"], "1.5 times the first");
+      else step(`scale t${name}`, tried.t, formulas.block_scale.rules, formulas.block_scale.words);
+      step(`scale byte${name}`, tried.s, spec.scale.rules, spec.scale.words, hex(tried.byte, 2));
+      step(`factor${name}`, tried.factor, formulas.scaled.rules, "what an element 1 becomes");
+      step(`scaled y${name}`, tried.y[inside], formulas.scaled.rules, formulas.scaled.words);
+      const code = tried.codes[inside], width = tables.formats[spec.element.format].bits;
+      step(`code${name}`, N.decode(spec.element.format, code), spec.element.rules, spec.element.words, hex(code, width / 4));
+      if (tried.error !== null) step(`block error${name}`, tried.error, ["FOS-3", "FOS-5"], `mae: ${spec.four_over_six}`);
+    });
+    if (block.candidates.length > 1) {
+      step("kept", String(block.chosen + 1), ["FOS-6"], "2 only if its error is strictly smaller", "");
+    }
+    const byte = model.data[found.dataByte];
+    const part = found.nibble ? `${found.nibble} nibble of byte ${found.dataByte}` : `byte ${found.dataByte}`;
+    step("data byte", String(byte), [found.nibble ? "PACK-1" : "PACK-3"], part, hex(byte, 2));
+    const linear = model.layout.name === "linear";
+    const where = `linear byte ${found.linear}${linear ? "" : `, ${model.layout.name} byte ${found.tiled}`}`;
+    step("scale at", `[${found.scale.join(", ")}]`, linear ? ["LAY-1"] : ["LAY-1", model.layout.rule], where, "");
+    const value = model.values[r * model.matrix.shape[1] + c];
+    step("dequantized", value, formulas.dequantized.rules, formulas.dequantized.words);
+    step("error", N.f(value - seen), [], "dequantized value − input");
+    return list;
+  }
+
+  return { build, tensor, refusal, place, ofDataByte, ofScaleByte, ofScale, tileOf, sentence, steps, decimal, brief, hex, parse,
+    turned, layoutOf, numerics: N, layouts: L };
+};

@@ -1,0 +1,299 @@
+// The page: settings in, grids and sentences out. One chosen element; every view follows it.
+"use strict";
+
+const M = Model(TABLES);
+const byId = (id) => document.getElementById(id);
+const SETTINGS = ["spec", "direction", "layout", "rows", "columns", "dtype", "show", "values"];
+const ROWS = 16;
+const LINE = 16;
+let model = null;
+let chosen = [37, 130];
+let corner = [0, 0];
+let scaleByte = null; // a chosen byte of padding: {grid, offset}
+const focus = { matrix: null, data: null, linear: null, tiled: null };
+
+function make(tag, attributes, text = "") {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.textContent = text;
+  return element;
+}
+
+function settings() {
+  const read = Object.fromEntries(SETTINGS.map((name) => [name, byId(name).value]));
+  return { ...read, rows: Number(read.rows), columns: Number(read.columns) };
+}
+
+// Read the form; show why it cannot be, or everything anew.
+function update(keepValues = false) {
+  const asked = settings();
+  if (TABLES.specs.find((spec) => spec.name === asked.spec).hadamard !== null && asked.direction === "column") {
+    byId("dtype").value = asked.dtype = "bfloat16";
+  }
+  let problem = M.refusal(asked), x = null;
+  if (!problem) {
+    try {
+      x = keepValues && model ? model.x : M.tensor(asked.rows, asked.columns, asked.values, asked.dtype);
+    } catch (error) {
+      problem = error.message;
+    }
+  }
+  byId("problem").textContent = problem;
+  if (problem) return;
+  model = M.build(asked, x);
+  choose(Math.min(chosen[0], model.rows - 1), Math.min(chosen[1], model.columns - 1));
+}
+
+const wide = () => (byId("show").value === "values" ? 10 : 26);
+
+function choose(row, column, padding = null) {
+  chosen = [row, column];
+  scaleByte = padding;
+  const size = [ROWS, wide()], most = [model.rows, model.columns];
+  corner = corner.map((start, axis) => {
+    const at = chosen[axis];
+    let first = Math.min(start, Math.max(most[axis] - size[axis], 0));
+    if (at < first) first = Math.floor(at / 8) * 8;
+    if (at >= first + size[axis]) first = Math.min(Math.floor(at / 8) * 8, Math.max(most[axis] - size[axis], 0));
+    return at < first || at >= first + size[axis] ? at : first;
+  });
+  draw();
+  const hash = `#spec=${model.spec.name}&direction=${model.direction}&layout=${model.layout.name}&shape=${model.rows}x${model.columns}&element=${row},${column}`;
+  try {
+    history.replaceState(null, "", hash);
+  } catch (error) {
+    location.hash = hash; // pages without an origin may not replace their history
+  }
+}
+
+function draw() {
+  const [row, column] = chosen, place = M.place(model, row, column);
+  const padding = scaleByte && `${scaleByte.grid === "linear" ? "linear" : model.layout.name} byte ${scaleByte.offset}: padding, 0x00, no scale lies here [LAY-5]`;
+  byId("where").textContent = padding || M.sentence(model, row, column);
+  if (document.activeElement !== byId("value")) byId("value").value = M.decimal(model.x[row * model.columns + column]);
+  drawMatrix(place);
+  drawData(place);
+  drawScales("linear", M.layoutOf("linear"), place.linear, 8);
+  drawScales("tiled", model.layout, place.tiled, 32);
+  drawSteps();
+}
+
+// Fill a grid; cells: rows of {key, text, classes, label}. One cell can be reached with Tab.
+function fill(id, headers, rows, current) {
+  const grid = byId(id), had = grid.contains(document.activeElement);
+  grid.textContent = "";
+  const head = make("div", { role: "row" });
+  head.append(make("span", { role: "rowheader", "aria-label": "offset" }));
+  for (const [text, classes] of headers) head.append(make("span", { role: "columnheader", class: classes }, text));
+  grid.append(head);
+  for (const { name, cells } of rows) {
+    const line = make("div", { role: "row" });
+    line.append(make("span", { role: "rowheader" }, name));
+    for (const cell of cells) {
+      const isCurrent = cell.key === current;
+      line.append(make("span", {
+        role: "gridcell", class: `${cell.classes}${isCurrent ? " chosen" : ""}`, "data-key": cell.key,
+        tabindex: isCurrent ? "0" : "-1", "aria-selected": String(isCurrent), "aria-label": cell.label, title: cell.label,
+      }, cell.text));
+    }
+    grid.append(line);
+  }
+  focus[id] = current;
+  if (had) grid.querySelector('[tabindex="0"]')?.focus();
+}
+
+function drawMatrix(place) {
+  const [rows, columns] = [Math.min(ROWS, model.rows - corner[0]), Math.min(wide(), model.columns - corner[1])];
+  const values = byId("show").value === "values";
+  const digits = TABLES.formats[model.spec.element.format].bits / 4;
+  const [high, broad] = model.spec.block;
+  byId("matrix").className = values ? "values" : "";
+  byId("matrix-title").textContent = `x [${model.rows}, ${model.columns}]: ${values ? "values to 3 digits" : "codes in hex"}, ${model.direction} direction`;
+  const lines = [];
+  for (let row = corner[0]; row < corner[0] + rows; row++) {
+    const cells = [];
+    for (let column = corner[1]; column < corner[1] + columns; column++) {
+      const [r, c] = M.turned(model, row, column);
+      const code = model.codes[r * model.matrix.shape[1] + c];
+      const i = Math.floor(r / high), j = Math.floor(c / broad);
+      const own = i === Math.floor(place.at[0] / high) && j === Math.floor(place.at[1] / broad);
+      const value = M.decimal(model.x[row * model.columns + column]);
+      cells.push({
+        key: `${row},${column}`,
+        text: values ? M.brief(model.x[row * model.columns + column]) : code.toString(16).padStart(digits, "0"),
+        classes: `element ${"abcd"[(j + 2 * i) % 4]}${own ? " block" : ""}`,
+        label: `element (${row}, ${column}) = ${value}, code ${M.hex(code, digits)}, block (${i}, ${j})`,
+      });
+    }
+    lines.push({ name: String(row), cells });
+  }
+  const headers = Array.from({ length: columns }, (_, i) => [(corner[1] + i) % 4 ? "" : String(corner[1] + i), "element"]);
+  fill("matrix", headers, lines, chosen.join(","));
+  byId("matrix-note").textContent = `Rows ${corner[0]} to ${corner[0] + rows - 1}, columns ${corner[1]} to ${corner[1] + columns - 1}. Fills: blocks of ${high} x ${broad}${model.direction === "column" ? " of x^T" : ""}; framed: the chosen element's block.`;
+}
+
+function lines(first, count, size, cell) {
+  const found = [];
+  for (let start = first; start < Math.min(first + count * LINE, size); start += LINE) {
+    const cells = [];
+    for (let offset = start; offset < Math.min(start + LINE, size); offset++) cells.push(cell(offset));
+    found.push({ name: String(start), cells });
+  }
+  return found;
+}
+
+const HEADERS = Array.from({ length: LINE }, (_, i) => [`+${i}`, "byte"]);
+const byteText = (value) => value.toString(16).padStart(2, "0");
+
+function drawData(place) {
+  const [high, broad] = model.spec.block;
+  byId("data-title").textContent = `Data: ${model.data.length} bytes, ${model.rowBytes} to a row of ${model.direction === "row" ? "x" : "x^T"}`;
+  const first = Math.max(Math.floor(place.dataByte / LINE) * LINE - 3 * LINE, 0);
+  const rows = lines(first, 8, model.data.length, (offset) => {
+    const elements = M.ofDataByte(model, offset);
+    const [r, c] = M.turned(model, ...elements[0]);
+    return {
+      key: String(offset), text: byteText(model.data[offset]),
+      classes: `byte ${"abcd"[(Math.floor(c / broad) + 2 * Math.floor(r / high)) % 4]}`,
+      label: `data byte ${offset} = ${M.hex(model.data[offset], 2)}: element${elements.length > 1 ? "s" : ""} ${elements.map((e) => `(${e.join(", ")})`).join(" low, ")}${elements.length > 1 ? " high" : ""}`,
+    };
+  });
+  fill("data", HEADERS, rows, String(place.dataByte));
+  const byte = byId("data").querySelector(".chosen"), digits = byte.textContent;
+  if (place.nibble) {
+    const nibble = make("u", {}, digits[place.nibble === "high" ? 0 : 1]);
+    byte.replaceChildren(...(place.nibble === "high" ? [nibble, digits[1]] : [digits[0], nibble]));
+  }
+}
+
+function drawScales(id, layout, offset, count) {
+  const shape = M.layouts.padded(layout, ...model.scaleShape), size = shape[0] * shape[1];
+  const at = scaleByte && scaleByte.grid === id ? scaleByte.offset : offset;
+  const [high, across] = M.layouts.tile(layout), tile = high * across;
+  const tiled = tile > 1;
+  const first = tiled ? Math.floor(Math.floor(at / tile) * tile / LINE) * LINE : Math.max(Math.floor(at / LINE) * LINE - 3 * LINE, 0);
+  const part = tiled ? `, tile ${Math.floor(at / tile)}: bytes ${Math.floor(at / tile) * tile} to ${(Math.floor(at / tile) + 1) * tile - 1}` : "";
+  byId(`${id}-title`).textContent = `Scales, ${layout.name} [${shape.join(", ")}]${part}`;
+  const band = layout.row_digits.length > 1 ? layout.row_digits[0][0] : 1;
+  const rows = lines(first, count, size, (byte) => {
+    const scale = M.ofScaleByte(model, layout, byte);
+    const value = scale ? model.scales[scale[0] * model.scaleColumns + scale[1]] : 0;
+    return {
+      key: String(byte), text: scale ? byteText(value) : "··",
+      classes: `byte ${tiled && tile < count * LINE && Math.floor(byte / tile) === Math.floor(at / tile) ? "block " : ""}${scale ? "abcd"[(tiled ? Math.floor(scale[0] / band) : Math.floor(scale[1] / 4)) % 4] : "pad"}`,
+      label: scale ? `${layout.name} byte ${byte} = ${M.hex(value, 2)}: scale (${scale.join(", ")})` : `${layout.name} byte ${byte}: padding`,
+    };
+  });
+  fill(id, HEADERS, rows, String(at));
+  if (id === "tiled") {
+    byId("tiled-note").textContent = tiled
+      ? `Fills: ${band > 1 ? `rows of the tile, ${band} each` : "rows, modulo 4"}. Hatched: padding${tile < count * LINE ? "; framed: the tile" : ""}. [${layout.rule}]`
+      : `This layout has no tiles. [${layout.rule}]`;
+  }
+}
+
+function drawSteps() {
+  const body = byId("steps").querySelector("tbody");
+  body.textContent = "";
+  for (const step of M.steps(model, ...chosen)) {
+    const line = make("tr", { class: ["code", "scale byte", "kept"].includes(step.name) ? "kept" : "" });
+    for (const text of [step.name, step.value, step.bits, step.rules.join(" "), step.how]) line.append(make("td", {}, text));
+    body.append(line);
+  }
+}
+
+// What a cell of a grid stands for becomes the choice.
+function pick(id, key) {
+  if (id === "matrix") return choose(...key.split(",").map(Number));
+  const offset = Number(key);
+  if (id === "data") {
+    const elements = M.ofDataByte(model, offset);
+    return choose(...(elements.find((e) => e.join() === chosen.join()) ?? elements[0]));
+  }
+  const layout = id === "linear" ? M.layoutOf("linear") : model.layout;
+  const scale = M.ofScaleByte(model, layout, offset);
+  if (scale === null) return choose(...chosen, { grid: id, offset });
+  const same = M.place(model, ...chosen).scale.join() === scale.join();
+  return choose(...(same ? chosen : M.ofScale(model, scale)));
+}
+
+const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], PageUp: [-8, 0], PageDown: [8, 0] };
+
+function moved(id, key, name) {
+  if (id === "matrix") {
+    let [row, column] = key.split(",").map(Number);
+    if (name === "Home") column = 0;
+    else if (name === "End") column = model.columns - 1;
+    else [row, column] = [row + MOVES[name][0], column + MOVES[name][1]];
+    return row >= 0 && column >= 0 && row < model.rows && column < model.columns ? `${row},${column}` : null;
+  }
+  const layout = id === "linear" ? M.layoutOf("linear") : model.layout;
+  const shape = M.layouts.padded(layout, ...model.scaleShape);
+  const size = id === "data" ? model.data.length : shape[0] * shape[1];
+  const at = Number(key), start = Math.floor(at / LINE) * LINE;
+  const next = name === "Home" ? start : name === "End" ? Math.min(start + LINE, size) - 1 : at + MOVES[name][0] * LINE + MOVES[name][1];
+  return next >= 0 && next < size ? String(next) : null;
+}
+
+const keyOf = (target) => target.closest("[data-key]")?.dataset.key;
+
+for (const id of Object.keys(focus)) {
+  const grid = byId(id);
+  grid.addEventListener("click", (event) => {
+    const key = keyOf(event.target);
+    if (key === undefined) return;
+    pick(id, key);
+    grid.querySelector('[tabindex="0"]')?.focus();
+  });
+  grid.addEventListener("keydown", (event) => {
+    if (!(event.key in MOVES || event.key === "Home" || event.key === "End")) return;
+    event.preventDefault();
+    const next = moved(id, keyOf(event.target), event.key);
+    if (next !== null) pick(id, next);
+  });
+  grid.addEventListener("pointerover", (event) => hover(id, keyOf(event.target)));
+  grid.addEventListener("pointerleave", () => hover(id, undefined));
+}
+
+// The pointer's cell, and where its element's bytes are among those shown.
+function hover(id, key) {
+  for (const cell of document.querySelectorAll(".hovered")) cell.classList.remove("hovered");
+  byId("hover").textContent = "";
+  if (key === undefined || !model) return;
+  let element = null;
+  if (id === "matrix") element = key.split(",").map(Number);
+  else if (id === "data") element = M.ofDataByte(model, Number(key))[0];
+  else {
+    const scale = M.ofScaleByte(model, id === "linear" ? M.layoutOf("linear") : model.layout, Number(key));
+    if (scale) element = M.ofScale(model, scale);
+    else byId("hover").textContent = `byte ${key}: padding`;
+  }
+  if (!element) return;
+  const place = M.place(model, ...element);
+  byId("hover").textContent = M.sentence(model, ...element);
+  const keys = { matrix: element.join(","), data: place.dataByte, linear: place.linear, tiled: place.tiled };
+  for (const [grid, name] of Object.entries(keys)) byId(grid).querySelector(`[data-key="${name}"]`)?.classList.add("hovered");
+}
+
+for (const spec of TABLES.specs) byId("spec").append(make("option", { value: spec.name }, spec.label));
+for (const layout of TABLES.layouts) byId("layout").append(make("option", {}, layout.name));
+byId("layout").value = "tiled_128x4";
+const start = new URLSearchParams(location.hash.slice(1));
+for (const name of ["spec", "direction", "layout"]) {
+  const known = [...byId(name).options].some((option) => option.value === start.get(name));
+  if (known) byId(name).value = start.get(name);
+}
+if (/^\d+x\d+$/.test(start.get("shape") ?? "")) [byId("rows").value, byId("columns").value] = start.get("shape").split("x");
+if (/^\d+,\d+$/.test(start.get("element") ?? "")) chosen = start.get("element").split(",").map(Number);
+for (const name of SETTINGS) byId(name).addEventListener("change", () => update());
+byId("controls").addEventListener("submit", (event) => event.preventDefault());
+byId("value").addEventListener("change", () => {
+  const value = M.parse(byId("value").value.trim());
+  if (value === null) {
+    byId("problem").textContent = `value: ${JSON.stringify(byId("value").value)}, need one float32 number, or bits like 0x3f800000 [NUM-3]`;
+    return;
+  }
+  model.x[chosen[0] * model.columns + chosen[1]] = model.dtype === "bfloat16" ? M.numerics.bfloat16(value) : value;
+  update(true);
+});
+update();

@@ -1,0 +1,98 @@
+"""Raw binaries beside a JSON file that says what they hold: what a program without any library can write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.files.tensors import (
+    DTYPES,
+    TEXT_MAX,
+    Entry,
+    TensorFile,
+    byte_count,
+    misshapen,
+    quoted,
+    reason,
+    regular_file,
+    stored_shape,
+    strict_json,
+)
+
+FIELDS = ("dtype", "shape", "file", "offset")
+KEY = "fp4ref"  # of the metadata
+
+
+class RawFile(TensorFile):
+    """A JSON file whose entries name raw binaries in the same directory, mapped into memory when they are read.
+
+    Rules: FIL-5.
+    """
+
+    rule = "FIL-5"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        if regular_file(path, self.rule) > TEXT_MAX:
+            raise self.refused("a JSON file that is too long", f"at most {TEXT_MAX} bytes")
+        try:
+            value = strict_json(path.read_bytes().decode())
+        except (ValueError, OSError) as error:
+            raise self.refused(f"not JSON ({reason(error)})", "an object") from None
+        if not isinstance(value, dict) or set(value) - {KEY, "entries"} or not isinstance(value.get("entries"), dict):
+            raise self.refused("not an object of entries and fp4ref", "one")
+        self.metadata = {KEY: json.dumps(value[KEY])} if KEY in value else {}
+        self._places: dict[str, tuple[Path, int]] = {}
+        self._tensors = {name: self._checked(name, entry) for name, entry in value["entries"].items()}
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read one array: a read-only view of its binary."""
+        _, dtype, shape = self._tensor(name)
+        path, offset = self._places[name]
+        count = byte_count(dtype, shape)
+        if not count:
+            return np.zeros(stored_shape(dtype, shape), DTYPES[dtype].array)
+        try:
+            data = np.memmap(path, np.uint8, "r", offset, (count,))
+        except (OSError, ValueError) as error:
+            raise self.refused(f"{quoted(path.name)}: {reason(error)}", f"{count} bytes at byte {offset}") from None
+        plain = np.asarray(data)
+        kind = DTYPES[dtype].array
+        aligned = plain if plain.ctypes.data % kind.alignment == 0 else plain.copy()
+        return aligned.view(kind).reshape(stored_shape(dtype, shape))
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _checked(self, name: str, value: Any) -> Entry:
+        """An entry whose bytes are in its file."""
+        if not isinstance(value, dict) or set(value) - set(FIELDS) or not {"dtype", "shape", "file"} <= set(value):
+            raise self.refused(f"entry {quoted(name)}", f"an object of {', '.join(FIELDS)}")
+        dtype, shape, file, offset = (*(value[field] for field in FIELDS[:3]), value.get("offset", 0))
+        if why := misshapen(str(dtype), shape):
+            raise self.refused(f"entry {quoted(name)}: {why}", "a type and a shape")
+        if not isinstance(file, str) or not file or Path(file).name != file or "\0" in file or "\\" in file:
+            raise self.refused(f"entry {quoted(name)}: file {quoted(str(file))}", "a name in the same directory")
+        if type(offset) is not int or offset < 0:
+            raise self.refused(f"entry {quoted(name)}: offset {quoted(str(offset))}", "an integer >= 0")
+        path = self.path.parent / file
+        size, count = regular_file(path, self.rule), byte_count(dtype, tuple(shape))
+        if offset + count > size or ("offset" not in value and count != size):
+            raise self.refused(
+                f"entry {quoted(name)}: {quoted(file)} has {size} bytes", f"{count} from byte {offset} for its shape"
+            )
+        self._places[name] = path, offset
+        return Entry(name, dtype, tuple(shape))
+
+
+def is_side_file(path: Path) -> bool:
+    """Whether a JSON file means to be one of these. Rules: FIL-5."""
+    try:
+        value = strict_json(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return False
+    return isinstance(value, dict) and "entries" in value

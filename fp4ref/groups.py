@@ -1,0 +1,147 @@
+"""Quantizing consecutive row ranges of one tensor, each with a global scale of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fp4ref import arrays, registry
+from fp4ref.api import direction_names, each_direction, given_amax, quantize, read_flag, require_hadamard
+from fp4ref.catalogue import resolve
+from fp4ref.errors import DomainError, ShapeError
+from fp4ref.layout import layout
+from fp4ref.quantized import Direction, Directions, Group, Quantized
+from fp4ref.spec import Granularity, Spec
+
+OPERATION = "quantize_grouped"
+
+
+def quantize_grouped(
+    x: Any,
+    splits: Sequence[int],
+    spec: Spec | str | Sequence[Spec | str],
+    directions: str | Sequence[str] = "row",
+    scale_layout: str | Sequence[str] = "linear",
+    amax: Any = None,
+    random_bits: Any = None,
+    backend: str | None = None,
+    out: Group | None = None,
+    noop: Any = None,
+) -> Group:
+    """Quantize consecutive row ranges of a tensor; member i is what `quantize` makes of the next splits[i] rows.
+
+    x: [sum of splits, K], as `quantize` takes it; a split may be 0.
+    spec, directions, scale_layout: one for all, or a sequence with one per member, which must agree.
+    amax: given maxima [members], or those of the members one after the other for a row scale; `Directions` of them
+    where the two directions differ. random_bits: for a stochastic spec, a sequence with those of every member.
+    out: the group that an earlier call of the same backend with the same arguments returned; it is filled.
+    noop: as `quantize` takes it, for all members.
+
+    A backend with the operation runs it at once, in one launch on a GPU; any other quantizes one member after another.
+
+    Errors: DomainError that names the first member that disagrees, ShapeError, DTypeError, LayoutError, BackendError.
+
+    >>> import numpy as np, fp4ref
+    >>> x = np.float32([[1, 2] * 8, [4, -6] * 8, [0, 3] * 8])
+    >>> group = fp4ref.quantize_grouped(x, [1, 0, 2], fp4ref.NVFP4)
+    >>> [(q.shape, float(q.row.amax[0])) for q in group]
+    [((1, 16), 2.0), ((0, 16), 0.0), ((2, 16), 6.0)]
+
+    Rules: LAY-8, LAY-12, LAY-11, GLB-1, GLB-4, BLK-9.
+    """
+    splits = tuple(int(rows) for rows in splits)
+    spec = resolve(_agreed("spec", spec, splits))
+    names = direction_names(_agreed("directions", directions, splits))
+    form: str = _agreed("scale_layout", scale_layout, splits)
+    layout(form)
+    like = _members(x, splits, spec, names, form)
+    if out is not None:
+        _require_out(out, like, names)
+    skipped, flag = read_flag(OPERATION, noop, out)
+    amaxes = _amaxes(amax, like, spec, names)
+    device = arrays.device_of(x)
+    at_once = not spec.stochastic and registry.offers(OPERATION, spec, device, backend, bool(flag))
+    if skipped and isinstance(out, Group):
+        return out
+    if at_once and (out is None or out.memory is not None):
+        function = registry.choose(OPERATION, spec, device, backend, bool(flag))
+        whole = Directions(**{name: value for name, (value, _) in amaxes.items()})
+        members: Group = function(x, splits, spec, names, form, whole, None if out is None else out.memory, **flag)
+        return members
+    made, start = [], 0
+    for index, rows in enumerate(splits):
+        own = {name: parts[index] for name, (_, parts) in amaxes.items()}
+        bits = None if random_bits is None else random_bits[index]
+        into = None if out is None else out[index]
+        both = "both" if len(names) == 2 else names[0]
+        part = x[start : start + rows]
+        made.append(quantize(part, spec, both, form, Directions(**own), bits, backend, into, noop))
+        start += rows
+    return Group(made)
+
+
+def _agreed(what: str, value: Any, splits: tuple[int, ...]) -> Any:
+    """The one value that all members have. Rules: LAY-11."""
+    if isinstance(value, (str, Spec)):
+        return value
+    values = list(value)
+    if not values or len(values) != len(splits):
+        raise ShapeError(OPERATION, f"{len(values)} of {what}", f"one for each of {len(splits)} members", "LAY-11")
+    for index, other in enumerate(values):
+        if other != values[0]:
+            got = f"{what} {getattr(other, 'name', other)} of member {index}"
+            raise DomainError(OPERATION, got, f"{getattr(values[0], 'name', values[0])} as member 0 has", "LAY-11")
+    return values[0]
+
+
+def _members(
+    x: Any, splits: tuple[int, ...], spec: Spec, names: tuple[Direction, ...], scale_layout: str
+) -> list[Quantized]:
+    """The records of all members, still without bytes."""
+    dtype = arrays.require_input(OPERATION, x)
+    if len(x.shape) != 2 or any(rows < 0 for rows in splits) or sum(splits) != x.shape[0]:
+        raise ShapeError(OPERATION, f"splits {list(splits)} of {list(x.shape)}", "[sum of splits, K]", "LAY-8")
+    like = [Quantized(spec, (rows, int(x.shape[1])), dtype, scale_layout) for rows in splits]
+    for index, member in enumerate(like):
+        for name in names:
+            require_hadamard(spec, name, member.shape, dtype, f"{OPERATION}: member {index}")
+    return like
+
+
+def _require_out(out: Group, like: list[Quantized], names: tuple[Direction, ...]) -> None:
+    """The group of an earlier call. Rules: LAY-7, LAY-11."""
+    if not isinstance(out, Group) or len(out) != len(like):
+        raise ShapeError(
+            OPERATION, f"out of {len(out)} members", f"the group of {len(like)} that it returned", "LAY-11"
+        )
+    for index, (member, other) in enumerate(zip(out, like, strict=True)):
+        for field in ("spec", "shape", "dtype", "scale_layout"):
+            if getattr(member, field) != getattr(other, field):
+                raise DomainError(OPERATION, f"out with another {field} for member {index}", rule="LAY-11")
+        for name in names:
+            member.direction(name)
+
+
+def _amaxes(
+    amax: Any, like: list[Quantized], spec: Spec, names: tuple[Direction, ...]
+) -> dict[Direction, tuple[Any, list[Any]]]:
+    """Checked maxima per direction: of all members, and of each. Rules: GLB-4."""
+    result: dict[Direction, tuple[Any, list[Any]]] = {}
+    for name, value in each_direction(amax, names, spec, "amax").items():
+        shapes = [q.matrix if name == "row" else q.matrix[::-1] for q in like]
+        counts = [rows if spec.global_scale is Granularity.ROW else 1 for rows, _ in shapes]
+        if value is None:
+            result[name] = None, [None] * len(like)
+            continue
+        if tuple(value.shape) != (sum(counts),):
+            raise ShapeError(OPERATION, f"amax of shape {list(value.shape)}", f"[{sum(counts)}]", "GLB-4")
+        ends = np.cumsum([0, *counts]).tolist()
+        parts = [
+            given_amax(value[first:last], spec, shape)
+            for first, last, shape in zip(ends, ends[1:], shapes, strict=False)
+        ]
+        on_device = arrays.device_of(value) != "cpu"
+        result[name] = value if on_device else np.concatenate([np.zeros(0, np.float32), *parts]), parts
+    return result

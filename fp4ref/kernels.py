@@ -1,0 +1,153 @@
+"""What a kernel's author says about a function, so that the conformance kit can call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, overload
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.errors import DomainError
+from fp4ref.layout import layout
+from fp4ref.quantized import DIRECTIONS
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+ATTRIBUTE = "__fp4ref__"  # of a declared function
+SCALES_OF = ("amax", "encode_scale", "decode_scale")
+INPUTS: dict[str, tuple[str, ...]] = {
+    "quantize": ("x", *SCALES_OF, "random_bits", "hadamard_signs", "rows", "columns"),
+    "dequantize": ("data", "scales", *SCALES_OF, "rows", "columns"),
+    "to_layout": ("scales", "rows", "columns"),
+    "hadamard": ("x", "hadamard_signs"),
+    "gemm": ("a_data", "a_scales", "a_amax", "b_data", "b_scales", "b_amax", "alpha", "rows", "columns", "depth"),
+}
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    "quantize": ("data", "scales", "amax"),
+    "dequantize": ("values",),
+    "to_layout": ("scales",),
+    "hadamard": ("values",),
+    "gemm": ("values",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """How a kernel is called, and what it gives back.
+
+    operation: quantize, dequantize, to_layout, hadamard or gemm. inputs: positional arguments, in order: x [..., K];
+    amax float32 [1] or [rows]; encode_scale and decode_scale, float32 like amax, the spec's global scale and its
+    reciprocal; random_bits uint8 [rows, columns]; hadamard_signs float32 [16], +-1; rows and columns, integers, of
+    the direction's matrix; data and scales as outputs of quantize. outputs: results, in order; without amax it is not
+    judged. optional_amax: two results stand for three without the last. nibble_order: whether element 0 is in the
+    "low" or the "high" nibble. scale_layout: of the scales; source_layout: of those that to_layout is given.
+    transposed: data and scales are the transposes of what they should be, which takes 8-bit elements and linear
+    scales. to: type of the values that dequantize and gemm give. out_buffers: results are written to buffers given as
+    the keyword `out`, a tuple in the order of the outputs. alignment: bytes to which buffers must be aligned; they are
+    aligned to no more. arrays: "numpy" or "torch"; device: of torch. dtypes: of x. multiple: rows and columns of the
+    direction's matrix that it takes are multiples of these. leading: takes tensors of other than two dimensions.
+    empty: takes tensors without elements. strided: takes x whose rows lie apart.
+
+    gemm: values [rows, columns], d[m, n] = sum of A[m, k] B[n, k] over k < depth. Inputs are data, scales and amax of a
+    [rows, depth] and b [columns, depth]; alpha, float32 [1], is what sums are multiplied by (GEM-5). multiple: of rows
+    and columns, and of depth.
+
+    Rules: CNF-8.
+    """
+
+    operation: str = "quantize"
+    inputs: tuple[str, ...] = ("x",)
+    outputs: tuple[str, ...] = ("data", "scales", "amax")
+    optional_amax: bool = False
+    nibble_order: str = "low"
+    scale_layout: str = "linear"
+    source_layout: str = "linear"
+    direction: str = "row"
+    transposed: bool = False
+    to: str = "float32"
+    out_buffers: bool = False
+    alignment: int = 16
+    arrays: str = "numpy"
+    device: str = "cpu"
+    dtypes: tuple[str, ...] = tuple(INPUT_DTYPES)
+    multiple: tuple[int, int] = (1, 1)
+    leading: bool = True
+    empty: bool = True
+    strided: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("inputs", "outputs", "dtypes", "multiple"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        _require(self.operation in INPUTS and INPUTS[self.operation], f"operation {self.operation!r}", _words(INPUTS))
+        for what, given, known in (
+            ("input", self.inputs, INPUTS[self.operation]),
+            ("output", self.outputs, OUTPUTS[self.operation]),
+            ("dtype", self.dtypes, tuple(INPUT_DTYPES)),
+        ):
+            unknown = [name for name in given if name not in known]
+            _require(not unknown, f"{what} {unknown[0]!r} of {self.operation}" if unknown else "", _words(known))
+            _require(given and len(set(given)) == len(given), f"{what}s {', '.join(given) or 'none'}", "each once")
+        _require(self.nibble_order in {"low", "high"}, f"nibble_order {self.nibble_order!r}", "low or high")
+        _require(self.direction in DIRECTIONS, f"direction {self.direction!r}", _words(DIRECTIONS))
+        _require(self.arrays in {"numpy", "torch"}, f"arrays {self.arrays!r}", "numpy or torch")
+        _require(self.arrays == "torch" or self.device == "cpu", f"numpy arrays on {self.device}", "arrays='torch'")
+        _require(self.to in INPUT_DTYPES, f"to {self.to!r}", _words(INPUT_DTYPES))
+        _require(_power_of_two(self.alignment), f"alignment {self.alignment}", "a power of two")
+        _require(min(self.multiple) >= 1 and len(self.multiple) == 2, f"multiple {self.multiple}", "(rows, columns)")
+        layout(self.scale_layout)
+        layout(self.source_layout)
+        linear = self.scale_layout == "linear"
+        _require(linear or not self.transposed, f"transposed scales in {self.scale_layout}", "scale_layout='linear'")
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON data."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+def _require(holds: Any, got: str, needed: str) -> None:
+    if not holds:
+        raise DomainError("kernel", got, needed, "CNF-8")
+
+
+def _words(names: Any) -> str:
+    return f"of {', '.join(names)}"
+
+
+def _power_of_two(value: int) -> bool:
+    return value >= 1 and value & (value - 1) == 0
+
+
+UNDECLARED = Declaration(optional_amax=True)
+
+
+@overload
+def kernel(function: Function, /) -> Function: ...
+@overload
+def kernel(**settings: Any) -> Callable[[Function], Function]: ...
+def kernel(function: Function | None = None, /, **settings: Any) -> Function | Callable[[Function], Function]:
+    """Declare how a kernel is called; a decorator that leaves the function as it is.
+
+    settings: fields of Declaration.
+
+    >>> import fp4ref
+    >>> @fp4ref.kernel(inputs=("x", "encode_scale"), outputs=("data", "scales"), scale_layout="tiled_128x4")
+    ... def quantize(x, encode_scale): ...
+
+    Rules: CNF-8.
+    """
+    unknown = set(settings) - {item.name for item in fields(Declaration)}
+    _require(not unknown, f"unknown {', '.join(sorted(unknown))}", _words([item.name for item in fields(Declaration)]))
+    declaration = Declaration(**settings) if settings else UNDECLARED
+
+    def declared(function: Function) -> Function:
+        setattr(function, ATTRIBUTE, declaration)
+        return function
+
+    return declared if function is None else declared(function)
+
+
+def declaration_of(function: Any) -> Declaration:
+    """What was declared of a function; if nothing was: x in, data, scales and perhaps amax out."""
+    found = getattr(function, ATTRIBUTE, UNDECLARED)
+    assert isinstance(found, Declaration)
+    return found

@@ -1,0 +1,196 @@
+"""The public GEMM: checks that two operands fit, then calls a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fp4ref import api, arrays, registry
+from fp4ref.arithmetic import dequantized_te, product
+from fp4ref.errors import DomainError, DTypeError, LayoutError, ShapeError
+from fp4ref.formats import E4M3, E8M0, F
+from fp4ref.layout import LAYOUTS
+from fp4ref.operands import AlphaRule, Epilogue, Operand
+from fp4ref.quantized import DIRECTIONS, Direction, Quantized
+from fp4ref.spec import Granularity
+
+MODES = ("exact", "blockwise", "fast")
+
+
+def gemm(
+    a: Quantized,
+    b: Quantized,
+    mode: str = "exact",
+    directions: tuple[Direction, Direction] = ("row", "row"),
+    alpha: float = 1.0,
+    bias: Any = None,
+    accumulate: Any = None,
+    dtype: Any = "float32",
+    backend: str | None = None,
+    alpha_rule: AlphaRule | str = AlphaRule.RECIPROCAL,
+) -> Any:
+    """Multiply two quantized tensors: d[m, n] = sum over k of A[m, k] * B[n, k].
+
+    a, b: quantized tensors; directions picks of each the matrix [M, K] and [N, K] that is multiplied, any scale layout.
+    mode: "exact" rounds the true sum once to float32; "blockwise" adds one block after the other in float32; "fast"
+    multiplies exact operands by a library, in float32 and an order of its own (an error bound holds).
+    alpha: a factor, rounded to float32. bias: [N], float32, bfloat16 or float16. accumulate: [M, N] of `dtype`, added
+    and not changed. dtype: "float32", "bfloat16" or "float16", of the result [M, N].
+    alpha_rule: "reciprocal", or "division" for Transformer Engine's Python reference.
+    NaN and infinities propagate; every NaN of the result is the positive quiet one.
+
+    Errors: DTypeError, ShapeError, DomainError, LayoutError, BackendError; they name both operands.
+
+    >>> import numpy as np, fp4ref
+    >>> x, w = np.float32([[6, 1] * 8]), np.float32([[1, -6] * 8, [3, 2] * 8])
+    >>> fp4ref.gemm(fp4ref.quantize(x, "nvfp4"), fp4ref.quantize(w, "nvfp4"))
+    array([[  0., 160.]], dtype=float32)
+
+    Rules: GEM-1, GEM-2, GEM-3, GEM-4, GEM-5, GEM-6, GEM-7, GEM-8, GEM-9, GEM-10, GEM-11.
+    """
+    _require_mode(mode)
+    operands = _operands(a, b, directions)
+    rest = _epilogue(operands, alpha, bias, accumulate, dtype, alpha_rule)
+    function = registry.choose(f"gemm_{mode}", None, arrays.device_of(operands[0].data.data), backend)
+    return function(*operands, rest)
+
+
+def gemm_grouped(
+    a: Sequence[Quantized],
+    b: Sequence[Quantized],
+    mode: str = "exact",
+    directions: tuple[Direction, Direction] = ("row", "row"),
+    alpha: float = 1.0,
+    bias: Sequence[Any] | None = None,
+    accumulate: Sequence[Any] | None = None,
+    dtype: Any = "float32",
+    backend: str | None = None,
+    alpha_rule: AlphaRule | str = AlphaRule.RECIPROCAL,
+) -> list[Any]:
+    """Multiply the members of two lists pairwise, each as `gemm` does; nothing is shared between members.
+
+    A member may have no rows: its result is [0, N]. All members are checked before the first is multiplied.
+    bias, accumulate: one per member, None for none. Result: a list, one matrix per member.
+
+    Errors: ShapeError for lists that differ in length, else those of `gemm`.
+
+    Rules: GEM-12.
+    """
+    lists = {"b": b, "bias": bias, "accumulate": accumulate}
+    for name, members in lists.items():
+        if members is not None and len(members) != len(a):
+            raise ShapeError("gemm_grouped", f"{len(a)} members of a and {len(members)} of {name}", "as many", "GEM-12")
+    _require_mode(mode)
+    calls = []
+    for i, (left, right) in enumerate(zip(a, b, strict=True)):
+        operands = _operands(left, right, directions)
+        added = (None if members is None else members[i] for members in (bias, accumulate))
+        rest = _epilogue(operands, alpha, *added, dtype, alpha_rule)
+        device = arrays.device_of(operands[0].data.data)
+        calls.append((registry.choose(f"gemm_{mode}", None, device, backend), *operands, rest))
+    return [function(*arguments) for function, *arguments in calls]
+
+
+def _require_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise DomainError("gemm", f"mode {mode!r}", f"one of {', '.join(MODES)}", "GEM-1")
+
+
+def _operands(a: Quantized, b: Quantized, directions: tuple[Direction, Direction]) -> tuple[Operand, Operand]:
+    """Both operands, which fit each other. Rules: GEM-1, GEM-9, GEM-10."""
+    both = tuple(directions) if isinstance(directions, (tuple, list)) else ()
+    if len(both) != 2 or any(name not in DIRECTIONS for name in both):
+        raise DomainError("gemm", f"directions {directions!r}", "two of row and column, for a and b", "GEM-1")
+    left, right = _operand("a", a, both[0]), _operand("b", b, both[1])
+    if left.shape[1] != right.shape[1]:
+        got = f"a {both[0]} {list(left.shape)} and b {both[1]} {list(right.shape)}"
+        raise ShapeError("gemm", got, "the same inner (last) dimension", "GEM-1")
+    devices = [arrays.device_of(operand.data.data) for operand in (left, right)]
+    if devices[0] != devices[1]:
+        raise DomainError("gemm", f"a on {devices[0]} and b on {devices[1]}", "one device", "GEM-9")
+    _require_formats(left, right)
+    _require_hadamard(left, right, both)
+    return left, right
+
+
+def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
+    """One side, its buffers checked. Rules: LAY-7, GEM-9."""
+    if not isinstance(q, Quantized):
+        raise DTypeError("gemm", f"{name} of type {type(q).__name__}", "a result of quantize", "GEM-1")
+    if (q.row if direction == "row" else q.column) is None:
+        got = f"{name} ({q.spec.name}) without its {direction} direction"
+        raise DomainError("gemm", got, f"one quantized with directions={direction!r} or 'both'", "GEM-1")
+    if q.scale_layout not in LAYOUTS:
+        raise LayoutError("gemm", f"{name} in layout {q.scale_layout!r}", f"one of {', '.join(LAYOUTS)}", "LAY-7")
+    api._require_bytes(f"gemm, operand {name}", q, direction)
+    return Operand(*q.direction(direction), q.spec, q.scale_layout)
+
+
+def _require_formats(a: Operand, b: Operand) -> None:
+    """Scales of one format over blocks of one width, both with or both without a global scale. Rules: GEM-9."""
+    both = f"a {a.spec.name} and b {b.spec.name}"
+    for operand in (a, b):
+        spec = operand.spec
+        if spec.scale.format not in {E4M3, E8M0}:
+            raise DomainError("gemm", f"{both}: scales {spec.scale.format.name}", "e4m3 or e8m0", "GEM-9")
+        if spec.arithmetic.dequantized not in {dequantized_te, product}:
+            got = f"{both}: {spec.name} applies its global scale in the order of {spec.arithmetic.name}"
+            raise DomainError("gemm", got, "the order of DEQ-1, on which alpha rests", "GEM-9")
+    differing = {
+        "scales": [o.spec.scale.format.name for o in (a, b)],
+        "block width": [o.spec.block.columns for o in (a, b)],
+        "a global scale": [o.spec.global_scale is not Granularity.NONE for o in (a, b)],
+    }
+    for what, (of_a, of_b) in differing.items():
+        if of_a != of_b:
+            raise DomainError("gemm", f"{both}: {what} {of_a} and {of_b}", f"the same {what}", "GEM-9")
+
+
+def _require_hadamard(a: Operand, b: Operand, directions: tuple[str, ...]) -> None:
+    """Both transformed with the same signs, or neither. Rules: GEM-10."""
+    masks = [
+        operand.spec.hadamard.signs if operand.spec.hadamard and direction == "column" else None
+        for operand, direction in zip((a, b), directions, strict=True)
+    ]
+    if masks[0] != masks[1]:
+        said = [
+            f"{name} {operand.spec.name} {direction} {'not transformed' if mask is None else f'with signs {mask:#x}'}"
+            for name, operand, direction, mask in zip("ab", (a, b), directions, masks, strict=True)
+        ]
+        raise DomainError("gemm", " and ".join(said), "the same Hadamard transform, or none, on both", "GEM-10")
+
+
+def _epilogue(
+    operands: tuple[Operand, Operand],
+    alpha: float,
+    bias: Any,
+    accumulate: Any,
+    dtype: Any,
+    alpha_rule: AlphaRule | str,
+) -> Epilogue:
+    """What is added and multiplied, of types and shapes that fit. Rules: GEM-6, GEM-8."""
+    to = arrays.output_dtype("gemm", dtype)
+    if alpha_rule not in tuple(AlphaRule):
+        raise DomainError("gemm", f"alpha_rule {alpha_rule!r}", f"one of {', '.join(AlphaRule)}", "GEM-6")
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.floating)):
+        raise DTypeError("gemm", f"alpha of type {type(alpha).__name__}", "a number", "GEM-8")
+    (rows, _), (columns, _) = (operand.shape for operand in operands)
+    device = arrays.device_of(operands[0].data.data)
+    needs = (
+        ("bias", bias, (columns,), tuple(arrays.INPUT_DTYPES)),
+        ("accumulate", accumulate, (rows, columns), (to.name,)),
+    )
+    for name, value, shape, dtypes in needs:
+        if value is None:
+            continue
+        got = arrays.dtype_name(value)
+        if got not in dtypes:
+            raise DTypeError("gemm", f"{name} of dtype {got}", " or ".join(dtypes), "GEM-8")
+        if tuple(value.shape) != shape:
+            raise ShapeError("gemm", f"{name} of shape {list(value.shape)}", f"{list(shape)}", "GEM-8")
+        if arrays.device_of(value) != device:
+            raise DomainError("gemm", f"{name} on {arrays.device_of(value)} and a on {device}", "one device", "GEM-8")
+    with np.errstate(over="ignore"):
+        return Epilogue(F(alpha), bias, accumulate, to, AlphaRule(alpha_rule))

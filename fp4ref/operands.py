@@ -1,0 +1,61 @@
+"""What a backend's GEMM gets: two operands, and what happens to their sum of products."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fp4ref.formats import F
+from fp4ref.quantized import DirectionData
+from fp4ref.spec import Granularity, Spec
+
+
+class AlphaRule(StrEnum):
+    """How the global amaxes become a factor of the sum."""
+
+    RECIPROCAL = "reciprocal"  # times fp32(1 / factor), as the kernels do (GEM-5)
+    DIVISION = "division"  # divided by the factor, as Transformer Engine's Python reference does (GEM-6)
+
+
+class Operand(NamedTuple):
+    """The bytes of one direction of a tensor, a matrix [rows, K]; scales in the layout named."""
+
+    data: DirectionData
+    shape: tuple[int, int]
+    spec: Spec
+    scale_layout: str
+
+    @property
+    def row_scaled(self) -> bool:
+        """Whether every row has an amax of its own."""
+        return self.spec.global_scale is Granularity.ROW
+
+
+class Epilogue(NamedTuple):
+    """From the float32 sums [M, N] to the result.
+
+    bias: [N], float32, bfloat16 or float16, or None. accumulate: [M, N] of the result's dtype, or None.
+
+    Rules: GEM-5, GEM-6, GEM-7, GEM-8.
+    """
+
+    alpha: np.float32
+    bias: Any
+    accumulate: Any
+    dtype: np.dtype[Any]
+    alpha_rule: AlphaRule
+
+
+def alpha_factor(a: Spec, b: Spec) -> np.float32 | None:
+    """The number that the product of the amaxes is divided by: both element_max * scale_max, multiplied.
+
+    None without global scales. 7225344 where both scale_max are 448, 4128768 for 448 and 256, 2359296 for 256.
+
+    Rules: GEM-5, GEM-6.
+    """
+    if a.global_scale is Granularity.NONE:
+        return None
+    of_a, of_b = (F(spec.element_max or spec.element.format.max) * F(spec.scale_max) for spec in (a, b))
+    return F(of_a * of_b)

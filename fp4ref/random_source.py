@@ -1,0 +1,94 @@
+"""The public source of random bytes: check the arguments once, then call a backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fp4ref import arrays, registry
+from fp4ref.errors import DomainError, DTypeError, ShapeError
+from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
+
+BLOCK = 16  # elements that share a counter
+
+
+def random_bits(
+    shape: tuple[int, ...],
+    direction: Direction = "row",
+    seed: int = 0,
+    stream: int = 0,
+    origin: tuple[int, int] = (0, 0),
+    whole: tuple[int, int] | None = None,
+    device: Any = None,
+    backend: str | None = None,
+    out: Any = None,
+) -> Any:
+    """Make the random bytes that stochastic rounding takes, the same for every backend and every split of a tensor.
+
+    shape: [..., K] of the tensor, or of the part of it that is here. direction: "row" gives uint8 [M, K], "column"
+    uint8 [K, M]; the two differ. seed: 64 bits. stream: 63 bits, a new one for every tensor and step under one seed.
+    origin: row and column of the part's first element in the whole matrix, a multiple of 16 along the direction's
+    blocks. whole: (M, K) of the whole matrix, the shape unless given.
+    device: None for a NumPy array, else a torch device or its name for a tensor there. out: uint8 of the result's
+    shape, contiguous, of the kind that `device` says; filled and returned.
+
+    Errors: ShapeError, DomainError, DTypeError, BackendError.
+
+    >>> import fp4ref
+    >>> fp4ref.random_bits((1, 4)), fp4ref.random_bits((1, 20), origin=(0, 16), whole=(1, 36)).shape
+    (array([[213, 232,  39, 102]], dtype=uint8), (1, 20))
+
+    Rules: SR-7, SR-8, SR-9.
+    """
+    if direction not in DIRECTIONS:
+        raise DomainError("random_bits", f"direction {direction!r}", "row or column", "BLK-8")
+    part = matrix_shape(_sizes("shape", shape))
+    first, of = _sizes("origin", origin, 2), part if whole is None else _sizes("whole", whole, 2)
+    for value, name, bits in ((seed, "seed", 64), (stream, "stream", 63)):
+        if not _is_integer(value) or not 0 <= value < 1 << bits:
+            raise DomainError("random_bits", f"{name} {value!r}", f"an integer of {bits} bits", "SR-7")
+    if any(start + size > end for start, size, end in zip(first, part, of, strict=True)):
+        got = f"a part {list(part)} at {list(first)} of {list(of)}"
+        raise ShapeError("random_bits", got, "a part inside the whole", "SR-8")
+    if direction == "column":
+        part, first, of = part[::-1], first[::-1], of[::-1]
+    if first[1] % BLOCK:
+        axis = "column" if direction == "row" else "row"
+        got = f"{axis} {first[1]} as the origin of the {direction} direction"
+        raise ShapeError("random_bits", got, f"a multiple of {BLOCK}", "SR-8")
+    across = -(-of[1] // BLOCK)
+    if of[0] * across >= 1 << 64:
+        raise ShapeError("random_bits", f"a whole of {of[0]} x {of[1]}", "less than 2^64 blocks", "SR-7")
+    kind = "cpu" if device is None else str(device).partition(":")[0]
+    if out is not None:
+        _require_out(out, part, kind)
+    function = registry.choose("random_bits", None, kind, backend)
+    upper = 2 * int(stream) + DIRECTIONS.index(direction)
+    return function(part, (first[0], first[1] // BLOCK), across, int(seed), upper, device, out)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _sizes(name: str, value: Any, count: int | None = None) -> Any:
+    """Sizes or positions as Python integers."""
+    needed = f"{count} integers >= 0" if count else "at least one integer >= 0"
+    try:
+        sizes = tuple(value)
+    except TypeError:
+        raise ShapeError("random_bits", f"{name} {value!r}", needed, "SR-8") from None
+    if not sizes or len(sizes) != (count or len(sizes)) or not all(_is_integer(size) and size >= 0 for size in sizes):
+        raise ShapeError("random_bits", f"{name} {list(sizes)}", needed, "SR-8")
+    return tuple(map(int, sizes))
+
+
+def _require_out(out: Any, shape: tuple[int, int], kind: str) -> None:
+    """A buffer of the result's kind. Rules: SR-1."""
+    if arrays.dtype_name(out) != "uint8":
+        raise DTypeError("random_bits", f"out of dtype {arrays.dtype_name(out)}", "uint8", "SR-1")
+    if tuple(out.shape) != shape:
+        raise ShapeError("random_bits", f"out {list(out.shape)}", f"{list(shape)}", "SR-1")
+    if arrays.device_of(out) != kind:
+        raise DomainError("random_bits", f"out on {arrays.device_of(out)}", f"on {kind}", "SR-1")

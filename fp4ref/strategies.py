@@ -1,0 +1,193 @@
+"""Hypothesis strategies for tests of quantizers: specifications, tensors that are aimed at them, layouts, random bits.
+
+Needs the package hypothesis: `pip install fp4ref[hypothesis]`.
+
+    from hypothesis import given, strategies as st
+    from fp4ref import strategies as fp4
+
+    @given(spec=fp4.specs(), data=st.data())
+    def test_my_quantizer(spec, data):
+        x = data.draw(fp4.tensors(spec))
+        ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fp4ref.catalogue import resolve
+from fp4ref.conformance import families as aimed
+from fp4ref.conformance.families import Case
+from fp4ref.conformance.strategies import (
+    amax_at_powers_of_two,
+    blocks,
+    float32s,
+    matrices,
+    near,
+    near_midpoints,
+    near_values,
+    shapes,
+    subnormals,
+    zero_blocks,
+)
+from fp4ref.errors import DomainError
+from fp4ref.formats import E2M1, STOCHASTIC_E2M1
+from fp4ref.layout import LAYOUTS
+from fp4ref.quantized import Direction
+from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Hadamard, Metric, Spec, Subnormals
+from fp4ref.specs import STANDARD
+
+__all__ = [
+    "amax_at_powers_of_two",
+    "blocks",
+    "cases",
+    "float32s",
+    "layouts",
+    "matrices",
+    "near",
+    "near_midpoints",
+    "near_values",
+    "random_bits",
+    "shapes",
+    "specs",
+    "subnormals",
+    "tensors",
+    "zero_blocks",
+]
+
+TYPES = ("float32", "bfloat16", "float16")
+LARGE = ("large", "weights")  # families that only a caller who names them gets
+BLOCKS = tuple(Block(rows, columns) for rows in (1, 2, 16, 32) for columns in (16, 32, 1, 7, 64))
+CHANGES: dict[str, st.SearchStrategy[Any]] = {
+    "block": st.sampled_from(BLOCKS),
+    "amax": st.sampled_from(Amax),
+    "subnormals": st.sampled_from(Subnormals),
+    "global_scale": st.sampled_from(Granularity),
+    "element_max": st.sampled_from((1.0, 4.0, 6.0)),
+    "hadamard": st.integers(0, 0xFFFF).map(Hadamard),
+    "four_over_six": st.builds(FourOverSix, metric=st.sampled_from(Metric), scale_max=st.sampled_from((448.0, 256.0))),
+}
+
+
+@st.composite
+def specs(
+    draw: st.DrawFn, bases: Sequence[Spec | str] = STANDARD, *, changed: bool = True, stochastic: bool = False
+) -> Spec:
+    """Specifications: one of `bases`, by default the standard's own, with some fields changed. All are legal.
+
+    changed: whether fields are. stochastic: whether elements may round stochastically. They shrink to the first base.
+
+    >>> from hypothesis import find
+    >>> find(specs(), lambda spec: True).name
+    'nvfp4'
+
+    Rules: SPC-1, SPC-2.
+    """
+    spec = resolve(draw(st.sampled_from(list(bases))))
+    if stochastic and spec.element.format is E2M1 and draw(st.booleans()):
+        spec = _changed(spec, "element", STOCHASTIC_E2M1)
+    for name in CHANGES if changed else ():
+        if draw(st.integers(0, 3)) == 3:
+            spec = _changed(spec, name, draw(CHANGES[name]))
+    return spec
+
+
+def _changed(spec: Spec, name: str, value: Any) -> Spec:
+    """The specification with another value in a field, or as it is if that has no meaning."""
+    try:
+        return spec.replace(**{name: value})
+    except DomainError:
+        return spec
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    spec: Spec | str,
+    *,
+    families: Sequence[str] | None = None,
+    dtypes: Sequence[str] = TYPES,
+    direction: Direction = "row",
+) -> Case:
+    """Aimed cases: x with the amax and the random bits that go with it; shrinks to the first family.
+
+    families: names, by default all but the large ones. dtypes: of x.
+
+    Errors: DomainError for an unknown family, and where no family has a member for the specification.
+
+    >>> from hypothesis import find
+    >>> find(cases("nvfp4"), lambda case: case.family == "nan").id
+    'nan/one/f32/row'
+
+    Rules: CNF-7.
+    """
+    resolved = resolve(spec)
+    names = tuple(family.name for family in aimed.chosen(families) if families is not None or family.name not in LARGE)
+    found = [(name, dtype) for name in names for dtype in dtypes if _members(name, resolved, dtype, direction)]
+    if not found:
+        needed = "a specification and types that some family is made for"
+        raise DomainError("cases", f"{resolved.name} in {', '.join(dtypes)}", needed, "CNF-7")
+    name, dtype = draw(st.sampled_from(found))
+    return draw(st.sampled_from(_members(name, resolved, dtype, direction)))
+
+
+@lru_cache(256)
+def _members(name: str, spec: Spec, dtype: str, direction: Direction) -> tuple[Case, ...]:
+    family = aimed.FAMILIES[name]
+    made = aimed.members(family, spec, dtype, direction)
+    return tuple(aimed.case_of(family, member, spec, direction) for member in made)
+
+
+def tensors(
+    spec: Spec | str,
+    *,
+    families: Sequence[str] | None = None,
+    dtypes: Sequence[str] = TYPES,
+    direction: Direction = "row",
+) -> st.SearchStrategy[NDArray[Any]]:
+    """Tensors [..., K] that are aimed at a specification: those of `cases`, and freely drawn ones of aimed blocks.
+
+    With `families`, only the members of these.
+
+    >>> from hypothesis import find
+    >>> find(tensors("mxfp4", families=["zero-tensor"]), lambda x: x.dtype == np.float16).any()
+    np.False_
+
+    Rules: CNF-7.
+    """
+    resolved = resolve(spec)
+    listed = cases(resolved, families=families, dtypes=dtypes, direction=direction).map(lambda case: case.x)
+    if families is not None or resolved.hadamard:
+        return listed
+    types = st.sampled_from([np.dtype(aimed.aim("", resolved, name).dtype) for name in dtypes])
+    drawn = types.flatmap(lambda dtype: matrices(resolved.block, resolved.element.format, dtype=dtype, finite=False))
+    return drawn | listed
+
+
+def layouts() -> st.SearchStrategy[str]:
+    """Names of scale layouts; shrinks to linear.
+
+    Rules: LAY-7.
+    """
+    return st.sampled_from(list(LAYOUTS))
+
+
+def random_bits(shape: tuple[int, int]) -> st.SearchStrategy[NDArray[np.uint8]]:
+    """Random bits for stochastic rounding, uint8 [rows, columns]: one byte everywhere, or any bytes.
+
+    >>> from hypothesis import find
+    >>> find(random_bits((2, 3)), lambda bits: True).tolist()
+    [[0, 0, 0], [0, 0, 0]]
+
+    Rules: SR-1.
+    """
+    size = shape[0] * shape[1]
+    constant = st.sampled_from((0, 1, 127, 128, 255)).map(lambda byte: np.full(shape, byte, np.uint8))
+    free = st.binary(min_size=size, max_size=size).map(lambda raw: np.frombuffer(raw, np.uint8).reshape(shape).copy())
+    return constant | free

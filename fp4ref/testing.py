@@ -1,0 +1,235 @@
+"""A kernel's conformance as one assertion, for any test framework; the pytest plugin gives it command-line options.
+
+    from fp4ref.testing import assert_conforms
+
+    def test_my_kernel():
+        assert_conforms("mykernels.nvfp4:quantize", "nvfp4")  # or the function itself
+
+Failures that are known and accepted go into a file outside the suite (`pytest --fp4ref-xfail FILE`), a line each:
+
+    # KERNEL      SPEC   CASE               REASON
+    quantize      nvfp4  inf/one/f32/row    saturates, issue 12
+    *             mxfp4  subnormals/*       the device flushes them
+
+KERNEL is the name of the function or target, or `*`; CASE is the name of a case as reports print it, or FAMILY/*. The
+reason is needed. A listed case that passes fails the assertion, and so does a whole family that does; a name that no
+case of the specification has is an error.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fp4ref.catalogue import resolve
+from fp4ref.conformance import families as aimed
+from fp4ref.conformance.families import Case
+from fp4ref.conformance.judge import Judgement, judge
+from fp4ref.conformance.kernel_report import KernelReport
+from fp4ref.conformance.machine import require_no_flush
+from fp4ref.conformance.products.report import ProductReport, check
+from fp4ref.conformance.runner import run, subject
+from fp4ref.conformance.subject import Subject, reasons
+from fp4ref.errors import DomainError, FileError
+from fp4ref.quantized import Direction
+from fp4ref.spec import Spec
+
+WIDTH = 120  # columns of a message
+SHOWN = 10  # mismatches of a message
+
+
+class ExpectedFailure(NamedTuple):
+    """One line of a file: a case that is known to fail, and why."""
+
+    kernel: str
+    spec: str
+    case: str
+    reason: str
+    place: str
+
+    def matches(self, case: str) -> bool:
+        """Whether it speaks of a case."""
+        return case.startswith(self.case.removesuffix("*")) if self.case.endswith("/*") else case == self.case
+
+
+@dataclass(frozen=True)
+class ExpectedFailures:
+    """The lines of a file."""
+
+    lines: tuple[ExpectedFailure, ...] = ()
+
+    def of(self, kernel: str, spec: str) -> tuple[ExpectedFailure, ...]:
+        """Those of a kernel under a specification."""
+        return tuple(line for line in self.lines if line.kernel in {kernel, "*"} and line.spec == spec)
+
+
+def read_expected_failures(path: str | os.PathLike[str]) -> ExpectedFailures:
+    """Read a file of expected failures.
+
+    Errors: FileError for a line without a reason, for an unknown family and for a case that is listed twice;
+    DomainError for an unknown specification.
+
+    Rules: CNF-7.
+    """
+    lines: dict[tuple[str, ...], ExpectedFailure] = {}
+    for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        if not text.strip() or text.lstrip().startswith("#"):
+            continue
+        place, parts = f"{os.fspath(path)}:{number}", text.split(None, 3)
+        if len(parts) < 4:
+            raise FileError(place, f"{len(parts)} words", "KERNEL SPEC CASE REASON", "CNF-7")
+        line = ExpectedFailure(parts[0], resolve(parts[1]).name, parts[2], parts[3], place)
+        if line.case.partition("/")[0] not in aimed.FAMILIES or "/" not in line.case:
+            raise FileError(place, f"unknown case {line.case!r}", "the name of a case, or FAMILY/*", "CNF-7")
+        if lines.setdefault(line[:3], line) is not line:
+            raise FileError(place, f"{line.case} again", f"it once, as in {lines[line[:3]].place}", "CNF-7")
+    return ExpectedFailures(tuple(lines.values()))
+
+
+def cases(
+    spec: Spec | str,
+    *,
+    level: int = 1,
+    families: Sequence[str] | None = None,
+    directions: Sequence[Direction] = ("row",),
+    dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
+) -> Iterator[Case]:
+    """The aimed cases of a specification: x, amax and random bits under a name; the same in every run.
+
+    >>> next(cases("nvfp4", families=["normal"])).id
+    'normal/1/f32/row'
+
+    Rules: CNF-7.
+    """
+    return aimed.cases(resolve(spec), level, directions, dtypes, families)
+
+
+def assert_conforms(
+    kernel: Callable[..., Any] | str | Subject,
+    spec: Spec | str,
+    *,
+    level: int = 1,
+    families: Sequence[str] | None = None,
+    timeout: float = 30.0,
+    expected_failures: ExpectedFailures | None = None,
+    **changes: Any,
+) -> KernelReport | ProductReport:
+    """Run a kernel on the aimed cases of a specification; AssertionError with the diagnosis unless every byte is right.
+
+    kernel: a function, called in this process, or `package.module:function`, called in one of its own, where a crash or
+    a hang is a finding. level: 1 takes seconds, 2 is exhaustive. families: names, None for all. timeout: seconds per
+    case, in a process of its own. changes: fields of the kernel's declaration, as in `fp4ref.kernel`.
+
+    >>> import fp4ref
+    >>> def quantize(x):
+    ...     q = fp4ref.quantize(x, "nvfp4")
+    ...     return q.row.data, q.row.scales, q.row.amax
+    >>> assert_conforms(quantize, "nvfp4", families=["element-ties"]).ok
+    True
+
+    Errors: AssertionError; DomainError for an unknown specification, family or case; BackendError for a target that
+    cannot be loaded.
+
+    Rules: CNF-1, CNF-2, CNF-8, CNF-9.
+    """
+    __tracebackhide__ = True  # pytest then shows the caller's line and the message
+    require_no_flush("assert_conforms")
+    resolved = resolve(spec)
+    on_trial = _subject(kernel, changes)
+    declared = on_trial.declaration
+    if declared.operation == "gemm":
+        return _multiplies(on_trial, resolved, families, timeout)
+    report = KernelReport(on_trial.name, resolved, declared)
+    directions: tuple[Direction, ...] = (declared.direction,)  # type: ignore[assignment]
+    chosen = cases(resolved, level=level, families=families, directions=directions, dtypes=declared.dtypes)
+    lines = (expected_failures or ExpectedFailures()).of(on_trial.name, resolved.name)
+    accepted = _Accepted(lines)
+    for item in run(on_trial, accepted.seen(_applying(chosen, report)), timeout):
+        judgement = judge(item.case, item.outcome, declared, item.expected)
+        if not accepted.takes(judgement):
+            report.add(judgement)
+    accepted.require_known(families)
+    unexpected = accepted.passed()
+    right = not report.failures and (report.ok or bool(accepted.failed))
+    if not right:
+        report.explain()
+    if not right or unexpected:
+        raise AssertionError("\n".join([*unexpected, *([] if right else [message(report)])]))
+    return report
+
+
+def _multiplies(on_trial: Subject, spec: Spec, families: Sequence[str] | None, timeout: float) -> ProductReport:
+    """The same for a GEMM, on cases of its own; it has one level, and no list of known failures. Rules: GEM-13."""
+    __tracebackhide__ = True
+    report = check(on_trial, spec, None if families is None else tuple(families), timeout)
+    if not report.ok:
+        raise AssertionError("\n".join([f"{report.subject}: {report.headline}", *report.mismatches(SHOWN)]))
+    return report
+
+
+def message(report: KernelReport) -> str:
+    """The report in lines: the verdict, the diagnosis, what fails where, the first mismatches."""
+    from rich.console import Console
+
+    from fp4ref.cli.verify_text import print_kernel
+
+    text = io.StringIO()
+    print_kernel(Console(file=text, width=WIDTH, no_color=True), report, SHOWN)
+    return text.getvalue().rstrip()
+
+
+def _subject(kernel: Callable[..., Any] | str | Subject, changes: dict[str, Any]) -> Subject:
+    if isinstance(kernel, str):
+        return subject(kernel, **changes)
+    return kernel if isinstance(kernel, Subject) else Subject.of(kernel, **changes)
+
+
+def _applying(chosen: Iterable[Case], report: KernelReport) -> Iterator[Case]:
+    for case in chosen:
+        reason = reasons(case, report.declaration)
+        if reason:
+            report.skipped[reason] += 1
+        else:
+            yield case
+
+
+class _Accepted:
+    """Which of the lines met a case, and which of those met one that fails."""
+
+    def __init__(self, lines: Sequence[ExpectedFailure]) -> None:
+        self.lines = lines
+        self.met: set[ExpectedFailure] = set()
+        self.failed: set[ExpectedFailure] = set()
+
+    def seen(self, chosen: Iterable[Case]) -> Iterator[Case]:
+        """The same cases."""
+        for case in chosen:
+            self.met |= {line for line in self.lines if line.matches(case.id)}
+            yield case
+
+    def takes(self, judgement: Judgement) -> bool:
+        """Whether a case is one that is known to fail, and does."""
+        found = set() if judgement.equal else {line for line in self.lines if line.matches(judgement.case.id)}
+        self.failed |= found
+        return bool(found)
+
+    def require_known(self, families: Sequence[str] | None) -> None:
+        """An error for a name that no case has, as far as its family was run."""
+        for line in self.lines:
+            run_at_all = families is None or line.case.partition("/")[0] in families
+            if run_at_all and line not in self.met:
+                raise DomainError(
+                    line.place, f"unknown case {line.case!r}", "a case that the kernel is run on", "CNF-7"
+                )
+
+    def passed(self) -> list[str]:
+        """Lines whose cases all pass."""
+        return [
+            f"{line.place}: {line.case} passes, and was expected to fail: {line.reason}"
+            for line in self.lines
+            if line in self.met - self.failed
+        ]

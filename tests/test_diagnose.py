@@ -1,0 +1,272 @@
+import time
+from functools import cache
+
+import numpy as np
+import pytest
+
+from fp4ref import packing
+from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.diagnose import diagnose, report_lines, verdict
+from fp4ref.conformance.families import cases
+from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of, scale_readers
+from fp4ref.conformance.mistakes.kernel import EVERY, code_side, scale_side
+from fp4ref.layout import LAYOUTS, layout
+from fp4ref.model.quantize import quantize
+from fp4ref.quantized import DirectionData
+from fp4ref.specs import MXFP8_E4M3, NVFP4, NVFP4_4OVER6, NVFP4_RHT
+
+FAMILIES = (
+    "normal",
+    "positions",
+    "layout",
+    "ragged",
+    "element-ties",
+    "block-scale-ties",
+    "amax-places",
+    "outlier",
+    "scale-underflow",
+    "overflow",
+    "minus-zero",
+    "zero-blocks",
+    "nan",
+    "candidates",
+    "reciprocal",
+    "operation-order",
+    "double-rounding",
+    "profiles",
+)
+NAMES = {mistake.name: mistake for mistake in MISTAKES}
+
+
+@cache
+def inputs(spec_name):
+    spec = PROFILES[spec_name]
+    direction = "column" if spec.hadamard else "row"
+    found = cases(spec, directions=(direction,), dtypes=("bfloat16",), families=FAMILIES)
+    return [case for case in found if case.amax is None and 0 < case.x.size <= 1 << 14]
+
+
+def stored(data, scale_layout):
+    return data._replace(scales=layout(scale_layout).from_linear(np.ascontiguousarray(data.scales)))
+
+
+def of_spec(maker, spec, scale_layout="linear"):
+    """What one specification's quantizer makes of the cases of another."""
+    made = ((case, quantize(case.x, maker, case.direction)) for case in inputs(spec.name))
+    return [(case, stored(data, scale_layout)) for case, data in made]
+
+
+def of_mistakes(spec, *names, scale_layout="linear"):
+    """What a kernel with mistakes makes."""
+    kernel, evidence = kernel_of(spec), []
+    for name in names:
+        kernel = NAMES[name].apply(kernel)
+    for case in inputs(spec.name):
+        side = scale_side(kernel, Exhibit(case), EVERY)
+        data = DirectionData(packing.pack(code_side(kernel, side), spec.element.format), side.scales, side.amax)
+        evidence.append((case, stored(data, scale_layout)))
+    return evidence
+
+
+def changed(evidence, **parts):
+    """The evidence with parts of every result replaced by a function of them."""
+    return [
+        (case, got._replace(**{name: function(getattr(got, name)) for name, function in parts.items()}))
+        for case, got in evidence
+    ]
+
+
+def test_the_library_has_unique_names_and_plain_sentences():
+    readers = list(scale_readers(LAYOUTS["tiled_128x4"]))
+    names = [item.name for item in (*MISTAKES, *readers)]
+    assert len(set(names)) == len(names) >= 100
+    assert not [item.text for item in (*MISTAKES, *readers) if item.text.endswith(".") or "\n" in item.text]
+
+
+@pytest.mark.rule("SPC-5")
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_kernel_made_of_a_specification_makes_its_bytes(name):
+    spec = PROFILES[name]
+    for case in inputs(name)[::3]:
+        wanted = quantize(case.x, spec, case.direction)
+        side = scale_side(kernel_of(spec), Exhibit(case), EVERY)
+        assert (side.scales == wanted.scales).all(), case.id
+        assert (packing.pack(code_side(kernel_of(spec), side), spec.element.format) == wanted.data).all(), case.id
+        assert (side.amax is None) == (wanted.amax is None)
+        assert side.amax is None or side.amax.tobytes() == wanted.amax.tobytes()
+
+
+@pytest.mark.rule("CNF-2")
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "nvfp4-rht", "nvfp4-4over6", "mxfp4", "torchao.nvfp4_2lvl"])
+@pytest.mark.parametrize("scale_layout", ["linear_padded", "tiled_8x4"])
+def test_a_correct_kernel_has_nothing_to_explain(name, scale_layout):
+    found = diagnose(PROFILES[name], scale_layout, of_spec(PROFILES[name], PROFILES[name], scale_layout))
+    assert found.conforms
+    assert not found.explanations
+    assert report_lines(found) == []
+
+
+@pytest.mark.rule("CNF-2", "PRO-1")
+@pytest.mark.parametrize(
+    "name, declared",
+    [
+        ("torchao.nvfp4_2lvl", "nvfp4"),
+        ("modelopt.nvfp4", "nvfp4"),
+        ("compressed_tensors.nvfp4", "nvfp4"),
+        ("fouroversix.nvfp4_static_6", "nvfp4"),
+        ("fouroversix.nvfp4_mse", "nvfp4-4over6"),
+        ("flashinfer.ref_nvfp4", "nvfp4"),
+        ("vllm.nvfp4_kernel", "nvfp4"),
+        ("te.fast_math_1d", "nvfp4"),
+        ("nvfp4", "torchao.nvfp4_2lvl"),
+        ("nvfp4-4over6", "nvfp4"),
+        ("nvfp4-row-scaled", "nvfp4-row-scaled"),
+        ("torchao.mxfp4_floor", "mxfp4"),
+        ("microxcaling.mxfp4_nearest", "mxfp4"),
+        ("deepgemm.mxfp4_ue8m0", "mxfp4"),
+        ("qwix.mxfp8", "mxfp8-e4m3"),
+    ],
+)
+def test_profiles_are_reported_as_themselves(name, declared):
+    found = diagnose(PROFILES[declared], "linear", of_spec(PROFILES[name], PROFILES[declared]))
+    if name == declared:
+        assert found.conforms
+        return
+    same = {other for other, spec in PROFILES.items() if spec == PROFILES[name]}
+    assert same & set(found.profiles), report_lines(found)
+    assert name in verdict(found) or found.explanations[0].profile is None
+
+
+def test_a_profile_registered_later_is_recognised(monkeypatch):
+    wanted = NVFP4.replace(name="vendor.four", element_max=4.0, arithmetic=PROFILES["fouroversix.nvfp4_mse"].arithmetic)
+    monkeypatch.setitem(PROFILES._specs, wanted.name, wanted)
+    found = diagnose(NVFP4, "linear", of_spec(wanted, NVFP4))
+    assert "vendor.four" in found.profiles
+
+
+@pytest.mark.rule("CNF-2")
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("amax-signed", "encode-g-over-s"),
+        ("scale-division", "element-down"),
+        ("global-1536", "scale-codec-truncate"),
+        ("amax-last-row", "scale-product-first", "element-truncate"),
+        ("block-2-across", "sign-negative"),
+        ("scale-double-fp16", "nan-0"),
+    ],
+)
+def test_mistakes_in_several_stages_are_all_named(names):
+    found = diagnose(NVFP4, "linear", of_mistakes(NVFP4, *names))
+    assert any(set(names) <= set(item.names) for item in found.explanations), report_lines(found)
+    assert all(NAMES[name].text in verdict(found) for name in names)
+
+
+@pytest.mark.parametrize(
+    "spec, names",
+    [
+        (NVFP4_4OVER6, ("search-tie",)),
+        (NVFP4_4OVER6, ("search-mse",)),
+        (NVFP4_RHT, ("hadamard-signs-after",)),
+        (NVFP4_RHT, ("amax-raw",)),
+        (MXFP8_E4M3, ("mx-floor", "element-overflow-nan")),
+        (PROFILES["torchao.nvfp4_2lvl"], ("element-away",)),
+    ],
+)
+def test_other_specifications_are_diagnosed_too(spec, names):
+    found = diagnose(spec, "linear", of_mistakes(spec, *names))
+    assert set(names) <= set(found.explanations[0].names), report_lines(found)
+
+
+@pytest.mark.rule("PACK-1", "PACK-2", "LAY-5", "CNF-3")
+@pytest.mark.parametrize(
+    "change, names, stage",
+    [
+        ({"data": lambda data: data << 4 | data >> 4}, {"nibbles"}, "packing"),
+        ({"scales": lambda scales: np.where(scales == 0, 0x7F, scales)}, {"padding"}, "padding"),
+    ],
+)
+def test_bytes_in_other_places(change, names, stage):
+    kept = [
+        (case, got)
+        for case, got in of_spec(NVFP4, NVFP4, "tiled_128x4")
+        if (layout_input(case) or "scales" not in change)
+    ]
+    found = diagnose(NVFP4, "tiled_128x4", changed(kept, **change))
+    assert names <= set(found.explanations[0].names), report_lines(found)
+    assert found.first_stage == stage
+
+
+def layout_input(case):
+    """Whether every block's scale is nonzero, so that zero bytes are padding."""
+    return bool((quantize(case.x, NVFP4, "row").scales != 0).all())
+
+
+def test_linear_padding_may_hold_anything():
+    kept = [(case, got) for case, got in of_spec(NVFP4, NVFP4, "linear_padded") if layout_input(case)]
+    assert diagnose(NVFP4, "linear_padded", changed(kept, scales=lambda s: np.where(s == 0, 0x7F, s))).conforms
+
+
+@pytest.mark.rule("CNF-2")
+@pytest.mark.parametrize("part, stage", [("data", "code"), ("scales", "scale")])
+def test_random_corruption_is_not_explained(part, stage):
+    rng = np.random.default_rng(7)
+
+    def corrupted(values):
+        return np.where(rng.random(values.shape) < 0.05, values ^ rng.integers(1, 256, values.shape, np.uint8), values)
+
+    found = diagnose(NVFP4, "linear", changed(of_spec(NVFP4, NVFP4), **{part: corrupted}), budget_seconds=4)
+    assert not found.conforms
+    assert not found.explanations, report_lines(found)
+    assert found.first_stage == stage
+    assert verdict(found) == f"not explained: bytes first differ at the {stage}"
+    assert not found.explained
+
+
+def test_one_flipped_code_is_not_explained():
+    evidence = of_spec(NVFP4, NVFP4)
+    case, got = evidence[0]
+    data = got.data.copy()
+    data[0, 1] ^= 0x30
+    found = diagnose(NVFP4, "linear", [(case, got._replace(data=data)), *evidence[1:]])
+    assert not found.explanations
+    assert found.first_stage == "code"
+    assert [finding.right for finding in found.findings] == [True, True, False]
+
+
+def test_what_special_values_leave_open_is_said():
+    evidence = of_mistakes(NVFP4, "scale-division")
+    spoiled = []
+    for case, got in evidence:
+        data = got.data.copy()
+        if np.isnan(case.x.astype(np.float32)).any():
+            data[np.isnan(case.x.astype(np.float32)).any(axis=1).nonzero()[0], 0] ^= 0x55
+        spoiled.append((case, got._replace(data=data)))
+    found = diagnose(NVFP4, "linear", spoiled, budget_seconds=5)
+    assert not found.explanations
+    assert found.partial.names == ("scale-division",)
+    assert "NaN" in found.partial.except_on
+    assert verdict(found).endswith("not explained: what differs on NaN")
+
+
+def test_the_time_is_kept():
+    rng = np.random.default_rng(3)
+    evidence = changed(
+        of_spec(NVFP4, NVFP4),
+        scales=lambda s: rng.permutation(s.ravel()).reshape(s.shape),
+        data=lambda d: rng.integers(0, 256, d.shape, np.uint8),
+        amax=lambda a: a * np.float32(1.1),
+    )
+    start = time.thread_time()
+    found = diagnose(NVFP4, "linear", evidence, budget_seconds=2)
+    assert time.thread_time() - start < 8
+    assert not found.explanations
+    assert found.first_stage == "amax"
+
+
+def test_buffers_of_another_size_and_no_evidence_at_all():
+    assert diagnose(NVFP4, "linear", []).conforms
+    case, got = of_spec(NVFP4, NVFP4)[0]
+    found = diagnose(NVFP4, "linear", [(case, got._replace(scales=got.scales[:, :-1]))], budget_seconds=2)
+    assert not found.conforms
+    assert not found.explained

@@ -1,0 +1,500 @@
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fp4ref
+from fp4ref.cli import main
+from fp4ref.diagrams import catalogue
+from fp4ref.diagrams.canvas import text_width
+from fp4ref.diagrams.gemm_figure import PRODUCTS
+from fp4ref.diagrams.mx_scales import mx_scales
+from fp4ref.diagrams.overview import AWAY, BLOCK
+from fp4ref.diagrams.palette import COLOURS, FILLS
+from fp4ref.diagrams.pipeline import pipeline
+from fp4ref.diagrams.place import Geometry
+from fp4ref.diagrams.png import png
+from fp4ref.diagrams.request import Request
+from fp4ref.diagrams.stochastic_figure import VALUES, runs
+from fp4ref.errors import DomainError, Fp4Error, ShapeError
+from fp4ref.layout import LAYOUTS
+
+RUNNER = CliRunner()
+SVG = "{http://www.w3.org/2000/svg}"
+GOLDEN = Path(__file__).parent / "data" / "diagrams"
+ALL = dict(catalogue.all_figures())
+COMMANDS = ("diagram", "where")
+EXAMPLES = [
+    line.strip()
+    for name in COMMANDS
+    for line in main.get_command(None, name).epilog.splitlines()
+    if line.strip().startswith(f"fp4ref {name}")
+]
+
+
+def texts(svg: str) -> list[ET.Element]:
+    return ET.fromstring(svg).findall(f".//{SVG}text")
+
+
+def titles(svg: str) -> list[str]:
+    return [found.text or "" for found in ET.fromstring(svg).findall(f".//{SVG}rect/{SVG}title")]
+
+
+def box(element: ET.Element) -> tuple[float, float, float, float]:
+    """What a text covers at most: left, top, right, bottom."""
+    size, mono = float(element.get("font-size")), "fp-mono" in element.get("class", "")
+    width = text_width(element.text or "", size, mono)
+    left = (
+        float(element.get("x")) - {"start": 0.0, "middle": width / 2, "end": width}[element.get("text-anchor", "start")]
+    )
+    y = float(element.get("y"))
+    return left, y - 0.75 * size, left + width, y + 0.2 * size
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_figure_is_valid_and_described(name: str) -> None:
+    root = ET.fromstring(ALL[name])
+    assert root.get("role") == "img"
+    assert [root.find(f"{SVG}{part}").get("id") for part in ("title", "desc")] == root.get("aria-labelledby").split()
+    assert len(root.find(f"{SVG}title").text) > 10
+    assert len(root.find(f"{SVG}desc").text) > 20
+    assert float(root.get("width")) == 800
+    assert "prefers-color-scheme:dark" in root.find(f"{SVG}style").text
+    assert not re.search(r"https?://(?!www\.w3\.org/)", ALL[name])
+
+
+def faults(svg: str) -> list[str]:
+    """Texts that are clipped, too small, or over each other, by the widest common font."""
+    root, found = ET.fromstring(svg), texts(svg)
+    width, height = float(root.get("width")), float(root.get("height"))
+    boxes = [box(element) for element in found]
+    said = [
+        f"clipped: {element.text}"
+        for element, (left, top, right, bottom) in zip(found, boxes, strict=True)
+        if left < -1 or top < 0 or right > width + 1 or bottom > height
+    ]
+    said += [f"small: {element.text}" for element in found if float(element.get("font-size")) < 7]
+    order = sorted(range(len(boxes)), key=lambda index: boxes[index][1])
+    for place, first in enumerate(order):
+        for second in order[place + 1 :]:
+            a, b = boxes[first], boxes[second]
+            if b[1] >= a[3]:
+                break
+            if min(a[2], b[2]) - max(a[0], b[0]) > 0.5 and min(a[3], b[3]) - b[1] > 0.5:
+                said.append(f"{found[first].text} over {found[second].text}")
+    return said
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_text_is_clipped_small_or_overlapping(name: str) -> None:
+    assert faults(ALL[name]) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_options_give_a_clean_figure_or_a_reason(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([*catalogue.FIGURES]))
+    shape = data.draw(
+        st.tuples(st.integers(1, 400), st.integers(1, 400)) | st.sampled_from([(1, 1), (4096, 5), (5, 4097)])
+    )
+    start, size = st.integers(0, 30), st.integers(1, 40)
+    ranges = st.tuples(start, size).map(lambda pair: (pair[0], pair[0] + pair[1]))
+    options = {
+        "spec": st.sampled_from([*fp4ref.profiles.values()]),
+        "shape": st.just(shape),
+        "direction": st.sampled_from(["row", "column"]),
+        "layout": st.sampled_from([*LAYOUTS.values()]),
+        "element": st.tuples(st.integers(0, shape[0] - 1), st.integers(0, shape[1] - 1)),
+        "window": st.tuples(ranges, ranges),
+    }
+    takes = catalogue.figure(name).takes
+    chosen = {option: data.draw(options[option]) for option in takes if data.draw(st.booleans())}
+    if "element" in chosen and "shape" in takes:
+        chosen["shape"] = shape
+    reason, svg = "", ""
+    try:
+        svg = catalogue.draw(name, **chosen)
+    except Fp4Error as error:
+        reason = error.needed
+    assert reason or faults(svg) == []
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(first: str, second: str) -> float:
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_have_contrast(dark: bool) -> None:
+    """Text 4.5 to 1 and lines 3 to 1 on what they stand on, without regard to hue."""
+    colour = {name: pair[dark] for name, pair in COLOURS.items()}
+    for fill in ("paper", *FILLS):
+        assert contrast(colour["ink"], colour[fill]) >= 7
+        assert contrast(colour["mark"], colour[fill]) >= 3
+    for text in ("muted", "mark", *FILLS.upper()):
+        assert contrast(colour[text], colour["paper"]) >= 4.5, text
+    assert contrast(colour["edge"], colour["paper"]) >= 3
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
+SEEN_AS = {
+    "normal": np.eye(3),
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+TO_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+
+
+def lab(linear: np.ndarray) -> np.ndarray:
+    xyz = np.array(TO_XYZ) @ np.clip(linear, 0, 1) / [0.95047, 1, 1.08883]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("sight", SEEN_AS)
+def test_fills_differ_for_colour_blind_readers(sight: str, dark: bool) -> None:
+    seen = []
+    for fill in FILLS:
+        parts = np.array([int(COLOURS[fill][dark][at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        seen.append(lab(np.array(SEEN_AS[sight]) @ linear))
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) >= 10
+
+
+def test_figures_are_deterministic() -> None:
+    assert dict(catalogue.all_figures()) == ALL
+    assert catalogue.draw("tiled_128x4", theme="dark") != ALL["tiled_128x4"]
+
+
+@pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5")
+@settings(max_examples=25, deadline=None)
+@given(
+    name=st.sampled_from([*LAYOUTS]),
+    rows=st.integers(1, 600),
+    columns=st.integers(1, 700),
+    direction=st.sampled_from(["row", "column"]),
+    data=st.data(),
+)
+def test_labels_are_those_of_the_layout(
+    name: str, rows: int, columns: int, direction: str, data: st.DataObject
+) -> None:
+    element = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
+    top, left = (element[0], element[1] // 16) if direction == "row" else (element[1], element[0] // 16)
+    window = (top, top + 1), (left, left + 1)
+    svg = catalogue.draw(name, shape=(rows, columns), direction=direction, element=element, window=window)
+    layout = LAYOUTS[name]
+    matrix = (rows, columns) if direction == "row" else (columns, rows)
+    blocks = -(-matrix[1] // 16)
+    shown = [re.fullmatch(r"byte (\d+): (.*) \((\d+), (\d+)\)", title) for title in titles(svg)]
+    shown = [match for match in shown if match]
+    assert shown
+    for match in shown:
+        row, column = int(match[3]), int(match[4])
+        assert int(match[1]) == layout.offset(row, column, blocks)
+        assert ("padding" in match[2]) == (row >= matrix[0] or column >= blocks)
+    assert any((int(m[3]), int(m[4])) == (top, left) for m in shown)
+    labels = {element.text for element in texts(svg)}
+    for match in shown:
+        if "padding" not in match[2] and "labels count from" not in labels:
+            assert f"{match[3]},{match[4]}" in labels
+    if layout.row_digits:
+        tile = next(m for m in titles(svg) if m.startswith("tile "))
+        number, first, last = map(int, re.match(r"tile (\d+): bytes (\d+) to (\d+)", tile).groups())
+        size = layout.tile[0] * layout.tile[1]
+        assert (first, last) == (number * size, (number + 1) * size - 1)
+        assert layout.index(first, blocks) == (top // layout.tile[0] * layout.tile[0], left // 4 * 4)
+
+
+@pytest.mark.rule("LAY-1", "LAY-3", "LAY-4")
+@settings(max_examples=20, deadline=None)
+@given(rows=st.integers(1, 400), columns=st.integers(1, 900), tiled=st.sampled_from(["tiled_128x4", "tiled_8x4"]))
+def test_side_by_side_labels(rows: int, columns: int, tiled: str) -> None:
+    blocks = -(-columns // 16)
+    svg = catalogue.draw("linear-tiled", shape=(rows, columns), layout=LAYOUTS[tiled])
+    shown = [re.fullmatch(r"scale \((\d+), (\d+)\): byte (\d+)", title) for title in titles(svg)]
+    tables = [[tuple(map(int, match.groups())) for match in shown if match]]
+    half = len(tables[0]) // 2
+    for name, cells in zip(("linear", tiled), (tables[0][:half], tables[0][half:]), strict=True):
+        assert all(offset == LAYOUTS[name].offset(row, column, blocks) for row, column, offset in cells)
+
+
+@settings(max_examples=40, deadline=None)
+@given(name=st.sampled_from([*LAYOUTS]), rows=st.integers(1, 500), columns=st.integers(1, 500), data=st.data())
+def test_text_has_the_offsets_of_the_layout(name: str, rows: int, columns: int, data: st.DataObject) -> None:
+    element = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
+    blocks, layout = -(-columns // 16), LAYOUTS[name]
+    lines = catalogue.text(name, shape=(rows, columns), element=element).splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("  row "))
+    shown = [int(column) for column in re.findall(r"k=(\d+)", lines[head])]
+    for line in lines[head + 1 : lines.index("", head)]:
+        if line.strip() != "…":
+            row, *offsets = [int(part) for part in line.replace("[", " ").replace("]", " ").split()]
+            assert offsets == [layout.offset(row, column, blocks) for column in shown]
+    memory = [line for line in lines if re.match(r" *\d+: ", line)]
+    for line in memory:
+        start, _, cells = line.partition(":")
+        for number, cell in enumerate(cells.split()):
+            row, column = layout.index(int(start) + number, blocks)
+            assert cell.strip("[]") == (f"{row},{column}" if row < rows and column < blocks else "--")
+    scale = element[0], element[1] // 16
+    assert f"[{layout.offset(*scale, blocks)}]" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS])
+def test_golden_text(name: str) -> None:
+    got = catalogue.text(name, shape=(200, 160), element=(37, 130))
+    assert got == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.rule("BLK-8", "PACK-1", "PACK-2", "PACK-3", "LAY-10")
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(["nvfp4", "nvfp4-2d", "mxfp4", "mxfp8-e4m3"]),
+    rows=st.integers(1, 70),
+    columns=st.integers(1, 70),
+    direction=st.sampled_from(["row", "column"]),
+    layout=st.sampled_from([*LAYOUTS]),
+    data=st.data(),
+)
+def test_place_is_where_the_quantizer_puts_it(
+    name: str, rows: int, columns: int, direction: str, layout: str, data: st.DataObject
+) -> None:
+    """Change one element from a block of zeros: the bytes that change are the ones that `place` names."""
+    row, column = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
+    x = np.zeros((rows, columns), np.float32)
+    amax = np.float32([6 * 448]) if name.startswith("nvfp4") else None
+    before = fp4ref.quantize(x, name, direction, layout, amax=amax).direction(direction)[0]
+    x[row, column] = 6.0
+    after = fp4ref.quantize(x, name, direction, layout, amax=amax).direction(direction)[0]
+    place = Geometry(fp4ref.profiles[name], (rows, columns), direction).place(row, column)
+    (changed,) = np.flatnonzero(before.data.ravel() != after.data.ravel())
+    assert changed == place.data_byte
+    value = int(after.data.ravel()[changed])
+    assert (value >> 4 == 0, value & 15 == 0) == {"low": (True, False), "high": (False, True), None: (False, False)}[
+        place.nibble
+    ] or place.nibble is None
+    scales = np.flatnonzero(before.scales.ravel() != after.scales.ravel())
+    assert place.scale_byte(LAYOUTS[layout]) in scales
+    elements = [found.element for found in place.geometry.of_data_byte(place.data_byte)]
+    assert (row, column) in elements
+    assert place.geometry.of_scale_byte(place.scale_byte(LAYOUTS[layout]), LAYOUTS[layout]) == place.scale
+
+
+def test_the_sentence() -> None:
+    place = Geometry(fp4ref.NVFP4, (300, 256)).place(37, 130)
+    assert place.sentence() == (
+        "element (37, 130) of a K = 256 NVFP4 tensor: data byte 4801 low nibble, scale (37, 8), linear byte 600, "
+        "tiled byte 1108"
+    )
+    assert place.sentence() in catalogue.text("tiled_128x4", shape=(300, 256), element=(37, 130))
+    assert (
+        place.sentence()
+        in ET.fromstring(catalogue.draw("tiled_128x4", shape=(300, 256), element=(37, 130))).find(f"{SVG}desc").text
+    )
+
+
+@pytest.mark.rule("E2M1-3")
+def test_ties_of_the_figure() -> None:
+    """The limits and the codes that they go to, written down here."""
+    found = texts(ALL["e2m1"])
+    at = {element.get("x"): element.text.removeprefix("→ ") for element in found if element.text.startswith("→ ")}
+    limits = [element for element in found if element.get("font-size") == "9"]
+    codes = {"0.25": "0", "0.75": "2", "1.25": "2", "1.75": "4", "2.5": "4", "3.5": "6", "5": "6"}
+    assert {element.text: at[element.get("x")] for element in limits} == codes
+
+
+@pytest.mark.rule("SR-2")
+def test_stochastic_runs_are_those_of_the_rule() -> None:
+    found = {value: runs(value) for value in VALUES}
+    assert found[0.3] == [(0, 103, 0), (103, 256, 1)]
+    assert found[-0.3] == [(0, 103, 8), (103, 256, 9)]
+    assert found[1.9] == [(0, 52, 3), (52, 256, 4)]
+    assert found[2.4] == [(0, 154, 4), (154, 256, 5)]
+    assert found[4.5] == [(0, 192, 6), (192, 256, 7)]
+    assert found[5.9] == [(0, 13, 6), (13, 256, 7)]
+    assert found[7.0] == [(0, 256, 7)]
+
+
+@pytest.mark.rule("HAD-1")
+def test_hadamard_signs_of_the_figure() -> None:
+    shown = [re.fullmatch(r"x(\d+) in y(\d+): ([+-])0\.25", title) for title in titles(ALL["hadamard"])]
+    found = {(int(m[1]), int(m[2])): m[3] for m in shown if m}
+    assert len(found) == 256
+    for (j, i), sign in found.items():
+        negative = (i & j).bit_count() % 2 ^ (0xD7E8 >> j & 1)
+        assert sign == ("-" if negative else "+")
+
+
+def test_verdict_of_the_overview_is_that_of_verify(tmp_path: Path) -> None:
+    x = np.zeros((1, 16), np.float32)
+    x[0, : len(BLOCK)] = BLOCK
+    q = fp4ref.quantize(x, AWAY)
+    np.savez(tmp_path / "kernel.npz", x=x, data=q.row.data, scales=q.row.scales, amax=q.row.amax)
+    result = RUNNER.invoke(main, ["verify", str(tmp_path / "kernel.npz"), "--spec", "nvfp4", "--layout", "linear"])
+    shown = next(element.text for element in texts(ALL["overview"]) if element.text.startswith("wrong: "))
+    verdict, count = shown.split("; ")
+    assert verdict in result.output
+    assert f"in {count.split()[0]} codes" in result.output
+
+
+@pytest.mark.rule("GEM-1")
+def test_gemm_directions() -> None:
+    assert [(p.name, p.a.direction, p.b.direction) for p in PRODUCTS] == [
+        ("fprop", "row", "row"),
+        ("dgrad", "row", "column"),
+        ("wgrad", "column", "column"),
+    ]
+    for product in PRODUCTS:
+        assert {*product.a.axes, *product.b.axes} - {product.a.summed} == set(product.axes)
+
+
+@pytest.mark.parametrize("name", list(fp4ref.profiles))
+def test_pipeline_of_every_profile(name: str) -> None:
+    spec = fp4ref.profiles[name]
+    for direction in ("row", "column") if spec.hadamard else ("row",):
+        svg = pipeline(Request(spec=spec, direction=direction))
+        assert faults(svg) == []
+        words = " ".join(element.text for element in texts(svg))
+        assert ("Hadamard" in words) == bool(spec.hadamard and direction == "column")
+        assert ("global amax" in words) == (spec.global_scale != "none")
+        assert ("1.5 · t" in words) == bool(spec.four_over_six)
+
+
+def test_png_has_text_and_pixels() -> None:
+    image = png(catalogue.draw("packing", theme="light"), 1)
+    assert image.startswith(b"\x89PNG")
+    assert int.from_bytes(image[16:20], "big") == 800
+    assert png(catalogue.draw("packing", theme="light"), 1) == image
+    assert png(catalogue.draw("packing", theme="dark"), 1) != image
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_examples_of_the_help(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = RUNNER.invoke(main, shlex.split(line)[1:])
+    assert result.exit_code == 0, result.output
+    assert result.output
+
+
+def test_all_writes_every_figure(tmp_path: Path) -> None:
+    result = RUNNER.invoke(main, ["diagram", "--all", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == set(ALL)
+    assert (tmp_path / "out" / "gemm.svg").read_text(encoding="utf-8") == ALL["gemm"]
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ("diagram tiled", "tiled_128x4"),
+        ("diagram hadamard --spec nvfp4", "[HAD-1]"),
+        ("diagram mxfp8-scales --spec mxfp8-2d", "[BLK-7]"),
+        ("diagram linear-tiled --layout linear", "[LAY-1]"),
+        ("diagram linear-tiled --layout swizzled", "[LAY-7]"),
+        ("diagram tiled_128x4 --shape 8192x8192 -o x.svg", "--window 0:2048,0:48"),
+        ("diagram tiled_8x4 --shape 300x160 -o x.svg", "--window"),
+        ("diagram blocks --shape 4096x4096", "--window"),
+        ("diagram tiled_128x4 --shape 128x256 --element 128,0", "[NUM-4]"),
+        ("diagram tiled_128x4 --shape 0x256", "[NUM-4]"),
+        ("diagram tiled_128x4 --shape 20x64 --direction column --spec nvfp4-rht", "[HAD-5]"),
+        ("diagram gemm --element 1,2", "--spec"),
+        ("diagram gemm --as text", "a layout"),
+        ("diagram e4m3 --window 0:50,0:1", "at most 9 codes"),
+        ("diagram packing --shape 1x100 -o x.svg", "--window"),
+        ("diagram gemm -o x.pdf", "suffix"),
+        ("where 1 2 --shape 1x1", "[NUM-4]"),
+        ("where --shape 4x4 --scale-byte 9 --layout linear", "[LAY-1]"),
+        ("where --shape 4x4 --scale-byte 0", "LAY-7"),
+        ("where --shape 4x4", "give ROW COLUMN"),
+        ("where 0 0 --shape 4x4 --layout tiles", "[LAY-7]"),
+    ],
+)
+def test_bad_input_says_what_is_needed(
+    arguments: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = RUNNER.invoke(main, shlex.split(arguments))
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+    assert not [*tmp_path.iterdir()]
+
+
+def test_errors_are_ours() -> None:
+    with pytest.raises(DomainError, match="BLK-7"):
+        mx_scales(Request(spec=fp4ref.MXFP8_2D))
+    with pytest.raises(ShapeError):
+        catalogue.draw("tiled_128x4", shape=(10**6, 10**6))
+    with pytest.raises(Fp4Error, match="one of overview"):
+        catalogue.draw("nothing")
+
+
+@pytest.mark.rule("LAY-5")
+def test_padding_byte_is_named() -> None:
+    result = RUNNER.invoke(main, shlex.split("where --shape 4x64 --scale-byte 511 --layout tiled_128x4"))
+    assert "padding" in result.output
+
+
+MEASURE = """
+const [svg] = arguments, holder = document.body;
+holder.innerHTML = svg.slice(svg.indexOf("<svg"));
+const root = holder.querySelector("svg"), [, , width, height] = root.getAttribute("viewBox").split(" ").map(Number);
+const shown = [...root.querySelectorAll("text")].map((one) => [one.textContent, one.getBBox()]);
+const faults = [];
+shown.forEach(([text, a], i) => {
+  if (a.x < 0 || a.y < -2 || a.x + a.width > width + 1 || a.y + a.height > height + 1) faults.push(`clipped: ${text}`);
+  for (const [other, b] of shown.slice(i + 1)) {
+    const across = Math.min(a.x + a.width, b.x + b.width) - Math.max(a.x, b.x);
+    const down = Math.min(a.y + a.height, b.y + b.height) - Math.max(a.y, b.y);
+    if (across > 0.5 && down > 0.35 * Math.min(a.height, b.height)) faults.push(`${text} over ${other}`);
+  }
+});
+return faults;
+"""
+
+
+def test_no_text_overlaps_in_a_browser(chromium: Any) -> None:
+    """Measured with the browser's own fonts; boxes have room above and below the glyphs."""
+    chromium.get("data:text/html,<body></body>")
+    faults = {name: chromium.execute_script(MEASURE, svg) for name, svg in ALL.items()}
+    assert {name: found for name, found in faults.items() if found} == {}
+
+
+def test_text_places_and_explorer_need_no_extra(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules.update(drawsvg=None, resvg_py=None)
+from fp4ref.cli import main
+main(sys.argv[1:])
+"""
+    page = str(tmp_path / "page.html")
+    for arguments in ("diagram", "diagram tiled_128x4", "where 1 2 --shape 4x4", f"explore -o {page}"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+    for arguments in ("diagram gemm", f"diagram gemm -o {page}.png"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 2
+        assert "pip install 'fp4ref[diagrams]'" in run.stderr

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fp4ref
+
+SCRIPT = Path(__file__).parents[1] / "docs/generate/differences.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("differences", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow  # measures every profile
+def test_the_chapter_has_every_profile(script: ModuleType) -> None:
+    text = "\n".join(script.chapter())
+    every = [fp4ref.profiles[name] for name in fp4ref.profiles]
+    assert {spec for spec in every if f"`{spec.name}`" in text} == set(every)
+    rows = [line for line in text.splitlines() if line.startswith("| `nvfp4` |")]
+    assert "| `nvfp4` | 00: 0 0 | 00: 8 0 | 00: 7 f | 00: 0 0 | 69: 7 7 | 7e: 7 0 |" in rows
+
+
+def test_advice_names_profiles(script: ModuleType) -> None:
+    for advice in script.ADVICE:
+        for name in advice.profiles:
+            assert name in fp4ref.profiles

@@ -1,0 +1,98 @@
+"""Kernels that are wrong on purpose, through the whole kit; none of them knows the library of mistakes."""
+
+import runpy
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref.catalogue import PROFILES
+from fp4ref.conformance import families, runner
+from fp4ref.conformance.diagnose import report_lines
+from fp4ref.conformance.judge import judge
+from fp4ref.conformance.kernel_report import KernelReport, collected
+from fp4ref.conformance.subject import Subject
+from fp4ref.formats import STOCHASTIC_E2M1
+from fp4ref.model.tiles import Matrix, widen
+from fp4ref.specs import NVFP4
+
+PUBLIC, HOLDOUT = (
+    runpy.run_path(str(Path(__file__).parent / "mutants" / name)) for name in ("quantizers.py", "holdout.py")
+)
+MUTANTS = [*PUBLIC["MUTANTS"], *HOLDOUT["MUTANTS"]]
+CORRECT = [*PUBLIC["CORRECT"], *HOLDOUT["CORRECT"]]
+GOLDEN, MADE = runner.golden, {}
+
+
+def golden(case):
+    """The golden model's bytes of a case, made once for all kernels."""
+    key = case.spec.name, case.id
+    if key not in MADE:
+        MADE[key] = GOLDEN(case)
+    return MADE[key]
+
+
+@cache
+def spec_of(name):
+    return NVFP4.replace(name=name, element=STOCHASTIC_E2M1) if name == "nvfp4-stochastic" else PROFILES[name]
+
+
+@cache
+def inputs(name, direction):
+    dtypes = ("bfloat16",) if direction == "column" else ("float32",)  # what a transform takes
+    return list(families.cases(spec_of(name), directions=(direction,), dtypes=dtypes))
+
+
+def subject_of(kernel):
+    """A function that makes the kernel's bytes of a tensor, declared as the kernel is called."""
+    spec, direction = spec_of(kernel.spec), kernel.direction
+    amax = ("amax",) if spec.global_scale != "none" else ()
+    bits = ("random_bits",) if spec.stochastic else ()
+    outputs = getattr(kernel, "outputs", ("data", "scales", *amax))
+
+    @fp4ref.kernel(
+        inputs=getattr(kernel, "inputs", ("x", *bits)), outputs=outputs, scale_layout=kernel.layout, direction=direction
+    )
+    def called(x, given=None):
+        matrix, run = Matrix(x, direction), kernel()
+        run.given = run.bits = given
+        with np.errstate(all="ignore"):
+            return run(widen(matrix[slice(0, matrix.shape[0]), slice(0, matrix.shape[1])]), x.dtype)[: len(outputs)]
+
+    return spec, Subject.of(called)
+
+
+def verified(kernel, monkeypatch):
+    monkeypatch.setattr(runner, "golden", golden)
+    spec, subject = subject_of(kernel)
+    runs = runner.run(subject, inputs(kernel.spec, kernel.direction))
+    judged = (judge(run.case, run.outcome, subject.declaration, run.expected) for run in runs)
+    return collected(KernelReport(kernel.__name__, spec, subject.declaration), judged)
+
+
+@pytest.mark.rule("CNF-1")
+@pytest.mark.parametrize("kernel", CORRECT, ids=lambda kernel: kernel.__name__)
+def test_correct_kernels_conform(kernel, monkeypatch):
+    assert verified(kernel, monkeypatch).ok
+
+
+@pytest.mark.slow  # each is a diagnosis over all cases
+@pytest.mark.rule("CNF-2")
+@pytest.mark.parametrize("kernel", MUTANTS, ids=lambda kernel: kernel.__name__)
+def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
+    report = verified(kernel, monkeypatch)
+    record_property("mutant", "caught" if not report.ok else "missed")
+    assert not report.ok
+    found = report.diagnosis
+    first = None if found is None else next(iter(found.explanations), found.partial)
+    named = [*(() if first is None else first.names), *(kind.value for kind in report.findings)]
+    right = all(any(name.startswith(tuple(group.split("|"))) for name in named) for group in kernel.names)
+    record_property("mutant", "named" if right else "unnamed")
+    assert right, (report.headline, *(() if found is None else report_lines(found)))
+
+
+def test_there_are_enough_mutants():
+    assert len(MUTANTS) >= 100
+    assert sum(len(kernel.names) > 1 for kernel in MUTANTS) >= 10

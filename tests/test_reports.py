@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fp4ref
+from fp4ref.cli import main
+from fp4ref.conformance import selfcheck
+from fp4ref.conformance.dumps import Dump, write_dump
+from fp4ref.conformance.families import cases
+from fp4ref.conformance.judge import judge
+from fp4ref.conformance.kernel_report import KernelReport
+from fp4ref.conformance.reports import html, junit
+from fp4ref.conformance.reports.picture import pictures, svg
+from fp4ref.conformance.reports.view import View, of_backends, of_dump, of_kernel
+from fp4ref.conformance.runner import run
+from fp4ref.conformance.subject import Subject
+from fp4ref.conformance.verify import Request, verify
+from fp4ref.layout import layout
+from fp4ref.testing import assert_conforms
+
+NASTY = """<script>alert("&'")</script>\x00\ud800"""
+NAME = """layer.<b>0</b>&"w" """
+VOID = {"meta", "br", "image", "rect", "path", "link", "img"}
+
+
+class Page(HTMLParser):
+    """Every element is closed where it should be; tags, attributes and texts are kept."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory) -> Path:
+    """Codes that differ in one area, scales in the first tile, and padding at the end."""
+    x = np.random.default_rng(0).standard_normal((130, 200)).astype(np.float32)
+    q = fp4ref.quantize(x, "nvfp4", scale_layout="tiled_128x4")
+    data, scales = q.row.data.copy(), q.row.scales.copy()
+    data[128:, 40:44] ^= 0x11
+    scales.reshape(-1)[: 32 * 16 : 16] ^= 1
+    scales.reshape(-1)[-1] = 9
+    path = tmp_path_factory.mktemp("dump") / "d.npz"
+    write_dump(path, [Dump(NAME, x, dataclasses.replace(q, row=q.row._replace(data=data, scales=scales)))])
+    return path
+
+
+@pytest.fixture(scope="module")
+def view(dump) -> View:
+    request = Request(path=dump, seconds=1)
+    return of_dump(verify(request), request)
+
+
+def kernel_view(function) -> View:
+    subject = Subject.of(function)
+    report = KernelReport(NASTY, fp4ref.NVFP4, subject.declaration)
+    chosen = cases(fp4ref.NVFP4, families=["normal", "ragged"], dtypes=["float32"])
+    runs = run(subject, chosen)
+    for r in runs:
+        report.add(judge(r.case, r.outcome, subject.declaration, r.expected))
+    report.explain(seconds=1)
+    return of_kernel(report)
+
+
+def no_sign(x):
+    if x.shape[-1] == 17:
+        raise ValueError(NASTY)
+    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
+    return q.row.data & 0x77, q.row.scales, q.row.amax
+
+
+@pytest.mark.rule("CNF-2")
+def test_the_page_shows_the_verdict_the_maps_and_every_intermediate(view):
+    page = Page(html.page(view))
+    text = " ".join(page.texts)
+    assert "wrong: " in text
+    assert NAME in page.texts
+    assert page.count("svg") == page.count("image") == 2
+    assert page.count("title") == 1 + 2
+    assert "element codes: 16 of 130 x 200 differ, the first at row 128, column 80" in text
+    assert "scale bytes, tiled_128x4: 33 of 256 x 16 differ, the first at row 0, column 0" in text
+    for step in ("block amax", "global scale g", "scale byte", "scaled value y", "code", "dequantized"):
+        assert step in page.texts
+    exhibit = view.exhibits[0]
+    first = exhibit.compared.differences[0]
+    assert f"0x{first.got_scale:02x} = " in text
+    assert first.bits in text
+
+
+def test_the_page_needs_nothing_else_and_runs_nothing(view):
+    text = html.page(view)
+    addresses = [value for _, attrs in Page(text).tags for name, value in attrs.items() if name in {"href", "src"}]
+    assert addresses
+    assert all(address.startswith("data:image/png;base64,") for address in addresses)
+    assert "<script" not in text
+    assert "http" not in re.sub(r"http-equiv", "", text)
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_what_a_user_wrote_is_text_on_the_page_and_in_the_xml(tmp_path):
+    found = kernel_view(no_sign)
+    page = Page(html.page(found))
+    assert page.count("script") == 0
+    assert any("<script>" in text for text in page.texts)
+    html.write(tmp_path / "page.html", found)
+    junit.write(tmp_path / "report.xml", [found])
+    root = ET.parse(tmp_path / "report.xml").getroot()
+    assert any("<script>" in (failure.text or "") for failure in root.iter("failure"))
+
+
+@pytest.mark.rule("CNF-2", "CNF-9")
+def test_xml_counts_what_it_holds(tmp_path):
+    junit.write(tmp_path / "report.xml", [kernel_view(no_sign)])
+    root = ET.parse(tmp_path / "report.xml").getroot()
+    tests = list(root.iter("testcase"))
+    assert int(root.get("tests")) == len(tests)
+    assert int(root.get("failures")) == sum(test.find("failure") is not None for test in tests) > 2
+    assert int(root.get("skipped")) == sum(test.find("skipped") is not None for test in tests)
+    assert {test.get("classname") for test in tests} >= {"verdict", "families", "findings"}
+    verdict = tests[0].find("failure")
+    assert verdict.get("message").startswith("wrong: raised")
+
+
+def test_a_kernel_that_conforms_has_no_failure(tmp_path):
+    def good(x):
+        q = fp4ref.quantize(x, "nvfp4", backend="numpy")
+        return q.row.data, q.row.scales, q.row.amax
+
+    found = kernel_view(good)
+    junit.write(tmp_path / "report.xml", [found])
+    root = ET.parse(tmp_path / "report.xml").getroot()
+    assert root.get("failures") == "0"
+    page = Page(html.page(found))
+    assert page.count("svg") == 0
+    assert any("conforms to nvfp4" in text for text in page.texts)
+    assert any(re.search(r"\d+ of \d+ rules were exercised", text) for text in page.texts)
+
+
+@pytest.mark.rule("LAY-3", "LAY-5")
+def test_tiles_count_every_difference_once(view):
+    codes, scales, tiles = pictures(view.exhibits[0])
+    assert (codes.count, scales.count) == (16, 33)
+    assert sum(tile.codes for tile in tiles) == codes.count
+    assert sum(tile.scales for tile in tiles) == scales.count
+    by_place = {(tile.row, tile.column): (tile.codes, tile.scales) for tile in tiles}
+    assert by_place == {(0, 0): (0, 32), (1, 1): (16, 0), (1, 3): (0, 1)}
+    assert np.isnan(scales.shares[131:, :13]).all()
+    assert codes.text in svg(codes)
+
+
+@pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4")
+@pytest.mark.parametrize("name", ["linear", "linear_padded", "tiled_128x4", "tiled_8x4"])
+def test_one_wrong_scale_is_shown_in_its_place(name, tmp_path):
+    x = np.random.default_rng(1).standard_normal((300, 1100)).astype(np.float32)
+    q = fp4ref.quantize(x, "nvfp4", scale_layout=name)
+    scales = q.row.scales.copy()
+    scales.reshape(-1)[layout(name).offset(200, 61, 69)] ^= 2
+    write_dump(tmp_path / "d.npz", [Dump("", x, dataclasses.replace(q, row=q.row._replace(scales=scales)))])
+    request = Request(path=tmp_path / "d.npz", seconds=1)
+    codes, found, _ = pictures(of_dump(verify(request), request).exhibits[0])
+    assert (codes.count, found.count, found.first) == (0, 1, (200, 61))
+
+
+def test_a_tensor_of_any_size_becomes_a_small_picture(view):
+    x = np.zeros((5000, 4096), np.float32)
+    q = fp4ref.quantize(x, "mxfp4", backend="numpy").row
+    exhibit = dataclasses.replace(
+        view.exhibits[0],
+        x=x,
+        spec=fp4ref.MXFP4,
+        scale_layout="linear",
+        got=q._replace(data=q.data ^ 1),
+        expected=q,
+        compared=dataclasses.replace(view.exhibits[0].compared, shape=x.shape),
+    )
+    codes, scales, _ = pictures(exhibit)
+    assert max(codes.shares.shape) <= 256
+    assert (codes.count, scales.count) == (5000 * 4096 // 2, 0)
+    assert len(svg(codes)) < 20_000
+
+
+def test_backends_have_a_report_too(tmp_path):
+    report = selfcheck.Report(subjects=["golden model", "mine"])
+    report.add("golden model", "a:1", ["BLK-3"], [])
+    report.add("mine", "a:1", ["BLK-3"], [selfcheck.Mismatch("code", (0, 1), "3f800000", "02", "03")])
+    report.unavailable["cuda"] = "no device"
+    found = of_backends(report)
+    page = Page(html.page(found))
+    assert "\N{BALLOT X} 0/1" in page.texts
+    assert "\N{CHECK MARK} 1/1" in page.texts
+    junit.write(tmp_path / "report.xml", [found])
+    root = ET.parse(tmp_path / "report.xml").getroot()
+    assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("4", "2", "1")
+
+
+@pytest.mark.rule("CNF-2")
+def test_verify_writes_the_files_beside_what_it_prints(tmp_path):
+    x = np.random.default_rng(2).standard_normal((4, 64)).astype(np.float32)
+    q = fp4ref.quantize(x, "nvfp4")
+    swapped = q.row._replace(data=q.row.data << 4 | q.row.data >> 4)
+    dump = tmp_path / "d.npz"
+    write_dump(dump, [Dump("", x, dataclasses.replace(q, row=swapped))])
+    files = ["--html", str(tmp_path / "page.html"), "--junit", str(tmp_path / "report.xml")]
+    result = CliRunner().invoke(main, ["verify", str(dump), *files, "--json"])
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["files"][0]["verdict"] == "wrong"
+    told = json.loads(result.stdout)["files"][0]["explained"]
+    assert {step["step"]: step["got"] for step in told[0]["steps"]}["code"].startswith("0x")
+    assert result.stderr.count("wrote ") == 2
+    Page((tmp_path / "page.html").read_text("utf-8"))
+    assert ET.parse(tmp_path / "report.xml").getroot().get("failures") == "2"
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["DUMP", "DUMP", "--html", "x.html"], "--html takes one file"),
+        (["DUMP", "--case", "row:0:0", "--junit", "x.xml"], "whole reports"),
+        (["DUMP", "--html", "nowhere/x.html"], "nowhere/x.html"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(dump, arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["verify", *(str(dump) if word == "DUMP" else word for word in arguments)])
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+@pytest.mark.rule("GEM-13", "CNF-2")
+def test_a_kernel_that_multiplies_has_the_same_reports(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("product.py").write_text(
+        "import fp4ref, numpy as np\n"
+        "@fp4ref.kernel(operation='gemm', inputs=('a_data', 'b_data', 'rows', 'columns'), outputs=('values',))\n"
+        "def zeros(a, b, rows, columns):\n"
+        "    return np.zeros((rows, columns), np.float32)\n"
+    )
+    files = ["--html", "page.html", "--junit", "report.xml"]
+    result = CliRunner().invoke(main, ["verify", "--kernel", "product.py:zeros", "--spec", "mxfp4", *files])
+    assert result.exit_code == 1, result.output
+    page = Page(Path("page.html").read_text("utf-8"))
+    assert any("GEMM of mxfp4" in text for text in page.texts)
+    root = ET.parse("report.xml").getroot()
+    assert int(root.get("failures")) > 1
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AssertionError, match="product.py:zeros: wrong"):
+        assert_conforms("product.py:zeros", "mxfp4")
