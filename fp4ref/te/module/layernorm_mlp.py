@@ -24,8 +24,8 @@ class LayerNormMLP(ParallelModule):
     """y = act(norm(x) W1^T + b1) W2^T + b2, with quantized operands inside `autocast`.
 
     activation: gelu, qgelu, relu, srelu, silu; gated, with fc1 twice as wide: geglu, qgeglu, reglu, sreglu, swiglu,
-    glu, clamped_swiglu (activation_params: limit, alpha, glu_linear_offset). set_parallel_mode: split fc1 by outputs and
-    fc2 by inputs over the group. seq_length, micro_batch_size: only tell kernels, where there are any, their sizes.
+    glu, clamped_swiglu (activation_params: limit, alpha, glu_linear_offset). set_parallel_mode: split fc1 by outputs
+    and fc2 by inputs over the group. seq_length, micro_batch_size: only tell kernels their sizes in advance.
 
     Errors: SettingError, NotSupportedError, TensorShapeError.
     """

@@ -37,7 +37,8 @@ class ParallelModule(TransformerEngineBaseModule):
         Errors: NotSupportedError, SettingError.
         """
         kind = type(self).__name__
-        require_only_supported(kind, fsdp_group=fsdp_group, **unsupported)
+        require_only_supported(kind, **unsupported)
+        self.fsdp_group = fsdp_group
         if parallel_mode not in MODES:
             raise SettingError(kind, f"parallel_mode {parallel_mode!r}", "'column', 'row' or None")
         self.parallel_mode = parallel_mode
@@ -95,7 +96,7 @@ class ParallelModule(TransformerEngineBaseModule):
             call.main_grad_of = require_main_grad(type(self).__name__, weight)
             call.overwrite_main_grad = is_first_microbatch is True
         if self.fp8:
-            call.backward_override = self.backward_override
+            call.backward_override, call.fsdp_group = self.backward_override, self.fsdp_group
             call.input_quantizer = self.activation_quantizer(operands["input"], communicated=parallel.gathers_input)
             call.grad_output_quantizer = self.activation_quantizer(
                 operands["grad_output"], communicated=parallel.gathers_grad_output
@@ -124,8 +125,8 @@ class ParallelModule(TransformerEngineBaseModule):
         return self.get_weight_workspace(
             tensor=weight,
             quantizer=quantizer,
-            cache_name=None if is_first_microbatch is None else workspace,
-            update_workspace=is_first_microbatch is not False,
+            cache_name=None if is_first_microbatch is None or self.is_fsdp2 else workspace,
+            update_workspace=is_first_microbatch is not False or self.is_fsdp2,
             skip_update_flag=skip,
             workspace_dtype=self.activation_dtype if weight.dtype is not self.activation_dtype else None,
         )
