@@ -61,11 +61,11 @@ class GroupedLinear(ParallelModule):
             get_rng_state_tracker=get_rng_state_tracker,
             rng_tracker_name=rng_tracker_name,
             fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            delay_wgrad_compute=delay_wgrad_compute,
             unsupported={
                 "ub_overlap_rs": ub_overlap_rs,
                 "ub_overlap_ag": ub_overlap_ag,
                 "ub_name": ub_name,
-                "delay_wgrad_compute": delay_wgrad_compute,
                 "fsdp_group": fsdp_group,
                 "single_grouped_weight": single_grouped_weight,
                 "single_grouped_bias": single_grouped_bias,
@@ -135,6 +135,8 @@ class GroupedLinear(ParallelModule):
         if self.fuse_wgrad_accumulation and weights[0].requires_grad:
             call.main_grads_of = [require_main_grad("GroupedLinear", weight) for weight in weights]
             call.overwrite_main_grad = is_first_microbatch is True
+        if self.delay_wgrad_compute:
+            call.defer = lambda compute: self.deferred.append(([*self.weight_operands()], compute))
         if self.fp8:
             self._quantize_operands(call, inp, weights, is_first_microbatch)
         else:

@@ -6,6 +6,7 @@ input columnwise. Between the passes only packed bytes are kept, unless `backwar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,7 @@ class LinearCall:
 
     quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized. main_grad_of: the
     parameter whose `main_grad` receives the weight's gradient. fsdp_group: between the passes, each of its processes
-    keeps a part of the weight's codes.
+    keeps a part of the weight's codes. defer: takes the computation of wgrad, to be done later.
     """
 
     dtype: torch.dtype
@@ -68,6 +69,7 @@ class LinearCall:
     fsdp_group: Any = None
     main_grad_of: Any = None
     overwrite_main_grad: bool = False
+    defer: Callable[[Callable[[], torch.Tensor | None]], None] | None = None
     wants_dgrad: bool = False
     wants_wgrad: bool = False
 
@@ -132,7 +134,11 @@ class _Linear(torch.autograd.Function):
                 dx = call.parallel.reduced(dx)
             dx = dx.reshape(ctx.shape)
         if call.wants_wgrad:
-            dw = _weight_gradient(_backward_operand(saved_input, call, gather=True), operand, call)
+            gathered = _backward_operand(saved_input, call, gather=True)
+            if call.defer is not None:
+                call.defer(lambda: _weight_gradient(gathered, operand, call))
+            else:
+                dw = _weight_gradient(gathered, operand, call)
         return dx, dw, grad_bias, None
 
 

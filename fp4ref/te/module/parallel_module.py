@@ -30,6 +30,7 @@ class ParallelModule(TransformerEngineBaseModule):
         get_rng_state_tracker: Callable[[], Any] | None,
         rng_tracker_name: str | None,
         fuse_wgrad_accumulation: bool,
+        delay_wgrad_compute: bool,
         unsupported: dict[str, Any],
     ) -> None:
         """Keep the options of a constructor, refusing those without an emulation by name.
@@ -47,6 +48,8 @@ class ParallelModule(TransformerEngineBaseModule):
         self.sequence_parallel = sequence_parallel and self.tp_size > 1
         self.get_rng_state_tracker, self.rng_tracker_name = get_rng_state_tracker, rng_tracker_name
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        self.delay_wgrad_compute = delay_wgrad_compute
+        self.deferred: list[tuple[list[str], Callable[[], Any]]] = []
 
     def register_linear(
         self,
@@ -73,6 +76,24 @@ class ParallelModule(TransformerEngineBaseModule):
                 self.register_weight(biases[-1], value, zeros, seeded=False)
         return weights, biases
 
+    def need_backward_dw(self) -> bool:
+        """Whether `backward_dw` has to be called after each backward pass."""
+        return self.delay_wgrad_compute
+
+    def backward_dw(self) -> None:
+        """Compute the gradients of the weights that a backward pass put off, and add them to the parameters'."""
+        with torch.no_grad():
+            for names, compute in self.deferred:
+                computed = compute()
+                parameters = [getattr(self, name) for name in names]
+                if isinstance(computed, torch.Tensor):
+                    computed = torch.split(computed, [parameter.shape[0] for parameter in parameters])
+                for parameter, grad in zip(parameters, computed or (), strict=False):
+                    if grad is not None:
+                        total = grad if parameter.grad is None else parameter.grad + grad
+                        parameter.grad = total.to(parameter.dtype)
+        self.deferred.clear()
+
     def joined(self, names: Sequence[str]) -> torch.Tensor:
         """The parameters of these names, one below the other."""
         values = [getattr(self, name) for name in names]
@@ -86,12 +107,15 @@ class ParallelModule(TransformerEngineBaseModule):
         *,
         operands: dict[str, str],
         workspace: str,
+        weight_names: list[str],
         parallel: Parallel,
         is_first_microbatch: bool | None,
         save_original_input: bool = False,
     ) -> torch.Tensor:
         """One linear operation with the quantizers of the named operands ("input", "weight", "grad_output")."""
         call = LinearCall(dtype=self.activation_dtype, parallel=parallel, save_original_input=save_original_input)
+        if self.delay_wgrad_compute:
+            call.defer = lambda compute: self.deferred.append((weight_names, compute))
         if self.fuse_wgrad_accumulation and weight.requires_grad:
             call.main_grad_of = require_main_grad(type(self).__name__, weight)
             call.overwrite_main_grad = is_first_microbatch is True
