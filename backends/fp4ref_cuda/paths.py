@@ -14,7 +14,7 @@ from fp4ref_cuda.plan import prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 
 WARPS, TEAMS, ROWS_WIDTH = 24, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
-OF_STEP, OF_TEAM, OF_BYTES_TEAM, OF_TABLE = 4 * ROWS_WIDTH, 48128, 108672, 2048  # bytes of shared memory
+OF_STEP, OF_TEAM, OF_BYTES_TEAM, OF_TABLE = 4 * ROWS_WIDTH, 47104, 56960, 2048  # bytes of shared memory
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 
@@ -24,14 +24,14 @@ def rows_ahead(target: str) -> int:
     return 2 if target in LARGE else 1
 
 
-def fused_teams(target: str) -> int:
-    """Teams of threads of the fused kernel on a multiprocessor."""
-    return 2 if target in SMALL else TEAMS
+def fused_teams(target: str, grouped: bool) -> int:
+    """Teams of threads of the fused kernel on a multiprocessor; those of a group have tables of their own."""
+    return TEAMS if target not in SMALL else 1 if grouped else 2
 
 
 def bytes_teams(target: str) -> int:
     """Teams of threads of the kernel for 8-bit elements on a multiprocessor."""
-    return 2 if target in LARGE else 1
+    return 4 if target in LARGE else 2 if target == "sm_80" else 1
 
 
 def magic(divisor: int) -> tuple[int, int]:
@@ -107,12 +107,12 @@ def fused(
         partials, parts, _ = maxima.partial(library, x, dtype, spec, matrix, 0, members, count, flag)
         first = second = pointer(partials)
         ran = ("amax", "fused")
-    teams = fused_teams(target(library.ordinal))
+    grouped = members is not None
+    teams = fused_teams(target(library.ordinal), grouped)
     boxes = -(-matrix[0] // 128) * (matrix[1] // 64)
     outs = (row.amax, column.amax, row.data, row.scales, column.data, column.scales)
     group = (pointer(members), count)
     arguments = (pointer(x), *matrix, *group, first, second, parts, *map(pointer, outs), flag)
-    grouped = members is not None
     text = prelude(spec, dtype, scale_layout, TEAMS=teams, SEARCHED=values[0] is None, GROUPED=grouped)
     grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
     shared = teams * OF_TEAM + (teams if grouped else 1) * 2 * OF_TABLE
@@ -171,9 +171,9 @@ def in_bytes(
     """Both directions of 8-bit elements."""
     row, column = targets["row"], targets["column"]
     teams = bytes_teams(target(library.ordinal))
-    boxes = -(-matrix[0] // 128) * -(-matrix[1] // 128)
+    pairs = -(-matrix[0] // 128) * -(-matrix[1] // 128)
     arguments = (pointer(x), *matrix, *map(pointer, (row.data, row.scales, column.data, column.scales)), flag)
-    grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
+    grid = min(-(-pairs // teams), multiprocessors(library.ordinal))
     text = prelude(spec, dtype, scale_layout, TEAMS=teams)
     launch(library, "bytes", text, (grid,), arguments, teams * 256, teams * OF_BYTES_TEAM)
     return ("bytes",)

@@ -5,17 +5,17 @@
 //   row_data     uint8     [rows, columns];   row_scales     uint8, tiles of [rows, columns / 32]
 //   column_data  uint8     [columns, rows];   column_scales  uint8, tiles of [columns, rows / 32]
 //
-// S and TEAMS come before this file. One block of threads on a multiprocessor, in teams of 256. A team takes boxes of 128
-// rows and 128 columns in turn. While it works on one box, the next one is on its way to shared memory, and the column
-// codes and all scales of the one before leave it, in whole lines of memory. A lane takes half a block of two lines; the
-// lane that has the other half is its neighbour, and each of the two chooses the scale of one line.
+// S and TEAMS come before this file. One block of threads on a multiprocessor, in teams of 256. A team takes two boxes of
+// 128 rows and 64 columns, side by side, in turn. While it works on one box, the next one is on its way to shared memory,
+// and the column codes and scales of the one before leave it. A lane takes half a block of two lines; another lane of its
+// warp has the other half, and each of the two chooses the scale of one line.
 #include "copies.cuh"
 
-constexpr int SIDE = 128, HALF = 16;
-constexpr int PITCH = SIDE * 2 + 16, SHIFT = 64;  // bytes; every second 16 rows lie SHIFT further: no bank conflicts
-constexpr int STAGE = SIDE * PITCH + SHIFT;
-constexpr int CODE_PITCH = SIDE + 16, ROW_SCALES = SIDE * CODE_PITCH, COLUMN_SCALES = ROW_SCALES + 512;
-constexpr int LEAVING = COLUMN_SCALES + 512, OF_TEAM = 2 * STAGE + 2 * LEAVING;
+constexpr int ROWS = 128, COLUMNS = 64, HALF = 16;
+constexpr int PITCH = COLUMNS * 2 + 16, SHIFT = 64;  // bytes; every second 16 rows lie SHIFT further: no bank conflicts
+constexpr int STAGE = ROWS * PITCH + SHIFT;
+constexpr int CODE_PITCH = ROWS + 16, COLUMN_SCALES = COLUMNS * CODE_PITCH, LEAVING = COLUMN_SCALES + 256;
+constexpr int ROW_SCALES = 2 * STAGE + 2 * LEAVING, OF_TEAM = ROW_SCALES + 2 * 512;  // row scales of two boxes, twice
 
 struct Pair {
     fp4ref::Scale low, high;
@@ -80,55 +80,70 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) bytes(
     byte* const mine = memory + team * OF_TEAM;
     byte* const leaving = mine + 2 * STAGE;
     const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count;
-    const unsigned down = (rows + SIDE - 1) / SIDE, across = (columns + SIDE - 1) / SIDE, boxes = down * across;
-    const unsigned all = gridDim.x * TEAMS;
+    const unsigned down = (rows + ROWS - 1) / ROWS, across = (columns + COLUMNS - 1) / COLUMNS, wide = (across + 1) / 2;
+    const unsigned boxes = down * wide * 2, all = gridDim.x * TEAMS * 2;
     wait_for_previous_kernel();
     if (noop && *noop) return;
 
-    const auto load = [&](unsigned index, unsigned stage) {
-        const unsigned r = thread / 16, piece = thread % 16;
-        const unsigned row = index / across * SIDE + r, column = index % across * SIDE + piece * 8;
-        const byte* from = x + ((size)row * columns + column) * 2;
-        const unsigned to = (unsigned)__cvta_generic_to_shared(mine) + stage + r * PITCH + piece * 16;
-        UNROLL
-        for (int i = 0; i < SIDE; i += 16)
-            copy_to_shared(to + i * PITCH + i / 16 % 2 * SHIFT, from + (size)columns * (2 * i), row + i < rows && column < columns);
+    // Boxes count by twos; the second one of the last two may lie outside.
+    struct Box {
+        unsigned row, column;
     };
-    const auto drain = [&](unsigned index, const byte* held) {
-        const unsigned row = index / across * SIDE, column = index % across * SIDE, r = thread / 8, piece = thread % 8 * 16;
-        byte* to = column_data + (size)(column + r) * rows + (row + piece);
+    const auto box_at = [&](unsigned index) -> Box {
+        const unsigned line = index / 2 / wide;
+        return {line * ROWS, (index / 2 - line * wide) * (2 * COLUMNS) + index % 2 * COLUMNS};
+    };
+    unsigned to_stage = (unsigned)__cvta_generic_to_shared(mine) + thread / 8 * PITCH + thread / 128 * SHIFT + thread % 8 * 16;
+    KEEP(to_stage);
+    const auto load = [&](const Box& box, unsigned stage) {
+        const unsigned row = box.row + thread / 8, column = box.column + thread % 8 * 8;
+        const byte* from = x + ((size)row * columns + column) * 2;
         UNROLL
-        for (int i = 0; i < SIDE; i += 32)
-            if (column + r + i < columns && row + piece < rows)
-                *(uint4*)(to + (size)rows * i) = *(const uint4*)(held + (r + i) * CODE_PITCH + piece);
-        if (warp == 0) *(uint4*)(row_scales + (size)index * 512 + lane * 16) = *(const uint4*)(held + ROW_SCALES + lane * 16);
-        if (warp == 1)
-            *(uint4*)(column_scales + (size)(column / SIDE * down + row / SIDE) * 512 + lane * 16) =
-                *(const uint4*)(held + COLUMN_SCALES + lane * 16);
+        for (int i = 0; i < ROWS; i += 32)
+            copy_to_shared(to_stage + stage + i * PITCH, from + (size)columns * (2 * i), row + i < rows && column < columns);
+    };
+    const auto drain = [&](const Box& box, const byte* held, const byte* row_held) {
+        const unsigned r = thread / 8, piece = thread % 8 * 16;
+        if (box.row + piece < rows) {
+            byte* to = column_data + (size)(box.column + r) * rows + (box.row + piece);
+            const byte* from = held + r * CODE_PITCH + piece;
+            if (box.column + r < columns) *(uint4*)to = *(const uint4*)from;
+            if (box.column + r + 32 < columns) *(uint4*)(to + (size)rows * 32) = *(const uint4*)(from + 32 * CODE_PITCH);
+        }
+        const bool odd = box.column % (2 * COLUMNS);
+        if (warp == 0)
+            *(uint2*)(column_scales + (size)(box.column / (2 * COLUMNS) * down + box.row / ROWS) * 512 + (lane * 16 + odd * 8)) =
+                *(const uint2*)(held + COLUMN_SCALES + lane * 8);
+        if (warp == 1 && odd)
+            *(uint4*)(row_scales + (size)(box.row / ROWS * wide + box.column / (2 * COLUMNS)) * 512 + lane * 16) =
+                *(const uint4*)(row_held + lane * 16);
     };
 
-    const unsigned begin = blockIdx.x + team * gridDim.x;
-    if (begin < boxes) load(begin, 0);
+    const unsigned begin = (blockIdx.x + team * gridDim.x) * 2;
+    Box box = box_at(begin), before = box;
+    if (begin < boxes) load(box, 0);
     commit_copies();
-    unsigned stage = 0, side = 0;
+    unsigned stage = 0, side = 0, row_side = 512;
     _Pragma("unroll 1")
-    for (unsigned index = begin; index < boxes; index += all) {
+    for (unsigned index = begin; index < boxes;) {
+        const unsigned following = index % 2 ? index - 1 + all : index + 1;
+        const Box next = box_at(following);
         wait_for_copies<0>();
         team_barrier(team);
-        if (index + all < boxes) load(index + all, STAGE - stage);
+        if (following < boxes) load(next, STAGE - stage);
         commit_copies();
         byte* const held = leaving + side;
         side = LEAVING - side;
-        if (index != begin) drain(index - all, leaving + side);
+        if (index % 2 == 0) row_side = 512 - row_side;
+        byte* const row_held = mine + ROW_SCALES + row_side;
+        if (index != begin) drain(before, leaving + side, mine + ROW_SCALES + (512 - row_side));
         const byte* here = mine + stage;
         stage = STAGE - stage;
-        const unsigned row = index / across * SIDE, column = index % across * SIDE;
 
-        // 32 rows of 64 columns: a warp takes 16 pairs of columns at a time, half of the rows in either half of its lanes.
-        const bool second = lane >= 16;
-        _Pragma("unroll 1")
-        for (unsigned turn = 0; turn < 2; ++turn) {
-            const unsigned group = warp % 4, first = warp / 4 * 64 + turn * 32 + lane % 16 * 2;
+        // 32 rows of 32 columns: 16 pairs of columns, half of the rows in either half of a warp's lanes.
+        {
+            const bool second = lane >= 16;
+            const unsigned group = warp % 4, first = warp / 4 * 32 + lane % 16 * 2;
             const byte* from = here + (group * 32 + (second ? HALF : 0)) * PITCH + (second ? SHIFT : 0) + first * 2;
             unsigned words[HALF], amax = 0;
             UNROLL
@@ -140,19 +155,18 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) bytes(
             *(uint4*)to = column_codes<false>(words, scales.low);
             *(uint4*)(to + CODE_PITCH) = column_codes<true>(words, scales.high);
             const unsigned line = first + second;
-            held[COLUMN_SCALES + line % 32 * 16 + line / 32 * 4 + group] =
-                column + line < columns && row + group * 32 < rows ? (second ? scales.high : scales.low).byte : 0;
+            held[COLUMN_SCALES + line % 32 * 8 + line / 32 * 4 + group] =
+                box.column + line < columns && box.row + group * 32 < rows ? (second ? scales.high : scales.low).byte : 0;
         }
 
-        // 16 rows: a warp takes two times four at once, a lane 16 columns of two.
-        _Pragma("unroll 1")
-        for (unsigned turn = 0; turn < 2; ++turn) {
-            const unsigned r = warp * 16 + turn * 8 + lane / 8, piece = lane % 8 * HALF;
+        // 16 rows of a warp, two of a lane; whoever has two lanes of a quarter reads other banks.
+        {
+            const unsigned r = warp * 16 + lane / 4, piece = lane % 4 * HALF;
             const byte* from = here + r * PITCH + (warp % 2 ? SHIFT : 0) + piece * 2;
             unsigned words[2][8], amax = 0;
             UNROLL
             for (int i = 0; i < 2; ++i) {
-                const uint4 a = *(const uint4*)(from + i * 4 * PITCH), b = *(const uint4*)(from + i * 4 * PITCH + 16);
+                const uint4 a = *(const uint4*)(from + i * 8 * PITCH), b = *(const uint4*)(from + i * 8 * PITCH + 16);
                 const unsigned eight[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
                 UNROLL
                 for (int k = 0; k < 8; ++k) words[i][k] = eight[k];
@@ -160,15 +174,18 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) bytes(
             }
             const bool odd = lane % 2;
             const Pair scales = choose(amax, 1, odd);
-            byte* to = row_data + ((size)(row + r) * columns + (column + piece));
-            const bool inside = column + piece < columns;
-            if (inside && row + r < rows) *(uint4*)to = row_codes(words[0], scales.low);
-            if (inside && row + r + 4 < rows) *(uint4*)(to + (size)columns * 4) = row_codes(words[1], scales.high);
-            const unsigned line = r + odd * 4;
-            held[ROW_SCALES + line % 32 * 16 + line / 32 * 4 + piece / 32] =
-                row + line < rows && column + piece / 32 * 32 < columns ? (odd ? scales.high : scales.low).byte : 0;
+            const unsigned row = box.row + r, column = box.column + piece;
+            byte* to = row_data + ((size)row * columns + column);
+            if (column < columns && row < rows) *(uint4*)to = row_codes(words[0], scales.low);
+            if (column < columns && row + 8 < rows) *(uint4*)(to + (size)columns * 8) = row_codes(words[1], scales.high);
+            const unsigned line = r + odd * 8, block = index % 2 * 2 + piece / 32;
+            row_held[line % 32 * 16 + line / 32 * 4 + block] =
+                box.row + line < rows && column / 32 * 32 < columns ? (odd ? scales.high : scales.low).byte : 0;
         }
+        before = box;
+        box = next;
+        index = following;
     }
     team_barrier(team);
-    if (begin < boxes) drain(begin + (boxes - 1 - begin) / all * all, leaving + (LEAVING - side));
+    if (begin < boxes) drain(before, leaving + (LEAVING - side), mine + ROW_SCALES + row_side);
 }
