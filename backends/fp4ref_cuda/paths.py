@@ -14,7 +14,7 @@ from fp4ref_cuda.plan import prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 
 WARPS, TEAMS, ROWS_WIDTH = 24, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
-OF_STEP, OF_TEAM, OF_BYTES_TEAM, OF_TABLE = 4 * ROWS_WIDTH, 47104, 56960, 2048  # bytes of shared memory
+OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 
@@ -29,9 +29,9 @@ def fused_teams(target: str, grouped: bool) -> int:
     return TEAMS if target not in SMALL else 1 if grouped else 2
 
 
-def bytes_teams(target: str) -> int:
-    """Teams of threads of the kernel for 8-bit elements on a multiprocessor."""
-    return 4 if target in LARGE else 2 if target == "sm_80" else 1
+def bytes_blocks(target: str) -> int:
+    """Blocks of threads of the kernel for 8-bit elements on a multiprocessor."""
+    return 4 if target in LARGE else 2
 
 
 def magic(divisor: int) -> tuple[int, int]:
@@ -170,12 +170,10 @@ def in_bytes(
 ) -> tuple[str, ...]:
     """Both directions of 8-bit elements."""
     row, column = targets["row"], targets["column"]
-    teams = bytes_teams(target(library.ordinal))
     pairs = -(-matrix[0] // 128) * -(-matrix[1] // 128)
     arguments = (pointer(x), *matrix, *map(pointer, (row.data, row.scales, column.data, column.scales)), flag)
-    grid = min(-(-pairs // teams), multiprocessors(library.ordinal))
-    text = prelude(spec, dtype, scale_layout, TEAMS=teams)
-    launch(library, "bytes", text, (grid,), arguments, teams * 256, teams * OF_BYTES_TEAM)
+    text = prelude(spec, dtype, scale_layout, RESIDENT=bytes_blocks(target(library.ordinal)))
+    launch(library, "bytes", text, (pairs,), arguments, shared=OF_BYTES)
     return ("bytes",)
 
 

@@ -5,17 +5,17 @@
 //   row_data     uint8     [rows, columns];   row_scales     uint8, tiles of [rows, columns / 32]
 //   column_data  uint8     [columns, rows];   column_scales  uint8, tiles of [columns, rows / 32]
 //
-// S and TEAMS come before this file. One block of threads on a multiprocessor, in teams of 256. A team takes two boxes of
-// 128 rows and 64 columns, side by side, in turn. While it works on one box, the next one is on its way to shared memory,
-// and the column codes and scales of the one before leave it. A lane takes half a block of two lines; another lane of its
-// warp has the other half, and each of the two chooses the scale of one line.
+// S and RESIDENT (blocks of threads on a multiprocessor) come before this file. A block of 256 threads takes two boxes of
+// 128 rows and 64 columns, side by side: both are on their way to shared memory at once, and the second one while the
+// first one is quantized. A lane takes half a block of two lines; another lane of its warp has the other half, and each
+// of the two chooses the scale of one line.
 #include "copies.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64, HALF = 16;
-constexpr int PITCH = COLUMNS * 2 + 16, SHIFT = 64;  // bytes; every second 16 rows lie SHIFT further: no bank conflicts
-constexpr int STAGE = ROWS * PITCH + SHIFT;
-constexpr int CODE_PITCH = ROWS + 16, COLUMN_SCALES = COLUMNS * CODE_PITCH, LEAVING = COLUMN_SCALES + 256;
-constexpr int ROW_SCALES = 2 * STAGE + 2 * LEAVING, OF_TEAM = ROW_SCALES + 2 * 512;  // row scales of two boxes, twice
+constexpr int PITCH = COLUMNS * 2 + 16, GROUP = 16 * PITCH + 64;  // bytes of a row, and of 16: no bank conflicts
+constexpr int STAGE = ROWS / 16 * GROUP;
+constexpr int CODE_PITCH = ROWS + 16, COLUMN_CODES = 2 * STAGE, COLUMN_SCALES = COLUMN_CODES + COLUMNS * CODE_PITCH;
+constexpr int ROW_SCALES = COLUMN_SCALES + 512;
 
 struct Pair {
     fp4ref::Scale low, high;
@@ -70,99 +70,59 @@ template <int N> DEVICE unsigned largest(const unsigned (&words)[N])
     return fp4ref::larger(amax & 0x7fffu, amax >> 16 & 0x7fffu);
 }
 
-extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) bytes(
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) bytes(
     const byte* __restrict__ x, index_t row_count, index_t column_count, byte* __restrict__ row_data,
     byte* __restrict__ row_scales, byte* __restrict__ column_data, byte* __restrict__ column_scales,
     const unsigned* noop)
 {
     extern __shared__ __align__(128) byte memory[];
-    const unsigned team = threadIdx.x / 256, thread = threadIdx.x % 256, lane = thread % 32, warp = thread / 32;
-    byte* const mine = memory + team * OF_TEAM;
-    byte* const leaving = mine + 2 * STAGE;
-    const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count;
-    const unsigned down = (rows + ROWS - 1) / ROWS, across = (columns + COLUMNS - 1) / COLUMNS, wide = (across + 1) / 2;
-    const unsigned boxes = down * wide * 2, all = gridDim.x * TEAMS * 2;
+    const unsigned thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, wide = (columns + 2 * COLUMNS - 1) / (2 * COLUMNS);
+    const unsigned tile_row = blockIdx.x / wide, tile_column = blockIdx.x - tile_row * wide, top = tile_row * ROWS;
     wait_for_previous_kernel();
     if (noop && *noop) return;
 
-    // Boxes count by twos; the second one of the last two may lie outside.
-    struct Box {
-        unsigned row, column;
-    };
-    const auto box_at = [&](unsigned index) -> Box {
-        const unsigned line = index / 2 / wide;
-        return {line * ROWS, (index / 2 - line * wide) * (2 * COLUMNS) + index % 2 * COLUMNS};
-    };
-    unsigned to_stage = (unsigned)__cvta_generic_to_shared(mine) + thread / 8 * PITCH + thread / 128 * SHIFT + thread % 8 * 16;
-    KEEP(to_stage);
-    const auto load = [&](const Box& box, unsigned stage) {
-        const unsigned row = box.row + thread / 8, column = box.column + thread % 8 * 8;
+    UNROLL
+    for (int stage = 0; stage < 2; ++stage) {
+        const unsigned r = thread / 8, row = top + r, column = (tile_column * 2 + stage) * COLUMNS + thread % 8 * 8;
         const byte* from = x + ((size)row * columns + column) * 2;
+        const unsigned to = (unsigned)__cvta_generic_to_shared(memory) + stage * STAGE + r / 16 * GROUP + r % 16 * PITCH + thread % 8 * 16;
         UNROLL
         for (int i = 0; i < ROWS; i += 32)
-            copy_to_shared(to_stage + stage + i * PITCH, from + (size)columns * (2 * i), row + i < rows && column < columns);
-    };
-    const auto drain = [&](const Box& box, const byte* held, const byte* row_held) {
-        const unsigned r = thread / 8, piece = thread % 8 * 16;
-        if (box.row + piece < rows) {
-            byte* to = column_data + (size)(box.column + r) * rows + (box.row + piece);
-            const byte* from = held + r * CODE_PITCH + piece;
-            if (box.column + r < columns) *(uint4*)to = *(const uint4*)from;
-            if (box.column + r + 32 < columns) *(uint4*)(to + (size)rows * 32) = *(const uint4*)(from + 32 * CODE_PITCH);
-        }
-        const bool odd = box.column % (2 * COLUMNS);
-        if (warp == 0)
-            *(uint2*)(column_scales + (size)(box.column / (2 * COLUMNS) * down + box.row / ROWS) * 512 + (lane * 16 + odd * 8)) =
-                *(const uint2*)(held + COLUMN_SCALES + lane * 8);
-        if (warp == 1 && odd)
-            *(uint4*)(row_scales + (size)(box.row / ROWS * wide + box.column / (2 * COLUMNS)) * 512 + lane * 16) =
-                *(const uint4*)(row_held + lane * 16);
-    };
-
-    const unsigned begin = (blockIdx.x + team * gridDim.x) * 2;
-    Box box = box_at(begin), before = box;
-    if (begin < boxes) load(box, 0);
-    commit_copies();
-    unsigned stage = 0, side = 0, row_side = 512;
-    _Pragma("unroll 1")
-    for (unsigned index = begin; index < boxes;) {
-        const unsigned following = index % 2 ? index - 1 + all : index + 1;
-        const Box next = box_at(following);
-        wait_for_copies<0>();
-        team_barrier(team);
-        if (following < boxes) load(next, STAGE - stage);
+            copy_to_shared(to + i / 16 * GROUP, from + (size)columns * (2 * i), row + i < rows && column < columns);
         commit_copies();
-        byte* const held = leaving + side;
-        side = LEAVING - side;
-        if (index % 2 == 0) row_side = 512 - row_side;
-        byte* const row_held = mine + ROW_SCALES + row_side;
-        if (index != begin) drain(before, leaving + side, mine + ROW_SCALES + (512 - row_side));
-        const byte* here = mine + stage;
-        stage = STAGE - stage;
+    }
+    _Pragma("unroll 1")
+    for (unsigned stage = 0; stage < 2; ++stage) {
+        const unsigned left = (tile_column * 2 + stage) * COLUMNS;
+        const byte* here = memory + stage * STAGE;
+        if (stage == 0) wait_for_copies<1>();
+        else wait_for_copies<0>();
+        __syncthreads();
 
         // 32 rows of 32 columns: 16 pairs of columns, half of the rows in either half of a warp's lanes.
         {
             const bool second = lane >= 16;
             const unsigned group = warp % 4, first = warp / 4 * 32 + lane % 16 * 2;
-            const byte* from = here + (group * 32 + (second ? HALF : 0)) * PITCH + (second ? SHIFT : 0) + first * 2;
+            const byte* from = here + (group * 2 + second) * GROUP + first * 2;
             unsigned words[HALF], amax = 0;
             UNROLL
             for (int i = 0; i < HALF; ++i) words[i] = *(const unsigned*)(from + i * PITCH);
             UNROLL
             for (int i = 0; i < HALF; ++i) amax = thresholds::running_amax_pair(amax, words[i]);
             const Pair scales = choose(amax, 16, second);
-            byte* to = held + first * CODE_PITCH + group * 32 + (second ? HALF : 0);
+            byte* to = memory + COLUMN_CODES + first * CODE_PITCH + group * 32 + (second ? HALF : 0);
             *(uint4*)to = column_codes<false>(words, scales.low);
             *(uint4*)(to + CODE_PITCH) = column_codes<true>(words, scales.high);
-            const unsigned line = first + second;
-            held[COLUMN_SCALES + line % 32 * 8 + line / 32 * 4 + group] =
-                box.column + line < columns && box.row + group * 32 < rows ? (second ? scales.high : scales.low).byte : 0;
+            const unsigned line = first + second, of_tile = stage * COLUMNS + line;
+            memory[COLUMN_SCALES + of_tile % 32 * 16 + of_tile / 32 * 4 + group] =
+                left + line < columns && top + group * 32 < rows ? (second ? scales.high : scales.low).byte : 0;
         }
 
-        // 16 rows of a warp, two of a lane; whoever has two lanes of a quarter reads other banks.
+        // 16 rows of a warp, two of a lane.
         {
             const unsigned r = warp * 16 + lane / 4, piece = lane % 4 * HALF;
-            const byte* from = here + r * PITCH + (warp % 2 ? SHIFT : 0) + piece * 2;
+            const byte* from = here + warp * GROUP + lane / 4 * PITCH + piece * 2;
             unsigned words[2][8], amax = 0;
             UNROLL
             for (int i = 0; i < 2; ++i) {
@@ -174,18 +134,28 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) bytes(
             }
             const bool odd = lane % 2;
             const Pair scales = choose(amax, 1, odd);
-            const unsigned row = box.row + r, column = box.column + piece;
+            const unsigned row = top + r, column = left + piece;
             byte* to = row_data + ((size)row * columns + column);
             if (column < columns && row < rows) *(uint4*)to = row_codes(words[0], scales.low);
             if (column < columns && row + 8 < rows) *(uint4*)(to + (size)columns * 8) = row_codes(words[1], scales.high);
-            const unsigned line = r + odd * 8, block = index % 2 * 2 + piece / 32;
-            row_held[line % 32 * 16 + line / 32 * 4 + block] =
-                box.row + line < rows && column / 32 * 32 < columns ? (odd ? scales.high : scales.low).byte : 0;
+            const unsigned line = r + odd * 8, block = stage * 2 + piece / 32;
+            memory[ROW_SCALES + line % 32 * 16 + line / 32 * 4 + block] =
+                top + line < rows && column / 32 * 32 < columns ? (odd ? scales.high : scales.low).byte : 0;
         }
-        before = box;
-        box = next;
-        index = following;
+        __syncthreads();
+
+        const unsigned r = thread / 8, piece = thread % 8 * 16;
+        if (top + piece < rows) {
+            byte* to = column_data + (size)(left + r) * rows + (top + piece);
+            const byte* from = memory + COLUMN_CODES + r * CODE_PITCH + piece;
+            if (left + r < columns) *(uint4*)to = *(const uint4*)from;
+            if (left + r + 32 < columns) *(uint4*)(to + (size)rows * 32) = *(const uint4*)(from + 32 * CODE_PITCH);
+        }
     }
-    team_barrier(team);
-    if (begin < boxes) drain(before, leaving + (LEAVING - side), mine + ROW_SCALES + row_side);
+    const unsigned down = (rows + ROWS - 1) / ROWS;
+    if (warp == 0)
+        *(uint4*)(row_scales + (size)blockIdx.x * 512 + lane * 16) = *(const uint4*)(memory + ROW_SCALES + lane * 16);
+    if (warp == 1)
+        *(uint4*)(column_scales + (size)(tile_column * down + tile_row) * 512 + lane * 16) =
+            *(const uint4*)(memory + COLUMN_SCALES + lane * 16);
 }

@@ -19,7 +19,7 @@
 constexpr int ROWS = 128, COLUMNS = 64;
 constexpr int PITCH = COLUMNS * 2 + 16;  // bytes of a row in shared memory: no bank conflicts by row or column
 constexpr int STAGE = ROWS * PITCH;
-constexpr int CODE_PITCH = ROWS / 2;  // bytes of a column's codes
+constexpr int CODE_PITCH = ROWS / 2 + 8;  // bytes of a column's codes
 constexpr int ROW_SCALES = COLUMNS * CODE_PITCH, COLUMN_SCALES = ROW_SCALES + 512, LEAVING = COLUMN_SCALES + 512;
 constexpr int OF_TEAM = 2 * STAGE + 2 * LEAVING, TABLES = 2 * 128 * sizeof(thresholds::Entry);
 constexpr bool TRANSFORMED = S::has_hadamard;
@@ -190,17 +190,17 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     }
     const Present& now = GROUPED ? of_team[team] : whole;
 
-    // Columns are held even ones first. Of every second two, the vectors change places: fewer bank conflicts.
-    const unsigned held_line = thread / 4, quarter = thread % 4 * 16, line = held_line % 32 * 2 + held_line / 32;
-    unsigned codes_from = held_line * CODE_PITCH + (quarter ^ held_line / 2 % 4 * 16), scales_from = warp ? COLUMN_SCALES + (warp
+    unsigned codes_from = r * CODE_PITCH + piece * 8, scales_from = warp ? COLUMN_SCALES + (warp
         - 1) * 256 + lane * 8 : ROW_SCALES + lane * 16;
     KEEP(codes_from);
     KEEP(scales_from);
     const auto drain = [&](const Box& box, const byte* held) {
         const unsigned left = rows - box.down * ROWS, below = box.down - now.top;
-        if (quarter * 2 < left)
-            *(uint4*)(now.column_data + (size)(box.across * COLUMNS + line) * now.column_pitch
-                + (below * (ROWS / 2) + quarter)) = *(const uint4*)(held + codes_from);
+        if (piece * 16 < left) {
+            byte* to = now.column_data + ((size)(box.across * COLUMNS + 2 * r) * now.column_pitch + (below * (ROWS / 2) + piece * 8));
+            *(uint2*)to = *(const uint2*)(held + codes_from);
+            *(uint2*)(to + now.column_pitch) = *(const uint2*)(held + codes_from + 32 * CODE_PITCH);
+        }
         if (warp == 0) {
             *(uint4*)(row_scales + (size)(box.down * across + box.across) * 512 + lane * 16) =
                 *(const uint4*)(held + scales_from);
@@ -211,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         }
     };
 
-    unsigned columns_from = warp * 16 * PITCH + lane * 4, columns_to = lane * CODE_PITCH + (warp / 2 ^ lane / 2 % 4) * 16 + warp % 2 * 8;
+    unsigned columns_from = warp * 16 * PITCH + lane * 4, columns_to = lane * CODE_PITCH + warp * 8;
     unsigned columns_scales = COLUMN_SCALES + warp / 4 * 256 + lane % 16 * 16 + lane / 16 * 4 + warp % 4;
     const unsigned row = thread / 4;
     unsigned rows_from = row * PITCH + thread % 4 * 32, rows_scales = ROW_SCALES + row % 32 * 16 + row / 32 * 4 + thread % 4;
