@@ -13,15 +13,10 @@ from fp4ref_cuda.launch import launch, multiprocessors, target
 from fp4ref_cuda.plan import prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 
-WARPS, TEAMS, ROWS_WIDTH = 24, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
+WARPS, TEAMS, ROWS_WIDTH = 16, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
 OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
-
-
-def rows_ahead(target: str) -> int:
-    """Units on their way to shared memory, of every warp of the row kernel."""
-    return 2 if target in LARGE else 1
 
 
 def fused_teams(target: str, grouped: bool) -> int:
@@ -64,12 +59,11 @@ def rows(
         ran = ("amax",)
     else:
         partials, parts = maxima.given_amax(value, out.amax, library), 1
-    ahead = rows_ahead(target(library.ordinal))
-    text = prelude(spec, dtype, scale_layout, AHEAD=ahead, SEARCHED=value is None)
+    text = prelude(spec, dtype, scale_layout, SEARCHED=value is None)
     outs = (pointer(out.amax), pointer(out.data), pointer(out.scales))
     arguments = (pointer(x), *matrix, units, strips, *magic(strips), pointer(partials), parts, *outs, flag)
     grid = min(-(-units // WARPS), multiprocessors(library.ordinal))
-    shared = OF_TABLE + WARPS * ahead * 2 * OF_STEP
+    shared = OF_TABLE + WARPS * 2 * OF_STEP
     launch(library, "rows", text, (grid,), arguments, WARPS * 32, shared)
     return (*ran, "rows")
 

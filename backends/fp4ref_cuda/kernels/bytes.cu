@@ -66,7 +66,7 @@ template <int N> DEVICE unsigned largest(const unsigned (&words)[N])
 {
     unsigned amax = 0;
     UNROLL
-    for (int i = 0; i < N; ++i) amax = thresholds::running_amax_pair(amax, words[i]);
+    for (int i = 0; i < N; ++i) amax = thresholds::running_amax_pair<S::block_keeps_nan>(amax, words[i]);
     return fp4ref::larger(amax & 0x7fffu, amax >> 16 & 0x7fffu);
 }
 
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) bytes(
             UNROLL
             for (int i = 0; i < HALF; ++i) words[i] = *(const unsigned*)(from + i * PITCH);
             UNROLL
-            for (int i = 0; i < HALF; ++i) amax = thresholds::running_amax_pair(amax, words[i]);
+            for (int i = 0; i < HALF; ++i) amax = thresholds::running_amax_pair<S::block_keeps_nan>(amax, words[i]);
             const Pair scales = choose(amax, 16, second);
             byte* to = memory + COLUMN_CODES + first * CODE_PITCH + group * 32 + (second ? HALF : 0);
             *(uint4*)to = column_codes<false>(words, scales.low);
