@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -25,10 +26,10 @@ from fp4ref.diagrams.overview import AWAY, BLOCK
 from fp4ref.diagrams.palette import COLOURS, FILLS
 from fp4ref.diagrams.pipeline import pipeline
 from fp4ref.diagrams.place import Geometry
-from fp4ref.diagrams.png import png
+from fp4ref.diagrams.png import _draws_text, png
 from fp4ref.diagrams.request import Request
 from fp4ref.diagrams.stochastic_figure import VALUES, runs
-from fp4ref.errors import DomainError, Fp4Error, ShapeError
+from fp4ref.errors import BackendError, DomainError, Fp4Error, ShapeError
 from fp4ref.layout import LAYOUTS
 
 RUNNER = CliRunner()
@@ -380,7 +381,22 @@ def test_pipeline_of_every_profile(name: str) -> None:
         assert ("1.5 · t" in words) == bool(spec.four_over_six)
 
 
+def require_fonts() -> None:
+    """A PNG needs a font; one is required in CI, elsewhere its lack is a reason to skip."""
+    if not _draws_text():
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(
+            "no font here: apt-get install fonts-dejavu-core"
+        )
+
+
+def test_png_without_a_font_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fp4ref.diagrams.png._draws_text", lambda: False)
+    with pytest.raises(BackendError, match="a font on this machine"):
+        png("<svg/>")
+
+
 def test_png_has_text_and_pixels() -> None:
+    require_fonts()
     image = png(catalogue.draw("packing", theme="light"), 1)
     assert image.startswith(b"\x89PNG")
     assert int.from_bytes(image[16:20], "big") == 800
@@ -390,6 +406,8 @@ def test_png_has_text_and_pixels() -> None:
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_examples_of_the_help(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if line.endswith(".png"):
+        require_fonts()
     monkeypatch.chdir(tmp_path)
     result = RUNNER.invoke(main, shlex.split(line)[1:])
     assert result.exit_code == 0, result.output
