@@ -29,8 +29,10 @@ from fp4ref.diagrams.place import Geometry
 from fp4ref.diagrams.png import _draws_text, png
 from fp4ref.diagrams.request import Request
 from fp4ref.diagrams.stochastic_figure import VALUES, runs
+from fp4ref.diagrams.weight_cache import LIVES
 from fp4ref.errors import BackendError, DomainError, Fp4Error, ShapeError
 from fp4ref.layout import LAYOUTS
+from fp4ref.spec_root import spec_root
 
 RUNNER = CliRunner()
 SVG = "{http://www.w3.org/2000/svg}"
@@ -464,6 +466,23 @@ def test_errors_are_ours() -> None:
         catalogue.draw("tiled_128x4", shape=(10**6, 10**6))
     with pytest.raises(Fp4Error, match="one of overview"):
         catalogue.draw("nothing")
+
+
+@pytest.mark.rule("TEL-7")
+def test_weight_cache_has_the_counts_of_the_rule() -> None:
+    chapter = (spec_root() / "16-recipes-and-caching.md").read_text(encoding="utf-8")
+    for life in LIVES:
+        assert f"| {life.name} | {life.moved} | {life.written} |" in chapter
+
+
+def test_bytes_of_the_fused_figure() -> None:
+    """bfloat16 is 2 bytes, a code half a byte, a scale a sixteenth."""
+    words = ET.fromstring(ALL["fused"]).find(f"{SVG}desc").text
+    apart = 2 + (2 + 2) + 2 + 2 * (2 + 0.5 + 1 / 16) + 2 * (1 / 16 + 1 / 16)
+    together = 2 + 2 + 2 * (0.5 + 1 / 16)
+    assert re.findall(r"[\d.]*\d", words) == [f"{apart:.4g}", f"{together:.4g}"]
+    with pytest.raises(DomainError, match="GLB-1"):
+        catalogue.draw("fused", spec=fp4ref.MXFP4)
 
 
 @pytest.mark.rule("LAY-5")
