@@ -1,4 +1,4 @@
-"""What the bracket level looks at: each element's two neighbours, counts of elements rounded away, pairs rounded alike."""
+"""What the bracket level looks at: neighbours of each element, counts of those rounded away, pairs rounded alike."""
 
 from __future__ import annotations
 
