@@ -83,7 +83,7 @@ class StochasticReport:
                 f"{len(self.tests)} counts lie in exact binomial intervals (false alarm below {FALSE_ALARM:g})"
             )
         failed = [test for test in self.tests if not test.passed]
-        counts = [f"{t.name}: {t.count:,} of {t.n:,}, need {t.low:,} to {t.high:,}" for t in failed[:1]]
+        counts = [f"{t.name}: {t.found:,} of {t.n:,}, need {t.low:,} to {t.high:,}" for t in failed[:1]]
         found = "; ".join(self.mistakes) or "not explained"
         return f"wrong at the level {self.level}: {found}; {'; '.join([*self.wrong[:1], *counts])} [SR-11]"
 
