@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref.errors import BackendError
+from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import LAYOUTS, layout
 
 TARGETS = ("sm_80", "sm_90", "sm_100a", "sm_103a", "sm_120a")
@@ -67,6 +68,10 @@ def kernels(target):
     ):
         spec = profiles[name]
         yield "quantize", prelude(spec, "bfloat16", "tiled_128x4", **both), spec.element.format.bits == 4
+    for base in ("nvfp4", "nvfp4-2d", "nvfp4-rht"):
+        stochastic = profiles[base].replace(element=STOCHASTIC_E2M1)
+        yield "quantize", prelude(stochastic, "bfloat16", "tiled_128x4", **both), False
+    yield "random_bits", "", False
     for dtype in ("float16", "float32"):
         yield "quantize", prelude(profiles["nvfp4"], dtype, "tiled_8x4", HAS_ROW=True, HAS_COLUMN=False), True
         yield "quantize", prelude(profiles["mxfp8-2d"], dtype, "linear", HAS_ROW=False, HAS_COLUMN=True), False

@@ -24,7 +24,7 @@ from fp4ref.conformance.replay import replay, save
 from fp4ref.conformance.reports.intermediates import to_json
 from fp4ref.conformance.reports.view import of_kernel
 from fp4ref.conformance.runner import Run, run, subject
-from fp4ref.conformance.subject import Declaration, reasons
+from fp4ref.conformance.subject import Declaration, draws, reasons
 from fp4ref.errors import DomainError
 from fp4ref.quantized import Directions, Quantized
 from fp4ref.spec import Granularity
@@ -44,6 +44,10 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
             from fp4ref.cli.verify_gemm import check_gemm
 
             return check_gemm(on_trial, spec, choice, timeout, cases["families"], step)
+        if spec.stochastic and draws(declared):
+            from fp4ref.cli.verify_stochastic import check_stochastic
+
+            return check_stochastic(on_trial, spec, choice, timeout, step)
         chosen = families.cases(
             spec,
             cases["level"],
