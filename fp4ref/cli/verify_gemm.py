@@ -8,7 +8,6 @@ from collections.abc import Callable
 import click
 
 from fp4ref.cli.common import console, printable, table
-from fp4ref.cli.verify_choice import Choice
 from fp4ref.conformance.products.cases import FAMILIES
 from fp4ref.conformance.products.report import ProductReport, check
 from fp4ref.conformance.subject import Subject
