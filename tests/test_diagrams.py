@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +22,17 @@ from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.canvas import text_width
 from fp4ref.diagrams.gemm_figure import PRODUCTS
 from fp4ref.diagrams.mx_scales import mx_scales
+from fp4ref.diagrams.overview import AWAY, BLOCK
 from fp4ref.diagrams.palette import COLOURS, FILLS
 from fp4ref.diagrams.pipeline import pipeline
 from fp4ref.diagrams.place import Geometry
-from fp4ref.diagrams.png import png
+from fp4ref.diagrams.png import _draws_text, png
 from fp4ref.diagrams.request import Request
 from fp4ref.diagrams.stochastic_figure import VALUES, runs
-from fp4ref.errors import DomainError, Fp4Error, ShapeError
+from fp4ref.diagrams.weight_cache import LIVES
+from fp4ref.errors import BackendError, DomainError, Fp4Error, ShapeError
 from fp4ref.layout import LAYOUTS
+from fp4ref.spec_root import spec_root
 
 RUNNER = CliRunner()
 SVG = "{http://www.w3.org/2000/svg}"
@@ -148,6 +155,33 @@ def test_colours_have_contrast(dark: bool) -> None:
     for text in ("muted", "mark", *FILLS.upper()):
         assert contrast(colour[text], colour["paper"]) >= 4.5, text
     assert contrast(colour["edge"], colour["paper"]) >= 3
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
+SEEN_AS = {
+    "normal": np.eye(3),
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+TO_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+
+
+def lab(linear: np.ndarray) -> np.ndarray:
+    xyz = np.array(TO_XYZ) @ np.clip(linear, 0, 1) / [0.95047, 1, 1.08883]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("sight", SEEN_AS)
+def test_fills_differ_for_colour_blind_readers(sight: str, dark: bool) -> None:
+    seen = []
+    for fill in FILLS:
+        parts = np.array([int(COLOURS[fill][dark][at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        seen.append(lab(np.array(SEEN_AS[sight]) @ linear))
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) >= 10
 
 
 def test_figures_are_deterministic() -> None:
@@ -314,6 +348,19 @@ def test_hadamard_signs_of_the_figure() -> None:
         assert sign == ("-" if negative else "+")
 
 
+def test_verdict_of_the_overview_is_that_of_verify(tmp_path: Path) -> None:
+    x = np.zeros((1, 16), np.float32)
+    x[0, : len(BLOCK)] = BLOCK
+    q = fp4ref.quantize(x, AWAY)
+    np.savez(tmp_path / "kernel.npz", x=x, data=q.row.data, scales=q.row.scales, amax=q.row.amax)
+    result = RUNNER.invoke(main, ["verify", str(tmp_path / "kernel.npz"), "--spec", "nvfp4", "--layout", "linear"])
+    shown = next(element.text for element in texts(ALL["overview"]) if element.text.startswith("wrong: "))
+    verdict, count = shown.split("; ")
+    assert verdict in result.output
+    assert f"in {count.split()[0]} codes" in result.output
+
+
+@pytest.mark.rule("GEM-1")
 def test_gemm_directions() -> None:
     assert [(p.name, p.a.direction, p.b.direction) for p in PRODUCTS] == [
         ("fprop", "row", "row"),
@@ -336,7 +383,22 @@ def test_pipeline_of_every_profile(name: str) -> None:
         assert ("1.5 · t" in words) == bool(spec.four_over_six)
 
 
+def require_fonts() -> None:
+    """A PNG needs a font; one is required in CI, elsewhere its lack is a reason to skip."""
+    if not _draws_text():
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(
+            "no font here: apt-get install fonts-dejavu-core"
+        )
+
+
+def test_png_without_a_font_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fp4ref.diagrams.png._draws_text", lambda: False)
+    with pytest.raises(BackendError, match="a font on this machine"):
+        png("<svg/>")
+
+
 def test_png_has_text_and_pixels() -> None:
+    require_fonts()
     image = png(catalogue.draw("packing", theme="light"), 1)
     assert image.startswith(b"\x89PNG")
     assert int.from_bytes(image[16:20], "big") == 800
@@ -346,6 +408,8 @@ def test_png_has_text_and_pixels() -> None:
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_examples_of_the_help(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if line.endswith(".png"):
+        require_fonts()
     monkeypatch.chdir(tmp_path)
     result = RUNNER.invoke(main, shlex.split(line)[1:])
     assert result.exit_code == 0, result.output
@@ -404,6 +468,23 @@ def test_errors_are_ours() -> None:
         catalogue.draw("nothing")
 
 
+@pytest.mark.rule("TEL-7")
+def test_weight_cache_has_the_counts_of_the_rule() -> None:
+    chapter = (spec_root() / "16-recipes-and-caching.md").read_text(encoding="utf-8")
+    for life in LIVES:
+        assert f"| {life.name} | {life.moved} | {life.written} |" in chapter
+
+
+def test_bytes_of_the_fused_figure() -> None:
+    """bfloat16 is 2 bytes, a code half a byte, a scale a sixteenth."""
+    words = ET.fromstring(ALL["fused"]).find(f"{SVG}desc").text
+    apart = 2 + (2 + 2) + 2 + 2 * (2 + 0.5 + 1 / 16) + 2 * (1 / 16 + 1 / 16)
+    together = 2 + 2 + 2 * (0.5 + 1 / 16)
+    assert re.findall(r"[\d.]*\d", words) == [f"{apart:.4g}", f"{together:.4g}"]
+    with pytest.raises(DomainError, match="GLB-1"):
+        catalogue.draw("fused", spec=fp4ref.MXFP4)
+
+
 @pytest.mark.rule("LAY-5")
 def test_padding_byte_is_named() -> None:
     result = RUNNER.invoke(main, shlex.split("where --shape 4x64 --scale-byte 511 --layout tiled_128x4"))
@@ -433,3 +514,24 @@ def test_no_text_overlaps_in_a_browser(chromium: Any) -> None:
     chromium.get("data:text/html,<body></body>")
     faults = {name: chromium.execute_script(MEASURE, svg) for name, svg in ALL.items()}
     assert {name: found for name, found in faults.items() if found} == {}
+
+
+def test_text_places_and_explorer_need_no_extra(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules.update(drawsvg=None, resvg_py=None)
+from fp4ref.cli import main
+main(sys.argv[1:])
+"""
+    page = str(tmp_path / "page.html")
+    for arguments in ("diagram", "diagram tiled_128x4", "where 1 2 --shape 4x4", f"explore -o {page}"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+    for arguments in ("diagram gemm", f"diagram gemm -o {page}.png"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 2
+        assert "pip install 'fp4ref[diagrams]'" in run.stderr

@@ -97,10 +97,11 @@ def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget
     """Explain what a candidate made of some cases.
 
     scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too.
+    budget_seconds: of processor time, so that a busy machine finds the same.
 
     Rules: CNF-1, CNF-2.
     """
-    start = time.monotonic()
+    start = time.thread_time()
     items = _items(spec, scale_layout, evidence, LEAST)
     wrong = [item for item in items if not item.equal]
     untidy = [item for item in items if item.stray(DECLARED) or item.spare()]
@@ -254,7 +255,7 @@ class _Session:
         good = [kind for kind in self.kinds if kind not in bad]
         best: tuple[Hypothesis, list[Special]] | None = None
         for changed in self._singles_then_pairs(hypothesis, special, bad[0]):
-            if time.monotonic() - self.start > self.budget:
+            if time.thread_time() - self.start > self.budget:
                 raise OutOfTimeError
             if best is not None and changed.cost > best[0].cost:
                 break
@@ -346,7 +347,9 @@ def verdict(diagnosis: Diagnosis) -> str:
         return f"{partial.text}; not explained: what differs on {', '.join(partial.except_on)}"
     if partial is not None:
         return f"not explained: bytes differ on {', '.join(partial.except_on)} only"
-    return f"not explained: bytes first differ at the {diagnosis.first_stage}"
+    parts = [f"{finding.stage}: {finding.text}" for finding in diagnosis.findings if finding.text]
+    known = f" (in part, {'; '.join(parts)})" if parts else ""
+    return f"not explained: bytes first differ at the {diagnosis.first_stage}{known}"
 
 
 def report_lines(diagnosis: Diagnosis) -> list[str]:

@@ -38,8 +38,7 @@ ORDER = list(Stage)
 # A mistake of these stages leaves the scale bytes alone, unless 4over6 chooses them by the codes
 AFTER_SCALES = frozenset({Stage.ENCODE, Stage.CODE, Stage.SIGN, Stage.PACKING})
 MASK = (1 << 62) - 1
-CLASH = 0.1  # of the blocks on which one of two mistakes changes nothing, the other may be wrong
-LIKELY = 1000  # pairs that are tried
+CLASH = 0.1  # up to this share of contradicting blocks two mistakes are likely together
 SAMPLED = 24  # pieces on which pairs of mistakes are excluded
 FIRST = 12  # pieces on which a hypothesis that makes the same numbers as another need not fail again
 
@@ -112,7 +111,7 @@ class OutOfTimeError(Exception):
 class Search:
     """Hypotheses about some items, tried on one tier of their bytes.
 
-    deadline: of time.monotonic. first: pieces of the evidence, the most telling first.
+    deadline: of time.thread_time. first: pieces of the evidence, the most telling first.
     """
 
     spec: Spec
@@ -179,19 +178,16 @@ class Search:
         yield from (h for _, h in singles)
         if count < 2 or start.profile or (start.kernel.search is None and self.scale_side(0)):
             return  # where the scales are right, no two mistakes made them
-        for one, other in self._compatible(start, singles):
+        for one, other in self._likeliest(start, singles):
             self._tick()
             both = together(start, one, other)
             if both is not None:
                 yield both
 
-    def _compatible(
+    def _likeliest(
         self, start: Hypothesis, singles: Sequence[tuple[Mistake, Hypothesis]]
     ) -> Iterator[tuple[Mistake, Mistake]]:
-        """Pairs of mistakes that can be right together, the likeliest first.
-
-        Where one changes nothing the other alone is right, but for a few blocks on which they need each other.
-        """
+        """Pairs of mistakes, the likeliest first: where one changes nothing, the other alone is mostly right."""
         if not singles:
             return
         plain = self._outcomes(start)
@@ -208,25 +204,25 @@ class Search:
             (float(worst[places[one.name], places[other.name]]), one, other)
             for one, other in pairs([mistake for mistake, _ in singles])
         ]
-        likely = sorted((pair for pair in found if pair[0] <= CLASH), key=lambda pair: pair[0])
-        yield from ((one, other) for _, one, other in likely[:LIKELY])
+        yield from ((one, other) for _, one, other in sorted(found, key=lambda pair: min(pair[0], CLASH)))
 
     def _outcomes(self, hypothesis: Hypothesis) -> Outcomes:
         """What becomes of every block of the first small pieces, and of their maxima."""
-        bytes_made, right = [], []
+        made: list[NDArray[np.int64]] = []
+        right: list[NDArray[np.bool_]] = []
         for part in self._small:
             size = part.item.rows * part.item.blocks
             got, kernel = part.item.scales(DECLARED), hypothesis.kernel
             side = None if got is None else part.side(kernel)
             if side is None or got is None or side.scales.shape != got.shape:
-                bytes_made += [np.full(size + 1, -1, np.int64)]
+                made += [np.full(size + 1, -1, np.int64)]
                 right += [np.zeros(size + 1, np.bool_)]
                 continue
             told = np.zeros(1, F) if side.amax is None else np.asarray(side.amax, F)
-            bytes_made += [side.scales.reshape(-1).astype(np.int64), [hash(told.tobytes()) & MASK]]
+            made += [side.scales.reshape(-1).astype(np.int64), np.array([hash(told.tobytes()) & MASK])]
             equal = side.scales == got if part.blocks is None else (side.scales == got) | ~part.blocks
-            right += [equal.reshape(-1), [part.amax_matches(kernel, side)]]
-        return Outcomes(np.concatenate(bytes_made), np.concatenate(right))
+            right += [equal.reshape(-1), np.array([part.amax_matches(kernel, side)])]
+        return Outcomes(np.concatenate(made), np.concatenate(right))
 
     @cached_property
     def _small(self) -> list[Part]:
@@ -315,7 +311,7 @@ class Search:
         yield from (h for h in found if all(h.explains(item, self.tier) for item in large))
 
     def _tick(self) -> None:
-        if time.monotonic() > self.deadline:
+        if time.thread_time() > self.deadline:
             raise OutOfTimeError
 
 

@@ -20,7 +20,7 @@ from fp4ref.spec import Spec
 
 KEPT = 64  # failed judgements that are kept whole
 EVIDENCE = 1 << 26  # bytes of input of which the outputs are kept for the diagnosis
-BUDGET = 25.0  # seconds of a diagnosis
+BUDGET = 25.0  # seconds of processor time for a diagnosis
 
 
 @dataclass
@@ -120,7 +120,8 @@ class KernelReport:
         match self.kind:
             case Kind.CONFORMS:
                 orders = f" ({self.tolerated:,} by the bound of HAD-7)" if self.tolerated else ""
-                return f"conforms to {self.spec.name}: no byte differs in {self.compared} cases{orders}"
+                level = " at the level exact, random bits given" if self.spec.stochastic else ""
+                return f"conforms to {self.spec.name}{level}: no byte differs in {self.compared} cases{orders}"
             case Kind.FINITE:
                 special = ", ".join(excuse for excuse in Excuse if self.excused[excuse])
                 cause = f"equals profile {shown}" if shown else self._explained()

@@ -7,19 +7,29 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fp4ref.te.errors import NotSupportedError, TensorShapeError
 
 
-def require_shard(tensor: Any, block: int) -> None:
-    """Raise unless a shard can be gathered: two dimensions, whole blocks of rows, compact scales. Rules: TEL-15."""
+def require_shard(tensor: Any, block: int, mesh: Any, whole: Any) -> None:
+    """Raise unless a shard can be gathered: two dimensions, whole blocks of rows, compact scales, equal shards.
+
+    Rules: TEL-15.
+    """
     if tensor._with_gemm_swizzled_scales:
         raise NotSupportedError("fsdp_pre_all_gather", "GEMM-swizzled scales", "compact ones", "TEL-15")
     if tensor.dim() != 2 or tensor.shape[0] % block:
         got = f"a shard of shape {list(tensor.shape)}"
         raise TensorShapeError("fsdp_pre_all_gather", got, f"two dimensions, rows a multiple of {block}", "TEL-15")
+    if mesh is not None and whole[0] != tensor.shape[0] * mesh.size(0):
+        got = f"{whole[0]} rows over {mesh.size(0)} processes"
+        raise TensorShapeError("fsdp_pre_all_gather", got, "equal shards", "TEL-15")
+
+
+def owned(codes: Tensor) -> Tensor:
+    """Gathered codes that may be read by NumPy, after which the caller could no longer free its own memory."""
+    return codes.clone() if codes.device.type == "cpu" else codes
 
 
 def repadded(scales: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -27,27 +37,6 @@ def repadded(scales: Tensor, shape: tuple[int, int]) -> Tensor:
     buffer = scales.new_zeros(shape)
     buffer[: scales.shape[0], : scales.shape[1]] = scales
     return buffer
-
-
-def needed_directions(present: list[str], module: Any) -> list[str]:
-    """The directions that the next phase reads: all, unless the module is sharded again after each forward.
-
-    Then forward reads rows and backward columns.
-
-    Rules: TEL-15.
-    """
-    group = _parameter_group(module)
-    if group is None or not group._reshard_after_forward:
-        return present
-    backward = "BACKWARD" in getattr(group._training_state, "name", "")
-    wanted = "column" if backward else "row"
-    return [wanted] if wanted in present else present
-
-
-def _parameter_group(module: Any) -> Any:
-    if not isinstance(module, torch.nn.Module) or not hasattr(module, "_get_fsdp_state"):
-        return None
-    return module._get_fsdp_state()._fsdp_param_group
 
 
 def received(target: Any, values: dict[str, Tensor | None], new: Any) -> Any:
@@ -59,5 +48,5 @@ def received(target: Any, values: dict[str, Tensor | None], new: Any) -> Any:
         if buffer is None or value is None or buffer.shape != value.shape:
             setattr(target, f"_{name}", value)
         elif buffer.data_ptr() != value.data_ptr():
-            buffer.copy_(value)
+            buffer.data.copy_(value)  # the same values again, which a saved tensor may await
     return target

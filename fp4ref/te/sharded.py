@@ -9,19 +9,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-import fp4ref
-from fp4ref.api import buffer_shapes
+from fp4ref.api import buffer_shapes, quantize
 from fp4ref.catalogue import resolve
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
+from fp4ref.random_source import random_bits
 from fp4ref.spec import Granularity, Spec
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 
 LINEAR = "linear"
-BYTES_PER_COUNT = 32  # of the generator, one step of its counter
 
 
 def quantize_shard(
@@ -31,36 +29,37 @@ def quantize_shard(
     *,
     group: Any = None,
     seed: int | None = None,
+    stream: int = 0,
 ) -> Quantized:
     """This process's rows of a matrix, quantized as they are in the whole; scales in the linear layout.
 
-    x: [m, K], the rows after those of the processes before; m may be zero, and the process still takes part. seed: the
-    same everywhere, for a stochastic spec. Every process of the group calls this with the same spec and directions.
+    x: [m, K], the rows after those of the processes before; m may be zero, and the process still takes part. seed and
+    stream: of `fp4ref.random_bits`, the same everywhere, for a stochastic spec. Every process of the group calls this
+    with the same spec and directions.
 
     Errors: TensorShapeError for a cut inside a block, different K, or x of another rank than two; TensorDTypeError for
     different types; SettingError for a seed where none is needed, or none where one is.
 
-    Rules: TED-1, TED-2, TED-3.
+    Rules: TEM-7, TEM-8, TEM-9.
     """
     spec = resolve(spec)
     if x.dim() != 2:
-        raise TensorShapeError("quantize_shard", f"{x.dim()} dimensions", "a matrix", "TED-1")
+        raise TensorShapeError("quantize_shard", f"{x.dim()} dimensions", "a matrix", "TEM-7")
     if spec.stochastic != (seed is not None):
         got = f"{'no ' if seed is None else ''}seed for {spec.name}"
-        raise SettingError("quantize_shard", got, "one exactly for a stochastic spec", "TED-3")
+        raise SettingError("quantize_shard", got, "one exactly for a stochastic spec", "TEM-9")
     names: list[Direction] = [name for name in DIRECTIONS if directions in {name, "both"}]
     counts = _row_counts(x, group)
     for name in names:
         _require_whole_blocks(spec, name, counts)
-    start, columns = sum(counts[: _rank(group)]), x.shape[1]
+    start = sum(counts[: _rank(group)])
     bits = None
-    if seed is not None:
-        rows = {name: random_bytes(seed, name, start, x.shape[0], columns, x.device) for name in names}
-        bits = Directions(rows.get("row"), None if "column" not in rows else rows["column"].t().contiguous())
+    if seed is not None and x.numel():
+        bits = _random_bits(seed, stream, names, start, sum(counts), x)
     amax = None if spec.global_scale is Granularity.NONE else _reduced_amax(x, spec, names, directions, bits, group)
     if not x.numel():
         return _empty(x, spec, names, amax)
-    return fp4ref.quantize(x, spec, directions, LINEAR, amax=amax, random_bits=bits)
+    return quantize(x, spec, directions, LINEAR, amax=amax, random_bits=bits)
 
 
 def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
@@ -68,7 +67,7 @@ def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
 
     Errors: SettingError for scales in a tiled layout, which cannot be cut.
 
-    Rules: TED-1, LAY-7.
+    Rules: TEM-7, LAY-7.
     """
     if q.scale_layout != LINEAR:
         raise SettingError("gather_shards", f"scales in the layout {q.scale_layout}", f"the layout {LINEAR}", "LAY-7")
@@ -89,22 +88,14 @@ def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
     return dataclasses.replace(q, shape=shape, **changed)
 
 
-def random_bytes(
-    seed: int, direction: Direction, start: int, rows: int, columns: int, device: torch.device | str = "cpu"
-) -> torch.Tensor:
-    """Random bytes of rows start, start + 1, ... of a matrix: uint8 [rows, columns], the same however it is cut.
-
-    A byte depends on the seed, the direction that it rounds and its row and column only: Philox with the row's first
-    block as counter. The column direction takes the transpose.
-
-    Rules: TED-3.
-    """
-    blocks = -(-columns // BYTES_PER_COUNT)
-    generator = np.random.Philox(key=[seed, DIRECTIONS.index(direction)])
-    generator.advance(start * blocks)
-    words = generator.random_raw(rows * blocks * BYTES_PER_COUNT // 8)
-    values = words.astype("<u8").view(np.uint8).reshape(rows, blocks * BYTES_PER_COUNT)[:, :columns]
-    return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+def _random_bits(seed: int, stream: int, names: list[Direction], start: int, total: int, x: torch.Tensor) -> Directions:
+    """The bytes of this part's place in the whole. Rules: TEM-9, SR-8."""
+    part = (x.shape[0], x.shape[1])
+    made = {
+        name: random_bits(part, name, seed, stream, origin=(start, 0), whole=(total, part[1]), device=x.device)
+        for name in names
+    }
+    return Directions(made.get("row"), made.get("column"))
 
 
 def _world(group: Any) -> int:
@@ -141,14 +132,14 @@ def _row_counts(x: torch.Tensor, group: Any) -> list[int]:
     types = _all_counts(kinds[x.dtype], x.device, group)
     counts = _all_counts(x.shape[0], x.device, group)
     if len(set(columns)) > 1:
-        raise TensorShapeError("quantize_shard", f"parts of {columns} columns", "the same everywhere", "TED-1")
+        raise TensorShapeError("quantize_shard", f"parts of {columns} columns", "the same everywhere", "TEM-7")
     if len(set(types)) > 1:
-        raise TensorDTypeError("quantize_shard", "parts of different types", "the same everywhere", "TED-1")
+        raise TensorDTypeError("quantize_shard", "parts of different types", "the same everywhere", "TEM-7")
     return counts
 
 
 def _require_whole_blocks(spec: Spec, direction: Direction, counts: list[int]) -> None:
-    """Every cut lies between blocks of the direction; the end of the matrix is no cut. Rules: TED-2."""
+    """Every cut lies between blocks of the direction; the end of the matrix is no cut. Rules: TEM-8."""
     block = spec.block.rows if direction == "row" else spec.block.columns
     total, end = sum(counts), 0
     for process, count in enumerate(counts):
@@ -156,7 +147,7 @@ def _require_whole_blocks(spec: Spec, direction: Direction, counts: list[int]) -
         if end % block and end != total:
             got = f"process {process} ends at row {end}"
             needed = f"a multiple of {block} for the {direction} direction of {spec.name}"
-            raise TensorShapeError("quantize_shard", got, needed, "TED-2")
+            raise TensorShapeError("quantize_shard", got, needed, "TEM-8")
 
 
 def _reduced_amax(
@@ -164,13 +155,13 @@ def _reduced_amax(
 ) -> Directions:
     """The amax of the whole, per direction: one number, or a row's own, or one per column over all processes.
 
-    Rules: TED-1.
+    Rules: TEM-7.
     """
     by_row = spec.global_scale is Granularity.ROW
     lengths = {"row": x.shape[0] if by_row else 1, "column": x.shape[1] if by_row else 1}
     found = {name: torch.zeros(lengths[name], dtype=torch.float32, device=x.device) for name in names}
     if x.numel():
-        local = fp4ref.quantize(x, spec, directions, LINEAR, random_bits=bits)
+        local = quantize(x, spec, directions, LINEAR, random_bits=bits)
         for name in names:
             part, _ = local.direction(name)
             found[name] = part.amax.clone()

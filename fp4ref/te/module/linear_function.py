@@ -6,6 +6,7 @@ input columnwise. Between the passes only packed bytes are kept, unless `backwar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from fp4ref.te.distributed import (
     reduce_scatter_along_first_dim,
 )
 from fp4ref.te.gemm import general_gemm
+from fp4ref.te.module.saved_shards import gather_codes, scatter_codes
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
 
 
@@ -53,7 +55,8 @@ class LinearCall:
     """Everything of one call that autograd does not differentiate.
 
     quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized. main_grad_of: the
-    parameter whose `main_grad` receives the weight's gradient.
+    parameter whose `main_grad` receives the weight's gradient. fsdp_group: between the passes, each of its processes
+    keeps a part of the weight's codes. defer: takes the computation of wgrad, to be done later.
     """
 
     dtype: torch.dtype
@@ -63,8 +66,10 @@ class LinearCall:
     quantized_weight: Any = None
     backward_override: str | None = None
     save_original_input: bool = False
+    fsdp_group: Any = None
     main_grad_of: Any = None
     overwrite_main_grad: bool = False
+    defer: Callable[[Callable[[], torch.Tensor | None]], None] | None = None
     wants_dgrad: bool = False
     wants_wgrad: bool = False
 
@@ -80,7 +85,10 @@ class LinearCall:
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor:
-    """x [..., K], weight [N, K], bias [N] -> [..., N] in the call's type; with sequence parallelism the first axis changes."""
+    """x [..., K], weight [N, K], bias [N] -> [..., N] in the call's type; sequence parallelism changes the first axis.
+
+    Rules: TEM-1, TEM-2.
+    """
     grad = torch.is_grad_enabled()
     call.wants_dgrad = grad and x.requires_grad
     call.wants_wgrad = grad and weight.requires_grad
@@ -105,7 +113,8 @@ class _Linear(torch.autograd.Function):
             _save(ctx, rows, local, weight, operand, call)
             ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
             ctx.bias_dtype = None if bias is None else bias.dtype
-        return y.reshape(-1, *x.shape[1:-1], y.shape[-1])
+        result: torch.Tensor = y.reshape(-1, *x.shape[1:-1], y.shape[-1])
+        return result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -114,6 +123,8 @@ class _Linear(torch.autograd.Function):
         grad_bias = rows.sum(0).to(ctx.bias_dtype) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
         operand = _quantized_grad(rows, call)
         saved_input, saved_weight = restore_from_saved(ctx.objects, ctx.saved_tensors)
+        if ctx.scattered is not None:
+            gather_codes(saved_weight, ctx.scattered, call.fsdp_group)
         dx = dw = None
         if call.wants_dgrad:
             dx, *_ = general_gemm(
@@ -123,7 +134,11 @@ class _Linear(torch.autograd.Function):
                 dx = call.parallel.reduced(dx)
             dx = dx.reshape(ctx.shape)
         if call.wants_wgrad:
-            dw = _weight_gradient(_backward_operand(saved_input, call, gather=True), operand, call)
+            gathered = _backward_operand(saved_input, call, gather=True)
+            if call.defer is not None:
+                call.defer(lambda: _weight_gradient(gathered, operand, call))
+            else:
+                dw = _weight_gradient(gathered, operand, call)
         return dx, dw, grad_bias, None
 
 
@@ -152,7 +167,8 @@ def _quantized_grad(rows: torch.Tensor, call: LinearCall) -> Any:
 
 def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operand: Any, call: LinearCall) -> None:
     """Keep what the backward pass reads, in as few bytes as that allows."""
-    saved_input = saved_weight = None
+    saved_input: Any = None
+    saved_weight: Any = None
     if call.wants_wgrad:
         original = call.backward_override == "high_precision" or call.save_original_input
         saved_input = rows if original else local
@@ -162,6 +178,9 @@ def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operan
         saved_weight = weight if call.backward_override == "high_precision" else sharing_buffers(operand)
         if call.quantizes_backward:
             saved_weight.update_usage(rowwise_usage=False, columnwise_usage=True)
+    ctx.scattered = None
+    if call.fsdp_group is not None and saved_weight is not weight and isinstance(saved_weight, QuantizedTensorStorage):
+        ctx.scattered = scatter_codes(saved_weight, call.fsdp_group)
     tensors, ctx.objects = prepare_for_saving(saved_input, saved_weight)
     ctx.save_for_backward(*tensors)
     ctx.call = call

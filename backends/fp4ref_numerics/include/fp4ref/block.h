@@ -131,10 +131,12 @@ template <int N, int Lanes> FP4_API void halved(const float (&e)[N][Lanes], floa
         for (int l = 0; l < Lanes; ++l) half[i][l] = e[i][l] + e[i + N / 2][l];
 }
 struct sequential {
+    static constexpr bool in_order = true;  // of a row's errors, left to right
     template <int N, int Lanes> FP4_API void of_row(const float (&e)[N][Lanes], float (&sum)[Lanes]) { left_to_right(e, sum); }
     template <int N, int Lanes> FP4_API void of_rows(const float (&e)[N][Lanes], float (&sum)[Lanes]) { left_to_right(e, sum); }
 };
 struct halves : sequential {
+    static constexpr bool in_order = false;
     template <int N, int Lanes> FP4_API void of_row(const float (&e)[N][Lanes], float (&sum)[Lanes])
     {
         float half[N / 2][Lanes];
@@ -191,18 +193,29 @@ template <class S, class In, bool Quick, int Lanes, class Load>
 FP4_API void row_errors(const Scales<Lanes>& scales, float g, float A, Load load, float (&error)[Lanes])
 {
     using Search = typename S::Search;
-    float e[S::columns][Lanes];
-    FP4_UNROLL
-    for (int c = 0; c < S::columns; ++c)
+    const auto of = [&](int c, int l) {
+        const Scale scale{0, scales.s[l], scales.factor[l]};
+        const float x = load(c, l), q = S::Element::nearest_magnitude(scaled<S, In>(x, scale, g));
+        const float d = Search::Difference::template of<S, Quick>(q, scale.s, g, A, x);
+        return Search::metric == Metric::mse ? d * d : float_of(magnitude_bits(d));
+    };
+    if constexpr (Search::metric != Metric::max && Search::Total::in_order) {
         FP4_UNROLL
         for (int l = 0; l < Lanes; ++l) {
-            const Scale scale{0, scales.s[l], scales.factor[l]};
-            const float x = load(c, l), q = S::Element::nearest_magnitude(scaled<S, In>(x, scale, g));
-            const float d = Search::Difference::template of<S, Quick>(q, scale.s, g, A, x);
-            e[c][l] = Search::metric == Metric::mse ? d * d : float_of(magnitude_bits(d));
+            float sum = of(0, l);
+            FP4_UNROLL
+            for (int c = 1; c < S::columns; ++c) sum = sum + of(c, l);
+            error[l] = sum;
         }
-    if constexpr (Search::metric == Metric::max) largest_errors(e, error);
-    else Search::Total::of_row(e, error);
+    } else {
+        float e[S::columns][Lanes];
+        FP4_UNROLL
+        for (int c = 0; c < S::columns; ++c)
+            FP4_UNROLL
+            for (int l = 0; l < Lanes; ++l) e[c][l] = of(c, l);
+        if constexpr (Search::metric == Metric::max) largest_errors(e, error);
+        else Search::Total::of_row(e, error);
+    }
 }
 
 // Errors of blocks, from those of their rows. Rules: FOS-5.

@@ -120,7 +120,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     FP4_API float nearest_magnitude(float a)
     {
         if constexpr (by_sums && Overflow < 0) {
-            const float largest = value(Format::codes - 1), held = a < largest ? a : largest;
+            const float held = float_of(smaller(bits_of(a), bits_of(value(Format::codes - 1))));
             const float magic = float_of(larger(bits_of(held) & 0x7f800000u, lowest) + ((unsigned)shift << 23));
             return (held + magic) - magic;
         } else {

@@ -1,0 +1,234 @@
+"""Judging a kernel that draws its own random bits: by a named map, or by neighbours and counts.
+
+Three levels. Exact: the bits are given, and bytes are compared as everywhere. Exact up to a map: with seed and offset,
+the bytes are those of a named map. Bracket: every code is one of the two neighbours of its value, and how often the
+farther one is taken, and by which elements together, are plausible counts. All tests of a report together fail a right
+kernel with a probability below 1e-9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.binomial import interval
+from fp4ref.conformance.stochastic_tests import (
+    BOTH_ELEMENTS,
+    BOTH_PLACES,
+    FALSE_ALARM,
+    Bin,
+    Rounded,
+    Share,
+    Test,
+    Trial,
+    alike,
+    bins,
+    frequency,
+    rounded,
+)
+from fp4ref.errors import DomainError, ShapeError
+from fp4ref.formats import E2M1, Codes, F, grid
+from fp4ref.generators import MAPS
+from fp4ref.model import quantize as model
+from fp4ref.quantized import Direction
+from fp4ref.spec import Spec
+
+__all__ = ["FALSE_ALARM", "Level", "StochasticReport", "Test", "Trial", "aimed_inputs", "judge_stochastic"]
+
+SIDE = 256  # rows and columns of an aimed input
+
+
+class Level(StrEnum):
+    """How sharply a kernel was judged."""
+
+    EXACT = "exact"
+    MAP = "exact up to a map"
+    BRACKET = "bracket"
+
+
+@dataclass(frozen=True)
+class StochasticReport:
+    """What was found out.
+
+    level: the sharpest one that the kernel reached, or on which it failed. map: what makes every byte. wrong: what no
+    bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed.
+    """
+
+    spec: Spec
+    level: Level
+    map: str | None = None
+    wrong: tuple[str, ...] = ()
+    tests: tuple[Test, ...] = ()
+    mistakes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.wrong and all(test.passed for test in self.tests)
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a line, with the level."""
+        if self.map is not None:
+            return f"conforms to {self.spec.name}, {self.level} ({self.map})"
+        if self.ok:
+            return (
+                f"conforms to {self.spec.name} at the level {self.level}: every code is a neighbour, and "
+                f"{len(self.tests)} counts lie in exact binomial intervals (false alarm below {FALSE_ALARM:g})"
+            )
+        failed = [test for test in self.tests if not test.passed]
+        counts = [f"{t.name}: {t.found:,} of {t.n:,}, need {t.low:,} to {t.high:,}" for t in failed[:1]]
+        found = "; ".join(self.mistakes) or "not explained"
+        return f"wrong at the level {self.level}: {found}; {'; '.join([*self.wrong[:1], *counts])} [SR-11]"
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON data."""
+        return {
+            "spec": self.spec.name,
+            "ok": self.ok,
+            "level": self.level.value,
+            "map": self.map,
+            "headline": self.headline,
+            "wrong": list(self.wrong),
+            "mistakes": list(self.mistakes),
+            "false_alarm": FALSE_ALARM,
+            "tests": [{**test._asdict(), "passed": test.passed} for test in self.tests],
+        }
+
+
+def aimed_inputs(dtype: str = "bfloat16") -> list[NDArray[Any]]:
+    """Tensors [256, 256] for the bracket level; every row and column of a 16x16 tile has one 6, so scales are alike.
+
+    Else the first has quarters, halfway between two codes. The others have all 512ths up to 1/2, and all 16ths of the
+    steps above; of both signs. All are exact in every input type. Two more are normally distributed, with NaN and -0,
+    and with an infinity.
+
+    Rules: SR-11.
+    """
+    rng = np.random.default_rng(0x5EED)
+    values = grid(E2M1)[: E2M1.codes]
+    fine = np.arange(256) / 512
+    coarse = (values[1:-1, None] + np.diff(values)[1:, None] * np.arange(16) / 16).ravel()
+    shape, found = (SIDE, SIDE), [np.full((SIDE, SIDE), 0.25)]
+    found += [np.where(rng.random(shape) < 0.7, rng.choice(fine, shape), rng.choice(coarse, shape)) for _ in range(3)]
+    row, column = np.ogrid[:SIDE, :SIDE]
+    sixes = row % 16 == column % 16
+    found = [np.where(sixes, 6, x * rng.choice([-1, 1], shape)) for x in found]
+    for special in ([np.nan, -np.nan, -0.0], [np.inf]):
+        normal = rng.standard_normal(shape)
+        normal[::37, : len(special)] = special
+        found.append(normal)
+    return [x.astype(F).astype(INPUT_DTYPES[dtype]) for x in found]
+
+
+def judge_stochastic(
+    spec: Spec,
+    trials: Iterable[Trial],
+    seeds: Sequence[tuple[int, int]] | None = None,
+    maps: Sequence[str] | None = None,
+) -> StochasticReport:
+    """Judge what a kernel made with bits of its own.
+
+    trials: its calls, best on `aimed_inputs`, with both directions where it makes both. seeds: seed and offset of each
+    call's generator, if they are declared; then all maps are tried, or those that are named.
+
+    Errors: DomainError for a spec without stochastic rounding, ShapeError for bytes that do not fit.
+
+    Rules: SR-10, SR-11.
+    """
+    if not spec.stochastic:
+        raise DomainError("judge", spec.name, "a stochastic specification", "SR-11")
+    calls = list(trials)
+    if seeds is not None and len(seeds) != len(calls):
+        raise ShapeError("judge", f"{len(seeds)} seeds for {len(calls)} calls", "one for each", "SR-10")
+    for name in (maps or MAPS) if seeds is not None and calls else ():
+        if all(_is_of_map(spec, call, name, *seed) for call, seed in zip(calls, seeds or (), strict=True)):
+            return StochasticReport(spec, Level.MAP, name)
+    return _bracket(spec, calls)
+
+
+def _is_of_map(spec: Spec, call: Trial, name: str, seed: int, offset: int) -> bool:
+    """Whether a map makes every byte of a call; one direction may have been made with the other. Rules: SR-10."""
+    produced = ("both",) if len(call.made) == 2 else (*call.made, "both")
+    for directions in produced:
+        try:
+            drawn = MAPS[name](call.x.shape, seed, offset, directions)
+        except (ShapeError, DomainError):  # the kernel of this map does not take the shape or the directions
+            continue
+        if all(_is_drawn(spec, call, direction, getattr(drawn, direction)) for direction in call.made):
+            return True
+    return False
+
+
+def _is_drawn(spec: Spec, call: Trial, direction: Direction, bits: Codes) -> bool:
+    expected, got = model.quantize(call.x, spec, direction, random_bits=bits), call.made[direction]
+    return np.array_equal(expected.data, got.data) and np.array_equal(expected.scales, got.scales)
+
+
+def _bracket(spec: Spec, calls: Sequence[Trial]) -> StochasticReport:
+    """Neighbours, then all counts, among which the false alarm is shared out evenly. Rules: SR-3, SR-11."""
+    wrong: list[str] = []
+    read: list[dict[Direction, Rounded]] = []
+    for call in calls:
+        read.append({})
+        for direction, got in call.made.items():
+            read[-1][direction], lines = rounded(spec, call.x, direction, got)
+            wrong += lines
+    parts = [part for each in read for part in each.values()]
+    found = bins(parts) if parts else []
+    together = alike(read)
+    alpha = FALSE_ALARM / max(len(found) + len(together), 1)
+    tests = [frequency(each, alpha) for each in found]
+    tests += [
+        Test(f"rounded alike, {name}", count, n, *interval(n, 0.5, 0.5, alpha)) for name, (count, n) in together.items()
+    ]
+    if not tests:
+        wrong.append("nothing lies between two values: no count can be judged")
+    shared = {name for name, (count, n) in together.items() if count == n}
+    mistakes = [] if all(test.passed for test in tests) else _mistakes(parts, found, shared, alpha)
+    return StochasticReport(spec, Level.BRACKET, None, tuple(wrong), tuple(tests), tuple(mistakes))
+
+
+def _mistakes(parts: Sequence[Rounded], found: Sequence[Bin], shared: set[str], alpha: float) -> list[str]:
+    """Known mistakes that explain what failed. Rules: SR-9, SR-11."""
+    if not any(part.away.any() for part in parts):
+        return ["always rounds down, as with random bits that are all zero"]
+    if all((part.away == part.open).all() for part in parts):
+        return ["always rounds away from zero"]
+    if all((part.away == (part.nearest & part.open)).all() for part in parts):
+        return ["always rounds to nearest"]
+    shares: dict[str, Share] = {
+        "the probability of rounding away is reversed": lambda frac: 1 - np.floor(frac * 256) / 256,
+        "only four random bits are used": lambda frac: np.floor(frac * 16) / 16,
+        "rounds away with probability 1/2, whatever the value": lambda frac: 0.5,
+    }
+    return _shared(shared) or [
+        name for name, share in shares.items() if all(frequency(each, alpha, share).passed for each in found)
+    ]
+
+
+def _shared(names: set[str]) -> list[str]:
+    """Which elements share their bits, given the tests in which all pairs were rounded alike. Rules: SR-9."""
+
+    def alike_in(place: str) -> bool:
+        return any(name.endswith(place) for name in names)
+
+    said = []
+    if BOTH_ELEMENTS in names or BOTH_PLACES in names:
+        said.append("both directions use the same bits")
+    if alike_in("in a group of four"):
+        block = alike_in("in two groups of a block")
+        said.append(f"the {'elements of a block' if block else 'four elements of a word'} share their bits")
+    elif alike_in("in two groups of a block"):
+        said.append("the groups of a block use the same bits")
+    if alike_in("in two blocks of a row"):
+        said.append("every block uses the same bits")
+    if alike_in("in two rows"):
+        said.append("every row uses the same bits")
+    return said
