@@ -1,6 +1,6 @@
 """Train a small GPT on the text of the standard, in bfloat16, MXFP8 and NVFP4, and plot the losses.
 
-    python docs/examples/te_gpt.py --steps 300 --plot losses.png
+    python docs/examples/te_gpt.py --steps 200 --plot losses.png
 
 Every run starts from the same weights and sees the same batches. NVFP4 is trained four ways: with the recipe's
 defaults, without the Hadamard transform, without stochastic rounding, and without both.
@@ -18,7 +18,7 @@ import torch
 from fp4ref import te
 from fp4ref.spec_root import spec_root
 
-WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 64, 4, 1, 64, 8
+WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 64, 4, 1, 64, 4
 RECIPES = {
     "bf16": None,
     "mxfp8": te.recipe.MXFP8BlockScaling(),
@@ -106,7 +106,7 @@ def plot(losses: dict[str, list[float]], path: Path) -> None:
 def main() -> None:
     """Train by every recipe, print the losses at the end, and plot."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--plot", type=Path, help="file of the plot; needs matplotlib")
     parser.add_argument("--json", type=Path, help="file of all losses")
     arguments = parser.parse_args()
