@@ -34,7 +34,11 @@ class Block(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        options: dict[str, Any] = {"params_dtype": torch.bfloat16, "device": "cpu"}
+
+        def initialize(weight: torch.Tensor) -> None:
+            torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+
+        options: dict[str, Any] = {"params_dtype": torch.bfloat16, "device": "cpu", "init_method": initialize}
         self.qkv = te.LayerNormLinear(WIDTH, 3 * WIDTH, normalization="RMSNorm", **options)
         self.proj = te.Linear(WIDTH, WIDTH, **options)
         self.mlp = te.LayerNormMLP(WIDTH, 4 * WIDTH, normalization="RMSNorm", activation="swiglu", **options)
@@ -86,18 +90,22 @@ def train(recipe: Any, text: torch.Tensor, steps: int) -> list[float]:
 
 
 def plot(losses: dict[str, list[float]], path: Path) -> None:
-    """Smoothed loss curves."""
+    """Smoothed loss curves, and below them their distance to the first."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.2))
+    figure, (axes, below) = plt.subplots(2, figsize=(7, 6), sharex=True, height_ratios=(3, 2))
     window = max(1, len(next(iter(losses.values()))) // 15)
-    for name, values in losses.items():
-        curve = torch.tensor(values).unfold(0, window, 1).mean(-1)
-        axes.plot(range(window, len(values) + 1), curve, label=name, linewidth=1)
-    axes.set(xlabel="step", ylabel=f"loss, mean of {window} steps")
+    curves = {name: torch.tensor(values).unfold(0, window, 1).mean(-1) for name, values in losses.items()}
+    base = next(iter(curves.values()))
+    for name, curve in curves.items():
+        steps = range(window, window + len(curve))
+        axes.plot(steps, curve, label=name, linewidth=1)
+        below.plot(steps, curve - base, linewidth=1)
+    axes.set(ylabel=f"loss, mean of {window} steps")
+    below.set(xlabel="step", ylabel=f"minus {next(iter(losses))}")
     axes.legend()
     figure.savefig(path, bbox_inches="tight")
     plt.close(figure)
