@@ -23,6 +23,7 @@ CASES = (
     "sequence_parallel_amax_is_reduced",
     "codes_are_kept_by_parts",
     "hooks_of_sharded_parameters",
+    "sharded_training",
     "sharded_master_weights",
 )
 
@@ -403,6 +404,43 @@ def hooks_of_sharded_parameters(rank: int, size: int) -> None:
     tiled.optimize_for_gemm = True
     with pytest.raises(Fp4Error, match="compact"):
         tiled(part).fsdp_pre_all_gather(None, None, None, None, None)
+
+
+def sharded_training(rank: int, size: int) -> None:
+    """Packed parameters under fully_shard, with an optimizer: every step's output is that of one process."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from fp4ref import te
+
+    x = torch.randn(64, 128, generator=torch.Generator().manual_seed(1)).bfloat16()
+    plain = te.recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True)
+    for recipe in (plain, te.recipe.MXFP8BlockScaling()):
+        outputs = []
+        for shard in (False, True):
+            torch.manual_seed(0)
+            with te.quantized_model_init(recipe=recipe):
+                layers = [
+                    te.Linear(*sizes, params_dtype=torch.bfloat16, bias=False) for sizes in ((128, 256), (256, 128))
+                ]
+            model = torch.nn.Sequential(*layers)
+            if shard:
+                mesh = init_device_mesh("cpu", (size,))
+                for module in (*layers, model):
+                    fully_shard(module, mesh=mesh)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+            for _ in range(3):
+                with te.autocast(recipe=recipe):
+                    y = model(x)
+                optimizer.zero_grad()
+                y.float().square().mean().backward()
+                optimizer.step()
+                outputs.append(y.detach())
+        whole, sharded = outputs[:3], outputs[3:]
+        assert torch.equal(whole[0], sharded[0])
+        if size == 2:  # the sum of more equal gradients is rounded in bfloat16
+            assert all(torch.equal(a, b) for a, b in zip(whole, sharded, strict=True))
 
 
 def sharded_master_weights(rank: int, size: int) -> None:

@@ -31,7 +31,7 @@ def example(name: str) -> Any:
 @pytest.mark.slow  # trains six small models
 def test_gpt_learns_by_every_recipe(tmp_path: Path) -> None:
     plotted = ["--plot", str(tmp_path / "losses.png")] if find_spec("matplotlib") else []
-    command = [sys.executable, str(EXAMPLES / "te_gpt.py"), "--steps", "25", "--json", str(tmp_path / "losses.json")]
+    command = [sys.executable, str(EXAMPLES / "te_gpt.py"), "--steps", "60", "--json", str(tmp_path / "losses.json")]
     run = subprocess.run([*command, *plotted], capture_output=True, text=True, check=False, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
     losses = json.loads((tmp_path / "losses.json").read_text())

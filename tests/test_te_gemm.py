@@ -158,6 +158,29 @@ def test_bias_gelu_and_accumulation(dtype):
 
 
 @pytest.mark.rule("TEL-11")
+def test_gradient_of_gelu():
+    quantizer = NVFP4Quantizer()
+    w, dy, before = quantizer(sample(N, K)), quantizer(sample(M, N, seed=1)), sample(M, K, seed=2)
+    gradient = general_gemm(w, dy, out_dtype=torch.float32, layout="NN")[0]
+    got = general_gemm(w, dy, out_dtype=torch.float32, layout="NN", gelu=True, gelu_in=before, grad=True)[0]
+    x = before.float().requires_grad_()
+    torch.nn.functional.gelu(x, approximate="tanh").backward(gradient)
+    assert torch.equal(got, x.grad)
+    with pytest.raises(ValueError, match="gelu_in"):
+        general_gemm(w, dy, layout="NN", gelu=True, grad=True)
+
+
+@pytest.mark.rule("TEL-11")
+def test_generic_gemm_transposes_both():
+    quantizer = NVFP4Quantizer()
+    w, x = whole_numbers((N, K), 0), whole_numbers((K, M), 1)
+    arguments = (None, None, DType.kFloat32, None, DType.kBFloat16, False, None, False, None, 0, False, False)
+    got = generic_gemm(quantizer(w), True, quantizer(x), True, *arguments)[0]
+    want = general_gemm(quantizer(w), quantizer(x.t().contiguous()), out_dtype=torch.float32)[0]
+    assert torch.equal(got, want)
+
+
+@pytest.mark.rule("TEL-11")
 def test_generic_gemm_takes_the_compiled_arguments():
     quantizer = NVFP4Quantizer()
     w, x = quantizer(sample(N, K)), quantizer(sample(M, K, seed=1))

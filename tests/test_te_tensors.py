@@ -191,6 +191,28 @@ def test_operations_in_place_quantize_again():
     assert tensor._rowwise_data.data_ptr() == address
 
 
+def test_every_tensor_that_is_written_is_quantized_again():
+    first, second = NVFP4Quantizer()(sample(64, 96)), NVFP4Quantizer()(sample(64, 96, seed=1))
+    want = [NVFP4Quantizer()(tensor.dequantize() * 2) for tensor in (first, second)]
+    torch._foreach_mul_([first, second], 2.0)
+    assert same(first, want[0])
+    assert same(second, want[1])
+    assert torch.add(first, first, out=second) is second
+    assert same(second, NVFP4Quantizer()(first.dequantize() * 2))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(first)], lr=0.5, momentum=0.9)
+    parameter = optimizer.param_groups[0]["params"][0]
+    before = parameter.dequantize().detach()
+    parameter.grad = torch.ones(64, 96, dtype=torch.bfloat16)
+    optimizer.step()
+    assert same(parameter, NVFP4Quantizer()(before - 0.5))
+
+
+def test_text_of_tensors():
+    columns = NVFP4Quantizer(rowwise=False)(sample(32, 32))
+    assert "columnwise data only" in repr(columns)
+    assert "tensor(" in repr(NVFP4TensorStorage(**NVFP4Quantizer()(sample(32, 32)).get_metadata()))
+
+
 def test_copying_into_and_out_of():
     x, y = sample(64, 96), sample(64, 96, seed=1)
     tensor, other = NVFP4Quantizer()(x), NVFP4Quantizer()(y)

@@ -32,7 +32,7 @@ def unsupported(spec: Spec) -> list[str]:
     """Why the header cannot compute a specification; empty if it can."""
     search = spec.four_over_six
     reasons = ["flushed subnormals"] if spec.subnormals is Subnormals.FLUSH else []
-    if spec.arithmetic.name not in {name.replace("_", "-") for name in _structs("arithmetic", "arithmetic")}:
+    if identifier(spec.arithmetic.name) not in _structs("arithmetic", "arithmetic"):
         reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only")
     if spec.scale.format.signed and spec.scale.rounding is not Rounding.EVEN:
         reasons.append(f"a scale rounded {spec.scale.rounding}")

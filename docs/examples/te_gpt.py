@@ -1,6 +1,6 @@
 """Train a small GPT on the text of the standard, in bfloat16, MXFP8 and NVFP4, and plot the losses.
 
-    python docs/examples/te_gpt.py --steps 300 --plot losses.png
+    python docs/examples/te_gpt.py --steps 200 --plot losses.png
 
 Every run starts from the same weights and sees the same batches. NVFP4 is trained four ways: with the recipe's
 defaults, without the Hadamard transform, without stochastic rounding, and without both.
@@ -18,7 +18,7 @@ import torch
 from fp4ref import te
 from fp4ref.spec_root import spec_root
 
-WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 64, 4, 1, 64, 8
+WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 64, 4, 1, 64, 4
 RECIPES = {
     "bf16": None,
     "mxfp8": te.recipe.MXFP8BlockScaling(),
@@ -34,7 +34,11 @@ class Block(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        options: dict[str, Any] = {"params_dtype": torch.bfloat16, "device": "cpu"}
+
+        def initialize(weight: torch.Tensor) -> None:
+            torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+
+        options: dict[str, Any] = {"params_dtype": torch.bfloat16, "device": "cpu", "init_method": initialize}
         self.qkv = te.LayerNormLinear(WIDTH, 3 * WIDTH, normalization="RMSNorm", **options)
         self.proj = te.Linear(WIDTH, WIDTH, **options)
         self.mlp = te.LayerNormMLP(WIDTH, 4 * WIDTH, normalization="RMSNorm", activation="swiglu", **options)
@@ -86,18 +90,22 @@ def train(recipe: Any, text: torch.Tensor, steps: int) -> list[float]:
 
 
 def plot(losses: dict[str, list[float]], path: Path) -> None:
-    """Smoothed loss curves."""
+    """Smoothed loss curves, and below them their distance to the first."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.2))
+    figure, (axes, below) = plt.subplots(2, figsize=(7, 6), sharex=True, height_ratios=(3, 2))
     window = max(1, len(next(iter(losses.values()))) // 15)
-    for name, values in losses.items():
-        curve = torch.tensor(values).unfold(0, window, 1).mean(-1)
-        axes.plot(range(window, len(values) + 1), curve, label=name, linewidth=1)
-    axes.set(xlabel="step", ylabel=f"loss, mean of {window} steps")
+    curves = {name: torch.tensor(values).unfold(0, window, 1).mean(-1) for name, values in losses.items()}
+    base = next(iter(curves.values()))
+    for name, curve in curves.items():
+        steps = range(window, window + len(curve))
+        axes.plot(steps, curve, label=name, linewidth=1)
+        below.plot(steps, curve - base, linewidth=1)
+    axes.set(ylabel=f"loss, mean of {window} steps")
+    below.set(xlabel="step", ylabel=f"minus {next(iter(losses))}")
     axes.legend()
     figure.savefig(path, bbox_inches="tight")
     plt.close(figure)
@@ -106,7 +114,7 @@ def plot(losses: dict[str, list[float]], path: Path) -> None:
 def main() -> None:
     """Train by every recipe, print the losses at the end, and plot."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--plot", type=Path, help="file of the plot; needs matplotlib")
     parser.add_argument("--json", type=Path, help="file of all losses")
     arguments = parser.parse_args()

@@ -32,6 +32,12 @@ def owned(codes: Tensor) -> Tensor:
     return codes.clone() if codes.device.type == "cpu" else codes
 
 
+def share_amax(quantizer: Any, mesh: Any) -> None:
+    """Let later updates of a shard in place, an optimizer's, reduce the amax over the shards. Rules: TEL-10, TEL-15."""
+    if mesh is not None:
+        quantizer.with_amax_reduction, quantizer.amax_reduction_group = True, mesh.get_group(mesh.ndim - 1)
+
+
 def repadded(scales: Tensor, shape: tuple[int, int]) -> Tensor:
     """Scales with zeros behind them, in a buffer of another shape. Rules: LAY-2."""
     buffer = scales.new_zeros(shape)

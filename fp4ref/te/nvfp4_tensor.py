@@ -262,6 +262,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
         columns = quantizer.columnwise_usage
         if columns and not quantizer.with_2d_quantization:
             raise NotSupportedError("fsdp_pre_all_gather", "columns of 1x16 blocks", "2D quantization", "TEL-15")
+        fsdp.share_amax(quantizer, mesh)
         data = self._needed(self._rowwise_data, "row")
         return (data, self.scales_buffer("row")[: self.shape[0]]), (self._amax_rowwise, columns, self.shape[1])
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from fp4ref.errors import Fp4Error
 from fp4ref.quantized import Quantized
 from fp4ref.te.errors import SettingError
 
@@ -174,8 +175,15 @@ class QuantizedTensorStorage:
         """Values, rounded once to `dtype`, the nominal type unless given. Rules: DEQ-1, DEQ-2, DEQ-3."""
         return self.decode(dtype or self._dtype)
 
+    def shown(self) -> str:
+        """The values as text, or why there are none."""
+        try:
+            return str(self.decode(torch.float32))
+        except Fp4Error as error:
+            return f"<{error.got}>"
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.decode(torch.float32)})"
+        return f"{type(self).__name__}({self.shown()})"
 
 
 def prepare_for_saving(*tensors: Any) -> tuple[list[Tensor | None], list[Any]]:

@@ -110,7 +110,7 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         return self.to(device=torch.device("cpu"), memory_format=memory_format)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self._dtype}, data={self.decode(self._dtype)})"
+        return f"{type(self).__name__}(shape={tuple(self.shape)}, dtype={self._dtype}, data={self.shown()})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         metadata = {**self.get_metadata(), "shape": tuple(self.shape), "dtype": self._dtype}
@@ -128,17 +128,28 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         result = NotImplemented if handler is None else handler(args[0], args, kwargs)
         if result is not NotImplemented:
             return result
-        target = args[0] if args and func._schema.is_mutable else None
         plain_args, plain_kwargs = tree_map(_values, args), tree_map(_values, kwargs)
         outcome = func(*plain_args, **plain_kwargs)
-        if isinstance(target, QuantizedTensor):
-            target.quantize_(plain_args[0])
-            return target
-        return outcome
+        written = None
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.is_write and (index < len(args) or argument.name in kwargs):
+                by_position = index < len(args)
+                written = args[index] if by_position else kwargs[argument.name]
+                _write_back(written, plain_args[index] if by_position else plain_kwargs[argument.name])
+        return written if isinstance(written, QuantizedTensor) else outcome
 
 
 def _rebuild(kind: Any, metadata: dict[str, Any], requires_grad: bool) -> Any:
     return kind(**metadata, requires_grad=requires_grad)
+
+
+def _write_back(target: Any, values: Any) -> None:
+    """Quantize what an operation in place wrote into the values of one tensor, or of each of a list."""
+    if isinstance(target, QuantizedTensor):
+        target.quantize_(values)
+    elif isinstance(target, (list, tuple)):
+        for each, value in zip(target, values, strict=True):
+            _write_back(each, value)
 
 
 def _values(x: Any) -> Any:
