@@ -43,8 +43,8 @@ class Declaration:
     judged. optional_amax: two results stand for three without the last. nibble_order: whether element 0 is in the
     "low" or the "high" nibble. scale_layout: of the scales; source_layout: of those that to_layout is given.
     transposed: data and scales are the transposes of what they should be, which takes 8-bit elements and linear
-    scales. to: type of the values that dequantize and gemm give. out_buffers: results are written to buffers given as the
-    keyword `out`, a tuple in the order of the outputs. alignment: bytes to which buffers must be aligned; they are
+    scales. to: type of the values that dequantize and gemm give. out_buffers: results are written to buffers given as
+    the keyword `out`, a tuple in the order of the outputs. alignment: bytes to which buffers must be aligned; they are
     aligned to no more. arrays: "numpy" or "torch"; device: of torch. dtypes: of x. multiple: rows and columns of the
     direction's matrix that it takes are multiples of these. leading: takes tensors of other than two dimensions.
     empty: takes tensors without elements. strided: takes x whose rows lie apart.

@@ -31,6 +31,7 @@ from fp4ref.conformance.families import Case
 from fp4ref.conformance.judge import Judgement, judge
 from fp4ref.conformance.kernel_report import KernelReport
 from fp4ref.conformance.machine import require_no_flush
+from fp4ref.conformance.products.report import ProductReport, check
 from fp4ref.conformance.runner import run, subject
 from fp4ref.conformance.subject import Subject, reasons
 from fp4ref.errors import DomainError, FileError
@@ -116,7 +117,7 @@ def assert_conforms(
     timeout: float = 30.0,
     expected_failures: ExpectedFailures | None = None,
     **changes: Any,
-) -> KernelReport:
+) -> KernelReport | ProductReport:
     """Run a kernel on the aimed cases of a specification; AssertionError with the diagnosis unless every byte is right.
 
     kernel: a function, called in this process, or `package.module:function`, called in one of its own, where a crash or
@@ -140,6 +141,8 @@ def assert_conforms(
     resolved = resolve(spec)
     on_trial = _subject(kernel, changes)
     declared = on_trial.declaration
+    if declared.operation == "gemm":
+        return _multiplies(on_trial, resolved, families, timeout)
     report = KernelReport(on_trial.name, resolved, declared)
     directions: tuple[Direction, ...] = (declared.direction,)  # type: ignore[assignment]
     chosen = cases(resolved, level=level, families=families, directions=directions, dtypes=declared.dtypes)
@@ -156,6 +159,15 @@ def assert_conforms(
         report.explain()
     if not right or unexpected:
         raise AssertionError("\n".join([*unexpected, *([] if right else [message(report)])]))
+    return report
+
+
+def _multiplies(on_trial: Subject, spec: Spec, families: Sequence[str] | None, timeout: float) -> ProductReport:
+    """The same for a GEMM, on cases of its own; it has one level, and no list of known failures. Rules: GEM-13."""
+    __tracebackhide__ = True
+    report = check(on_trial, spec, None if families is None else tuple(families), timeout)
+    if not report.ok:
+        raise AssertionError("\n".join([f"{report.subject}: {report.headline}", *report.mismatches(SHOWN)]))
     return report
 
 

@@ -63,7 +63,7 @@ def run(line: str, status: int = 0, given: bytes | None = None) -> str:
     result = CliRunner().invoke(main, shlex.split(line), input=given)
     assert result.exit_code == status, result.output
     assert "Traceback" not in result.output
-    return result.output
+    return result.stdout if status < 2 else result.output
 
 
 def verify(name: str, status: int, more: str = FEW) -> str:

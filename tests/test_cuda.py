@@ -238,8 +238,46 @@ def test_rows_and_columns_fused(name, kind):
             expected = expected_of(x, spec, d, "tiled_128x4", getattr(given, d))
             same(getattr(got, d), expected, "tiled_128x4", (shape, kind, amax, d))
     operations.quantize_both(cuda(values((48, 128), "bfloat16", kind)), spec, "tiled_128x4")
-    assert operations.last_plan().path == "tiles"
+    assert operations.last_plan().path == ("rows and hadamard columns, apart" if spec.hadamard else "tiles")
     assert "64" in operations.last_plan().reason
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.rule("HAD-2", "HAD-3", "HAD-4", "BLK-8")
+def test_rows_and_hadamard_columns_apart(kind):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.NVFP4_RHT
+    shapes = [(16, 8), (48, 40), (144, 200), (64, 128), (528, 264)]
+    for shape, amax, scale_layout in product(shapes, (None, (3.0, 1e-30)), ("linear", "tiled_8x4")):
+        x = values(shape, "bfloat16", kind)
+        given = Directions() if amax is None else Directions(*(np.full(1, a, np.float32) for a in amax))
+        both = operations.quantize_both(cuda(x), spec, scale_layout, given)
+        assert operations.last_plan().path == "rows and hadamard columns, apart"
+        alone = operations.quantize(cuda(x), spec, "column", scale_layout, given.column, None, None)
+        assert operations.last_plan().path == "rows and hadamard columns, apart"
+        general = operations.quantize_both(cuda(x), spec, scale_layout, given, path="tiles")
+        for d in ("row", "column"):
+            expected = expected_of(x, spec, d, scale_layout, getattr(given, d))
+            for got in (both, general):
+                same(getattr(got, d), expected, scale_layout, (shape, kind, amax, scale_layout, d))
+        same(alone, expected, scale_layout, (shape, kind, amax, scale_layout, "column alone"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "name", ["mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor", "torchao.mxfp8_e5m2_even", "te.mxfp8_cast_only"]
+)
+@pytest.mark.rule("MXS-1", "MXS-2", "MXS-4", "BLK-8", "E4M3-3", "E5M2-4")
+def test_rows_and_columns_of_bytes(name, kind):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.profiles[name]
+    for shape in [(128, 128), (16, 16), (144, 208), (272, 400), (1040, 656)]:
+        check_both(values(shape, "bfloat16", kind), spec, "tiled_128x4", (name, shape, kind))
+        assert operations.last_plan().path == "rows and columns of bytes"
+    every = np.random.default_rng(7).permutation(1 << 16).astype(np.uint16).view(DTYPES["bfloat16"])
+    check_both(every.reshape(256, 256), spec, "tiled_128x4", (name, "every bfloat16"))
 
 
 @pytest.mark.rule("DEQ-1", "DEQ-3", "NUM-2")

@@ -81,6 +81,11 @@ def kernels(target):
     for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
         teams = {"TEAMS": paths.fused_teams(target), "GROUPED": grouped}
         yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
+    teams = paths.bytes_teams(target)
+    for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
+        if name in profiles:
+            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", TEAMS=teams), False
+    yield "transform", prelude(profiles["nvfp4-rht"], "bfloat16"), False
     yield "fused_amax", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4"), False
     for kind in (0, 1, 2):
         yield "amax", prelude(profiles["nvfp4-rht"], "bfloat16", KIND=kind), False

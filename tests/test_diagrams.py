@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.canvas import text_width
 from fp4ref.diagrams.gemm_figure import PRODUCTS
 from fp4ref.diagrams.mx_scales import mx_scales
+from fp4ref.diagrams.overview import AWAY, BLOCK
 from fp4ref.diagrams.palette import COLOURS, FILLS
 from fp4ref.diagrams.pipeline import pipeline
 from fp4ref.diagrams.place import Geometry
@@ -148,6 +152,33 @@ def test_colours_have_contrast(dark: bool) -> None:
     for text in ("muted", "mark", *FILLS.upper()):
         assert contrast(colour[text], colour["paper"]) >= 4.5, text
     assert contrast(colour["edge"], colour["paper"]) >= 3
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.
+SEEN_AS = {
+    "normal": np.eye(3),
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+TO_XYZ = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+
+
+def lab(linear: np.ndarray) -> np.ndarray:
+    xyz = np.array(TO_XYZ) @ np.clip(linear, 0, 1) / [0.95047, 1, 1.08883]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("sight", SEEN_AS)
+def test_fills_differ_for_colour_blind_readers(sight: str, dark: bool) -> None:
+    seen = []
+    for fill in FILLS:
+        parts = np.array([int(COLOURS[fill][dark][at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        seen.append(lab(np.array(SEEN_AS[sight]) @ linear))
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) >= 10
 
 
 def test_figures_are_deterministic() -> None:
@@ -314,6 +345,19 @@ def test_hadamard_signs_of_the_figure() -> None:
         assert sign == ("-" if negative else "+")
 
 
+def test_verdict_of_the_overview_is_that_of_verify(tmp_path: Path) -> None:
+    x = np.zeros((1, 16), np.float32)
+    x[0, : len(BLOCK)] = BLOCK
+    q = fp4ref.quantize(x, AWAY)
+    np.savez(tmp_path / "kernel.npz", x=x, data=q.row.data, scales=q.row.scales, amax=q.row.amax)
+    result = RUNNER.invoke(main, ["verify", str(tmp_path / "kernel.npz"), "--spec", "nvfp4", "--layout", "linear"])
+    shown = next(element.text for element in texts(ALL["overview"]) if element.text.startswith("wrong: "))
+    verdict, count = shown.split("; ")
+    assert verdict in result.output
+    assert f"in {count.split()[0]} codes" in result.output
+
+
+@pytest.mark.rule("GEM-1")
 def test_gemm_directions() -> None:
     assert [(p.name, p.a.direction, p.b.direction) for p in PRODUCTS] == [
         ("fprop", "row", "row"),
@@ -433,3 +477,24 @@ def test_no_text_overlaps_in_a_browser(chromium: Any) -> None:
     chromium.get("data:text/html,<body></body>")
     faults = {name: chromium.execute_script(MEASURE, svg) for name, svg in ALL.items()}
     assert {name: found for name, found in faults.items() if found} == {}
+
+
+def test_text_places_and_explorer_need_no_extra(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules.update(drawsvg=None, resvg_py=None)
+from fp4ref.cli import main
+main(sys.argv[1:])
+"""
+    page = str(tmp_path / "page.html")
+    for arguments in ("diagram", "diagram tiled_128x4", "where 1 2 --shape 4x4", f"explore -o {page}"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+    for arguments in ("diagram gemm", f"diagram gemm -o {page}.png"):
+        run = subprocess.run(
+            [sys.executable, "-c", code, *arguments.split()], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 2
+        assert "pip install 'fp4ref[diagrams]'" in run.stderr

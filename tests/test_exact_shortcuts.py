@@ -24,7 +24,8 @@ extern "C" __attribute__((visibility("default"))) unsigned quotients(float const
     }
     return wrong + (bits_of(over_constant<true>(0.0f, constant)) != 0);
 }
-extern "C" __attribute__((visibility("default"))) void stochastic(const float* x, const unsigned char* random, unsigned char* codes, long long n)
+extern "C" __attribute__((visibility("default"))) void stochastic(
+    const float* x, const unsigned char* random, unsigned char* codes, long long n)
 {
     for (long long i = 0; i < n; ++i) codes[i] = (unsigned char)Stochastic::encode(x[i], random[i]);
 }

@@ -17,7 +17,7 @@ from fp4ref.conformance import selfcheck
 from fp4ref.conformance.dumps import Dump, write_dump
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.judge import judge
-from fp4ref.conformance.kernel_report import KernelReport, collected
+from fp4ref.conformance.kernel_report import KernelReport
 from fp4ref.conformance.reports import html, junit
 from fp4ref.conformance.reports.picture import pictures, svg
 from fp4ref.conformance.reports.view import View, of_backends, of_dump, of_kernel
@@ -25,6 +25,7 @@ from fp4ref.conformance.runner import run
 from fp4ref.conformance.subject import Subject
 from fp4ref.conformance.verify import Request, verify
 from fp4ref.layout import layout
+from fp4ref.testing import assert_conforms
 
 NASTY = """<script>alert("&'")</script>\x00\ud800"""
 NAME = """layer.<b>0</b>&"w" """
@@ -86,7 +87,10 @@ def kernel_view(function) -> View:
     report = KernelReport(NASTY, fp4ref.NVFP4, subject.declaration)
     chosen = cases(fp4ref.NVFP4, families=["normal", "ragged"], dtypes=["float32"])
     runs = run(subject, chosen)
-    return of_kernel(collected(report, (judge(r.case, r.outcome, subject.declaration, r.expected) for r in runs)))
+    for r in runs:
+        report.add(judge(r.case, r.outcome, subject.declaration, r.expected))
+    report.explain(seconds=1)
+    return of_kernel(report)
 
 
 def no_sign(x):
@@ -221,13 +225,18 @@ def test_backends_have_a_report_too(tmp_path):
 
 
 @pytest.mark.rule("CNF-2")
-def test_verify_writes_the_files_beside_what_it_prints(dump, tmp_path):
+def test_verify_writes_the_files_beside_what_it_prints(tmp_path):
+    x = np.random.default_rng(2).standard_normal((4, 64)).astype(np.float32)
+    q = fp4ref.quantize(x, "nvfp4")
+    swapped = q.row._replace(data=q.row.data << 4 | q.row.data >> 4)
+    dump = tmp_path / "d.npz"
+    write_dump(dump, [Dump("", x, dataclasses.replace(q, row=swapped))])
     files = ["--html", str(tmp_path / "page.html"), "--junit", str(tmp_path / "report.xml")]
     result = CliRunner().invoke(main, ["verify", str(dump), *files, "--json"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["files"][0]["verdict"] == "wrong"
     told = json.loads(result.stdout)["files"][0]["explained"]
-    assert {step["step"]: step["got"] for step in told[0]["steps"]}["scale byte"].startswith("0x")
+    assert {step["step"]: step["got"] for step in told[0]["steps"]}["code"].startswith("0x")
     assert result.stderr.count("wrote ") == 2
     Page((tmp_path / "page.html").read_text("utf-8"))
     assert ET.parse(tmp_path / "report.xml").getroot().get("failures") == "2"
@@ -246,3 +255,24 @@ def test_what_cannot_be_written_is_refused(dump, arguments, words, tmp_path, mon
     result = CliRunner().invoke(main, ["verify", *(str(dump) if word == "DUMP" else word for word in arguments)])
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+@pytest.mark.rule("GEM-13", "CNF-2")
+def test_a_kernel_that_multiplies_has_the_same_reports(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("product.py").write_text(
+        "import fp4ref, numpy as np\n"
+        "@fp4ref.kernel(operation='gemm', inputs=('a_data', 'b_data', 'rows', 'columns'), outputs=('values',))\n"
+        "def zeros(a, b, rows, columns):\n"
+        "    return np.zeros((rows, columns), np.float32)\n"
+    )
+    files = ["--html", "page.html", "--junit", "report.xml"]
+    result = CliRunner().invoke(main, ["verify", "--kernel", "product.py:zeros", "--spec", "mxfp4", *files])
+    assert result.exit_code == 1, result.output
+    page = Page(Path("page.html").read_text("utf-8"))
+    assert any("GEMM of mxfp4" in text for text in page.texts)
+    root = ET.parse("report.xml").getroot()
+    assert int(root.get("failures")) > 1
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AssertionError, match="product.py:zeros: wrong"):
+        assert_conforms("product.py:zeros", "mxfp4")

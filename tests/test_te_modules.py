@@ -57,8 +57,8 @@ def step(module: Any, x: Any, recipe: Any = None, **options: Any) -> dict[str, A
 
 def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
     assert a.keys() == b.keys()
-    for name in a:
-        assert torch.equal(a[name], b[name]), name
+    for name, value in a.items():
+        assert torch.equal(value, b[name]), name
 
 
 def relative(a: Any, b: Any) -> float:
@@ -72,6 +72,7 @@ def quantized(x: Any, spec: Any, direction: str = "row") -> Any:
     return fp4ref.dequantize(q, "float32", direction, backend="numpy").double()
 
 
+@pytest.mark.rule("TEM-1", "TEL-1", "TEL-2", "TEL-11")
 @pytest.mark.parametrize(
     "recipe, dtype, input_spec, weight_spec, grad_spec",
     [
@@ -150,6 +151,7 @@ def test_leading_dimensions(kind: str, recipe: str) -> None:
         assert torch.equal(y, module(x.view(128, 128)).view(4, 32, -1))
 
 
+@pytest.mark.rule("TEM-5")
 def test_members_of_a_group_do_not_see_each_other() -> None:
     module = GroupedLinear(2, 128, 256, params_dtype=BF16)
     x = torch.randn(256, 128).to(BF16).requires_grad_()
@@ -172,6 +174,7 @@ def test_members_of_a_group_do_not_see_each_other() -> None:
         assert torch.equal(alone.weight.grad, getattr(module, f"weight{group}").grad)
 
 
+@pytest.mark.rule("TEM-2")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_backward_in_high_precision(kind: str, recipe: str) -> None:
@@ -185,6 +188,7 @@ def test_backward_in_high_precision(kind: str, recipe: str) -> None:
     assert_same(exact, got)
 
 
+@pytest.mark.rule("TEM-2")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cached", [None, True])
@@ -218,13 +222,14 @@ def saved_bytes(module: Any, recipe: Any) -> int:
         return tensor
 
     x = torch.randn(256, 128).to(BF16).requires_grad_()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        with autocast(enabled=recipe is not None, recipe=recipe):
-            y = module(x)
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with hooks, autocast(enabled=recipe is not None, recipe=recipe):
+        y = module(x)
     assert y.requires_grad
     return sum(kept.values())
 
 
+@pytest.mark.rule("TEM-1")
 @pytest.mark.parametrize("recipe, per_element", [("nvfp4", 9 / 16), ("mxfp8", 33 / 32), ("fp8", 1)])
 def test_packed_bytes_are_kept_for_the_backward_pass(recipe: str, per_element: float) -> None:
     module = Linear(128, 128, bias=False, params_dtype=BF16)
@@ -313,6 +318,7 @@ def test_split_parameters_are_one_weight() -> None:
     assert torch.equal(torch.cat([parts["query_weight"], parts["key_value_weight"]]), expected["weight"])
 
 
+@pytest.mark.rule("TEM-4")
 @pytest.mark.parametrize(
     "kind, option, value",
     [

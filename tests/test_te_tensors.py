@@ -257,6 +257,17 @@ def test_storage_of_other_settings_is_not_copied():
         plain.copy_from_storage(quantizer(sample(64, 96)))
 
 
+def test_arguments_by_position():
+    tensor = NVFP4Quantizer()(sample(64, 96))
+    whole = tensor.get_metadata()
+    names = ["rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv", "amax_rowwise"]
+    names += ["amax_columnwise", "fp4_dtype", "quantizer", "with_gemm_swizzled_scales"]
+    again = NVFP4TensorStorage(*(whole[name] for name in names))
+    assert torch.equal(again.dequantize(dtype=torch.float32), tensor.dequantize(dtype=torch.float32))
+    with pytest.raises(ValueError, match="10 arguments"):
+        NVFP4TensorStorage(*range(10))
+
+
 def test_unknown_arguments_are_refused():
     with pytest.raises(ValueError, match="colour"):
         NVFP4TensorStorage(colour=1)

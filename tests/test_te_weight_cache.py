@@ -59,6 +59,7 @@ def counts(role: str = "weight") -> tuple[int, int]:
     return found["swizzle_standalone"].get(role, 0), found["swizzle_in_quantize"].get(role, 0)
 
 
+@pytest.mark.rule("TEM-3", "TEL-4", "TEL-7")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "recipe, cached, uncached",
@@ -105,6 +106,7 @@ def test_packed_parameters_are_never_swizzled(kind: str, recipe: Any) -> None:
         assert not getattr(getattr(module, name), "_with_gemm_swizzled_scales", False)
 
 
+@pytest.mark.rule("TEM-3")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", [NVFP4BlockScaling(**STABLE), MXFP8BlockScaling(), Float8CurrentScaling()])
 def test_cached_and_uncached_steps_are_equal(kind: str, recipe: Any) -> None:
@@ -155,6 +157,7 @@ def test_an_update_keeps_every_buffer(kind: str, recipe: Any) -> None:
         assert not all(torch.equal(a, b) for a, b in zip(workspace.buffers(), before[name], strict=True))
 
 
+@pytest.mark.rule("TEM-3")
 def test_without_a_new_batch_the_kept_weight_is_used() -> None:
     module = KINDS["Linear"]()
     recipe = NVFP4BlockScaling(**STABLE)

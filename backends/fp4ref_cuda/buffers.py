@@ -111,6 +111,13 @@ def contiguous(x: Any) -> Any:
     return cupy.ascontiguousarray(x)
 
 
+def aligned(x: Any) -> Any:
+    """The array, or a copy of one whose memory does not start at a multiple of 16 bytes."""
+    if not pointer(x) % 16:
+        return x
+    return x.clone() if arrays.is_torch(x) else x.copy()
+
+
 def widened(x: Any) -> Any:
     """Bytes as 32-bit integers, converted on the device."""
     if arrays.is_torch(x):

@@ -12,12 +12,23 @@ from typing import Any
 
 from fp4ref import arrays
 from fp4ref.api import buffer_shapes
-from fp4ref.errors import BackendError
+from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths
 from fp4ref_cuda.buffers import pointer
-from fp4ref_cuda.plan import Plan, fused_label, fused_reason, last_plan, remember, thresholds_reason
+from fp4ref_cuda.plan import (
+    BYTES,
+    FUSED,
+    FUSED_HADAMARD,
+    ROWS,
+    SEPARATE,
+    TILES,
+    Plan,
+    choose,
+    last_plan,
+    remember,
+)
 from fp4ref_cuda.randoms import random_bits
 from fp4ref_cuda.reading import convert_layout, dequantize
 
@@ -25,6 +36,7 @@ __all__ = [
     "amax",
     "convert_layout",
     "dequantize",
+    "hadamard",
     "last_plan",
     "quantize",
     "quantize_both",
@@ -65,7 +77,7 @@ def quantize_both(
 ) -> Directions:
     """Quantize both directions in one pass over x, after one pass for the maxima that are not given.
 
-    path: "tiles" takes the general kernel where a special one would serve as well.
+    path: one of `PATHS` that can serve the call, such as "tiles" for the general kernel.
 
     Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-12.
     """
@@ -74,6 +86,16 @@ def quantize_both(
         x, spec, names, scale_layout, amax._asdict(), random_bits._asdict(), out._asdict(), noop, path
     )
     return Directions(each["row"], each["column"])
+
+
+PATHS = {
+    ROWS: paths.rows,
+    FUSED: paths.fused,
+    FUSED_HADAMARD: paths.fused,
+    BYTES: paths.in_bytes,
+    SEPARATE: paths.separate,
+    TILES: paths.tiles,
+}
 
 
 def quantize_directions(
@@ -100,16 +122,12 @@ def quantize_directions(
         }
         targets = {name: checks.target(library, spec, shape, name, scale_layout, out.get(name), x) for name in names}
         matrix = matrix_shape(shape)
-        run, label, reason = paths.tiles, "tiles", "as asked" if path == "tiles" else "the columns alone"
         addresses = pointer(x) | checks.pointer_bits(targets)
-        if path != "tiles" and len(targets) == 2:
-            reason = fused_reason(spec, dtype, matrix, scale_layout, addresses)
-            if not reason and (amax.get("row") is None) != (amax.get("column") is None):
-                reason = "an amax for one direction"
-            run, label = (paths.tiles, "tiles") if reason else (paths.fused, fused_label(spec))
-        elif path != "tiles" and "row" in targets:
-            reason = thresholds_reason(spec, dtype, matrix, addresses)
-            run, label = (paths.tiles, "tiles") if reason else (paths.rows, "rows by thresholds")
+        one_amax = (amax.get("row") is None) != (amax.get("column") is None)
+        label, reason = choose(spec, dtype, matrix, tuple(targets), scale_layout, addresses, one_amax)
+        if path is not None:
+            label, reason = path, "as asked"
+        run = PATHS[label]
         ran = run(library, x, dtype, spec, matrix, scale_layout, targets, amax, bits, flag)
     remember(Plan(label, ran, reason))
     return targets
@@ -137,6 +155,26 @@ def amax(x: Any, spec: Spec, direction: Direction = "row", out: Any = None, noop
         flag = pointer(flag_word)
         remember(Plan("amax", maxima.fill(library, x, dtype, spec, matrix_shape(shape), target, {}, flag)))
     return out
+
+
+def hadamard(x: Any, spec: Spec, out: Any = None) -> Any:
+    """Hadamard-transformed columns as rows, bfloat16 [K, M] of a bfloat16 tensor [M, K], K a multiple of 8.
+
+    Rules: HAD-1, HAD-2, HAD-3, HAD-5.
+    """
+    rows, columns = matrix_shape(tuple(int(size) for size in x.shape))
+    if arrays.require_input("hadamard", x) != "bfloat16" or not spec.hadamard:
+        raise DTypeError("hadamard", f"{arrays.dtype_name(x)} for {spec.name}", "bfloat16 and a transform", "HAD-5")
+    if rows % 16 or columns % 8:
+        raise ShapeError("hadamard", f"{rows} x {columns}", "multiples of 16 and 8", "HAD-5")
+    x, library = buffers.adopt("hadamard", x)
+    with library.current():
+        x = buffers.aligned(buffers.contiguous(x))
+        if out is not None:
+            checks.require_buffer("hadamard: out", out, (columns, rows), library, x)
+        if not rows * columns:
+            return library.empty((columns, rows), "bfloat16") if out is None else out
+        return paths.transformed(library, x, spec, (rows, columns), 0, out)
 
 
 def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:

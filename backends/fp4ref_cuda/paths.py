@@ -14,7 +14,7 @@ from fp4ref_cuda.plan import prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 
 WARPS, TEAMS, ROWS_WIDTH = 24, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
-OF_STEP, OF_TEAM, OF_TABLE = 4 * ROWS_WIDTH, 48128, 2048  # bytes of shared memory
+OF_STEP, OF_TEAM, OF_BYTES_TEAM, OF_TABLE = 4 * ROWS_WIDTH, 48128, 108672, 2048  # bytes of shared memory
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 
@@ -27,6 +27,11 @@ def rows_ahead(target: str) -> int:
 def fused_teams(target: str) -> int:
     """Teams of threads of the fused kernel on a multiprocessor."""
     return 2 if target in SMALL else TEAMS
+
+
+def bytes_teams(target: str) -> int:
+    """Teams of threads of the kernel for 8-bit elements on a multiprocessor."""
+    return 2 if target in LARGE else 1
 
 
 def magic(divisor: int) -> tuple[int, int]:
@@ -113,6 +118,65 @@ def fused(
     shared = teams * OF_TEAM + (teams if grouped else 1) * 2 * OF_TABLE
     launch(library, "fused", text, (grid,), arguments, teams * 256, shared)
     return ran
+
+
+def separate(
+    library: Library,
+    x: Any,
+    dtype: str,
+    spec: Spec,
+    matrix: tuple[int, int],
+    scale_layout: str,
+    targets: dict[Direction, DirectionData],
+    amax: Mapping[str, Any],
+    bits: Mapping[str, Any],
+    flag: int,
+) -> tuple[str, ...]:
+    """Rows; then the transformed columns, written out, as rows of their own."""
+    plain = spec.replace(hadamard=None)
+    ran: tuple[str, ...] = ()
+    if "row" in targets:
+        ran = rows(library, x, dtype, plain, matrix, scale_layout, targets, amax, bits, flag)
+    turned = transformed(library, x, spec, matrix, flag)
+    column: dict[Direction, DirectionData] = {"row": targets["column"]}
+    found = {"row": amax.get("column")}
+    turned_matrix = (matrix[1], matrix[0])
+    return (
+        *ran,
+        "transform",
+        *rows(library, turned, dtype, plain, turned_matrix, scale_layout, column, found, bits, flag),
+    )
+
+
+def transformed(library: Library, x: Any, spec: Spec, matrix: tuple[int, int], flag: int = 0, out: Any = None) -> Any:
+    """Hadamard-transformed columns as rows: bfloat16 [columns, rows]. Rules: HAD-1, HAD-2, HAD-3."""
+    out = library.empty((matrix[1], matrix[0]), "bfloat16") if out is None else out
+    grid = (-(-matrix[1] // 64), -(-matrix[0] // 128))
+    launch(library, "transform", prelude(spec, "bfloat16"), grid, (pointer(x), *matrix, pointer(out), flag))
+    return out
+
+
+def in_bytes(
+    library: Library,
+    x: Any,
+    dtype: str,
+    spec: Spec,
+    matrix: tuple[int, int],
+    scale_layout: str,
+    targets: dict[Direction, DirectionData],
+    amax: Mapping[str, Any],
+    bits: Mapping[str, Any],
+    flag: int,
+) -> tuple[str, ...]:
+    """Both directions of 8-bit elements."""
+    row, column = targets["row"], targets["column"]
+    teams = bytes_teams(target(library.ordinal))
+    boxes = -(-matrix[0] // 128) * -(-matrix[1] // 128)
+    arguments = (pointer(x), *matrix, *map(pointer, (row.data, row.scales, column.data, column.scales)), flag)
+    grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
+    text = prelude(spec, dtype, scale_layout, TEAMS=teams)
+    launch(library, "bytes", text, (grid,), arguments, teams * 256, teams * OF_BYTES_TEAM)
+    return ("bytes",)
 
 
 def tiles(

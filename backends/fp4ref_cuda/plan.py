@@ -163,9 +163,54 @@ def fused_reason(
     return thresholds_reason(spec, dtype, matrix, address)
 
 
+def bytes_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: str, address: int) -> str:
+    """Why 8-bit elements cannot be quantized by rows and columns together in whole boxes; empty if they can."""
+    rows, columns = matrix
+    if spec.element.format.bits != 8 or spec.block != (1, 32) or spec.global_scale is not Granularity.NONE:
+        return f"{spec.name} does not have 8-bit elements in blocks of 1x32 without a global scale"
+    if spec.stochastic or spec.hadamard or spec.four_over_six or spec.amax is not Amax.IGNORE_NAN:
+        return f"{spec.name} is stochastic, transformed, searched or keeps NaN in its maxima"
+    if dtype != "bfloat16" or scale_layout != "tiled_128x4":
+        return f"{dtype} and scales {scale_layout}, not bfloat16 and tiled_128x4"
+    if rows % 16 or columns % 16 or not rows * columns or max(rows, columns) >= 1 << 31:
+        return f"{rows} x {columns}, not multiples of 16 below 2^31"
+    return f"address {address % 16} of 16" if address % 16 else ""
+
+
+ROWS, TILES = "rows by thresholds", "tiles"
+FUSED, FUSED_HADAMARD = "rows and columns by thresholds", "rows and hadamard columns, fused"
+BYTES, SEPARATE = "rows and columns of bytes", "rows and hadamard columns, apart"
+
+
+def choose(
+    spec: Spec,
+    dtype: str,
+    matrix: tuple[int, int],
+    names: Sequence[Direction],
+    scale_layout: str,
+    address: int,
+    one_amax: bool,
+) -> tuple[str, str]:
+    """The path of a call, and why no faster one can serve it; one_amax: given for one direction of two."""
+    if tuple(names) == ("row",):
+        reason = thresholds_reason(spec, dtype, matrix, address)
+        return (TILES, reason) if reason else (ROWS, "")
+    reason = "the columns alone"
+    if len(names) == 2:
+        if not bytes_reason(spec, dtype, matrix, scale_layout, address):
+            return BYTES, ""
+        reason = fused_reason(spec, dtype, matrix, scale_layout, address)
+        if not reason and not one_amax:
+            return fused_label(spec), ""
+        reason = reason or "an amax for one direction"
+    if spec.hadamard and matrix[0] * matrix[1] and not thresholds_reason(spec, dtype, matrix, address):
+        return SEPARATE, reason
+    return TILES, reason
+
+
 def fused_label(spec: Spec) -> str:
-    """The name of that path."""
-    return "rows and hadamard columns, fused" if spec.hadamard else "rows and columns by thresholds"
+    """The name of the path for both directions."""
+    return FUSED_HADAMARD if spec.hadamard else FUSED
 
 
 def decode_reason(spec: Spec, dtype: str, columns: int, address: int, inverse: bool) -> str:

@@ -2,8 +2,8 @@
 
     python docs/examples/te_gpt.py --steps 300 --plot losses.png
 
-Every run starts from the same weights and sees the same batches. NVFP4 is trained four ways: with the recipe's defaults,
-without the Hadamard transform, without stochastic rounding, and without both.
+Every run starts from the same weights and sees the same batches. NVFP4 is trained four ways: with the recipe's
+defaults, without the Hadamard transform, without stochastic rounding, and without both.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def plot(losses: dict[str, list[float]], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.2))
+    figure, axes = plt.subplots(figsize=(7, 4.2))
     window = max(1, len(next(iter(losses.values()))) // 15)
     for name, values in losses.items():
         curve = torch.tensor(values).unfold(0, window, 1).mean(-1)
@@ -100,7 +100,7 @@ def plot(losses: dict[str, list[float]], path: Path) -> None:
     axes.set(xlabel="step", ylabel=f"loss, mean of {window} steps")
     axes.legend()
     figure.savefig(path, bbox_inches="tight")
-    pyplot.close(figure)
+    plt.close(figure)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_WIDTH = 10_000
+QUIET, BETWEEN = 2.0, 15.0  # seconds until the first line of progress, and until the next
 JSON_MAX = 1 << 20  # bytes of a specification in a file
 
 
@@ -77,10 +79,32 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 
 @contextmanager
+def _lines(what: str) -> Iterator[Callable[[str], None]]:
+    """The step that is at work, in a line of standard error after a while, and then now and again."""
+    current, done, stream = ["starting"], threading.Event(), sys.stderr
+
+    def tell() -> None:
+        wait = QUIET
+        while not done.wait(wait):
+            stream.write(f"{what}: {current[0]}\n")
+            stream.flush()
+            wait = BETWEEN
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield lambda name: current.__setitem__(0, printable(name))
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextmanager
 def progress(total: int, what: str) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error, if that is a terminal; the function that is yielded takes the name of the next step."""
+    """A bar on standard error, or lines where that is no terminal; what is yielded takes the name of the next step."""
     if not sys.stderr.isatty():
-        yield lambda name: None
+        with _lines(what) as step:
+            yield step
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

@@ -40,6 +40,10 @@ def check_gemm(
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
     else:
         _print(report, choice.limit)
+    if choice.pages:
+        from fp4ref.conformance.reports.gemm import of_gemm
+
+        choice.pages.write([of_gemm(report)])
     return 0 if report.ok else 1
 
 

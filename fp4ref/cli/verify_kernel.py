@@ -67,7 +67,11 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
         if spec.stochastic and draws(declared):
             from fp4ref.cli.verify_stochastic import check_stochastic
 
-            return check_stochastic(on_trial, spec, choice, timeout, step)
+            if choice.case or choice.save_case or choice.pages:
+                needs = "--case, --save-case, --junit and --html need a kernel that is given its random bits"
+                raise click.UsageError(needs)
+            how = {"as_json": choice.as_json, "limit": choice.limit}
+            return check_stochastic(on_trial, spec, timeout, step, **how)
         chosen = families.cases(
             spec,
             cases["level"],

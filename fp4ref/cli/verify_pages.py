@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fp4ref.errors import FileError
+
 if TYPE_CHECKING:
     from fp4ref.conformance.reports.view import View
 
@@ -24,9 +26,12 @@ class Pages:
         return self.junit is not None or self.html is not None
 
     def require_whole(self, case_id: str | None, save_case: Path | None) -> None:
-        """Refuse to write a report on one block."""
+        """Refuse to write a report on one block, or where there is no folder."""
         if self and (case_id or save_case):
             raise click.UsageError("--junit and --html are for whole reports, not for --case and --save-case")
+        for path in filter(None, (self.junit, self.html)):
+            if not path.absolute().parent.is_dir() or path.is_dir():
+                raise FileError(f"verify: cannot write {path}", "no such folder, or a folder itself", "a file's name")
 
     def require_one(self, files: int) -> None:
         """Refuse to show several files on one page."""

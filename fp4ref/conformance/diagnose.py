@@ -96,11 +96,12 @@ class Diagnosis:
 def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget_seconds: float = 30) -> Diagnosis:
     """Explain what a candidate made of some cases.
 
-    scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too.
+    scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too. budget_seconds:
+    of processor time, so that a busy machine finds the same.
 
     Rules: CNF-1, CNF-2.
     """
-    start = time.monotonic()
+    start = time.thread_time()
     items = _items(spec, scale_layout, evidence, LEAST)
     wrong = [item for item in items if not item.equal]
     untidy = [item for item in items if item.stray(DECLARED) or item.spare()]
@@ -254,7 +255,7 @@ class _Session:
         good = [kind for kind in self.kinds if kind not in bad]
         best: tuple[Hypothesis, list[Special]] | None = None
         for changed in self._singles_then_pairs(hypothesis, special, bad[0]):
-            if time.monotonic() - self.start > self.budget:
+            if time.thread_time() - self.start > self.budget:
                 raise OutOfTimeError
             if best is not None and changed.cost > best[0].cost:
                 break

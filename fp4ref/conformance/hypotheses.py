@@ -112,7 +112,7 @@ class OutOfTimeError(Exception):
 class Search:
     """Hypotheses about some items, tried on one tier of their bytes.
 
-    deadline: of time.monotonic. first: pieces of the evidence, the most telling first.
+    deadline: of time.thread_time. first: pieces of the evidence, the most telling first.
     """
 
     spec: Spec
@@ -213,20 +213,21 @@ class Search:
 
     def _outcomes(self, hypothesis: Hypothesis) -> Outcomes:
         """What becomes of every block of the first small pieces, and of their maxima."""
-        bytes_made, right = [], []
+        made: list[NDArray[np.int64]] = []
+        right: list[NDArray[np.bool_]] = []
         for part in self._small:
             size = part.item.rows * part.item.blocks
             got, kernel = part.item.scales(DECLARED), hypothesis.kernel
             side = None if got is None else part.side(kernel)
             if side is None or got is None or side.scales.shape != got.shape:
-                bytes_made += [np.full(size + 1, -1, np.int64)]
+                made += [np.full(size + 1, -1, np.int64)]
                 right += [np.zeros(size + 1, np.bool_)]
                 continue
             told = np.zeros(1, F) if side.amax is None else np.asarray(side.amax, F)
-            bytes_made += [side.scales.reshape(-1).astype(np.int64), [hash(told.tobytes()) & MASK]]
+            made += [side.scales.reshape(-1).astype(np.int64), np.array([hash(told.tobytes()) & MASK])]
             equal = side.scales == got if part.blocks is None else (side.scales == got) | ~part.blocks
-            right += [equal.reshape(-1), [part.amax_matches(kernel, side)]]
-        return Outcomes(np.concatenate(bytes_made), np.concatenate(right))
+            right += [equal.reshape(-1), np.array([part.amax_matches(kernel, side)])]
+        return Outcomes(np.concatenate(made), np.concatenate(right))
 
     @cached_property
     def _small(self) -> list[Part]:
@@ -315,7 +316,7 @@ class Search:
         yield from (h for h in found if all(h.explains(item, self.tier) for item in large))
 
     def _tick(self) -> None:
-        if time.monotonic() > self.deadline:
+        if time.thread_time() > self.deadline:
             raise OutOfTimeError
 
 

@@ -20,7 +20,7 @@ from fp4ref.spec import Spec
 
 KEPT = 64  # failed judgements that are kept whole
 EVIDENCE = 1 << 26  # bytes of input of which the outputs are kept for the diagnosis
-BUDGET = 25.0  # seconds of a diagnosis
+BUDGET = 25.0  # seconds of processor time for a diagnosis
 
 
 @dataclass

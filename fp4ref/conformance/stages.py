@@ -65,7 +65,7 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
     complete = True
 
     def tick() -> None:
-        if time.monotonic() > deadline:
+        if time.thread_time() > deadline:
             raise OutOfTimeError
 
     def found(search: Callable[..., list[Hypothesis]], *arguments: Any) -> list[Hypothesis]:

@@ -55,7 +55,7 @@ FIGURES = {
         for name, layout in LAYOUTS.items()
     },
     "linear-tiled": Figure(
-        "layouts:linear_tiled", "The same scales, linear and tiled, side by side.", (*GEOMETRY, "layout")
+        "linear_tiled:linear_tiled", "The same scales, linear and tiled, side by side.", (*GEOMETRY, "layout")
     ),
     "mxfp8-scales": Figure(
         "mx_scales:mx_scales", "Row and column scales of one tensor.", ("spec", "shape"), {"spec": MXFP8_E4M3}

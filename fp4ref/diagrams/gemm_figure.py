@@ -45,7 +45,10 @@ PRODUCTS = (
 
 
 def gemm(request: Request) -> str:
-    """fprop, dgrad and wgrad: blocks always lie along the axis that is summed over. Rules: BLK-1, BLK-8, HAD-4."""
+    """fprop, dgrad and wgrad: blocks always lie along the axis that is summed over.
+
+    Rules: GEM-1, GEM-10, BLK-1, BLK-8, HAD-4.
+    """
     spec = request.spec
     title = f"{spoken(spec)}: operands of the three products of a linear layer"
     words = "; ".join(f"{p.name} {p.formula}: {p.a.name} {p.a.direction}, {p.b.name} {p.b.direction}" for p in PRODUCTS)
@@ -102,6 +105,6 @@ def _operand(page: Canvas, x: float, y: float, operand: Operand, spec: Spec, kin
     )
     note = f"{operand.name}.{operand.direction}: blocks of {spec.block.columns} along {operand.summed}"
     if operand.direction == "column" and spec.hadamard:
-        note = f"Hadamard, then blocks along {operand.summed}" if both else "no Hadamard: the other has none"
+        note = f"Hadamard, then blocks along {operand.summed}" if both else "no Hadamard: the other has none (GEM-10)"
     page.text(x, y + height + 30, note, size=10, kind="muted")
     return height

@@ -1,12 +1,12 @@
-"""Figures of scale layouts: the tiles of a buffer and one of them byte by byte; and linear beside tiled."""
+"""The figure of a scale layout: the tiles of a buffer, and one of them byte by byte."""
 
 from __future__ import annotations
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas, text_width, wrap
 from fp4ref.diagrams.place import Geometry, Place, named
 from fp4ref.diagrams.request import Request, clipped
-from fp4ref.diagrams.scale_map import LINE, Byte, ScaleMap, require_tiles
-from fp4ref.layout import LINEAR, TILED_128X4
+from fp4ref.diagrams.scale_map import LINE, Byte, ScaleMap
+from fp4ref.layout import TILED_128X4
 
 KINDS = "abcd"
 MOST_TILES = (16, 12)
@@ -140,7 +140,7 @@ def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: Place | N
     y += 14
     longest = max(len(byte.label) for line in lines for byte in line)
     relative = longest > 8
-    size = 9 if relative or longest <= 6 else 8 if longest == 7 else 7
+    size = 9 if longest <= 5 else 8 if longest <= 7 or relative else 7
     base = found.byte(first)
     for number, line in enumerate(lines):
         top = y + number * CELL[1]
@@ -182,96 +182,3 @@ def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool)
     if relative:
         notes += ["labels count from", f"scale ({row}, {column})"]
     return page.lines(MARGIN, y + 38, notes, size=10, kind="muted")
-
-
-def linear_tiled(request: Request) -> str:
-    """The same scales in two layouts side by side, then the first bytes of both buffers.
-
-    Rules: LAY-1, LAY-3, LAY-4.
-    """
-    layout = request.layout or TILED_128X4
-    require_tiles(layout, "diagram linear-tiled")
-    geometry = Geometry(request.spec, request.shape or (160, 128), request.direction)
-    place = geometry.place(*request.element) if request.element else None
-    maps = ScaleMap(geometry, LINEAR), ScaleMap(geometry, layout)
-    title = f"The same scales, {LINEAR.name} and {layout.name}"
-    page = Canvas(
-        title, f"{maps[1].caption()}. {place.sentence(named(layout)) if place else ''}".strip(), request.theme
-    )
-    y = page.heading(title)
-    y = page.lines(MARGIN, y + 4, wrap(maps[1].caption(), page.width - 2 * MARGIN, 12), kind="muted")
-    rows = sorted(maps[1].sampled_rows(place))
-    columns = _columns(request, geometry, place)
-    half = (page.width - 2 * MARGIN - 24) / 2
-    bottoms = []
-    for number, found in enumerate(maps):
-        x = MARGIN + number * (half + 24)
-        page.text(x, y + 14, f"{found.layout.name}: byte of scale (m, k)", bold=True)
-        bottoms.append(_offsets(page, x, y + 22, half, found, rows, columns, place))
-    y = max(bottoms)
-    for found in maps:
-        page.text(MARGIN, y + 26, f"{found.layout.name} in memory: scale (m, k) at each byte", bold=True)
-        y = _strip(page, y + 34, found, place)
-    if place:
-        text = wrap(place.sentence(named(layout)), page.width - 2 * MARGIN, 12)
-        page.lines(MARGIN, y + 24, text, kind="mark", bold=True)
-    return page.svg()
-
-
-def _columns(request: Request, geometry: Geometry, place: Place | None) -> list[int]:
-    """Eight scale columns: the window's, or those around the element."""
-    columns = geometry.scales[1]
-    first = request.window[1][0] if request.window else place.scale[1] // 4 * 4 if place else 0
-    first = max(min(first, columns - 8), 0)
-    return list(range(first, min(first + 8, columns)))
-
-
-def _offsets(
-    page: Canvas,
-    x: float,
-    y: float,
-    width: float,
-    found: ScaleMap,
-    rows: list[int],
-    columns: list[int],
-    place: Place | None,
-) -> float:
-    """A table of offsets; a gap where rows are left out."""
-    cell = min((width - 52) / 8, 44)
-    for number, column in enumerate(columns):
-        page.text(x + 48 + (number + 0.5) * cell, y + 11, f"k {column}", size=10, anchor="middle", kind="muted")
-    y += 16
-    for number, row in enumerate(rows):
-        if number and row != rows[number - 1] + 1:
-            page.text(x + 40, y + 8, "…", size=12, anchor="end", kind="muted")
-            y += 12
-        page.text(x + 42, y + 13, f"m {row}", size=10, anchor="end", kind="muted")
-        for at, column in enumerate(columns):
-            offset = found.offset(row, column)
-            title = f"scale ({row}, {column}): byte {offset}"
-            kind = KINDS[row // 32 % 4]
-            page.cell(x + 48 + at * cell, y, cell, 18, str(offset), kind, size=10 if offset < 10**6 else 8, title=title)
-            if place and place.scale == (row, column):
-                page.mark(x + 48 + at * cell, y, cell, 18)
-        y += 18
-    return y
-
-
-def _strip(page: Canvas, y: float, found: ScaleMap, place: Place | None) -> float:
-    """Two lines of memory: the first one, and the one with the element, or the next."""
-    first = [0, LINE]
-    if place:
-        own = found.offset(*place.scale) // LINE * LINE
-        first = [0, own] if own else first
-    cell = (page.width - 2 * MARGIN - 52) / LINE
-    for start in first:
-        page.text(MARGIN + 46, y + 14, str(start), size=10, anchor="end", mono=True, kind="muted")
-        for byte in (found.lines(start, 1) or [[]])[0]:
-            kind = "pad" if byte.padding else KINDS[byte.row // 32 % 4]
-            x = MARGIN + 52 + (byte.offset - start) * cell
-            label = "" if byte.padding else byte.label
-            page.cell(x, y, cell, 20, label, kind, size=10 if len(label) < 7 else 8, title=byte.title)
-            if place and (byte.row, byte.column) == place.scale:
-                page.mark(x, y, cell, 20)
-        y += 24
-    return y

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import Geometry
 from fp4ref.diagrams.request import Request
@@ -13,6 +14,7 @@ from fp4ref.model.quantize import quantize
 from fp4ref.packing import unpack
 from fp4ref.specs import NVFP4
 
+MISTAKE = next(mistake for mistake in MISTAKES if mistake.name == "element-away")
 SHOWN = 8  # elements
 BLOCK = np.array([0.75, 1.75, 3.5, -0.0, 6.0, -2.5, 5.0, 0.25], F)  # ties, and a negative zero
 AWAY = NVFP4.replace(name="ties-away", element=Codec(format=CUDA_E2M1.format, rounding=Rounding.AWAY, nan=(7, 7)))
@@ -52,7 +54,7 @@ def overview(request: Request) -> str:
     page.text(
         left + 122,
         y,
-        f"{count} of {SHOWN} codes differ: ties away from zero, not to even (E2M1-3)",
+        f"wrong: {MISTAKE.text}; {count} codes differ",
         size=12,
         kind="mark",
     )

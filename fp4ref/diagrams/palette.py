@@ -9,7 +9,7 @@ THEMES = ("auto", "light", "dark")
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 MONOSPACE = "Menlo, Consolas, 'Liberation Mono', 'DejaVu Sans Mono', monospace"
 
-# Name: (light, dark). a to e are fills under ink; A to E the lines that go with them.
+# Name: (light, dark). a to d are fills under ink, of lightness that tells them apart without hue; A to D go with them.
 COLOURS = {
     "paper": ("#ffffff", "#15181d"),
     "ink": ("#1b1b1b", "#ececec"),
@@ -18,18 +18,16 @@ COLOURS = {
     "faint": ("#d4d4d4", "#3b4048"),
     "hatch": ("#a8a8a8", "#5b616b"),
     "mark": ("#c04a00", "#ff9a4d"),
-    "a": ("#c4e4f7", "#0d4263"),
-    "b": ("#fce0ae", "#5f4100"),
-    "c": ("#b3e5d3", "#00503a"),
-    "d": ("#f3d3e4", "#632a4c"),
-    "e": ("#f8f3b0", "#4d4800"),
+    "a": ("#bde2f6", "#253f4f"),
+    "b": ("#f7e0ac", "#544114"),
+    "c": ("#98d8c7", "#0c5444"),
+    "d": ("#f7eaf1", "#332834"),
     "A": ("#0072b2", "#56b4e9"),
     "B": ("#9c6b00", "#e69f00"),
     "C": ("#00795a", "#3fd0a5"),
     "D": ("#a03f76", "#e39ac3"),
-    "E": ("#756d00", "#f0e442"),
 }
-FILLS = "abcde"
+FILLS = "abcd"
 
 
 def css(theme: str = "auto") -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fp4ref.arithmetic import stored
 from fp4ref.conformance.formulas import cited, formula
-from fp4ref.diagrams.pipeline import codec_rules, codec_words
+from fp4ref.diagrams.codec_words import codec_rules, codec_words
 from fp4ref.diagrams.place import spoken
 from fp4ref.formats import FORMATS, Codec, Format, Rounding, Sign, grid
 from fp4ref.layout import LAYOUTS, Layout

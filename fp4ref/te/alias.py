@@ -54,6 +54,7 @@ GATHERED: dict[str, tuple[str, ...]] = {
     f"{TENSOR}.nvfp4_tensor": ("nvfp4_tensor:*", "nvfp4_quantizer:*", "hadamard:*"),
     f"{TENSOR}.mxfp8_tensor": ("mxfp8_tensor:*",),
     f"{TENSOR}.float8_tensor": ("float8_tensor:*",),
+    f"{TENSOR}.utils": ("master_weights:*",),
     f"{TENSOR}.grouped_tensor": ("grouped: GroupedTensor",),
     STORAGE: ("nvfp4_tensor:*", "mxfp8_tensor:*", "float8_tensor:*", "grouped: GroupedTensor"),
     f"{STORAGE}.nvfp4_tensor_storage": ("nvfp4_tensor: NVFP4TensorStorage",),
@@ -122,7 +123,7 @@ def install_alias() -> None:
 
 
 def _modules() -> dict[str, ModuleType]:
-    """Every module by its other name; parents stand before children."""
+    """Every module by its other name."""
     made = {name: importlib.import_module(f"fp4ref.te.{path}") for name, path in SAME.items()}
     for name, sources in GATHERED.items():
         module = made[name] = ModuleType(name, "An alias of fp4ref.te.")

@@ -34,7 +34,7 @@ def convert(
     check_recipe_support(recipe)
     chosen = [
         (name, layer)
-        for name, layer in model.named_modules()
+        for name, layer in model.named_modules(remove_duplicate=False)
         if type(layer) is torch.nn.Linear and (select is None or select(name, layer))
     ]
     if not chosen:
@@ -79,12 +79,20 @@ class ConvertedLinear(Linear):
             self.bias = layer.bias
         self.train(layer.training)
 
-    def forward(self, inp: torch.Tensor, is_first_microbatch: bool | None = None, **options: Any) -> Any:
+    def forward(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None = None,
+        fp8_output: bool = False,
+        fp8_grad: bool = False,
+    ) -> torch.Tensor:
         """As Linear, by this layer's recipe."""
         rows = inp.reshape(-1, inp.shape[-1])
         missing = -rows.shape[0] % row_block(self.recipe)
         with autocast(recipe=self.recipe):
-            y = super().forward(torch.nn.functional.pad(rows, (0, 0, 0, missing)), is_first_microbatch, **options)
+            filled = torch.nn.functional.pad(rows, (0, 0, 0, missing))
+            y = super().forward(filled, is_first_microbatch, fp8_output, fp8_grad)
+        assert isinstance(y, torch.Tensor)
         return y[: rows.shape[0]].reshape(*inp.shape[:-1], y.shape[-1])
 
     def extra_repr(self) -> str:

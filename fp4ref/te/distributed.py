@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from fp4ref.te import mxfp8_tensor, nvfp4_tensor
+from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE, NVFP4_BLOCK_SCALING_SIZE
 from fp4ref.te.errors import NotSupportedError, SettingError
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.fsdp import repadded
@@ -76,6 +77,8 @@ def gather_along_first_dim(
 
     Errors: SettingError for scales in the GEMM layout or unequal amaxes, NotSupportedError for a row-scaled tensor and
     for async_op.
+
+    Rules: TEM-11, TEL-9.
     """
     _require_synchronous("all-gather", async_op)
     quantized = isinstance(inp, QuantizedTensorStorage)
@@ -95,11 +98,11 @@ def gather_along_first_dim(
     return _gather_quantized(inp, process_group, wanted), None
 
 
-def _gather(x: torch.Tensor, group: Any) -> torch.Tensor:
+def _gather(x: Any, group: Any) -> torch.Tensor:
     """Concatenate along the first axis."""
     size = get_distributed_world_size(group)
     x = x.contiguous()
-    whole = x.new_empty(size * x.shape[0], *x.shape[1:])
+    whole: torch.Tensor = x.new_empty(size * x.shape[0], *x.shape[1:])
     dist.all_gather(list(whole.chunk(size)), x, group=group)
     return whole
 
@@ -137,7 +140,7 @@ def _gather_nvfp4(inp: Any, group: Any, directions: list[str]) -> Any:
         changes["amax_rowwise"] = inp._amax_rowwise
     if "column" in directions:
         _require_equal("amax", inp._amax_columnwise, group)
-        scales = _gather_last(inp._columnwise_scale_inv[:columns, : rows // nvfp4_tensor.BLOCK], group)
+        scales = _gather_last(inp._columnwise_scale_inv[:columns, : rows // NVFP4_BLOCK_SCALING_SIZE], group)
         changes["columnwise_data"] = _gather_last(inp._columnwise_data, group)
         changes["columnwise_scale_inv"] = repadded(scales, nvfp4_tensor.scale_shape(whole, columnwise=True))
         changes["amax_columnwise"] = inp._amax_columnwise
@@ -150,7 +153,7 @@ def _gather_mxfp8(inp: Any, group: Any, directions: list[str]) -> Any:
     whole = (rows * get_distributed_world_size(group), columns)
     changes: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in inp.BUFFERS)
     for name in directions:
-        kept = rows if name == "row" else rows // mxfp8_tensor.BLOCK
+        kept = rows if name == "row" else rows // MXFP8_BLOCK_SCALING_SIZE
         scales = _gather(inp.scales_buffer(name)[:kept], group)
         changes[f"{name}wise_data"] = _gather(getattr(inp, f"_{name}wise_data"), group)
         changes[f"{name}wise_scale_inv"] = repadded(
@@ -166,7 +169,7 @@ def _rebuilt(inp: Any, group: Any, changes: dict[str, Any]) -> Any:
     return type(inp)(**(inp.get_metadata() | changes), fake_dtype=inp.dtype)
 
 
-def _require_equal(name: str, value: torch.Tensor, group: Any) -> None:
+def _require_equal(name: str, value: Any, group: Any) -> None:
     """Parts quantized by different amaxes are not parts of one tensor."""
     both = torch.stack((value, -value))
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group)

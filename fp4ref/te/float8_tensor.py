@@ -23,6 +23,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
 
     BUFFERS = ("_data", "_scale_inv")
     SETTINGS = ("_fp8_dtype",)
+    ORDER = ("data", "fp8_scale_inv", "fp8_dtype", "quantizer")
     _data: Tensor | None
     _scale_inv: Tensor | None
     _fp8_dtype = DType.kFloat8E4M3

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fp4ref.te.errors import NotSupportedError, TensorShapeError
 
 
-def require_shard(tensor: Any, block: int) -> None:
-    """Raise unless a shard can be gathered: two dimensions, whole blocks of rows, compact scales. Rules: TEL-15."""
+def require_shard(tensor: Any, block: int, mesh: Any, whole: Any) -> None:
+    """Raise unless a shard can be gathered: two dimensions, whole blocks of rows, compact scales, equal shards.
+
+    Rules: TEL-15.
+    """
     if tensor._with_gemm_swizzled_scales:
         raise NotSupportedError("fsdp_pre_all_gather", "GEMM-swizzled scales", "compact ones", "TEL-15")
     if tensor.dim() != 2 or tensor.shape[0] % block:
         got = f"a shard of shape {list(tensor.shape)}"
         raise TensorShapeError("fsdp_pre_all_gather", got, f"two dimensions, rows a multiple of {block}", "TEL-15")
+    if mesh is not None and whole[0] != tensor.shape[0] * mesh.size(0):
+        got = f"{whole[0]} rows over {mesh.size(0)} processes"
+        raise TensorShapeError("fsdp_pre_all_gather", got, "equal shards", "TEL-15")
 
 
 def repadded(scales: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -45,9 +50,8 @@ def needed_directions(present: list[str], module: Any) -> list[str]:
 
 
 def _parameter_group(module: Any) -> Any:
-    if not isinstance(module, torch.nn.Module) or not hasattr(module, "_get_fsdp_state"):
-        return None
-    return module._get_fsdp_state()._fsdp_param_group
+    find_state = getattr(module, "_get_fsdp_state", None)  # what torch's own hooks of this kind read
+    return None if find_state is None else find_state()._fsdp_param_group
 
 
 def received(target: Any, values: dict[str, Tensor | None], new: Any) -> Any:

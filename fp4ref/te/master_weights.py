@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import fp4ref
+from fp4ref.api import quantize
 from fp4ref.te import specifications
 from fp4ref.te.distributed import get_distributed_world_size
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as TILE
@@ -35,7 +35,7 @@ def quantize_master_weights(
 
     Errors: NotSupportedError for other tensors, TensorShapeError for a part outside of its weight.
 
-    Rules: TED-5.
+    Rules: TEM-10.
     """
     for weight, master, start in zip(model_weights, master_weights, start_offsets, strict=True):
         _require_tiles(weight)
@@ -43,7 +43,7 @@ def quantize_master_weights(
 
 
 def post_all_gather_processing(model_weights: Sequence[Any]) -> None:
-    """Make the column direction of packed weights anew, from the row direction. Rules: TED-5, BLK-10."""
+    """Make the column direction of packed weights anew, from the row direction. Rules: TEM-10, BLK-10."""
     for weight in model_weights:
         _require_tiles(weight)
         weight.update_usage(columnwise_usage=False)
@@ -58,7 +58,7 @@ def _quantize_part(weight: Any, master: torch.Tensor | None, start: int, group: 
         stop = start + master.numel()
         if start < 0 or stop > values.numel():
             got = f"elements {start} to {stop} of a weight of {values.numel()}"
-            raise TensorShapeError("quantize_master_weights", got, "a part of it", "TED-5")
+            raise TensorShapeError("quantize_master_weights", got, "a part of it", "TEM-10")
         values[start:stop] = master.detach().flatten().to(torch.float32)
         mine[start:stop] = True
     matrix, owned = _tiles(values, rows, columns), _tiles(mine, rows, columns)
@@ -70,7 +70,7 @@ def _quantize_part(weight: Any, master: torch.Tensor | None, start: int, group: 
     standing_in = torch.where(owned.all(-1), matrix.gather(-1, foreign)[..., 0], amax)
     matrix.scatter_(-1, foreign, standing_in[..., None])
     whole = amax.amax().reshape(1)
-    result = fp4ref.quantize(_matrix(matrix, rows, columns), specifications.nvfp4(tiles=True), amax=whole).row
+    result = quantize(_matrix(matrix, rows, columns), specifications.nvfp4(tiles=True), amax=whole).row
     assert result is not None
     nibbles = mine.view(rows, columns)
     mask = nibbles[:, 0::2] * 0x0F + nibbles[:, 1::2] * 0xF0
@@ -95,4 +95,4 @@ def _require_tiles(weight: Any) -> None:
     tiled = isinstance(weight, NVFP4Tensor) and weight._get_quantizer().with_2d_quantization and weight.dim() == 2
     if not tiled or weight._with_gemm_swizzled_scales or weight._nvfp4_use_4over6:
         got = f"a {type(weight).__name__}"
-        raise NotSupportedError("quantize_master_weights", got, "an NVFP4 matrix of 2D quantization, compact", "TED-5")
+        raise NotSupportedError("quantize_master_weights", got, "an NVFP4 matrix of 2D quantization, compact", "TEM-10")

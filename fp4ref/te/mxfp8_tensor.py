@@ -32,6 +32,10 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
 
     BUFFERS = ("_rowwise_data", "_columnwise_data", "_rowwise_scale_inv", "_columnwise_scale_inv")
     SETTINGS = ("_fp8_dtype", "_with_gemm_swizzled_scales")
+    ORDER = (
+        *("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"),
+        *("fp8_dtype", "quantizer", "with_gemm_swizzled_scales"),
+    )
     _rowwise_data: Tensor | None
     _columnwise_data: Tensor | None
     _rowwise_scale_inv: Tensor | None
@@ -139,7 +143,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
 
         Errors: NotSupportedError for scales in the GEMM layout, TensorShapeError for a shard of broken blocks.
         """
-        fsdp.require_shard(self, BLOCK)
+        fsdp.require_shard(self, BLOCK, mesh, orig_size)
         directions = fsdp.needed_directions(self.directions(), module)
         sent: list[Tensor] = []
         for direction in directions:

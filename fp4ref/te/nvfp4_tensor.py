@@ -43,6 +43,10 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         "_nvfp4_use_4over6",
         "_nvfp4_e4m3_max",
     )
+    ORDER = (
+        *("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"),
+        *("amax_rowwise", "amax_columnwise", "fp4_dtype", "quantizer", "with_gemm_swizzled_scales"),
+    )
     _rowwise_data: Tensor | None
     _columnwise_data: Tensor | None
     _rowwise_scale_inv: Tensor | None
@@ -253,7 +257,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
         TensorShapeError for a shard of broken blocks.
         """
         self.require_not_row_scaled("fsdp_pre_all_gather")
-        fsdp.require_shard(self, BLOCK)
+        fsdp.require_shard(self, BLOCK, mesh, orig_size)
         quantizer = self._get_quantizer()
         columns = quantizer.columnwise_usage
         if columns and not quantizer.with_2d_quantization:

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-import fp4ref
-from fp4ref.api import buffer_shapes
+from fp4ref.api import buffer_shapes, quantize
 from fp4ref.catalogue import resolve
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
 from fp4ref.spec import Granularity, Spec
@@ -40,14 +39,14 @@ def quantize_shard(
     Errors: TensorShapeError for a cut inside a block, different K, or x of another rank than two; TensorDTypeError for
     different types; SettingError for a seed where none is needed, or none where one is.
 
-    Rules: TED-1, TED-2, TED-3.
+    Rules: TEM-7, TEM-8, TEM-9.
     """
     spec = resolve(spec)
     if x.dim() != 2:
-        raise TensorShapeError("quantize_shard", f"{x.dim()} dimensions", "a matrix", "TED-1")
+        raise TensorShapeError("quantize_shard", f"{x.dim()} dimensions", "a matrix", "TEM-7")
     if spec.stochastic != (seed is not None):
         got = f"{'no ' if seed is None else ''}seed for {spec.name}"
-        raise SettingError("quantize_shard", got, "one exactly for a stochastic spec", "TED-3")
+        raise SettingError("quantize_shard", got, "one exactly for a stochastic spec", "TEM-9")
     names: list[Direction] = [name for name in DIRECTIONS if directions in {name, "both"}]
     counts = _row_counts(x, group)
     for name in names:
@@ -60,7 +59,7 @@ def quantize_shard(
     amax = None if spec.global_scale is Granularity.NONE else _reduced_amax(x, spec, names, directions, bits, group)
     if not x.numel():
         return _empty(x, spec, names, amax)
-    return fp4ref.quantize(x, spec, directions, LINEAR, amax=amax, random_bits=bits)
+    return quantize(x, spec, directions, LINEAR, amax=amax, random_bits=bits)
 
 
 def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
@@ -68,7 +67,7 @@ def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
 
     Errors: SettingError for scales in a tiled layout, which cannot be cut.
 
-    Rules: TED-1, LAY-7.
+    Rules: TEM-7, LAY-7.
     """
     if q.scale_layout != LINEAR:
         raise SettingError("gather_shards", f"scales in the layout {q.scale_layout}", f"the layout {LINEAR}", "LAY-7")
@@ -97,7 +96,7 @@ def random_bytes(
     A byte depends on the seed, the direction that it rounds and its row and column only: Philox with the row's first
     block as counter. The column direction takes the transpose.
 
-    Rules: TED-3.
+    Rules: TEM-9.
     """
     blocks = -(-columns // BYTES_PER_COUNT)
     generator = np.random.Philox(key=[seed, DIRECTIONS.index(direction)])
@@ -141,14 +140,14 @@ def _row_counts(x: torch.Tensor, group: Any) -> list[int]:
     types = _all_counts(kinds[x.dtype], x.device, group)
     counts = _all_counts(x.shape[0], x.device, group)
     if len(set(columns)) > 1:
-        raise TensorShapeError("quantize_shard", f"parts of {columns} columns", "the same everywhere", "TED-1")
+        raise TensorShapeError("quantize_shard", f"parts of {columns} columns", "the same everywhere", "TEM-7")
     if len(set(types)) > 1:
-        raise TensorDTypeError("quantize_shard", "parts of different types", "the same everywhere", "TED-1")
+        raise TensorDTypeError("quantize_shard", "parts of different types", "the same everywhere", "TEM-7")
     return counts
 
 
 def _require_whole_blocks(spec: Spec, direction: Direction, counts: list[int]) -> None:
-    """Every cut lies between blocks of the direction; the end of the matrix is no cut. Rules: TED-2."""
+    """Every cut lies between blocks of the direction; the end of the matrix is no cut. Rules: TEM-8."""
     block = spec.block.rows if direction == "row" else spec.block.columns
     total, end = sum(counts), 0
     for process, count in enumerate(counts):
@@ -156,7 +155,7 @@ def _require_whole_blocks(spec: Spec, direction: Direction, counts: list[int]) -
         if end % block and end != total:
             got = f"process {process} ends at row {end}"
             needed = f"a multiple of {block} for the {direction} direction of {spec.name}"
-            raise TensorShapeError("quantize_shard", got, needed, "TED-2")
+            raise TensorShapeError("quantize_shard", got, needed, "TEM-8")
 
 
 def _reduced_amax(
@@ -164,13 +163,13 @@ def _reduced_amax(
 ) -> Directions:
     """The amax of the whole, per direction: one number, or a row's own, or one per column over all processes.
 
-    Rules: TED-1.
+    Rules: TEM-7.
     """
     by_row = spec.global_scale is Granularity.ROW
     lengths = {"row": x.shape[0] if by_row else 1, "column": x.shape[1] if by_row else 1}
     found = {name: torch.zeros(lengths[name], dtype=torch.float32, device=x.device) for name in names}
     if x.numel():
-        local = fp4ref.quantize(x, spec, directions, LINEAR, random_bits=bits)
+        local = quantize(x, spec, directions, LINEAR, random_bits=bits)
         for name in names:
             part, _ = local.direction(name)
             found[name] = part.amax.clone()

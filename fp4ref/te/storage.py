@@ -15,19 +15,27 @@ class QuantizedTensorStorage:
     """Buffers by attribute name, settings, and the quantizer that made them.
 
     BUFFERS: attributes of buffers, in the order in which they are saved. SETTINGS: attributes that say how to read
-    them. A name without its leading underscore is the constructor's argument.
+    them. A name without its leading underscore is the constructor's argument. ORDER: arguments by position.
     """
 
     BUFFERS: ClassVar[tuple[str, ...]] = ()
     SETTINGS: ClassVar[tuple[str, ...]] = ()
+    ORDER: ClassVar[tuple[str, ...]] = ()
     _quantizer: Any
     _dtype: torch.dtype
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
-        """Storage from arguments named as in `get_metadata`, or in that order."""
+        """Storage from arguments named as in `get_metadata`, or in the order that the class says."""
         instance = super().__new__(cls)
-        instance._assign(**dict(zip(cls._arguments(), args, strict=False)), **settings)
+        instance._assign(**cls._by_position(args), **settings)
         return instance
+
+    @classmethod
+    def _by_position(cls, args: tuple[Any, ...]) -> dict[str, Any]:
+        if len(args) > len(cls.ORDER):
+            got = f"{len(args)} arguments by position"
+            raise SettingError(cls.__name__, got, f"at most {len(cls.ORDER)} ({', '.join(cls.ORDER)})")
+        return dict(zip(cls.ORDER, args, strict=False))
 
     @classmethod
     def _arguments(cls) -> list[str]:

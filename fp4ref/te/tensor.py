@@ -47,7 +47,7 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         **settings: Any,
     ) -> Self:
         """A tensor from the storage's arguments, a shape and a nominal type."""
-        values = dict(zip(cls._arguments(), args, strict=False)) | settings
+        values = cls._by_position(args) | settings
         if device is None:
             buffers = [value for value in values.values() if isinstance(value, Tensor)]
             device = buffers[0].device if buffers else torch.device("cpu")
@@ -87,6 +87,11 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         torch.Tensor.data.__set__(self, taken.rebuilt())  # type: ignore[attr-defined]
         for name in (*self.BUFFERS, *self.SETTINGS, "_dtype"):
             setattr(self, name, getattr(taken, name))
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """The memory of the first buffer that exists; others lie elsewhere."""
+        buffers = self.buffers()
+        return buffers[0].untyped_storage() if buffers else torch.UntypedStorage(0, device=self.device)
 
     def float(self) -> Tensor:
         """Values as float32."""
@@ -179,9 +184,26 @@ def _as_strided(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 @handles(aten.slice.Tensor)
 def _slice(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
-    whole = not start and step == 1 and (end is None or end >= tensor.shape[dim])
-    return tensor.rebuilt() if whole else NotImplemented
+    def whole(dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> bool:
+        return not start and step == 1 and (end is None or end >= tensor.shape[dim])
+
+    return tensor.rebuilt() if whole(*args[1:], **kwargs) else NotImplemented
+
+
+@handles(aten.new_zeros.default)
+def _new_zeros(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Zeros that are quantized alike, which a shard is copied into; zeros of another type are ordinary."""
+    quantizer, shape = tensor._quantizer, tuple(args[1])
+    if kwargs.get("dtype") not in {None, tensor._dtype} or quantizer is None or len(shape) != tensor.dim():
+        return NotImplemented
+    device = torch.device(kwargs.get("device") or tensor.device)
+    made = quantizer.make_empty(shape, dtype=tensor._dtype, device=device)
+    for buffer in made.buffers():
+        buffer.zero_()
+    for name in tensor.BUFFERS:
+        if getattr(tensor, name) is None:
+            setattr(made, name, None)
+    return made
 
 
 @handles(aten.record_stream.default)

@@ -1,23 +1,6 @@
 // Blocks of 16 bfloat16 to E2M1 codes: by thresholds, two side by side for the sake of latency, or by the plain path.
 #pragma once
-#include "common.cuh"
-#include <fp4ref/thresholds.h>
-
-namespace thresholds = fp4ref::thresholds;
-using In = fp4ref::bfloat16;
-using size = unsigned long long;
-
-// The compiler would compute these again in every turn.
-#define KEEP(value) asm volatile("" : "+r"(value))
-
-// 16 bytes from global to shared memory, zeros where the source does not exist.
-DEVICE void copy_to_shared(unsigned to, const void* from, bool exists)
-{
-    const unsigned bytes = exists ? 16 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
-}
-DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int Groups> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(Groups) : "memory"); }
+#include "copies.cuh"
 
 // 16 codes of words that hold elements (k, k + 4) of the lower and the upper eight.
 DEVICE uint2 packed_block(const unsigned (&pairs)[8], const unsigned (&magnitudes)[8], const thresholds::Entry& entry)

@@ -43,8 +43,6 @@ DEVICE float amax_of_warp(const float* partials, index_t parts)
     return fp4ref::float_of(__reduce_max_sync(~0u, largest));
 }
 
-DEVICE void team_barrier(unsigned team) { asm volatile("bar.sync %0, 256;" :: "r"(team + 1) : "memory"); }
-
 struct Box {
     unsigned down, across;
 };

@@ -234,13 +234,13 @@ def factor() -> Iterator[Mistake]:
         yield known(
             stage, f"element-{name}", f"scaled elements are {text} before their codec (double rounding)", value=narrow
         )
-    for form in (E4M3, E5M2):
+    for wider in (E4M3, E5M2):
         yield known(
             stage,
-            f"element-through-{form.name}",
-            f"scaled elements are rounded to {form.name.upper()} before their codec (double rounding)",
-            lambda kernel, form=form: kernel.codec.format is not form,
-            value=partial(_through, Codec(format=form, nan=(0x7F, 0x7F))),
+            f"element-through-{wider.name}",
+            f"scaled elements are rounded to {wider.name.upper()} before their codec (double rounding)",
+            partial(_other_format, wider),
+            value=partial(_through, Codec(format=wider, nan=(0x7F, 0x7F))),
         )
     for step in (0.5, 0.25, 0.125):
         yield known(
@@ -256,6 +256,10 @@ def factor() -> Iterator[Mistake]:
         "scaled elements are rounded to bfloat16 through float16",
         value=lambda y: to_bfloat16(to_float16(y)),
     )
+
+
+def _other_format(form: Format, kernel: Kernel) -> bool:
+    return kernel.codec.format is not form
 
 
 def _through(codec: Codec, y: Floats) -> Floats:
@@ -588,7 +592,7 @@ def missing() -> Iterator[Mistake]:
             Stage.PACKING,
             f"data-wrap-{power}",
             f"offsets of data wrap at {1 << power} bytes ({power}-bit index), the rest is not written",
-            codes=of(lambda kernel, power=power: partial(_wrapped, (1 << power) * 8 // kernel.codec.format.bits)),
+            codes=of(partial(_wrapping, 1 << power)),
             whole=True,
         )
 
@@ -608,6 +612,10 @@ def _last_codes(count: int, codes: Codes) -> Codes:
     flat = codes.reshape(-1).copy()
     flat[max(flat.size - count, 0) :] = 0
     return flat.reshape(codes.shape)
+
+
+def _wrapping(size: int, kernel: Kernel) -> Callable[[Codes], Codes]:
+    return partial(_wrapped, size * 8 // kernel.codec.format.bits)
 
 
 def _wrapped(limit: int, codes: Codes) -> Codes:

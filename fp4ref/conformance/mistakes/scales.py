@@ -538,7 +538,7 @@ def _integers(whole: Callable[[Floats], Floats], kernel: Kernel) -> Callable[[Co
 
 def _as_normal(byte: Codes) -> Floats:
     """A subnormal taken for a normal with exponent -7."""
-    return np.ldexp(F(1) + (byte & 7).astype(F) / F(8), (byte >> 3).astype(np.int32) - 7).astype(F)
+    return np.asarray(np.ldexp(F(1) + (byte & 7).astype(F) / F(8), (byte >> 3).astype(np.int32) - 7).astype(F), F)
 
 
 DECODINGS: tuple[tuple[str, str, When, Callable[[Codes], Floats]], ...] = (
@@ -558,7 +558,12 @@ DECODINGS: tuple[tuple[str, str, When, Callable[[Codes], Floats]], ...] = (
     ("bias-8", "scale bytes are decoded with bias 8 (E4M3FNUZ)", e4m3_scales, lambda byte: _e4m3(byte) / F(2)),
     ("integer", "scale bytes are taken as integers", e4m3_scales, lambda byte: byte.astype(F)),
     ("power", "the mantissa of scale bytes is dropped", e4m3_scales, lambda byte: _e4m3(byte & np.uint8(0x78))),
-    ("no-mantissa-lsb", "the last bit of scale bytes is dropped", e4m3_scales, lambda byte: _e4m3(byte & 0xFE)),
+    (
+        "no-mantissa-lsb",
+        "the last bit of scale bytes is dropped",
+        e4m3_scales,
+        lambda byte: _e4m3(byte & np.uint8(0xFE)),
+    ),
     ("bias-126", "scale bytes are decoded with bias 126", mx, lambda byte: np.ldexp(F(1), byte.astype(int) - 126)),
     ("bias-128", "scale bytes are decoded with bias 128", mx, lambda byte: np.ldexp(F(1), byte.astype(int) - 128)),
     (

@@ -85,7 +85,7 @@ def scale_bytes(spec: Spec, values: NDArray[np.float64]) -> Codes:
 def _powers(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """Block k contributes 2^k: the bits of a sum say which were added, and how often. Elements are the units."""
     width = spec.block.columns
-    count = SIGNIFICANT - (width - 1).bit_length()
+    count = SIGNIFICANT - 1 - (width - 1).bit_length()  # one bit is left for a block that is added twice
     order = np.arange(count)
     signs = np.where(np.arange(8) % 2, -1.0, 1.0)[:, None]
     for name, exponents in (("up", order), ("down", order[::-1]), ("mixed", random.permutation(count))):

@@ -42,7 +42,8 @@ def diagnose(evidence: Evidence, to: str, layout: str) -> Diagnosis:
     if bits is not None:
         like = f", as {WIDTHS[bits]} has" if bits in WIDTHS else ""
         return Diagnosis((f"sums are held in {bits} significant bits instead of 24{like}",), False)
-    found = sorted(_matches(wrong, aimed, to, layout), key=len)
+    parts = ([item for item in items if item[0].family != "width"] for items in (wrong, aimed))
+    found = sorted(_matches(*parts, to, layout), key=len)  # without those whose sums a mistake can make inexact
     best = [texts for texts in found if len(texts) == len(found[0])][:3]
     return Diagnosis(tuple(" and ".join(texts) for texts in dict.fromkeys(best)), bool(best))
 
@@ -63,6 +64,8 @@ def width(evidence: Evidence, to: str) -> int | None:
 
 def _matches(wrong: Evidence, aimed: Evidence, to: str, layout: str) -> Iterator[tuple[str, ...]]:
     """The mistakes that reproduce everything: found on the first wrong case, then checked on all."""
+    if not wrong:
+        return
     wrong = sorted(wrong, key=lambda item: item[0].shape)
     ordered = [*wrong, *((case, got) for case, got in aimed if not any(case is other for other, _ in wrong))]
     pairs = [pair_of(case, layout) for case, _ in ordered]

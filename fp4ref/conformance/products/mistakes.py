@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fp4ref import packing
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.products.cases import GemmCase
-from fp4ref.formats import E8M0, F, Floats
+from fp4ref.conformance.subject import poisoned
+from fp4ref.formats import E8M0, F, Floats, ignoring_float_warnings
 from fp4ref.layout import LAYOUTS
 from fp4ref.quantized import Quantized
 
@@ -146,7 +147,7 @@ def _laid(read_as: str, s: Side, layout: str) -> Side | None:
         return None
     data, (rows, columns) = s.q.direction("row")
     blocks = -(-columns // s.width)
-    given, read = LAYOUTS[layout].from_linear(data.scales), LAYOUTS[read_as]
+    given, read = poisoned(data.scales, layout), LAYOUTS[read_as]
     shape = read.padded_shape(rows, blocks)
     flat = np.zeros(max(shape[0] * shape[1], given.size), np.uint8)
     flat[: given.size] = given.ravel()
@@ -301,7 +302,11 @@ def scalings() -> Iterator[Scaling]:
         ("amax-b-twice", "B's amax is used for A too", lambda y, a, b, f: chain(y, _number(b), b, f)),
         ("squared", "alpha is applied twice", lambda y, a, b, f: chain(chain(y, a, b, f), a, b, f)),
         ("inverse", "sums are divided by alpha", lambda y, a, b, f: y / (a * b * (one / f))),
-        ("first-row", "the first row's amax serves every row", lambda y, a, b, f: chain(y, _number(a), _number(b), f)),
+        (
+            "first-row",
+            "the first row's amax serves every row",
+            lambda y, a, b, f: y * (one / f) * (_number(a) * _number(b)),
+        ),
         ("one-alpha", "amaxes of rows are multiplied into alpha first", lambda y, a, b, f: y * (a * b * (one / f))),
         ("one-by-one", "each amax multiplies the sum by itself", lambda y, a, b, f: y * (one / f) * a * b),
         ("divided", "the amaxes multiply first, the factor divides last", lambda y, a, b, f: y * (a * b) / f),
@@ -325,6 +330,7 @@ def truncated(y: Floats) -> Floats:
     return (np.asarray(y, F).view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
 
 
+@ignoring_float_warnings
 def narrowed(name: str, y: Floats) -> Floats:
     """Rounded to a type, held as float32."""
     return np.asarray(y.astype(INPUT_DTYPES[name]).astype(F))

@@ -24,8 +24,8 @@ Init = Callable[[torch.Tensor], Any]
 def _enable_weight_preswizzle(quantizer: Any, weight: torch.Tensor) -> bool:
     """Whether quantizing a weight writes its scales in the GEMM layout right away.
 
-    MXFP8: always. NVFP4: where the kernel can, so that a cached weight's buffers never move: 16x16 tiles at multiples of
-    128, Hadamard at multiples of 64 and 128. Never for packed parameters, which others read in the compact layout.
+    MXFP8: always. NVFP4: where the kernel can, so that a cached weight's buffers never move: 16x16 tiles at multiples
+    of 128, Hadamard at multiples of 64 and 128. Never for packed parameters, which others read in the compact layout.
     """
     if isinstance(weight, QuantizedTensor) or not check_nvfp4_support()[0]:
         return False
@@ -106,7 +106,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
 
     def reduce_amax(self, operand: str) -> None:
         """Let a quantizer reduce its amax over the tensor-parallel group, where it has an amax to reduce."""
-        quantizer = self._operands.get(operand)
+        quantizer: Any = self._operands.get(operand)
         if hasattr(quantizer, "with_amax_reduction") and not getattr(quantizer, "row_scaled_nvfp4", False):
             quantizer.with_amax_reduction, quantizer.amax_reduction_group = True, self.tp_group
 
@@ -174,10 +174,12 @@ class TransformerEngineBaseModule(torch.nn.Module):
     ) -> Any:
         """A quantized weight: the packed parameter itself, a cached one, or a new one.
 
-        cache_name: keep it under this name; then update_workspace quantizes again into the same buffers, whose addresses
-        never change, and skip_update_flag [1] on the device prevents that if it holds 1.
+        cache_name: keep it under this name; then update_workspace quantizes again into the same buffers, whose
+        addresses never change, and skip_update_flag [1] on the device prevents that if it holds 1.
 
         Errors: SettingError without what is needed to make one.
+
+        Rules: TEM-3.
         """
         if isinstance(tensor, QuantizedTensor):
             _require_usages(tensor, quantizer)
@@ -268,7 +270,10 @@ class TransformerEngineBaseModule(torch.nn.Module):
 
 
 def require_only_supported(module: str, **options: Any) -> None:
-    """Raise NotSupportedError for an option that is set to anything but its neutral value (None or False)."""
+    """Raise NotSupportedError for an option that is set to anything but its neutral value (None or False).
+
+    Rules: TEM-4.
+    """
     for name, value in options.items():
         if value not in (None, False):
             raise NotSupportedError(module, f"{name}={value!r}", f"{name} left out: it has no emulation")

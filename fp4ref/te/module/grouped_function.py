@@ -46,7 +46,10 @@ class GroupedCall:
 def grouped_linear(
     x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor], call: GroupedCall
 ) -> torch.Tensor:
-    """x [..., K] whose rows are those of the groups in order, weights [N, K], biases [N] or none -> [..., N]."""
+    """x [..., K] whose rows are those of the groups in order, weights [N, K], biases [N] or none -> [..., N].
+
+    Rules: TEM-1, TEM-2, TEM-5.
+    """
     grad = torch.is_grad_enabled()
     call.wants_dgrad = grad and x.requires_grad
     call.wants_wgrad = grad and weights[0].requires_grad
@@ -59,7 +62,7 @@ class _GroupedLinear(torch.autograd.Function):
         groups = len(call.m_splits)
         weights, biases = parameters[:groups], parameters[groups:]
         rows = x.reshape(-1, x.shape[-1]).to(call.dtype)
-        inputs: Any = rows.split(call.m_splits)
+        inputs: Any = torch.split(rows, call.m_splits)
         operands: Any = [weight.to(call.dtype) for weight in weights]
         if call.quantizes:
             keep = call.wants_wgrad and call.quantizes_backward and not call.save_original_input
@@ -87,13 +90,13 @@ class _GroupedLinear(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         call: GroupedCall = ctx.call
         rows = grads[0].reshape(-1, grads[0].shape[-1]).to(call.dtype)
-        pieces: Any = rows.split(call.m_splits)
+        pieces: Any = torch.split(rows, call.m_splits)
         bias_grads = [piece.sum(0).to(dtype) for piece, dtype in zip(pieces, ctx.biases, strict=False)]
         if call.quantizes_backward:
             for quantizer in call.grad_output_quantizers:
                 quantizer.set_usage(rowwise=call.wants_dgrad, columnwise=call.wants_wgrad)
             pieces = split_quantize(rows, call.m_splits, call.grad_output_quantizers)
-        saved = restore_from_saved(ctx.objects, ctx.saved_tensors)
+        saved: Any = restore_from_saved(ctx.objects, ctx.saved_tensors)
         inputs, operands = saved[: ctx.inputs], saved[ctx.inputs :]
         dx = None
         if call.wants_dgrad:

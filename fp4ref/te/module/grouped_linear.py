@@ -107,7 +107,7 @@ class GroupedLinear(ParallelModule):
     def _get_weight_quantizers(self) -> list[Any]:
         if not self.fp8:
             return [None] * self.num_gemms
-        return [self.weight_quantizer(name, self.weight0) for name in self.weight_operands()]
+        return [self.weight_quantizer(name, getattr(self, name)) for name in self.weight_operands()]
 
     def forward(
         self,

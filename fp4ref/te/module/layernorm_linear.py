@@ -18,11 +18,14 @@ class LayerNormLinear(Linear):
     """y = norm(x) W^T + b, with quantized operands inside `autocast`.
 
     normalization: "LayerNorm" or "RMSNorm". zero_centered_gamma: the norm's factor is 1 + layer_norm_weight.
-    return_layernorm_output: also return norm(x), `..._gathered` the rows of all processes of it. Other options are those
-    of Linear, where parallel_mode is "column" or None.
+    return_layernorm_output: also return norm(x), `..._gathered` the rows of all processes of it. Other options are
+    those of Linear, where parallel_mode is "column" or None.
 
     Errors: SettingError, NotSupportedError, TensorShapeError.
     """
+
+    layer_norm_weight: torch.nn.Parameter
+    layer_norm_bias: torch.nn.Parameter | None
 
     def __init__(
         self,

@@ -23,12 +23,17 @@ LAYERS = ("fc1", "fc2")
 class LayerNormMLP(ParallelModule):
     """y = act(norm(x) W1^T + b1) W2^T + b2, with quantized operands inside `autocast`.
 
-    activation: gelu, qgelu, relu, srelu, silu; gated, with fc1 twice as wide: geglu, qgeglu, reglu, sreglu, swiglu, glu,
-    clamped_swiglu (activation_params: limit, alpha, glu_linear_offset). set_parallel_mode: split fc1 by outputs and fc2
-    by inputs over the group. seq_length and micro_batch_size only warm up kernels where there are any, and are not used.
+    activation: gelu, qgelu, relu, srelu, silu; gated, with fc1 twice as wide: geglu, qgeglu, reglu, sreglu, swiglu,
+    glu, clamped_swiglu (activation_params: limit, alpha, glu_linear_offset). set_parallel_mode: split fc1 by outputs and
+    fc2 by inputs over the group. seq_length, micro_batch_size: only tell kernels, where there are any, their sizes.
 
     Errors: SettingError, NotSupportedError, TensorShapeError.
     """
+
+    layer_norm_weight: torch.nn.Parameter
+    layer_norm_bias: torch.nn.Parameter | None
+    fc1_bias: torch.Tensor
+    fc2_bias: torch.Tensor
 
     def __init__(
         self,
@@ -150,7 +155,7 @@ class LayerNormMLP(ParallelModule):
         y = self._layer("fc2", hidden, self._parallel("row", split), fused, is_first_microbatch)
         if self.apply_bias and not fused:
             y = y + self.fc2_bias.to(self.activation_dtype)
-        results = [y]
+        results: list[torch.Tensor | None] = [y]
         if self.return_bias:
             results.append(self.fc2_bias.to(self.activation_dtype) if self.use_bias else None)
         if self.return_layernorm_output:

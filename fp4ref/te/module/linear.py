@@ -17,8 +17,8 @@ from fp4ref.te.quantization import QuantizerRole
 class Linear(ParallelModule):
     """y = x W^T + b, with quantized operands inside `autocast`.
 
-    in_features, out_features: of the whole weight; with parallel_mode "column" ("row") each process of the group has its
-    part of the outputs (inputs). sequence_parallel: the rows of the input (of the output) are split instead of repeated.
+    in_features, out_features: of the whole weight; with parallel_mode "column" ("row") each process of the group has
+    its part of the outputs (inputs). sequence_parallel: the rows of the input (of the output) are split, not repeated.
     parameters_split: names, or names and rows, of parameters that make up the weight. return_bias: return (y, bias) and
     do not add it. Options of overlapped communication and deferred gradients have no emulation and are refused by name.
 
@@ -124,7 +124,7 @@ class Linear(ParallelModule):
         """
         require_only_supported("Linear.forward", fp8_output=fp8_output, fp8_grad=fp8_grad)
         inp = self.prepare_forward(inp)
-        bias = self.joined(self.bias_names)
+        bias = self.joined(self.bias_names) if self.use_bias else None
         parallel = Parallel(
             mode=self.parallel_mode,
             group=self.tp_group,

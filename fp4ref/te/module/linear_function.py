@@ -80,7 +80,10 @@ class LinearCall:
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor:
-    """x [..., K], weight [N, K], bias [N] -> [..., N] in the call's type; with sequence parallelism the first axis changes."""
+    """x [..., K], weight [N, K], bias [N] -> [..., N] in the call's type; sequence parallelism changes the first axis.
+
+    Rules: TEM-1, TEM-2.
+    """
     grad = torch.is_grad_enabled()
     call.wants_dgrad = grad and x.requires_grad
     call.wants_wgrad = grad and weight.requires_grad
@@ -105,7 +108,8 @@ class _Linear(torch.autograd.Function):
             _save(ctx, rows, local, weight, operand, call)
             ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
             ctx.bias_dtype = None if bias is None else bias.dtype
-        return y.reshape(-1, *x.shape[1:-1], y.shape[-1])
+        result: torch.Tensor = y.reshape(-1, *x.shape[1:-1], y.shape[-1])
+        return result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -152,7 +156,8 @@ def _quantized_grad(rows: torch.Tensor, call: LinearCall) -> Any:
 
 def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operand: Any, call: LinearCall) -> None:
     """Keep what the backward pass reads, in as few bytes as that allows."""
-    saved_input = saved_weight = None
+    saved_input: Any = None
+    saved_weight: Any = None
     if call.wants_wgrad:
         original = call.backward_override == "high_precision" or call.save_original_input
         saved_input = rows if original else local

@@ -30,7 +30,7 @@ class _Norm(torch.nn.Module):
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.normalized_shape, self.eps = shape, eps
         self.zero_centered_gamma, self.sequence_parallel = zero_centered_gamma, sequence_parallel
-        options = {"dtype": params_dtype or torch.get_default_dtype(), "device": default_device(device)}
+        options: dict[str, Any] = {"dtype": params_dtype or torch.get_default_dtype(), "device": default_device(device)}
         self.weight = torch.nn.Parameter(torch.empty(shape, **options))
         self.bias = torch.nn.Parameter(torch.empty(shape, **options)) if with_bias else None
         self.reset_parameters()

@@ -62,21 +62,19 @@ class ParallelModule(TransformerEngineBaseModule):
         out_features, in_features = features
         weight = torch.empty(out_features, in_features, dtype=dtype, device=device)
         weights, biases = [], []
-        for part, value in zip(parts, weight.split(list(parts.values())), strict=True):
+        for part, value in zip(parts, torch.split(weight, list(parts.values())), strict=True):
             weights.append(f"{prefix}{part}weight")
             self.register_weight(weights[-1], value, init)
         if bias:
-            values = torch.empty(out_features, dtype=dtype, device=device).split(list(parts.values()))
+            values = torch.split(torch.empty(out_features, dtype=dtype, device=device), list(parts.values()))
             for part, value in zip(parts, values, strict=True):
                 biases.append(f"{prefix}{part}bias")
                 self.register_weight(biases[-1], value, zeros, seeded=False)
         return weights, biases
 
-    def joined(self, names: Sequence[str]) -> torch.Tensor | None:
-        """The parameters of these names, one below the other; None for no names."""
+    def joined(self, names: Sequence[str]) -> torch.Tensor:
+        """The parameters of these names, one below the other."""
         values = [getattr(self, name) for name in names]
-        if not values:
-            return None
         return values[0] if len(values) == 1 else torch.cat(values)
 
     def call_linear(

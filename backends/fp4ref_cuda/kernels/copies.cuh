@@ -1,0 +1,23 @@
+// Copies to shared memory that run beside the computation, and teams of threads that wait for each other.
+#pragma once
+#include "common.cuh"
+#include <fp4ref/thresholds.h>
+
+namespace thresholds = fp4ref::thresholds;
+using In = fp4ref::bfloat16;
+using size = unsigned long long;
+
+// The compiler would compute these again in every turn.
+#define KEEP(value) asm volatile("" : "+r"(value))
+
+// 16 bytes from global to shared memory, zeros where the source does not exist.
+DEVICE void copy_to_shared(unsigned to, const void* from, bool exists)
+{
+    const unsigned bytes = exists ? 16 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(bytes) : "memory");
+}
+DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Groups> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(Groups) : "memory"); }
+
+// All 256 threads of a team have come here.
+DEVICE void team_barrier(unsigned team) { asm volatile("bar.sync %0, 256;" :: "r"(team + 1) : "memory"); }

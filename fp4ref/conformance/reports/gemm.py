@@ -1,0 +1,44 @@
+"""The view of a report on a kernel that multiplies."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fp4ref.conformance.products.cases import FAMILIES
+from fp4ref.conformance.products.report import ProductReport
+from fp4ref.conformance.report import Cell
+from fp4ref.conformance.reports.view import Test, View
+
+SHOWN = 64  # wrong results, one of each case
+
+
+def of_gemm(report: ProductReport) -> View:
+    """Families, rules, findings and first wrong results of a GEMM. Rules: CNF-2, GEM-13."""
+    families = report.families()
+    wrong = report.mismatches(SHOWN)
+    kinds = Counter(finding.kind for _, finding in report.findings)
+    first = {finding.kind: (case, finding.text) for case, finding in reversed(report.findings)}
+    tests = [
+        Test("families", name, "\n".join(line for line in wrong if line.startswith(f"{name}/")) or _missed(cell))
+        if cell.passed < cell.total
+        else Test("families", name)
+        for name, cell in families.items()
+    ]
+    tests += [Test("findings", kind.value, f"{kinds[kind]} cases, first {': '.join(first[kind])}") for kind in kinds]
+    tests += [Test("not applicable", f"{count} cases", skipped=why) for why, count in report.skipped.items()]
+    return View(
+        f"{report.subject}, GEMM of {report.spec.name}",
+        report.ok,
+        report.headline,
+        tuple(report.diagnosis.texts if report.diagnosis is not None else ()) + tuple(wrong),
+        (report.subject,),
+        {rule: {report.subject: cell} for rule, cell in report.rules().items()},
+        {name: (cell, FAMILIES[name].reason) for name, cell in families.items()},
+        tuple((kind.value, kinds[kind], *first[kind]) for kind in kinds),
+        report.skipped,
+        tests=tuple(tests),
+    )
+
+
+def _missed(cell: Cell) -> str:
+    return f"{cell.total - cell.passed} of {cell.total} cases fail"

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fp4ref import te  # noqa: E402
+from fp4ref.errors import Fp4Error  # noqa: E402
+
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+PLAIN = te.recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True)
+
+
+def example(name: str) -> Any:
+    """An example as a module."""
+    spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow  # trains six small models
+def test_gpt_learns_by_every_recipe(tmp_path: Path) -> None:
+    plotted = ["--plot", str(tmp_path / "losses.png")] if find_spec("matplotlib") else []
+    command = [sys.executable, str(EXAMPLES / "te_gpt.py"), "--steps", "25", "--json", str(tmp_path / "losses.json")]
+    run = subprocess.run([*command, *plotted], capture_output=True, text=True, check=False, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    losses = json.loads((tmp_path / "losses.json").read_text())
+    assert len(losses) == 6
+    first = losses["bf16"][0]
+    for name, values in losses.items():
+        assert abs(values[0] - first) < 0.05, name  # the same weights and the same batch
+        assert values[-1] < first - 1.5, name
+    assert len({tuple(values) for values in losses.values()}) == 6
+    assert not plotted or (tmp_path / "losses.png").stat().st_size > 5000
+
+
+@pytest.mark.real
+@pytest.mark.slow  # reads 90 MB of weights
+def test_encoder_stays_near_its_embeddings(real_model_path: Path) -> None:
+    minilm = example("te_minilm")
+    folder = real_model_path.parent
+    with torch.no_grad():
+        vectors = minilm.load(folder)(minilm.tokenize(minilm.SENTENCES, folder))
+    similarity = vectors @ vectors.T - 2 * torch.eye(len(vectors))
+    assert [similarity[i].argmax().item() for i in (0, 2, 5)] == [1, 3, 6]  # the encoder is read right
+    found = minilm.compare(folder)
+    least = {"fp8 per tensor": 0.99, "mxfp8": 0.99}
+    for name, (mean, minimum, _) in found.items():
+        assert mean >= minimum > least.get(name, 0.85), name
+        assert mean < 1 - 1e-4, name
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 32, bias=False))
+
+
+@pytest.mark.rule("TEM-6")
+def test_convert_keeps_parameters_and_quantizes_every_call() -> None:
+    plain, converted = model(), model()
+    parameters = dict(converted.named_parameters())
+    assert te.convert(converted, PLAIN) is converted
+    assert {name: id(p) for name, p in converted.named_parameters()} == {name: id(p) for name, p in parameters.items()}
+    assert isinstance(converted[0], te.Linear)
+    x = torch.randn(48, 64)
+    layer = te.Linear(64, 128)
+    layer.load_state_dict({"weight": plain[0].weight, "bias": plain[0].bias}, strict=False)
+    with te.autocast(recipe=PLAIN):
+        expected = layer(x)
+    assert torch.equal(converted[0](x), expected)
+    converted(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in parameters.values())
+    assert 0 < (converted(x) - plain(x)).norm() / plain(x).norm() < 0.3
+
+
+@pytest.mark.rule("TEM-6")
+def test_convert_fills_rows_up_to_whole_blocks() -> None:
+    converted = te.convert(model(), PLAIN)
+    x = torch.randn(5, 7, 64)
+    y = converted(x)
+    assert y.shape == (5, 7, 32)
+    padded = torch.cat([x.view(35, 64), torch.zeros(13, 64)])
+    assert torch.equal(y.view(35, 32), converted(padded)[:35])
+
+
+def test_convert_one_layer_and_tied_layers() -> None:
+    assert isinstance(te.convert(torch.nn.Linear(32, 32), PLAIN), te.Linear)
+    shared = torch.nn.Linear(32, 32)
+    tied = te.convert(torch.nn.ModuleDict({"a": shared, "b": shared}), PLAIN)
+    assert tied["a"] is tied["b"]
+
+
+def test_convert_refuses() -> None:
+    with pytest.raises(Fp4Error, match="select"):
+        te.convert(torch.nn.Sequential(torch.nn.Linear(64, 10)), PLAIN)
+    with pytest.raises(Fp4Error, match="to replace"):
+        te.convert(torch.nn.ReLU(), PLAIN)
+    mixed = te.convert(model(), PLAIN, select=lambda name, layer: name == "0")
+    assert type(mixed[2]) is torch.nn.Linear
