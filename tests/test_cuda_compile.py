@@ -76,15 +76,14 @@ def kernels(target):
         yield "quantize", prelude(profiles["nvfp4"], dtype, "tiled_8x4", HAS_ROW=True, HAS_COLUMN=False), True
         yield "quantize", prelude(profiles["mxfp8-2d"], dtype, "linear", HAS_ROW=False, HAS_COLUMN=True), False
     for scale_layout, searched in (("tiled_128x4", True), ("linear", False)):
-        rows = {"AHEAD": paths.rows_ahead(target), "SEARCHED": searched}
-        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
+        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, SEARCHED=searched), True
     for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
-        teams = {"TEAMS": paths.fused_teams(target), "GROUPED": grouped}
+        teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped}
         yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
-    teams = paths.bytes_teams(target)
+    blocks = paths.bytes_blocks(target)
     for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
         if name in profiles:
-            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", TEAMS=teams), False
+            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", RESIDENT=blocks), False
     yield "transform", prelude(profiles["nvfp4-rht"], "bfloat16"), False
     yield "fused_amax", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4"), False
     for kind in (0, 1, 2):

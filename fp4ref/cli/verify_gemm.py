@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
 from fp4ref.cli.common import console, printable, table
+from fp4ref.cli.verify_choice import Choice
 from fp4ref.conformance.products.cases import FAMILIES
 from fp4ref.conformance.products.report import ProductReport, check
 from fp4ref.conformance.subject import Subject
 from fp4ref.errors import DomainError
 from fp4ref.spec import Spec
-
-if TYPE_CHECKING:
-    from fp4ref.cli.verify_kernel import Choice
 
 
 def check_gemm(
@@ -24,16 +21,16 @@ def check_gemm(
     spec: Spec,
     choice: Choice,
     timeout: float,
-    families: tuple[str, ...] | None,
+    chosen: tuple[str, ...] | None,
     step: Callable[[str], None],
 ) -> int:
     """Run a GEMM on aimed and random operands, and print what was found; the exit status. Rules: CNF-2, GEM-13."""
-    unknown = [name for name in families or () if name not in FAMILIES]
-    if unknown:
-        raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
     if choice.save_case is not None:
         raise click.UsageError("--save-case does not apply to a gemm")
-    report = check(subject, spec, families, timeout, step, choice.case)
+    unknown = [name for name in chosen or () if name not in FAMILIES]
+    if unknown:
+        raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
+    report = check(subject, spec, chosen, timeout, step, choice.case)
     if choice.case is not None and not (report.judgements or report.findings or report.skipped):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
     if choice.as_json:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
 from fp4ref.cli.common import console, load_spec, progress
-from fp4ref.cli.verify_pages import Pages
+from fp4ref.cli.verify_choice import Choice
 from fp4ref.cli.verify_text import print_kernel, print_kernel_case, print_replay
 from fp4ref.conformance import cases as blocks
 from fp4ref.conformance import families, stream
@@ -28,26 +28,6 @@ from fp4ref.conformance.subject import Declaration, draws, reasons
 from fp4ref.errors import DomainError
 from fp4ref.quantized import Directions, Quantized
 from fp4ref.spec import Granularity
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the options ask for. case: the name of a case, or of a block of one."""
-
-    spec: str | None
-    scale_layout: str | None
-    nibbles: str | None
-    case: str | None
-    save_case: Path | None
-    as_json: bool
-    limit: int
-    pages: Pages = Pages()  # noqa: RUF009 - it is frozen
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """Fields of a declaration that options set."""
-        given = {"scale_layout": self.scale_layout, "nibble_order": self.nibbles}
-        return {name: value for name, value in given.items() if value is not None}
 
 
 def check_kernel(target: str, choice: Choice, device: str | None, timeout: float, cases: dict[str, Any]) -> int:
@@ -67,11 +47,7 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
         if spec.stochastic and draws(declared):
             from fp4ref.cli.verify_stochastic import check_stochastic
 
-            if choice.case or choice.save_case or choice.pages:
-                needs = "--case, --save-case, --junit and --html need a kernel that is given its random bits"
-                raise click.UsageError(needs)
-            how = {"as_json": choice.as_json, "limit": choice.limit}
-            return check_stochastic(on_trial, spec, timeout, step, **how)
+            return check_stochastic(on_trial, spec, choice, timeout, step)
         chosen = families.cases(
             spec,
             cases["level"],
