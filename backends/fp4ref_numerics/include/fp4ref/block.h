@@ -73,7 +73,7 @@ template <class S, class In> FP4_API unsigned encode_narrow(float x, const Scale
     return S::Element::encode_narrow(S::Arithmetic::template apply<S, In>(x, scale.factor, scale.s), random_bits);
 }
 
-// A finite x >= 0 over a constant, rounded once. Quick is for an x that is 0 or in [2^-100, 2^120], where neither the
+// A finite x >= 0 over a constant, rounded once. Quick is for an x that is 0 or in [2^-60, 2^120], where neither the
 // product nor its error is a subnormal: for the constants named here, x times the reciprocal in two parts, high and low,
 // rounds as the quotient does, for all 2^23 significands. Rules: FOS-3.
 template <bool Quick> FP4_API float over_constant(float x, float constant)
@@ -93,7 +93,7 @@ template <bool Quick> FP4_API float over_constant(float x, float constant)
 }
 
 // Whether Quick may be used in a tensor or row with this maximum: s is 0, NaN or in [2^-9, 448].
-FP4_API bool quick_over_constant(float A) { return A > 0x1p-80f && A < 0x1p100f; }
+FP4_API bool quick_over_constant(float A) { return A > 0x1p-50f && A < 0x1p100f; }
 
 // 4over6: how far an element value q is from its input. Rules: FOS-3, FOS-4.
 namespace difference {
