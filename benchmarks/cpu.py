@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 import fp4ref
 from fp4ref import registry
+from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.specs import STANDARD
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -71,6 +72,8 @@ def cases(rows: int, columns: int) -> Iterator[tuple[str, Case]]:
 
 
 def _input_cases(x: NDArray[Any], name: str) -> Iterator[tuple[str, Case]]:
+    rows, columns = x.shape
+
     def quantize(spec: fp4ref.Spec, directions: str = "row", layout: str = "linear", **more: Any) -> Callable[[], Any]:
         out = fp4ref.quantize(x, spec, directions, layout, backend="cpu", **more)
         return lambda: fp4ref.quantize(x, spec, directions, layout, out=out, backend="cpu", **more)
@@ -81,6 +84,17 @@ def _input_cases(x: NDArray[Any], name: str) -> Iterator[tuple[str, Case]]:
     yield f"nvfp4 {name}, fresh", Case(lambda: fp4ref.quantize(x, fp4ref.NVFP4, backend="cpu"), name)
     yield f"nvfp4 {name} column", Case(quantize(fp4ref.NVFP4, "column"), name)
     if name == "bfloat16":
+        stochastic = fp4ref.NVFP4.replace(name="nvfp4 stochastic", element=STOCHASTIC_E2M1)
+        bits = fp4ref.random_bits((rows, columns), backend="cpu")
+        filled = bits.copy()
+
+        def draw() -> Any:
+            return fp4ref.random_bits((rows, columns), backend="cpu", out=filled)
+
+        given = quantize(stochastic, random_bits=bits)
+        yield f"{stochastic.name} {name}", Case(given, name)
+        yield f"random_bits {name}", Case(draw, name)
+        yield f"{stochastic.name} {name}, bits made", Case(lambda: (draw(), given()), name)
         for spec in STANDARD[1:]:
             yield f"{spec.name} {name}", Case(quantize(spec, "column" if spec.hadamard else "row"), name)
     yield f"golden nvfp4 {name}", Case(lambda: fp4ref.quantize(x, fp4ref.NVFP4, backend="numpy"), name, slow=True)

@@ -227,7 +227,8 @@ def line(row: dict[str, Any]) -> str:
     """One measurement, to be read."""
     ratio = row["of_copy_bandwidth"]
     goal = f"goal {row['goal']:.1%}{verdict(ratio, row['goal'])}" if "goal" in row else ""
-    return f"{row['shape']:12} {row['case']:32} {row['us']:8.1f} us  {ratio:6.1%} of copy bandwidth  {goal:22} {row['path']}"
+    name = f"{row['shape']:12} {row['case']:32}"
+    return f"{name} {row['us']:8.1f} us  {ratio:6.1%} of copy bandwidth  {goal:22} {row['path']}"
 
 
 if __name__ == "__main__":

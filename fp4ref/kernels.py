@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 ATTRIBUTE = "__fp4ref__"  # of a declared function
 SCALES_OF = ("amax", "encode_scale", "decode_scale")
 INPUTS: dict[str, tuple[str, ...]] = {
-    "quantize": ("x", *SCALES_OF, "random_bits", "hadamard_signs", "rows", "columns"),
+    "quantize": ("x", *SCALES_OF, "random_bits", "seed", "offset", "hadamard_signs", "rows", "columns"),
     "dequantize": ("data", "scales", *SCALES_OF, "rows", "columns"),
     "to_layout": ("scales", "rows", "columns"),
     "hadamard": ("x", "hadamard_signs"),
@@ -38,6 +38,8 @@ class Declaration:
     operation: quantize, dequantize, to_layout, hadamard or gemm. inputs: positional arguments, in order: x [..., K];
     amax float32 [1] or [rows]; encode_scale and decode_scale, float32 like amax, the spec's global scale and its
     reciprocal; random_bits uint8 [rows, columns]; hadamard_signs float32 [16], +-1; rows and columns, integers, of
+    reciprocal; random_bits uint8 [rows, columns], or seed and offset, integers, of a kernel that draws its own by a map
+    of `fp4ref.random_maps`; hadamard_signs float32 [16], +-1; rows and columns, integers, of
     the direction's matrix; data and scales as outputs of quantize. outputs: results, in order; without amax it is not
     judged. optional_amax: two results stand for three without the last. nibble_order: whether element 0 is in the
     "low" or the "high" nibble. scale_layout: of the scales; source_layout: of those that to_layout is given.

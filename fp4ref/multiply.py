@@ -86,8 +86,8 @@ def gemm_grouped(
     calls = []
     for i, (left, right) in enumerate(zip(a, b, strict=True)):
         operands = _operands(left, right, directions)
-        added = (None if members is None else members[i] for members in (bias, accumulate))
-        rest = _epilogue(operands, alpha, *added, dtype, alpha_rule)
+        added, summed = (None if members is None else members[i] for members in (bias, accumulate))
+        rest = _epilogue(operands, alpha, added, summed, dtype, alpha_rule)
         device = arrays.device_of(operands[0].data.data)
         calls.append((registry.choose(f"gemm_{mode}", None, device, backend), *operands, rest))
     return [function(*arguments) for function, *arguments in calls]
@@ -138,14 +138,16 @@ def _require_formats(a: Operand, b: Operand) -> None:
         if spec.arithmetic.dequantized not in {dequantized_te, product}:
             got = f"{both}: {spec.name} applies its global scale in the order of {spec.arithmetic.name}"
             raise DomainError("gemm", got, "the order of DEQ-1, on which alpha rests", "GEM-9")
-    differing = {
-        "scales": [o.spec.scale.format.name for o in (a, b)],
-        "block width": [o.spec.block.columns for o in (a, b)],
-        "a global scale": [o.spec.global_scale is not Granularity.NONE for o in (a, b)],
-    }
-    for what, (of_a, of_b) in differing.items():
-        if of_a != of_b:
-            raise DomainError("gemm", f"{both}: {what} {of_a} and {of_b}", f"the same {what}", "GEM-9")
+    formats = [operand.spec.scale.format.name for operand in (a, b)]
+    _require_same(both, "scales", formats[0], formats[1])
+    _require_same(both, "block width", a.spec.block.columns, b.spec.block.columns)
+    has = [operand.spec.global_scale is not Granularity.NONE for operand in (a, b)]
+    _require_same(both, "a global scale", has[0], has[1])
+
+
+def _require_same(both: str, what: str, of_a: Any, of_b: Any) -> None:
+    if of_a != of_b:
+        raise DomainError("gemm", f"{both}: {what} {of_a} and {of_b}", f"the same {what}", "GEM-9")
 
 
 def _require_hadamard(a: Operand, b: Operand, directions: tuple[str, ...]) -> None:

@@ -178,3 +178,22 @@ def test_the_cache_folder(tmp_path):
     assert run(show, FP4REF_CACHE_DIR=tmp_path / "a b") == str(tmp_path / "a b" / "cpu")
     assert run(show, FP4REF_CACHE_DIR="", XDG_CACHE_HOME=tmp_path) == str(tmp_path / "fp4ref" / "cpu")
     assert run(show, FP4REF_CACHE_DIR="", XDG_CACHE_HOME="", HOME=tmp_path) == str(tmp_path / ".cache/fp4ref/cpu")
+
+
+PREFETCH = """
+from fp4ref import NVFP4, MXFP4, registry
+from fp4ref.registry import Call
+from fp4ref_cpu import build
+cpu = registry.get("cpu")
+calls = [Call("quantize", NVFP4, "bfloat16"), Call("quantize", MXFP4, "bfloat16"), Call("dequantize", MXFP4)]
+for _ in range(2):
+    said = []
+    cpu.prefetch(calls, said.append)
+    print(len(said), *(line.split()[1] for line in said))
+print(len(list(build.cache_folder().glob("*.so"))) - 1)  # one is for layouts
+"""
+
+
+@pytest.mark.rule("CNF-5")
+def test_calls_that_are_told_are_compiled_once(tmp_path):
+    assert run(PREFETCH, FP4REF_CACHE_DIR=tmp_path).splitlines() == ["1 3", "0", "3"]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref.errors import BackendError
+from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import LAYOUTS, layout
 
 TARGETS = ("sm_80", "sm_90", "sm_100a", "sm_103a", "sm_120a")
@@ -67,19 +68,22 @@ def kernels(target):
     ):
         spec = profiles[name]
         yield "quantize", prelude(spec, "bfloat16", "tiled_128x4", **both), spec.element.format.bits == 4
+    for base in ("nvfp4", "nvfp4-2d", "nvfp4-rht"):
+        stochastic = profiles[base].replace(element=STOCHASTIC_E2M1)
+        yield "quantize", prelude(stochastic, "bfloat16", "tiled_128x4", **both), False
+    yield "random_bits", "", False
     for dtype in ("float16", "float32"):
         yield "quantize", prelude(profiles["nvfp4"], dtype, "tiled_8x4", HAS_ROW=True, HAS_COLUMN=False), True
         yield "quantize", prelude(profiles["mxfp8-2d"], dtype, "linear", HAS_ROW=False, HAS_COLUMN=True), False
     for scale_layout, searched in (("tiled_128x4", True), ("linear", False)):
-        rows = {"AHEAD": paths.rows_ahead(target), "SEARCHED": searched}
-        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
+        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, SEARCHED=searched), True
     for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
-        teams = {"TEAMS": paths.fused_teams(target), "GROUPED": grouped}
+        teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped}
         yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
-    teams = paths.bytes_teams(target)
+    blocks = paths.bytes_blocks(target)
     for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
         if name in profiles:
-            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", TEAMS=teams), False
+            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", RESIDENT=blocks), False
     yield "transform", prelude(profiles["nvfp4-rht"], "bfloat16"), False
     yield "fused_amax", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4"), False
     for kind in (0, 1, 2):

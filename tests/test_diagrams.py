@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -25,11 +26,13 @@ from fp4ref.diagrams.overview import AWAY, BLOCK
 from fp4ref.diagrams.palette import COLOURS, FILLS
 from fp4ref.diagrams.pipeline import pipeline
 from fp4ref.diagrams.place import Geometry
-from fp4ref.diagrams.png import png
+from fp4ref.diagrams.png import _draws_text, png
 from fp4ref.diagrams.request import Request
 from fp4ref.diagrams.stochastic_figure import VALUES, runs
-from fp4ref.errors import DomainError, Fp4Error, ShapeError
+from fp4ref.diagrams.weight_cache import LIVES
+from fp4ref.errors import BackendError, DomainError, Fp4Error, ShapeError
 from fp4ref.layout import LAYOUTS
+from fp4ref.spec_root import spec_root
 
 RUNNER = CliRunner()
 SVG = "{http://www.w3.org/2000/svg}"
@@ -380,7 +383,22 @@ def test_pipeline_of_every_profile(name: str) -> None:
         assert ("1.5 · t" in words) == bool(spec.four_over_six)
 
 
+def require_fonts() -> None:
+    """A PNG needs a font; one is required in CI, elsewhere its lack is a reason to skip."""
+    if not _draws_text():
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(
+            "no font here: apt-get install fonts-dejavu-core"
+        )
+
+
+def test_png_without_a_font_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fp4ref.diagrams.png._draws_text", lambda: False)
+    with pytest.raises(BackendError, match="a font on this machine"):
+        png("<svg/>")
+
+
 def test_png_has_text_and_pixels() -> None:
+    require_fonts()
     image = png(catalogue.draw("packing", theme="light"), 1)
     assert image.startswith(b"\x89PNG")
     assert int.from_bytes(image[16:20], "big") == 800
@@ -390,6 +408,8 @@ def test_png_has_text_and_pixels() -> None:
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_examples_of_the_help(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if line.endswith(".png"):
+        require_fonts()
     monkeypatch.chdir(tmp_path)
     result = RUNNER.invoke(main, shlex.split(line)[1:])
     assert result.exit_code == 0, result.output
@@ -446,6 +466,23 @@ def test_errors_are_ours() -> None:
         catalogue.draw("tiled_128x4", shape=(10**6, 10**6))
     with pytest.raises(Fp4Error, match="one of overview"):
         catalogue.draw("nothing")
+
+
+@pytest.mark.rule("TEL-7")
+def test_weight_cache_has_the_counts_of_the_rule() -> None:
+    chapter = (spec_root() / "16-recipes-and-caching.md").read_text(encoding="utf-8")
+    for life in LIVES:
+        assert f"| {life.name} | {life.moved} | {life.written} |" in chapter
+
+
+def test_bytes_of_the_fused_figure() -> None:
+    """bfloat16 is 2 bytes, a code half a byte, a scale a sixteenth."""
+    words = ET.fromstring(ALL["fused"]).find(f"{SVG}desc").text
+    apart = 2 + (2 + 2) + 2 + 2 * (2 + 0.5 + 1 / 16) + 2 * (1 / 16 + 1 / 16)
+    together = 2 + 2 + 2 * (0.5 + 1 / 16)
+    assert re.findall(r"[\d.]*\d", words) == [f"{apart:.4g}", f"{together:.4g}"]
+    with pytest.raises(DomainError, match="GLB-1"):
+        catalogue.draw("fused", spec=fp4ref.MXFP4)
 
 
 @pytest.mark.rule("LAY-5")

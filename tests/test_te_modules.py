@@ -322,7 +322,7 @@ def test_split_parameters_are_one_weight() -> None:
 @pytest.mark.parametrize(
     "kind, option, value",
     [
-        ("Linear", "delay_wgrad_compute", True),
+        ("Linear", "ub_overlap_rs", True),
         ("Linear", "ub_overlap_ag", True),
         ("Linear", "symmetric_ar_type", "multimem_all_reduce"),
         ("LayerNormLinear", "ub_bulk_dgrad", True),
@@ -390,6 +390,38 @@ def test_torch_autocast_chooses_the_type() -> None:
     y.sum().backward()
     assert module.weight.grad.dtype is torch.float32
     assert x.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("recipe", [None, "nvfp4"])
+def test_gradients_of_weights_may_come_later(kind: str, recipe: str | None) -> None:
+    plain, delayed = KINDS[kind](params_dtype=BF16), KINDS[kind](params_dtype=BF16, delay_wgrad_compute=True)
+    delayed.load_state_dict(plain.state_dict())
+    x = torch.randn(128, 128).to(BF16)
+    made = RECIPES[recipe]() if recipe else None
+    expected, got = step(plain, x, made), step(delayed, x, made)
+    assert delayed.need_backward_dw()
+    for name in delayed.weight_operands():
+        assert got.pop(name) is None
+        wanted = expected.pop(name)
+        delayed.backward_dw()
+        assert torch.equal(getattr(delayed, name).grad, wanted)
+    assert_same(expected, got)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_tokens(kind: str, recipe: str) -> None:
+    module = (
+        GroupedLinear(3, 128, 256, params_dtype=BF16) if kind == "GroupedLinear" else KINDS[kind](params_dtype=BF16)
+    )
+    x = torch.randn(0, 128).to(BF16).requires_grad_()
+    with autocast(recipe=RECIPES[recipe]()):
+        y = module(x, [0, 0, 0]) if kind == "GroupedLinear" else module(x)
+    y.sum().backward()
+    assert y.shape[0] == 0
+    assert x.grad.shape == x.shape
+    assert not any(parameter.grad.any() for parameter in module.parameters())
 
 
 def test_gradient_is_added_to_main_grad() -> None:

@@ -66,9 +66,9 @@ def test_nvfp4_bytes_are_the_models(name, swizzled):
     quantizer.optimize_for_gemm = swizzled
     bits = None
     if quantizer.stochastic_rounding:
-        quantizer.rng_state = state = rng.RngState(7, 1024)
+        quantizer.rng_state = rng.RngState(7, 1024)
         bits = fp4ref.Directions(
-            rng.random_bytes((96, 160), "row", state, x.device), rng.random_bytes((160, 96), "column", state, x.device)
+            *(fp4ref.random_bits((96, 160), name, 7, 1024, device="cpu") for name in ("row", "column"))
         )
     got = quantizer(x)
     want = model(x, spec, bits, "tiled_128x4" if swizzled else "linear")

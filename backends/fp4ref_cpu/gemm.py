@@ -69,7 +69,8 @@ def fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
 
 
 def _values(operand: Operand) -> NDArray[np.float32]:
-    data = DirectionData(*(arrays.to_numpy("gemm", part) for part in operand.data[:2]), None)
+    codes, scales, _ = operand.data
+    data = DirectionData(arrays.to_numpy("gemm", codes), arrays.to_numpy("gemm", scales), None)
     spec = _decoding(operand.spec, Granularity.NONE)
     result: NDArray[np.float32] = dequantize(data, operand.shape, spec, operand.scale_layout, FLOAT32, FLOAT32, False)
     return result

@@ -13,25 +13,20 @@ from fp4ref_cuda.launch import launch, multiprocessors, target
 from fp4ref_cuda.plan import prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 
-WARPS, TEAMS, ROWS_WIDTH = 24, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
-OF_STEP, OF_TEAM, OF_BYTES_TEAM, OF_TABLE = 4 * ROWS_WIDTH, 48128, 108672, 2048  # bytes of shared memory
+WARPS, TEAMS, ROWS_WIDTH = 16, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
+OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 
 
-def rows_ahead(target: str) -> int:
-    """Units on their way to shared memory, of every warp of the row kernel."""
-    return 2 if target in LARGE else 1
+def fused_teams(target: str, grouped: bool) -> int:
+    """Teams of threads of the fused kernel on a multiprocessor; those of a group have tables of their own."""
+    return TEAMS if target not in SMALL else 1 if grouped else 2
 
 
-def fused_teams(target: str) -> int:
-    """Teams of threads of the fused kernel on a multiprocessor."""
-    return 2 if target in SMALL else TEAMS
-
-
-def bytes_teams(target: str) -> int:
-    """Teams of threads of the kernel for 8-bit elements on a multiprocessor."""
-    return 2 if target in LARGE else 1
+def bytes_blocks(target: str) -> int:
+    """Blocks of threads of the kernel for 8-bit elements on a multiprocessor."""
+    return 4 if target in LARGE else 2
 
 
 def magic(divisor: int) -> tuple[int, int]:
@@ -64,12 +59,11 @@ def rows(
         ran = ("amax",)
     else:
         partials, parts = maxima.given_amax(value, out.amax, library), 1
-    ahead = rows_ahead(target(library.ordinal))
-    text = prelude(spec, dtype, scale_layout, AHEAD=ahead, SEARCHED=value is None)
+    text = prelude(spec, dtype, scale_layout, SEARCHED=value is None)
     outs = (pointer(out.amax), pointer(out.data), pointer(out.scales))
     arguments = (pointer(x), *matrix, units, strips, *magic(strips), pointer(partials), parts, *outs, flag)
     grid = min(-(-units // WARPS), multiprocessors(library.ordinal))
-    shared = OF_TABLE + WARPS * ahead * 2 * OF_STEP
+    shared = OF_TABLE + WARPS * 2 * OF_STEP
     launch(library, "rows", text, (grid,), arguments, WARPS * 32, shared)
     return (*ran, "rows")
 
@@ -107,12 +101,12 @@ def fused(
         partials, parts, _ = maxima.partial(library, x, dtype, spec, matrix, 0, members, count, flag)
         first = second = pointer(partials)
         ran = ("amax", "fused")
-    teams = fused_teams(target(library.ordinal))
+    grouped = members is not None
+    teams = fused_teams(target(library.ordinal), grouped)
     boxes = -(-matrix[0] // 128) * (matrix[1] // 64)
     outs = (row.amax, column.amax, row.data, row.scales, column.data, column.scales)
     group = (pointer(members), count)
     arguments = (pointer(x), *matrix, *group, first, second, parts, *map(pointer, outs), flag)
-    grouped = members is not None
     text = prelude(spec, dtype, scale_layout, TEAMS=teams, SEARCHED=values[0] is None, GROUPED=grouped)
     grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
     shared = teams * OF_TEAM + (teams if grouped else 1) * 2 * OF_TABLE
@@ -170,12 +164,10 @@ def in_bytes(
 ) -> tuple[str, ...]:
     """Both directions of 8-bit elements."""
     row, column = targets["row"], targets["column"]
-    teams = bytes_teams(target(library.ordinal))
-    boxes = -(-matrix[0] // 128) * -(-matrix[1] // 128)
+    pairs = -(-matrix[0] // 128) * -(-matrix[1] // 128)
     arguments = (pointer(x), *matrix, *map(pointer, (row.data, row.scales, column.data, column.scales)), flag)
-    grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
-    text = prelude(spec, dtype, scale_layout, TEAMS=teams)
-    launch(library, "bytes", text, (grid,), arguments, teams * 256, teams * OF_BYTES_TEAM)
+    text = prelude(spec, dtype, scale_layout, RESIDENT=bytes_blocks(target(library.ordinal)))
+    launch(library, "bytes", text, (pairs,), arguments, shared=OF_BYTES)
     return ("bytes",)
 
 

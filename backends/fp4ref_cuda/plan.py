@@ -168,8 +168,8 @@ def bytes_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: 
     rows, columns = matrix
     if spec.element.format.bits != 8 or spec.block != (1, 32) or spec.global_scale is not Granularity.NONE:
         return f"{spec.name} does not have 8-bit elements in blocks of 1x32 without a global scale"
-    if spec.stochastic or spec.hadamard or spec.four_over_six or spec.amax is not Amax.IGNORE_NAN:
-        return f"{spec.name} is stochastic, transformed, searched or keeps NaN in its maxima"
+    if spec.stochastic or spec.hadamard or spec.four_over_six:
+        return f"{spec.name} is stochastic, transformed or searched"
     if dtype != "bfloat16" or scale_layout != "tiled_128x4":
         return f"{dtype} and scales {scale_layout}, not bfloat16 and tiled_128x4"
     if rows % 16 or columns % 16 or not rows * columns or max(rows, columns) >= 1 << 31:

@@ -106,7 +106,8 @@ def verify(
             raise click.UsageError("--kernel and a stream take no other PATH")
         if profile or inputs or patterns or amax or backends:
             raise click.UsageError("--profile, --input, --tensors, --amax and --backend are for dumps and backends")
-        from fp4ref.cli.verify_kernel import Choice, check_kernel, check_stream
+        from fp4ref.cli.verify_choice import Choice
+        from fp4ref.cli.verify_kernel import check_kernel, check_stream
 
         choice = Choice(spec_name, scale_layout, nibbles, case_id, save_case, as_json, limit, pages)
         if kernel is None:

@@ -4,39 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
 from fp4ref.cli.common import console, printable, table
+from fp4ref.cli.verify_choice import Choice
 from fp4ref.conformance.products.cases import FAMILIES
 from fp4ref.conformance.products.report import ProductReport, check
 from fp4ref.conformance.subject import Subject
 from fp4ref.errors import DomainError
 from fp4ref.spec import Spec
 
-if TYPE_CHECKING:
-    from fp4ref.cli.verify_kernel import Choice
-
 
 def check_gemm(
     subject: Subject,
     spec: Spec,
-    choice: Choice,
-    timeout: float,
     families: tuple[str, ...] | None,
+    only: str | None,
+    timeout: float,
     step: Callable[[str], None],
+    as_json: bool,
+    limit: int,
 ) -> int:
     """Run a GEMM on aimed and random operands, and print what was found; the exit status. Rules: CNF-2, GEM-13."""
     unknown = [name for name in families or () if name not in FAMILIES]
     if unknown:
         raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
-    if choice.save_case is not None:
-        raise click.UsageError("--save-case does not apply to a gemm")
-    report = check(subject, spec, families, timeout, step, choice.case)
-    if choice.case is not None and not (report.judgements or report.findings or report.skipped):
-        raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
-    if choice.as_json:
+    report = check(subject, spec, families, timeout, step, only)
+    if only is not None and not (report.judgements or report.findings or report.skipped):
+        raise DomainError("verify", f"no case {only!r}", "the ID of a case, as a report prints it", "CNF-2")
+    if as_json:
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
     else:
         _print(report, choice.limit)
@@ -44,6 +41,7 @@ def check_gemm(
         from fp4ref.conformance.reports.gemm import of_gemm
 
         choice.pages.write([of_gemm(report)])
+        _print(report, limit)
     return 0 if report.ok else 1
 
 

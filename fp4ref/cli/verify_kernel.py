@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
 from fp4ref.cli.common import console, load_spec, progress
-from fp4ref.cli.verify_pages import Pages
+from fp4ref.cli.verify_choice import Choice
 from fp4ref.cli.verify_text import print_kernel, print_kernel_case, print_replay
 from fp4ref.conformance import cases as blocks
 from fp4ref.conformance import families, stream
@@ -24,30 +24,10 @@ from fp4ref.conformance.replay import replay, save
 from fp4ref.conformance.reports.intermediates import to_json
 from fp4ref.conformance.reports.view import of_kernel
 from fp4ref.conformance.runner import Run, run, subject
-from fp4ref.conformance.subject import Declaration, reasons
+from fp4ref.conformance.subject import Declaration, draws, reasons
 from fp4ref.errors import DomainError
 from fp4ref.quantized import Directions, Quantized
 from fp4ref.spec import Granularity
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the options ask for. case: the name of a case, or of a block of one."""
-
-    spec: str | None
-    scale_layout: str | None
-    nibbles: str | None
-    case: str | None
-    save_case: Path | None
-    as_json: bool
-    limit: int
-    pages: Pages = Pages()  # noqa: RUF009 - it is frozen
-
-    @property
-    def changes(self) -> dict[str, Any]:
-        """Fields of a declaration that options set."""
-        given = {"scale_layout": self.scale_layout, "nibble_order": self.nibbles}
-        return {name: value for name, value in given.items() if value is not None}
 
 
 def check_kernel(target: str, choice: Choice, device: str | None, timeout: float, cases: dict[str, Any]) -> int:
@@ -64,6 +44,14 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
             from fp4ref.cli.verify_gemm import check_gemm
 
             return check_gemm(on_trial, spec, choice, timeout, cases["families"], step)
+        if spec.stochastic and draws(declared):
+            from fp4ref.cli.verify_stochastic import check_stochastic
+
+            return check_stochastic(on_trial, spec, choice, timeout, step)
+            if choice.save_case is not None:
+                raise click.UsageError("--save-case does not apply to a gemm")
+            only, shown = choice.case, (choice.as_json, choice.limit)
+            return check_gemm(on_trial, spec, cases["families"], only, timeout, step, *shown)
         chosen = families.cases(
             spec,
             cases["level"],

@@ -1,7 +1,7 @@
-"""Exact binomial intervals: tails summed term by term, with a bound on what is left out and on rounding.
+"""Exact binomial intervals: tails summed term by term, with bounds on what is left out and on rounding.
 
-A term is exp of a sum of logarithms below 3e7 in magnitude for n up to 2^20, each right to 4 parts in 2^53; so a term is
-right to 1 part in 10^6. The terms past the first decrease at least geometrically, which bounds their sum. Every tail
+A term is exp of a sum of logarithms below 3e7 in magnitude for n up to 2^20, each right to 4 parts in 2^53; so a term
+is right to 1 part in 10^6. The terms past the first decrease at least geometrically, which bounds their sum. Every tail
 here is an upper bound: an interval can be too wide by one count, never too narrow.
 """
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fp4ref import packing
 from fp4ref.conformance.excuses import EXCUSES, NOT_FINITE, Bools, Excuse, Influence, Tile, excuses, per_block
-from fp4ref.formats import Codec, Codes, F
+from fp4ref.formats import Codec, Codes, F, ignoring_float_warnings
 from fp4ref.layout import Layout, layout
 from fp4ref.model.quantize import inputs
 from fp4ref.model.tiles import Matrix, split, tiles
@@ -161,6 +161,7 @@ def scales_of(scales: NDArray[Any], tile: Tile, spec: Spec) -> Codes:
     return np.asarray(scales[row, column.start // width : -(-column.stop // width)])
 
 
+@ignoring_float_warnings
 def shown_inputs(matrix: Matrix, tile: Tile, spec: Spec, direction: Direction) -> NDArray[Any]:
     """A tile as the quantizer sees it, in the type of the tensor."""
     return inputs(matrix, tile, spec, direction).astype(matrix[slice(0, 0), slice(0, 0)].dtype)

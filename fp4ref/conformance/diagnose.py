@@ -96,8 +96,8 @@ class Diagnosis:
 def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget_seconds: float = 30) -> Diagnosis:
     """Explain what a candidate made of some cases.
 
-    scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too. budget_seconds:
-    of processor time, so that a busy machine finds the same.
+    scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too.
+    budget_seconds: of processor time, so that a busy machine finds the same.
 
     Rules: CNF-1, CNF-2.
     """
@@ -347,7 +347,9 @@ def verdict(diagnosis: Diagnosis) -> str:
         return f"{partial.text}; not explained: what differs on {', '.join(partial.except_on)}"
     if partial is not None:
         return f"not explained: bytes differ on {', '.join(partial.except_on)} only"
-    return f"not explained: bytes first differ at the {diagnosis.first_stage}"
+    parts = [f"{finding.stage}: {finding.text}" for finding in diagnosis.findings if finding.text]
+    known = f" (in part, {'; '.join(parts)})" if parts else ""
+    return f"not explained: bytes first differ at the {diagnosis.first_stage}{known}"
 
 
 def report_lines(diagnosis: Diagnosis) -> list[str]:

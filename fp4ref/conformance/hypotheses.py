@@ -38,8 +38,6 @@ ORDER = list(Stage)
 # A mistake of these stages leaves the scale bytes alone, unless 4over6 chooses them by the codes
 AFTER_SCALES = frozenset({Stage.ENCODE, Stage.CODE, Stage.SIGN, Stage.PACKING})
 MASK = (1 << 62) - 1
-CLASH = 0.1  # of the blocks on which one of two mistakes changes nothing, the other may be wrong
-LIKELY = 1000  # pairs that are tried
 SAMPLED = 24  # pieces on which pairs of mistakes are excluded
 FIRST = 12  # pieces on which a hypothesis that makes the same numbers as another need not fail again
 
@@ -179,19 +177,16 @@ class Search:
         yield from (h for _, h in singles)
         if count < 2 or start.profile or (start.kernel.search is None and self.scale_side(0)):
             return  # where the scales are right, no two mistakes made them
-        for one, other in self._compatible(start, singles):
+        for one, other in self._likeliest(start, singles):
             self._tick()
             both = together(start, one, other)
             if both is not None:
                 yield both
 
-    def _compatible(
+    def _likeliest(
         self, start: Hypothesis, singles: Sequence[tuple[Mistake, Hypothesis]]
     ) -> Iterator[tuple[Mistake, Mistake]]:
-        """Pairs of mistakes that can be right together, the likeliest first.
-
-        Where one changes nothing the other alone is right, but for a few blocks on which they need each other.
-        """
+        """Pairs of mistakes, the likeliest first: where one changes nothing, the other alone is mostly right."""
         if not singles:
             return
         plain = self._outcomes(start)
@@ -208,8 +203,7 @@ class Search:
             (float(worst[places[one.name], places[other.name]]), one, other)
             for one, other in pairs([mistake for mistake, _ in singles])
         ]
-        likely = sorted((pair for pair in found if pair[0] <= CLASH), key=lambda pair: pair[0])
-        yield from ((one, other) for _, one, other in likely[:LIKELY])
+        yield from ((one, other) for _, one, other in sorted(found, key=lambda pair: pair[0]))
 
     def _outcomes(self, hypothesis: Hypothesis) -> Outcomes:
         """What becomes of every block of the first small pieces, and of their maxima."""

@@ -137,6 +137,7 @@ def seen_positions(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
 # The signs of the transform
 
 
+@np.errstate(all="ignore")
 def sign_mask(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
     """The sign mask that the candidate's codes show, if it is another than the specification's. Rules: HAD-1."""
     if not isinstance(kernel.transform, Turn):

@@ -120,7 +120,8 @@ class KernelReport:
         match self.kind:
             case Kind.CONFORMS:
                 orders = f" ({self.tolerated:,} by the bound of HAD-7)" if self.tolerated else ""
-                return f"conforms to {self.spec.name}: no byte differs in {self.compared} cases{orders}"
+                level = " at the level exact, random bits given" if self.spec.stochastic else ""
+                return f"conforms to {self.spec.name}{level}: no byte differs in {self.compared} cases{orders}"
             case Kind.FINITE:
                 special = ", ".join(excuse for excuse in Excuse if self.excused[excuse])
                 cause = f"equals profile {shown}" if shown else self._explained()

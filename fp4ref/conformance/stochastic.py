@@ -33,7 +33,7 @@ from fp4ref.conformance.stochastic_tests import (
     rounded,
 )
 from fp4ref.errors import DomainError, ShapeError
-from fp4ref.formats import E2M1, F, grid
+from fp4ref.formats import E2M1, Codes, F, grid
 from fp4ref.generators import MAPS
 from fp4ref.model import quantize as model
 from fp4ref.quantized import Direction
@@ -56,8 +56,8 @@ class Level(StrEnum):
 class StochasticReport:
     """What was found out.
 
-    level: the sharpest one that the kernel reached, or on which it failed. map: what makes every byte. wrong: what no bits
-    explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed.
+    level: the sharpest one that the kernel reached, or on which it failed. map: what makes every byte. wrong: what no
+    bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed.
     """
 
     spec: Spec
@@ -83,7 +83,7 @@ class StochasticReport:
                 f"{len(self.tests)} counts lie in exact binomial intervals (false alarm below {FALSE_ALARM:g})"
             )
         failed = [test for test in self.tests if not test.passed]
-        counts = [f"{t.name}: {t.count:,} of {t.n:,}, need {t.low:,} to {t.high:,}" for t in failed[:1]]
+        counts = [f"{t.name}: {t.found:,} of {t.n:,}, need {t.low:,} to {t.high:,}" for t in failed[:1]]
         found = "; ".join(self.mistakes) or "not explained"
         return f"wrong at the level {self.level}: {found}; {'; '.join([*self.wrong[:1], *counts])} [SR-11]"
 
@@ -106,7 +106,8 @@ def aimed_inputs(dtype: str = "bfloat16") -> list[NDArray[Any]]:
     """Tensors [256, 256] for the bracket level; every row and column of a 16x16 tile has one 6, so scales are alike.
 
     Else the first has quarters, halfway between two codes. The others have all 512ths up to 1/2, and all 16ths of the
-    steps above; of both signs. All are exact in every input type.
+    steps above; of both signs. All are exact in every input type. Two more are normally distributed, with NaN and -0,
+    and with an infinity.
 
     Rules: SR-11.
     """
@@ -115,11 +116,15 @@ def aimed_inputs(dtype: str = "bfloat16") -> list[NDArray[Any]]:
     fine = np.arange(256) / 512
     coarse = (values[1:-1, None] + np.diff(values)[1:, None] * np.arange(16) / 16).ravel()
     shape, found = (SIDE, SIDE), [np.full((SIDE, SIDE), 0.25)]
-    for _ in range(3):
-        found.append(np.where(rng.random(shape) < 0.7, rng.choice(fine, shape), rng.choice(coarse, shape)))
+    found += [np.where(rng.random(shape) < 0.7, rng.choice(fine, shape), rng.choice(coarse, shape)) for _ in range(3)]
     row, column = np.ogrid[:SIDE, :SIDE]
     sixes = row % 16 == column % 16
-    return [np.where(sixes, 6, x * rng.choice([-1, 1], shape)).astype(F).astype(INPUT_DTYPES[dtype]) for x in found]
+    found = [np.where(sixes, 6, x * rng.choice([-1, 1], shape)) for x in found]
+    for special in ([np.nan, -np.nan, -0.0], [np.inf]):
+        normal = rng.standard_normal(shape)
+        normal[::37, : len(special)] = special
+        found.append(normal)
+    return [x.astype(F).astype(INPUT_DTYPES[dtype]) for x in found]
 
 
 def judge_stochastic(
@@ -149,16 +154,21 @@ def judge_stochastic(
 
 
 def _is_of_map(spec: Spec, call: Trial, name: str, seed: int, offset: int) -> bool:
-    """Whether a map makes every byte of a call. Rules: SR-10."""
-    try:
-        drawn = MAPS[name](call.x.shape, seed, offset, "both" if len(call.made) == 2 else next(iter(call.made)))
-    except (ShapeError, DomainError):  # the kernel of this map does not take the shape or the directions
-        return False
-    for direction, got in call.made.items():
-        expected = model.quantize(call.x, spec, direction, random_bits=getattr(drawn, direction))
-        if not (np.array_equal(expected.data, got.data) and np.array_equal(expected.scales, got.scales)):
-            return False
-    return True
+    """Whether a map makes every byte of a call; one direction may have been made with the other. Rules: SR-10."""
+    produced = ("both",) if len(call.made) == 2 else (*call.made, "both")
+    for directions in produced:
+        try:
+            drawn = MAPS[name](call.x.shape, seed, offset, directions)
+        except (ShapeError, DomainError):  # the kernel of this map does not take the shape or the directions
+            continue
+        if all(_is_drawn(spec, call, direction, getattr(drawn, direction)) for direction in call.made):
+            return True
+    return False
+
+
+def _is_drawn(spec: Spec, call: Trial, direction: Direction, bits: Codes) -> bool:
+    expected, got = model.quantize(call.x, spec, direction, random_bits=bits), call.made[direction]
+    return np.array_equal(expected.data, got.data) and np.array_equal(expected.scales, got.scales)
 
 
 def _bracket(spec: Spec, calls: Sequence[Trial]) -> StochasticReport:
@@ -175,8 +185,9 @@ def _bracket(spec: Spec, calls: Sequence[Trial]) -> StochasticReport:
     together = alike(read)
     alpha = FALSE_ALARM / max(len(found) + len(together), 1)
     tests = [frequency(each, alpha) for each in found]
-    for name, (count, n) in together.items():
-        tests.append(Test(f"rounded alike, {name}", count, n, *interval(n, 0.5, 0.5, alpha)))
+    tests += [
+        Test(f"rounded alike, {name}", count, n, *interval(n, 0.5, 0.5, alpha)) for name, (count, n) in together.items()
+    ]
     if not tests:
         wrong.append("nothing lies between two values: no count can be judged")
     shared = {name for name, (count, n) in together.items() if count == n}

@@ -1,4 +1,4 @@
-"""What the bracket level looks at: each element's two neighbours, counts of elements rounded away, pairs rounded alike."""
+"""What the bracket level looks at: neighbours of each element, counts of those rounded away, pairs rounded alike."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Test(NamedTuple):
     """A count that must lie in an interval: of elements rounded away, or of pairs that were rounded alike."""
 
     name: str
-    count: int
+    found: int
     n: int
     low: int
     high: int
@@ -42,7 +42,7 @@ class Test(NamedTuple):
     @property
     def passed(self) -> bool:
         """Whether the count lies inside."""
-        return self.low <= self.count <= self.high
+        return self.low <= self.found <= self.high
 
 
 class Rounded(NamedTuple):
@@ -165,10 +165,14 @@ def pairs(calls: Sequence[Mapping[Direction, Rounded]]) -> Iterator[tuple[str, M
                 yield f"{direction}, {name}", (part.away[first] == part.away[second])[both]
         if len(call) == 2:
             row, column = call["row"], call["column"]
-            for name, other in ((BOTH_ELEMENTS, Rounded(*(np.asarray(v).T for v in column))), (BOTH_PLACES, column)):
+            for name, other in ((BOTH_ELEMENTS, _transposed(column)), (BOTH_PLACES, column)):
                 if other.open.shape == row.open.shape:
                     both = row.open & other.open & (row.frac == 0.5) & (other.frac == 0.5)
                     yield name, (row.away == other.away)[both]
+
+
+def _transposed(part: Rounded) -> Rounded:
+    return Rounded(part.frac.T, part.open.T, part.away.T, part.nearest.T)
 
 
 def alike(calls: Sequence[Mapping[Direction, Rounded]]) -> dict[str, tuple[int, int]]:

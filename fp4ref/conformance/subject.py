@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -31,6 +32,8 @@ from fp4ref.spec import Granularity, Hadamard, Spec
 
 __all__ = ["Declaration", "Finding", "Job", "Kind", "Outcome", "Subject", "job_of", "kernel", "load", "reasons"]
 
+OWN_BITS = "own-bits"  # the family of a kernel that draws its random bits itself
+SEED = 20260822
 POISON = 0x7F  # what padding is filled with: NaN as an E4M3 scale, 2^0 as an E8M0 one
 
 
@@ -145,7 +148,7 @@ def reasons(case: Case, declared: Declaration) -> str:
     """Why a case does not apply to a kernel; empty if it does. Rules: CNF-8."""
     rows, columns = case.matrix
     spec = case.spec
-    by_spec = spec.stochastic and "random_bits" not in declared.inputs and declared.operation == "quantize"
+    by_spec = spec.stochastic and draws(declared) and case.family != OWN_BITS
     for applies, reason in (
         (case.x.dtype.name in declared.dtypes, f"does not take {case.x.dtype.name}"),
         (case.direction == declared.direction, f"makes the {declared.direction} direction"),
@@ -166,6 +169,16 @@ def reasons(case: Case, declared: Declaration) -> str:
         if not applies:
             return reason
     return ""
+
+
+def draws(declared: Declaration) -> bool:
+    """Whether a quantizer has to draw its random bits itself."""
+    return declared.operation == "quantize" and "random_bits" not in declared.inputs
+
+
+def drawn_from(case: Case) -> tuple[int, int]:
+    """The seed and the offset that a case gives to a kernel that draws its own bits. Rules: SR-10."""
+    return SEED, zlib.crc32(case.id.encode())
 
 
 def _takes_amax(declared: Declaration) -> bool:
@@ -197,6 +210,8 @@ def job_of(case: Case, declared: Declaration, expected: DirectionData) -> Job:
         "encode_scale": lambda: global_scales(case.spec, _amax(case, expected))[0],
         "decode_scale": lambda: global_scales(case.spec, _amax(case, expected))[1],
         "random_bits": partial(_bits, case),
+        "seed": lambda: drawn_from(case)[0],
+        "offset": lambda: drawn_from(case)[1],
         "hadamard_signs": lambda: hadamard.sign_vector(signs(case.spec)),
         "rows": lambda: rows,
         "columns": lambda: columns if declared.operation != "to_layout" else blocks,

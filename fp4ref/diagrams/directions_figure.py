@@ -44,7 +44,7 @@ def _direction(page: Canvas, y: float, geometry: Geometry) -> float:
     x += shape[1] * per + 16
     middle, start = y + 44, x
     if column:
-        step = "Hadamard, x^T" if spec.hadamard else "x^T"
+        step = "x^T, Hadamard" if spec.hadamard else "x^T"
         page.line([(x, middle), (x + 96, middle)], head=True)
         page.text(x + 46, middle - 8, step, size=11, anchor="middle", mono=True)
         page.text(

@@ -153,14 +153,16 @@ globalThis.Model = function (tables) {
     const raw = model.matrix.raw(r, c);
     const seen = block.values[inside];
     step(`x[${row}, ${column}]`, raw, ["NUM-3"], model.dtype);
-    if (model.matrix.raw !== model.matrix.read) {
+    const transformed = model.matrix.raw !== model.matrix.read;
+    if (transformed) {
       step("transformed", seen, ["HAD-2", "HAD-3"], `Hadamard transform, signs ${hex(spec.hadamard, 4)}`);
     }
     step("block", `${high}x${wide}`, ["BLK-1"], `block (${i}, ${j}) of ${model.direction === "row" ? "x" : "x^T"}`, "");
     step("block amax", block.blockAmax, ["BLK-2"], "largest magnitude of the block, NaN ignored");
     if (block.amax !== null) {
       const per = spec.global_scale === "row" ? "row" : "tensor";
-      step("global amax", block.amax, [per === "row" ? "GLB-5" : "GLB-1"], `largest magnitude of the ${per}`);
+      const rules = [per === "row" ? "GLB-5" : "GLB-1", ...(transformed ? ["HAD-4"] : [])];
+      step("global amax", block.amax, rules, `largest magnitude of the ${transformed ? "transformed " : ""}${per}`);
       step("global scale g", block.g, formulas.global_scale.rules, formulas.global_scale.words);
     } else {
       step("global scale g", 1, ["GLB-6"], "the format has none");

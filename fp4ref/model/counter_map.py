@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fp4ref.formats import Codes
 from fp4ref.philox import philox4x32
@@ -26,7 +27,8 @@ def random_bytes(shape: tuple[int, int], origin: tuple[int, int], across: int, s
     step = max(BLOCKS_AT_ONCE // max(blocks, 1), 1)
     for first in range(0, rows if columns else 0, step):
         row = np.arange(first, min(first + step, rows), dtype=np.uint64)[:, None] + np.uint64(origin[0])
-        index = row * np.uint64(across) + np.uint64(origin[1]) + np.arange(blocks, dtype=np.uint64)
+        column = np.arange(blocks, dtype=np.uint64) + np.uint64(origin[1])
+        index: NDArray[np.uint64] = np.asarray(row * np.uint64(across) + column, np.uint64)
         counter = np.empty((*index.shape, 4), np.uint64)
         counter[..., 0], counter[..., 1] = index & np.uint64(0xFFFFFFFF), index >> np.uint64(32)
         counter[..., 2], counter[..., 3] = upper & 0xFFFFFFFF, upper >> 32

@@ -51,7 +51,7 @@ def values(operand: Operand) -> Floats:
     spec, (rows, columns) = operand.spec, operand.shape
     scales = layout(operand.scale_layout).to_linear(operand.data.scales, rows, -(-columns // spec.block.columns))
     data = DirectionData(operand.data.data, scales, None)
-    return dequantize(data, operand.shape, spec, np.dtype(F), np.dtype(F))
+    return np.asarray(dequantize(data, operand.shape, spec, np.dtype(F), np.dtype(F)), F)
 
 
 def _by_tiles(a: Operand, b: Operand, tile: Callable[[Integers, Integers, int], Floats]) -> Floats:
@@ -91,7 +91,8 @@ def _aligned(part: Integers, width: int) -> tuple[Wide | None, int]:
 
 def _fits(a: Wide, b: Wide) -> bool:
     """Whether no sum of products can leave 64 bits."""
-    return a.shape[1] * int(np.abs(a).max()) * int(np.abs(b).max()) < LIMIT
+    most: int = a.shape[1] * int(np.abs(a).max()) * int(np.abs(b).max())
+    return most < LIMIT
 
 
 def _wide(a: Integers, b: Integers, width: int) -> Wide:

@@ -65,7 +65,7 @@ GATHERED: dict[str, tuple[str, ...]] = {
     EXTENSION: (
         "cast: quantize dequantize",
         "grouped: split_quantize group_quantize",
-        "dtypes: DType",
+        "dtypes: DType FP8BwdTensors FP8FwdTensors",
         "gemm: generic_gemm",
         "swizzle: swizzle_scales_for_gemm_",
     ),

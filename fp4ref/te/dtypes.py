@@ -23,6 +23,28 @@ class DType(IntEnum):
     kFloat4E2M1 = 10  # noqa: N815
 
 
+class FP8FwdTensors(IntEnum):
+    """Places of a module's forward quantizers."""
+
+    GEMM1_INPUT = 0
+    GEMM1_WEIGHT = 1
+    GEMM1_OUTPUT = 2
+    GEMM2_INPUT = 3
+    GEMM2_WEIGHT = 4
+    GEMM2_OUTPUT = 5
+
+
+class FP8BwdTensors(IntEnum):
+    """Places of a module's backward quantizers."""
+
+    GRAD_OUTPUT1 = 0
+    GRAD_INPUT1 = 1
+    GRAD_OUTPUT2 = 2
+    GRAD_INPUT2 = 3
+
+
+FP8FwdTensorIdx, FP8BwdTensorIdx = FP8FwdTensors, FP8BwdTensors
+
 TE_DType: dict[torch.dtype, DType] = {
     torch.uint8: DType.kByte,
     torch.int16: DType.kInt16,

@@ -27,31 +27,16 @@ def require_shard(tensor: Any, block: int, mesh: Any, whole: Any) -> None:
         raise TensorShapeError("fsdp_pre_all_gather", got, "equal shards", "TEL-15")
 
 
+def owned(codes: Tensor) -> Tensor:
+    """Gathered codes that may be read by NumPy, after which the caller could no longer free its own memory."""
+    return codes.clone() if codes.device.type == "cpu" else codes
+
+
 def repadded(scales: Tensor, shape: tuple[int, int]) -> Tensor:
     """Scales with zeros behind them, in a buffer of another shape. Rules: LAY-2."""
     buffer = scales.new_zeros(shape)
     buffer[: scales.shape[0], : scales.shape[1]] = scales
     return buffer
-
-
-def needed_directions(present: list[str], module: Any) -> list[str]:
-    """The directions that the next phase reads: all, unless the module is sharded again after each forward.
-
-    Then forward reads rows and backward columns.
-
-    Rules: TEL-15.
-    """
-    group = _parameter_group(module)
-    if group is None or not group._reshard_after_forward:
-        return present
-    backward = "BACKWARD" in getattr(group._training_state, "name", "")
-    wanted = "column" if backward else "row"
-    return [wanted] if wanted in present else present
-
-
-def _parameter_group(module: Any) -> Any:
-    find_state = getattr(module, "_get_fsdp_state", None)  # what torch's own hooks of this kind read
-    return None if find_state is None else find_state()._fsdp_param_group
 
 
 def received(target: Any, values: dict[str, Tensor | None], new: Any) -> Any:
@@ -63,5 +48,5 @@ def received(target: Any, values: dict[str, Tensor | None], new: Any) -> Any:
         if buffer is None or value is None or buffer.shape != value.shape:
             setattr(target, f"_{name}", value)
         elif buffer.data_ptr() != value.data_ptr():
-            buffer.copy_(value)
+            buffer.data.copy_(value)  # the same values again, which a saved tensor may await
     return target

@@ -38,7 +38,8 @@ def general_gemm(
 
     layout: TN is B @ A^T (fprop: A weight [N, K], B input [..., K]), NN is B @ A (dgrad), NT is B^T @ A (wgrad). A
     quantized operand is read in the direction that lies along the contraction. quantization_params: a quantizer of the
-    output. gelu: apply it, and return what went in. grad: bias is where the sum over B's rows is asked for.
+    output. gelu: apply it, and return what went in. grad: the gradient of gelu at gelu_in instead, and of the bias, the
+    sum over B's rows.
     Returns (out, bias gradient, input of gelu, None).
 
     Errors: SettingError, TensorShapeError, NotSupportedError.
@@ -48,28 +49,55 @@ def general_gemm(
     _refuse(unsupported)
     if layout not in LAYOUTS:
         raise SettingError("general_gemm", f"layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "TEL-11")
+    return _gemm(A, B, layout, out_dtype, quantization_params, gelu, gelu_in, alpha, beta, accumulate, out, bias, grad)
+
+
+def _gemm(
+    a: Any,
+    b: Any,
+    layout: str,
+    out_dtype: torch.dtype | None,
+    quantizer: Any,
+    gelu: bool,
+    gelu_in: Tensor | None,
+    alpha: float,
+    beta: float | None,
+    accumulate: bool,
+    out: Tensor | None,
+    bias: Tensor | None,
+    grad: bool,
+) -> Outcome:
+    """The body of both, in any layout; TT is B^T @ A^T. Rules: TEL-9, TEL-11, TEL-12."""
     _require_legal(out, alpha, beta, accumulate)
-    A, B = (x.as_native() if getattr(x, "custom", False) else x for x in (A, B))  # noqa: N806
+    a, b = (x.as_native() if getattr(x, "custom", False) else x for x in (a, b))
     a_direction = "row" if layout[0] == "T" else "column"
     b_direction = "row" if layout[1] == "N" else "column"
-    dtype = out_dtype or (out.dtype if out is not None else _nominal(A, B))
-    row_scaled = _is_row_scaled(A) or _is_row_scaled(B)
+    dtype = out_dtype or (out.dtype if out is not None else _nominal(a, b))
+    row_scaled = _is_row_scaled(a) or _is_row_scaled(b)
     if row_scaled:
-        _require_row_scaled(A, B, gelu, quantization_params, grad and bias is not None)
-    result = _scaled_product(A, a_direction, B, b_direction, alpha)
-    bias_grad = None
-    if bias is not None and grad:
-        bias_grad = _bias_grad(B, bias)
-    elif bias is not None:
+        _require_row_scaled(a, b, gelu, quantizer, grad and bias is not None)
+    result = _scaled_product(a, a_direction, b, b_direction, alpha)
+    result = result.view(_output_shape(b, layout, result.shape))
+    bias_grad = _bias_grad(b, bias) if bias is not None and grad else None
+    if bias is not None and not grad:
         result += bias.to(torch.float32)
     pre_activation = None
-    if gelu:
+    if gelu and grad:
+        result = _gelu_backward(result, gelu_in)
+    elif gelu:
         pre_activation = result.to(dtype)
         result = torch.nn.functional.gelu(result, approximate="tanh")
-    result = result.view(_output_shape(B, layout, result.shape))
-    if quantization_params is not None:
-        return quantization_params(result.to(dtype)), bias_grad, pre_activation, None
+    if quantizer is not None:
+        return quantizer(result.to(dtype)), bias_grad, pre_activation, None
     return _deliver(result, out, dtype, accumulate, row_scaled), bias_grad, pre_activation, None
+
+
+def _gelu_backward(gradient: Tensor, gelu_in: Tensor | None) -> Tensor:
+    """The gradient of what went into gelu, from the gradient of what came out."""
+    if gelu_in is None:
+        raise SettingError("general_gemm", "gelu and grad without gelu_in", "what went into gelu", "TEL-12")
+    before = gelu_in.to(torch.float32).view(gradient.shape)
+    return torch.ops.aten.gelu_backward(gradient, before, approximate="tanh")  # type: ignore[no-any-return]
 
 
 def generic_gemm(
@@ -103,26 +131,10 @@ def generic_gemm(
     for name, x in (("A", A), ("B", B)):
         if isinstance(x, NVFP4TensorStorage):
             x.require_not_row_scaled(f"generic_gemm of {name}")
-    result = general_gemm(
-        A,
-        B,
-        out_dtype=None if output_dtype is None else torch_dtype(output_dtype),
-        quantization_params=quantizer,
-        gelu=gelu,
-        gelu_in=gelu_in,
-        alpha=alpha,
-        beta=beta,
-        accumulate=accumulate,
-        layout=("T" if transa else "N") + ("T" if transb else "N"),
-        out=D,
-        bias=bias,
-        use_split_accumulator=use_split_accumulator,
-        grad=grad,
-        ub=comm_overlap,
-        extra_output=extra_output,
-        bulk_overlap=bulk_overlap,
-    )
-    return list(result)
+    _refuse({"ub": comm_overlap, "ub_type": comm_type, "extra_output": extra_output, "bulk_overlap": bulk_overlap})
+    layout = ("T" if transa else "N") + ("T" if transb else "N")
+    dtype = None if output_dtype is None else torch_dtype(output_dtype)
+    return list(_gemm(A, B, layout, dtype, quantizer, gelu, gelu_in, alpha, beta, accumulate, D, bias, grad))
 
 
 def general_grouped_gemm(
@@ -216,8 +228,8 @@ def globally_scaled(
     """
     amax_a, amax_b = _amax(a, a_direction), _amax(b, b_direction)
     factor = 1.0 / torch.tensor(36.0 * a._nvfp4_e4m3_max * b._nvfp4_e4m3_max, dtype=torch.float32).item()
-    inverse = torch.tensor(factor, dtype=torch.float32, device=result.device)
-    base = torch.tensor(alpha, dtype=torch.float32, device=result.device)
+    inverse = torch.full((), factor, dtype=torch.float32, device=result.device)  # no copy, so that a graph records it
+    base = torch.full((), alpha, dtype=torch.float32, device=result.device)
     if not (a._row_scaled_nvfp4 or b._row_scaled_nvfp4):
         return result.mul_(((base * amax_a) * amax_b) * inverse)
     result *= base * inverse

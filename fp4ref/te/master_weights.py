@@ -26,17 +26,23 @@ def quantize_master_weights(
     master_weights: Sequence[torch.Tensor | None],
     start_offsets: Sequence[int | None],
     group: Any = None,
+    fsdp_shard_model_weights: Sequence[Any] | None = None,
+    manual_post_all_gather_processing: bool = False,
 ) -> None:
     """Write this process's codes, and the scales and amax of the whole, into packed weights.
 
     model_weights: NVFP4 tensors [h, w] of 2D quantization with compact scales. master_weights: flat parts of their
     values, in the order of rows; None where this process has none. start_offsets: index of each part's first element.
-    Every process of the group calls this with the same model weights. Codes of other processes stay as they are.
+    Every process of the group calls this with the same model weights. Codes of other processes stay as they are; the
+    column direction is dropped, and made when it is next needed, or by `post_all_gather_processing`.
 
     Errors: NotSupportedError for other tensors, TensorShapeError for a part outside of its weight.
 
     Rules: TEM-10.
     """
+    if fsdp_shard_model_weights is not None:
+        needed = "None: whole weights, of which the process writes its part"
+        raise NotSupportedError("quantize_master_weights", "fsdp_shard_model_weights", needed, "TEM-10")
     for weight, master, start in zip(model_weights, master_weights, start_offsets, strict=True):
         _require_tiles(weight)
         _quantize_part(weight, master, start or 0, group)
@@ -48,6 +54,9 @@ def post_all_gather_processing(model_weights: Sequence[Any]) -> None:
         _require_tiles(weight)
         weight.update_usage(columnwise_usage=False)
         weight.update_usage(columnwise_usage=True)
+
+
+cast_master_weights_to_fp8 = quantize_master_weights  # its former name
 
 
 def _quantize_part(weight: Any, master: torch.Tensor | None, start: int, group: Any) -> None:
@@ -78,6 +87,7 @@ def _quantize_part(weight: Any, master: torch.Tensor | None, start: int, group: 
     weight._rowwise_data.copy_((weight._rowwise_data & ~mask) | (result.data & mask))
     weight._rowwise_scale_inv.copy_(repadded(result.scales, tuple(weight._rowwise_scale_inv.shape)))
     weight._amax_rowwise.copy_(whole)
+    weight.update_usage(columnwise_usage=False)
 
 
 def _tiles(flat: torch.Tensor, rows: int, columns: int) -> torch.Tensor:

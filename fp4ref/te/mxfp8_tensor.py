@@ -139,12 +139,12 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
     def fsdp_pre_all_gather(
         self, mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any
     ) -> tuple[tuple[Tensor, ...], Any]:
-        """What a shard [m, K] sends: codes and scales of the directions that the next phase reads. Rules: TEL-15.
+        """What a shard [m, K] sends: codes and scales of the directions that it has. Rules: TEL-15.
 
         Errors: NotSupportedError for scales in the GEMM layout, TensorShapeError for a shard of broken blocks.
         """
         fsdp.require_shard(self, BLOCK, mesh, orig_size)
-        directions = fsdp.needed_directions(self.directions(), module)
+        directions = self.directions()
         sent: list[Tensor] = []
         for direction in directions:
             rows = self.shape[0] if direction == "row" else self.shape[0] // BLOCK
@@ -161,7 +161,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
         values: dict[str, Tensor | None] = dict.fromkeys(name.lstrip("_") for name in self.BUFFERS)
         shape = (all_gather_outputs[0].shape[0], width)
         for direction, data, scales in zip(directions, all_gather_outputs[::2], all_gather_outputs[1::2], strict=True):
-            values[f"{direction}wise_data"] = data
+            values[f"{direction}wise_data"] = fsdp.owned(data)
             padded = scale_shape(shape, columnwise=direction == "column")
             values[f"{direction}wise_scale_inv"] = fsdp.repadded(scales, padded)
 

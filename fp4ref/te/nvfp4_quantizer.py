@@ -226,7 +226,7 @@ class NVFP4Quantizer(Quantizer):
         state = self.rng_state or rng.next_state(device)
         return Directions(
             rng.random_bytes(matrix, "row", state, device) if self.rowwise_usage else None,
-            rng.random_bytes(matrix[::-1], "column", state, device) if self.columnwise_usage else None,
+            rng.random_bytes(matrix, "column", state, device) if self.columnwise_usage else None,
         )
 
     def _reduce_amax(self, dst: Any) -> bool:

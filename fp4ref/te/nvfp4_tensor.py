@@ -273,7 +273,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
         amax, columns, width = metadata
         shape = (data.shape[0], width)
         values: dict[str, Tensor | None] = {
-            "rowwise_data": data,
+            "rowwise_data": fsdp.owned(data),
             "rowwise_scale_inv": fsdp.repadded(scales, scale_shape(shape, columnwise=False)),
             "columnwise_data": None,
             "columnwise_scale_inv": None,

@@ -26,6 +26,9 @@ from fp4ref.te.recipe_state import (
     NVFP4BlockScalingRecipeState,
     QuantizerRole,
     RecipeState,
+    get_fp4_te_dtype,
+    get_fp8_te_dtype,
+    get_fp8_torch_dtype,
 )
 
 __all__ = [
@@ -46,6 +49,9 @@ __all__ = [
     "fp8_model_init",
     "get_align_size_for_quantization",
     "get_default_recipe",
+    "get_fp4_te_dtype",
+    "get_fp8_te_dtype",
+    "get_fp8_torch_dtype",
     "is_fp8_available",
     "is_fp8_block_scaling_available",
     "is_mxfp8_available",

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fp4ref.te.dtypes import DType
+import torch
+
+from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer
 from fp4ref.te.mxfp8_tensor import MXFP8Quantizer
@@ -189,6 +191,21 @@ class CustomRecipeState(RecipeState):
         if quantizer is None and role.tensor_type not in {"output", "grad_input"}:
             raise SettingError("CustomRecipe", f"no quantizer for {role}", "one per operand")
         return quantizer
+
+
+def get_fp8_te_dtype(fp8_recipe: Any, fprop_tensor: bool = True) -> DType:
+    """Element type of an FP8 recipe's forward tensors, or of its gradients."""
+    return fp8_dtype(fp8_recipe, "forward" if fprop_tensor else "backward")
+
+
+def get_fp8_torch_dtype(fp8_recipe: Any, fprop_tensor: bool = True) -> torch.dtype:
+    """The same as a torch type."""
+    return torch_dtype(get_fp8_te_dtype(fp8_recipe, fprop_tensor))
+
+
+def get_fp4_te_dtype(fp4_recipe: Any) -> DType:
+    """Element type of an FP4 recipe; SettingError unless it is E2M1."""
+    return NVFP4BlockScalingRecipeState(fp4_recipe, mode="forward").dtype
 
 
 def fp8_dtype(recipe: Any, mode: str) -> DType:

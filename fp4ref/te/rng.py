@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from fp4ref.quantized import Direction
+from fp4ref.random_source import random_bits
 
 RESERVED = 1024  # of a device generator's offset, per quantization
+SEED_MASK, STREAM_MASK = 2**64 - 1, 2**63 - 1
 
 
 class RngState(NamedTuple):
@@ -34,7 +36,7 @@ def next_state(device: torch.device) -> RngState:
 
 
 def random_bytes(shape: tuple[int, int], direction: Direction, state: RngState, device: torch.device) -> Tensor:
-    """One byte per element of the direction's matrix, uint8 [rows, columns]. Rules: TEL-6."""
-    generator = torch.Generator(device)
-    generator.manual_seed((state.seed + 2 * state.offset + (direction == "column")) % 2**63)
-    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator, device=device)
+    """One byte per element of a matrix [M, K]: uint8 [M, K], or [K, M] for the columns. Rules: SR-7, TEL-6."""
+    seed, stream = state.seed & SEED_MASK, state.offset & STREAM_MASK
+    values: Tensor = random_bits(shape, direction, seed, stream, device=device)
+    return values

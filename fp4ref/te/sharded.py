@@ -9,18 +9,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from fp4ref.api import buffer_shapes, quantize
 from fp4ref.catalogue import resolve
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
+from fp4ref.random_source import random_bits
 from fp4ref.spec import Granularity, Spec
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 
 LINEAR = "linear"
-BYTES_PER_COUNT = 32  # of the generator, one step of its counter
 
 
 def quantize_shard(
@@ -30,11 +29,13 @@ def quantize_shard(
     *,
     group: Any = None,
     seed: int | None = None,
+    stream: int = 0,
 ) -> Quantized:
     """This process's rows of a matrix, quantized as they are in the whole; scales in the linear layout.
 
-    x: [m, K], the rows after those of the processes before; m may be zero, and the process still takes part. seed: the
-    same everywhere, for a stochastic spec. Every process of the group calls this with the same spec and directions.
+    x: [m, K], the rows after those of the processes before; m may be zero, and the process still takes part. seed and
+    stream: of `fp4ref.random_bits`, the same everywhere, for a stochastic spec. Every process of the group calls this
+    with the same spec and directions.
 
     Errors: TensorShapeError for a cut inside a block, different K, or x of another rank than two; TensorDTypeError for
     different types; SettingError for a seed where none is needed, or none where one is.
@@ -51,11 +52,10 @@ def quantize_shard(
     counts = _row_counts(x, group)
     for name in names:
         _require_whole_blocks(spec, name, counts)
-    start, columns = sum(counts[: _rank(group)]), x.shape[1]
+    start = sum(counts[: _rank(group)])
     bits = None
-    if seed is not None:
-        rows = {name: random_bytes(seed, name, start, x.shape[0], columns, x.device) for name in names}
-        bits = Directions(rows.get("row"), None if "column" not in rows else rows["column"].t().contiguous())
+    if seed is not None and x.numel():
+        bits = _random_bits(seed, stream, names, start, sum(counts), x)
     amax = None if spec.global_scale is Granularity.NONE else _reduced_amax(x, spec, names, directions, bits, group)
     if not x.numel():
         return _empty(x, spec, names, amax)
@@ -88,22 +88,14 @@ def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
     return dataclasses.replace(q, shape=shape, **changed)
 
 
-def random_bytes(
-    seed: int, direction: Direction, start: int, rows: int, columns: int, device: torch.device | str = "cpu"
-) -> torch.Tensor:
-    """Random bytes of rows start, start + 1, ... of a matrix: uint8 [rows, columns], the same however it is cut.
-
-    A byte depends on the seed, the direction that it rounds and its row and column only: Philox with the row's first
-    block as counter. The column direction takes the transpose.
-
-    Rules: TEM-9.
-    """
-    blocks = -(-columns // BYTES_PER_COUNT)
-    generator = np.random.Philox(key=[seed, DIRECTIONS.index(direction)])
-    generator.advance(start * blocks)
-    words = generator.random_raw(rows * blocks * BYTES_PER_COUNT // 8)
-    values = words.astype("<u8").view(np.uint8).reshape(rows, blocks * BYTES_PER_COUNT)[:, :columns]
-    return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+def _random_bits(seed: int, stream: int, names: list[Direction], start: int, total: int, x: torch.Tensor) -> Directions:
+    """The bytes of this part's place in the whole. Rules: TEM-9, SR-8."""
+    part = (x.shape[0], x.shape[1])
+    made = {
+        name: random_bits(part, name, seed, stream, origin=(start, 0), whole=(total, part[1]), device=x.device)
+        for name in names
+    }
+    return Directions(made.get("row"), made.get("column"))
 
 
 def _world(group: Any) -> int:

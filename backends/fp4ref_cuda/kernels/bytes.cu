@@ -5,17 +5,17 @@
 //   row_data     uint8     [rows, columns];   row_scales     uint8, tiles of [rows, columns / 32]
 //   column_data  uint8     [columns, rows];   column_scales  uint8, tiles of [columns, rows / 32]
 //
-// S and TEAMS come before this file. One block of threads on a multiprocessor, in teams of 256. A team takes boxes of 128
-// rows and 128 columns in turn. While it works on one box, the next one is on its way to shared memory, and the column
-// codes and all scales of the one before leave it, in whole lines of memory. A lane takes half a block of two lines; the
-// lane that has the other half is its neighbour, and each of the two chooses the scale of one line.
+// S and RESIDENT (blocks of threads on a multiprocessor) come before this file. A block of 256 threads takes two boxes of
+// 128 rows and 64 columns, side by side: both are on their way to shared memory at once, and the second one while the
+// first one is quantized. A lane takes half a block of two lines; another lane of its warp has the other half, and each
+// of the two chooses the scale of one line.
 #include "copies.cuh"
 
-constexpr int SIDE = 128, HALF = 16;
-constexpr int PITCH = SIDE * 2 + 16, SHIFT = 64;  // bytes; every second 16 rows lie SHIFT further: no bank conflicts
-constexpr int STAGE = SIDE * PITCH + SHIFT;
-constexpr int CODE_PITCH = SIDE + 16, ROW_SCALES = SIDE * CODE_PITCH, COLUMN_SCALES = ROW_SCALES + 512;
-constexpr int LEAVING = COLUMN_SCALES + 512, OF_TEAM = 2 * STAGE + 2 * LEAVING;
+constexpr int ROWS = 128, COLUMNS = 64, HALF = 16;
+constexpr int PITCH = COLUMNS * 2 + 16, GROUP = 16 * PITCH + 64;  // bytes of a row, and of 16: no bank conflicts
+constexpr int STAGE = ROWS / 16 * GROUP;
+constexpr int CODE_PITCH = ROWS + 16, COLUMN_CODES = 2 * STAGE, COLUMN_SCALES = COLUMN_CODES + COLUMNS * CODE_PITCH;
+constexpr int ROW_SCALES = COLUMN_SCALES + 512;
 
 struct Pair {
     fp4ref::Scale low, high;
@@ -66,93 +66,67 @@ template <int N> DEVICE unsigned largest(const unsigned (&words)[N])
 {
     unsigned amax = 0;
     UNROLL
-    for (int i = 0; i < N; ++i) amax = thresholds::running_amax_pair(amax, words[i]);
+    for (int i = 0; i < N; ++i) amax = thresholds::running_amax_pair<S::block_keeps_nan>(amax, words[i]);
     return fp4ref::larger(amax & 0x7fffu, amax >> 16 & 0x7fffu);
 }
 
-extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) bytes(
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) bytes(
     const byte* __restrict__ x, index_t row_count, index_t column_count, byte* __restrict__ row_data,
     byte* __restrict__ row_scales, byte* __restrict__ column_data, byte* __restrict__ column_scales,
     const unsigned* noop)
 {
     extern __shared__ __align__(128) byte memory[];
-    const unsigned team = threadIdx.x / 256, thread = threadIdx.x % 256, lane = thread % 32, warp = thread / 32;
-    byte* const mine = memory + team * OF_TEAM;
-    byte* const leaving = mine + 2 * STAGE;
-    const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count;
-    const unsigned down = (rows + SIDE - 1) / SIDE, across = (columns + SIDE - 1) / SIDE, boxes = down * across;
-    const unsigned all = gridDim.x * TEAMS;
+    const unsigned thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, wide = (columns + 2 * COLUMNS - 1) / (2 * COLUMNS);
+    const unsigned tile_row = blockIdx.x / wide, tile_column = blockIdx.x - tile_row * wide, top = tile_row * ROWS;
     wait_for_previous_kernel();
     if (noop && *noop) return;
 
-    const auto load = [&](unsigned index, unsigned stage) {
-        const unsigned r = thread / 16, piece = thread % 16;
-        const unsigned row = index / across * SIDE + r, column = index % across * SIDE + piece * 8;
+    UNROLL
+    for (int stage = 0; stage < 2; ++stage) {
+        const unsigned r = thread / 8, row = top + r, column = (tile_column * 2 + stage) * COLUMNS + thread % 8 * 8;
         const byte* from = x + ((size)row * columns + column) * 2;
-        const unsigned to = (unsigned)__cvta_generic_to_shared(mine) + stage + r * PITCH + piece * 16;
+        const unsigned to = (unsigned)__cvta_generic_to_shared(memory) + stage * STAGE + r / 16 * GROUP + r % 16 * PITCH + thread % 8 * 16;
         UNROLL
-        for (int i = 0; i < SIDE; i += 16)
-            copy_to_shared(to + i * PITCH + i / 16 % 2 * SHIFT, from + (size)columns * (2 * i), row + i < rows && column < columns);
-    };
-    const auto drain = [&](unsigned index, const byte* held) {
-        const unsigned row = index / across * SIDE, column = index % across * SIDE, r = thread / 8, piece = thread % 8 * 16;
-        byte* to = column_data + (size)(column + r) * rows + (row + piece);
-        UNROLL
-        for (int i = 0; i < SIDE; i += 32)
-            if (column + r + i < columns && row + piece < rows)
-                *(uint4*)(to + (size)rows * i) = *(const uint4*)(held + (r + i) * CODE_PITCH + piece);
-        if (warp == 0) *(uint4*)(row_scales + (size)index * 512 + lane * 16) = *(const uint4*)(held + ROW_SCALES + lane * 16);
-        if (warp == 1)
-            *(uint4*)(column_scales + (size)(column / SIDE * down + row / SIDE) * 512 + lane * 16) =
-                *(const uint4*)(held + COLUMN_SCALES + lane * 16);
-    };
-
-    const unsigned begin = blockIdx.x + team * gridDim.x;
-    if (begin < boxes) load(begin, 0);
-    commit_copies();
-    unsigned stage = 0, side = 0;
-    _Pragma("unroll 1")
-    for (unsigned index = begin; index < boxes; index += all) {
-        wait_for_copies<0>();
-        team_barrier(team);
-        if (index + all < boxes) load(index + all, STAGE - stage);
+        for (int i = 0; i < ROWS; i += 32)
+            copy_to_shared(to + i / 16 * GROUP, from + (size)columns * (2 * i), row + i < rows && column < columns);
         commit_copies();
-        byte* const held = leaving + side;
-        side = LEAVING - side;
-        if (index != begin) drain(index - all, leaving + side);
-        const byte* here = mine + stage;
-        stage = STAGE - stage;
-        const unsigned row = index / across * SIDE, column = index % across * SIDE;
+    }
+    _Pragma("unroll 1")
+    for (unsigned stage = 0; stage < 2; ++stage) {
+        const unsigned left = (tile_column * 2 + stage) * COLUMNS;
+        const byte* here = memory + stage * STAGE;
+        if (stage == 0) wait_for_copies<1>();
+        else wait_for_copies<0>();
+        __syncthreads();
 
-        // 32 rows of 64 columns: a warp takes 16 pairs of columns at a time, half of the rows in either half of its lanes.
-        const bool second = lane >= 16;
-        _Pragma("unroll 1")
-        for (unsigned turn = 0; turn < 2; ++turn) {
-            const unsigned group = warp % 4, first = warp / 4 * 64 + turn * 32 + lane % 16 * 2;
-            const byte* from = here + (group * 32 + (second ? HALF : 0)) * PITCH + (second ? SHIFT : 0) + first * 2;
+        // 32 rows of 32 columns: 16 pairs of columns, half of the rows in either half of a warp's lanes.
+        {
+            const bool second = lane >= 16;
+            const unsigned group = warp % 4, first = warp / 4 * 32 + lane % 16 * 2;
+            const byte* from = here + (group * 2 + second) * GROUP + first * 2;
             unsigned words[HALF], amax = 0;
             UNROLL
             for (int i = 0; i < HALF; ++i) words[i] = *(const unsigned*)(from + i * PITCH);
             UNROLL
-            for (int i = 0; i < HALF; ++i) amax = thresholds::running_amax_pair(amax, words[i]);
+            for (int i = 0; i < HALF; ++i) amax = thresholds::running_amax_pair<S::block_keeps_nan>(amax, words[i]);
             const Pair scales = choose(amax, 16, second);
-            byte* to = held + first * CODE_PITCH + group * 32 + (second ? HALF : 0);
+            byte* to = memory + COLUMN_CODES + first * CODE_PITCH + group * 32 + (second ? HALF : 0);
             *(uint4*)to = column_codes<false>(words, scales.low);
             *(uint4*)(to + CODE_PITCH) = column_codes<true>(words, scales.high);
-            const unsigned line = first + second;
-            held[COLUMN_SCALES + line % 32 * 16 + line / 32 * 4 + group] =
-                column + line < columns && row + group * 32 < rows ? (second ? scales.high : scales.low).byte : 0;
+            const unsigned line = first + second, of_tile = stage * COLUMNS + line;
+            memory[COLUMN_SCALES + of_tile % 32 * 16 + of_tile / 32 * 4 + group] =
+                left + line < columns && top + group * 32 < rows ? (second ? scales.high : scales.low).byte : 0;
         }
 
-        // 16 rows: a warp takes two times four at once, a lane 16 columns of two.
-        _Pragma("unroll 1")
-        for (unsigned turn = 0; turn < 2; ++turn) {
-            const unsigned r = warp * 16 + turn * 8 + lane / 8, piece = lane % 8 * HALF;
-            const byte* from = here + r * PITCH + (warp % 2 ? SHIFT : 0) + piece * 2;
+        // 16 rows of a warp, two of a lane.
+        {
+            const unsigned r = warp * 16 + lane / 4, piece = lane % 4 * HALF;
+            const byte* from = here + warp * GROUP + lane / 4 * PITCH + piece * 2;
             unsigned words[2][8], amax = 0;
             UNROLL
             for (int i = 0; i < 2; ++i) {
-                const uint4 a = *(const uint4*)(from + i * 4 * PITCH), b = *(const uint4*)(from + i * 4 * PITCH + 16);
+                const uint4 a = *(const uint4*)(from + i * 8 * PITCH), b = *(const uint4*)(from + i * 8 * PITCH + 16);
                 const unsigned eight[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
                 UNROLL
                 for (int k = 0; k < 8; ++k) words[i][k] = eight[k];
@@ -160,15 +134,28 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) bytes(
             }
             const bool odd = lane % 2;
             const Pair scales = choose(amax, 1, odd);
-            byte* to = row_data + ((size)(row + r) * columns + (column + piece));
-            const bool inside = column + piece < columns;
-            if (inside && row + r < rows) *(uint4*)to = row_codes(words[0], scales.low);
-            if (inside && row + r + 4 < rows) *(uint4*)(to + (size)columns * 4) = row_codes(words[1], scales.high);
-            const unsigned line = r + odd * 4;
-            held[ROW_SCALES + line % 32 * 16 + line / 32 * 4 + piece / 32] =
-                row + line < rows && column + piece / 32 * 32 < columns ? (odd ? scales.high : scales.low).byte : 0;
+            const unsigned row = top + r, column = left + piece;
+            byte* to = row_data + ((size)row * columns + column);
+            if (column < columns && row < rows) *(uint4*)to = row_codes(words[0], scales.low);
+            if (column < columns && row + 8 < rows) *(uint4*)(to + (size)columns * 8) = row_codes(words[1], scales.high);
+            const unsigned line = r + odd * 8, block = stage * 2 + piece / 32;
+            memory[ROW_SCALES + line % 32 * 16 + line / 32 * 4 + block] =
+                top + line < rows && column / 32 * 32 < columns ? (odd ? scales.high : scales.low).byte : 0;
+        }
+        __syncthreads();
+
+        const unsigned r = thread / 8, piece = thread % 8 * 16;
+        if (top + piece < rows) {
+            byte* to = column_data + (size)(left + r) * rows + (top + piece);
+            const byte* from = memory + COLUMN_CODES + r * CODE_PITCH + piece;
+            if (left + r < columns) *(uint4*)to = *(const uint4*)from;
+            if (left + r + 32 < columns) *(uint4*)(to + (size)rows * 32) = *(const uint4*)(from + 32 * CODE_PITCH);
         }
     }
-    team_barrier(team);
-    if (begin < boxes) drain(begin + (boxes - 1 - begin) / all * all, leaving + (LEAVING - side));
+    const unsigned down = (rows + ROWS - 1) / ROWS;
+    if (warp == 0)
+        *(uint4*)(row_scales + (size)blockIdx.x * 512 + lane * 16) = *(const uint4*)(memory + ROW_SCALES + lane * 16);
+    if (warp == 1)
+        *(uint4*)(column_scales + (size)(tile_column * down + tile_row) * 512 + lane * 16) =
+            *(const uint4*)(memory + COLUMN_SCALES + lane * 16);
 }

@@ -56,40 +56,47 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(
 {
     __shared__ uint4 table[256];
     wait_for_previous_kernel();
-    float A = 0.0f;
-    if constexpr (S::global != fp4ref::Global::none) A = *amax;
-    table[threadIdx.x] = values_of(threadIdx.x, A);
-    __syncthreads();
-
     const unsigned strips = (unsigned)((length + 255) / 256), lane = threadIdx.x % 32;
     const index_t blocks = (length + 15) / 16;
-    for (unsigned unit = blockIdx.x * (THREADS / 32) + threadIdx.x / 32; unit < units;
-        unit += gridDim.x * (THREADS / 32)) {
+    index_t line, column;
+    unsigned codes[LINES], bytes[LINES];
+    const auto load = [&](unsigned unit) {
         const unsigned group = unit / strips;
-        const index_t column = (unit - group * strips) * 256 + lane * 8;
-        const index_t line = TILED ? (index_t)(group / 32) * 128 + group % 32 : (index_t)group * LINES;
-        if (column >= length || line >= lines) continue;
-        unsigned codes[LINES], bytes[LINES];
+        column = (index_t)(unit - group * strips) * 256 + lane * 8;
+        line = TILED ? (index_t)(group / 32) * 128 + group % 32 : (index_t)group * LINES;
+        const bool inside = unit < units && column < length;
         UNROLL
         for (int i = 0; i < LINES; ++i)
-            codes[i] = line + i * GAP < lines
+            codes[i] = inside && line + i * GAP < lines
                 ? __ldg((const unsigned*)(data + ((line + i * GAP) * length + column) / 2)) : 0;
         if constexpr (TILED) {
-            const uint4 quads = __ldg((const uint4*)(scales + Layout::offset(line, column / 64 * 4, blocks)));
+            const uint4 quads = inside && line < lines
+                ? __ldg((const uint4*)(scales + Layout::offset(line, column / 64 * 4, blocks))) : uint4{0, 0, 0, 0};
             const unsigned four[4] = {quads.x, quads.y, quads.z, quads.w};
             UNROLL
             for (int i = 0; i < LINES; ++i) bytes[i] = four[i] >> 8 * (column / 16 % 4) & 255u;
         } else {
             UNROLL
-            for (int i = 0; i < LINES; ++i) bytes[i] = line + i < lines ? scales[Layout::offset(line + i, column / 16,
+            for (int i = 0; i < LINES; ++i) bytes[i] = inside && line + i < lines ? scales[Layout::offset(line + i, column / 16,
                 blocks)] : 0;
         }
+    };
+    unsigned unit = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    load(unit);  // on its way while the table is made
+    float A = 0.0f;
+    if constexpr (S::global != fp4ref::Global::none) A = *amax;
+    table[threadIdx.x] = values_of(threadIdx.x, A);
+    __syncthreads();
+
+    while (unit < units) {
         UNROLL
         for (int i = 0; i < LINES; ++i) {
-            if (line + i * GAP >= lines) continue;
+            if (line + i * GAP >= lines || column >= length) continue;
             const uint4 entry = table[bytes[i]];
             const uint4 values = entry.x & 0x7fu ? decoded_plainly(codes[i], bytes[i], A) : decoded(codes[i], entry);
             __stcs((uint4*)(out + (line + i * GAP) * length + column), values);
         }
+        unit += gridDim.x * (THREADS / 32);
+        if (unit < units) load(unit);
     }
 }

@@ -87,16 +87,36 @@ DEVICE fp4ref::Scale choose(const float (&x)[S::columns], float g, float A)
     });
 }
 
+// Random bytes of one line of a block, `valid` of them inside the matrix, packed from the lowest bits.
+struct Drawn {
+    unsigned word[S::columns / 4] = {};
+
+    __device__ __forceinline__ unsigned operator[](int c) const { return word[c / 4] >> 8 * (c % 4) & 255u; }
+};
+
+DEVICE Drawn load_bits(const byte* bits, int valid, bool vectors)
+{
+    Drawn drawn;
+    if (vectors && valid >= S::columns) {
+        UNROLL
+        for (int v = 0; v < S::columns / 16; ++v) {
+            const uint4 of = load_vector(bits + 16 * v);
+            drawn.word[4 * v] = of.x, drawn.word[4 * v + 1] = of.y;
+            drawn.word[4 * v + 2] = of.z, drawn.word[4 * v + 3] = of.w;
+        }
+    } else {
+        UNROLL
+        for (int c = 0; c < S::columns; ++c)
+            if (c < valid) drawn.word[c / 4] |= (unsigned)bits[c] << 8 * (c % 4);
+    }
+    return drawn;
+}
+
 // Codes of one line of a block, `valid` elements of it inside the matrix, packed from the lowest bits.
 DEVICE void encode_line(unsigned (&packed)[S::columns * ELEMENT_BITS / 32], float (&x)[S::columns],
-    const fp4ref::Scale& scale, float g, int valid, const byte* bits)
+    const fp4ref::Scale& scale, float g, int valid, const Drawn& random)
 {
     constexpr int per_word = 32 / ELEMENT_BITS;
-    unsigned random[S::columns] = {};
-    if constexpr (S::Element::stochastic) {
-        UNROLL
-        for (int c = 0; c < S::columns; ++c) random[c] = c < valid ? bits[c] : 0;
-    }
     UNROLL
     for (int w = 0; w < S::columns / per_word; ++w) {
         packed[w] = 0;
@@ -160,10 +180,13 @@ template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&ti
             A = l < lines_left ? amax[line] : 0.0f;
             g = fp4ref::global_scale<S, In>(A);
         }
+        const int valid = l < lines_left ? length_left - first : 0;
+        Drawn random;
+        if constexpr (S::Element::stochastic)
+            random = load_bits(to.bits + line * at.length + at.first + first, valid, aligned(to.bits, at.length, 16));
         const fp4ref::Scale scale = choose(x, g, A);
         unsigned packed[bytes / 4];
-        encode_line(packed, x, scale, g, l < lines_left ? length_left - first : 0,
-            to.bits + line * at.length + at.first + first);
+        encode_line(packed, x, scale, g, valid, random);
         byte* out = staging + l * Shape::pitch + b * bytes;
         UNROLL
         for (int i = 0; i < bytes / STEP; ++i) {

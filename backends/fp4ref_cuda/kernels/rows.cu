@@ -5,13 +5,13 @@
 //   data    uint8     [rows, columns / 2]
 //   scales  uint8     in Layout, padding written as zero
 //
-// S, Layout, AHEAD (units on their way) and SEARCHED (amax was, by the kernel before this one) come before this file. One
-// block of threads on a multiprocessor; its warps share a table of thresholds and work alone otherwise. A warp takes units of 512 columns in
+// S, Layout and SEARCHED (amax was, by the kernel before this one) come before this file. One block of threads on a
+// multiprocessor; its warps share a table of thresholds and work alone otherwise. A warp takes units of 512 columns in
 // four rows that lie 32 apart, whose scales lie side by side in 128x4 tiles: it reads and writes whole lines of memory,
-// and has the rows of the next units on their way to shared memory meanwhile. A lane takes a block of every row.
+// and has the rows of the next unit on their way to shared memory meanwhile. A lane takes a block of every row.
 #include "blocks.cuh"
 
-constexpr int WARPS = 24, WIDTH = 512, LINE = WIDTH * 2, STEP = 2 * LINE, STAGES = 2 * AHEAD;
+constexpr int WARPS = 16, WIDTH = 512, LINE = WIDTH * 2, STEP = 2 * LINE, STAGES = 2;
 constexpr int TABLE = 128 * sizeof(thresholds::Entry), OF_WARP = STAGES * STEP;
 
 // A division by what the host knows: n / divisor for n < 2^31.
@@ -88,17 +88,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
                     i * 32 < left && part * (WIDTH / 2) < columns_left);
         commit_copies();
     };
-    const auto load_unit_step = [&](unsigned index, unsigned slot, int step) {
+    const auto load_unit_step = [&](unsigned index, int step) {
         unsigned column;
         const unsigned row = index < units ? place(index, column) + step * 64 : rows, at = index < units ? column + lane * 8 : 0;
         const unsigned left = row < rows ? rows - row : 0, columns_left = at < columns ? columns - at : 0;
-        load(x + ((size)row * pitch + at * 2), slot, left, columns_left);
+        load(x + ((size)row * pitch + at * 2), step, left, columns_left);
     };
 
     const unsigned first = blockIdx.x + warp * gridDim.x;
     if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
     UNROLL
-    for (int i = 0; i < STAGES; ++i) load_unit_step(first + i / 2 * all, i, i % 2);
+    for (int step = 0; step < STAGES; ++step) load_unit_step(first, step);
     if (SEARCHED) wait_for_previous_kernel();
     if (noop && *noop) return;
     const float A = amax_of_parts<WARPS * 32, 0>(amax, parts), g = fp4ref::global_scale<S, In>(A);
@@ -110,11 +110,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
     const byte* from_stage = mine + lane * 32;
     KEEP(swap);
     KEEP(minus_zero);
-    unsigned slot = 0;
     _Pragma("unroll 1")
     for (unsigned index = first; index < units; index += all) {
         unsigned column, next_column = 0, bytes[2];
-        const unsigned row = place(index, column), next = index + AHEAD * all;
+        const unsigned row = place(index, column), next = index + all;
         const unsigned next_row = next < units ? place(next, next_column) : rows;
         const unsigned next_left = next_row < rows ? rows - next_row : 0, at = next_column + lane * 8;
         const unsigned next_columns = at < columns ? columns - at : 0;
@@ -125,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
         for (int step = 0; step < 2; ++step) {
             wait_for_copies<STAGES - 1>();
             __syncwarp();
-            const byte *here = from_stage + slot * STEP + swap, *other = from_stage + slot * STEP + (swap ^ 16);
+            const byte *here = from_stage + step * STEP + swap, *other = from_stage + step * STEP + (swap ^ 16);
             uint4 v[2][2];
             UNROLL
             for (int i = 0; i < 2; ++i) {
@@ -148,8 +147,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
             for (int i = 0; i < 2; ++i)
                 store_codes(to + (size)half * 32 * (step * 2 + i), codes[i], row + (step * 2 + i) * 32 < rows ? left : 0, whole);
             __syncwarp();
-            load(from + step * 2 * band, slot, next_left > step * 64 ? next_left - step * 64 : 0, next_columns);
-            slot = (slot + 1) % STAGES;
+            load(from + step * 2 * band, step, next_left > step * 64 ? next_left - step * 64 : 0, next_columns);
         }
         const unsigned four = transposed(bytes[0] | bytes[1] << 16, lane);
         store_scales(scales, four, row + lane % 4 * 32, mine_first / 16 & ~3u, rows, blocks);

@@ -518,7 +518,11 @@ def _bytes() -> Iterator[Mistake]:
             scales=change,
         )
 
-    for name, text, whole in (("cut", "truncated", np.trunc), ("nearest", "rounded", np.rint)):
+    for name, text, whole in (
+        ("cut", "truncated", np.trunc),
+        ("nearest", "rounded", np.rint),
+        ("wrapped", "truncated, modulo 256", lambda value: np.trunc(value) % 256),
+    ):
         yield known(
             Stage.SCALE_CODEC,
             f"scale-integer-{name}",

@@ -128,15 +128,17 @@ def _case(family: str, name: str, spec: Spec, *sides: tuple[NDArray[np.float64],
 def _dense(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     width = spec.block.columns
     for m, n, columns in ((160, 136, 9 * width), (32, 32, 32), (1, 3, 2 * width), (130, 1, 5 * width)):
-        yield GemmCase(family, f"{m}x{n}x{columns}", *(integers(spec, random, rows, columns) for rows in (m, n)))
+        a, b = (integers(spec, random, rows, columns) for rows in (m, n))
+        yield GemmCase(family, f"{m}x{n}x{columns}", a, b)
     side = 8 * width
-    yield GemmCase(family, "square", *(integers(spec, random, side, side) for _ in range(2)))
+    yield GemmCase(family, "square", integers(spec, random, side, side), integers(spec, random, side, side))
 
 
 def _ragged(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     width = spec.block.columns
     for m, n, columns in ((17, 33, 3 * width - 1), (5, 7, 1), (65, 9, width + 2)):
-        yield GemmCase(family, f"{m}x{n}x{columns}", *(integers(spec, random, rows, columns) for rows in (m, n)))
+        a, b = (integers(spec, random, rows, columns) for rows in (m, n))
+        yield GemmCase(family, f"{m}x{n}x{columns}", a, b)
 
 
 def integers(spec: Spec, random: Random, rows: int, columns: int) -> Quantized:
@@ -168,7 +170,7 @@ def _alpha(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
             assert q.row is not None
             spread = 1 + np.arange(q.row.amax.size) / 7
             sides.append(replace(q, row=q.row._replace(amax=(amax * spread).astype(F))))
-        yield GemmCase(family, f"{amaxes[0]:g}-{amaxes[1]:g}", *sides)
+        yield GemmCase(family, f"{amaxes[0]:g}-{amaxes[1]:g}", sides[0], sides[1])
 
 
 def _random(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
@@ -178,7 +180,7 @@ def _random(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
             x = random.standard_normal((rows, columns)) * np.exp(tail * random.standard_normal((rows, columns)))
             data = quantize(x.astype(F), spec.replace(hadamard=None))
             sides.append(Quantized(spec, x.shape, "float32", "linear", data))
-        yield GemmCase(family, f"{m}x{n}x{columns}{'-tails' if tail else ''}", *sides, aimed=False)
+        yield GemmCase(family, f"{m}x{n}x{columns}{'-tails' if tail else ''}", sides[0], sides[1], aimed=False)
 
 
 def _special(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:

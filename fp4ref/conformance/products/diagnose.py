@@ -42,8 +42,8 @@ def diagnose(evidence: Evidence, to: str, layout: str) -> Diagnosis:
     if bits is not None:
         like = f", as {WIDTHS[bits]} has" if bits in WIDTHS else ""
         return Diagnosis((f"sums are held in {bits} significant bits instead of 24{like}",), False)
-    parts = ([item for item in items if item[0].family != "width"] for items in (wrong, aimed))
-    found = sorted(_matches(*parts, to, layout), key=len)  # without those whose sums a mistake can make inexact
+    wrong, aimed = ([item for item in items if item[0].family != "width"] for items in (wrong, aimed))
+    found = sorted(_matches(wrong, aimed, to, layout), key=len)  # the others' sums a mistake can make inexact
     best = [texts for texts in found if len(texts) == len(found[0])][:3]
     return Diagnosis(tuple(" and ".join(texts) for texts in dict.fromkeys(best)), bool(best))
 
@@ -54,7 +54,7 @@ def width(evidence: Evidence, to: str) -> int | None:
     for case, got in evidence:
         if case.family != "width" or (to != "float32" and not case.name.startswith("cancel")):
             continue
-        wrong = judge(case, got, to).wrong.any(axis=0)
+        wrong = np.asarray(judge(case, got, to).wrong.any(axis=0))
         first = int(np.argmax(wrong))
         if not wrong.any() or not wrong[first:].all() or first < 2:
             continue

@@ -275,9 +275,9 @@ class Scaling:
 def chain(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
     """By one alpha, or by rows, as the standard does. Rules: GEM-5, GEM-7."""
     if a.ndim == b.ndim == 0:
-        return np.asarray(y * (a * b * (F(1) / factor)))
+        return np.asarray(y * (a * b * (F(1) / factor)), F)
     y = y * (F(1) / factor)
-    return np.asarray(y * a * b if a.ndim == b.ndim else y * (a * b))
+    return np.asarray(y * a * b if a.ndim == b.ndim else y * (a * b), F)
 
 
 def _number(amax: Floats) -> Floats:
@@ -309,15 +309,15 @@ def scalings() -> Iterator[Scaling]:
         ),
         ("one-alpha", "amaxes of rows are multiplied into alpha first", lambda y, a, b, f: y * (a * b * (one / f))),
         ("one-by-one", "each amax multiplies the sum by itself", lambda y, a, b, f: y * (one / f) * a * b),
-        ("divided", "the amaxes multiply first, the factor divides last", lambda y, a, b, f: y * (a * b) / f),
+        ("divided", "the amaxes multiply first, the factor divides last", lambda y, a, b, f: np.divide(y * (a * b), f)),
         ("each", "each operand has its own factor, amax / (6 * 448)", _each),
     )
     return (Scaling(*parts) for parts in known)
 
 
 def _each(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
-    root = np.sqrt(factor)
-    return np.asarray(y * ((a / root) * (b / root)))
+    root = F(np.sqrt(factor))
+    return np.asarray(y * ((a / root) * (b / root)), F)
 
 
 # Roundings

@@ -133,6 +133,11 @@ class TransformerEngineBaseModule(torch.nn.Module):
         return x.contiguous()
 
     @property
+    def is_fsdp2(self) -> bool:
+        """Whether fully_shard wraps this very module, whose weights are then gathered anew for each pass."""
+        return hasattr(self, "_get_fsdp_state")
+
+    @property
     def backward_override(self) -> str | None:
         """How the backward pass sees the operands: None quantized, "dequantized", or "high_precision"."""
         return self.fp8_meta["recipe"].backward_override if self.fp8 else None

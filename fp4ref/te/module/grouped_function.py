@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,8 @@ from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restor
 class GroupedCall:
     """Everything of one call that autograd does not differentiate; lists hold one entry per group.
 
-    m_splits: rows of each group, zero allowed. quantized_weights: empty where nothing is quantized.
+    m_splits: rows of each group, zero allowed. quantized_weights: empty where nothing is quantized. defer: takes the
+    computation of wgrad, to be done later.
     """
 
     dtype: torch.dtype
@@ -29,6 +31,7 @@ class GroupedCall:
     save_original_input: bool = False
     main_grads_of: list[Any] = field(default_factory=list)
     overwrite_main_grad: bool = False
+    defer: Callable[[Callable[[], list[torch.Tensor | None]]], None] | None = None
     wants_dgrad: bool = False
     wants_wgrad: bool = False
 
@@ -115,7 +118,11 @@ class _GroupedLinear(torch.autograd.Function):
             dx = dx.reshape(ctx.shape)
         weight_grads: list[torch.Tensor | None] = [None] * len(call.m_splits)
         if call.wants_wgrad:
-            weight_grads = _weight_gradients(_inputs(inputs, call), list(pieces), ctx.weight_shape, call)
+            read, shape = _inputs(inputs, call), ctx.weight_shape
+            if call.defer is not None:
+                call.defer(lambda: _weight_gradients(read, list(pieces), shape, call))
+            else:
+                weight_grads = _weight_gradients(read, list(pieces), shape, call)
         return dx, None, *weight_grads, *bias_grads
 
 

@@ -57,15 +57,16 @@ class GroupedLinear(ParallelModule):
             sequence_parallel=sequence_parallel,
             tp_group=tp_group,
             tp_size=tp_size,
-            fsdp_group=fsdp_group,
+            fsdp_group=None,
             get_rng_state_tracker=get_rng_state_tracker,
             rng_tracker_name=rng_tracker_name,
             fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            delay_wgrad_compute=delay_wgrad_compute,
             unsupported={
                 "ub_overlap_rs": ub_overlap_rs,
                 "ub_overlap_ag": ub_overlap_ag,
                 "ub_name": ub_name,
-                "delay_wgrad_compute": delay_wgrad_compute,
+                "fsdp_group": fsdp_group,
                 "single_grouped_weight": single_grouped_weight,
                 "single_grouped_bias": single_grouped_bias,
             },
@@ -134,6 +135,8 @@ class GroupedLinear(ParallelModule):
         if self.fuse_wgrad_accumulation and weights[0].requires_grad:
             call.main_grads_of = [require_main_grad("GroupedLinear", weight) for weight in weights]
             call.overwrite_main_grad = is_first_microbatch is True
+        if self.delay_wgrad_compute:
+            call.defer = lambda compute: self.deferred.append(([*self.weight_operands()], compute))
         if self.fp8:
             self._quantize_operands(call, inp, weights, is_first_microbatch)
         else:

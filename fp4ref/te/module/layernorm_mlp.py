@@ -24,8 +24,8 @@ class LayerNormMLP(ParallelModule):
     """y = act(norm(x) W1^T + b1) W2^T + b2, with quantized operands inside `autocast`.
 
     activation: gelu, qgelu, relu, srelu, silu; gated, with fc1 twice as wide: geglu, qgeglu, reglu, sreglu, swiglu,
-    glu, clamped_swiglu (activation_params: limit, alpha, glu_linear_offset). set_parallel_mode: split fc1 by outputs and
-    fc2 by inputs over the group. seq_length, micro_batch_size: only tell kernels, where there are any, their sizes.
+    glu, clamped_swiglu (activation_params: limit, alpha, glu_linear_offset). set_parallel_mode: split fc1 by outputs
+    and fc2 by inputs over the group. seq_length, micro_batch_size: only tell kernels their sizes in advance.
 
     Errors: SettingError, NotSupportedError, TensorShapeError.
     """
@@ -83,13 +83,13 @@ class LayerNormMLP(ParallelModule):
             get_rng_state_tracker=get_rng_state_tracker,
             rng_tracker_name=None,
             fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            delay_wgrad_compute=delay_wgrad_compute,
             unsupported={
                 "ub_overlap_ag": ub_overlap_ag,
                 "ub_overlap_rs": ub_overlap_rs,
                 "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
                 "ub_bulk_dgrad": ub_bulk_dgrad,
                 "ub_bulk_wgrad": ub_bulk_wgrad,
-                "delay_wgrad_compute": delay_wgrad_compute,
                 "symmetric_ar_type": symmetric_ar_type,
                 "checkpoint": checkpoint,
             },
@@ -181,6 +181,7 @@ class LayerNormMLP(ParallelModule):
             getattr(self, f"{layer}_bias") if with_bias else None,
             operands=operands,
             workspace=f"{layer}_weight",
+            weight_names=[f"{layer}_weight"],
             parallel=parallel,
             is_first_microbatch=is_first_microbatch,
         )

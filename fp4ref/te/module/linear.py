@@ -20,7 +20,8 @@ class Linear(ParallelModule):
     in_features, out_features: of the whole weight; with parallel_mode "column" ("row") each process of the group has
     its part of the outputs (inputs). sequence_parallel: the rows of the input (of the output) are split, not repeated.
     parameters_split: names, or names and rows, of parameters that make up the weight. return_bias: return (y, bias) and
-    do not add it. Options of overlapped communication and deferred gradients have no emulation and are refused by name.
+    do not add it. delay_wgrad_compute: leave the weight's gradient to `backward_dw()`. fsdp_group: keep parts of the
+    quantized weight between the passes. Options of overlapped communication are refused by name.
 
     Errors: SettingError, NotSupportedError, TensorShapeError.
     """
@@ -64,6 +65,7 @@ class Linear(ParallelModule):
             get_rng_state_tracker=get_rng_state_tracker,
             rng_tracker_name=rng_tracker_name,
             fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            delay_wgrad_compute=delay_wgrad_compute,
             unsupported={
                 "ub_overlap_ag": ub_overlap_ag,
                 "ub_overlap_rs": ub_overlap_rs,
@@ -71,7 +73,6 @@ class Linear(ParallelModule):
                 "ub_bulk_dgrad": ub_bulk_dgrad,
                 "ub_bulk_wgrad": ub_bulk_wgrad,
                 "ub_name": ub_name,
-                "delay_wgrad_compute": delay_wgrad_compute,
                 "symmetric_ar_type": symmetric_ar_type,
             },
         )
@@ -138,6 +139,7 @@ class Linear(ParallelModule):
             bias if fused else None,
             operands={"input": "input", "weight": "weight", "grad_output": "grad_output"},
             workspace="weight",
+            weight_names=self.weight_names,
             parallel=parallel,
             is_first_microbatch=is_first_microbatch,
             save_original_input=self.save_original_input,

@@ -6,6 +6,7 @@ input columnwise. Between the passes only packed bytes are kept, unless `backwar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from fp4ref.te.distributed import (
     reduce_scatter_along_first_dim,
 )
 from fp4ref.te.gemm import general_gemm
+from fp4ref.te.module.saved_shards import gather_codes, scatter_codes
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
 
 
@@ -53,7 +55,8 @@ class LinearCall:
     """Everything of one call that autograd does not differentiate.
 
     quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized. main_grad_of: the
-    parameter whose `main_grad` receives the weight's gradient.
+    parameter whose `main_grad` receives the weight's gradient. fsdp_group: between the passes, each of its processes
+    keeps a part of the weight's codes. defer: takes the computation of wgrad, to be done later.
     """
 
     dtype: torch.dtype
@@ -63,8 +66,10 @@ class LinearCall:
     quantized_weight: Any = None
     backward_override: str | None = None
     save_original_input: bool = False
+    fsdp_group: Any = None
     main_grad_of: Any = None
     overwrite_main_grad: bool = False
+    defer: Callable[[Callable[[], torch.Tensor | None]], None] | None = None
     wants_dgrad: bool = False
     wants_wgrad: bool = False
 
@@ -118,6 +123,8 @@ class _Linear(torch.autograd.Function):
         grad_bias = rows.sum(0).to(ctx.bias_dtype) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
         operand = _quantized_grad(rows, call)
         saved_input, saved_weight = restore_from_saved(ctx.objects, ctx.saved_tensors)
+        if ctx.scattered is not None:
+            gather_codes(saved_weight, ctx.scattered, call.fsdp_group)
         dx = dw = None
         if call.wants_dgrad:
             dx, *_ = general_gemm(
@@ -127,7 +134,11 @@ class _Linear(torch.autograd.Function):
                 dx = call.parallel.reduced(dx)
             dx = dx.reshape(ctx.shape)
         if call.wants_wgrad:
-            dw = _weight_gradient(_backward_operand(saved_input, call, gather=True), operand, call)
+            gathered = _backward_operand(saved_input, call, gather=True)
+            if call.defer is not None:
+                call.defer(lambda: _weight_gradient(gathered, operand, call))
+            else:
+                dw = _weight_gradient(gathered, operand, call)
         return dx, dw, grad_bias, None
 
 
@@ -167,6 +178,9 @@ def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operan
         saved_weight = weight if call.backward_override == "high_precision" else sharing_buffers(operand)
         if call.quantizes_backward:
             saved_weight.update_usage(rowwise_usage=False, columnwise_usage=True)
+    ctx.scattered = None
+    if call.fsdp_group is not None and saved_weight is not weight and isinstance(saved_weight, QuantizedTensorStorage):
+        ctx.scattered = scatter_codes(saved_weight, call.fsdp_group)
     tensors, ctx.objects = prepare_for_saving(saved_input, saved_weight)
     ctx.save_for_backward(*tensors)
     ctx.call = call

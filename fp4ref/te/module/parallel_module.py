@@ -30,6 +30,7 @@ class ParallelModule(TransformerEngineBaseModule):
         get_rng_state_tracker: Callable[[], Any] | None,
         rng_tracker_name: str | None,
         fuse_wgrad_accumulation: bool,
+        delay_wgrad_compute: bool,
         unsupported: dict[str, Any],
     ) -> None:
         """Keep the options of a constructor, refusing those without an emulation by name.
@@ -37,7 +38,8 @@ class ParallelModule(TransformerEngineBaseModule):
         Errors: NotSupportedError, SettingError.
         """
         kind = type(self).__name__
-        require_only_supported(kind, fsdp_group=fsdp_group, **unsupported)
+        require_only_supported(kind, **unsupported)
+        self.fsdp_group = fsdp_group
         if parallel_mode not in MODES:
             raise SettingError(kind, f"parallel_mode {parallel_mode!r}", "'column', 'row' or None")
         self.parallel_mode = parallel_mode
@@ -46,6 +48,8 @@ class ParallelModule(TransformerEngineBaseModule):
         self.sequence_parallel = sequence_parallel and self.tp_size > 1
         self.get_rng_state_tracker, self.rng_tracker_name = get_rng_state_tracker, rng_tracker_name
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        self.delay_wgrad_compute = delay_wgrad_compute
+        self.deferred: list[tuple[list[str], Callable[[], Any]]] = []
 
     def register_linear(
         self,
@@ -72,6 +76,24 @@ class ParallelModule(TransformerEngineBaseModule):
                 self.register_weight(biases[-1], value, zeros, seeded=False)
         return weights, biases
 
+    def need_backward_dw(self) -> bool:
+        """Whether `backward_dw` has to be called after each backward pass."""
+        return self.delay_wgrad_compute
+
+    def backward_dw(self) -> None:
+        """Compute the gradients of the weights that a backward pass put off, and add them to the parameters'."""
+        with torch.no_grad():
+            for names, compute in self.deferred:
+                computed = compute()
+                parameters = [getattr(self, name) for name in names]
+                if isinstance(computed, torch.Tensor):
+                    computed = torch.split(computed, [parameter.shape[0] for parameter in parameters])
+                for parameter, grad in zip(parameters, computed or (), strict=False):
+                    if grad is not None:
+                        total = grad if parameter.grad is None else parameter.grad + grad
+                        parameter.grad = total.to(parameter.dtype)
+        self.deferred.clear()
+
     def joined(self, names: Sequence[str]) -> torch.Tensor:
         """The parameters of these names, one below the other."""
         values = [getattr(self, name) for name in names]
@@ -85,17 +107,20 @@ class ParallelModule(TransformerEngineBaseModule):
         *,
         operands: dict[str, str],
         workspace: str,
+        weight_names: list[str],
         parallel: Parallel,
         is_first_microbatch: bool | None,
         save_original_input: bool = False,
     ) -> torch.Tensor:
         """One linear operation with the quantizers of the named operands ("input", "weight", "grad_output")."""
         call = LinearCall(dtype=self.activation_dtype, parallel=parallel, save_original_input=save_original_input)
+        if self.delay_wgrad_compute:
+            call.defer = lambda compute: self.deferred.append((weight_names, compute))
         if self.fuse_wgrad_accumulation and weight.requires_grad:
             call.main_grad_of = require_main_grad(type(self).__name__, weight)
             call.overwrite_main_grad = is_first_microbatch is True
         if self.fp8:
-            call.backward_override = self.backward_override
+            call.backward_override, call.fsdp_group = self.backward_override, self.fsdp_group
             call.input_quantizer = self.activation_quantizer(operands["input"], communicated=parallel.gathers_input)
             call.grad_output_quantizer = self.activation_quantizer(
                 operands["grad_output"], communicated=parallel.gathers_grad_output
@@ -124,8 +149,8 @@ class ParallelModule(TransformerEngineBaseModule):
         return self.get_weight_workspace(
             tensor=weight,
             quantizer=quantizer,
-            cache_name=None if is_first_microbatch is None else workspace,
-            update_workspace=is_first_microbatch is not False,
+            cache_name=None if is_first_microbatch is None or self.is_fsdp2 else workspace,
+            update_workspace=is_first_microbatch is not False or self.is_fsdp2,
             skip_update_flag=skip,
             workspace_dtype=self.activation_dtype if weight.dtype is not self.activation_dtype else None,
         )

@@ -168,9 +168,10 @@ FP4_API unsigned bfloat16_pair(float low, float high)
     return pair;
 }
 
-// A running maximum of magnitudes, both lanes; NaN is ignored. The signs of the result mean nothing.
-FP4_API unsigned running_amax_pair(unsigned amax, unsigned pair)
+// A running maximum of magnitudes, both lanes; a NaN is ignored, or wins. The signs of the result mean nothing.
+template <bool KeepNaN = false> FP4_API unsigned running_amax_pair(unsigned amax, unsigned pair)
 {
+    if constexpr (KeepNaN) return __vmaxu2(amax & 0x7fff7fffu, pair & 0x7fff7fffu);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
     unsigned larger_one;
     asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger_one) : "r"(amax), "r"(pair));

@@ -1,0 +1,29 @@
+"""What the options of `fp4ref verify` ask for, where a kernel is on trial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fp4ref.cli.verify_pages import Pages
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the options ask for. case: the name of a case, or of a block of one."""
+
+    spec: str | None
+    scale_layout: str | None
+    nibbles: str | None
+    case: str | None
+    save_case: Path | None
+    as_json: bool
+    limit: int
+    pages: Pages = Pages()  # noqa: RUF009 - it is frozen
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Fields of a declaration that options set."""
+        given = {"scale_layout": self.scale_layout, "nibble_order": self.nibbles}
+        return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,82 @@
+"""Running kernels that draw their own random bits, one for each direction, on the aimed inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from fp4ref.conformance.families import Case
+from fp4ref.conformance.judge import BROKEN
+from fp4ref.conformance.runner import run
+from fp4ref.conformance.stochastic import Level, StochasticReport, Trial, aimed_inputs, judge_stochastic
+from fp4ref.conformance.subject import OWN_BITS as FAMILY
+from fp4ref.conformance.subject import Declaration, Kind, Subject, drawn_from, normalised, reasons
+from fp4ref.errors import DomainError
+from fp4ref.layout import layout
+from fp4ref.quantized import Direction, DirectionData
+from fp4ref.spec import Spec
+
+REASON = "The kernel draws its own random bits."
+
+
+def judge_drawing(
+    spec: Spec, *subjects: Subject, timeout: float = 30.0, step: Callable[[str], None] = lambda name: None
+) -> StochasticReport:
+    """Judge a kernel with bits of its own, or two that make the two directions of one call.
+
+    A kernel that declares the inputs seed and offset is held to every map of `fp4ref.random_maps` first. Only two
+    subjects can show that both directions use the same bits.
+
+    Errors: DomainError for two subjects of one direction.
+
+    Rules: CNF-8, CNF-9, SR-10, SR-11.
+    """
+    by_direction = {each.declaration.direction: each for each in subjects}
+    if len(by_direction) != len(subjects) or not subjects:
+        raise DomainError("judge", f"{len(subjects)} kernels of one direction", "one of each", "SR-11")
+    wrong: list[str] = []
+    made: list[dict[Direction, DirectionData]] = []
+    calls = list(_cases(spec, next(iter(subjects)).declaration))
+    for each in subjects:
+        seeded = {"seed", "offset"} & set(each.declaration.inputs)
+        for case in calls:
+            step(f"{case.id}/{each.declaration.direction}")
+        outcomes = [*run(each, [_in(case, each.declaration) for case in calls], timeout)]
+        if len(outcomes) != len(calls):
+            reason = reasons(_in(calls[0], each.declaration), each.declaration)
+            return StochasticReport(spec, Level.BRACKET, None, (f"no case applies: {reason}",))
+        made += [{} for _ in range(len(calls) - len(made))]
+        for number, item in enumerate(outcomes):
+            finding = item.outcome.finding
+            if finding is not None and (finding.kind is not Kind.UNSTABLE or seeded):
+                wrong.append(f"{finding.kind} in {item.case.id}: {finding.text}")
+            if item.outcome.data is not None and (finding is None or finding.kind not in BROKEN):
+                made[number][item.case.direction] = _linear(item.case, each.declaration, item.outcome.data)
+    trials = [Trial(case.x, parts) for case, parts in zip(calls, made, strict=True) if len(parts) == len(subjects)]
+    if wrong:
+        return StochasticReport(spec, Level.BRACKET, None, tuple(dict.fromkeys(wrong)))
+    all_seeded = all({"seed", "offset"} <= set(each.declaration.inputs) for each in subjects)
+    return judge_stochastic(spec, trials, [drawn_from(case) for case in calls] if all_seeded else None)
+
+
+def _cases(spec: Spec, declared: Declaration) -> Iterator[Case]:
+    """The aimed inputs; a type that the kernel takes, the narrowest first. Rules: SR-11."""
+    dtype = next(name for name in ("bfloat16", "float16", "float32") if name in declared.dtypes)
+    for number, x in enumerate(aimed_inputs(dtype)):
+        bits = np.zeros(x.shape, np.uint8)  # for the golden bytes, of which only amax and scales are used
+        yield Case(f"{FAMILY}/{number}", FAMILY, REASON, ("SR-11",), x, spec, "row", None, bits)
+
+
+def _in(case: Case, declared: Declaration) -> Case:
+    """The case in the direction of a kernel; seed and offset are those of the input, whatever the direction."""
+    direction: Direction = "row" if declared.direction == "row" else "column"
+    return Case(**{**vars(case), "direction": direction})
+
+
+def _linear(case: Case, declared: Declaration, data: DirectionData) -> DirectionData:
+    """A kernel's bytes with the low nibble first and scales linear."""
+    rows, columns = case.matrix
+    found = normalised(case, declared, data)
+    blocks = -(-columns // case.spec.block.columns)
+    return found._replace(scales=layout(declared.scale_layout).to_linear(found.scales, rows, blocks))

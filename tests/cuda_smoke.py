@@ -1,0 +1,96 @@
+"""Every CUDA kernel once or a few times on small inputs, against the golden model: what compute-sanitizer runs.
+
+Each buffer is an allocation of its own, so that an access outside one is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+
+import ml_dtypes
+import numpy as np
+import torch
+
+import fp4ref
+from fp4ref.quantized import Directions
+from fp4ref_cuda import operations
+
+BOTH = "both"
+CALLS = (  # spec, shape, dtype, directions, layout
+    ("nvfp4", (192, 256), "bfloat16", BOTH, "tiled_128x4"),
+    ("nvfp4-rht", (192, 256), "bfloat16", BOTH, "tiled_128x4"),
+    ("nvfp4-rht", (48, 40), "bfloat16", BOTH, "linear"),
+    ("nvfp4", (130, 1032), "bfloat16", "row", "tiled_128x4"),
+    ("nvfp4", (130, 72), "bfloat16", "row", "linear_padded"),
+    ("nvfp4", (130, 70), "float32", BOTH, "tiled_128x4"),
+    ("nvfp4-2d", (65, 129), "float16", BOTH, "tiled_8x4"),
+    ("nvfp4-row-scaled", (130, 70), "bfloat16", BOTH, "linear"),
+    ("nvfp4-4over6", (33, 48), "bfloat16", "column", "tiled_128x4"),
+    ("mxfp8-e4m3", (144, 208), "bfloat16", BOTH, "tiled_128x4"),
+    ("mxfp8-e5m2", (130, 70), "float32", BOTH, "linear_padded"),
+    ("mxfp4", (130, 70), "bfloat16", "column", "tiled_128x4"),
+)
+GROUPS = (("nvfp4-rht", (128, 0, 256)), ("nvfp4", (128, 0, 256)), ("nvfp4", (33, 0, 100)), ("mxfp8-e4m3", (48, 80)))
+DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
+
+
+def values(shape: tuple[int, int], dtype: str) -> np.ndarray:
+    """Normal numbers, with a few that no threshold covers."""
+    rng = np.random.default_rng(shape)
+    x = rng.standard_normal(shape)
+    x[rng.integers(0, 97, shape) == 0] = np.nan
+    return x.astype(DTYPES[dtype])
+
+
+def cuda(x: np.ndarray) -> torch.Tensor:
+    if x.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16).cuda()
+    return torch.from_numpy(x).cuda()
+
+
+def same(got: fp4ref.Quantized, expected: fp4ref.Quantized) -> None:
+    for mine, theirs in zip((got.row, got.column), (expected.row, expected.column), strict=True):
+        if theirs is None:
+            continue
+        assert np.array_equal(mine.data.cpu().numpy(), theirs.data)
+        if got.scale_layout != "linear_padded":
+            assert np.array_equal(mine.scales.cpu().numpy(), theirs.scales)
+
+
+def main() -> None:
+    paths = set()
+    for name, shape, dtype, directions, layout in CALLS:
+        x = values(shape, dtype)
+        q = fp4ref.quantize(cuda(x), name, directions, layout, backend="cuda")
+        paths.add(operations.last_plan().path)
+        expected = fp4ref.quantize(x, name, directions, layout, backend="numpy")
+        same(q, expected)
+        for direction in ("row", "column") if directions == BOTH else (directions,):
+            for out in ("bfloat16", "float32"):
+                inverse = direction == "column" and q.spec.hadamard is not None
+                fp4ref.dequantize(q, out, direction, inverse_hadamard=inverse, backend="cuda")
+                paths.add(operations.last_plan().path)
+        fp4ref.to_layout(q, "tiled_8x4", backend="cuda")
+    for name, splits in GROUPS:
+        x = values((sum(splits), 128), "bfloat16")
+        ready = [rows for rows in splits if rows % 16 == 0 or "rht" not in name]
+        group = fp4ref.quantize_grouped(cuda(x), ready, name, BOTH, "tiled_128x4", backend="cuda")
+        paths.add(operations.last_plan().path)
+        for q, expected in zip(
+            group, fp4ref.quantize_grouped(x, ready, name, BOTH, "tiled_128x4", backend="numpy"), strict=True
+        ):
+            same(q, expected)
+    x = cuda(values((64, 256), "bfloat16"))
+    operations.quantize_both(
+        x, fp4ref.NVFP4_RHT, "tiled_128x4", Directions(np.ones(1, np.float32), np.ones(1, np.float32))
+    )
+    operations.quantize_both(x, fp4ref.NVFP4_RHT, "tiled_128x4", path="tiles")
+    torch.cuda.synchronize()
+    sys.stdout.write("\n".join(sorted(paths)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fp4ref
+from fp4ref import DomainError
+from fp4ref.cli import main
+from fp4ref.conformance.stochastic import Level
+from fp4ref.conformance.stochastic_kernel import judge_drawing
+from fp4ref.conformance.subject import Subject
+from fp4ref.formats import STOCHASTIC_E2M1
+
+SPEC = fp4ref.NVFP4.replace(name="nvfp4-sr", element=STOCHASTIC_E2M1)
+
+
+def made(x, direction, bits, layout="linear"):
+    q = fp4ref.quantize(x, SPEC, direction, layout, random_bits=bits)
+    return tuple(q.direction(direction)[0])
+
+
+def drawing(x, direction="row", same=False):
+    """A kernel with a generator of its own; both directions alike if `same`."""
+    rows, columns = x.shape
+    width = columns * (direction == "row") + rows * (direction == "column")
+    bits = np.random.default_rng(None if not same else int(np.abs(x[1:8, :8].astype(np.float32)).sum() * 1000))
+    return made(x, direction, bits.integers(0, 256, (x.size // width, width), np.uint8))
+
+
+def seeded(x, seed, offset, direction="row", name="te.2d"):
+    return made(x, direction, getattr(fp4ref.random_maps[name](x.shape, seed, offset), direction), "tiled_128x4")
+
+
+SEEDED = {"inputs": ("x", "seed", "offset"), "scale_layout": "tiled_128x4"}
+
+
+@pytest.mark.rule("SR-11", "CNF-8")
+def test_a_kernel_that_draws_is_judged_at_the_level_bracket():
+    report = judge_drawing(
+        SPEC, Subject.of(drawing), Subject.of(partial(drawing, direction="column"), direction="column")
+    )
+    assert report.ok, report.headline
+    assert report.level is Level.BRACKET
+    one = judge_drawing(SPEC, Subject.of(drawing, dtypes=("float32",)))
+    assert one.ok, one.headline
+
+
+@pytest.mark.rule("SR-9", "SR-11")
+def test_two_directions_with_the_same_bits_are_found():
+    both = (
+        Subject.of(partial(drawing, same=True)),
+        Subject.of(partial(drawing, same=True, direction="column"), direction="column"),
+    )
+    report = judge_drawing(SPEC, *both)
+    assert report.mistakes == ("both directions use the same bits",)
+
+
+@pytest.mark.rule("SR-10", "SR-11")
+@pytest.mark.parametrize("name", ["te.tuned_1d", "te.2d", "te.rht_fused"])
+def test_a_kernel_with_seed_and_offset_is_judged_by_maps(name):
+    row = Subject.of(partial(seeded, name=name), **SEEDED)
+    column = Subject.of(partial(seeded, name=name, direction="column"), **SEEDED, direction="column")
+    for subjects in ((row,), (column,), (row, column)):
+        report = judge_drawing(SPEC, *subjects)
+        assert report.level is Level.MAP
+        assert report.map == name
+
+
+@pytest.mark.rule("CNF-9", "SR-11")
+def test_what_else_goes_wrong_is_a_finding():
+    def raises(x):
+        raise ValueError("no")
+
+    def nearest(x):
+        return tuple(fp4ref.quantize(x, fp4ref.NVFP4).row)
+
+    def short(x):
+        data, scales, amax = drawing(x)
+        return data[:, 1:], scales, amax
+
+    assert "no" in judge_drawing(SPEC, Subject.of(raises)).headline
+    assert "shape" in judge_drawing(SPEC, Subject.of(short)).headline
+    assert judge_drawing(SPEC, Subject.of(nearest)).mistakes == ("always rounds to nearest",)
+    assert "no case applies" in judge_drawing(SPEC, Subject.of(drawing, multiple=(1, 1024))).headline
+    with pytest.raises(DomainError, match="SR-11"):
+        judge_drawing(SPEC, Subject.of(drawing), Subject.of(drawing))
+
+
+@pytest.mark.slow  # processes of their own
+@pytest.mark.rule("CNF-2", "SR-11")
+def test_the_command_states_the_level(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sr.json").write_text(SPEC.to_json())
+    (tmp_path / "kernels.py").write_text("""
+import numpy as np
+import fp4ref
+from pathlib import Path
+SPEC = fp4ref.from_json(Path("sr.json").read_text())
+
+@fp4ref.kernel(inputs=("x", "random_bits"))
+def given(x, bits):
+    return tuple(fp4ref.quantize(x, SPEC, random_bits=bits).row)
+
+def own(x):
+    bits = np.random.default_rng().integers(0, 256, x.shape, np.uint8)
+    return tuple(fp4ref.quantize(x, SPEC, random_bits=bits).row)
+
+def down(x):
+    return tuple(fp4ref.quantize(x, SPEC, random_bits=np.zeros(x.shape, np.uint8)).row)
+""")
+    verify = ["verify", "--spec", "sr.json", "--kernel"]
+    run = CliRunner().invoke(main, [*verify, "kernels.py:own"])
+    assert run.exit_code == 0, run.output
+    assert "level bracket" in run.output
+    run = CliRunner().invoke(main, [*verify, "kernels.py:down", "--json"])
+    assert run.exit_code == 1
+    assert json.loads(run.stdout)["mistakes"] == ["always rounds down, as with random bits that are all zero"]
+    run = CliRunner().invoke(main, [*verify, "kernels.py:given", "--family", "normal"])
+    assert run.exit_code == 0, run.output
+    assert "level exact" in run.output
+    run = CliRunner().invoke(main, [*verify, "kernels.py:own", "--case", "own-bits/0"])
+    assert run.exit_code == 2

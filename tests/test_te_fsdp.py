@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+import torch.multiprocessing as mp  # noqa: E402
+
+from fp4ref import te  # noqa: E402
+
+RECIPES = {
+    "nvfp4": lambda: te.recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
+    "mxfp8": te.recipe.MXFP8BlockScaling,
+}
+SIZES = ((128, 256), (256, 128))
+
+
+def _step(model, recipe, x):
+    with te.autocast(recipe=recipe):
+        y = model(x)
+    y.sum().backward()
+    return y.detach()
+
+
+def _member(rank, address, results):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    warnings.simplefilter("ignore")  # of outputs that are views
+    dist.init_process_group("gloo", init_method=f"file://{address}", rank=rank, world_size=2)
+    try:
+        mesh = init_device_mesh("cpu", (2,))
+        for name, make in RECIPES.items():
+            torch.manual_seed(0)
+            recipe = make()
+            with te.quantized_model_init(recipe=recipe):
+                layers = [te.Linear(i, o, params_dtype=torch.bfloat16, device="cpu", bias=False) for i, o in SIZES]
+            model = torch.nn.Sequential(*layers)
+            x = torch.randn(64, 128).to(torch.bfloat16)
+            whole = _step(model, recipe, x)
+            gradients = [layer.weight.grad for layer in layers]
+            for layer in layers:
+                layer.weight.grad = None
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+            shard = type(layers[0].weight._local_tensor).__name__
+            sharded = [_step(model, recipe, x) for _ in range(2)]
+
+            same = [
+                torch.equal(layer.weight.grad._local_tensor, (2 * gradient).chunk(2)[rank])
+                for layer, gradient in zip(layers, gradients, strict=True)
+            ]
+            results[name, rank] = shard, all(torch.equal(y, whole) for y in sharded), same
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow  # starts two processes
+@pytest.mark.rule("TEL-15")
+def test_fully_sharded_training_is_the_whole_one(tmp_path):
+    context = mp.get_context("spawn")
+    with context.Manager() as manager:
+        results = manager.dict()
+        mp.spawn(_member, args=(str(tmp_path / "store"), results), nprocs=2)
+        gathered = dict(results)
+    for rank in range(2):
+        assert gathered["nvfp4", rank] == ("NVFP4Tensor", True, [True, True])
+        assert gathered["mxfp8", rank] == ("MXFP8Tensor", True, [True, True])
