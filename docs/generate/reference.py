@@ -1,0 +1,104 @@
+"""Write the reference pages: every public name with its docstring.
+
+    python docs/generate/reference.py OUT
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+MODULES = {
+    "fp4ref": "The public functions and records",
+    "fp4ref.testing": "Assertions on kernels, for any test runner",
+    "fp4ref.strategies": "Hypothesis strategies",
+    "fp4ref.registry": "Backends",
+    "fp4ref.te": "The emulation layer",
+}
+
+
+def main(target: Path) -> None:
+    """Write a page for each module and one for the command line."""
+    target.mkdir(parents=True)
+    for name, title in MODULES.items():
+        (target / f"{name}.md").write_text("\n".join(page(name, title)) + "\n", "utf-8")
+    (target / "command-line.md").write_text("\n".join(commands()) + "\n", "utf-8")
+    toc = "\n".join(["# Reference", "", "```{toctree}", *MODULES, "command-line", "```"])
+    (target / "index.md").write_text(toc + "\n", "utf-8")
+
+
+def page(name: str, title: str) -> Iterator[str]:
+    """Public names of a module, in the order of its kinds: functions, classes, values."""
+    module = import_module(name)
+    yield f"# {name}: {title[0].lower()}{title[1:]}\n"
+    yield f"```{{py:module}} {name}\n```\n"
+    yield inspect.cleandoc(module.__doc__ or "") + "\n"
+    for kind, heading in (("function", "Functions"), ("class", "Classes"), ("data", "Values")):
+        members = [member for member in public(module) if kind_of(getattr(module, member)) == kind]
+        if members:
+            yield f"## {heading}\n"
+        for member in members:
+            yield from entry(module, member, kind)
+
+
+def public(module: ModuleType) -> list[str]:
+    """Names that a module offers, without the modules that it imports."""
+    names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
+    own = [name for name in names if not inspect.ismodule(getattr(module, name, None)) and hasattr(module, name)]
+    if not hasattr(module, "__all__"):
+        own = [name for name in own if getattr(getattr(module, name), "__module__", "") == module.__name__]
+    return sorted(own, key=str.lower)
+
+
+def kind_of(value: object) -> str:
+    """How a name is documented."""
+    if inspect.isclass(value):
+        return "class"
+    return "function" if callable(value) else "data"
+
+
+def entry(module: ModuleType, name: str, kind: str) -> Iterator[str]:
+    """One name: its signature and its docstring as it is written, which is plain text."""
+    value = getattr(module, name)
+    yield f"### {name}\n"
+    if kind == "data":
+        yield f"```python\n{module.__name__}.{name} = {short(value)}\n```\n"
+        return
+    try:
+        signature = str(inspect.signature(value)) if kind == "function" else ""
+    except (TypeError, ValueError):
+        signature = ""
+    lines = inspect.cleandoc(value.__doc__ or "").splitlines()
+    yield f"```python\n{module.__name__}.{name}{signature}\n```\n"
+    yield "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def short(value: object) -> str:
+    """A value's repr, unless it is long."""
+    text = repr(value)
+    return text if len(text) < 400 else f"{type(value).__name__}(...)"
+
+
+def commands() -> Iterator[str]:
+    """The help of every command."""
+    from fp4ref.cli import COMMANDS
+
+    yield "# Command line\n"
+    for name in COMMANDS:
+        said = subprocess.run(
+            [sys.executable, "-m", "fp4ref", name, "--help"],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={"COLUMNS": "100", "PATH": ""},
+        ).stdout
+        yield f"## fp4ref {name}\n\n```text\n{said.rstrip()}\n```\n"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
