@@ -285,6 +285,20 @@ def column_and_row_parallel_linear(rank: int, size: int) -> None:
             got = run(row, x[:, part], weight[:, part], grad[mine], quantized)
             for ours, theirs in zip(got, (y[mine], dx[:, part], dw[:, part]), strict=True):
                 assert torch.equal(ours, theirs)
+    row = te.Linear(128, 64, parallel_mode="row", tp_group=dist.group.WORLD, sequence_parallel=True)
+    assert (row.weight.partition_dim, row.bias.sequence_parallel) == (1, True)
+    local = torch.randn(32, 64, generator=torch.Generator().manual_seed(rank)).requires_grad_()
+    split = {"parallel_mode": "column", "sequence_parallel": True, "tp_group": dist.group.WORLD}
+    wide = te.LayerNormLinear(
+        64, 64 * size, return_layernorm_output=True, return_layernorm_output_gathered=True, **split
+    )
+    assert (wide.weight.partition_dim, wide.bias.partition_dim) == (0, 0)
+    _, normed = wide(local)
+    normed[32 * rank :].sum().backward()
+    assert normed.shape == (32 * size, 64)
+    alone = local.detach().clone().requires_grad_()  # its rows count once per process up to this one
+    torch.nn.functional.layer_norm(alone, (64,)).mul(rank + 1).sum().backward()
+    assert torch.allclose(local.grad, alone.grad, atol=1e-5)
     mlp = te.LayerNormMLP(
         64, 128 * size, tp_group=dist.group.WORLD, set_parallel_mode=True, params_dtype=torch.bfloat16
     )

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import fp4ref  # noqa: E402
 from fp4ref.errors import DomainError, Fp4Error  # noqa: E402
+from fp4ref.te.checkpoint import checkpoint  # noqa: E402
 from fp4ref.te.module.activation import GATED, PLAIN  # noqa: E402
 from fp4ref.te.module.grouped_linear import GroupedLinear  # noqa: E402
 from fp4ref.te.module.layernorm_linear import LayerNormLinear  # noqa: E402
@@ -422,6 +423,30 @@ def test_no_tokens(kind: str, recipe: str) -> None:
     assert y.shape[0] == 0
     assert x.grad.shape == x.shape
     assert not any(parameter.grad.any() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("kind", ["Linear", "LayerNormMLP"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recomputation_is_under_the_recipe_of_the_forward_pass(kind: str, recipe: str) -> None:
+    module = KINDS[kind](params_dtype=BF16)
+    x = torch.randn(128, 128).to(BF16)
+    expected = step(module, x, RECIPES[recipe]())
+    assert_same(expected, step(recomputing(module), x, RECIPES[recipe]()))
+    with pytest.raises(DomainError, match="distribute_saved_activations"):
+        checkpoint(module, x, distribute_saved_activations=True)
+
+
+def recomputing(module: Any) -> Any:
+    """A module that recomputes another; parameters keep their names."""
+
+    class Recomputed(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return checkpoint(module, x)
+
+        def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+            return module.named_parameters(*args, **kwargs)
+
+    return Recomputed()
 
 
 def test_gradient_is_added_to_main_grad() -> None:

@@ -12,6 +12,7 @@ from fp4ref.te import debug, recipe
 from fp4ref.te.alias import install_alias, uninstall_alias
 from fp4ref.te.capability import emulate_device, get_device_compute_capability
 from fp4ref.te.cast import dequantize, quantize
+from fp4ref.te.checkpoint import checkpoint
 from fp4ref.te.convert import convert
 from fp4ref.te.distributed import gather_along_first_dim
 from fp4ref.te.dtypes import DType

@@ -82,7 +82,7 @@ RENAMED = {
 ABSENT: dict[str, tuple[str, ...]] = {
     PYTORCH: (
         *("DotProductAttention", "MultiheadAttention", "TransformerLayer", "Fp8Padding", "Fp8Unpadding"),
-        *("Float8BlockQuantizer", "Float8BlockwiseQTensor", "InferenceParams", "checkpoint", "make_graphed_callables"),
+        *("Float8BlockQuantizer", "Float8BlockwiseQTensor", "InferenceParams", "make_graphed_callables"),
     ),
     f"{PYTORCH}._extra_state": ("UNSAFE_PICKLE_EXTRA_STATE_ENV",),
     f"{PYTORCH}.attention": ("DotProductAttention", "InferenceParams", "MultiheadAttention"),

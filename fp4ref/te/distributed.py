@@ -67,6 +67,24 @@ def reduce_scatter_along_first_dim(
     return part, None
 
 
+class _Gather(torch.autograd.Function):
+    """The rows of all processes; each process's gradient counts."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return _gather(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return reduce_scatter_along_first_dim(grads[0], ctx.group)[0], None
+
+
+def gather_rows(x: torch.Tensor, group: Any) -> torch.Tensor:
+    """The rows of all processes, one below the other; its gradient is summed and split again."""
+    return _Gather.apply(x, group)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def gather_along_first_dim(
     inp: Any, process_group: Any = None, async_op: bool = False, quantizer: Any = None
 ) -> tuple[Any, None]:

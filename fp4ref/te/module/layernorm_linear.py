@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fp4ref.te.distributed import gather_along_first_dim
+from fp4ref.te.distributed import gather_rows
 from fp4ref.te.module.base import ones, zeros
 from fp4ref.te.module.device import default_device
 from fp4ref.te.module.linear import Linear
@@ -122,7 +122,7 @@ class LayerNormLinear(Linear):
         if not self.return_layernorm_output:
             return y
         if self.return_layernorm_output_gathered and self.sequence_parallel:
-            normed = gather_along_first_dim(normed, self.tp_group)[0]
+            normed = gather_rows(normed, self.tp_group)
         return (*y, normed) if isinstance(y, tuple) else (y, normed)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fp4ref.te.distributed import gather_along_first_dim
+from fp4ref.te.distributed import gather_rows
 from fp4ref.te.module.activation import activate, is_gated
 from fp4ref.te.module.base import divide
 from fp4ref.te.module.device import default_device
@@ -108,7 +108,9 @@ class LayerNormMLP(ParallelModule):
             ("fc2", (hidden_size, ffn), output_layer_init_method or init_method),
         ):
             parts = {"": features[0]}
-            self.register_linear(features, parts, prefix=f"{layer}_", bias=bias, init=init, **options)
+            names = self.register_linear(features, parts, prefix=f"{layer}_", bias=bias, init=init, **options)
+            if set_parallel_mode:
+                self.mark_parallel(*names, mode="column" if layer == "fc1" else "row")
         if not bias:
             self.fc1_bias = self.fc2_bias = torch.empty(0, **options)
         self.reset_parameters(defer_init=options["device"].type == "meta")
@@ -160,7 +162,7 @@ class LayerNormMLP(ParallelModule):
             results.append(self.fc2_bias.to(self.activation_dtype) if self.use_bias else None)
         if self.return_layernorm_output:
             gathered = self.return_layernorm_output_gathered and self.sequence_parallel
-            results.append(gather_along_first_dim(normed, self.tp_group)[0] if gathered else normed)
+            results.append(gather_rows(normed, self.tp_group) if gathered else normed)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _parallel(self, mode: str, split: bool) -> Parallel:

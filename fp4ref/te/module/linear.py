@@ -89,6 +89,7 @@ class Linear(ParallelModule):
             device=default_device(device),
             init=init_method,
         )
+        self.mark_parallel(self.weight_names, self.bias_names, mode=parallel_mode)
         if len(parts) > 1 and self.primary_weights_in_fp8:
             require_only_supported("Linear in quantized_model_init", parameters_split=parameters_split)
         if not bias:

@@ -76,6 +76,20 @@ class ParallelModule(TransformerEngineBaseModule):
                 self.register_weight(biases[-1], value, zeros, seeded=False)
         return weights, biases
 
+    def mark_parallel(self, weights: list[str], biases: list[str], *, mode: str | None) -> None:
+        """Say on the parameters, as training frameworks read it, along which axis a group splits them.
+
+        The bias of a split input is whole, and with sequence parallelism its gradient is a sum over the group.
+        """
+        split = [(name, 1 if mode == "row" else 0) for name in weights]
+        if mode == "column":
+            split += [(name, 0) for name in biases]
+        for name, axis in split:
+            vars(getattr(self, name)).update(tensor_model_parallel=True, partition_dim=axis, partition_stride=1)
+        if mode == "row":
+            for name in biases:
+                getattr(self, name).sequence_parallel = self.sequence_parallel
+
     def need_backward_dw(self) -> bool:
         """Whether `backward_dw` has to be called after each backward pass."""
         return self.delay_wgrad_compute

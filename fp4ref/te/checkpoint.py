@@ -1,0 +1,50 @@
+"""Recompute a part of a model in the backward pass, under the recipe of its forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch.utils.checkpoint
+
+from fp4ref.te.module.base import require_only_supported
+from fp4ref.te.quantization import FP8GlobalState, FP8GlobalStateManager
+
+
+def checkpoint(
+    function: Callable[..., Any],
+    *args: Any,
+    use_reentrant: bool = True,
+    distribute_saved_activations: bool = False,
+    get_rng_state_tracker: Callable[[], Any] | None = None,
+    tp_group: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Call a function and keep its arguments only; its backward pass calls it again, in the same `autocast` state.
+
+    use_reentrant: either way gives the same values; the recomputation is torch's non-reentrant one.
+
+    Errors: NotSupportedError for saved activations that are distributed, and for a tracker of random states.
+
+    Rules: TEM-4.
+    """
+    require_only_supported(
+        "checkpoint",
+        distribute_saved_activations=distribute_saved_activations,
+        get_rng_state_tracker=get_rng_state_tracker,
+    )
+    state = FP8GlobalStateManager.get_autocast_state()
+    return torch.utils.checkpoint.checkpoint(
+        function, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), _under(state)), **kwargs
+    )
+
+
+@contextmanager
+def _under(state: FP8GlobalState) -> Iterator[None]:
+    before = FP8GlobalStateManager.get_autocast_state()
+    FP8GlobalStateManager.set_autocast_state(state)
+    try:
+        yield
+    finally:
+        FP8GlobalStateManager.set_autocast_state(before)
