@@ -666,3 +666,17 @@ def test_more_than_2_to_the_31_elements():
         expected = expected_of(tail, spec, "row", "linear")
         same(DirectionData(got.data[-128:], got.scales[-128:], got.amax), expected, "linear", spec.name)
         assert not bool(got.data[:-128].any())
+        del got
+    for spec in (fp4ref.NVFP4_RHT, fp4ref.NVFP4, fp4ref.MXFP8_E4M3):
+        given = None if spec is fp4ref.MXFP8_E4M3 else np.full(1, 5, np.float32)
+        both = operations.quantize_both(x, spec, "tiled_128x4", Directions(given, given))
+        assert operations.last_plan().path != "tiles"
+        for d in ("row", "column"):
+            mine = getattr(both, d)
+            expected = expected_of(tail, spec, d, "tiled_128x4", given)
+            width = expected.data.shape[1]
+            codes = mine.data[-128:] if d == "row" else mine.data[:, -width:]
+            assert np.array_equal(host(codes), expected.data), (spec.name, d)
+            assert not bool((mine.data[:-128] if d == "row" else mine.data[:, :-width]).any())
+        assert np.array_equal(host(both.row.scales[-128:]), expected_of(tail, spec, "row", "tiled_128x4", given).scales)
+        del both, mine, codes
