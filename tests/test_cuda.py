@@ -212,7 +212,9 @@ def test_rows_and_columns_fused(name, kind):
 
     spec = fp4ref.profiles[name]
     amaxes = [None, (0.0, 1.0), (1e-44, 1e-38), (1e-30, 3e-30), (5.9, 448.0), (1e30, 1e37), (3.3e38, np.inf)]
-    for shape, amax in product([(64, 128), (128, 128), (192, 256), (512, 384), (1088, 640), (4160, 1280)], amaxes):
+    for shape, amax in product(
+        [(64, 128), (128, 128), (192, 256), (512, 384), (1088, 640), (128, 64), (192, 320), (4160, 1280)], amaxes
+    ):
         x = values(shape, "bfloat16", kind)
         given = Directions() if amax is None else Directions(*(np.full(1, a, np.float32) for a in amax))
         got = operations.quantize_both(cuda(x), spec, "tiled_128x4", given)
@@ -490,7 +492,7 @@ def test_groups_whose_members_are_whole_boxes_are_fused(name, kind):
     from fp4ref_cuda import operations
 
     spec = fp4ref.profiles[name]
-    for splits, columns in (([0, 128, 384, 0, 0, 256], 256), ([128] * 40, 128), ([1280, 0], 640)):
+    for splits, columns in (([0, 128, 384, 0, 0, 256], 256), ([128] * 40, 192), ([1280, 0], 640)):
         x = values((sum(splits), columns), "bfloat16", kind)
         for given in (False, True):
             amaxes = [np.arange(1, len(splits) + 1, dtype=np.float32) * s for s in (0.75, 2.0)]
