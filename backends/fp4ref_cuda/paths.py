@@ -13,7 +13,7 @@ from fp4ref_cuda.launch import launch, multiprocessors, target
 from fp4ref_cuda.plan import prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 
-WARPS, TEAMS, ROWS_WIDTH = 16, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
+WARPS, TEAMS, ROWS_WIDTH = 12, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
 OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB

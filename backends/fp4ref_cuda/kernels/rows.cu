@@ -11,7 +11,7 @@
 // and has the rows of the next unit on their way to shared memory meanwhile. A lane takes a block of every row.
 #include "blocks.cuh"
 
-constexpr int WARPS = 16, WIDTH = 512, LINE = WIDTH * 2, STEP = 2 * LINE, STAGES = 2;
+constexpr int WARPS = 12, WIDTH = 512, LINE = WIDTH * 2, STEP = 2 * LINE, STAGES = 2;
 constexpr int TABLE = 128 * sizeof(thresholds::Entry), OF_WARP = STAGES * STEP;
 
 // A division by what the host knows: n / divisor for n < 2^31.
