@@ -71,7 +71,8 @@ def kernels(target):
         yield "quantize", prelude(profiles["nvfp4"], dtype, "tiled_8x4", HAS_ROW=True, HAS_COLUMN=False), True
         yield "quantize", prelude(profiles["mxfp8-2d"], dtype, "linear", HAS_ROW=False, HAS_COLUMN=True), False
     for scale_layout, searched in (("tiled_128x4", True), ("linear", False)):
-        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, SEARCHED=searched), True
+        rows = {"WARPS": paths.row_warps(searched), "SEARCHED": searched}
+        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
     for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
         teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped}
         yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
