@@ -229,7 +229,9 @@ def test_rows_and_columns_fused(name, kind):
 
     spec = fp4ref.profiles[name]
     amaxes = [None, (0.0, 1.0), (1e-44, 1e-38), (1e-30, 3e-30), (5.9, 448.0), (1e30, 1e37), (3.3e38, np.inf)]
-    for shape, amax in product([(64, 128), (128, 128), (192, 256), (512, 384), (1088, 640), (4160, 1280)], amaxes):
+    for shape, amax in product(
+        [(64, 128), (128, 128), (192, 256), (512, 384), (1088, 640), (128, 64), (192, 320), (4160, 1280)], amaxes
+    ):
         x = values(shape, "bfloat16", kind)
         given = Directions() if amax is None else Directions(*(np.full(1, a, np.float32) for a in amax))
         got = operations.quantize_both(cuda(x), spec, "tiled_128x4", given)
@@ -507,7 +509,7 @@ def test_groups_whose_members_are_whole_boxes_are_fused(name, kind):
     from fp4ref_cuda import operations
 
     spec = fp4ref.profiles[name]
-    for splits, columns in (([0, 128, 384, 0, 0, 256], 256), ([128] * 40, 128), ([1280, 0], 640)):
+    for splits, columns in (([0, 128, 384, 0, 0, 256], 256), ([128] * 40, 192), ([1280, 0], 640)):
         x = values((sum(splits), columns), "bfloat16", kind)
         for given in (False, True):
             amaxes = [np.arange(1, len(splits) + 1, dtype=np.float32) * s for s in (0.75, 2.0)]
@@ -683,3 +685,17 @@ def test_more_than_2_to_the_31_elements():
         expected = expected_of(tail, spec, "row", "linear")
         same(DirectionData(got.data[-128:], got.scales[-128:], got.amax), expected, "linear", spec.name)
         assert not bool(got.data[:-128].any())
+        del got
+    for spec in (fp4ref.NVFP4_RHT, fp4ref.NVFP4, fp4ref.MXFP8_E4M3):
+        given = None if spec is fp4ref.MXFP8_E4M3 else np.full(1, 5, np.float32)
+        both = operations.quantize_both(x, spec, "tiled_128x4", Directions(given, given))
+        assert operations.last_plan().path != "tiles"
+        for d in ("row", "column"):
+            mine = getattr(both, d)
+            expected = expected_of(tail, spec, d, "tiled_128x4", given)
+            width = expected.data.shape[1]
+            codes = mine.data[-128:] if d == "row" else mine.data[:, -width:]
+            assert np.array_equal(host(codes), expected.data), (spec.name, d)
+            assert not bool((mine.data[:-128] if d == "row" else mine.data[:, :-width]).any())
+        assert np.array_equal(host(both.row.scales[-128:]), expected_of(tail, spec, "row", "tiled_128x4", given).scales)
+        del both, mine, codes

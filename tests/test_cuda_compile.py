@@ -76,7 +76,8 @@ def kernels(target):
         yield "quantize", prelude(profiles["nvfp4"], dtype, "tiled_8x4", HAS_ROW=True, HAS_COLUMN=False), True
         yield "quantize", prelude(profiles["mxfp8-2d"], dtype, "linear", HAS_ROW=False, HAS_COLUMN=True), False
     for scale_layout, searched in (("tiled_128x4", True), ("linear", False)):
-        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, SEARCHED=searched), True
+        rows = {"WARPS": paths.row_warps(searched), "SEARCHED": searched}
+        yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
     for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
         teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped}
         yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
@@ -260,8 +261,10 @@ def test_why_a_fast_path_is_not_taken():
     fused = plan.fused_reason
     for spec in (fp4ref.NVFP4, fp4ref.NVFP4_RHT):
         assert not fused(spec, "bfloat16", (64, 128), "tiled_128x4", 0)
-        assert "64 and 128" in fused(spec, "bfloat16", (48, 128), "tiled_128x4", 0)
-        assert "64 and 128" in fused(spec, "bfloat16", (0, 128), "tiled_128x4", 0)
+        assert not fused(spec, "bfloat16", (128, 64), "tiled_128x4", 0)
+        assert "multiples of 64" in fused(spec, "bfloat16", (64, 96), "tiled_128x4", 0)
+        assert "multiples of 64" in fused(spec, "bfloat16", (48, 128), "tiled_128x4", 0)
+        assert "multiples of 64" in fused(spec, "bfloat16", (0, 128), "tiled_128x4", 0)
         assert "tiled_128x4" in fused(spec, "bfloat16", (64, 128), "linear", 0)
         assert "2^24" in fused(spec, "bfloat16", (64, 1 << 24), "tiled_128x4", 0)
         assert not fused(spec, "bfloat16", (384, 128), "tiled_128x4", 0, (128, 0, 256))

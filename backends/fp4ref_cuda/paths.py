@@ -13,10 +13,15 @@ from fp4ref_cuda.launch import launch, multiprocessors, target
 from fp4ref_cuda.plan import prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 
-WARPS, TEAMS, ROWS_WIDTH = 16, 3, 512  # of a block of threads: warps of the row kernel, teams of the fused one
+TEAMS, ROWS_WIDTH = 3, 512  # teams of a block of the fused kernel, columns of a unit of the row kernel
 OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
+
+
+def row_warps(searched: bool) -> int:
+    """Warps of a block of the row kernel: as measured, more where the search for the maximum runs just before it."""
+    return 16 if searched else 12
 
 
 def fused_teams(target: str, grouped: bool) -> int:
@@ -59,12 +64,13 @@ def rows(
         ran = ("amax",)
     else:
         partials, parts = maxima.given_amax(value, out.amax, library), 1
-    text = prelude(spec, dtype, scale_layout, SEARCHED=value is None)
+    warps = row_warps(value is None)
+    text = prelude(spec, dtype, scale_layout, WARPS=warps, SEARCHED=value is None)
     outs = (pointer(out.amax), pointer(out.data), pointer(out.scales))
     arguments = (pointer(x), *matrix, units, strips, *magic(strips), pointer(partials), parts, *outs, flag)
-    grid = min(-(-units // WARPS), multiprocessors(library.ordinal))
-    shared = OF_TABLE + WARPS * 2 * OF_STEP
-    launch(library, "rows", text, (grid,), arguments, WARPS * 32, shared)
+    grid = min(-(-units // warps), multiprocessors(library.ordinal))
+    shared = OF_TABLE + warps * 2 * OF_STEP
+    launch(library, "rows", text, (grid,), arguments, warps * 32, shared)
     return (*ran, "rows")
 
 

@@ -154,8 +154,8 @@ def fused_reason(
     for index, split in enumerate(splits or ()):
         if split % 128:
             return f"{split} rows of member {index}, not a multiple of 128"
-    if rows % 64 or columns % 128 or not rows * columns:
-        return f"{rows} x {columns}, not multiples of 64 and 128"
+    if rows % 64 or columns % 64 or not rows * columns:
+        return f"{rows} x {columns}, not multiples of 64"
     if columns >= 1 << 24:
         return f"{columns} columns, not fewer than 2^24"
     if scale_layout != "tiled_128x4":

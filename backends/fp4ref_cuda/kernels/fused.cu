@@ -1,6 +1,6 @@
 // Quantize rows and columns from one read of x by thresholds, both scale sets in 128x4 tiles.
 //
-//   x               bfloat16  [rows, columns], rows a multiple of 64, columns of 128, 16 bytes apart
+//   x               bfloat16  [rows, columns], rows and columns multiples of 64, 16 bytes apart
 //   row_partials, column_partials  float32 [members, parts] partial maxima
 //   row_data        uint8     [rows, columns / 2];   row_scales     uint8, tiles of [rows, columns / 16]
 //   column_data     uint8     [columns, rows / 2];   column_scales  uint8, tiles of [columns, rows / 16]
@@ -34,6 +34,18 @@ struct Present {
     unsigned top, bottom, column_pitch;
     float row_g, column_g;
 };
+
+// The member that a row belongs to, by bisection.
+DEVICE unsigned member_with_row(const Member* members, index_t count, index_t row)
+{
+    unsigned which = 0;
+    for (unsigned above = (unsigned)count; above - which > 1;) {
+        const unsigned middle = (which + above) / 2;
+        if (members[middle].first_row <= row) which = middle;
+        else above = middle;
+    }
+    return which;
+}
 
 // The largest of partial maxima, in every lane of a warp.
 DEVICE float amax_of_warp(const float* partials, index_t parts)
@@ -206,8 +218,9 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
                 *(const uint4*)(held + scales_from);
         } else if (warp < 3 && warp * 64 <= left) {
             const unsigned tile = box.across / 2 * (now.column_pitch / 32) + (below * 2 + warp - 1);
-            *(uint2*)(now.column_scales + (size)tile * 512 + (lane * 16 + box.across % 2 * 8)) =
-                *(const uint2*)(held + scales_from);
+            byte* to = now.column_scales + (size)tile * 512 + (lane * 16 + box.across % 2 * 8);
+            *(uint2*)to = *(const uint2*)(held + scales_from);
+            if (across % 2 && box.across == across - 1) *(uint2*)(to + 8) = {0, 0};  // LAY-5
         }
     };
 
@@ -238,8 +251,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         before = box;
         if constexpr (GROUPED) {
             if (box.down < now.top || box.down >= now.bottom) {
-                int which;
-                const Member at = member_of(members, count, rows, (index_t)box.down * across, which);
+                const unsigned which = member_with_row(members, count, (index_t)box.down * ROWS);
+                const Member at = members[which];
                 const unsigned top = (unsigned)(at.first_row / ROWS);
                 Present next = {column_data + at.column_data, column_scales + at.column_scales, top,
                     top + (unsigned)(at.rows / ROWS), (unsigned)at.rows / 2, 0.0f, 0.0f};

@@ -28,13 +28,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) layout(
     const Grid grid = shapes ? shapes[which] : Grid{rows, columns, 0, 0, 0};
     const index_t padded_columns = (grid.columns + Layout::column_multiple
         - 1) / Layout::column_multiple * Layout::column_multiple;
-    const index_t across = (padded_columns + 3) / 4, row = (unit - grid.first_unit) / across;
+    const unsigned across = (unsigned)((padded_columns + 3) / 4);
+    const index_t inside = unit - grid.first_unit;
+    const bool small = inside < 1ll << 32;  // a division of 32 bits is several times faster
+    const index_t row = small ? (unsigned)inside / across : inside / across, column = (inside - row * across) * 4;
+    byte* target = to + grid.to + Layout::offset(row, column, grid.columns);
+    const byte* source = from + grid.from + Source::offset(row, column, grid.columns);
+    const bool whole = row < grid.rows && column + 3 < grid.columns;  // four neighbours are neighbours in every layout
+    if (whole && ((index_t)target | (index_t)source) % 4 == 0) {
+        *(unsigned*)target = __ldg((const unsigned*)source);
+        return;
+    }
     UNROLL
     for (int i = 0; i < 4; ++i) {
-        const index_t column = (unit - grid.first_unit) % across * 4 + i;
-        if (column >= padded_columns) return;
-        const bool valid = row < grid.rows && column < grid.columns;
-        to[grid.to + Layout::offset(row, column, grid.columns)] =
-            valid ? from[grid.from + Source::offset(row, column, grid.columns)] : (byte)0;
+        if (column + i >= padded_columns) return;
+        const bool valid = row < grid.rows && column + i < grid.columns;
+        target[i] = valid ? source[i] : (byte)0;
     }
 }

@@ -5,13 +5,13 @@
 //   data    uint8     [rows, columns / 2]
 //   scales  uint8     in Layout, padding written as zero
 //
-// S, Layout and SEARCHED (amax was, by the kernel before this one) come before this file. One block of threads on a
-// multiprocessor; its warps share a table of thresholds and work alone otherwise. A warp takes units of 512 columns in
+// S, Layout, WARPS and SEARCHED (amax was, by the kernel before this one) come before this file. One block of threads on
+// a multiprocessor; its warps share a table of thresholds and work alone otherwise. A warp takes units of 512 columns in
 // four rows that lie 32 apart, whose scales lie side by side in 128x4 tiles: it reads and writes whole lines of memory,
 // and has the rows of the next unit on their way to shared memory meanwhile. A lane takes a block of every row.
 #include "blocks.cuh"
 
-constexpr int WARPS = 16, WIDTH = 512, LINE = WIDTH * 2, STEP = 2 * LINE, STAGES = 2;
+constexpr int WIDTH = 512, LINE = WIDTH * 2, STEP = 2 * LINE, STAGES = 2;
 constexpr int TABLE = 128 * sizeof(thresholds::Entry), OF_WARP = STAGES * STEP;
 
 // A division by what the host knows: n / divisor for n < 2^31.
