@@ -1,8 +1,8 @@
-"""Build the documentation: python docs/build.py [OUT]  (pip install 'fp4ref[docs]').
+"""Build the documentation: python docs/build.py [OUT]  (pip install 'fp4ref[docs,torch]').
 
-Pages are written in docs/site; the standard's chapters, the figures, the explorer, the page of differences and the
-performance page are made here, beside copies of those pages, and Sphinx turns all of them into HTML. A warning is an
-error, a link that leads nowhere too.
+Pages are written in docs/site; the standard's chapters, the figures, the explorer, the reference, the pages of
+differences and of performance are made here, beside copies of those pages, and Sphinx turns all of them into HTML. A
+warning is an error; so is a link of the result that leads nowhere, and an image that nobody can hear described.
 """
 
 from __future__ import annotations
@@ -11,63 +11,70 @@ import re
 import shutil
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import click
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-THEMES = ("light", "dark")
 IN_CHAPTER = {
     "02-element-formats": ("e2m1", "e4m3", "e5m2"),
     "03-scale-formats": ("e8m0", "mxfp8-scales"),
     "04-packing": ("packing",),
-    "05-block-scaling": ("blocks", "directions"),
-    "06-global-scaling": ("hierarchy",),
-    "07-hadamard": ("hadamard",),
-    "08-layouts": ("tiled_128x4", "tiled_8x4", "linear-tiled"),
+    "05-block-scaling": ("blocks", "blocks-2d", "directions"),
+    "06-global-scaling": ("hierarchy", "hierarchy-row-scaled"),
+    "07-hadamard": ("hadamard", "directions-hadamard"),
+    "08-layouts": ("tiled_128x4-element", "tiled_8x4-element", "linear-tiled-element"),
     "09-stochastic-rounding": ("stochastic",),
+    "10-four-over-six": ("pipeline-nvfp4-4over6",),
     "12-spec-and-profiles": ("pipeline",),
     "15-gemm": ("gemm",),
+    "16-recipes-and-caching": ("weight-cache",),
 }
 
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path), default=ROOT / "build/docs")
-@click.option("--results", type=click.Path(path_type=Path, exists=True), help="JSON files of benchmarks.")
+@click.option(
+    "--results", type=click.Path(path_type=Path, exists=True, resolve_path=True), help="JSON files of benchmarks."
+)
 def main(out: Path, results: Path | None) -> None:
     """Write the site's HTML to OUT/html.
 
     Example: python docs/build.py build/docs
     """
-    source = out / "source"
-    shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(HERE / "site", source)
-    figures(source / "figures")
+    out = out.resolve()
+    source, html = out / "source", out / "html"
+    for old in (source, html, out / "explorer"):
+        shutil.rmtree(old, ignore_errors=True)
+    shutil.copytree(HERE / "site", source, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(HERE / "examples", source / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    for theme in ("light", "dark"):
+        fp4ref("diagram", "--all", source / "figures" / theme, "--theme", theme)
     chapters(source / "standard")
     run("docs/generate/differences.py", source / "differences.md")
     run("docs/generate/performance.py", source / "performance.md", *([results] if results else []))
     run("docs/generate/reference.py", source / "reference")
-    fp4ref("explore", "-o", source / "explorer.html")
-    subprocess.run(
-        [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", source, out / "html"], check=True
-    )
-    click.echo(f"{out / 'html' / 'index.html'}")
+    (out / "explorer").mkdir()
+    fp4ref("explore", "-o", out / "explorer/explorer.html")
+    sphinx = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-d", out / "doctrees"]
+    subprocess.run([*map(str, sphinx), str(source), str(html)], check=True)
+    wrong = list(faults(html))
+    if wrong:
+        raise click.ClickException("\n".join(wrong))
+    click.echo(f"{html / 'index.html'}")
 
 
 def run(script: str, *arguments: object) -> None:
     """Run one of the generators."""
-    subprocess.run([sys.executable, ROOT / script, *map(str, arguments)], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, str(ROOT / script), *map(str, arguments)], check=True)
 
 
 def fp4ref(*arguments: object) -> None:
     """Run the command line of this interpreter's fp4ref."""
-    subprocess.run([sys.executable, "-m", "fp4ref", *map(str, arguments)], check=True)
-
-
-def figures(target: Path) -> None:
-    """Every figure as SVG."""
-    fp4ref("diagram", "--all", target)
+    subprocess.run([sys.executable, "-m", "fp4ref", *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
 
 
 def chapters(target: Path) -> None:
@@ -76,18 +83,52 @@ def chapters(target: Path) -> None:
     names = []
     for path in sorted((ROOT / "spec").glob("[0-9][0-9]-*.md")):
         text = re.sub(r"^(#### ([A-Z][A-Z0-9]*-\d+) ·)", r"(\2)=\n\1", path.read_text("utf-8"), flags=re.MULTILINE)
-        drawn = "\n\n".join(figure(name) for name in IN_CHAPTER.get(path.stem, ()))
-        first, rest = re.split(r"(?m)^(?=#{2,4} |\(\w+-\d+\)=)", text, maxsplit=1)
-        (target / path.name).write_text(first + (drawn + "\n\n" if drawn else "") + rest, "utf-8")
+        drawn = "".join(f"```{{drawn}} {name}\n```\n\n" for name in IN_CHAPTER.get(path.stem, ()))
+        first, rest = re.split(r"(?m)^(?=#{2,4} |\(\S+-\d+\)=)", text, maxsplit=1)
+        (target / path.name).write_text(first + drawn + rest, "utf-8")
         names.append(path.stem)
     readme = (ROOT / "spec/README.md").read_text("utf-8")
     toc = "\n".join(["```{toctree}", ":hidden:", "", *names, "```"])
     (target / "index.md").write_text(f"{readme}\n{toc}\n", "utf-8")
 
 
-def figure(name: str) -> str:
-    """A figure with the description that the drawing has itself."""
-    return f"```{{image}} ../figures/{name}.svg\n:alt: {name}, drawn from the code's own values\n:width: 100%\n```"
+class Page(HTMLParser):
+    """What a page links to, the anchors that it has, and the images without a description."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.silent: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Collect from one tag."""
+        found = {name: value or "" for name, value in attrs}
+        self.links += [found[name] for name in ("href", "src") if name in found]
+        if "id" in found:
+            self.anchors.add(found["id"])
+        if tag == "img" and len(found.get("alt", "")) < 20:
+            self.silent.append(found.get("src", ""))
+
+
+def faults(html: Path) -> list[str]:
+    """Links of the site that lead nowhere, and images without a description."""
+    pages = {path: Page(path.read_text("utf-8")) for path in sorted(html.rglob("*.html"))}
+    found = []
+    for path, page in pages.items():
+        where = path.relative_to(html)
+        found += [f"{where}: image {source} has no description" for source in page.silent]
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            anchors = pages[target].anchors if target in pages else None
+            missing = parts.fragment and anchors is not None and unquote(parts.fragment) not in anchors
+            if not target.exists() or missing:
+                found.append(f"{where}: {link} leads nowhere")
+    return found
 
 
 if __name__ == "__main__":

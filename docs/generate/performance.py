@@ -23,7 +23,7 @@ by as many threads on a CPU, to the copy bandwidth of the device on a GPU. `benc
 
 def main(target: Path, results: Path) -> None:
     """Write the page from every JSON file found."""
-    files = sorted(results.glob("*.json")) if results.is_dir() else [results]
+    files = [results] if results.is_file() else sorted(results.glob("*.json"))
     lines = [INTRO]
     for path in files:
         lines += section(path.stem, json.loads(path.read_text("utf-8")))

@@ -36,7 +36,6 @@ def page(name: str, title: str) -> Iterator[str]:
     """Public names of a module, in the order of its kinds: functions, classes, values."""
     module = import_module(name)
     yield f"# {name}: {title[0].lower()}{title[1:]}\n"
-    yield f"```{{py:module}} {name}\n```\n"
     yield inspect.cleandoc(module.__doc__ or "") + "\n"
     for kind, heading in (("function", "Functions"), ("class", "Classes"), ("data", "Values")):
         members = [member for member in public(module) if kind_of(getattr(module, member)) == kind]

@@ -1,17 +1,22 @@
 """Sphinx configuration."""
 
-from importlib.metadata import version
+import sys
+from importlib import metadata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "fp4ref"
 author = "the fp4ref authors"
-release = version("fp4ref")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+version = release = metadata.version("fp4ref")
+extensions = ["myst_parser", "drawn", "rule_links"]
 html_theme = "furo"
 html_title = "fp4ref"
-html_extra_path = ["explorer.html"]
-html_static_path: list[str] = []
-myst_enable_extensions = ["colon_fence", "deflist"]
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_extra_path = ["../explorer"]
+html_copy_source = False
+html_use_index = False
+html_show_copyright = False
 myst_heading_anchors = 4
-autodoc_typehints = "signature"
-autodoc_member_order = "bysource"
-nitpick_ignore_regex = [("py:.*", ".*")]  # types of NumPy and of annotations are not linked
+suppress_warnings = ["myst.header"]  # the standard's rules are headings of level 4, wherever they stand

@@ -1,0 +1,31 @@
+"""Every rule ID in a page's text becomes a link to the rule."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+PARTS = re.compile(r"(^(?:```|~~~)[^\n]*\n.*?^(?:```|~~~)$|^#.*?$|^\([\w-]+\)=$|`[^`\n]+`|\]\([^)\n]*\)|\[[^]\n]*\]\()", re.M | re.S)
+RULE = re.compile(r"\b([A-Z][A-Z0-9]*-\d+)\b(?!\])")
+
+
+def link(app: Any, name: str, source: list[str]) -> None:
+    """Link the rule IDs of one page, outside code, headings and links."""
+    known = app.env.fp4ref_rules
+    pieces = PARTS.split(source[0])
+    for i in range(0, len(pieces), 2):
+        pieces[i] = RULE.sub(lambda match: f"[{match[1]}](#{match[1]})" if match[1] in known else match[0], pieces[i])
+    source[0] = "".join(pieces)
+
+
+def find(app: Any, env: Any, names: list[str]) -> None:
+    """The rules that the chapters define."""
+    chapters = (app.srcdir / "standard").glob("*.md")
+    env.fp4ref_rules = {rule for path in chapters for rule in re.findall(r"^\((\S+)\)=$", path.read_text("utf-8"), re.M)}
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """What Sphinx calls."""
+    app.connect("env-before-read-docs", find)
+    app.connect("source-read", link)
+    return {"parallel_read_safe": True}
