@@ -18,11 +18,9 @@ from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.model.tiles import Matrix, widen
 from fp4ref.specs import NVFP4
 
-PUBLIC, HOLDOUT = (
-    runpy.run_path(str(Path(__file__).parent / "mutants" / name)) for name in ("quantizers.py", "holdout.py")
-)
-MUTANTS = [*PUBLIC["MUTANTS"], *HOLDOUT["MUTANTS"]]
-CORRECT = [*PUBLIC["CORRECT"], *HOLDOUT["CORRECT"]]
+SETS = [runpy.run_path(str(path)) for path in sorted((Path(__file__).parent / "mutants").glob("*.py"))]
+MUTANTS = [kernel for kernels in SETS for kernel in kernels["MUTANTS"]]
+CORRECT = [kernel for kernels in SETS for kernel in kernels["CORRECT"]]
 GOLDEN, MADE = runner.golden, {}
 
 
