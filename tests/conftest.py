@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -27,15 +27,51 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(missing)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The score of the diagnosis on kernels that are wrong on purpose."""
-    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+class Score(NamedTuple):
+    """How the diagnosis did on kernels that are wrong on purpose: of `count` that there are, those that were tried."""
+
+    count: int
+    tried: int
+    caught: int
+    named: int
+    unnamed: tuple[str, ...]
+
+    @property
+    def enough(self) -> bool:
+        """Whether all were caught and 90 % named first, if all of them ran."""
+        return self.tried < self.count or (self.caught == self.tried and 10 * self.named >= 9 * self.tried)
+
+    def __str__(self) -> str:
+        share = f"{100 * self.named / max(self.tried, 1):.1f} %"
+        missed = f"; not named: {', '.join(self.unnamed)}" if self.unnamed else ""
+        need = "" if self.enough else "; need 100 % caught and 90 % named"
+        return f"mutants: {self.caught} of {self.tried} caught, {self.named} named first ({share}){missed}{need}"
+
+
+def mutant_score(config: pytest.Config) -> Score | None:
+    """The score of a run, from the reports of all its workers."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    stats = {} if reporter is None else reporter.stats
+    reports = [report for kind in ("passed", "failed") for report in stats.get(kind, ())]
     said = [value for report in reports for name, value in report.user_properties if name == "mutant"]
-    tried = said.count("caught") + said.count("missed")
-    if tried:
-        caught, named = said.count("caught"), said.count("named")
-        share = f"{100 * named / tried:.1f} %"
-        terminalreporter.write_line(f"mutants: {caught} of {tried} caught, {named} named first ({share})")
+    if not said:
+        return None
+    unnamed = tuple(sorted(name for name, _, caught, named in said if caught and not named))
+    return Score(said[0][1], len(said), sum(s[2] for s in said), sum(s[3] for s in said), unnamed)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run of all mutants fails if too few are named."""
+    score = mutant_score(session.config)
+    if score is not None and not score.enough and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The score, for people."""
+    score = mutant_score(config)
+    if score is not None:
+        terminalreporter.write_line(str(score))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """Kernels that are wrong on purpose, through the whole kit; none of them knows the library of mistakes."""
 
 import runpy
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -18,11 +20,9 @@ from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.model.tiles import Matrix, widen
 from fp4ref.specs import NVFP4
 
-PUBLIC, HOLDOUT = (
-    runpy.run_path(str(Path(__file__).parent / "mutants" / name)) for name in ("quantizers.py", "holdout.py")
-)
-MUTANTS = [*PUBLIC["MUTANTS"], *HOLDOUT["MUTANTS"]]
-CORRECT = [*PUBLIC["CORRECT"], *HOLDOUT["CORRECT"]]
+SETS = [runpy.run_path(str(path)) for path in sorted((Path(__file__).parent / "mutants").glob("*.py"))]
+MUTANTS = [kernel for kernels in SETS for kernel in kernels["MUTANTS"]]
+CORRECT = [kernel for kernels in SETS for kernel in kernels["CORRECT"]]
 GOLDEN, MADE = runner.golden, {}
 
 
@@ -83,14 +83,37 @@ def test_correct_kernels_conform(kernel, monkeypatch):
 @pytest.mark.parametrize("kernel", MUTANTS, ids=lambda kernel: kernel.__name__)
 def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
     report = verified(kernel, monkeypatch)
-    record_property("mutant", "caught" if not report.ok else "missed")
-    assert not report.ok
     found = report.diagnosis
     first = None if found is None else next(iter(found.explanations), found.partial)
     named = [*(() if first is None else first.names), *(kind.value for kind in report.findings)]
     right = all(any(name.startswith(tuple(group.split("|"))) for name in named) for group in kernel.names)
-    record_property("mutant", "named" if right else "unnamed")
-    assert right, (report.headline, *(() if found is None else report_lines(found)))
+    record_property("mutant", (kernel.__name__, len(MUTANTS), not report.ok, right and not report.ok))
+    if not right:  # the score of all mutants is what fails
+        print(report.headline, *(() if found is None else report_lines(found)), sep="\n")
+    assert not report.ok
+
+
+@pytest.mark.slow  # runs of pytest
+@pytest.mark.parametrize(
+    "right, wrong, workers, status", [(9, (True, False), 2, 0), (8, (True, False), 2, 1), (9, (False, False), 0, 1)]
+)
+def test_too_few_named_fail_the_run_of_all(right, wrong, workers, status, tmp_path):
+    (tmp_path / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text())
+    outcomes = [(True, True)] * right + [wrong] * (10 - right)
+    (tmp_path / "test_them.py").write_text(
+        f"""
+import pytest
+
+@pytest.mark.parametrize("outcome", {outcomes})
+def test_mutant(outcome, record_property):
+    record_property("mutant", ("Mutant", 10, *outcome))
+"""
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), "-p", "no:cacheprovider", "test_them.py"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == status, run.stdout + run.stderr
+    assert "mutants: " in run.stdout
+    assert ("need 100 % caught" in run.stdout) == bool(status)
 
 
 def test_there_are_enough_mutants():

@@ -7,7 +7,6 @@ is called an explanation; the rest is "not explained", with the stage at which b
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fp4ref.conformance.clock import processor_time
 from fp4ref.conformance.evidence import LEAST, SMALLEST, Item, Part, Special, Tier
 from fp4ref.conformance.hypotheses import ORDER, Hypothesis, OutOfTimeError, Search, special_kinds
 from fp4ref.conformance.mistakes import MISTAKES
@@ -101,7 +101,7 @@ def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget
 
     Rules: CNF-1, CNF-2.
     """
-    start = time.thread_time()
+    start = processor_time()
     items = _items(spec, scale_layout, evidence, LEAST)
     wrong = [item for item in items if not item.equal]
     untidy = [item for item in items if item.stray(DECLARED) or item.spare()]
@@ -255,7 +255,7 @@ class _Session:
         good = [kind for kind in self.kinds if kind not in bad]
         best: tuple[Hypothesis, list[Special]] | None = None
         for changed in self._singles_then_pairs(hypothesis, special, bad[0]):
-            if time.thread_time() - self.start > self.budget:
+            if processor_time() - self.start > self.budget:
                 raise OutOfTimeError
             if best is not None and changed.cost > best[0].cost:
                 break

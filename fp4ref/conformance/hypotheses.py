@@ -7,7 +7,6 @@ there, so that pairs cost little more than single mistakes.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.clock import processor_time
 from fp4ref.conformance.evidence import SMALL, Item, Part, Special, Tier
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
@@ -111,7 +111,7 @@ class OutOfTimeError(Exception):
 class Search:
     """Hypotheses about some items, tried on one tier of their bytes.
 
-    deadline: of time.thread_time. first: pieces of the evidence, the most telling first.
+    deadline: of the processor's time. first: pieces of the evidence, the most telling first.
     """
 
     spec: Spec
@@ -311,7 +311,7 @@ class Search:
         yield from (h for h in found if all(h.explains(item, self.tier) for item in large))
 
     def _tick(self) -> None:
-        if time.thread_time() > self.deadline:
+        if processor_time() > self.deadline:
             raise OutOfTimeError
 
 

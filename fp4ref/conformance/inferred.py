@@ -1,12 +1,11 @@
 """Mistakes that are measured in the candidate's bytes instead of being known.
 
-A constant, the elements of a block that count, the signs of a transform, the boundaries of a rounding.
+The elements of a block that count, the signs of a transform, the boundaries of a rounding.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.evidence import Part
+from fp4ref.conformance.inferred_scales import nicest
 from fp4ref.conformance.mistakes.amax import block_of
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, Turn, before_codec
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
-from fp4ref.conformance.mistakes.record import Mistake, Stage, known, nv
-from fp4ref.conformance.mistakes.scales import guarded
+from fp4ref.conformance.mistakes.record import Mistake, Stage, known
 from fp4ref.conformance.mistakes.transforms import transformed
 from fp4ref.formats import Codec, Codes, F, Floats, Rounding, grid
 from fp4ref.hadamard import POINTS, butterfly
@@ -29,75 +28,6 @@ SHOWN = 3  # boundaries that are said
 CLEAR = (
     1.25  # a maximum so much larger than the rest of its block shows in the scale byte; a power of two needs twice that
 )
-
-
-# A constant in the scales
-
-
-def constants_of_scales(kernel: Kernel, parts: Sequence[Part]) -> Iterator[Mistake]:
-    """Numbers in the place of 2688, and factors of the block scale, that the scale bytes allow."""
-    if kernel.search is not None:
-        return
-    low, high = 0.0, math.inf
-    for part in parts:
-        found = _range(kernel, part)
-        if found is not None:
-            low, high = max(low, found[0]), min(high, found[1])
-        if low >= high:
-            return
-    if low == 0 or high == math.inf or low <= 1 <= high:
-        return
-    element_max = float(kernel.spec.element_max or kernel.spec.element.format.max)
-    if nv(kernel):
-        top = float(kernel.spec.scale_max) * element_max
-        number = nicest(low * top, high * top)
-        yield known(
-            Stage.GLOBAL,
-            f"global-inferred-{number:g}",
-            f"S_enc is made of {number:g} instead of {top:g}",
-            global_scale=guarded(partial(lambda value, a, k: value / a, F(number))),
-        )
-    number = nicest(element_max / high, element_max / low)
-    yield known(
-        Stage.SCALE,
-        f"scale-inferred-{number:g}",
-        f"the block scale is made with amax / {number:g} instead of amax / {element_max:g}",
-        scale_value=partial(lambda factor, t: t * factor, F(element_max / number)),
-    )
-
-
-def nicest(low: float, high: float) -> float:
-    """The number with the fewest digits strictly between two others; powers of two and halves go by their digits."""
-    for digits in range(-6, 12):
-        unit = 10.0**-digits
-        number = round((math.floor(low / unit) + 1) * unit, max(digits, 0))
-        if low < number < high:
-            return number
-    return (low + high) / 2
-
-
-def _range(kernel: Kernel, part: Part) -> tuple[float, float] | None:
-    """The factors of the block scale that the candidate's bytes allow."""
-    side, got = part.side(kernel), part.item.scales(DECLARED)
-    if side is None or got is None or kernel.block.rows != 1 or part.blocks is None or side.t.ndim != 4:
-        return None
-    byte, t = got[part.rows, part.across], np.broadcast_to(side.t[:, :, 0, 0], part.blocks.shape)
-    codec = kernel.spec.scale
-    values = grid(codec.format)
-    least = 8 if codec.format.mantissa_bits else 1
-    use = part.blocks & (byte > least) & (byte < codec.format.codes - 1) & np.isfinite(t) & (t > 0)
-    if not use.any():
-        return None
-    code, exact = byte[use].astype(int), t[use].astype(np.float64)
-    below, own, above = (values[code + by].astype(np.float64) for by in (-1, 0, 1))
-    match codec.rounding:
-        case Rounding.UP:
-            lows, highs = below / exact, own / exact
-        case Rounding.TRUNCATE:
-            lows, highs = own / exact, above / exact
-        case _:
-            lows, highs = (below + own) / 2 / exact, (own + above) / 2 / exact
-    return float(lows.max()) * (1 - 1e-7), float(highs.min()) * (1 + 1e-7)
 
 
 # The elements that a block's maximum is made of

@@ -6,16 +6,18 @@ told which stages are right.
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fp4ref.conformance.clock import processor_time
 from fp4ref.conformance.evidence import LARGE, Item, Part
 from fp4ref.conformance.hypotheses import AFTER_SCALES, Hypothesis, OutOfTimeError
-from fp4ref.conformance.inferred import constants_of_scales, element_boundaries, seen_positions, sign_mask
+from fp4ref.conformance.inferred import element_boundaries, seen_positions, sign_mask
+from fp4ref.conformance.inferred_scales import constants_of_scales, scale_boundaries
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side, kernel_of
 from fp4ref.conformance.mistakes.readers import (
@@ -65,7 +67,7 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
     complete = True
 
     def tick() -> None:
-        if time.thread_time() > deadline:
+        if processor_time() > deadline:
             raise OutOfTimeError
 
     def found(search: Callable[..., list[Hypothesis]], *arguments: Any) -> list[Hypothesis]:
@@ -168,7 +170,7 @@ def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypoth
     found: list[Hypothesis] = []
     positions = seen_positions(start.kernel, usable)
     measured = [*constants_of_scales(start.kernel, usable), *([positions] if positions else [])]
-    for changed in _with(start, [*known, *measured]):
+    for changed in itertools.chain(_with(start, [*known, *measured]), _measured_pairs(start, known, usable, found)):
         alive = readers
         for part in usable:
             tick()
@@ -183,6 +185,22 @@ def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypoth
         if changed is start and alive:
             break
     return sorted(found, key=lambda hypothesis: hypothesis.cost)
+
+
+def _measured_pairs(
+    start: Hypothesis, known: Sequence[Mistake], parts: Sequence[Part], found: Sequence[Hypothesis]
+) -> Iterator[Hypothesis]:
+    """Where nothing single was found: each rounding with the constant that it allows; then any rounding."""
+    roundings = [mistake for mistake in known if mistake.name.startswith(("scale-codec", "scale-double", "block-amax"))]
+    for changed in (start.but(mistake) for mistake in roundings):
+        if found:
+            return
+        if changed is not None:
+            both = (changed.but(constant) for constant in constants_of_scales(changed.kernel, parts))
+            yield from (hypothesis for hypothesis in both if hypothesis is not None)
+    boundaries = None if found else scale_boundaries(start.kernel, parts)
+    last = None if boundaries is None else start.but(boundaries)
+    yield from () if last is None else (last,)
 
 
 def _codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
