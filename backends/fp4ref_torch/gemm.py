@@ -11,11 +11,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from fp4ref.errors import BackendError
 from fp4ref.formats import E2M1, E4M3, Format
 from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
-from fp4ref_torch import codecs, exact, layouts
+from fp4ref_torch import codecs, exact, layouts, wide_sums
 
+SMALL_K = 1_217_449
 CHUNK = 1024  # elements of K whose sums, counted in steps of the products, stay below 2^53: CHUNK * (12 * 229376)^2
 
 
@@ -30,16 +30,16 @@ def fast(a: Operand, b: Operand) -> Tensor:
 
 
 def exact_sums(a: Operand, b: Operand) -> Tensor:
-    """The true sums, rounded once, of E2M1 elements with E4M3 scales.
+    """The true sums, rounded once.
 
-    Operands are integers up to 12 * 229376 in steps of 2^-10, held as float64. The sums over CHUNK elements are
-    below 2^53, so float64 holds every partial sum in every order; int64 adds up the chunks while K < 1,217,450.
+    E2M1 elements with E4M3 scales are integers up to 12 * 229376 in steps of 2^-10, held as float64. The sums over
+    CHUNK elements are below 2^53, so float64 holds every partial sum in every order; int64 adds up the chunks while
+    K < 1,217,450. All others take a wide accumulator.
 
     Rules: GEM-2, GEM-3.
     """
-    _require_small("exact", a, b)
-    if a.shape[1] > 1_217_449:
-        raise BackendError("gemm on backend torch", f"exact with K = {a.shape[1]}", "K <= 1217449 or backend numpy")
+    if not (_is_small(a, b) and a.shape[1] <= SMALL_K):
+        return wide_sums.sums(values(a, torch.float64), values(b, torch.float64))
     left, right = _scaled_to_integers(a), _scaled_to_integers(b)
     total = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.int64, device=left.device)
     for start in range(0, a.shape[1], CHUNK):
@@ -49,8 +49,21 @@ def exact_sums(a: Operand, b: Operand) -> Tensor:
 
 
 def blockwise(a: Operand, b: Operand) -> Tensor:
-    """Blocks added in the order of k in float32; a block's part, dot * (scale * scale), is exact. Rules: GEM-4."""
-    _require_small("blockwise", a, b)
+    """Blocks added in the order of k in float32, each rounded once. Rules: GEM-4, GEM-3."""
+    return (_blocks_of_e2m1 if _is_small(a, b) else _blocks)(a, b)
+
+
+def _blocks(a: Operand, b: Operand) -> Tensor:
+    left, right = values(a, torch.float64), values(b, torch.float64)
+    total = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float32, device=left.device)
+    for start in range(0, a.shape[1], a.spec.block.columns):
+        part = slice(start, start + a.spec.block.columns)
+        total = exact.add(total, wide_sums.sums(left[:, part], right[:, part]))
+    return total
+
+
+def _blocks_of_e2m1(a: Operand, b: Operand) -> Tensor:
+    """With E4M3 scales a block's part, dot * (scale * scale), has at most 20 significant bits: it is exact."""
     width, columns = a.spec.block.columns, a.shape[1]
     left, right = (codecs.decode(_codes(operand), E2M1) for operand in (a, b))
     of_a, of_b = (codecs.decode(_scales(operand), E4M3) for operand in (a, b))
@@ -115,11 +128,9 @@ def _scales(operand: Operand) -> Tensor:
     return layouts.to_linear(operand.data.scales, rows, -(-columns // operand.spec.block.columns), operand.scale_layout)
 
 
-def _require_small(mode: str, a: Operand, b: Operand) -> None:
-    formats = {operand.spec.element.format for operand in (a, b)}
-    if formats != {E2M1} or a.spec.scale.format is not E4M3:
-        got = f"{mode} for {a.spec.name} and {b.spec.name}"
-        raise BackendError("gemm on backend torch", got, "e2m1 elements with e4m3 scales, or backend numpy", "CNF-5")
+def _is_small(a: Operand, b: Operand) -> bool:
+    """Whether both have E2M1 elements with E4M3 scales."""
+    return {operand.spec.element.format for operand in (a, b)} == {E2M1} and a.spec.scale.format is E4M3
 
 
 def _scaled_to_integers(operand: Operand) -> Tensor:
