@@ -1,7 +1,9 @@
-"""An NVFP4 quantizer with one mistake: ties go away from zero. The kit finds it:
+"""An NVFP4 quantizer with one mistake: ties go away from zero, and the kit says so.
 
 fp4ref verify --kernel ties_up.py:quantize --spec nvfp4
 """
+
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +15,7 @@ F32 = np.float32
 
 
 @fp4ref.kernel(dtypes=("float32",), multiple=(1, 16), leading=False, empty=False)
-def quantize(x):
+def quantize(x: Any) -> tuple[Any, Any, Any]:
     """[M, K] to packed codes [M, K/2], scales [M, K/16] and the amax [1]."""
     with np.errstate(all="ignore"):
         blocks = x.reshape(len(x), -1, 16)

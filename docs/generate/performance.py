@@ -16,8 +16,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[2]
 INTRO = """# Performance
 
-Times of one machine say little about another, so every benchmark measures ratios within one run: to a copy of the same data
-by as many threads on a CPU, to the copy bandwidth of the device on a GPU. `benchmarks/README.md` says what each measures.
+Times of one machine say little about another, so every benchmark measures ratios within one run: to a copy of the same
+data by as many threads on a CPU, to the copy bandwidth of the device on a GPU. `benchmarks/README.md` says what each
+measures.
 """
 
 

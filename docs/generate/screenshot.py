@@ -1,4 +1,6 @@
-"""Draw the terminal that a wrong kernel's author sees: python docs/generate/screenshot.py
+"""Draw the terminal that a wrong kernel's author sees.
+
+    python docs/generate/screenshot.py
 
 Runs the command for real and writes docs/diagnosis.svg, which the README shows.
 """
@@ -19,7 +21,7 @@ from rich.text import Text
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE.parent / "diagnosis.svg"
-WIDTH = 118
+WIDTH = 126
 COMMAND = "fp4ref verify --kernel ties_up.py:quantize --spec nvfp4 --limit 4"
 
 
@@ -41,12 +43,12 @@ def svg(printed: str) -> str:
     """The terminal as SVG that loads nothing; its description is the first line that was printed."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.assemble(("$ ", "bold green"), COMMAND))
-    console.print(Text.from_ansi(printed.rstrip()))
+    console.print(Text.from_ansi(printed.rstrip()), end="\n\n")
     drawn = console.export_svg(title="fp4ref verify", theme=SVG_EXPORT_THEME, unique_id="fp4ref")
     drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
     drawn = drawn.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
     first = Text.from_ansi(printed).plain.splitlines()[0]
-    return re.sub(r"(<svg[^>]*>)", rf'\1\n<title>A terminal: {COMMAND}</title><desc>{first}</desc>', drawn, count=1)
+    return re.sub(r"(<svg[^>]*>)", rf"\1\n<title>A terminal: {COMMAND}</title><desc>{first}</desc>", drawn, count=1)
 
 
 if __name__ == "__main__":
