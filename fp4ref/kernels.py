@@ -37,7 +37,6 @@ class Declaration:
 
     operation: quantize, dequantize, to_layout, hadamard or gemm. inputs: positional arguments, in order: x [..., K];
     amax float32 [1] or [rows]; encode_scale and decode_scale, float32 like amax, the spec's global scale and its
-    reciprocal; random_bits uint8 [rows, columns]; hadamard_signs float32 [16], +-1; rows and columns, integers, of
     reciprocal; random_bits uint8 [rows, columns], or seed and offset, integers, of a kernel that draws its own by a map
     of `fp4ref.random_maps`; hadamard_signs float32 [16], +-1; rows and columns, integers, of
     the direction's matrix; data and scales as outputs of quantize. outputs: results, in order; without amax it is not

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 UNQUOTED = re.compile(r"(: |-> )'([^']*)'")
+ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
 WIDTH = 90
 MODULES = {
     "fp4ref": "The public functions and records",
@@ -75,20 +76,25 @@ def entry(module: ModuleType, name: str, kind: str) -> Iterator[str]:
     yield from prose(inspect.cleandoc(value.__doc__ or ""))
 
 
+def plain(text: str) -> str:
+    """A signature's text without the quotes and enum reprs that Python puts around names."""
+    return ENUM.sub(r"\1", UNQUOTED.sub(r"\1\2", text))
+
+
 def signature(name: str, value: Callable[..., object]) -> str:
     """How a function is called, a parameter to a line where one line is too narrow."""
     found = inspect.signature(value)
-    line = name + UNQUOTED.sub(r"\1\2", str(found))
+    line = name + plain(str(found))
     if len(line) <= WIDTH:
         return line
     star = [index for index, one in enumerate(found.parameters.values()) if one.kind is one.KEYWORD_ONLY]
-    lines = [UNQUOTED.sub(r"\1\2", str(one)) for one in found.parameters.values()]
+    lines = [plain(str(one)) for one in found.parameters.values()]
     if star and "*" not in {one[:1] for one in lines}:
         lines.insert(star[0], "*")
     slash = [index for index, one in enumerate(found.parameters.values()) if one.kind is one.POSITIONAL_ONLY]
     if slash:
         lines.insert(slash[-1] + 1, "/")
-    result = UNQUOTED.sub(r"\1\2", str(inspect.Signature(return_annotation=found.return_annotation)))
+    result = plain(str(inspect.Signature(return_annotation=found.return_annotation)))
     inner = "".join(f"    {one},\n" for one in lines)
     return f"{name}(\n{inner}){result.removeprefix('()')}"
 
