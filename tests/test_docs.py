@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -148,6 +149,26 @@ def test_pages_are_in_the_index():
         line for line in listed if line and not line.startswith(":") and line != "overview"
     } - generated
     assert 'href="explorer.html"' in index
+
+
+def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
+    page = script(DOCS / "generate/performance.py")
+    results = tmp_path / "results"
+    page.main(tmp_path / "none.md", results)
+    assert "no recorded results" in (tmp_path / "none.md").read_text("utf-8")
+    results.mkdir()
+    cases = [{"case": "nvfp4", "ratio": 1.25, "goal": None, "seconds": [0.5]}]
+    (results / "cpu.json").write_text(json.dumps({"processors": 2, "elements": 64, "cases": cases}))
+    rows = [{"case": "copy", "us": 10.0}, {"case": "rows against copy", "ratio": 2.0}]
+    (results / "gpu.json").write_text(json.dumps({"copy": 4e12, "results": rows}))
+    (results / "te.json").write_text(json.dumps(rows))
+    page.main(tmp_path / "page.md", results)
+    lines = (tmp_path / "page.md").read_text("utf-8").splitlines()
+    assert [line for line in lines if line.startswith("## ")] == ["## cpu", "## gpu", "## te"]
+    assert "processors: 2, elements: 64" in lines
+    assert "| nvfp4 | 1.25 |  |" in lines
+    assert lines.count("| copy | 10 |  |") == 2
+    assert lines.count("| rows against copy |  | 2 |") == 2
 
 
 def words(svg: str) -> str:
