@@ -208,7 +208,7 @@ def _require_legal(spec: Spec) -> None:
 
 def _coerce(record: Any) -> None:
     """Turn plain strings into enums and plain tuples into blocks."""
-    for name, kind in _field_types(type(record)).items():
+    for name, kind in _field_types(record.__class__).items():
         value = getattr(record, name)
         if kind is Block:
             object.__setattr__(record, name, Block(*map(int, value)))

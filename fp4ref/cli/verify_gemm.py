@@ -19,21 +19,21 @@ from fp4ref.spec import Spec
 def check_gemm(
     subject: Subject,
     spec: Spec,
-    families: tuple[str, ...] | None,
-    only: str | None,
+    choice: Choice,
     timeout: float,
+    chosen: tuple[str, ...] | None,
     step: Callable[[str], None],
-    as_json: bool,
-    limit: int,
 ) -> int:
     """Run a GEMM on aimed and random operands, and print what was found; the exit status. Rules: CNF-2, GEM-13."""
-    unknown = [name for name in families or () if name not in FAMILIES]
+    if choice.save_case is not None:
+        raise click.UsageError("--save-case does not apply to a gemm")
+    unknown = [name for name in chosen or () if name not in FAMILIES]
     if unknown:
         raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
-    report = check(subject, spec, families, timeout, step, only)
-    if only is not None and not (report.judgements or report.findings or report.skipped):
-        raise DomainError("verify", f"no case {only!r}", "the ID of a case, as a report prints it", "CNF-2")
-    if as_json:
+    report = check(subject, spec, chosen, timeout, step, choice.case)
+    if choice.case is not None and not (report.judgements or report.findings or report.skipped):
+        raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
+    if choice.as_json:
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
     else:
         _print(report, choice.limit)
@@ -41,7 +41,6 @@ def check_gemm(
         from fp4ref.conformance.reports.gemm import of_gemm
 
         choice.pages.write([of_gemm(report)])
-        _print(report, limit)
     return 0 if report.ok else 1
 
 

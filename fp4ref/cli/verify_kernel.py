@@ -48,10 +48,6 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
             from fp4ref.cli.verify_stochastic import check_stochastic
 
             return check_stochastic(on_trial, spec, choice, timeout, step)
-            if choice.save_case is not None:
-                raise click.UsageError("--save-case does not apply to a gemm")
-            only, shown = choice.case, (choice.as_json, choice.limit)
-            return check_gemm(on_trial, spec, cases["families"], only, timeout, step, *shown)
         chosen = families.cases(
             spec,
             cases["level"],

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
 from fp4ref.cli.common import console
+from fp4ref.cli.verify_choice import Choice
 from fp4ref.conformance.stochastic_kernel import judge_drawing
-
-if TYPE_CHECKING:
-    from fp4ref.cli.verify_kernel import Choice
-    from fp4ref.conformance.subject import Subject
-    from fp4ref.spec import Spec
+from fp4ref.conformance.subject import Subject
+from fp4ref.spec import Spec
 
 
 def check_stochastic(on_trial: Subject, spec: Spec, choice: Choice, timeout: float, step: Callable[[str], None]) -> int:

@@ -38,6 +38,7 @@ ORDER = list(Stage)
 # A mistake of these stages leaves the scale bytes alone, unless 4over6 chooses them by the codes
 AFTER_SCALES = frozenset({Stage.ENCODE, Stage.CODE, Stage.SIGN, Stage.PACKING})
 MASK = (1 << 62) - 1
+CLASH = 0.1  # up to this share of contradicting blocks two mistakes are likely together
 SAMPLED = 24  # pieces on which pairs of mistakes are excluded
 FIRST = 12  # pieces on which a hypothesis that makes the same numbers as another need not fail again
 
@@ -203,7 +204,7 @@ class Search:
             (float(worst[places[one.name], places[other.name]]), one, other)
             for one, other in pairs([mistake for mistake, _ in singles])
         ]
-        yield from ((one, other) for _, one, other in sorted(found, key=lambda pair: pair[0]))
+        yield from ((one, other) for _, one, other in sorted(found, key=lambda pair: min(pair[0], CLASH)))
 
     def _outcomes(self, hypothesis: Hypothesis) -> Outcomes:
         """What becomes of every block of the first small pieces, and of their maxima."""

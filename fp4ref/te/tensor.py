@@ -91,7 +91,7 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
     def untyped_storage(self) -> torch.UntypedStorage:
         """The memory of the first buffer that exists; others lie elsewhere."""
         buffers = self.buffers()
-        return buffers[0].untyped_storage() if buffers else torch.UntypedStorage(0, device=self.device)
+        return buffers[0].untyped_storage() if buffers else torch.UntypedStorage(0, device=self.device)  # type: ignore[no-untyped-call]
 
     def float(self) -> Tensor:
         """Values as float32."""
