@@ -1,4 +1,4 @@
-"""An MXFP8 quantizer in Triton as a subject. Without a GPU Triton's interpreter runs it; on one, leave TRITON_INTERPRET out.
+"""An MXFP8 quantizer in Triton as a subject; Triton's interpreter runs it without a GPU.
 
 TRITON_INTERPRET=1 fp4ref verify --kernel triton_mxfp8.py:quantize --spec mxfp8-e4m3
 """
@@ -34,10 +34,10 @@ def e4m3(y):
     """E4M3 codes of y: nearest, ties to even, saturating, NaN to 0x7F [E4M3-2, E4M3-3, E4M3-4]."""
     sign = (bits(y) >> 24) & 0x80
     magnitude = tl.abs(y)
-    normal = bits(magnitude) + 0x7FFFF + ((bits(magnitude) >> 20) & 1)  # half a step of 3 mantissa bits, up if odd
+    normal = bits(magnitude) + 0x7FFFF + ((bits(magnitude) >> 20) & 1)  # half a step, ties to even
     code = (normal >> 20) - (120 << 3)
-    steps = bits(magnitude + 12582912.0 / 512) - bits(tl.full(magnitude.shape, 12582912.0 / 512, tl.float32))
-    code = tl.where(magnitude < 0.015625, steps, code)  # below 2^-6 the steps are 2^-9; the sum rounds to them
+    steps = bits(magnitude + 24576.0) - 0x46C00000  # the sum with 1.5 * 2^14 rounds to steps of 2^-9
+    code = tl.where(magnitude < 0.015625, steps, code)
     code = tl.where(magnitude >= 448, 0x7E, code) | sign
     return tl.where(y != y, 0x7F, code).to(tl.uint8)
 
@@ -50,7 +50,7 @@ def mxfp8(x_pointer, data_pointer, scales_pointer, blocks, tile: tl.constexpr):
     x = tl.load(x_pointer + place, mask=(block < blocks)[:, None], other=0).to(tl.float32)
     amax = tl.max(tl.where(x != x, 0.0, tl.abs(x)), axis=1)  # NaN is left out [BLK-2]
     byte = e8m0_up(amax * (1.0 / 448.0))  # [MXS-1]
-    decode = tl.where(byte == 0, 1 << 22, byte << 23).to(tl.float32, bitcast=True)  # 2^(byte - 127) [E8M0-4]
+    decode = tl.where(byte == 0, 1 << 22, byte << 23).to(tl.float32, bitcast=True)  # [E8M0-4]
     y = tl.div_rn(x, tl.broadcast_to(decode[:, None], (tile, 32)))  # [BLK-10]
     tl.store(data_pointer + place, e4m3(y), mask=(block < blocks)[:, None])
     tl.store(scales_pointer + block, byte.to(tl.uint8), mask=block < blocks)

@@ -145,7 +145,7 @@ def scale_formulas(members: Sequence[fp4ref.Spec]) -> Iterator[str]:
     """The arithmetic, a row per one that differs, each operation rounded to float32."""
     yield "\n### Arithmetic\n"
     yield "Each operation is rounded to float32, in the order written; g, or S_enc, is the global scale.\n"
-    rows = []
+    rows, users = [], []
     by_arithmetic = sorted(members, key=lambda spec: spec.arithmetic.name)
     for name, some in groupby(by_arithmetic, key=lambda spec: spec.arithmetic.name):
         specs = list(some)
@@ -156,8 +156,11 @@ def scale_formulas(members: Sequence[fp4ref.Spec]) -> Iterator[str]:
         ]
         if specs[0].global_scale is fp4ref.Granularity.NONE:
             slots[0] = "none"
-        rows.append((f"`{name}`", *slots, ", ".join(f"`{spec.name}`" for spec in specs)))
-    yield from markdown(("arithmetic", "global scale", "block scale", "element", "dequantized", "used by"), rows)
+        rows.append((f"`{name}`", *slots))
+        users.append((f"`{name}`", ", ".join(f"`{spec.name}`" for spec in specs)))
+    yield from markdown(("arithmetic", "global scale", "block scale", "element", "dequantized"), rows)
+    yield ""
+    yield from markdown(("arithmetic", "used by"), users)
 
 
 def special_cases(members: Sequence[fp4ref.Spec]) -> Iterator[str]:

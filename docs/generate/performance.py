@@ -16,8 +16,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[2]
 INTRO = """# Performance
 
-Times of one machine say little about another, so every benchmark measures ratios within one run: to a copy of the same data
-by as many threads on a CPU, to the copy bandwidth of the device on a GPU. `benchmarks/README.md` says what each measures.
+Times of one machine say little about another, so every benchmark measures ratios within one run: to a copy of the same
+data by as many threads on a CPU, to the copy bandwidth of the device on a GPU. `benchmarks/README.md` says what each
+measures.
 """
 
 
@@ -32,15 +33,14 @@ def main(target: Path, results: Path) -> None:
     target.write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def section(name: str, record: dict[str, Any]) -> Iterator[str]:
-    """A heading, what the run was on, and a table."""
+def section(name: str, result: Any) -> Iterator[str]:
+    """A heading, what the run was on, and a table of the results."""
     yield f"## {name}\n"
-    rows = record.pop("results", None) or record.pop("cases", None) or []
-    facts = {key: value for key, value in record.items() if not isinstance(value, (list, dict))}
-    yield ", ".join(f"{key}: {value}" for key, value in facts.items()) + "\n"
-    if not rows:
-        return
-    heads = [head for head, value in rows[0].items() if not isinstance(value, list)]
+    record = result if isinstance(result, dict) else {"results": result}
+    rows = record.get("results") or record.get("cases") or []
+    facts = [f"{key}: {shown(value)}" for key, value in record.items() if not isinstance(value, (list, dict))]
+    yield ", ".join(facts) + "\n"
+    heads = list(dict.fromkeys(head for row in rows for head, value in row.items() if not isinstance(value, list)))
     yield "| " + " | ".join(heads) + " |"
     yield "|" + " --- |" * len(heads)
     for row in rows:

@@ -1,18 +1,22 @@
 """Write the reference pages: every public name with its docstring.
 
-    python docs/generate/reference.py OUT
+python docs/generate/reference.py OUT
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+UNQUOTED = re.compile(r"(: |-> )'([^']*)'")
+ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
+WIDTH = 90
 MODULES = {
     "fp4ref": "The public functions and records",
     "fp4ref.testing": "Assertions on kernels, for any test runner",
@@ -36,7 +40,7 @@ def page(name: str, title: str) -> Iterator[str]:
     """Public names of a module, in the order of its kinds: functions, classes, values."""
     module = import_module(name)
     yield f"# {name}: {title[0].lower()}{title[1:]}\n"
-    yield inspect.cleandoc(module.__doc__ or "") + "\n"
+    yield from prose(inspect.cleandoc(module.__doc__ or ""))
     for kind, heading in (("function", "Functions"), ("class", "Classes"), ("data", "Values")):
         members = [member for member in public(module) if kind_of(getattr(module, member)) == kind]
         if members:
@@ -68,13 +72,44 @@ def entry(module: ModuleType, name: str, kind: str) -> Iterator[str]:
     if kind == "data":
         yield f"```python\n{module.__name__}.{name} = {short(value)}\n```\n"
         return
-    try:
-        signature = str(inspect.signature(value)) if kind == "function" else ""
-    except (TypeError, ValueError):
-        signature = ""
-    lines = inspect.cleandoc(value.__doc__ or "").splitlines()
-    yield f"```python\n{module.__name__}.{name}{signature}\n```\n"
-    yield "```text\n" + "\n".join(lines) + "\n```\n"
+    yield f"```python\n{signature(f'{module.__name__}.{name}', value) if kind == 'function' else name}\n```\n"
+    yield from prose(inspect.cleandoc(value.__doc__ or ""))
+
+
+def plain(text: str) -> str:
+    """A signature's text without the quotes and enum reprs that Python puts around names."""
+    return ENUM.sub(r"\1", UNQUOTED.sub(r"\1\2", text))
+
+
+def signature(name: str, value: Callable[..., object]) -> str:
+    """How a function is called, a parameter to a line where one line is too narrow."""
+    found = inspect.signature(value)
+    line = name + plain(str(found))
+    if len(line) <= WIDTH:
+        return line
+    star = [index for index, one in enumerate(found.parameters.values()) if one.kind is one.KEYWORD_ONLY]
+    lines = [plain(str(one)) for one in found.parameters.values()]
+    if star and "*" not in {one[:1] for one in lines}:
+        lines.insert(star[0], "*")
+    slash = [index for index, one in enumerate(found.parameters.values()) if one.kind is one.POSITIONAL_ONLY]
+    if slash:
+        lines.insert(slash[-1] + 1, "/")
+    result = plain(str(inspect.Signature(return_annotation=found.return_annotation)))
+    inner = "".join(f"    {one},\n" for one in lines)
+    return f"{name}(\n{inner}){result.removeprefix('()')}"
+
+
+def prose(docstring: str) -> Iterator[str]:
+    """A docstring's paragraphs as text, its examples and tables as they are."""
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        if paragraph.startswith(">>>"):
+            yield f"```python\n{paragraph}\n```\n"
+        elif re.search(r"^ ", paragraph, re.MULTILINE):
+            yield f"```text\n{paragraph}\n```\n"
+        else:
+            parts = re.split(r"(`[^`]*`)", paragraph)
+            parts[::2] = [re.sub(r"([*_<#|~$\\])", r"\\\1", part) for part in parts[::2]]
+            yield "".join(parts) + "\n"
 
 
 def short(value: object) -> str:

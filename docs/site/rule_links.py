@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-PARTS = re.compile(r"(^(?:```|~~~)[^\n]*\n.*?^(?:```|~~~)$|^#.*?$|^\([\w-]+\)=$|`[^`\n]+`|\]\([^)\n]*\)|\[[^]\n]*\]\()", re.M | re.S)
+# Code, headings, anchors and links: a rule's ID in them stays as it is.
+APART = (
+    r"^(?:```|~~~)[^\n]*\n.*?^(?:```|~~~)$",
+    r"^#.*?$",
+    r"^\([\w-]+\)=$",
+    r"`[^`\n]+`",
+    r"\]\([^)\n]*\)",
+    r"\[[^]\n]*\]\(",
+)
+PARTS = re.compile(f"({'|'.join(APART)})", re.MULTILINE | re.DOTALL)
 RULE = re.compile(r"\b([A-Z][A-Z0-9]*-\d+)\b(?!\])")
 
 
@@ -21,7 +30,8 @@ def link(app: Any, name: str, source: list[str]) -> None:
 def find(app: Any, env: Any, names: list[str]) -> None:
     """The rules that the chapters define."""
     chapters = (app.srcdir / "standard").glob("*.md")
-    env.fp4ref_rules = {rule for path in chapters for rule in re.findall(r"^\((\S+)\)=$", path.read_text("utf-8"), re.M)}
+    texts = [path.read_text("utf-8") for path in chapters]
+    env.fp4ref_rules = {rule for text in texts for rule in re.findall(r"^\((\S+)\)=$", text, re.MULTILINE)}
 
 
 def setup(app: Any) -> dict[str, Any]:

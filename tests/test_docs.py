@@ -1,0 +1,209 @@
+"""The pages of the documentation: their blocks run in order, page by page, each page in a directory of its own.
+
+The examples in C and C++ are compiled and run by the tests of the stream, of the vectors and of the numerics header.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+import fp4ref
+from fp4ref.diagrams.catalogue import FIGURES, VARIANTS
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted((DOCS / "site").rglob("*.md"))
+EXAMPLES = DOCS / "examples"
+BIN = Path(sys.executable).parent
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class Block(NamedTuple):
+    """A fence of a page: what it is of, its text, and its first line."""
+
+    kind: str
+    text: str
+    line: int
+
+
+def blocks(path: Path) -> list[Block]:
+    text = path.read_text("utf-8")
+    return [Block(m[1].strip(), m[2], text[: m.start()].count("\n") + 1) for m in FENCE.finditer(text)]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(DOCS / "site"))
+
+
+def script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def environment() -> dict[str, str]:
+    """The commands of this interpreter first."""
+    return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
+
+
+def run_python(block: Block, names: dict[str, object], page: str) -> None:
+    test = doctest.DocTestParser().get_doctest(block.text, names, page, page, block.line)
+    report: list[str] = []
+    assert test.examples, f"{page}:{block.line}: no example"
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    assert runner.run(test, out=report.append, clear_globs=False).failed == 0, "".join(report)
+    names.update(test.globs)
+
+
+def run_shell(block: Block, page: str) -> None:
+    for line in block.text.splitlines():
+        ran = subprocess.run(["bash", "-c", line], env=environment(), capture_output=True, text=True, check=False)
+        expected = int((re.findall(r"  # exit status (\d)$", line) or [0])[0])
+        assert ran.returncode == expected, f"{page}:{block.line}: {line}\n{ran.stdout}{ran.stderr}"
+
+
+PLAIN = [page for page in PAGES if any(block.kind in {"python", "sh"} for block in blocks(page))]
+
+
+@pytest.mark.slow  # runs what a reader would
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own
+@pytest.mark.parametrize("page", PLAIN, ids=name)
+def test_blocks_run(page, tmp_path, monkeypatch):
+    if "import torch" in page.read_text("utf-8"):
+        pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(fp4ref.profiles, "_specs", dict(fp4ref.profiles._specs), raising=True)
+    names: dict[str, object] = {}
+    for block in blocks(page):
+        if block.kind == "python":
+            run_python(block, names, name(page))
+        elif block.kind == "sh":
+            run_shell(block, name(page))
+
+
+GPU = [pytest.param(p, b, id=f"{name(p)}:{b.line}") for p in PAGES for b in blocks(p) if b.kind == "python gpu"]
+
+
+@pytest.mark.parametrize(("page", "block"), GPU)
+def test_blocks_for_a_gpu_compile(page, block):
+    examples = doctest.DocTestParser().get_examples(block.text)
+    assert examples
+    for example in examples:
+        compile(example.source, name(page), "single")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("page", "block"), GPU)
+def test_blocks_for_a_gpu_run(page, block, tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    monkeypatch.chdir(tmp_path)
+    run_python(block, {}, name(page))
+
+
+def test_figures_of_pages_exist():
+    known = {*FIGURES, *(variant for variant, _, _ in VARIANTS)}
+    used = {block.kind.split()[1] for page in PAGES for block in blocks(page) if block.kind.startswith("{drawn}")}
+    used |= {figure for figures in script(DOCS / "build.py").IN_CHAPTER.values() for figure in figures}
+    assert used <= known
+    assert len(used) >= 15
+    assert not [page for page in PAGES if re.search(r"!\[|\{image\}|<img", page.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "site/howto").glob("*.md")), ids=lambda path: path.stem)
+def test_how_tos_name_profiles_and_layouts(page):
+    rows = dict(re.findall(r"^\| (profile|scale layout) \| (.*) \|$", page.read_text("utf-8"), re.MULTILINE))
+    names = re.findall(r"`([^`]+)`", rows["profile"])
+    assert names
+    assert not [
+        one for one in names if not one.endswith("...") and not one.startswith("..") and one not in fp4ref.profiles
+    ]
+    assert set(re.findall(r"`(\w+_\w+x\w+|linear\w*)`", rows["scale layout"])) <= set(fp4ref.LAYOUTS)
+
+
+def test_pages_are_in_the_index():
+    index = (DOCS / "site/index.md").read_text("utf-8")
+    listed = {line for block in blocks(DOCS / "site/index.md") for line in block.text.splitlines()}
+    generated = {"standard/index", "reference/index", "differences", "performance"}
+    assert {name(page)[:-3] for page in PAGES} - {"index"} == {
+        line for line in listed if line and not line.startswith(":") and line != "overview"
+    } - generated
+    assert 'href="explorer.html"' in index
+
+
+def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
+    page = script(DOCS / "generate/performance.py")
+    results = tmp_path / "results"
+    page.main(tmp_path / "none.md", results)
+    assert "no recorded results" in (tmp_path / "none.md").read_text("utf-8")
+    results.mkdir()
+    cases = [{"case": "nvfp4", "ratio": 1.25, "goal": None, "seconds": [0.5]}]
+    (results / "cpu.json").write_text(json.dumps({"processors": 2, "elements": 64, "cases": cases}))
+    rows = [{"case": "copy", "us": 10.0}, {"case": "rows against copy", "ratio": 2.0}]
+    (results / "gpu.json").write_text(json.dumps({"copy": 4e12, "results": rows}))
+    (results / "te.json").write_text(json.dumps(rows))
+    page.main(tmp_path / "page.md", results)
+    lines = (tmp_path / "page.md").read_text("utf-8").splitlines()
+    assert [line for line in lines if line.startswith("## ")] == ["## cpu", "## gpu", "## te"]
+    assert "processors: 2, elements: 64" in lines
+    assert "| nvfp4 | 1.25 |  |" in lines
+    assert lines.count("| copy | 10 |  |") == 2
+    assert lines.count("| rows against copy |  | 2 |") == 2
+
+
+def words(svg: str) -> str:
+    """What a drawn terminal says, without its spaces."""
+    texts = [element.text or "" for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    return "".join("".join(texts).split())
+
+
+@pytest.mark.slow  # runs the kit on a kernel
+@pytest.mark.rule("E2M1-3", "CNF-2")
+def test_picture_of_a_diagnosis_is_what_the_command_prints():
+    screenshot = script(DOCS / "generate/screenshot.py")
+    shown = (DOCS / "diagnosis.svg").read_text("utf-8")
+    assert words(shown) == words(screenshot.svg(screenshot.output()))
+    assert "".join(screenshot.COMMAND.split()) in words(shown)
+    assert "http://" not in shown.replace("http://www.w3.org/", "")
+    assert re.search(r"!\[[^]]{100,}\]\(docs/diagnosis\.svg\)", (DOCS.parent / "README.md").read_text("utf-8"))
+
+
+@pytest.mark.slow  # Triton's interpreter takes seconds
+@pytest.mark.rule("MXS-1", "E8M0-2", "E4M3-2", "BLK-10")
+def test_triton_example_conforms(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("triton", reason="Triton is not installed")
+    families = ["element-ties", "nan", "inf", "minus-zero"]
+    command = ["fp4ref", "verify", "--kernel", f"{EXAMPLES / 'triton_mxfp8.py'}:quantize", "--spec", "mxfp8-e4m3"]
+    for family in families:
+        command += ["--family", family]
+    ran = subprocess.run(
+        command,
+        env={**environment(), "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "conforms to mxfp8-e4m3" in ran.stdout
