@@ -225,8 +225,9 @@ class Exhibit:
 class ScaleSide(NamedTuple):
     """What a kernel does up to its scale bytes, for some rows of a matrix.
 
-    amax, used: as it is reported, and as the global scale is made of it. scales: [rows, blocks]. The others are blocks [down, across, ...] or broadcast to them;
-    codes: where the choice of a scale needs them.
+    amax, used: as it is reported, and as the global scale is made of it. scales: [rows, blocks].
+    The others are
+    blocks [down, across, ...] or broadcast to them; codes: where the choice of a scale needs them.
     """
 
     amax: Floats | None
