@@ -445,7 +445,7 @@ def block_amax() -> Iterator[Mistake]:
                 scales=partial(_one_of, parts, stored),
             )
     for name, text, tails in (
-        ("next-row", "the head of the next row", _next_row),
+        ("next-row", "what follows the row in memory, the next row", _next_row),
         ("own-row", "the head of its own row", _own_row),
     ):
         yield known(
@@ -502,22 +502,20 @@ def _one_of(parts: int, stored: Callable[[Any], Any], scales: Any) -> Any:
     return stored(padded.reshape(len(padded), padded.shape[1] // parts, parts))
 
 
-def _filled(heads: Callable[[Floats], Floats], kernel: Kernel) -> Callable[[Floats], Floats]:
-    """Values with a last partial block filled by the heads of rows."""
-
-    def filled(values: Floats) -> Floats:
-        short = -values.shape[1] % kernel.block.columns
-        return np.concatenate([values, heads(values)[:, :short]], axis=1)
-
-    return filled
+def _filled(heads: Callable[[Floats, int], Floats], kernel: Kernel) -> Callable[[Floats], Floats]:
+    """Values with a last partial block filled by what lies elsewhere."""
+    return lambda values: np.concatenate([values, heads(values, -values.shape[1] % kernel.block.columns)], axis=1)
 
 
-def _next_row(values: Floats) -> Floats:
-    return np.concatenate([values[1:], np.zeros_like(values[:1])])
+def _next_row(values: Floats, count: int) -> Floats:
+    """What follows each row in memory; zeros behind the last one."""
+    rows, columns = values.shape
+    flat = np.concatenate([values.reshape(-1), np.zeros(count, F)])
+    return flat[(np.arange(rows)[:, None] + 1) * columns + np.arange(count)]
 
 
-def _own_row(values: Floats) -> Floats:
-    return values
+def _own_row(values: Floats, count: int) -> Floats:
+    return values[:, :count]
 
 
 def _replaced_maxima() -> Iterator[Mistake]:
