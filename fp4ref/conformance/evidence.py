@@ -118,9 +118,11 @@ class Item:
         return self._scales[reader.name]
 
     def shared(self, reader: ScaleReader) -> Bools:
-        """Which scales [rows, blocks] lie in a byte that another scale has too."""
-        offsets = reader.offsets(self.declared, self.rows, self.blocks)
-        return np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)
+        """Which scales [rows, blocks] lie in a byte that another scale or padding has too."""
+        down, across = self.declared.padded_shape(self.rows, self.blocks)
+        assert reader.place is not None
+        offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
+        return np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
 
     def codes(self, reader: DataReader) -> Codes | None:
         """The codes [rows, columns] as a reader finds them."""
