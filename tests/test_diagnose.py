@@ -13,7 +13,7 @@ from fp4ref.conformance.mistakes.kernel import EVERY, code_side, scale_side
 from fp4ref.layout import LAYOUTS, layout
 from fp4ref.model.quantize import quantize
 from fp4ref.quantized import DirectionData
-from fp4ref.specs import MXFP8_E4M3, NVFP4, NVFP4_4OVER6, NVFP4_RHT
+from fp4ref.specs import MXFP8_E4M3, NVFP4, NVFP4_4OVER6, NVFP4_RHT, STANDARD
 
 FAMILIES = (
     "normal",
@@ -135,6 +135,30 @@ def test_profiles_are_reported_as_themselves(name, declared):
     same = {other for other, spec in PROFILES.items() if spec == PROFILES[name]}
     assert same & set(found.profiles), report_lines(found)
     assert name in verdict(found) or found.explanations[0].profile is None
+
+
+def declared_as(spec):
+    """The standard's specification with buffers of the same shapes, that an author would declare."""
+
+    def form(other):
+        hadamard = other.hadamard is None
+        return other.element.format, other.scale.format, other.block, other.global_scale, hadamard, other.stochastic
+
+    return next((other for other in STANDARD if form(other) == form(spec)), None)
+
+
+@pytest.mark.slow  # a diagnosis for each profile
+@pytest.mark.rule("CNF-2", "PRO-1")
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_profile_is_reported_as_itself(name):
+    spec = PROFILES[name]
+    assert diagnose(spec, "linear", of_spec(spec, spec)[::4]).conforms
+    base = declared_as(spec)
+    if base is None or base == spec:
+        return
+    found = diagnose(base, "linear", of_spec(spec, base))
+    equal = {other for other, known in PROFILES.items() if known == spec}
+    assert found.conforms or equal & set(found.profiles), report_lines(found)
 
 
 def test_a_profile_registered_later_is_recognised(monkeypatch):
