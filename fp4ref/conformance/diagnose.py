@@ -18,8 +18,8 @@ from fp4ref.conformance.clock import processor_time
 from fp4ref.conformance.evidence import LEAST, SMALLEST, Item, Part, Special, Tier
 from fp4ref.conformance.hypotheses import ORDER, Hypothesis, OutOfTimeError, Search, special_kinds
 from fp4ref.conformance.mistakes import MISTAKES
-from fp4ref.conformance.mistakes.kernel import CaseLike
-from fp4ref.conformance.mistakes.readers import DECLARED
+from fp4ref.conformance.mistakes.kernel import CaseLike, code_side, kernel_of
+from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
 from fp4ref.conformance.mistakes.record import Mistake, Stage
 from fp4ref.conformance.stages import Finding, Stagewise, by_stages, permuted
 from fp4ref.layout import layout
@@ -60,7 +60,8 @@ class Diagnosis:
 
     conforms: nothing differs. explanations: what makes every byte, the simplest first; they are equally good on the
     evidence. partial: the best that does not. first_stage: where bytes first differ. findings: stage by stage, each
-    judged on the candidate's own output of the stages before. complete: whether the search ended in time.
+    judged on the candidate's own output of the stages before. complete: whether the search ended in time. where:
+    the first place that differs, of what nothing explains.
     """
 
     conforms: bool
@@ -69,6 +70,7 @@ class Diagnosis:
     first_stage: str | None = None
     findings: tuple[Finding, ...] = ()
     complete: bool = True
+    where: str = ""
 
     @property
     def profiles(self) -> tuple[str, ...]:
@@ -90,6 +92,7 @@ class Diagnosis:
             "stages": [vars(finding) for finding in self.findings],
             "profiles": list(self.profiles),
             "complete": self.complete,
+            "where": self.where,
         }
 
 
@@ -330,7 +333,29 @@ class _Session:
             first_stage=first,
             findings=stagewise.findings,
             complete=self.complete,
+            where="" if told else place(self.items),
         )
+
+
+def place(items: Sequence[Item]) -> str:
+    """How many blocks differ, and where the first one is: case, row, block, and its first byte or code."""
+    counts = [int(np.count_nonzero(item.wrong)) for item in items]
+    found = next((item for item, count in zip(items, counts, strict=True) if count), None)
+    if found is None:
+        return ""
+    row, block = (int(index) for index in np.argwhere(found.wrong)[0])
+    name = getattr(found.exhibit.case, "id", "")
+    total, wrong = sum(item.wrong.size for item in items), sum(counts)
+    said = f"in {wrong:,} of {total:,} blocks, first {f'in {name} ' if name else ''}at row {row}, block {block}"
+    got, codes = found.scales(DECLARED), found.codes(LOW_FIRST)
+    if got is None or codes is None:
+        return said
+    if got[row, block] != found.base.scales[row, block]:
+        return f"{said}: scale byte {got[row, block]:#04x} instead of {found.base.scales[row, block]:#04x}"
+    wanted, start = code_side(kernel_of(found.spec), found.base), block * found.spec.block.columns
+    columns = np.flatnonzero(codes[row] != wanted[row])
+    column = int(columns[columns >= start][0])
+    return f"{said}, element {column - start}: code {codes[row, column]:#x} instead of {wanted[row, column]:#x}"
 
 
 def verdict(diagnosis: Diagnosis) -> str:
@@ -349,7 +374,8 @@ def verdict(diagnosis: Diagnosis) -> str:
         return f"not explained: bytes differ on {', '.join(partial.except_on)} only"
     parts = [f"{finding.stage}: {finding.text}" for finding in diagnosis.findings if finding.text]
     known = f" (in part, {'; '.join(parts)})" if parts else ""
-    return f"not explained: bytes first differ at the {diagnosis.first_stage}{known}"
+    where = f", {diagnosis.where}" if diagnosis.where else ""
+    return f"not explained: bytes first differ at the {diagnosis.first_stage}{where}{known}"
 
 
 def report_lines(diagnosis: Diagnosis) -> list[str]:
@@ -365,6 +391,7 @@ def report_lines(diagnosis: Diagnosis) -> list[str]:
         lines.append(f"explains all but {', '.join(diagnosis.partial.except_on)}: {what}")
     if not diagnosis.explanations:
         lines.append(f"bytes first differ at: {diagnosis.first_stage}")
+        lines += [diagnosis.where] if diagnosis.where else []
         for finding in diagnosis.findings:
             said = "right" if finding.right else finding.text or "not explained"
             lines.append(f"{finding.stage}, given what comes before it: {said}")

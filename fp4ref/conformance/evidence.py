@@ -21,7 +21,7 @@ from fp4ref.conformance.mistakes.kernel import (
     kernel_of,
     scale_side,
 )
-from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST, DataReader, ScaleReader, fits
+from fp4ref.conformance.mistakes.readers import DECLARED, LOST, LOW_FIRST, DataReader, ScaleReader, fits
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import Codes, F
 from fp4ref.hadamard import POINTS
@@ -116,6 +116,13 @@ class Item:
                 return found
             self._scales[reader.name] = found
         return self._scales[reader.name]
+
+    def shared(self, reader: ScaleReader) -> Bools:
+        """Which scales [rows, blocks] lie in a byte that another scale or padding has too."""
+        down, across = self.declared.padded_shape(self.rows, self.blocks)
+        assert reader.place is not None
+        offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
+        return np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
 
     def codes(self, reader: DataReader) -> Codes | None:
         """The codes [rows, columns] as a reader finds them."""
@@ -332,6 +339,8 @@ class Part:
         if got.shape != side.scales.shape:
             return False
         bad = unequal(kernel.spec.scale, got, side.scales, kernel.spec)
+        if reader.shares:
+            bad &= ~self.item.shared(reader)[self.rows, self.across]
         return not (bad if self.blocks is None else bad & self.blocks).any()
 
     def codes_match(self, kernel: Kernel, side: ScaleSide, reader: DataReader) -> bool:
@@ -346,5 +355,7 @@ class Part:
         got = got[self.rows, self.columns]
         if got.shape != wanted.shape:
             return False
+        if reader is not LOW_FIRST and kernel.spec.element.format.bits == 4:
+            got = np.where(got == LOST, wanted, got)
         bad = unequal(kernel.spec.element, got, wanted, kernel.spec)
         return not (bad if self.elements is None else bad & self.elements).any()

@@ -48,7 +48,7 @@ class Judgement:
 
     compared: the bytes of a quantizer. mismatches: of another operation, the first ones. finding: what went wrong
     otherwise. rules: those that the case checks. got: a quantizer's bytes, low nibble first, in the declared layout,
-    with the golden amax where the kernel gives none.
+    with the golden amax where the kernel gives none. values: of another operation.
     """
 
     case: Case
@@ -57,6 +57,7 @@ class Judgement:
     rules: tuple[str, ...]
     mismatches: tuple[Mismatch, ...] = ()
     got: DirectionData | None = None
+    values: NDArray[Any] | None = None
 
     @property
     def equal(self) -> bool:
@@ -78,7 +79,8 @@ def judge(case: Case, outcome: Outcome, declared: Declaration, expected: Directi
         return Judgement(case, None, finding, rules)
     if declared.operation != "quantize":
         assert outcome.values is not None
-        return Judgement(case, None, finding, rules, _values(case, outcome.values, declared, expected))
+        wrong = _values(case, outcome.values, declared, expected)
+        return Judgement(case, None, finding, rules, wrong, values=outcome.values)
     assert outcome.data is not None
     got = normalised(case, declared, outcome.data)
     if got.amax is None:

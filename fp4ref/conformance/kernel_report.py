@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from numpy.typing import NDArray
+
 from fp4ref.conformance.diagnose import Diagnosis, diagnose, verdict
 from fp4ref.conformance.excuses import Excuse
 from fp4ref.conformance.families import FAMILIES, Case
 from fp4ref.conformance.judge import Judgement
+from fp4ref.conformance.operation_diagnosis import diagnose_operation
 from fp4ref.conformance.report import Cell, Kind, Result, counts, result_json
 from fp4ref.conformance.subject import Declaration, Finding
 from fp4ref.conformance.subject import Kind as Wrong
@@ -29,7 +32,7 @@ class KernelReport:
 
     families, rules: tests passed and made. findings: what went wrong other than bytes, counted, with the first of each
     kind. skipped: cases that do not apply, by reason. failures: the first judgements with anything wrong. evidence:
-    cases and outputs, low nibble first, scales in the declared layout.
+    cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
     """
 
     subject: str
@@ -42,6 +45,7 @@ class KernelReport:
     skipped: Counter[str] = field(default_factory=Counter)
     failures: list[Judgement] = field(default_factory=list)
     evidence: list[tuple[Case, DirectionData]] = field(default_factory=list)
+    results_of: list[tuple[Case, NDArray[Any]]] = field(default_factory=list)
     excused: Counter[Excuse] = field(default_factory=Counter)
     differing: Counter[str] = field(default_factory=Counter)
     unexcused: int = 0
@@ -79,6 +83,10 @@ class KernelReport:
             self.size += case.x.nbytes
             self.evidence.append(self._evidence(case, judgement.got))
 
+        if judgement.values is not None and self.size < EVIDENCE:
+            self.size += case.x.nbytes
+            self.results_of.append((case, judgement.values))
+
     def _evidence(self, case: Case, got: DirectionData) -> tuple[Case, DirectionData]:
         """A case as the kernel saw it, and what it gave: a kernel that is told the amax cannot get it wrong."""
         told = case.amax is None and any(name in SCALES_OF for name in self.declaration.inputs)
@@ -88,6 +96,8 @@ class KernelReport:
     def explain(self, seconds: float = BUDGET) -> None:
         """Look for what the kernel does instead, if its bytes are wrong."""
         repeatable = not self.findings[Wrong.UNSTABLE]
+        if self.differing and repeatable and self.results_of:
+            self.diagnosis = diagnose_operation(self.declaration, self.results_of)
         if self.differing and repeatable and self.declaration.operation == "quantize" and self.evidence:
             self.diagnosis = diagnose(self.spec, self.declaration.scale_layout, self.evidence, seconds)
 

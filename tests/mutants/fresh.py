@@ -47,7 +47,7 @@ class SmallestElementTruncated(NVFP4):
         return np.where(magnitude < 1, (code & 8) | (magnitude >= 0.5), code).astype(np.uint8)
 
 
-@mutant("block-own-half")
+@mutant("block-own-2-first")
 class LastShuffleMissing(NVFP4):
     """Two threads share a block and do not exchange their maxima; the first one stores the scale."""
 
@@ -177,12 +177,13 @@ class TailReadsNextRow(NVFP4):
     """No mask in the last block of a row: its amax sees the head of the next row."""
 
     def block_amax(self, blocks):
-        amax = super().block_amax(blocks)
         short = -self.columns % 16
-        if short and len(amax) > 1 and self.columns >= short:
-            head = np.fmax.reduce(np.abs(self.x[1:, :short]), axis=1, initial=F(0))
-            amax[:-1, -1] = np.fmax(amax[:-1, -1], head)
-        return amax
+        memory = np.concatenate([self.x.ravel(), np.zeros(short, F)])
+        tails = [memory[(row + 1) * self.columns :][:short] for row in range(len(self.x))]
+        if short and tails:
+            blocks = blocks.copy()
+            blocks[:, -1, 16 - short :] = tails
+        return super().block_amax(blocks)
 
     def read(self, x):
         self.x, self.columns = x, x.shape[1]
@@ -259,7 +260,7 @@ class HadamardOfEight(RHT):
         return self.rounded(groups + F(0)).reshape(x.shape)
 
 
-@mutant("stored-rolled")
+@mutant("stored-late-rolled")
 class ScalesOneBlockLate(NVFP4):
     """The store is one step of the pipeline behind: a block's scale lies where the next block's should."""
 

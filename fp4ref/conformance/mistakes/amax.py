@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import Values, flushed, over_tensor
+from fp4ref.conformance.mistakes.kernel import Kernel, Values, flushed, over_tensor
 from fp4ref.conformance.mistakes.record import (
     NARROW,
     Mistake,
@@ -17,10 +17,12 @@ from fp4ref.conformance.mistakes.record import (
     by_tensor,
     has_global,
     known,
+    of,
     turns,
 )
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
+from fp4ref.spec import Block
 
 SIZES = (2, 4, 8, 16, 32, 64, 128)
 TINY = np.finfo(F).tiny
@@ -266,6 +268,14 @@ def tensor_amax() -> Iterator[Mistake]:
             used=partial(by_groups, rows),
             whole=True,
         )
+    for size in (*SIZES, 256, 512, 1024):
+        yield known(
+            stage,
+            f"amax-tail-flat-{size}",
+            f"amax misses the elements past the last multiple of {size}, counted over the whole tensor",
+            by_tensor,
+            amax=lambda values, nan, rows, n=size: of_first(values.raw.size // n * n, values.raw, values),
+        )
     for power in range(4, 17):
         yield known(
             stage,
@@ -420,6 +430,32 @@ def block_amax() -> Iterator[Mistake]:
         lambda kernel: kernel.block.rows > 1,
         block_amax=block_of(lambda b: b[..., :1]),
     )
+    for parts in (2, 4):
+        for name, text, stored in (
+            ("first", "the first one's scale is stored", lambda s: s[..., 0]),
+            ("last", "the last one's scale is stored", lambda s: s[..., -1]),
+            ("largest", "the largest of their scales is stored", lambda s: s.max(axis=-1)),
+        ):
+            yield known(
+                stage,
+                f"block-own-{parts}-{name}",
+                f"each 1/{parts} of a block is divided by the scale of its own maximum, {text}",
+                lambda kernel: kernel.block.rows == 1,
+                block=of(partial(_narrower, parts)),
+                scales=partial(_one_of, parts, stored),
+            )
+    for name, text, tails in (
+        ("next-row", "what follows the row in memory, the next row", _next_row),
+        ("own-row", "the head of its own row", _own_row),
+    ):
+        yield known(
+            stage,
+            f"block-tail-{name}",
+            f"the maximum of a row's last partial block sees {text}",
+            lambda kernel: kernel.block.rows == 1,
+            tails=of(partial(_filled, tails)),
+            whole=True,
+        )
     yield known(stage, "block-whole-row", "one maximum for the whole row", block_amax=grouped(1, 1 << 20), whole=True)
     yield known(
         stage, "block-whole", "the tensor's maximum for every block", block_amax=grouped(1 << 20, 1 << 20), whole=True
@@ -455,6 +491,31 @@ def block_amax() -> Iterator[Mistake]:
             block_amax=partial(lambda low, b, nan: largest(b, (2, 3), nan) + low, F(floor)),
         )
     yield from _replaced_maxima()
+
+
+def _narrower(parts: int, kernel: Kernel) -> Block:
+    return Block(1, kernel.block.columns // parts)
+
+
+def _one_of(parts: int, stored: Callable[[Any], Any], scales: Any) -> Any:
+    padded = np.pad(scales, ((0, 0), (0, -scales.shape[1] % parts)))
+    return stored(padded.reshape(len(padded), padded.shape[1] // parts, parts))
+
+
+def _filled(heads: Callable[[Floats, int], Floats], kernel: Kernel) -> Callable[[Floats], Floats]:
+    """Values with a last partial block filled by what lies elsewhere."""
+    return lambda values: np.concatenate([values, heads(values, -values.shape[1] % kernel.block.columns)], axis=1)
+
+
+def _next_row(values: Floats, count: int) -> Floats:
+    """What follows each row in memory; zeros behind the last one."""
+    rows, columns = values.shape
+    flat = np.concatenate([values.reshape(-1), np.zeros(count, F)])
+    return flat[(np.arange(rows)[:, None] + 1) * columns + np.arange(count)]
+
+
+def _own_row(values: Floats, count: int) -> Floats:
+    return values[:, :count]
 
 
 def _replaced_maxima() -> Iterator[Mistake]:

@@ -26,6 +26,7 @@ from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Metric, Spec, Sub
 Map = Callable[[Floats], Floats]
 BlockAmax = Callable[[Floats, bool], Floats]  # (blocks [down, across, rows, columns], keep NaN) -> their maxima
 Codes2 = Callable[[Codes], Codes]
+ElementGlobal = Callable[[Floats, Floats, Constants], Floats]
 EVERY = slice(None)
 
 
@@ -100,6 +101,8 @@ class Kernel:
 
     values: what becomes of the inputs first. transform: the Hadamard transform, in `turned` directions.
     amax, used: the maximum, and what the global scale is made of. report: what is returned as the maximum.
+    tails: what the maxima of blocks are taken of. element_global: of the global scale, the maximum and the constants,
+    the global scale that divides the elements.
     scale_value, scale_byte: before and after the scale codec. used_scale: of the decoded scales [down, across, 1, 1].
     value, code: before and after the element codec. scales, codes: of whole results [rows, blocks], [rows, columns].
     other: quantize the other direction's matrix, and lay out its codes and scales so.
@@ -121,10 +124,12 @@ class Kernel:
     report: Map = same
     constants: Callable[[Constants], Constants] = same
     global_scale: Global
+    tails: Map = same
     block_amax: BlockAmax = over_block
     block_scale: BlockScale
     scale_value: Map = same
     scale_byte: Codes2 = same
+    element_global: ElementGlobal = lambda g, amax, k: g
     working: Working
     used_scale: Map = same
     scaled: Scaled
@@ -220,8 +225,9 @@ class Exhibit:
 class ScaleSide(NamedTuple):
     """What a kernel does up to its scale bytes, for some rows of a matrix.
 
-    amax: as it is reported. scales: [rows, blocks]. The others are blocks [down, across, ...] or broadcast to them;
-    codes: where the choice of a scale needs them.
+    amax, used: as it is reported, and as the global scale is made of it. scales: [rows, blocks].
+    The others are
+    blocks [down, across, ...] or broadcast to them; codes: where the choice of a scale needs them.
     """
 
     amax: Floats | None
@@ -234,6 +240,7 @@ class ScaleSide(NamedTuple):
     byte: Codes
     codes: Codes | None
     shape: tuple[int, int]
+    used: Floats | None
 
 
 @np.errstate(all="ignore")
@@ -249,7 +256,8 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
     if maxima is not None:
         used = (maxima[1] if maxima[1].size == 1 else maxima[1][rows])[:, None, None, None]
         g = made_nan(kernel.global_scale(used, k), used)
-    block_amax = kernel.block_amax(blocks, kernel.keep_block_nan)
+    seen = blocks if kernel.tails is same else split(kernel.tails(values), kernel.block)
+    block_amax = kernel.block_amax(seen, kernel.keep_block_nan)
     t = made_nan(kernel.block_scale(block_amax, g, k), block_amax, g)
     drawn = exhibit.case.random_bits
     bits = None if drawn is None else split(kernel.bits(np.asarray(drawn))[rows, columns], kernel.block)
@@ -263,7 +271,7 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
     by_row = np.broadcast_to(byte, (down, across, high, 1)).transpose(0, 2, 1, 3).reshape(down * high, across)
     scales = kernel.scales(by_row[: values.shape[0]])
     amax = None if maxima is None else kernel.report(maxima[0])
-    return ScaleSide(amax, scales, blocks, bits, k, g, t, byte, codes, values.shape)
+    return ScaleSide(amax, scales, blocks, bits, k, g, t, byte, codes, values.shape, used)
 
 
 @np.errstate(all="ignore")
@@ -279,7 +287,8 @@ def code_side(kernel: Kernel, side: ScaleSide) -> Codes:
 def before_codec(kernel: Kernel, side: ScaleSide) -> Floats:
     """The elements in units of their scale, whole blocks."""
     s = kernel.used_scale(kernel.working(side.t, kernel.scale_codec.decode(side.byte)))
-    return kernel.value(made_nan(kernel.scaled(side.blocks, s, side.g, side.k), side.blocks, s, side.g))
+    g = side.g if side.used is None else kernel.element_global(side.g, side.used, side.k)
+    return kernel.value(made_nan(kernel.scaled(side.blocks, s, g, side.k), side.blocks, s, g))
 
 
 def _searched(

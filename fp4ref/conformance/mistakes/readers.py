@@ -26,12 +26,16 @@ Place = Callable[[NDArray[np.int64], NDArray[np.int64], int, int], Offsets]  # (
 
 @dataclass(frozen=True)
 class ScaleReader:
-    """Scales in another place than the declared layout's. place None: the declared one."""
+    """Scales in another place than the declared layout's. place None: the declared one.
+
+    shares: some scales lie where others do, and only one of them is there.
+    """
 
     name: str
     stage: Stage
     text: str
     place: Place | None = None
+    shares: bool = False
 
     def offsets(self, declared: Layout, rows: int, blocks: int) -> Offsets:
         """The byte of every scale, [rows, blocks]."""
@@ -121,6 +125,7 @@ def _amd(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     return np.asarray((row // 32 * across + block // 8) * 256 + inside)
 
 
+LOST = 0xFF  # in the place of a 4-bit code that was never stored
 DECLARED = ScaleReader("", Stage.LAYOUT, "")
 
 
@@ -169,7 +174,11 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
         lambda row, block, rows, blocks: _digits((0, 3, 1, 2, 4), 4, 128, 4, row, block, rows, blocks),
     )
     yield ScaleReader(
-        "layout-unpadded", Stage.LAYOUT, "the stride of 128x4 tiles does not count padding columns", _unpadded_tiles
+        "layout-unpadded",
+        Stage.LAYOUT,
+        "the stride of 128x4 tiles does not count padding columns",
+        _unpadded_tiles,
+        shares=True,
     )
     yield ScaleReader("layout-transposed", Stage.LAYOUT, "scales are transposed", _transposed)
     yield ScaleReader(
@@ -282,12 +291,17 @@ def _word_reversed(count: int, data: Codes, shape: tuple[int, int], form: Format
 
 
 def _halves(size: int, data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
-    """Elements i and i + size / 2 of a group share a byte, the first in the low nibble."""
-    codes = unpacked(data, shape, form)
-    if codes is None or form.bits == 8 or shape[1] % size:
+    """Elements i and i + size / 2 of a group share a byte, the first in the low nibble; what has no byte is LOST."""
+    rows, columns = shape
+    width = packing.width(columns, form)
+    if form.bits == 8 or data.size != rows * width:
         return None
-    groups = codes.reshape(shape[0], -1, size // 2, 2)
-    return groups.transpose(0, 1, 3, 2).reshape(shape)
+    padded = np.pad(np.asarray(data).reshape(rows, width), ((0, 0), (0, -width % (size // 2))))
+    groups = padded.reshape(rows, padded.shape[1] // (size // 2), size // 2)
+    codes = np.concatenate([groups & 15, groups >> 4], axis=2).reshape(rows, groups.shape[1] * size)
+    place = np.arange(codes.shape[1])
+    codes[:, place // size * (size // 2) + place % (size // 2) >= width] = LOST
+    return codes[:, :columns]
 
 
 def _row_halves(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:

@@ -61,15 +61,19 @@ def transformed(
     after: int | None = None,
     narrow: Callable[[Floats], Floats] = to_bfloat16,
     size: int = POINTS,
+    whole: bool = False,
 ) -> Callable[[Floats], Floats]:
-    """The transform with other signs, another factor, signs after the sums, another last rounding."""
+    """The transform with other signs, another factor, signs after the sums, another last rounding.
+
+    whole: groups of another size take all signs of the mask in turn, not each its first ones.
+    """
 
     def transform(values: Floats) -> Floats:
         width = values.shape[-1]
         padded = np.pad(values, ((0, 0), (0, -width % size)))
+        before = np.resize(sign_vector(signs), padded.shape[-1] if whole else size)
         groups = padded.reshape(*values.shape[:-1], -1, size)
-        before = np.resize(sign_vector(signs), size)
-        summed = sums(groups * (before * F(factor)))
+        summed = sums(groups * (before * F(factor)).reshape(-1, size))
         if after is not None:
             summed = summed * np.resize(sign_vector(after), size)
         return narrow(summed).reshape(padded.shape)[..., :width]
@@ -152,6 +156,16 @@ PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("size-8", "groups of 8 are transformed instead of 16", {"sums": any_butterfly, "size": 8, "factor": 8**-0.5}),
     ("size-32", "groups of 32 are transformed instead of 16", {"sums": any_butterfly, "size": 32, "factor": 32**-0.5}),
     ("size-4", "groups of 4 are transformed instead of 16", {"sums": any_butterfly, "size": 4, "factor": 0.5}),
+    (
+        "size-8-signs",
+        "groups of 8 are transformed instead of 16, under all 16 signs",
+        {"sums": any_butterfly, "size": 8, "factor": 8**-0.5, "whole": True},
+    ),
+    (
+        "size-4-signs",
+        "groups of 4 are transformed instead of 16, under all 16 signs",
+        {"sums": any_butterfly, "size": 4, "factor": 0.5, "whole": True},
+    ),
     ("not", "the Hadamard matrix is missing, only signs and 1/4 are applied", {"sums": lambda v: v}),
 )
 

@@ -1,0 +1,110 @@
+"""Mistakes in stochastic rounding, and in whose random bits are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.mistakes.record import (
+    Mistake,
+    Stage,
+    known,
+    stochastic,
+)
+from fp4ref.formats import Codec, Codes, F, Floats, grid
+
+
+def added(drawn: Callable[[Any], Any], y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+    """Stochastic rounding with other bits, 0 to 256."""
+    assert bits is not None
+    values, magnitude = grid(codec.format), np.abs(y).astype(np.float64)
+    lower = np.searchsorted(values, magnitude, side="right") - 1
+    step = np.diff(values)[np.clip(lower, 0, codec.format.codes - 2)]
+    moved = (magnitude + step * drawn(bits.astype(np.float64)) / 256).astype(F)
+    return _signed(np.searchsorted(values, moved, side="right") - 1, y, codec)
+
+
+def compared(away: Callable[[Any, Any], Any], y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+    """Rounded away where the fraction and the bits say so."""
+    assert bits is not None
+    values, magnitude = grid(codec.format), np.abs(y).astype(np.float64)
+    lower = np.clip(np.searchsorted(values[:-1], magnitude, side="right") - 1, 0, codec.format.codes - 1)
+    fraction = np.minimum((magnitude - values[lower]) / np.diff(values)[lower], 1)
+    return _signed(lower + away(fraction, bits.astype(np.float64)), y, codec)
+
+
+def _signed(index: Any, y: Floats, codec: Codec) -> Codes:
+    code = np.clip(index, 0, codec.format.codes - 1) | np.where(np.signbit(y), codec.format.sign_bit, 0)
+    return np.where(np.isnan(y), codec.nan[0], code).astype(np.uint8)
+
+
+BITS: tuple[tuple[str, str, Any], ...] = (
+    ("half-bit", "the bits are taken as (bits + 1/2) / 256", lambda b: b + 0.5),
+    ("plus-one", "the bits are taken as (bits + 1) / 256", lambda b: b + 1),
+    ("255", "the bits are taken as bits / 255", lambda b: b * 256 / 255),
+    ("128", "always half a step is added", lambda b: b * 0 + 128),
+    ("nibble", "only the upper four bits are used", lambda b: np.floor(b / 16) * 16),
+    ("low-nibble", "only the lower four bits are used", lambda b: b % 16 * 16),
+    ("seven", "only the upper seven bits are used", lambda b: np.floor(b / 2) * 2),
+    ("low-seven", "only the lower seven bits are used", lambda b: b % 128 * 2),
+    ("halved", "the bits are taken as bits / 512", lambda b: b / 2),
+    ("signed", "the bits are taken as signed, (bits - 128) / 256", lambda b: b - 128),
+)
+DRAWS: tuple[tuple[str, str, Any], ...] = (
+    ("strict", "rounded away only if frac + bits / 256 > 1", lambda f, b: f * 256 + b > 256),
+    ("inverted", "the bits are compared the other way round, bits < 256 * frac", lambda f, b: b < f * 256),
+    ("inverted-equal", "the bits are compared the other way round, bits <= 256 * frac", lambda f, b: b <= f * 256),
+    ("away", "always rounded away", lambda f, b: f > 0),
+    ("coin", "up or down by the highest bit alone", lambda f, b: (f > 0) & (b >= 128)),
+)
+
+
+def _rolled(by: int, bits: Codes) -> Codes:
+    return np.roll(bits, by, axis=-1)
+
+
+def _swapped(count: int, bits: Codes) -> Codes:
+    """Groups of so many elements in reverse."""
+    whole = bits.shape[-1] // count * count
+    turned = bits[..., :whole].reshape(*bits.shape[:-1], -1, count)[..., ::-1].reshape(*bits.shape[:-1], whole)
+    return np.concatenate([turned, bits[..., whole:]], axis=-1)
+
+
+def randomness() -> Iterator[Mistake]:
+    """Mistakes in stochastic rounding."""
+    for name, text, away in DRAWS:
+        yield known(
+            Stage.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=partial(compared, away)
+        )
+    for name, text, drawn in BITS:
+        yield known(
+            Stage.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=partial(added, drawn)
+        )
+    for count in (2, 4, 8, 16):
+        yield known(
+            Stage.INPUT,
+            f"bits-reversed-{count}",
+            f"random bits of {count} elements are taken in reverse order",
+            stochastic,
+            bits=partial(_swapped, count),
+        )
+    for by, text in ((1, "previous"), (-1, "next")):
+        yield known(
+            Stage.INPUT,
+            f"bits-{text}",
+            f"each element uses the {text} one's random bits",
+            stochastic,
+            bits=partial(_rolled, by),
+        )
+    yield known(Stage.INPUT, "bits-inverted", "random bits are inverted", stochastic, bits=lambda b: ~b)
+    yield known(
+        Stage.INPUT,
+        "bits-transposed",
+        "random bits are read in the other direction's order",
+        stochastic,
+        bits=lambda b: b.T.reshape(b.shape),
+    )
+    yield known(Stage.INPUT, "bits-zero", "random bits are not used (0)", stochastic, bits=np.zeros_like)

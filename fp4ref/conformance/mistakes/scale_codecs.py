@@ -1,0 +1,236 @@
+"""Mistakes in how a scale becomes a byte, and in what the byte is taken for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref import arithmetic_peers as ap
+from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.mistakes.record import Mistake, Stage, When, e4m3_scales, known, mx, of, other_than
+from fp4ref.conformance.mistakes.scales import E4M3_FNUZ, ROUNDINGS
+from fp4ref.formats import E4M3, E5M2, E8M0, Codec, Codes, F, Floats, Rounding
+
+
+def scale_codec() -> Iterator[Mistake]:
+    """Mistakes in how a scale becomes a byte."""
+    stage = Stage.SCALE_CODEC
+    for rounding, text in ROUNDINGS:
+        yield known(
+            stage,
+            f"scale-codec-{rounding}",
+            f"the block scale is {text}" if "ties go" not in text else f"{text} when the block scale is rounded",
+            other_than("scale_codec", "rounding", rounding),
+            scale_codec=of(partial(_codec, rounding=rounding)),
+        )
+    for code in (0x7F, 0xFF, 0x7E, 0x00):
+        yield known(
+            stage,
+            f"scale-overflow-{code:02x}",
+            f"a block scale past the largest becomes {code:#04x} instead of saturating",
+            scale_codec=of(partial(_codec, overflow=code)),
+        )
+        yield known(
+            stage,
+            f"scale-nan-{code:02x}",
+            f"a NaN scale becomes {code:#04x}",
+            special=True,
+            scale_codec=of(partial(_codec, nan=(code, code))),
+        )
+    yield known(
+        stage,
+        "scale-e5m2",
+        "scales are E5M2 instead of E4M3",
+        e4m3_scales,
+        scale_codec=Codec(format=E5M2, nan=(0x7F, 0x7F)),
+    )
+    yield known(
+        stage,
+        "scale-fnuz",
+        "scales are E4M3FNUZ (bias 8) instead of E4M3",
+        e4m3_scales,
+        scale_codec=Codec(format=E4M3_FNUZ, nan=(0x80, 0x80)),
+    )
+    yield known(
+        stage,
+        "scale-fnuz-240",
+        "scales are held at 240, the largest of E4M3FNUZ, and written with its bias 8",
+        e4m3_scales,
+        scale_codec=Codec(format=E4M3_FNUZ, nan=(0x80, 0x80)),
+        scale_value=lambda t: np.minimum(t, F(240)),
+    )
+    yield known(
+        stage,
+        "scale-e8m0",
+        "scales are powers of two in E8M0 instead of E4M3",
+        e4m3_scales,
+        scale_codec=Codec(format=E8M0, rounding=Rounding.UP, nan=(0xFF, 0xFF)),
+    )
+    yield known(
+        stage,
+        "scale-power",
+        "scales are rounded up to powers of two",
+        e4m3_scales,
+        scale_value=lambda t: ap.up_from_any(np.asarray(t, F)),
+    )
+    yield known(
+        stage,
+        "scale-e4m3",
+        "scales are E4M3 instead of E8M0",
+        mx,
+        scale_codec=Codec(format=E4M3, nan=(0x7F, 0x7F)),
+    )
+    yield known(
+        stage,
+        "scale-flush",
+        "subnormal block scales are flushed to zero",
+        e4m3_scales,
+        scale_byte=lambda byte: np.where(byte < 8, np.uint8(0), byte),
+    )
+    yield known(
+        stage,
+        "scale-normal",
+        "subnormal block scales become the smallest normal",
+        e4m3_scales,
+        scale_byte=lambda byte: np.where(byte < 8, np.uint8(8), byte),
+    )
+    yield known(
+        stage,
+        "scale-infinite",
+        "elements are divided by infinity where the scale is infinite",
+        special=True,
+        working=ap.infinite,
+    )
+    yield from _bytes()
+
+
+def _codec(kernel: Kernel, **changes: Any) -> Codec:
+    old = kernel.scale_codec
+    fields = {
+        "format": old.format,
+        "rounding": old.rounding,
+        "sign": old.sign,
+        "nan": old.nan,
+        "overflow": old.overflow,
+    }
+    changes = {name: min(value, 0xFF) if name == "overflow" else value for name, value in changes.items()}
+    return Codec(**{**fields, **changes})
+
+
+def _moved(by: int, byte: Codes) -> Codes:
+    return np.clip(byte.astype(np.int16) + by, 0, 255).astype(np.uint8)
+
+
+def _bytes() -> Iterator[Mistake]:
+    """Bytes that are changed after the codec, for the elements too or only where they are stored."""
+    ways: tuple[tuple[str, str, When | None, Callable[[Codes], Codes]], ...] = (
+        ("plus-1", "scale bytes are one too large", None, partial(_moved, 1)),
+        ("minus-1", "scale bytes are one too small", None, partial(_moved, -1)),
+        ("sign", "the sign bit of scale bytes is set", e4m3_scales, lambda b: b | np.uint8(0x80)),
+        ("bias", "scale bytes hold the exponent without the bias 127", mx, lambda b: b - np.uint8(127)),
+        ("negated", "scale bytes hold the negated exponent", mx, lambda b: np.uint8(254) - b),
+        ("least-1", "scale byte 0 becomes 1", mx, lambda b: np.maximum(b, np.uint8(1))),
+        ("least-127", "scale byte 0 becomes 127 (1.0)", mx, lambda b: np.where(b == 0, np.uint8(127), b)),
+        ("most-253", "scale bytes end at 253", mx, lambda b: np.minimum(b, np.uint8(253))),
+        ("no-254", "the largest scale byte 254 becomes 255", mx, lambda b: np.where(b == 254, np.uint8(255), b)),
+        (
+            "shift",
+            "E4M3 scale bytes are shifted left by one, without their sign",
+            e4m3_scales,
+            lambda b: b << np.uint8(1),
+        ),
+    )
+    for name, text, when, change in ways:
+        special = name in {"least-1", "least-127", "most-253", "no-254"}
+        yield known(Stage.SCALE_CODEC, f"scale-byte-{name}", text, when, special=special, scale_byte=change)
+        yield known(
+            Stage.SCALE_CODEC,
+            f"scale-stored-{name}",
+            f"{text} where they are stored, not where elements are divided",
+            when,
+            special=special,
+            scales=change,
+        )
+
+    for name, text, whole in (
+        ("cut", "truncated", np.trunc),
+        ("nearest", "rounded", np.rint),
+        ("wrapped", "truncated, modulo 256", lambda value: np.trunc(value) % 256),
+    ):
+        yield known(
+            Stage.SCALE_CODEC,
+            f"scale-integer-{name}",
+            f"scale bytes hold the value converted to an integer ({text}) instead of its bits",
+            scales=of(partial(_integers, whole)),
+        )
+    yield from _decoded()
+
+
+def _integers(whole: Callable[[Floats], Floats], kernel: Kernel) -> Callable[[Codes], Codes]:
+    codec = kernel.scale_codec
+    return lambda byte: np.clip(np.nan_to_num(whole(codec.decode(byte))), 0, 255).astype(np.uint8)
+
+
+# What scale bytes are taken for where elements are divided
+
+
+def _as_normal(byte: Codes) -> Floats:
+    """A subnormal taken for a normal with exponent -7."""
+    return np.asarray(np.ldexp(F(1) + (byte & 7).astype(F) / F(8), (byte >> 3).astype(np.int32) - 7).astype(F), F)
+
+
+DECODINGS: tuple[tuple[str, str, When, Callable[[Codes], Floats]], ...] = (
+    ("normal", "subnormal scale bytes are decoded as normal numbers", e4m3_scales, _as_normal),
+    (
+        "flush",
+        "subnormal scale bytes are decoded as 0",
+        e4m3_scales,
+        lambda byte: np.where(byte < 8, F(0), _as_normal(byte)),
+    ),
+    (
+        "e5m2",
+        "scale bytes are decoded as E5M2",
+        e4m3_scales,
+        lambda byte: Codec(format=E5M2, nan=(0x7F, 0x7F)).decode(byte),
+    ),
+    ("bias-8", "scale bytes are decoded with bias 8 (E4M3FNUZ)", e4m3_scales, lambda byte: _e4m3(byte) / F(2)),
+    ("integer", "scale bytes are taken as integers", e4m3_scales, lambda byte: byte.astype(F)),
+    ("power", "the mantissa of scale bytes is dropped", e4m3_scales, lambda byte: _e4m3(byte & np.uint8(0x78))),
+    (
+        "no-mantissa-lsb",
+        "the last bit of scale bytes is dropped",
+        e4m3_scales,
+        lambda byte: _e4m3(byte & np.uint8(0xFE)),
+    ),
+    ("bias-126", "scale bytes are decoded with bias 126", mx, lambda byte: np.ldexp(F(1), byte.astype(int) - 126)),
+    ("bias-128", "scale bytes are decoded with bias 128", mx, lambda byte: np.ldexp(F(1), byte.astype(int) - 128)),
+    (
+        "zero",
+        "scale byte 0 is decoded as 0 instead of 2^-127",
+        mx,
+        lambda byte: np.where(byte == 0, F(0), np.ldexp(F(1), byte.astype(int) - 127)),
+    ),
+)
+
+
+def _e4m3(byte: Codes) -> Floats:
+    return Codec(format=E4M3, nan=(0x7F, 0x7F)).decode(byte)
+
+
+def _decoded() -> Iterator[Mistake]:
+    for name, text, when, decoded in DECODINGS:
+        yield known(
+            Stage.ENCODE,
+            f"scale-decoded-{name}",
+            f"{text} where elements are divided",
+            when,
+            special=name == "zero",
+            used_scale=of(partial(_redecoded, decoded)),
+        )
+
+
+def _redecoded(decoded: Callable[[Codes], Floats], kernel: Kernel) -> Callable[[Floats], Floats]:
+    return lambda s: np.asarray(decoded(kernel.scale_codec.encode(s)), F)

@@ -1,0 +1,126 @@
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref import hadamard
+from fp4ref.catalogue import PROFILES
+from fp4ref.conformance import families, runner
+from fp4ref.conformance.judge import judge
+from fp4ref.conformance.kernel_report import KernelReport, collected
+from fp4ref.conformance.subject import Subject
+from fp4ref.kernels import Declaration
+from fp4ref.layout import layout
+
+F, TILED = np.float32, layout("tiled_128x4")
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], F)
+
+
+def report(kernel, spec="nvfp4", **declared):
+    spec = PROFILES[spec]
+    subject = Subject(kernel.__name__, Declaration(**declared), kernel)
+    chosen = ["normal", "positions", "layout", "ragged", "hadamard", "subnormal", "zero-blocks", "scale-underflow"]
+    cases = families.cases(spec, directions=("row",), dtypes=("bfloat16",))
+    runs = runner.run(subject, [case for case in cases if case.family in chosen and case.x.size <= 1 << 14])
+    judged = (judge(run.case, run.outcome, subject.declaration, run.expected) for run in runs)
+    return collected(KernelReport(kernel.__name__, spec, subject.declaration), judged)
+
+
+def dequantizer(low=0, missing=False, inverted=False, linear=False, abs_=False):
+    """NVFP4 from tiled scales, with one mistake."""
+
+    def kernel(data, scales, amax, rows, columns):
+        blocks = -(-columns // 16)
+        order = layout("linear_padded" if linear else "tiled_128x4")
+        place = order.offset(np.arange(rows)[:, None], np.arange(blocks)[None], blocks)
+        s = scales.reshape(-1)[place].view(ml_dtypes.float8_e4m3fn).astype(F)
+        nibbles = np.stack([data >> 4 * low & 15, data >> 4 * (1 - low) & 15], axis=2)
+        q = E2M1[nibbles.reshape(rows, 2 * data.shape[1])[:, :columns]]
+        q = np.abs(q) if abs_ else q
+        with np.errstate(all="ignore"):
+            g = F(2688) / amax[0] if inverted else amax[0] / F(2688)
+        return q * (np.repeat(s, 16, axis=1)[:, :columns] * (F(1) if missing else g))
+
+    return kernel
+
+
+DEQUANTIZE = {
+    "operation": "dequantize",
+    "inputs": ("data", "scales", "amax", "rows", "columns"),
+    "outputs": ("values",),
+    "scale_layout": "tiled_128x4",
+    "empty": False,
+}
+
+
+@pytest.mark.rule("CNF-2", "DEQ-1")
+@pytest.mark.parametrize(
+    "wrong, name",
+    [
+        ({"low": 1}, "nibbles"),
+        ({"missing": True}, "global-missing"),
+        ({"linear": True}, "layout-linear_padded"),
+        ({"abs_": True}, "sign-lost"),
+    ],
+)
+def test_wrong_dequantizers_are_named(wrong, name):
+    assert report(dequantizer(**wrong), "modelopt.nvfp4", **DEQUANTIZE).diagnosis.explanations[0].names == (name,)
+
+
+def e8m0(zero):
+    def kernel(data, scales, rows, columns):
+        s = np.where(zero & (scales == 0), F(0), np.ldexp(F(1), scales.astype(int) - 127).astype(F))
+        q = E2M1[np.stack([data & 15, data >> 4], axis=2).reshape(rows, 2 * data.shape[1])[:, :columns]]
+        return q * np.repeat(s, 32, axis=1)[:, :columns]
+
+    return kernel
+
+
+@pytest.mark.rule("CNF-2", "E8M0-1")
+def test_a_scale_byte_zero_that_is_taken_for_zero():
+    how = DEQUANTIZE | {"inputs": ("data", "scales", "rows", "columns"), "scale_layout": "linear"}
+    assert report(e8m0(zero=False), "mxfp4", **how).ok
+    assert report(e8m0(zero=True), "mxfp4", **how).diagnosis.explanations[0].names == ("byte-0-zero",)
+
+
+@pytest.mark.rule("CNF-2", "LAY-5")
+@pytest.mark.parametrize(
+    "made, name",
+    [
+        (lambda s: layout("tiled_8x4").from_linear(s), "layout-tiled_8x4"),
+        (
+            lambda s: np.where(layout("tiled_128x4").valid(*s.shape), layout("tiled_128x4").from_linear(s), 0x7F),
+            "padding",
+        ),
+    ],
+)
+def test_wrong_conversions_are_named(made, name):
+    def kernel(scales, rows, columns):
+        whole = layout("tiled_128x4").padded_shape(*scales.shape)
+        out = np.zeros(whole, np.uint8)
+        result = np.asarray(made(scales), np.uint8).reshape(-1)
+        out.reshape(-1)[: result.size] = result[: out.size]
+        return out
+
+    how = {"operation": "to_layout", "inputs": ("scales", "rows", "columns"), "outputs": ("scales",)}
+    found = report(kernel, scale_layout="tiled_128x4", empty=False, **how).diagnosis
+    assert found.explanations[0].names == (name,)
+
+
+@pytest.mark.rule("CNF-2", "HAD-1", "HAD-2")
+@pytest.mark.parametrize(
+    "wrong, name",
+    [
+        (lambda x, mask: hadamard.transform(x, int(f"{mask:016b}"[::-1], 2)), "hadamard-signs-reversed"),
+        (lambda x, mask: hadamard.transform(x * F(4), mask), "hadamard-no-quarter"),
+        (lambda x, mask: x, "hadamard-missing"),
+    ],
+)
+def test_wrong_transforms_are_named(wrong, name):
+    mask = fp4ref.NVFP4_RHT.hadamard.signs
+
+    def kernel(x):
+        return wrong(x.astype(F), mask).astype(ml_dtypes.bfloat16)
+
+    found = report(kernel, operation="hadamard", inputs=("x",), outputs=("values",), empty=False).diagnosis
+    assert name in [names for item in found.explanations for names in item.names]
