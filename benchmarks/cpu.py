@@ -113,7 +113,7 @@ def _input_cases(x: NDArray[Any], name: str) -> Iterator[tuple[str, Case]]:
 
 
 def profile_cases(x: NDArray[Any]) -> Iterator[tuple[str, Case]]:
-    """Profiles that the backend serves, into buffers of the first, untimed call; those that it does not serve are said."""
+    """Profiles that the backend serves, into buffers of the first, untimed call; others are named as not native."""
     served = registry.backends()["cpu"].unsupported
     for name in fp4ref.profiles:
         spec = fp4ref.profiles[name]
