@@ -3,7 +3,7 @@
 Every call is timed right after a copy of the bfloat16 or float32 input, and the cases alternate, so a machine that
 slows down slows both; a ratio is the median time over the median time of those copies. Results go into buffers that
 exist already; `fresh` cases are the public calls that return new arrays, whose pages are part of the time. The golden
-model, and torchao if it can be imported, run once per three rounds.
+model, and torchao if it can be imported, run once per three rounds. Profiles have a goal in GB/s of float32 input.
 """
 
 from __future__ import annotations
@@ -32,15 +32,23 @@ from fp4ref.specs import STANDARD
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SLOW_EVERY = 3
+PROFILED = "torchao", "modelopt", "compressed_tensors", "vllm", "flashinfer"
+PROFILE_SPEED = 0.5  # GB/s of float32 input
 
 
 class Case(NamedTuple):
-    """What is measured: a call, the copy it is compared with, and the goal for the ratio."""
+    """What is measured: a call, the copy it is compared with, and the goals for the ratio and for GB/s of input."""
 
     run: Callable[[], Any]
     copy: str = "bfloat16"
     goal: float | None = None
     slow: bool = False
+    speed: float | None = None
+
+
+def missed(case: Case, ratio: float, speed: float) -> bool:
+    """Whether a case is slower than its goal."""
+    return (case.goal is not None and ratio > case.goal) or (case.speed is not None and speed < case.speed)
 
 
 def copier(x: NDArray[Any], pool: ThreadPoolExecutor, threads: int) -> Callable[[], Any]:
@@ -97,9 +105,29 @@ def _input_cases(x: NDArray[Any], name: str) -> Iterator[tuple[str, Case]]:
         yield f"{stochastic.name} {name}, bits made", Case(lambda: (draw(), given()), name)
         for spec in STANDARD[1:]:
             yield f"{spec.name} {name}", Case(quantize(spec, "column" if spec.hadamard else "row"), name)
+    else:
+        yield from profile_cases(x)
     yield f"golden nvfp4 {name}", Case(lambda: fp4ref.quantize(x, fp4ref.NVFP4, backend="numpy"), name, slow=True)
     with suppress(ImportError):
         yield from _torchao(x, name)
+
+
+def profile_cases(x: NDArray[Any]) -> Iterator[tuple[str, Case]]:
+    """Profiles that the backend serves, into buffers of the first, untimed call; others are named as not native."""
+    served = registry.backends()["cpu"].unsupported
+    for name in fp4ref.profiles:
+        spec = fp4ref.profiles[name]
+        if name.partition(".")[0] not in PROFILED:
+            continue
+        if served(spec):
+            print(f"{name}: not native: {served(spec)[0]}")
+            continue
+        out: list[fp4ref.Quantized] = []
+
+        def run(spec: fp4ref.Spec = spec, out: list[fp4ref.Quantized] = out) -> None:
+            out[:] = [fp4ref.quantize(x, spec, out=out[0] if out else None, backend="cpu")]
+
+        yield name, Case(run, "float32", speed=PROFILE_SPEED)
 
 
 def _torchao(x: NDArray[Any], name: str) -> Iterator[tuple[str, Case]]:
@@ -140,7 +168,7 @@ def seconds(function: Callable[[], Any]) -> float:
 @click.option("--threads", default=2, show_default=True, help="Threads of the backend and of the copy.")
 @click.option("--only", default="", help="Cases whose name contains this.")
 @click.option("--json", "path", type=click.Path(), help="Also write a JSON file.")
-@click.option("--check", is_flag=True, help="Fail if a ratio exceeds its goal.")
+@click.option("--check", is_flag=True, help="Fail if a case is slower than its goal.")
 def main(rows: int, columns: int, repeat: int, threads: int, only: str, path: str | None, check: bool) -> None:
     """Print the time of each case as a multiple of a copy of the input."""
     os.environ["FP4REF_NUM_THREADS"] = str(threads)
@@ -170,24 +198,25 @@ def report(
     check: bool,
 ) -> None:
     """Print the table, write the JSON, and compare with the goals."""
-    print(f"{'case':34}{'ratio':>8}{'of minima':>11}{'goal':>6}{'ms':>9}{'GB/s of input':>15}")
-    records, missed = [], []
+    print(f"{'case':36}{'ratio':>8}{'of minima':>11}{'goal':>10}{'ms':>9}{'GB/s of input':>15}")
+    records, late = [], []
     for name, case in chosen.items():
         base, taken = zip(*times[name], strict=True)
         ratio, of_minima = median(taken) / median(base), min(taken) / min(base)
         speed = elements * sizes[case.copy] / median(taken) / 1e9
-        goal = "" if case.goal is None else f"{case.goal:.2f}"
-        print(f"{name:34}{ratio:7.2f}x{of_minima:10.2f}x{goal:>6}{1e3 * median(taken):9.2f}{speed:15.2f}")
+        goal = f"{case.goal:.2f}" if case.goal else f"{case.speed} GB/s" if case.speed else ""
+        print(f"{name:36}{ratio:7.2f}x{of_minima:10.2f}x{goal:>10}{1e3 * median(taken):9.2f}{speed:15.2f}")
         records.append(
             {"case": name, "ratio": ratio, "ratio_of_minima": of_minima, "goal": case.goal, "seconds": taken}
+            | {"gigabytes_per_second": speed, "speed_goal": case.speed}
         )
-        if case.goal is not None and ratio > case.goal:
-            missed.append(name)
+        if missed(case, ratio, speed):
+            late.append(name)
     if path:
         result = {"processors": os.cpu_count(), "elements": elements, "cases": records}
         Path(path).write_text(json.dumps(result, indent=1), encoding="utf-8")
-    if check and missed:
-        raise click.ClickException(f"slower than the goal: {', '.join(missed)}")
+    if check and late:
+        raise click.ClickException(f"slower than the goal: {', '.join(late)}")
 
 
 if __name__ == "__main__":

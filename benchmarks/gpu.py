@@ -24,6 +24,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("",
 import fp4ref  # noqa: E402
 from fp4ref import arrays  # noqa: E402
 from fp4ref.api import buffer_shapes  # noqa: E402
+from fp4ref.formats import STOCHASTIC_E2M1  # noqa: E402
 from fp4ref.quantized import DirectionData, Directions  # noqa: E402
 from fp4ref_cuda import operations  # noqa: E402
 
@@ -37,6 +38,10 @@ GOALS = {
     "mxfp8 row + column": 0.90,
     "dequantize, tiled_128x4": 0.92,
     "dequantize, linear": 0.92,
+    "stochastic row, bits and amax given": 0.60,
+    "random_bits": 0.60,
+    "4over6 row, amax given": 0.60,
+    "row-scaled row": 0.60,
 }
 APART = "nvfp4-rht, kernels apart"
 TORCHAO = "torchao amax + row"
@@ -138,6 +143,32 @@ def cases(shape: tuple[int, int], xs: list[Any]) -> Iterator[tuple[str, float, l
         yield f"dequantize, {layout}", 2 + size(nvfp4), [back(q, y) for q, y in zip(quantized, copies, strict=True)]
 
 
+def more_cases(shape: tuple[int, int], xs: list[Any]) -> list[tuple[str, float, list[Run]]]:
+    """Stochastic rounding, its random bytes, 4over6 and row scaling."""
+    stochastic = fp4ref.NVFP4.replace(name="nvfp4 stochastic", element=STOCHASTIC_E2M1)
+    amax = torch.ones(1, device="cuda") * 5
+    bits = [torch.randint(0, 256, shape, dtype=torch.uint8, device="cuda") for _ in xs]
+
+    def quantize(spec: fp4ref.Spec, given: Any, drawn: list[Any]) -> list[Run]:
+        outs = [buffers(spec, shape, "row") for _ in xs]
+        return [
+            lambda x=x, b=b, o=o: operations.quantize(x, spec, "row", LAYOUT, given, b, o)
+            for x, b, o in zip(xs, drawn, outs, strict=True)
+        ]
+
+    def draw(out: Any) -> Run:
+        return lambda: fp4ref.random_bits(shape, device=out.device, backend="cuda", out=out)
+
+    none: list[Any] = [None] * len(xs)
+    four, by_row = fp4ref.NVFP4_4OVER6, fp4ref.NVFP4_ROW_SCALED
+    return [
+        ("stochastic row, bits and amax given", 3 + size(stochastic), quantize(stochastic, amax, bits)),
+        ("random_bits", 1, [draw(b) for b in bits]),
+        ("4over6 row, amax given", 2 + size(four), quantize(four, amax, none)),
+        ("row-scaled row", 2 + size(by_row), quantize(by_row, None, none)),
+    ]
+
+
 def apart(shape: tuple[int, int], xs: list[Any]) -> list[Run]:
     """Rows and transformed columns by separate kernels: transform, maximum, codes with linear scales, tiled scales."""
     nvfp4, rht, runs = fp4ref.NVFP4, fp4ref.NVFP4_RHT, []
@@ -195,7 +226,7 @@ def main(shapes: str, only: str, repeat: int, torchao: bool, path: Path | None) 
             torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(max(2, -(-ROTATED // (2 * count))))
         ]
         here: dict[str, dict[str, Any]] = {}
-        for name, least, runs in [*cases(shape, xs), *torchao_case(xs, torchao)]:
+        for name, least, runs in [*cases(shape, xs), *more_cases(shape, xs), *torchao_case(xs, torchao)]:
             if name != "copy" and only and not any(part in name for part in only.split(",")):
                 continue
             time = seconds(runs, repeat)

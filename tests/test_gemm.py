@@ -4,7 +4,6 @@ import dataclasses
 import math
 import tracemalloc
 from fractions import Fraction
-from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -14,16 +13,14 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import packing, registry
-from fp4ref.conformance import rationals
-from fp4ref.conformance.rationals import BFLOAT16, FLOAT16, FLOAT32, over, plus, rounded, times
+from fp4ref.conformance.gemm_oracle import BINARY, NUMPY, expected, matrix
+from fp4ref.conformance.rationals import rounded
 from fp4ref.model import gemm as model
 from fp4ref.model import integers
 from fp4ref.multiply import MODES
 from fp4ref.quantized import DirectionData, Quantized
 
 F = np.float32
-BINARY = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
-NUMPY = {"float32": F, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 PAIRS = [
     "nvfp4 nvfp4",
     "nvfp4 nvfp4-row-scaled",
@@ -36,106 +33,6 @@ PAIRS = [
     "mxfp4 mxfp4-2d",
 ]
 AVAILABLE = [name for name, reason in registry.available() if reason is None and name in {"numpy", "cpu", "torch"}]
-
-
-# The oracle: one output at a time, in exact rationals, from the bytes
-
-
-class Matrix(NamedTuple):
-    codes: list[list[float]]
-    scales: list[list[float]]
-    width: int
-
-
-def tiled(row: int, column: int, columns: int) -> int:
-    tile = row // 128 * -(-columns // 4) + column // 4
-    return 512 * tile + row % 32 * 16 + row % 128 // 32 * 4 + column % 4
-
-
-def matrix(q: Quantized, direction: str = "row") -> Matrix:
-    data = q.row if direction == "row" else q.column
-    rows, columns = q.matrix if direction == "row" else q.matrix[::-1]
-    element, width = q.spec.element.format, q.spec.block.columns
-    blocks = -(-columns // width)
-    packed = data.data.tolist()
-    buffer = np.asarray(data.scales)
-
-    def code(m: int, k: int) -> int:
-        return packed[m][k] if element.bits == 8 else packed[m][k // 2] >> (4 * (k % 2)) & 15
-
-    def scale(m: int, block: int) -> int:
-        if q.scale_layout == "tiled_128x4":
-            return int(buffer.ravel()[tiled(m, block, blocks)])
-        return int(buffer[m, block])
-
-    name = q.spec.scale.format.name
-    return Matrix(
-        [[rationals.value(code(m, k), element.name) for k in range(columns)] for m in range(rows)],
-        [[rationals.value(scale(m, b), name) for b in range(blocks)] for m in range(rows)],
-        width,
-    )
-
-
-def true_sum(a: Matrix, b: Matrix, m: int, n: int, ks: range) -> float:
-    total, special = Fraction(0), 0.0
-    for k in ks:
-        q, s = (a.codes[m][k], b.codes[n][k]), (a.scales[m][k // a.width], b.scales[n][k // a.width])
-        if all(math.isfinite(v) for v in (*q, *s)):
-            total += Fraction(q[0]) * Fraction(s[0]) * Fraction(q[1]) * Fraction(s[1])
-        else:  # sizes do not matter, and products of signs cannot overflow
-            left, right = sign(q[0]) * sign(s[0]), sign(q[1]) * sign(s[1])
-            special += left * right
-    return rounded(total) if special == 0 else special
-
-
-def sign(v: float) -> float:
-    return float((v > 0) - (v < 0)) if math.isfinite(v) else v
-
-
-def summed(a: Matrix, b: Matrix, m: int, n: int, mode: str) -> float:
-    depth = len(a.codes[m])
-    if mode == "exact":
-        return true_sum(a, b, m, n, range(depth))
-    total = 0.0
-    for start in range(0, depth, a.width):
-        total = plus(total, true_sum(a, b, m, n, range(start, min(start + a.width, depth))))
-    return total
-
-
-def factor_of(q: Quantized) -> float:
-    return 6.0 * (256.0 if q.spec.name == "nvfp4-4over6-256" else 448.0)
-
-
-def expected(a, b, mode, dtype, alpha=1.0, bias=None, accumulate=None, rule="reciprocal", directions=("row", "row")):
-    left, right = matrix(a, directions[0]), matrix(b, directions[1])
-    amax_a, amax_b = (
-        None if part.amax is None else [float(v) for v in part.amax]
-        for part in (q.row if d == "row" else q.column for q, d in zip((a, b), directions, strict=True))
-    )
-    by_row = [q.spec.global_scale == "row" for q in (a, b)]
-    factor = factor_of(a) * factor_of(b)
-    result = np.empty((len(left.codes), len(right.codes)), NUMPY[dtype])
-    for m, n in np.ndindex(*result.shape):
-        total = alpha
-        if amax_a is not None:
-            if not any(by_row):
-                total = times(times(total, amax_a[0]), amax_b[0])
-            total = over(total, factor) if rule == "division" else times(total, rounded(Fraction(1) / Fraction(factor)))
-        y = times(summed(left, right, m, n, mode), total)
-        if all(by_row):
-            y = times(times(y, amax_a[m]), amax_b[n])
-        elif any(by_row):
-            y = times(y, times(amax_a[m if by_row[0] else 0], amax_b[n if by_row[1] else 0]))
-        c = None if accumulate is None else float(accumulate[m, n])
-        if c is not None and not any(by_row):
-            y = plus(y, c)
-        if bias is not None:
-            y = plus(y, float(bias[n]))
-        y = rationals.narrowed(y, BINARY[dtype])
-        if c is not None and any(by_row):
-            y = rationals.narrowed(plus(y, c), BINARY[dtype])
-        result[m, n] = math.nan if math.isnan(y) else y
-    return result
 
 
 def same(got, want) -> None:

@@ -35,7 +35,7 @@ def few_cases(monkeypatch):
 def register(monkeypatch, **operations):
     """A backend named `broken`: the golden model's operations but for those given."""
     module = SimpleNamespace(**{"quantize": backend.quantize, "dequantize": backend.dequantize, **operations})
-    broken = Backend(name="broken", load=lambda: module, operations=("quantize", "dequantize"))
+    broken = Backend(name="broken", load=lambda: module, operations=tuple(vars(module)))
     use(monkeypatch, broken)
 
 
@@ -223,12 +223,32 @@ def crash(x, spec, result, scale_layout):
         (changed(wrong_type), {"PACK-1", "BLK-3"}, {"DEQ-1"}),
         (changed(crash), {"BLK-3", "PACK-1"}, {"DEQ-1"}),
         (
+            {"random_bits": lambda *arguments: backend.random_bits(*arguments) ^ np.uint8(1)},
+            {"SR-7", "SR-8"},
+            {"SR-2", "GEM-2", "DEQ-1"},
+        ),
+        (
+            {"gemm_exact": backend.gemm_blockwise},
+            {"GEM-2"},
+            {"GEM-3", "GEM-9", "SR-7", "DEQ-1"},
+        ),
+        (
+            {"gemm_blockwise": backend.gemm_exact},
+            {"GEM-4"},
+            {"GEM-9", "SR-7", "DEQ-1"},
+        ),
+        (
+            {"gemm_fast": lambda a, b, rest: backend.gemm_fast(a, b, rest).astype(np.float16).astype(np.float32)},
+            {"GEM-11"},
+            {"GEM-2", "GEM-4", "SR-7", "DEQ-1"},
+        ),
+        (
             {"dequantize": lambda *arguments: backend.dequantize(*arguments) * 2},
             {"DEQ-1", "DEQ-2"},
             {"BLK-3", "E2M1-3", "LAY-3"},
         ),
     ],
-    ids="nibbles padding minus_zero amax shape type crash dequantize".split(),
+    ids="nibbles padding minus_zero amax shape type crash bits exact blockwise fast dequantize".split(),
 )
 @pytest.mark.rule("CNF-1", "CNF-3")
 def test_a_broken_backend_fails_the_right_rules(monkeypatch, operations, rules, spared):

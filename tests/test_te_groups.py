@@ -77,6 +77,10 @@ def test_groups_that_do_not_fit():
         (lambda: group_quantize(sample(64), quantizer, 3), "64 rows"),
         (lambda: group_quantize(sample(96), NVFP4Quantizer(with_2d_quantization=True), 2), "with_2d_quantization"),
         (lambda: group_quantize(sample(96), NVFP4Quantizer(nvfp4_use_4over6=True), 2), "nvfp4_use_4over6"),
+        (
+            lambda: group_quantize(sample(96), NVFP4Quantizer(row_scaled_nvfp4=True), 2),
+            "row_scaled_nvfp4 with columnwise",
+        ),
     ):
         with pytest.raises(ValueError, match=said):
             call()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fp4ref import api, registry
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance import vectors
+from fp4ref.conformance import selfcheck_others, vectors
 from fp4ref.conformance.compare import compare
 from fp4ref.conformance.families import FAMILIES, Case, case_of, members
 from fp4ref.conformance.families.variants import Topic
@@ -145,7 +145,23 @@ class Report:
 
 def _order(rule: str) -> tuple[int, str, int]:
     prefix, _, number = rule.rpartition("-")
-    chapters = ("NUM", "E2M1", "E4M3", "E5M2", "E8M0", "MXS", "PACK", "BLK", "GLB", "HAD", "LAY", "SR", "FOS", "DEQ")
+    chapters = (
+        "NUM",
+        "E2M1",
+        "E4M3",
+        "E5M2",
+        "E8M0",
+        "MXS",
+        "PACK",
+        "BLK",
+        "GLB",
+        "HAD",
+        "LAY",
+        "SR",
+        "FOS",
+        "DEQ",
+        "GEM",
+    )
     return chapters.index(prefix) if prefix in chapters else len(chapters), prefix, int(number)
 
 
@@ -187,6 +203,10 @@ def run(
     for trial, expected in _with_golden(tell, wanted=bool(names)):
         for name in names:
             _run_trial(report, name, trial, expected)
+    for name in names:
+        tell(f"{name}: random bytes and products")
+        for check in selfcheck_others.checks(name):
+            report.add(name, check.id, check.rules, _guarded(check.run))
     return report
 
 

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref import api, hadamard, packing, registry
+from fp4ref import api, hadamard, multiply, packing, random_source, registry
 from fp4ref.arithmetic import RCEIL, TE
 from fp4ref.conformance.vector_text import Mismatch, mismatched, mismatched_words, parse_words
 from fp4ref.conformance.vectors import Test
@@ -93,6 +93,8 @@ class ApiSubject:
         """Why a test does not apply to the backend, none if it does."""
         if test.operation in {"group_offsets", "row_range"}:
             return ["index arithmetic, no bytes"]
+        if test.operation in {"philox", "random_map"}:
+            return ["a function that no backend has"]
         backend = registry.backends()[self.backend]
         operations, spec = _needed(test)
         lacking = [f"no operation {name}" for name in operations if name not in backend.operations]
@@ -183,6 +185,14 @@ class ApiSubject:
         """Values of one direction."""
         return np.asarray(api.dequantize(q, to, direction, inverse_hadamard, self.backend))
 
+    def gemm(self, a: Quantized, b: Quantized, mode: str, directions: tuple[Direction, Direction], **more: Any) -> Any:
+        """The product of two operands."""
+        return multiply.gemm(a, b, mode, directions, backend=self.backend, **more)
+
+    def random_bits(self, *arguments: Any) -> Codes:
+        """Random bytes of a part of a tensor."""
+        return np.asarray(random_source.random_bits(*arguments, backend=self.backend))
+
     def _dequantized(self, spec: Spec, data: Codes, scales: Codes, columns: int) -> Floats:
         q = Quantized(spec, (len(data), columns), "float32", "linear", DirectionData(data, scales, None))
         return self.dequantize(q, "float32", "row", inverse_hadamard=False)
@@ -246,7 +256,8 @@ def _needed(test: Test) -> tuple[tuple[str, ...], Spec | None]:
         return ("dequantize",), decode_probe(CUDA_E2M1 if test.codec.format is E8M0 else test.codec)
     if test.operation in {"hadamard", "layout"}:
         return ("quantize",), NVFP4_RHT if test.operation == "hadamard" else MXFP4
+    name = f"gemm_{test.fields['mode']}" if test.operation == "gemm" else test.operation
     try:
-        return (test.operation,), test.spec
+        return (name,), None if test.operation in {"gemm", "random_bits"} else test.spec
     except Fp4Error:  # a specification that cannot exist needs no backend
         return (), None

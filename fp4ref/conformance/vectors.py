@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.catalogue import resolve
+from fp4ref.conformance import vector_products
 from fp4ref.conformance.vector_text import WORDS, Mismatch, mismatched, mismatched_words, parse_rows, parse_words
 from fp4ref.errors import FileError, Fp4Error
 from fp4ref.formats import FORMATS, Codec
@@ -38,9 +39,13 @@ ANSWERS = {
     "layout": ("padded", "offsets", "padding"),
     "group_offsets": ("starts",),
     "row_range": ("expected",),
+    "gemm": ("expected",),
+    "philox": ("words",),
+    "random_bits": ("expected",),
+    "random_map": ("bytes",),
 }
 FILE_KEYS = {"schema", "operation", "last_id", "notes", "inputs", "groups"}
-GROUP_KEYS = {"rules", "source", "tests", "codec", "spec", "format", "signs", "layout"}
+GROUP_KEYS = {"rules", "source", "tests", "codec", "spec", "format", "signs", "layout", "rounds", "map"}
 RULE = re.compile(r"[A-Z][A-Z0-9]*-[1-9][0-9]*")
 LARGEST = 1 << 22  # bytes; a vector file has tens of thousands
 
@@ -307,4 +312,8 @@ _RUNNERS = {
     "layout": _layout,
     "group_offsets": _group_offsets,
     "row_range": _row_range,
+    "gemm": vector_products.gemm,
+    "philox": vector_products.philox,
+    "random_bits": vector_products.random_bits,
+    "random_map": vector_products.random_map,
 }

@@ -13,10 +13,12 @@ import numpy as np
 from fp4ref.conformance.vector_sources import (
     codecs,
     dequantization,
+    draws,
     four_over_six,
     layouts,
     mx,
     nvfp4,
+    products,
     recorded,
     refusals,
     worked,
@@ -39,6 +41,10 @@ BUILT: dict[str, tuple[str, Callable[[], list[Json]]]] = {
     "layout": ("layout", lambda: [*worked.layout_groups(), *layouts.layout_groups()]),
     "group_offsets": ("group_offsets", layouts.group_offset_groups),
     "row_range": ("row_range", layouts.row_range_groups),
+    "gemm": ("gemm", products.gemm_groups),
+    "philox": ("philox", draws.philox_groups),
+    "random_bits": ("random_bits", draws.random_bits_groups),
+    "random_map": ("random_map", draws.random_map_groups),
 }
 
 

@@ -79,13 +79,15 @@ def group_quantize(tensor: Tensor, quantizer: Any, num_tensors: int, first_dims:
 
     first_dims: integers [num_tensors], rows per range, which may leave rows at the end; None for equal ranges.
 
-    Errors: SettingError for 2D or 4over6 quantizers, TensorShapeError for ranges that do not fit.
+    Errors: SettingError for 2D, 4over6 or row-scaled columnwise quantizers, TensorShapeError for unfit ranges.
 
     Rules: TEL-13.
     """
     for name in ("with_2d_quantization", "nvfp4_use_4over6"):
         if getattr(quantizer, name, False):
             raise SettingError("group_quantize", f"{name}=True", "False", "TEL-13")
+    if getattr(quantizer, "row_scaled_nvfp4", False) and quantizer.columnwise_usage:
+        raise SettingError("group_quantize", "row_scaled_nvfp4 with columnwise", "rowwise only", "TEL-13")
     rows = tensor.reshape(-1, tensor.shape[-1])
     if first_dims is None:
         if rows.shape[0] % num_tensors:
