@@ -76,7 +76,7 @@ def sums() -> list[Json]:
         ("1 + 1 + 2^24", last, "4b800001", "4b800001"),
     ):
         for mode, want in (("exact", exact), ("blockwise", blockwise)):
-            tests.append(product("OrderOfSums TieToEven", f"{comment}, {mode}", *pair, want, mode))
+            tests.append(product("OrderOfSums TieToEven", f"{comment}, {mode}", pair[0], pair[1], want, mode))
     return tests
 
 
@@ -135,9 +135,9 @@ def added() -> list[Json]:
     """What is added to a product of 1 or 1.00390625, in which order and type. Rules: GEM-8."""
     one = side(BARE, 16, blocks("02"), ONE)
     more = side(BARE, 32, blocks("02", "02"), f"{ONE}18")  # with itself 1 + 2^-4 * 2^-4
-    c = {"accumulate": ["4380"], "to": "bfloat16"}  # 256
-    bias = {"bias": {"dtype": "float32", "values": format_words(floats("1"))}}
-    half = {"bias": {"dtype": "bfloat16", "values": format_words(floats("0.5", "bfloat16"))}}
+    c: Json = {"accumulate": ["4380"], "to": "bfloat16"}  # 256
+    bias: Json = {"bias": {"dtype": "float32", "values": format_words(floats("1"))}}
+    half: Json = {"bias": {"dtype": "bfloat16", "values": format_words(floats("0.5", "bfloat16"))}}
     return [
         product("Epilogue", "1 + 256 + 1", one, one, "4381", **c, **bias),
         product("Epilogue", "1.00390625 + 256", more, more, "4381", **c),
@@ -226,15 +226,15 @@ def places() -> list[Json]:
     turned = quantized(NVFP4_RHT, y[0], "column"), quantized(NVFP4_RHT, y[1], "column")
     wide = bits("7f000000 00800000 3f800000 00000000 33800000 4b000000 c0400000 80000001")
     far = np.repeat(wide, 32)[None]
-    empty = np.zeros((2, 0), np.float32)
+    spans, nothing = quantized(MXFP8_E4M3, far), quantized(NVFP4, np.zeros((2, 0), np.float32))
     return [
         by_oracle("ColumnDirection LayoutOrder Padding", "rows of x, columns of w in tiles", *dx, "exact"),
         by_oracle("ColumnDirection", "columns of both, transformed", *turned, "exact"),
         *(
-            by_oracle("WideRange", f"scales of all exponents, {mode}", *[quantized(MXFP8_E4M3, far)] * 2, mode)
+            by_oracle("WideRange", f"scales of all exponents, {mode}", spans, spans, mode)
             for mode in ("exact", "blockwise")
         ),
-        by_oracle("EmptyTensor", "K = 0: sums of +0", *[quantized(NVFP4, empty)] * 2, "exact"),
+        by_oracle("EmptyTensor", "K = 0: sums of +0", nothing, nothing, "exact"),
     ]
 
 
