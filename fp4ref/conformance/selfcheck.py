@@ -25,6 +25,7 @@ from fp4ref.conformance.compare import compare
 from fp4ref.conformance.families import FAMILIES, Case, case_of, members
 from fp4ref.conformance.families.variants import Topic
 from fp4ref.conformance.machine import require_no_flush
+from fp4ref.conformance.placing import fetched, placed, placed_result
 from fp4ref.conformance.report import Cell
 from fp4ref.conformance.vector_subjects import ApiSubject, GoldenSubject
 from fp4ref.conformance.vector_text import Mismatch, mismatched_words, pattern_words
@@ -396,8 +397,9 @@ def _run_trial(report: Report, name: str, trial: Trial, expected: Expected) -> N
 def _quantized(name: str, trial: Trial, expected: DirectionData) -> list[Mismatch]:
     """Where a backend's bytes differ from the golden model's. Rules: CNF-1, CNF-3."""
     case = trial.case
-    q = api.quantize(case.x, case.spec, case.direction, trial.scale_layout, case.amax, case.random_bits, name)
-    got = q.direction(case.direction)[0]
+    x, amax, bits = (placed(part, name) for part in (case.x, case.amax, case.random_bits))
+    q = api.quantize(x, case.spec, case.direction, trial.scale_layout, amax, bits, name)
+    got = DirectionData(*(None if part is None else fetched(part) for part in q.direction(case.direction)[0]))
     if _same(got, expected._replace(scales=layout(trial.scale_layout).from_linear(expected.scales))):
         return []
     found = compare(case.x, case.spec, case.direction, trial.scale_layout, got, expected, keep=1)
@@ -438,6 +440,6 @@ def _dequantized(name: str, trial: Trial, expected: Expected) -> list[Mismatch]:
     part = expected.data._replace(scales=scales)
     pair = (part, None) if case.direction == "row" else (None, part)
     q = Quantized(case.spec, case.x.shape, case.x.dtype.name, trial.scale_layout, *pair)
-    values = np.asarray(api.dequantize(q, trial.to, case.direction, backend=name))
+    values = fetched(api.dequantize(placed_result(q, name), trial.to, case.direction, backend=name))
     wanted = expected.values.reshape(values.shape)
     return [] if _same([values], [wanted]) else mismatched_words("values", values, pattern_words(wanted))

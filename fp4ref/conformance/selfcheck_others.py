@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fp4ref import multiply, random_source, registry
+from fp4ref.conformance.placing import device_of, fetched, placed_result
 from fp4ref.conformance.products.cases import GemmCase, cases
 from fp4ref.conformance.products.judge import interval, operand
 from fp4ref.conformance.vector_text import Mismatch, mismatched, mismatched_words, pattern_words
@@ -42,19 +43,18 @@ def checks(name: str) -> Iterator[Check]:
     """
     backend = registry.backends()[name]
     if "random_bits" in backend.operations:
-        yield from _randoms(name, None if "cpu" in backend.devices else backend.devices[0])
-    modes = [mode for mode in multiply.MODES if f"gemm_{mode}" in backend.operations and "cpu" in backend.devices]
+        yield from _randoms(name)
+    modes = [mode for mode in multiply.MODES if f"gemm_{mode}" in backend.operations]
     yield from (_product(name, mode, case) for mode in modes for case in _cases(mode))
 
 
-def _randoms(name: str, device: str | None) -> Iterator[Check]:
+def _randoms(name: str) -> Iterator[Check]:
     for (shape, origin, whole), (seed, stream), direction in itertools.product(PLACES, STATES, DIRECTIONS):
 
         def compare(
             shape: Any = shape, at: Any = origin, of: Any = whole, s: int = seed, t: int = stream, d: Any = direction
         ) -> list[Mismatch]:
-            got = random_source.random_bits(shape, d, s, t, at, of, device, name)
-            got = np.asarray(got if device is None else got.cpu())
+            got = fetched(random_source.random_bits(shape, d, s, t, at, of, device_of(name), name))
             turn = 1 if d == "row" else -1
             (rows, columns), (first, left), (_, width) = shape[::turn], at[::turn], of[::turn]
             place = (first, left // random_source.BLOCK)
@@ -83,7 +83,8 @@ def _product(name: str, mode: str, case: GemmCase) -> Check:
     after = () if case.a.row is None or case.a.row.amax is None else ("GEM-5", "GEM-7")
 
     def compare() -> list[Mismatch]:
-        got = np.asarray(multiply.gemm(case.a, case.b, mode, backend=name))
+        a, b = (placed_result(operand, name) for operand in (case.a, case.b))
+        got = fetched(multiply.gemm(a, b, mode, backend=name))
         low, high = _wanted(mode, case)
         if low is high:
             return mismatched_words("values", got, pattern_words(low))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fp4ref import api, hadamard, multiply, packing, random_source, registry
 from fp4ref.arithmetic import RCEIL, TE
+from fp4ref.conformance.placing import device_of, fetched, placed, placed_result
 from fp4ref.conformance.vector_text import Mismatch, mismatched, mismatched_words, parse_words
 from fp4ref.conformance.vectors import Test
 from fp4ref.errors import Fp4Error
@@ -178,20 +179,25 @@ class ApiSubject:
         bits: Codes | None = None,
     ) -> DirectionData:
         """Bytes of one direction."""
-        q = api.quantize(x, spec, direction, scale_layout, amax, bits, self.backend)
-        return q.direction(direction)[0]
+        moved, given, random = (placed(part, self.backend) for part in (x, amax, bits))
+        q = api.quantize(moved, spec, direction, scale_layout, given, random, self.backend)
+        return DirectionData(*(None if part is None else fetched(part) for part in q.direction(direction)[0]))
 
     def dequantize(self, q: Quantized, to: str, direction: Direction, inverse_hadamard: bool) -> NDArray[Any]:
         """Values of one direction."""
-        return np.asarray(api.dequantize(q, to, direction, inverse_hadamard, self.backend))
+        moved = placed_result(q, self.backend)
+        return fetched(api.dequantize(moved, to, direction, inverse_hadamard, self.backend))
 
     def gemm(self, a: Quantized, b: Quantized, mode: str, directions: tuple[Direction, Direction], **more: Any) -> Any:
         """The product of two operands."""
-        return multiply.gemm(a, b, mode, directions, backend=self.backend, **more)
+        left, right = (placed_result(operand, self.backend) for operand in (a, b))
+        moved = {name: placed(v, self.backend) if isinstance(v, np.ndarray) else v for name, v in more.items()}
+        return fetched(multiply.gemm(left, right, mode, directions, backend=self.backend, **moved))
 
     def random_bits(self, *arguments: Any) -> Codes:
         """Random bytes of a part of a tensor."""
-        return np.asarray(random_source.random_bits(*arguments, backend=self.backend))
+        device = device_of(self.backend)
+        return fetched(random_source.random_bits(*arguments, device=device, backend=self.backend))
 
     def _dequantized(self, spec: Spec, data: Codes, scales: Codes, columns: int) -> Floats:
         q = Quantized(spec, (len(data), columns), "float32", "linear", DirectionData(data, scales, None))
