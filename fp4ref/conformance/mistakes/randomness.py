@@ -73,6 +73,12 @@ def _swapped(count: int, bits: Codes) -> Codes:
     return np.concatenate([turned, bits[..., whole:]], axis=-1)
 
 
+def _swapped_padded(count: int, bits: Codes) -> Codes:
+    """The same, where the last group is filled with zeros."""
+    filled = np.pad(bits, ((0, 0), (0, -bits.shape[1] % count)))
+    return _swapped(count, filled)[:, : bits.shape[1]]
+
+
 def randomness() -> Iterator[Mistake]:
     """Mistakes in stochastic rounding."""
     for name, text, away in DRAWS:
@@ -90,6 +96,13 @@ def randomness() -> Iterator[Mistake]:
             f"random bits of {count} elements are taken in reverse order",
             stochastic,
             bits=partial(_swapped, count),
+        )
+        yield known(
+            Stage.INPUT,
+            f"bits-reversed-{count}-padded",
+            f"random bits of {count} elements are taken in reverse order, zeros behind the end of a row",
+            stochastic,
+            bits=partial(_swapped_padded, count),
         )
     for by, text in ((1, "previous"), (-1, "next")):
         yield known(
