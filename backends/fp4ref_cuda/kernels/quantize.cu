@@ -66,6 +66,9 @@ DEVICE void load_tile(word (&tile)[TILE_ROWS][PITCH], const word* x, const Place
     }
 }
 
+// Whether eight codes are packed together, where they are narrow.
+constexpr bool BY_EIGHTS = fp4ref::same_type<S::Element, fp4ref::hardware_e2m1> && !FP4_NATIVE_E2M1;
+
 // The scale of a block, and whether `packed_narrow` may encode this lane's line of it.
 struct Choice {
     fp4ref::Scale scale;
@@ -75,9 +78,9 @@ struct Choice {
 // That of the block that this lane and its neighbours hold one line of.
 DEVICE Choice choose(const float (&x)[S::columns], float g, float A)
 {
-    float top = 0.0f;
+    float top = BY_EIGHTS ? 0.0f : fp4ref::float_of(0x7fc00000u);
     UNROLL
-    for (int c = 0; c < S::columns; ++c) asm("max.NaN.f32 %0, %0, %1;" : "+f"(top) : "f"(fp4ref::magnitude(x[c])));
+    for (int c = 0; BY_EIGHTS && c < S::columns; ++c) asm("max.NaN.f32 %0, %0, %1;" : "+f"(top) : "f"(fp4ref::magnitude(x[c])));
     const bool numbers = !fp4ref::is_nan(top);
     unsigned amax = fp4ref::bits_of(top);
     if (!numbers) {
@@ -89,6 +92,11 @@ DEVICE Choice choose(const float (&x)[S::columns], float g, float A)
     UNROLL
     for (int d = 1; d < S::rows; d *= 2) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, __shfl_xor_sync(~0u,
         amax, d));
+    if constexpr (!S::Search::enabled) {
+        const float a = fp4ref::float_of(amax);
+        const fp4ref::Scale scale = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(a, g), g);
+        return {scale, BY_EIGHTS && numbers && fp4ref::is_narrow<S, In>(a, scale)};
+    }
     const auto magnitude = [&](int c, int) { return fp4ref::magnitude(x[c]); };
     const auto of_rows = [&](auto& error) {  // generic, as the next ones: no body where there is no search
         float rows[S::rows][1];
@@ -143,10 +151,9 @@ DEVICE void encode_line(unsigned (&packed)[S::columns * ELEMENT_BITS / 32], floa
     const Choice& choice, float g, int valid, const Drawn& random)
 {
     constexpr int per_word = 32 / ELEMENT_BITS;
-    constexpr bool by_eights = fp4ref::same_type<S::Element, fp4ref::hardware_e2m1> && !FP4_NATIVE_E2M1;
     const fp4ref::Scale& scale = choice.scale;
-    const bool narrow = by_eights && __all_sync(~0u, choice.narrow);
-    if constexpr (by_eights) if (narrow) {
+    const bool narrow = BY_EIGHTS && __all_sync(~0u, choice.narrow);
+    if constexpr (BY_EIGHTS) if (narrow) {
         UNROLL
         for (int w = 0; w < S::columns / 8; ++w) {
             float y[8];
