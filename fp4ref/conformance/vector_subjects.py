@@ -194,10 +194,18 @@ class ApiSubject:
         moved = {name: placed(v, self.backend) if isinstance(v, np.ndarray) else v for name, v in more.items()}
         return fetched(multiply.gemm(left, right, mode, directions, backend=self.backend, **moved))
 
-    def random_bits(self, *arguments: Any) -> Codes:
+    def random_bits(
+        self,
+        shape: tuple[int, ...],
+        direction: Direction,
+        seed: int,
+        stream: int,
+        origin: tuple[int, int],
+        whole: tuple[int, int],
+    ) -> Codes:
         """Random bytes of a part of a tensor."""
-        device = device_of(self.backend)
-        return fetched(random_source.random_bits(*arguments, device=device, backend=self.backend))
+        where = device_of(self.backend)
+        return fetched(random_source.random_bits(shape, direction, seed, stream, origin, whole, where, self.backend))
 
     def _dequantized(self, spec: Spec, data: Codes, scales: Codes, columns: int) -> Floats:
         q = Quantized(spec, (len(data), columns), "float32", "linear", DirectionData(data, scales, None))

@@ -511,7 +511,7 @@ def _next_row(values: Floats, count: int) -> Floats:
     """What follows each row in memory; zeros behind the last one."""
     rows, columns = values.shape
     flat = np.concatenate([values.reshape(-1), np.zeros(count, F)])
-    return flat[(np.arange(rows)[:, None] + 1) * columns + np.arange(count)]
+    return np.asarray(flat[(np.arange(rows)[:, None] + 1) * columns + np.arange(count)])
 
 
 def _own_row(values: Floats, count: int) -> Floats:

@@ -147,13 +147,13 @@ def factor() -> Iterator[Mistake]:
             element_global=lambda g, amax, k: ap.decoding(amax, k),
             scaled=scaled,
         )
-    for name, text, form in GLOBALS:
+    for name, text, form_of_g in GLOBALS:
         yield known(
             stage,
             f"encode-global-{name}",
             f"where elements are divided {text}",
             nv,
-            element_global=partial(_own_global, form),
+            element_global=partial(_own_global, form_of_g),
         )
     yield known(
         stage,
