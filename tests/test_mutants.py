@@ -87,9 +87,6 @@ def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
     named = [*(() if first is None else first.names), *(kind.value for kind in report.findings)]
     right = all(any(name.startswith(tuple(group.split("|"))) for name in named) for group in kernel.names)
     record_property("mutant", (kernel.__name__, len(MUTANTS), not report.ok, right and not report.ok))
-    if not right:  # the score of all mutants is what fails
-        print(report.headline, *(() if found is None else report_lines(found)), sep="\n")  # noqa: T201 - CI shows it
-    assert not report.ok
     assert not report.ok  # too few that are named fail the run of all
 
 
