@@ -38,6 +38,91 @@ extern "C" __attribute__((visibility("default"))) unsigned nearest(unsigned from
     }
     return wrong;
 }
+extern "C" __attribute__((visibility("default"))) unsigned packed(unsigned from, unsigned to)
+{
+    unsigned wrong = 0;
+    for (unsigned bits = from; bits < to; bits += 4) {
+        float x[8];
+        unsigned expected = 0;
+        for (unsigned i = 0; i < 8; ++i) {
+            x[i] = float_of(bits + i / 2 | i % 2 << 31);
+            expected |= hardware_e2m1::encode(x[i]) << 4 * i;
+        }
+        wrong += packed_narrow<hardware_e2m1>(x) != expected;
+    }
+    return wrong;
+}
+template <int Max, Metric M> struct Searching {
+    using Element = hardware_e2m1;
+    using Scale = hardware_e4m3;
+    using Arithmetic = arithmetic::te_division;
+    using Search = four_over_six<M, difference::dequantized, total::rows_by_tree>;
+    static constexpr float element_max = 6.0f, scale_max = Max;
+    static constexpr int rows = 1, columns = 16;
+    static constexpr Global global = Global::tensor;
+    static constexpr bool block_keeps_nan = false, amax_keeps_nan = false, has_hadamard = false;
+};
+template <int Max> unsigned units()
+{
+    using S = Searching<Max, Metric::mae>;
+    unsigned wrong = 0;
+    for (int m = 8; m < 16; ++m)
+        for (unsigned a = 0; a < 1u << 23; ++a) {
+            const float s = (float)m, A = float_of(0x3f800000u | a), unit = estimate_unit<S>(s, 0.0f, A);
+            const double value = S::Search::Difference::template of<S, true>(1.5f, s, 0.0f, A, 0.0f);
+            const double estimate = 1.5 * unit;
+            wrong += __builtin_fabs(value - estimate) > 4.01 * 0x1p-24 * estimate;
+        }
+    return wrong;
+}
+extern "C" __attribute__((visibility("default"))) unsigned units_448() { return units<448>(); }
+extern "C" __attribute__((visibility("default"))) unsigned units_256() { return units<256>(); }
+extern "C" __attribute__((visibility("default"))) unsigned searched()
+{
+    unsigned wrong = 0;
+    for (unsigned bits = 0; bits < 0x7fc00001u; ++bits) {
+        const bool subnormal = bits >= 0x3a000000u && bits < 0x3d000000u;
+        const bool last = bits >= 0x43000000u && bits < 0x44100000u;
+        if (!subnormal && !last) bits += 996;  // in between, every binade is rounded as its neighbour
+        const float t = float_of(bits), s = searched_scale<Searching<448, Metric::mae>>(t);
+        wrong += bits_of(s) != bits_of(hardware_e4m3::decode(hardware_e4m3::encode(t)));
+    }
+    return wrong;
+}
+// Blocks that the estimates decide, or -1 if they decide one otherwise than the errors do.
+template <class S> int decided(const float* x, int blocks, float A)
+{
+    int count = 0;
+    const float g = global_scale<S, float32>(A);
+    for (int b = 0; b < blocks; ++b, x += 16) {
+        const auto load = [&](int c, int) { return magnitude(x[c]); };
+        unsigned amax = 0;
+        for (int c = 0; c < 16; ++c) amax = larger(amax, magnitude_bits(x[c]));
+        const float before = block_scale<S, float32>(float_of(amax), g);
+        float exact[2][1], estimate[2][1], unit[2][1];
+        bool narrow = true;
+        for (int k = 0; k < 2; ++k) {
+            const Scale scale = stored_scale<S, float32>(k ? before * 1.5f : before, g);
+            const Scales<1> scales{{scale.byte}, {scale.s}, {scale.factor}};
+            unit[k][0] = estimate_unit<S>(scale.s, g, A);
+            narrow &= is_narrow<S, float32>(float_of(amax), scale);
+            row_errors<S, float32, false>(scales, g, A, load, exact[k]);
+            row_estimates<S, float32>(scales, unit[k], load, estimate[k]);
+        }
+        if (!narrow || !estimates_decide<S>(estimate[0][0], estimate[1][0], unit[0][0], unit[1][0])) continue;
+        if ((exact[1][0] < exact[0][0]) != (estimate[1][0] < estimate[0][0])) return -1;
+        ++count;
+    }
+    return count;
+}
+extern "C" __attribute__((visibility("default"))) int decided_mae(const float* x, int n, float A)
+{
+    return decided<Searching<256, Metric::mae>>(x, n, A);
+}
+extern "C" __attribute__((visibility("default"))) int decided_mse(const float* x, int n, float A)
+{
+    return decided<Searching<448, Metric::mse>>(x, n, A);
+}
 """
 
 
@@ -59,6 +144,39 @@ def test_the_nearest_magnitude_is_that_of_the_code(native):
     assert native.nearest(0x3E000000, 0x41800000) == 0
     for start in (0, 0x00800000, 0x7F7FFF00, 0x7FBFFF00):
         assert native.nearest(start, start + 0x200) == 0
+
+
+@pytest.mark.rule("FOS-3", "PACK-1")
+def test_eight_narrow_codes_are_packed_as_one_by_one(native):
+    """Every float from 1/8 to 7, and around zero, with both signs."""
+    assert native.packed(0x3E000000, 0x40E00000) == 0
+    for start in (0, 0x00800000):
+        assert native.packed(start, start + 0x200) == 0
+
+
+@pytest.mark.rule("FOS-3")
+@pytest.mark.parametrize("scale_max", [448, 256])
+def test_multiples_of_a_unit_are_as_near_to_the_values_as_claimed(native, scale_max):
+    """Every significand of the scale and of the maximum; q = 1.5 stands for 3 and 6, and powers of two are exact."""
+    assert getattr(native, f"units_{scale_max}")() == 0
+
+
+@pytest.mark.rule("FOS-1", "E4M3-2", "E4M3-3", "E4M3-5")
+def test_a_searched_scale_is_what_its_byte_means(native):
+    assert native.searched() == 0
+
+
+@pytest.mark.rule("FOS-5", "FOS-6")
+@pytest.mark.parametrize("metric", ["mae", "mse"])
+def test_estimates_that_decide_agree_with_the_errors(native, metric):
+    rng, run = np.random.default_rng(5), getattr(native, f"decided_{metric}")
+    few = rng.integers(0, 40, (1 << 16, 16)) * (rng.random((1 << 16, 16)) < 0.3)  # many errors are nearly equal
+    for kind, least, x in (("normal", 0.99, rng.standard_normal((1 << 16, 16))), ("near ties", 0.5, few)):
+        for scale in (2.0**-25, 1.0, 3.0e9):
+            values = np.ascontiguousarray(x * scale, F)
+            amax = ctypes.c_float(float(np.abs(values).max() * 3))
+            decided = run(values.ctypes.data_as(ctypes.c_void_p), len(values), amax)
+            assert least * len(values) < decided <= len(values), (kind, scale)
 
 
 @pytest.mark.rule("SR-2", "SR-3")

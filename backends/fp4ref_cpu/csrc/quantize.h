@@ -159,7 +159,7 @@ template <class S, class In> struct Loops {
                         for (int e = 0; e < 4 / (int)sizeof(word); ++e)
                             for (int l = 0; l < 8; ++l)
                                 elements[(8 * part + i) * 4 / (int)sizeof(word) + e][half + l] =
-                                    In::widen((word)((word)(lines[i][l] >> 16 * e) & MAGNITUDE));
+                                    In::widen(lines[i][l] >> 16 * e & MAGNITUDE);
                 }
             }
         } else {
@@ -176,14 +176,19 @@ template <class S, class In> struct Loops {
             alignas(64) float elements[R][B][LANES], largest[LANES];
             for (int r = 0; r < R; ++r) beside(x[r] + b * B, elements[r]);
             for (int l = 0; l < LANES; ++l) largest[l] = amax[b + l];
-            const auto errors = [&](const auto& candidates, auto& error) {
+            const auto of_rows = [&](auto& error, auto of_row) {
                 alignas(64) float rows[R][LANES];
-                for (int r = 0; r < R; ++r)
-                    row_errors<S, In, Quick>(candidates, g, A, [&](int c, int l) { return elements[r][c][l]; }, rows[r]);
+                for (int r = 0; r < R; ++r) of_row([&](int c, int l) { return elements[r][c][l]; }, rows[r]);
                 block_errors<S>(rows, error);
             };
+            const auto errors = [&](const auto& candidates, auto& error) {
+                of_rows(error, [&](auto load, auto& of) { row_errors<S, In, Quick>(candidates, g, A, load, of); });
+            };
+            const auto estimates = [&](const auto& candidates, const auto& units, auto& error) {
+                of_rows(error, [&](auto load, auto& of) { row_estimates<S, In>(candidates, units, load, of); });
+            };
             Scales<LANES> found;
-            choose_scales<S, In>(largest, g, errors, found);
+            choose_scales<S, In>(largest, g, A, Quick, errors, estimates, [](unsigned open) { return open; }, found);
             for (int l = 0; l < LANES; ++l)
                 scales.byte[b + l] = found.byte[l], scales.s[b + l] = found.s[l], scales.factor[b + l] = found.factor[l];
         }
@@ -205,7 +210,7 @@ template <class S, class In> struct Loops {
         alignas(64) float largest[BLOCKS];
         for (int b = 0; b < BLOCKS; ++b) largest[b] = In::widen(amax[b]);
         if constexpr (S::Search::enabled) quick_over_constant(A) ? search<true>(x, largest, g, A, scales) : search<false>(x, largest, g, A, scales);
-        else choose_scales<S, In, BLOCKS>(largest, g, 0, scales);
+        else choose_scales<S, In, BLOCKS>(largest, g, A, false, 0, 0, 0, scales);
         unsigned wide = nan;
         for (int b = 0; b < BLOCKS; ++b)
             wide |= !is_narrow<S, In>(largest[b], Scale{0, scales.s[b], scales.factor[b]});

@@ -66,25 +66,51 @@ DEVICE void load_tile(word (&tile)[TILE_ROWS][PITCH], const word* x, const Place
     }
 }
 
-// Scale of the block that this lane and its neighbours hold one line of.
-DEVICE fp4ref::Scale choose(const float (&x)[S::columns], float g, float A)
+// The scale of a block, and whether `packed_narrow` may encode this lane's line of it.
+struct Choice {
+    fp4ref::Scale scale;
+    bool narrow;
+};
+
+// That of the block that this lane and its neighbours hold one line of.
+DEVICE Choice choose(const float (&x)[S::columns], float g, float A)
 {
-    unsigned amax = 0;
+    float top = 0.0f;
     UNROLL
-    for (int c = 0; c < S::columns; ++c) amax = fp4ref::running_amax<S::block_keeps_nan>(amax,
-        fp4ref::magnitude_bits(x[c]));
+    for (int c = 0; c < S::columns; ++c) asm("max.NaN.f32 %0, %0, %1;" : "+f"(top) : "f"(fp4ref::magnitude(x[c])));
+    const bool numbers = !fp4ref::is_nan(top);
+    unsigned amax = fp4ref::bits_of(top);
+    if (!numbers) {
+        amax = 0;
+        UNROLL
+        for (int c = 0; c < S::columns; ++c) amax = fp4ref::running_amax<S::block_keeps_nan>(amax,
+            fp4ref::magnitude_bits(x[c]));
+    }
     UNROLL
     for (int d = 1; d < S::rows; d *= 2) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, __shfl_xor_sync(~0u,
         amax, d));
-    return fp4ref::choose_between<S, In>(fp4ref::float_of(amax), g, [&](const auto& scale) {
-        const auto magnitude = [&](int c) { return fp4ref::float_of(fp4ref::magnitude_bits(x[c])); };
-        const float mine = fp4ref::quick_over_constant(A) ? fp4ref::row_error<S, In, true>(scale, g, A, magnitude)
-            : fp4ref::row_error<S, In, false>(scale, g, A, magnitude);
-        float rows[S::rows];
+    const auto magnitude = [&](int c, int) { return fp4ref::magnitude(x[c]); };
+    const auto of_rows = [&](auto& error) {  // generic, as the next ones: no body where there is no search
+        float rows[S::rows][1];
         UNROLL
-        for (int r = 0; r < S::rows; ++r) rows[r] = __shfl_sync(~0u, mine, r, S::rows);
-        return fp4ref::block_error<S>(rows);
-    });
+        for (int r = 0; r < S::rows; ++r) rows[r][0] = __shfl_sync(~0u, error[0], r, S::rows);
+        fp4ref::block_errors<S>(rows, error);
+    };
+    const bool quick = fp4ref::quick_over_constant(A);
+    const auto errors = [&](const auto& scales, auto& error) {
+        if (quick) fp4ref::row_errors<S, In, true>(scales, g, A, magnitude, error);
+        else fp4ref::row_errors<S, In, false>(scales, g, A, magnitude, error);
+        if constexpr (S::rows > 1) of_rows(error);
+    };
+    const auto estimates = [&](const auto& scales, const auto& units, auto& error) {
+        fp4ref::row_estimates<S, In>(scales, units, magnitude, error);
+        if constexpr (S::rows > 1) of_rows(error);
+    };
+    const float largest[1] = {fp4ref::float_of(amax)};
+    fp4ref::Scales<1> found;
+    fp4ref::choose_scales<S, In>(largest, g, A, quick, errors, estimates, [](unsigned open) { return __any_sync(~0u, open); }, found);
+    const fp4ref::Scale scale = {found.byte[0], found.s[0], found.factor[0]};
+    return {scale, numbers && fp4ref::is_narrow<S, In>(largest[0], scale)};
 }
 
 // Random bytes of one line of a block, `valid` of them inside the matrix, packed from the lowest bits.
@@ -114,17 +140,31 @@ DEVICE Drawn load_bits(const byte* bits, int valid, bool vectors)
 
 // Codes of one line of a block, `valid` elements of it inside the matrix, packed from the lowest bits.
 DEVICE void encode_line(unsigned (&packed)[S::columns * ELEMENT_BITS / 32], float (&x)[S::columns],
-    const fp4ref::Scale& scale, float g, int valid, const Drawn& random)
+    const Choice& choice, float g, int valid, const Drawn& random)
 {
     constexpr int per_word = 32 / ELEMENT_BITS;
-    UNROLL
-    for (int w = 0; w < S::columns / per_word; ++w) {
-        packed[w] = 0;
+    constexpr bool by_eights = fp4ref::same_type<S::Element, fp4ref::hardware_e2m1> && !FP4_NATIVE_E2M1;
+    const fp4ref::Scale& scale = choice.scale;
+    const bool narrow = by_eights && __all_sync(~0u, choice.narrow);
+    if constexpr (by_eights) if (narrow) {
         UNROLL
-        for (int c = 0; c < per_word; c += 2) {
-            const int i = w * per_word + c;
-            const float low = fp4ref::scaled<S, In>(x[i], scale, g), high = fp4ref::scaled<S, In>(x[i + 1], scale, g);
-            packed[w] |= fp4ref::encode_pair<S::Element>(low, high, random[i], random[i + 1]) << ELEMENT_BITS * c;
+        for (int w = 0; w < S::columns / 8; ++w) {
+            float y[8];
+            UNROLL
+            for (int i = 0; i < 8; ++i) y[i] = S::Arithmetic::apply<S, In>(x[8 * w + i], scale.factor, scale.s);
+            packed[w] = fp4ref::packed_narrow<S::Element>(y);
+        }
+    }
+    if (!narrow) {
+        UNROLL
+        for (int w = 0; w < S::columns / per_word; ++w) {
+            packed[w] = 0;
+            UNROLL
+            for (int c = 0; c < per_word; c += 2) {
+                const int i = w * per_word + c;
+                const float low = fp4ref::scaled<S, In>(x[i], scale, g), high = fp4ref::scaled<S, In>(x[i + 1], scale, g);
+                packed[w] |= fp4ref::encode_pair<S::Element>(low, high, random[i], random[i + 1]) << ELEMENT_BITS * c;
+            }
         }
     }
     if (valid < S::columns) {  // PACK-2
@@ -184,9 +224,9 @@ template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&ti
         Drawn random;
         if constexpr (S::Element::stochastic)
             random = load_bits(to.bits + line * at.length + at.first + first, valid, aligned(to.bits, at.length, 16));
-        const fp4ref::Scale scale = choose(x, g, A);
+        const Choice choice = choose(x, g, A);
         unsigned packed[bytes / 4];
-        encode_line(packed, x, scale, g, valid, random);
+        encode_line(packed, x, choice, g, valid, random);
         byte* out = staging + l * Shape::pitch + b * bytes;
         UNROLL
         for (int i = 0; i < bytes / STEP; ++i) {
@@ -194,7 +234,7 @@ template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&ti
             else ((uint4*)out)[i] = {packed[4 * i], packed[4 * i + 1], packed[4 * i + 2], packed[4 * i + 3]};
         }
         // LAY-5
-        staging[Shape::codes + l * Shape::blocks + b] = l < lines_left && first < length_left ? scale.byte : 0;
+        staging[Shape::codes + l * Shape::blocks + b] = l < lines_left && first < length_left ? choice.scale.byte : 0;
     }
 }
 

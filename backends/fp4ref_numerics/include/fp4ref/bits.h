@@ -7,6 +7,14 @@ namespace fp4ref {
 FP4_API unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
 FP4_API float float_of(unsigned bits) { return __builtin_bit_cast(float, bits); }
 FP4_API unsigned magnitude_bits(float x) { return bits_of(x) & 0x7fffffffu; }
+FP4_API float magnitude(float x)
+{
+#if defined(__CUDACC__)
+    return fabsf(x);  // part of the instruction that uses it
+#else
+    return float_of(magnitude_bits(x));
+#endif
+}
 FP4_API bool is_nan(float x) { return magnitude_bits(x) > 0x7f800000u; }
 FP4_API bool is_finite(float x) { return magnitude_bits(x) < 0x7f800000u; }
 FP4_API unsigned smaller(unsigned a, unsigned b) { return a < b ? a : b; }
@@ -21,7 +29,7 @@ FP4_API float min_number(float a, float b)
 #if defined(__CUDACC__)
     return fminf(a, b);  // one instruction
 #else
-    return is_nan(a) ? b : is_nan(b) || a < b ? a : b;
+    return a < b || is_nan(b) ? a : b;
 #endif
 }
 
@@ -62,7 +70,7 @@ struct float32 {
 struct bfloat16 {
     using word = unsigned short;
     static constexpr unsigned infinity = 0x7f80u;
-    FP4_API float widen(word w) { return float_of((unsigned)w << 16); }
+    FP4_API float widen(unsigned w) { return float_of(w << 16); }  // a word, or one whose type is wider already
     FP4_API word round_number(float x)
     {
         const unsigned u = bits_of(x);
@@ -79,9 +87,9 @@ struct float16 {
     using word = unsigned short;
     static constexpr unsigned infinity = 0x7c00u;
     // The 15 lower bits, moved up, lack 112 in the exponent field; a subnormal is what it is above 2^-14, less 2^-14.
-    FP4_API float widen(word w)
+    FP4_API float widen(unsigned w)
     {
-        const unsigned magnitude = (unsigned)(w & 0x7fffu) << 13, sign = (unsigned)(w & 0x8000u) << 16;
+        const unsigned magnitude = (w & 0x7fffu) << 13, sign = (w & 0x8000u) << 16;
         const unsigned normal = magnitude + (112u << 23);
         const unsigned subnormal = bits_of(float_of(magnitude + (113u << 23)) - 0x1p-14f);
         const unsigned special = magnitude | 0x7f800000u;

@@ -39,6 +39,14 @@ template <class S, class In> FP4_API Scale stored_scale(float before, float g)
     return {byte, s, S::Arithmetic::template factor<S, In>(s, g)};
 }
 
+// The scale that a search divides elements by. Rules: BLK-4, FOS-7.
+template <class S> FP4_API float searched_scale(float before)
+{
+    if constexpr (same_type<typename S::Scale, hardware_e4m3>)
+        return S::Arithmetic::working(before, is_nan(before) ? float_of(0x7fc00000u) : S::Scale::nearest_magnitude(before));
+    else return S::Arithmetic::working(before, S::Scale::decode(S::Scale::encode(before)));
+}
+
 // A block's scale before its codec. Rules: BLK-3, BLK-10.
 template <class S, class In> FP4_API float block_scale(float amax, float g)
 {
@@ -64,7 +72,7 @@ template <class S, class In> FP4_API unsigned encode(float x, const Scale& scale
 // |x|, and a NaN compares false.
 template <class S, class In> FP4_API bool is_narrow(float amax, const Scale& scale)
 {
-    return float_of(magnitude_bits(S::Arithmetic::template apply<S, In>(amax, scale.factor, scale.s))) < S::Element::narrow_limit;
+    return magnitude(S::Arithmetic::template apply<S, In>(amax, scale.factor, scale.s)) < S::Element::narrow_limit;
 }
 
 // The code in the low byte, with anything above it.
@@ -92,8 +100,8 @@ template <bool Quick> FP4_API float over_constant(float x, float constant)
     return x / constant;
 }
 
-// Whether Quick may be used in a tensor or row with this maximum: s is 0, NaN or in [2^-9, 448].
-FP4_API bool quick_over_constant(float A) { return A > 0x1p-50f && A < 0x1p100f; }
+// Whether Quick and estimates may be used in a tensor or row with this maximum: s is 0, NaN or in [2^-9, 448].
+FP4_API bool quick_over_constant(float A) { return A > 0x1p-30f && A < 0x1p100f; }
 
 // 4over6: how far an element value q is from its input. Rules: FOS-3, FOS-4.
 namespace difference {
@@ -187,24 +195,20 @@ template <int Lanes> struct Scales {
     float s[Lanes], factor[Lanes];
 };
 
-// Errors of one row of blocks under one candidate; load(column, lane) gives the magnitudes of its elements, for no step
-// depends on a sign but the sign of a difference. Rules: FOS-3, FOS-4, FOS-5.
-template <class S, class In, bool Quick, int Lanes, class Load>
-FP4_API void row_errors(const Scales<Lanes>& scales, float g, float A, Load load, float (&error)[Lanes])
+// Errors of one row of blocks, from those of its elements: of(column, lane). Rules: FOS-5.
+template <class S, int Lanes, class Of> FP4_API void sum_row(Of of, float (&error)[Lanes])
 {
     using Search = typename S::Search;
-    const auto of = [&](int c, int l) {
-        const Scale scale{0, scales.s[l], scales.factor[l]};
-        const float x = load(c, l), q = S::Element::nearest_magnitude(scaled<S, In>(x, scale, g));
-        const float d = Search::Difference::template of<S, Quick>(q, scale.s, g, A, x);
-        return Search::metric == Metric::mse ? d * d : float_of(magnitude_bits(d));
+    const auto count = [&](int c, int l) {
+        const float d = of(c, l);
+        return Search::metric == Metric::mse ? d * d : magnitude(d);
     };
     if constexpr (Search::metric != Metric::max && Search::Total::in_order) {
         FP4_UNROLL
         for (int l = 0; l < Lanes; ++l) {
-            float sum = of(0, l);
+            float sum = count(0, l);
             FP4_UNROLL
-            for (int c = 1; c < S::columns; ++c) sum = sum + of(c, l);
+            for (int c = 1; c < S::columns; ++c) sum = sum + count(c, l);
             error[l] = sum;
         }
     } else {
@@ -212,10 +216,64 @@ FP4_API void row_errors(const Scales<Lanes>& scales, float g, float A, Load load
         FP4_UNROLL
         for (int c = 0; c < S::columns; ++c)
             FP4_UNROLL
-            for (int l = 0; l < Lanes; ++l) e[c][l] = of(c, l);
+            for (int l = 0; l < Lanes; ++l) e[c][l] = count(c, l);
         if constexpr (Search::metric == Metric::max) largest_errors(e, error);
         else Search::Total::of_row(e, error);
     }
+}
+
+// Errors of one row of blocks under one candidate; load(column, lane) gives the magnitudes of its elements, for no step
+// depends on a sign but the sign of a difference. Rules: FOS-3, FOS-4, FOS-5.
+template <class S, class In, bool Quick, int Lanes, class Load>
+FP4_API void row_errors(const Scales<Lanes>& scales, float g, float A, Load load, float (&error)[Lanes])
+{
+    sum_row<S>([&](int c, int l) {
+        const Scale scale{0, scales.s[l], scales.factor[l]};
+        const float x = load(c, l), q = S::Element::nearest_magnitude(scaled<S, In>(x, scale, g));
+        return S::Search::Difference::template of<S, Quick>(q, scale.s, g, A, x);
+    }, error);
+}
+
+// Most blocks are decided by estimates of their errors: an element value q counts as q times the unit U, which is what
+// q = 1 dequantizes to, and `estimates_decide` says whether the estimates are too near to each other to tell.
+//
+// Why that is safe. u = 2^-24, N elements a block, x >= 0 and q <= 6, no step subnormal (`quick_over_constant`), s * A
+// finite. What q dequantizes to is (q s A / D)(1 + h) with |h| <= 2u + u^2, for q s is exact; so is U with q = 1; hence it
+// differs from q U by at most 4.01 u q U <= 24.1 u U. An estimate rounds q U where the target has no fused operation:
+// 30.2 u U in all. An element passes at most columns + rows - 2 <= 30 additions, and each operation is off by u of its
+// result; a sum S of counts that are not negative is off by at most 31.1 u S for mae and 33.1 u S for mse.
+// mae: the two sums differ by at most 30.2 u N U + 62.3 u S.
+// mse: |(d + e)^2 - d^2| <= k d^2 + (1 + 1/k) e^2 for every k > 0; with e = 30.2 u U and k = 256 u that adds up to
+// 256 u S + 3.6 u N U^2, and the rounding to 66.3 u S; a square below 2^-126 is off by 2^-150, U^2 is 0 or above 2^-103.
+// The margin of a candidate is more than that, for what is of the order of u^2: 32 u N U + 128 u S, or 8 u N U^2 + 512 u S.
+// A NaN or an infinity decides nothing: the margin is as large as the difference.
+template <class S, class Search> constexpr bool estimates_apply = false;
+template <class S, Metric M, class Total>
+constexpr bool estimates_apply<S, four_over_six<M, difference::dequantized, Total>> =
+    M != Metric::max && S::rows <= 16 && S::columns <= 16 && S::Element::by_sums && !S::Element::keeps_nan_sign;
+
+template <class S> FP4_API float estimate_unit(float s, float g, float A)
+{
+    return S::Search::Difference::template of<S, true>(1.0f, s, g, A, 0.0f);
+}
+
+// Where every block is narrow.
+template <class S, class In, int Lanes, class Load>
+FP4_API void row_estimates(const Scales<Lanes>& scales, const float (&unit)[Lanes], Load load, float (&error)[Lanes])
+{
+    sum_row<S>([&](int c, int l) {
+        const float x = load(c, l);
+        const float y = S::Arithmetic::template apply<S, In>(x, scales.factor[l], scales.s[l]);
+        return exact_product_plus(S::Element::nearest_narrow(y), unit[l], -x);
+    }, error);
+}
+
+template <class S> FP4_API bool estimates_decide(float first, float second, float first_unit, float second_unit)
+{
+    constexpr bool squares = S::Search::metric == Metric::mse;
+    constexpr float of_units = S::rows * S::columns * (squares ? 0x1p-21f : 0x1p-19f), of_sums = squares ? 0x1p-15f : 0x1p-17f;
+    const float units = squares ? first_unit * first_unit + second_unit * second_unit : first_unit + second_unit;
+    return magnitude(second - first) > of_units * units + of_sums * (first + second);
 }
 
 // Errors of blocks, from those of their rows. Rules: FOS-5.
@@ -259,32 +317,60 @@ template <class S, class In, class Load> FP4_API Scale choose_scale(float amax, 
 {
     return choose_between<S, In>(amax, g, [&](const auto& scale) {  // generic: no body where there is no search
         float rows[S::rows];
-        for (int r = 0; r < S::rows; ++r) rows[r] = row_error<S, In, false>(scale, g, A, [&](int c) { return float_of(magnitude_bits(load(r, c))); });
+        for (int r = 0; r < S::rows; ++r) rows[r] = row_error<S, In, false>(scale, g, A, [&](int c) { return magnitude(load(r, c)); });
         return block_error<S>(rows);
     });
 }
 
-// The same for Lanes blocks side by side; errors(scales, error) are theirs under a candidate.
-template <class S, class In, int Lanes, class Errors>
-FP4_API void choose_scales(const float (&amax)[Lanes], float g, Errors errors, Scales<Lanes>& out)
+// The same for Lanes blocks side by side; errors(scales, error) are theirs under a candidate, and
+// estimates(scales, units, error) nearly, if `quick` allows them; any(open) says whether somebody needs the errors.
+template <class S, class In, int Lanes, class Errors, class Estimates, class Any>
+FP4_API void choose_scales(
+    const float (&amax)[Lanes], float g, float A, bool quick, Errors errors, Estimates estimates, Any any, Scales<Lanes>& out)
 {
     Scales<Lanes> second;
+    float before[Lanes];
+    FP4_UNROLL
     for (int l = 0; l < Lanes; ++l) {
-        const float before = block_scale<S, In>(amax[l], g);
-        const Scale scale = stored_scale<S, In>(before, g);
-        out.byte[l] = scale.byte, out.s[l] = scale.s, out.factor[l] = scale.factor;
+        before[l] = block_scale<S, In>(amax[l], g);
         if constexpr (S::Search::enabled) {
-            const Scale other = stored_scale<S, In>(before * 1.5f, g);
-            second.byte[l] = other.byte, second.s[l] = other.s, second.factor[l] = other.factor;
+            out.s[l] = searched_scale<S>(before[l]), second.s[l] = searched_scale<S>(before[l] * 1.5f);
+            out.factor[l] = S::Arithmetic::template factor<S, In>(out.s[l], g);
+            second.factor[l] = S::Arithmetic::template factor<S, In>(second.s[l], g);
+        } else {
+            const Scale scale = stored_scale<S, In>(before[l], g);
+            out.byte[l] = scale.byte, out.s[l] = scale.s, out.factor[l] = scale.factor;
         }
     }
     if constexpr (S::Search::enabled) {
         float of_first[Lanes], of_second[Lanes];
-        errors(out, of_first);
-        errors(second, of_second);
+        unsigned open = 1;
+        if constexpr (estimates_apply<S, typename S::Search>) if (quick) {
+            float first_unit[Lanes], second_unit[Lanes];
+            FP4_UNROLL
+            for (int l = 0; l < Lanes; ++l) {
+                first_unit[l] = estimate_unit<S>(out.s[l], g, A);
+                second_unit[l] = estimate_unit<S>(second.s[l], g, A);
+            }
+            estimates(out, first_unit, of_first);
+            estimates(second, second_unit, of_second);
+            open = 0;
+            FP4_UNROLL
+            for (int l = 0; l < Lanes; ++l) {
+                const Scale a{0, out.s[l], out.factor[l]}, b{0, second.s[l], second.factor[l]};
+                const bool decided = is_narrow<S, In>(amax[l], a) & is_narrow<S, In>(amax[l], b)
+                    & estimates_decide<S>(of_first[l], of_second[l], first_unit[l], second_unit[l]);
+                open |= !decided & (out.s[l] != second.s[l]);  // one scale, one error
+            }
+        }
+        if (any(open)) {
+            errors(out, of_first);
+            errors(second, of_second);
+        }
+        FP4_UNROLL
         for (int l = 0; l < Lanes; ++l) {
             const bool better = of_second[l] < of_first[l];
-            out.byte[l] = better ? second.byte[l] : out.byte[l];
+            out.byte[l] = encode_pair<typename S::Scale>(better ? before[l] * 1.5f : before[l], 0.0f) & 255u;
             out.s[l] = better ? second.s[l] : out.s[l];
             out.factor[l] = better ? second.factor[l] : out.factor[l];
         }

@@ -39,7 +39,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     FP4_API unsigned index(float x, unsigned random_bits)
     {
         if constexpr (by_sums) return e2m1_pattern<false>(x) & 15u;
-        if constexpr (stochastic) return stochastic_index(float_of(magnitude_bits(x)), random_bits);
+        if constexpr (stochastic) return stochastic_index(magnitude(x), random_bits);
         const unsigned m = smaller(magnitude_bits(x), beyond);
         const unsigned binade = larger(m & 0x7f800000u, lowest);
         const unsigned below = (binade - lowest) >> shift;  // codes of the binades below
@@ -59,7 +59,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     // Only the low byte is the index.
     template <bool Narrow> FP4_API unsigned e2m1_pattern(float x)
     {
-        const float a = float_of(magnitude_bits(x));
+        const float a = magnitude(x);
         const unsigned halves = bits_of(exact_product_plus(a, 2.0f, 0x1p23f)), ones = bits_of(a + (0x1p23f + 2.0f));
         const unsigned twos = bits_of(exact_product_plus(a, 0.5f, 0x1p23f + 4.0f));
         const unsigned stop = bits_of(0x1p23f + (Overflow < 0 ? 7.0f : 8.0f));
@@ -119,13 +119,16 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     // Its magnitude, given |x|; a NaN counts as the largest. Rules: FOS-3.
     FP4_API float nearest_magnitude(float a)
     {
-        if constexpr (by_sums && Overflow < 0) {
-            const float held = float_of(smaller(bits_of(a), bits_of(value(Format::codes - 1))));
-            const float magic = float_of(larger(bits_of(held) & 0x7f800000u, lowest) + ((unsigned)shift << 23));
-            return (held + magic) - magic;
-        } else {
-            return float_of(magnitude_bits(nearest(a)));
-        }
+        if constexpr (R == Rounding::even && Overflow < 0) return nearest_narrow(float_of(smaller(bits_of(a), bits_of(value(Format::codes - 1)))));
+        else return magnitude(nearest(a));
+    }
+
+    // The same up to the largest value, or where `is_narrow` holds: the binade of a times 2^shift makes the sum's last place the grid's step there.
+    FP4_API float nearest_narrow(float a)
+    {
+        static_assert(R == Rounding::even, "the adder's rounding");
+        const float binade = float_of(larger(bits_of(a) & 0x7f800000u, lowest)), size = power_of_two(shift);
+        return exact_product_plus(binade, -size, exact_product_plus(binade, size, a));
     }
 
     // The value of a grid index: as a normal float, subnormals being twice what it is above the power of two.
@@ -191,6 +194,20 @@ template <class C> FP4_API unsigned encode_pair(float low, float high, unsigned 
     }
 #endif
     return C::encode(low, low_bits) | C::encode(high, high_bits) << C::Format::bits;
+}
+
+// Eight codes of |x| < narrow_limit, the first one lowest. A pattern is that of 2^23 and an index below 8; the base counts
+// in the two highest codes' places only. Rules: PACK-1.
+template <class C> FP4_API unsigned packed_narrow(const float (&x)[8])
+{
+    static_assert(same_type<C, hardware_e2m1>, "by sums, the sign as it is");
+    unsigned sum = 0, signs = 0;
+    FP4_UNROLL
+    for (int i = 7; i >= 0; --i) {
+        sum = sum * 16u + C::template e2m1_pattern<true>(x[i]);
+        signs = signs << 4 | bits_of(x[i]) >> 28;
+    }
+    return ((sum - 0x11u * bits_of(0x1p23f)) & 0x77777777u) | (signs & 0x88888888u);
 }
 
 }  // namespace fp4ref
