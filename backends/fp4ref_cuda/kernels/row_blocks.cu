@@ -12,7 +12,10 @@
 #include "units.cuh"
 
 constexpr bool STOCHASTIC = S::Element::stochastic, BY_ROW = S::global == fp4ref::Global::row;
-constexpr int OF_ROW = LINE + (STOCHASTIC ? WIDTH : 0), STEP = 2 * OF_ROW, STAGES = 2, OF_WARP = STAGES * STEP;
+constexpr int OF_ROW = LINE + (STOCHASTIC ? WIDTH : 0), STEP = 2 * OF_ROW, STAGES = 2, OF_WARP = STAGES * STEP;// Searches by estimates, under scales whose bytes are looked up.
+constexpr bool ESTIMATED = !BY_ROW && fp4ref::estimates_apply<S, typename S::Search>
+    && fp4ref::same_type<typename S::Scale, fp4ref::hardware_e4m3>;
+
 #if FP4_NATIVE_E2M1
 constexpr bool NATIVE = fp4ref::same_type<S::Element, fp4ref::hardware_e2m1>;
 #else
@@ -25,7 +28,6 @@ struct Words {
     {
         return fp4ref::float_of(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16);
     }
-    __device__ __forceinline__ float magnitude(int i) const { return fp4ref::float_of(fp4ref::magnitude_bits((*this)[i])); }
 };
 
 // The largest magnitude of a block, and whether all are finite.
@@ -42,6 +44,48 @@ DEVICE float block_amax(const Words& x, bool& finite)
     return fp4ref::float_of(amax);
 }
 
+// The scale of a block.
+DEVICE fp4ref::Scale scale_of(const Words& x, float amax, float g, float A)
+{
+    return fp4ref::choose_between<S, In>(amax, g, [&](const auto& candidate) {
+        const auto magnitude = [&](int c) { return fp4ref::magnitude(x[c]); };
+        const float row[1] = {fp4ref::quick_over_constant(A) ? fp4ref::row_error<S, In, true>(candidate, g, A, magnitude)
+            : fp4ref::row_error<S, In, false>(candidate, g, A, magnitude)};
+        return fp4ref::block_error<S>(row);
+    });
+}
+
+// What a scale byte means under the global scale, and what q = 1 dequantizes to.
+struct alignas(16) Meaning {
+    float s, factor, unit;
+};
+template <class T> DEVICE Meaning meaning(unsigned byte, float g, float A)
+{
+    const float s = T::Scale::decode(byte), factor = T::Arithmetic::template factor<T, In>(s, g);
+    return {s, factor, fp4ref::estimate_unit<T>(s, g, A)};
+}
+
+// The search by estimates, whose sums may be fused: they are nearer to the exact ones than the margin asks for.
+template <class T> DEVICE bool estimated_scale(const Words& x, float amax, float g, const Meaning* table, fp4ref::Scale& out)
+{
+    const float before = fp4ref::block_scale<T, In>(amax, g);
+    const unsigned bytes = fp4ref::encode_pair<typename T::Scale>(before, before * 1.5f);
+    const Meaning of[2] = {table[bytes & 127u], table[bytes >> 8 & 127u]};
+    float sum[2] = {0.0f, 0.0f};
+    UNROLL
+    for (int c = 0; c < 16; ++c)
+        UNROLL
+        for (int k = 0; k < 2; ++k) {
+            const float q = T::Element::nearest_narrow(T::Arithmetic::template apply<T, In>(fp4ref::magnitude(x[c]), of[k].factor, of[k].s));
+            const float d = __fmaf_rn(q, of[k].unit, -fp4ref::magnitude(x[c]));
+            sum[k] = T::Search::metric == fp4ref::Metric::mse ? __fmaf_rn(d, d, sum[k]) : sum[k] + fp4ref::magnitude(d);
+        }
+    const fp4ref::Scale first = {bytes & 255u, of[0].s, of[0].factor}, second = {bytes >> 8 & 255u, of[1].s, of[1].factor};
+    out = sum[1] < sum[0] ? second : first;
+    return first.byte == second.byte || (fp4ref::is_narrow<T, In>(amax, first) & fp4ref::is_narrow<T, In>(amax, second)
+        & fp4ref::estimates_decide<T>(sum[0], sum[1], of[0].unit, of[1].unit));
+}
+
 // Bytes 0 of four words.
 DEVICE unsigned low_bytes(const unsigned (&of)[4])
 {
@@ -49,16 +93,14 @@ DEVICE unsigned low_bytes(const unsigned (&of)[4])
 }
 
 // Codes of a block, the lower and the upper eight.
-DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, byte* scale_byte)
+DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, const Meaning* table, byte* scale_byte)
 {
     bool finite;
     const float amax = block_amax(x, finite);
-    const fp4ref::Scale scale = fp4ref::choose_between<S, In>(amax, g, [&](const auto& candidate) {
-        const auto magnitude = [&](int c) { return x.magnitude(c); };
-        const float row[1] = {fp4ref::quick_over_constant(A) ? fp4ref::row_error<S, In, true>(candidate, g, A, magnitude)
-            : fp4ref::row_error<S, In, false>(candidate, g, A, magnitude)};
-        return fp4ref::block_error<S>(row);
-    });
+    fp4ref::Scale scale;
+    bool found = false;
+    if constexpr (ESTIMATED) found = finite && fp4ref::quick_over_constant(A) && estimated_scale<S>(x, amax, g, table, scale);
+    if (!found) scale = scale_of(x, amax, g, A);
     *scale_byte = (byte)scale.byte;
     const unsigned random[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
     const auto bits = [&](int i) { return random[i / 4] >> 8 * (i % 4) & 255u; };
@@ -131,6 +173,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
         if (blockIdx.x == 0 && threadIdx.x == 0) *amax_out = A;
     }
 
+    __shared__ Meaning table[ESTIMATED ? 128 : 1];
+    if constexpr (ESTIMATED) {
+        if (threadIdx.x < 128) table[threadIdx.x] = meaning<S>(threadIdx.x, g, A);
+        __syncthreads();
+    }
     const unsigned swap = (lane >> 2 & 1) * 16;
     _Pragma("unroll 1")
     for (unsigned index = first; index < units; index += all) {
@@ -150,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
                 const unsigned of = row + (step * 2 + i) * 32;
                 if constexpr (BY_ROW) A = of < rows ? amax[of] : 0.0f, g = fp4ref::global_scale<S, In>(A);
                 byte scale;
-                const uint2 codes = block_codes({{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}}, drawn, g, A, &scale);
+                const uint2 codes = block_codes({{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}}, drawn, g, A, table, &scale);
                 if (of < rows && left) {
                     store_codes(data + ((size)of * half + mine_first / 2), codes, left, whole);
                     four |= (unsigned)scale << 8 * (step * 2 + i);
