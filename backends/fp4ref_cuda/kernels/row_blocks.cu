@@ -8,13 +8,15 @@
 //
 // S, Layout, WARPS and SEARCHED (amax was, by the kernel before this one) come before this file. The units and their
 // way through shared memory are those of `rows`; random bytes take it too. A lane takes a block of every row.
-#include "copies.cuh"
+#include "blocks.cuh"
 #include "units.cuh"
 
 constexpr bool STOCHASTIC = S::Element::stochastic, BY_ROW = S::global == fp4ref::Global::row;
 constexpr int OF_ROW = LINE + (STOCHASTIC ? WIDTH : 0), STEP = 2 * OF_ROW, STAGES = 2, OF_WARP = STAGES * STEP;// Searches by estimates, under scales whose bytes are looked up.
 constexpr bool ESTIMATED = !BY_ROW && fp4ref::estimates_apply<S, typename S::Search>
     && fp4ref::same_type<typename S::Scale, fp4ref::hardware_e4m3>;
+constexpr bool THRESHOLDS = ESTIMATED && fp4ref::same_type<S::Element, fp4ref::hardware_e2m1>
+    && (fp4ref::same_type<S::Arithmetic, fp4ref::arithmetic::te> || fp4ref::same_type<S::Arithmetic, fp4ref::arithmetic::te_division>);
 
 #if FP4_NATIVE_E2M1
 constexpr bool NATIVE = fp4ref::same_type<S::Element, fp4ref::hardware_e2m1>;
@@ -55,14 +57,15 @@ DEVICE fp4ref::Scale scale_of(const Words& x, float amax, float g, float A)
     });
 }
 
-// What a scale byte means under the global scale, and what q = 1 dequantizes to.
+// What a scale byte means under the global scale, what q = 1 dequantizes to, and where codes begin.
 struct alignas(16) Meaning {
     float s, factor, unit;
+    thresholds::Entry entry;
 };
 template <class T> DEVICE Meaning meaning(unsigned byte, float g, float A)
 {
     const float s = T::Scale::decode(byte), factor = T::Arithmetic::template factor<T, In>(s, g);
-    return {s, factor, fp4ref::estimate_unit<T>(s, g, A)};
+    return {s, factor, fp4ref::estimate_unit<T>(s, g, A), thresholds::entry<T>(byte, g)};
 }
 
 // The search by estimates, whose sums may be fused: they are nearer to the exact ones than the margin asks for.
@@ -70,7 +73,9 @@ template <class T> DEVICE bool estimated_scale(const Words& x, float amax, float
 {
     const float before = fp4ref::block_scale<T, In>(amax, g);
     const unsigned bytes = fp4ref::encode_pair<typename T::Scale>(before, before * 1.5f);
-    const Meaning of[2] = {table[bytes & 127u], table[bytes >> 8 & 127u]};
+    const Meaning *const first_of = table + (bytes & 127u), *const second_of = table + (bytes >> 8 & 127u);
+    const struct { float s, factor, unit; } of[2] = {{first_of->s, first_of->factor, first_of->unit},
+        {second_of->s, second_of->factor, second_of->unit}};
     float sum[2] = {0.0f, 0.0f};
     UNROLL
     for (int c = 0; c < 16; ++c)
@@ -92,6 +97,20 @@ DEVICE unsigned low_bytes(const unsigned (&of)[4])
     return __byte_perm(__byte_perm(of[0], of[1], 0x0040), __byte_perm(of[2], of[3], 0x0040), 0x5410);
 }
 
+// Codes of a block by thresholds.
+DEVICE uint2 codes_by_thresholds(const Words& x, const thresholds::Entry& entry)
+{
+    unsigned pairs[8], magnitudes[8], minus_zero = thresholds::MINUS_ZERO;
+    KEEP(minus_zero);
+    UNROLL
+    for (int k = 0; k < 8; ++k) {
+        const int w = k / 4 * 4 + k % 4 / 2;
+        pairs[k] = __byte_perm(x.word[w], x.word[w + 2], k % 2 ? 0x7632 : 0x5410);
+        magnitudes[k] = thresholds::magnitudes_of(pairs[k], minus_zero);
+    }
+    return packed_block(pairs, magnitudes, entry);
+}
+
 // Codes of a block, the lower and the upper eight.
 DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, const Meaning* table, byte* scale_byte)
 {
@@ -102,6 +121,10 @@ DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, c
     if constexpr (ESTIMATED) found = finite && fp4ref::quick_over_constant(A) && estimated_scale<S>(x, amax, g, table, scale);
     if (!found) scale = scale_of(x, amax, g, A);
     *scale_byte = (byte)scale.byte;
+    if constexpr (THRESHOLDS) if (found) {
+        const thresholds::Entry entry = table[scale.byte & 127u].entry;
+        if (entry.ramp && fp4ref::bits_of(amax) <= thresholds::COVERED << 16) return codes_by_thresholds(x, entry);
+    }
     const unsigned random[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
     const auto bits = [&](int i) { return random[i / 4] >> 8 * (i % 4) & 255u; };
     unsigned pairs[8];
