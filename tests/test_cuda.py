@@ -11,6 +11,7 @@ import pytest
 import fp4ref
 from fp4ref.api import buffer_shapes
 from fp4ref.errors import BackendError, DomainError, ShapeError
+from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import LAYOUTS, layout
 from fp4ref.model import backend as golden
 from fp4ref.quantized import DirectionData, Directions, matrix_shape
@@ -131,7 +132,7 @@ def check_both(x, spec, scale_layout, what):
 
 
 @pytest.mark.rule("SR-7", "SR-8")
-@pytest.mark.parametrize("shape", [(128, 256), (3, 5), (1, 40), (40, 1), (0, 16), (33, 70)])
+@pytest.mark.parametrize("shape", [(128, 256), (3, 5), (1, 40), (40, 1), (0, 16), (33, 70), (257, 1040)])
 @pytest.mark.parametrize("direction", ["row", "column"])
 def test_random_bytes_are_the_golden_ones(shape, direction):
     import torch
@@ -216,6 +217,28 @@ def test_rows_by_thresholds(kind):
         got = operations.quantize(cuda(x), spec, "row", scale_layout, given, None, None)
         assert operations.last_plan().path == "rows by thresholds"
         same(got, expected_of(x, spec, "row", scale_layout, given), scale_layout, (shape, kind, amax, scale_layout))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["stochastic", "nvfp4-row-scaled", "nvfp4-4over6", "nvfp4-fast"])
+@pytest.mark.rule("SR-2", "GLB-5", "FOS-6", "BLK-5")
+def test_rows_by_blocks(name, kind):
+    from fp4ref_cuda import operations
+
+    stochastic = fp4ref.NVFP4.replace(name="stochastic", element=STOCHASTIC_E2M1)
+    spec = stochastic if name == "stochastic" else fp4ref.profiles[name]
+    shapes = [(128, 128), (256, 1024), (300, 272), (1, 16), (129, 80), (1000, 512), (97, 1552)]
+    shapes += [] if spec.stochastic else [(300, 264), (1, 8), (129, 72)]
+    for index, (shape, amax) in enumerate(product(shapes, (None, 0.0, 1e-44, 3e-30, 5.9, 1e30, np.inf))):
+        scale_layout = ("tiled_128x4", "linear", "tiled_8x4")[index % 3]
+        x, bits = values(shape, "bfloat16", kind), random_bits(spec, shape, "row")
+        count = shape[0] if name.endswith("row-scaled") else 1
+        given = None if amax is None else np.full(count, amax, np.float32)
+        drawn = None if bits is None else cuda(bits)
+        got = operations.quantize(cuda(x), spec, "row", scale_layout, given, drawn, None)
+        assert operations.last_plan().path == "rows by blocks"
+        expected = expected_of(x, spec, "row", scale_layout, given, bits)
+        same(got, expected, scale_layout, (name, kind, shape, amax, scale_layout))
 
 
 FUSED = {"nvfp4": "rows and columns by thresholds", "nvfp4-rht": "rows and hadamard columns, fused"}

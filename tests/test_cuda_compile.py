@@ -71,6 +71,12 @@ def kernels(target):
     for base in ("nvfp4", "nvfp4-2d", "nvfp4-rht"):
         stochastic = profiles[base].replace(element=STOCHASTIC_E2M1)
         yield "quantize", prelude(stochastic, "bfloat16", "tiled_128x4", **both), False
+        rows = {"WARPS": paths.block_warps(target), "SEARCHED": True}
+        if base == "nvfp4":
+            yield "row_blocks", prelude(stochastic, "bfloat16", "tiled_128x4", **rows), False
+    for name in ("nvfp4-row-scaled", "nvfp4-4over6"):
+        rows = {"WARPS": paths.block_warps(target), "SEARCHED": False}
+        yield "row_blocks", prelude(profiles[name], "bfloat16", "linear", **rows), True
     yield "random_bits", "", False
     for dtype in ("float16", "float32"):
         yield "quantize", prelude(profiles["nvfp4"], dtype, "tiled_8x4", HAS_ROW=True, HAS_COLUMN=False), True

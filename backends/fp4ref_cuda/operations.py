@@ -21,6 +21,7 @@ from fp4ref_cuda.plan import (
     BYTES,
     FUSED,
     FUSED_HADAMARD,
+    ROW_BLOCKS,
     ROWS,
     SEPARATE,
     TILES,
@@ -90,6 +91,7 @@ def quantize_both(
 
 PATHS = {
     ROWS: paths.rows,
+    ROW_BLOCKS: paths.row_blocks,
     FUSED: paths.fused,
     FUSED_HADAMARD: paths.fused,
     BYTES: paths.in_bytes,
@@ -123,6 +125,8 @@ def quantize_directions(
         targets = {name: checks.target(library, spec, shape, name, scale_layout, out.get(name), x) for name in names}
         matrix = matrix_shape(shape)
         addresses = pointer(x) | checks.pointer_bits(targets)
+        if spec.stochastic:
+            addresses |= pointer(bits.get("row")) | pointer(bits.get("column"))
         one_amax = (amax.get("row") is None) != (amax.get("column") is None)
         label, reason = choose(spec, dtype, matrix, tuple(targets), scale_layout, addresses, one_amax)
         if path is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fp4ref.quantized import Direction, DirectionData
-from fp4ref.spec import Spec
+from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import maxima
 from fp4ref_cuda.buffers import Library, pointer
 from fp4ref_cuda.launch import launch, multiprocessors, target
@@ -22,6 +22,11 @@ SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 def row_warps(searched: bool) -> int:
     """Warps of a block of the row kernel: as measured, more where the search for the maximum runs just before it."""
     return 16 if searched else 12
+
+
+def block_warps(target: str) -> int:
+    """Warps of a block of the kernel for rows by the plain numerics, as shared memory allows."""
+    return 24 if target in LARGE else 16
 
 
 def fused_teams(target: str, grouped: bool) -> int:
@@ -72,6 +77,45 @@ def rows(
     shared = OF_TABLE + warps * 2 * OF_STEP
     launch(library, "rows", text, (grid,), arguments, warps * 32, shared)
     return (*ran, "rows")
+
+
+def row_blocks(
+    library: Library,
+    x: Any,
+    dtype: str,
+    spec: Spec,
+    matrix: tuple[int, int],
+    scale_layout: str,
+    targets: dict[Direction, DirectionData],
+    amax: Mapping[str, Any],
+    bits: Mapping[str, Any],
+    flag: int,
+) -> tuple[str, ...]:
+    """Maxima of the whole or of every row, then rows by the plain numerics."""
+    out, value = targets["row"], amax.get("row")
+    strips = -(-matrix[1] // ROWS_WIDTH)
+    units = -(-matrix[0] // 128) * 32 * strips
+    if not units:
+        return maxima.fill(library, x, dtype, spec, matrix, targets, amax, flag)
+    ran: tuple[str, ...] = ()
+    parts = 1
+    if spec.global_scale is Granularity.ROW:
+        ran = maxima.fill(library, x, dtype, spec, matrix, targets, amax, flag)
+        partials = out.amax
+    elif value is None:
+        partials, parts, _ = maxima.partial(library, x, dtype, spec, matrix, 0, None, 1, flag)
+        ran = ("amax",)
+    else:
+        partials = maxima.given_amax(value, out.amax, library)
+    warps = block_warps(target(library.ordinal))
+    text = prelude(spec, dtype, scale_layout, WARPS=warps, SEARCHED=value is None)
+    outs = (pointer(bits.get("row")), pointer(out.data), pointer(out.scales))
+    whole = (units, strips, *magic(strips))
+    arguments = (pointer(x), *matrix, *whole, pointer(partials), parts, pointer(out.amax), *outs, flag)
+    grid = min(-(-units // warps), multiprocessors(library.ordinal))
+    shared = warps * OF_STEP * (3 if spec.stochastic else 2)
+    launch(library, "row_blocks", text, (grid,), arguments, warps * 32, shared)
+    return (*ran, "row_blocks")
 
 
 def fused(

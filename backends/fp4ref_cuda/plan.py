@@ -141,6 +141,19 @@ def thresholds_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: 
     return _vector_reason(columns, address)
 
 
+def blocks_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int) -> str:
+    """Why rows cannot be quantized by the plain numerics in whole lines; empty if they can."""
+    if spec.element.format.bits != 4 or spec.block != (1, 16) or spec.global_scale is Granularity.NONE:
+        return f"{spec.name} does not have e2m1 in blocks of 1x16 under a global scale"
+    if dtype != "bfloat16":
+        return f"{dtype}, not bfloat16"
+    if max(matrix) >= 1 << 31:
+        return f"{matrix[0]} x {matrix[1]}, not fewer than 2^31 each"
+    if spec.stochastic and matrix[1] % 16:
+        return f"random bytes in rows of {matrix[1]}, not in whole vectors of 16"
+    return _vector_reason(matrix[1], address)
+
+
 def fused_reason(
     spec: Spec,
     dtype: str,
@@ -177,7 +190,7 @@ def bytes_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: 
     return f"address {address % 16} of 16" if address % 16 else ""
 
 
-ROWS, TILES = "rows by thresholds", "tiles"
+ROWS, ROW_BLOCKS, TILES = "rows by thresholds", "rows by blocks", "tiles"
 FUSED, FUSED_HADAMARD = "rows and columns by thresholds", "rows and hadamard columns, fused"
 BYTES, SEPARATE = "rows and columns of bytes", "rows and hadamard columns, apart"
 
@@ -194,7 +207,10 @@ def choose(
     """The path of a call, and why no faster one can serve it; one_amax: given for one direction of two."""
     if tuple(names) == ("row",):
         reason = thresholds_reason(spec, dtype, matrix, address)
-        return (TILES, reason) if reason else (ROWS, "")
+        if not reason:
+            return ROWS, ""
+        slower = blocks_reason(spec, dtype, matrix, address)
+        return (TILES, slower) if slower else (ROW_BLOCKS, reason)
     reason = "the columns alone"
     if len(names) == 2:
         if not bytes_reason(spec, dtype, matrix, scale_layout, address):

@@ -11,7 +11,7 @@ from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import launch
 from fp4ref_cuda.plan import Plan, remember
 
-THREADS, BLOCK = 256, 16
+THREADS, BLOCK, EACH = 256, 16, 4  # threads of a block, bytes of a random block, random blocks of a thread
 
 
 def random_bits(
@@ -28,7 +28,8 @@ def random_bits(
         units = rows * -(-columns // BLOCK)
         if units:
             words = map(_signed, (origin[0] * across + origin[1], across, seed, upper))
-            launch(library, "random_bits", "", (-(-units // THREADS),), (pointer(out), rows, columns, *words), THREADS)
+            grid = (-(-units // (THREADS * EACH)),)
+            launch(library, "random_bits", "", grid, (pointer(out), rows, columns, *words), THREADS)
     remember(Plan("random_bits", ("random_bits",) if units else ()))
     return out
 

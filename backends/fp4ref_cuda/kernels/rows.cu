@@ -10,49 +10,10 @@
 // four rows that lie 32 apart, whose scales lie side by side in 128x4 tiles: it reads and writes whole lines of memory,
 // and has the rows of the next unit on their way to shared memory meanwhile. A lane takes a block of every row.
 #include "blocks.cuh"
+#include "units.cuh"
 
-constexpr int WIDTH = 512, LINE = WIDTH * 2, STEP = 2 * LINE, STAGES = 2;
+constexpr int STEP = 2 * LINE, STAGES = 2;
 constexpr int TABLE = 128 * sizeof(thresholds::Entry), OF_WARP = STAGES * STEP;
-
-// A division by what the host knows: n / divisor for n < 2^31.
-struct Divisor {
-    unsigned divisor, factor, shift;
-    __device__ __forceinline__ unsigned quotient(unsigned n) const { return (__umulhi(n, factor) + n) >> shift; }
-};
-
-// Bytes of the four blocks of this lane, rows upwards, to those of four neighbouring blocks of row `lane % 4`.
-DEVICE unsigned transposed(unsigned bytes, unsigned lane)
-{
-    const unsigned pairs = __byte_perm(bytes, __shfl_xor_sync(~0u, bytes, 1), lane & 1 ? 0x3715 : 0x6240);
-    return __byte_perm(pairs, __shfl_xor_sync(~0u, pairs, 2), lane & 2 ? 0x3276 : 0x5410);
-}
-
-// Scales of four neighbouring blocks of a row.
-DEVICE void store_scales(byte* scales, unsigned four, unsigned row, unsigned first, unsigned rows, unsigned blocks)
-{
-    if constexpr (fp4ref::same_type<Layout, fp4ref::layout::tiled_128x4>) {
-        const unsigned wide = (blocks + 3) / 4;
-        if (first < blocks)
-            *(unsigned*)(scales + (size)(row / 128 * wide + first / 4) * 512 + row % 32 * 16 + row / 32 % 4 * 4) = four;
-    } else {
-        const unsigned high = (rows + Layout::row_multiple - 1) / Layout::row_multiple * Layout::row_multiple;
-        const unsigned wide = (blocks + Layout::column_multiple - 1) / Layout::column_multiple * Layout::column_multiple;
-        if (row >= high) return;
-        UNROLL
-        for (int i = 0; i < 4; ++i)
-            if (first + i < wide) scales[Layout::offset(row, first + i, blocks)] = (byte)(four >> 8 * i);
-    }
-}
-
-DEVICE void store_codes(byte* to, const uint2& codes, unsigned left, bool whole)
-{
-    if (whole) {
-        if (left) *(uint2*)to = codes;
-    } else {
-        if (left) *(unsigned*)to = codes.x;
-        if (left > 8) *(unsigned*)(to + 4) = codes.y;
-    }
-}
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
     const byte* __restrict__ x, index_t row_count, index_t column_count, index_t unit_count, index_t strips,

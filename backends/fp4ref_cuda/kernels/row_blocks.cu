@@ -1,0 +1,234 @@
+// Quantize rows of bfloat16 in blocks of 16 to E2M1 by the plain numerics: stochastic, searched or scaled by row.
+//
+//   x       bfloat16  [rows, columns], fewer than 2^31 each, columns a multiple of 8, rows 16 bytes apart
+//   amax    float32   [parts] partial maxima, and amax_out gets their maximum; or one per row, for a row scale
+//   bits    uint8     [rows, columns], 16 bytes apart, for stochastic rounding
+//   data    uint8     [rows, columns / 2]
+//   scales  uint8     in Layout, padding written as zero
+//
+// S, Layout, WARPS and SEARCHED (amax was, by the kernel before this one) come before this file. The units and their
+// way through shared memory are those of `rows`; random bytes take it too. A lane takes a block of every row.
+#include "blocks.cuh"
+#include "units.cuh"
+
+constexpr bool STOCHASTIC = S::Element::stochastic, BY_ROW = S::global == fp4ref::Global::row;
+constexpr int OF_ROW = LINE + (STOCHASTIC ? WIDTH : 0), STEP = 2 * OF_ROW, STAGES = 2, OF_WARP = STAGES * STEP;// Searches by estimates, under scales whose bytes are looked up.
+constexpr bool ESTIMATED = !BY_ROW && fp4ref::estimates_apply<S, typename S::Search>
+    && fp4ref::same_type<typename S::Scale, fp4ref::hardware_e4m3>;
+constexpr bool THRESHOLDS = ESTIMATED && fp4ref::same_type<S::Element, fp4ref::hardware_e2m1>
+    && (fp4ref::same_type<S::Arithmetic, fp4ref::arithmetic::te> || fp4ref::same_type<S::Arithmetic, fp4ref::arithmetic::te_division>);
+
+#if FP4_NATIVE_E2M1
+constexpr bool NATIVE = fp4ref::same_type<S::Element, fp4ref::hardware_e2m1>;
+#else
+constexpr bool NATIVE = false;
+#endif
+
+struct Words {
+    unsigned word[8];
+    __device__ __forceinline__ float operator[](int i) const
+    {
+        return fp4ref::float_of(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16);
+    }
+};
+
+// The largest magnitude of a block, and whether all are finite.
+DEVICE float block_amax(const Words& x, bool& finite)
+{
+    unsigned two = 0, amax = 0;
+    UNROLL
+    for (int k = 0; k < 8; k += 2) two = __vimax3_u16x2(two, x.word[k] & 0x7fff7fffu, x.word[k + 1] & 0x7fff7fffu);
+    const unsigned largest = fp4ref::larger(two & 0xffffu, two >> 16);
+    finite = largest < 0x7f80u;
+    if (finite) return fp4ref::float_of(largest << 16);
+    UNROLL
+    for (int i = 0; i < 16; ++i) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, fp4ref::magnitude_bits(x[i]));
+    return fp4ref::float_of(amax);
+}
+
+// The scale of a block.
+DEVICE fp4ref::Scale scale_of(const Words& x, float amax, float g, float A)
+{
+    return fp4ref::choose_between<S, In>(amax, g, [&](const auto& candidate) {
+        const auto magnitude = [&](int c) { return fp4ref::magnitude(x[c]); };
+        const float row[1] = {fp4ref::quick_over_constant(A) ? fp4ref::row_error<S, In, true>(candidate, g, A, magnitude)
+            : fp4ref::row_error<S, In, false>(candidate, g, A, magnitude)};
+        return fp4ref::block_error<S>(row);
+    });
+}
+
+// What a scale byte means under the global scale, what q = 1 dequantizes to, and where codes begin.
+struct alignas(16) Meaning {
+    float s, factor, unit;
+    thresholds::Entry entry;
+};
+template <class T> DEVICE Meaning meaning(unsigned byte, float g, float A)
+{
+    const float s = T::Scale::decode(byte), factor = T::Arithmetic::template factor<T, In>(s, g);
+    return {s, factor, fp4ref::estimate_unit<T>(s, g, A), thresholds::entry<T>(byte, g)};
+}
+
+// The search by estimates, whose sums may be fused: they are nearer to the exact ones than the margin asks for.
+template <class T> DEVICE bool estimated_scale(const Words& x, float amax, float g, const Meaning* table, fp4ref::Scale& out)
+{
+    const float before = fp4ref::block_scale<T, In>(amax, g);
+    const unsigned bytes = fp4ref::encode_pair<typename T::Scale>(before, before * 1.5f);
+    const Meaning *const first_of = table + (bytes & 127u), *const second_of = table + (bytes >> 8 & 127u);
+    const struct { float s, factor, unit; } of[2] = {{first_of->s, first_of->factor, first_of->unit},
+        {second_of->s, second_of->factor, second_of->unit}};
+    float sum[2] = {0.0f, 0.0f};
+    UNROLL
+    for (int c = 0; c < 16; ++c)
+        UNROLL
+        for (int k = 0; k < 2; ++k) {
+            const float q = T::Element::nearest_narrow(T::Arithmetic::template apply<T, In>(fp4ref::magnitude(x[c]), of[k].factor, of[k].s));
+            const float d = __fmaf_rn(q, of[k].unit, -fp4ref::magnitude(x[c]));
+            sum[k] = T::Search::metric == fp4ref::Metric::mse ? __fmaf_rn(d, d, sum[k]) : sum[k] + fp4ref::magnitude(d);
+        }
+    const fp4ref::Scale first = {bytes & 255u, of[0].s, of[0].factor}, second = {bytes >> 8 & 255u, of[1].s, of[1].factor};
+    out = sum[1] < sum[0] ? second : first;
+    return first.byte == second.byte || (fp4ref::is_narrow<T, In>(amax, first) & fp4ref::is_narrow<T, In>(amax, second)
+        & fp4ref::estimates_decide<T>(sum[0], sum[1], of[0].unit, of[1].unit));
+}
+
+// Bytes 0 of four words.
+DEVICE unsigned low_bytes(const unsigned (&of)[4])
+{
+    return __byte_perm(__byte_perm(of[0], of[1], 0x0040), __byte_perm(of[2], of[3], 0x0040), 0x5410);
+}
+
+// Codes of a block by thresholds.
+DEVICE uint2 codes_by_thresholds(const Words& x, const thresholds::Entry& entry)
+{
+    unsigned pairs[8], magnitudes[8], minus_zero = thresholds::MINUS_ZERO;
+    KEEP(minus_zero);
+    UNROLL
+    for (int k = 0; k < 8; ++k) {
+        const int w = k / 4 * 4 + k % 4 / 2;
+        pairs[k] = __byte_perm(x.word[w], x.word[w + 2], k % 2 ? 0x7632 : 0x5410);
+        magnitudes[k] = thresholds::magnitudes_of(pairs[k], minus_zero);
+    }
+    return packed_block(pairs, magnitudes, entry);
+}
+
+// Codes of a block, the lower and the upper eight.
+DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, const Meaning* table, byte* scale_byte)
+{
+    bool finite;
+    const float amax = block_amax(x, finite);
+    fp4ref::Scale scale;
+    bool found = false;
+    if constexpr (ESTIMATED) found = finite && fp4ref::quick_over_constant(A) && estimated_scale<S>(x, amax, g, table, scale);
+    if (!found) scale = scale_of(x, amax, g, A);
+    *scale_byte = (byte)scale.byte;
+    if constexpr (THRESHOLDS) if (found) {
+        const thresholds::Entry entry = table[scale.byte & 127u].entry;
+        if (entry.ramp && fp4ref::bits_of(amax) <= thresholds::COVERED << 16) return codes_by_thresholds(x, entry);
+    }
+    const unsigned random[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
+    const auto bits = [&](int i) { return random[i / 4] >> 8 * (i % 4) & 255u; };
+    unsigned pairs[8];
+    if (!NATIVE && finite && fp4ref::is_narrow<S, In>(amax, scale)) {
+        UNROLL
+        for (int i = 0; i < 16; i += 2) pairs[i / 2] = fp4ref::encode_narrow<S, In>(x[i], scale, bits(i))
+            + (fp4ref::encode_narrow<S, In>(x[i + 1], scale, bits(i + 1)) << 4);
+    } else {
+        UNROLL
+        for (int i = 0; i < 16; i += 2) pairs[i / 2] = fp4ref::encode_pair<S::Element>(
+            fp4ref::scaled<S, In>(x[i], scale, g), fp4ref::scaled<S, In>(x[i + 1], scale, g), bits(i), bits(i + 1));
+    }
+    return {low_bytes(*(const unsigned(*)[4])pairs), low_bytes(*(const unsigned(*)[4])(pairs + 4))};
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
+    const byte* __restrict__ x, index_t row_count, index_t column_count, index_t unit_count, index_t strips,
+    index_t factor, index_t shift, const float* amax, index_t parts, float* amax_out, const byte* __restrict__ bits,
+    byte* __restrict__ data, byte* __restrict__ scales, const unsigned* noop)
+{
+    extern __shared__ __align__(128) byte memory[];
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = gridDim.x * WARPS;
+    const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, units = (unsigned)unit_count;
+    const unsigned pitch = columns * 2, half = columns / 2, blocks = (columns + 15) / 16;
+    const Divisor of_strips = {(unsigned)strips, (unsigned)factor, (unsigned)shift};
+    const bool whole = columns % 16 == 0;
+
+    // The first of a unit's rows, and the column of a unit.
+    const auto place = [&](unsigned index, unsigned& column) {
+        if (SEARCHED) index = units - 1 - index;  // the pass for the maximum left the end of x in the cache
+        const unsigned line = of_strips.quotient(index);
+        column = (index - line * of_strips.divisor) * WIDTH;
+        return line / 32 * 128 + line % 32;
+    };
+    // The two vectors of every second quad of blocks change places: no two lanes of a quarter of a warp meet in a bank.
+    byte* const mine = memory + warp * OF_WARP;
+    unsigned to_stage = (unsigned)__cvta_generic_to_shared(mine);
+    const unsigned to_vector = (lane ^ (lane >> 3 & 1)) * 16;
+    const auto load_step = [&](unsigned index, int step) {
+        unsigned column = 0;
+        const unsigned row = index < units ? place(index, column) + step * 64 : rows, at = column + lane * 8;
+        UNROLL
+        for (int i = 0; i < 2; ++i) {
+            const unsigned to = to_stage + step * STEP + i * OF_ROW;
+            const bool inside = row < rows && i * 32 < rows - row;
+            const size line = inside ? row + i * 32 : 0;
+            UNROLL
+            for (int part = 0; part < 2; ++part) {
+                const bool exists = inside && at + part * (WIDTH / 2) < columns;
+                copy_to_shared(to + to_vector + part * (LINE / 2), x + (exists ? line * pitch + (at + part * (WIDTH / 2)) * 2 : 0), exists);
+            }
+            if constexpr (STOCHASTIC) {
+                const bool exists = inside && column + lane * 16 < columns;
+                copy_to_shared(to + LINE + lane * 16, bits + (exists ? line * columns + column + lane * 16 : 0), exists);
+            }
+        }
+        commit_copies();
+    };
+
+    const unsigned first = blockIdx.x + warp * gridDim.x;
+    if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
+    UNROLL
+    for (int step = 0; step < STAGES; ++step) load_step(first, step);
+    if (SEARCHED) wait_for_previous_kernel();
+    if (noop && *noop) return;
+    float A = 0.0f, g = 1.0f;
+    if constexpr (!BY_ROW) {
+        A = amax_of_parts<WARPS * 32, 0>(amax, parts), g = fp4ref::global_scale<S, In>(A);
+        if (blockIdx.x == 0 && threadIdx.x == 0) *amax_out = A;
+    }
+
+    __shared__ Meaning table[ESTIMATED ? 128 : 1];
+    if constexpr (ESTIMATED) {
+        if (threadIdx.x < 128) table[threadIdx.x] = meaning<S>(threadIdx.x, g, A);
+        __syncthreads();
+    }
+    const unsigned swap = (lane >> 2 & 1) * 16;
+    _Pragma("unroll 1")
+    for (unsigned index = first; index < units; index += all) {
+        unsigned column, four = 0;
+        const unsigned row = place(index, column);
+        const unsigned mine_first = column + lane * 16, left = mine_first < columns ? columns - mine_first : 0;
+        _Pragma("unroll 1")
+        for (int step = 0; step < 2; ++step) {
+            wait_for_copies<STAGES - 1>();
+            __syncwarp();
+            _Pragma("unroll 1")
+            for (int i = 0; i < 2; ++i) {
+                const byte* const from = mine + step * STEP + i * OF_ROW;
+                const uint4 a = *(const uint4*)(from + lane * 32 + swap), b = *(const uint4*)(from + lane * 32 + (swap ^ 16));
+                uint4 drawn = {0, 0, 0, 0};
+                if constexpr (STOCHASTIC) drawn = *(const uint4*)(from + LINE + lane * 16);
+                const unsigned of = row + (step * 2 + i) * 32;
+                if constexpr (BY_ROW) A = of < rows ? amax[of] : 0.0f, g = fp4ref::global_scale<S, In>(A);
+                byte scale;
+                const uint2 codes = block_codes({{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}}, drawn, g, A, table, &scale);
+                if (of < rows && left) {
+                    store_codes(data + ((size)of * half + mine_first / 2), codes, left, whole);
+                    four |= (unsigned)scale << 8 * (step * 2 + i);
+                }
+            }
+            __syncwarp();
+            load_step(index + all, step);
+        }
+        store_scales(scales, transposed(four, lane), row + lane % 4 * 32, mine_first / 16 & ~3u, rows, blocks);
+    }
+}

@@ -1,0 +1,45 @@
+// Units of 512 columns in four rows that lie 32 apart: how a warp finds them and writes what it made of them.
+#pragma once
+#include "common.cuh"
+
+constexpr int WIDTH = 512, LINE = WIDTH * 2;
+
+// A division by what the host knows: n / divisor for n < 2^31.
+struct Divisor {
+    unsigned divisor, factor, shift;
+    __device__ __forceinline__ unsigned quotient(unsigned n) const { return (__umulhi(n, factor) + n) >> shift; }
+};
+
+// Bytes of the four blocks of this lane, rows upwards, to those of four neighbouring blocks of row `lane % 4`.
+DEVICE unsigned transposed(unsigned bytes, unsigned lane)
+{
+    const unsigned pairs = __byte_perm(bytes, __shfl_xor_sync(~0u, bytes, 1), lane & 1 ? 0x3715 : 0x6240);
+    return __byte_perm(pairs, __shfl_xor_sync(~0u, pairs, 2), lane & 2 ? 0x3276 : 0x5410);
+}
+
+// Scales of four neighbouring blocks of a row.
+DEVICE void store_scales(byte* scales, unsigned four, unsigned row, unsigned first, unsigned rows, unsigned blocks)
+{
+    if constexpr (fp4ref::same_type<Layout, fp4ref::layout::tiled_128x4>) {
+        const unsigned wide = (blocks + 3) / 4;
+        if (first < blocks)
+            *(unsigned*)(scales + (size)(row / 128 * wide + first / 4) * 512 + row % 32 * 16 + row / 32 % 4 * 4) = four;
+    } else {
+        const unsigned high = (rows + Layout::row_multiple - 1) / Layout::row_multiple * Layout::row_multiple;
+        const unsigned wide = (blocks + Layout::column_multiple - 1) / Layout::column_multiple * Layout::column_multiple;
+        if (row >= high) return;
+        UNROLL
+        for (int i = 0; i < 4; ++i)
+            if (first + i < wide) scales[Layout::offset(row, first + i, blocks)] = (byte)(four >> 8 * i);
+    }
+}
+
+DEVICE void store_codes(byte* to, const uint2& codes, unsigned left, bool whole)
+{
+    if (whole) {
+        if (left) *(uint2*)to = codes;
+    } else {
+        if (left) *(unsigned*)to = codes.x;
+        if (left > 8) *(unsigned*)(to + 4) = codes.y;
+    }
+}
