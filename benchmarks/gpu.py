@@ -165,7 +165,7 @@ def more_cases(shape: tuple[int, int], xs: list[Any]) -> list[tuple[str, float, 
         ("stochastic row, bits and amax given", 3 + size(stochastic), quantize(stochastic, amax, bits)),
         ("random_bits", 1, [draw(b) for b in bits]),
         ("4over6 row, amax given", 2 + size(four), quantize(four, amax, none)),
-        ("row-scaled row", 2 + size(by_row), quantize(by_row, None, none)),
+        ("row-scaled row", 4 + size(by_row), quantize(by_row, None, none)),
     ]
 
 
