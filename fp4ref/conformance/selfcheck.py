@@ -397,8 +397,8 @@ def _run_trial(report: Report, name: str, trial: Trial, expected: Expected) -> N
 def _quantized(name: str, trial: Trial, expected: DirectionData) -> list[Mismatch]:
     """Where a backend's bytes differ from the golden model's. Rules: CNF-1, CNF-3."""
     case = trial.case
-    x, amax, bits = (placed(part, name) for part in (case.x, case.amax, case.random_bits))
-    q = api.quantize(x, case.spec, case.direction, trial.scale_layout, amax, bits, name)
+    x, bits = placed(case.x, name), placed(case.random_bits, name)
+    q = api.quantize(x, case.spec, case.direction, trial.scale_layout, case.amax, bits, name)
     got = DirectionData(*(None if part is None else fetched(part) for part in q.direction(case.direction)[0]))
     if _same(got, expected._replace(scales=layout(trial.scale_layout).from_linear(expected.scales))):
         return []

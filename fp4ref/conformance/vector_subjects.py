@@ -179,8 +179,8 @@ class ApiSubject:
         bits: Codes | None = None,
     ) -> DirectionData:
         """Bytes of one direction."""
-        moved, given, random = (placed(part, self.backend) for part in (x, amax, bits))
-        q = api.quantize(moved, spec, direction, scale_layout, given, random, self.backend)
+        moved, random = placed(x, self.backend), placed(bits, self.backend)
+        q = api.quantize(moved, spec, direction, scale_layout, amax, random, self.backend)
         return DirectionData(*(None if part is None else fetched(part) for part in q.direction(direction)[0]))
 
     def dequantize(self, q: Quantized, to: str, direction: Direction, inverse_hadamard: bool) -> NDArray[Any]:
