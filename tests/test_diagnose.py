@@ -147,7 +147,8 @@ def declared_as(spec):
     return next((other for other in STANDARD if form(other) == form(spec)), None)
 
 
-@pytest.mark.slow  # a diagnosis for each profile
+@pytest.mark.heavy  # a diagnosis for each profile
+@pytest.mark.slow
 @pytest.mark.rule("CNF-2", "PRO-1")
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_profile_is_reported_as_itself(name):
@@ -183,7 +184,7 @@ def test_a_profile_registered_later_is_recognised(monkeypatch):
 def test_mistakes_in_several_stages_are_all_named(names):
     found = diagnose(NVFP4, "linear", of_mistakes(NVFP4, *names))
     assert any(set(names) <= set(item.names) for item in found.explanations), report_lines(found)
-    assert all(NAMES[name].text in verdict(found) for name in names)
+    assert all(NAMES[name].text.partition(" = ")[0] in verdict(found) for name in names)  # a constant may be measured
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_one_flipped_code_is_not_explained():
     found = diagnose(NVFP4, "linear", [(case, got._replace(data=data)), *evidence[1:]])
     assert time.thread_time() - start < 8
     assert f"in 1 of {sum(-(-c.matrix[1] // 16) * c.matrix[0] for c, _ in evidence):,} blocks" in verdict(found)
-    assert f"{case.id} at row 0, block 0, element 2: code" in verdict(found)
+    assert f"{case.id} at row 0, block 0, element 3: code" in verdict(found)
     assert not found.explanations
     assert found.first_stage == "code"
     assert [finding.right for finding in found.findings] == [True, True, False]

@@ -77,7 +77,8 @@ def test_correct_kernels_conform(kernel, monkeypatch):
     assert verified(kernel, monkeypatch).ok
 
 
-@pytest.mark.slow  # each is a diagnosis over all cases
+@pytest.mark.heavy  # each is a diagnosis over all cases
+@pytest.mark.slow
 @pytest.mark.rule("CNF-2")
 @pytest.mark.parametrize("kernel", MUTANTS, ids=lambda kernel: kernel.__name__)
 def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):

@@ -28,11 +28,17 @@ def _structs(header: str, namespace: str) -> frozenset[str]:
     return frozenset(re.findall(r"^struct (\w+)", body, re.MULTILINE))
 
 
+@lru_cache
+def _arithmetics() -> frozenset[str]:
+    """Names under which the arithmetics of the header are registered; another spelling is another arithmetic."""
+    return frozenset(name.replace("_", "-") for name in _structs("arithmetic", "arithmetic"))
+
+
 def unsupported(spec: Spec) -> list[str]:
     """Why the header cannot compute a specification; empty if it can."""
     search = spec.four_over_six
     reasons = ["flushed subnormals"] if spec.subnormals is Subnormals.FLUSH else []
-    if identifier(spec.arithmetic.name) not in _structs("arithmetic", "arithmetic"):
+    if spec.arithmetic.name not in _arithmetics():
         reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only")
     if spec.scale.format.signed and spec.scale.rounding is not Rounding.EVEN:
         reasons.append(f"a scale rounded {spec.scale.rounding}")

@@ -76,6 +76,8 @@ def verify(request: Request, progress: Callable[[str], None] = lambda name: None
     excused = not any(result.compared.unexcused for result in results)
     finite = excused and any(result.compared.judged for result in results)
     kind = Kind.FINITE if finite else Kind.PROFILE if profiles else Kind.WRONG
+    if kind is Kind.PROFILE:  # that is the explanation
+        return Report(os.fspath(request.path), kind, profiles, tuple(results))
     progress("diagnosis")
     return Report(os.fspath(request.path), kind, profiles, tuple(results), evidence.diagnosis(request.seconds))
 

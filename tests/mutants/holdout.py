@@ -241,6 +241,7 @@ class OtherSigns(RHT):
 
 @mutant("hadamard-sixteenth")
 class NormalisedTwice(RHT):
+    @np.errstate(all="ignore")
     def transform(self, x):
         return self.rounded(self.sums(x.reshape(len(x), x.shape[1] // 16, 16) * (self.signs * F(0.0625)))).reshape(
             x.shape
