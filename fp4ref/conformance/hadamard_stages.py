@@ -74,6 +74,7 @@ def accepts_block(
     return bool(((least <= _order(spec.element, codes)) & (_order(spec.element, codes) <= most)).all())
 
 
+@ignoring_float_warnings
 def _groups(matrix: Matrix, spec: Spec, signs: int) -> tuple[float, list[tuple[Floats, float, float]]]:
     """The maximum over groups that every order adds alike; and the others, each with bounds of its maximum."""
     signed = np.array([[float(s) for s in exact_sums(row, signs)] for row in np.eye(POINTS).tolist()])
