@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -413,14 +413,6 @@ DATA_READERS = (
         partial(_permuted, (0, 2, 4, 6, 1, 3, 5, 7)),
     ),
 )
-
-
-class Got(NamedTuple):
-    """A candidate's buffers of one direction, flat or not."""
-
-    data: Codes
-    scales: Codes
-    amax: Any
 
 
 def fits(offsets: Offsets, size: int) -> bool:
