@@ -17,7 +17,8 @@ constexpr int TILE_ROWS = sizeof(word) == 4 ? 64 : 128, TILE_COLUMNS = 64;
 constexpr int PITCH = TILE_COLUMNS + 16 / sizeof(word);
 constexpr int ELEMENT_BITS = S::Element::Format::bits;
 constexpr int STEP = ELEMENT_BITS == 4 ? 8 : 16;  // bytes that leave at once
-constexpr int RESIDENT = ELEMENT_BITS == 4 ? 2 : sizeof(word) == 4 ? 4 : 5;  // blocks of threads, as registers allow
+constexpr bool BOTH = HAS_ROW && HAS_COLUMN;
+constexpr int RESIDENT = ELEMENT_BITS == 4 ? 2 : sizeof(word) == 4 || BOTH ? 4 : 5;  // blocks of threads, as registers allow
 
 struct Target {
     byte* data;
