@@ -10,9 +10,10 @@ from fp4ref.formats import Codec, Format, Rounding
 from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
 
 INCLUDE = Path(__file__).parent / "include"
-HEADERS = ("config", "bits", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "philox", "fp4ref")
+HEADERS = ("config", "bits", "reciprocal", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "philox", "fp4ref")
 
 INPUT_TYPES = ("float32", "bfloat16", "float16")
+_BY_AMAX = "by-amax"  # zero blocks are told by their maximum, which must not be NaN
 
 
 def identifier(name: str) -> str:
@@ -40,6 +41,8 @@ def unsupported(spec: Spec) -> list[str]:
     reasons = ["flushed subnormals"] if spec.subnormals is Subnormals.FLUSH else []
     if spec.arithmetic.name not in _arithmetics():
         reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only")
+    elif _BY_AMAX in spec.arithmetic.name and (search or spec.amax is not Amax.IGNORE_NAN):
+        reasons.append(f"arithmetic {spec.arithmetic.name} with 4over6 or a maximum that keeps NaN")
     if spec.scale.format.signed and spec.scale.rounding is not Rounding.EVEN:
         reasons.append(f"a scale rounded {spec.scale.rounding}")
     if not spec.scale.format.signed and spec.scale.rounding is not Rounding.UP:

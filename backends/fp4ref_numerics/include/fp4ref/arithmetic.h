@@ -2,7 +2,7 @@
 //
 //   global_scale(A)      g of the global maximum
 //   block_scale(a, g)    a block's scale before its codec
-//   working(t, s)        the scale that elements are divided by: of t, before its codec, or what the stored byte means
+//   working(t, s, a)     the scale that elements are divided by: of t, before its codec, or what the stored byte means
 //   factor(s, g)         what `apply` combines with every element of a block whose stored scale means s
 //   apply(x, f, s)       the element in units of its scale, before its codec
 //   decode(s, A)         what `value` combines with every element value q
@@ -12,6 +12,7 @@
 // Rules: NUM-1, PRO-3.
 #pragma once
 #include <fp4ref/codec.h>
+#include <fp4ref/reciprocal.h>
 
 namespace fp4ref {
 namespace arithmetic {
@@ -19,13 +20,13 @@ namespace arithmetic {
 #define FP4_RULE template <class S, class In> FP4_API float
 
 struct stored_scale_works {
-    FP4_API float working(float, float s) { return s; }
+    FP4_API float working(float, float s, float) { return s; }
 };
 struct scale_before_codec_works {
-    FP4_API float working(float t, float) { return t; }
+    FP4_API float working(float t, float, float) { return t; }
 };
 struct infinite_scale_works {
-    FP4_API float working(float t, float s) { return magnitude_bits(t) == 0x7f800000u ? t : s; }
+    FP4_API float working(float t, float s, float) { return magnitude_bits(t) == 0x7f800000u ? t : s; }
 };
 
 // Without a global scale: divide by the stored scale, which for a power of two equals multiplying by its reciprocal.
@@ -77,6 +78,28 @@ struct te_fast : te {
 
 struct te_cpp_test_oracle : te {
     FP4_RULE factor(float s, float g) { return s == 0.0f ? 0.0f : te::factor<S, In>(s, g); }
+};
+
+// The smaller of a number and the largest float; a NaN stays.
+FP4_API float at_most_float_max(float t) { return t > FLOAT_MAX ? FLOAT_MAX : t; }
+
+struct te_python : te {
+    FP4_RULE global_scale(float A)
+    {
+        const float g = at_most_float_max(S::scale_max * S::element_max / A);
+        return g == 0.0f ? 1.0f : g;
+    }
+    FP4_RULE block_scale(float a, float g) { return a * (g * SIXTH); }
+    FP4_RULE factor(float s, float g) { return at_most_float_max(1.0f / (s * (1.0f / g))); }
+};
+
+struct te_rht_fused : te_python {
+    FP4_RULE global_scale(float A) { return A > 0.0f ? at_most_float_max(S::scale_max * S::element_max / A) : 1.0f; }
+};
+
+struct cutlass : te {
+    FP4_RULE global_scale(float A) { return S::scale_max * S::element_max / A; }
+    FP4_RULE factor(float s, float g) { return at_most_float_max(g * approximate_reciprocal(s)); }
 };
 
 struct torchao : stored_scale_works {
@@ -158,6 +181,23 @@ struct flashinfer_trace : flashinfer {
     FP4_RULE apply(float x, float g, float s) { return x * g / (s > 0.0f ? s : 1.0f); }
 };
 
+// Rules: APX-1.
+struct kernel_approx : flashinfer {
+    FP4_RULE factor(float s, float g)
+    {
+        return s == 0.0f ? 0.0f : approximate_reciprocal(s * approximate_reciprocal(g));
+    }
+};
+
+// The scale of a block without a nonzero number counts as infinite, which no byte of a format with a mantissa means.
+struct kernel_approx_by_amax : flashinfer {
+    FP4_API float working(float, float s, float a) { return a == 0.0f ? float_of(0x7f800000u) : s; }
+    FP4_RULE factor(float s, float g)
+    {
+        return magnitude_bits(s) == 0x7f800000u ? 0.0f : approximate_reciprocal(s * approximate_reciprocal(g));
+    }
+};
+
 // MX: the E8M0 codec rounds up, so a mode returns the quotient itself or an exact power of two.
 
 FP4_API float finite_or_nan(float a, float t) { return is_finite(a) ? t : float_of(0x7fc00000u); }
@@ -175,6 +215,18 @@ struct rceil : no_global_scale {
 };
 struct rceil_cast_only : rceil {
     FP4_RULE apply(float x, float f, float) { return fused_with_zero(x, f); }
+};
+struct kernel_mxfp4 : rceil {
+    FP4_RULE factor(float s, float) { return s == 0x1p-127f ? 1.0f : 1.0f / s; }
+};
+// Rules: APX-1.
+struct kernel_mxfp8 : rceil {
+    FP4_RULE factor(float s, float) { return s == 0x1p-127f ? 0.0f : approximate_reciprocal(s); }
+    FP4_RULE apply(float x, float f, float)
+    {
+        const float y = x * f, top = S::element_max;
+        return y > top ? top : y < -top ? -top : y;
+    }
 };
 // Rules: MXS-1, MXS-5.
 struct ocp_rceil : no_global_scale {
