@@ -100,6 +100,11 @@ def kernels(target):
         yield "dequantize", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4", out, INVERSE=inverse), False
     yield "decode", prelude(profiles["nvfp4"], "bfloat16", "tiled_128x4", "bfloat16"), False
     yield "self_check", "", True
+    yield "reciprocal_check", "", False
+    for name in ("vllm.nvfp4_kernel", "flashinfer.nvfp4_kernel", "cutlass.nvfp4_epilogue", "te.rht_fused"):
+        yield "quantize", prelude(profiles[name], "bfloat16", "tiled_128x4", HAS_ROW=True, HAS_COLUMN=True), True
+    kernel, rows = profiles["vllm.nvfp4_kernel"], {"WARPS": paths.block_warps(target), "SEARCHED": False}
+    yield "row_blocks", prelude(kernel, "bfloat16", "linear", **rows), True
     yield "layout", prelude(profiles["nvfp4"]) + "\nusing Source = fp4ref::layout::tiled_128x4;", False
 
 

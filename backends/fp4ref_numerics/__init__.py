@@ -10,7 +10,10 @@ from fp4ref.formats import Codec, Format, Rounding
 from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
 
 INCLUDE = Path(__file__).parent / "include"
-HEADERS = ("config", "bits", "reciprocal", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "philox", "fp4ref")
+HEADERS = (
+    *("config", "bits", "reciprocal", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "philox"),
+    "fp4ref",
+)
 
 INPUT_TYPES = ("float32", "bfloat16", "float16")
 _BY_AMAX = "by-amax"  # zero blocks are told by their maximum, which must not be NaN
@@ -58,9 +61,21 @@ def unsupported(spec: Spec) -> list[str]:
 @lru_cache
 def narrows(spec: Spec) -> bool:
     """Whether the arithmetic rounds to the input's type, so that even dequantizing depends on it."""
+    return "In::" in _body(spec)
+
+
+@lru_cache
+def takes_reciprocal(spec: Spec) -> bool:
+    """Whether the arithmetic uses the approximate reciprocal, an instruction on some devices. Rules: APX-1."""
+    return "approximate_reciprocal(" in _body(spec)
+
+
+def _body(spec: Spec) -> str:
+    """The text of the arithmetic's struct."""
     text = (INCLUDE / "fp4ref" / "arithmetic.h").read_text("utf-8")
     body = re.search(rf"^struct {identifier(spec.arithmetic.name)}\b.*?^}};", text, re.MULTILINE | re.DOTALL)
-    return body is None or "In::" in body[0]
+    assert body, "asked of a specification that the header cannot compute"
+    return body[0]
 
 
 def lower(spec: Spec, name: str = "Specification") -> str:

@@ -185,7 +185,8 @@ struct flashinfer_trace : flashinfer {
 struct kernel_approx : flashinfer {
     FP4_RULE factor(float s, float g)
     {
-        return s == 0.0f ? 0.0f : approximate_reciprocal(s * approximate_reciprocal(g));
+        const float f = approximate_reciprocal(s * approximate_reciprocal(g));  // without a branch, so side by side
+        return s == 0.0f ? 0.0f : f;
     }
 };
 
@@ -194,7 +195,8 @@ struct kernel_approx_by_amax : flashinfer {
     FP4_API float working(float, float s, float a) { return a == 0.0f ? float_of(0x7f800000u) : s; }
     FP4_RULE factor(float s, float g)
     {
-        return magnitude_bits(s) == 0x7f800000u ? 0.0f : approximate_reciprocal(s * approximate_reciprocal(g));
+        const float f = approximate_reciprocal(s * approximate_reciprocal(g));
+        return magnitude_bits(s) == 0x7f800000u ? 0.0f : f;
     }
 };
 
@@ -221,7 +223,11 @@ struct kernel_mxfp4 : rceil {
 };
 // Rules: APX-1.
 struct kernel_mxfp8 : rceil {
-    FP4_RULE factor(float s, float) { return s == 0x1p-127f ? 0.0f : approximate_reciprocal(s); }
+    FP4_RULE factor(float s, float)
+    {
+        const float f = approximate_reciprocal(s);
+        return s == 0x1p-127f ? 0.0f : f;
+    }
     FP4_RULE apply(float x, float f, float)
     {
         const float y = x * f, top = S::element_max;

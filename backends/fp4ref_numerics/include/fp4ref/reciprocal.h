@@ -15,16 +15,14 @@ struct Quadratic {
 
 // The highest 17 bits of x * x, x below 2^16, as a multiplier without its lower columns has them: partial products below
 // 2^17 are not added. Bit i meets itself and, twice, every higher bit.
-FP4_API unsigned truncated_square(unsigned x)
+template <unsigned I = 1> FP4_API unsigned partial_products(unsigned x)  // of bits I and above: no loop, so side by side
 {
-    unsigned sum = 0;
-    FP4_UNROLL
-    for (unsigned i = 1; i < 16; ++i) {
-        const unsigned first = i < 8 ? 16 - i : i + 1, partners = (x >> first << first) << (i + 1);
-        sum += (0u - (x >> i & 1u)) & (partners + (i < 9 ? 0u : 1u << (2 * i)));
-    }
-    return sum >> 17;
+    constexpr unsigned first = I < 8 ? 16 - I : I + 1, itself = I < 9 ? 0u : 1u << (2 * I);
+    const unsigned row = (0u - (x >> I & 1u)) & ((x >> first << first << (I + 1)) + itself);
+    if constexpr (I < 15) return row + partial_products<I + 1>(x);
+    else return row;
 }
+FP4_API unsigned truncated_square(unsigned x) { return partial_products(x) >> 17; }
 
 // 1 / 1.mantissa in units of 2^-24, from just above 2^23 to 2^24.
 FP4_API unsigned approximate_significand(unsigned mantissa)
