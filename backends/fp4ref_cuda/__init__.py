@@ -8,7 +8,7 @@ from types import ModuleType
 import fp4ref_numerics
 from fp4ref.errors import BackendError
 from fp4ref.registry import Backend
-from fp4ref.spec import Spec
+from fp4ref.spec import Spec, Subnormals
 
 HEIGHTS, WIDTHS = (1, 2, 4, 8, 16, 32), (16, 32, 64)  # of blocks: the lines of one fit a warp, its columns a tile
 
@@ -16,6 +16,8 @@ HEIGHTS, WIDTHS = (1, 2, 4, 8, 16, 32), (16, 32, 64)  # of blocks: the lines of 
 def unsupported(spec: Spec) -> list[str]:
     """Why the kernels cannot serve a specification; empty if they can."""
     reasons = fp4ref_numerics.unsupported(spec)
+    if spec.subnormals is Subnormals.FLUSH:
+        reasons.append("flushed subnormals: vectors of 16-bit inputs are read without widening each (NUM-5)")
     if spec.block.rows not in HEIGHTS or spec.block.columns not in WIDTHS:
         reasons.append(f"a block of {spec.block.rows}x{spec.block.columns}")
     return reasons

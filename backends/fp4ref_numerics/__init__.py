@@ -41,7 +41,7 @@ def _arithmetics() -> frozenset[str]:
 def unsupported(spec: Spec) -> list[str]:
     """Why the header cannot compute a specification; empty if it can."""
     search = spec.four_over_six
-    reasons = ["flushed subnormals"] if spec.subnormals is Subnormals.FLUSH else []
+    reasons = []
     if spec.arithmetic.name not in _arithmetics():
         reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only")
     elif _BY_AMAX in spec.arithmetic.name and (search or spec.amax is not Amax.IGNORE_NAN):
@@ -92,6 +92,7 @@ def lower(spec: Spec, name: str = "Specification") -> str:
     static constexpr fp4ref::Global global = fp4ref::Global::{spec.global_scale};
     static constexpr bool block_keeps_nan = {_bool(spec.amax is not Amax.IGNORE_NAN)};
     static constexpr bool amax_keeps_nan = {_bool(spec.amax is Amax.PROPAGATE_NAN)};
+    static constexpr bool flushes = {_bool(spec.subnormals is Subnormals.FLUSH)};
     static constexpr bool has_hadamard = {_bool(spec.hadamard is not None)};
     static constexpr unsigned signs = {spec.hadamard.signs if spec.hadamard else 0:#x}u;
 }};

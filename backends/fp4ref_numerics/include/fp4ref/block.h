@@ -1,7 +1,8 @@
 // One block: its maximum, its scale, its codes, and the search of 4over6.
 //
 // S is a specification: Element and Scale (Codec), Arithmetic, Search, element_max, scale_max, rows, columns, Global
-// (none, tensor, row), block_keeps_nan, amax_keeps_nan, has_hadamard, signs. In is the input type.
+// (none, tensor, row), block_keeps_nan, amax_keeps_nan, flushes, has_hadamard, signs. In is the input type, `flushing` if
+// S::flushes.
 #pragma once
 #include <fp4ref/arithmetic.h>
 
