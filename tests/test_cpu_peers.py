@@ -159,3 +159,59 @@ def test_zero_blocks_by_maximum_need_one_without_nan():
     assert "maximum that keeps NaN" in fp4ref_numerics.unsupported(spec.replace(amax="propagate-nan"))[0]
     search = fp4ref.NVFP4_4OVER6.four_over_six
     assert "4over6" in fp4ref_numerics.unsupported(spec.replace(four_over_six=search))[0]
+
+
+LOGARITHM = """#include <fp4ref/fp4ref.h>
+extern "C" __attribute__((visibility("default"))) void floors(const float* x, int* y, long n)
+{
+    for (long i = 0; i < n; ++i) y[i] = fp4ref::arithmetic::log2_floor_in<fp4ref::%s>(x[i]);
+}
+"""
+
+
+def floors(x: np.ndarray, dtype: str) -> np.ndarray:
+    from fp4ref_cpu.build import library
+
+    y = np.empty(x.size, np.int32)
+    library(LOGARITHM % dtype).floors(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), x.size)
+    return y
+
+
+@pytest.mark.rule("PRO-3")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_floor_of_a_rounded_logarithm(dtype):
+    """All positive numbers of a 16-bit type; of float32, those around every power of two."""
+    if dtype == "float32":
+        powers = (np.arange(1, 255, dtype=np.int64) << 23)[:, None] + np.arange(-70, 70)
+        small = np.arange(1, 4096)
+        x = np.append(powers.ravel(), small).astype(np.uint32).view(F)
+        kind = np.dtype(F)
+    else:
+        kind = BFLOAT16 if dtype == "bfloat16" else np.dtype(np.float16)
+        x = np.arange(1, 1 << 15, dtype=np.uint16).view(kind).astype(F)
+        x = x[np.isfinite(x)]
+    rounded = np.log2(x.astype(np.float64)).astype(F).astype(kind).astype(F)
+    assert np.array_equal(floors(x, dtype), np.floor(rounded).astype(np.int32))
+
+
+FLUSHED = ("jax.nvfp4", "jax.mxfp8", "qwix.nvfp4", "qwix.mxfp8", "qwix.mxfp4")
+ROUNDED = tuple(name for name in fp4ref.profiles if name.startswith("microxcaling."))
+
+
+@pytest.mark.rule("PRO-3", "NUM-5")
+@pytest.mark.parametrize("name", [*FLUSHED, *ROUNDED])
+def test_every_bfloat16_in_blocks_of_its_neighbours_and_of_others(name):
+    every = np.arange(1 << 16, dtype=np.uint16)
+    for order in (every, np.random.default_rng(8).permutation(every), every.reshape(64, -1).T.ravel()):
+        same(order.view(BFLOAT16).reshape(-1, 64), fp4ref.profiles[name])
+
+
+@pytest.mark.rule("NUM-5", "HAD-4")
+def test_subnormals_are_flushed_after_the_transform_and_before_every_maximum():
+    spec = fp4ref.NVFP4_RHT.replace(name="flushing", subnormals="flush")
+    rng = np.random.default_rng(4)
+    x = (rng.standard_normal((48, 64)) * 2.0 ** rng.integers(-134, -122, (48, 64))).astype(BFLOAT16)
+    q = same(x, spec, "both")
+    kept = fp4ref.quantize(x, fp4ref.NVFP4_RHT, "both", backend="numpy")
+    assert not np.array_equal(q.column.data, kept.column.data)
+    same(np.full((16, 32), 1e-40, F), fp4ref.MXFP8_E4M3.replace(name="flushing", subnormals="flush"))

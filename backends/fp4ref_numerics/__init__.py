@@ -16,6 +16,8 @@ HEADERS = (
 )
 
 INPUT_TYPES = ("float32", "bfloat16", "float16")
+# All of PRO-3 are in the header; what another distribution registers is not.
+NO_STRUCT = "the header has no struct of that name (PRO-3)"
 _BY_AMAX = "by-amax"  # zero blocks are told by their maximum, which must not be NaN
 
 
@@ -43,7 +45,7 @@ def unsupported(spec: Spec) -> list[str]:
     search = spec.four_over_six
     reasons = []
     if spec.arithmetic.name not in _arithmetics():
-        reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only")
+        reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only: {NO_STRUCT}")
     elif _BY_AMAX in spec.arithmetic.name and (search or spec.amax is not Amax.IGNORE_NAN):
         reasons.append(f"arithmetic {spec.arithmetic.name} with 4over6 or a maximum that keeps NaN")
     if spec.scale.format.signed and spec.scale.rounding is not Rounding.EVEN:
@@ -73,7 +75,8 @@ def takes_reciprocal(spec: Spec) -> bool:
 def _body(spec: Spec) -> str:
     """The text of the arithmetic's struct."""
     text = (INCLUDE / "fp4ref" / "arithmetic.h").read_text("utf-8")
-    body = re.search(rf"^struct {identifier(spec.arithmetic.name)}\b.*?^}};", text, re.MULTILINE | re.DOTALL)
+    name = identifier(spec.arithmetic.name)
+    body = re.search(rf"^struct {name}\b.*?(^}};|{{}};)", text, re.MULTILINE | re.DOTALL)
     assert body, "asked of a specification that the header cannot compute"
     return body[0]
 
