@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fp4ref
+from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.errors import BackendError
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import LAYOUTS, layout
@@ -100,6 +101,11 @@ def kernels(target):
         yield "dequantize", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4", out, INVERSE=inverse), False
     yield "decode", prelude(profiles["nvfp4"], "bfloat16", "tiled_128x4", "bfloat16"), False
     yield "self_check", "", True
+    yield "reciprocal_check", "", False
+    for name in ("vllm.nvfp4_kernel", "flashinfer.nvfp4_kernel", "cutlass.nvfp4_epilogue", "te.rht_fused"):
+        yield "quantize", prelude(profiles[name], "bfloat16", "tiled_128x4", HAS_ROW=True, HAS_COLUMN=True), True
+    kernel, rows = profiles["vllm.nvfp4_kernel"], {"WARPS": paths.block_warps(target), "SEARCHED": False}
+    yield "row_blocks", prelude(kernel, "bfloat16", "linear", **rows), True
     yield "layout", prelude(profiles["nvfp4"]) + "\nusing Source = fp4ref::layout::tiled_128x4;", False
 
 
@@ -213,11 +219,36 @@ def test_without_a_device_the_backend_says_so_in_one_line():
 
 
 def test_what_the_kernels_cannot_do_has_reasons():
-    from fp4ref_cuda import unsupported
+    from fp4ref_cuda import NOT_IN_KERNELS, unsupported
 
     assert not unsupported(fp4ref.NVFP4)
-    assert "golden model only" in unsupported(fp4ref.profiles["jax.nvfp4"])[1]
+    assert "NUM-5" in unsupported(fp4ref.profiles["jax.nvfp4"])[0]
+    assert set(NOT_IN_KERNELS) < set(ARITHMETIC)
+    for spec in fp4ref.profiles.values():
+        absent = NOT_IN_KERNELS.get(spec.arithmetic.name)
+        assert bool(unsupported(spec)) == bool(absent or spec.subnormals == "flush")
+        assert not absent or unsupported(spec)[0].endswith(absent)
     assert "128x128" in unsupported(fp4ref.NVFP4.replace(block=(128, 128)))[0]
+
+
+@compiled
+@pytest.mark.rule("APX-1")
+def test_a_device_whose_reciprocal_differs_is_refused(monkeypatch):
+    from types import SimpleNamespace
+
+    from fp4ref_cuda import launch
+
+    library, asked = SimpleNamespace(ordinal=0), []
+
+    def first_difference(of, check, threads):
+        asked.append((of, check, threads))
+        return 0x3F800007
+
+    monkeypatch.setattr(launch, "target", lambda ordinal: "sm_75")
+    monkeypatch.setattr(launch, "_first_difference", first_difference)
+    with pytest.raises(BackendError, match=r"cuda: sm_75: rcp.approx.ftz.f32 of float 0x3f800007 differs.*APX-1"):
+        launch.require_reciprocal.__wrapped__(library)
+    assert asked == [(library, "reciprocal_check", 1 << 23)]
 
 
 @pytest.mark.parametrize("scale_layout", LAYOUTS)

@@ -48,7 +48,12 @@ def test_says_what_there_is() -> None:
     assert report["backends"]["numpy"] is None
     assert (report["packages"]["torch"] is None) == (find_spec("torch") is None)
     assert bool(report["devices"]) == (report["devices_reason"] is None)
+    assert report["refused"]["numpy"] == report["refused"]["cpu"] == {}
+    assert any("NUM-5" in reason for reason in report["refused"]["cuda"])
     text = RUNNER.invoke(main, ["doctor"]).output
+    count = len(fp4ref.profiles)
+    assert f"  numpy  {count} of {count}\n" in text
+    assert f" of {count}; fp4ref profiles backends says why not " in text
     assert "  numpy  available" in text.replace("    ", "  ")
 
 

@@ -84,7 +84,7 @@ extern "C" __attribute__((visibility("default"))) unsigned searched()
         const bool subnormal = bits >= 0x3a000000u && bits < 0x3d000000u;
         const bool last = bits >= 0x43000000u && bits < 0x44100000u;
         if (!subnormal && !last) bits += 996;  // in between, every binade is rounded as its neighbour
-        const float t = float_of(bits), s = searched_scale<Searching<448, Metric::mae>>(t);
+        const float t = float_of(bits), s = searched_scale<Searching<448, Metric::mae>>(t, t);
         wrong += bits_of(s) != bits_of(hardware_e4m3::decode(hardware_e4m3::encode(t)));
     }
     return wrong;
@@ -102,7 +102,7 @@ template <class S> int decided(const float* x, int blocks, float A)
         float exact[2][1], estimate[2][1], unit[2][1];
         bool narrow = true;
         for (int k = 0; k < 2; ++k) {
-            const Scale scale = stored_scale<S, float32>(k ? before * 1.5f : before, g);
+            const Scale scale = stored_scale<S, float32>(k ? before * 1.5f : before, g, float_of(amax));
             const Scales<1> scales{{scale.byte}, {scale.s}, {scale.factor}};
             unit[k][0] = estimate_unit<S>(scale.s, g, A);
             narrow &= is_narrow<S, float32>(float_of(amax), scale);

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 import fp4ref
 import fp4ref_cpu.build
 import fp4ref_numerics
+from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.cli import main
 from fp4ref.specs import STANDARD
 
@@ -86,13 +88,23 @@ def test_a_struct_does_not_depend_on_the_name_of_its_spec():
 
 
 @pytest.mark.rule("PRO-1")
-def test_profiles_of_the_golden_model_only_have_a_reason():
-    missing = {"jax", "qwix", "microxcaling", "kernel-", "cutlass", "te-"}
-    for spec in fp4ref.profiles.values():
-        for reason in fp4ref_numerics.unsupported(spec):
-            assert reason == "flushed subnormals" or "is in the golden model only" in reason
-            assert reason == "flushed subnormals" or any(name in reason for name in missing)
-    assert set(STANDARD) <= set(NATIVE)
+def test_every_profile_is_native_and_what_is_not_has_a_reason():
+    assert list(fp4ref.profiles.values()) == NATIVE
+    for arithmetic in ARITHMETIC.values():
+        if "." not in arithmetic.name:  # those of others have a vendor
+            assert not fp4ref_numerics.unsupported(fp4ref.NVFP4.replace(arithmetic=arithmetic)), arithmetic
+    theirs = dataclasses.replace(ARITHMETIC["te"], name="vendor.te")
+    (reason,) = fp4ref_numerics.unsupported(fp4ref.NVFP4.replace(arithmetic=theirs))
+    assert reason == "arithmetic vendor.te is in the golden model only: the header has no struct of that name (PRO-3)"
+
+
+def test_which_arithmetics_narrow_and_which_take_the_reciprocal():
+    by = {spec.arithmetic.name: spec for spec in NATIVE}
+    taking = {name for name, spec in by.items() if fp4ref_numerics.takes_reciprocal(spec)}
+    assert taking == {"kernel-approx", "kernel-approx-by-amax", "kernel-mxfp8", "cutlass"}
+    narrowing = {name for name, spec in by.items() if fp4ref_numerics.narrows(spec)}
+    assert {"compressed-tensors", "qwix"} <= narrowing
+    assert not narrowing & {"te", "te-python", "jax", "microxcaling-floor", "rceil", "ocp-even"}
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)

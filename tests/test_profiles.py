@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
+from fp4ref import registry
 from fp4ref.cli import main
 from fp4ref.cli.profiles import profiles
 from fp4ref.conformance.difference import count, fields, functions
@@ -64,6 +65,19 @@ def test_table_names_what_differs_from_the_standard() -> None:
     assert "element nan 8/8" in text
     assert "equals nvfp4-fast" in run("fp4ref profiles --match te.fast_math_1d")
     assert "4over6 mse 256 dequantized halves" in run("fp4ref profiles --match fouroversix.nvfp4_mse")
+
+
+@pytest.mark.rule("CNF-5")
+def test_which_backends_serve_which_profiles() -> None:
+    found = json.loads(run("fp4ref profiles backends --json"))
+    assert found["numpy"] == found["cpu"] == {}
+    for backend, reasons in found.items():
+        refused = {name: reason for reason, names in reasons.items() for name in names}
+        for name, spec in fp4ref.profiles.items():
+            assert refused.get(name, "") == "; ".join(registry.backends()[backend].unsupported(spec))
+    lines = [line.strip() for line in run("fp4ref profiles backends --match 'jax*'").splitlines()]
+    assert "cpu: 2 of 2" in lines
+    assert lines[lines.index("cuda: 0 of 2") + 2] == "jax.nvfp4, jax.mxfp8"
 
 
 def test_json_holds_whole_records() -> None:

@@ -29,7 +29,7 @@ static long differences(float A, unsigned step, long& covered)
         const thresholds::Entry entry = thresholds::entry<S>(byte, g), up = thresholds::entry<S>(byte, g, 256);
         if (!entry.ramp) continue;
         ++covered;
-        const Scale scale = stored_scale<S, bfloat16>(S::Scale::decode(byte), g);
+        const Scale scale = stored_scale<S, bfloat16>(S::Scale::decode(byte), g, 1.0f);
         for (unsigned p = byte % step; p < 0x7f80; p += step) {{
             const unsigned want = 0x0800 + S::Element::encode(scaled<S, bfloat16>(bfloat16::widen(p), scale, g));
             wrong += thresholds::codes(p * thresholds::BOTH, entry) != want * thresholds::BOTH;

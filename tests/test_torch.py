@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import BackendError, DomainError, ShapeError
+from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.conformance.strategies import DTYPES, matrices, shapes
 from fp4ref.formats import E2M1, E4M3, E5M2, STOCHASTIC_E2M1, Codec, Rounding, Sign
 from fp4ref.quantized import DirectionData, Directions, Quantized
@@ -395,13 +396,15 @@ def test_a_cpu_that_flushes_is_refused():
 def test_what_is_not_served_is_said():
     x = torch.ones(2, 32)
     for spec, why in (
-        ("vllm.nvfp4_kernel", "arithmetic kernel-approx is not written in torch"),
+        ("modelopt.mxfp4", "arithmetic modelopt-mx is not written in torch: it rounds a logarithm"),
         (fp4ref.MXFP4.replace(scale=Codec(format=fp4ref.MXFP4.scale.format, nan=(0, 0))), "an e8m0 scale rounded even"),
         (fp4ref.NVFP4_RHT.replace(element=Codec(format=E2M1, nan=(7, 15))), "codes that show the sign of a NaN"),
     ):
         with pytest.raises(BackendError, match=why):
             fp4ref.quantize(x, spec, backend="torch")
     assert set(arithmetic.ORDERS) == fp4ref_torch.ARITHMETICS
+    ours = {name for name in ARITHMETIC if "." not in name}  # those of others have a vendor
+    assert fp4ref_torch.ARITHMETICS | set(fp4ref_torch.NOT_WRITTEN) == ours
     assert {spec.name for spec in STANDARD} <= {spec.name for spec in NATIVE}
     with pytest.raises(DomainError, match="random_bits"):
         fp4ref.quantize(x, STOCHASTIC, backend="torch")
@@ -506,3 +509,19 @@ def test_cuda_codecs():
 def test_cuda_generated_code_has_equal_bits(spec):
     for direction in BOTH if spec.global_scale != "row" else ("row",):
         compiled(spec, direction, "inductor", "cuda")
+
+
+@pytest.mark.rule("APX-1")
+def test_the_reciprocal_is_the_measured_one():
+    """A part of the mantissas at every exponent; the whole table is read by the same line."""
+    from fp4ref.reciprocal import reciprocal_approx
+    from fp4ref_torch.reciprocal import reciprocal
+
+    mantissas = np.append(np.arange(0, 1 << 23, 30011, dtype=np.uint32), np.uint32([1, 0x7FFFFF]))
+    words = mantissas | np.arange(512, dtype=np.uint32)[:, None] << 23
+    with np.errstate(invalid="ignore"):
+        expected = reciprocal_approx(words.view(np.float32))
+    got = reciprocal(torch.from_numpy(words.view(np.float32))).numpy()
+    number = ~np.isnan(expected)
+    assert np.array_equal(got.view(np.uint32)[number], expected.view(np.uint32)[number])
+    assert np.isnan(got[~number]).all()

@@ -8,14 +8,25 @@ from types import ModuleType
 import fp4ref_numerics
 from fp4ref.errors import BackendError
 from fp4ref.registry import Backend
-from fp4ref.spec import Spec
+from fp4ref.spec import Spec, Subnormals
 
+# Orders of operations (PRO-3) that the header has and the kernels have not, and why.
+NOT_IN_KERNELS = dict.fromkeys(
+    ("microxcaling-nearest", "microxcaling-even", "microxcaling-floor"),
+    "a logarithm for every element does not fit their registers",
+)
 HEIGHTS, WIDTHS = (1, 2, 4, 8, 16, 32), (16, 32, 64)  # of blocks: the lines of one fit a warp, its columns a tile
 
 
 def unsupported(spec: Spec) -> list[str]:
     """Why the kernels cannot serve a specification; empty if they can."""
     reasons = fp4ref_numerics.unsupported(spec)
+    if spec.arithmetic.name in NOT_IN_KERNELS:
+        reasons.append(
+            f"arithmetic {spec.arithmetic.name} is not in the kernels: {NOT_IN_KERNELS[spec.arithmetic.name]}"
+        )
+    if spec.subnormals is Subnormals.FLUSH:
+        reasons.append("flushed subnormals: the kernels read inputs as they are (NUM-5)")
     if spec.block.rows not in HEIGHTS or spec.block.columns not in WIDTHS:
         reasons.append(f"a block of {spec.block.rows}x{spec.block.columns}")
     return reasons

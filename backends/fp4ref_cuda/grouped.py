@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import fp4ref_numerics
 from fp4ref import arrays, packing
 from fp4ref.api import buffer_shapes
 from fp4ref.errors import ShapeError
@@ -16,7 +17,7 @@ from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, maxima
 from fp4ref_cuda.buffers import Library, pointer
 from fp4ref_cuda.checks import noop_flag, pointer_bits, require_buffer
-from fp4ref_cuda.launch import launch
+from fp4ref_cuda.launch import launch, require_reciprocal
 from fp4ref_cuda.paths import directions, fused
 from fp4ref_cuda.plan import GroupPlan, Plan, fused_label, fused_reason, group, prelude, remember
 
@@ -44,6 +45,8 @@ def quantize_grouped(
     rows, columns = (int(size) for size in x.shape)
     x, library = buffers.adopt(OPERATION, x)
     with library.current():
+        if fp4ref_numerics.takes_reciprocal(spec):
+            require_reciprocal(library)
         x = buffers.contiguous(x)
         flag_word = noop_flag(noop, library)
         flag = pointer(flag_word)

@@ -72,26 +72,58 @@ def _stream(ordinal: int, handle: int) -> Any:
     return _device(ordinal).create_stream(_Foreign(handle))
 
 
-@lru_cache
-def _self_check(library: Library) -> None:
-    """Compare the conversion instructions of a target that we never ran with the plain codec; once, and this waits."""
+def _first_difference(library: Library, check: str, threads: int) -> int | None:
+    """The smallest float, as its bits, on which a check finds an instruction to differ from what the rules ask for.
+
+    None if there is none, which a file in the cache remembers; this waits.
+    """
     from cuda.core import launch as run
 
     name = target(library.ordinal)
-    passed = cache_directory() / f"self-check-{name}-{key(source('self_check', ''), name)}"
-    if not name.endswith("a") or passed.exists():
-        return
+    passed = cache_directory() / f"{check}-{name}-{key(source(check, ''), name)}"
+    if passed.exists():
+        return None
     untouched = -1  # the largest pattern
-    first = library.upload(np.array([untouched], np.int32))
-    _, kernel = _kernel("self_check", "", library.ordinal, 0)
-    run(_stream(library.ordinal, library.stream()), _config((257,), 256, 0, False), kernel, pointer(first))
-    found = int(first[0])
+    try:
+        _enter(library)
+        first = library.upload(np.array([untouched], np.int32))
+        _, kernel = _kernel(check, "", library.ordinal, 0)
+        config = _config((-(-threads // 256),), 256, 0, False)
+        run(_stream(library.ordinal, library.stream()), config, kernel, pointer(first))
+        found = int(first[0])
+    except (RuntimeError, SystemError, TypeError) as error:
+        raise BackendError(f"cuda: kernel {check}", str(error).splitlines()[0], rule="CNF-5") from error
     if found != untouched:
-        got = f"the conversion of float {found & 0xFFFFFFFF:#010x} differs from the codec"
-        raise BackendError(f"cuda: {name}", got, "the same codes", "E2M1-3")
+        return found & 0xFFFFFFFF
     with contextlib.suppress(OSError):
         passed.parent.mkdir(parents=True, exist_ok=True)
         passed.touch()
+    return None
+
+
+@lru_cache
+def _self_check(library: Library) -> None:
+    """Compare the conversion instructions of a target that we never ran with the plain codec; once."""
+    name = target(library.ordinal)
+    found = _first_difference(library, "self_check", 257 * 256) if name.endswith("a") else None
+    if found is not None:
+        got = f"the conversion of float {found:#010x} differs from the codec"
+        raise BackendError(f"cuda: {name}", got, "the same codes", "E2M1-3")
+
+
+@lru_cache
+def require_reciprocal(library: Library) -> None:
+    """Compare the device's approximate reciprocal with the recorded one, for every mantissa; once. Rules: APX-1."""
+    found = _first_difference(library, "reciprocal_check", 1 << 23)
+    if found is not None:
+        got = f"rcp.approx.ftz.f32 of float {found:#010x} differs from the recorded table"
+        raise BackendError(f"cuda: {target(library.ordinal)}", got, "the cpu backend or the golden model", "APX-1")
+
+
+def _enter(library: Library) -> None:
+    if getattr(_current, "ordinal", None) is None:
+        _device(library.ordinal).set_current()
+        _current.ordinal = library.ordinal
 
 
 @lru_cache(maxsize=4096)
@@ -135,9 +167,7 @@ def launch(
     from cuda.core import launch as run
 
     try:
-        if getattr(_current, "ordinal", None) is None:
-            _device(library.ordinal).set_current()
-            _current.ordinal = library.ordinal
+        _enter(library)
         _self_check(library)
         _, kernel = _kernel(name, prelude, library.ordinal, shared)
         run(

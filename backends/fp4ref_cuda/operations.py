@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import fp4ref_numerics
 from fp4ref import arrays
 from fp4ref.api import buffer_shapes
 from fp4ref.errors import BackendError, DTypeError, ShapeError
@@ -17,6 +18,7 @@ from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths
 from fp4ref_cuda.buffers import pointer
+from fp4ref_cuda.launch import require_reciprocal
 from fp4ref_cuda.plan import (
     BYTES,
     FUSED,
@@ -116,6 +118,8 @@ def quantize_directions(
     shape = tuple(int(size) for size in x.shape)
     x, library = buffers.adopt("quantize", x)
     with library.current():
+        if fp4ref_numerics.takes_reciprocal(spec):
+            require_reciprocal(library)
         x = buffers.contiguous(x)
         flag_word = checks.noop_flag(noop, library)
         flag = pointer(flag_word)

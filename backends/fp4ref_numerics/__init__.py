@@ -10,9 +10,15 @@ from fp4ref.formats import Codec, Format, Rounding
 from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
 
 INCLUDE = Path(__file__).parent / "include"
-HEADERS = ("config", "bits", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "philox", "fp4ref")
+HEADERS = (
+    *("config", "bits", "reciprocal", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "philox"),
+    "fp4ref",
+)
 
 INPUT_TYPES = ("float32", "bfloat16", "float16")
+# All of PRO-3 are in the header; what another distribution registers is not.
+NO_STRUCT = "the header has no struct of that name (PRO-3)"
+_BY_AMAX = "by-amax"  # zero blocks are told by their maximum, which must not be NaN
 
 
 def identifier(name: str) -> str:
@@ -37,9 +43,11 @@ def _arithmetics() -> frozenset[str]:
 def unsupported(spec: Spec) -> list[str]:
     """Why the header cannot compute a specification; empty if it can."""
     search = spec.four_over_six
-    reasons = ["flushed subnormals"] if spec.subnormals is Subnormals.FLUSH else []
+    reasons = []
     if spec.arithmetic.name not in _arithmetics():
-        reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only")
+        reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only: {NO_STRUCT}")
+    elif _BY_AMAX in spec.arithmetic.name and (search or spec.amax is not Amax.IGNORE_NAN):
+        reasons.append(f"arithmetic {spec.arithmetic.name} with 4over6 or a maximum that keeps NaN")
     if spec.scale.format.signed and spec.scale.rounding is not Rounding.EVEN:
         reasons.append(f"a scale rounded {spec.scale.rounding}")
     if not spec.scale.format.signed and spec.scale.rounding is not Rounding.UP:
@@ -55,9 +63,22 @@ def unsupported(spec: Spec) -> list[str]:
 @lru_cache
 def narrows(spec: Spec) -> bool:
     """Whether the arithmetic rounds to the input's type, so that even dequantizing depends on it."""
+    return "In::" in _body(spec)
+
+
+@lru_cache
+def takes_reciprocal(spec: Spec) -> bool:
+    """Whether the arithmetic uses the approximate reciprocal, an instruction on some devices. Rules: APX-1."""
+    return "approximate_reciprocal(" in _body(spec)
+
+
+def _body(spec: Spec) -> str:
+    """The text of the arithmetic's struct."""
     text = (INCLUDE / "fp4ref" / "arithmetic.h").read_text("utf-8")
-    body = re.search(rf"^struct {identifier(spec.arithmetic.name)}\b.*?^}};", text, re.MULTILINE | re.DOTALL)
-    return body is None or "In::" in body[0]
+    name = identifier(spec.arithmetic.name)
+    body = re.search(rf"^struct {name}\b.*?(^}};|{{}};)", text, re.MULTILINE | re.DOTALL)
+    assert body, "asked of a specification that the header cannot compute"
+    return body[0]
 
 
 def lower(spec: Spec, name: str = "Specification") -> str:
@@ -74,6 +95,7 @@ def lower(spec: Spec, name: str = "Specification") -> str:
     static constexpr fp4ref::Global global = fp4ref::Global::{spec.global_scale};
     static constexpr bool block_keeps_nan = {_bool(spec.amax is not Amax.IGNORE_NAN)};
     static constexpr bool amax_keeps_nan = {_bool(spec.amax is Amax.PROPAGATE_NAN)};
+    static constexpr bool flushes = {_bool(spec.subnormals is Subnormals.FLUSH)};
     static constexpr bool has_hadamard = {_bool(spec.hadamard is not None)};
     static constexpr unsigned signs = {spec.hadamard.signs if spec.hadamard else 0:#x}u;
 }};

@@ -10,16 +10,21 @@ from fp4ref.formats import E8M0, Codec, Rounding
 from fp4ref.registry import Backend
 from fp4ref.spec import FourOverSix, Spec, encode
 
-# Orders of operations (PRO-3) that are written here, by name. Missing are those that need a logarithm or APX-1.
+# Orders of operations (PRO-3) that are written here, by name.
 WITH_TENSOR_SCALE = """
     te te-fast te-division te-python te-rht-fused te-cpp-test-oracle torchao modelopt compressed-tensors fouroversix
-    flashinfer flashinfer-trace jax qwix
+    flashinfer flashinfer-trace kernel-approx kernel-approx-by-amax cutlass jax qwix
 """.split()  # noqa: SIM905
 WITH_POWERS_OF_TWO = """
-    rceil rceil-cast-only ocp-rceil ocp-floor ocp-ceil ocp-even kernel-mxfp4 compressed-tensors-mx deepgemm
+    rceil rceil-cast-only ocp-rceil ocp-floor ocp-ceil ocp-even kernel-mxfp4 kernel-mxfp8 compressed-tensors-mx deepgemm
     fouroversix-mx flashinfer-mx jax-mx qwix-mx
 """.split()  # noqa: SIM905
 ARITHMETICS = frozenset(WITH_TENSOR_SCALE + WITH_POWERS_OF_TWO)
+# Those that are not, and why.
+NOT_WRITTEN = dict.fromkeys(
+    ("modelopt-mx", "flashinfer-trace-mx", "microxcaling-nearest", "microxcaling-even", "microxcaling-floor"),
+    "it rounds a logarithm once, which torch does not promise",
+)
 DIFFERENCES = ("dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16")
 TOTALS = ("rows_by_tree", "sequential", "halves")
 
@@ -28,7 +33,8 @@ def unsupported(spec: Spec) -> list[str]:
     """Why a specification is not served; empty if it is."""
     reasons = []
     if spec.arithmetic.name not in ARITHMETICS:
-        reasons.append(f"arithmetic {spec.arithmetic.name} is not written in torch")
+        why = NOT_WRITTEN.get(spec.arithmetic.name, "its name is not one of PRO-3")
+        reasons.append(f"arithmetic {spec.arithmetic.name} is not written in torch: {why}")
     if spec.scale.format is E8M0 and spec.scale.rounding is not Rounding.UP:
         reasons.append(f"an e8m0 scale rounded {spec.scale.rounding}")
     if spec.hadamard and _shows_sign_of_nan(spec.element):

@@ -48,6 +48,11 @@ ORDERS = {
     "flashinfer-trace": Order(
         ts.block_division, ts.scaled_flashinfer_trace, ts.encoding_by_reciprocal, ts.values_encoding
     ),
+    "kernel-approx": Order(ts.block_flashinfer, ts.scaled_kernel, ts.encoding_by_reciprocal, ts.values_encoding),
+    "kernel-approx-by-amax": Order(
+        ts.block_flashinfer, ts.scaled_kernel_by_amax, ts.encoding_by_reciprocal, ts.values_encoding
+    ),
+    "cutlass": Order(ts.block_te, ts.scaled_cutlass, ts.encoding, ts.values_te),
     "jax": Order(ts.block_jax, ts.scaled_jax, ts.decoding, ts.values_decoding),
     "qwix": Order(ts.block_qwix, ts.scaled_qwix),
     "rceil": Order(p2.block_rceil),
@@ -57,6 +62,7 @@ ORDERS = {
     "ocp-ceil": Order(p2.block_ocp_ceil),
     "ocp-even": Order(p2.block_ocp_even),
     "kernel-mxfp4": Order(p2.block_rceil, p2.scaled_or_as_it_is),
+    "kernel-mxfp8": Order(p2.block_rceil, p2.scaled_kernel_mxfp8),
     "compressed-tensors-mx": Order(p2.block_compressed_tensors_mx, infinite=True),
     "deepgemm": Order(p2.block_deepgemm),
     "fouroversix-mx": Order(p2.block_fouroversix_mx, p2.scaled_or_zero),

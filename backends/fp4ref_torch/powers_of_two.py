@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fp4ref_torch.exact import INFINITY, bits, div, floats, is_finite, is_nan, mul, rounded_bfloat16
-from fp4ref_torch.known import Known, at_least_nan, fused
+from fp4ref_torch.known import Known, at_least_nan, at_most_nan, fused
+from fp4ref_torch.reciprocal import reciprocal
 
 NAN, INF = float("nan"), float("inf")
 MANTISSA = 0x7F_FFFF
@@ -117,6 +118,13 @@ def scaled_cast_only(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
 def scaled_or_as_it_is(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
     """x / s, with 1 for s if the byte is 0."""
     return div(x, torch.where(is_smallest(s), 1.0, s))
+
+
+def scaled_kernel_mxfp8(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """clamp_nan(x * rcp(s), -E, E), with 0 for rcp(s) if the byte is 0. Rules: APX-1."""
+    top = k.spec.element_max or k.spec.element.format.max
+    y = mul(x, torch.where(is_smallest(s), 0.0, reciprocal(s)))
+    return at_most_nan(at_least_nan(y, -top), top)
 
 
 def scaled_or_zero(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:

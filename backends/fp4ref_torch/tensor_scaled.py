@@ -13,6 +13,7 @@ from torch import Tensor
 from fp4ref_torch import codecs
 from fp4ref_torch.exact import FLT_MAX, bits, div, is_finite, is_nan, is_zero, mul, rounded_bfloat16
 from fp4ref_torch.known import Known, at_least_nan, at_most, at_most_nan, fused
+from fp4ref_torch.reciprocal import reciprocal
 
 BF16_MAX = (2 - 2**-7) * 2.0**127
 
@@ -193,6 +194,22 @@ def scaled_jax(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
 def scaled_qwix(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
     """n(x * (1 / s))."""
     return k.narrow(mul(x, k.over(s)))
+
+
+def scaled_kernel(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """x * rcp(s * rcp(g)); x * 0 if s = 0. Rules: APX-1."""
+    return mul(x, torch.where(is_zero(s), 0.0, reciprocal(mul(s, reciprocal(g)))))
+
+
+def scaled_kernel_by_amax(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """The same; x * 0 only if every element of the block is 0 or NaN. Rules: APX-1."""
+    nothing = (is_zero(x) | is_nan(x)).to(torch.int32).amin((1, 3), keepdim=True) == 1
+    return mul(x, torch.where(nothing, 0.0, reciprocal(mul(s, reciprocal(g)))))
+
+
+def scaled_cutlass(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """x * min_nan(g * rcp(s), FLT_MAX). Rules: APX-1."""
+    return mul(x, at_most_nan(mul(g, reciprocal(s)), FLT_MAX))
 
 
 # Values

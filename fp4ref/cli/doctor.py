@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 
+from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.machine import HINT, Report, examine
 
 DIFFERS = 1
@@ -40,6 +41,7 @@ def doctor(as_json: bool) -> None:
 def _print(report: Report) -> None:
     _section("versions", report.versions)
     _section("backends", {name: "available" if why is None else why for name, why in report.backends.items()})
+    _section("profiles", {name: served(len(PROFILES), reasons) for name, reasons in report.refused.items()})
     devices = {f"cuda:{i}": f"{d.name}, compute capability {d.capability}" for i, d in enumerate(report.devices)}
     _section("devices", {"cpu": report.system["processor"], **(devices or {"cuda": report.devices_reason})})
     _section("compilers", report.compilers)
@@ -52,6 +54,12 @@ def _print(report: Report) -> None:
         click.secho("this machine can run fp4ref", fg="green", bold=True)
     else:
         click.secho(f"this machine flushes subnormals to zero: need {HINT} [CNF-4]", fg="red", bold=True)
+
+
+def served(count: int, refused: Mapping[str, Sequence[str]]) -> str:
+    """How many of `count` profiles a backend serves, and where the reasons are."""
+    missing = sum(map(len, refused.values()))
+    return f"{count - missing} of {count}" + (f"; fp4ref profiles backends says why not {missing}" if missing else "")
 
 
 def _section(title: str, rows: Mapping[str, str | None]) -> None:

@@ -21,6 +21,7 @@ from fp4ref.cli.explain import read_tensor
 from fp4ref.conformance import difference, table
 from fp4ref.conformance.difference import Count
 from fp4ref.conformance.formulas import decimal, float_bits
+from fp4ref.conformance.machine import refused
 from fp4ref.conformance.notation import write_values
 from fp4ref.conformance.witness import Comparison, Witness, compare
 from fp4ref.errors import FileError
@@ -32,6 +33,7 @@ Examples:
   fp4ref profiles
   fp4ref profiles --match "torchao*"
   fp4ref profiles show nvfp4
+  fp4ref profiles backends
   fp4ref profiles diff nvfp4 te.python_reference
   fp4ref profiles diff torchao.nvfp4_2lvl modelopt.nvfp4
   fp4ref profiles diff mxfp4 nvfp4 model.safetensors:lm_head.weight
@@ -41,6 +43,11 @@ Examples:
   fp4ref profiles diff nvfp4 nvfp4-fast
   fp4ref profiles diff nvfp4 torchao.nvfp4_2lvl model.safetensors:lm_head.weight
   fp4ref profiles diff compressed_tensors.mxfp4 torchao.mxfp4_even --json
+"""
+BACKENDS_EPILOG = """\b
+Examples:
+  fp4ref profiles backends
+  fp4ref profiles backends --match "jax*"
 """
 SHOW_EPILOG = """\b
 Example:
@@ -103,6 +110,28 @@ def _row(name: str) -> tuple[str, ...]:
 def show(name: str) -> None:
     """Print a specification as JSON; --spec takes a file of it, changed or not."""
     click.echo(load_spec(name).to_json())
+
+
+@profiles.command(
+    "backends", epilog=BACKENDS_EPILOG, short_help="Say which backends serve which profiles, and why not."
+)
+@click.option("--match", "pattern", default="*", metavar="PATTERN", help="Only names like torchao* or *mxfp4*.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def backends(pattern: str, as_json: bool) -> None:
+    """Count the profiles that every installed backend serves; the golden model, numpy, serves all.
+
+    A profile that a backend refuses is named under the reason. Asking for it by name is an error with the same reason.
+    """
+    names = [name for name in PROFILES if fnmatch.fnmatchcase(name, pattern)]
+    found = refused(names)
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    for backend, reasons in found.items():
+        click.secho(f"{backend}: {len(names) - sum(map(len, reasons.values()))} of {len(names)}", bold=True)
+        for reason, those in reasons.items():
+            _note(reason, 2)
+            _note(", ".join(those), 6)
 
 
 @profiles.command("diff", epilog=DIFF_EPILOG, short_help="Say where two specifications differ, and show a witness.")

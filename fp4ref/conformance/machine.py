@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fp4ref import __version__, registry
+from fp4ref.catalogue import PROFILES
 from fp4ref.errors import DomainError
 from fp4ref.formats import F
 from fp4ref.spec import SPEC_VERSION
@@ -69,7 +71,10 @@ class Device:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything `fp4ref doctor` says. An absent package, compiler or driver is None; backends: name -> reason."""
+    """Everything `fp4ref doctor` says. An absent package, compiler or driver is None; backends: name -> reason.
+
+    refused: for every backend, the reasons against profiles, each with the profiles' names.
+    """
 
     versions: dict[str, str | None]
     packages: dict[str, str | None]
@@ -78,6 +83,7 @@ class Report:
     devices: list[Device]
     devices_reason: str | None
     backends: dict[str, str | None]
+    refused: dict[str, dict[str, list[str]]]
     flush: Flush
 
     @property
@@ -104,8 +110,21 @@ def examine() -> Report:
         devices=devices,
         devices_reason=reason,
         backends=dict(registry.available()),
+        refused=refused(PROFILES),
         flush=flush_probe(),
     )
+
+
+def refused(profiles: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """Why installed backends do not serve some profiles: by backend, by reason, the profiles. Rules: CNF-5."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in profiles:
+        for backend in registry.backends().values():
+            reasons = backend.unsupported(PROFILES[name])
+            by_reason = found.setdefault(backend.name, {})
+            if reasons:
+                by_reason.setdefault("; ".join(reasons), []).append(name)
+    return found
 
 
 def installed(name: str) -> str | None:

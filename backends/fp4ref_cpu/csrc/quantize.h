@@ -29,7 +29,8 @@ struct AmaxJob {
     size next;
 };
 
-template <class S, class In> struct Loops {
+template <class S, class Raw> struct Loops {
+    using In = typename input_type<S::flushes, Raw>::type;  // of what is quantized: after a transform
     using word = typename In::word;
     static constexpr int B = S::columns, R = S::rows, BITS = S::Element::Format::bits;
     static constexpr int BLOCKS = B >= 256 ? 4 : (1024 / B + 3) / 4 * 4;  // of a strip: whole groups of four scales
@@ -71,7 +72,7 @@ template <class S, class In> struct Loops {
             static_assert(TILE == 16, "a tile is one group of the transform");
             alignas(64) float y[TILE][LINES];
             for (int c = 0; c < TILE; ++c)
-                for (int l = 0; l < LINES; ++l) y[c][l] = In::widen(tile.words[c][l]);
+                for (int l = 0; l < LINES; ++l) y[c][l] = Raw::widen(tile.words[c][l]);
             hadamard<S::signs>(y);
             for (int c = 0; c < TILE; ++c)
                 for (int l = 0; l < LINES; ++l) tile.words[c][l] = In::round(y[c][l]);

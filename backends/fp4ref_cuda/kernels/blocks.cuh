@@ -45,8 +45,8 @@ DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte)
     unsigned amax = 0, packed[2] = {0, 0};
     UNROLL
     for (int i = 0; i < 16; ++i) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, fp4ref::magnitude_bits(x[i]));
-    const fp4ref::Scale scale =
-        fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(fp4ref::float_of(amax), g), g);
+    const float a = fp4ref::float_of(amax);
+    const fp4ref::Scale scale = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(a, g), g, a);
     *scale_byte = scale.byte;
     UNROLL
     for (int i = 0; i < 16; i += 2)

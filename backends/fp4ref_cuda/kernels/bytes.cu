@@ -27,7 +27,7 @@ DEVICE Pair choose(unsigned amax, unsigned other, bool second)
 {
     amax = __vmaxu2(amax & 0x7fff7fffu, __shfl_xor_sync(~0u, amax & 0x7fff7fffu, other));
     const float mine = In::widen((In::word)(second ? amax >> 16 : amax));
-    const fp4ref::Scale own = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(mine, 1.0f), 1.0f);
+    const fp4ref::Scale own = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(mine, 1.0f), 1.0f, mine);
     const unsigned byte = __shfl_xor_sync(~0u, own.byte, other);
     const fp4ref::Scale theirs = {byte, S::Scale::decode(byte), __shfl_xor_sync(~0u, own.factor, other)};
     return second ? Pair{theirs, own} : Pair{own, theirs};

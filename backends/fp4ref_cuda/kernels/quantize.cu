@@ -95,7 +95,7 @@ DEVICE Choice choose(const float (&x)[S::columns], float g, float A)
         amax, d));
     if constexpr (!S::Search::enabled) {
         const float a = fp4ref::float_of(amax);
-        const fp4ref::Scale scale = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(a, g), g);
+        const fp4ref::Scale scale = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(a, g), g, a);
         return {scale, BY_EIGHTS && numbers && fp4ref::is_narrow<S, In>(a, scale)};
     }
     const auto magnitude = [&](int c, int) { return fp4ref::magnitude(x[c]); };

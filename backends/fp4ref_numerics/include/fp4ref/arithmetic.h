@@ -2,7 +2,7 @@
 //
 //   global_scale(A)      g of the global maximum
 //   block_scale(a, g)    a block's scale before its codec
-//   working(t, s)        the scale that elements are divided by: of t, before its codec, or what the stored byte means
+//   working(t, s, a)     the scale that elements are divided by: of t, before its codec, or what the stored byte means
 //   factor(s, g)         what `apply` combines with every element of a block whose stored scale means s
 //   apply(x, f, s)       the element in units of its scale, before its codec
 //   decode(s, A)         what `value` combines with every element value q
@@ -12,6 +12,7 @@
 // Rules: NUM-1, PRO-3.
 #pragma once
 #include <fp4ref/codec.h>
+#include <fp4ref/reciprocal.h>
 
 namespace fp4ref {
 namespace arithmetic {
@@ -19,13 +20,13 @@ namespace arithmetic {
 #define FP4_RULE template <class S, class In> FP4_API float
 
 struct stored_scale_works {
-    FP4_API float working(float, float s) { return s; }
+    FP4_API float working(float, float s, float) { return s; }
 };
 struct scale_before_codec_works {
-    FP4_API float working(float t, float) { return t; }
+    FP4_API float working(float t, float, float) { return t; }
 };
 struct infinite_scale_works {
-    FP4_API float working(float t, float s) { return magnitude_bits(t) == 0x7f800000u ? t : s; }
+    FP4_API float working(float t, float s, float) { return magnitude_bits(t) == 0x7f800000u ? t : s; }
 };
 
 // Without a global scale: divide by the stored scale, which for a power of two equals multiplying by its reciprocal.
@@ -77,6 +78,28 @@ struct te_fast : te {
 
 struct te_cpp_test_oracle : te {
     FP4_RULE factor(float s, float g) { return s == 0.0f ? 0.0f : te::factor<S, In>(s, g); }
+};
+
+// The smaller of a number and the largest float; a NaN stays.
+FP4_API float at_most_float_max(float t) { return t > FLOAT_MAX ? FLOAT_MAX : t; }
+
+struct te_python : te {
+    FP4_RULE global_scale(float A)
+    {
+        const float g = at_most_float_max(S::scale_max * S::element_max / A);
+        return g == 0.0f ? 1.0f : g;
+    }
+    FP4_RULE block_scale(float a, float g) { return a * (g * SIXTH); }
+    FP4_RULE factor(float s, float g) { return at_most_float_max(1.0f / (s * (1.0f / g))); }
+};
+
+struct te_rht_fused : te_python {
+    FP4_RULE global_scale(float A) { return A > 0.0f ? at_most_float_max(S::scale_max * S::element_max / A) : 1.0f; }
+};
+
+struct cutlass : te {
+    FP4_RULE global_scale(float A) { return S::scale_max * S::element_max / A; }
+    FP4_RULE factor(float s, float g) { return at_most_float_max(g * approximate_reciprocal(s)); }
 };
 
 struct torchao : stored_scale_works {
@@ -158,6 +181,45 @@ struct flashinfer_trace : flashinfer {
     FP4_RULE apply(float x, float g, float s) { return x * g / (s > 0.0f ? s : 1.0f); }
 };
 
+// g decodes; a NaN is dropped.
+struct jax : torchao {
+    FP4_RULE block_scale(float a, float g)
+    {
+        const float t = magnitude(a * (1.0f / g)) * SIXTH;
+        return is_nan(t) ? 0.0f : t > S::scale_max ? S::scale_max : t;
+    }
+    FP4_RULE factor(float, float g) { return 1.0f / g; }
+    FP4_RULE apply(float x, float f, float s) { return x * f * (1.0f / s); }
+};
+
+struct qwix : no_global_scale {
+    FP4_RULE block_scale(float a, float)
+    {
+        const float t = In::narrow(a * SIXTH);
+        return t < 0x1p-63f ? 1.0f : t;
+    }
+    FP4_RULE apply(float x, float f, float) { return In::narrow(x * f); }
+};
+
+// Rules: APX-1.
+struct kernel_approx : flashinfer {
+    FP4_RULE factor(float s, float g)
+    {
+        const float f = approximate_reciprocal(s * approximate_reciprocal(g));  // without a branch, so side by side
+        return s == 0.0f ? 0.0f : f;
+    }
+};
+
+// The scale of a block without a nonzero number counts as infinite, which no byte of a format with a mantissa means.
+struct kernel_approx_by_amax : flashinfer {
+    FP4_API float working(float, float s, float a) { return a == 0.0f ? float_of(0x7f800000u) : s; }
+    FP4_RULE factor(float s, float g)
+    {
+        const float f = approximate_reciprocal(s * approximate_reciprocal(g));
+        return magnitude_bits(s) == 0x7f800000u ? 0.0f : f;
+    }
+};
+
 // MX: the E8M0 codec rounds up, so a mode returns the quotient itself or an exact power of two.
 
 FP4_API float finite_or_nan(float a, float t) { return is_finite(a) ? t : float_of(0x7fc00000u); }
@@ -175,6 +237,22 @@ struct rceil : no_global_scale {
 };
 struct rceil_cast_only : rceil {
     FP4_RULE apply(float x, float f, float) { return fused_with_zero(x, f); }
+};
+struct kernel_mxfp4 : rceil {
+    FP4_RULE factor(float s, float) { return s == 0x1p-127f ? 1.0f : 1.0f / s; }
+};
+// Rules: APX-1.
+struct kernel_mxfp8 : rceil {
+    FP4_RULE factor(float s, float)
+    {
+        const float f = approximate_reciprocal(s);
+        return s == 0x1p-127f ? 0.0f : f;
+    }
+    FP4_RULE apply(float x, float f, float)
+    {
+        const float y = x * f, top = S::element_max;
+        return y > top ? top : y < -top ? -top : y;
+    }
 };
 // Rules: MXS-1, MXS-5.
 struct ocp_rceil : no_global_scale {
@@ -235,6 +313,29 @@ struct flashinfer_mx : zero_below_normal {
     FP4_RULE block_scale(float a, float) { return up_from_any(a * SIXTH); }
 };
 
+// 2^exponent, held within the values of E8M0.
+FP4_API float scale_of(int exponent)
+{
+    return exponent < -126 ? 0x1p-127f : power_of_two(exponent > 127 ? 127 : exponent);
+}
+
+// The smallest scale is flushed, so what it divides becomes infinite; zero becomes NaN.
+struct jax_mx : no_global_scale_by<infinite_scale_works> {
+    FP4_RULE block_scale(float a, float) { return a / S::element_max; }
+    FP4_RULE factor(float s, float) { return s == 0x1p-127f ? float_of(0x7f800000u) : 1.0f / s; }
+};
+
+// The power of two below a multiple of the quotient, all of it in the input's type but the product: in bfloat16.
+struct qwix_mx : no_global_scale_by<infinite_scale_works> {
+    FP4_RULE block_scale(float a, float)
+    {
+        constexpr bool four_bits = S::Element::Format::codes == e2m1::codes;
+        const float quotient = In::narrow(a / S::element_max), c = In::narrow(four_bits ? 12.0f / 7.0f : 60.0f / 31.0f);
+        const float product = bfloat16::narrow((quotient < 0x1p-63f ? 1.0f : quotient) * c);
+        return is_finite(a) ? scale_of((int)(bits_of(product) >> 23) - 127) : a;
+    }
+};
+
 // log2 of t > 0, rounded to float32, between integers: the exponent of t and its mantissa say where it lies, except that
 // values so near to 2^k that their logarithm rounds to k count as k. Above 2^k the logarithm grows by 1 / ln 2 of
 // 2^-23 a step, below by half of that, and half the distance of floats at k is 2^(n - 24), n the exponent of k.
@@ -248,13 +349,17 @@ FP4_API Log2 log2_parts(float t)
     const unsigned u = bits_of(subnormal ? t * 0x1p23f : t);
     return {(int)(u >> 23) - 127 - (subnormal ? 23 : 0), u & 0x7fffffu};
 }
-// floor(ln 2 * 2^n) steps, n the exponent of the floats next to k, toward zero or away from it; none next to 0.
+// The exponent of the floats next to an integer k, toward zero or away from it; below -126 for 0.
+FP4_API int exponent_near(int k, bool toward_zero)
+{
+    const int size = k < 0 ? -k : k, power = (size & (size - 1)) == 0;
+    return (int)(bits_of((float)size) >> 23) - 127 - (toward_zero & power);
+}
+// floor(ln 2 * 2^n) steps, n that exponent; none next to 0.
 FP4_API int steps_near(int k, bool toward_zero)
 {
-    const unsigned size = (unsigned)(k < 0 ? -k : k);
-    int n = (int)(bits_of((float)size) >> 23) - 127;
-    n -= toward_zero && (size & (size - 1)) == 0;
-    return size == 0 || n < 0 ? 0 : (45426 << n) >> 16;  // ln 2 * 2^16
+    const int n = exponent_near(k, toward_zero), steps = (45426 << (n < 0 ? 0 : n)) >> 16;  // ln 2 * 2^16
+    return n < 0 ? 0 : steps;
 }
 FP4_API int log2_ceil(float t)
 {
@@ -267,10 +372,17 @@ FP4_API int log2_floor(float t)
     const int k = l.exponent + 1;
     return l.exponent + ((int)(0x800000u - l.mantissa) <= steps_near(k, k > 0));
 }
-// 2^exponent, held within the values of E8M0.
-FP4_API float scale_of(int exponent)
+// floor(log2 t), the logarithm rounded to In, for a t of that type. In 16 bits it is k from 2^(k - h) on, h half the
+// distance to the number below k, and no t of that type lies so near to that power that rounding twice would show.
+template <class In> FP4_API int log2_floor_in(float t)
 {
-    return exponent < -126 ? 0x1p-127f : power_of_two(exponent > 127 ? 127 : exponent);
+    if constexpr (In::precision == 24) return log2_floor(t);
+    // Mantissas of 2^(1 - 2^-j), j from 1 to 12, cut off.
+    constexpr unsigned POWERS[12] = {3474675, 5719292, 6996166, 7677309, 8029106, 8207884, 8298001, 8343243, 8365910,
+        8377255, 8382930, 8385769};
+    const Log2 l = log2_parts(t);
+    const int k = l.exponent + 1, j = In::precision - exponent_near(k, k > 0);
+    return l.exponent + ((k != 0) & (l.mantissa > POWERS[j > 12 ? 11 : j - 1]));
 }
 
 struct modelopt_mx : no_global_scale_by<scale_before_codec_works> {
@@ -287,6 +399,45 @@ struct flashinfer_trace_mx : no_global_scale {
         return !(t > 0.0f) ? 1.0f : is_finite(t) ? scale_of(log2_floor(t)) : 0x1p127f;
     }
 };
+
+// Both exponents, that of the block and that of every element, come from a rounded logarithm; Integer rounds an element
+// in units of its step. A block's elements are below 2^(emax + 2) of its scale, so no power of two here leaves the range.
+template <class Integer> struct microxcaling : no_global_scale {
+    FP4_RULE block_scale(float a, float)
+    {
+        const int exponent = log2_floor_in<In>(a == 0.0f ? 0x1p-126f : a) - S::Element::Format::emax;
+        return is_finite(a) && exponent <= 127 ? scale_of(exponent) : float_of(0x7fc00000u);
+    }
+    FP4_RULE apply(float x, float f, float)
+    {
+        using Format = typename S::Element::Format;
+        const float z = In::narrow(x * f), size = magnitude(z);
+        const int floor = log2_floor_in<In>(size), lowest = 1 - Format::bias, highest = Format::emax + 2;
+        const int held = floor > highest ? highest : floor, exponent = held < lowest ? lowest : held;
+        const float steps = size * power_of_two(Format::mantissa_bits - exponent);
+        const float y = Integer::template of<In>(steps) * power_of_two(exponent - Format::mantissa_bits);
+        const float signed_y = z < 0.0f ? -y : y;  // y of a zero is +0
+        return is_nan(z) ? z : signed_y;
+    }
+};
+// Of numbers below 2^31.
+FP4_API float whole(float v) { return (float)(int)v; }
+struct cut_off {
+    template <class In> FP4_API float of(float v) { return whole(v); }
+};
+struct half_up {
+    template <class In> FP4_API float of(float v) { return whole(In::narrow(v + 0.5f)); }
+};
+struct half_to_even {
+    template <class In> FP4_API float of(float v)
+    {
+        const float below = In::narrow(v - 0.5f);
+        return half_up::of<In>(v) - (whole(below * 0.5f) * 2.0f == below ? 1.0f : 0.0f);
+    }
+};
+struct microxcaling_nearest : microxcaling<half_up> {};
+struct microxcaling_even : microxcaling<half_to_even> {};
+struct microxcaling_floor : microxcaling<cut_off> {};
 
 #undef FP4_RULE
 }  // namespace arithmetic

@@ -61,6 +61,7 @@ FP4_API float signed_nan(float result, float a, float b, float c)
 struct float32 {
     using word = unsigned;
     static constexpr unsigned infinity = 0x7f800000u;
+    static constexpr int precision = 24;  // bits of a significand
     FP4_API float widen(word w) { return float_of(w); }
     FP4_API word round_number(float x) { return bits_of(x); }
     FP4_API word round(float x) { return bits_of(x); }
@@ -70,6 +71,7 @@ struct float32 {
 struct bfloat16 {
     using word = unsigned short;
     static constexpr unsigned infinity = 0x7f80u;
+    static constexpr int precision = 8;  // bits of a significand
     FP4_API float widen(unsigned w) { return float_of(w << 16); }  // a word, or one whose type is wider already
     FP4_API word round_number(float x)
     {
@@ -86,6 +88,7 @@ struct bfloat16 {
 struct float16 {
     using word = unsigned short;
     static constexpr unsigned infinity = 0x7c00u;
+    static constexpr int precision = 11;  // bits of a significand
     // The 15 lower bits, moved up, lack 112 in the exponent field; a subnormal is what it is above 2^-14, less 2^-14.
     FP4_API float widen(unsigned w)
     {
@@ -110,6 +113,21 @@ struct float16 {
         return is_nan(x) ? (word)((bits_of(x) >> 16 & 0x8000u) | 0x7e00u) : round_number(x);
     }
     FP4_API float narrow(float x) { return is_nan(x) ? x : widen(round(x)); }
+};
+
+// An input type whose float32 subnormals are read as zeros of their sign; what is rounded to it is not. Rules: NUM-5.
+template <class In> struct flushing : In {
+    FP4_API float widen(unsigned w)
+    {
+        const float x = In::widen(w);
+        return float_of(magnitude_bits(x) < 0x800000u ? bits_of(x) & 0x80000000u : bits_of(x));
+    }
+};
+template <bool Flushes, class In> struct input_type {
+    using type = In;
+};
+template <class In> struct input_type<true, In> {
+    using type = flushing<In>;
 };
 
 }  // namespace fp4ref

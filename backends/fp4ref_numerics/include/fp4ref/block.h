@@ -1,7 +1,8 @@
 // One block: its maximum, its scale, its codes, and the search of 4over6.
 //
 // S is a specification: Element and Scale (Codec), Arithmetic, Search, element_max, scale_max, rows, columns, Global
-// (none, tensor, row), block_keeps_nan, amax_keeps_nan, has_hadamard, signs. In is the input type.
+// (none, tensor, row), block_keeps_nan, amax_keeps_nan, flushes, has_hadamard, signs. In is the input type, `flushing` if
+// S::flushes.
 #pragma once
 #include <fp4ref/arithmetic.h>
 
@@ -32,19 +33,19 @@ struct Scale {
 };
 
 // Rules: BLK-4, BLK-6.
-template <class S, class In> FP4_API Scale stored_scale(float before, float g)
+template <class S, class In> FP4_API Scale stored_scale(float before, float g, float amax)
 {
     const unsigned byte = S::Scale::encode(before);
-    const float s = S::Arithmetic::working(before, S::Scale::decode(byte));
+    const float s = S::Arithmetic::working(before, S::Scale::decode(byte), amax);
     return {byte, s, S::Arithmetic::template factor<S, In>(s, g)};
 }
 
 // The scale that a search divides elements by. Rules: BLK-4, FOS-7.
-template <class S> FP4_API float searched_scale(float before)
+template <class S> FP4_API float searched_scale(float before, float amax)
 {
     if constexpr (same_type<typename S::Scale, hardware_e4m3>)
-        return S::Arithmetic::working(before, is_nan(before) ? float_of(0x7fc00000u) : S::Scale::nearest_magnitude(before));
-    else return S::Arithmetic::working(before, S::Scale::decode(S::Scale::encode(before)));
+        return S::Arithmetic::working(before, is_nan(before) ? float_of(0x7fc00000u) : S::Scale::nearest_magnitude(before), amax);
+    else return S::Arithmetic::working(before, S::Scale::decode(S::Scale::encode(before)), amax);
 }
 
 // A block's scale before its codec. Rules: BLK-3, BLK-10.
@@ -304,9 +305,9 @@ template <class S> FP4_API float block_error(const float (&rows)[S::rows])
 template <class S, class In, class Error> FP4_API Scale choose_between(float amax, float g, Error error)
 {
     const float before = block_scale<S, In>(amax, g);
-    const Scale first = stored_scale<S, In>(before, g);
+    const Scale first = stored_scale<S, In>(before, g, amax);
     if constexpr (S::Search::enabled) {
-        const Scale second = stored_scale<S, In>(before * 1.5f, g);
+        const Scale second = stored_scale<S, In>(before * 1.5f, g, amax);
         if (error(second) < error(first)) return second;
     }
     return first;
@@ -334,11 +335,11 @@ FP4_API void choose_scales(
     for (int l = 0; l < Lanes; ++l) {
         before[l] = block_scale<S, In>(amax[l], g);
         if constexpr (S::Search::enabled) {
-            out.s[l] = searched_scale<S>(before[l]), second.s[l] = searched_scale<S>(before[l] * 1.5f);
+            out.s[l] = searched_scale<S>(before[l], amax[l]), second.s[l] = searched_scale<S>(before[l] * 1.5f, amax[l]);
             out.factor[l] = S::Arithmetic::template factor<S, In>(out.s[l], g);
             second.factor[l] = S::Arithmetic::template factor<S, In>(second.s[l], g);
         } else {
-            const Scale scale = stored_scale<S, In>(before[l], g);
+            const Scale scale = stored_scale<S, In>(before[l], g, amax[l]);
             out.byte[l] = scale.byte, out.s[l] = scale.s, out.factor[l] = scale.factor;
         }
     }

@@ -46,3 +46,10 @@
 #else
 #define FP4_NATIVE_FP8 0
 #endif
+
+// Whether the target has the approximate reciprocal as an instruction; all of CUDA's do.
+#if !defined(FP4_SOFTWARE_RECIPROCAL) && defined(__CUDA_ARCH__)
+#define FP4_NATIVE_RECIPROCAL 1
+#else
+#define FP4_NATIVE_RECIPROCAL 0
+#endif
