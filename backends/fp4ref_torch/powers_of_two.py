@@ -59,8 +59,10 @@ def block_ocp_even(amax: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def block_compressed_tensors_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """EVEN with one mantissa bit; Inf if a is not finite."""
-    return torch.where(is_finite(amax), exponent(amax, half_step(1), k), INF)
+    """EVEN with one mantissa bit; Inf if a is not finite, or becomes so."""
+    word = bits(amax)
+    stays = is_finite(amax) & (word + half_step(1) < INFINITY)
+    return torch.where(stays, exponent(amax, half_step(1), k), INF)
 
 
 def up(x: Tensor) -> Tensor:
