@@ -75,7 +75,9 @@ class ProductReport:
         if failed == {"random"}:
             return "sums leave the bound of float32 additions (GEM-14), though aimed ones are exact"
         if failed == {"special"}:
-            return "NaN scales are not handled as GEM-3 says"
+            return "NaN or infinities are not handled as GEM-3 says"
+        if failed <= {"bias", "accumulate", "bias-accumulate"}:
+            return "the bias, or C, is not added as GEM-8 says"
         if failed == {"alpha"}:
             return "the amaxes are applied in another order than GEM-5 and GEM-7 say"
         return "not explained"

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fp4ref import packing
 from fp4ref.conformance.products.case import GemmCase, Random, integers
-from fp4ref.formats import Codes
+from fp4ref.formats import Codes, F
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.spec import Spec
 
@@ -15,7 +16,7 @@ ROWS = 40, 24  # of A and B
 
 
 def specials(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """NaN scales, also of blocks of zeros, and the NaN and infinities that elements have. Rules: GEM-3, GEM-17."""
+    """NaN scales, also of blocks of zeros and ones, and elements that are no numbers. Rules: GEM-3, GEM-17."""
     width, nan = spec.block.columns, spec.scale.nan[0]
     a, b = _pair(spec, random)
     for q, row in ((a, 3), (b, 5)):
@@ -27,6 +28,13 @@ def specials(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
         data.scales[row, 1] = nan
         data.data[row] = 0  # NaN times zero is NaN
     yield GemmCase(family, "nan-scale-of-zeros", a, b, specials=("nan",))
+    a, b = _pair(spec, random)
+    one = packing.pack(np.full((1, width), spec.element.encode(F([1]))), spec.element.format)
+    for q, row in ((a, 9), (b, 4)):
+        data = bytes_of(q)
+        data.scales[row, 1] = nan
+        data.data[:, one.size : 2 * one.size] = one  # an infinity in its place would stay one
+    yield GemmCase(family, "nan-scale-of-ones", a, b, specials=("nan",))
     codes = np.arange(1 << spec.element.format.bits, dtype=np.uint8)
     values = spec.element.decode(codes)
     nans, infinities = codes[np.isnan(values)], codes[np.isinf(values)]

@@ -12,8 +12,7 @@ from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.products.mistakes import Pair, narrowed, truncated
 from fp4ref.formats import F, Floats
 
-Apply = Callable[[Floats], Floats]
-Value = Callable[[Floats], Floats]  # of what is added, a row [1, N] or a matrix [M, N]
+Value = Callable[[Floats, Floats], Floats]  # of what is added, [1, N] or [M, N], and of what it is added to
 
 
 @dataclass(frozen=True)
@@ -27,29 +26,29 @@ class Adding:
     alone: bool = False  # without the product
 
 
-def _transposed(c: Floats) -> Floats:
-    return c.T if c.shape[0] == c.shape[1] else c
+def _transposed(part: Floats, y: Floats) -> Floats:
+    return part.T if y.shape[0] == y.shape[1] else part
 
 
 BIAS = (
-    Adding("", lambda b: b),
-    Adding("the bias is not added", lambda b: b * 0),
-    Adding("the bias is added twice", lambda b: b + b),
-    Adding("the bias is subtracted", lambda b: -b),
-    Adding("the bias is added before alpha", lambda b: b, early=True),
-    Adding("the bias is rounded to bfloat16", lambda b: narrowed("bfloat16", b)),
-    Adding("the bias is rounded to float16", lambda b: narrowed("float16", b)),
-    Adding("the bias is truncated to bfloat16", truncated),
-    Adding("the bias is added by rows instead of columns", lambda b: b.T),
+    Adding("", lambda b, y: b),
+    Adding("the bias is not added", lambda b, y: b * 0),
+    Adding("the bias is added twice", lambda b, y: b + b),
+    Adding("the bias is subtracted", lambda b, y: -b),
+    Adding("the bias is added before alpha", lambda b, y: b, early=True),
+    Adding("the bias is rounded to bfloat16", lambda b, y: narrowed("bfloat16", b)),
+    Adding("the bias is rounded to float16", lambda b, y: narrowed("float16", b)),
+    Adding("the bias is truncated to bfloat16", lambda b, y: truncated(b)),
+    Adding("the bias is added by rows instead of columns", _transposed),
 )
 ACCUMULATE = (
-    Adding("", lambda c: c),
-    Adding("C is not added: it is ignored, or overwritten", lambda c: c * 0),
-    Adding("C is added twice", lambda c: c + c),
-    Adding("C is subtracted", lambda c: -c),
-    Adding("C is scaled by alpha", lambda c: c, early=True),
-    Adding("the product is rounded to the result's type before C is added", lambda c: c, narrow=True),
-    Adding("the product is lost, the result is C", lambda c: c, alone=True),
+    Adding("", lambda c, y: c),
+    Adding("C is not added: it is ignored, or overwritten", lambda c, y: c * 0),
+    Adding("C is added twice", lambda c, y: c + c),
+    Adding("C is subtracted", lambda c, y: -c),
+    Adding("C is scaled by alpha", lambda c, y: c, early=True),
+    Adding("the product is rounded to the result's type before C is added", lambda c, y: c, narrow=True),
+    Adding("the product is lost, the result is C", lambda c, y: c, alone=True),
     Adding("C is added transposed", _transposed),
 )
 
@@ -69,16 +68,16 @@ class Additions:
     def early(self, y: Floats, pair: Pair) -> Floats:
         """What is added before alpha."""
         for adding, part in zip((self.bias, self.accumulate), _parts(pair), strict=True):
-            y = y + adding.value(part) if adding.early and part is not None else y
+            y = y + adding.value(part, y) if adding.early and part is not None else y
         return np.asarray(y, F)
 
     def late(self, y: Floats, pair: Pair, to: str, *, row_scaled: bool) -> Floats:
         """What is added after it, in the order of GEM-8. Rules: GEM-8."""
         b, c = _parts(pair)
-        b = None if b is None or self.bias.early else self.bias.value(b)
+        b = None if b is None or self.bias.early else self.bias.value(b, y)
         if c is None or self.accumulate.early:
             return y if b is None else np.asarray(y + b, F)
-        c = self.accumulate.value(c)
+        c = self.accumulate.value(c, y)
         if self.accumulate.alone:
             return np.broadcast_to(c, y.shape)
         if row_scaled or self.accumulate.narrow:
