@@ -98,7 +98,7 @@ def _added(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """The ends after additions in any order, each rounded or truncated, or fused with what comes before.
 
-    At most four roundings of at most 2^-23 of the magnitudes; with amaxes of rows one more, to the result's type.
+    Within four roundings of 2^-23 of the magnitudes; with amaxes of rows one more, to the result's type.
 
     Rules: GEM-15.
     """
