@@ -29,7 +29,7 @@ def specials(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
         data.data[row] = 0  # NaN times zero is NaN
     yield GemmCase(family, "nan-scale-of-zeros", a, b, specials=("nan",))
     a, b = _pair(spec, random)
-    one = packing.pack(np.full((1, width), spec.element.encode(F([1]))), spec.element.format)
+    one = packing.pack(spec.element.encode(np.ones((1, width), F)), spec.element.format)
     for q, row in ((a, 9), (b, 4)):
         data = bytes_of(q)
         data.scales[row, 1] = nan
