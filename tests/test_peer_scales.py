@@ -24,7 +24,7 @@ NAMES = [
     "fouroversix.mxfp4_static_6",
     "modelopt.mxfp4",
     "torchao.mxfp4_rceil_0_18",
-    "torchao.mxfp8_e5m2_even_0_18",
+    "torchao.mxfp8_e4m3_even_0_18",
 ]
 STEPS = np.r_[-70:71, -(1 << 21) - 2 : -(1 << 21) + 3, (1 << 21) - 2 : (1 << 21) + 3]
 
