@@ -58,8 +58,9 @@ class Declaration:
     [rows, depth] and b [columns, depth]; alpha, float32 [1], is what sums are multiplied by (GEM-5); bias, float32
     [columns], and accumulate, [rows, columns] of type `to`, are added (GEM-8). in_place: what is added is in the
     buffer `out` instead. directions: of the tensors whose bytes a and b are; a_row_data, a_row_scales, a_column_data
-    and a_column_scales are both directions of the tensor, and b's as well. specials: what operands may hold beside
-    numbers, of "nan" and "inf". multiple: of rows and columns, and of depth.
+    and a_column_scales are both directions of the tensor, and b's as well. transposed: column directions are given as
+    they lie beside the tensor, 8-bit data [depth, rows] and linear scales likewise; tiled ones as ever. specials: what
+    operands may hold beside numbers, of "nan" and "inf". multiple: of rows and columns, and of depth.
 
     Rules: CNF-8.
     """
@@ -113,7 +114,7 @@ class Declaration:
         _require(adds or not self.in_place, "in_place", "a gemm with out_buffers and without the input accumulate")
         layout(self.scale_layout)
         layout(self.source_layout)
-        linear = self.scale_layout == "linear"
+        linear = self.scale_layout == "linear" or self.operation == "gemm"
         _require(linear or not self.transposed, f"transposed scales in {self.scale_layout}", "scale_layout='linear'")
 
     def to_json(self) -> dict[str, Any]:

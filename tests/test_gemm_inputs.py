@@ -147,6 +147,8 @@ def test_what_a_kernel_does_not_take_does_not_apply():
         "takes no bias": 4,
         "takes nothing to accumulate to": 2,
     }
+    with pytest.raises(fp4ref.DomainError, match=r"transposed data of mxfp4, need elements of 8 bits \[GEM-16\]"):
+        verdict(KERNELS["product"]("mxfp4", transposed=True))
     for settings, message in (
         ({"directions": ("row", "up")}, "directions"),
         ({"specials": ("zero",)}, "specials"),

@@ -218,7 +218,24 @@ TURNED = {
         "the data of A are those of its tensor's other direction",
     ),
 }
+
+
+def stored(spec, turn):
+    """wgrad of 8-bit operands that lie as [K, rows]; turn makes [rows, K] of them."""
+
+    def pick(of):
+        scales = {f"{side}_scales": of[f"{side}_scales"].T for side in "ab"}
+        return {**of, **{f"{side}_data": turn(of[f"{side}_data"]) for side in "ab"}, **scales}
+
+    return product(spec, pick=pick, directions=("column", "column"), transposed=True)
+
+
+TURNED["wgrad without a transposition"] = (
+    stored("mxfp8-e4m3", lambda data: data.reshape(data.shape[::-1])),
+    "the transposed data of A and B are read as if they were not",
+)
 TURNED_RIGHT = {f"{kind} of {spec}": gradient(spec, kind) for kind in GRADIENTS for spec in ("nvfp4", "mxfp8-e4m3")}
+TURNED_RIGHT["wgrad as it lies"] = stored("mxfp8-e5m2", lambda data: np.ascontiguousarray(data.T))
 
 
 # NaN and infinities

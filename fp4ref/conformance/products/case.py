@@ -24,6 +24,7 @@ class GemmCase:
 
     bias: float32 [N]; accumulate: float32 [M, N] that every result type holds exactly; None where nothing is added.
     specials: what operands hold beside numbers, of nan and inf. directions: which one of each tensor is multiplied.
+    transposed: column directions are given to the kernel as [K, rows].
     """
 
     family: str
@@ -35,6 +36,7 @@ class GemmCase:
     accumulate: Floats | None = None
     specials: tuple[str, ...] = ()
     directions: tuple[Direction, Direction] = ("row", "row")
+    transposed: bool = False
 
     @property
     def id(self) -> str:

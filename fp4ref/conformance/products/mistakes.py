@@ -33,6 +33,7 @@ class Side:
     scales: Wide
     part: Operand
     other: DirectionData | None
+    transposed: bool = False  # as it is given to the kernel
 
     @property
     def width(self) -> int:
@@ -70,11 +71,11 @@ class Reading:
     bounded: bool = False
 
 
-def side(part: Operand, other: DirectionData | None) -> Side:
-    """An operand decoded. other: the bytes of its tensor's other direction."""
+def side(part: Operand, other: DirectionData | None, *, transposed: bool) -> Side:
+    """An operand decoded. other: the bytes of its tensor's other direction. transposed: as the kernel is given it."""
     codes = packing.unpack(part.data.data, part.shape[1], part.spec.element.format)
     elements, scales = part.spec.element.decode(codes), part.spec.scale.decode(part.data.scales)
-    return Side(elements.astype(np.float64), scales.astype(np.float64), part, other)
+    return Side(elements.astype(np.float64), scales.astype(np.float64), part, other, transposed)
 
 
 def product(a: Side, b: Side) -> Wide:
@@ -84,11 +85,14 @@ def product(a: Side, b: Side) -> Wide:
 
 def pair_of(case: GemmCase, layout: str) -> Pair:
     """The operands of a case, and what is added."""
-    others = (
-        q.column if direction == "row" else q.row
-        for q, direction in zip((case.a, case.b), case.directions, strict=True)
+    a, b = (
+        side(
+            part,
+            q.column if direction == "row" else q.row,
+            transposed=case.transposed and direction == "column",
+        )
+        for part, q, direction in zip(case.operands, (case.a, case.b), case.directions, strict=True)
     )
-    a, b = (side(part, other) for part, other in zip(case.operands, others, strict=True))
     return Pair(a, b, layout, case.bias, case.accumulate)
 
 
@@ -220,10 +224,18 @@ def _of_other(part: str, s: Side, layout: str) -> Side | None:
     return found
 
 
+def _as_it_lies(s: Side, layout: str) -> Side | None:
+    """Data [K, rows] read as [rows, K]."""
+    if not s.transposed:
+        return None
+    return replace(s, elements=s.elements.T.reshape(s.elements.shape))
+
+
 OTHERS: tuple[tuple[str, str, Change], ...] = (
     ("other-direction", "the bytes of {} are those of its tensor's other direction", partial(_of_other, "both")),
     ("other-data", "the data of {} are those of its tensor's other direction", partial(_of_other, "data")),
     ("other-scales", "the scales of {} are those of its tensor's other direction", partial(_of_other, "scales")),
+    ("not-turned", "the transposed data of {} are read as if they were not", _as_it_lies),
 )
 READERS: tuple[tuple[str, str, Change], ...] = (
     ("scale-missing", "the block scales of {} are left out", partial(_scales, np.ones_like)),

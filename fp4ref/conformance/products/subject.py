@@ -26,6 +26,8 @@ def require(spec: Spec, declared: Declaration) -> None:
     """Refuse what a GEMM on trial cannot be. Rules: CNF-8, GEM-9."""
     if spec.scale.format not in {E4M3, E8M0}:
         raise DomainError("verify", f"a gemm of {spec.name}", "scales e4m3 or e8m0", "GEM-9")
+    if declared.transposed and spec.element.format.bits != 8:
+        raise DomainError("verify", f"transposed data of {spec.name}", "elements of 8 bits", "GEM-16")
     given = [name for name in declared.inputs if name in AMAXES]
     if given and spec.global_scale is Granularity.NONE:
         raise DomainError("verify", f"input {given[0]} for {spec.name}", "a spec with a global scale", "CNF-8")
@@ -57,6 +59,9 @@ def job_of(case: GemmCase, declared: Declaration) -> Job:
         for direction in DIRECTIONS:
             part = q.direction(direction)[0]
             said = {"data": _data(part.data, q.spec, declared), "scales": poisoned(part.scales, declared.scale_layout)}
+            if declared.transposed and direction == "column":
+                linear = declared.scale_layout == "linear"
+                said = {what: array.T.copy() if what == "data" or linear else array for what, array in said.items()}
             for what, array in said.items():
                 given[f"{name}_{direction}_{what}"] = array
                 if direction == used:

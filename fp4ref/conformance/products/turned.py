@@ -24,7 +24,8 @@ def fitted(case: GemmCase, declared: Declaration) -> GemmCase:
     if adds_to_c(declared) and c is None:
         c = np.zeros((m, n), F)
     a, b = (turned(q, direction) for q, direction in zip((case.a, case.b), declared.directions, strict=True))
-    return replace(case, a=a, b=b, bias=bias, accumulate=c, directions=declared.directions)
+    used, turn = declared.directions, declared.transposed
+    return replace(case, a=a, b=b, bias=bias, accumulate=c, directions=used, transposed=turn)
 
 
 def adds_to_c(declared: Declaration) -> bool:
