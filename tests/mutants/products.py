@@ -12,8 +12,10 @@ MUTANTS, CORRECT = [], []  # of quantizers: none here
 F, BF16 = np.float32, ml_dtypes.bfloat16
 KINDS = {"float32": F, "bfloat16": BF16, "float16": np.float16}
 E2M1 = F([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+ROWS = ("nvfp4-row-scaled",)  # amaxes of rows
 FORMATS = {  # decoder of elements, decoder of scales, width of a block, amaxes
     "nvfp4": (None, ml_dtypes.float8_e4m3fn, 16, True),
+    "nvfp4-row-scaled": (None, ml_dtypes.float8_e4m3fn, 16, True),
     "mxfp4": (None, ml_dtypes.float8_e8m0fnu, 32, False),
     "mxfp8-e4m3": (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu, 32, False),
     "mxfp8-e5m2": (ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu, 32, False),
@@ -60,9 +62,14 @@ def product(spec, end=plain, to="float32", fix=lambda q, s: (q, s), fix_b=None, 
         with np.errstate(all="ignore"):
             a = operand(spec, of["a_data"], of["a_scales"], m, k, fix)
             b = operand(spec, of["b_data"], of["b_scales"], n, k, fix_b or fix)
-            alpha = of["a_amax"][0] * of["b_amax"][0] * (F(1) / F(7225344)) if amaxes else F(1)
+            sums = summed(a, b)
+            if spec in ROWS:
+                sums = sums * (F(1) / F(7225344)) * of["a_amax"][:, None]
+                alpha = of["b_amax"][None]
+            else:
+                alpha = of["a_amax"][0] * of["b_amax"][0] * (F(1) / F(7225344)) if amaxes else F(1)
             c = None if c is None else c.astype(F)
-            y = np.asarray(end(summed(a, b), alpha, bias=of.get("bias"), c=c, to=KINDS[to])).astype(KINDS[to])
+            y = np.asarray(end(sums, alpha, bias=of.get("bias"), c=c, to=KINDS[to])).astype(KINDS[to])
         if out is None:
             return y
         out[0][...] = y
@@ -124,6 +131,15 @@ ADDED = {
         product("mxfp4", lambda y, s, bias, **_: y + bf16(bias), to="bfloat16", **BIAS),
         "the bias is rounded to bfloat16",
     ),
+    "bias missing, amaxes of rows": (product("nvfp4-row-scaled", plain, **BIAS), "the bias is not added"),
+    "bias in bfloat16, amaxes of rows": (
+        product("nvfp4-row-scaled", lambda y, s, bias, **_: y * s + bf16(bias), to="bfloat16", **BIAS),
+        "the bias is rounded to bfloat16",
+    ),
+    "C ignored, amaxes of rows": (
+        product("nvfp4-row-scaled", plain, to="bfloat16", **C),
+        "C is not added: it is ignored, or overwritten",
+    ),
     "bias by rows": (
         product("mxfp4", lambda y, s, bias, **_: y + (bias[:, None] if len(y) == len(bias) else bias), **BIAS),
         "the bias is added by rows",
@@ -161,6 +177,7 @@ ADD_RIGHT = {
     "fused": product("mxfp8-e4m3", fused, **BOTH),
     "truncated": product("nvfp4", chopped, to="float32", **BOTH),
     "in its buffer, bfloat16": product("mxfp4", right, to="bfloat16", **BUFFER),
+    "amaxes of rows": product("nvfp4-row-scaled", right, to="bfloat16", **BOTH),
     "float16": product("nvfp4", right, to="float16", **BOTH),
 }
 

@@ -98,7 +98,7 @@ def _added(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """The ends after additions in any order, each rounded or truncated, or fused with what comes before.
 
-    Within four roundings of 2^-23 of the magnitudes; with amaxes of rows one more, to the result's type.
+    Within four roundings of 2^-23 of the magnitudes; with amaxes of rows one more before C, to the result's type.
 
     Rules: GEM-15.
     """
@@ -107,7 +107,8 @@ def _added(
     middle = np.zeros(low.shape)
     for part in parts:
         size, middle = size + np.abs(part), middle + part
-    slack = size * (4 * UNIT + (HALF_STEP[to.name] if row_scaled else 0))
+    between = row_scaled and case.accumulate is not None and case.accumulate.any()
+    slack = size * (4 * UNIT + (HALF_STEP[to.name] if between else 0))
     return (low + middle - slack).astype(F).astype(to), (high + middle + slack).astype(F).astype(to)
 
 
