@@ -33,6 +33,7 @@ from fp4ref.formats import F, Floats
 from fp4ref.reciprocal import reciprocal_approx
 
 SMALLEST_E8M0 = F(2.0**-127)
+INFINITE_FIELD = 0xFF  # the exponent bits of infinity
 
 
 def zero_unless(test: Floats, value: Floats) -> Floats:
@@ -302,7 +303,7 @@ def scaled_cutlass(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     return np.asarray(x * np.minimum(g * reciprocal_approx(s), FLT_MAX))
 
 
-def scaled_kernel_mxfp4(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
+def scaled_or_as_it_is(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     """x / s; undivided where the scale's byte is 0."""
     return np.asarray(x / np.where(s == SMALLEST_E8M0, F(1), s), F)
 
@@ -328,7 +329,7 @@ KERNEL_BY_AMAX = register_arithmetic(
     dequantized=dequantized_encoding,
 )
 CUTLASS = register_arithmetic("cutlass", block_scale_te, scaled_cutlass, encoding, dequantized=dequantized_te)
-KERNEL_MXFP4 = register_arithmetic("kernel-mxfp4", block_scale_rceil, scaled_kernel_mxfp4)
+KERNEL_MXFP4 = register_arithmetic("kernel-mxfp4", block_scale_rceil, scaled_or_as_it_is)
 KERNEL_MXFP8 = register_arithmetic("kernel-mxfp8", block_scale_rceil, scaled_kernel_mxfp8)
 
 
@@ -351,8 +352,34 @@ def exp2(exponent: Floats) -> Floats:
 
 
 def block_scale_compressed_tensors_mx(amax: Floats, g: Floats, k: Constants) -> Floats:
-    """EVEN with one mantissa bit for every element format."""
-    return np.where(np.isfinite(amax), power_of_two(exponent_field(amax, half_carry(1)), k), F(np.inf))
+    """EVEN with one mantissa bit for every element format; infinity where the carry leaves float32."""
+    field = exponent_field(amax, half_carry(1))
+    return np.where(field < INFINITE_FIELD, power_of_two(field, k), F(np.inf))
+
+
+def smallest_normal_or_infinite(t: Floats, s: Floats) -> Floats:
+    """Byte 00 divides by 2^-126, byte FF by infinity."""
+    return np.where(np.isnan(s), F(np.inf), np.maximum(s, F(2.0**-126)))
+
+
+def block_scale_torchao_floor(amax: Floats, g: Floats, k: Constants) -> Floats:
+    """2^(floor(log2 amax) - emax) from the exponent bits, those of infinity too."""
+    return np.where(np.isnan(amax), NEVER, power_of_two(exponent_field(amax), k))
+
+
+def block_scale_torchao_ceil(amax: Floats, g: Floats, k: Constants) -> Floats:
+    """2^(ceil(log2 amax) - emax) from the bits, those of infinity too."""
+    return np.where(np.isnan(amax), NEVER, power_of_two(exponent_field(amax, MANTISSA), k))
+
+
+def block_scale_torchao_even(amax: Floats, g: Floats, k: Constants) -> Floats:
+    """FLOOR of amax rounded half up to the element's mantissa, of infinity too."""
+    return np.where(np.isnan(amax), NEVER, power_of_two(exponent_field(amax, half_carry(k.element.mantissa_bits)), k))
+
+
+def block_scale_torchao_rceil(amax: Floats, g: Floats, k: Constants) -> Floats:
+    """2^ceil(log2(amax / element_max)) with a rounded log2; 2^127 for infinity."""
+    return np.where(np.isnan(amax), NEVER, exp2(np.ceil(log2(amax / k.element_max))))
 
 
 def block_scale_deepgemm(amax: Floats, g: Floats, k: Constants) -> Floats:
@@ -409,6 +436,14 @@ def block_scale_qwix_mx(amax: Floats, g: Floats, k: Constants) -> Floats:
 COMPRESSED_TENSORS_MX = register_arithmetic(
     "compressed-tensors-mx", block_scale_compressed_tensors_mx, working_scale=infinite
 )
+TORCHAO_MX = {
+    mode: register_arithmetic(f"torchao-{mode}", block_scale, working_scale=smallest_normal_or_infinite)
+    for mode, block_scale in (
+        ("floor", block_scale_torchao_floor),
+        ("ceil", block_scale_torchao_ceil),
+        ("even", block_scale_torchao_even),
+    )
+} | {"rceil": register_arithmetic("torchao-rceil", block_scale_torchao_rceil, scaled_or_as_it_is)}
 DEEPGEMM = register_arithmetic("deepgemm", block_scale_deepgemm)
 FOUROVERSIX_MX = register_arithmetic("fouroversix-mx", block_scale_fouroversix_mx, scaled_or_zero)
 FLASHINFER_MX = register_arithmetic("flashinfer-mx", block_scale_flashinfer_mx, scaled_or_zero)

@@ -9,18 +9,23 @@ from typing import Any, TypeVar, overload
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.errors import DomainError
 from fp4ref.layout import layout
-from fp4ref.quantized import DIRECTIONS
+from fp4ref.quantized import DIRECTIONS, Direction
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 ATTRIBUTE = "__fp4ref__"  # of a declared function
+SPECIALS = ("nan", "inf")  # what operands of a gemm may hold beside numbers
 SCALES_OF = ("amax", "encode_scale", "decode_scale")
 INPUTS: dict[str, tuple[str, ...]] = {
     "quantize": ("x", *SCALES_OF, "random_bits", "seed", "offset", "hadamard_signs", "rows", "columns"),
     "dequantize": ("data", "scales", *SCALES_OF, "rows", "columns"),
     "to_layout": ("scales", "rows", "columns"),
     "hadamard": ("x", "hadamard_signs"),
-    "gemm": ("a_data", "a_scales", "a_amax", "b_data", "b_scales", "b_amax", "alpha", "rows", "columns", "depth"),
+    "gemm": (
+        *("a_data", "a_scales", "a_amax", "b_data", "b_scales", "b_amax", "alpha", "bias", "accumulate"),
+        *(f"{side}_{direction}_{part}" for side in "ab" for direction in DIRECTIONS for part in ("data", "scales")),
+        *("rows", "columns", "depth"),
+    ),
 }
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "quantize": ("data", "scales", "amax"),
@@ -50,8 +55,12 @@ class Declaration:
     empty: takes tensors without elements. strided: takes x whose rows lie apart.
 
     gemm: values [rows, columns], d[m, n] = sum of A[m, k] B[n, k] over k < depth. Inputs are data, scales and amax of a
-    [rows, depth] and b [columns, depth]; alpha, float32 [1], is what sums are multiplied by (GEM-5). multiple: of rows
-    and columns, and of depth.
+    [rows, depth] and b [columns, depth]; alpha, float32 [1], is what sums are multiplied by (GEM-5); bias, float32
+    [columns], and accumulate, [rows, columns] of type `to`, are added (GEM-8). in_place: what is added is in the
+    buffer `out` instead. directions: of the tensors whose bytes a and b are; a_row_data, a_row_scales, a_column_data
+    and a_column_scales are both directions of the tensor, and b's as well. transposed: column directions are given as
+    they lie beside the tensor, 8-bit data [depth, rows] and linear scales likewise; tiled ones as ever. specials: what
+    operands may hold beside numbers, of "nan" and "inf". multiple: of rows and columns, and of depth.
 
     Rules: CNF-8.
     """
@@ -75,9 +84,12 @@ class Declaration:
     leading: bool = True
     empty: bool = True
     strided: bool = False
+    directions: tuple[Direction, Direction] = ("row", "row")
+    in_place: bool = False
+    specials: tuple[str, ...] = SPECIALS
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "outputs", "dtypes", "multiple"):
+        for name in ("inputs", "outputs", "dtypes", "multiple", "directions", "specials"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _require(self.operation in INPUTS and INPUTS[self.operation], f"operation {self.operation!r}", _words(INPUTS))
         for what, given, known in (
@@ -95,9 +107,14 @@ class Declaration:
         _require(self.to in INPUT_DTYPES, f"to {self.to!r}", _words(INPUT_DTYPES))
         _require(_power_of_two(self.alignment), f"alignment {self.alignment}", "a power of two")
         _require(min(self.multiple) >= 1 and len(self.multiple) == 2, f"multiple {self.multiple}", "(rows, columns)")
+        whole = len(self.directions) == 2 and set(self.directions) <= set(DIRECTIONS)
+        _require(whole, f"directions {self.directions}", "row or column, of a and of b")
+        _require(set(self.specials) <= set(SPECIALS), f"specials {self.specials}", _words(SPECIALS))
+        adds = self.operation == "gemm" and self.out_buffers and "accumulate" not in self.inputs
+        _require(adds or not self.in_place, "in_place", "a gemm with out_buffers and without the input accumulate")
         layout(self.scale_layout)
         layout(self.source_layout)
-        linear = self.scale_layout == "linear"
+        linear = self.scale_layout == "linear" or self.operation == "gemm"
         _require(linear or not self.transposed, f"transposed scales in {self.scale_layout}", "scale_layout='linear'")
 
     def to_json(self) -> dict[str, Any]:

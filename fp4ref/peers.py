@@ -40,6 +40,8 @@ def peer(base: Spec, name: str, source: str = RECORDED, **changes: Any) -> Spec:
 # torchao's E2M1 encoder works on bits: a NaN ends as code 3 unless its payload is long, see the arithmetic
 TORCHAO_E2M1 = Codec(format=E2M1, nan=(3, 11))
 EAGER = "recorded on a CPU, torch 2.13 in eager mode; NaN and Inf up to the sign of NaN"
+SNAPSHOT = f"{EAGER}; the development snapshot of 2026-08-21"
+RELEASE = f"{EAGER}; the release 0.18.0"
 _two = peer(TORCH_NVFP4, "torchao.nvfp4_2lvl", EAGER, arithmetic=ap.TORCHAO, element=TORCHAO_E2M1)
 peer(_two, "torchao.nvfp4_1lvl", EAGER, global_scale=NONE)
 MX_ELEMENTS = {
@@ -54,7 +56,9 @@ for _name, _element in MX_ELEMENTS.items():
         ("even", ar.OCP_EVEN),
         ("rceil", ar.OCP_RCEIL),
     ):
-        peer(TORCH_MX, f"torchao.{_name}_{_mode}", element=_element, arithmetic=_arithmetic)
+        peer(TORCH_MX, f"torchao.{_name}_{_mode}", SNAPSHOT, element=_element, arithmetic=_arithmetic)
+    for _mode, _arithmetic in ap.TORCHAO_MX.items():
+        peer(TORCH_MX, f"torchao.{_name}_{_mode}_0_18", RELEASE, element=_element, arithmetic=_arithmetic)
     peer(TORCH_MX, f"gfloat.{_name}", element=_element, arithmetic=ar.OCP_FLOOR)
     for _mode, _arithmetic in ap.MICROXCALING.items():
         _codec = CUDA_E2M1 if _element.format is E2M1 else _element

@@ -23,6 +23,8 @@ NAMES = [
     "fouroversix.mxfp4_static_4",
     "fouroversix.mxfp4_static_6",
     "modelopt.mxfp4",
+    "torchao.mxfp4_rceil_0_18",
+    "torchao.mxfp8_e4m3_even_0_18",
 ]
 STEPS = np.r_[-70:71, -(1 << 21) - 2 : -(1 << 21) + 3, (1 << 21) - 2 : (1 << 21) + 3]
 
@@ -45,7 +47,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.slow  # eleven libraries
+@pytest.mark.slow  # thirteen libraries
 @pytest.mark.parametrize("name", NAMES)
 def test_native_scales_next_to_powers_of_two(name: str) -> None:
     if reason := dict(registry.available())["cpu"]:

@@ -12,7 +12,7 @@ from fp4ref import BackendError, DomainError, DTypeError, ShapeError, registry
 from fp4ref.formats import STOCHASTIC_E2M1
 
 STOCHASTIC = fp4ref.NVFP4.replace(name="stochastic", element=STOCHASTIC_E2M1)
-# Lines of tests/kat_vectors of Random123 1.14.0: rounds, counter, key, output.
+# Lines `philox4x32` of tests/kat_vectors, Random123 1.14.0 (see data/README.md): rounds, counter, key, output.
 KNOWN_ANSWERS = """
 7 00000000 00000000 00000000 00000000 00000000 00000000 5f6fb709 0d893f64 4f121f81 4f730a48
 7 ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff 5207ddc2 45165e59 4d8ee751 8c52f662

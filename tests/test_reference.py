@@ -134,7 +134,8 @@ def test_flashinfers_exact_reference_is_nvfp4_but_for_minus_zero(case, peers):
 
 @pytest.mark.rule("PRO-2")
 def test_profiles_that_nobody_recorded_say_so(peers):
-    recorded = {name for _, name in peers} | {"te.python_reference"}
+    with np.load(DATA / "releases.npz") as releases:
+        recorded = {name for _, name in peers} | {"te.python_reference"} | {key.split("/")[1] for key in releases.files}
     for name in PEERS:
         source = fp4ref.profiles.source(name)
         assert source.startswith("recorded" if name in recorded else "read from source"), name
@@ -182,3 +183,27 @@ def test_approximate_reciprocal_does_not_depend_on_the_exponent(exponent):
     x = (np.arange(1, 1 << 23, 997, dtype=np.uint32) | 0x3F800000).view(F)
     scaled = np.ldexp(x, exponent)
     assert reciprocal_approx(scaled).tobytes() == np.ldexp(reciprocal_approx(x), -exponent).tobytes()
+
+
+@pytest.mark.rule("PRO-1", "PRO-3", "E2M1-6", "NUM-2")
+def test_recorded_releases():
+    checked = 0
+    with np.load(DATA / "releases.npz") as recorded:
+        for key in recorded.files:
+            if not key.endswith("/data"):
+                continue
+            case, name, _ = key.split("/")
+            x, spec = recorded[f"{case}/x"], fp4ref.profiles[name]
+            q = quantize(x.astype(ml_dtypes.bfloat16) if case.endswith(".bf16") else x, spec)
+            scales = recorded[f"{case}/{name}/scales"]
+            judged = np.ones(scales.shape, np.bool_)
+            if name.startswith("compressed_tensors"):  # it casts NaN to an integer, which is not defined
+                judged = ~np.isnan(x.reshape(*scales.shape, 32)).any(axis=2)
+            assert (q.scales == scales)[judged].all(), key
+            codes, wanted = (unpack(data, x.shape[1], spec.element.format) for data in (q.data, recorded[key]))
+            sign = 1 << (spec.element.format.bits - 1)
+            of_nan = ~np.isfinite(x) & np.isin(codes | sign, [code | sign for code in spec.element.nan])
+            same = (codes == wanted) | (of_nan & (codes | sign == wanted | sign))
+            assert same[np.repeat(judged, 32, axis=1)].all(), key
+            checked += 1
+    assert checked == 2 * 2 * 14

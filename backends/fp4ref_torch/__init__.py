@@ -17,7 +17,7 @@ WITH_TENSOR_SCALE = """
 """.split()  # noqa: SIM905
 WITH_POWERS_OF_TWO = """
     rceil rceil-cast-only ocp-rceil ocp-floor ocp-ceil ocp-even kernel-mxfp4 kernel-mxfp8 compressed-tensors-mx deepgemm
-    fouroversix-mx flashinfer-mx jax-mx qwix-mx
+    fouroversix-mx flashinfer-mx jax-mx qwix-mx torchao-floor torchao-ceil torchao-even
 """.split()  # noqa: SIM905
 ARITHMETICS = frozenset(WITH_TENSOR_SCALE + WITH_POWERS_OF_TWO)
 # Those that are not, and why.

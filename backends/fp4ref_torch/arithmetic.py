@@ -22,13 +22,18 @@ from fp4ref_torch.known import BlockScale, Global, Known, Scaled, Values
 
 @dataclass(frozen=True)
 class Order:
-    """One order of operations. infinite: elements are divided by infinity where t is infinite, whatever the byte."""
+    """One order of operations.
+
+    infinite: elements are divided by infinity where t is infinite, whatever the byte. normal: where the byte is FF,
+    and by 2^-126 where it is 0.
+    """
 
     block: BlockScale
     scaled: Scaled = p2.divided
     global_scale: Global = ts.one
     values: Values = ts.product
     infinite: bool = False
+    normal: bool = False
 
 
 ORDERS = {
@@ -63,6 +68,9 @@ ORDERS = {
     "ocp-even": Order(p2.block_ocp_even),
     "kernel-mxfp4": Order(p2.block_rceil, p2.scaled_or_as_it_is),
     "kernel-mxfp8": Order(p2.block_rceil, p2.scaled_kernel_mxfp8),
+    "torchao-floor": Order(p2.block_torchao_floor, normal=True),
+    "torchao-ceil": Order(p2.block_torchao_ceil, normal=True),
+    "torchao-even": Order(p2.block_torchao_even, normal=True),
     "compressed-tensors-mx": Order(p2.block_compressed_tensors_mx, infinite=True),
     "deepgemm": Order(p2.block_deepgemm),
     "fouroversix-mx": Order(p2.block_fouroversix_mx, p2.scaled_or_zero),
@@ -89,6 +97,8 @@ def scaled(x: Tensor, t: Tensor, scale: Tensor, g: Tensor, k: Known) -> Tensor:
     order, s = ORDERS[k.spec.arithmetic.name], codecs.decode(scale, k.spec.scale.format)
     if order.infinite:
         s = torch.where(magnitude(t) == INFINITY, float("inf"), s)
+    if order.normal:
+        s = p2.normal_or_infinite(s)
     return with_signed_nan(order.scaled(x, s, g, k), x, s, g)
 
 

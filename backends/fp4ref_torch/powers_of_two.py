@@ -60,8 +60,32 @@ def block_ocp_even(amax: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def block_compressed_tensors_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """EVEN with one mantissa bit; Inf if a is not finite."""
-    return torch.where(is_finite(amax), exponent(amax, half_step(1), k), INF)
+    """EVEN with one mantissa bit; Inf if a is not finite, or becomes so."""
+    word = bits(amax)
+    stays = is_finite(amax) & (word + half_step(1) < INFINITY)
+    return torch.where(stays, exponent(amax, half_step(1), k), INF)
+
+
+def exponent_of_any(amax: Tensor, addend: int, k: Known) -> Tensor:
+    """2^(field - 127 - emax), held within E8M0, also for the field of infinity; NaN if a is NaN."""
+    word = torch.where(is_nan(amax), 0, bits(amax))
+    code = ((word + addend >> 23) - k.spec.element.format.emax).clamp(0, 254)
+    return torch.where(is_nan(amax), NAN, floats(torch.where(code == 0, 1 << 22, code << 23)))
+
+
+def block_torchao_floor(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """FLOOR, with the exponent bits of infinity as they are; NaN if a is NaN. Rules: MXS-2."""
+    return exponent_of_any(amax, 0, k)
+
+
+def block_torchao_ceil(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """CEIL in the same way. Rules: MXS-3."""
+    return exponent_of_any(amax, MANTISSA, k)
+
+
+def block_torchao_even(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """EVEN in the same way. Rules: MXS-4."""
+    return exponent_of_any(amax, half_step(k.spec.element.format.mantissa_bits), k)
 
 
 def up(x: Tensor) -> Tensor:
@@ -125,6 +149,11 @@ def scaled_kernel_mxfp8(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
     top = k.spec.element_max or k.spec.element.format.max
     y = mul(x, torch.where(is_smallest(s), 0.0, reciprocal(s)))
     return at_most_nan(at_least_nan(y, -top), top)
+
+
+def normal_or_infinite(s: Tensor) -> Tensor:
+    """What a scale divides by: 2^-126 if its byte is 0, Inf if it is FF."""
+    return torch.where(is_smallest(s), SMALLEST_NORMAL, torch.where(is_nan(s), INF, s))
 
 
 def scaled_or_zero(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:

@@ -60,7 +60,12 @@ ADVICE = (
         "linear, or tiled_128x4 by to_blocked",
         "decode scale, amax / 2688",
     ),
-    Advice("torchao, MX", ("torchao.mxfp8_e4m3_rceil", "torchao.mxfp4_floor"), "linear, or tiled_128x4", "none"),
+    Advice(
+        "torchao 0.18, MX",
+        ("torchao.mxfp8_e4m3_rceil_0_18", "torchao.mxfp4_floor_0_18"),
+        "linear, or tiled_128x4",
+        "none",
+    ),
     Advice("vLLM", ("vllm.nvfp4_kernel", "flashinfer.ref_nvfp4"), "tiled_128x4", "encode scale, fp32(1/amax) * 2688"),
     Advice(
         "FlashInfer, default",

@@ -96,6 +96,8 @@ def verify(
     made of `fp4ref gen`. SPEC or - reads such a stream from standard input. Without any, the installed backends are
     checked. The verdict comes first. Every mismatch has a case ID, which --case shows alone.
 
+    A kernel declared with operation="gemm" is given operands, and a bias and C if it takes them (GEM-13 to GEM-17).
+
     Exit status: 0 all bytes are right, 1 some differ, 2 bad input.
     """
     pages = Pages(junit, html)

@@ -62,6 +62,8 @@ def _once(
     """The results of one call, and what it touched that it should not have."""
     buffers = {
         name: Guarded(library, output.dtype, output.shape, declared.alignment, fill[name])
+        if output.start is None
+        else Guarded.holding(library, output.start, declared.alignment)
         for name, output in (job.outputs.items() if declared.out_buffers else ())
     }
     plain = [value.array if isinstance(value, Guarded) else value for value in inputs.values()]

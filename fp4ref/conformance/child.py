@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from fp4ref.conformance.calling import call
 from fp4ref.conformance.guards import Arrays
-from fp4ref.conformance.messages import receive, send
+from fp4ref.conformance.messages import START, receive, send
 from fp4ref.conformance.subject import Job, Outcome, Output, load
 from fp4ref.kernels import Declaration, declaration_of
 
@@ -31,7 +31,10 @@ def main() -> None:
     while (message := receive(requests)) is not None:
         record, arrays = message
         arguments = {name: arrays.get(name, record["numbers"].get(name)) for name in record["order"]}
-        outputs = {name: Output(tuple(shape), dtype) for name, (shape, dtype) in record["outputs"].items()}
+        outputs = {
+            name: Output(tuple(shape), dtype, arrays.get(f"{START}{name}"))
+            for name, (shape, dtype) in record["outputs"].items()
+        }
         _answer(answers, call(function, declared, Job(arguments, outputs)))
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fp4ref.conformance.guards import numpy_dtype
 
 HEAD = struct.Struct("<Q")
+START = "start of "  # before the name of a buffer whose content is sent along
 
 
 def send(stream: IO[bytes], record: dict[str, Any], arrays: dict[str, NDArray[Any]] | None = None) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fp4ref.conformance.calling import call
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.messages import receive, send
+from fp4ref.conformance.messages import START, receive, send
 from fp4ref.conformance.subject import (
     Declaration,
     Finding,
@@ -152,8 +152,9 @@ class _Process:
             "numbers": {name: value for name, value in job.arguments.items() if name not in arrays},
             "outputs": {name: [list(output.shape), output.dtype] for name, output in job.outputs.items()},
         }
+        starts = {f"{START}{name}": output.start for name, output in job.outputs.items() if output.start is not None}
         limit, self._fresh = timeout + FIRST * self._fresh, False
-        answer = self._ask(limit, record, arrays)
+        answer = self._ask(limit, record, arrays | starts)
         if isinstance(answer, Finding):
             return Outcome(finding=answer)
         said, results = answer

@@ -11,7 +11,8 @@ import numpy as np
 
 from fp4ref import multiply, random_source, registry
 from fp4ref.conformance.placing import device_of, fetched, placed_result
-from fp4ref.conformance.products.cases import GemmCase, cases
+from fp4ref.conformance.products.case import GemmCase
+from fp4ref.conformance.products.cases import cases
 from fp4ref.conformance.products.judge import interval, operand
 from fp4ref.conformance.vector_text import Mismatch, mismatched, mismatched_words, pattern_words
 from fp4ref.model import gemm as model

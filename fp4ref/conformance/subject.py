@@ -77,10 +77,11 @@ class Outcome:
 
 
 class Output(NamedTuple):
-    """A result that is expected: shape, and NumPy type of its elements."""
+    """A result that is expected: shape, and NumPy type of its elements; start: what its buffer holds before."""
 
     shape: tuple[int, ...]
     dtype: str
+    start: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)

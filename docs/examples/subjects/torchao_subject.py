@@ -1,7 +1,9 @@
-"""torchao's NVFP4Tensor.to_nvfp4 as a subject; runs on a CPU.
+"""torchao's NVFP4Tensor.to_nvfp4 and to_mx as subjects; runs on a CPU.
 
 fp4ref verify --kernel torchao_subject.py:quantize --spec torchao.nvfp4_2lvl
 fp4ref verify --kernel torchao_subject.py:quantize_one_level --spec torchao.nvfp4_1lvl
+fp4ref verify --kernel torchao_subject.py:quantize_mxfp8_rceil --spec torchao.mxfp8_e4m3_rceil_0_18
+fp4ref verify --kernel torchao_subject.py:quantize_mxfp4_floor --spec torchao.mxfp4_floor_0_18
 """
 
 from typing import Any
@@ -41,3 +43,30 @@ def _quantized(x: Any, per_tensor_scale: Any, *, swizzled: bool) -> tuple[Any, A
 
     q = NVFP4Tensor.to_nvfp4(x, per_tensor_scale=per_tensor_scale, is_swizzled_scales=swizzled)
     return q.qdata, q.scale
+
+
+MX_SETTINGS: dict[str, Any] = {**SETTINGS, "multiple": (1, 32)}
+
+
+@fp4ref.kernel(inputs=("x",), **MX_SETTINGS)
+def quantize_mxfp8_rceil(x: Any) -> tuple[Any, Any]:
+    """E4M3 elements, scales rounded up."""
+    import torch
+
+    return _mx(x, torch.float8_e4m3fn, "RCEIL")
+
+
+@fp4ref.kernel(inputs=("x",), **MX_SETTINGS)
+def quantize_mxfp4_floor(x: Any) -> tuple[Any, Any]:
+    """E2M1 elements, scales rounded down."""
+    import torch
+
+    return _mx(x, torch.float4_e2m1fn_x2, "FLOOR")
+
+
+def _mx(x: Any, element: Any, mode: str) -> tuple[Any, Any]:
+    from torchao.prototype.mx_formats.config import ScaleCalculationMode
+    from torchao.prototype.mx_formats.mx_tensor import to_mx
+
+    scales, data = to_mx(x, element, 32, ScaleCalculationMode[mode])
+    return data, scales

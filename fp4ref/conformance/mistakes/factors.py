@@ -222,9 +222,7 @@ def factor() -> Iterator[Mistake]:
         special=True,
         scaled=lambda x, s, g, k: x / np.where(s < TINY, F(0), s),
     )
-    yield known(
-        stage, "encode-byte-0-one", "scale byte 0 divides by 1", mx, special=True, scaled=ap.scaled_kernel_mxfp4
-    )
+    yield known(stage, "encode-byte-0-one", "scale byte 0 divides by 1", mx, special=True, scaled=ap.scaled_or_as_it_is)
     yield known(
         stage, "encode-byte-0-zero", "scale byte 0 makes elements 0", mx, special=True, scaled=ap.scaled_or_zero
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.conformance.products.cases import GemmCase
+from fp4ref.conformance.products.case import GemmCase
 from fp4ref.conformance.products.judge import judge
-from fp4ref.conformance.products.mistakes import Pair, Reading, pair_of, product, readings, roundings, scalings
+from fp4ref.conformance.products.mistakes import (
+    Pair,
+    Reading,
+    Rounds,
+    Scaling,
+    pair_of,
+    product,
+    readings,
+    roundings,
+    scalings,
+)
+from fp4ref.conformance.products.wrong_additions import Additions, ways
+from fp4ref.conformance.products.wrong_specials import RESULTS, special_sums
 from fp4ref.formats import F, Floats, ignoring_float_warnings
 from fp4ref.operands import alpha_factor
 
 Evidence = Sequence[tuple[GemmCase, NDArray[Any]]]
+BOUNDED = ("dense", "ragged")  # families whose operands are `integers`
 WIDTHS = {8: "bfloat16", 11: "float16 or TF32", 14: "the sums of FP8 tensor cores of SM89 and SM90"}
 
 
@@ -34,10 +47,11 @@ def diagnose(evidence: Evidence, to: str, layout: str) -> Diagnosis:
 
     evidence: cases and results [M, N] of type `to`. layout: that of the scales which the kernel was given.
     """
-    aimed = [(case, got) for case, got in evidence if case.aimed and case.family != "special"]
+    aimed = [(case, got) for case, got in evidence if case.aimed and not case.specials]
     wrong = [(case, got) for case, got in aimed if not judge(case, got, to).equal]
     if not wrong:
-        return Diagnosis((), False)
+        texts = special([(case, got) for case, got in evidence if case.specials], to, layout)
+        return Diagnosis(texts, False)
     bits = width(aimed, to)
     if bits is not None:
         like = f", as {WIDTHS[bits]} has" if bits in WIDTHS else ""
@@ -46,6 +60,23 @@ def diagnose(evidence: Evidence, to: str, layout: str) -> Diagnosis:
     found = sorted(_matches(wrong, aimed, to, layout), key=len)  # the others' sums a mistake can make inexact
     best = [texts for texts in found if len(texts) == len(found[0])][:3]
     return Diagnosis(tuple(" and ".join(texts) for texts in dict.fromkeys(best)), bool(best))
+
+
+def special(evidence: Evidence, to: str, layout: str) -> tuple[str, ...]:
+    """The mistakes with NaN and infinities that reproduce results of cases that hold them. Rules: GEM-17."""
+    if not any(not judge(case, got, to).equal for case, got in evidence):
+        return ()
+    remaining: set[str] | None = None
+    for case, got in evidence:
+        pair, judged = pair_of(case, layout), judge(case, got, to)
+        right, adding = _scalings(pair)[0], next(ways(pair))
+        made = {text: finished(sums.astype(F), pair, right, adding, to) for text, sums in special_sums(pair)}
+        plain = finished(product(pair.a, pair.b).astype(F), pair, right, adding, "float32").astype(F)
+        made |= {text: change(plain, to).astype(INPUT_DTYPES[to]) for text, change in RESULTS}
+        beside = ~np.isfinite(judged.low.astype(F))
+        same = {text for text, values in made.items() if (_equal(values, got) | (beside & _near(values, got))).all()}
+        remaining = same if remaining is None else remaining & same
+    return tuple(sorted(remaining or ())[:3])
 
 
 def width(evidence: Evidence, to: str) -> int | None:
@@ -70,6 +101,7 @@ def _matches(wrong: Evidence, aimed: Evidence, to: str, layout: str) -> Iterator
     ordered = [*wrong, *((case, got) for case, got in aimed if not any(case is other for other, _ in wrong))]
     pairs = [pair_of(case, layout) for case, _ in ordered]
     for reading in readings():
+        places = [i for i, (case, _) in enumerate(ordered) if not reading.bounded or case.family in BOUNDED]
         known: dict[int, Floats] = {}
 
         def of(i: int, reading: Reading = reading, known: dict[int, Floats] = known) -> Floats:
@@ -78,48 +110,84 @@ def _matches(wrong: Evidence, aimed: Evidence, to: str, layout: str) -> Iterator
                 known[i] = np.asarray(product(pairs[i].a, pairs[i].b) if found is None else found, F)
             return known[i]
 
-        if reading.sums(pairs[0]) is None:
+        if not places or reading.sums(pairs[places[0]]) is None:
             continue
-        for texts, way in _ways(pairs[0], to):
+        first = places[0]
+        for texts, way in _ways(pairs[first], to, alone=not reading.text):
             said = tuple(filter(None, (reading.text, *texts)))
-            if not said or not _same(way(of(0), pairs[0]), ordered[0][1]):
+            if not said or not _same(way(of(first), pairs[first]), ordered[first][1]):
                 continue
-            if all(_same(way(of(i), pairs[i]), got) for i, (_, got) in enumerate(ordered)):
+            if all(_same(way(of(i), pairs[i]), ordered[i][1]) for i in places):
                 yield said
 
 
-def _ways(pair: Pair, to: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every way from sums to results: a rounding, the amaxes, another rounding, the cast."""
-    has_amax = alpha_factor(pair.a.q.spec, pair.b.q.spec) is not None
-    known = list(scalings()) if has_amax else [None]
+Way = Callable[[Floats, Pair], NDArray[Any]]
+
+
+def _ways(pair: Pair, to: str, *, alone: bool) -> Iterator[tuple[tuple[str, ...], Way]]:
+    """Every way from sums to results: a rounding, the amaxes, what is added, another rounding, the cast.
+
+    alone: the sums are right, so that additions may be wrong in more than one place, or together with the amaxes.
+    """
+    additions = list(ways(pair))
     for _, early_text, early in roundings("sums"):
-        for scaling in known:
+        for scaling in _scalings(pair):
             for _, late_text, late in roundings("results"):
-                texts = (early_text, scaling.text if scaling else "", late_text)
+                for adding in additions:
+                    texts = (early_text, scaling.text if scaling else "", *adding.texts, late_text)
+                    if adding.texts and (early_text or late_text or not (alone or len(list(filter(None, texts))) == 1)):
+                        continue
 
-                def way(y: Floats, of: Pair, early: Any = early, scaling: Any = scaling, late: Any = late) -> Any:
-                    y = early(y)
-                    y = scaling.apply(y, *_amaxes(of)) if scaling else y
-                    return np.asarray(late(np.asarray(y, F))).astype(INPUT_DTYPES[to])
+                    def way(
+                        y: Floats,
+                        of: Pair,
+                        early: Rounds = early,
+                        scaling: Scaling | None = scaling,
+                        adding: Additions = adding,
+                        late: Rounds = late,
+                    ) -> NDArray[Any]:
+                        return finished(early(y), of, scaling, adding, to, late)
 
-                yield texts, way
+                    yield texts, way
+
+
+def _scalings(pair: Pair) -> list[Scaling] | list[None]:
+    """Known mistakes with the amaxes, the right way first; None without amaxes."""
+    return [None] if alpha_factor(pair.a.part.spec, pair.b.part.spec) is None else list(scalings())
+
+
+def finished(
+    y: Floats, pair: Pair, scaling: Scaling | None, adding: Additions, to: str, late: Rounds = lambda y: y
+) -> NDArray[Any]:
+    """Results of sums: the amaxes, what is added, a rounding, and the cast."""
+    y = adding.early(y, pair)
+    y = scaling.apply(y, *_amaxes(pair)) if scaling else y
+    y = adding.late(np.asarray(y, F), pair, to, row_scaled=pair.a.part.row_scaled or pair.b.part.row_scaled)
+    return np.asarray(late(y)).astype(INPUT_DTYPES[to])
 
 
 def _amaxes(pair: Pair) -> tuple[Floats, Floats, np.float32]:
     """amax_A, amax_B and the factor: amaxes of rows as a column and a row."""
-    factor = alpha_factor(pair.a.q.spec, pair.b.q.spec)
+    factor = alpha_factor(pair.a.part.spec, pair.b.part.spec)
     assert factor is not None
     found = []
     for side, shape in ((pair.a, (-1, 1)), (pair.b, (1, -1))):
-        amax = np.asarray(side.q.direction("row")[0].amax, F)
-        found.append(amax.reshape(shape) if side.q.spec.global_scale == "row" else amax[0])
+        amax = np.asarray(side.part.data.amax, F)
+        found.append(amax.reshape(shape) if side.part.row_scaled else amax[0])
     return np.asarray(found[0]), np.asarray(found[1]), factor
 
 
 def _same(made: NDArray[Any], got: NDArray[Any]) -> bool:
+    return made.shape == got.shape and bool(_equal(made, got).all())
+
+
+def _equal(made: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where bits are equal; all NaN are one."""
     kind = f"u{got.dtype.itemsize}"
-    return made.shape == got.shape and bool(((made.view(kind) == got.view(kind)) | _both_nan(made, got)).all())
+    return np.asarray((made.view(kind) == got.view(kind)) | np.isnan(made.astype(F)) & np.isnan(got.astype(F)))
 
 
-def _both_nan(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
-    return np.isnan(a.astype(F)) & np.isnan(b.astype(F))
+def _near(made: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where they differ no more than sums of large numbers in float32 do, and a cast: of a mistaken infinity, say."""
+    one, other = made.astype(np.float64), got.astype(np.float64)
+    return np.asarray(np.abs(one - other) <= np.abs(one) * (2.0**-16 if got.dtype == F else 2.0**-6))

@@ -9,20 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.conformance.products.cases import GemmCase
+from fp4ref.conformance.products.case import GemmCase
 from fp4ref.formats import F, Floats, ignoring_float_warnings
-from fp4ref.model.epilogue import finish
+from fp4ref.model.epilogue import finish, total_alpha
 from fp4ref.model.gemm import exact, values
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import Quantized
 
 Wide = NDArray[np.float64]
 UNIT = 2.0**-23  # relative error of one addition, truncation included
+HALF_STEP = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # the most that a cast moves a result
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What came of a case. low, high: the accepted results, equal for an aimed case. got: None if there is none."""
+    """What came of a case. low, high: the accepted results, equal where one is right. got: None if there is none."""
 
     case: GemmCase
     low: NDArray[Any]
@@ -35,11 +36,10 @@ class Judgement:
         if self.got is None:
             return np.ones(self.low.shape, np.bool_)
         low, high, got = (part.astype(F) for part in (self.low, self.high, self.got))
-        nan = np.isnan(low)
-        if self.case.aimed:
-            kind = f"u{self.low.dtype.itemsize}"
-            return np.where(nan, ~np.isnan(got), self.low.view(kind) != self.got.view(kind))
-        return ~((low <= got) & (got <= high))
+        kind = f"u{self.low.dtype.itemsize}"
+        one = (self.low.view(kind) == self.high.view(kind)) & self.case.aimed
+        right = np.where(one, self.low.view(kind) == self.got.view(kind), (low <= got) & (got <= high))
+        return np.where(np.isnan(low), ~np.isnan(got), ~right)
 
     @property
     def equal(self) -> bool:
@@ -52,9 +52,11 @@ def operand(q: Quantized) -> Operand:
     return Operand(*q.direction("row"), q.spec, q.scale_layout)
 
 
-def epilogue(to: str, rule: AlphaRule) -> Epilogue:
-    """Nothing but the amaxes, and one cast."""
-    return Epilogue(F(1), None, None, INPUT_DTYPES[to], rule)
+def epilogue(case: GemmCase, to: str, rule: AlphaRule) -> Epilogue:
+    """The amaxes, what is added, and one cast."""
+    dtype = INPUT_DTYPES[to]
+    c = None if case.accumulate is None else case.accumulate.astype(dtype)
+    return Epilogue(F(1), case.bias, c, dtype, rule)
 
 
 def judge(case: GemmCase, got: NDArray[Any] | None, to: str, rule: AlphaRule = AlphaRule.RECIPROCAL) -> Judgement:
@@ -69,14 +71,45 @@ def accepted(case: GemmCase, to: str, rule: AlphaRule) -> tuple[NDArray[Any], ND
 
     What follows the sums is monotone, so it maps the ends of their interval to the ends of the results'.
 
-    Rules: GEM-13, GEM-14.
+    Rules: GEM-13, GEM-14, GEM-15.
     """
-    a, b = operand(case.a), operand(case.b)
-    if case.aimed:
-        wanted = finish(exact(a, b), a, b, epilogue(to, rule))
-        return wanted, wanted
-    ends = [finish(end, a, b, epilogue(to, rule)) for end in interval(a, b)]
-    return ends[0], ends[1]
+    (a, b), rest = case.operands, epilogue(case, to, rule)
+    sums = (exact(a, b),) * 2 if case.aimed else interval(a, b)
+    if not _adds(case) or (case.aimed and _scales_exactly(a, b, rest)):
+        ends = [finish(end, a, b, rest) for end in sums]
+        return ends[0], ends[1]
+    plain = rest._replace(bias=None, accumulate=None, dtype=np.dtype(F))
+    low, high = (finish(end, a, b, plain) for end in sums)
+    return _added(case, low, high, INPUT_DTYPES[to], row_scaled=a.row_scaled or b.row_scaled)
+
+
+def _adds(case: GemmCase) -> bool:
+    """Whether anything but zeros is added."""
+    return any(part is not None and part.any() for part in (case.bias, case.accumulate))
+
+
+def _scales_exactly(a: Operand, b: Operand, rest: Epilogue) -> bool:
+    """Whether alpha is a power of two, and no row has an amax of its own."""
+    return not (a.row_scaled or b.row_scaled) and bool(np.frexp(total_alpha(a, b, rest))[0] == 0.5)
+
+
+def _added(
+    case: GemmCase, low: Floats, high: Floats, to: np.dtype[Any], *, row_scaled: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The ends after additions in any order, each rounded or truncated, or fused with what comes before.
+
+    Within four roundings of 2^-23 of the magnitudes; with amaxes of rows one more before C, to the result's type.
+
+    Rules: GEM-15.
+    """
+    parts = [part.astype(np.float64) for part in (case.bias, case.accumulate) if part is not None]
+    size = np.maximum(np.abs(low), np.abs(high)).astype(np.float64)
+    middle = np.zeros(low.shape)
+    for part in parts:
+        size, middle = size + np.abs(part), middle + part
+    between = row_scaled and case.accumulate is not None and case.accumulate.any()
+    slack = size * (4 * UNIT + (HALF_STEP[to.name] if between else 0))
+    return (low + middle - slack).astype(F).astype(to), (high + middle + slack).astype(F).astype(to)
 
 
 @ignoring_float_warnings

@@ -15,27 +15,30 @@ from numpy.typing import NDArray
 
 from fp4ref import packing
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.conformance.products.cases import GemmCase
+from fp4ref.conformance.products.case import GemmCase
 from fp4ref.conformance.subject import poisoned
 from fp4ref.formats import E8M0, F, Floats, ignoring_float_warnings
 from fp4ref.layout import LAYOUTS
-from fp4ref.quantized import Quantized
+from fp4ref.operands import Operand
+from fp4ref.quantized import DirectionData
 
 Wide = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Side:
-    """An operand as a kernel sees it: elements [rows, K], scales [rows, blocks], and its record."""
+    """An operand as a kernel sees it: elements [rows, K], scales [rows, blocks], its bytes and its tensor's others."""
 
     elements: Wide
     scales: Wide
-    q: Quantized
+    part: Operand
+    other: DirectionData | None
+    transposed: bool = False  # as it is given to the kernel
 
     @property
     def width(self) -> int:
         """Elements of a block."""
-        return self.q.spec.block.columns
+        return self.part.spec.block.columns
 
     @property
     def values(self) -> Wide:
@@ -45,11 +48,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """Both operands, and the layout in which the kernel is given their scales."""
+    """Both operands, the layout in which the kernel is given their scales, and what it is given to add, or None."""
 
     a: Side
     b: Side
     layout: str
+    bias: Floats | None = None
+    accumulate: Floats | None = None
 
 
 Sums = Callable[[Pair], Wide | None]  # None where the mistake does not apply
@@ -58,18 +63,19 @@ Change = Callable[[Side, str], Side | None]
 
 @dataclass(frozen=True)
 class Reading:
-    """A mistake in what is summed."""
+    """A mistake in what is summed. bounded: sums are exact where operands are `integers` only."""
 
     name: str
     text: str
     sums: Sums
+    bounded: bool = False
 
 
-def side(q: Quantized) -> Side:
-    """An operand decoded."""
-    data, (_, columns) = q.direction("row")
-    codes = packing.unpack(data.data, columns, q.spec.element.format)
-    return Side(q.spec.element.decode(codes).astype(np.float64), q.spec.scale.decode(data.scales).astype(np.float64), q)
+def side(part: Operand, other: DirectionData | None, *, transposed: bool) -> Side:
+    """An operand decoded. other: the bytes of its tensor's other direction. transposed: as the kernel is given it."""
+    codes = packing.unpack(part.data.data, part.shape[1], part.spec.element.format)
+    elements, scales = part.spec.element.decode(codes), part.spec.scale.decode(part.data.scales)
+    return Side(elements.astype(np.float64), scales.astype(np.float64), part, other, transposed)
 
 
 def product(a: Side, b: Side) -> Wide:
@@ -78,8 +84,16 @@ def product(a: Side, b: Side) -> Wide:
 
 
 def pair_of(case: GemmCase, layout: str) -> Pair:
-    """The operands of a case."""
-    return Pair(side(case.a), side(case.b), layout)
+    """The operands of a case, and what is added."""
+    a, b = (
+        side(
+            part,
+            q.column if direction == "row" else q.row,
+            transposed=case.transposed and direction == "column",
+        )
+        for part, q, direction in zip(case.operands, (case.a, case.b), case.directions, strict=True)
+    )
+    return Pair(a, b, layout, case.bias, case.accumulate)
 
 
 # What is added
@@ -145,14 +159,14 @@ def _laid(read_as: str, s: Side, layout: str) -> Side | None:
     """Scale bytes of the declared layout, read as another one's."""
     if read_as == layout:
         return None
-    data, (rows, columns) = s.q.direction("row")
+    data, (rows, columns) = s.part.data, s.part.shape
     blocks = -(-columns // s.width)
     given, read = poisoned(data.scales, layout), LAYOUTS[read_as]
     shape = read.padded_shape(rows, blocks)
     flat = np.zeros(max(shape[0] * shape[1], given.size), np.uint8)
     flat[: given.size] = given.ravel()
     found = read.to_linear(flat[: shape[0] * shape[1]].reshape(shape), rows, blocks)
-    return replace(s, scales=s.q.spec.scale.decode(found).astype(np.float64))
+    return replace(s, scales=s.part.spec.scale.decode(found).astype(np.float64))
 
 
 def _columns_first(s: Side, layout: str) -> Side | None:
@@ -162,7 +176,7 @@ def _columns_first(s: Side, layout: str) -> Side | None:
 
 
 def _nibbles(s: Side, layout: str) -> Side | None:
-    if s.q.spec.element.format.bits == 8 or s.elements.shape[1] % 2:
+    if s.part.spec.element.format.bits == 8 or s.elements.shape[1] % 2:
         return None
     return replace(s, elements=s.elements.reshape(len(s.elements), -1, 2)[:, :, ::-1].reshape(s.elements.shape))
 
@@ -181,18 +195,48 @@ def _of_first_row(s: Side, layout: str) -> Side | None:
 
 
 def _as_e8m0(s: Side, layout: str) -> Side | None:
-    if s.q.spec.scale.format is E8M0:
+    if s.part.spec.scale.format is E8M0:
         return None
-    codes = s.q.direction("row")[0].scales.astype(np.float64)
+    codes = s.part.data.scales.astype(np.float64)
     return replace(s, scales=np.exp2(codes - 127))
 
 
 def _without_subnormals(s: Side, layout: str) -> Side | None:
-    if s.q.spec.scale.format is E8M0:
+    if s.part.spec.scale.format is E8M0:
         return None
     return replace(s, scales=np.where(np.abs(s.scales) < 2.0**-6, 0, s.scales))
 
 
+def _of_other(part: str, s: Side, layout: str) -> Side | None:
+    """Bytes of the tensor's other direction where this one's are meant: the data, the scales, or both."""
+    if s.other is None:
+        return None
+    (rows, columns), spec, found = s.part.shape, s.part.spec, s
+    if part != "scales":
+        data = np.resize(s.other.data, s.part.data.data.shape)
+        codes = packing.unpack(data, columns, spec.element.format)
+        found = replace(found, elements=spec.element.decode(codes).astype(np.float64))
+    if part != "data":
+        order, blocks = LAYOUTS[layout], -(-columns // s.width)
+        buffer = np.resize(poisoned(s.other.scales, layout), order.padded_shape(rows, blocks))
+        scales = spec.scale.decode(order.to_linear(buffer, rows, blocks))
+        found = replace(found, scales=scales.astype(np.float64))
+    return found
+
+
+def _as_it_lies(s: Side, layout: str) -> Side | None:
+    """Data [K, rows] read as [rows, K]."""
+    if not s.transposed:
+        return None
+    return replace(s, elements=s.elements.T.reshape(s.elements.shape))
+
+
+OTHERS: tuple[tuple[str, str, Change], ...] = (
+    ("other-direction", "the bytes of {} are those of its tensor's other direction", partial(_of_other, "both")),
+    ("other-data", "the data of {} are those of its tensor's other direction", partial(_of_other, "data")),
+    ("other-scales", "the scales of {} are those of its tensor's other direction", partial(_of_other, "scales")),
+    ("not-turned", "the transposed data of {} are read as if they were not", _as_it_lies),
+)
 READERS: tuple[tuple[str, str, Change], ...] = (
     ("scale-missing", "the block scales of {} are left out", partial(_scales, np.ones_like)),
     ("scale-squared", "the block scales of {} are multiplied twice", partial(_scales, np.square)),
@@ -210,6 +254,9 @@ READERS: tuple[tuple[str, str, Change], ...] = (
     ("e8m0", "the scales of {} are read as e8m0", _as_e8m0),
     ("subnormal-scales", "subnormal scales of {} are flushed to zero", _without_subnormals),
 )
+
+
+SIDES = (("a", "A"), ("b", "B"), ("ab", "A and B"))
 
 
 def _read(change: Change, which: str, pair: Pair) -> Wide | None:
@@ -249,9 +296,10 @@ def readings() -> Iterator[Reading]:
         yield Reading(
             f"blocks-{name}", f"{text} in one operand", partial(lambda o, p: _blocks(p.a, p.b, o, of_b=True), order)
         )
-    for name, text, change in READERS:
-        for which, said in (("a", "A"), ("b", "B"), ("ab", "A and B")):
-            yield Reading(f"{name}-{which}", text.format(said), partial(_read, change, which))
+    for name, text, change in (*READERS, *OTHERS):
+        for which, said in SIDES:
+            of_others = (name, text, change) in OTHERS
+            yield Reading(f"{name}-{which}", text.format(said), partial(_read, change, which), of_others)
     yield Reading("not-transposed", "B is not transposed: d = A B instead of A B^T", _not_transposed)
     yield Reading("result-transposed", "the result is transposed", _result_transposed)
     yield Reading("scales-exchanged", "A is scaled by B's block scales, and B by A's", _scales_exchanged)

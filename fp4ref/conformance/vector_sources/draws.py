@@ -9,7 +9,7 @@ from fp4ref.conformance.vector_sources.parts import ORACLE, STATED, WORKED, Json
 from fp4ref.conformance.vector_text import format_rows
 from fp4ref.quantized import Direction
 
-PUBLISHED = {"name": "Random123, known answers of its distribution", "version": "1.14"}
+PUBLISHED = {"name": "Random123, tests/kat_vectors, lines of philox4x32", "version": "1.14.0"}
 # rounds, counter, key, output
 KNOWN = (
     (7, "00000000 " * 4, "00000000 " * 2, "5f6fb709 0d893f64 4f121f81 4f730a48"),

@@ -25,6 +25,9 @@ struct stored_scale_works {
 struct scale_before_codec_works {
     FP4_API float working(float t, float, float) { return t; }
 };
+struct normal_or_infinite_scale_works {
+    FP4_API float working(float, float s) { return is_nan(s) ? float_of(0x7f800000u) : s < 0x1p-126f ? 0x1p-126f : s; }
+};
 struct infinite_scale_works {
     FP4_API float working(float t, float s, float) { return magnitude_bits(t) == 0x7f800000u ? t : s; }
 };
@@ -275,11 +278,30 @@ struct ocp_even : no_global_scale {
     }
 };
 
-// EVEN with one mantissa bit for every element format; elements of an infinite block are divided by infinity.
+// The exponent bits of a block's maximum, rounded by an addend, also of infinity; NaN for NaN.
+template <class S> FP4_API float shared_scale_of_any(float a, unsigned addend)
+{
+    return is_nan(a) ? a : shared_scale<S>((bits_of(a) + addend) >> 23);
+}
+struct torchao_floor : no_global_scale_by<normal_or_infinite_scale_works> {
+    FP4_RULE block_scale(float a, float) { return shared_scale_of_any<S>(a, 0u); }
+};
+struct torchao_ceil : no_global_scale_by<normal_or_infinite_scale_works> {
+    FP4_RULE block_scale(float a, float) { return shared_scale_of_any<S>(a, 0x7fffffu); }
+};
+struct torchao_even : no_global_scale_by<normal_or_infinite_scale_works> {
+    FP4_RULE block_scale(float a, float)
+    {
+        return shared_scale_of_any<S>(a, 1u << (22 - S::Element::Format::mantissa_bits));
+    }
+};
+
+// EVEN with one mantissa bit for every element format; a block that this makes infinite is divided by infinity.
 struct compressed_tensors_mx : no_global_scale_by<infinite_scale_works> {
     FP4_RULE block_scale(float a, float)
     {
-        return is_finite(a) ? shared_scale<S>((bits_of(a) + (1u << 21)) >> 23) : float_of(0x7f800000u);
+        const unsigned field = (bits_of(a) + (1u << 21)) >> 23;
+        return field < 255u ? shared_scale<S>(field) : float_of(0x7f800000u);
     }
 };
 
@@ -391,6 +413,14 @@ struct modelopt_mx : no_global_scale_by<scale_before_codec_works> {
         const float t = a / 6.0f;
         return finite_or_nan(a, t > 0.0f ? scale_of(log2_ceil(t)) : 0x1p-127f);
     }
+};
+struct torchao_rceil : no_global_scale {
+    FP4_RULE block_scale(float a, float)
+    {
+        const float t = a / S::element_max;
+        return is_nan(t) ? t : !(t > 0.0f) ? 0x1p-127f : is_finite(t) ? scale_of(log2_ceil(t)) : 0x1p127f;
+    }
+    FP4_RULE factor(float s, float) { return s == 0x1p-127f ? 1.0f : 1.0f / s; }
 };
 struct flashinfer_trace_mx : no_global_scale {
     FP4_RULE block_scale(float a, float)

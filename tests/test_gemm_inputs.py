@@ -1,0 +1,188 @@
+"""Kernels that add, that read columns, and that meet NaN and infinities, on trial."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fp4ref
+from fp4ref.cli import main
+from fp4ref.conformance.products.additions import SIDE
+from fp4ref.conformance.products.cases import cases
+from fp4ref.conformance.products.report import check
+from fp4ref.conformance.products.turned import turned
+from fp4ref.conformance.subject import Subject
+
+F = np.float32
+KERNELS = runpy.run_path(str(Path(__file__).parent / "mutants" / "products.py"))
+FEW = ("ragged", "powers", "alpha", "bias", "accumulate", "bias-accumulate", "special")
+DIRECTED = ("ragged", "dense")
+
+
+def named(kernels):
+    return [pytest.param(*value, id=name) for name, value in kernels.items()]
+
+
+def verdict(function, families=FEW, spec=None):
+    return check(Subject.of(function), fp4ref.profiles[spec or spec_of(function)], families)
+
+
+def spec_of(function):
+    """The specification that a kernel was made for."""
+    names = dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))
+    return names["spec"].cell_contents
+
+
+@pytest.mark.slow  # each mutant is called on every case
+@pytest.mark.rule("GEM-8", "GEM-15", "CNF-2")
+@pytest.mark.parametrize(("function", "text"), named(KERNELS["ADDED"]))
+def test_wrong_additions_are_caught_and_named(function, text):
+    report = verdict(function)
+    assert not report.ok
+    assert re.search(re.escape(text), report.headline), report.headline
+
+
+@pytest.mark.slow
+@pytest.mark.rule("GEM-8", "GEM-14", "GEM-15")
+@pytest.mark.parametrize("name", KERNELS["ADD_RIGHT"])
+def test_right_additions_conform_in_any_order(name):
+    report = verdict(KERNELS["ADD_RIGHT"][name])
+    assert report.ok, report.headline
+    assert {"bias", "accumulate", "bias-accumulate"} & set(report.families())
+
+
+@pytest.mark.slow
+@pytest.mark.rule("GEM-16", "CNF-2")
+@pytest.mark.parametrize(("function", "text"), named(KERNELS["TURNED"]))
+def test_the_other_direction_is_caught_and_named(function, text):
+    report = verdict(function, DIRECTED)
+    assert not report.ok
+    assert re.search(re.escape(text), report.headline), report.headline
+
+
+@pytest.mark.slow
+@pytest.mark.rule("GEM-16")
+@pytest.mark.parametrize("name", KERNELS["TURNED_RIGHT"])
+def test_gradients_conform(name):
+    report = verdict(KERNELS["TURNED_RIGHT"][name], (*DIRECTED, "special"))
+    assert report.ok, report.headline
+
+
+@pytest.mark.slow
+@pytest.mark.rule("GEM-3", "GEM-17", "CNF-2")
+@pytest.mark.parametrize(("function", "text"), named(KERNELS["SPECIAL"]))
+def test_lost_nan_and_infinities_are_caught_and_named(function, text):
+    report = verdict(function, ("ragged", "special"))
+    assert not report.ok
+    assert re.search(re.escape(text), report.headline), report.headline
+
+
+@pytest.mark.rule("GEM-3", "GEM-17")
+@pytest.mark.parametrize("spec", ["nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2"])
+def test_special_cases_hold_what_they_say(spec):
+    spec = fp4ref.profiles[spec]
+    for case in cases(spec, ("special",)):
+        values = [
+            spec.element.decode(fp4ref.packing.unpack(q.row.data, q.shape[1], spec.element.format))
+            for q in (case.a, case.b)
+        ]
+        scales = [spec.scale.decode(q.row.scales) for q in (case.a, case.b)]
+        assert case.specials == (("inf",) if case.name.startswith("inf") else ("nan",))
+        of = scales if "scale" in case.name else values
+        assert all(np.isinf(part).any() if "inf" in case.specials else np.isnan(part).any() for part in of)
+    names = [case.name for case in cases(spec, ("special",))]
+    wanted = ["nan-scale", "nan-scale-of-zeros", "nan-scale-of-ones"]
+    wanted += ["nan-element"] * (spec.element.format.bits == 8) + ["inf-element"] * (spec.element.format.name == "e5m2")
+    assert names == wanted
+
+
+@pytest.mark.rule("GEM-15")
+@pytest.mark.parametrize("spec", ["nvfp4", "nvfp4-4over6", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2"])
+@pytest.mark.parametrize("to", ["float32", "bfloat16", "float16"])
+def test_additions_are_exact_in_every_order(spec, to):
+    m = np.indices((SIDE, SIDE))[0]
+    kind = {"float32": F, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}[to]
+    made = {case.family: case for case in cases(fp4ref.profiles[spec], FEW) if case.name == "cancels"}
+    sums = {"bias": -1024 + 8 * m, "accumulate": 8 * (2049 + 2 * (m % 4)), "bias-accumulate": -1024 + 8 * m}
+    for family, case in made.items():
+        y = fp4ref.gemm(case.a, case.b)
+        assert y.tolist() == sums[family].tolist()
+        bias = 0 if case.bias is None else case.bias
+        c = 0 if case.accumulate is None else case.accumulate
+        assert (c == np.asarray(c).astype(kind).astype(F)).all()
+        first, second = (y + c) + bias, y + (c + bias)
+        assert first.tobytes() == second.tobytes()
+        assert (first.astype(kind).astype(F) == first).all()
+    assert len(made) == 3
+
+
+@pytest.mark.rule("GEM-16")
+def test_a_turned_tensor_has_the_matrix_in_its_column_direction():
+    case = next(case for case in cases(fp4ref.NVFP4, ("dense",)))
+    q = turned(case.b, "column")
+    assert q.shape == case.b.shape[::-1]
+    assert q.direction("column")[1] == case.b.shape
+    assert q.column is case.b.row
+    assert q.row.data.shape == (q.shape[0], q.shape[1] // 2)
+    same = fp4ref.gemm(case.a, q, directions=("row", "column"))
+    assert same.tobytes() == fp4ref.gemm(case.a, case.b).tobytes()
+    assert fp4ref.gemm(case.a, turned(case.b, "row")).tobytes() == same.tobytes()
+
+
+@pytest.mark.rule("CNF-8", "GEM-15", "GEM-16", "GEM-17")
+def test_what_a_kernel_does_not_take_does_not_apply():
+    report = verdict(
+        KERNELS["product"]("mxfp8-e5m2", specials=()), ("special", "bias", "accumulate", "bias-accumulate")
+    )
+    assert dict(report.skipped) == {
+        "is not defined on nan": 4,
+        "is not defined on inf": 1,
+        "takes no bias": 4,
+        "takes nothing to accumulate to": 2,
+    }
+    with pytest.raises(fp4ref.DomainError, match=r"transposed data of mxfp4, need elements of 8 bits \[GEM-16\]"):
+        verdict(KERNELS["product"]("mxfp4", transposed=True))
+    for settings, message in (
+        ({"directions": ("row", "up")}, "directions"),
+        ({"specials": ("zero",)}, "specials"),
+        ({"in_place": True}, "in_place, need a gemm with out_buffers and without the input accumulate"),
+    ):
+        with pytest.raises(fp4ref.DomainError, match=message):
+            fp4ref.kernel(operation="gemm", inputs=("a_data",), outputs=("values",), **settings)
+
+
+SOURCE = """
+import numpy as np
+import fp4ref
+
+NAMES = ("a_data", "a_scales", "b_data", "b_scales", "bias", "rows", "columns", "depth")
+
+@fp4ref.kernel(operation="gemm", inputs=NAMES, outputs=("values",), out_buffers=True, in_place=True)
+def gemm(a_data, a_scales, b_data, b_scales, bias, rows, columns, depth, out):
+    a, b = (
+        fp4ref.Quantized(fp4ref.MXFP4, (count, depth), "float32", "linear", fp4ref.DirectionData(data, scales, None))
+        for data, scales, count in ((a_data, a_scales, rows), (b_data, b_scales, columns))
+    )
+    out[0][...] = fp4ref.gemm(a, b, bias=bias, accumulate=out[0].copy(), backend="numpy")
+"""
+
+
+@pytest.mark.slow  # a process of its own
+@pytest.mark.rule("GEM-15", "CNF-9")
+def test_the_command_sends_what_a_buffer_holds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text(SOURCE)
+    line = ["verify", "--kernel", "kernel.py:gemm", "--spec", "mxfp4", "--json"]
+    for family in ("bias", "accumulate", "bias-accumulate", "ragged"):
+        line += ["--family", family]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output[result.output.index("{") :])
+    assert found["families"]["accumulate"]["passed"] == 2
