@@ -22,7 +22,7 @@ WITH_POWERS_OF_TWO = """
 ARITHMETICS = frozenset(WITH_TENSOR_SCALE + WITH_POWERS_OF_TWO)
 # Those that are not, and why.
 NOT_WRITTEN = dict.fromkeys(
-    ("modelopt-mx", "flashinfer-trace-mx", "microxcaling-nearest", "microxcaling-even", "microxcaling-floor"),
+    "modelopt-mx flashinfer-trace-mx torchao-rceil microxcaling-nearest microxcaling-even microxcaling-floor".split(),  # noqa: SIM905
     "it rounds a logarithm once, which torch does not promise",
 )
 DIFFERENCES = ("dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16")
