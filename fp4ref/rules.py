@@ -84,6 +84,8 @@ FIRST_LINE = re.compile(r"# (?P<number>\d\d) · \S.* \((?P<prefixes>[A-Z0-9]+(?:
 CITED = re.compile(r"\bRules:\s*(.*?)(?:\.(?=\s|\Z)|\Z)", re.DOTALL)
 COMMENT = re.compile(r"//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*.*?\*/", re.DOTALL)
 NAMED = re.compile(r"\b(?:struct|class)\s+(\w+)|\b((?!__)\w+)\s*\(")
+Kinds = type[ast.AST] | tuple[type[ast.AST], ...]
+STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)  # where definitions are
 NATIVE = (".h", ".hpp", ".cuh", ".c", ".cpp", ".cu")
 
 
@@ -186,7 +188,7 @@ def _sources(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, st
 def _functions(tree: Tree, folder: Path, index: Index) -> Iterator[Citation]:
     """Citations in docstrings of modules, classes and functions, and in native comments."""
     for path, source in _sources(folder, (".py",)):
-        for node, name in _walk(ast.parse(source)):
+        for node, name in _walk(ast.parse(source), STATEMENTS) if "Rules:" in source else ():
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 line = getattr(node, "lineno", 1)
                 yield from _cited(ast.get_docstring(node) or "", _place(path, tree, line), name or path.stem, index)
@@ -214,19 +216,23 @@ def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]
                 index.gaps.append(f"{place}: {name} cites `{item}`, which is not a rule's ID")
 
 
-def _walk(node: ast.AST, name: str = "") -> Iterator[tuple[ast.AST, str]]:
-    """Every node, with the dotted name of the definition that it belongs to; a decorator belongs to what it marks."""
+def _walk(node: ast.AST, kinds: Kinds = ast.AST, name: str = "") -> Iterator[tuple[ast.AST, str]]:
+    """Every node below nodes of these kinds, with the dotted name of the definition that it belongs to.
+
+    A decorator belongs to what it marks.
+    """
     if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         name = f"{name}.{node.name}" if name else node.name
     yield node, name
     for child in ast.iter_child_nodes(node):
-        yield from _walk(child, name)
+        if isinstance(child, kinds):
+            yield from _walk(child, kinds, name)
 
 
 def _tests(tree: Tree, folder: Path) -> Iterator[Citation]:
     """Citations by `pytest.mark.rule("ID", ...)`, on tests, classes, parameters and whole modules; literals only."""
     for path, source in _sources(folder, (".py",)):
-        for node, name in _walk(ast.parse(source)):
+        for node, name in _walk(ast.parse(source)) if ".rule(" in source else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "rule"):
                 continue
             if not (isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "mark"):

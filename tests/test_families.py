@@ -12,7 +12,8 @@ from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance import families
 from fp4ref.conformance.families.aiming import Steps, scale_thresholds
 from fp4ref.conformance.families.case import aim
-from fp4ref.conformance.families.witnesses import told_apart
+from fp4ref.conformance.families.found import found as found_before
+from fp4ref.conformance.families.witnesses import searched, told_apart
 from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, E8M0, STOCHASTIC_E2M1
 from fp4ref.model.quantize import global_amax, quantize
@@ -162,6 +163,17 @@ def test_witnesses_tell_every_variant_apart(name, dtype, same):
     undetected = {variant for variant, seen in told.items() if not seen and not variant.startswith("subnormal")}
     assert undetected == same  # which is the specification's own formula
     assert len(told) > 60
+
+
+@pytest.mark.parametrize("dtype", INPUT_DTYPES)
+@pytest.mark.parametrize(
+    "spec", [*STANDARD[:1], *(pytest.param(spec, marks=pytest.mark.heavy) for spec in STANDARD[1:])]
+)
+def test_stored_witnesses_are_those_of_a_search(spec, dtype):
+    stored, made = found_before(spec, dtype, tuple(fp4ref.profiles)), searched(spec, dtype)
+    for topic, pools in made.items():
+        assert [pool.amax for pool in stored[topic]] == [pool.amax for pool in pools]
+        assert [pool.blocks.tobytes() for pool in stored[topic]] == [pool.blocks.tobytes() for pool in pools]
 
 
 def test_every_profile_of_the_form_is_told_apart():

@@ -226,7 +226,8 @@ def test_a_named_device_gives_tensors(backend):
     assert torch.equal(out, got)
 
 
-@pytest.mark.slow  # a compiler is started
+@pytest.mark.heavy  # a compiler is started
+@pytest.mark.slow
 @pytest.mark.rule("SR-7")
 def test_the_torch_generator_compiles():
     torch = pytest.importorskip("torch")

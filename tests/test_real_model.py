@@ -58,6 +58,7 @@ def test_dequantized_matrices_are_near(dumped: Any, real_model_path: Path, tmp_p
             assert low < error < high, (name, error)
 
 
+@pytest.mark.heavy  # diagnoses a large tensor
 def test_one_wrong_bit_in_the_model_is_found(dumped: Any, real_model_path: Path, tmp_path: Path) -> None:
     _, dump = dumped
     names = matrices(real_model_path)

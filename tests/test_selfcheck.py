@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fp4ref import registry
-from fp4ref.conformance import selfcheck
+from fp4ref.conformance import selfcheck, vectors
 from fp4ref.errors import BackendError, DomainError, Fp4Error
 from fp4ref.formats import E2M1, Codec, Rounding
 from fp4ref.model import BACKEND, backend, quantize
@@ -29,7 +29,12 @@ def report():
 
 @pytest.fixture
 def few_cases(monkeypatch):
+    """Three specifications without large tensors, all vectors of products and every third of the others."""
+    whole = vectors.load()
+    few = [dataclasses.replace(f, tests=f.tests[:: 1 if f.operation == "gemm" else 3]) for f in whole]
     monkeypatch.setattr(selfcheck, "specs", lambda: [NVFP4, NVFP4_RHT, MXFP4])
+    monkeypatch.setattr(selfcheck, "OFTEN", ())
+    monkeypatch.setattr(vectors, "load", lambda directory=None: few)
 
 
 def register(monkeypatch, **operations):

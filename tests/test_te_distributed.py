@@ -29,7 +29,7 @@ CASES = (
 
 
 @pytest.mark.rule("TEM-7", "TEM-8", "TEM-9", "TEM-10", "TEM-11", "TEM-12", "TEL-10", "TEL-15")
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.heavy)])
 def test_processes_agree(processes: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FP4REF_NUM_THREADS": "1"}

@@ -58,7 +58,8 @@ def _member(rank, address, results):
         dist.destroy_process_group()
 
 
-@pytest.mark.slow  # starts two processes
+@pytest.mark.heavy  # starts two processes
+@pytest.mark.slow
 @pytest.mark.rule("TEL-15")
 def test_fully_sharded_training_is_the_whole_one(tmp_path):
     context = mp.get_context("spawn")

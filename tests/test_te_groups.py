@@ -105,7 +105,8 @@ def _member(rank, address, results):
         dist.destroy_process_group()
 
 
-@pytest.mark.slow  # starts two processes
+@pytest.mark.heavy  # starts two processes
+@pytest.mark.slow
 @pytest.mark.rule("TEL-10")
 def test_shards_with_a_reduced_amax_are_the_whole(tmp_path):
     context = mp.get_context("spawn")

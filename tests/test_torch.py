@@ -445,12 +445,20 @@ def compiled(spec, direction, compiler, device="cpu", seed=0):
     same_bytes(host(values), expected)
 
 
+TRACED = ("nvfp4", "nvfp4-4over6", "mxfp4-2d", "torchao.nvfp4_2lvl", "jax.mxfp8")
+
+
+def _heavy(name):
+    return pytest.param(name, marks=pytest.mark.heavy)
+
+
 @pytest.mark.rule("NUM-1", "CNF-5")
-@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "nvfp4-4over6", "mxfp4-2d", "torchao.nvfp4_2lvl", "jax.mxfp8"])
+@pytest.mark.parametrize("name", ["nvfp4-rht", *map(_heavy, TRACED)])
 def test_a_graph_without_a_break(name):
     compiled(fp4ref.profiles[name], "column", "eager")
 
 
+@pytest.mark.heavy  # a compiler is started for every operation
 @pytest.mark.slow
 @pytest.mark.rule("NUM-1", "HAD-3", "DEQ-3")
 @pytest.mark.parametrize("name, direction", [("nvfp4-rht", "column"), ("te.fast_math_1d", "row")])

@@ -11,6 +11,7 @@ import math
 
 LARGEST = 1 << 20  # trials
 SLACK = 1 + 1e-5
+LEAST = 2.0**-1000  # smaller tails, whose terms may be lost below float64's range, are called this
 
 
 def upper_tail(count: int, n: int, p: float) -> float:
@@ -34,7 +35,7 @@ def upper_tail(count: int, n: int, p: float) -> float:
         if ratio < 1 and term * ratio / (1 - ratio) <= total * 1e-6:
             break
         term *= ratio
-    return min(total * SLACK, 1.0)
+    return min(max(total, LEAST) * SLACK, 1.0)
 
 
 def interval(n: int, low: float, high: float, alpha: float) -> tuple[int, int]:

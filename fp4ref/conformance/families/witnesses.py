@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from fp4ref import packing
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.families.aiming import beside, element_thresholds, filled, midpoints, scale_thresholds
 from fp4ref.conformance.families.case import Aim, Family, Make, Member, aim, arrange
+from fp4ref.conformance.families.found import Pool, Pools, found
 from fp4ref.conformance.families.rules import rules, scale_rules, scaling_rules
 from fp4ref.conformance.families.ties import block_maxima, smaller
 from fp4ref.conformance.families.variants import Topic, Variant, variants
@@ -28,19 +29,12 @@ RANDOM_BYTE = 128
 MULTIPLES = (3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0)  # odd numbers of units: their ties are exact, their reciprocals not
 
 
-class Pool(NamedTuple):
-    """Blocks [n, area] that are aimed under one global amax."""
-
-    amax: float
-    blocks: NDArray[Any]
-
-
 def made(topic: Topic) -> Make:
     """The function that yields the witnesses of a topic."""
 
     def make(aimed: Aim) -> Iterator[Member]:
-        found = search(aimed.spec, aimed.dtype.name, aimed.size * (4 if aimed.level > 1 else 1), len(PROFILES))
-        for number, pool in enumerate(found[topic]):
+        pools = search(aimed.spec, aimed.dtype.name, aimed.size * (4 if aimed.level > 1 else 1))
+        for number, pool in enumerate(pools[topic]):
             yield Member(str(number), arrange(aimed, pool.blocks, pool.amax)[0])
 
     return make
@@ -48,23 +42,30 @@ def made(topic: Topic) -> Make:
 
 def told_apart(spec: Spec, dtype: str = "float32") -> dict[str, bool]:
     """Names of the variants of a specification that are not itself, and whether a witness was found."""
-    return dict(_searched(spec, dtype, 1, len(PROFILES))[1])
+    return dict(_searched(spec, dtype, 1, tuple(PROFILES))[1])
 
 
-def search(spec: Spec, dtype: str, size: int, profiles: int) -> dict[Topic, tuple[Pool, ...]]:
-    """Blocks, by topic, on which variants differ from the specification. profiles: how many there are to tell apart."""
-    found: dict[Topic, tuple[Pool, ...]] = _searched(spec, dtype, size, profiles)[0]
-    return found
+def search(spec: Spec, dtype: str, size: int) -> Pools:
+    """Blocks, by topic, on which variants differ from the specification; those found before, where there are any."""
+    before = found(spec, dtype, tuple(PROFILES)) if size == 1 else None
+    return searched(spec, dtype, size) if before is None else before
+
+
+def searched(spec: Spec, dtype: str, size: int = 1) -> Pools:
+    """The same by a search."""
+    pools: Pools = _searched(spec, dtype, size, tuple(PROFILES))[0]
+    return pools
 
 
 @lru_cache(maxsize=128)
 @ignoring_float_warnings
 def _searched(
-    spec: Spec, dtype: str, size: int, profiles: int
-) -> tuple[dict[Topic, tuple[Pool, ...]], tuple[tuple[str, bool], ...]]:
+    spec: Spec, dtype: str, size: int, profiles: tuple[str, ...]
+) -> tuple[Pools, tuple[tuple[str, bool], ...]]:
+    """profiles: the names of those to tell apart."""
     aimed = aim("witnesses", spec, dtype, size=size)
     left = dict.fromkeys(variants(spec, aimed.dtype), POOLS)
-    found: dict[Topic, list[Pool]] = {topic: [] for topic in Topic}
+    pools: dict[Topic, list[Pool]] = {topic: [] for topic in Topic}
     told = dict.fromkeys((variant.name for variant in left), False)
     for pool in _pools(aimed):
         x, where = arrange(aimed, pool.blocks, pool.amax)
@@ -79,10 +80,10 @@ def _searched(
                 chosen[variant.topic] |= {int(i) for i in places[:: max(len(places) // KEPT, 1)][:KEPT]}
         for topic, indices in chosen.items():
             if indices:
-                found[topic].append(Pool(pool.amax, pool.blocks[sorted(indices)]))
+                pools[topic].append(Pool(pool.amax, pool.blocks[sorted(indices)]))
         if not any(left.values()):
             break
-    return {topic: tuple(pools) for topic, pools in found.items()}, tuple(told.items())
+    return {topic: tuple(members) for topic, members in pools.items()}, tuple(told.items())
 
 
 def _pools(aimed: Aim) -> Iterator[Pool]:
@@ -152,8 +153,8 @@ def _bytes(spec: Spec, x: NDArray[Any], variant: Variant | None = None) -> Direc
     """Row bytes of a matrix; a Hadamard transform is left out, for it is not what these are aimed at."""
     bits = np.full(x.shape, RANDOM_BYTE, np.uint8) if spec.stochastic else None
     prepared = variant.prepare(x) if variant is not None and variant.prepare is not None else x
-    found: DirectionData = quantize(prepared, spec, "row", None, bits)
-    return found
+    made: DirectionData = quantize(prepared, spec, "row", None, bits)
+    return made
 
 
 def _different(spec: Spec, a: DirectionData, b: DirectionData, shape: tuple[int, int]) -> NDArray[np.bool_]:

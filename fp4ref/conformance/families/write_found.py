@@ -1,0 +1,21 @@
+"""Writing the witnesses that are found: `python -m fp4ref.conformance.families.write_found`.
+
+To be run after an arithmetic or a profile has changed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.families.found import PATH, to_arrays
+from fp4ref.conformance.families.witnesses import searched
+from fp4ref.specs import STANDARD
+
+if __name__ == "__main__":
+    arrays = {"profiles": np.array(list(PROFILES))}
+    for spec in STANDARD:
+        for dtype in INPUT_DTYPES:
+            arrays |= to_arrays(spec, dtype, searched(spec, dtype))
+    np.savez_compressed(PATH, **arrays)  # type: ignore[arg-type]
