@@ -32,7 +32,10 @@ from fp4ref.specs import STANDARD
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SLOW_EVERY = 3
-PROFILED = "torchao", "modelopt", "compressed_tensors", "vllm", "flashinfer"
+PROFILED = (
+    *("torchao", "modelopt", "compressed_tensors", "vllm", "flashinfer", "qutlass", "cutlass", "te"),
+    *("jax", "qwix", "microxcaling"),
+)
 PROFILE_SPEED = 0.5  # GB/s of float32 input
 
 

@@ -32,6 +32,7 @@ CALLS = (  # spec, shape, dtype, directions, layout
     ("mxfp8-e4m3", (144, 208), "bfloat16", BOTH, "tiled_128x4"),
     ("mxfp8-e5m2", (130, 70), "float32", BOTH, "linear_padded"),
     ("mxfp4", (130, 70), "bfloat16", "column", "tiled_128x4"),
+    ("vllm.nvfp4_kernel", (33, 48), "bfloat16", BOTH, "linear"),
 )
 GROUPS = (("nvfp4-rht", (128, 0, 256)), ("nvfp4", (128, 0, 256)), ("nvfp4", (33, 0, 100)), ("mxfp8-e4m3", (48, 80)))
 DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
