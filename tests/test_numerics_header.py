@@ -116,3 +116,36 @@ def test_the_command_writes_every_standard_spec(tmp_path):
     (tmp_path / "file").touch()
     result = CliRunner().invoke(main, ["header", "--dir", str(tmp_path / "file")])
     assert result.exit_code == 2
+
+
+SUMS = r"""
+#include <cstdio>
+#include <fp4ref/fp4ref.h>
+#include <fp4ref/hadamard.h>
+
+int main()
+{
+    const float values[8] = {0.0f, -0.0f, 0.0f, -0.0f, 1.0f, -1.0f, 3.0f, -0x1p-9f};
+    unsigned long long state = 1;
+    for (int turn = 0; turn < 1000000; ++turn) {
+        float plain[16][1], kept[16];
+        for (int i = 0; i < 16; ++i) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            plain[i][0] = kept[i] = values[state >> 61];
+        }
+        fp4ref::hadamard<0xd7e8>(plain);
+        fp4ref::unscaled_hadamard<0xd7e8>(kept);
+        for (int i = 0; i < 16; ++i)
+            if (fp4ref::bits_of(fp4ref::bfloat16::narrow(kept[i] * 0.25f)) != fp4ref::bits_of(plain[i][0])) return 1;
+    }
+}
+"""
+
+
+@pytest.mark.rule("HAD-2", "HAD-3")
+def test_sums_that_are_zero_have_no_sign_in_the_larger_transform_either(tmp_path):
+    source, binary = tmp_path / "sums.cpp", tmp_path / "sums"
+    source.write_text(SUMS)
+    run = compiled(COMPILERS[0], source, "-std=c++17", "-O2", "-ffp-contract=off", INCLUDE, "-o", str(binary))
+    assert not run.returncode, run.stderr
+    assert subprocess.run([binary], check=False).returncode == 0
