@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(REASON), reason=REASON or
 DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
 SHAPES = [(128, 64), (128, 128), (1, 16), (16, 1), (3, 5), (48, 40), (130, 70), (256, 192), (144, 200), (65, 129)]
 HADAMARD_SHAPES = [(16, 1), (64, 128), (128, 64), (48, 40), (256, 192), (144, 200), (512, 384), (192, 256)]
-KINDS = "normal heavy ties zeros special bits tiny signed_zero".split()
+KINDS = "normal heavy ties zeros special bits tiny signed_zero mixed_zero edge".split()
 
 
 def native() -> list[str]:
@@ -72,6 +72,12 @@ def values(shape, dtype, kind, seed=0):
         x = x * (1e-38 if dtype != "float16" else 1e-6)
     elif kind == "signed_zero":
         x = np.copysign(0.0, x)
+    elif kind == "mixed_zero":
+        x = rng.choice([0.0, -0.0, 1.0, -1.0], shape, p=[0.35, 0.35, 0.15, 0.15])
+    elif kind == "edge":  # sums that are often ties of bfloat16, and terms that far below them, by strips of 64 columns
+        below = np.repeat(rng.integers(8, 21, -(-shape[-1] // 64)), 64)[: shape[-1]]
+        small = rng.choice([-1, 1], shape) * (1 + rng.integers(0, 64, shape) / 64 + 1 / 128) * np.exp2(2.0 - below)
+        x = np.where(rng.integers(0, 12, shape) == 0, small, rng.integers(-255, 256, shape) / 32)
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(x.astype(DTYPES[dtype]))
 

@@ -85,8 +85,13 @@ def kernels(target):
         rows = {"WARPS": paths.row_warps(searched), "SEARCHED": searched}
         yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
     for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
-        teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped}
-        yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
+        spec = profiles[name]
+        teams = {
+            "TEAMS": paths.fused_teams(target, grouped),
+            "GROUPED": grouped,
+            "TENSOR": paths.by_tensor(spec, target),
+        }
+        yield "fused", prelude(spec, "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
     blocks = paths.bytes_blocks(target)
     for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
         if name in profiles:

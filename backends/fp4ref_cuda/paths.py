@@ -15,6 +15,7 @@ from fp4ref_cuda.plan import tiles as tile_counts
 
 TEAMS, ROWS_WIDTH = 3, 512  # teams of a block of the fused kernel, columns of a unit of the row kernel
 OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
+OF_TURNED = 8 * 2048  # those of a team's transformed columns
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 
@@ -32,6 +33,11 @@ def block_warps(target: str) -> int:
 def fused_teams(target: str, grouped: bool) -> int:
     """Teams of threads of the fused kernel on a multiprocessor; those of a group have tables of their own."""
     return TEAMS if target not in SMALL else 1 if grouped else 2
+
+
+def by_tensor(spec: Spec, target: str) -> bool:
+    """Whether the fused kernel transforms by tensor cores, where they were seen to add as it says they do."""
+    return bool(spec.hadamard) and target == "sm_90"
 
 
 def bytes_blocks(target: str) -> int:
@@ -152,14 +158,16 @@ def fused(
         first = second = pointer(partials)
         ran = ("amax", "fused")
     grouped = members is not None
-    teams = fused_teams(target(library.ordinal), grouped)
+    machine = target(library.ordinal)
+    teams, tensor = fused_teams(machine, grouped), by_tensor(spec, machine)
     boxes = -(-matrix[0] // 128) * (matrix[1] // 64)
     outs = (row.amax, column.amax, row.data, row.scales, column.data, column.scales)
     group = (pointer(members), count)
     arguments = (pointer(x), *matrix, *group, first, second, parts, *map(pointer, outs), flag)
-    text = prelude(spec, dtype, scale_layout, TEAMS=teams, SEARCHED=values[0] is None, GROUPED=grouped)
+    constants = {"TEAMS": teams, "SEARCHED": values[0] is None, "GROUPED": grouped, "TENSOR": tensor}
+    text = prelude(spec, dtype, scale_layout, **constants)
     grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
-    shared = teams * OF_TEAM + (teams if grouped else 1) * 2 * OF_TABLE
+    shared = teams * (OF_TEAM + tensor * OF_TURNED) + (teams if grouped else 1) * 2 * OF_TABLE
     launch(library, "fused", text, (grid,), arguments, teams * 256, shared)
     return ran
 

@@ -10,13 +10,25 @@ DEVICE uint2 packed_block(const unsigned (&pairs)[8], const unsigned (&magnitude
         thresholds::packed_codes(half(pairs, 4), half(magnitudes, 4), entry)};
 }
 
-// Two blocks of a row each, as two vectors; `bytes` gets their scales, the second one above the first. Result: whether
-// they need the plain path.
-DEVICE bool two_blocks(const uint4 (&v)[2][2], float g, unsigned minus_zero, const thresholds::Entry* table,
-    uint2 (&codes)[2], unsigned& bytes)
-{
+// Two blocks side by side: words of their elements, as `packed_block` wants them, magnitudes and maxima.
+struct Blocks {
     unsigned pairs[2][8], magnitudes[2][8], amax[2];
-    bool plain = false;
+
+    __device__ __forceinline__ void measure(unsigned minus_zero)
+    {
+        UNROLL
+        for (int i = 0; i < 2; ++i) {
+            UNROLL
+            for (int k = 0; k < 8; ++k) magnitudes[i][k] = thresholds::magnitudes_of(pairs[i][k], minus_zero);
+            amax[i] = thresholds::largest(magnitudes[i]);
+        }
+    }
+};
+
+// Those of rows, two vectors each.
+DEVICE Blocks blocks_of_rows(const uint4 (&v)[2][2], unsigned minus_zero)
+{
+    Blocks blocks;
     UNROLL
     for (int i = 0; i < 2; ++i) {
         const uint4 a = v[i][0], b = v[i][1];
@@ -24,17 +36,26 @@ DEVICE bool two_blocks(const uint4 (&v)[2][2], float g, unsigned minus_zero, con
         UNROLL
         for (int k = 0; k < 8; ++k) {
             const int w = k / 4 * 4 + k % 4 / 2;
-            pairs[i][k] = __byte_perm(words[w], words[w + 2], k % 2 ? 0x7632 : 0x5410);
-            magnitudes[i][k] = thresholds::magnitudes_of(pairs[i][k], minus_zero);
+            blocks.pairs[i][k] = __byte_perm(words[w], words[w + 2], k % 2 ? 0x7632 : 0x5410);
         }
-        amax[i] = thresholds::largest(magnitudes[i]);
     }
-    bytes = thresholds::scale_bytes<S>(In::widen((In::word)amax[0]), In::widen((In::word)amax[1]), g);
+    blocks.measure(minus_zero);
+    return blocks;
+}
+
+// Their codes; `bytes` gets their scales, the second one above the first, and `size` is what a unit of the elements
+// stands for. Result: whether they need the plain path.
+DEVICE bool two_blocks(const Blocks& blocks, float g, float size, const thresholds::Entry* table, uint2 (&codes)[2],
+    unsigned& bytes)
+{
+    bool plain = false;
+    const auto amax = [&](int i) { return In::widen((In::word)blocks.amax[i]) * size; };
+    bytes = thresholds::scale_bytes<S>(amax(0), amax(1), g);
     UNROLL
     for (int i = 0; i < 2; ++i) {
         const thresholds::Entry entry = table[i ? bytes >> 8 : bytes & 255u];
-        codes[i] = packed_block(pairs[i], magnitudes[i], entry);
-        plain |= (!entry.ramp && amax[i]) || amax[i] > thresholds::COVERED;
+        codes[i] = packed_block(blocks.pairs[i], blocks.magnitudes[i], entry);
+        plain |= (!entry.ramp && blocks.amax[i]) || blocks.amax[i] > thresholds::COVERED;
     }
     return plain;
 }

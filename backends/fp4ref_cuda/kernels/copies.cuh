@@ -9,6 +9,9 @@ using size = unsigned long long;
 
 // The compiler would compute these again in every turn.
 #define KEEP(value) asm volatile("" : "+r"(value))
+#define KEEP_ADDRESS(value) asm volatile("" : "+l"(value))
+
+DEVICE unsigned to_shared(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
 // 16 bytes from global to shared memory, zeros where the source does not exist.
 DEVICE void copy_to_shared(unsigned to, const void* from, bool exists)
