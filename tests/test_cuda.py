@@ -273,6 +273,28 @@ def test_rows_and_columns_fused(name, kind):
     assert "64" in operations.last_plan().reason
 
 
+DRAWN = {"nvfp4": "rows and columns by random bytes", "nvfp4-rht": "rows and hadamard columns, fused"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", list(DRAWN))
+@pytest.mark.rule("SR-2", "SR-3", "HAD-2", "HAD-3", "BLK-8")
+def test_rows_and_columns_fused_by_random_bytes(name, kind):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.profiles[name].replace(name="stochastic", element=STOCHASTIC_E2M1)
+    amaxes = [None, (0.0, 1.0), (1e-30, 3e-30), (5.9, 448.0), (1e30, 1e37)]
+    for shape, amax in product([(64, 128), (192, 256), (1088, 640), (128, 64), (4160, 320)], amaxes):
+        x = values(shape, "bfloat16", kind)
+        given = Directions() if amax is None else Directions(*(np.full(1, a, np.float32) for a in amax))
+        bits = Directions(*(random_bits(spec, shape, d, seed) for seed, d in enumerate(("row", "column"))))
+        got = operations.quantize_both(cuda(x), spec, "tiled_128x4", given, Directions(*map(cuda, bits)))
+        assert operations.last_plan().path == DRAWN[name]
+        for d in ("row", "column"):
+            expected = expected_of(x, spec, d, "tiled_128x4", getattr(given, d), getattr(bits, d))
+            same(getattr(got, d), expected, "tiled_128x4", (shape, kind, amax, d))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.rule("HAD-2", "HAD-3", "HAD-4", "BLK-8")
 def test_rows_and_hadamard_columns_apart(kind):

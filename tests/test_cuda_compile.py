@@ -72,6 +72,10 @@ def kernels(target):
         stochastic = profiles[base].replace(element=STOCHASTIC_E2M1)
         yield "quantize", prelude(stochastic, "bfloat16", "tiled_128x4", **both), False
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": True}
+        if base != "nvfp4-2d":
+            constants = {"GROUPED": False, "SEARCHED": False, "TENSOR": paths.by_tensor(stochastic, target)}
+            teams = paths.fused_teams(target, False, stochastic=True)
+            yield "fused", prelude(stochastic, "bfloat16", "tiled_128x4", TEAMS=teams, **constants), False
         if base == "nvfp4":
             yield "row_blocks", prelude(stochastic, "bfloat16", "tiled_128x4", **rows), False
     for name in ("nvfp4-row-scaled", "nvfp4-4over6"):
@@ -277,6 +281,8 @@ def test_why_a_fast_path_is_not_taken():
         assert "multiples of 64" in fused(spec, "bfloat16", (48, 128), "tiled_128x4", 0)
         assert "multiples of 64" in fused(spec, "bfloat16", (0, 128), "tiled_128x4", 0)
         assert "tiled_128x4" in fused(spec, "bfloat16", (64, 128), "linear", 0)
+        assert not fused(spec.replace(element=STOCHASTIC_E2M1), "bfloat16", (64, 128), "tiled_128x4", 0)
+        assert "address 4" in fused(spec.replace(element=STOCHASTIC_E2M1), "bfloat16", (64, 128), "tiled_128x4", 4)
         assert "2^24" in fused(spec, "bfloat16", (64, 1 << 24), "tiled_128x4", 0)
         assert not fused(spec, "bfloat16", (384, 128), "tiled_128x4", 0, (128, 0, 256))
         assert "192 rows of member 1" in fused(spec, "bfloat16", (384, 128), "tiled_128x4", 0, (128, 192, 64))

@@ -15,7 +15,7 @@ from fp4ref_cuda.plan import tiles as tile_counts
 
 TEAMS, ROWS_WIDTH = 3, 512  # teams of a block of the fused kernel, columns of a unit of the row kernel
 OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
-OF_TURNED = 8 * 2048  # those of a team's transformed columns
+OF_TURNED, OF_DRAWN = 8 * 2048, 128 * 64 + 64 * 144  # those of a team's transformed columns, of a box's random bytes
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 
@@ -30,9 +30,17 @@ def block_warps(target: str) -> int:
     return 24 if target in LARGE else 16
 
 
-def fused_teams(target: str, grouped: bool) -> int:
-    """Teams of threads of the fused kernel on a multiprocessor; those of a group have tables of their own."""
+def fused_teams(target: str, grouped: bool, stochastic: bool = False) -> int:
+    """Teams of threads of the fused kernel on a multiprocessor, as tables of groups and random bytes leave memory."""
+    if stochastic:
+        return 2 if target in LARGE else 1
     return TEAMS if target not in SMALL else 1 if grouped else 2
+
+
+def fused_shared(teams: int, grouped: bool, stochastic: bool, tensor: bool) -> int:
+    """Bytes of shared memory of the fused kernel."""
+    team = OF_TEAM + tensor * OF_TURNED + stochastic * 2 * OF_DRAWN
+    return teams * team + (teams if grouped else 1) * 2 * OF_TABLE
 
 
 def by_tensor(spec: Spec, target: str) -> bool:
@@ -159,15 +167,16 @@ def fused(
         ran = ("amax", "fused")
     grouped = members is not None
     machine = target(library.ordinal)
-    teams, tensor = fused_teams(machine, grouped), by_tensor(spec, machine)
+    teams, tensor = fused_teams(machine, grouped, spec.stochastic), by_tensor(spec, machine)
     boxes = -(-matrix[0] // 128) * (matrix[1] // 64)
     outs = (row.amax, column.amax, row.data, row.scales, column.data, column.scales)
     group = (pointer(members), count)
-    arguments = (pointer(x), *matrix, *group, first, second, parts, *map(pointer, outs), flag)
+    drawn = (pointer(bits.get("row")), pointer(bits.get("column")))
+    arguments = (pointer(x), *matrix, *drawn, *group, first, second, parts, *map(pointer, outs), flag)
     constants = {"TEAMS": teams, "SEARCHED": values[0] is None, "GROUPED": grouped, "TENSOR": tensor}
     text = prelude(spec, dtype, scale_layout, **constants)
     grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
-    shared = teams * (OF_TEAM + tensor * OF_TURNED) + (teams if grouped else 1) * 2 * OF_TABLE
+    shared = fused_shared(teams, grouped, spec.stochastic, tensor)
     launch(library, "fused", text, (grid,), arguments, teams * 256, shared)
     return ran
 

@@ -10,7 +10,19 @@ from fp4ref.formats import Codec, Format, Rounding
 from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
 
 INCLUDE = Path(__file__).parent / "include"
-HEADERS = ("config", "bits", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "philox", "fp4ref")
+HEADERS = (
+    "config",
+    "bits",
+    "codec",
+    "arithmetic",
+    "block",
+    "thresholds",
+    "drawn",
+    "hadamard",
+    "layout",
+    "philox",
+    "fp4ref",
+)
 
 INPUT_TYPES = ("float32", "bfloat16", "float16")
 

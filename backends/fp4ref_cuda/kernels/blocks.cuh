@@ -60,8 +60,27 @@ DEVICE bool two_blocks(const Blocks& blocks, float g, float size, const threshol
     return plain;
 }
 
+// The same by random bytes, a vector for a block; the table holds factors, which include the size.
+DEVICE bool two_blocks(const Blocks& blocks, const uint4 (&random)[2], float g, float size, const float* table,
+    uint2 (&codes)[2], unsigned& bytes)
+{
+    bool plain = false;
+    const auto amax = [&](int i) { return In::widen((In::word)blocks.amax[i]); };
+    const auto half = [](const unsigned (&w)[8], int i) -> const unsigned (&)[4] { return *(const unsigned(*)[4])(w + i); };
+    bytes = thresholds::scale_bytes<S>(amax(0) * size, amax(1) * size, g);
+    UNROLL
+    for (int i = 0; i < 2; ++i) {
+        const float factor = table[i ? bytes >> 8 : bytes & 255u];
+        codes[i] = {fp4ref::drawn::packed_codes(half(blocks.pairs[i], 0), random[i].x, random[i].y, factor),
+            fp4ref::drawn::packed_codes(half(blocks.pairs[i], 4), random[i].z, random[i].w, factor)};
+        plain |= (factor == 0.0f && blocks.amax[i]) || blocks.amax[i] > thresholds::COVERED
+            || !(amax(i) * factor < fp4ref::FLOAT_MAX);
+    }
+    return plain;
+}
+
 // A block of any 16 values; the lower and the upper eight codes.
-DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte)
+DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte, const uint4& drawn = {0, 0, 0, 0})
 {
     unsigned amax = 0, packed[2] = {0, 0};
     UNROLL
@@ -69,15 +88,17 @@ DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte)
     const fp4ref::Scale scale =
         fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(fp4ref::float_of(amax), g), g);
     *scale_byte = scale.byte;
+    const unsigned random[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
+    const auto bits = [&](int i) { return random[i / 4] >> 8 * (i % 4) & 255u; };
     UNROLL
     for (int i = 0; i < 16; i += 2)
         packed[i / 8] |= fp4ref::encode_pair<S::Element>(fp4ref::scaled<S, In>(x[i], scale, g),
-            fp4ref::scaled<S, In>(x[i + 1], scale, g)) << i % 8 * 4;
+            fp4ref::scaled<S, In>(x[i + 1], scale, g), bits(i), bits(i + 1)) << i % 8 * 4;
     return {packed[0], packed[1]};
 }
 
 // The same of a row's block as two vectors.
-DEVICE uint2 plain_row(const uint4 (&v)[2], float g, byte* scale_byte)
+DEVICE uint2 plain_row(const uint4 (&v)[2], float g, byte* scale_byte, const uint4& drawn = {0, 0, 0, 0})
 {
     float x[16];
     UNROLL
@@ -85,6 +106,6 @@ DEVICE uint2 plain_row(const uint4 (&v)[2], float g, byte* scale_byte)
         const unsigned words[4] = {v[i / 8].x, v[i / 8].y, v[i / 8].z, v[i / 8].w};
         x[i] = In::widen((In::word)(words[i % 8 / 2] >> 16 * (i % 2)));
     }
-    return plain_block(x, g, scale_byte);
+    return plain_block(x, g, scale_byte, drawn);
 }
 

@@ -1,7 +1,7 @@
 // Copies to shared memory that run beside the computation, and teams of threads that wait for each other.
 #pragma once
 #include "common.cuh"
-#include <fp4ref/thresholds.h>
+#include <fp4ref/drawn.h>
 
 namespace thresholds = fp4ref::thresholds;
 using In = fp4ref::bfloat16;

@@ -1,6 +1,7 @@
-// Quantize rows and columns from one read of x by thresholds, both scale sets in 128x4 tiles.
+// Quantize rows and columns from one read of x, by thresholds or by random bytes, both scale sets in 128x4 tiles.
 //
 //   x               bfloat16  [rows, columns], rows and columns multiples of 64, 16 bytes apart
+//   row_bits, column_bits  uint8  [rows, columns] and [columns, rows], 16 bytes apart, for stochastic rounding
 //   row_partials, column_partials  float32 [members, parts] partial maxima
 //   row_data        uint8     [rows, columns / 2];   row_scales     uint8, tiles of [rows, columns / 16]
 //   column_data     uint8     [columns, rows / 2];   column_scales  uint8, tiles of [columns, rows / 16]
@@ -20,12 +21,21 @@
 
 constexpr int ROWS = 128, COLUMNS = 64;
 constexpr int PITCH = COLUMNS * 2 + 16;  // bytes of a row in shared memory: no bank conflicts by row or column
-constexpr int STAGE = ROWS * PITCH;
+constexpr bool STOCHASTIC = S::Element::stochastic;
+constexpr int ROW_BITS = ROWS * PITCH, COLUMN_BITS = ROW_BITS + ROWS * COLUMNS, BIT_PITCH = ROWS + 16;  // random bytes
+constexpr int STAGE = STOCHASTIC ? COLUMN_BITS + COLUMNS * BIT_PITCH : ROW_BITS;
 constexpr int CODE_PITCH = ROWS / 2 + 8;  // bytes of a column's codes
 constexpr int ROW_SCALES = COLUMNS * CODE_PITCH, COLUMN_SCALES = ROW_SCALES + 512, LEAVING = COLUMN_SCALES + 512;
 constexpr bool TRANSFORMED = S::has_hadamard, BY_TENSOR = TENSOR && TRANSFORMED;
 constexpr int TURNED = COLUMNS * 32;  // bytes of a warp's transformed columns
 constexpr int OF_TEAM = 2 * STAGE + 2 * LEAVING + (BY_TENSOR ? 8 * TURNED : 0), TABLES = 2 * 128 * sizeof(thresholds::Entry);
+template <bool Drawn> struct Entry_ {
+    using type = thresholds::Entry;
+};
+template <> struct Entry_<true> {
+    using type = float;
+};
+using Entry = Entry_<STOCHASTIC>::type;
 constexpr int FIRST = BY_TENSOR ? 1 : 2, SECOND = BY_TENSOR ? 32 : 1;  // a lane's columns: FIRST times its number, SECOND more
 constexpr float SIZE = TRANSFORMED ? 0.25f : 1.0f;  // of a transformed value, as a part of what is kept
 // A sum that is 4 times too large may overflow only where a transformed value is beyond the thresholds' patterns.
@@ -79,7 +89,35 @@ struct Turn {
     }
 };
 
-DEVICE uint2 plain_column(const byte* from, float g, byte* scale_byte)
+// An entry of the table of rows, or of columns.
+DEVICE void make_entry(thresholds::Entry* table, unsigned byte, float g, bool transformed)
+{
+    table[byte] = thresholds::entry<S>(byte, g, transformed ? 256 : 0);
+}
+DEVICE void make_entry(float* table, unsigned byte, float g, bool transformed)
+{
+    table[byte] = fp4ref::drawn::factor<S>(byte, g, transformed ? SIZE : 1.0f);
+}
+
+// Two blocks of a lane; the random bytes of the second one lie `apart` from those of the first one.
+DEVICE bool lane_blocks(const Blocks& blocks, const byte*, int, float g, float size, const thresholds::Entry* table,
+    uint2 (&codes)[2], unsigned& bytes)
+{
+    return two_blocks(blocks, g, size, table, codes, bytes);
+}
+DEVICE bool lane_blocks(const Blocks& blocks, const byte* bits, int apart, float g, float size, const float* table,
+    uint2 (&codes)[2], unsigned& bytes)
+{
+    const uint4 random[2] = {*(const uint4*)bits, *(const uint4*)(bits + apart)};
+    return two_blocks(blocks, random, g, size, table, codes, bytes);
+}
+DEVICE uint4 random_of(const byte* bits)
+{
+    if constexpr (STOCHASTIC) return *(const uint4*)bits;
+    else return {0, 0, 0, 0};
+}
+
+DEVICE uint2 plain_column(const byte* from, float g, byte* scale_byte, const uint4& random)
 {
     float y[16][1], x[16];
     UNROLL
@@ -87,7 +125,7 @@ DEVICE uint2 plain_column(const byte* from, float g, byte* scale_byte)
     if constexpr (TRANSFORMED) fp4ref::hadamard<S::signs>(y);
     UNROLL
     for (int i = 0; i < 16; ++i) x[i] = y[i][0];
-    return plain_block(x, g, scale_byte);
+    return plain_block(x, g, scale_byte, random);
 }
 
 // A lane's two columns of 16 rows, transformed where S says so.
@@ -117,7 +155,8 @@ DEVICE void load_columns(const byte* from, unsigned (&pairs)[2][8])
 }
 
 extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
-    const byte* __restrict__ x, index_t row_count, index_t column_count, const Member* members, index_t count,
+    const byte* __restrict__ x, index_t row_count, index_t column_count, const byte* __restrict__ row_bits,
+    const byte* __restrict__ column_bits, const Member* members, index_t count,
     const float* row_partials, const float* column_partials, index_t parts, float* row_amax, float* column_amax,
     byte* __restrict__ row_data, byte* __restrict__ row_scales, byte* column_data, byte* column_scales,
     const unsigned* noop)
@@ -126,8 +165,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     const unsigned team = threadIdx.x / 256, thread = threadIdx.x % 256, lane = thread % 32, warp = thread / 32;
     byte* const mine = memory + team * OF_TEAM;
     byte* const leaving = mine + 2 * STAGE;
-    thresholds::Entry* const row_table = (thresholds::Entry*)(memory + TEAMS * OF_TEAM + (GROUPED ? team * TABLES : 0));
-    thresholds::Entry* const column_table = row_table + 128;
+    Entry* const row_table = (Entry*)(memory + TEAMS * OF_TEAM + (GROUPED ? team * TABLES : 0));
+    Entry* const column_table = row_table + 128;
     const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, pitch = columns * 2, row_pitch = columns / 2;
     const unsigned down = (rows + ROWS - 1) / ROWS, across = columns / COLUMNS, boxes = down * across, length = across * 2;
     const unsigned all = gridDim.x * TEAMS;
@@ -148,6 +187,16 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         UNROLL
         for (int i = 0; i < ROWS; i += 32)
             copy_to_shared(to_stage + stage + i * PITCH, at + (size)pitch * i, i < 64 || left > 64);
+        if constexpr (STOCHASTIC) {
+            const unsigned quarter = thread % 4 * 16, q = thread / 4;
+            const byte* of_rows = row_bits + ((size)(box.down * ROWS + q) * columns + (box.across * COLUMNS + quarter));
+            const byte* of_columns = column_bits + ((size)(box.across * COLUMNS + r) * rows + (box.down * ROWS + piece * 16));
+            UNROLL
+            for (int i = 0; i < 2; ++i) {
+                copy_to_shared(shared + stage + ROW_BITS + (q + i * 64) * COLUMNS + quarter, of_rows + (size)columns * (i * 64), i < 1 || left > 64);
+                copy_to_shared(shared + stage + COLUMN_BITS + (r + i * 32) * BIT_PITCH + piece * 16, of_columns + (size)rows * (i * 32), piece * 16 < left);
+            }
+        }
     };
 
     const unsigned begin = blockIdx.x + team * gridDim.x;
@@ -166,8 +215,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         present.column_g = fp4ref::global_scale<S, In>(column_A);
         const unsigned entry = thread % 128;
         if (GROUPED || team == 0) {
-            if (thread < 128) row_table[entry] = thresholds::entry<S>(entry, present.row_g);
-            else column_table[entry] = thresholds::entry<S>(entry, present.column_g, TRANSFORMED ? 256 : 0);
+            if (thread < 128) make_entry(row_table, entry, present.row_g, false);
+            else make_entry(column_table, entry, present.column_g, TRANSFORMED);
         }
         if (thread == 0) {
             row_amax[member] = row_A;
@@ -267,6 +316,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
 
         const byte* here = mine + stage;
         stage = STAGE - stage;
+        const byte *const row_random = here + ROW_BITS + row * COLUMNS + lane % 4 * 16;
+        const byte *const column_random = here + COLUMN_BITS + column * BIT_PITCH + warp * 16;
         uint4 v[2][2];
         UNROLL
         for (int i = 0; i < 2; ++i) {
@@ -282,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         {
             const Blocks blocks = blocks_of_rows(v, minus_zero);
             if constexpr (BY_TENSOR) exact_below = matrices::exact_below(blocks);
-            plain_rows = two_blocks(blocks, now.row_g, 1.0f, row_table, codes, bytes);
+            plain_rows = lane_blocks(blocks, row_random, 8 * COLUMNS, now.row_g, 1.0f, row_table, codes, bytes);
         }
         held[rows_scales] = bytes;
         held[rows_scales + 8 * 16] = bytes >> 8;
@@ -295,7 +346,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             for (int i = 0; i < 2; ++i) {
                 const byte* again = here + rows_from + i * LOWER;
                 const uint4 words[2] = {*(const uint4*)again, *(const uint4*)(again + 16)};
-                const uint2 made = plain_row(words, now.row_g, held + rows_scales + i * (8 * 16));
+                const uint2 made = plain_row(words, now.row_g, held + rows_scales + i * (8 * 16), random_of(row_random + i * (8 * COLUMNS)));
                 if (inside) *(uint2*)(to + (size)row_pitch * (i * 8)) = made;
             }
         }
@@ -313,7 +364,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             load_columns(columns_here, blocks.pairs);
             blocks.measure(minus_zero);
         }
-        const bool plain_columns = two_blocks(blocks, now.column_g, SIZE, column_table, codes, bytes);
+        const bool plain_columns = lane_blocks(blocks, column_random, SECOND * BIT_PITCH, now.column_g, SIZE, column_table, codes, bytes);
         UNROLL
         for (int i = 0; i < 2; ++i) {
             held[columns_scales + i * NEXT_SCALE] = bytes >> 8 * i;
@@ -323,7 +374,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             _Pragma("unroll 1")
             for (int i = 0; i < 2; ++i)
                 *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = plain_column(
-                    columns_here + i * SECOND * 2, now.column_g, held + columns_scales + i * NEXT_SCALE);
+                    columns_here + i * SECOND * 2, now.column_g, held + columns_scales + i * NEXT_SCALE, random_of(column_random + i * SECOND * BIT_PITCH));
         }
     }
     team_barrier(team);
