@@ -161,7 +161,7 @@ def more_cases(shape: tuple[int, int], xs: list[Any]) -> list[tuple[str, float, 
         outs = [Directions(buffers(spec, shape, "row"), buffers(spec, shape, "column")) for _ in xs]
         given = Directions(amax, amax * 2)
         return [
-            lambda x=x, b=Directions(b, c), o=o: operations.quantize_both(x, spec, LAYOUT, given, b, o)
+            lambda x=x, b=b, c=c, o=o: operations.quantize_both(x, spec, LAYOUT, given, Directions(b, c), o)
             for x, b, c, o in zip(xs, bits, columns, outs, strict=True)
         ]
 
