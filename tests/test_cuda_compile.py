@@ -74,6 +74,7 @@ def kernels(target):
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": True}
         if base != "nvfp4-2d":
             constants = {"GROUPED": False, "SEARCHED": False, "TENSOR": paths.by_tensor(stochastic, target)}
+            constants["STREAM"] = paths.STREAM_FUSED
             teams = paths.fused_teams(target, False, stochastic=True)
             yield "fused", prelude(stochastic, "bfloat16", "tiled_128x4", TEAMS=teams, **constants), False
         if base == "nvfp4":
@@ -95,11 +96,12 @@ def kernels(target):
             "GROUPED": grouped,
             "TENSOR": paths.by_tensor(spec, target),
         }
-        yield "fused", prelude(spec, "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
+        yield "fused", prelude(spec, "bfloat16", "tiled_128x4", **teams, SEARCHED=True, STREAM=paths.STREAM_FUSED), True
     blocks = paths.bytes_blocks(target)
     for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
         if name in profiles:
-            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", RESIDENT=blocks), False
+            constants = {"RESIDENT": blocks, "STREAM": paths.STREAM_BYTES}
+            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", **constants), False
     yield "transform", prelude(profiles["nvfp4-rht"], "bfloat16"), False
     yield "fused_amax", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4"), False
     for kind in (0, 1, 2):

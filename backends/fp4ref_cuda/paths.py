@@ -16,6 +16,7 @@ from fp4ref_cuda.plan import tiles as tile_counts
 TEAMS, ROWS_WIDTH = 3, 512  # teams of a block of the fused kernel, columns of a unit of the row kernel
 OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
 OF_TURNED, OF_DRAWN = 8 * 2048, 128 * 64 + 64 * 144  # those of a team's transformed columns, of a box's random bytes
+STREAM_FUSED, STREAM_BYTES = False, False  # whether codes are stored as what is not read again soon
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 
@@ -173,7 +174,13 @@ def fused(
     group = (pointer(members), count)
     drawn = (pointer(bits.get("row")), pointer(bits.get("column")))
     arguments = (pointer(x), *matrix, *drawn, *group, first, second, parts, *map(pointer, outs), flag)
-    constants = {"TEAMS": teams, "SEARCHED": values[0] is None, "GROUPED": grouped, "TENSOR": tensor}
+    constants = {
+        "TEAMS": teams,
+        "SEARCHED": values[0] is None,
+        "GROUPED": grouped,
+        "TENSOR": tensor,
+        "STREAM": STREAM_FUSED,
+    }
     text = prelude(spec, dtype, scale_layout, **constants)
     grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
     shared = fused_shared(teams, grouped, spec.stochastic, tensor)
@@ -233,7 +240,7 @@ def in_bytes(
     row, column = targets["row"], targets["column"]
     pairs = -(-matrix[0] // 128) * -(-matrix[1] // 128)
     arguments = (pointer(x), *matrix, *map(pointer, (row.data, row.scales, column.data, column.scales)), flag)
-    text = prelude(spec, dtype, scale_layout, RESIDENT=bytes_blocks(target(library.ordinal)))
+    text = prelude(spec, dtype, scale_layout, RESIDENT=bytes_blocks(target(library.ordinal)), STREAM=STREAM_BYTES)
     launch(library, "bytes", text, (pairs,), arguments, shared=OF_BYTES)
     return ("bytes",)
 

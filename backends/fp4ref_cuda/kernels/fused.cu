@@ -8,8 +8,8 @@
 //   row_amax, column_amax          float32 [members] their maxima
 //
 // S, TEAMS, SEARCHED (the maxima were, by the kernel before this one), GROUPED (members are ranges of rows, multiples
-// of 128, each with column data and scales of its own) and TENSOR (transform by tensor cores where that is exact) come
-// before this file. Columns are Hadamard-transformed where S says so. One block of threads on a multiprocessor, in teams
+// of 128, each with column data and scales of its own) TENSOR (transform by tensor cores where that is exact) and STREAM
+// (see `store`) come before this file. Columns are Hadamard-transformed where S says so. One block of threads on a multiprocessor, in teams
 // of 256. A team takes boxes of 128 rows and 64 columns in turn, the last ones first, because the pass for the maxima
 // left them in the cache; two boxes down, then one across, so that neighbouring pieces of a column's codes are written
 // close in time. While it works on one box, the next one is on its way to shared memory, and the column codes and scales
@@ -251,8 +251,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         const unsigned left = rows - box.down * ROWS, below = box.down - now.top;
         if (piece * 16 < left) {
             byte* to = now.column_data + ((size)(box.across * COLUMNS + r * FIRST) * now.column_pitch + (below * (ROWS / 2) + piece * 8));
-            *(uint2*)to = *(const uint2*)(held + codes_from);
-            *(uint2*)(to + (size)now.column_pitch * SECOND) = *(const uint2*)(held + codes_from + 32 * CODE_PITCH);
+            store<STREAM>(to, *(const uint2*)(held + codes_from));
+            store<STREAM>(to + (size)now.column_pitch * SECOND, *(const uint2*)(held + codes_from + 32 * CODE_PITCH));
         }
         if (warp == 0) {
             *(uint4*)(row_scales + (size)(box.down * across + box.across) * 512 + lane * 16) =
@@ -338,8 +338,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         held[rows_scales] = bytes;
         held[rows_scales + 8 * 16] = bytes >> 8;
         if (inside) {
-            *(uint2*)to = codes[0];
-            *(uint2*)(to + (size)row_pitch * 8) = codes[1];
+            store<STREAM>(to, codes[0]);
+            store<STREAM>(to + (size)row_pitch * 8, codes[1]);
         }
         if (plain_rows) {
             _Pragma("unroll 1")
