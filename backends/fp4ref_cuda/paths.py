@@ -15,6 +15,7 @@ from fp4ref_cuda.plan import tiles as tile_counts
 
 TEAMS, ROWS_WIDTH = 3, 512  # teams of a block of the fused kernel, columns of a unit of the row kernel
 OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
+OF_MEANINGS = 128 * 32  # those of a search by estimates
 OF_TURNED, OF_DRAWN = 8 * 2048, 128 * 64 + 64 * 144  # those of a team's transformed columns, of a box's random bytes
 STREAM_FUSED, STREAM_BYTES = False, False  # whether codes are stored as what is not read again soon
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
@@ -128,7 +129,7 @@ def row_blocks(
     whole = (units, strips, *magic(strips))
     arguments = (pointer(x), *matrix, *whole, pointer(partials), parts, pointer(out.amax), *outs, flag)
     grid = min(-(-units // warps), multiprocessors(library.ordinal))
-    shared = warps * OF_STEP * (3 if spec.stochastic else 2)
+    shared = warps * OF_STEP * (3 if spec.stochastic else 2) + (OF_MEANINGS if spec.four_over_six else 0)
     launch(library, "row_blocks", text, (grid,), arguments, warps * 32, shared)
     return (*ran, "row_blocks")
 
