@@ -42,7 +42,8 @@ extern "C" __attribute__((visibility("default"))) unsigned nearest_or_tied(unsig
 {
     unsigned wrong = 0;
     for (unsigned bits = from; bits < to; ++bits) {
-        const float a = float_of(bits), q = hardware_e2m1::nearest_or_tied(a), exact = hardware_e2m1::nearest_magnitude(a);
+        const float a = float_of(bits), exact = hardware_e2m1::nearest_magnitude(a);
+        const float q = hardware_e2m1::nearest_or_tied(a);
         wrong += q != exact && (magnitude(q - a) != magnitude(exact - a) || magnitude(q - exact) > 2.0f);
     }
     return wrong;
