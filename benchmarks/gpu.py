@@ -156,13 +156,25 @@ def more_cases(shape: tuple[int, int], xs: list[Any]) -> list[tuple[str, float, 
             for x, b, o in zip(xs, drawn, outs, strict=True)
         ]
 
+    def quantize_both(spec: fp4ref.Spec) -> list[Run]:
+        columns = [torch.randint(0, 256, shape[::-1], dtype=torch.uint8, device="cuda") for _ in xs]
+        outs = [Directions(buffers(spec, shape, "row"), buffers(spec, shape, "column")) for _ in xs]
+        given = Directions(amax, amax * 2)
+        return [
+            lambda x=x, b=b, c=c, o=o: operations.quantize_both(x, spec, LAYOUT, given, Directions(b, c), o)
+            for x, b, c, o in zip(xs, bits, columns, outs, strict=True)
+        ]
+
     def draw(out: Any) -> Run:
         return lambda: fp4ref.random_bits(shape, device=out.device, backend="cuda", out=out)
 
     none: list[Any] = [None] * len(xs)
+    turned = stochastic.replace(name="nvfp4-rht stochastic", hadamard=fp4ref.NVFP4_RHT.hadamard)
     four, by_row = fp4ref.NVFP4_4OVER6, fp4ref.NVFP4_ROW_SCALED
     return [
         ("stochastic row, bits and amax given", 3 + size(stochastic), quantize(stochastic, amax, bits)),
+        ("stochastic row + column, bits and amax given", 4 + 2 * size(stochastic), quantize_both(stochastic)),
+        ("stochastic row + hadamard column, bits and amax given", 4 + 2 * size(turned), quantize_both(turned)),
         ("random_bits", 1, [draw(b) for b in bits]),
         ("4over6 row, amax given", 2 + size(four), quantize(four, amax, none)),
         ("row-scaled row", 4 + size(by_row), quantize(by_row, None, none)),

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(REASON), reason=REASON or
 DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
 SHAPES = [(128, 64), (128, 128), (1, 16), (16, 1), (3, 5), (48, 40), (130, 70), (256, 192), (144, 200), (65, 129)]
 HADAMARD_SHAPES = [(16, 1), (64, 128), (128, 64), (48, 40), (256, 192), (144, 200), (512, 384), (192, 256)]
-KINDS = "normal heavy ties zeros special bits tiny signed_zero".split()
+KINDS = "normal heavy ties zeros special bits tiny signed_zero mixed_zero edge".split()
 
 
 def native() -> list[str]:
@@ -72,6 +72,12 @@ def values(shape, dtype, kind, seed=0):
         x = x * (1e-38 if dtype != "float16" else 1e-6)
     elif kind == "signed_zero":
         x = np.copysign(0.0, x)
+    elif kind == "mixed_zero":
+        x = rng.choice([0.0, -0.0, 1.0, -1.0], shape, p=[0.35, 0.35, 0.15, 0.15])
+    elif kind == "edge":  # sums that are often ties of bfloat16, and terms that far below them, by strips of 64 columns
+        below = np.repeat(rng.integers(8, 21, -(-shape[-1] // 64)), 64)[: shape[-1]]
+        small = rng.choice([-1, 1], shape) * (1 + rng.integers(0, 64, shape) / 64 + 1 / 128) * np.exp2(2.0 - below)
+        x = np.where(rng.integers(0, 12, shape) == 0, small, rng.integers(-255, 256, shape) / 32)
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(x.astype(DTYPES[dtype]))
 
@@ -265,6 +271,28 @@ def test_rows_and_columns_fused(name, kind):
     operations.quantize_both(cuda(values((48, 128), "bfloat16", kind)), spec, "tiled_128x4")
     assert operations.last_plan().path == ("rows and hadamard columns, apart" if spec.hadamard else "tiles")
     assert "64" in operations.last_plan().reason
+
+
+DRAWN = {"nvfp4": "rows and columns by random bytes", "nvfp4-rht": "rows and hadamard columns, fused"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", list(DRAWN))
+@pytest.mark.rule("SR-2", "SR-3", "HAD-2", "HAD-3", "BLK-8")
+def test_rows_and_columns_fused_by_random_bytes(name, kind):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.profiles[name].replace(name="stochastic", element=STOCHASTIC_E2M1)
+    amaxes = [None, (0.0, 1.0), (1e-30, 3e-30), (5.9, 448.0), (1e30, 1e37)]
+    for shape, amax in product([(64, 128), (192, 256), (1088, 640), (128, 64), (4160, 320)], amaxes):
+        x = values(shape, "bfloat16", kind)
+        given = Directions() if amax is None else Directions(*(np.full(1, a, np.float32) for a in amax))
+        bits = Directions(*(random_bits(spec, shape, d, seed) for seed, d in enumerate(("row", "column"))))
+        got = operations.quantize_both(cuda(x), spec, "tiled_128x4", given, Directions(*map(cuda, bits)))
+        assert operations.last_plan().path == DRAWN[name]
+        for d in ("row", "column"):
+            expected = expected_of(x, spec, d, "tiled_128x4", getattr(given, d), getattr(bits, d))
+            same(getattr(got, d), expected, "tiled_128x4", (shape, kind, amax, d))
 
 
 @pytest.mark.parametrize("kind", KINDS)

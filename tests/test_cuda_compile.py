@@ -73,6 +73,11 @@ def kernels(target):
         stochastic = profiles[base].replace(element=STOCHASTIC_E2M1)
         yield "quantize", prelude(stochastic, "bfloat16", "tiled_128x4", **both), False
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": True}
+        if base != "nvfp4-2d":
+            constants = {"GROUPED": False, "SEARCHED": False, "TENSOR": paths.by_tensor(stochastic, target)}
+            constants["STREAM"] = paths.STREAM_FUSED
+            teams = paths.fused_teams(target, False, stochastic=True)
+            yield "fused", prelude(stochastic, "bfloat16", "tiled_128x4", TEAMS=teams, **constants), False
         if base == "nvfp4":
             yield "row_blocks", prelude(stochastic, "bfloat16", "tiled_128x4", **rows), False
     for name in ("nvfp4-row-scaled", "nvfp4-4over6"):
@@ -86,12 +91,18 @@ def kernels(target):
         rows = {"WARPS": paths.row_warps(searched), "SEARCHED": searched}
         yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
     for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
-        teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped}
-        yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
+        spec = profiles[name]
+        teams = {
+            "TEAMS": paths.fused_teams(target, grouped),
+            "GROUPED": grouped,
+            "TENSOR": paths.by_tensor(spec, target),
+        }
+        yield "fused", prelude(spec, "bfloat16", "tiled_128x4", **teams, SEARCHED=True, STREAM=paths.STREAM_FUSED), True
     blocks = paths.bytes_blocks(target)
     for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
         if name in profiles:
-            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", RESIDENT=blocks), False
+            constants = {"RESIDENT": blocks, "STREAM": paths.STREAM_BYTES}
+            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", **constants), False
     yield "transform", prelude(profiles["nvfp4-rht"], "bfloat16"), False
     yield "fused_amax", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4"), False
     for kind in (0, 1, 2):
@@ -304,6 +315,8 @@ def test_why_a_fast_path_is_not_taken():
         assert "multiples of 64" in fused(spec, "bfloat16", (48, 128), "tiled_128x4", 0)
         assert "multiples of 64" in fused(spec, "bfloat16", (0, 128), "tiled_128x4", 0)
         assert "tiled_128x4" in fused(spec, "bfloat16", (64, 128), "linear", 0)
+        assert not fused(spec.replace(element=STOCHASTIC_E2M1), "bfloat16", (64, 128), "tiled_128x4", 0)
+        assert "address 4" in fused(spec.replace(element=STOCHASTIC_E2M1), "bfloat16", (64, 128), "tiled_128x4", 4)
         assert "2^24" in fused(spec, "bfloat16", (64, 1 << 24), "tiled_128x4", 0)
         assert not fused(spec, "bfloat16", (384, 128), "tiled_128x4", 0, (128, 0, 256))
         assert "192 rows of member 1" in fused(spec, "bfloat16", (384, 128), "tiled_128x4", 0, (128, 192, 64))

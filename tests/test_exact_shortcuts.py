@@ -38,6 +38,16 @@ extern "C" __attribute__((visibility("default"))) unsigned nearest(unsigned from
     }
     return wrong;
 }
+extern "C" __attribute__((visibility("default"))) unsigned nearest_or_tied(unsigned from, unsigned to)
+{
+    unsigned wrong = 0;
+    for (unsigned bits = from; bits < to; ++bits) {
+        const float a = float_of(bits), exact = hardware_e2m1::nearest_magnitude(a);
+        const float q = hardware_e2m1::nearest_or_tied(a);
+        wrong += q != exact && (magnitude(q - a) != magnitude(exact - a) || magnitude(q - exact) > 2.0f);
+    }
+    return wrong;
+}
 extern "C" __attribute__((visibility("default"))) unsigned packed(unsigned from, unsigned to)
 {
     unsigned wrong = 0;
@@ -132,7 +142,7 @@ def native():
 
 
 @pytest.mark.rule("FOS-3", "NUM-1")
-@pytest.mark.parametrize("constant", [2688.0, 1536.0])
+@pytest.mark.parametrize("constant", [2688.0, 1536.0, 6.0])
 @pytest.mark.parametrize("exponent", [-60, 0, 119])
 def test_two_products_are_a_quotient_for_every_significand(native, constant, exponent):
     assert native.quotients(ctypes.c_float(constant), exponent) == 0
@@ -144,6 +154,14 @@ def test_the_nearest_magnitude_is_that_of_the_code(native):
     assert native.nearest(0x3E000000, 0x41800000) == 0
     for start in (0, 0x00800000, 0x7F7FFF00, 0x7FBFFF00):
         assert native.nearest(start, start + 0x200) == 0
+
+
+@pytest.mark.rule("FOS-3", "E2M1-3")
+def test_the_nearest_magnitude_but_for_ties(native):
+    """Every float from 1/8 to 7, and from 0 on."""
+    assert native.nearest_or_tied(0x3E000000, 0x40E00000) == 0
+    for start in (0, 0x00800000, 0x30000000):
+        assert native.nearest_or_tied(start, start + 0x200) == 0
 
 
 @pytest.mark.rule("FOS-3", "PACK-1")

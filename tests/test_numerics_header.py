@@ -13,6 +13,7 @@ import fp4ref_cpu.build
 import fp4ref_numerics
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.cli import main
+from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.specs import STANDARD
 
 COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)] or ["c++"]
@@ -128,3 +129,82 @@ def test_the_command_writes_every_standard_spec(tmp_path):
     (tmp_path / "file").touch()
     result = CliRunner().invoke(main, ["header", "--dir", str(tmp_path / "file")])
     assert result.exit_code == 2
+
+
+SUMS = r"""
+#include <cstdio>
+#include <fp4ref/fp4ref.h>
+#include <fp4ref/hadamard.h>
+
+int main()
+{
+    const float values[8] = {0.0f, -0.0f, 0.0f, -0.0f, 1.0f, -1.0f, 3.0f, -0x1p-9f};
+    unsigned long long state = 1;
+    for (int turn = 0; turn < 1000000; ++turn) {
+        float plain[16][1], kept[16];
+        for (int i = 0; i < 16; ++i) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            plain[i][0] = kept[i] = values[state >> 61];
+        }
+        fp4ref::hadamard<0xd7e8>(plain);
+        fp4ref::unscaled_hadamard<0xd7e8>(kept);
+        for (int i = 0; i < 16; ++i)
+            if (fp4ref::bits_of(fp4ref::bfloat16::narrow(kept[i] * 0.25f)) != fp4ref::bits_of(plain[i][0])) return 1;
+    }
+}
+"""
+
+
+@pytest.mark.rule("HAD-2", "HAD-3")
+def test_sums_that_are_zero_have_no_sign_in_the_larger_transform_either(tmp_path):
+    source, binary = tmp_path / "sums.cpp", tmp_path / "sums"
+    source.write_text(SUMS)
+    run = compiled(COMPILERS[0], source, "-std=c++17", "-O2", "-ffp-contract=off", INCLUDE, "-o", str(binary))
+    assert not run.returncode, run.stderr
+    assert subprocess.run([binary], check=False).returncode == 0
+
+
+DRAWN = r"""
+#include <fp4ref/fp4ref.h>
+#include <fp4ref/drawn.h>
+
+using Element = Specification::Element;
+
+int main()
+{
+    const float factors[3] = {1.0f, 0.0371f, 1e6f};
+    for (float factor : factors)
+        for (unsigned first = 0; first < 65536; first += 8)
+            for (unsigned byte = 0; byte < 256; ++byte) {
+                unsigned pairs[4], codes = 0;
+                bool finite = true;
+                for (unsigned e = 0; e < 8; ++e) {
+                    const float y = fp4ref::bfloat16::widen(first + e) * factor;
+                    pairs[e % 4] = e < 4 ? first + e : pairs[e % 4] | (first + e) << 16;
+                    finite = finite && fp4ref::is_finite(y);
+                    codes |= Element::encode(y, byte ^ e) << 4 * e;
+                }
+                const unsigned low = byte * 0x01010101u ^ 0x03020100u, high = byte * 0x01010101u ^ 0x07060504u;
+                if (finite && fp4ref::drawn::packed_codes(pairs, low, high, factor) != codes) return 1;
+            }
+    for (unsigned place = 0; place < 1u << 20; ++place)  // around every power of two and every step of a random byte
+        for (unsigned byte = 0; byte < 256; byte += 1 + place % 5) {
+            const unsigned bits = (96u << 23) + (place >> 5 << 14) + (place & 31u) - 16u;
+            const float y = fp4ref::float_of(bits);
+            const unsigned index = fp4ref::drawn::index(y, fp4ref::drawn::part_of_step(byte, 0)) - fp4ref::drawn::BASE;
+            if (index != Element::encode(y, byte)) return 1;
+        }
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.rule("SR-2", "SR-3", "PACK-1")
+def test_eight_codes_by_random_bytes_are_those_of_the_codec(tmp_path):
+    """All finite bfloat16 and all bytes; and the neighbours of what a sum may round to."""
+    source, binary = tmp_path / "drawn.cpp", tmp_path / "drawn"
+    spec = fp4ref.NVFP4.replace(element=STOCHASTIC_E2M1)
+    source.write_text(f"#include <fp4ref/fp4ref.h>\n{fp4ref_numerics.lower(spec)}\n{DRAWN}")
+    run = compiled(COMPILERS[0], source, "-std=c++17", "-O2", "-ffp-contract=off", INCLUDE, "-o", str(binary))
+    assert not run.returncode, run.stderr
+    assert subprocess.run([binary], check=False).returncode == 0

@@ -21,6 +21,7 @@ from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.launch import require_reciprocal
 from fp4ref_cuda.plan import (
     BYTES,
+    DRAWN,
     FUSED,
     FUSED_HADAMARD,
     ROW_BLOCKS,
@@ -96,6 +97,7 @@ PATHS = {
     ROW_BLOCKS: paths.row_blocks,
     FUSED: paths.fused,
     FUSED_HADAMARD: paths.fused,
+    DRAWN: paths.fused,
     BYTES: paths.in_bytes,
     SEPARATE: paths.separate,
     TILES: paths.tiles,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import fp4ref_numerics
 from fp4ref import packing
 from fp4ref.arithmetic import TE
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, STOCHASTIC_E2M1
 from fp4ref.layout import layout
 from fp4ref.quantized import Direction
 from fp4ref.spec import Amax, Granularity, Spec
@@ -162,7 +162,7 @@ def fused_reason(
     address: int,
     splits: Sequence[int] | None = None,
 ) -> str:
-    """Why rows and columns, transformed or not, cannot be quantized together by thresholds; empty if they can."""
+    """Why rows and columns, transformed or not, cannot be quantized by the fused kernel; empty if they can."""
     rows, columns = matrix
     for index, split in enumerate(splits or ()):
         if split % 128:
@@ -173,7 +173,8 @@ def fused_reason(
         return f"{columns} columns, not fewer than 2^24"
     if scale_layout != "tiled_128x4":
         return f"scales {scale_layout}, not tiled_128x4"
-    return thresholds_reason(spec, dtype, matrix, address)
+    nearest = spec.replace(element=CUDA_E2M1) if spec.element == STOCHASTIC_E2M1 else spec
+    return thresholds_reason(nearest, dtype, matrix, address)
 
 
 def bytes_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: str, address: int) -> str:
@@ -192,6 +193,7 @@ def bytes_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: 
 
 ROWS, ROW_BLOCKS, TILES = "rows by thresholds", "rows by blocks", "tiles"
 FUSED, FUSED_HADAMARD = "rows and columns by thresholds", "rows and hadamard columns, fused"
+DRAWN = "rows and columns by random bytes"
 BYTES, SEPARATE = "rows and columns of bytes", "rows and hadamard columns, apart"
 
 
@@ -226,7 +228,7 @@ def choose(
 
 def fused_label(spec: Spec) -> str:
     """The name of the path for both directions."""
-    return FUSED_HADAMARD if spec.hadamard else FUSED
+    return FUSED_HADAMARD if spec.hadamard else DRAWN if spec.stochastic else FUSED
 
 
 def decode_reason(spec: Spec, dtype: str, columns: int, address: int, inverse: bool) -> str:

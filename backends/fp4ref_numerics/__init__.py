@@ -11,7 +11,8 @@ from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
 
 INCLUDE = Path(__file__).parent / "include"
 HEADERS = (
-    *("config", "bits", "reciprocal", "codec", "arithmetic", "block", "thresholds", "hadamard", "layout", "philox"),
+    *("config", "bits", "reciprocal", "codec", "arithmetic", "block", "thresholds", "drawn", "hadamard", "layout"),
+    "philox",
     "fp4ref",
 )
 

@@ -10,13 +10,25 @@ DEVICE uint2 packed_block(const unsigned (&pairs)[8], const unsigned (&magnitude
         thresholds::packed_codes(half(pairs, 4), half(magnitudes, 4), entry)};
 }
 
-// Two blocks of a row each, as two vectors; `bytes` gets their scales, the second one above the first. Result: whether
-// they need the plain path.
-DEVICE bool two_blocks(const uint4 (&v)[2][2], float g, unsigned minus_zero, const thresholds::Entry* table,
-    uint2 (&codes)[2], unsigned& bytes)
-{
+// Two blocks side by side: words of their elements, as `packed_block` wants them, magnitudes and maxima.
+struct Blocks {
     unsigned pairs[2][8], magnitudes[2][8], amax[2];
-    bool plain = false;
+
+    __device__ __forceinline__ void measure(unsigned minus_zero)
+    {
+        UNROLL
+        for (int i = 0; i < 2; ++i) {
+            UNROLL
+            for (int k = 0; k < 8; ++k) magnitudes[i][k] = thresholds::magnitudes_of(pairs[i][k], minus_zero);
+            amax[i] = thresholds::largest(magnitudes[i]);
+        }
+    }
+};
+
+// Those of rows, two vectors each.
+DEVICE Blocks blocks_of_rows(const uint4 (&v)[2][2], unsigned minus_zero)
+{
+    Blocks blocks;
     UNROLL
     for (int i = 0; i < 2; ++i) {
         const uint4 a = v[i][0], b = v[i][1];
@@ -24,23 +36,51 @@ DEVICE bool two_blocks(const uint4 (&v)[2][2], float g, unsigned minus_zero, con
         UNROLL
         for (int k = 0; k < 8; ++k) {
             const int w = k / 4 * 4 + k % 4 / 2;
-            pairs[i][k] = __byte_perm(words[w], words[w + 2], k % 2 ? 0x7632 : 0x5410);
-            magnitudes[i][k] = thresholds::magnitudes_of(pairs[i][k], minus_zero);
+            blocks.pairs[i][k] = __byte_perm(words[w], words[w + 2], k % 2 ? 0x7632 : 0x5410);
         }
-        amax[i] = thresholds::largest(magnitudes[i]);
     }
-    bytes = thresholds::scale_bytes<S>(In::widen((In::word)amax[0]), In::widen((In::word)amax[1]), g);
+    blocks.measure(minus_zero);
+    return blocks;
+}
+
+// Their codes; `bytes` gets their scales, the second one above the first, and `size` is what a unit of the elements
+// stands for. Result: whether they need the plain path.
+DEVICE bool two_blocks(const Blocks& blocks, float g, float size, const thresholds::Entry* table, uint2 (&codes)[2],
+    unsigned& bytes)
+{
+    bool plain = false;
+    const auto amax = [&](int i) { return In::widen((In::word)blocks.amax[i]) * size; };
+    bytes = thresholds::scale_bytes<S>(amax(0), amax(1), g);
     UNROLL
     for (int i = 0; i < 2; ++i) {
         const thresholds::Entry entry = table[i ? bytes >> 8 : bytes & 255u];
-        codes[i] = packed_block(pairs[i], magnitudes[i], entry);
-        plain |= (!entry.ramp && amax[i]) || amax[i] > thresholds::COVERED;
+        codes[i] = packed_block(blocks.pairs[i], blocks.magnitudes[i], entry);
+        plain |= (!entry.ramp && blocks.amax[i]) || blocks.amax[i] > thresholds::COVERED;
+    }
+    return plain;
+}
+
+// The same by random bytes, a vector for a block; the table holds factors, which include the size.
+DEVICE bool two_blocks(const Blocks& blocks, const uint4 (&random)[2], float g, float size, const float* table,
+    uint2 (&codes)[2], unsigned& bytes)
+{
+    bool plain = false;
+    const auto amax = [&](int i) { return In::widen((In::word)blocks.amax[i]); };
+    const auto half = [](const unsigned (&w)[8], int i) -> const unsigned (&)[4] { return *(const unsigned(*)[4])(w + i); };
+    bytes = thresholds::scale_bytes<S>(amax(0) * size, amax(1) * size, g);
+    UNROLL
+    for (int i = 0; i < 2; ++i) {
+        const float factor = table[i ? bytes >> 8 : bytes & 255u];
+        codes[i] = {fp4ref::drawn::packed_codes(half(blocks.pairs[i], 0), random[i].x, random[i].y, factor),
+            fp4ref::drawn::packed_codes(half(blocks.pairs[i], 4), random[i].z, random[i].w, factor)};
+        plain |= (factor == 0.0f && blocks.amax[i]) || blocks.amax[i] > thresholds::COVERED
+            || !(amax(i) * factor < fp4ref::FLOAT_MAX);
     }
     return plain;
 }
 
 // A block of any 16 values; the lower and the upper eight codes.
-DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte)
+DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte, const uint4& drawn = {0, 0, 0, 0})
 {
     unsigned amax = 0, packed[2] = {0, 0};
     UNROLL
@@ -48,15 +88,17 @@ DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte)
     const float a = fp4ref::float_of(amax);
     const fp4ref::Scale scale = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(a, g), g, a);
     *scale_byte = scale.byte;
+    const unsigned random[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
+    const auto bits = [&](int i) { return random[i / 4] >> 8 * (i % 4) & 255u; };
     UNROLL
     for (int i = 0; i < 16; i += 2)
         packed[i / 8] |= fp4ref::encode_pair<S::Element>(fp4ref::scaled<S, In>(x[i], scale, g),
-            fp4ref::scaled<S, In>(x[i + 1], scale, g)) << i % 8 * 4;
+            fp4ref::scaled<S, In>(x[i + 1], scale, g), bits(i), bits(i + 1)) << i % 8 * 4;
     return {packed[0], packed[1]};
 }
 
 // The same of a row's block as two vectors.
-DEVICE uint2 plain_row(const uint4 (&v)[2], float g, byte* scale_byte)
+DEVICE uint2 plain_row(const uint4 (&v)[2], float g, byte* scale_byte, const uint4& drawn = {0, 0, 0, 0})
 {
     float x[16];
     UNROLL
@@ -64,6 +106,6 @@ DEVICE uint2 plain_row(const uint4 (&v)[2], float g, byte* scale_byte)
         const unsigned words[4] = {v[i / 8].x, v[i / 8].y, v[i / 8].z, v[i / 8].w};
         x[i] = In::widen((In::word)(words[i % 8 / 2] >> 16 * (i % 2)));
     }
-    return plain_block(x, g, scale_byte);
+    return plain_block(x, g, scale_byte, drawn);
 }
 

@@ -1,7 +1,7 @@
 // Copies to shared memory that run beside the computation, and teams of threads that wait for each other.
 #pragma once
 #include "common.cuh"
-#include <fp4ref/thresholds.h>
+#include <fp4ref/drawn.h>
 
 namespace thresholds = fp4ref::thresholds;
 using In = fp4ref::bfloat16;
@@ -9,6 +9,9 @@ using size = unsigned long long;
 
 // The compiler would compute these again in every turn.
 #define KEEP(value) asm volatile("" : "+r"(value))
+#define KEEP_ADDRESS(value) asm volatile("" : "+l"(value))
+
+DEVICE unsigned to_shared(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
 
 // 16 bytes from global to shared memory, zeros where the source does not exist.
 DEVICE void copy_to_shared(unsigned to, const void* from, bool exists)
@@ -18,6 +21,13 @@ DEVICE void copy_to_shared(unsigned to, const void* from, bool exists)
 }
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Groups> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(Groups) : "memory"); }
+
+// A store, of what is not read again soon where Stream says so.
+template <bool Stream, class T> DEVICE void store(byte* to, const T& value)
+{
+    if constexpr (Stream) __stcs((T*)to, value);
+    else *(T*)to = value;
+}
 
 // All 256 threads of a team have come here.
 DEVICE void team_barrier(unsigned team) { asm volatile("bar.sync %0, 256;" :: "r"(team + 1) : "memory"); }

@@ -1,28 +1,42 @@
-// Quantize rows and columns from one read of x by thresholds, both scale sets in 128x4 tiles.
+// Quantize rows and columns from one read of x, by thresholds or by random bytes, both scale sets in 128x4 tiles.
 //
 //   x               bfloat16  [rows, columns], rows and columns multiples of 64, 16 bytes apart
+//   row_bits, column_bits  uint8  [rows, columns] and [columns, rows], 16 bytes apart, for stochastic rounding
 //   row_partials, column_partials  float32 [members, parts] partial maxima
 //   row_data        uint8     [rows, columns / 2];   row_scales     uint8, tiles of [rows, columns / 16]
 //   column_data     uint8     [columns, rows / 2];   column_scales  uint8, tiles of [columns, rows / 16]
 //   row_amax, column_amax          float32 [members] their maxima
 //
-// S, TEAMS, SEARCHED (the maxima were, by the kernel before this one) and GROUPED (members are ranges of rows, multiples
-// of 128, each with column data and scales of its own) come before this file. Columns are Hadamard-transformed where S
-// says so. One block of threads on a multiprocessor, in teams of 256. A team takes boxes of 128 rows and 64 columns in
-// turn, the last ones first, because the pass for the maxima left them in the cache; two boxes down, then one across, so
-// that neighbouring pieces of a column's codes are written close in time. While it works on one box, the next one is on
-// its way to shared memory, and the column codes and scales of the one before leave it. A warp takes 16 rows as columns,
-// two a lane; then a lane takes blocks of rows. The transform is kept 4 times too large, which the thresholds of the
-// columns allow for. Blocks that the thresholds do not cover are read again and take the plain path.
+// S, TEAMS, SEARCHED (the maxima were, by the kernel before this one), GROUPED (members are ranges of rows, multiples
+// of 128, each with column data and scales of its own) TENSOR (transform by tensor cores where that is exact) and STREAM
+// (see `store`) come before this file. Columns are Hadamard-transformed where S says so. One block of threads on a multiprocessor, in teams
+// of 256. A team takes boxes of 128 rows and 64 columns in turn, the last ones first, because the pass for the maxima
+// left them in the cache; two boxes down, then one across, so that neighbouring pieces of a column's codes are written
+// close in time. While it works on one box, the next one is on its way to shared memory, and the column codes and scales
+// of the one before leave it. A warp takes 16 rows, as rows and as columns, two blocks a lane. The transform is kept 4
+// times too large, which the thresholds of the columns allow for. Blocks that the thresholds do not cover are read again
+// and take the plain path.
 #include "blocks.cuh"
+#include "matrices.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64;
 constexpr int PITCH = COLUMNS * 2 + 16;  // bytes of a row in shared memory: no bank conflicts by row or column
-constexpr int STAGE = ROWS * PITCH;
+constexpr bool STOCHASTIC = S::Element::stochastic;
+constexpr int ROW_BITS = ROWS * PITCH, COLUMN_BITS = ROW_BITS + ROWS * COLUMNS, BIT_PITCH = ROWS + 16;  // random bytes
+constexpr int STAGE = STOCHASTIC ? COLUMN_BITS + COLUMNS * BIT_PITCH : ROW_BITS;
 constexpr int CODE_PITCH = ROWS / 2 + 8;  // bytes of a column's codes
 constexpr int ROW_SCALES = COLUMNS * CODE_PITCH, COLUMN_SCALES = ROW_SCALES + 512, LEAVING = COLUMN_SCALES + 512;
-constexpr int OF_TEAM = 2 * STAGE + 2 * LEAVING, TABLES = 2 * 128 * sizeof(thresholds::Entry);
-constexpr bool TRANSFORMED = S::has_hadamard;
+constexpr bool TRANSFORMED = S::has_hadamard, BY_TENSOR = TENSOR && TRANSFORMED;
+constexpr int TURNED = COLUMNS * 32;  // bytes of a warp's transformed columns
+constexpr int OF_TEAM = 2 * STAGE + 2 * LEAVING + (BY_TENSOR ? 8 * TURNED : 0), TABLES = 2 * 128 * sizeof(thresholds::Entry);
+template <bool Drawn> struct Entry_ {
+    using type = thresholds::Entry;
+};
+template <> struct Entry_<true> {
+    using type = float;
+};
+using Entry = Entry_<STOCHASTIC>::type;
+constexpr int FIRST = BY_TENSOR ? 1 : 2, SECOND = BY_TENSOR ? 32 : 1;  // a lane's columns: FIRST times its number, SECOND more
 constexpr float SIZE = TRANSFORMED ? 0.25f : 1.0f;  // of a transformed value, as a part of what is kept
 // A sum that is 4 times too large may overflow only where a transformed value is beyond the thresholds' patterns.
 static_assert(thresholds::COVERED < 0x7d80u, "2^125");
@@ -75,7 +89,35 @@ struct Turn {
     }
 };
 
-DEVICE uint2 plain_column(const byte* from, float g, byte* scale_byte)
+// An entry of the table of rows, or of columns.
+DEVICE void make_entry(thresholds::Entry* table, unsigned byte, float g, bool transformed)
+{
+    table[byte] = thresholds::entry<S>(byte, g, transformed ? 256 : 0);
+}
+DEVICE void make_entry(float* table, unsigned byte, float g, bool transformed)
+{
+    table[byte] = fp4ref::drawn::factor<S>(byte, g, transformed ? SIZE : 1.0f);
+}
+
+// Two blocks of a lane; the random bytes of the second one lie `apart` from those of the first one.
+DEVICE bool lane_blocks(const Blocks& blocks, const byte*, int, float g, float size, const thresholds::Entry* table,
+    uint2 (&codes)[2], unsigned& bytes)
+{
+    return two_blocks(blocks, g, size, table, codes, bytes);
+}
+DEVICE bool lane_blocks(const Blocks& blocks, const byte* bits, int apart, float g, float size, const float* table,
+    uint2 (&codes)[2], unsigned& bytes)
+{
+    const uint4 random[2] = {*(const uint4*)bits, *(const uint4*)(bits + apart)};
+    return two_blocks(blocks, random, g, size, table, codes, bytes);
+}
+DEVICE uint4 random_of(const byte* bits)
+{
+    if constexpr (STOCHASTIC) return *(const uint4*)bits;
+    else return {0, 0, 0, 0};
+}
+
+DEVICE uint2 plain_column(const byte* from, float g, byte* scale_byte, const uint4& random)
 {
     float y[16][1], x[16];
     UNROLL
@@ -83,18 +125,18 @@ DEVICE uint2 plain_column(const byte* from, float g, byte* scale_byte)
     if constexpr (TRANSFORMED) fp4ref::hadamard<S::signs>(y);
     UNROLL
     for (int i = 0; i < 16; ++i) x[i] = y[i][0];
-    return plain_block(x, g, scale_byte);
+    return plain_block(x, g, scale_byte, random);
 }
 
-// Two neighbouring columns of 16 rows; `to` gets their codes, 32 code pitches apart, `scales` their scales. Result:
-// whether they need the plain path.
-DEVICE bool two_columns(
-    const byte* from, float g, unsigned minus_zero, const thresholds::Entry* table, byte* to, byte* scales)
+// A lane's two columns of 16 rows, transformed where S says so.
+DEVICE void load_columns(const byte* from, unsigned (&pairs)[2][8])
 {
-    unsigned words[16], pairs[2][8], magnitudes[2][8], amax[2];
-    bool plain = false;
+    unsigned words[16];
     UNROLL
-    for (int i = 0; i < 16; ++i) words[i] = *(const unsigned*)(from + i * PITCH);
+    for (int i = 0; i < 16; ++i) {
+        if constexpr (SECOND == 1) words[i] = *(const unsigned*)(from + i * PITCH);
+        else words[i] = *(const In::word*)(from + i * PITCH) | *(const In::word*)(from + i * PITCH + SECOND * 2) << 16;
+    }
     UNROLL
     for (int h = 0; h < 2; ++h) {
         float y[16];
@@ -108,26 +150,13 @@ DEVICE bool two_columns(
             const int e = k % 4 + k / 4 * 8;
             if constexpr (TRANSFORMED) pairs[h][k] = thresholds::bfloat16_pair(y[e], y[e + 4]);
             else pairs[h][k] = __byte_perm(words[e], words[e + 4], h ? 0x7632 : 0x5410);
-            magnitudes[h][k] = thresholds::magnitudes_of(pairs[h][k], minus_zero);
         }
-        amax[h] = thresholds::largest(magnitudes[h]);
     }
-    const unsigned bytes = thresholds::scale_bytes<S>(In::widen((In::word)amax[0]) * SIZE,
-        In::widen((In::word)amax[1]) * SIZE, g);
-    UNROLL
-    for (int h = 0; h < 2; ++h) {
-        const unsigned scale_byte = h ? bytes >> 8 : bytes & 255u;
-        const thresholds::Entry entry = table[scale_byte];
-        scales[h * 8] = scale_byte;
-        const uint2 codes = packed_block(pairs[h], magnitudes[h], entry);
-        *(uint2*)(to + h * 32 * CODE_PITCH) = amax[h] || !TRANSFORMED ? codes : uint2{0, 0};  // sums that are 0 have no sign
-        plain |= (!entry.ramp && amax[h]) || amax[h] > thresholds::COVERED;
-    }
-    return plain;
 }
 
 extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
-    const byte* __restrict__ x, index_t row_count, index_t column_count, const Member* members, index_t count,
+    const byte* __restrict__ x, index_t row_count, index_t column_count, const byte* __restrict__ row_bits,
+    const byte* __restrict__ column_bits, const Member* members, index_t count,
     const float* row_partials, const float* column_partials, index_t parts, float* row_amax, float* column_amax,
     byte* __restrict__ row_data, byte* __restrict__ row_scales, byte* column_data, byte* column_scales,
     const unsigned* noop)
@@ -136,17 +165,19 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     const unsigned team = threadIdx.x / 256, thread = threadIdx.x % 256, lane = thread % 32, warp = thread / 32;
     byte* const mine = memory + team * OF_TEAM;
     byte* const leaving = mine + 2 * STAGE;
-    thresholds::Entry* const row_table = (thresholds::Entry*)(memory + TEAMS * OF_TEAM + (GROUPED ? team * TABLES : 0));
-    thresholds::Entry* const column_table = row_table + 128;
+    Entry* const row_table = (Entry*)(memory + TEAMS * OF_TEAM + (GROUPED ? team * TABLES : 0));
+    Entry* const column_table = row_table + 128;
     const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, pitch = columns * 2, row_pitch = columns / 2;
     const unsigned down = (rows + ROWS - 1) / ROWS, across = columns / COLUMNS, boxes = down * across, length = across * 2;
     const unsigned all = gridDim.x * TEAMS;
-    const unsigned shared = (unsigned)__cvta_generic_to_shared(mine);
+    const unsigned shared = to_shared(mine);
 
     // What depends on the thread alone is kept.
     const unsigned r = thread / 8, piece = thread % 8;
     const byte* from = x + (r * pitch + piece * 16);
-    byte* row_to = row_data + (thread / 4 * row_pitch + thread % 4 * 8);
+    KEEP_ADDRESS(from);
+    byte* row_to = row_data + ((warp * 16 + lane / 4) * row_pitch + lane % 4 * 8);
+    KEEP_ADDRESS(row_to);
     unsigned to_stage = shared + r * PITCH + piece * 16;
     KEEP(to_stage);
 
@@ -156,6 +187,16 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         UNROLL
         for (int i = 0; i < ROWS; i += 32)
             copy_to_shared(to_stage + stage + i * PITCH, at + (size)pitch * i, i < 64 || left > 64);
+        if constexpr (STOCHASTIC) {
+            const unsigned quarter = thread % 4 * 16, q = thread / 4;
+            const byte* of_rows = row_bits + ((size)(box.down * ROWS + q) * columns + (box.across * COLUMNS + quarter));
+            const byte* of_columns = column_bits + ((size)(box.across * COLUMNS + r) * rows + (box.down * ROWS + piece * 16));
+            UNROLL
+            for (int i = 0; i < 2; ++i) {
+                copy_to_shared(shared + stage + ROW_BITS + (q + i * 64) * COLUMNS + quarter, of_rows + (size)columns * (i * 64), i < 1 || left > 64);
+                copy_to_shared(shared + stage + COLUMN_BITS + (r + i * 32) * BIT_PITCH + piece * 16, of_columns + (size)rows * (i * 32), piece * 16 < left);
+            }
+        }
     };
 
     const unsigned begin = blockIdx.x + team * gridDim.x;
@@ -174,8 +215,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         present.column_g = fp4ref::global_scale<S, In>(column_A);
         const unsigned entry = thread % 128;
         if (GROUPED || team == 0) {
-            if (thread < 128) row_table[entry] = thresholds::entry<S>(entry, present.row_g);
-            else column_table[entry] = thresholds::entry<S>(entry, present.column_g, TRANSFORMED ? 256 : 0);
+            if (thread < 128) make_entry(row_table, entry, present.row_g, false);
+            else make_entry(column_table, entry, present.column_g, TRANSFORMED);
         }
         if (thread == 0) {
             row_amax[member] = row_A;
@@ -209,9 +250,9 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     const auto drain = [&](const Box& box, const byte* held) {
         const unsigned left = rows - box.down * ROWS, below = box.down - now.top;
         if (piece * 16 < left) {
-            byte* to = now.column_data + ((size)(box.across * COLUMNS + 2 * r) * now.column_pitch + (below * (ROWS / 2) + piece * 8));
-            *(uint2*)to = *(const uint2*)(held + codes_from);
-            *(uint2*)(to + now.column_pitch) = *(const uint2*)(held + codes_from + 32 * CODE_PITCH);
+            byte* to = now.column_data + ((size)(box.across * COLUMNS + r * FIRST) * now.column_pitch + (below * (ROWS / 2) + piece * 8));
+            store<STREAM>(to, *(const uint2*)(held + codes_from));
+            store<STREAM>(to + (size)now.column_pitch * SECOND, *(const uint2*)(held + codes_from + 32 * CODE_PITCH));
         }
         if (warp == 0) {
             *(uint4*)(row_scales + (size)(box.down * across + box.across) * 512 + lane * 16) =
@@ -224,10 +265,19 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         }
     };
 
-    unsigned columns_from = warp * 16 * PITCH + lane * 4, columns_to = lane * CODE_PITCH + warp * 8;
-    unsigned columns_scales = COLUMN_SCALES + warp / 4 * 256 + lane % 16 * 16 + lane / 16 * 4 + warp % 4;
-    const unsigned row = thread / 4;
-    unsigned rows_from = row * PITCH + thread % 4 * 32, rows_scales = ROW_SCALES + row % 32 * 16 + row / 32 * 4 + thread % 4;
+    constexpr int LOWER = 8 * PITCH;  // a lane's second row is 8 below its first one
+    const unsigned row = warp * 16 + lane / 4, column = lane * FIRST;
+    unsigned columns_from = warp * 16 * PITCH + column * 2, columns_to = lane * CODE_PITCH + warp * 8;
+    unsigned columns_scales = COLUMN_SCALES + warp / 4 * 256 + column % 32 * 8 + column / 32 * 4 + warp % 4;
+    unsigned rows_from = row * PITCH + lane % 4 * 32, rows_scales = ROW_SCALES + row % 32 * 16 + row / 32 * 4 + lane % 4;
+    constexpr int NEXT_SCALE = SECOND / 32 * 4 + SECOND % 32 * 8;
+    unsigned signs[4], turned = shared + 2 * STAGE + 2 * LEAVING + warp * TURNED;
+    if constexpr (BY_TENSOR) {
+        matrices::transform<S::signs>(lane, signs);
+        UNROLL
+        for (int i = 0; i < 4; ++i) KEEP(signs[i]);
+        KEEP(turned);
+    }
     unsigned minus_zero = thresholds::MINUS_ZERO;
     KEEP(minus_zero);
     KEEP(columns_from);
@@ -266,37 +316,65 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
 
         const byte* here = mine + stage;
         stage = STAGE - stage;
-        const bool plain_columns = two_columns(here + columns_from, now.column_g, minus_zero, column_table,
-            held + columns_to, held + columns_scales);
+        const byte *const row_random = here + ROW_BITS + row * COLUMNS + lane % 4 * 16;
+        const byte *const column_random = here + COLUMN_BITS + column * BIT_PITCH + warp * 16;
         uint4 v[2][2];
         UNROLL
         for (int i = 0; i < 2; ++i) {
-            v[i][0] = *(const uint4*)(here + rows_from + i * 64 * PITCH);
-            v[i][1] = *(const uint4*)(here + rows_from + i * 64 * PITCH + 16);
+            v[i][0] = *(const uint4*)(here + rows_from + i * LOWER);
+            v[i][1] = *(const uint4*)(here + rows_from + i * LOWER + 16);
         }
         uint2 codes[2];
         unsigned bytes;
-        const bool plain_rows = two_blocks(v, now.row_g, minus_zero, row_table, codes, bytes);
-        held[rows_scales] = bytes;
-        held[rows_scales + 8] = bytes >> 8;
+        const bool inside = rows - box.down * ROWS > row;
         byte* to = row_to + ((size)box.down * (ROWS * row_pitch) + box.across * (COLUMNS / 2));
-        const bool tall = rows - box.down * ROWS > 64;
-        *(uint2*)to = codes[0];
-        if (tall) *(uint2*)(to + (size)row_pitch * 64) = codes[1];
-        if (plain_columns) {
-            _Pragma("unroll 1")
-            for (int h = 0; h < 2; ++h)
-                *(uint2*)(held + columns_to + h * 32 * CODE_PITCH) =
-                    plain_column(here + columns_from + h * 2, now.column_g, held + columns_scales + h * 8);
+        bool plain_rows;
+        unsigned exact_below = 0;
+        {
+            const Blocks blocks = blocks_of_rows(v, minus_zero);
+            if constexpr (BY_TENSOR) exact_below = matrices::exact_below(blocks);
+            plain_rows = lane_blocks(blocks, row_random, 8 * COLUMNS, now.row_g, 1.0f, row_table, codes, bytes);
+        }
+        held[rows_scales] = bytes;
+        held[rows_scales + 8 * 16] = bytes >> 8;
+        if (inside) {
+            store<STREAM>(to, codes[0]);
+            store<STREAM>(to + (size)row_pitch * 8, codes[1]);
         }
         if (plain_rows) {
             _Pragma("unroll 1")
             for (int i = 0; i < 2; ++i) {
-                const byte* again = here + rows_from + i * 64 * PITCH;
+                const byte* again = here + rows_from + i * LOWER;
                 const uint4 words[2] = {*(const uint4*)again, *(const uint4*)(again + 16)};
-                const uint2 made = plain_row(words, now.row_g, held + rows_scales + i * 8);
-                if (!i || tall) *(uint2*)(to + (size)row_pitch * (i * 64)) = made;
+                const uint2 made = plain_row(words, now.row_g, held + rows_scales + i * (8 * 16), random_of(row_random + i * (8 * COLUMNS)));
+                if (inside) *(uint2*)(to + (size)row_pitch * (i * 8)) = made;
             }
+        }
+
+        Blocks blocks;
+        const byte* const columns_here = here + columns_from;
+        if constexpr (BY_TENSOR) {
+            matrices::transform_columns<PITCH>(to_shared(here) + warp * 16 * PITCH, signs, turned, lane);
+            __syncwarp();
+            UNROLL
+            for (int i = 0; i < 2; ++i) matrices::load_column(turned, lane + i * SECOND, blocks.pairs[i]);
+        } else load_columns(columns_here, blocks.pairs);
+        blocks.measure(minus_zero);
+        if (BY_TENSOR && fp4ref::larger(blocks.amax[0], blocks.amax[1]) >= exact_below) {
+            load_columns(columns_here, blocks.pairs);
+            blocks.measure(minus_zero);
+        }
+        const bool plain_columns = lane_blocks(blocks, column_random, SECOND * BIT_PITCH, now.column_g, SIZE, column_table, codes, bytes);
+        UNROLL
+        for (int i = 0; i < 2; ++i) {
+            held[columns_scales + i * NEXT_SCALE] = bytes >> 8 * i;
+            *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = codes[i];
+        }
+        if (plain_columns) {
+            _Pragma("unroll 1")
+            for (int i = 0; i < 2; ++i)
+                *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = plain_column(
+                    columns_here + i * SECOND * 2, now.column_g, held + columns_scales + i * NEXT_SCALE, random_of(column_random + i * SECOND * BIT_PITCH));
         }
     }
     team_barrier(team);

@@ -12,11 +12,13 @@
 #include "units.cuh"
 
 constexpr bool STOCHASTIC = S::Element::stochastic, BY_ROW = S::global == fp4ref::Global::row;
-constexpr int OF_ROW = LINE + (STOCHASTIC ? WIDTH : 0), STEP = 2 * OF_ROW, STAGES = 2, OF_WARP = STAGES * STEP;// Searches by estimates, under scales whose bytes are looked up.
-constexpr bool ESTIMATED = !BY_ROW && fp4ref::estimates_apply<S, typename S::Search>
-    && fp4ref::same_type<typename S::Scale, fp4ref::hardware_e4m3>;
-constexpr bool THRESHOLDS = ESTIMATED && fp4ref::same_type<S::Element, fp4ref::hardware_e2m1>
+constexpr int OF_ROW = LINE + (STOCHASTIC ? WIDTH : 0), STEP = 2 * OF_ROW, STAGES = 2, OF_WARP = STAGES * STEP;
+// Searches by estimates, under scales whose bytes are looked up, and codes by thresholds.
+constexpr bool THRESHOLDS = !BY_ROW && fp4ref::estimates_apply<S, typename S::Search>
+    && fp4ref::same_type<typename S::Scale, fp4ref::hardware_e4m3> && fp4ref::same_type<S::Element, fp4ref::hardware_e2m1>
     && (fp4ref::same_type<S::Arithmetic, fp4ref::arithmetic::te> || fp4ref::same_type<S::Arithmetic, fp4ref::arithmetic::te_division>);
+
+constexpr unsigned QUICK[2] = {(127 - 60) << 7, (127 + 120) << 7};  // patterns of 2^-60 and 2^120
 
 #if FP4_NATIVE_E2M1
 constexpr bool NATIVE = fp4ref::same_type<S::Element, fp4ref::hardware_e2m1>;
@@ -59,36 +61,46 @@ DEVICE fp4ref::Scale scale_of(const Words& x, float amax, float g, float A)
 
 // What a scale byte means under the global scale, what q = 1 dequantizes to, and where codes begin.
 struct alignas(16) Meaning {
-    float s, factor, unit;
+    float factor, unit;
     thresholds::Entry entry;
 };
+constexpr int TABLE = THRESHOLDS ? 128 * sizeof(Meaning) : 0;
 template <class T> DEVICE Meaning meaning(unsigned byte, float g, float A)
 {
-    const float s = T::Scale::decode(byte), factor = T::Arithmetic::template factor<T, In>(s, g);
-    return {s, factor, fp4ref::estimate_unit<T>(s, g, A), thresholds::entry<T>(byte, g)};
+    if constexpr (!THRESHOLDS) return {};
+    else {
+        const float s = T::Scale::decode(byte), factor = T::Arithmetic::template factor<T, In>(s, g);
+        return {factor, fp4ref::estimate_unit<T>(s, g, A), thresholds::entry<T>(byte, g)};
+    }
 }
 
-// The search by estimates, whose sums may be fused: they are nearer to the exact ones than the margin asks for.
-template <class T> DEVICE bool estimated_scale(const Words& x, float amax, float g, const Meaning* table, fp4ref::Scale& out)
+// The byte of the scale that a search by estimates chooses, whose sums may be fused: they are nearer to the exact ones than
+// the margin asks for. Result: whether they decide. The maximum is 0 or in [2^-60, 2^120].
+template <class T> DEVICE bool estimated_byte(const unsigned (&pairs)[8], float amax, float g, const Meaning* table, unsigned& byte)
 {
-    const float before = fp4ref::block_scale<T, In>(amax, g);
-    const unsigned bytes = fp4ref::encode_pair<typename T::Scale>(before, before * 1.5f);
-    const Meaning *const first_of = table + (bytes & 127u), *const second_of = table + (bytes >> 8 & 127u);
-    const struct { float s, factor, unit; } of[2] = {{first_of->s, first_of->factor, first_of->unit},
-        {second_of->s, second_of->factor, second_of->unit}};
-    float sum[2] = {0.0f, 0.0f};
+    const float before = fp4ref::quick_block_scale<T, In>(amax, g);
+    const unsigned bytes = fp4ref::encode_pair<typename T::Scale>(before, before * 1.5f) & 0x7f7fu;
+    const unsigned of[2] = {bytes & 255u, bytes >> 8};
+    float factor[2], unit[2], sum[2];
     UNROLL
-    for (int c = 0; c < 16; ++c)
+    for (int k = 0; k < 2; ++k) {
+        const float2 pair = *(const float2*)&table[of[k]];
+        factor[k] = pair.x, unit[k] = pair.y;
+    }
+    UNROLL
+    for (int c = 0; c < 16; ++c) {
+        const float x = fp4ref::magnitude(fp4ref::float_of(c % 2 ? pairs[c / 2] & 0xffff0000u : pairs[c / 2] << 16));
         UNROLL
         for (int k = 0; k < 2; ++k) {
-            const float q = T::Element::nearest_narrow(T::Arithmetic::template apply<T, In>(fp4ref::magnitude(x[c]), of[k].factor, of[k].s));
-            const float d = __fmaf_rn(q, of[k].unit, -fp4ref::magnitude(x[c]));
-            sum[k] = T::Search::metric == fp4ref::Metric::mse ? __fmaf_rn(d, d, sum[k]) : sum[k] + fp4ref::magnitude(d);
+            const float q = T::Element::nearest_or_tied(T::Arithmetic::template apply<T, In>(x, factor[k], 0.0f));
+            const float d = __fmaf_rn(q, unit[k], -x);
+            if constexpr (T::Search::metric == fp4ref::Metric::mse) sum[k] = c ? __fmaf_rn(d, d, sum[k]) : d * d;
+            else sum[k] = c ? sum[k] + fp4ref::magnitude(d) : fp4ref::magnitude(d);
         }
-    const fp4ref::Scale first = {bytes & 255u, of[0].s, of[0].factor}, second = {bytes >> 8 & 255u, of[1].s, of[1].factor};
-    out = sum[1] < sum[0] ? second : first;
-    return first.byte == second.byte || (fp4ref::is_narrow<T, In>(amax, first) & fp4ref::is_narrow<T, In>(amax, second)
-        & fp4ref::estimates_decide<T>(sum[0], sum[1], of[0].unit, of[1].unit));
+    }
+    byte = sum[1] < sum[0] ? of[1] : of[0];
+    const auto narrow = [&](int k) { return fp4ref::is_narrow<T, In>(amax, {of[k], 0.0f, factor[k]}); };
+    return (of[0] == of[1]) | (narrow(0) & narrow(1) & fp4ref::estimates_decide<T>(sum[0], sum[1], unit[0], unit[1]));
 }
 
 // Bytes 0 of four words.
@@ -97,34 +109,39 @@ DEVICE unsigned low_bytes(const unsigned (&of)[4])
     return __byte_perm(__byte_perm(of[0], of[1], 0x0040), __byte_perm(of[2], of[3], 0x0040), 0x5410);
 }
 
-// Codes of a block by thresholds.
-DEVICE uint2 codes_by_thresholds(const Words& x, const thresholds::Entry& entry)
+// Codes of a block by a search by estimates and by thresholds. Result: false where one of them does not do.
+template <class T> DEVICE bool searched_codes(const Words& x, float g, float A, const Meaning* table, uint2& codes, byte* scale_byte)
 {
-    unsigned pairs[8], magnitudes[8], minus_zero = thresholds::MINUS_ZERO;
-    KEEP(minus_zero);
-    UNROLL
-    for (int k = 0; k < 8; ++k) {
-        const int w = k / 4 * 4 + k % 4 / 2;
-        pairs[k] = __byte_perm(x.word[w], x.word[w + 2], k % 2 ? 0x7632 : 0x5410);
-        magnitudes[k] = thresholds::magnitudes_of(pairs[k], minus_zero);
+    if constexpr (!THRESHOLDS) return false;
+    else {
+        unsigned pairs[8], magnitudes[8], minus_zero = thresholds::MINUS_ZERO, chosen;
+        KEEP(minus_zero);
+        UNROLL
+        for (int k = 0; k < 8; ++k) {
+            const int w = k / 4 * 4 + k % 4 / 2;
+            pairs[k] = __byte_perm(x.word[w], x.word[w + 2], k % 2 ? 0x7632 : 0x5410);
+            magnitudes[k] = thresholds::magnitudes_of(pairs[k], minus_zero);
+        }
+        const unsigned largest = thresholds::largest(magnitudes);
+        const float amax = In::widen(largest);
+        if (largest > QUICK[1] || (largest < QUICK[0] && largest) || !fp4ref::quick_over_constant(A)) return false;
+        if (!estimated_byte<T>(pairs, amax, g, table, chosen)) return false;
+        const thresholds::Entry entry = table[chosen].entry;
+        codes = packed_block(pairs, magnitudes, entry);
+        *scale_byte = (byte)chosen;
+        return entry.ramp || !largest;
     }
-    return packed_block(pairs, magnitudes, entry);
 }
 
 // Codes of a block, the lower and the upper eight.
 DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, const Meaning* table, byte* scale_byte)
 {
+    uint2 codes;
+    if (searched_codes<S>(x, g, A, table, codes, scale_byte)) return codes;
     bool finite;
     const float amax = block_amax(x, finite);
-    fp4ref::Scale scale;
-    bool found = false;
-    if constexpr (ESTIMATED) found = finite && fp4ref::quick_over_constant(A) && estimated_scale<S>(x, amax, g, table, scale);
-    if (!found) scale = scale_of(x, amax, g, A);
+    const fp4ref::Scale scale = scale_of(x, amax, g, A);
     *scale_byte = (byte)scale.byte;
-    if constexpr (THRESHOLDS) if (found) {
-        const thresholds::Entry entry = table[scale.byte & 127u].entry;
-        if (entry.ramp && fp4ref::bits_of(amax) <= thresholds::COVERED << 16) return codes_by_thresholds(x, entry);
-    }
     const unsigned random[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
     const auto bits = [&](int i) { return random[i / 4] >> 8 * (i % 4) & 255u; };
     unsigned pairs[8];
@@ -160,34 +177,42 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
         return line / 32 * 128 + line % 32;
     };
     // The two vectors of every second quad of blocks change places: no two lanes of a quarter of a warp meet in a bank.
-    byte* const mine = memory + warp * OF_WARP;
-    unsigned to_stage = (unsigned)__cvta_generic_to_shared(mine);
-    const unsigned to_vector = (lane ^ (lane >> 3 & 1)) * 16;
-    const auto load_step = [&](unsigned index, int step) {
-        unsigned column = 0;
-        const unsigned row = index < units ? place(index, column) + step * 64 : rows, at = column + lane * 8;
+    byte* const mine = memory + TABLE + warp * OF_WARP;
+    const unsigned stage = to_shared(mine), to_vector = stage + (lane ^ (lane >> 3 & 1)) * 16;
+    const size band = (size)pitch * 32, bits_band = (size)columns * 32;
+    const auto load = [&](const byte* from, const byte* bits_from, int step, unsigned left, unsigned column) {
         UNROLL
         for (int i = 0; i < 2; ++i) {
-            const unsigned to = to_stage + step * STEP + i * OF_ROW;
-            const bool inside = row < rows && i * 32 < rows - row;
-            const size line = inside ? row + i * 32 : 0;
+            const unsigned to = step * STEP + i * OF_ROW;
             UNROLL
-            for (int part = 0; part < 2; ++part) {
-                const bool exists = inside && at + part * (WIDTH / 2) < columns;
-                copy_to_shared(to + to_vector + part * (LINE / 2), x + (exists ? line * pitch + (at + part * (WIDTH / 2)) * 2 : 0), exists);
-            }
-            if constexpr (STOCHASTIC) {
-                const bool exists = inside && column + lane * 16 < columns;
-                copy_to_shared(to + LINE + lane * 16, bits + (exists ? line * columns + column + lane * 16 : 0), exists);
-            }
+            for (int part = 0; part < 2; ++part)
+                copy_to_shared(to_vector + to + part * (LINE / 2), from + i * band + part * (LINE / 2),
+                    i * 32 < left && column + lane * 8 + part * (WIDTH / 2) < columns);
+            if constexpr (STOCHASTIC)
+                copy_to_shared(stage + to + LINE + lane * 16, bits_from + i * bits_band, i * 32 < left && column + lane * 16 < columns);
         }
         commit_copies();
+    };
+    // Where a lane reads: the first row of a unit, and how many there are from there on; none past the last unit.
+    struct Source {
+        const byte *from, *bits;
+        unsigned column, left;
+    };
+    const auto source = [&](unsigned index) {
+        unsigned column = 0;
+        const unsigned row = index < units ? place(index, column) : 0;
+        return Source{x + ((size)row * pitch + (column + lane * 8) * 2), bits + ((size)row * columns + column + lane * 16), column,
+            index < units ? rows - row : 0};
+    };
+    const auto load_step = [&](const Source& at, int step) {
+        const unsigned above = step * 64;
+        load(at.from + step * 2 * band, at.bits + step * 2 * bits_band, step, at.left > above ? at.left - above : 0, at.column);
     };
 
     const unsigned first = blockIdx.x + warp * gridDim.x;
     if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
     UNROLL
-    for (int step = 0; step < STAGES; ++step) load_step(first, step);
+    for (int step = 0; step < STAGES; ++step) load_step(source(first), step);
     if (SEARCHED) wait_for_previous_kernel();
     if (noop && *noop) return;
     float A = 0.0f, g = 1.0f;
@@ -196,8 +221,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
         if (blockIdx.x == 0 && threadIdx.x == 0) *amax_out = A;
     }
 
-    __shared__ Meaning table[ESTIMATED ? 128 : 1];
-    if constexpr (ESTIMATED) {
+    Meaning* const table = (Meaning*)memory;
+    if constexpr (THRESHOLDS) {
         if (threadIdx.x < 128) table[threadIdx.x] = meaning<S>(threadIdx.x, g, A);
         __syncthreads();
     }
@@ -205,29 +230,31 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     _Pragma("unroll 1")
     for (unsigned index = first; index < units; index += all) {
         unsigned column, four = 0;
-        const unsigned row = place(index, column);
-        const unsigned mine_first = column + lane * 16, left = mine_first < columns ? columns - mine_first : 0;
+        const unsigned row = place(index, column), mine_first = column + lane * 16;
+        const unsigned left = mine_first < columns ? columns - mine_first : 0;
+        const Source next = source(index + all);
+        byte* to = data + ((size)row * half + mine_first / 2);
         _Pragma("unroll 1")
-        for (int step = 0; step < 2; ++step) {
-            wait_for_copies<STAGES - 1>();
-            __syncwarp();
-            _Pragma("unroll 1")
-            for (int i = 0; i < 2; ++i) {
-                const byte* const from = mine + step * STEP + i * OF_ROW;
-                const uint4 a = *(const uint4*)(from + lane * 32 + swap), b = *(const uint4*)(from + lane * 32 + (swap ^ 16));
-                uint4 drawn = {0, 0, 0, 0};
-                if constexpr (STOCHASTIC) drawn = *(const uint4*)(from + LINE + lane * 16);
-                const unsigned of = row + (step * 2 + i) * 32;
-                if constexpr (BY_ROW) A = of < rows ? amax[of] : 0.0f, g = fp4ref::global_scale<S, In>(A);
-                byte scale;
-                const uint2 codes = block_codes({{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}}, drawn, g, A, table, &scale);
-                if (of < rows && left) {
-                    store_codes(data + ((size)of * half + mine_first / 2), codes, left, whole);
-                    four |= (unsigned)scale << 8 * (step * 2 + i);
-                }
+        for (int turn = 0; turn < 4; ++turn) {
+            if (turn % 2 == 0) {
+                wait_for_copies<STAGES - 1>();
+                __syncwarp();
             }
-            __syncwarp();
-            load_step(index + all, step);
+            const byte* const from = mine + turn * OF_ROW;
+            const uint4 a = *(const uint4*)(from + lane * 32 + swap), b = *(const uint4*)(from + lane * 32 + (swap ^ 16));
+            uint4 drawn = {0, 0, 0, 0};
+            if constexpr (STOCHASTIC) drawn = *(const uint4*)(from + LINE + lane * 16);
+            const bool inside = row + turn * 32 < rows;
+            if constexpr (BY_ROW) A = inside ? amax[row + turn * 32] : 0.0f, g = fp4ref::global_scale<S, In>(A);
+            byte scale;
+            const uint2 codes = block_codes({{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}}, drawn, g, A, table, &scale);
+            four = four >> 8 | (inside && left ? (unsigned)scale << 24 : 0);
+            store_codes(to, codes, inside ? left : 0, whole);
+            to += (size)half * 32;
+            if (turn % 2) {
+                __syncwarp();
+                load_step(next, turn / 2);
+            }
         }
         store_scales(scales, transposed(four, lane), row + lane % 4 * 32, mine_first / 16 & ~3u, rows, blocks);
     }

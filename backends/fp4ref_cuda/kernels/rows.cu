@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
                 v[i][1] = *(const uint4*)(other + i * LINE);
             }
             uint2 codes[2];
-            if (two_blocks(v, g, minus_zero, table, codes, bytes[step])) {
+            if (two_blocks(blocks_of_rows(v, minus_zero), g, 1.0f, table, codes, bytes[step])) {
                 _Pragma("unroll 1")
                 for (int i = 0; i < 2; ++i) {
                     const uint4 again[2] = {*(const uint4*)(here + i * LINE), *(const uint4*)(other + i * LINE)};

@@ -88,7 +88,7 @@ template <class S, class In> FP4_API unsigned encode_narrow(float x, const Scale
 template <bool Quick> FP4_API float over_constant(float x, float constant)
 {
 #if defined(__CUDACC__) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-    if (Quick && (constant == 2688.0f || constant == 1536.0f)) {
+    if (Quick && (constant == 2688.0f || constant == 1536.0f || constant == 6.0f)) {
         const double reciprocal = 1.0 / constant;
         const float high = (float)reciprocal, low = (float)(reciprocal - high);
 #if defined(__CUDACC__)
@@ -99,6 +99,13 @@ template <bool Quick> FP4_API float over_constant(float x, float constant)
     }
 #endif
     return x / constant;
+}
+
+// The scale before its codec of a block with a maximum of 0, or in [2^-60, 2^120]. Rules: BLK-3, FOS-1.
+template <class S, class In> FP4_API float quick_block_scale(float amax, float g)
+{
+    if constexpr (same_type<typename S::Arithmetic, arithmetic::te_division>) return over_constant<true>(amax, 6.0f) * g;
+    return block_scale<S, In>(amax, g);
 }
 
 // Whether Quick and estimates may be used in a tensor or row with this maximum: s is 0, NaN or in [2^-9, 448].
@@ -241,12 +248,13 @@ FP4_API void row_errors(const Scales<Lanes>& scales, float g, float A, Load load
 // Why that is safe. u = 2^-24, N elements a block, x >= 0 and q <= 6, no step subnormal (`quick_over_constant`), s * A
 // finite. What q dequantizes to is (q s A / D)(1 + h) with |h| <= 2u + u^2, for q s is exact; so is U with q = 1; hence it
 // differs from q U by at most 4.01 u q U <= 24.1 u U. An estimate rounds q U where the target has no fused operation:
-// 30.2 u U in all. An element passes at most columns + rows - 2 <= 30 additions, and each operation is off by u of its
+// 30.2 u U. At a tie T <= 5 it may take the other neighbour, whose error differs by 2 |T U - x|; T is x times the factor,
+// rounded, and factor times U is 1 after six roundings, hence that is at most 71 u U: 101.2 u U in all. An element passes at most columns + rows - 2 <= 30 additions, and each operation is off by u of its
 // result; a sum S of counts that are not negative is off by at most 31.1 u S for mae and 33.1 u S for mse.
-// mae: the two sums differ by at most 30.2 u N U + 62.3 u S.
-// mse: |(d + e)^2 - d^2| <= k d^2 + (1 + 1/k) e^2 for every k > 0; with e = 30.2 u U and k = 256 u that adds up to
-// 256 u S + 3.6 u N U^2, and the rounding to 66.3 u S; a square below 2^-126 is off by 2^-150, U^2 is 0 or above 2^-103.
-// The margin of a candidate is more than that, for what is of the order of u^2: 32 u N U + 128 u S, or 8 u N U^2 + 512 u S.
+// mae: the two sums differ by at most 101.2 u N U + 62.3 u S.
+// mse: |(d + e)^2 - d^2| <= k d^2 + (1 + 1/k) e^2 for every k > 0; with e = 101.2 u U and k = 256 u that adds up to
+// 256 u S + 40.1 u N U^2, and the rounding to 66.3 u S; a square below 2^-126 is off by 2^-150, U^2 is 0 or above 2^-103.
+// The margin of a candidate is more than that, for what is of the order of u^2: 128 u N U + 128 u S, or 64 u N U^2 + 512 u S.
 // A NaN or an infinity decides nothing: the margin is as large as the difference.
 template <class S, class Search> constexpr bool estimates_apply = false;
 template <class S, Metric M, class Total>
@@ -272,7 +280,7 @@ FP4_API void row_estimates(const Scales<Lanes>& scales, const float (&unit)[Lane
 template <class S> FP4_API bool estimates_decide(float first, float second, float first_unit, float second_unit)
 {
     constexpr bool squares = S::Search::metric == Metric::mse;
-    constexpr float of_units = S::rows * S::columns * (squares ? 0x1p-21f : 0x1p-19f), of_sums = squares ? 0x1p-15f : 0x1p-17f;
+    constexpr float of_units = S::rows * S::columns * (squares ? 0x1p-18f : 0x1p-17f), of_sums = squares ? 0x1p-15f : 0x1p-17f;
     const float units = squares ? first_unit * first_unit + second_unit * second_unit : first_unit + second_unit;
     return magnitude(second - first) > of_units * units + of_sums * (first + second);
 }

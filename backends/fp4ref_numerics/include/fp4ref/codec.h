@@ -131,6 +131,15 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
         return exact_product_plus(binade, -size, exact_product_plus(binade, size, a));
     }
 
+    // The same but for ties, which go either way. M = m 2^shift is a multiple of the grid's step at m, and so is M - a,
+    // rounded, unless it lies below the binade of M; then a is so near to the power of two at the binade's foot that half
+    // of the step yields that power, too.
+    FP4_API float nearest_or_tied(float a)
+    {
+        const float foot = float_of(lowest + 4u), m = a > foot ? a : foot, size = power_of_two(shift);
+        return exact_product_plus(m, size, -exact_product_plus(m, size, -a));
+    }
+
     // The value of a grid index: as a normal float, subnormals being twice what it is above the power of two.
     FP4_API float value(unsigned i)
     {

@@ -39,12 +39,15 @@ template <unsigned Signs, int Lanes> FP4_API void hadamard(float (&y)[16][Lanes]
         for (int l = 0; l < Lanes; ++l) y[i][l] = bfloat16::narrow(y[i][l]);
 }
 
-// The same before rounding and 4 times as large, without the +0 of exact zeros: equal to it as long as nothing
-// overflows, because both are then the same sums of the same integers at another exponent. Rules: HAD-2.
+// The same before rounding and 4 times as large: equal to it as long as nothing overflows, because both are then the same
+// sums of the same integers at another exponent. No sum is -0, for none has two operands that are -0, or -0 less +0: the
+// first element is not -0, hence neither are the two sums that it is in, then the four, and so on; each of them is the
+// lower operand of what follows. Rules: HAD-2.
 template <unsigned Signs> FP4_API void unscaled_hadamard(float (&y)[16])
 {
     FP4_UNROLL
     for (int i = 0; i < 16; ++i) y[i] = Signs >> i & 1u ? -y[i] : y[i];
+    y[0] = y[0] + 0.0f;
     FP4_UNROLL
     for (int stride = 1; stride < 16; stride *= 2)
         FP4_UNROLL

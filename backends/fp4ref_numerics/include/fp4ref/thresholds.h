@@ -129,14 +129,20 @@ FP4_API unsigned choose_bits(unsigned a, unsigned b, unsigned mask)
     return d;
 }
 
+// Eight codes without signs, and the signs of the elements. Rules: PACK-1, E2M1-2.
+FP4_API unsigned with_signs(unsigned codes, const unsigned (&pairs)[4])
+{
+    const unsigned signs = choose_bits(sign_masks(pairs[1], pairs[3]), sign_masks(pairs[0], pairs[2]), 0x80808080u);
+    return choose_bits(codes, signs, 0x77777777u);
+}
+
 // Eight elements: word k of `pairs` holds elements k and k + 4. Result: their packed codes. Rules: PACK-1, E2M1-2.
 FP4_API unsigned packed_codes(const unsigned (&pairs)[4], const unsigned (&magnitudes)[4], const Entry& t)
 {
     unsigned sum = codes(magnitudes[3], t);
     FP4_UNROLL
     for (int k = 2; k >= 0; --k) sum = sum * 16u + codes(magnitudes[k], t);  // the bases fall on sign positions
-    const unsigned signs = choose_bits(sign_masks(pairs[1], pairs[3]), sign_masks(pairs[0], pairs[2]), 0x80808080u);
-    return choose_bits(sum, signs, 0x77777777u);
+    return with_signs(sum, pairs);
 }
 
 // The largest of 2 N magnitudes, a pattern above COVERED if a NaN is among them.
