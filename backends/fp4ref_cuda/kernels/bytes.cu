@@ -7,8 +7,8 @@
 //
 // S, RESIDENT (blocks of threads on a multiprocessor) and STREAM (see `store`) come before this file. A block of 256
 // threads takes two boxes of 128 rows and 64 columns, side by side: both are on their way to shared memory at once, and
-// the second one while the first one is quantized. A lane takes half a block of two lines; another lane of its warp has the other half, and each
-// of the two chooses the scale of one line.
+// the second one while the first one is quantized. A lane takes half a block of two lines; another lane of its warp has
+// the other half, and each of the two chooses the scale of one line.
 #include "copies.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64, HALF = 16;
