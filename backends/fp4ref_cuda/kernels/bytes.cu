@@ -5,10 +5,10 @@
 //   row_data     uint8     [rows, columns];   row_scales     uint8, tiles of [rows, columns / 32]
 //   column_data  uint8     [columns, rows];   column_scales  uint8, tiles of [columns, rows / 32]
 //
-// S, RESIDENT (blocks of threads on a multiprocessor) and STREAM (see `store`) come before this file. A block of 256 threads takes two boxes of
-// 128 rows and 64 columns, side by side: both are on their way to shared memory at once, and the second one while the
-// first one is quantized. A lane takes half a block of two lines; another lane of its warp has the other half, and each
-// of the two chooses the scale of one line.
+// S, RESIDENT (blocks of threads on a multiprocessor) and STREAM (see `store`) come before this file. A block of 256
+// threads takes two boxes of 128 rows and 64 columns, side by side: both are on their way to shared memory at once, and
+// the second one while the first one is quantized. A lane takes half a block of two lines; another lane of its warp has
+// the other half, and each of the two chooses the scale of one line.
 #include "copies.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64, HALF = 16;

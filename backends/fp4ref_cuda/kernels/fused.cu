@@ -1,21 +1,21 @@
 // Quantize rows and columns from one read of x, by thresholds or by random bytes, both scale sets in 128x4 tiles.
 //
 //   x               bfloat16  [rows, columns], rows and columns multiples of 64, 16 bytes apart
-//   row_bits, column_bits  uint8  [rows, columns] and [columns, rows], 16 bytes apart, for stochastic rounding
+//   row_bits        uint8     [rows, columns], 16 bytes apart, for stochastic rounding;   column_bits  [columns, rows]
 //   row_partials, column_partials  float32 [members, parts] partial maxima
 //   row_data        uint8     [rows, columns / 2];   row_scales     uint8, tiles of [rows, columns / 16]
 //   column_data     uint8     [columns, rows / 2];   column_scales  uint8, tiles of [columns, rows / 16]
 //   row_amax, column_amax          float32 [members] their maxima
 //
 // S, TEAMS, SEARCHED (the maxima were, by the kernel before this one), GROUPED (members are ranges of rows, multiples
-// of 128, each with column data and scales of its own) TENSOR (transform by tensor cores where that is exact) and STREAM
-// (see `store`) come before this file. Columns are Hadamard-transformed where S says so. One block of threads on a multiprocessor, in teams
-// of 256. A team takes boxes of 128 rows and 64 columns in turn, the last ones first, because the pass for the maxima
-// left them in the cache; two boxes down, then one across, so that neighbouring pieces of a column's codes are written
-// close in time. While it works on one box, the next one is on its way to shared memory, and the column codes and scales
-// of the one before leave it. A warp takes 16 rows, as rows and as columns, two blocks a lane. The transform is kept 4
-// times too large, which the thresholds of the columns allow for. Blocks that the thresholds do not cover are read again
-// and take the plain path.
+// of 128, each with column data and scales of its own), TENSOR (transform by tensor cores where that is exact) and STREAM
+// (see `store`) come before this file. Columns are Hadamard-transformed where S says so. One block of threads on a
+// multiprocessor, in teams of 256. A team takes boxes of 128 rows and 64 columns in turn, the last ones first, because
+// the pass for the maxima left them in the cache; two boxes down, then one across, so that neighbouring pieces of a
+// column's codes are written close in time. While it works on one box, the next one is on its way to shared memory, with
+// its random bytes, and the column codes and scales of the one before leave it. A warp takes 16 rows, as rows and as
+// columns, two blocks a lane. The transform is kept 4 times too large, which the thresholds or factors of the columns
+// allow for. Blocks that these do not cover are read again and take the plain path.
 #include "blocks.cuh"
 #include "matrices.cuh"
 
@@ -29,13 +29,13 @@ constexpr int ROW_SCALES = COLUMNS * CODE_PITCH, COLUMN_SCALES = ROW_SCALES + 51
 constexpr bool TRANSFORMED = S::has_hadamard, BY_TENSOR = TENSOR && TRANSFORMED;
 constexpr int TURNED = COLUMNS * 32;  // bytes of a warp's transformed columns
 constexpr int OF_TEAM = 2 * STAGE + 2 * LEAVING + (BY_TENSOR ? 8 * TURNED : 0), TABLES = 2 * 128 * sizeof(thresholds::Entry);
-template <bool Drawn> struct Entry_ {
-    using type = thresholds::Entry;
+template <bool Drawn> struct Table {
+    using entry = thresholds::Entry;
 };
-template <> struct Entry_<true> {
-    using type = float;
+template <> struct Table<true> {
+    using entry = float;
 };
-using Entry = Entry_<STOCHASTIC>::type;
+using Entry = Table<STOCHASTIC>::entry;
 constexpr int FIRST = BY_TENSOR ? 1 : 2, SECOND = BY_TENSOR ? 32 : 1;  // a lane's columns: FIRST times its number, SECOND more
 constexpr float SIZE = TRANSFORMED ? 0.25f : 1.0f;  // of a transformed value, as a part of what is kept
 // A sum that is 4 times too large may overflow only where a transformed value is beyond the thresholds' patterns.
@@ -189,12 +189,15 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             copy_to_shared(to_stage + stage + i * PITCH, at + (size)pitch * i, i < 64 || left > 64);
         if constexpr (STOCHASTIC) {
             const unsigned quarter = thread % 4 * 16, q = thread / 4;
-            const byte* of_rows = row_bits + ((size)(box.down * ROWS + q) * columns + (box.across * COLUMNS + quarter));
-            const byte* of_columns = column_bits + ((size)(box.across * COLUMNS + r) * rows + (box.down * ROWS + piece * 16));
+            const unsigned top = box.down * ROWS, first = box.across * COLUMNS;
+            const byte* of_rows = row_bits + ((size)(top + q) * columns + (first + quarter));
+            const byte* of_columns = column_bits + ((size)(first + r) * rows + (top + piece * 16));
+            const unsigned to_rows = shared + stage + ROW_BITS + q * COLUMNS + quarter;
+            const unsigned to_columns = shared + stage + COLUMN_BITS + r * BIT_PITCH + piece * 16;
             UNROLL
             for (int i = 0; i < 2; ++i) {
-                copy_to_shared(shared + stage + ROW_BITS + (q + i * 64) * COLUMNS + quarter, of_rows + (size)columns * (i * 64), i < 1 || left > 64);
-                copy_to_shared(shared + stage + COLUMN_BITS + (r + i * 32) * BIT_PITCH + piece * 16, of_columns + (size)rows * (i * 32), piece * 16 < left);
+                copy_to_shared(to_rows + i * 64 * COLUMNS, of_rows + (size)columns * (i * 64), i < 1 || left > 64);
+                copy_to_shared(to_columns + i * 32 * BIT_PITCH, of_columns + (size)rows * (i * 32), piece * 16 < left);
             }
         }
     };
@@ -346,7 +349,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             for (int i = 0; i < 2; ++i) {
                 const byte* again = here + rows_from + i * LOWER;
                 const uint4 words[2] = {*(const uint4*)again, *(const uint4*)(again + 16)};
-                const uint2 made = plain_row(words, now.row_g, held + rows_scales + i * (8 * 16), random_of(row_random + i * (8 * COLUMNS)));
+                const uint2 made = plain_row(words, now.row_g, held + rows_scales + i * (8 * 16),
+                    random_of(row_random + i * (8 * COLUMNS)));
                 if (inside) *(uint2*)(to + (size)row_pitch * (i * 8)) = made;
             }
         }
@@ -354,6 +358,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         Blocks blocks;
         const byte* const columns_here = here + columns_from;
         if constexpr (BY_TENSOR) {
+            __syncwarp();  // lanes may have gone apart
             matrices::transform_columns<PITCH>(to_shared(here) + warp * 16 * PITCH, signs, turned, lane);
             __syncwarp();
             UNROLL
@@ -364,7 +369,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             load_columns(columns_here, blocks.pairs);
             blocks.measure(minus_zero);
         }
-        const bool plain_columns = lane_blocks(blocks, column_random, SECOND * BIT_PITCH, now.column_g, SIZE, column_table, codes, bytes);
+        const bool plain_columns = lane_blocks(blocks, column_random, SECOND * BIT_PITCH, now.column_g, SIZE,
+            column_table, codes, bytes);
         UNROLL
         for (int i = 0; i < 2; ++i) {
             held[columns_scales + i * NEXT_SCALE] = bytes >> 8 * i;
@@ -373,8 +379,9 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         if (plain_columns) {
             _Pragma("unroll 1")
             for (int i = 0; i < 2; ++i)
-                *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = plain_column(
-                    columns_here + i * SECOND * 2, now.column_g, held + columns_scales + i * NEXT_SCALE, random_of(column_random + i * SECOND * BIT_PITCH));
+                *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) =
+                    plain_column(columns_here + i * SECOND * 2, now.column_g, held + columns_scales + i * NEXT_SCALE,
+                        random_of(column_random + i * SECOND * BIT_PITCH));
         }
     }
     team_barrier(team);
