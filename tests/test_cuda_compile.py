@@ -52,6 +52,11 @@ compiled = pytest.mark.skipif(bool(REASON), reason=REASON or "runs")
 
 def kernels(target):
     """(kernel, prelude, whether it encodes E2M1 from float32) of everything that the backend launches."""
+    yield from searched_and_stochastic(target)
+    yield from others(target)
+
+
+def searched_and_stochastic(target):
     from fp4ref_cuda import paths
     from fp4ref_cuda.plan import prelude
 
@@ -83,6 +88,13 @@ def kernels(target):
     for name in ("nvfp4-row-scaled", "nvfp4-4over6"):
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": False}
         yield "row_blocks", prelude(profiles[name], "bfloat16", "linear", **rows), True
+
+
+def others(target):
+    from fp4ref_cuda import paths
+    from fp4ref_cuda.plan import prelude
+
+    profiles = fp4ref.profiles
     yield "random_bits", "", False
     for dtype in ("float16", "float32"):
         yield "quantize", prelude(profiles["nvfp4"], dtype, "tiled_8x4", HAS_ROW=True, HAS_COLUMN=False), True
