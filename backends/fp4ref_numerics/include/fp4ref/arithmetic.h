@@ -26,7 +26,10 @@ struct scale_before_codec_works {
     FP4_API float working(float t, float, float) { return t; }
 };
 struct normal_or_infinite_scale_works {
-    FP4_API float working(float, float s) { return is_nan(s) ? float_of(0x7f800000u) : s < 0x1p-126f ? 0x1p-126f : s; }
+    FP4_API float working(float, float s, float)
+    {
+        return is_nan(s) ? float_of(0x7f800000u) : s < 0x1p-126f ? 0x1p-126f : s;
+    }
 };
 struct infinite_scale_works {
     FP4_API float working(float t, float s, float) { return magnitude_bits(t) == 0x7f800000u ? t : s; }
