@@ -39,6 +39,8 @@ GOALS = {
     "dequantize, tiled_128x4": 0.92,
     "dequantize, linear": 0.92,
     "stochastic row, bits and amax given": 0.60,
+    "stochastic row + column, bits and amax given": 0.60,
+    "stochastic row + hadamard column, bits and amax given": 0.60,
     "random_bits": 0.60,
     "4over6 row, amax given": 0.60,
     "row-scaled row": 0.60,

@@ -175,14 +175,16 @@ def fused(
     group = (pointer(members), count)
     drawn = (pointer(bits.get("row")), pointer(bits.get("column")))
     arguments = (pointer(x), *matrix, *drawn, *group, first, second, parts, *map(pointer, outs), flag)
-    constants = {
-        "TEAMS": teams,
-        "SEARCHED": values[0] is None,
-        "GROUPED": grouped,
-        "TENSOR": tensor,
-        "STREAM": STREAM_FUSED,
-    }
-    text = prelude(spec, dtype, scale_layout, **constants)
+    text = prelude(
+        spec,
+        dtype,
+        scale_layout,
+        TEAMS=teams,
+        SEARCHED=values[0] is None,
+        GROUPED=grouped,
+        TENSOR=tensor,
+        STREAM=STREAM_FUSED,
+    )
     grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
     shared = fused_shared(teams, grouped, spec.stochastic, tensor)
     launch(library, "fused", text, (grid,), arguments, teams * 256, shared)
