@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import fp4ref  # noqa: E402
+from fp4ref import te  # noqa: E402
 from fp4ref.te import (  # noqa: E402  # noqa: E402
     DType,
     MXFP8Quantizer,
@@ -403,3 +404,19 @@ def test_chunks_have_gradients(kind):
     want = torch.zeros(128, 64, dtype=torch.bfloat16)
     want[64:] = 3
     assert torch.equal(tensor.grad, want)
+
+
+@pytest.mark.rule("TEL-8")
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_per_tensor_fp8_is_split_along_any_dimension(dim):
+    tensor = Float8Quantizer()(torch.randn(6, 4))
+    for piece, expected in zip(tensor.chunk(2, dim=dim), tensor.dequantize().chunk(2, dim=dim), strict=True):
+        assert isinstance(piece, te.Float8Tensor)
+        assert torch.equal(piece.dequantize(), expected)
+
+
+def test_per_tensor_fp8_of_one_number():
+    quantizer = te.Float8Quantizer(torch.full([1], 3.5), torch.zeros(1), te.DType.kFloat8E4M3)
+    values = quantizer(torch.tensor(2.0)).dequantize()
+    assert values.shape == ()
+    assert values.item() == 2.0

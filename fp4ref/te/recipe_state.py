@@ -184,11 +184,12 @@ class Float8CurrentScalingRecipeState(RecipeState):
 
 
 class CustomRecipeState(RecipeState):
-    """Quantizers that the recipe's `qfactory(role)` returns."""
+    """Quantizers that the recipe's `qfactory(role)` returns; the role of an operand with no known consumer is None."""
 
     def _make(self, role: QuantizerRole) -> Any:
-        quantizer = self.recipe.qfactory(role)
-        if quantizer is None and role.tensor_type not in {"output", "grad_input"}:
+        consumed = role.tensor_type not in {"output", "grad_input"}
+        quantizer = self.recipe.qfactory(role if consumed else None)
+        if quantizer is None and consumed:
             raise SettingError("CustomRecipe", f"no quantizer for {role}", "one per operand")
         return quantizer
 

@@ -19,6 +19,7 @@ from fp4ref.te.distributed import (
 )
 from fp4ref.te.gemm import general_gemm
 from fp4ref.te.module.saved_shards import gather_codes, scatter_codes
+from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
 
 
@@ -122,7 +123,7 @@ class _Linear(torch.autograd.Function):
         rows = grads[0].reshape(-1, grads[0].shape[-1]).to(call.dtype)
         grad_bias = rows.sum(0).to(ctx.bias_dtype) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
         operand = _quantized_grad(rows, call)
-        saved_input, saved_weight = restore_from_saved(ctx.objects, ctx.saved_tensors)
+        saved_input, saved_weight = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
         if ctx.scattered is not None:
             gather_codes(saved_weight, ctx.scattered, call.fsdp_group)
         dx = dw = None
@@ -181,9 +182,17 @@ def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operan
     ctx.scattered = None
     if call.fsdp_group is not None and saved_weight is not weight and isinstance(saved_weight, QuantizedTensorStorage):
         ctx.scattered = scatter_codes(saved_weight, call.fsdp_group)
-    tensors, ctx.objects = prepare_for_saving(saved_input, saved_weight)
+    tensors, ctx.tensor_objects = prepare_for_saving(saved_input, saved_weight)
     ctx.save_for_backward(*tensors)
     ctx.call = call
+    expose(ctx, call)
+    ctx.grad_output_quantizer = call.grad_output_quantizer if call.quantizes_backward else None
+
+
+def expose(ctx: Any, call: Any) -> None:
+    """Say on the node of the graph how its backward pass computes, by the names that scripts look for."""
+    ctx.backward_override = call.backward_override
+    ctx.fp8 = ctx.reduce_and_update_bwd_fp8_tensors = call.quantizes_backward
 
 
 def sharing_buffers(operand: Any) -> Any:
@@ -222,10 +231,7 @@ def _weight_gradient(operand: Any, grad_output: Any, call: LinearCall) -> torch.
         out=parameter.main_grad,
         accumulate=not call.overwrite_main_grad,
     )
-    if hasattr(parameter, "grad_added_to_main_grad"):
-        parameter.grad_added_to_main_grad = True
-        return torch.zeros_like(parameter.main_grad, dtype=parameter.dtype)
-    return None
+    return placeholder_for(parameter)
 
 
 def _bias(bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor | None:
