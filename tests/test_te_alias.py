@@ -61,6 +61,7 @@ transformer_engine.pytorch._extra_state:UNSAFE_PICKLE_EXTRA_STATE_ENV should_loa
 transformer_engine.pytorch.ops:Sequential Linear BasicLinear
 transformer_engine.pytorch.ops.fused:ForwardLinearBiasAdd UserbuffersForwardLinear
 transformer_engine.pytorch.ops.basic.basic_linear:BasicLinear
+transformer_engine.pytorch.distributed:checkpoint gather_along_first_dim
 transformer_engine.pytorch.graph:make_graphed_callables
 transformer_engine.pytorch.experimental:quantization_nvfp4 utils
 transformer_engine.pytorch.experimental.quantization_microblock_ref:NVFP4QuantizerRef
@@ -144,6 +145,7 @@ def test_our_own_modules_keep_no_absent_names():
     te.uninstall_alias()
     assert not hasattr(quantization, "_amax_and_scale_update")
     assert not hasattr(base, "get_ub")
+    assert not hasattr(te.distributed, "checkpoint")
 
 
 @pytest.mark.parametrize(

@@ -547,6 +547,12 @@ def test_the_node_of_the_graph_says_how_it_goes_back(kind: str, override: str | 
         assert (node.grad_output_quantizer is None) is (override is not None)
     kept = restore_from_saved(node.tensor_objects, list(node.saved_tensors))
     whole = override == "high_precision"
+    if kind == "LayerNormLinear":
+        x_again, weight, _, _, gamma, normed, mean, rstd = kept
+        assert torch.equal(x_again, x)
+        assert torch.equal(gamma, module.layer_norm_weight)
+        assert mean.numel() == rstd.numel() == 128
+        kept = [normed, weight]
     assert len(kept) == ((1 if whole else 3) + 3 if kind == "GroupedLinear" else 2)
     if override == "dequantized":
         assert all(tensor._rowwise_data is not None and tensor._columnwise_data is None for tensor in kept)

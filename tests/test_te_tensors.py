@@ -19,6 +19,7 @@ from fp4ref.te import (  # noqa: E402  # noqa: E402
     restore_from_saved,
 )
 from fp4ref.te import Float8CurrentScalingQuantizer as Float8Quantizer  # noqa: E402
+from fp4ref.te.master_weights import replace_raw_data  # noqa: E402
 
 KINDS = [NVFP4Quantizer, MXFP8Quantizer, Float8Quantizer]
 WIDE = [torch.float32, torch.bfloat16, torch.float16]
@@ -420,3 +421,15 @@ def test_per_tensor_fp8_of_one_number():
     values = quantizer(torch.tensor(2.0)).dequantize()
     assert values.shape == ()
     assert values.item() == 2.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_may_be_moved_into_other_memory(kind):
+    tensor = kind()(sample(128, 128))
+    name = "_data" if kind is Float8Quantizer else "_rowwise_data"
+    before, memory = tensor.dequantize(), torch.empty_like(getattr(tensor, name))
+    replace_raw_data(tensor, memory)
+    assert getattr(tensor, name).data_ptr() == memory.data_ptr()
+    assert torch.equal(tensor.dequantize(), before)
+    with pytest.raises(ValueError, match="replace_raw_data"):
+        replace_raw_data(tensor, memory[:1])

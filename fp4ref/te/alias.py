@@ -12,6 +12,7 @@ from typing import Any
 from fp4ref.te.alias_names import (
     ABSENT,
     ABSENT_PACKAGES,
+    BESIDES,
     EXTENSION,
     GATHERED,
     PRESENT_IN_ABSENT,
@@ -58,6 +59,8 @@ def _modules() -> dict[str, ModuleType]:
             _gather(module, source)
     for name, missing in ABSENT.items():
         vars(made[name]).update({attribute: _absent(attribute) for attribute in missing})
+    for name, source in BESIDES.items():
+        _gather(made[name], source)
     return made | {name: made[target] for name, target in RENAMED.items()}
 
 
@@ -67,8 +70,8 @@ def uninstall_alias() -> None:
         return
     for name in [name for name in sys.modules if name.partition(".")[0] in {ROOT, EXTENSION}]:
         del sys.modules[name]
-    for name in ABSENT.keys() & SAME.keys():  # our own modules lose what they were given
-        for attribute in ABSENT[name]:
+    for name in SAME:  # our own modules lose what they were given
+        for attribute in (*ABSENT.get(name, ()), *BESIDES.get(name, "").partition(":")[2].split()):
             delattr(_INSTALLED[name], attribute)
     sys.meta_path.remove(_FINDER)
     _INSTALLED.clear()

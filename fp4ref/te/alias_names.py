@@ -105,8 +105,9 @@ ABSENT: dict[str, tuple[str, ...]] = {
     f"{PYTORCH}.module.base": ("get_ub", "initialize_ub", "destroy_ub"),
     TENSOR: ("Float8BlockQuantizer", "Float8BlockwiseQTensor", "Float8BlockwiseQTensorStorage", "HybridQuantizer"),
     STORAGE: ("Float8BlockwiseQTensorStorage",),
-    f"{TENSOR}.utils": ("replace_raw_data",),
 }
+# Names that one of our modules under another name (SAME) has besides its own, as in GATHERED.
+BESIDES = {f"{PYTORCH}.distributed": "checkpoint: checkpoint"}
 # Packages that are not emulated at all: every submodule and every name of theirs imports, and raises when it is used.
 ABSENT_PACKAGES = (
     f"{ROOT}.debug",

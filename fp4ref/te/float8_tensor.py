@@ -28,6 +28,8 @@ class Float8TensorStorage(QuantizedTensorStorage):
     _data: Tensor | None
     _scale_inv: Tensor | None
     _fp8_dtype = DType.kFloat8E4M3
+    _transpose: Tensor | None = None  # none is kept: the products read the codes in any layout
+    _transpose_invalid = True
 
     def get_metadata(self) -> dict[str, Any]:
         """Everything but shape and nominal type, by the names of the constructor."""

@@ -87,6 +87,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
         self.tp_size = 1
         self.sequence_parallel = False
         self.parallel_mode: str | None = None
+        self.fwd_ln_sm_margin = self.bwd_ln_sm_margin = self.inf_ln_sm_margin = 0
         self.param_init: dict[str, tuple[Init, bool]] = {}
         self.get_rng_state_tracker: Callable[[], Any] | None = None
         self.rng_tracker_name: str | None = None
@@ -331,12 +332,12 @@ def divide(module: str, name: str, value: int, parts: int) -> int:
 
 def keep_initial_value(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
     """Give a packed parameter its values before packing, on the CPU, until they are cleared."""
-    parameter._initial_value = value.detach().to("cpu", copy=True)  # type: ignore[attr-defined]
+    parameter._high_precision_init_val = value.detach().to("cpu", copy=True)  # type: ignore[attr-defined]
     parameter.get_high_precision_init_val = MethodType(  # type: ignore[attr-defined]
-        lambda self: getattr(self, "_initial_value", None), parameter
+        lambda self: getattr(self, "_high_precision_init_val", None), parameter
     )
     parameter.clear_high_precision_init_val = MethodType(  # type: ignore[attr-defined]
-        lambda self: self.__dict__.pop("_initial_value", None), parameter
+        lambda self: self.__dict__.pop("_high_precision_init_val", None), parameter
     )
 
 

@@ -59,7 +59,8 @@ class _Normalization(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return *_backward(grads[0], *ctx.saved_tensors, ctx.zero_centered_gamma), None, None, None, None
+        x, weight, bias, mean, rstd = ctx.saved_tensors
+        return *_backward(grads[0], x, weight, bias, mean, rstd, ctx.zero_centered_gamma), None, None, None, None
 
 
 def _gamma(weight: torch.Tensor, zero_centered: bool) -> torch.Tensor:
