@@ -641,3 +641,14 @@ def test_norms_by_the_compiled_librarys_names() -> None:
     leaf = rows.clone().requires_grad_()
     torch.nn.functional.rms_norm(leaf, (64,), gamma, 1e-5).sum().backward()
     assert torch.allclose(dx, leaf.grad, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("dtype", [torch.float16, BF16])
+def test_norms_follow_torch_autocast(kind: Any, dtype: Any) -> None:
+    module, x = kind(64), torch.randn(8, 64, requires_grad=True)
+    with torch.autocast("cpu", dtype=dtype):
+        y = module(x)
+    y.sum().backward()
+    assert torch.equal(y, module(x).to(dtype))
+    assert x.grad.dtype is module.weight.grad.dtype is torch.float32

@@ -223,8 +223,8 @@ class NVFP4QuantizerRef(Quantizer):
             raise SettingError("NVFP4QuantizerRef", f"destination {type(dst).__name__}", "an NVFP4TensorRef", "TEL-5")
 
     def is_quantizable(self, inp: Tensor) -> bool:
-        """Whether a tensor's dimensions are multiples of 16."""
-        return inp.dim() > 1 and not (inp.shape[-1] % 16 or inp.numel() // max(inp.shape[-1], 1) % 16)
+        """No: the reference's tensors are gathered before they are quantized."""
+        return False
 
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
         """Never: the reference knows compact scales only."""
