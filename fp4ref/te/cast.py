@@ -30,7 +30,7 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
     debug.count("quantize", quantizer.role)
     swizzled = getattr(output, "_with_gemm_swizzled_scales", None)  # None: there are no block scales
     moved_after = quantizer.optimize_for_gemm and swizzled is False
-    skip = None if noop is None else (noop.reshape(-1)[:1] == 1).to(torch.uint8)
+    skip = None if noop is None else (noop.reshape(-1)[0] == 1).to(torch.uint8)
     kept: list[Tensor] = []
     if skip is not None and (moved_after or not quantizer.takes_noop(x)):
         kept = [buffer.clone() for buffer in output.buffers()]
@@ -54,5 +54,5 @@ def dequantize(tensor: Any, otype: DType | torch.dtype) -> Tensor:
 
 
 def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:
-    """Copy values into a buffer, unless skip [1] on its device is not 0, which is not read here. Rules: TEL-5."""
+    """Copy values into a buffer, unless skip [] is not 0, which is not read here. Rules: TEL-5."""
     buffer.copy_(values if skip is None else torch.where(skip.bool(), buffer, values))

@@ -98,7 +98,7 @@ class Quantizer(abc.ABC):
 
     @abc.abstractmethod
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
-        """Quantize a contiguous tensor with elements into the buffers of `dst`, unless noop [1] is not 0."""
+        """Quantize a contiguous tensor with elements into the buffers of `dst`, unless noop, uint8 [], is not 0."""
 
     def takes_noop(self, tensor: Tensor) -> bool:
         """Whether `fill` of this tensor protects the buffers by itself."""

@@ -187,7 +187,7 @@ def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operan
     ctx.scattered = None
     if call.fsdp_group is not None and saved_weight is not weight and isinstance(saved_weight, QuantizedTensorStorage):
         ctx.scattered = scatter_codes(saved_weight, call.fsdp_group)
-    saved = (saved_input, saved_weight)
+    saved: tuple[Any, ...] = (saved_input, saved_weight)
     if call.norm is not None:
         x, gamma, mean, rstd = call.norm
         saved = (x, saved_weight, None, None, gamma, saved_input, mean, rstd)
