@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fp4ref import te  # noqa: E402
-from fp4ref.te import hadamard  # noqa: E402
+from fp4ref.te import hadamard, helpers  # noqa: E402
 
 
 @pytest.fixture
@@ -41,6 +41,37 @@ transformer_engine.pytorch.tensor.storage.mxfp8_tensor_storage:MXFP8TensorStorag
 transformer_engine.pytorch.tensor.storage.grouped_tensor:GroupedTensor
 transformer_engine.common.recipe:NVFP4BlockScaling MXFP8BlockScaling Float8CurrentScaling Format QParams CustomRecipe
 transformer_engine.common:recipe
+transformer_engine.common.recipe:quantizer_factory quantizer_policy Recipe MMParams DelayedScaling Float8BlockScaling
+transformer_engine.pytorch:QuantizedTensorStorage get_default_fp8_recipe quantizer_factory Float8BlockQuantizer
+transformer_engine.pytorch.quantization:get_default_fp8_recipe _amax_and_scale_update QuantizerRole
+transformer_engine.pytorch.quantization:NVFP4BlockScalingRecipeState get_align_size_for_quantization
+transformer_engine.pytorch.fp8:fp8_autocast fp8_model_init FP8GlobalStateManager get_fp8_torch_dtype get_fp4_te_dtype
+transformer_engine.pytorch.module.base:get_dummy_wgrad quantize_weight get_workspace _2X_ACC_FPROP _2X_ACC_WGRAD
+transformer_engine.pytorch.module.base:get_multi_stream_cublas_workspace _2X_ACC_DGRAD get_ub
+transformer_engine.pytorch.utils:init_method_normal scaled_init_method_normal attention_mask_func is_bf16_compatible
+transformer_engine.pytorch.utils:get_cudnn_version is_non_tn_fp8_gemm_supported get_device_compute_capability divide
+transformer_engine.pytorch.utils:assert_dim_for_fp8_exec cast_if_needed clear_tensor_data get_default_init_method
+transformer_engine.pytorch.cpp_extensions:layernorm_bwd rmsnorm_fwd swizzle_scales_for_gemm_
+transformer_engine.pytorch.cpp_extensions.gemm:general_gemm
+transformer_engine.pytorch.cpp_extensions.fused_attn:FusedAttnBackend
+transformer_engine.pytorch.constants:FP8FwdTensorIdx FP8BwdTensorIdx
+transformer_engine.pytorch.attention.dot_product_attention:_attention_backends
+transformer_engine.pytorch.attention.dot_product_attention.utils:check_set_window_size get_attention_backend
+transformer_engine.pytorch._extra_state:UNSAFE_PICKLE_EXTRA_STATE_ENV should_load_extra_state_pickle _RECIPE_POLICIES
+transformer_engine.pytorch.ops:Sequential Linear BasicLinear
+transformer_engine.pytorch.ops.fused:ForwardLinearBiasAdd UserbuffersForwardLinear
+transformer_engine.pytorch.ops.basic.basic_linear:BasicLinear
+transformer_engine.pytorch.distributed:checkpoint gather_along_first_dim
+transformer_engine.pytorch.graph:make_graphed_callables
+transformer_engine.pytorch.experimental:quantization_nvfp4 utils
+transformer_engine.pytorch.experimental.quantization_microblock_ref:NVFP4QuantizerRef
+transformer_engine.pytorch.custom_recipes.quantizer_factories:mxfp8_factory
+transformer_engine.pytorch.custom_recipes.reference_nvfp4:nvfp4_ref_rht_2d_factory
+transformer_engine.pytorch.tensor:cast_master_weights_to_fp8 quantize_master_weights Float8BlockQuantizer
+transformer_engine.pytorch.tensor.utils:post_all_gather_processing replace_raw_data
+transformer_engine.pytorch.tensor.float8_blockwise_tensor:Float8BlockQuantizer
+transformer_engine.pytorch.tensor.hybrid_tensor:HybridQuantizer
+transformer_engine_torch:get_cublasLt_version rmsnorm_fwd layernorm_fwd FP8FwdTensors
 transformer_engine_torch:quantize dequantize split_quantize group_quantize DType generic_gemm swizzle_scales_for_gemm_
 """
 
@@ -86,6 +117,95 @@ def test_what_is_absent_imports_and_raises_by_name(alias):
         pass
     with pytest.raises(ImportError):
         from transformer_engine.pytorch import NoSuchThing  # noqa: F401
+    with pytest.raises(ModuleNotFoundError):
+        import transformer_engine.pytorch.no_such_module  # noqa: F401
+
+
+@pytest.mark.rule("TEL-14")
+def test_absent_packages_import_whole_and_raise_by_name(alias):
+    from transformer_engine.pytorch import ops
+    from transformer_engine.pytorch.ops.fused import BackwardActivationBias
+    from transformer_engine.pytorch.quantization import _amax_and_scale_update
+
+    assert ops.Sequential is ops.Sequential
+    assert not hasattr(ops, "__wrapped__")
+    for thing in (ops.Sequential, BackwardActivationBias, _amax_and_scale_update):
+        with pytest.raises(NotImplementedError, match=thing.__name__):
+            thing()
+        assert not isinstance(1, thing)
+
+
+def test_our_own_modules_keep_no_absent_names():
+    from fp4ref.te import quantization
+    from fp4ref.te.module import base
+
+    te.install_alias()
+    assert hasattr(quantization, "_amax_and_scale_update")
+    te.uninstall_alias()
+    te.uninstall_alias()
+    assert not hasattr(quantization, "_amax_and_scale_update")
+    assert not hasattr(base, "get_ub")
+    assert not hasattr(te.distributed, "checkpoint")
+
+
+@pytest.mark.parametrize(
+    "mask, window, expected",
+    [
+        ("causal", None, (-1, 0)),
+        ("causal", (-1, -1), (-1, 0)),
+        ("padding_causal", (128, 64), (128, 0)),
+        ("no_mask", None, (-1, -1)),
+        ("padding", (-1, 0), (-1, 0)),
+        ("no_mask", (8, 8), (8, 8)),
+    ],
+)
+def test_windows_of_masks(mask, window, expected):
+    assert helpers.check_set_window_size(mask, window) == expected
+
+
+def test_small_helpers():
+    torch.manual_seed(0)
+    filled = helpers.init_method_normal(0.5)(torch.empty(10000))
+    assert filled.std().item() == pytest.approx(0.5, rel=0.05)
+    assert helpers.scaled_init_method_normal(0.5, 8)(torch.empty(10000)).std().item() == pytest.approx(0.125, rel=0.05)
+    assert helpers.init_method_constant(3.0)(torch.empty(2)).tolist() == [3, 3]
+    assert helpers.get_default_init_method()(torch.empty(10000)).std().item() == pytest.approx(0.023, rel=0.05)
+    assert helpers.attention_mask_func(torch.zeros(2), torch.tensor([True, False])).tolist() == [-10000, 0]
+    assert helpers.divide(6, 3) == 2
+    with pytest.raises(AssertionError, match="7 by 3"):
+        helpers.divide(7, 3)
+    with pytest.raises(ValueError, match="window_size"):
+        helpers.check_set_window_size("no_mask", (-1, 4))
+    helpers.assert_dim_for_fp8_exec(torch.empty(8, 16))
+    with pytest.raises(AssertionError, match="FP8 execution"):
+        helpers.assert_dim_for_fp8_exec(torch.empty(8, 16), torch.empty(4, 16))
+    assert helpers.cast_if_needed(None, torch.float16) is None
+    assert helpers.cast_if_needed(torch.ones(1), torch.float16).dtype is torch.float16
+    assert helpers.requires_grad(None, torch.ones(1, requires_grad=True))
+    packed, plain = te.MXFP8Quantizer()(torch.ones(32, 32)), torch.ones(4)
+    helpers.clear_tensor_data(packed, plain, None)
+    assert packed._rowwise_data.numel() == plain.numel() == 0
+    with helpers.get_nvtx_range_context("x"):
+        helpers.nvtx_range_push("y")
+        helpers.nvtx_range_pop("y")
+    assert helpers.get_cudnn_version() == (0, 0, 0)
+    assert helpers.is_bf16_compatible()
+    assert helpers.is_bf16_available(return_reason=True) == (True, "")
+
+
+def test_factories_say_what_they_do():
+    from fp4ref.te.recipe import CustomRecipe, quantizer_factory, quantizer_policy
+
+    @quantizer_factory(key=("mine", 1))
+    def made(role):
+        return None
+
+    assert CustomRecipe(qfactory=made).qfactory_key == ("mine", 1)
+    assert CustomRecipe(qfactory=made, qfactory_key="other").qfactory_key == "other"
+    assert quantizer_policy(key=2)(made) is made
+    assert CustomRecipe(qfactory=made).policy_key == 2
+    with pytest.raises(TypeError, match="quantizer_policy key must be hashable"):
+        quantizer_policy(key=["mutable"])
 
 
 @pytest.mark.rule("TEL-14")

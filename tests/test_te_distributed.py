@@ -21,6 +21,7 @@ CASES = (
     "an_empty_part_takes_part",
     "column_and_row_parallel_linear",
     "sequence_parallel_amax_is_reduced",
+    "reference_quantizers_agree_with_ours",
     "codes_are_kept_by_parts",
     "hooks_of_sharded_parameters",
     "sharded_training",
@@ -342,6 +343,37 @@ def sequence_parallel_amax_is_reduced(rank: int, size: int) -> None:
     got = run(row, whole, grad[64 * rank : 64 * (rank + 1)])
     assert torch.equal(got[1], dx)
     assert torch.equal(got[2], dw)
+
+
+def reference_quantizers_agree_with_ours(rank: int, size: int) -> None:
+    """A recipe of reference quantizers gathers values, ours bytes; every result is the same, bit for bit."""
+    import torch
+    import torch.distributed as dist
+
+    from fp4ref.te import Linear, autocast
+    from fp4ref.te.recipe import CustomRecipe, NVFP4BlockScaling
+    from fp4ref.te.reference import nvfp4_ref_rht_2d_factory
+
+    recipes = (NVFP4BlockScaling(disable_stochastic_rounding=True), CustomRecipe(qfactory=nvfp4_ref_rht_2d_factory))
+    generator = torch.Generator().manual_seed(rank)
+    for mode in ("column", "row"):
+        weight = torch.randn(128 if mode == "row" else 128 // size, 128 // size if mode == "row" else 128)
+        rows = (64, 64 * size) if mode == "column" else (64 * size, 64)
+        x = torch.randn(rows[0], weight.shape[1], generator=generator).bfloat16()
+        grad = torch.randn(rows[1], weight.shape[0], generator=generator).bfloat16()
+        results = []
+        for recipe in recipes:
+            options = {"parallel_mode": mode, "sequence_parallel": True, "tp_group": dist.group.WORLD, "tp_size": size}
+            module = Linear(128, 128, bias=False, params_dtype=torch.bfloat16, **options)
+            with torch.no_grad():
+                module.weight.copy_(weight)
+            leaf = x.clone().requires_grad_()
+            with autocast(recipe=recipe), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that values are gathered
+                y = module(leaf)
+                y.backward(grad)
+            results.append((y, leaf.grad, module.weight.grad))
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True)), mode
 
 
 def codes_are_kept_by_parts(rank: int, size: int) -> None:

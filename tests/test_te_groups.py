@@ -36,6 +36,16 @@ def test_split_is_each_piece_alone(kind, sections):
 
 @pytest.mark.rule("TEL-13")
 @pytest.mark.parametrize("swizzled", [False, True])
+def test_group_of_mxfp8_in_tiles(swizzled):
+    quantizer = MXFP8Quantizer(with_2d_quantization=True)
+    quantizer.optimize_for_gemm = swizzled
+    x = sample(512, 128)
+    pieces = group_quantize(x, quantizer, 2, torch.tensor([128, 384])).split_into_quantized_tensors()
+    assert all(same(tensor, quantizer(part)) for tensor, part in zip(pieces, x.split([128, 384]), strict=True))
+
+
+@pytest.mark.rule("TEL-13")
+@pytest.mark.parametrize("swizzled", [False, True])
 def test_group_leaves_rows_past_the_last_range(swizzled):
     quantizer = NVFP4Quantizer(**RHT)
     quantizer.optimize_for_gemm = swizzled

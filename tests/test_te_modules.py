@@ -9,14 +9,19 @@ torch = pytest.importorskip("torch")
 import fp4ref  # noqa: E402
 from fp4ref.errors import DomainError, Fp4Error  # noqa: E402
 from fp4ref.te.checkpoint import checkpoint  # noqa: E402
+from fp4ref.te.dtypes import DType  # noqa: E402
 from fp4ref.te.module.activation import GATED, PLAIN  # noqa: E402
+from fp4ref.te.module.base import TransformerEngineBaseModule, get_dummy_wgrad, quantize_weight  # noqa: E402
 from fp4ref.te.module.grouped_linear import GroupedLinear  # noqa: E402
 from fp4ref.te.module.layernorm_linear import LayerNormLinear  # noqa: E402
 from fp4ref.te.module.layernorm_mlp import LayerNormMLP  # noqa: E402
 from fp4ref.te.module.linear import Linear  # noqa: E402
 from fp4ref.te.module.norm_modules import LayerNorm, RMSNorm  # noqa: E402
+from fp4ref.te.module.normalization import layernorm_bwd, layernorm_fwd, rmsnorm_bwd, rmsnorm_fwd  # noqa: E402
+from fp4ref.te.mxfp8_tensor import MXFP8Quantizer  # noqa: E402
 from fp4ref.te.quantization import autocast, quantized_model_init  # noqa: E402
 from fp4ref.te.recipe import Float8CurrentScaling, MXFP8BlockScaling, NVFP4BlockScaling  # noqa: E402
+from fp4ref.te.storage import restore_from_saved  # noqa: E402
 
 BF16 = torch.bfloat16
 PLAIN_NVFP4 = {"disable_rht": True, "disable_stochastic_rounding": True, "disable_2d_quantization": True}
@@ -327,7 +332,6 @@ def test_split_parameters_are_one_weight() -> None:
         ("Linear", "ub_overlap_ag", True),
         ("Linear", "symmetric_ar_type", "multimem_all_reduce"),
         ("LayerNormLinear", "ub_bulk_dgrad", True),
-        ("LayerNormMLP", "checkpoint", True),
         ("LayerNormMLP", "activation", "softplus"),
         ("LayerNormMLP", "normalization", "BatchNorm"),
         ("GroupedLinear", "single_grouped_weight", True),
@@ -482,7 +486,10 @@ def test_packed_parameters(kind: str, recipe: str) -> None:
 def test_packed_parameters_of_another_recipe() -> None:
     with quantized_model_init(recipe=RECIPES["mxfp8"]()):
         module = Linear(128, 128, params_dtype=BF16)
-    with autocast(recipe=RECIPES["nvfp4"]()), pytest.raises(DomainError, match="MXFP8Quantizer under NVFP4"):
+    with (
+        autocast(recipe=RECIPES["nvfp4"]()),
+        pytest.raises(DomainError, match="Recipe mismatch for weight: packed by MXFP8Quantizer under NVFP4"),
+    ):
         module(torch.randn(32, 128).to(BF16))
 
 
@@ -512,3 +519,136 @@ def test_a_changed_recipe_takes_effect() -> None:
     first = step(module, x, recipe)
     recipe.fp4_quant_fwd_weight = type(recipe.fp4_quant_fwd_weight)(fp4_2d_quantization=True)
     assert not torch.equal(first["y"], step(module, x, recipe)["y"])
+
+
+@pytest.mark.parametrize("recipe", [None, *RECIPES])
+@pytest.mark.parametrize("normalization", ["LayerNorm", "RMSNorm"])
+def test_a_block_may_be_computed_again_in_the_backward_pass(recipe: str | None, normalization: str) -> None:
+    chosen = None if recipe is None else RECIPES[recipe]()
+    plain = LayerNormMLP(128, 256, params_dtype=BF16, normalization=normalization)
+    again = LayerNormMLP(128, 256, params_dtype=BF16, normalization=normalization, checkpoint=True)
+    again.load_state_dict(plain.state_dict())
+    x = torch.randn(64, 128).to(BF16)
+    assert_same(step(plain, x, chosen), step(again, x, chosen))
+    assert saved_bytes(again, chosen) < saved_bytes(plain, chosen) / 4
+
+
+@pytest.mark.rule("TEM-2")
+@pytest.mark.parametrize("kind", ["Linear", "LayerNormLinear", "GroupedLinear"])
+@pytest.mark.parametrize("override", [None, "high_precision", "dequantized"])
+def test_the_node_of_the_graph_says_how_it_goes_back(kind: str, override: str | None) -> None:
+    module = KINDS[kind](params_dtype=BF16)
+    x = torch.randn(128, 128).to(BF16).requires_grad_()
+    with autocast(recipe=RECIPES["mxfp8"](backward_override=override)):
+        node = call(module, x).grad_fn
+    assert node.backward_override == override
+    assert node.fp8 is node.reduce_and_update_bwd_fp8_tensors is (override is None)
+    if kind != "GroupedLinear":
+        assert (node.grad_output_quantizer is None) is (override is not None)
+    kept = restore_from_saved(node.tensor_objects, list(node.saved_tensors))
+    whole = override == "high_precision"
+    if kind == "LayerNormLinear":
+        x_again, weight, _, _, gamma, normed, mean, rstd = kept
+        assert torch.equal(x_again, x)
+        assert torch.equal(gamma, module.layer_norm_weight)
+        assert mean.numel() == rstd.numel() == 128
+        kept = [normed, weight]
+    assert len(kept) == ((1 if whole else 3) + 3 if kind == "GroupedLinear" else 2)
+    if override == "dequantized":
+        assert all(tensor._rowwise_data is not None and tensor._columnwise_data is None for tensor in kept)
+
+
+def test_every_weight_of_a_shape_has_one_placeholder_for_its_gradient() -> None:
+    module = Linear(64, 64, bias=False, fuse_wgrad_accumulation=True)
+    module.weight.main_grad = torch.full((64, 64), 2.0)
+    module.weight.grad_added_to_main_grad, module.weight.zero_out_wgrad = False, True
+    get_dummy_wgrad([64, 64], torch.float32).fill_(1)
+    module(torch.ones(64, 64)).sum().backward()
+    assert module.weight.grad_added_to_main_grad is True
+    assert torch.equal(module.weight.main_grad, torch.full((64, 64), 66.0))
+    assert module.weight.grad.data_ptr() == get_dummy_wgrad([64, 64], torch.float32).data_ptr()
+    assert not module.weight.grad.any()
+
+
+@pytest.mark.rule("TEM-3")
+def test_a_kept_weight_of_another_type_is_made_anew() -> None:
+    quantizer, weight = MXFP8Quantizer(), torch.randn(64, 64)
+    _, kept = quantize_weight(tensor=weight, quantizer=quantizer, workspace_dtype=BF16, cache=True)
+    same, new = quantize_weight(
+        tensor=weight * 2, quantizer=quantizer, workspace=kept, workspace_dtype=BF16, cache=True
+    )
+    assert same is kept
+    assert new is None
+    assert torch.equal(kept._rowwise_data, quantizer((weight * 2).to(BF16))._rowwise_data)
+    other, new = quantize_weight(tensor=weight, quantizer=quantizer, workspace=kept, cache=True, update_workspace=False)
+    assert other is kept
+    _, new = quantize_weight(
+        tensor=weight, quantizer=quantizer, workspace=kept, workspace_dtype=torch.float32, cache=True
+    )
+    assert new is not kept
+    with pytest.raises(RuntimeError, match="no quantizer"):
+        quantize_weight(tensor=weight)
+
+
+class Own(TransformerEngineBaseModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(32, 32))
+
+    def _get_weight_tensors(self) -> list[Any]:
+        return [self.weight]
+
+    def _get_weight_quantizers(self) -> list[Any]:
+        return [self.quantizers["scaling_fwd"][1]]
+
+    def forward(self, x: Any) -> Any:
+        x = self.prepare_forward(x, num_gemms=1, allow_non_contiguous=True)
+        try:
+            return x @ self._get_weight_quantizers()[0](self._get_weight_tensors()[0])
+        finally:
+            self.end_forward()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_module_of_ones_own_gets_quantizers(recipe: str) -> None:
+    x = torch.randn(32, 32).t()
+    with autocast(recipe=RECIPES[recipe]()):
+        y = Own()(x)
+    assert torch.allclose(y, x @ torch.ones(32, 32), rtol=1e-5, atol=1e-5)
+
+
+def test_norms_by_the_compiled_librarys_names() -> None:
+    x, gamma, beta, dy = torch.randn(8, 64), torch.randn(64), torch.randn(64), torch.randn(8, 64)
+    y, mean, rstd = layernorm_fwd(x, gamma, beta, 1e-5, None, None, torch.float32, 0, True)
+    leaf = x.clone().requires_grad_()
+    expected = torch.nn.functional.layer_norm(leaf, (64,), gamma + 1, beta, 1e-5)
+    expected.backward(dy)
+    assert torch.allclose(y, expected, atol=1e-6)
+    assert torch.allclose(mean, x.mean(1), atol=1e-6)
+    dx, dgamma, dbeta = layernorm_bwd(dy, x, mean, rstd, gamma, 0, True)
+    assert torch.allclose(dx, leaf.grad, atol=1e-5)
+    assert torch.allclose(dbeta, dy.sum(0), atol=1e-5)
+    assert dgamma.shape == gamma.shape
+    quantizer, out = MXFP8Quantizer(columnwise=False), torch.empty(32, 64)
+    rows = torch.randn(32, 64)
+    y, none, rstd = rmsnorm_fwd(rows, gamma, 1e-5, out, None, DType.kFloat32)
+    assert none is None
+    assert y is out
+    assert torch.allclose(out, torch.nn.functional.rms_norm(rows, (64,), gamma, 1e-5), atol=1e-6)
+    packed, _, _ = rmsnorm_fwd(rows, gamma, 1e-5, None, quantizer, DType.kFloat32)
+    assert torch.equal(packed._rowwise_data, quantizer(out)._rowwise_data)
+    dx, dgamma = rmsnorm_bwd(torch.ones(32, 64), rows, rstd, gamma)
+    leaf = rows.clone().requires_grad_()
+    torch.nn.functional.rms_norm(leaf, (64,), gamma, 1e-5).sum().backward()
+    assert torch.allclose(dx, leaf.grad, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("dtype", [torch.float16, BF16])
+def test_norms_follow_torch_autocast(kind: Any, dtype: Any) -> None:
+    module, x = kind(64), torch.randn(8, 64, requires_grad=True)
+    with torch.autocast("cpu", dtype=dtype):
+        y = module(x)
+    y.sum().backward()
+    assert torch.equal(y, module(x).to(dtype))
+    assert x.grad.dtype is module.weight.grad.dtype is torch.float32

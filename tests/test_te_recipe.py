@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fp4ref.te import recipe
+from fp4ref.te import MXFP8Quantizer, recipe
+from fp4ref.te.recipe_state import QuantizerRole, RecipeState
 
 QParams = recipe.QParams
 
@@ -99,3 +100,29 @@ def test_environment_sets_defaults(monkeypatch):
         "fp8_mha": False,
     }
     assert again.MXFP8BlockScaling().backward_override == "dequantized"
+
+
+@pytest.mark.rule("TEL-1")
+def test_roles_choose_in_either_direction():
+    made = recipe.NVFP4BlockScaling(disable_rht=True, nvfp4_4over6="weights", row_scaled_activation=True)
+    names = ("input", "weight", "grad_output", "grad_input")
+    roles = [QuantizerRole("linear", name) for name in names]
+    backward = RecipeState.create(made, mode="backward", num_quantizers=4, roles=roles).make_quantizers()
+    assert [q.nvfp4_use_4over6 for q in backward] == [False, True, False, False]
+    assert [q.stochastic_rounding for q in backward] == [False, False, True, True]
+    assert [q.row_scaled_nvfp4 for q in backward] == [False] * 4
+    roles = [*roles[:2], QuantizerRole("linear", "output"), None]
+    forward = RecipeState.create(made, mode="forward", num_quantizers=4, roles=roles).make_quantizers()
+    assert [q.row_scaled_nvfp4 for q in forward] == [True, False, True, True]
+    assert [q.nvfp4_use_4over6 for q in forward] == [False, True, False, False]
+
+
+def test_a_factory_hears_of_no_role_where_the_consumer_is_unknown():
+    heard = []
+    made = recipe.CustomRecipe(qfactory=lambda role: heard.append(role) or MXFP8Quantizer())
+    roles = [QuantizerRole("linear", name) for name in ("input", "weight", "output")]
+    RecipeState.create(made, mode="forward", num_quantizers=3, roles=roles).make_quantizers()
+    assert heard == [*roles[:2], None]
+    strict = recipe.CustomRecipe(qfactory=lambda role: None)
+    with pytest.raises(ValueError, match="no quantizer for"):
+        RecipeState.create(strict, mode="forward", num_quantizers=3, roles=roles).make_quantizers()

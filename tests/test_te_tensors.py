@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import fp4ref  # noqa: E402
+from fp4ref import te  # noqa: E402
 from fp4ref.te import (  # noqa: E402  # noqa: E402
     DType,
     MXFP8Quantizer,
@@ -18,6 +19,7 @@ from fp4ref.te import (  # noqa: E402  # noqa: E402
     restore_from_saved,
 )
 from fp4ref.te import Float8CurrentScalingQuantizer as Float8Quantizer  # noqa: E402
+from fp4ref.te.master_weights import replace_raw_data  # noqa: E402
 
 KINDS = [NVFP4Quantizer, MXFP8Quantizer, Float8Quantizer]
 WIDE = [torch.float32, torch.bfloat16, torch.float16]
@@ -403,3 +405,31 @@ def test_chunks_have_gradients(kind):
     want = torch.zeros(128, 64, dtype=torch.bfloat16)
     want[64:] = 3
     assert torch.equal(tensor.grad, want)
+
+
+@pytest.mark.rule("TEL-8")
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_per_tensor_fp8_is_split_along_any_dimension(dim):
+    tensor = Float8Quantizer()(torch.randn(6, 4))
+    for piece, expected in zip(tensor.chunk(2, dim=dim), tensor.dequantize().chunk(2, dim=dim), strict=True):
+        assert isinstance(piece, te.Float8Tensor)
+        assert torch.equal(piece.dequantize(), expected)
+
+
+def test_per_tensor_fp8_of_one_number():
+    quantizer = te.Float8Quantizer(torch.full([1], 3.5), torch.zeros(1), te.DType.kFloat8E4M3)
+    values = quantizer(torch.tensor(2.0)).dequantize()
+    assert values.shape == ()
+    assert values.item() == 2.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_may_be_moved_into_other_memory(kind):
+    tensor = kind()(sample(128, 128))
+    name = "_data" if kind is Float8Quantizer else "_rowwise_data"
+    before, memory = tensor.dequantize(), torch.empty_like(getattr(tensor, name))
+    replace_raw_data(tensor, memory)
+    assert getattr(tensor, name).data_ptr() == memory.data_ptr()
+    assert torch.equal(tensor.dequantize(), before)
+    with pytest.raises(ValueError, match="replace_raw_data"):
+        replace_raw_data(tensor, memory[:1])

@@ -196,10 +196,13 @@ def test_a_flag_can_skip_the_update() -> None:
         FP8GlobalStateManager.reset()
 
 
+@pytest.mark.rule("TEM-3")
 def test_another_recipe_forgets_the_kept_weights() -> None:
     module = KINDS["Linear"]()
     x = torch.randn(128, 128).to(BF16)
     step(module, x, NVFP4BlockScaling(**STABLE), is_first_microbatch=True)
+    with pytest.warns(UserWarning, match="Recipe type changed from NVFP4BlockScaling to MXFP8BlockScaling"):
+        step(module, x, MXFP8BlockScaling(), is_first_microbatch=False)
     step(module, x, MXFP8BlockScaling(), is_first_microbatch=False)
     assert type(module._fp8_workspaces["weight"]).__name__.startswith("MXFP8")
 
@@ -274,3 +277,18 @@ def test_a_quantizer_knows_its_role() -> None:
     assert all(q.stochastic_rounding and q.with_rht for q in grads)
     with pytest.raises(DomainError, match="4over6"):
         RecipeState.create(NVFP4BlockScaling(nvfp4_4over6="all"), mode="forward", num_quantizers=3).make_quantizers()
+
+
+@pytest.mark.rule("TEM-3")
+@pytest.mark.parametrize("recipe", [NVFP4BlockScaling(**STABLE), MXFP8BlockScaling(), Float8CurrentScaling()])
+def test_wide_weights_are_kept_in_the_type_of_the_computation(recipe: Any) -> None:
+    kept, plain = KINDS["Linear"]().float(), KINDS["Linear"]().float()
+    x = torch.randn(128, 128)
+    for _ in range(2):
+        with torch.no_grad():
+            kept.weight.mul_(1.01)
+            plain.weight.copy_(kept.weight)
+        with torch.autocast("cpu", dtype=BF16):
+            assert torch.equal(
+                step(kept, x, recipe, is_first_microbatch=True)[0], step(plain, x, recipe, is_first_microbatch=None)[0]
+            )

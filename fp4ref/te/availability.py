@@ -25,6 +25,11 @@ def check_nvfp4_support() -> tuple[bool, str]:
     return _at_least((10, 0), "NVFP4")
 
 
+def check_fp8_block_scaling_support() -> tuple[bool, str]:
+    """False, and why: it is not emulated."""
+    return False, "FP8 block scaling is not emulated."
+
+
 def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
     """Whether the emulated device runs per-tensor FP8; with the reason if it does not."""
     return check_fp8_support() if return_reason else check_fp8_support()[0]
@@ -41,9 +46,8 @@ def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
 
 
 def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """False: the FP8 block-scaling recipe is not part of this layer."""
-    reason = "FP8 block scaling is not emulated."
-    return (False, reason) if return_reason else False
+    """False: the FP8 block-scaling recipe is not part of this layer; with that as the reason."""
+    return check_fp8_block_scaling_support() if return_reason else False
 
 
 def check_recipe_support(recipe: Any) -> None:

@@ -27,19 +27,23 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
         output = quantizer.allocate(shape, x.dtype, x.device)
     else:
         quantizer.prepare(output, shape, x.device)
-    kept = None if noop is None else [buffer.clone() for buffer in output.buffers()]
     debug.count("quantize", quantizer.role)
-    quantizer.fill(x.contiguous(), output)
-    directions = int(quantizer.rowwise_usage) + int(quantizer.columnwise_usage)
     swizzled = getattr(output, "_with_gemm_swizzled_scales", None)  # None: there are no block scales
+    moved_after = quantizer.optimize_for_gemm and swizzled is False
+    skip = None if noop is None else (noop.reshape(-1)[0] == 1).to(torch.uint8)
+    kept: list[Tensor] = []
+    if skip is not None and (moved_after or not quantizer.takes_noop(x)):
+        kept = [buffer.clone() for buffer in output.buffers()]
+    quantizer.fill(x.contiguous(), output, None if kept else skip)
     if swizzled:
-        debug.count("swizzle_in_quantize", quantizer.role, directions)
-    elif quantizer.optimize_for_gemm and swizzled is not None:
+        debug.count(
+            "swizzle_in_quantize", quantizer.role, int(quantizer.rowwise_usage) + int(quantizer.columnwise_usage)
+        )
+    elif moved_after:
         swizzle_in_place(output, quantizer.role)
-    if noop is not None and kept is not None:
-        skip = noop.reshape(-1)[0] == 1
+    if skip is not None and kept:
         for buffer, old in zip(output.buffers(), kept, strict=True):
-            buffer.copy_(torch.where(skip, old, buffer))
+            write(buffer, old, 1 - skip)
     return output
 
 
@@ -47,3 +51,8 @@ def dequantize(tensor: Any, otype: DType | torch.dtype) -> Tensor:
     """Values of a quantized tensor, rounded once to a high-precision type. Rules: DEQ-1, DEQ-2, DEQ-3."""
     values: Tensor = tensor.decode(torch_dtype(otype))
     return values
+
+
+def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:
+    """Copy values into a buffer, unless skip [] is not 0, which is not read here. Rules: TEL-5."""
+    buffer.copy_(values if skip is None else torch.where(skip.bool(), buffer, values))

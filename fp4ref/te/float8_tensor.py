@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fp4ref.te.cast import write
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.quantizer import Quantizer
@@ -27,6 +28,8 @@ class Float8TensorStorage(QuantizedTensorStorage):
     _data: Tensor | None
     _scale_inv: Tensor | None
     _fp8_dtype = DType.kFloat8E4M3
+    _transpose: Tensor | None = None  # none is kept: the products read the codes in any layout
+    _transpose_invalid = True
 
     def get_metadata(self) -> dict[str, Any]:
         """Everything but shape and nominal type, by the names of the constructor."""
@@ -62,7 +65,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
     def decode(self, dtype: torch.dtype) -> Tensor:
         """code * scale_inv in float32, rounded once to a high-precision type. Rules: TEL-8."""
         assert self._scale_inv is not None
-        return (self.codes().to(torch.float32) * self._scale_inv).to(dtype)
+        return (self.codes().to(torch.float32) * self._scale_inv.reshape(())).to(dtype)
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
         """Nothing to free: the same bytes serve both directions; both False frees them. Rules: TEL-8."""
@@ -90,9 +93,9 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
         """The same bytes under another shape."""
         return self.rebuilt({"data": self._codes().view(shape)}, shape=shape)
 
-    def rows_split(self, sizes: list[int]) -> Any:
-        """Pieces along the first dimension."""
-        pieces = torch.split(self._codes(), sizes)
+    def pieces(self, sizes: list[int], dim: int) -> Any:
+        """Pieces along any dimension: there are no blocks."""
+        pieces = torch.split(self._codes(), sizes, dim)
         return tuple(self.rebuilt({"data": piece}, shape=piece.shape) for piece in pieces)
 
 
@@ -183,7 +186,7 @@ class Float8CurrentScalingQuantizer(Quantizer):
             dst._data = torch.empty(shape, dtype=torch.uint8, device=device)
         dst._fp8_dtype = self.dtype
 
-    def fill(self, tensor: Tensor, dst: Any) -> None:
+    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Scale by the (reduced) amax, round to nearest even, saturate. Rules: TEL-2, TEL-3, TEL-10."""
         largest = torch.finfo(torch_dtype(self.dtype)).max
         amax = _amax(tensor)
@@ -195,7 +198,7 @@ class Float8CurrentScalingQuantizer(Quantizer):
         scale = torch.where((amax == 0) | torch.isinf(amax), 1.0, scale)
         if self.force_pow_2_scales:
             scale = (scale.view(torch.int32) & 0x7F800000).view(torch.float32)  # exponent kept, mantissa dropped
-        _cast(tensor, scale, self.dtype, dst)
+        _cast(tensor, scale, self.dtype, dst, noop)
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return Float8CurrentScaling
@@ -221,10 +224,10 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
         other.__dict__.update(self.__dict__)
         return other
 
-    def fill(self, tensor: Tensor, dst: Any) -> None:
+    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Scale, round to nearest even, saturate. Rules: TEL-3."""
         self.amax.fill_(_amax(tensor))
-        _cast(tensor, self.scale.reshape(()), self.dtype, dst)
+        _cast(tensor, self.scale.reshape(()), self.dtype, dst, noop)
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return None
@@ -237,9 +240,9 @@ def _amax(tensor: Tensor) -> Tensor:
     return torch.nan_to_num(tensor.abs(), nan=0.0, posinf=math.inf).amax().to(torch.float32)
 
 
-def _cast(tensor: Tensor, scale: Tensor, dtype: DType, dst: Any) -> None:
+def _cast(tensor: Tensor, scale: Tensor, dtype: DType, dst: Any, noop: Tensor | None) -> None:
     kind = torch_dtype(dtype)
     largest = torch.finfo(kind).max
     codes = (tensor.to(torch.float32) * scale).clamp_(-largest, largest).to(kind)
-    dst._data.copy_(codes.view(torch.uint8))
-    dst._scale_inv.copy_((torch.ones_like(scale) / scale).reshape(1))
+    write(dst._data, codes.view(torch.uint8), noop)
+    write(dst._scale_inv, (torch.ones_like(scale) / scale).reshape(1), noop)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fp4ref.te.errors import SettingError, TensorShapeError
+from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 
 # What one launch for all members cannot vary.
 COMMON = ("optimize_for_gemm", "rowwise_usage", "columnwise_usage", "dtype", "with_rht", "with_2d_quantization")
@@ -79,15 +80,16 @@ def group_quantize(tensor: Tensor, quantizer: Any, num_tensors: int, first_dims:
 
     first_dims: integers [num_tensors], rows per range, which may leave rows at the end; None for equal ranges.
 
-    Errors: SettingError for 2D, 4over6 or row-scaled columnwise quantizers, TensorShapeError for unfit ranges.
+    Errors: SettingError for NVFP4 in tiles, with 4over6, or row-scaled with columns; TensorShapeError for unfit ranges.
 
     Rules: TEL-13.
     """
-    for name in ("with_2d_quantization", "nvfp4_use_4over6"):
-        if getattr(quantizer, name, False):
-            raise SettingError("group_quantize", f"{name}=True", "False", "TEL-13")
-    if getattr(quantizer, "row_scaled_nvfp4", False) and quantizer.columnwise_usage:
-        raise SettingError("group_quantize", "row_scaled_nvfp4 with columnwise", "rowwise only", "TEL-13")
+    if isinstance(quantizer, NVFP4Quantizer):
+        for name in ("with_2d_quantization", "nvfp4_use_4over6"):
+            if getattr(quantizer, name):
+                raise SettingError("group_quantize", f"{name}=True", "False", "TEL-13")
+        if quantizer.row_scaled_nvfp4 and quantizer.columnwise_usage:
+            raise SettingError("group_quantize", "row_scaled_nvfp4 with columnwise", "rowwise only", "TEL-13")
     rows = tensor.reshape(-1, tensor.shape[-1])
     if first_dims is None:
         if rows.shape[0] % num_tensors:

@@ -17,6 +17,7 @@ from fp4ref.te import specifications
 from fp4ref.te.distributed import get_distributed_world_size
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as TILE
 from fp4ref.te.errors import NotSupportedError, TensorShapeError
+from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.fsdp import repadded
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor
 
@@ -54,6 +55,20 @@ def post_all_gather_processing(model_weights: Sequence[Any]) -> None:
         _require_tiles(weight)
         weight.update_usage(columnwise_usage=False)
         weight.update_usage(columnwise_usage=True)
+
+
+def replace_raw_data(tensor: Any, new_raw_data: torch.Tensor) -> None:
+    """Move the codes of a quantized tensor's row direction into other memory of the same shape and type.
+
+    Errors: TensorShapeError.
+    """
+    name = "_data" if isinstance(tensor, Float8TensorStorage) else "_rowwise_data"
+    old = getattr(tensor, name)
+    if (old.shape, old.dtype) != (new_raw_data.shape, new_raw_data.dtype):
+        got = f"{new_raw_data.dtype} {list(new_raw_data.shape)}"
+        raise TensorShapeError("replace_raw_data", got, f"{old.dtype} {list(old.shape)}")
+    new_raw_data.detach().copy_(old)
+    setattr(tensor, name, new_raw_data)
 
 
 cast_master_weights_to_fp8 = quantize_master_weights  # its former name

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp4ref import api
+from fp4ref import api, registry
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.te import fsdp, specifications
+from fp4ref.te.cast import write
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
@@ -123,18 +124,18 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
             return NotImplemented
         return self.rebuilt(self.viewed_buffers(shape), shape=shape)
 
-    def rows_split(self, sizes: list[int]) -> Any:
+    def pieces(self, sizes: list[int], dim: int) -> Any:
         """Pieces of whole blocks along the first dimension, if the scales are compact; else the values.
 
         Rules: TEL-8.
         """
-        if self.dim() != 2 or self._with_gemm_swizzled_scales or any(size % BLOCK for size in sizes):
+        if dim or self.dim() != 2 or self._with_gemm_swizzled_scales or any(size % BLOCK for size in sizes):
             return NotImplemented
-        pieces, start = [], 0
+        made, start = [], 0
         for size in sizes:
-            pieces.append(self._rows(start, size))
+            made.append(self._rows(start, size))
             start += size
-        return tuple(pieces)
+        return tuple(made)
 
     def fsdp_pre_all_gather(
         self, mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any
@@ -271,8 +272,13 @@ class MXFP8Quantizer(Quantizer):
                 setattr(dst, name, getattr(fresh, name))
         dst._fp8_dtype, dst._with_gemm_swizzled_scales = self.dtype, self.optimize_for_gemm
 
-    def fill(self, tensor: Tensor, dst: Any) -> None:
-        """Quantize into the buffers of `dst`. Rules: TEL-3."""
+    def takes_noop(self, tensor: Tensor) -> bool:
+        """Whether a backend for the tensor's device reads the flag where it lies. Rules: LAY-12."""
+        spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
+        return tensor.device.type == "cpu" or registry.offers("quantize", spec, tensor.device.type, None, flag=True)
+
+    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
+        """Quantize into the buffers of `dst`. Rules: TEL-3, TEL-5."""
         if not tensor.numel():
             return
         x = tensor.view(-1, tensor.shape[-1])
@@ -282,14 +288,14 @@ class MXFP8Quantizer(Quantizer):
         if self.rowwise_usage:
             row = DirectionData(dst._rowwise_data.view(matrix), dst._rowwise_scale_inv, None)
             out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), lie, row=row)
-            api.quantize(x, spec, "row", lie, out=out)
+            api.quantize(x, spec, "row", lie, out=out, noop=noop)
         if self.columnwise_usage:
             column = api.quantize(x, spec, "column", lie).column
             assert column is not None
-            dst._columnwise_data.view(matrix).copy_(column.data.t())
+            write(dst._columnwise_data.view(matrix), column.data.t(), noop)
             scales = dst._columnwise_scale_inv
             moved = column.scales.reshape(scales.shape) if lie == GEMM else column.scales.t()
-            scales.copy_(moved)
+            write(scales, moved, noop)
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return MXFP8BlockScaling

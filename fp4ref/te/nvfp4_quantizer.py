@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fp4ref import api
+from fp4ref import api, registry
 from fp4ref.quantized import DirectionData, Directions, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import rng, specifications, swizzle
@@ -194,10 +194,15 @@ class NVFP4Quantizer(Quantizer):
         for name, value in self._settings(shape).items():
             setattr(dst, f"_{name}", value)
 
-    def fill(self, tensor: Tensor, dst: Any) -> None:
+    def takes_noop(self, tensor: Tensor) -> bool:
+        """Whether a backend for the tensor's device reads the flag where it lies. Rules: LAY-12."""
+        spec = self.spec(tensor.dtype, tuple(tensor.shape))
+        return tensor.device.type == "cpu" or registry.offers("quantize", spec, tensor.device.type, None, flag=True)
+
+    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Quantize into the buffers of `dst`; with a group, by the largest amax of its members.
 
-        Rules: TEL-3, TEL-6, TEL-10.
+        Rules: TEL-3, TEL-5, TEL-6, TEL-10.
         """
         shape = tuple(tensor.shape)
         matrix = math.prod(shape[:-1]), shape[-1]
@@ -217,10 +222,10 @@ class NVFP4Quantizer(Quantizer):
         out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), layout, row, column)
         bits = self._random_bytes(matrix, tensor.device) if self.stochastic_rounding and tensor.numel() else None
         if tensor.numel():
-            api.quantize(x, spec, directions, layout, random_bits=bits, out=out)
+            api.quantize(x, spec, directions, layout, random_bits=bits, out=out, noop=noop)
         if self._reduce_amax(dst) and tensor.numel():
             given = Directions(*(None if part is None else part.amax.clone() for part in (row, column)))
-            api.quantize(x, spec, directions, layout, amax=given, random_bits=bits, out=out)
+            api.quantize(x, spec, directions, layout, amax=given, random_bits=bits, out=out, noop=noop)
 
     def _random_bytes(self, matrix: tuple[int, int], device: torch.device) -> Directions:
         state = self.rng_state or rng.next_state(device)

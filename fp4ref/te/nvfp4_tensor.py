@@ -233,20 +233,21 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
             return NotImplemented
         return self.rebuilt(self.viewed_buffers(shape), shape=shape)
 
-    def rows_split(self, sizes: list[int]) -> Any:
+    def pieces(self, sizes: list[int], dim: int) -> Any:
         """Pieces of whole blocks along the first dimension with the amax of the whole, or the values. Rules: TEL-8."""
         if (
-            self.dim() != 2
+            dim
+            or self.dim() != 2
             or self._row_scaled_nvfp4
             or self._with_gemm_swizzled_scales
             or any(size % BLOCK for size in sizes)
         ):
             return NotImplemented
-        pieces, start = [], 0
+        made, start = [], 0
         for size in sizes:
-            pieces.append(self._rows(start, size))
+            made.append(self._rows(start, size))
             start += size
-        return tuple(pieces)
+        return tuple(made)
 
     def fsdp_pre_all_gather(
         self, mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fp4ref.te.availability import (
+    check_fp8_block_scaling_support,
     check_fp8_support,
     check_mxfp8_support,
     check_nvfp4_support,
@@ -41,6 +42,7 @@ __all__ = [
     "QuantizerRole",
     "RecipeState",
     "autocast",
+    "check_fp8_block_scaling_support",
     "check_fp8_support",
     "check_mxfp8_support",
     "check_nvfp4_support",
@@ -48,6 +50,7 @@ __all__ = [
     "fp8_autocast",
     "fp8_model_init",
     "get_align_size_for_quantization",
+    "get_default_fp8_recipe",
     "get_default_recipe",
     "get_fp4_te_dtype",
     "get_fp8_te_dtype",
@@ -98,6 +101,16 @@ class FP8GlobalStateManager:
     def is_nvfp4_available(cls) -> tuple[bool, str]:
         """Whether NVFP4 runs, and why not."""
         return check_nvfp4_support()
+
+    @classmethod
+    def is_fp8_block_scaling_available(cls) -> tuple[bool, str]:
+        """False, and why: it is not emulated."""
+        return check_fp8_block_scaling_support()
+
+    @staticmethod
+    def get_meta_tensor_key(forward: bool = True) -> str:
+        """Where a module's `fp8_meta` and `quantizers` keep one direction."""
+        return "scaling_fwd" if forward else "scaling_bwd"
 
     @classmethod
     def is_fp8_enabled(cls) -> bool:
@@ -234,6 +247,9 @@ def fp8_model_init(enabled: bool = True, recipe: Any = None, preserve_high_preci
 def get_default_recipe() -> Any:
     """The recipe of an `autocast` without one: MXFP8."""
     return MXFP8BlockScaling()
+
+
+get_default_fp8_recipe = get_default_recipe  # its former name
 
 
 def get_align_size_for_quantization(recipe: Any) -> int:

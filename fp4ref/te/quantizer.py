@@ -97,8 +97,12 @@ class Quantizer(abc.ABC):
         """Fit an existing tensor to the directions in use; buffers that exist stay."""
 
     @abc.abstractmethod
-    def fill(self, tensor: Tensor, dst: Any) -> None:
-        """Quantize a contiguous tensor with elements into the buffers of `dst`."""
+    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
+        """Quantize a contiguous tensor with elements into the buffers of `dst`, unless noop, uint8 [], is not 0."""
+
+    def takes_noop(self, tensor: Tensor) -> bool:
+        """Whether `fill` of this tensor protects the buffers by itself."""
+        return True
 
     @abc.abstractmethod
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:

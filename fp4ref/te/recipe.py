@@ -6,15 +6,16 @@ Defaults that an environment variable sets are read when this module is imported
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fp4ref.errors import DomainError
 from fp4ref.te.errors import SettingError
 
 SCOPES = ("none", "weights", "activations", "all")
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 BACKWARD_OVERRIDES = (None, "high_precision", "dequantized")
 
 
@@ -239,6 +240,9 @@ class Float8CurrentScaling(Recipe):
 class CustomRecipe(Recipe):
     """A factory makes the quantizer of each tensor: `qfactory(role)`, None for a tensor that is not quantized.
 
+    The role is None for a tensor whose consumer is unknown: the output, and the gradient of the input. qfactory_key,
+    policy_key: names of what the factory does, taken from the factory if it has them; nothing here reads them.
+
     Rules: TEL-2.
     """
 
@@ -246,8 +250,12 @@ class CustomRecipe(Recipe):
     fp8_dpa: bool = False
     fp8_mha: bool = False
     backward_override: str | None = os.environ.get("NVTE_BACKWARD_OVERRIDE")
+    qfactory_key: Any = None
+    policy_key: Any = None
 
     def __post_init__(self) -> None:
+        self.qfactory_key = self.qfactory_key or getattr(self.qfactory, "qfactory_key", None)
+        self.policy_key = self.policy_key or getattr(self.qfactory, "policy_key", None)
         if not callable(self.qfactory):
             raise DomainError("CustomRecipe", f"qfactory {self.qfactory!r}", "a function of a tensor's role", "TEL-2")
         _require_backward_override(self.backward_override)
@@ -277,3 +285,24 @@ class Float8BlockScaling(Recipe):
     fp8_dpa: bool = False
     fp8_mha: bool = False
     backward_override: str | None = None
+
+
+def quantizer_factory(key: Hashable) -> Callable[[Factory], Factory]:
+    """A decorator that names what a factory of quantizers does, as its attribute `qfactory_key`."""
+    return _labelled("quantizer_factory", "qfactory_key", key)
+
+
+def quantizer_policy(key: Hashable) -> Callable[[Factory], Factory]:
+    """A decorator that names what a factory of quantizers does, as its attribute `policy_key`."""
+    return _labelled("quantizer_policy", "policy_key", key)
+
+
+def _labelled(decorator: str, attribute: str, key: Hashable) -> Callable[[Factory], Factory]:
+    if not isinstance(key, Hashable):
+        raise TypeError(f"{decorator} key must be hashable, got {key!r}")
+
+    def label(factory: Factory) -> Factory:
+        setattr(factory, attribute, key)
+        return factory
+
+    return label

@@ -123,7 +123,7 @@ class NVFP4BlockScalingRecipeState(RecipeState):
         return DType.kFloat4E2M1
 
     def _make(self, role: QuantizerRole) -> NVFP4Quantizer:
-        forward, weight = self.mode == "forward", role.tensor_type == "weight"
+        forward, weight = role.tensor_type not in UNNAMED["backward"], role.tensor_type == "weight"
         if not forward:
             chosen = self.recipe.fp4_quant_bwd_grad
         else:
@@ -140,7 +140,7 @@ class NVFP4BlockScalingRecipeState(RecipeState):
             with_post_rht_amax=chosen.random_hadamard_transform,
             with_2d_quantization=chosen.fp4_2d_quantization,
             stochastic_rounding=chosen.stochastic_rounding,
-            row_scaled_nvfp4=forward and not weight and self.recipe.row_scaled_activation,
+            row_scaled_nvfp4=self.mode == "forward" and not weight and self.recipe.row_scaled_activation,
             nvfp4_use_4over6=search,
             nvfp4_e4m3_max=self.recipe.e4m3_max(role.tensor_type) if search else 448,
             nvfp4_4over6_err_mode=self.recipe.nvfp4_4over6_err_mode,
@@ -170,7 +170,7 @@ class Float8CurrentScalingRecipeState(RecipeState):
         return fp8_dtype(self.recipe, self.mode)
 
     def _make(self, role: QuantizerRole) -> Float8CurrentScalingQuantizer:
-        forward, weight = self.mode == "forward", role.tensor_type == "weight"
+        forward, weight = role.tensor_type not in UNNAMED["backward"], role.tensor_type == "weight"
         if not forward:
             chosen = self.recipe.fp8_quant_bwd_grad
         else:
@@ -184,11 +184,12 @@ class Float8CurrentScalingRecipeState(RecipeState):
 
 
 class CustomRecipeState(RecipeState):
-    """Quantizers that the recipe's `qfactory(role)` returns."""
+    """Quantizers that the recipe's `qfactory(role)` returns; the role of an operand with no known consumer is None."""
 
     def _make(self, role: QuantizerRole) -> Any:
-        quantizer = self.recipe.qfactory(role)
-        if quantizer is None and role.tensor_type not in {"output", "grad_input"}:
+        consumed = role.tensor_type not in {"output", "grad_input"}
+        quantizer = self.recipe.qfactory(role if consumed else None)
+        if quantizer is None and consumed:
             raise SettingError("CustomRecipe", f"no quantizer for {role}", "one per operand")
         return quantizer
 

@@ -223,8 +223,8 @@ class NVFP4QuantizerRef(Quantizer):
             raise SettingError("NVFP4QuantizerRef", f"destination {type(dst).__name__}", "an NVFP4TensorRef", "TEL-5")
 
     def is_quantizable(self, inp: Tensor) -> bool:
-        """Whether a tensor's dimensions are multiples of 16."""
-        return inp.dim() > 1 and not (inp.shape[-1] % 16 or inp.numel() // max(inp.shape[-1], 1) % 16)
+        """No: the reference's tensors are gathered before they are quantized."""
+        return False
 
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
         """Never: the reference knows compact scales only."""
@@ -238,7 +238,11 @@ class NVFP4QuantizerRef(Quantizer):
         """Let an existing tensor take another shape."""
         dst.original_shape = shape
 
-    def fill(self, tensor: Tensor, dst: Any) -> None:
+    def takes_noop(self, tensor: Tensor) -> bool:
+        """No: the buffers are new ones."""
+        return False
+
+    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Quantize, and give `dst` the new buffers. Rules: PRO-3."""
         names = {(True, True): "both", (True, False): "row", (False, True): "column"}
         q = api.quantize(tensor.view(-1, tensor.shape[-1]), self.spec, names[self.rowwise_usage, self.columnwise_usage])
@@ -295,3 +299,12 @@ class NVFP4QuantizerRef(Quantizer):
 
 def _e4m3(scales: Tensor) -> Tensor:
     return scales.view(torch.float8_e4m3fn)
+
+
+def nvfp4_ref_rht_2d_factory(role: Any) -> NVFP4QuantizerRef:
+    """For `CustomRecipe`: weights in 16x16 tiles, every other operand with a Hadamard transform of its columns."""
+    weight = getattr(role, "tensor_type", None) == "weight"
+    return NVFP4QuantizerRef(quant_tile_shape=(16, 16) if weight else (1, 16), with_rht=not weight)
+
+
+nvfp4_ref_rht_2d_quantizer_factory = nvfp4_ref_rht_2d_factory  # its former name

@@ -264,7 +264,7 @@ def _split(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     total = tensor.shape[dim]
     if isinstance(sizes, int):
         sizes = [min(sizes, total - start) for start in range(0, total, sizes)]
-    return tensor.rows_split(list(sizes)) if dim in {0, -tensor.dim()} else NotImplemented
+    return tensor.pieces(list(sizes), dim % tensor.dim())
 
 
 def _each_buffer(tensor: Any, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
 from typing import Any
@@ -12,11 +13,36 @@ import torch
 from fp4ref.te.availability import check_nvfp4_support
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.module.device import default_device
+from fp4ref.te.module.weights import (
+    _2X_ACC_DGRAD,
+    _2X_ACC_FPROP,
+    _2X_ACC_WGRAD,
+    get_dummy_wgrad,
+    get_multi_stream_cublas_workspace,
+    get_workspace,
+    quantize_weight,
+)
 from fp4ref.te.mxfp8_tensor import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
 from fp4ref.te.tensor import QuantizedTensor
 
+__all__ = [
+    "_2X_ACC_DGRAD",
+    "_2X_ACC_FPROP",
+    "_2X_ACC_WGRAD",
+    "TransformerEngineBaseModule",
+    "divide",
+    "get_dummy_wgrad",
+    "get_multi_stream_cublas_workspace",
+    "get_workspace",
+    "keep_initial_value",
+    "ones",
+    "quantize_weight",
+    "require_only_supported",
+    "split_names",
+    "zeros",
+]
 KEYS = {True: "scaling_fwd", False: "scaling_bwd"}
 Init = Callable[[torch.Tensor], Any]
 
@@ -61,6 +87,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
         self.tp_size = 1
         self.sequence_parallel = False
         self.parallel_mode: str | None = None
+        self.fwd_ln_sm_margin = self.bwd_ln_sm_margin = self.inf_ln_sm_margin = 0
         self.param_init: dict[str, tuple[Init, bool]] = {}
         self.get_rng_state_tracker: Callable[[], Any] | None = None
         self.rng_tracker_name: str | None = None
@@ -73,7 +100,8 @@ class TransformerEngineBaseModule(torch.nn.Module):
 
     def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
         """Operands of one direction by name, in the order of `quantizers`."""
-        raise NotImplementedError
+        names = ("input", "weight", "output") if forward else ("grad_output", "grad_input")
+        return {name: QuantizerRole(tensor_type=name) for name in names}
 
     def quantizer(self, operand: str) -> Any:
         """The quantizer of a named operand."""
@@ -99,6 +127,9 @@ class TransformerEngineBaseModule(torch.nn.Module):
         seen = type(recipe), dict(vars(recipe))
         if seen == self._recipe_seen:
             return
+        if self._recipe_seen and self._recipe_seen[0] is not seen[0] and not self.primary_weights_in_fp8:
+            change = f"from {self._recipe_seen[0].__name__} to {seen[0].__name__}"
+            warnings.warn(f"Recipe type changed {change}: the quantizers are made anew.", stacklevel=4)
         self.set_meta_tensor(fwd=True, recipe=recipe)
         self.set_meta_tensor(fwd=False, recipe=recipe)
         self._recipe_seen, self.fp8_initialized = seen, True
@@ -112,7 +143,13 @@ class TransformerEngineBaseModule(torch.nn.Module):
 
     # One call
 
-    def prepare_forward(self, x: torch.Tensor) -> torch.Tensor:
+    def prepare_forward(
+        self,
+        x: torch.Tensor,
+        num_gemms: int = 1,
+        allow_non_contiguous: bool = False,
+        allow_different_data_and_param_types: bool = False,
+    ) -> torch.Tensor:
         """Read the context: whether to quantize, by what, and in which type to compute. Returns x, contiguous.
 
         Errors: TensorDTypeError if parameters and input differ in type outside of torch.autocast, SettingError if
@@ -123,14 +160,17 @@ class TransformerEngineBaseModule(torch.nn.Module):
             self.activation_dtype = torch.get_autocast_dtype(x.device.type)
         else:
             for name, parameter in self.named_parameters():
-                if parameter.dtype != x.dtype:
+                if parameter.dtype != x.dtype and not allow_different_data_and_param_types:
                     got = f"input {x.dtype} with {name} {parameter.dtype}"
                     raise TensorDTypeError(type(self).__name__, got, "one type, or torch.autocast")
             self.activation_dtype = x.dtype
         if self.fp8:
             self.init_fp8_metadata()
             self._require_own_recipe()
-        return x.contiguous()
+        return x if allow_non_contiguous else x.contiguous()
+
+    def end_forward(self) -> None:
+        """What follows a call: nothing."""
 
     @property
     def is_fsdp2(self) -> bool:
@@ -147,13 +187,17 @@ class TransformerEngineBaseModule(torch.nn.Module):
             for name, parameter in self.named_parameters():
                 made_by = getattr(parameter, "_quantizer", None)
                 if isinstance(parameter, QuantizedTensor) and type(made_by) is not type(quantizer):
-                    got = f"{name} packed by {type(made_by).__name__} under {type(self.fp8_meta['recipe']).__name__}"
+                    recipe = type(self.fp8_meta["recipe"]).__name__
+                    got = f"Recipe mismatch for {name}: packed by {type(made_by).__name__} under {recipe}"
                     raise SettingError(type(self).__name__, got, "the recipe that it was made with")
 
     # Weights
 
     def _get_weight_quantizers(self) -> list[Any]:
         raise NotImplementedError
+
+    def _get_weight_tensors(self) -> list[torch.Tensor]:
+        return [getattr(self, name) for name in self.weight_operands()]
 
     def _enable_weight_preswizzle(self, quantizer: Any, weight: torch.Tensor) -> bool:
         """Whether a weight of this module is quantized into the GEMM layout of its scales."""
@@ -186,24 +230,19 @@ class TransformerEngineBaseModule(torch.nn.Module):
 
         Rules: TEM-3.
         """
-        if isinstance(tensor, QuantizedTensor):
-            _require_usages(tensor, quantizer)
-            return tensor
-        cached = self._fp8_workspaces.get(cache_name) if cache_name is not None else None
-        if cached is not None and quantizer is not None and not _holds_usages(cached, quantizer):
-            cached = None
-        if tensor is None or quantizer is None:
-            if cached is None or update_workspace:
-                raise SettingError("get_weight_workspace", "no tensor or no quantizer", "both, to quantize a weight")
-            return cached
-        if cached is None:
-            made = quantizer.quantize(tensor, dtype=workspace_dtype)
-            if cache_name is not None:
-                self._fp8_workspaces[cache_name] = made
-            return made
-        if update_workspace or skip_update_flag is not None:
-            _update(cached, tensor, quantizer, skip_update_flag)
-        return cached
+        weight, made = quantize_weight(
+            tensor=tensor,
+            quantizer=quantizer,
+            workspace=self._fp8_workspaces.get(cache_name) if cache_name is not None else None,
+            update_workspace=update_workspace,
+            skip_update_flag=skip_update_flag,
+            fsdp_group=fsdp_group,
+            workspace_dtype=workspace_dtype,
+            cache=cache_name is not None,
+        )
+        if cache_name is not None and made is not None:
+            self._fp8_workspaces[cache_name] = made
+        return weight
 
     # Parameters
 
@@ -293,12 +332,12 @@ def divide(module: str, name: str, value: int, parts: int) -> int:
 
 def keep_initial_value(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
     """Give a packed parameter its values before packing, on the CPU, until they are cleared."""
-    parameter._initial_value = value.detach().to("cpu", copy=True)  # type: ignore[attr-defined]
+    parameter._high_precision_init_val = value.detach().to("cpu", copy=True)  # type: ignore[attr-defined]
     parameter.get_high_precision_init_val = MethodType(  # type: ignore[attr-defined]
-        lambda self: getattr(self, "_initial_value", None), parameter
+        lambda self: getattr(self, "_high_precision_init_val", None), parameter
     )
     parameter.clear_high_precision_init_val = MethodType(  # type: ignore[attr-defined]
-        lambda self: self.__dict__.pop("_initial_value", None), parameter
+        lambda self: self.__dict__.pop("_high_precision_init_val", None), parameter
     )
 
 
@@ -327,23 +366,3 @@ def ones(parameter: torch.Tensor) -> None:
 
 def _normal(parameter: torch.Tensor) -> None:
     torch.nn.init.normal_(parameter, mean=0.0, std=0.023)
-
-
-def _holds_usages(quantized: Any, quantizer: Any) -> bool:
-    held = quantized.directions()
-    return ("row" in held or not quantizer.rowwise_usage) and ("column" in held or not quantizer.columnwise_usage)
-
-
-def _require_usages(quantized: Any, quantizer: Any) -> None:
-    if quantizer is not None:
-        quantized.update_usage(
-            rowwise_usage=True if quantizer.rowwise_usage else None,
-            columnwise_usage=True if quantizer.columnwise_usage else None,
-        )
-
-
-def _update(cached: Any, tensor: torch.Tensor, quantizer: Any, skip_update_flag: torch.Tensor | None) -> None:
-    """Quantize into the buffers that are there, all of them, so that none is freed."""
-    held = cached.directions()
-    quantizer.set_usage(rowwise="row" in held, columnwise="column" in held)
-    quantizer.update_quantized(tensor, cached, noop_flag=skip_update_flag)

@@ -10,7 +10,8 @@ import torch
 
 from fp4ref.te.gemm import general_grouped_gemm
 from fp4ref.te.grouped import split_quantize
-from fp4ref.te.module.linear_function import sharing_buffers
+from fp4ref.te.module.linear_function import expose, sharing_buffers
+from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
 
 
@@ -99,7 +100,7 @@ class _GroupedLinear(torch.autograd.Function):
             for quantizer in call.grad_output_quantizers:
                 quantizer.set_usage(rowwise=call.wants_dgrad, columnwise=call.wants_wgrad)
             pieces = split_quantize(rows, call.m_splits, call.grad_output_quantizers)
-        saved: Any = restore_from_saved(ctx.objects, ctx.saved_tensors)
+        saved: Any = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
         inputs, operands = saved[: ctx.inputs], saved[ctx.inputs :]
         dx = None
         if call.wants_dgrad:
@@ -140,8 +141,9 @@ def _save(ctx: Any, rows: torch.Tensor, inputs: Any, weights: Any, operands: Any
         for tensor in (*saved_inputs, *saved_weights):
             if isinstance(tensor, QuantizedTensorStorage):
                 tensor.update_usage(rowwise_usage=False, columnwise_usage=True)
-    tensors, ctx.objects = prepare_for_saving(*saved_inputs, *saved_weights)
+    tensors, ctx.tensor_objects = prepare_for_saving(*saved_inputs, *saved_weights)
     ctx.save_for_backward(*tensors)
+    expose(ctx, call)
     ctx.call, ctx.inputs, ctx.weight_shape = call, len(saved_inputs), tuple(weights[0].shape)
 
 
@@ -185,11 +187,4 @@ def _weight_gradients(
     )
     if not parameters:
         return list(results)
-    placeholders: list[torch.Tensor | None] = []
-    for parameter in parameters:
-        placeholder = None
-        if hasattr(parameter, "grad_added_to_main_grad"):
-            parameter.grad_added_to_main_grad = True
-            placeholder = torch.zeros_like(parameter.main_grad, dtype=parameter.dtype)
-        placeholders.append(placeholder)
-    return placeholders
+    return [placeholder_for(parameter) for parameter in parameters]

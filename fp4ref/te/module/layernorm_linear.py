@@ -118,7 +118,12 @@ class LayerNormLinear(Linear):
             zero_centered_gamma=self.zero_centered_gamma,
             dtype=self.activation_dtype,
         )
-        y = super().forward(normed, is_first_microbatch, fp8_output, fp8_grad)
+        node: Any = normed.grad_fn
+        made_by = None
+        if node is not None:
+            x, gamma, _, mean, rstd = node.saved_tensors
+            made_by = (x, gamma, mean, rstd)
+        y = self.multiply(normed, is_first_microbatch, made_by, fp8_output=fp8_output, fp8_grad=fp8_grad)
         if not self.return_layernorm_output:
             return y
         if self.return_layernorm_output_gathered and self.sequence_parallel:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fp4ref.te.checkpoint import checkpoint
 from fp4ref.te.distributed import gather_rows
 from fp4ref.te.module.activation import activate, is_gated
 from fp4ref.te.module.base import divide
@@ -25,7 +26,8 @@ class LayerNormMLP(ParallelModule):
 
     activation: gelu, qgelu, relu, srelu, silu; gated, with fc1 twice as wide: geglu, qgeglu, reglu, sreglu, swiglu,
     glu, clamped_swiglu (activation_params: limit, alpha, glu_linear_offset). set_parallel_mode: split fc1 by outputs
-    and fc2 by inputs over the group. seq_length, micro_batch_size: only tell kernels their sizes in advance.
+    and fc2 by inputs over the group. checkpoint: keep the input only, and compute the rest again in the backward pass;
+    values do not change. seq_length, micro_batch_size: only tell kernels their sizes in advance.
 
     Errors: SettingError, NotSupportedError, TensorShapeError.
     """
@@ -91,13 +93,12 @@ class LayerNormMLP(ParallelModule):
                 "ub_bulk_dgrad": ub_bulk_dgrad,
                 "ub_bulk_wgrad": ub_bulk_wgrad,
                 "symmetric_ar_type": symmetric_ar_type,
-                "checkpoint": checkpoint,
             },
         )
         self.set_parallel_mode, self.normalization, self.eps = set_parallel_mode, normalization, eps
         self.activation, self.activation_params = activation, activation_params
         self.zero_centered_gamma, self.use_bias, self.return_bias = zero_centered_gamma, bias, return_bias
-        self.apply_bias = bias and not return_bias
+        self.apply_bias, self.checkpoint = bias and not return_bias, checkpoint
         self.return_layernorm_output = return_layernorm_output
         self.return_layernorm_output_gathered = return_layernorm_output_gathered
         ffn = divide("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size, self.tp_size if set_parallel_mode else 1)
@@ -140,6 +141,11 @@ class LayerNormMLP(ParallelModule):
 
         Errors: TensorShapeError, TensorDTypeError, SettingError.
         """
+        if self.checkpoint and torch.is_grad_enabled():
+            return checkpoint(self._computed, inp, is_first_microbatch)
+        return self._computed(inp, is_first_microbatch)
+
+    def _computed(self, inp: torch.Tensor, is_first_microbatch: bool | None) -> Any:
         inp = self.prepare_forward(inp)
         normed = normalize(
             inp,

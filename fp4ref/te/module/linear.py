@@ -124,8 +124,17 @@ class Linear(ParallelModule):
 
         Errors: TensorShapeError, TensorDTypeError, SettingError, NotSupportedError.
         """
-        require_only_supported("Linear.forward", fp8_output=fp8_output, fp8_grad=fp8_grad)
-        inp = self.prepare_forward(inp)
+        return self.multiply(self.prepare_forward(inp), is_first_microbatch, fp8_output=fp8_output, fp8_grad=fp8_grad)
+
+    def multiply(
+        self,
+        inp: torch.Tensor,
+        is_first_microbatch: bool | None,
+        norm: tuple[torch.Tensor | None, ...] | None = None,
+        **unsupported: bool,
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]:
+        """`forward` of an input that is prepared; norm: what made it, for the node of the graph."""
+        require_only_supported(f"{type(self).__name__}.forward", **unsupported)
         bias = self.joined(self.bias_names) if self.use_bias else None
         parallel = Parallel(
             mode=self.parallel_mode,
@@ -144,6 +153,7 @@ class Linear(ParallelModule):
             parallel=parallel,
             is_first_microbatch=is_first_microbatch,
             save_original_input=self.save_original_input,
+            norm=norm,
         )
         if bias is not None and self.apply_bias and not fused:
             y = y + bias.to(self.activation_dtype)

@@ -19,7 +19,10 @@ from fp4ref.te.distributed import (
 )
 from fp4ref.te.gemm import general_gemm
 from fp4ref.te.module.saved_shards import gather_codes, scatter_codes
+from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
+
+BEHIND_NORM = 5  # where the input is among what is saved, if a norm made it: the order that scripts read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,8 @@ class LinearCall:
 
     quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized. main_grad_of: the
     parameter whose `main_grad` receives the weight's gradient. fsdp_group: between the passes, each of its processes
-    keeps a part of the weight's codes. defer: takes the computation of wgrad, to be done later.
+    keeps a part of the weight's codes. defer: takes the computation of wgrad, to be done later. norm: what made the
+    input, to be shown on the node of the graph: its own input and weight, means, and 1 / deviations.
     """
 
     dtype: torch.dtype
@@ -70,6 +74,7 @@ class LinearCall:
     main_grad_of: Any = None
     overwrite_main_grad: bool = False
     defer: Callable[[Callable[[], torch.Tensor | None]], None] | None = None
+    norm: tuple[torch.Tensor | None, ...] | None = None
     wants_dgrad: bool = False
     wants_wgrad: bool = False
 
@@ -122,7 +127,8 @@ class _Linear(torch.autograd.Function):
         rows = grads[0].reshape(-1, grads[0].shape[-1]).to(call.dtype)
         grad_bias = rows.sum(0).to(ctx.bias_dtype) if ctx.bias_dtype is not None and ctx.needs_input_grad[2] else None
         operand = _quantized_grad(rows, call)
-        saved_input, saved_weight = restore_from_saved(ctx.objects, ctx.saved_tensors)
+        saved = restore_from_saved(ctx.tensor_objects, ctx.saved_tensors)
+        saved_input, saved_weight = saved[0 if call.norm is None else BEHIND_NORM], saved[1]
         if ctx.scattered is not None:
             gather_codes(saved_weight, ctx.scattered, call.fsdp_group)
         dx = dw = None
@@ -181,9 +187,21 @@ def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operan
     ctx.scattered = None
     if call.fsdp_group is not None and saved_weight is not weight and isinstance(saved_weight, QuantizedTensorStorage):
         ctx.scattered = scatter_codes(saved_weight, call.fsdp_group)
-    tensors, ctx.objects = prepare_for_saving(saved_input, saved_weight)
+    saved: tuple[Any, ...] = (saved_input, saved_weight)
+    if call.norm is not None:
+        x, gamma, mean, rstd = call.norm
+        saved = (x, saved_weight, None, None, gamma, saved_input, mean, rstd)
+    tensors, ctx.tensor_objects = prepare_for_saving(*saved)
     ctx.save_for_backward(*tensors)
     ctx.call = call
+    expose(ctx, call)
+    ctx.grad_output_quantizer = call.grad_output_quantizer if call.quantizes_backward else None
+
+
+def expose(ctx: Any, call: Any) -> None:
+    """Say on the node of the graph how its backward pass computes, by the names that scripts look for."""
+    ctx.backward_override = call.backward_override
+    ctx.fp8 = ctx.reduce_and_update_bwd_fp8_tensors = call.quantizes_backward
 
 
 def sharing_buffers(operand: Any) -> Any:
@@ -222,10 +240,7 @@ def _weight_gradient(operand: Any, grad_output: Any, call: LinearCall) -> torch.
         out=parameter.main_grad,
         accumulate=not call.overwrite_main_grad,
     )
-    if hasattr(parameter, "grad_added_to_main_grad"):
-        parameter.grad_added_to_main_grad = True
-        return torch.zeros_like(parameter.main_grad, dtype=parameter.dtype)
-    return None
+    return placeholder_for(parameter)
 
 
 def _bias(bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor | None:

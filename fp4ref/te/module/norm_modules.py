@@ -45,7 +45,8 @@ class _Norm(torch.nn.Module):
                 self.bias.zero_()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalize x [..., *normalized_shape]."""
+        """Normalize x [..., *normalized_shape]; inside `torch.autocast` the result has its type."""
+        autocast = torch.is_autocast_enabled(x.device.type)
         last = self.weight.numel()
         flat = normalize(
             x.reshape(-1, last),
@@ -54,6 +55,7 @@ class _Norm(torch.nn.Module):
             normalization=self.normalization,
             eps=self.eps,
             zero_centered_gamma=self.zero_centered_gamma,
+            dtype=torch.get_autocast_dtype(x.device.type) if autocast else None,
         )
         return flat.reshape(x.shape)
 

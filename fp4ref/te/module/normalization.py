@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError
 
 NORMALIZATIONS = ("LayerNorm", "RMSNorm")
@@ -33,7 +34,7 @@ def normalize(
     dtype: of the result, that of x if not given.
     """
     return _Normalization.apply(  # type: ignore[no-any-return, no-untyped-call]
-        x, weight, bias, normalization == "LayerNorm", eps, zero_centered_gamma, dtype or x.dtype
+        x.contiguous(), weight, bias, normalization == "LayerNorm", eps, zero_centered_gamma, dtype or x.dtype
     )
 
 
@@ -51,14 +52,7 @@ class _Normalization(torch.autograd.Function):
         zero_centered_gamma: bool,
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        gamma = weight.float() + 1 if zero_centered_gamma else weight.float()
-        wide = x.float()
-        if centered:
-            beta = None if bias is None else bias.float()
-            y, mean, rstd = torch.native_layer_norm(wide, gamma.shape, gamma, beta, eps)
-        else:
-            rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-            y, mean = wide * rstd * gamma, None
+        y, mean, rstd = _forward(x, weight, bias, centered, eps, zero_centered_gamma)
         ctx.save_for_backward(x, weight, bias, mean, rstd)
         ctx.zero_centered_gamma = zero_centered_gamma
         return y.to(dtype)
@@ -66,16 +60,116 @@ class _Normalization(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, bias, mean, rstd = ctx.saved_tensors
-        gamma = weight.float() + 1 if ctx.zero_centered_gamma else weight.float()
-        wide, grad = x.float(), grads[0].float()
-        if mean is not None:
-            dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
-                grad, wide, gamma.shape, mean, rstd, gamma, None if bias is None else bias.float(), [True] * 3
-            )
-        else:
-            unit = wide * rstd
-            scaled = grad * gamma
-            dx = (scaled - unit * (scaled * unit).mean(-1, keepdim=True)) * rstd
-            dweight, dbias = (grad * unit).reshape(-1, x.shape[-1]).sum(0), None
-        dbias = None if bias is None else dbias.to(bias.dtype)
-        return dx.to(x.dtype), dweight.to(weight.dtype), dbias, None, None, None, None
+        return *_backward(grads[0], x, weight, bias, mean, rstd, ctx.zero_centered_gamma), None, None, None, None
+
+
+def _gamma(weight: torch.Tensor, zero_centered: bool) -> torch.Tensor:
+    return weight.float() + 1 if zero_centered else weight.float()
+
+
+def _forward(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    centered: bool,
+    eps: float,
+    zero_centered_gamma: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """The result in float32, the mean of each row if it is subtracted, and 1 / its deviation."""
+    gamma, wide = _gamma(weight, zero_centered_gamma), x.float()
+    if centered:
+        beta = None if bias is None else bias.float()
+        return torch.native_layer_norm(wide, gamma.shape, gamma, beta, eps)
+    rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return wide * rstd * gamma, None, rstd
+
+
+def _backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor,
+    zero_centered_gamma: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Gradients of x, weight and bias, each in its own type."""
+    gamma = _gamma(weight, zero_centered_gamma)
+    wide, grad = x.float(), dy.float()
+    if mean is not None:
+        dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
+            grad, wide, gamma.shape, mean, rstd, gamma, None if bias is None else bias.float(), [True] * 3
+        )
+    else:
+        unit = wide * rstd
+        scaled = grad * gamma
+        dx = (scaled - unit * (scaled * unit).mean(-1, keepdim=True)) * rstd
+        dweight, dbias = (grad * unit).reshape(-1, x.shape[-1]).sum(0), None
+    return dx.to(x.dtype), dweight.to(weight.dtype), None if bias is None else dbias.to(bias.dtype)
+
+
+def layernorm_fwd(
+    input: torch.Tensor,  # noqa: A002 - the original's names
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    eps: float,
+    ln_out: Any,
+    quantizer: Any,
+    otype: DType | torch.dtype,
+    sm_margin: int = 0,
+    zero_centered_gamma: bool = False,
+) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """LayerNorm of [M, H]: the result in a type, quantized if a quantizer is given; mean, 1 / deviation, float32 [M].
+
+    ln_out: what is written and returned instead of a new tensor, or None. sm_margin is not read.
+    """
+    y, mean, rstd = _forward(input, weight, bias, True, eps, zero_centered_gamma)
+    assert mean is not None
+    return _delivered(y.to(torch_dtype(otype)), ln_out, quantizer), mean.reshape(-1), rstd.reshape(-1)
+
+
+def rmsnorm_fwd(
+    input: torch.Tensor,  # noqa: A002
+    weight: torch.Tensor,
+    eps: float,
+    ln_out: Any,
+    quantizer: Any,
+    otype: DType | torch.dtype,
+    sm_margin: int = 0,
+    zero_centered_gamma: bool = False,
+) -> tuple[Any, None, torch.Tensor]:
+    """RMSNorm of [M, H], as `layernorm_fwd`, without a mean."""
+    y, _, rstd = _forward(input, weight, None, False, eps, zero_centered_gamma)
+    return _delivered(y.to(torch_dtype(otype)), ln_out, quantizer), None, rstd.reshape(-1)
+
+
+def layernorm_bwd(
+    dz: torch.Tensor,
+    x: torch.Tensor,
+    mu: torch.Tensor,
+    rsigma: torch.Tensor,
+    gamma: torch.Tensor,
+    sm_margin: int = 0,
+    zero_centered_gamma: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Gradients of x [M, H], of the factor and of the summand [H], from the statistics [M] of `layernorm_fwd`."""
+    statistics = mu.reshape(-1, 1), rsigma.reshape(-1, 1)
+    return _backward(dz, x, gamma, torch.zeros_like(gamma), *statistics, zero_centered_gamma)
+
+
+def rmsnorm_bwd(
+    dz: torch.Tensor,
+    x: torch.Tensor,
+    rsigma: torch.Tensor,
+    gamma: torch.Tensor,
+    sm_margin: int = 0,
+    zero_centered_gamma: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of x [M, H] and of the factor [H], from the statistics [M] of `rmsnorm_fwd`."""
+    return _backward(dz, x, gamma, None, None, rsigma.reshape(-1, 1), zero_centered_gamma)[:2]
+
+
+def _delivered(y: torch.Tensor, out: Any, quantizer: Any) -> Any:
+    if quantizer is not None:
+        return quantizer.quantize(y, out=out)
+    return y if out is None else out.copy_(y)

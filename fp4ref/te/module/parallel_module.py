@@ -125,9 +125,12 @@ class ParallelModule(TransformerEngineBaseModule):
         parallel: Parallel,
         is_first_microbatch: bool | None,
         save_original_input: bool = False,
+        norm: tuple[torch.Tensor | None, ...] | None = None,
     ) -> torch.Tensor:
         """One linear operation with the quantizers of the named operands ("input", "weight", "grad_output")."""
-        call = LinearCall(dtype=self.activation_dtype, parallel=parallel, save_original_input=save_original_input)
+        call = LinearCall(
+            dtype=self.activation_dtype, parallel=parallel, save_original_input=save_original_input, norm=norm
+        )
         if self.delay_wgrad_compute:
             call.defer = lambda compute: self.deferred.append((weight_names, compute))
         if self.fuse_wgrad_accumulation and weight.requires_grad:

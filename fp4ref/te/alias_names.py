@@ -1,0 +1,129 @@
+"""Which names of the emulated library stand for what: tables, read by `alias`."""
+
+from __future__ import annotations
+
+ROOT, EXTENSION = "transformer_engine", "transformer_engine_torch"
+PYTORCH = f"{ROOT}.pytorch"
+CUSTOM = f"{PYTORCH}.custom_recipes"
+TENSOR = f"{PYTORCH}.tensor"
+STORAGE = f"{TENSOR}.storage"
+
+# Names that are modules of this layer under another path.
+SAME: dict[str, str] = {
+    f"{ROOT}.common.recipe": "recipe",
+    f"{PYTORCH}.quantization": "quantization",
+    f"{PYTORCH}.fp8": "quantization",
+    f"{PYTORCH}.utils": "helpers",
+    f"{PYTORCH}.module.base": "module.base",
+    f"{PYTORCH}.module.linear": "module.linear",
+    f"{PYTORCH}.module.layernorm_linear": "module.layernorm_linear",
+    f"{PYTORCH}.module.layernorm_mlp": "module.layernorm_mlp",
+    f"{PYTORCH}.module.grouped_linear": "module.grouped_linear",
+    f"{PYTORCH}.distributed": "distributed",
+    f"{PYTORCH}.cpp_extensions.gemm": "gemm",
+}
+# Names that gather things from several modules: "module: name name ..." each.
+GATHERED: dict[str, tuple[str, ...]] = {
+    ROOT: (),
+    f"{ROOT}.common": (),
+    PYTORCH: (
+        ":*",
+        "helpers: torch_version is_bf16_available",
+        "quantization: get_default_fp8_recipe",
+        "recipe: quantizer_factory quantizer_policy",
+        "storage: QuantizedTensorStorage",
+    ),
+    f"{PYTORCH}.module": (":GroupedLinear LayerNorm LayerNormLinear LayerNormMLP Linear RMSNorm",),
+    f"{PYTORCH}.module.layernorm": (":LayerNorm",),
+    f"{PYTORCH}.module.rmsnorm": (":RMSNorm",),
+    f"{PYTORCH}.constants": ("dtypes:*",),
+    f"{PYTORCH}.cpp_extensions": (
+        "gemm:*",
+        "swizzle: swizzle_scales_for_gemm_",
+        "cast: quantize dequantize",
+        "module.normalization: layernorm_bwd layernorm_fwd rmsnorm_bwd rmsnorm_fwd",
+    ),
+    f"{PYTORCH}.quantized_tensor": (
+        "tensor: QuantizedTensor",
+        "storage: QuantizedTensorStorage prepare_for_saving restore_from_saved",
+        "quantizer: Quantizer",
+    ),
+    CUSTOM: (),
+    f"{CUSTOM}.reference_nvfp4": (
+        "reference: NVFP4QuantizerRef NVFP4TensorRef nvfp4_ref_rht_2d_factory nvfp4_ref_rht_2d_quantizer_factory",
+    ),
+    f"{CUSTOM}.reference_utils": ("reference: Fp4Formats",),
+    f"{CUSTOM}.gemm": ("reference: GEMMType MMParams",),
+    TENSOR: ("__init__:*", "master_weights: cast_master_weights_to_fp8 quantize_master_weights"),
+    f"{TENSOR}.quantized_tensor": ("tensor: QuantizedTensor", "quantizer: Quantizer", "storage:*"),
+    f"{TENSOR}.nvfp4_tensor": ("nvfp4_tensor:*", "nvfp4_quantizer:*", "hadamard:*"),
+    f"{TENSOR}.mxfp8_tensor": ("mxfp8_tensor:*",),
+    f"{TENSOR}.float8_tensor": ("float8_tensor:*",),
+    f"{TENSOR}.utils": ("master_weights:*",),
+    f"{TENSOR}.grouped_tensor": ("grouped: GroupedTensor",),
+    STORAGE: ("nvfp4_tensor:*", "mxfp8_tensor:*", "float8_tensor:*", "grouped: GroupedTensor"),
+    f"{STORAGE}.nvfp4_tensor_storage": ("nvfp4_tensor: NVFP4TensorStorage",),
+    f"{STORAGE}.mxfp8_tensor_storage": ("mxfp8_tensor: MXFP8TensorStorage",),
+    f"{STORAGE}.float8_tensor_storage": ("float8_tensor: Float8TensorStorage",),
+    f"{STORAGE}.grouped_tensor": ("grouped: GroupedTensor",),
+    f"{STORAGE}.grouped_tensor_storage": ("grouped: GroupedTensor",),
+    EXTENSION: (
+        "cast: quantize dequantize",
+        "grouped: split_quantize group_quantize",
+        "dtypes: DType FP8BwdTensors FP8FwdTensors",
+        "gemm: generic_gemm",
+        "helpers: get_cublasLt_version",
+        "module.normalization: layernorm_bwd layernorm_fwd rmsnorm_bwd rmsnorm_fwd",
+        "swizzle: swizzle_scales_for_gemm_",
+    ),
+}
+# Other names of the same modules.
+RENAMED = {
+    f"{CUSTOM}.quantization_nvfp4": f"{CUSTOM}.reference_nvfp4",
+    f"{CUSTOM}.quantization_ref_nvfp4": f"{CUSTOM}.reference_nvfp4",
+    f"{CUSTOM}.utils": f"{CUSTOM}.reference_utils",
+    f"{CUSTOM}.quantization": f"{CUSTOM}.gemm",
+    f"{PYTORCH}.experimental": CUSTOM,
+    f"{PYTORCH}.experimental.quantization_nvfp4": f"{CUSTOM}.reference_nvfp4",
+    f"{PYTORCH}.experimental.quantization_microblock_ref": f"{CUSTOM}.reference_nvfp4",
+    f"{PYTORCH}.experimental.utils": f"{CUSTOM}.reference_utils",
+    f"{PYTORCH}.experimental.quantization": f"{CUSTOM}.gemm",
+    f"{PYTORCH}.float8_tensor": f"{TENSOR}.float8_tensor",
+}
+# Parts of the interface that are not emulated: they import, so that a file which uses some of them loads, and raise
+# when they are used.
+ABSENT: dict[str, tuple[str, ...]] = {
+    PYTORCH: (
+        *("DotProductAttention", "MultiheadAttention", "TransformerLayer", "Fp8Padding", "Fp8Unpadding"),
+        *("Float8BlockQuantizer", "Float8BlockwiseQTensor", "Float8BlockwiseQTensorStorage", "InferenceParams"),
+        *("get_cpu_offload_context", "make_graphed_callables", "moe_permute", "moe_unpermute", "onnx_export"),
+        *("HybridQuantizer", "CudaRNGStatesTracker", "RotaryPositionEmbedding", "parallel_cross_entropy"),
+    ),
+    f"{PYTORCH}.module": ("Fp8Padding", "Fp8Unpadding"),
+    f"{PYTORCH}.quantization": ("_amax_and_scale_update", "_default_sf_compute"),
+    f"{PYTORCH}.distributed": ("CudaRNGStatesTracker", "prepare_te_modules_for_fsdp"),
+    f"{PYTORCH}.module.base": ("get_ub", "initialize_ub", "destroy_ub"),
+    TENSOR: ("Float8BlockQuantizer", "Float8BlockwiseQTensor", "Float8BlockwiseQTensorStorage", "HybridQuantizer"),
+    STORAGE: ("Float8BlockwiseQTensorStorage",),
+}
+# Names that one of our modules under another name (SAME) has besides its own, as in GATHERED.
+BESIDES = {f"{PYTORCH}.distributed": "checkpoint: checkpoint"}
+# Packages that are not emulated at all: every submodule and every name of theirs imports, and raises when it is used.
+ABSENT_PACKAGES = (
+    f"{ROOT}.debug",
+    *(
+        f"{PYTORCH}.{name}"
+        for name in ("_extra_state", "attention", "cpu_offload", "cross_entropy", "dynamo", "export")
+    ),
+    *(f"{PYTORCH}.{name}" for name in ("fuser", "graph", "jit", "ops", "optimizers", "permutation", "router")),
+    *(f"{PYTORCH}.{name}" for name in ("transformer", "triton", "module.fp8_padding", "module.fp8_unpadding")),
+    f"{PYTORCH}.cpp_extensions.fused_attn",
+    *(f"{CUSTOM}.{name}" for name in ("qdq", "quantizer_factories", "quantizer_factory_zoo")),
+    *(f"{CUSTOM}.{name}" for name in ("quantization_recipes_base", "quantization_current_scaling")),
+    *(f"{TENSOR}.{name}" for name in ("float8_blockwise_tensor", "hybrid_tensor", "_internal")),
+    f"{STORAGE}.float8_blockwise_tensor_storage",
+)
+# Of a package that is otherwise absent.
+PRESENT_IN_ABSENT = {
+    f"{PYTORCH}.attention.dot_product_attention.utils": "helpers: check_set_window_size",
+}

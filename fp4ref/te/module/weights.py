@@ -1,0 +1,109 @@
+"""Weights as operands, quantized and kept over microbatches, and what stands for a gradient that is added elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fp4ref.te.errors import SettingError
+from fp4ref.te.module.device import default_device
+from fp4ref.te.tensor import QuantizedTensor
+
+_2X_ACC_FPROP, _2X_ACC_DGRAD, _2X_ACC_WGRAD = False, True, True  # read by callers; every product adds in float32
+_PLACEHOLDERS: dict[tuple[tuple[int, ...], torch.dtype, torch.device], torch.Tensor] = {}
+
+
+def quantize_weight(
+    *,
+    tensor: torch.Tensor | None = None,
+    quantizer: Any = None,
+    workspace: Any = None,
+    update_workspace: bool = True,
+    skip_update_flag: torch.Tensor | None = None,
+    fsdp_group: Any = None,
+    workspace_dtype: torch.dtype | None = None,
+    cache: bool = False,
+) -> tuple[Any, Any]:
+    """A quantized weight, and the workspace that is to be kept for the next call, None if nothing new is.
+
+    tensor: the weight; a packed one is its own result. workspace: what an earlier call returned to be kept. It is
+    quantized into again if update_workspace, with every address unchanged, unless skip_update_flag [1] holds 1; one
+    that lacks a direction which the quantizer is asked for, or has another type than workspace_dtype, is not used.
+
+    Errors: SettingError without what is needed to make one.
+
+    Rules: TEM-3.
+    """
+    if isinstance(tensor, QuantizedTensor):
+        _require_usages(tensor, quantizer)
+        return tensor, None
+    if workspace is not None and quantizer is not None and not _fits(workspace, quantizer, workspace_dtype):
+        workspace = None
+    if tensor is None or quantizer is None:
+        if workspace is None or update_workspace:
+            raise SettingError("get_weight_workspace", "no tensor or no quantizer", "both, to quantize a weight")
+        return workspace, None
+    if workspace is None:
+        made = quantizer.quantize(tensor, dtype=workspace_dtype)
+        return made, made if cache else None
+    if update_workspace or skip_update_flag is not None:
+        _update(workspace, tensor, quantizer, skip_update_flag)
+    return workspace, None
+
+
+def _fits(quantized: Any, quantizer: Any, dtype: torch.dtype | None) -> bool:
+    held = quantized.directions()
+    usages = ("row" in held or not quantizer.rowwise_usage) and ("column" in held or not quantizer.columnwise_usage)
+    return usages and dtype in {None, quantized.dtype}
+
+
+def _require_usages(quantized: Any, quantizer: Any) -> None:
+    if quantizer is not None:
+        quantized.update_usage(
+            rowwise_usage=True if quantizer.rowwise_usage else None,
+            columnwise_usage=True if quantizer.columnwise_usage else None,
+        )
+
+
+def _update(cached: Any, tensor: torch.Tensor, quantizer: Any, skip_update_flag: torch.Tensor | None) -> None:
+    """Quantize into the buffers that are there, all of them, so that none is freed."""
+    held = cached.directions()
+    quantizer.set_usage(rowwise="row" in held, columnwise="column" in held)
+    quantizer.update_quantized(tensor.to(cached.dtype), cached, noop_flag=skip_update_flag)
+
+
+def get_dummy_wgrad(
+    shape: Sequence[int], dtype: torch.dtype, zero: bool = False, device: torch.device | None = None
+) -> torch.Tensor:
+    """What stands for a weight's gradient that was added elsewhere: one tensor per shape, type and device.
+
+    zero: fill it with zeros, whatever was added to it since.
+    """
+    key = tuple(shape), dtype, device or default_device(None)
+    placeholder = _PLACEHOLDERS.get(key)
+    if placeholder is None:
+        placeholder = _PLACEHOLDERS[key] = torch.zeros(key[0], dtype=dtype, device=key[2])
+    if zero:
+        placeholder.zero_()
+    return placeholder.detach()
+
+
+def placeholder_for(parameter: torch.Tensor) -> torch.Tensor | None:
+    """The gradient to return for a parameter whose `main_grad` has it already; None unless its owner asks for one."""
+    if not hasattr(parameter, "grad_added_to_main_grad"):
+        return None
+    parameter.grad_added_to_main_grad = True
+    zero = getattr(parameter, "zero_out_wgrad", False)
+    return get_dummy_wgrad(parameter.shape, parameter.dtype, zero, parameter.device)
+
+
+def get_workspace() -> torch.Tensor:
+    """Memory for a matrix library that needs some; none of ours does."""
+    return torch.empty(0, dtype=torch.uint8, device=default_device(None))
+
+
+def get_multi_stream_cublas_workspace() -> list[torch.Tensor]:
+    """The same, per stream."""
+    return [get_workspace()]
