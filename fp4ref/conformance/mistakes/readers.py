@@ -86,7 +86,7 @@ def _undone(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offse
     return np.asarray(r * columns + c)
 
 
-def _tiles_down(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+def tiles_down(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     """Tiles that follow each other down the rows first."""
     high, wide = form.tile
     down = _padded(rows, high) // high
@@ -126,6 +126,7 @@ def _amd(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
 
 
 LOST = 0xFF  # in the place of a 4-bit code that was never stored
+ABSENT = 0x100  # the same, of codes that are held in 16 bits
 DECLARED = ScaleReader("", Stage.LAYOUT, "")
 
 
@@ -146,7 +147,7 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
             for name, text, place in (
                 ("twice", f"scales are laid out in {words} tiles twice", _twice),
                 ("undone", f"scales are permuted by the inverse of the {words} layout", _undone),
-                ("down", f"{words} tiles follow each other down the rows first (tile axes exchanged)", _tiles_down),
+                ("down", f"{words} tiles follow each other down the rows first (tile axes exchanged)", tiles_down),
                 ("transposed", f"scales are transposed and then laid out in {words} tiles", _transposed_layout),
             )
         )
