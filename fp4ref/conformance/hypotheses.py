@@ -80,7 +80,7 @@ class Hypothesis:
     @property
     def measured(self) -> bool:
         """Whether a number in it was measured in the candidate's bytes."""
-        return any("-inferred" in part.name for part in (*self.mistakes, self.scales, self.data))
+        return any("-inferred" in mistake.name for mistake in self.mistakes)
 
     @property
     def stages(self) -> set[Stage]:

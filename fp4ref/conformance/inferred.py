@@ -36,32 +36,44 @@ CLEAR = (
 @np.errstate(all="ignore")
 def seen_positions(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
     """Positions in the block that the candidate's maxima leave out, if it leaves out any and the same everywhere."""
-    size, codec = kernel.block.columns, kernel.spec.scale
-    seen, missed = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+    (high, wide), codec = kernel.block, kernel.spec.scale
+    seen, missed = np.zeros(high * wide, np.bool_), np.zeros(high * wide, np.bool_)
     for part in parts:
         side, got = part.side(kernel), part.item.scales(DECLARED)
-        if side is None or got is None or part.blocks is None or kernel.block.rows != 1:
+        if side is None or got is None or part.blocks is None or side.byte.shape[2:] != (1, 1):
             continue
-        magnitude = np.abs(side.blocks[:, :, 0, :])
+        magnitude = np.abs(side.blocks).reshape(*side.blocks.shape[:2], high * wide)
         order = np.sort(magnitude, axis=2)
         clear = order[..., -1] > (CLEAR if codec.format.mantissa_bits else 2 * CLEAR) * order[..., -2]
-        byte = got[part.rows, part.across]
-        if byte.shape != side.scales.shape or clear.shape != byte.shape:
+        byte, right = got[part.rows, part.across][::high], side.byte[:, :, 0, 0]
+        if byte.shape != right.shape or clear.shape != byte.shape:
             return None
-        use = part.blocks & clear & (side.scales >= 16) & (side.scales < codec.format.codes - 2)
+        use = part.blocks[::high] & clear & (right >= 16) & (right < codec.format.codes - 2)
         at = magnitude.argmax(axis=2)
-        seen |= np.bincount(at[use & (byte >= side.scales)], minlength=size) > 0
-        missed |= np.bincount(at[use & (byte < side.scales)], minlength=size) > 0
+        seen |= np.bincount(at[use & (byte >= right)], minlength=high * wide) > 0
+        missed |= np.bincount(at[use & (byte < right)], minlength=high * wide) > 0
     if not missed.any() or (seen & missed).any() or missed.all():
         return None
-    kept = np.flatnonzero(~missed)
-    places = ", ".join(map(str, np.flatnonzero(missed)))
+    if high > 1:  # more places than are seen: whole rows and columns are taken
+        places = missed.reshape(high, wide), seen.reshape(high, wide)
+        rows, columns = (places[0].any(axis=axis) & ~places[1].any(axis=axis) for axis in (1, 0))
+        missed |= (rows[:, None] | columns[None, :]).reshape(-1)
+    kept = (~missed).reshape(high, wide)
     return known(
         Stage.BLOCK,
-        f"block-inferred-{size - len(kept)}",
-        f"block maxima miss the elements at places {places} of the block",
-        block_amax=block_of(lambda b: b[..., kept]),
+        f"block-inferred-{np.count_nonzero(missed)}",
+        f"block maxima miss {_places(kept)}",
+        block_amax=block_of(lambda b: np.where(kept, b, F(0))),
     )
+
+
+def _places(kept: NDArray[np.bool_]) -> str:
+    """Places of a block that do not count, in words."""
+    for name, axis in (("rows", 1), ("columns", 0)):
+        out = ~kept.any(axis=axis)
+        if np.count_nonzero(~kept) == np.count_nonzero(out) * kept.shape[axis] and kept.shape[0] > 1:
+            return f"{name} {', '.join(map(str, np.flatnonzero(out)))} of the block"
+    return f"the elements at places {', '.join(map(str, np.flatnonzero(~kept)))} of the block"
 
 
 # The signs of the transform

@@ -21,6 +21,7 @@ from fp4ref.conformance.mistakes.readers import (
     Offsets,
     Place,
     ScaleReader,
+    digit_readers,
     tiles_down,
     unpacked,
 )
@@ -29,32 +30,43 @@ from fp4ref.formats import Codes, Format
 from fp4ref.layout import TILED_8X4, TILED_128X4, Layout
 
 Order = tuple[int, ...]
+Pair = tuple[Codes, Codes]  # groups of the candidate and the right ones, [n, size]
 GROUPS = (2, 4, 8, 16, 32, 64, 128)
 UNITS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 CLEARLY = 1.5  # the best fit of a place against the second best
 FITS = 0.3  # the least share of equal bytes of a best fit
-SEEN = 6  # groups that are compared at least
-MOST = 4096  # groups that are compared at most
+NEARLY = 0.95  # of the best fit of any size: the smallest such size is taken
+SEEN = 4  # groups that are compared at least
+MOST = 1 << 15  # bytes that are compared at most
+NAMED_ON = (384, 12)  # rows and blocks on which two orders are compared
 SHOWN = 16  # places that are said
 
 
-def order_of(got: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> Order | None:
-    """For each place of groups [n, size] the place that its bytes stand at, if that is clear and not the same place."""
+def smallest(pairs: Iterable[Pair]) -> Order | None:
+    """The order of the smallest size that fits nearly as well as that of any size."""
+    found = [fit for got, wanted in pairs if (fit := fitted(got, wanted)) is not None]
+    most = max((share for _, share in found), default=1.0)
+    return next((order for order, share in found if share >= NEARLY * most), None)
+
+
+def fitted(got: Codes, wanted: Codes) -> tuple[Order, float] | None:
+    """For each place of groups [n, size] the place that its bytes stand at, and the share of bytes that fit.
+
+    None if that is not clear, or is the same place for all.
+    """
     if len(got) < SEEN:
         return None
-    step = -(-len(got) // MOST)
-    got, wanted = got[::step], wanted[::step]
-    fit = np.zeros((wanted.shape[1], got.shape[1]), np.float32)
-    for code in np.unique(wanted):
-        fit += (wanted == code).T.astype(np.float32) @ (got == code).astype(np.float32)
-    fit /= len(got)
+    step = -(-got.size // MOST)
+    fit = (wanted[::step, :, None] == got[::step, None, :]).mean(axis=0)
     best = fit.argmax(axis=1)
     ranked = np.sort(fit, axis=1)
     top, next_best = ranked[:, -1], ranked[:, -2]
     clear = (top >= FITS) & ((top > CLEARLY * next_best) | ((top == 1) & (next_best < 1)))
     order = tuple(best.tolist())
     same = order == tuple(range(len(order)))
-    return order if clear.all() and not same and len(set(order)) == len(order) else None
+    if not clear.all() or same or len(set(order)) < len(order):
+        return None
+    return order, float(top.mean())
 
 
 def _said(order: Order) -> str:
@@ -74,19 +86,21 @@ def element_orders(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> I
         if got is not None and part.whole:
             seen.append((got, code_side(kernel, side)))
     for axis, what in ((1, "elements"), (0, "rows of elements")):
-        for size in GROUPS:
-            order = order_of(*(_groups((pair[which] for pair in seen), size, axis) for which in (0, 1)))
-            if order is None:
-                continue
-            text = f"{what} of a group of {size} lie in the order {_said(order)}"
-            for rest, words in (("kept", "the rest stays"), ("filled", "the rest is filled up")):
-                yield DataReader(
-                    f"data-order-inferred-{size}{'-rows' * (axis == 0)}-{rest}",
-                    Stage.PACKING,
-                    f"{text}; {words}",
-                    partial(_reordered, order, axis, rest == "filled"),
-                )
-            break
+        order = smallest(
+            (_groups((got for got, _ in seen), size, axis), _groups((right for _, right in seen), size, axis))
+            for size in GROUPS
+        )
+        if order is None:
+            continue
+        size = len(order)
+        text = f"{what} of a group of {size} lie in the order {_said(order)}"
+        for rest, words in (("kept", "the rest stays"), ("filled", "the rest is filled up")):
+            yield DataReader(
+                f"data-order-inferred-{size}{'-rows' * (axis == 0)}-{rest}",
+                Stage.PACKING,
+                f"{text}; {words}",
+                partial(_reordered, order, axis, rest == "filled"),
+            )
 
 
 def _groups(codes: Iterable[Codes], size: int, axis: int) -> Codes:
@@ -129,26 +143,38 @@ def scale_orders(kernel: Kernel, parts: Sequence[Part]) -> Iterator[ScaleReader]
         if form.name == declared.name
     ]
     for words, place in starts:
-        for unit in UNITS:
-            pairs = [found for part, side in sides if (found := _units(part, side, place, unit)) is not None]
-            if not pairs:
-                continue
-            order = order_of(*(np.concatenate([pair[which] for pair in pairs]) for which in (0, 1)))
-            if order is not None:
-                yield ScaleReader(
-                    f"layout-inferred-{unit}{'-down' * bool(words)}",
-                    Stage.LAYOUT,
-                    f"scale bytes of a unit of {unit} lie in the order {_said(order)}{words}",
-                    partial(_moved, place, order),
-                )
-                break
+        order = smallest(_all_units(sides, place, unit) for unit in UNITS)
+        if order is not None:
+            unit = len(order)
+            measured = ScaleReader(
+                f"layout-inferred-{unit}{'-down' * bool(words)}",
+                Stage.LAYOUT,
+                f"scale bytes of a unit of {unit} lie in the order {_said(order)}{words}",
+                partial(_moved, place, order),
+            )
+            yield _named(measured, declared)
+
+
+def _all_units(sides: Sequence[tuple[Part, ScaleSide]], place: Place, unit: int) -> Pair:
+    none = np.zeros((0, unit), np.uint8)
+    pairs = [(none, none), *(found for part, side in sides if (found := _units(part, side, place, unit)) is not None)]
+    return np.concatenate([got for got, _ in pairs]), np.concatenate([wanted for _, wanted in pairs])
+
+
+def _named(measured: ScaleReader, declared: Layout) -> ScaleReader:
+    """The order of digits that is the measured one, if one is."""
+    if declared.name != TILED_128X4.name:
+        return measured
+    wanted = measured.offsets(declared, *NAMED_ON)
+    same = (reader for reader in digit_readers() if np.array_equal(reader.offsets(declared, *NAMED_ON), wanted))
+    return next(same, measured)
 
 
 def _declared(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     return np.asarray(form.offset(row, block, blocks))
 
 
-def _units(part: Part, side: ScaleSide, place: Place, unit: int) -> tuple[Codes, Codes] | None:
+def _units(part: Part, side: ScaleSide, place: Place, unit: int) -> Pair | None:
     """Whole units of the stored bytes, and what should be there: [n, unit], those that are all scales."""
     item = part.item
     offsets = np.broadcast_to(

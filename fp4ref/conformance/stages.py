@@ -18,7 +18,9 @@ from fp4ref.conformance.evidence import LARGE, Item, Part
 from fp4ref.conformance.hypotheses import AFTER_SCALES, Hypothesis, OutOfTimeError
 from fp4ref.conformance.inferred import element_boundaries, seen_positions, sign_mask
 from fp4ref.conformance.inferred_scales import constants_of_scales, scale_boundaries
+from fp4ref.conformance.measured_bits import source_of_bits
 from fp4ref.conformance.measured_maps import byte_maps, code_map, factor_of_elements
+from fp4ref.conformance.measured_missing import missing_codes, missing_scales
 from fp4ref.conformance.measured_order import element_orders, scale_orders
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side, kernel_of
@@ -206,6 +208,10 @@ def _unnamed_scales(start: Hypothesis, known: Sequence[Mistake], parts: Sequence
         alive = _read_as(changed, parts, places, tick)
         if alive:
             return [changed.reading(scales=reader) for reader in alive]
+    missing = missing_scales(start.kernel, parts)
+    left_out = None if missing is None else start.but(missing)
+    if left_out is not None and _read_as(left_out, parts, [DECLARED], tick):
+        return [left_out]
     for place in (DECLARED, *places):
         made = (start.but(mistake) for mistake in byte_maps(start.kernel, parts, place))
         found = [changed for changed in made if changed is not None and _read_as(changed, parts, [place], tick)]
@@ -244,7 +250,8 @@ def _codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothe
             tick()
             if not part.serves(changed.kernel):
                 continue
-            side = sides[id(part)] if id(part) in sides else _side(changed, part)
+            shared = id(part) in sides and changed.kernel.bits is found.kernel.bits
+            side = sides[id(part)] if shared else _side(changed, part)
             alive = [] if side is None else [r for r in alive if part.codes_match(changed.kernel, side, r)]
             if not alive:
                 break
@@ -277,6 +284,10 @@ def _unnamed_codes(
     written: Callable[[Hypothesis, Sequence[DataReader]], Sequence[DataReader]],
 ) -> list[Hypothesis]:
     """Codes in an order that was measured; then a factor, other codes, or a rounding that was."""
+    for mistake in (missing_codes(found.kernel, pairs), source_of_bits(found.kernel, pairs)):
+        changed = None if mistake is None else found.but(mistake)
+        if changed is not None and written(changed, [LOW_FIRST]):
+            return [changed]
     orders = list(element_orders(found.kernel, pairs))
     for changed in _with(found, known) if orders else ():
         alive = written(changed, orders)

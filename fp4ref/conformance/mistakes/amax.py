@@ -42,6 +42,17 @@ def inputs() -> Iterator[Mistake]:
     for name, text, narrow in NARROW:
         yield known(stage, f"input-{name}", f"inputs are {text} first", values=narrow)
     for size in SIZES[1:]:
+        for way, words, change in (
+            ("columns", "columns", partial(cleared, 1, size)),
+            ("rows", "rows", partial(cleared, size, 1)),
+        ):
+            yield known(
+                Stage.BLOCK,
+                f"dropped-{way}-{size}",
+                f"{words} past the last multiple of {size} are quantized as zeros, and count in the amax only",
+                has_global,
+                quantized=change,
+            )
         yield known(
             stage,
             f"input-columns-{size}",

@@ -105,6 +105,14 @@ def _unpadded_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     return np.asarray((row // 128 * tiles + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4)
 
 
+def _compact_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """128x4 tiles of which the last of a row of tiles is only as wide as the blocks that are left."""
+    left = block // 4 * 4
+    wide = np.minimum(blocks - left, 4)
+    inside = row % 32 * 4 * wide + row % 128 // 32 * wide + block % 4
+    return np.asarray(row // 128 * 128 * blocks + left * 128 + inside)
+
+
 def _digits(
     order: tuple[int, ...], split: int, high: int, wide: int, row: Any, block: Any, rows: int, blocks: int
 ) -> Offsets:
@@ -180,6 +188,12 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
         "the stride of 128x4 tiles does not count padding columns",
         _unpadded_tiles,
         shares=True,
+    )
+    yield ScaleReader(
+        "layout-compact",
+        Stage.LAYOUT,
+        "the last 128x4 tile of a row of tiles is as wide as the blocks that are left, not padded to 4",
+        _compact_tiles,
     )
     yield ScaleReader("layout-transposed", Stage.LAYOUT, "scales are transposed", _transposed)
     yield ScaleReader(
