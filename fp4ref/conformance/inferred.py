@@ -56,7 +56,7 @@ def seen_positions(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
         return None
     if high > 1:  # more places than are seen: whole rows and columns are taken
         places = missed.reshape(high, wide), seen.reshape(high, wide)
-        rows, columns = (places[0].any(axis=axis) & ~places[1].any(axis=axis) for axis in (1, 0))
+        rows, columns = (np.asarray(places[0].any(axis=axis) & ~places[1].any(axis=axis)) for axis in (1, 0))
         missed |= (rows[:, None] | columns[None, :]).reshape(-1)
     kept = (~missed).reshape(high, wide)
     return known(

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fp4ref.conformance.evidence import Part
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side
@@ -37,6 +36,7 @@ CLEARLY = 1.5  # the best fit of a place against the second best
 FITS = 0.3  # the least share of equal bytes of a best fit
 NEARLY = 0.95  # of the best fit of any size: the smallest such size is taken
 SEEN = 4  # groups that are compared at least
+SEED = 20260822
 MOST = 1 << 15  # bytes that are compared at most
 NAMED_ON = (384, 12)  # rows and blocks on which two orders are compared
 SHOWN = 16  # places that are said
@@ -56,8 +56,8 @@ def fitted(got: Codes, wanted: Codes) -> tuple[Order, float] | None:
     """
     if len(got) < SEEN:
         return None
-    step = -(-got.size // MOST)
-    fit = (wanted[::step, :, None] == got[::step, None, :]).mean(axis=0)
+    some = np.random.default_rng(SEED).permutation(len(got))[: MOST // got.shape[1]]  # a step would hide a period
+    fit = (wanted[some, :, None] == got[some, None, :]).mean(axis=0)
     best = fit.argmax(axis=1)
     ranked = np.sort(fit, axis=1)
     top, next_best = ranked[:, -1], ranked[:, -2]
