@@ -17,6 +17,7 @@ import numpy as np
 from fp4ref.conformance.clock import processor_time
 from fp4ref.conformance.evidence import LEAST, SMALLEST, Item, Part, Special, Tier
 from fp4ref.conformance.hypotheses import ORDER, Hypothesis, OutOfTimeError, Search, special_kinds
+from fp4ref.conformance.measured_specials import measured_specials
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import CaseLike, code_side, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
@@ -237,7 +238,8 @@ class _Session:
     def _with_specials(self, hypothesis: Hypothesis) -> tuple[Hypothesis, tuple[str, ...]]:
         """The hypothesis with rules for special values, and the classes that stay unexplained."""
         bad = [kind for kind in self.kinds if not self._right(hypothesis, kind)]
-        special = [mistake for mistake in MISTAKES if mistake.special]
+        measured = measured_specials(hypothesis.kernel, self.items, hypothesis.scales, hypothesis.data) if bad else ()
+        special = [*(mistake for mistake in MISTAKES if mistake.special), *measured]
         try:
             while bad:
                 better = self._best(hypothesis, bad, special)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,6 +17,7 @@ from fp4ref.formats import Codes, Rounding, grid
 from fp4ref.model.tiles import join
 
 GROUPS = (2, 4, 8, 16, 32)
+SHIFTS = [by for by in itertools.product(range(-2, 3), repeat=2) if by != (0, 0)]
 ENOUGH = 64  # groups in which every place must be seen
 NEAR = 2.0  # of 256: fractions so close to a whole number of bits decide nothing
 SHOWN = 16
@@ -27,6 +29,17 @@ def source_of_bits(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> M
     if kernel.codec.rounding is not Rounding.STOCHASTIC:
         return None
     seen = [found for part, side in pairs if (found := _needed(kernel, part, side)) is not None]
+    shift = next(
+        (by for by in SHIFTS if seen and all(_fits(np.roll(found[0], by, (0, 1)), found) for found in seen)), None
+    )
+    if shift is not None:
+        return known(
+            Stage.INPUT,
+            f"bits-inferred-shift-{-shift[0]}-{-shift[1]}",
+            f"elements use the random bits of {-shift[0]} rows and {-shift[1]} columns further on",
+            bits=partial(np.roll, shift=shift, axis=(0, 1)),
+            whole=True,
+        )
     for size in GROUPS:
         source = _source(seen, size)
         if source is not None:
@@ -57,6 +70,10 @@ def _needed(kernel: Kernel, part: Part, side: ScaleSide) -> Needed | None:
     low = np.where(use & (code > lower), needed - NEAR, -np.inf)
     high = np.where(use & (code == lower), needed + NEAR, np.inf)
     return np.asarray(drawn), low, high
+
+
+def _fits(drawn: Codes, found: Needed) -> bool:
+    return bool(((drawn >= found[1]) & (drawn <= found[2])).all())
 
 
 def _source(seen: Sequence[Needed], size: int) -> list[int] | None:

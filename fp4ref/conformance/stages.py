@@ -19,9 +19,11 @@ from fp4ref.conformance.hypotheses import AFTER_SCALES, Hypothesis, OutOfTimeErr
 from fp4ref.conformance.inferred import element_boundaries, seen_positions, sign_mask
 from fp4ref.conformance.inferred_scales import constants_of_scales, scale_boundaries
 from fp4ref.conformance.measured_bits import source_of_bits
+from fp4ref.conformance.measured_floors import floors
 from fp4ref.conformance.measured_maps import byte_maps, code_map, factor_of_elements
 from fp4ref.conformance.measured_missing import missing_codes, missing_scales
 from fp4ref.conformance.measured_order import element_orders, scale_orders
+from fp4ref.conformance.measured_transform import transform_matrix
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side, kernel_of
 from fp4ref.conformance.mistakes.readers import (
@@ -83,9 +85,11 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
             return []
 
     maxima = found(_maxima, base)
-    start = maxima[0] if maxima else base
-    scales = found(_scales, start)
-    codes = found(_codes, scales[0] if scales else start)
+    for start in dict.fromkeys([*maxima[:2], *maxima[-2:]]) if maxima else [base]:
+        scales = found(_scales, start)
+        codes = found(_codes, scales[0] if scales else start)
+        if scales and codes:
+            break
     findings = (
         *(() if all(item.amax is None for item in items) else (_finding("amax", base, maxima),)),
         _finding("scale", start, scales),
@@ -130,9 +134,9 @@ def _onto(start: Hypothesis, instead_of: Hypothesis, hypothesis: Hypothesis) -> 
 def _maxima(base: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
     """Hypotheses whose maxima are the candidate's."""
     found = []
-    signs = sign_mask(base.kernel, parts)
+    measured = [m for m in (sign_mask(base.kernel, parts), transform_matrix(base.kernel, parts)) if m is not None]
     known = [m for m in MISTAKES if m.stage in BEFORE_AMAX and not m.special]
-    for changed in _with(base, [*known, *([signs] if signs else [])]):
+    for changed in _with(base, [*known, *measured]):
         tick()
         sides = ((part, part.side(changed.kernel)) for part in parts if part.serves(changed.kernel))
         if all(side is not None and part.amax_matches(changed.kernel, side) for part, side in sides):
@@ -174,6 +178,7 @@ def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypoth
     found: list[Hypothesis] = []
     positions = seen_positions(start.kernel, usable)
     measured = [*constants_of_scales(start.kernel, usable), *([positions] if positions else [])]
+    measured += floors(start.kernel, usable)
     for changed in itertools.chain(_with(start, [*known, *measured]), _measured_pairs(start, known, usable, found)):
         alive = _read_as(changed, usable, readers, tick)
         found += [changed.reading(scales=reader) for reader in alive]

@@ -97,7 +97,7 @@ def by_boundaries(y, boundaries):
 # Elements
 
 
-@mutant("ties toward zero")
+@mutant("element-down")
 class ChainOfGreater(NVFP4):
     """All seven comparisons are strict."""
 
@@ -105,13 +105,13 @@ class ChainOfGreater(NVFP4):
         return by_boundaries(y, [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 
 
-@mutant("ties to odd")
+@mutant("element-ties-odd")
 class TiesToOdd(MXFP4):
     def encode(self, y):
         return e2m1(y, tie=lambda c, y: c % 2 == 0)
 
 
-@mutant("ties up (signed)")
+@mutant("element-ties-up")
 class FloorOfPlusHalf(MXFP4):
     """floor(y + half a step) of the signed value: halves of negative numbers go up, to zero."""
 
@@ -120,7 +120,7 @@ class FloorOfPlusHalf(MXFP4):
         return np.where(y < 0, down, up).astype(np.uint8)
 
 
-@mutant("floor of signed elements")
+@mutant("element-floor")
 class FloorOfSigned(MXFP4):
     def encode(self, y):
         with np.errstate(invalid="ignore"):
@@ -130,7 +130,7 @@ class FloorOfSigned(MXFP4):
         return np.where(np.isnan(y), 7, code + 8 * np.signbit(y)).astype(np.uint8)
 
 
-@mutant("threshold of the table wrong (3.25 for 3.5)")
+@mutant("element-inferred")
 class TableTypo(NVFP4):
     def encode(self, y):
         code = e2m1(y)
@@ -138,46 +138,46 @@ class TableTypo(NVFP4):
         return np.where((magnitude > 3.25) & (magnitude <= 3.5), 6 + 8 * np.signbit(y), code).astype(np.uint8)
 
 
-@mutant("double rounding through E4M3")
+@mutant("element-through-e4m3")
 class ElementsThroughE4M3(MXFP4):
     def encode(self, y):
         return e2m1(y.astype(E4M3).astype(F))
 
 
-@mutant("subnormal elements flushed")
+@mutant("element-flush")
 class SubnormalElementsFlushed(MXFP8):
     def encode(self, y):
         code = super().encode(y)
         return np.where((code & 0x7F) < 8, code & 0x80, code).astype(np.uint8)
 
 
-@mutant("-0 lost: sign only of codes that are not zero")
+@mutant("element-inferred-codes|sign-nonzero")
 class SignAfterRounding(NVFP4):
     def encode(self, y):
         code = e2m1(y)
         return np.where(code == 8, 0, code).astype(np.uint8)
 
 
-@mutant("NaN elements become 0")
+@mutant("nan-0|input-nan-zero")
 class NaNToZero(NVFP4):
     def encode(self, y):
         return np.where(np.isnan(y), 0, e2m1(y)).astype(np.uint8)
 
 
-@mutant("NaN elements keep their sign")
+@mutant("nan-7-signed")
 class NaNWithSign(NVFP4):
     def encode(self, y):
         return np.where(np.isnan(y), 7 + 8 * np.signbit(y), e2m1(y)).astype(np.uint8)
 
 
-@mutant("largest element is 4")
+@mutant("element-clamp-4")
 class SaturatesAtFour(NVFP4):
     def encode(self, y):
         code = e2m1(y)
         return (np.minimum(code & 7, 6) | code & 8).astype(np.uint8)
 
 
-@mutant("mantissa truncated")
+@mutant("element-truncate")
 class MantissaCutMX(MXFP8):
     def encode(self, y):
         clipped = np.clip(y, -448, 448).astype(F)
@@ -187,7 +187,7 @@ class MantissaCutMX(MXFP8):
         return np.where(np.isnan(y), 0x7F, code).astype(np.uint8)
 
 
-@mutant("stochastic-like dither added to elements (constant 1/8)")
+@mutant("element-inferred")
 class ConstantAdded(NVFP4):
     """A rounding constant that belongs to another step is left in."""
 
@@ -198,14 +198,14 @@ class ConstantAdded(NVFP4):
 # Scales
 
 
-@mutant("scale rounded up")
+@mutant("scale-codec-up")
 class ScaleRoundedUp(NVFP4):
     def scale_byte(self, t):
         byte = e4m3(t)
         return np.where((value(byte) < t) & (byte < 0x7E), byte + 1, byte).astype(np.uint8)
 
 
-@mutant("scale ties away")
+@mutant("scale-codec-away")
 class ScaleTiesAway(NVFP4):
     """Integer rounding of the mantissa: add half of the last place and cut."""
 
@@ -216,7 +216,7 @@ class ScaleTiesAway(NVFP4):
         return np.where((t == middle) & (byte < 0x7E), above, byte).astype(np.uint8)
 
 
-@mutant("log2 rounded to nearest (exponent)")
+@mutant("mx-quotient-round")
 class NearestExponent(MXFP4):
     def scale_byte(self, t):
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -224,38 +224,38 @@ class NearestExponent(MXFP4):
         return np.where(t > 0, np.clip(np.nan_to_num(exponent, posinf=127) + 127, 0, 254), 0).astype(np.uint8)
 
 
-@mutant("exponent of amax without that of the largest element")
+@mutant("mx-ceil-no-emax")
 class ForgotEmax(MXFP8):
     def block_scale(self, amax, s_enc):
         return amax
 
 
-@mutant("scale at least 2^-6 (smallest normal)")
+@mutant("scale-floor-0.0156|scale-normal")
 class SmallestNormalScale(NVFP4):
     def scale_byte(self, t):
         return e4m3(np.maximum(t, F(2.0**-6)))
 
 
-@mutant("zero scale becomes 1")
+@mutant("scale-byte-zero-1")
 class ZeroScaleOne(NVFP4):
     def scale_byte(self, t):
         byte = e4m3(t)
         return np.where(byte == 0, 0x38, byte).astype(np.uint8)
 
 
-@mutant("block scale by 4")
+@mutant("scale-4")
 class MaxOfFour(NVFP4):
     def block_scale(self, amax, s_enc):
         return np.fmin(amax * (s_enc * F(0.25)), FLT_MAX)
 
 
-@mutant("block amax without abs and last element")
+@mutant("block-last-element|block-inferred-1")
 class LastOfSixteenMissing(NVFP4):
     def block_amax(self, blocks):
         return np.fmax.reduce(np.abs(blocks[:, :, :15]), axis=2, initial=F(0))
 
 
-@mutant("amax over the neighbouring block too (32)")
+@mutant("block-2-across")
 class AmaxOfTwoBlocks(NVFP4):
     """The shuffle goes one lane too far: two blocks share their maximum, both write it."""
 
@@ -266,62 +266,62 @@ class AmaxOfTwoBlocks(NVFP4):
         return np.repeat(both, 2, axis=1)[:, : own.shape[1]]
 
 
-@mutant("tensor amax in bf16")
+@mutant("amax-used-bf16")
 class TensorAmaxBf16(NVFP4):
     def used_amax(self, amax, x):
         return F(BF16(amax))
 
 
-@mutant("amax clamped to 1e-4")
+@mutant("block-floor-1e-04")
 class MXAmaxClamped(MXFP4):
     def block_amax(self, blocks):
         return np.maximum(super().block_amax(blocks), F(1e-4))
 
 
-@mutant("global scale is inverted")
+@mutant("global-upside-down")
 class GlobalInverted(NVFP4):
     def global_scale(self, amax):
         return F(1) if amax == 0 else np.fmin(F(amax) / F(2688), FLT_MAX)
 
 
-@mutant("global scale is not applied to elements")
+@mutant("encode-global-one|encode-no-global")
 class ElementsWithoutGlobal(NVFP4):
     def element(self, blocks, s, s_enc, t):
         return blocks * np.fmin(F(1) / s, FLT_MAX)[:, :, None]
 
 
-@mutant("global amax is that of the first row")
+@mutant("amax-only-row")
 class AmaxOfTheFirstRow(NVFP4):
     def amax(self, x):
         return np.fmax.reduce(np.abs(x[:1]), axis=None, initial=F(0))
 
 
-@mutant("encode scale of the tensor in bf16")
+@mutant("global-bf16")
 class GlobalScaleBf16(NVFP4):
     def global_scale(self, amax):
         return F(BF16(super().global_scale(amax)))
 
 
-@mutant("448 instead of 2688")
+@mutant("global-448")
 class Only448(NVFP4):
     def global_scale(self, amax):
         s_enc = np.fmin(F(448) / F(amax), FLT_MAX)
         return F(1) if amax == 0 or s_enc == 0 else s_enc
 
 
-@mutant("elements by the scale before rounding")
+@mutant("encode-unrounded")
 class UnroundedScaleUsed(NVFP4):
     def element(self, blocks, s, s_enc, t):
         return blocks * np.fmin(s_enc / t, FLT_MAX)[:, :, None]
 
 
-@mutant("reciprocal rounded to fp16")
+@mutant("encode-fp16")
 class ReciprocalHalf(NVFP4):
     def element(self, blocks, s, s_enc, t):
         return blocks * np.fmin(F(1) / (s * (F(1) / s_enc)), FLT_MAX).astype(np.float16).astype(F)[:, :, None]
 
 
-@mutant("everything in double")
+@mutant("encode-double")
 class InDouble(NVFP4):
     """A C++ literal without an f: double from here on."""
 
@@ -332,14 +332,14 @@ class InDouble(NVFP4):
 # Bytes
 
 
-@mutant("nibbles swapped")
+@mutant("nibbles")
 class HighNibbleFirst(MXFP4):
     def pack(self, codes):
         codes = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
         return codes[:, ::2] << 4 | codes[:, 1::2]
 
 
-@mutant("data bytes reversed in words of 8")
+@mutant("data-order-inferred-8|data-bytes-reversed-8")
 class EightBytesReversed(MXFP8):
     def pack(self, codes):
         width = codes.shape[1] // 8 * 8
@@ -347,7 +347,7 @@ class EightBytesReversed(MXFP8):
         return np.concatenate([swapped, codes[:, width:]], axis=1)
 
 
-@mutant("elements of a block in the order 0 8 1 9 ...")
+@mutant("data-halves-16|data-order-inferred-16")
 class InterleavedLanes(NVFP4):
     """Two vectors of eight are zipped, as a conversion of pairs does it."""
 
@@ -358,7 +358,7 @@ class InterleavedLanes(NVFP4):
         return NVFP4.pack(self, groups.transpose(0, 1, 3, 2).reshape(padded.shape)[:, :width])
 
 
-@mutant("elements of a group of 8 in the order 0 2 4 6 1 3 5 7")
+@mutant("data-order-inferred-8|data-interleaved-8")
 class EvenThenOdd(MXFP4):
     def pack(self, codes):
         width = codes.shape[1] // 8 * 8
@@ -368,34 +368,34 @@ class EvenThenOdd(MXFP4):
         return NVFP4.pack(self, out)
 
 
-@mutant("sign in the lowest bit")
+@mutant("sign-low")
 class SignLowest(NVFP4):
     def encode(self, y):
         code = e2m1(y)
         return (((code & 7) << 1) | code >> 3).astype(np.uint8)
 
 
-@mutant("rows of a tile: (row % 4, row // 4)")
+@mutant("layout-order-128x4-4|layout-inferred-512")
 class RowsByFours(NVFP4):
     def place(self, scales):
         return tiled(scales, order=(0, 3, 2, 1, 4), inner=4)
 
 
-@mutant("tiles in column-major order")
+@mutant("layout-128x4-down")
 class TilesColumnMajor(MXFP8):
     def place(self, scales):
         right = tiled(scales)
         return tiled(scales, order=(3, 0, 2, 1, 4)).reshape(right.shape)
 
 
-@mutant("swizzled twice")
+@mutant("layout-128x4-twice")
 class SwizzledTwice(NVFP4):
     def place(self, scales):
         once = tiled(scales)
         return tiled(once)
 
 
-@mutant("bank conflict swizzle left in (xor)")
+@mutant("layout-inferred-64")
 class XorLeftIn(NVFP4):
     """The word of a row in a tile is still at the place it has in shared memory: xor with the row."""
 
@@ -409,7 +409,7 @@ class XorLeftIn(NVFP4):
         return out.reshape(right.shape)
 
 
-@mutant("rows are padded to 128, columns not")
+@mutant("layout-compact")
 class ColumnsNotPadded(NVFP4):
     """The rows of a tile are 4 bytes, but the last tile of a row of tiles has as many columns as are left."""
 
@@ -430,13 +430,13 @@ class ColumnsNotPadded(NVFP4):
 # Directions and transforms
 
 
-@mutant("blocks of 1 x 16 instead of 16 x 16")
+@mutant("block-one-row")
 class SquareOfRows(Square):
     def block_amax(self, blocks):
         return NVFP4.block_amax(self, blocks)
 
 
-@mutant("16 x 16 amax over 8 rows")
+@mutant("block-inferred-128")
 class SquareOfEightRows(Square):
     def block_amax(self, blocks):
         rows = np.fmax.reduce(np.abs(blocks), axis=2, initial=F(0))
@@ -444,26 +444,26 @@ class SquareOfEightRows(Square):
         return np.repeat(high[:, :8].max(axis=1), 16, axis=0)[: len(rows)]
 
 
-@mutant("signs after the transform")
+@mutant("hadamard-signs-after")
 class SignsAfter(RHT):
     def transform(self, x):
         y = self.sums(x.reshape(len(x), x.shape[1] // 16, 16) * F(0.25)) * self.signs
         return self.rounded(y).reshape(x.shape)
 
 
-@mutant("fp16 between the stages")
+@mutant("hadamard-through-fp16")
 class HalfInTheButterfly(RHT):
     def rounded(self, y):
         with np.errstate(over="ignore"):
             return super().rounded(y.astype(np.float16).astype(F))
 
 
-@mutant("no random signs")
+@mutant("hadamard-signs-none")
 class NoSigns(RHT):
     signs = np.ones(16, F)
 
 
-@mutant("normalised by 1/16")
+@mutant("hadamard-sixteenth")
 class Sixteenth(RHT):
     def transform(self, x):
         return super().transform(x) * F(0.25)
@@ -472,7 +472,7 @@ class Sixteenth(RHT):
 # Tails, draws, races
 
 
-@mutant("the last partial block is dropped")
+@mutant("dropped-columns-16")
 class PartialBlockDropped(NVFP4):
     def stored(self, byte):
         byte = byte.copy()
@@ -490,19 +490,19 @@ class PartialBlockDropped(NVFP4):
         return super().pack(codes)
 
 
-@mutant("random bits of pairs are shared")
+@mutant("bits-inferred-2")
 class BitsOfPairsShared(Stochastic):
     def drawn(self, bits):
         return np.repeat(bits[:, :, ::2], 2, axis=2)
 
 
-@mutant("half a bit is added to the random bits")
+@mutant("random-half-bit")
 class BitsCentred(Stochastic):
     def drawn(self, bits):
         return bits + 0.5
 
 
-@mutant("only the first tile of scales is written")
+@mutant("unwritten-inferred-offsets")
 class OneTileOfScales(NVFP4):
     def place(self, scales):
         out = tiled(scales)
@@ -510,13 +510,13 @@ class OneTileOfScales(NVFP4):
         return out
 
 
-@mutant("rows are shifted by one in scales")
+@mutant("stored-late-rows")
 class ScalesOneRowLate(MXFP8):
     def stored(self, byte):
         return np.roll(byte, 1, axis=0)
 
 
-@mutant("input read as fp16")
+@mutant("input-fp16")
 class InputHalf(MXFP8):
     def read(self, x):
         return x.astype(np.float16).astype(F)
@@ -525,25 +525,25 @@ class InputHalf(MXFP8):
 # Two candidates, row scales
 
 
-@mutant("4over6: ties take the second")
+@mutant("search-tie")
 class TieTakesFour(FourOverSix):
     def better(self, first, second):
         return second <= first
 
 
-@mutant("4over6: error squared")
+@mutant("search-mse")
 class SquaredErrors(FourOverSix):
     def error(self, q, s, amax, s_enc, x):
         return self.total((q * s[:, :, None] * amax / F(2688) - x) ** 2)
 
 
-@mutant("4over6: always 6")
+@mutant("search-six|search-missing")
 class NeverFour(FourOverSix):
     def better(self, first, second):
         return np.zeros(first.shape, bool)
 
 
-@mutant("row scaled: tensor amax used")
+@mutant("amax-row-reported|amax-tensor")
 class TensorAmaxForRows(RowScaled):
     def __call__(self, x, dtype):
         self.whole = np.fmax.reduce(np.abs(x), axis=None, initial=F(0))
@@ -556,7 +556,7 @@ class TensorAmaxForRows(RowScaled):
 # Two at once
 
 
-@mutant("scale rounded up", "tiles column-major")
+@mutant("scale-codec-up", "layout-128x4-down")
 class UpAndColumnMajor(NVFP4):
     def scale_byte(self, t):
         return ScaleRoundedUp.scale_byte(self, t)
@@ -565,7 +565,7 @@ class UpAndColumnMajor(NVFP4):
         return tiled(scales, order=(3, 0, 2, 1, 4)).reshape(tiled(scales).shape)
 
 
-@mutant("truncated elements", "nibbles swapped")
+@mutant("element-truncate", "nibbles")
 class CutAndSwapped(MXFP4):
     def encode(self, y):
         with np.errstate(invalid="ignore"):
@@ -576,7 +576,7 @@ class CutAndSwapped(MXFP4):
         return HighNibbleFirst.pack(self, codes)
 
 
-@mutant("interleaved elements", "scale by 4")
+@mutant("scale-4", "data-halves-16|data-order-inferred-16")
 class ZippedAndFour(NVFP4):
     def block_scale(self, amax, s_enc):
         return MaxOfFour.block_scale(self, amax, s_enc)
@@ -585,7 +585,7 @@ class ZippedAndFour(NVFP4):
         return InterleavedLanes.pack(self, codes)
 
 
-@mutant("ties toward zero", "scale truncated")
+@mutant("element-down", "scale-codec-truncate")
 class StrictAndScaleCut(NVFP4):
     def encode(self, y):
         return ChainOfGreater.encode(self, y)
