@@ -24,14 +24,14 @@ def mutant(*names):
     return register
 
 
-@mutant("elements through E5M2")
+@mutant("element-through-e5m2")
 class ElementsThroughE5M2(NVFP4):
     def encode(self, y):
         with np.errstate(over="ignore"):
             return e2m1(np.clip(y, -57344, 57344).astype(E5M2).astype(F))
 
 
-@mutant("negative elements truncated")
+@mutant("element-inferred")
 class NegativeCut(NVFP4):
     """A conversion through unsigned integers: what is negative is cut off instead of rounded."""
 
@@ -41,7 +41,7 @@ class NegativeCut(NVFP4):
         return np.where((y < 0) & ~np.isnan(y), np.minimum(cut, 7) + 8, e2m1(y)).astype(np.uint8)
 
 
-@mutant("one row of sixteen has its codes missing")
+@mutant("unwritten-codes-inferred-rows-modulo-16")
 class LaneWithoutStore(NVFP4):
     def pack(self, codes):
         codes = codes.copy()
@@ -49,7 +49,7 @@ class LaneWithoutStore(NVFP4):
         return super().pack(codes)
 
 
-@mutant("rows of data in the order of an MMA fragment")
+@mutant("data-order-inferred-8-rows")
 class FragmentRows(NVFP4):
     def pack(self, codes):
         out = codes.copy()
@@ -59,7 +59,7 @@ class FragmentRows(NVFP4):
         return super().pack(out)
 
 
-@mutant("block amax misses elements 3 and 11")
+@mutant("block-inferred-2")
 class TwoLanesMasked(NVFP4):
     def block_amax(self, blocks):
         seen = blocks.copy()
@@ -67,13 +67,13 @@ class TwoLanesMasked(NVFP4):
         return super().block_amax(seen)
 
 
-@mutant("elements are 0.98 times too small")
+@mutant("encode-inferred-0.98")
 class FactorOff(NVFP4):
     def element(self, blocks, s, s_enc, t):
         return super().element(blocks, s, s_enc, t) * F(0.98)
 
 
-@mutant("scale rounded up above 1.5")
+@mutant("scale-codec-down")
 class HalfMantissa(MXFP4):
     """The exponent goes up where the mantissa of amax / 6 is above a half, not above nothing."""
 
@@ -82,27 +82,27 @@ class HalfMantissa(MXFP4):
         return np.minimum((bits >> 23) + ((bits & 0x7FFFFF) > 0x400000), 254).astype(np.uint8)
 
 
-@mutant("neighbouring scales change places")
+@mutant("scale-bytes-reversed-2|layout-inferred-2")
 class ScalePairsSwapped(NVFP4):
     def place(self, scales):
         right = tiled(scales)
         return right.reshape(-1, 2)[:, ::-1].reshape(right.shape)
 
 
-@mutant("scales of each 8 rows reversed")
+@mutant("layout-inferred-128")
 class RowsOfEightReversed(MXFP8):
     def place(self, scales):
         right = tiled(scales)
         return right.reshape(-1, 8, 16)[:, ::-1].reshape(right.shape)
 
 
-@mutant("zero block has scale byte 1")
+@mutant("scale-zero-2^-9|scale-zero-inferred")
 class ZeroBlockByteOne(NVFP4):
     def scale_byte(self, t):
         return np.where(t == 0, 1, e4m3(t)).astype(np.uint8)
 
 
-@mutant("NaN block has scale 0")
+@mutant("scale-nan-00|scale-nan-inferred")
 class NaNScaleZero(MXFP4):
     def block_amax(self, blocks):
         return np.max(np.abs(blocks), axis=2, initial=F(0))
@@ -111,57 +111,57 @@ class NaNScaleZero(MXFP4):
         return np.where(np.isnan(t), 0, super().scale_byte(t)).astype(np.uint8)
 
 
-@mutant("eps of 3e-4 is added to block maxima")
+@mutant("block-plus-inferred-0.0003")
 class OddEps(MXFP8):
     def block_amax(self, blocks):
         return super().block_amax(blocks) + F(3e-4)
 
 
-@mutant("amax of the tensor at least 0.5")
+@mutant("amax-floor-inferred-0.5")
 class AmaxAtLeastHalf(NVFP4):
     def used_amax(self, amax, x):
         return np.maximum(amax, F(0.5))
 
 
-@mutant("elements of a group of 16 are reversed before the transform")
+@mutant("hadamard-inferred-inputs")
 class ReversedLanes(RHT):
     def transform(self, x):
         return super().transform(x.reshape(len(x), x.shape[1] // 16, 16)[:, :, ::-1].reshape(x.shape))
 
 
-@mutant("row below has the random bits")
+@mutant("bits-inferred-shift-1-0")
 class BitsOfNextRow(Stochastic):
     def drawn(self, bits):
         return np.roll(bits, -1, axis=0)
 
 
-@mutant("random bits of the group's first element for all of four")
+@mutant("bits-inferred-4")
 class OneDrawOfFour(Stochastic):
     def drawn(self, bits):
         return np.repeat(bits[:, :, ::4], 4, axis=2)
 
 
-@mutant("error in bfloat16")
+@mutant("search-value-bf16")
 class ErrorBf16(FourOverSix):
     def error(self, q, s, amax, s_enc, x):
         made = (q * s[:, :, None] * amax / F(2688)).astype(BF16).astype(F)
         return self.total(np.abs(made - x))
 
 
-@mutant("amax of the row before")
+@mutant("amax-reported-previous-row")
 class RowBefore(RowScaled):
     def __call__(self, x, dtype):
         data, scales, amax = super().__call__(x, dtype)
         return data, scales, np.roll(amax, 1)
 
 
-@mutant("scale by second largest")
+@mutant("block-rank-2")
 class SecondLargest(NVFP4):
     def block_amax(self, blocks):
         return np.sort(np.abs(blocks), axis=2)[:, :, -2]
 
 
-@mutant("xor layout", "ties away")
+@mutant("layout-inferred-64", "element-away")
 class XorAndAway(NVFP4):
     def place(self, scales):
         return XorLeftIn.place(self, scales)
@@ -170,7 +170,7 @@ class XorAndAway(NVFP4):
         return e2m1(y, tie=lambda c, y: True)
 
 
-@mutant("fragment order of elements", "scale truncated")
+@mutant("data-order-inferred-8", "scale-codec-truncate")
 class FragmentAndCut(NVFP4):
     def scale_byte(self, t):
         byte = e4m3(t)
@@ -184,7 +184,7 @@ class FragmentAndCut(NVFP4):
         return super().pack(out)
 
 
-@mutant("negative elements truncated", "nibbles swapped")
+@mutant("element-inferred", "nibbles|data-order-inferred-2")
 class NegativeCutAndSwapped(NVFP4):
     def encode(self, y):
         return NegativeCut.encode(self, y)
