@@ -35,7 +35,7 @@ def accepts_amax(x: NDArray[Any], spec: Spec, amax: float) -> bool:
     close = [interval(group.tolist(), spec.hadamard.signs) for group, _, high in wide if high >= lower]
     least = [max(_magnitudes(pair)[0] for pair in group) for group in close]
     most = [max(_magnitudes(pair)[1] for pair in group) for group in close]
-    return max([narrow, *least]) <= amax <= max([narrow, *most])
+    return bool(max([narrow, *least]) <= amax <= max([narrow, *most]))
 
 
 @ignoring_float_warnings

@@ -309,6 +309,10 @@ def _of_narrow_sums(narrow: Any, kernel: Kernel) -> Any:
     return lambda errors: narrow(total(errors))
 
 
+def _search_through(field: str, made: Any, narrow: Any, kernel: Kernel) -> Any:
+    return _search(kernel, **{field: made(narrow, kernel)})
+
+
 def _narrowed_choices() -> Iterator[Mistake]:
     """Errors of 4over6 that go through a narrower type on the way."""
     for name, text, narrow in NARROW:
@@ -323,7 +327,7 @@ def _narrowed_choices() -> Iterator[Mistake]:
                 f"search-{slot}-{name}",
                 f"{what} {text}",
                 searches,
-                search=of(lambda kernel, f=field, m=made, n=narrow: _search(kernel, **{f: m(n, kernel)})),
+                search=of(partial(_search_through, field, made, narrow)),
             )
 
 
