@@ -238,20 +238,26 @@ class _Session:
     def _with_specials(self, hypothesis: Hypothesis) -> tuple[Hypothesis, tuple[str, ...]]:
         """The hypothesis with rules for special values, and the classes that stay unexplained."""
         bad = [kind for kind in self.kinds if not self._right(hypothesis, kind)]
-        measured = measured_specials(hypothesis.kernel, self.items, hypothesis.scales, hypothesis.data) if bad else ()
-        special = [*(mistake for mistake in MISTAKES if mistake.special), *measured]
-        try:
-            while bad:
-                better = self._best(hypothesis, bad, special)
-                if better is None:
-                    break
-                hypothesis, bad = better
-        except OutOfTimeError:
-            self.complete = False
+        named = [mistake for mistake in MISTAKES if mistake.special]
+        hypothesis, bad = self._bettered(hypothesis, bad, named)
+        if bad:
+            measured = measured_specials(hypothesis.kernel, self.items, hypothesis.scales, hypothesis.data)
+            hypothesis, bad = self._bettered(hypothesis, bad, [*measured, *named])
         if not bad:
             open_kinds = {kind for item in self.items if not hypothesis.explains(item) for kind in item.kinds()}
             bad = [kind for kind in Special if kind in open_kinds]
         return hypothesis, tuple(kind.value for kind in bad)
+
+    def _bettered(
+        self, hypothesis: Hypothesis, bad: list[Special], special: Sequence[Mistake]
+    ) -> tuple[Hypothesis, list[Special]]:
+        """With special rules for as long as they make more classes right, and there is time."""
+        try:
+            while bad and (better := self._best(hypothesis, bad, special)) is not None:
+                hypothesis, bad = better
+        except OutOfTimeError:
+            self.complete = False
+        return hypothesis, bad
 
     def _best(
         self, hypothesis: Hypothesis, bad: list[Special], special: Sequence[Mistake]
