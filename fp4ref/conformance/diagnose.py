@@ -17,6 +17,7 @@ import numpy as np
 from fp4ref.conformance.clock import processor_time
 from fp4ref.conformance.evidence import LEAST, SMALLEST, Item, Part, Special, Tier
 from fp4ref.conformance.hypotheses import ORDER, Hypothesis, OutOfTimeError, Search, special_kinds
+from fp4ref.conformance.measured_specials import measured_specials
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import CaseLike, code_side, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
@@ -165,7 +166,7 @@ class _Session:
         measured = [hypothesis for hypothesis in composed if hypothesis.measured]
         found = found or [hypothesis for hypothesis in composed if not hypothesis.measured]
         if not found and self._many():
-            found = self._cheapest(self._search(tier=False, share=0.85), (2,))
+            found = self._cheapest(self._search(tier=False, share=0.5 if measured else 0.85), (2,))
         found = found or measured or self._unnamed(self._search(tier=False, share=0.95))
         if found:
             return self._completed(found)
@@ -237,19 +238,26 @@ class _Session:
     def _with_specials(self, hypothesis: Hypothesis) -> tuple[Hypothesis, tuple[str, ...]]:
         """The hypothesis with rules for special values, and the classes that stay unexplained."""
         bad = [kind for kind in self.kinds if not self._right(hypothesis, kind)]
-        special = [mistake for mistake in MISTAKES if mistake.special]
-        try:
-            while bad:
-                better = self._best(hypothesis, bad, special)
-                if better is None:
-                    break
-                hypothesis, bad = better
-        except OutOfTimeError:
-            self.complete = False
+        named = [mistake for mistake in MISTAKES if mistake.special]
+        hypothesis, bad = self._bettered(hypothesis, bad, named)
+        if bad:
+            measured = measured_specials(hypothesis.kernel, self.items, hypothesis.scales, hypothesis.data)
+            hypothesis, bad = self._bettered(hypothesis, bad, [*measured, *named])
         if not bad:
             open_kinds = {kind for item in self.items if not hypothesis.explains(item) for kind in item.kinds()}
             bad = [kind for kind in Special if kind in open_kinds]
         return hypothesis, tuple(kind.value for kind in bad)
+
+    def _bettered(
+        self, hypothesis: Hypothesis, bad: list[Special], special: Sequence[Mistake]
+    ) -> tuple[Hypothesis, list[Special]]:
+        """With special rules for as long as they make more classes right, and there is time."""
+        try:
+            while bad and (better := self._best(hypothesis, bad, special)) is not None:
+                hypothesis, bad = better
+        except OutOfTimeError:
+            self.complete = False
+        return hypothesis, bad
 
     def _best(
         self, hypothesis: Hypothesis, bad: list[Special], special: Sequence[Mistake]

@@ -21,7 +21,7 @@ from fp4ref.conformance.mistakes.kernel import (
     kernel_of,
     scale_side,
 )
-from fp4ref.conformance.mistakes.readers import DECLARED, LOST, LOW_FIRST, DataReader, ScaleReader, fits
+from fp4ref.conformance.mistakes.readers import ABSENT, DECLARED, LOST, LOW_FIRST, DataReader, ScaleReader, fits
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import Codes, F
 from fp4ref.hadamard import POINTS
@@ -357,5 +357,7 @@ class Part:
             return False
         if reader is not LOW_FIRST and kernel.spec.element.format.bits == 4:
             got = np.where(got == LOST, wanted, got)
+        if got.dtype != np.uint8:
+            got = np.where(got == ABSENT, wanted, got).astype(np.uint8)
         bad = unequal(kernel.spec.element, got, wanted, kernel.spec)
         return not (bad if self.elements is None else bad & self.elements).any()

@@ -16,7 +16,7 @@ from fp4ref.conformance.evidence import Part
 from fp4ref.conformance.inferred_scales import nicest
 from fp4ref.conformance.mistakes.amax import block_of
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, Turn, before_codec
-from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
+from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.record import Mistake, Stage, known
 from fp4ref.conformance.mistakes.transforms import transformed
 from fp4ref.formats import Codec, Codes, F, Floats, Rounding, grid
@@ -36,32 +36,44 @@ CLEAR = (
 @np.errstate(all="ignore")
 def seen_positions(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
     """Positions in the block that the candidate's maxima leave out, if it leaves out any and the same everywhere."""
-    size, codec = kernel.block.columns, kernel.spec.scale
-    seen, missed = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+    (high, wide), codec = kernel.block, kernel.spec.scale
+    seen, missed = np.zeros(high * wide, np.bool_), np.zeros(high * wide, np.bool_)
     for part in parts:
         side, got = part.side(kernel), part.item.scales(DECLARED)
-        if side is None or got is None or part.blocks is None or kernel.block.rows != 1:
+        if side is None or got is None or part.blocks is None or side.byte.shape[2:] != (1, 1):
             continue
-        magnitude = np.abs(side.blocks[:, :, 0, :])
+        magnitude = np.abs(side.blocks).reshape(*side.blocks.shape[:2], high * wide)
         order = np.sort(magnitude, axis=2)
         clear = order[..., -1] > (CLEAR if codec.format.mantissa_bits else 2 * CLEAR) * order[..., -2]
-        byte = got[part.rows, part.across]
-        if byte.shape != side.scales.shape or clear.shape != byte.shape:
+        byte, right = got[part.rows, part.across][::high], side.byte[:, :, 0, 0]
+        if byte.shape != right.shape or clear.shape != byte.shape:
             return None
-        use = part.blocks & clear & (side.scales >= 16) & (side.scales < codec.format.codes - 2)
+        use = part.blocks[::high] & clear & (right >= 16) & (right < codec.format.codes - 2)
         at = magnitude.argmax(axis=2)
-        seen |= np.bincount(at[use & (byte >= side.scales)], minlength=size) > 0
-        missed |= np.bincount(at[use & (byte < side.scales)], minlength=size) > 0
+        seen |= np.bincount(at[use & (byte >= right)], minlength=high * wide) > 0
+        missed |= np.bincount(at[use & (byte < right)], minlength=high * wide) > 0
     if not missed.any() or (seen & missed).any() or missed.all():
         return None
-    kept = np.flatnonzero(~missed)
-    places = ", ".join(map(str, np.flatnonzero(missed)))
+    if high > 1:  # more places than are seen: whole rows and columns are taken
+        places = missed.reshape(high, wide), seen.reshape(high, wide)
+        rows, columns = (np.asarray(places[0].any(axis=axis) & ~places[1].any(axis=axis)) for axis in (1, 0))
+        missed |= (rows[:, None] | columns[None, :]).reshape(-1)
+    kept = (~missed).reshape(high, wide)
     return known(
         Stage.BLOCK,
-        f"block-inferred-{size - len(kept)}",
-        f"block maxima miss the elements at places {places} of the block",
-        block_amax=block_of(lambda b: b[..., kept]),
+        f"block-inferred-{np.count_nonzero(missed)}",
+        f"block maxima miss {_places(kept)}",
+        block_amax=block_of(lambda b: np.where(kept, b, F(0))),
     )
+
+
+def _places(kept: NDArray[np.bool_]) -> str:
+    """Places of a block that do not count, in words."""
+    for name, axis in (("rows", 1), ("columns", 0)):
+        out = ~kept.any(axis=axis)
+        if np.count_nonzero(~kept) == np.count_nonzero(out) * kept.shape[axis] and kept.shape[0] > 1:
+            return f"{name} {', '.join(map(str, np.flatnonzero(out)))} of the block"
+    return f"the elements at places {', '.join(map(str, np.flatnonzero(~kept)))} of the block"
 
 
 # The signs of the transform
@@ -108,37 +120,94 @@ class Boundary(NamedTuple):
     last: np.float32
     first: np.float32
 
+    def below(self, codec: Codec, magnitude: Floats) -> NDArray[np.bool_]:
+        """Which magnitudes have at most this code; between those that were seen, a number with few digits decides."""
+        values = grid(codec.format)
+        middle = (values[self.code] + values[self.code + 1]) / 2
+        if not np.isfinite(self.first):
+            return np.asarray(magnitude >= 0)
+        if middle in {self.last, self.first}:
+            return np.asarray(magnitude <= self.last)
+        return np.asarray(magnitude <= nicest(float(self.last), float(self.first)))
 
-def element_boundaries(kernel: Kernel, parts: Sequence[tuple[Part, ScaleSide]]) -> Mistake | None:
-    """Other boundaries between the element codes, if the candidate's codes follow from the scaled elements at all."""
+
+def element_boundaries(
+    kernel: Kernel, parts: Sequence[tuple[Part, ScaleSide]], reader: DataReader = LOW_FIRST
+) -> Mistake | None:
+    """Other boundaries between the element codes, if the candidate's codes follow from the scaled elements at all.
+
+    Measured on every element that is finite; if these do not fit together, on ordinary ones.
+    """
     if kernel.codec.rounding is Rounding.STOCHASTIC:
         return None
-    pairs = [_rounding(kernel, part, side) for part, side in parts]
+    return _boundaries(kernel, parts, reader, every=True) or _boundaries(kernel, parts, reader, every=False)
+
+
+def _boundaries(
+    kernel: Kernel, parts: Sequence[tuple[Part, ScaleSide]], reader: DataReader, *, every: bool
+) -> Mistake | None:
+    pairs = [_rounding(kernel, part, side, reader, every=every) for part, side in parts]
     found = [pair for pair in pairs if pair is not None]
     if not found or len(found) < len(pairs):
         return None
-    y, code = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    y, code, minus = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    zero = _sign_of_zeros(y, code, minus)
+    if zero is None or (minus != np.signbit(y))[code != 0].any():
+        return None
     moved = [_moved(kernel.codec, np.abs(y[side]), code[side]) for side in (y > 0, y < 0)]
     if moved[0] is None or moved[1] is None or not (moved[0] or moved[1]):
         return None
+    said = _said(kernel.codec, moved[0], moved[1]) + ("" if zero == KEPT else f"; {zero.words}")
     return known(
         Stage.CODE,
         "element-inferred",
-        f"elements are rounded at other boundaries: {_said(kernel.codec, moved[0], moved[1])}",
-        round=partial(_rounded, moved[0], moved[1]),
+        f"elements are rounded at other boundaries: {said}",
+        round=partial(_rounded, moved[0], moved[1], zero),
     )
 
 
-def _rounding(kernel: Kernel, part: Part, side: ScaleSide) -> tuple[Floats, Codes] | None:
-    """Values before the codec and the candidate's codes without signs; None where a sign is wrong."""
-    got = part.item.codes(LOW_FIRST)
+class ZeroSigns(NamedTuple):
+    """Whether a magnitude that is rounded to zero has its sign bit set, for positive and for negative elements."""
+
+    positive: bool
+    negative: bool
+
+    @property
+    def words(self) -> str:
+        """In a report."""
+        return (
+            f"what is rounded to zero has sign bits {int(self.positive)} (positive) and {int(self.negative)} (negative)"
+        )
+
+
+KEPT = ZeroSigns(positive=False, negative=True)
+
+
+def _sign_of_zeros(y: Floats, code: Codes, minus: NDArray[np.bool_]) -> ZeroSigns | None:
+    """The signs of codes that are zero; None where they follow no rule."""
+    found = []
+    for side, right in ((y > 0, False), (y < 0, True)):
+        signs = minus[side & (code == 0)]
+        if signs.any() and not signs.all():
+            return None
+        found.append(bool(signs[0]) if signs.size else right)
+    return ZeroSigns(*found)
+
+
+def _rounding(
+    kernel: Kernel, part: Part, side: ScaleSide, reader: DataReader, *, every: bool
+) -> tuple[Floats, Codes, NDArray[np.bool_]] | None:
+    """Values before the codec, and the candidate's codes and signs."""
+    got = part.item.codes(reader)
     if got is None or part.elements is None:
         return None
     sign = kernel.codec.format.sign_bit
     y, own = join(before_codec(kernel, side), side.shape), got[part.rows, part.columns]
-    use = part.elements & np.isfinite(y)
-    wrong = (np.signbit(y[use]) != (own[use] >= sign)).any()
-    return None if wrong else (np.asarray(y[use], F), np.asarray(own[use] & (sign - 1), np.uint8))
+    use = np.isfinite(y) & (y != 0) & (own < 2 * sign)
+    if not every:
+        use &= part.elements
+    code = np.asarray(own[use], np.uint8)
+    return np.asarray(y[use], F), np.asarray(code & (sign - 1), np.uint8), np.asarray(code >= sign)
 
 
 def _moved(codec: Codec, magnitude: Floats, code: Codes) -> list[Boundary] | None:
@@ -172,7 +241,9 @@ def _listed(codec: Codec, moved: list[Boundary], sign: str) -> str:
     said = []
     for code, last, first in moved[:SHOWN]:
         middle = (values[code] + values[code + 1]) / 2
-        if middle in {last, first}:
+        if not np.isfinite(first):
+            said.append(f"nothing becomes {sign}{values[code + 1]:g}")
+        elif middle in {last, first}:
             said.append(f"the tie {sign}{middle:g} becomes {sign}{values[code + (middle == first)]:g}")
         else:
             said.append(
@@ -181,12 +252,17 @@ def _listed(codec: Codec, moved: list[Boundary], sign: str) -> str:
     return ", ".join(said) + (f" and {len(moved) - SHOWN} more" if len(moved) > SHOWN else "")
 
 
-def _rounded(positive: list[Boundary], negative: list[Boundary], y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+def _rounded(
+    positive: list[Boundary], negative: list[Boundary], zero: ZeroSigns, y: Floats, bits: Codes | None, codec: Codec
+) -> Codes:
     sign, magnitude = codec.format.sign_bit, np.abs(y)
     wanted = codec.encode(y, bits)
     code: NDArray[Any] = wanted & (sign - 1)
     for side, moved in ((y > 0, positive), (y < 0, negative)):
-        for boundary, last, first in moved:
-            code = np.where(side & (magnitude <= last), np.minimum(code, boundary), code)
-            code = np.where(side & (magnitude >= first), np.maximum(code, boundary + 1), code)
-    return np.where(np.isnan(y), wanted, code | (wanted & sign)).astype(np.uint8)
+        for boundary in moved:
+            below = side & boundary.below(codec, magnitude)
+            code = np.where(below, np.minimum(code, boundary.code), code)
+            code = np.where(side & ~below, np.maximum(code, boundary.code + 1), code)
+    minus = np.where(code == 0, np.where(y > 0, zero.positive, zero.negative), np.signbit(y))
+    minus = np.where(y == 0, wanted >= sign, minus)
+    return np.where(np.isnan(y), wanted, code | np.where(minus, sign, 0)).astype(np.uint8)

@@ -18,6 +18,12 @@ from fp4ref.conformance.evidence import LARGE, Item, Part
 from fp4ref.conformance.hypotheses import AFTER_SCALES, Hypothesis, OutOfTimeError
 from fp4ref.conformance.inferred import element_boundaries, seen_positions, sign_mask
 from fp4ref.conformance.inferred_scales import constants_of_scales, scale_boundaries
+from fp4ref.conformance.measured_bits import source_of_bits
+from fp4ref.conformance.measured_floors import floors
+from fp4ref.conformance.measured_maps import byte_maps, code_map, factor_of_elements
+from fp4ref.conformance.measured_missing import missing_codes, missing_scales
+from fp4ref.conformance.measured_order import element_orders, scale_orders
+from fp4ref.conformance.measured_transform import transform_matrix
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side, kernel_of
 from fp4ref.conformance.mistakes.readers import (
@@ -79,9 +85,11 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
             return []
 
     maxima = found(_maxima, base)
-    start = maxima[0] if maxima else base
-    scales = found(_scales, start)
-    codes = found(_codes, scales[0] if scales else start)
+    for start in dict.fromkeys([*maxima[:2], *maxima[-2:]]) if maxima else [base]:
+        scales = found(_scales, start)
+        codes = found(_codes, scales[0] if scales else start)
+        if scales and codes:
+            break
     findings = (
         *(() if all(item.amax is None for item in items) else (_finding("amax", base, maxima),)),
         _finding("scale", start, scales),
@@ -126,9 +134,9 @@ def _onto(start: Hypothesis, instead_of: Hypothesis, hypothesis: Hypothesis) -> 
 def _maxima(base: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
     """Hypotheses whose maxima are the candidate's."""
     found = []
-    signs = sign_mask(base.kernel, parts)
+    measured = [m for m in (sign_mask(base.kernel, parts), transform_matrix(base.kernel, parts)) if m is not None]
     known = [m for m in MISTAKES if m.stage in BEFORE_AMAX and not m.special]
-    for changed in _with(base, [*known, *([signs] if signs else [])]):
+    for changed in _with(base, [*known, *measured]):
         tick()
         sides = ((part, part.side(changed.kernel)) for part in parts if part.serves(changed.kernel))
         if all(side is not None and part.amax_matches(changed.kernel, side) for part, side in sides):
@@ -170,21 +178,51 @@ def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypoth
     found: list[Hypothesis] = []
     positions = seen_positions(start.kernel, usable)
     measured = [*constants_of_scales(start.kernel, usable), *([positions] if positions else [])]
+    measured += floors(start.kernel, usable)
     for changed in itertools.chain(_with(start, [*known, *measured]), _measured_pairs(start, known, usable, found)):
-        alive = readers
-        for part in usable:
-            tick()
-            if not part.serves(changed.kernel):
-                continue
-            kernel = given_amax(changed.kernel, part.item)
-            side = part.side(kernel)
-            alive = [] if side is None else [reader for reader in alive if part.bytes_match(kernel, side, reader)]
-            if not alive:
-                break
+        alive = _read_as(changed, usable, readers, tick)
         found += [changed.reading(scales=reader) for reader in alive]
         if changed is start and alive:
             break
+    if not found:
+        found = _unnamed_scales(start, known, usable, tick)
     return sorted(found, key=lambda hypothesis: hypothesis.cost)
+
+
+def _read_as(
+    changed: Hypothesis, parts: Sequence[Part], readers: Sequence[ScaleReader], tick: Tick
+) -> Sequence[ScaleReader]:
+    """The places of scales in which a hypothesis makes the candidate's bytes, given its maxima."""
+    alive = readers
+    for part in parts:
+        tick()
+        if not part.serves(changed.kernel):
+            continue
+        kernel = given_amax(changed.kernel, part.item)
+        side = part.side(kernel)
+        alive = [] if side is None else [reader for reader in alive if part.bytes_match(kernel, side, reader)]
+        if not alive:
+            break
+    return alive
+
+
+def _unnamed_scales(start: Hypothesis, known: Sequence[Mistake], parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
+    """Scales in an order that was measured; then bytes that each became another."""
+    places = list(scale_orders(start.kernel, parts))
+    for changed in _with(start, known) if places else ():
+        alive = _read_as(changed, parts, places, tick)
+        if alive:
+            return [changed.reading(scales=reader) for reader in alive]
+    missing = missing_scales(start.kernel, parts)
+    left_out = None if missing is None else start.but(missing)
+    if left_out is not None and _read_as(left_out, parts, [DECLARED], tick):
+        return [left_out]
+    for place in (DECLARED, *places):
+        made = (start.but(mistake) for mistake in byte_maps(start.kernel, parts, place))
+        found = [changed for changed in made if changed is not None and _read_as(changed, parts, [place], tick)]
+        if found:
+            return [changed.reading(scales=place) for changed in found]
+    return []
 
 
 def _measured_pairs(
@@ -208,30 +246,65 @@ def _codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothe
     if found.kernel.search is not None:
         return []
     usable = [part for part in parts if part.item.size]
-    sides = {id(part): given_scales(found.kernel, part, found.scales) for part in usable if part.serves(found.kernel)}
+    sides = {id(part): _side(found, part) for part in usable if part.serves(found.kernel)}
     known = [m for m in MISTAKES if m.stage in AFTER_SCALES and not m.special]
-    result: list[Hypothesis] = []
-    for changed in _with(found, known):
-        alive: list[DataReader] = [LOW_FIRST, *DATA_READERS]
+
+    def written(changed: Hypothesis, readers: Sequence[DataReader]) -> Sequence[DataReader]:
+        alive = readers
         for part in usable:
             tick()
             if not part.serves(changed.kernel):
                 continue
-            side = sides[id(part)] if id(part) in sides else given_scales(changed.kernel, part, found.scales)
+            shared = id(part) in sides and changed.kernel.bits is found.kernel.bits
+            side = sides[id(part)] if shared else _side(changed, part)
             alive = [] if side is None else [r for r in alive if part.codes_match(changed.kernel, side, r)]
             if not alive:
                 break
+        return alive
+
+    result: list[Hypothesis] = []
+    for changed in _with(found, known):
+        alive = written(changed, [LOW_FIRST, *DATA_READERS])
         result += [changed.reading(data=reader) for reader in alive]
         if changed is found and alive:
             break
     if not result:
         whole = [part for part in usable if part.whole and part.item.size <= LARGE]
-        tried = [(part, given_scales(found.kernel, part, found.scales)) for part in whole]
-        pairs = [(part, side) for part, side in tried if side is not None]
-        inferred = element_boundaries(found.kernel, pairs)
-        changed_codes = None if inferred is None else found.but(inferred)
-        result = [] if changed_codes is None else [changed_codes]
+        pairs = [(part, side) for part in whole if (side := _side(found, part)) is not None]
+        result = _unnamed_codes(found, known, pairs, written)
     return sorted(result, key=lambda hypothesis: hypothesis.cost)
+
+
+def _side(found: Hypothesis, part: Part) -> ScaleSide | None:
+    """The scales that elements are divided by: the candidate's own, unless others are stored than are used."""
+    if found.kernel.scales is kernel_of(found.kernel.spec).scales:
+        return given_scales(found.kernel, part, found.scales)
+    return part.side(given_amax(found.kernel, part.item))
+
+
+def _unnamed_codes(
+    found: Hypothesis,
+    known: Sequence[Mistake],
+    pairs: Sequence[tuple[Part, ScaleSide]],
+    written: Callable[[Hypothesis, Sequence[DataReader]], Sequence[DataReader]],
+) -> list[Hypothesis]:
+    """Codes in an order that was measured; then a factor, other codes, or a rounding that was."""
+    for mistake in (missing_codes(found.kernel, pairs), source_of_bits(found.kernel, pairs)):
+        changed = None if mistake is None else found.but(mistake)
+        if changed is not None and written(changed, [LOW_FIRST]):
+            return [changed]
+    orders = list(element_orders(found.kernel, pairs))
+    for changed in _with(found, known) if orders else ():
+        alive = written(changed, orders)
+        if alive:
+            return [changed.reading(data=reader) for reader in alive]
+    for reader in (LOW_FIRST, *orders, *(r for r in DATA_READERS if r.name == "nibbles")):
+        for measure in (factor_of_elements, code_map, element_boundaries):
+            mistake = measure(found.kernel, pairs, reader)
+            changed = None if mistake is None else found.but(mistake)
+            if changed is not None and written(changed, [reader]):
+                return [changed.reading(data=reader)]
+    return []
 
 
 def permuted(parts: Sequence[Part]) -> bool:

@@ -42,6 +42,17 @@ def inputs() -> Iterator[Mistake]:
     for name, text, narrow in NARROW:
         yield known(stage, f"input-{name}", f"inputs are {text} first", values=narrow)
     for size in SIZES[1:]:
+        for way, words, change in (
+            ("columns", "columns", partial(cleared, 1, size)),
+            ("rows", "rows", partial(cleared, size, 1)),
+        ):
+            yield known(
+                Stage.BLOCK,
+                f"dropped-{way}-{size}",
+                f"{words} past the last multiple of {size} are quantized as zeros, and count in the amax only",
+                has_global,
+                quantized=change,
+            )
         yield known(
             stage,
             f"input-columns-{size}",
@@ -195,6 +206,8 @@ REPORTED: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("448th", "amax / 448 is returned as amax", lambda a: a / F(448)),
     ("zero", "0 is returned as amax", np.zeros_like),
     ("one", "1 is returned as amax", np.ones_like),
+    ("previous-row", "the amax of the previous row is returned", lambda a: np.roll(a, 1)),
+    ("next-row", "the amax of the next row is returned", lambda a: np.roll(a, -1)),
 )
 FLOORS = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, float(TINY))
 
@@ -383,9 +396,37 @@ PARTS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
 )
 
 
+def ranked(rank: int, blocks: Floats, keep_nan: bool) -> Floats:
+    """The magnitude of a block that so many others reach, 1 for the largest."""
+    magnitude = np.abs(blocks).reshape(*blocks.shape[:2], 1, -1)
+    magnitude = magnitude if keep_nan else np.nan_to_num(magnitude, nan=0, posinf=np.inf)
+    return np.asarray(np.sort(magnitude, axis=3)[..., -rank, None])
+
+
+def averaged(power: int, blocks: Floats, keep_nan: bool) -> Floats:
+    """The mean magnitude of a block, or the root of its mean square."""
+    magnitude = np.abs(blocks) if keep_nan else np.nan_to_num(np.abs(blocks), nan=0, posinf=np.inf)
+    mean = (magnitude**power).mean(axis=(2, 3), keepdims=True)
+    return np.asarray(mean if power == 1 else np.sqrt(mean), F)
+
+
 def block_amax() -> Iterator[Mistake]:
     """Mistakes in which elements share a scale, and in their maxima."""
     stage = Stage.BLOCK
+    for rank, words in ((2, "second"), (3, "third"), (4, "fourth")):
+        yield known(
+            stage,
+            f"block-rank-{rank}",
+            f"the {words} largest magnitude of a block is taken for its maximum",
+            block_amax=partial(ranked, rank),
+        )
+    for power, words in ((1, "mean magnitude"), (2, "root mean square")):
+        yield known(
+            stage,
+            f"block-mean-{power}",
+            f"the {words} of a block is taken for its maximum",
+            block_amax=partial(averaged, power),
+        )
     for name, text, chosen in PARTS:
         yield known(stage, f"block-{name}", f"block maxima {text}", block_amax=block_of(chosen))
     for name, block in (("plain", plain_block), ("zero", plain_from_zero)):

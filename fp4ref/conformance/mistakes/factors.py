@@ -53,6 +53,7 @@ FACTORS: tuple[tuple[str, str, ElementForm], ...] = (
     ("x-rs-g", "(x * (1 / s)) * S_enc", lambda x, s, g, k: x * (F(1) / s) * g),
     ("over-quotient", "x / (s / S_enc)", lambda x, s, g, k: x / (s / g)),
     ("inverse-quotient", "x * (1 / (s / S_enc))", lambda x, s, g, k: x * limited(F(1) / (s / g))),
+    ("double", "x * S_enc / s in double, rounded once", lambda x, s, g, k: _exact(x, s, g)),
     ("over-product", "x / (s * (1 / S_enc))", lambda x, s, g, k: x / (s * (F(1) / g))),
     ("decode-over-s", "x * ((1 / (1 / S_enc)) / s)", lambda x, s, g, k: x * limited(F(1) / (F(1) / g) / s)),
     ("over-decode", "(x / (1 / S_enc)) / s", lambda x, s, g, k: x / (F(1) / g) / s),
@@ -96,6 +97,10 @@ FACTORS: tuple[tuple[str, str, ElementForm], ...] = (
     ("over-amax-sixth", "x / (amax * fp32(1/6)) from the block's maximum", lambda x, s, g, k: x / (_amax(x) * SIXTH)),
     ("x-over-amax-6", "(x / amax) * 6 from the block's maximum", lambda x, s, g, k: x / _amax(x) * F(6)),
 )
+
+
+def _exact(x: Floats, s: Floats, g: Floats) -> Floats:
+    return (x.astype(np.float64) * g / s).astype(F)
 
 
 def _factor(s: Floats, g: Floats) -> Floats:

@@ -100,6 +100,7 @@ class Kernel:
     """A quantizer as functions, one field for each decision; a mistake replaces some of them.
 
     values: what becomes of the inputs first. transform: the Hadamard transform, in `turned` directions.
+    quantized: of the values [rows, columns] after the maximum was taken.
     amax, used: the maximum, and what the global scale is made of. report: what is returned as the maximum.
     tails: what the maxima of blocks are taken of. element_global: of the global scale, the maximum and the constants,
     the global scale that divides the elements.
@@ -122,6 +123,7 @@ class Kernel:
     takes_amax: bool = True
     used: Callable[[Floats, Values], Floats] = lambda amax, values: amax
     report: Map = same
+    quantized: Map = same
     constants: Callable[[Constants], Constants] = same
     global_scale: Global
     tails: Map = same
@@ -249,7 +251,7 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
     if kernel.other is not None:
         return _other_side(kernel, exhibit)
     k = kernel.constants(constants(kernel.spec, exhibit.dtype))
-    values = exhibit.quantized(kernel).transformed[rows, columns]
+    values = kernel.quantized(exhibit.quantized(kernel).transformed)[rows, columns]
     blocks = split(values, kernel.block)
     maxima, g = exhibit.amax(kernel), np.ones((1, 1, 1, 1), F)
     used = None

@@ -86,7 +86,7 @@ def _undone(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offse
     return np.asarray(r * columns + c)
 
 
-def _tiles_down(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+def tiles_down(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     """Tiles that follow each other down the rows first."""
     high, wide = form.tile
     down = _padded(rows, high) // high
@@ -103,6 +103,14 @@ def _unpadded_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     """128x4 tiles whose stride does not count the padding columns."""
     tiles = blocks // 4 or 1
     return np.asarray((row // 128 * tiles + block // 4) * 512 + row % 32 * 16 + row % 128 // 32 * 4 + block % 4)
+
+
+def _compact_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """128x4 tiles of which the last of a row of tiles is only as wide as the blocks that are left."""
+    left = block // 4 * 4
+    wide = np.minimum(blocks - left, 4)
+    inside = row % 32 * 4 * wide + row % 128 // 32 * wide + block % 4
+    return np.asarray(row // 128 * 128 * blocks + left * 128 + inside)
 
 
 def _digits(
@@ -126,6 +134,7 @@ def _amd(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
 
 
 LOST = 0xFF  # in the place of a 4-bit code that was never stored
+ABSENT = 0x100  # the same, of codes that are held in 16 bits
 DECLARED = ScaleReader("", Stage.LAYOUT, "")
 
 
@@ -146,7 +155,7 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
             for name, text, place in (
                 ("twice", f"scales are laid out in {words} tiles twice", _twice),
                 ("undone", f"scales are permuted by the inverse of the {words} layout", _undone),
-                ("down", f"{words} tiles follow each other down the rows first (tile axes exchanged)", _tiles_down),
+                ("down", f"{words} tiles follow each other down the rows first (tile axes exchanged)", tiles_down),
                 ("transposed", f"scales are transposed and then laid out in {words} tiles", _transposed_layout),
             )
         )
@@ -179,6 +188,12 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
         "the stride of 128x4 tiles does not count padding columns",
         _unpadded_tiles,
         shares=True,
+    )
+    yield ScaleReader(
+        "layout-compact",
+        Stage.LAYOUT,
+        "the last 128x4 tile of a row of tiles is as wide as the blocks that are left, not padded to 4",
+        _compact_tiles,
     )
     yield ScaleReader("layout-transposed", Stage.LAYOUT, "scales are transposed", _transposed)
     yield ScaleReader(

@@ -201,6 +201,11 @@ Form = tuple[str, str, ScaleForm]
 BF16_SIXTH = to_bfloat16(np.array(SIXTH))
 SCALES: tuple[Form, ...] = (
     ("division", "(amax / 6) * S_enc by division", lambda a, g, k: a / F(6) * g),
+    (
+        "double",
+        "amax * S_enc / 6 in double, rounded once",
+        lambda a, g, k: (a.astype(np.float64) * g / 6).astype(F),
+    ),
     ("product-first", "S_enc * (amax * fp32(1/6))", lambda a, g, k: a * SIXTH * g),
     ("scaled-division", "(amax * S_enc) / 6", lambda a, g, k: a * g / F(6)),
     ("scaled-product", "(amax * S_enc) * fp32(1/6)", lambda a, g, k: a * g * SIXTH),

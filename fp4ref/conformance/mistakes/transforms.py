@@ -12,6 +12,7 @@ import numpy as np
 from fp4ref import four_over_six as fos
 from fp4ref.conformance.mistakes.kernel import Kernel, Turn
 from fp4ref.conformance.mistakes.record import (
+    NARROW,
     Mistake,
     Stage,
     both,
@@ -293,6 +294,43 @@ def _search(kernel: Kernel, **changes: Any) -> Any:
     return dataclasses.replace(kernel.search, **changes)
 
 
+def _of_narrow_values(narrow: Any, kernel: Kernel) -> Any:
+    difference = _search(kernel).difference
+    return lambda q, s, g, a, x, k: narrow(difference(q, s, g, a, x * 0, k)) + difference(q * 0, s, g, a, x, k)
+
+
+def _of_narrow_errors(narrow: Any, kernel: Kernel) -> Any:
+    difference = _search(kernel).difference
+    return lambda *arguments: narrow(difference(*arguments))
+
+
+def _of_narrow_sums(narrow: Any, kernel: Kernel) -> Any:
+    total = _search(kernel).total
+    return lambda errors: narrow(total(errors))
+
+
+def _search_through(field: str, made: Any, narrow: Any, kernel: Kernel) -> Any:
+    return _search(kernel, **{field: made(narrow, kernel)})
+
+
+def _narrowed_choices() -> Iterator[Mistake]:
+    """Errors of 4over6 that go through a narrower type on the way."""
+    for name, text, narrow in NARROW:
+        for slot, what, made in (
+            ("value", "values that 4over6 compares with the input are", _of_narrow_values),
+            ("error", "4over6 errors are", _of_narrow_errors),
+            ("sum", "4over6 sums of errors are", _of_narrow_sums),
+        ):
+            field = "total" if slot == "sum" else "difference"
+            yield known(
+                Stage.SEARCH,
+                f"search-{slot}-{name}",
+                f"{what} {text}",
+                searches,
+                search=of(partial(_search_through, field, made, narrow)),
+            )
+
+
 def _other_top(top: float, kernel: Kernel) -> bool:
     return kernel.search is not None and kernel.search.scale_max != top
 
@@ -328,6 +366,7 @@ def choices() -> Iterator[Mistake]:
             both(searches, other_than("search", "metric", metric)),
             search=of(partial(_search, metric=metric)),
         )
+    yield from _narrowed_choices()
     yield known(stage, "search-tie", "4over6 keeps the second candidate on a tie", searches, second=lambda b, a: b <= a)
     yield known(
         stage,
