@@ -232,6 +232,20 @@ def test_linear_padding_may_hold_anything():
     assert diagnose(NVFP4, "linear_padded", changed(kept, scales=lambda s: np.where(s == 0, 0x7F, s))).conforms
 
 
+@pytest.mark.rule("CNF-2", "GLB-4")
+def test_an_amax_from_elsewhere_is_named_if_scales_and_codes_follow_from_it():
+    """Each tensor with an amax that has nothing to do with it, as after a reduction over other ranks."""
+    rng = np.random.default_rng(3)
+    tensors = [case for case in inputs("nvfp4") if case.amax is None and case.x.size]
+    strange = rng.uniform(1, 9, (len(tensors), 1)).astype(np.float32)
+    made = [(c, quantize(c.x, NVFP4, c.direction, amax=a)) for c, a in zip(tensors, strange, strict=True)]
+    found = diagnose(NVFP4, "linear", made)
+    assert found.explanations[0].names[0] == "amax-other", report_lines(found)
+    assert verdict(found).startswith("amax is not the tensor's: ")
+    kept = [(case, got._replace(amax=got.amax * 2)) for case, got in of_spec(NVFP4, NVFP4) if case.amax is None]
+    assert "amax-other" not in {name for one in diagnose(NVFP4, "linear", kept).explanations for name in one.names}
+
+
 @pytest.mark.rule("CNF-2")
 @pytest.mark.parametrize("part, stage", [("data", "code"), ("scales", "scale")])
 def test_random_corruption_is_not_explained(part, stage):
