@@ -166,7 +166,7 @@ class _Session:
         measured = [hypothesis for hypothesis in composed if hypothesis.measured]
         found = found or [hypothesis for hypothesis in composed if not hypothesis.measured]
         if not found and self._many():
-            found = self._cheapest(self._search(tier=False, share=0.5 if measured else 0.85), (2,))
+            found = self._cheapest(self._search(tier=False, share=0.7 if measured else 0.85), (2,))
         found = found or measured or self._unnamed(self._search(tier=False, share=0.95))
         if found:
             return self._completed(found)
