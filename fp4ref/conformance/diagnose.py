@@ -60,9 +60,9 @@ class Diagnosis:
     """What was found out about a candidate.
 
     conforms: nothing differs. explanations: what makes every byte, the simplest first; they are equally good on the
-    evidence. partial: the best that does not. first_stage: where bytes first differ. findings: stage by stage, each
-    judged on the candidate's own output of the stages before. complete: whether the search ended in time. where:
-    the first place that differs, of what nothing explains.
+    evidence. partial: the best that does not. first_stage: where bytes first differ. findings: of what nothing
+    explains, stage by stage, each judged on the candidate's own output of the stages before. where: the first place of
+    it that differs. complete: whether the search ended in time.
     """
 
     conforms: bool
@@ -332,16 +332,17 @@ class _Session:
         if told:
             least = min(len(explanation.names) for explanation in told)
             told = tuple(explanation for explanation in told if len(explanation.names) == least)
+        if told:
+            others = tuple(explanation for explanation in told[KEPT:] if explanation.profile)
+            return Diagnosis(False, told[:KEPT] + others, first_stage=told[0].stage, complete=self.complete)
         stagewise = self._by_stages(self._search(tier=False, share=0.9).parts)
-        first = told[0].stage if told else stagewise.first or next(iter(partial[0].except_on if partial else ()), None)
         return Diagnosis(
             conforms=False,
-            explanations=told[:KEPT] + tuple(e for e in told[KEPT:] if e.profile),
-            partial=None if told or not partial else partial[0],
-            first_stage=first,
+            partial=partial[0] if partial else None,
+            first_stage=stagewise.first or next(iter(partial[0].except_on if partial else ()), None),
             findings=stagewise.findings,
             complete=self.complete,
-            where="" if told else place(self.items),
+            where=place(self.items),
         )
 
 
