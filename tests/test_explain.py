@@ -47,10 +47,10 @@ def test_agrees_with_quantizer(name: str) -> None:
         for direction in ("row", "column"):
             if spec.hadamard and direction == "column" and dtype != "bfloat16":
                 continue
-            q = fp4ref.quantize(x, spec, direction)
+            q = fp4ref.quantize(x, spec, direction, backend="numpy")
             got, shape = q.direction(direction)
             codes = unpack(got.data, shape[1], spec.element.format)
-            values = fp4ref.dequantize(q, "float32", direction)
+            values = fp4ref.dequantize(q, "float32", direction, backend="numpy")
             for _ in range(4):
                 row, column = (int(rng.integers(size)) for size in SHAPE)
                 at = (row, column) if direction == "row" else (column, row)
@@ -67,7 +67,7 @@ def test_ragged_shapes(name: str, shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     matrix = x.reshape(-1, shape[-1])
     spec = fp4ref.profiles[name]
-    codes = unpack(fp4ref.quantize(x, spec).row.data, shape[-1], spec.element.format)
+    codes = unpack(fp4ref.quantize(x, spec, backend="numpy").row.data, shape[-1], spec.element.format)
     for row, column in {(0, 0), (matrix.shape[0] - 1, shape[-1] - 1)}:
         assert explain(x, spec, row, column).code == codes[row, column]
 
@@ -75,7 +75,7 @@ def test_ragged_shapes(name: str, shape: tuple[int, ...]) -> None:
 def test_blocks_of_odd_width() -> None:
     spec = fp4ref.NVFP4.replace(name="odd", block=(1, 5))
     x = np.random.default_rng(1).standard_normal((2, 23)).astype(np.float32)
-    codes = unpack(fp4ref.quantize(x, spec).row.data, 23, spec.element.format)
+    codes = unpack(fp4ref.quantize(x, spec, backend="numpy").row.data, 23, spec.element.format)
     assert [explain(x, spec, 1, column).code for column in range(23)] == list(codes[1])
 
 
@@ -84,7 +84,7 @@ def test_stochastic() -> None:
     spec = fp4ref.NVFP4.replace(name="stochastic", element=STOCHASTIC_E2M1)
     x = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
     bits = np.random.default_rng(2).integers(0, 256, x.shape, np.uint8)
-    codes = unpack(fp4ref.quantize(x, spec, random_bits=bits).row.data, 32, spec.element.format)
+    codes = unpack(fp4ref.quantize(x, spec, random_bits=bits, backend="numpy").row.data, 32, spec.element.format)
     for row, column in ((0, 0), (1, 7), (3, 31)):
         stages = explain(x, spec, row, column, random_bits=bits)
         assert stages.code == codes[row, column]
@@ -99,7 +99,7 @@ def test_given_amax(name: str) -> None:
     x = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
     spec = fp4ref.profiles[name]
     amax = np.full(4, 1.5) if name == "nvfp4-row-scaled" else np.full(1, 1.5)
-    q = fp4ref.quantize(x, spec, amax=amax.astype(np.float32))
+    q = fp4ref.quantize(x, spec, amax=amax.astype(np.float32), backend="numpy")
     stages = explain(x, spec, 2, 9, amax=1.5)
     assert stages.code == unpack(q.row.data, 32, spec.element.format)[2, 9]
     assert stages.scale == q.row.scales[2, 0]
