@@ -40,7 +40,8 @@ def spec_of(function):
     return names["spec"].cell_contents
 
 
-@pytest.mark.slow  # each mutant is called on every case
+@pytest.mark.heavy  # each mutant is called on every case
+@pytest.mark.slow
 @pytest.mark.rule("GEM-8", "GEM-15", "CNF-2")
 @pytest.mark.parametrize(("function", "text"), named(KERNELS["ADDED"]))
 def test_wrong_additions_are_caught_and_named(function, text):

@@ -210,6 +210,7 @@ def one_scale_for_b(ad, as_, bd, bs, m, n, k):
     return left @ e2m1(nibbles(bd, k)).T
 
 
+HEAVY = pytest.mark.heavy  # a few run by default
 MUTANTS = {
     "no alpha": (kernel(scale=lambda a, b: F(1)), "the global amaxes and the factor are left out"),
     "amax of B left out": (kernel(scale=lambda a, b: a[0] * (F(1) / F(7225344))), "the amax of B is left out"),
@@ -263,7 +264,7 @@ MUTANTS = {
 
 
 @pytest.mark.rule("GEM-13", "GEM-14", "GEM-5", "CNF-2")
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", [n if i % 6 == 0 else pytest.param(n, marks=HEAVY) for i, n in enumerate(MUTANTS)])
 def test_mutants_are_caught_and_named(name):
     function, text = MUTANTS[name]
     report = verdict(function)
