@@ -76,7 +76,8 @@ template <class T> DEVICE Meaning meaning(unsigned byte, float g, float A)
 
 // The byte of the scale that a search by estimates chooses, whose sums may be fused: they are nearer to the exact ones than
 // the margin asks for. Result: whether they decide. The maximum is 0 or in [2^-60, 2^120].
-template <class T> DEVICE bool estimated_byte(const unsigned (&magnitudes)[8], float amax, float g, const Meaning* table, unsigned& byte)
+template <class T> DEVICE bool estimated_byte(
+    const unsigned (&magnitudes)[8], float amax, float g, const Meaning* table, unsigned& byte)
 {
     const float before = fp4ref::quick_block_scale<T, In>(amax, g);
     const unsigned bytes = fp4ref::encode_pair<typename T::Scale>(before, before * 1.5f) & 0x7f7fu;
@@ -110,11 +111,12 @@ DEVICE unsigned low_bytes(const unsigned (&of)[4])
     return __byte_perm(__byte_perm(of[0], of[1], 0x0040), __byte_perm(of[2], of[3], 0x0040), 0x5410);
 }
 
-// Codes of a block by a search by estimates and by thresholds, for a maximum below the pattern `beyond`. Result: false where
-// one of them does not do.
-template <class T> DEVICE bool searched_codes(const Words& x, float g, unsigned beyond, const Meaning* table, uint2& codes, unsigned& scale_byte)
+// Codes of a block by a search by estimates and by thresholds, for a maximum below the pattern `beyond`. Result: 0
+// where one of them does not do.
+template <class T> DEVICE unsigned searched_codes(
+    const Words& x, float g, unsigned beyond, const Meaning* table, uint2& codes, unsigned& scale_byte)
 {
-    if constexpr (!THRESHOLDS) return false;
+    if constexpr (!THRESHOLDS) return 0;
     else {
         unsigned pairs[8], magnitudes[8], minus_zero = thresholds::MINUS_ZERO;
         KEEP(minus_zero);
@@ -126,16 +128,17 @@ template <class T> DEVICE bool searched_codes(const Words& x, float g, unsigned 
         }
         const unsigned largest = thresholds::largest(magnitudes);
         const float amax = In::widen(largest);
-        if (largest >= beyond || (largest < QUICK[0] && largest)) return false;
-        if (!estimated_byte<T>(magnitudes, amax, g, table, scale_byte)) return false;
+        if (largest >= beyond || (largest < QUICK[0] && largest)) return 0;
+        if (!estimated_byte<T>(magnitudes, amax, g, table, scale_byte)) return 0;
         const thresholds::Entry entry = table[scale_byte].entry;
         codes = packed_block(pairs, magnitudes, entry);
-        return entry.ramp || !largest;
+        return largest ? entry.ramp : 1;
     }
 }
 
 // Codes of a block, the lower and the upper eight.
-DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, unsigned beyond, const Meaning* table, unsigned& scale_byte)
+DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, unsigned beyond, const Meaning* table,
+    unsigned& scale_byte)
 {
     uint2 codes;
     if (searched_codes<S>(x, g, beyond, table, codes, scale_byte)) return codes;
@@ -181,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     byte* const mine = memory + TABLE + warp * OF_WARP;
     const unsigned stage = to_shared(mine), to_vector = stage + (lane ^ (lane >> 3 & 1)) * 16;
     const size band = (size)pitch * 32, bits_band = (size)columns * 32;
-    const auto load = [&](const byte* from, const byte* bits_from, int step, unsigned left, unsigned column) {
+    const auto load = [&](const byte* from, const byte* bits_from, unsigned step, unsigned left, unsigned column) {
         UNROLL
         for (int i = 0; i < 2; ++i) {
             const unsigned to = step * STEP + i * OF_ROW;
@@ -205,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
         return Source{x + ((size)row * pitch + (column + lane * 8) * 2), bits + ((size)row * columns + column + lane * 16), column,
             index < units ? rows - row : 0};
     };
-    const auto load_step = [&](const Source& at, int step) {
+    const auto load_step = [&](const Source& at, unsigned step) {
         const unsigned above = step * 64;
         load(at.from + step * 2 * band, at.bits + step * 2 * bits_band, step, at.left > above ? at.left - above : 0, at.column);
     };
@@ -213,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     const unsigned first = blockIdx.x + warp * gridDim.x;
     if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
     UNROLL
-    for (int step = 0; step < STAGES; ++step) load_step(source(first), step);
+    for (unsigned step = 0; step < STAGES; ++step) load_step(source(first), step);
     if (SEARCHED) wait_for_previous_kernel();
     if (noop && *noop) return;
     float A = 0.0f, g = 1.0f;
@@ -236,11 +239,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     for (unsigned index = first; index < units; index += all) {
         unsigned column, four = 0, turn = 0;
         const unsigned row = place(index, column), mine_first = column + lane * 16;
-        const unsigned left = mine_first < columns ? columns - mine_first : 0;
+        unsigned left = mine_first < columns ? columns - mine_first : 0;
+        KEEP(left);
         const Source next = source(index + all);
-        byte* const to = data + mine_first / 2;
+        byte* to = data + mine_first / 2;
+        KEEP_ADDRESS(to);
         _Pragma("unroll 1")
-        for (int step = 0; step < STAGES; ++step) {
+        for (unsigned step = 0; step < STAGES; ++step) {
             wait_for_copies<STAGES - 1>();
             __syncwarp();
             _Pragma("unroll 1")
