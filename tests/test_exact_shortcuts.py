@@ -188,7 +188,7 @@ def test_the_nearest_magnitude_but_for_ties(native):
 
 @pytest.mark.rule("FOS-3", "E2M1-3")
 def test_the_nearest_magnitude_to_a_product_but_for_ties(native):
-    """Every significand of a scale and of bfloat16, from 1/16 on, under maxima of every size."""
+    """Every significand of a scale and of bfloat16, from 1/16 on; every 1009th one of a maximum."""
     assert native.products() == 0
 
 

@@ -131,14 +131,14 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
         return exact_product_plus(binade, -size, exact_product_plus(binade, size, a));
     }
 
-    // What `nearest_or_tied` adds to a pattern: x is in the binade of 1 where it is in the one of `unit` or above its foot.
+    // What takes the pattern of `unit` to that of 2^shift, for `nearest_or_tied`.
     FP4_API unsigned binades_up(float unit) { return (127u << 23) + ((unsigned)shift << 23) - bits_of(unit); }
 
-    // The same for a = x * factor, x >= 0, but for ties, which go either way; `up` is that of a unit that is 1 / factor but
-    // for at most 2^-19 of it. As a pattern, M is x and a constant, so that it enters a binade where x / unit does, and its
-    // last place there is the grid's step. M is a multiple of it, and so is M - a, rounded, unless it lies below the binade
-    // of M. Where that is so, and where a and x / unit are in different binades, a is so near to the power of two between
-    // them that either step, and half of it, yields that power. The product need not be rounded: where that matters, the
+    // The same for a = x * factor, x >= 0, but for ties, which go either way; `up` is that of a unit, 1 / factor but for at
+    // most 2^-19 of it. The pattern of M is that of x plus `up`: M enters a binade where x / unit does, and its last place
+    // there is the grid's step. M is a multiple of it, and so is M - a, rounded, unless it lies below the binade of M. Where
+    // that is so, and where a and x / unit are in different binades, a is so near to the power of two between them that
+    // both steps, and half of the smaller one, yield that power. The product need not be rounded: where that matters, the
     // rounded one is a tie.
     FP4_API float nearest_or_tied(float x, float factor, unsigned up)
     {
