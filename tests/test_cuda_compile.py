@@ -79,10 +79,12 @@ def searched_and_stochastic(target):
         yield "quantize", prelude(stochastic, "bfloat16", "tiled_128x4", **both), False
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": True}
         if base != "nvfp4-2d":
-            constants = {"GROUPED": False, "SEARCHED": False, "TENSOR": paths.by_tensor(stochastic, target)}
-            constants["STREAM"] = paths.STREAM_FUSED
-            teams = paths.fused_teams(target, False, stochastic=True)
-            yield "fused", prelude(stochastic, "bfloat16", "tiled_128x4", TEAMS=teams, **constants), False
+            constants = {
+                "TEAMS": paths.fused_teams(target, False, stochastic=True),
+                "GROUPED": False,
+                "SEARCHED": False,
+            }
+            yield "fused", prelude(stochastic, "bfloat16", "tiled_128x4", **constants), False
         if base == "nvfp4":
             yield "row_blocks", prelude(stochastic, "bfloat16", "tiled_128x4", **rows), False
     for name in ("nvfp4-row-scaled", "nvfp4-4over6"):
@@ -103,18 +105,12 @@ def others(target):
         rows = {"WARPS": paths.row_warps(searched), "SEARCHED": searched}
         yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
     for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
-        spec = profiles[name]
-        teams = {
-            "TEAMS": paths.fused_teams(target, grouped),
-            "GROUPED": grouped,
-            "TENSOR": paths.by_tensor(spec, target),
-        }
-        yield "fused", prelude(spec, "bfloat16", "tiled_128x4", **teams, SEARCHED=True, STREAM=paths.STREAM_FUSED), True
+        teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped}
+        yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
     blocks = paths.bytes_blocks(target)
     for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
         if name in profiles:
-            constants = {"RESIDENT": blocks, "STREAM": paths.STREAM_BYTES}
-            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", **constants), False
+            yield "bytes", prelude(profiles[name], "bfloat16", "tiled_128x4", RESIDENT=blocks), False
     yield "transform", prelude(profiles["nvfp4-rht"], "bfloat16"), False
     yield "fused_amax", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4"), False
     for kind in (0, 1, 2):

@@ -38,12 +38,14 @@ extern "C" __attribute__((visibility("default"))) unsigned nearest(unsigned from
     }
     return wrong;
 }
-extern "C" __attribute__((visibility("default"))) unsigned nearest_or_tied(unsigned from, unsigned to)
+extern "C" __attribute__((visibility("default"))) unsigned nearest_or_tied(
+    unsigned from, unsigned to, unsigned unit)
 {
     unsigned wrong = 0;
+    const unsigned up = hardware_e2m1::binades_up(float_of(unit));
     for (unsigned bits = from; bits < to; ++bits) {
         const float a = float_of(bits), exact = hardware_e2m1::nearest_magnitude(a);
-        const float q = hardware_e2m1::nearest_or_tied(a);
+        const float q = hardware_e2m1::nearest_or_tied(a, 1.0f, up);
         wrong += q != exact && (magnitude(q - a) != magnitude(exact - a) || magnitude(q - exact) > 2.0f);
     }
     return wrong;
@@ -82,6 +84,25 @@ template <int Max> unsigned units()
             const double value = S::Search::Difference::template of<S, true>(1.5f, s, 0.0f, A, 0.0f);
             const double estimate = 1.5 * unit;
             wrong += __builtin_fabs(value - estimate) > 4.01 * 0x1p-24 * estimate;
+        }
+    return wrong;
+}
+// bfloat16 inputs under the factors and units of a search.
+extern "C" __attribute__((visibility("default"))) unsigned products()
+{
+    using S = Searching<448, Metric::mae>;
+    unsigned wrong = 0;
+    for (int m = 8; m < 16; ++m)
+        for (unsigned a = 0; a < 1u << 23; a += 1009) {
+            const float s = (float)m, A = float_of(0x3f800000u | a), g = global_scale<S, bfloat16>(A);
+            const float factor = S::Arithmetic::factor<S, bfloat16>(s, g), unit = estimate_unit<S>(s, g, A);
+            const unsigned up = S::Element::binades_up(unit);
+            for (unsigned word = (bits_of(unit) >> 16) - 512u;; ++word) {
+                const float x = float_of(word << 16), y = x * factor, exact = S::Element::nearest_magnitude(y);
+                if (!(y < S::Element::narrow_limit)) break;
+                const float q = S::Element::nearest_or_tied(x, factor, up);
+                wrong += q != exact && (magnitude(q - y) != magnitude(exact - y) || magnitude(q - exact) > 2.0f);
+            }
         }
     return wrong;
 }
@@ -158,10 +179,17 @@ def test_the_nearest_magnitude_is_that_of_the_code(native):
 
 @pytest.mark.rule("FOS-3", "E2M1-3")
 def test_the_nearest_magnitude_but_for_ties(native):
-    """Every float from 1/8 to 7, and from 0 on."""
-    assert native.nearest_or_tied(0x3E000000, 0x40E00000) == 0
-    for start in (0, 0x00800000, 0x30000000):
-        assert native.nearest_or_tied(start, start + 0x200) == 0
+    """Every float from 1/8 to 7, and from 0 on, also where the unit is off by 16 last places."""
+    for unit in (0x3F800000, 0x3F7FFFF0, 0x3F800010):
+        assert native.nearest_or_tied(0x3E000000, 0x40E00000, unit) == 0
+        for start in (0, 0x00800000, 0x30000000):
+            assert native.nearest_or_tied(start, start + 0x200, unit) == 0
+
+
+@pytest.mark.rule("FOS-3", "E2M1-3")
+def test_the_nearest_magnitude_to_a_product_but_for_ties(native):
+    """Every significand of a scale and of bfloat16, from 1/16 on; every 1009th one of a maximum."""
+    assert native.products() == 0
 
 
 @pytest.mark.rule("FOS-3", "PACK-1")

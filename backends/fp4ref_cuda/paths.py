@@ -16,8 +16,7 @@ from fp4ref_cuda.plan import tiles as tile_counts
 TEAMS, ROWS_WIDTH = 3, 512  # teams of a block of the fused kernel, columns of a unit of the row kernel
 OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
 OF_MEANINGS = 128 * 32  # those of a search by estimates
-OF_TURNED, OF_DRAWN = 8 * 2048, 128 * 64 + 64 * 144  # those of a team's transformed columns, of a box's random bytes
-STREAM_FUSED, STREAM_BYTES = False, False  # whether codes are stored as what is not read again soon
+OF_DRAWN = 128 * 64 + 64 * 144  # those of a box's random bytes
 LARGE = {"sm_90", "sm_100a", "sm_103a"}  # targets with more than 200 KB of shared memory
 SMALL = {"sm_86", "sm_89", "sm_120a", "sm_121a"}  # with 99 KB
 
@@ -39,15 +38,9 @@ def fused_teams(target: str, grouped: bool, stochastic: bool = False) -> int:
     return TEAMS if target not in SMALL else 1 if grouped else 2
 
 
-def fused_shared(teams: int, grouped: bool, stochastic: bool, tensor: bool) -> int:
+def fused_shared(teams: int, grouped: bool, stochastic: bool) -> int:
     """Bytes of shared memory of the fused kernel."""
-    team = OF_TEAM + tensor * OF_TURNED + stochastic * 2 * OF_DRAWN
-    return teams * team + (teams if grouped else 1) * 2 * OF_TABLE
-
-
-def by_tensor(spec: Spec, target: str) -> bool:
-    """Whether the fused kernel transforms by tensor cores, where they were seen to add as it says they do."""
-    return bool(spec.hadamard) and target == "sm_90"
+    return teams * (OF_TEAM + stochastic * 2 * OF_DRAWN) + (teams if grouped else 1) * 2 * OF_TABLE
 
 
 def bytes_blocks(target: str) -> int:
@@ -168,25 +161,15 @@ def fused(
         first = second = pointer(partials)
         ran = ("amax", "fused")
     grouped = members is not None
-    machine = target(library.ordinal)
-    teams, tensor = fused_teams(machine, grouped, spec.stochastic), by_tensor(spec, machine)
+    teams = fused_teams(target(library.ordinal), grouped, spec.stochastic)
     boxes = -(-matrix[0] // 128) * (matrix[1] // 64)
     outs = (row.amax, column.amax, row.data, row.scales, column.data, column.scales)
     group = (pointer(members), count)
     drawn = (pointer(bits.get("row")), pointer(bits.get("column")))
     arguments = (pointer(x), *matrix, *drawn, *group, first, second, parts, *map(pointer, outs), flag)
-    text = prelude(
-        spec,
-        dtype,
-        scale_layout,
-        TEAMS=teams,
-        SEARCHED=values[0] is None,
-        GROUPED=grouped,
-        TENSOR=tensor,
-        STREAM=STREAM_FUSED,
-    )
+    text = prelude(spec, dtype, scale_layout, TEAMS=teams, SEARCHED=values[0] is None, GROUPED=grouped)
     grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
-    shared = fused_shared(teams, grouped, spec.stochastic, tensor)
+    shared = fused_shared(teams, grouped, spec.stochastic)
     launch(library, "fused", text, (grid,), arguments, teams * 256, shared)
     return ran
 
@@ -243,7 +226,7 @@ def in_bytes(
     row, column = targets["row"], targets["column"]
     pairs = -(-matrix[0] // 128) * -(-matrix[1] // 128)
     arguments = (pointer(x), *matrix, *map(pointer, (row.data, row.scales, column.data, column.scales)), flag)
-    text = prelude(spec, dtype, scale_layout, RESIDENT=bytes_blocks(target(library.ordinal)), STREAM=STREAM_BYTES)
+    text = prelude(spec, dtype, scale_layout, RESIDENT=bytes_blocks(target(library.ordinal)))
     launch(library, "bytes", text, (pairs,), arguments, shared=OF_BYTES)
     return ("bytes",)
 

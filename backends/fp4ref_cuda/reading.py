@@ -18,7 +18,6 @@ from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import launch, multiprocessors
 from fp4ref_cuda.plan import Plan, decode_reason, prelude, remember
 
-DECODERS = 128  # blocks of threads of `decode` on a multiprocessor, at most
 ANY = NVFP4  # a kernel that moves bytes is the same for every specification
 
 
@@ -57,7 +56,7 @@ def dequantize(
             else:
                 groups = -(-shape[0] // 128) * 32 if scale_layout == "tiled_128x4" else -(-shape[0] // 4)
                 units = groups * -(-shape[1] // 256)
-                grid = min(-(-units // 8), multiprocessors(library.ordinal) * DECODERS)
+                grid = min(-(-units // 8), multiprocessors(library.ordinal) * 128)
                 launch(library, "decode", text, (grid,), (*arguments, units, pointer(out)))
             ran = ("dequantize",) if reason else ("decode",)
     remember(Plan("units" if reason else "table", ran, reason))

@@ -5,10 +5,10 @@
 //   row_data     uint8     [rows, columns];   row_scales     uint8, tiles of [rows, columns / 32]
 //   column_data  uint8     [columns, rows];   column_scales  uint8, tiles of [columns, rows / 32]
 //
-// S, RESIDENT (blocks of threads on a multiprocessor) and STREAM (see `store`) come before this file. A block of 256
-// threads takes two boxes of 128 rows and 64 columns, side by side: both are on their way to shared memory at once, and
-// the second one while the first one is quantized. A lane takes half a block of two lines; another lane of its warp has
-// the other half, and each of the two chooses the scale of one line.
+// S and RESIDENT (blocks of threads on a multiprocessor) come before this file. A block of 256 threads takes two boxes
+// of 128 rows and 64 columns, side by side: both are on their way to shared memory at once, and the second one while
+// the first one is quantized. A lane takes half a block of two lines; another lane of its warp has the other half, and
+// each of the two chooses the scale of one line.
 #include "copies.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64, HALF = 16;
@@ -136,8 +136,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) bytes(
             const Pair scales = choose(amax, 1, odd);
             const unsigned row = top + r, column = left + piece;
             byte* to = row_data + ((size)row * columns + column);
-            if (column < columns && row < rows) store<STREAM>(to, row_codes(words[0], scales.low));
-            if (column < columns && row + 8 < rows) store<STREAM>(to + (size)columns * 8, row_codes(words[1], scales.high));
+            if (column < columns && row < rows) *(uint4*)to = row_codes(words[0], scales.low);
+            if (column < columns && row + 8 < rows) *(uint4*)(to + (size)columns * 8) = row_codes(words[1], scales.high);
             const unsigned line = r + odd * 8, block = stage * 2 + piece / 32;
             memory[ROW_SCALES + line % 32 * 16 + line / 32 * 4 + block] =
                 top + line < rows && column / 32 * 32 < columns ? (odd ? scales.high : scales.low).byte : 0;
@@ -148,8 +148,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) bytes(
         if (top + piece < rows) {
             byte* to = column_data + (size)(left + r) * rows + (top + piece);
             const byte* from = memory + COLUMN_CODES + r * CODE_PITCH + piece;
-            if (left + r < columns) store<STREAM>(to, *(const uint4*)from);
-            if (left + r + 32 < columns) store<STREAM>(to + (size)rows * 32, *(const uint4*)(from + 32 * CODE_PITCH));
+            if (left + r < columns) *(uint4*)to = *(const uint4*)from;
+            if (left + r + 32 < columns) *(uint4*)(to + (size)rows * 32) = *(const uint4*)(from + 32 * CODE_PITCH);
         }
     }
     const unsigned down = (rows + ROWS - 1) / ROWS;

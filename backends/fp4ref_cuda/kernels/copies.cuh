@@ -22,12 +22,5 @@ DEVICE void copy_to_shared(unsigned to, const void* from, bool exists)
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Groups> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(Groups) : "memory"); }
 
-// A store, of what is not read again soon where Stream says so.
-template <bool Stream, class T> DEVICE void store(byte* to, const T& value)
-{
-    if constexpr (Stream) __stcs((T*)to, value);
-    else *(T*)to = value;
-}
-
 // All 256 threads of a team have come here.
 DEVICE void team_barrier(unsigned team) { asm volatile("bar.sync %0, 256;" :: "r"(team + 1) : "memory"); }

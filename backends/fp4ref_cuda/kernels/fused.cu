@@ -7,17 +7,16 @@
 //   column_data     uint8     [columns, rows / 2];   column_scales  uint8, tiles of [columns, rows / 16]
 //   row_amax, column_amax          float32 [members] their maxima
 //
-// S, TEAMS, SEARCHED (the maxima were, by the kernel before this one), GROUPED (members are ranges of rows, multiples
-// of 128, each with column data and scales of its own), TENSOR (transform by tensor cores where that is exact) and STREAM
-// (see `store`) come before this file. Columns are Hadamard-transformed where S says so. One block of threads on a
-// multiprocessor, in teams of 256. A team takes boxes of 128 rows and 64 columns in turn, the last ones first, because
-// the pass for the maxima left them in the cache; two boxes down, then one across, so that neighbouring pieces of a
-// column's codes are written close in time. While it works on one box, the next one is on its way to shared memory, with
-// its random bytes, and the column codes and scales of the one before leave it. A warp takes 16 rows, as rows and as
-// columns, two blocks a lane. The transform is kept 4 times too large, which the thresholds or factors of the columns
-// allow for. Blocks that these do not cover are read again and take the plain path.
+// S, TEAMS, SEARCHED (the maxima were, by the kernel before this one) and GROUPED (members are ranges of rows,
+// multiples of 128, each with column data and scales of its own) come before this file. Columns are
+// Hadamard-transformed where S says so. One block of threads on a multiprocessor, in teams of 256. A team takes boxes
+// of 128 rows and 64 columns in turn, the last ones first, because the pass for the maxima left them in the cache; two
+// boxes down, then one across, so that neighbouring pieces of a column's codes are written close in time. While it
+// works on one box, the next one is on its way to shared memory, with its random bytes, and the column codes and scales
+// of the one before leave it. A warp takes 16 rows, as rows and as columns, two blocks a lane. The transform is kept 4
+// times too large, which the thresholds or factors of the columns allow for. Blocks that these do not cover are read
+// again and take the plain path.
 #include "blocks.cuh"
-#include "matrices.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64;
 constexpr int PITCH = COLUMNS * 2 + 16;  // bytes of a row in shared memory: no bank conflicts by row or column
@@ -26,9 +25,8 @@ constexpr int ROW_BITS = ROWS * PITCH, COLUMN_BITS = ROW_BITS + ROWS * COLUMNS, 
 constexpr int STAGE = STOCHASTIC ? COLUMN_BITS + COLUMNS * BIT_PITCH : ROW_BITS;
 constexpr int CODE_PITCH = ROWS / 2 + 8;  // bytes of a column's codes
 constexpr int ROW_SCALES = COLUMNS * CODE_PITCH, COLUMN_SCALES = ROW_SCALES + 512, LEAVING = COLUMN_SCALES + 512;
-constexpr bool TRANSFORMED = S::has_hadamard, BY_TENSOR = TENSOR && TRANSFORMED;
-constexpr int TURNED = COLUMNS * 32;  // bytes of a warp's transformed columns
-constexpr int OF_TEAM = 2 * STAGE + 2 * LEAVING + (BY_TENSOR ? 8 * TURNED : 0), TABLES = 2 * 128 * sizeof(thresholds::Entry);
+constexpr bool TRANSFORMED = S::has_hadamard;
+constexpr int OF_TEAM = 2 * STAGE + 2 * LEAVING, TABLES = 2 * 128 * sizeof(thresholds::Entry);
 template <bool Drawn> struct Table {
     using entry = thresholds::Entry;
 };
@@ -36,7 +34,6 @@ template <> struct Table<true> {
     using entry = float;
 };
 using Entry = Table<STOCHASTIC>::entry;
-constexpr int FIRST = BY_TENSOR ? 1 : 2, SECOND = BY_TENSOR ? 32 : 1;  // a lane's columns: FIRST times its number, SECOND more
 constexpr float SIZE = TRANSFORMED ? 0.25f : 1.0f;  // of a transformed value, as a part of what is kept
 // A sum that is 4 times too large may overflow only where a transformed value is beyond the thresholds' patterns.
 static_assert(thresholds::COVERED < 0x7d80u, "2^125");
@@ -133,10 +130,7 @@ DEVICE void load_columns(const byte* from, unsigned (&pairs)[2][8])
 {
     unsigned words[16];
     UNROLL
-    for (int i = 0; i < 16; ++i) {
-        if constexpr (SECOND == 1) words[i] = *(const unsigned*)(from + i * PITCH);
-        else words[i] = *(const In::word*)(from + i * PITCH) | *(const In::word*)(from + i * PITCH + SECOND * 2) << 16;
-    }
+    for (int i = 0; i < 16; ++i) words[i] = *(const unsigned*)(from + i * PITCH);
     UNROLL
     for (int h = 0; h < 2; ++h) {
         float y[16];
@@ -246,16 +240,17 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     }
     const Present& now = GROUPED ? of_team[team] : whole;
 
-    unsigned codes_from = r * CODE_PITCH + piece * 8, scales_from = warp ? COLUMN_SCALES + (warp
-        - 1) * 256 + lane * 8 : ROW_SCALES + lane * 16;
+    unsigned codes_from = r * CODE_PITCH + piece * 8;
+    unsigned scales_from = warp ? COLUMN_SCALES + (warp - 1) * 256 + lane * 8 : ROW_SCALES + lane * 16;
     KEEP(codes_from);
     KEEP(scales_from);
     const auto drain = [&](const Box& box, const byte* held) {
         const unsigned left = rows - box.down * ROWS, below = box.down - now.top;
         if (piece * 16 < left) {
-            byte* to = now.column_data + ((size)(box.across * COLUMNS + r * FIRST) * now.column_pitch + (below * (ROWS / 2) + piece * 8));
-            store<STREAM>(to, *(const uint2*)(held + codes_from));
-            store<STREAM>(to + (size)now.column_pitch * SECOND, *(const uint2*)(held + codes_from + 32 * CODE_PITCH));
+            byte* to = now.column_data
+                + ((size)(box.across * COLUMNS + r * 2) * now.column_pitch + (below * (ROWS / 2) + piece * 8));
+            *(uint2*)to = *(const uint2*)(held + codes_from);
+            *(uint2*)(to + now.column_pitch) = *(const uint2*)(held + codes_from + 32 * CODE_PITCH);
         }
         if (warp == 0) {
             *(uint4*)(row_scales + (size)(box.down * across + box.across) * 512 + lane * 16) =
@@ -269,18 +264,10 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     };
 
     constexpr int LOWER = 8 * PITCH;  // a lane's second row is 8 below its first one
-    const unsigned row = warp * 16 + lane / 4, column = lane * FIRST;
+    const unsigned row = warp * 16 + lane / 4, column = lane * 2;
     unsigned columns_from = warp * 16 * PITCH + column * 2, columns_to = lane * CODE_PITCH + warp * 8;
     unsigned columns_scales = COLUMN_SCALES + warp / 4 * 256 + column % 32 * 8 + column / 32 * 4 + warp % 4;
     unsigned rows_from = row * PITCH + lane % 4 * 32, rows_scales = ROW_SCALES + row % 32 * 16 + row / 32 * 4 + lane % 4;
-    constexpr int NEXT_SCALE = SECOND / 32 * 4 + SECOND % 32 * 8;
-    unsigned signs[4], turned = shared + 2 * STAGE + 2 * LEAVING + warp * TURNED;
-    if constexpr (BY_TENSOR) {
-        matrices::transform<S::signs>(lane, signs);
-        UNROLL
-        for (int i = 0; i < 4; ++i) KEEP(signs[i]);
-        KEEP(turned);
-    }
     unsigned minus_zero = thresholds::MINUS_ZERO;
     KEEP(minus_zero);
     KEEP(columns_from);
@@ -331,18 +318,13 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         unsigned bytes;
         const bool inside = rows - box.down * ROWS > row;
         byte* to = row_to + ((size)box.down * (ROWS * row_pitch) + box.across * (COLUMNS / 2));
-        bool plain_rows;
-        unsigned exact_below = 0;
-        {
-            const Blocks blocks = blocks_of_rows(v, minus_zero);
-            if constexpr (BY_TENSOR) exact_below = matrices::exact_below(blocks);
-            plain_rows = lane_blocks(blocks, row_random, 8 * COLUMNS, now.row_g, 1.0f, row_table, codes, bytes);
-        }
+        const bool plain_rows = lane_blocks(blocks_of_rows(v, minus_zero), row_random, 8 * COLUMNS, now.row_g, 1.0f,
+            row_table, codes, bytes);
         held[rows_scales] = bytes;
         held[rows_scales + 8 * 16] = bytes >> 8;
         if (inside) {
-            store<STREAM>(to, codes[0]);
-            store<STREAM>(to + (size)row_pitch * 8, codes[1]);
+            *(uint2*)to = codes[0];
+            *(uint2*)(to + (size)row_pitch * 8) = codes[1];
         }
         if (plain_rows) {
             _Pragma("unroll 1")
@@ -357,31 +339,21 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
 
         Blocks blocks;
         const byte* const columns_here = here + columns_from;
-        if constexpr (BY_TENSOR) {
-            __syncwarp();  // lanes may have gone apart
-            matrices::transform_columns<PITCH>(to_shared(here) + warp * 16 * PITCH, signs, turned, lane);
-            __syncwarp();
-            UNROLL
-            for (int i = 0; i < 2; ++i) matrices::load_column(turned, lane + i * SECOND, blocks.pairs[i]);
-        } else load_columns(columns_here, blocks.pairs);
+        load_columns(columns_here, blocks.pairs);
         blocks.measure(minus_zero);
-        if (BY_TENSOR && fp4ref::larger(blocks.amax[0], blocks.amax[1]) >= exact_below) {
-            load_columns(columns_here, blocks.pairs);
-            blocks.measure(minus_zero);
-        }
-        const bool plain_columns = lane_blocks(blocks, column_random, SECOND * BIT_PITCH, now.column_g, SIZE,
-            column_table, codes, bytes);
+        const bool plain_columns = lane_blocks(blocks, column_random, BIT_PITCH, now.column_g, SIZE, column_table,
+            codes, bytes);
         UNROLL
         for (int i = 0; i < 2; ++i) {
-            held[columns_scales + i * NEXT_SCALE] = bytes >> 8 * i;
+            held[columns_scales + i * 8] = bytes >> 8 * i;
             *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = codes[i];
         }
         if (plain_columns) {
             _Pragma("unroll 1")
             for (int i = 0; i < 2; ++i)
                 *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) =
-                    plain_column(columns_here + i * SECOND * 2, now.column_g, held + columns_scales + i * NEXT_SCALE,
-                        random_of(column_random + i * SECOND * BIT_PITCH));
+                    plain_column(columns_here + i * 2, now.column_g, held + columns_scales + i * 8,
+                        random_of(column_random + i * BIT_PITCH));
         }
     }
     team_barrier(team);

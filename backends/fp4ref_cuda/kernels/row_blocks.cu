@@ -76,23 +76,25 @@ template <class T> DEVICE Meaning meaning(unsigned byte, float g, float A)
 
 // The byte of the scale that a search by estimates chooses, whose sums may be fused: they are nearer to the exact ones than
 // the margin asks for. Result: whether they decide. The maximum is 0 or in [2^-60, 2^120].
-template <class T> DEVICE bool estimated_byte(const unsigned (&pairs)[8], float amax, float g, const Meaning* table, unsigned& byte)
+template <class T> DEVICE bool estimated_byte(
+    const unsigned (&magnitudes)[8], float amax, float g, const Meaning* table, unsigned& byte)
 {
     const float before = fp4ref::quick_block_scale<T, In>(amax, g);
     const unsigned bytes = fp4ref::encode_pair<typename T::Scale>(before, before * 1.5f) & 0x7f7fu;
     const unsigned of[2] = {bytes & 255u, bytes >> 8};
+    unsigned up[2];
     float factor[2], unit[2], sum[2];
     UNROLL
     for (int k = 0; k < 2; ++k) {
         const float2 pair = *(const float2*)&table[of[k]];
-        factor[k] = pair.x, unit[k] = pair.y;
+        factor[k] = pair.x, unit[k] = pair.y, up[k] = T::Element::binades_up(pair.y);
     }
     UNROLL
     for (int c = 0; c < 16; ++c) {
-        const float x = fp4ref::magnitude(fp4ref::float_of(c % 2 ? pairs[c / 2] & 0xffff0000u : pairs[c / 2] << 16));
+        const float x = fp4ref::float_of(c % 2 ? magnitudes[c / 2] & 0xffff0000u : magnitudes[c / 2] << 16);
         UNROLL
         for (int k = 0; k < 2; ++k) {
-            const float q = T::Element::nearest_or_tied(T::Arithmetic::template apply<T, In>(x, factor[k], 0.0f));
+            const float q = T::Element::nearest_or_tied(x, factor[k], up[k]);
             const float d = __fmaf_rn(q, unit[k], -x);
             if constexpr (T::Search::metric == fp4ref::Metric::mse) sum[k] = c ? __fmaf_rn(d, d, sum[k]) : d * d;
             else sum[k] = c ? sum[k] + fp4ref::magnitude(d) : fp4ref::magnitude(d);
@@ -109,12 +111,14 @@ DEVICE unsigned low_bytes(const unsigned (&of)[4])
     return __byte_perm(__byte_perm(of[0], of[1], 0x0040), __byte_perm(of[2], of[3], 0x0040), 0x5410);
 }
 
-// Codes of a block by a search by estimates and by thresholds. Result: false where one of them does not do.
-template <class T> DEVICE bool searched_codes(const Words& x, float g, float A, const Meaning* table, uint2& codes, byte* scale_byte)
+// Codes of a block by a search by estimates and by thresholds, for a maximum below the pattern `beyond`. Result: 0
+// where one of them does not do.
+template <class T> DEVICE unsigned searched_codes(
+    const Words& x, float g, unsigned beyond, const Meaning* table, uint2& codes, unsigned& scale_byte)
 {
-    if constexpr (!THRESHOLDS) return false;
+    if constexpr (!THRESHOLDS) return 0;
     else {
-        unsigned pairs[8], magnitudes[8], minus_zero = thresholds::MINUS_ZERO, chosen;
+        unsigned pairs[8], magnitudes[8], minus_zero = thresholds::MINUS_ZERO;
         KEEP(minus_zero);
         UNROLL
         for (int k = 0; k < 8; ++k) {
@@ -124,24 +128,24 @@ template <class T> DEVICE bool searched_codes(const Words& x, float g, float A, 
         }
         const unsigned largest = thresholds::largest(magnitudes);
         const float amax = In::widen(largest);
-        if (largest > QUICK[1] || (largest < QUICK[0] && largest) || !fp4ref::quick_over_constant(A)) return false;
-        if (!estimated_byte<T>(pairs, amax, g, table, chosen)) return false;
-        const thresholds::Entry entry = table[chosen].entry;
+        if (largest >= beyond || (largest < QUICK[0] && largest)) return 0;
+        if (!estimated_byte<T>(magnitudes, amax, g, table, scale_byte)) return 0;
+        const thresholds::Entry entry = table[scale_byte].entry;
         codes = packed_block(pairs, magnitudes, entry);
-        *scale_byte = (byte)chosen;
-        return entry.ramp || !largest;
+        return largest ? entry.ramp : 1;
     }
 }
 
 // Codes of a block, the lower and the upper eight.
-DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, const Meaning* table, byte* scale_byte)
+DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, unsigned beyond, const Meaning* table,
+    unsigned& scale_byte)
 {
     uint2 codes;
-    if (searched_codes<S>(x, g, A, table, codes, scale_byte)) return codes;
+    if (searched_codes<S>(x, g, beyond, table, codes, scale_byte)) return codes;
     bool finite;
     const float amax = block_amax(x, finite);
     const fp4ref::Scale scale = scale_of(x, amax, g, A);
-    *scale_byte = (byte)scale.byte;
+    scale_byte = scale.byte;
     const unsigned random[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
     const auto bits = [&](int i) { return random[i / 4] >> 8 * (i % 4) & 255u; };
     unsigned pairs[8];
@@ -180,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     byte* const mine = memory + TABLE + warp * OF_WARP;
     const unsigned stage = to_shared(mine), to_vector = stage + (lane ^ (lane >> 3 & 1)) * 16;
     const size band = (size)pitch * 32, bits_band = (size)columns * 32;
-    const auto load = [&](const byte* from, const byte* bits_from, int step, unsigned left, unsigned column) {
+    const auto load = [&](const byte* from, const byte* bits_from, unsigned step, unsigned left, unsigned column) {
         UNROLL
         for (int i = 0; i < 2; ++i) {
             const unsigned to = step * STEP + i * OF_ROW;
@@ -204,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
         return Source{x + ((size)row * pitch + (column + lane * 8) * 2), bits + ((size)row * columns + column + lane * 16), column,
             index < units ? rows - row : 0};
     };
-    const auto load_step = [&](const Source& at, int step) {
+    const auto load_step = [&](const Source& at, unsigned step) {
         const unsigned above = step * 64;
         load(at.from + step * 2 * band, at.bits + step * 2 * bits_band, step, at.left > above ? at.left - above : 0, at.column);
     };
@@ -212,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     const unsigned first = blockIdx.x + warp * gridDim.x;
     if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
     UNROLL
-    for (int step = 0; step < STAGES; ++step) load_step(source(first), step);
+    for (unsigned step = 0; step < STAGES; ++step) load_step(source(first), step);
     if (SEARCHED) wait_for_previous_kernel();
     if (noop && *noop) return;
     float A = 0.0f, g = 1.0f;
@@ -226,35 +230,39 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
         if (threadIdx.x < 128) table[threadIdx.x] = meaning<S>(threadIdx.x, g, A);
         __syncthreads();
     }
-    const unsigned swap = (lane >> 2 & 1) * 16;
+    // Where a lane's block lies in shared memory: the vector of its lower half, 16 bytes from that of the upper one.
+    unsigned block_at = TABLE + warp * OF_WARP + (lane * 32 | (lane >> 2 & 1) * 16);
+    unsigned beyond = fp4ref::quick_over_constant(A) ? QUICK[1] + 1 : 0;
+    KEEP(block_at);
+    KEEP(beyond);
     _Pragma("unroll 1")
     for (unsigned index = first; index < units; index += all) {
-        unsigned column, four = 0;
+        unsigned column, four = 0, turn = 0;
         const unsigned row = place(index, column), mine_first = column + lane * 16;
-        const unsigned left = mine_first < columns ? columns - mine_first : 0;
+        unsigned left = mine_first < columns ? columns - mine_first : 0;
+        KEEP(left);
         const Source next = source(index + all);
-        byte* to = data + ((size)row * half + mine_first / 2);
+        byte* to = data + mine_first / 2;
+        KEEP_ADDRESS(to);
         _Pragma("unroll 1")
-        for (int turn = 0; turn < 4; ++turn) {
-            if (turn % 2 == 0) {
-                wait_for_copies<STAGES - 1>();
-                __syncwarp();
-            }
-            const byte* const from = mine + turn * OF_ROW;
-            const uint4 a = *(const uint4*)(from + lane * 32 + swap), b = *(const uint4*)(from + lane * 32 + (swap ^ 16));
-            uint4 drawn = {0, 0, 0, 0};
-            if constexpr (STOCHASTIC) drawn = *(const uint4*)(from + LINE + lane * 16);
-            const bool inside = row + turn * 32 < rows;
-            if constexpr (BY_ROW) A = inside ? amax[row + turn * 32] : 0.0f, g = fp4ref::global_scale<S, In>(A);
-            byte scale;
-            const uint2 codes = block_codes({{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}}, drawn, g, A, table, &scale);
-            four = four >> 8 | (inside && left ? (unsigned)scale << 24 : 0);
-            store_codes(to, codes, inside ? left : 0, whole);
-            to += (size)half * 32;
-            if (turn % 2) {
-                __syncwarp();
-                load_step(next, turn / 2);
-            }
+        for (unsigned step = 0; step < STAGES; ++step) {
+            wait_for_copies<STAGES - 1>();
+            __syncwarp();
+            _Pragma("unroll 1")
+            do {
+                const unsigned at = block_at + turn * OF_ROW, line = row + turn * 32;
+                const uint4 a = *(const uint4*)(memory + at), b = *(const uint4*)(memory + (at ^ 16));
+                uint4 drawn = {0, 0, 0, 0};
+                if constexpr (STOCHASTIC) drawn = *(const uint4*)(mine + turn * OF_ROW + LINE + lane * 16);
+                const bool inside = line < rows;
+                if constexpr (BY_ROW) A = inside ? amax[line] : 0.0f, g = fp4ref::global_scale<S, In>(A);
+                unsigned scale;
+                const uint2 codes = block_codes({{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}}, drawn, g, A, beyond, table, scale);
+                four = __byte_perm(four, inside && left ? scale : 0, 0x4321);
+                store_codes(to + (size)line * half, codes, inside ? left : 0, whole);
+            } while (++turn % 2);
+            __syncwarp();
+            load_step(next, step);
         }
         store_scales(scales, transposed(four, lane), row + lane % 4 * 32, mine_first / 16 & ~3u, rows, blocks);
     }

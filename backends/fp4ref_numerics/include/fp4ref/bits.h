@@ -48,6 +48,20 @@ FP4_API float exact_product_plus(float a, float b, float c)
 #endif
 }
 
+// a * b + c with one rounding where the target has a fused operation, else with two.
+FP4_API float fused_or_not(float a, float b, float c) { return exact_product_plus(a, b, c); }
+
+// The larger one of a + b, which may wrap, and c, as signed numbers.
+FP4_API unsigned larger_sum(unsigned a, unsigned b, unsigned c)
+{
+#if defined(__CUDACC__)
+    return (unsigned)__viaddmax_s32((int)a, (int)b, (int)c);
+#else
+    const unsigned sum = a + b;
+    return (int)sum > (int)c ? sum : c;
+#endif
+}
+
 // A NaN has the sign of the first operand that is NaN; one that an operation made has its sign bit set. Rules: NUM-2.
 FP4_API float signed_nan(float result, float a, float b, float c)
 {

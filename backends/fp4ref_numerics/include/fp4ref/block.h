@@ -248,9 +248,10 @@ FP4_API void row_errors(const Scales<Lanes>& scales, float g, float A, Load load
 // Why that is safe. u = 2^-24, N elements a block, x >= 0 and q <= 6, no step subnormal (`quick_over_constant`), s * A
 // finite. What q dequantizes to is (q s A / D)(1 + h) with |h| <= 2u + u^2, for q s is exact; so is U with q = 1; hence it
 // differs from q U by at most 4.01 u q U <= 24.1 u U. An estimate rounds q U where the target has no fused operation:
-// 30.2 u U. At a tie T <= 5 it may take the other neighbour, whose error differs by 2 |T U - x|; T is x times the factor,
-// rounded, and factor times U is 1 after six roundings, hence that is at most 71 u U: 101.2 u U in all. An element passes at most columns + rows - 2 <= 30 additions, and each operation is off by u of its
-// result; a sum S of counts that are not negative is off by at most 31.1 u S for mae and 33.1 u S for mse.
+// 30.2 u U. Where x times the factor, rounded, is a tie T <= 5 it may take the other neighbour, whose error differs by
+// 2 |T U - x|; factor times U is 1 after six roundings, hence that is at most 71 u U: 101.2 u U in all. An element passes
+// at most columns + rows - 2 <= 30 additions, and each operation is off by u of its result; a sum S of counts that are not
+// negative is off by at most 31.1 u S for mae and 33.1 u S for mse.
 // mae: the two sums differ by at most 101.2 u N U + 62.3 u S.
 // mse: |(d + e)^2 - d^2| <= k d^2 + (1 + 1/k) e^2 for every k > 0; with e = 101.2 u U and k = 256 u that adds up to
 // 256 u S + 40.1 u N U^2, and the rounding to 66.3 u S; a square below 2^-126 is off by 2^-150, U^2 is 0 or above 2^-103.

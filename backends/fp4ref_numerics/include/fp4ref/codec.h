@@ -131,13 +131,19 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
         return exact_product_plus(binade, -size, exact_product_plus(binade, size, a));
     }
 
-    // The same but for ties, which go either way. M = m 2^shift is a multiple of the grid's step at m, and so is M - a,
-    // rounded, unless it lies below the binade of M; then a is so near to the power of two at the binade's foot that half
-    // of the step yields that power, too.
-    FP4_API float nearest_or_tied(float a)
+    // What takes the pattern of `unit` to that of 2^shift, for `nearest_or_tied`.
+    FP4_API unsigned binades_up(float unit) { return (127u << 23) + ((unsigned)shift << 23) - bits_of(unit); }
+
+    // The same for a = x * factor, x >= 0, but for ties, which go either way; `up` is that of a unit, 1 / factor but for at
+    // most 2^-19 of it. The pattern of M is that of x plus `up`: M enters a binade where x / unit does, and its last place
+    // there is the grid's step. M is a multiple of it, and so is M - a, rounded, unless it lies below the binade of M. Where
+    // that is so, and where a and x / unit are in different binades, a is so near to the power of two between them that
+    // both steps, and half of the smaller one, yield that power. The product need not be rounded: where that matters, the
+    // rounded one is a tie.
+    FP4_API float nearest_or_tied(float x, float factor, unsigned up)
     {
-        const float foot = float_of(lowest + 4u), m = a > foot ? a : foot, size = power_of_two(shift);
-        return exact_product_plus(m, size, -exact_product_plus(m, size, -a));
+        const float m = float_of(larger_sum(bits_of(x), up, lowest + 4u + ((unsigned)shift << 23)));
+        return m - fused_or_not(-x, factor, m);
     }
 
     // The value of a grid index: as a normal float, subnormals being twice what it is above the power of two.
