@@ -151,3 +151,16 @@ def test_wrong_kernels_are_named_first(kernel, names):
     first = found.diagnosis.explanations[0].names
     assert len(first) == len(names)
     assert all(any(name.startswith(wanted) for name in first) for wanted in names)
+
+
+@pytest.mark.rule("CNF-2")
+def test_what_nothing_explains_is_not_guessed():
+    right = KERNELS["RIGHT"]["Dequantizer"]
+
+    def called(data, scales, amax, rows, columns):
+        values = right()(data, scales, amax, rows, columns)
+        return values * (1 + np.arange(rows)[:, None] * np.arange(columns) % 7).astype(F)
+
+    found = report(called, right.spec, **KERNELS["declared"](right)).diagnosis
+    assert not found.explanations
+    assert found.first_stage == "values"

@@ -15,6 +15,7 @@ from fp4ref import packing
 from fp4ref.arithmetic import narrow_bfloat16
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families import Case
+from fp4ref.conformance.inferred_scales import nicest
 from fp4ref.conformance.mistakes.kernel import Map
 from fp4ref.conformance.mistakes.readers import ScaleReader, fits, scale_readers
 from fp4ref.conformance.mistakes.record import Stage, cut_bfloat16
@@ -318,3 +319,32 @@ def measured_elements(declared: Declaration, results: list[tuple[Case, Values]],
         return None
     said = ", ".join(f"{right[code]:g} to {table[code]:g}" for code in changed[:4])
     return Way("element-inferred-values", Stage.CODE, f"codes are decoded otherwise: {said}", elements=table)
+
+
+@np.errstate(all="ignore")
+def measured_factor(declared: Declaration, results: list[tuple[Case, Values]], other: tuple[Way, ...]) -> Iterator[Way]:
+    """Another constant in the global scale, or a factor, if all values are one multiple of the right ones."""
+    spec, low, high, count = results[0][0].spec, np.inf, 0.0, 0
+    for case, got in results:
+        wide = made(other, case, declared)
+        if wide is None:
+            return
+        size = np.abs(wide.astype(np.float64))
+        usual = (size > 2.0**-90) & (size < 2.0**90)
+        ratio = got.astype(np.float64)[usual] / wide.astype(np.float64)[usual]
+        count += ratio.size
+        low, high = min(low, ratio.min(initial=np.inf)), max(high, ratio.max(initial=0))
+    close = 2.0**-21 if declared.to == "float32" else 2.0**-7
+    if count < MEASURED or not 0 < low <= high < low * (1 + close) or low <= 1 <= high:
+        return
+    low, high = low * (1 - close), high * (1 + close)
+    if spec.global_scale is Granularity.NONE:
+        factor = nicest(low, high)
+        times = partial(np.multiply, F(factor))
+        yield Way(f"values-inferred-{factor:g}", Stage.SIGN, f"values are {factor:g} times too large", after=times)
+        return
+    number = nicest(float(top(spec)) / high, float(top(spec)) / low)
+    text = f"the global scale is amax / {number:g} instead of amax / {top(spec):g}"
+    for _, _, form in FORMS:
+        over = partial(lambda n, a: a / n, F(number))
+        yield Way(f"global-inferred-{number:g}", Stage.GLOBAL, text, decode=over, form=form)

@@ -121,6 +121,7 @@ def _measured_values(
     declared: Declaration, results: Sequence[Result], others: Iterable[tuple[Way, ...]]
 ) -> Iterator[Known]:
     for other in others:
+        yield from (_ways(*other, way) for way in dequantizing.measured_factor(declared, list(results), other))
         way = dequantizing.measured_elements(declared, list(results), other)
         if way is not None:
             yield _ways(*other, way)

@@ -192,6 +192,20 @@ class BiasAndNibbles(MX):
         return np.stack([data >> 4, data & 15], axis=2)
 
 
+@mutant("global-inferred-2304")
+class OtherConstant(Dequantizer):
+    """384 * 6 in the place of 448 * 6."""
+
+    def global_scale(self, amax):
+        return amax / F(2304)
+
+
+@mutant("values-inferred-3")
+class Tripled(MX):
+    def element(self, code):
+        return super().element(code) * F(3)
+
+
 # Layouts
 
 
