@@ -1,3 +1,6 @@
+import runpy
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from fp4ref.conformance.subject import Subject
 from fp4ref.kernels import Declaration
 from fp4ref.layout import layout
 
+KERNELS = runpy.run_path(str(Path(__file__).parent / "mutants" / "conversions.py"))
 F, TILED = np.float32, layout("tiled_128x4")
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], F)
 
@@ -21,7 +25,7 @@ def report(kernel, spec="nvfp4", **declared):
     subject = Subject(kernel.__name__, Declaration(**declared), kernel)
     chosen = ["normal", "positions", "layout", "ragged", "hadamard", "subnormal", "zero-blocks", "scale-underflow"]
     cases = families.cases(spec, directions=("row",), dtypes=("bfloat16",))
-    runs = runner.run(subject, [case for case in cases if case.family in chosen and case.x.size <= 1 << 14])
+    runs = runner.run(subject, [case for case in cases if case.family in chosen and case.x.size <= 1 << 16])
     judged = (judge(run.case, run.outcome, subject.declaration, run.expected) for run in runs)
     return collected(KernelReport(kernel.__name__, spec, subject.declaration), judged)
 
@@ -124,3 +128,39 @@ def test_wrong_transforms_are_named(wrong, name):
 
     found = report(kernel, operation="hadamard", inputs=("x",), outputs=("values",), empty=False).diagnosis
     assert name in [names for item in found.explanations for names in item.names]
+
+
+@pytest.mark.rule("CNF-1")
+@pytest.mark.parametrize("kernel", KERNELS["RIGHT"].values(), ids=KERNELS["RIGHT"])
+def test_right_kernels_conform(kernel):
+    def called(*given):
+        return kernel()(*given)
+
+    assert report(called, kernel.spec, **KERNELS["declared"](kernel)).ok
+
+
+@pytest.mark.slow  # pairs of mistakes
+@pytest.mark.rule("CNF-2")
+@pytest.mark.parametrize("kernel, names", KERNELS["OPERATIONS"].values(), ids=KERNELS["OPERATIONS"])
+def test_wrong_kernels_are_named_first(kernel, names):
+    def called(*given):
+        return kernel()(*given)
+
+    found = report(called, kernel.spec, **KERNELS["declared"](kernel))
+    assert not found.ok
+    first = found.diagnosis.explanations[0].names
+    assert len(first) == len(names)
+    assert all(any(name.startswith(wanted) for name in first) for wanted in names)
+
+
+@pytest.mark.rule("CNF-2")
+def test_what_nothing_explains_is_not_guessed():
+    right = KERNELS["RIGHT"]["Dequantizer"]
+
+    def called(data, scales, amax, rows, columns):
+        values = right()(data, scales, amax, rows, columns)
+        return values * (1 + np.arange(rows)[:, None] * np.arange(columns) % 7).astype(F)
+
+    found = report(called, right.spec, **KERNELS["declared"](right)).diagnosis
+    assert not found.explanations
+    assert found.first_stage == "values"

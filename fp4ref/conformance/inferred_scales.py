@@ -50,8 +50,11 @@ def _bytes(kernel: Kernel, t: Floats) -> NDArray[np.int64]:
     return kernel.scale_byte(kernel.scale_codec.encode(kernel.scale_value(t))).astype(np.int64)
 
 
-def constants_of_scales(kernel: Kernel, parts: Sequence[Part]) -> Iterator[Mistake]:
-    """Numbers in the place of 2688, and factors of the block scale, that the scale bytes allow."""
+def constants_of_scales(kernel: Kernel, parts: Sequence[Part], *, simple: bool = False) -> Iterator[Mistake]:
+    """Numbers in the place of 2688, and factors of the block scale, that the scale bytes allow.
+
+    simple: only numbers that an author would write; others fit what is slightly different altogether.
+    """
     if kernel.search is not None:
         return
     low, high, borders = 0.0, math.inf, steps(kernel)
@@ -67,19 +70,27 @@ def constants_of_scales(kernel: Kernel, parts: Sequence[Part]) -> Iterator[Mista
     if nv(kernel):
         top = float(kernel.spec.scale_max) * element_max
         number, listed = _number(low * top, high * top, LISTED)
-        yield known(
-            Stage.GLOBAL,
-            f"global-{'' if listed else 'inferred-'}{number:g}",
-            f"S_enc is made of {number:g} instead of {top:g}",
-            global_scale=guarded(partial(lambda value, a, k: value / a, F(number))),
-        )
+        if listed or not simple or _simple(number):
+            yield known(
+                Stage.GLOBAL,
+                f"global-{'' if listed else 'inferred-'}{number:g}",
+                f"S_enc is made of {number:g} instead of {top:g}",
+                global_scale=guarded(partial(lambda value, a, k: value / a, F(number))),
+            )
     number, listed = _number(element_max / high, element_max / low, OVER)
+    if simple and not listed and not _simple(number):
+        return
     yield known(
         Stage.SCALE,
         f"scale-{'' if listed and nv(kernel) else 'inferred-'}{number:g}",
         f"the block scale is made with amax / {number:g} instead of amax / {element_max:g}",
         scale_value=partial(lambda factor, before, t: before(t * factor), F(element_max / number), kernel.scale_value),
     )
+
+
+def _simple(number: float) -> bool:
+    """Whether three digits write it."""
+    return float(f"{number:.3g}") == number
 
 
 def _number(low: float, high: float, listed: Sequence[float]) -> tuple[float, bool]:

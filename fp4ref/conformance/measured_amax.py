@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from fp4ref.conformance.evidence import Part
-from fp4ref.conformance.mistakes.amax import over_tensor
-from fp4ref.conformance.mistakes.kernel import Kernel, Values
+from fp4ref.conformance.mistakes.kernel import Kernel, Values, over_tensor
 from fp4ref.conformance.mistakes.record import Mistake, Stage, by_tensor, known
 from fp4ref.formats import F, Floats
 

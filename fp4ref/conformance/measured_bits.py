@@ -97,6 +97,6 @@ def _source(seen: Sequence[Needed], size: int) -> list[int] | None:
 def _taken(source: list[int], bits: Codes) -> Codes:
     size = len(source)
     whole = -(-bits.shape[1] // size) * size
-    padded = np.pad(bits, ((0, 0), (0, whole - bits.shape[1])), mode="edge")
+    padded = np.pad(bits, ((0, 0), (0, whole - bits.shape[1])))  # what a masked load gives
     turned = padded.reshape(len(bits), whole // size, size)[:, :, source].reshape(len(bits), whole)
     return np.ascontiguousarray(turned[:, : bits.shape[1]])

@@ -49,13 +49,13 @@ def transform_matrix(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
         return None
     return known(
         Stage.HADAMARD,
-        f"hadamard-inferred-{_kind(matrix, right)[0]}",
-        f"Hadamard: {_kind(matrix, right)[1]}",
+        f"hadamard-inferred-{kind_of(matrix, right)[0]}",
+        f"Hadamard: {kind_of(matrix, right)[1]}",
         transform=partial(_by, matrix),
     )
 
 
-def _kind(matrix: Matrix, right: Matrix) -> tuple[str, str]:
+def kind_of(matrix: Matrix, right: Matrix) -> tuple[str, str]:
     """What the matrix is, in terms of the right one."""
     for name, what, fit in (("inputs", "inputs", right.T @ matrix), ("outputs", "outputs", (matrix @ right.T).T)):
         if (np.count_nonzero(fit, axis=0) == 1).all():

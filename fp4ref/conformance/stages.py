@@ -237,7 +237,7 @@ def _measured_pairs(
         if found:
             return
         if changed is not None:
-            both = (changed.but(constant) for constant in constants_of_scales(changed.kernel, parts))
+            both = (changed.but(constant) for constant in constants_of_scales(changed.kernel, parts, simple=True))
             yield from (hypothesis for hypothesis in both if hypothesis is not None)
     boundaries = None if found else scale_boundaries(start.kernel, parts)
     last = None if boundaries is None else start.but(boundaries)

@@ -270,7 +270,12 @@ MX_SCALES: tuple[Form, ...] = (
     (
         "strict",
         "a scale that is strictly larger than amax / max",
-        lambda a, g, k: _two(np.floor(_log2(a / k.element_max)) + 1),
+        lambda a, g, k: ar.two_to(np.clip(ar.exponent_field(a / k.element_max) + 1, 0, 254) - 127),
+    ),
+    (
+        "strict-product",
+        "a scale that is strictly larger than amax * (1 / max)",
+        lambda a, g, k: ar.two_to(np.clip(ar.exponent_field(a * (F(1) / k.element_max)) + 1, 0, 254) - 127),
     ),
     (
         "no-emax",
