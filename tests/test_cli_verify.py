@@ -48,8 +48,8 @@ def normal(*shape: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
 
 def dump(path: Path, x: np.ndarray, made_by: str | Spec, claimed: str | None = None, **options: Any) -> Path:
     """A dump of bytes that one specification made and that claims to be another's."""
-    options = {"directions": "both", "scale_layout": "tiled_128x4"} | options
-    q = fp4ref.quantize(x, made_by, backend="numpy", **options)
+    options = {"directions": "both", "scale_layout": "tiled_128x4", "backend": "numpy"} | options
+    q = fp4ref.quantize(x, made_by, **options)
     spec = fp4ref.profiles[claimed] if claimed else q.spec
     write_dump(path, [Dump("w", x, dataclasses.replace(q, spec=spec))])
     return path
