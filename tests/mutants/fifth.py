@@ -13,16 +13,8 @@ e2m1, e4m3, tiled, value = (_BASE[name] for name in ("e2m1", "e4m3", "tiled", "v
 by_boundaries = _BASE["by_boundaries"]
 F, FLT_MAX = np.float32, np.finfo(np.float32).max
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-MUTANTS, CORRECT = [], ()
-
-
-def mutant(*names):
-    def register(cls):
-        cls.names = names
-        MUTANTS.append(cls)
-        return cls
-
-    return register
+MUTANTS, mutant = _BASE["mutants"]()
+CORRECT = ()
 
 
 def swapped(codes):
@@ -36,12 +28,6 @@ class SixteenthInTheTable(NVFP4):
 
     def encode(self, y):
         return by_boundaries(y, [0.03125, 0.53125, 1.25, 1.75, 2.5, 3.5, 5.0])
-
-
-@mutant("scale-double-fp16")
-class ScalesThroughHalf(NVFP4):
-    def scale_byte(self, t):
-        return e4m3(t.astype(np.float16).astype(F))
 
 
 @mutant("mx-even")
@@ -130,14 +116,6 @@ class AmaxBeforeTheTransform(RHT):
         return self.before
 
 
-@mutant("hadamard-fp32")
-class RotatedNotRounded(RHT):
-    """The rotated values stay in float32."""
-
-    def rounded(self, y):
-        return y
-
-
 @mutant("layout-inferred-16")
 class QuartersReversed(NVFP4):
     """The four groups of 32 rows of a tile, the last first."""
@@ -163,14 +141,6 @@ class PowerOfTwoGlobal(NVFP4):
     def global_scale(self, amax):
         s_enc = np.asarray(super().global_scale(amax), F)
         return (s_enc.view(np.uint32) & np.uint32(0xFF800000)).view(F)[()]
-
-
-@mutant("input-flush")
-class FlushedInputs(NVFP4):
-    """Subnormal inputs are zero."""
-
-    def read(self, x):
-        return np.where(np.abs(x) < np.finfo(F).tiny, np.copysign(F(0), x), x)
 
 
 @mutant("mx-even", "nibbles")

@@ -12,16 +12,8 @@ RowScaled, FourOverSix, XorLeftIn = (_BASE[name] for name in ("RowScaled", "Four
 e2m1, e4m3, tiled, value = (_BASE[name] for name in ("e2m1", "e4m3", "tiled", "value"))
 F, FLT_MAX, GRID = np.float32, np.finfo(np.float32).max, _BASE["GRID"]
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-MUTANTS, CORRECT = [], ()
-
-
-def mutant(*names):
-    def register(cls):
-        cls.names = names
-        MUTANTS.append(cls)
-        return cls
-
-    return register
+MUTANTS, mutant = _BASE["mutants"]()
+CORRECT = ()
 
 
 @mutant("element-through-e5m2")

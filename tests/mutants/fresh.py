@@ -11,16 +11,8 @@ NVFP4, MXFP8, MXFP4, RHT, Stochastic = (_BASE[name] for name in ("NVFP4", "MXFP8
 e2m1, e4m3, tiled, value = (_BASE[name] for name in ("e2m1", "e4m3", "tiled", "value"))
 F, FLT_MAX = np.float32, np.finfo(np.float32).max
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
-MUTANTS, CORRECT = [], ()
-
-
-def mutant(*names):
-    def register(cls):
-        cls.names = names
-        MUTANTS.append(cls)
-        return cls
-
-    return register
+MUTANTS, mutant = _BASE["mutants"]()
+CORRECT = ()
 
 
 @mutant("element-bf16")
@@ -29,12 +21,6 @@ class TritonElementsInBfloat16(NVFP4):
 
     def encode(self, y):
         return e2m1(y.astype(BF16).astype(F))
-
-
-@mutant("scale-double-bf16")
-class ScaleTargetInBfloat16(NVFP4):
-    def scale_byte(self, t):
-        return e4m3(t.astype(BF16).astype(F))
 
 
 @mutant("element-inferred|element-subnormal")
@@ -111,15 +97,6 @@ class PaddingRepeatsTheLastRow(NVFP4):
         return tiled(scales[np.minimum(np.arange(rows), len(scales) - 1)] if len(scales) else scales)
 
 
-@mutant("scale-flush")
-class ScaleSubnormalsFlushed(NVFP4):
-    """An integer encoder of E4M3 that knows normal numbers only."""
-
-    def scale_byte(self, t):
-        byte = e4m3(t)
-        return np.where(byte < 8, 0, byte).astype(np.uint8)
-
-
 @mutant("mx-strict")
 class AlwaysTheNextExponent(MXFP8):
     """The scale is the exponent of amax, and one more, always."""
@@ -144,12 +121,6 @@ class ScalesStoredTransposed(NVFP4):
 
     def place(self, scales):
         return np.ascontiguousarray(scales.T).reshape(scales.shape)
-
-
-@mutant("scale-stored-minus-1")
-class ExponentBias126(MXFP4):
-    def stored(self, byte):
-        return np.maximum(byte.astype(int) - 1, 0).astype(np.uint8)
 
 
 @mutant("scale-fnuz")
@@ -233,13 +204,6 @@ class AmaxPerBlockOfThreads(NVFP4):
         parts = [NVFP4.__call__(self, x[i : i + 128], dtype) for i in range(0, max(len(x), 1), 128)]
         data, scales = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
         return data, scales, np.array([np.fmax.reduce([part[2][0] for part in parts])], F)
-
-
-@mutant("hadamard-signs-reversed")
-class SignMaskReversed(RHT):
-    """The sign of lane 0 is in the mask's highest bit."""
-
-    signs = RHT.signs[::-1].copy()
 
 
 @mutant("hadamard-size-8")

@@ -11,16 +11,7 @@ NVFP4, MXFP8, MXFP4, RHT = (_BASE[name] for name in ("NVFP4", "MXFP8", "MXFP4", 
 e2m1, e4m3, tiled, value = (_BASE[name] for name in ("e2m1", "e4m3", "tiled", "value"))
 F, FLT_MAX = np.float32, np.finfo(np.float32).max
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
-MUTANTS = []
-
-
-def mutant(*names):
-    def register(cls):
-        cls.names = names
-        MUTANTS.append(cls)
-        return cls
-
-    return register
+MUTANTS, mutant = _BASE["mutants"]()
 
 
 class Told(NVFP4):
@@ -302,13 +293,6 @@ class TruncE4M3(MXFP8):
         code = MXFP8.encode(self, y)
         back = code.view(E4M3).astype(F)
         return np.where(np.abs(back) > np.abs(np.clip(y, -448, 448)), code - 1, code).astype(np.uint8)
-
-
-@mutant("scale-codec-up")
-class CeilToE4M3(NVFP4):
-    def scale_byte(self, t):
-        code = e4m3(t)
-        return np.where((value(code) < t) & (code < 0x7E), code + 1, code).astype(np.uint8)
 
 
 @mutant("amax-used-first-4096")

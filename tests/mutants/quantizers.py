@@ -205,18 +205,27 @@ class Divides(MXFP8):
 
 
 CORRECT = (NVFP4, MXFP8, MXFP4, RHT, Stochastic, Divides)
-MUTANTS = []
 
 
-def mutant(*names):
-    """names: each is one mistake, several names of one mistake joined by |."""
+def mutants():
+    """An empty list, and the decorator that enters a kernel in it.
 
-    def register(cls):
-        cls.names = names
-        MUTANTS.append(cls)
-        return cls
+    Its arguments: each is one mistake, several names of one mistake joined by |.
+    """
+    kernels = []
 
-    return register
+    def mutant(*names):
+        def register(cls):
+            cls.names = names
+            kernels.append(cls)
+            return cls
+
+        return register
+
+    return kernels, mutant
+
+
+MUTANTS, mutant = mutants()
 
 
 # The tensor's maximum, and the global scale
@@ -376,7 +385,7 @@ class OtherOrder(NVFP4):
         return np.fmin(s_enc * (amax * (F(1) / F(6))), FLT_MAX)
 
 
-@mutant("scale-4|scale-times-1.5")
+@mutant("scale-4")
 class QuarterInstead(NVFP4):
     def block_scale(self, amax, s_enc):
         return np.fmin(amax * (s_enc * F(0.25)), FLT_MAX)
@@ -553,7 +562,7 @@ class NaNToZero(NVFP4):
         return np.where(np.isnan(y), 0, e2m1(y)).astype(np.uint8)
 
 
-@mutant("input-flush|input-flush-unsigned")
+@mutant("input-flush")
 class FlushesInput(NVFP4):
     def read(self, x):
         return np.where(np.abs(x) < np.finfo(F).tiny, np.copysign(F(0), x), x)
@@ -668,7 +677,7 @@ class Even(MXFP4):
         return np.clip((t.view(np.uint32) + 0x200000 >> 23).astype(int) - 2, 0, 254).astype(np.uint8)
 
 
-@mutant("scale-byte-minus-1|scale-stored-minus-1|scale-times-0.5")
+@mutant("scale-stored-minus-1")
 class Bias126(MXFP4):
     def stored(self, byte):
         return np.maximum(byte.astype(int) - 1, 0).astype(np.uint8)

@@ -8,20 +8,13 @@ import numpy as np
 
 _BASE = runpy.run_path(str(Path(__file__).parent / "quantizers.py"))
 NVFP4, MXFP8, MXFP4, RHT, Stochastic = (_BASE[name] for name in ("NVFP4", "MXFP8", "MXFP4", "RHT", "Stochastic"))
+ScaleUp, QuarterInstead = (_BASE[name] for name in ("ScaleUp", "QuarterInstead"))
 e2m1, e4m3, tiled, value = (_BASE[name] for name in ("e2m1", "e4m3", "tiled", "value"))
 F, FLT_MAX = np.float32, np.finfo(np.float32).max
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 GRID = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-MUTANTS = []
-
-
-def mutant(*names):
-    def register(cls):
-        cls.names = names
-        MUTANTS.append(cls)
-        return cls
-
-    return register
+mutants = _BASE["mutants"]
+MUTANTS, mutant = mutants()
 
 
 class RowScaled(NVFP4):
@@ -144,24 +137,11 @@ class ElementsThroughE4M3(MXFP4):
         return e2m1(y.astype(E4M3).astype(F))
 
 
-@mutant("element-flush")
-class SubnormalElementsFlushed(MXFP8):
-    def encode(self, y):
-        code = super().encode(y)
-        return np.where((code & 0x7F) < 8, code & 0x80, code).astype(np.uint8)
-
-
 @mutant("element-inferred-codes|sign-nonzero")
 class SignAfterRounding(NVFP4):
     def encode(self, y):
         code = e2m1(y)
         return np.where(code == 8, 0, code).astype(np.uint8)
-
-
-@mutant("nan-0|input-nan-zero")
-class NaNToZero(NVFP4):
-    def encode(self, y):
-        return np.where(np.isnan(y), 0, e2m1(y)).astype(np.uint8)
 
 
 @mutant("nan-7-signed")
@@ -198,13 +178,6 @@ class ConstantAdded(NVFP4):
 # Scales
 
 
-@mutant("scale-codec-up")
-class ScaleRoundedUp(NVFP4):
-    def scale_byte(self, t):
-        byte = e4m3(t)
-        return np.where((value(byte) < t) & (byte < 0x7E), byte + 1, byte).astype(np.uint8)
-
-
 @mutant("scale-codec-away")
 class ScaleTiesAway(NVFP4):
     """Integer rounding of the mantissa: add half of the last place and cut."""
@@ -230,23 +203,11 @@ class ForgotEmax(MXFP8):
         return amax
 
 
-@mutant("scale-floor-0.0156|scale-normal")
-class SmallestNormalScale(NVFP4):
-    def scale_byte(self, t):
-        return e4m3(np.maximum(t, F(2.0**-6)))
-
-
 @mutant("scale-byte-zero-1")
 class ZeroScaleOne(NVFP4):
     def scale_byte(self, t):
         byte = e4m3(t)
         return np.where(byte == 0, 0x38, byte).astype(np.uint8)
-
-
-@mutant("scale-4")
-class MaxOfFour(NVFP4):
-    def block_scale(self, amax, s_enc):
-        return np.fmin(amax * (s_enc * F(0.25)), FLT_MAX)
 
 
 @mutant("block-last-element|block-inferred-1")
@@ -458,11 +419,6 @@ class HalfInTheButterfly(RHT):
             return super().rounded(y.astype(np.float16).astype(F))
 
 
-@mutant("hadamard-signs-none")
-class NoSigns(RHT):
-    signs = np.ones(16, F)
-
-
 @mutant("hadamard-sixteenth")
 class Sixteenth(RHT):
     def transform(self, x):
@@ -559,7 +515,7 @@ class TensorAmaxForRows(RowScaled):
 @mutant("scale-codec-up", "layout-128x4-down")
 class UpAndColumnMajor(NVFP4):
     def scale_byte(self, t):
-        return ScaleRoundedUp.scale_byte(self, t)
+        return ScaleUp.scale_byte(self, t)
 
     def place(self, scales):
         return tiled(scales, order=(3, 0, 2, 1, 4)).reshape(tiled(scales).shape)
@@ -579,7 +535,7 @@ class CutAndSwapped(MXFP4):
 @mutant("scale-4", "data-halves-16|data-order-inferred-16")
 class ZippedAndFour(NVFP4):
     def block_scale(self, amax, s_enc):
-        return MaxOfFour.block_scale(self, amax, s_enc)
+        return QuarterInstead.block_scale(self, amax, s_enc)
 
     def pack(self, codes):
         return InterleavedLanes.pack(self, codes)
