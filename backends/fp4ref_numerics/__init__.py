@@ -11,9 +11,18 @@ from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
 
 INCLUDE = Path(__file__).parent / "include"
 HEADERS = (
-    *("config", "bits", "reciprocal", "codec", "arithmetic", "block", "thresholds", "drawn", "hadamard", "layout"),
+    "config",
+    "bits",
+    "reciprocal",
+    "codec",
+    "arithmetic",
+    "block",
+    "thresholds",
+    "drawn",
+    "hadamard",
+    "layout",
     "philox",
-    "fp4ref",
+    "fp4ref",  # includes the others
 )
 
 INPUT_TYPES = ("float32", "bfloat16", "float16")

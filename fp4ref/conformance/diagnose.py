@@ -97,6 +97,7 @@ class Diagnosis:
         }
 
 
+@np.errstate(all="ignore")  # wrong formulas overflow
 def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget_seconds: float = 30) -> Diagnosis:
     """Explain what a candidate made of some cases.
 

@@ -45,19 +45,13 @@ def floors(kernel: Kernel, parts: Sequence[Part]) -> Iterator[Mistake]:
     if not seen:
         return
     blocks = Blocks(*(np.concatenate(arrays) for arrays in zip(*seen, strict=True)))
-    ways: list[tuple[str, str, Callable[..., Any], Exact, Exact]] = [
-        ("plus", "{0:g} is added to {1}", np.add, blocks.low - blocks.amax, blocks.high - blocks.amax),
-        ("floor", "{1} held at {0:g} at least", np.maximum, blocks.low, blocks.high),
-    ]
-    for name, text, operation, low, high in ways:
-        number = _number(low, high, blocks.right)
-        if number is not None:
-            yield known(
-                Stage.BLOCK,
-                f"block-{name}-inferred-{number:g}",
-                text.format(number, "block maxima" + " are" * (name == "floor")),
-                block_amax=partial(_of_block, kernel.block_amax, operation, F(number)),
-            )
+    for name, text, operation, number in _numbers(blocks.low, blocks.high, blocks.amax, blocks.right):
+        yield known(
+            Stage.BLOCK,
+            f"block-{name}-inferred-{number:g}",
+            text.format(number, "block maxima" + " are" * (name == "floor")),
+            block_amax=partial(_of_block, kernel.block_amax, operation, F(number)),
+        )
     if not has_global(kernel):
         return
     share = blocks.used / blocks.amax  # the amax that a byte needs is that of the global scale, the other way round
@@ -65,18 +59,26 @@ def floors(kernel: Kernel, parts: Sequence[Part]) -> Iterator[Mistake]:
         np.where(blocks.amax > 0, share * bound, np.nan)
         for bound in (blocks.amax**2 / blocks.high, blocks.amax**2 / blocks.low)
     )
+    for name, text, operation, number in _numbers(low, high, blocks.used, blocks.right):
+        yield known(
+            Stage.AMAX,
+            f"amax-{name}-inferred-{number:g}",
+            text.format(number, "the amax that the global scale is made of" + " is" * (name == "floor")),
+            used=partial(_of_tensor, kernel.used, operation, F(number)),
+        )
+
+
+def _numbers(
+    low: Exact, high: Exact, before: Exact, right: NDArray[np.bool_]
+) -> Iterator[tuple[str, str, Callable[..., Any], float]]:
+    """Ways in which a number makes maxima that lie between bounds of those before, and the number."""
     for name, text, operation, less in (
-        ("plus", "{0:g} is added to {1}", np.add, blocks.used),
-        ("floor", "{1} held at {0:g} at least", np.maximum, np.zeros_like(low)),
+        ("plus", "{0:g} is added to {1}", np.add, before),
+        ("floor", "{1} held at {0:g} at least", np.maximum, np.zeros_like(before)),
     ):
-        number = _number(low - less, high - less, blocks.right)
+        number = _number(low - less, high - less, right)
         if number is not None:
-            yield known(
-                Stage.AMAX,
-                f"amax-{name}-inferred-{number:g}",
-                text.format(number, "the amax that the global scale is made of" + " is" * (name == "floor")),
-                used=partial(_of_tensor, kernel.used, operation, F(number)),
-            )
+            yield name, text, operation, number
 
 
 def _number(low: Exact, high: Exact, right: NDArray[np.bool_]) -> float | None:

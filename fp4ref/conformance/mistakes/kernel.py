@@ -198,7 +198,6 @@ class Exhibit:
         """The direction's matrix, float32."""
         return widen(Matrix(self.case.x, self.case.direction)[slice(0, self.shape[0]), slice(0, self.shape[1])])
 
-    @np.errstate(all="ignore")
     def quantized(self, kernel: Kernel) -> Values:
         """The values that a kernel quantizes."""
         key = kernel.values, kernel.transform, kernel.turned
@@ -211,7 +210,6 @@ class Exhibit:
             self._values[key] = Values(raw, transformed)
         return self._values[key]
 
-    @np.errstate(all="ignore")
     def amax(self, kernel: Kernel) -> tuple[Floats, Floats] | None:
         """The maximum as a kernel reports it, and as it uses it; None without a global scale."""
         granularity = kernel.spec.global_scale
