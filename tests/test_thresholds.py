@@ -49,7 +49,8 @@ static long ramps()
             for (unsigned above = 0; above <= 5; ++above) {{
                 const unsigned base = thresholds::BASE + above * thresholds::BOTH, middle = (d + 1) / 2;
                 const unsigned want = 0x0800 + above + (u >= middle) + (u >= middle + d);
-                const unsigned got = thresholds::halves_fma(u * thresholds::BOTH, thresholds::ramp(d), base);
+                const unsigned ramp = thresholds::both_lanes(thresholds::ramp(d));
+                const unsigned got = thresholds::halves_fma(u * thresholds::BOTH, ramp, base);
                 wrong += got != want * thresholds::BOTH;
             }}
     return wrong;

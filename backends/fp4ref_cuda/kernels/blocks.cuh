@@ -12,7 +12,7 @@ DEVICE uint2 packed_block(const unsigned (&pairs)[8], const unsigned (&magnitude
 
 // Two blocks side by side: words of their elements, as `packed_block` wants them, magnitudes and maxima.
 struct Blocks {
-    unsigned pairs[2][8], magnitudes[2][8], amax[2];
+    unsigned pairs[2][8], magnitudes[2][8], amax[2];  // maxima as patterns of floats
 
     __device__ __forceinline__ void measure(unsigned minus_zero)
     {
@@ -20,8 +20,10 @@ struct Blocks {
         for (int i = 0; i < 2; ++i) {
             UNROLL
             for (int k = 0; k < 8; ++k) magnitudes[i][k] = thresholds::magnitudes_of(pairs[i][k], minus_zero);
-            amax[i] = thresholds::largest(magnitudes[i]);
         }
+        const unsigned first = thresholds::largest_lanes(magnitudes[0]), second = thresholds::largest_lanes(magnitudes[1]);
+        const unsigned both = __vmaxu2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
+        amax[0] = both << 16, amax[1] = both & 0xffff0000u;
     }
 };
 
@@ -49,13 +51,13 @@ DEVICE bool two_blocks(const Blocks& blocks, float g, float size, const threshol
     unsigned& bytes)
 {
     bool plain = false;
-    const auto amax = [&](int i) { return In::widen((In::word)blocks.amax[i]) * size; };
+    const auto amax = [&](int i) { return fp4ref::float_of(blocks.amax[i]) * size; };
     bytes = thresholds::scale_bytes<S>(amax(0), amax(1), g);
     UNROLL
     for (int i = 0; i < 2; ++i) {
         const thresholds::Entry entry = table[i ? bytes >> 8 : bytes & 255u];
         codes[i] = packed_block(blocks.pairs[i], blocks.magnitudes[i], entry);
-        plain |= (!entry.ramp && blocks.amax[i]) || blocks.amax[i] > thresholds::COVERED;
+        plain |= thresholds::beyond(blocks.amax[i], entry);
     }
     return plain;
 }
@@ -65,7 +67,7 @@ DEVICE bool two_blocks(const Blocks& blocks, const uint4 (&random)[2], float g, 
     uint2 (&codes)[2], unsigned& bytes)
 {
     bool plain = false;
-    const auto amax = [&](int i) { return In::widen((In::word)blocks.amax[i]); };
+    const auto amax = [&](int i) { return fp4ref::float_of(blocks.amax[i]); };
     const auto half = [](const unsigned (&w)[8], int i) -> const unsigned (&)[4] { return *(const unsigned(*)[4])(w + i); };
     bytes = thresholds::scale_bytes<S>(amax(0) * size, amax(1) * size, g);
     UNROLL
@@ -73,7 +75,7 @@ DEVICE bool two_blocks(const Blocks& blocks, const uint4 (&random)[2], float g, 
         const float factor = table[i ? bytes >> 8 : bytes & 255u];
         codes[i] = {fp4ref::drawn::packed_codes(half(blocks.pairs[i], 0), random[i].x, random[i].y, factor),
             fp4ref::drawn::packed_codes(half(blocks.pairs[i], 4), random[i].z, random[i].w, factor)};
-        plain |= (factor == 0.0f && blocks.amax[i]) || blocks.amax[i] > thresholds::COVERED
+        plain |= (factor == 0.0f && blocks.amax[i]) || blocks.amax[i] > thresholds::COVERED << 16
             || !(amax(i) * factor < fp4ref::FLOAT_MAX);
     }
     return plain;

@@ -7,7 +7,8 @@
 //
 // S and RESIDENT (blocks of threads on a multiprocessor) come before this file. A block of 256 threads takes two boxes
 // of 128 rows and 64 columns, side by side: both are on their way to shared memory at once, and the second one while
-// the first one is quantized. A lane takes half a block of two lines; another lane of its warp has the other half, and
+// the first one is quantized. Blocks follow each other two down, then one across, so that neighbouring pieces of a
+// column's codes are written close in time. A lane takes half a block of two lines; another lane of its warp has the other half, and
 // each of the two chooses the scale of one line.
 #include "copies.cuh"
 
@@ -28,8 +29,8 @@ DEVICE Pair choose(unsigned amax, unsigned other, bool second)
     amax = __vmaxu2(amax & 0x7fff7fffu, __shfl_xor_sync(~0u, amax & 0x7fff7fffu, other));
     const float mine = In::widen((In::word)(second ? amax >> 16 : amax));
     const fp4ref::Scale own = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(mine, 1.0f), 1.0f, mine);
-    const unsigned byte = __shfl_xor_sync(~0u, own.byte, other);
-    const fp4ref::Scale theirs = {byte, S::Scale::decode(byte), __shfl_xor_sync(~0u, own.factor, other)};
+    const auto from_other = [&](auto value) { return __shfl_xor_sync(~0u, value, other); };
+    const fp4ref::Scale theirs = {from_other(own.byte), from_other(own.s), from_other(own.factor)};
     return second ? Pair{theirs, own} : Pair{own, theirs};
 }
 
@@ -78,7 +79,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) bytes(
     extern __shared__ __align__(128) byte memory[];
     const unsigned thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, wide = (columns + 2 * COLUMNS - 1) / (2 * COLUMNS);
-    const unsigned tile_row = blockIdx.x / wide, tile_column = blockIdx.x - tile_row * wide, top = tile_row * ROWS;
+    const unsigned down = (rows + ROWS - 1) / ROWS, strip = blockIdx.x / (2 * wide), inside = blockIdx.x - strip * 2 * wide;
+    const unsigned two = strip < down / 2;  // or the last strip of an odd number of tiles
+    const unsigned tile_row = strip * 2 + (inside & two), tile_column = inside >> two, top = tile_row * ROWS;
     wait_for_previous_kernel();
     if (noop && *noop) return;
 
@@ -152,9 +155,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) bytes(
             if (left + r + 32 < columns) *(uint4*)(to + (size)rows * 32) = *(const uint4*)(from + 32 * CODE_PITCH);
         }
     }
-    const unsigned down = (rows + ROWS - 1) / ROWS;
     if (warp == 0)
-        *(uint4*)(row_scales + (size)blockIdx.x * 512 + lane * 16) = *(const uint4*)(memory + ROW_SCALES + lane * 16);
+        *(uint4*)(row_scales + (size)(tile_row * wide + tile_column) * 512 + lane * 16) = *(const uint4*)(memory + ROW_SCALES + lane * 16);
     if (warp == 1)
         *(uint4*)(column_scales + (size)(tile_column * down + tile_row) * 512 + lane * 16) =
             *(const uint4*)(memory + COLUMN_SCALES + lane * 16);

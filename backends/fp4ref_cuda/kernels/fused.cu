@@ -74,10 +74,10 @@ struct Box {
 struct Turn {
     unsigned strip, inside;
 
-    __device__ __forceinline__ Box box(unsigned down) const
+    __device__ __forceinline__ Box box(unsigned tall) const  // the strips before this one are two boxes high
     {
-        const bool tall = strip * 2 + 1 < down;
-        return {strip * 2 + (tall ? inside & 1 : 0), tall ? inside / 2 : inside};
+        const unsigned two = strip < tall;
+        return {strip * 2 + (inside & two), inside >> two};
     }
     __device__ __forceinline__ void back(const Turn& step, unsigned length)
     {
@@ -157,14 +157,13 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
 {
     extern __shared__ __align__(128) byte memory[];
     const unsigned team = threadIdx.x / 256, thread = threadIdx.x % 256, lane = thread % 32, warp = thread / 32;
-    byte* const mine = memory + team * OF_TEAM;
-    byte* const leaving = mine + 2 * STAGE;
+    const unsigned mine = team * OF_TEAM, leaving = mine + 2 * STAGE;  // offsets into shared memory
     Entry* const row_table = (Entry*)(memory + TEAMS * OF_TEAM + (GROUPED ? team * TABLES : 0));
     Entry* const column_table = row_table + 128;
     const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, pitch = columns * 2, row_pitch = columns / 2;
     const unsigned down = (rows + ROWS - 1) / ROWS, across = columns / COLUMNS, boxes = down * across, length = across * 2;
-    const unsigned all = gridDim.x * TEAMS;
-    const unsigned shared = to_shared(mine);
+    const unsigned all = gridDim.x * TEAMS, tall = down / 2;
+    const unsigned shared = to_shared(memory) + mine;
 
     // What depends on the thread alone is kept.
     const unsigned r = thread / 8, piece = thread % 8;
@@ -201,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     Turn turn = {first / length, first % length};
     const Turn step = {all / length, all % length};
     if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
-    if (begin < boxes) load(turn.box(down), 0);
+    if (begin < boxes) load(turn.box(tall), 0);
     commit_copies();
     if (SEARCHED) wait_for_previous_kernel();
     if (noop && *noop) return;
@@ -240,11 +239,12 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     }
     const Present& now = GROUPED ? of_team[team] : whole;
 
-    unsigned codes_from = r * CODE_PITCH + piece * 8;
-    unsigned scales_from = warp ? COLUMN_SCALES + (warp - 1) * 256 + lane * 8 : ROW_SCALES + lane * 16;
+    unsigned codes_from = leaving + r * CODE_PITCH + piece * 8;
+    unsigned scales_from = leaving + (warp ? COLUMN_SCALES + (warp - 1) * 256 + lane * 8 : ROW_SCALES + lane * 16);
     KEEP(codes_from);
     KEEP(scales_from);
-    const auto drain = [&](const Box& box, const byte* held) {
+    const auto drain = [&](const Box& box, unsigned side) {
+        const byte* held = memory + side;
         const unsigned left = rows - box.down * ROWS, below = box.down - now.top;
         if (piece * 16 < left) {
             byte* to = now.column_data
@@ -265,9 +265,9 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
 
     constexpr int LOWER = 8 * PITCH;  // a lane's second row is 8 below its first one
     const unsigned row = warp * 16 + lane / 4, column = lane * 2;
-    unsigned columns_from = warp * 16 * PITCH + column * 2, columns_to = lane * CODE_PITCH + warp * 8;
-    unsigned columns_scales = COLUMN_SCALES + warp / 4 * 256 + column % 32 * 8 + column / 32 * 4 + warp % 4;
-    unsigned rows_from = row * PITCH + lane % 4 * 32, rows_scales = ROW_SCALES + row % 32 * 16 + row / 32 * 4 + lane % 4;
+    unsigned columns_from = mine + warp * 16 * PITCH + column * 2, columns_to = leaving + lane * CODE_PITCH + warp * 8;
+    unsigned columns_scales = leaving + COLUMN_SCALES + warp / 4 * 256 + column % 32 * 8 + column / 32 * 4 + warp % 4;
+    unsigned rows_from = mine + row * PITCH + lane % 4 * 32, rows_scales = leaving + ROW_SCALES + row % 32 * 16 + row / 32 * 4 + lane % 4;
     unsigned minus_zero = thresholds::MINUS_ZERO;
     KEEP(minus_zero);
     KEEP(columns_from);
@@ -276,18 +276,18 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     KEEP(rows_from);
     KEEP(rows_scales);
     unsigned stage = 0, side = 0;
-    Box before = turn.box(down);
+    Box before = turn.box(tall);
     _Pragma("unroll 1")
     for (unsigned index = begin; index < boxes; index += all) {
-        const Box box = turn.box(down);
+        const Box box = turn.box(tall);
         wait_for_copies<0>();
         team_barrier(team);
         turn.back(step, length);
-        if (index + all < boxes) load(turn.box(down), STAGE - stage);
+        if (index + all < boxes) load(turn.box(tall), STAGE - stage);
         commit_copies();
-        byte* const held = leaving + side;
+        byte* const held = memory + side;
         side = LEAVING - side;
-        if (index != begin) drain(before, leaving + side);
+        if (index >= all) drain(before, side);  // not in the first turn
         before = box;
         if constexpr (GROUPED) {
             if (box.down < now.top || box.down >= now.bottom) {
@@ -304,10 +304,10 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             }
         }
 
-        const byte* here = mine + stage;
+        const byte* here = memory + stage;
         stage = STAGE - stage;
-        const byte *const row_random = here + ROW_BITS + row * COLUMNS + lane % 4 * 16;
-        const byte *const column_random = here + COLUMN_BITS + column * BIT_PITCH + warp * 16;
+        const byte *const row_random = here + mine + ROW_BITS + row * COLUMNS + lane % 4 * 16;
+        const byte *const column_random = here + mine + COLUMN_BITS + column * BIT_PITCH + warp * 16;
         uint4 v[2][2];
         UNROLL
         for (int i = 0; i < 2; ++i) {
@@ -316,7 +316,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         }
         uint2 codes[2];
         unsigned bytes;
-        const bool inside = rows - box.down * ROWS > row;
+        const bool inside = warp < 4 || rows - box.down * ROWS > 64;
         byte* to = row_to + ((size)box.down * (ROWS * row_pitch) + box.across * (COLUMNS / 2));
         const bool plain_rows = lane_blocks(blocks_of_rows(v, minus_zero), row_random, 8 * COLUMNS, now.row_g, 1.0f,
             row_table, codes, bytes);
@@ -357,5 +357,5 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         }
     }
     team_barrier(team);
-    if (begin < boxes) drain(before, leaving + (LEAVING - side));
+    if (begin < boxes) drain(before, LEAVING - side);
 }

@@ -1,41 +1,66 @@
 // Global maxima of rows and of Hadamard-transformed columns from one read of x: partial ones, per block of threads.
 //
-//   x         bfloat16  [rows, columns], columns a multiple of 64, 4 bytes apart; a member of a group is a range of rows
+//   x         bfloat16  [rows, columns], columns a multiple of 64, 16 bytes apart; a member of a group is a range of rows
 //   partials  float32   [2, members, parts]: of x, then of the transform of its columns; parts is the grid's width
 //
-// S comes before this file. Blocks (part, member). Rows of a member are a multiple of 16. A warp takes 16 rows of 64 columns at a time; a lane has two columns of them.
-#include "common.cuh"
-#include <fp4ref/thresholds.h>
+// S comes before this file. Blocks (part, member). Rows of a member are a multiple of 16. A warp takes boxes of 16 rows
+// and 64 columns in turn, alone; the next two are on their way to shared memory while it works on one. A lane has two
+// columns.
+#include "copies.cuh"
 
-using In = fp4ref::bfloat16;
+constexpr unsigned ROWS = 16, PITCH = 128, BOX = ROWS * PITCH, STAGES = 2;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4) fused_amax(
-    const unsigned* __restrict__ x, index_t rows, index_t columns, const Member* members, float* partials,
+    const byte* __restrict__ x, index_t rows, index_t columns, const Member* members, float* partials,
     const unsigned* noop)
 {
+    __shared__ __align__(128) byte memory[THREADS / 32 * STAGES * BOX];
     wait_for_previous_kernel();
     if (noop && *noop) return;
     const Member member = members ? members[blockIdx.y] : Member{0, rows, 0, 0, 0, 0};
-    const int lane = threadIdx.x % 32;
-    const unsigned across = (unsigned)(columns / 64), warps = gridDim.x * (THREADS / 32);
-    const index_t pitch = columns / 2, units = member.rows / 16 * across;
-    x += member.first_row * pitch;
-    unsigned of_rows = 0;
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = gridDim.x * (THREADS / 32);
+    const unsigned across = (unsigned)(columns / 64), down = (unsigned)(member.rows / ROWS);
+    const size pitch = columns * 2;
+
+    // Boxes in turn, without a division; a lane copies a vector of every fourth row.
+    const unsigned first = blockIdx.x * (THREADS / 32) + warp, step_down = all / across, step_across = all % across;
+    unsigned box_down = first / across, box_across = first % across;
+    const byte* const from = x + (member.first_row + lane / 8) * pitch + lane % 8 * 16;
+    byte* const mine = memory + warp * STAGES * BOX;
+    const unsigned to = to_shared(mine) + lane * 16;
+    const auto load = [&](unsigned stage) {
+        if (box_down < down) {
+            const byte* at = from + (size)box_down * ROWS * pitch + box_across * PITCH;
+            UNROLL
+            for (unsigned i = 0; i < ROWS; i += 4) copy_to_shared(to + stage + i * PITCH, at + i * pitch, true);
+        }
+        commit_copies();
+        box_down += step_down, box_across += step_across;
+        if (box_across >= across) box_across -= across, ++box_down;
+    };
+    UNROLL
+    for (unsigned stage = 0; stage < STAGES; ++stage) load(stage * BOX);
+
+    unsigned of_rows = 0, stage = 0;
     float of_columns = 0.0f;
+    const unsigned boxes = down * across;
     _Pragma("unroll 1")
-    for (index_t unit = blockIdx.x * (THREADS / 32) + threadIdx.x / 32; unit < units; unit += warps) {
-        const unsigned group = (unsigned)unit / across, column = (unsigned)unit - group * across;
-        const unsigned* from = x + (index_t)group * 16 * pitch + column * 32 + lane;
-        unsigned words[16];
+    for (unsigned box = first; box < boxes; box += all) {
+        wait_for_copies<STAGES - 1>();
+        __syncwarp();
+        unsigned words[ROWS];
         UNROLL
-        for (int i = 0; i < 16; ++i) words[i] = __ldg(from + i * pitch);
+        for (unsigned i = 0; i < ROWS; ++i) words[i] = *(const unsigned*)(mine + stage + i * PITCH + lane * 4);
+        __syncwarp();
+        load(stage);
+        stage = (STAGES - 1) * BOX - stage;
         UNROLL
-        for (int i = 0; i < 16; ++i) of_rows = fp4ref::thresholds::running_amax_pair(of_rows, words[i]);
+        for (int i = 0; i < ROWS; ++i) of_rows = thresholds::running_amax_pair(of_rows, words[i]);
         UNROLL
         for (int half = 0; half < 2; ++half) {
-            float y[16];
+            float y[ROWS];
             UNROLL
-            for (int i = 0; i < 16; ++i) y[i] = fp4ref::float_of(half ? words[i] & 0xffff0000u : words[i] << 16);
+            for (int i = 0; i < ROWS; ++i) y[i] = fp4ref::float_of(half ? words[i] & 0xffff0000u : words[i] << 16);
             of_columns = fp4ref::hadamard_amax<S::signs>(of_columns, y);
         }
     }

@@ -184,39 +184,43 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     byte* const mine = memory + TABLE + warp * OF_WARP;
     const unsigned stage = to_shared(mine), to_vector = stage + (lane ^ (lane >> 3 & 1)) * 16;
     const size band = (size)pitch * 32, bits_band = (size)columns * 32;
-    const auto load = [&](const byte* from, const byte* bits_from, unsigned step, unsigned left, unsigned column) {
+    // A unit's first row and column; what a lane copies of it, from there on and to its second vector; bytes of the rows
+    // that are left, none past the last unit.
+    struct Unit {
+        unsigned row, column;
+        const byte *from, *bits;
+        int left, left_second, left_bits;
+    };
+    const auto unit = [&](unsigned index) {
+        unsigned column;
+        const unsigned row = place(index, column), at = column + lane * 8, bits_at = column + lane * 16;
+        const int left = index < units ? rows - row : 0;
+        return Unit{row, column, x + ((size)row * pitch + at * 2), bits + ((size)row * columns + bits_at),
+            at < columns ? left : 0, at + WIDTH / 2 < columns ? left : 0, bits_at < columns ? left : 0};
+    };
+    // Half of a unit: two of its rows.
+    const auto load = [&](Unit& of, unsigned step) {
         UNROLL
         for (int i = 0; i < 2; ++i) {
             const unsigned to = step * STEP + i * OF_ROW;
-            UNROLL
-            for (int part = 0; part < 2; ++part)
-                copy_to_shared(to_vector + to + part * (LINE / 2), from + i * band + part * (LINE / 2),
-                    i * 32 < left && column + lane * 8 + part * (WIDTH / 2) < columns);
-            if constexpr (STOCHASTIC)
-                copy_to_shared(stage + to + LINE + lane * 16, bits_from + i * bits_band, i * 32 < left && column + lane * 16 < columns);
+            copy_to_shared(to_vector + to, of.from, of.left > i * 32);
+            copy_to_shared(to_vector + to + LINE / 2, of.from + LINE / 2, of.left_second > i * 32);
+            of.from += band;
+            KEEP_ADDRESS(of.from);
+            if constexpr (STOCHASTIC) {
+                copy_to_shared(stage + to + LINE + lane * 16, of.bits, of.left_bits > i * 32);
+                of.bits += bits_band;
+            }
         }
+        of.left -= 64, of.left_second -= 64, of.left_bits -= 64;
         commit_copies();
-    };
-    // Where a lane reads: the first row of a unit, and how many there are from there on; none past the last unit.
-    struct Source {
-        const byte *from, *bits;
-        unsigned column, left;
-    };
-    const auto source = [&](unsigned index) {
-        unsigned column = 0;
-        const unsigned row = index < units ? place(index, column) : 0;
-        return Source{x + ((size)row * pitch + (column + lane * 8) * 2), bits + ((size)row * columns + column + lane * 16), column,
-            index < units ? rows - row : 0};
-    };
-    const auto load_step = [&](const Source& at, unsigned step) {
-        const unsigned above = step * 64;
-        load(at.from + step * 2 * band, at.bits + step * 2 * bits_band, step, at.left > above ? at.left - above : 0, at.column);
     };
 
     const unsigned first = blockIdx.x + warp * gridDim.x;
     if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
+    Unit next = unit(first);
     UNROLL
-    for (unsigned step = 0; step < STAGES; ++step) load_step(source(first), step);
+    for (unsigned step = 0; step < STAGES; ++step) load(next, step);
     if (SEARCHED) wait_for_previous_kernel();
     if (noop && *noop) return;
     float A = 0.0f, g = 1.0f;
@@ -237,12 +241,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     KEEP(beyond);
     _Pragma("unroll 1")
     for (unsigned index = first; index < units; index += all) {
-        unsigned column, four = 0, turn = 0;
-        const unsigned row = place(index, column), mine_first = column + lane * 16;
-        unsigned left = mine_first < columns ? columns - mine_first : 0;
-        KEEP(left);
-        const Source next = source(index + all);
-        byte* to = data + mine_first / 2;
+        const unsigned row = next.row, mine_first = next.column + lane * 16;
+        const unsigned left = mine_first < columns ? columns - mine_first : 0;
+        next = unit(index + all);
+        unsigned four = 0, turn = 0;
+        int lines = left ? rows - row : 0;  // that are inside
+        byte* to = data + ((size)row * half + mine_first / 2);
         KEEP_ADDRESS(to);
         _Pragma("unroll 1")
         for (unsigned step = 0; step < STAGES; ++step) {
@@ -250,19 +254,23 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
             __syncwarp();
             _Pragma("unroll 1")
             do {
-                const unsigned at = block_at + turn * OF_ROW, line = row + turn * 32;
+                const unsigned at = block_at + turn * OF_ROW;
                 const uint4 a = *(const uint4*)(memory + at), b = *(const uint4*)(memory + (at ^ 16));
                 uint4 drawn = {0, 0, 0, 0};
                 if constexpr (STOCHASTIC) drawn = *(const uint4*)(mine + turn * OF_ROW + LINE + lane * 16);
-                const bool inside = line < rows;
-                if constexpr (BY_ROW) A = inside ? amax[line] : 0.0f, g = fp4ref::global_scale<S, In>(A);
+                const bool inside = lines > 0;
+                if constexpr (BY_ROW) A = inside ? amax[row + turn * 32] : 0.0f, g = fp4ref::global_scale<S, In>(A);
                 unsigned scale;
                 const uint2 codes = block_codes({{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}}, drawn, g, A, beyond, table, scale);
-                four = __byte_perm(four, inside && left ? scale : 0, 0x4321);
-                store_codes(to + (size)line * half, codes, inside ? left : 0, whole);
+                four = __byte_perm(four, inside ? scale : 0, 0x4321);
+                if (inside) {
+                    if (whole) *(uint2*)to = codes;
+                    else store_codes(to, codes, left, whole);
+                }
+                to += (size)half * 32, lines -= 32;
             } while (++turn % 2);
             __syncwarp();
-            load_step(next, step);
+            load(next, step);
         }
         store_scales(scales, transposed(four, lane), row + lane % 4 * 32, mine_first / 16 & ~3u, rows, blocks);
     }

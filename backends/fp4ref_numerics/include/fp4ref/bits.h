@@ -23,6 +23,16 @@ FP4_API unsigned larger(unsigned a, unsigned b) { return a > b ? a : b; }
 constexpr float FLOAT_MAX = 0x1.fffffep127f;
 constexpr float SIXTH = 1.0f / 6.0f;
 
+// A running maximum and one more number; a NaN of that is ignored.
+FP4_API float running_max(float most, float x)
+{
+#if defined(__CUDACC__)
+    return fmaxf(most, x);  // one instruction
+#else
+    return x > most ? x : most;
+#endif
+}
+
 // The smaller of two numbers; a NaN loses.
 FP4_API float min_number(float a, float b)
 {

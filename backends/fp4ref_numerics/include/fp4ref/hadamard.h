@@ -76,8 +76,7 @@ template <unsigned Signs> FP4_API float hadamard_amax(float amax, float (&y)[16]
             }
     FP4_UNROLL
     for (int i = 0; i < 8; ++i) {
-        const float sum = float_of(magnitude_bits(y[i])) + float_of(magnitude_bits(y[i + 8]));
-        amax = sum > amax ? sum : amax;
+        amax = running_max(amax, magnitude(y[i]) + magnitude(y[i + 8]));
     }
     return amax;
 }

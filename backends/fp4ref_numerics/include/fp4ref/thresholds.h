@@ -6,8 +6,8 @@
 // {T4, T6}, {T3, T5, T7}, {T1, T2}. Each is a small integer, which as a pattern of float16 is a subnormal number; one
 // float16 fused multiply-add onto 2^-13, whose last place counts codes, divides it, rounds it and adds it up.
 //
-// An entry with `ramp` 0 says that the thresholds do not fit that form (near subnormals or overflow); its blocks, and
-// those that hold a NaN, take the plain path.
+// An entry's `ramp` also holds the largest pattern that its thresholds are for, in the upper half. It is 0 where they do
+// not fit that form (near subnormals or overflow). Blocks with a larger one, or a NaN, take the plain path.
 #pragma once
 #include <fp4ref/block.h>
 
@@ -51,8 +51,21 @@ FP4_API unsigned halves_fma(unsigned a, unsigned b, unsigned c)
 }
 
 constexpr unsigned BOTH = 0x00010001u;                // a number in both lanes
+constexpr unsigned COVERED = 0x7c00u;                 // a float16's infinity, and 2^121 as a bfloat16
 constexpr unsigned BASE = 0x0800u * BOTH;             // 2^-13: the pattern counts up by 1 for every 2^-23
 constexpr unsigned STEP_OF_128 = 0x2401u * BOTH;      // 2^-6 (1 + 2^-10): 128 places of 2^-24 are one of 2^-23, off ties
+
+// The lower lane in both.
+FP4_API unsigned both_lanes(unsigned a)
+{
+#if defined(__CUDACC__)
+    unsigned d;
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }" : "=r"(d) : "r"(a));
+    return d;  // part of the instruction that uses it
+#else
+    return (a & 0xffffu) * BOTH;
+#endif
+}
 
 // Codes of two magnitudes, each lane 0x0800 + code.
 FP4_API unsigned codes(unsigned magnitudes, const Entry& t)
@@ -60,14 +73,14 @@ FP4_API unsigned codes(unsigned magnitudes, const Entry& t)
     const unsigned fours = clamped_sums(magnitudes, t.fours, 0x13fu * BOTH);
     const unsigned threes = clamped_sums(magnitudes, t.threes, 0x17fu * BOTH);
     const unsigned ones = clamped_sums(magnitudes, t.ones, 0x17fu * BOTH);
-    return halves_fma(ones, t.ramp, halves_fma(threes, STEP_OF_128, halves_fma(fours, STEP_OF_128, BASE)));
+    return halves_fma(ones, both_lanes(t.ramp), halves_fma(threes, STEP_OF_128, halves_fma(fours, STEP_OF_128, BASE)));
 }
 
 // The difference from T1 - ceil(d / 2) times this rounds to 0, 1 and 2 with steps at T1 and at T2 = T1 + d.
 FP4_API unsigned ramp(unsigned d)
 {
     const unsigned middle = (d + 1) / 2;
-    return float16::round(3.0f / ((float)(middle + d) - 0.5f)) * BOTH;
+    return float16::round(3.0f / ((float)(middle + d) - 0.5f));
 }
 
 // Whether the input with this pattern gets at least code k, 1 to 4: midpoints go to the even code. Rules: E2M1-3.
@@ -97,14 +110,21 @@ template <class S> FP4_API Entry entry(unsigned byte, float g, unsigned up = 0)
     const unsigned d = t2 - t1;
     if (!t1 || !t2 || !t3 || !t4 || t4 - t3 >= 128u || d < 154u || d > 249u) return {0, 0, 0, 0};
     const unsigned fours = 0x10040u - t4 - up, threes = 0x10040u - t3 - up, ones = 0x10000u + (d + 1) / 2 - t1 - up;
-    return {(fours & 0xffffu) * BOTH, (threes & 0xffffu) * BOTH, (ones & 0xffffu) * BOTH, ramp(d)};
+    return {(fours & 0xffffu) * BOTH, (threes & 0xffffu) * BOTH, (ones & 0xffffu) * BOTH, COVERED << 16 | ramp(d)};
 }
+
+// Whether the thresholds of an entry do not do for a block with this maximum, bits of a bfloat16 as a float.
+FP4_API bool beyond(unsigned amax, const Entry& t) { return amax > t.ramp; }
 
 // The bytes of two blocks' scales; neither maximum is NaN. Rules: BLK-3.
 template <class S> FP4_API unsigned scale_bytes(float low, float high, float g)
 {
     const unsigned both = encode_pair<typename S::Scale>(block_scale<S, bfloat16>(low, g), block_scale<S, bfloat16>(high, g));
-    return both & 0x7f7fu;
+    unsigned bytes = both & 0x7f7fu;
+#if defined(__CUDACC__)
+    asm("" : "+r"(bytes));  // else what each one selects is masked again
+#endif
+    return bytes;
 }
 
 // Whether a specification's codes have thresholds of that form.
@@ -145,20 +165,21 @@ FP4_API unsigned packed_codes(const unsigned (&pairs)[4], const unsigned (&magni
     return with_signs(sum, pairs);
 }
 
-// The largest of 2 N magnitudes, a pattern above COVERED if a NaN is among them.
-template <int N> FP4_API unsigned largest(const unsigned (&m)[N])
+// The largest of eight words of magnitudes, each lane for itself; a pattern above COVERED if a NaN is among them.
+FP4_API unsigned largest_lanes(const unsigned (&m)[8])
 {
-    static_assert(N % 4 == 0, "whole groups of eight");
-    unsigned two = 0;
-    FP4_UNROLL
-    for (int k = 0; k < N; k += 4) two = __vimax3_u16x2(__vimax3_u16x2(m[k], m[k + 1], m[k + 2]), m[k + 3], two);
+    return __vmaxu2(__vimax3_u16x2(m[3], m[4], m[5]), __vimax3_u16x2(__vimax3_u16x2(m[0], m[1], m[2]), m[6], m[7]));
+}
+FP4_API unsigned largest(const unsigned (&m)[8])
+{
+    const unsigned two = largest_lanes(m);
     return larger(two & 0xffffu, two >> 16);
 }
 
 // Magnitudes of two bfloat16 by a float16 addition of -0, which leaves their patterns as they are up to COVERED and
 // makes a larger one of what lies beyond. The adders have time where the logic units have none. `minus_zero` is
 // MINUS_ZERO in a register that the compiler cannot see through, else it takes the logic unit all the same.
-constexpr unsigned MINUS_ZERO = 0x8000u * BOTH, COVERED = 0x7c00u;
+constexpr unsigned MINUS_ZERO = 0x8000u * BOTH;
 FP4_API unsigned magnitudes_of(unsigned pair, unsigned minus_zero)
 {
     unsigned magnitudes;
