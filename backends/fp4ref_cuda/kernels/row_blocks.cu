@@ -241,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     KEEP(beyond);
     _Pragma("unroll 1")
     for (unsigned index = first; index < units; index += all) {
-        const unsigned row = next.row, mine_first = next.column + lane * 16;
+        const unsigned row = next.row, mine_first = next.column + lane * 16, quad = next.column / 64 + lane / 4;
         const unsigned left = mine_first < columns ? columns - mine_first : 0;
         next = unit(index + all);
         unsigned four = 0, turn = 0;
@@ -272,6 +272,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
             __syncwarp();
             load(next, step);
         }
-        store_scales(scales, transposed(four, lane), row + lane % 4 * 32, mine_first / 16 & ~3u, rows, blocks);
+        store_scales(scales, transposed(four, lane), row, lane % 4, quad, rows, blocks);
     }
 }

@@ -111,6 +111,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
             load(from + step * 2 * band, step, next_left > step * 64 ? next_left - step * 64 : 0, next_columns);
         }
         const unsigned four = transposed(bytes[0] | bytes[1] << 16, lane);
-        store_scales(scales, four, row + lane % 4 * 32, mine_first / 16 & ~3u, rows, blocks);
+        store_scales(scales, four, row, lane % 4, column / 64 + lane / 4, rows, blocks);
     }
 }

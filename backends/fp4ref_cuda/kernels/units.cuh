@@ -17,20 +17,23 @@ DEVICE unsigned transposed(unsigned bytes, unsigned lane)
     return __byte_perm(pairs, __shfl_xor_sync(~0u, pairs, 2), lane & 2 ? 0x3276 : 0x5410);
 }
 
-// Scales of four neighbouring blocks of a row.
-DEVICE void store_scales(byte* scales, unsigned four, unsigned row, unsigned first, unsigned rows, unsigned blocks)
+// Scales of four neighbouring blocks, the quad that many from the left, in the row that lies `quarter` times 32 below
+// the first row of a unit.
+DEVICE void store_scales(
+    byte* scales, unsigned four, unsigned first_row, unsigned quarter, unsigned quad, unsigned rows, unsigned blocks)
 {
     if constexpr (fp4ref::same_type<Layout, fp4ref::layout::tiled_128x4>) {
         const unsigned wide = (blocks + 3) / 4;
-        if (first < blocks)
-            *(unsigned*)(scales + (size)(row / 128 * wide + first / 4) * 512 + row % 32 * 16 + row / 32 % 4 * 4) = four;
+        if (quad < wide)
+            *(unsigned*)(scales + (size)(first_row / 128 * wide + quad) * 512 + (first_row % 32 * 16 + quarter * 4)) = four;
     } else {
         const unsigned high = (rows + Layout::row_multiple - 1) / Layout::row_multiple * Layout::row_multiple;
         const unsigned wide = (blocks + Layout::column_multiple - 1) / Layout::column_multiple * Layout::column_multiple;
+        const unsigned row = first_row + quarter * 32;
         if (row >= high) return;
         UNROLL
         for (int i = 0; i < 4; ++i)
-            if (first + i < wide) scales[Layout::offset(row, first + i, blocks)] = (byte)(four >> 8 * i);
+            if (quad * 4 + i < wide) scales[Layout::offset(row, quad * 4 + i, blocks)] = (byte)(four >> 8 * i);
     }
 }
 

@@ -255,7 +255,7 @@ FP4_API void row_errors(const Scales<Lanes>& scales, float g, float A, Load load
 // mae: the two sums differ by at most 101.2 u N U + 62.3 u S.
 // mse: |(d + e)^2 - d^2| <= k d^2 + (1 + 1/k) e^2 for every k > 0; with e = 101.2 u U and k = 256 u that adds up to
 // 256 u S + 40.1 u N U^2, and the rounding to 66.3 u S; a square below 2^-126 is off by 2^-150, U^2 is 0 or above 2^-103.
-// The margin of a candidate is more than that, for what is of the order of u^2: 128 u N U + 128 u S, or 64 u N U^2 + 512 u S.
+// The margin of a candidate is more than that, for what is of the order of u^2: 104 u N U + 64 u S, or 44 u N U^2 + 328 u S.
 // A NaN or an infinity decides nothing: the margin is as large as the difference.
 template <class S, class Search> constexpr bool estimates_apply = false;
 template <class S, Metric M, class Total>
@@ -281,7 +281,7 @@ FP4_API void row_estimates(const Scales<Lanes>& scales, const float (&unit)[Lane
 template <class S> FP4_API bool estimates_decide(float first, float second, float first_unit, float second_unit)
 {
     constexpr bool squares = S::Search::metric == Metric::mse;
-    constexpr float of_units = S::rows * S::columns * (squares ? 0x1p-18f : 0x1p-17f), of_sums = squares ? 0x1p-15f : 0x1p-17f;
+    constexpr float u = 0x1p-24f, of_units = S::rows * S::columns * (squares ? 44.0f : 104.0f) * u, of_sums = (squares ? 328.0f : 64.0f) * u;
     const float units = squares ? first_unit * first_unit + second_unit * second_unit : first_unit + second_unit;
     return magnitude(second - first) > of_units * units + of_sums * (first + second);
 }
