@@ -93,13 +93,14 @@ def copy_bandwidth(repeat: int) -> float:
 
 
 def small_copies(bandwidth: float, repeat: int) -> Iterator[dict[str, Any]]:
-    """Copies of some megabytes in all, of arrays that no cache holds together, as ratios to the large copy."""
-    x = torch.randn(ROTATED // 2, dtype=torch.bfloat16, device="cuda")
-    y = torch.empty_like(x)
+    """Plain copies of some megabytes in all, as ratios to the large copy."""
     for total in COPIES:
-        count = total // 4  # elements, each read and written
-        parts = [slice(i * count, (i + 1) * count) for i in range(max(len(x) // count, 2)) if (i + 1) * count <= len(x)]
-        time = seconds([lambda p=p: y[p].copy_(x[p]) for p in parts], repeat)
+        sources = [
+            torch.randn(total // 4, dtype=torch.bfloat16, device="cuda")
+            for _ in range(max(2, -(-2 * ROTATED // total)))
+        ]
+        targets = [torch.empty_like(x) for x in sources]
+        time = seconds([lambda x=x, y=y: y.copy_(x) for x, y in zip(sources, targets, strict=True)], repeat)
         yield {"case": f"copy of {total // 10**6} MB", "us": time * 1e6, "of_copy_bandwidth": total / bandwidth / time}
 
 

@@ -73,10 +73,10 @@ def searched_and_stochastic(target):
         "mxfp8-e4m3",
     ):
         spec = profiles[name]
-        yield "quantize", prelude(spec, "bfloat16", "tiled_128x4", **both), spec.element.format.bits == 4
+        yield "quantize", prelude(spec, "bfloat16", **both), spec.element.format.bits == 4
     for base in ("nvfp4", "nvfp4-2d", "nvfp4-rht"):
         stochastic = profiles[base].replace(element=STOCHASTIC_E2M1)
-        yield "quantize", prelude(stochastic, "bfloat16", "tiled_128x4", **both), False
+        yield "quantize", prelude(stochastic, "bfloat16", **both), False
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": True}
         if base != "nvfp4-2d":
             constants = {
@@ -99,8 +99,8 @@ def others(target):
     profiles = fp4ref.profiles
     yield "random_bits", "", False
     for dtype in ("float16", "float32"):
-        yield "quantize", prelude(profiles["nvfp4"], dtype, "tiled_8x4", HAS_ROW=True, HAS_COLUMN=False), True
-        yield "quantize", prelude(profiles["mxfp8-2d"], dtype, "linear", HAS_ROW=False, HAS_COLUMN=True), False
+        yield "quantize", prelude(profiles["nvfp4"], dtype, HAS_ROW=True, HAS_COLUMN=False), True
+        yield "quantize", prelude(profiles["mxfp8-2d"], dtype, HAS_ROW=False, HAS_COLUMN=True), False
     for scale_layout, searched in (("tiled_128x4", True), ("linear", False)):
         rows = {"WARPS": paths.row_warps(searched), "SEARCHED": searched}
         yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
@@ -117,12 +117,12 @@ def others(target):
         yield "amax", prelude(profiles["nvfp4-rht"], "bfloat16", KIND=kind), False
     yield "amax_finish", "", False
     for out, inverse in (("bfloat16", False), ("float32", True)):
-        yield "dequantize", prelude(profiles["nvfp4-rht"], "bfloat16", "tiled_128x4", out, INVERSE=inverse), False
+        yield "dequantize", prelude(profiles["nvfp4-rht"], "bfloat16", out=out, INVERSE=inverse), False
     yield "decode", prelude(profiles["nvfp4"], "bfloat16", "tiled_128x4", "bfloat16"), False
     yield "self_check", "", True
     yield "reciprocal_check", "", False
     for name in ("vllm.nvfp4_kernel", "flashinfer.nvfp4_kernel", "cutlass.nvfp4_epilogue", "te.rht_fused"):
-        yield "quantize", prelude(profiles[name], "bfloat16", "tiled_128x4", HAS_ROW=True, HAS_COLUMN=True), True
+        yield "quantize", prelude(profiles[name], "bfloat16", HAS_ROW=True, HAS_COLUMN=True), True
     kernel, rows = profiles["vllm.nvfp4_kernel"], {"WARPS": paths.block_warps(target), "SEARCHED": False}
     yield "row_blocks", prelude(kernel, "bfloat16", "linear", **rows), True
     yield "layout", prelude(profiles["nvfp4"]) + "\nusing Source = fp4ref::layout::tiled_128x4;", False
@@ -222,6 +222,31 @@ def test_a_cache_that_cannot_be_written_costs_no_result(tmp_path, monkeypatch):
     blocked.write_text("in the way")
     monkeypatch.setenv("FP4REF_CACHE_DIR", str(blocked))
     assert compiling.cubin("amax_finish", "", "sm_90")
+
+
+@compiled
+def test_a_rehearsal_compiles_at_once_what_would_be_launched_and_is_remembered(tmp_path, monkeypatch):
+    from fp4ref_cuda import compile as compiling
+    from fp4ref_cuda import launch
+    from fp4ref_cuda.buffers import Library
+
+    monkeypatch.setenv("FP4REF_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(launch, "target", lambda ordinal: "sm_90")
+    library, told, times = Library("torch", 0), [], []
+
+    def act():
+        times.append(1)
+        launch.launch(library, "amax_finish", "", (1,), (0, 0, 0, 0, 0))
+        launch.launch(library, "amax_finish", "", (2,), (1, 0, 0, 0, 0))
+        launch.launch(library, "amax_finish", "does not compile", (1,), ())
+
+    launch.rehearse(act, told.append)
+    assert compiling.is_cached("amax_finish", "", "sm_90")
+    assert not compiling.is_cached("amax_finish", "does not compile", "sm_90")
+    assert len(told) == 1
+    assert told[0].startswith("compiling 2 kernels for the cuda backend, once")
+    launch.rehearse(act, told.append)
+    assert len(times) == len(told) == 1
 
 
 def test_without_a_device_the_backend_says_so_in_one_line():

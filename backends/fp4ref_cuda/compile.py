@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
+import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,6 +24,7 @@ from fp4ref.errors import BackendError
 KERNELS = Path(__file__).parent / "kernels"
 NAMES = tuple(sorted(path.stem for path in KERNELS.glob("*.cu")))
 MAGIC = b"fp4ref cubin 1\n"
+MOST = 32  # processes that compile; each takes some hundred megabytes
 
 
 def options(target: str) -> tuple[str, ...]:
@@ -105,10 +111,19 @@ def key(text: str, target: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
 
+def _entry(kernel: str, text: str, target: str) -> Path:
+    return cache_directory() / f"{kernel}-{target}-{key(text, target)}.cubin"
+
+
+def is_cached(kernel: str, prelude: str, target: str) -> bool:
+    """Whether there is a file of a kernel in the cache."""
+    return _entry(kernel, source(kernel, prelude), target).exists()
+
+
 def cubin(kernel: str, prelude: str, target: str) -> bytes:
     """Machine code of a kernel, from the cache if it is there and whole; what is corrupted is made again."""
     text = source(kernel, prelude)
-    path = cache_directory() / f"{kernel}-{target}-{key(text, target)}.cubin"
+    path = _entry(kernel, text, target)
     with contextlib.suppress(OSError):
         code = _checked(path.read_bytes())
         if code is not None:
@@ -117,6 +132,24 @@ def cubin(kernel: str, prelude: str, target: str) -> bytes:
     with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
         _write(path, MAGIC + hashlib.sha256(code).digest() + code)
     return code
+
+
+def compile_all(kernels: Sequence[tuple[str, str, str]]) -> None:
+    """Compile kernels into the cache, as many at a time as there are processors, MOST at most.
+
+    NVRTC works on one program of a process at a time, so these are processes. Errors: none for a kernel that does not
+    compile; `cubin` will say why.
+    """
+    count = min(os.cpu_count() or 1, MOST, len(kernels))
+    command, paths = [sys.executable, "-m", __name__], os.pathsep.join(sys.path)
+
+    def work(part: Sequence[tuple[str, str, str]]) -> None:
+        asked, variables = json.dumps(part), os.environ | {"PYTHONPATH": paths}
+        subprocess.run(command, input=asked, text=True, capture_output=True, check=False, env=variables)  # noqa: S603
+
+    if count:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(work, [kernels[first::count] for first in range(count)]))
 
 
 def _checked(stored: bytes) -> bytes | None:
@@ -137,3 +170,9 @@ def _write(path: Path, content: bytes) -> None:
     except OSError:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+if __name__ == "__main__":
+    for _kernel in json.load(sys.stdin):
+        with contextlib.suppress(BackendError):
+            cubin(*_kernel)

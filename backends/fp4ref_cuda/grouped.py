@@ -19,7 +19,7 @@ from fp4ref_cuda.buffers import Library, pointer
 from fp4ref_cuda.checks import noop_flag, pointer_bits, require_buffer
 from fp4ref_cuda.launch import launch, require_reciprocal
 from fp4ref_cuda.paths import directions, fused
-from fp4ref_cuda.plan import GroupPlan, Plan, fused_label, fused_reason, group, prelude, remember
+from fp4ref_cuda.plan import GroupPlan, Plan, fused_label, fused_reason, group, layout_number, prelude, remember
 
 OPERATION = "quantize_grouped"
 
@@ -68,8 +68,8 @@ def quantize_grouped(
         elif splits:
             ran = maxima.fill(library, x, dtype, spec, (rows, columns), whole, amax._asdict(), flag, table, len(splits))
         if reason and plan.total_tiles:
-            text = prelude(spec, dtype, scale_layout, HAS_ROW="row" in names, HAS_COLUMN="column" in names)
-            place = (rows, columns, plan.across, pointer(table), len(splits))
+            text = prelude(spec, dtype, HAS_ROW="row" in names, HAS_COLUMN="column" in names)
+            place = (rows, columns, layout_number(scale_layout), plan.across, pointer(table), len(splits))
             launch(library, "quantize", text, (plan.total_tiles,), (pointer(x), *place, *directions(whole, {}), flag))
             ran += ("quantize",)
     remember(Plan(f"grouped: {'tiles' if reason else fused_label(spec)}", ran, reason))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from fp4ref.errors import BackendError
 from fp4ref_cuda.buffers import Library, pointer
-from fp4ref_cuda.compile import cache_directory, cubin, key, source
+from fp4ref_cuda.compile import cache_directory, compile_all, cubin, is_cached, key, source
 
 FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversions need the architecture's own variant
 _current = threading.local()
@@ -149,6 +150,33 @@ def _config(grid: tuple[int, ...], block: int, shared: int, early: bool) -> Any:
     return LaunchConfig(grid=grid, block=block, shmem_size=shared, programmatic_stream_serialization=early)
 
 
+def rehearse(act: Callable[[], None], tell: Callable[[str], None]) -> None:
+    """Compile at once what some work launches, so that its kernels do not compile one after the other.
+
+    act: does the work on this thread; nothing that it launches runs, and what it gets means nothing. It is not called
+    again where it was before with the same kernels, which a file in the cache remembers. tell: is given a line if
+    compiling takes a while.
+    """
+    wanted: dict[tuple[str, str, str], None] = {}
+    name = target(0)
+    done = cache_directory() / f"rehearsed-{name}-{key('', name)}"
+    if done.exists():
+        return
+    _current.rehearsal = wanted
+    try:
+        act()
+    finally:
+        _current.rehearsal = None
+    missing = [kernel for kernel in wanted if not is_cached(*kernel)]
+    if missing:
+        tell(f"compiling {len(missing)} kernels for the cuda backend, once; they are kept in {cache_directory()}")
+
+    compile_all(missing)
+    with contextlib.suppress(OSError):
+        done.parent.mkdir(parents=True, exist_ok=True)
+        done.touch()
+
+
 def launch(
     library: Library,
     name: str,
@@ -166,6 +194,10 @@ def launch(
     """
     from cuda.core import launch as run
 
+    rehearsal = getattr(_current, "rehearsal", None)
+    if rehearsal is not None:
+        rehearsal[name, prelude, target(library.ordinal)] = None
+        return
     try:
         _enter(library)
         _self_check(library)

@@ -18,7 +18,7 @@ from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths
 from fp4ref_cuda.buffers import pointer
-from fp4ref_cuda.launch import require_reciprocal
+from fp4ref_cuda.launch import rehearse, require_reciprocal
 from fp4ref_cuda.plan import (
     BYTES,
     DRAWN,
@@ -46,6 +46,7 @@ __all__ = [
     "quantize_both",
     "quantize_grouped",
     "random_bits",
+    "rehearse",
 ]
 
 

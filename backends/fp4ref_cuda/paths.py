@@ -10,7 +10,7 @@ from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import maxima
 from fp4ref_cuda.buffers import Library, pointer
 from fp4ref_cuda.launch import launch, multiprocessors, target
-from fp4ref_cuda.plan import prelude
+from fp4ref_cuda.plan import layout_number, prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 
 TEAMS, ROWS_WIDTH = 3, 512  # teams of a block of the fused kernel, columns of a unit of the row kernel
@@ -248,8 +248,8 @@ def tiles(
     down, across = tile_counts(spec, *matrix, tuple(targets), scale_layout, dtype)
     if not down * across:
         return ran
-    text = prelude(spec, dtype, scale_layout, HAS_ROW="row" in targets, HAS_COLUMN="column" in targets)
-    arguments = (pointer(x), *matrix, across, 0, 1, *directions(targets, bits), flag)
+    text = prelude(spec, dtype, HAS_ROW="row" in targets, HAS_COLUMN="column" in targets)
+    arguments = (pointer(x), *matrix, layout_number(scale_layout), across, 0, 1, *directions(targets, bits), flag)
     launch(library, "quantize", text, (down * across,), arguments)
     return (*ran, "quantize")
 

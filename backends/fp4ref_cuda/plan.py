@@ -55,6 +55,11 @@ def prelude(
     return "\n".join(lines)
 
 
+def layout_number(scale_layout: str) -> int:
+    """What a kernel that is compiled for all layouts is told."""
+    return ("linear", "linear_padded", "tiled_128x4", "tiled_8x4").index(scale_layout)
+
+
 def _constant(name: str, value: bool | int) -> str:
     return f"bool {name} = {str(value).lower()}" if isinstance(value, bool) else f"int {name} = {value}"
 

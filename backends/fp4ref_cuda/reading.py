@@ -16,7 +16,7 @@ from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import launch, multiprocessors
-from fp4ref_cuda.plan import Plan, decode_reason, prelude, remember
+from fp4ref_cuda.plan import Plan, decode_reason, layout_number, prelude, remember
 
 ANY = NVFP4  # a kernel that moves bytes is the same for every specification
 
@@ -46,17 +46,18 @@ def dequantize(
         ran: tuple[str, ...] = ()
         reason = decode_reason(spec, dtype.name, shape[1], pointer(codes) | pointer(out), inverse_hadamard)
         if shape[0] * shape[1]:
-            constants = {"INVERSE": inverse_hadamard} if reason else {}
-            text = prelude(spec, source.name, scale_layout, dtype.name, **constants)
             arguments = (pointer(codes), *map(pointer, rest), *shape)
             if reason:
                 each = 16 if inverse_hadamard else 16 // dtype.itemsize
                 units = shape[0] * -(-shape[1] // each)
-                launch(library, "dequantize", text, (-(-units // 256),), (*arguments, pointer(out)))
+                text = prelude(spec, source.name, out=dtype.name, INVERSE=inverse_hadamard)
+                order = layout_number(scale_layout)
+                launch(library, "dequantize", text, (-(-units // 256),), (*arguments, order, pointer(out)))
             else:
                 groups = -(-shape[0] // 128) * 32 if scale_layout == "tiled_128x4" else -(-shape[0] // 4)
                 units = groups * -(-shape[1] // 256)
                 grid = min(-(-units // 8), multiprocessors(library.ordinal) * 128)
+                text = prelude(spec, source.name, scale_layout, dtype.name)
                 launch(library, "decode", text, (grid,), (*arguments, units, pointer(out)))
             ran = ("dequantize",) if reason else ("decode",)
     remember(Plan("units" if reason else "table", ran, reason))

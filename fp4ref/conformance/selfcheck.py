@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -212,14 +213,30 @@ def run(
 
 
 def _prefetch(name: str, files: Sequence[VectorFile], note: Callable[[str], None]) -> None:
-    """Tell a backend that compiles what it will be asked for."""
+    """Tell a backend that compiles what it will be asked for, by name or in a rehearsal."""
     backend = registry.backends()[name]
+    rehearse = getattr(registry.get(name), "rehearse", None)
+    if rehearse is not None:
+        rehearse(partial(_run_without_looking, name, files), note)
     prefetch = getattr(registry.get(name), "prefetch", None)
     if prefetch is not None:
         subject = ApiSubject(name)
         told = itertools.chain(*(subject.calls(test) for file in files for test in file.tests), _calls())
         calls = dict.fromkeys(told)
         prefetch([call for call in calls if not backend.unsupported(call.spec)], note)
+
+
+def _run_without_looking(name: str, files: Sequence[VectorFile]) -> None:
+    """Everything that a backend will be asked for, whatever comes of it."""
+    backend = registry.backends()[name]
+    for file in files:
+        _run_vectors(Report(), ApiSubject(name), file)
+    for trial in trials():
+        if not backend.unsupported(trial.case.spec):
+            with suppress(Exception):
+                api.dequantize(_result(name, trial), trial.to, trial.case.direction, backend=name)
+    for check in selfcheck_others.checks(name):
+        _guarded(check.run)
 
 
 def _chosen(backends: list[str] | None, report: Report) -> list[str]:
@@ -397,11 +414,16 @@ def _run_trial(report: Report, name: str, trial: Trial, expected: Expected) -> N
         report.add(name, f"{trial.id}/{trial.to}", rules, _guarded(lambda: _dequantized(name, trial, expected)))
 
 
-def _quantized(name: str, trial: Trial, expected: DirectionData) -> list[Mismatch]:
-    """Where a backend's bytes differ from the golden model's. Rules: CNF-1, CNF-3."""
+def _result(name: str, trial: Trial) -> Quantized:
+    """What a backend makes of a trial's case."""
     case = trial.case
     x, bits = placed(case.x, name), placed(case.random_bits, name)
-    q = api.quantize(x, case.spec, case.direction, trial.scale_layout, case.amax, bits, name)
+    return api.quantize(x, case.spec, case.direction, trial.scale_layout, case.amax, bits, name)
+
+
+def _quantized(name: str, trial: Trial, expected: DirectionData) -> list[Mismatch]:
+    """Where a backend's bytes differ from the golden model's. Rules: CNF-1, CNF-3."""
+    case, q = trial.case, _result(name, trial)
     got = DirectionData(*(None if part is None else fetched(part) for part in q.direction(case.direction)[0]))
     if _same(got, expected._replace(scales=layout(trial.scale_layout).from_linear(expected.scales))):
         return []

@@ -1,11 +1,11 @@
 // Dequantize one direction.
 //
 //   data    uint8    [lines, bytes of a line]
-//   scales  uint8    in Layout; padding is never read
+//   scales  uint8    in the layout of that number; padding is never read
 //   amax    float32  [1], or [lines] for a row scale; unused without a global scale
 //   out     Out      [lines, length]
 //
-// S, In (the type that was quantized), Out, Layout and INVERSE come before this file. A thread makes 16 bytes of
+// S, In (the type that was quantized), Out and INVERSE come before this file. A thread makes 16 bytes of
 // output, or one group of 16 elements where it undoes the Hadamard transform, so that a warp stores whole lines of
 // memory.
 #include "common.cuh"
@@ -43,7 +43,7 @@ DEVICE void store(word* out, const word (&values)[EACH], index_t valid, bool vec
 
 extern "C" __global__ void __launch_bounds__(THREADS) dequantize(
     const byte* __restrict__ data, const byte* __restrict__ scales, const float* __restrict__ amax,
-    index_t lines, index_t length, word* __restrict__ out)
+    index_t lines, index_t length, index_t layout, word* __restrict__ out)
 {
     const index_t across = (length + EACH - 1) / EACH, unit = (index_t)blockIdx.x * THREADS + threadIdx.x;
     const index_t line = unit / across, first = unit % across * EACH;
@@ -57,7 +57,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) dequantize(
     __align__(16) byte codes[BYTES];
     const index_t start = line * pitch + first * ELEMENT_BITS / 8;
     load_codes(codes, data + start, pitch - first * ELEMENT_BITS / 8, aligned(data, pitch, BYTES));
-    const float scale = fp4ref::decoded_scale<S, In>(scales[Layout::offset(line, first / S::columns, blocks)], A);
+    index_t at;
+    in_layout(layout, [&](auto order) { at = (index_t)order.offset(line, first / S::columns, blocks); });
+    const float scale = fp4ref::decoded_scale<S, In>(scales[at], A);
     float y[EACH];
     UNROLL
     for (int i = 0; i < EACH; ++i) {

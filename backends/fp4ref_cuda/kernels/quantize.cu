@@ -2,11 +2,11 @@
 //
 //   x        In       [rows, columns], row-major; a member of a group is a range of its rows
 //   data     uint8    [lines, bytes of a line]; lines are rows of x, or of its transpose in the column direction
-//   scales   uint8    in Layout, padding written as zero
+//   scales   uint8    in the layout of that number, padding written as zero
 //   amax     float32  one per member, or one per line for a row scale; unused without a global scale
 //   bits     uint8    [lines, elements of a line], for stochastic rounding
 //
-// S, In, Layout, HAS_ROW and HAS_COLUMN come before this file. A thread takes one line of a scale block; the lines of a
+// S, In, HAS_ROW and HAS_COLUMN come before this file. A thread takes one line of a scale block; the lines of a
 // two-dimensional block lie in neighbouring lanes of one warp. Codes and scales leave
 // through shared memory.
 #include "common.cuh"
@@ -247,7 +247,7 @@ template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&ti
 }
 
 // Scales of the tile, up to 4 neighbours of a line at once where the layout keeps them together.
-template <bool Column> DEVICE void store_scales(const byte* staging, byte* scales, const Place& at)
+template <bool Column, class Layout> DEVICE void store_scales(const byte* staging, byte* scales, const Place& at)
 {
     using Shape = Staging<Column>;
     constexpr int each = Layout::column_multiple == 4 ? (Shape::blocks < 4 ? Shape::blocks : 4) : 1, groups =
@@ -295,8 +295,8 @@ template <bool Column> DEVICE void store_codes(const byte* staging, byte* data, 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(
-    const word* __restrict__ x, index_t rows, index_t columns, index_t tiles_across, const Member* members,
-        index_t count,
+    const word* __restrict__ x, index_t rows, index_t columns, index_t layout, index_t tiles_across,
+    const Member* members, index_t count,
     byte* row_data, byte* row_scales, const float* row_amax, const byte* row_bits,
     byte* column_data, byte* column_scales, const float* column_amax, const byte* column_bits, const unsigned* noop)
 {
@@ -327,10 +327,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) quantize(
     __syncthreads();
     if constexpr (HAS_ROW) {
         store_codes<false>(row_staging, row_target.data, row_place);
-        store_scales<false>(row_staging, row_target.scales, row_place);
+        in_layout(layout, [&](auto order) { store_scales<false, decltype(order)>(row_staging, row_target.scales, row_place); });
     }
     if constexpr (HAS_COLUMN) {
         store_codes<true>(column_staging, column_target.data, column_place);
-        store_scales<true>(column_staging, column_target.scales, column_place);
+        in_layout(layout, [&](auto order) { store_scales<true, decltype(order)>(column_staging, column_target.scales, column_place); });
     }
 }
