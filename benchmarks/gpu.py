@@ -3,8 +3,7 @@
 Every case runs from a CUDA graph over rotating buffers that do not fit the cache together; the median of the replays
 counts. Its ratio is the time that its least bytes (inputs once per needed pass, outputs once) take at the speed of a
 large copy, divided by its own time. A plain bfloat16 copy of the same shape stands beside it: below LARGE bytes of
-input, no goal is more than what that copy reaches, less 10 points. Plain copies of fewer bytes come first, to show what
-launch, start and end cost.
+input, no goal is more than what that copy reaches, less 10 points.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ APART = "nvfp4-rht, kernels apart"
 TORCHAO = "torchao amax + row"
 FASTER = {"nvfp4-rht amax + row + column": (APART, 1.36), "nvfp4 amax + row": (TORCHAO, 2.7)}
 ROTATED = 400_000_000  # bytes of input that do not fit a cache
-COPIES = (100_000_000, 200_000_000, 400_000_000)  # bytes, read and written
 Run = Callable[[], Any]
 
 
@@ -90,18 +88,6 @@ def copy_bandwidth(repeat: int) -> float:
         stop.synchronize()
         times.append(start.elapsed_time(stop) / 1e3)
     return 8 * x.numel() / median(times[2:])
-
-
-def small_copies(bandwidth: float, repeat: int) -> Iterator[dict[str, Any]]:
-    """Plain copies of some megabytes in all, as ratios to the large copy."""
-    for total in COPIES:
-        sources = [
-            torch.randn(total // 4, dtype=torch.bfloat16, device="cuda")
-            for _ in range(max(2, -(-2 * ROTATED // total)))
-        ]
-        targets = [torch.empty_like(x) for x in sources]
-        time = seconds([lambda x=x, y=y: y.copy_(x) for x, y in zip(sources, targets, strict=True)], repeat)
-        yield {"case": f"copy of {total // 10**6} MB", "us": time * 1e6, "of_copy_bandwidth": total / bandwidth / time}
 
 
 def buffers(spec: fp4ref.Spec, shape: tuple[int, int], direction: Any, layout: str = LAYOUT) -> DirectionData:
@@ -247,9 +233,6 @@ def main(shapes: str, only: str, repeat: int, torchao: bool, path: Path | None) 
     bandwidth = copy_bandwidth(repeat)
     print(f"{torch.cuda.get_device_name()}: copy {bandwidth / 1e12:.2f} TB/s, read and written")
     results: list[dict[str, Any]] = []
-    for row in small_copies(bandwidth, repeat):
-        results.append(row)
-        print(f"{row['case']:45} {row['us']:8.1f} us  {row['of_copy_bandwidth']:6.1%} of copy bandwidth", flush=True)
     for text in shapes.split(","):
         shape = tuple(map(int, text.split("x")))
         count = shape[0] * shape[1]
