@@ -83,6 +83,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) amax(
     const word* __restrict__ x, index_t rows, index_t columns, const Member* members, unsigned* out,
         const unsigned* noop)
 {
+    if (KIND == 0 && !members) {
+        const index_t first = (index_t)blockIdx.x * THREADS + threadIdx.x, step = (index_t)gridDim.x * THREADS;
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const index_t word = (first + i * step) * LANES;
+            if (threadIdx.x % 8 == 0 && word < rows * columns) fetch(x + word);
+        }
+    }
     wait_for_previous_kernel();
     if (noop && *noop) return;
     if constexpr (KIND == 0) whole(x, rows, columns, members, out);

@@ -82,6 +82,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) bytes(
     const unsigned down = (rows + ROWS - 1) / ROWS, strip = blockIdx.x / (2 * wide), inside = blockIdx.x - strip * 2 * wide;
     const unsigned two = strip < down / 2;  // or the last strip of an odd number of tiles
     const unsigned tile_row = strip * 2 + (inside & two), tile_column = inside >> two, top = tile_row * ROWS;
+    if (thread < ROWS && top + thread < rows) {
+        const unsigned left = tile_column * 2 * COLUMNS;
+        const byte* line = x + ((size)(top + thread) * columns + left) * 2;
+        fetch(line);
+        if (left + COLUMNS < columns) fetch(line + COLUMNS * 2);
+    }
     wait_for_previous_kernel();
     if (noop && *noop) return;
 

@@ -15,15 +15,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) fused_amax(
     const unsigned* noop)
 {
     __shared__ __align__(128) byte memory[THREADS / 32 * STAGES * BOX];
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = gridDim.x * (THREADS / 32);
+    const unsigned across = (unsigned)(columns / 64), first = blockIdx.x * (THREADS / 32) + warp;
+    const size pitch = columns * 2;
+    if (!members) {
+        const unsigned box = first + lane / ROWS * all, row = box / across * ROWS + lane % ROWS;
+        if (row < rows) fetch(x + (row * pitch + box % across * PITCH));
+    }
     wait_for_previous_kernel();
     if (noop && *noop) return;
     const Member member = members ? members[blockIdx.y] : Member{0, rows, 0, 0, 0, 0};
-    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = gridDim.x * (THREADS / 32);
-    const unsigned across = (unsigned)(columns / 64), down = (unsigned)(member.rows / ROWS);
-    const size pitch = columns * 2;
+    const unsigned down = (unsigned)(member.rows / ROWS);
 
     // Boxes in turn, without a division; a lane copies a vector of every fourth row.
-    const unsigned first = blockIdx.x * (THREADS / 32) + warp, step_down = all / across, step_across = all % across;
+    const unsigned step_down = all / across, step_across = all % across;
     unsigned box_down = first / across, box_across = first % across;
     const byte* const from = x + (member.first_row + lane / 8) * pitch + lane % 8 * 16;
     byte* const mine = memory + warp * STAGES * BOX;

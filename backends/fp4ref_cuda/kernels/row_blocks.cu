@@ -217,7 +217,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     };
 
     const unsigned first = blockIdx.x + warp * gridDim.x;
-    if (!SEARCHED) wait_for_previous_kernel();  // else x was there before that one
+    if (!SEARCHED) {  // else x was there before that one
+        unsigned column;
+        const unsigned row = place(first, column) + lane / 8 * 32, at = column * 2 + lane % 8 * 128;  // a lane for a line
+        if (first < units && row < rows && at < pitch) fetch(x + ((size)row * pitch + at));
+        wait_for_previous_kernel();
+    }
     Unit next = unit(first);
     UNROLL
     for (unsigned step = 0; step < STAGES; ++step) load(next, step);
