@@ -323,6 +323,34 @@ def test_what_a_backend_does_not_serve_is_counted_apart(monkeypatch):
 
 
 @pytest.mark.usefixtures("few_cases")
+def test_a_backend_that_compiles_sees_all_calls_once_in_a_rehearsal(monkeypatch):
+    seen, said, rehearsing = {True: [], False: []}, [], [False]
+
+    def quantize(x, spec, direction, scale_layout, *rest):
+        seen[rehearsing[0]].append((spec.name, x.shape, x.dtype.name, direction, scale_layout))
+        return backend.quantize(x, spec, direction, scale_layout, *rest)
+
+    def dequantize(data, shape, spec, scale_layout, dtype, *rest):
+        seen[rehearsing[0]].append((spec.name, shape, np.dtype(dtype).name, "back", scale_layout))
+        if rehearsing[0]:
+            raise ZeroDivisionError("what a rehearsal meets does not matter")
+        return backend.dequantize(data, shape, spec, scale_layout, dtype, *rest)
+
+    def rehearse(act, tell):
+        rehearsing[0] = True
+        act()
+        rehearsing[0] = False
+        tell("compiled")
+
+    module = SimpleNamespace(quantize=quantize, dequantize=dequantize, rehearse=rehearse)
+    use(monkeypatch, Backend(name="slow", load=lambda: module, operations=("quantize", "dequantize")))
+    assert selfcheck.run(["slow"], note=said.append).ok
+    assert said == ["compiled"]
+    assert seen[True]
+    assert set(seen[True]) == set(seen[False])
+
+
+@pytest.mark.usefixtures("few_cases")
 def test_a_backend_that_serves_nothing_does_not_pass(monkeypatch):
     nothing = Backend(name="nothing", load=SimpleNamespace, operations=(), unsupported=lambda spec: ["nothing"])
     use(monkeypatch, nothing)
