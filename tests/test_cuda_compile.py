@@ -247,6 +247,9 @@ def test_a_rehearsal_compiles_at_once_what_would_be_launched_and_is_remembered(t
     assert told[0].startswith("compiling 2 kernels for the cuda backend, once")
     launch.rehearse(act, told.append)
     assert len(times) == len(told) == 1
+    monkeypatch.setenv("FP4REF_CACHE_DIR", "/dev/null")
+    launch.rehearse(act, told.append)
+    assert len(times) == len(told) == 1
 
 
 def test_without_a_device_the_backend_says_so_in_one_line():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,13 +156,13 @@ def rehearse(act: Callable[[], None], tell: Callable[[str], None]) -> None:
     """Compile at once what some work launches, so that its kernels do not compile one after the other.
 
     act: does the work on this thread; nothing that it launches runs, and what it gets means nothing. It is not called
-    again where it was before with the same kernels, which a file in the cache remembers. tell: is given a line if
-    compiling takes a while.
+    again where it was before with the same kernels, which a file in the cache remembers, and not where nothing can be
+    cached. tell: is given a line if compiling takes a while.
     """
     wanted: dict[tuple[str, str, str], None] = {}
     name = target(0)
     done = cache_directory() / f"rehearsed-{name}-{key('', name)}"
-    if done.exists():
+    if done.exists() or not _writable(done.parent):
         return
     _current.rehearsal = wanted
     try:
@@ -173,8 +175,13 @@ def rehearse(act: Callable[[], None], tell: Callable[[str], None]) -> None:
 
     compile_all(missing)
     with contextlib.suppress(OSError):
-        done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
+
+
+def _writable(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return os.access(folder, os.W_OK)
 
 
 def launch(
