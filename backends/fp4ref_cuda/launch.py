@@ -172,7 +172,6 @@ def rehearse(act: Callable[[], None], tell: Callable[[str], None]) -> None:
     missing = [kernel for kernel in wanted if not is_cached(*kernel)]
     if missing:
         tell(f"compiling {len(missing)} kernels for the cuda backend, once; they are kept in {cache_directory()}")
-
     compile_all(missing)
     with contextlib.suppress(OSError):
         done.touch()

@@ -56,7 +56,7 @@ def dequantize(
             else:
                 groups = -(-shape[0] // 128) * 32 if scale_layout == "tiled_128x4" else -(-shape[0] // 4)
                 units = groups * -(-shape[1] // 256)
-                grid = min(-(-units // 8), multiprocessors(library.ordinal) * 128)
+                grid = min(-(-units // 8), multiprocessors(library.ordinal) * 128)  # from there on, blocks take turns
                 text = prelude(spec, source.name, scale_layout, dtype.name)
                 launch(library, "decode", text, (grid,), (*arguments, units, pointer(out)))
             ran = ("dequantize",) if reason else ("decode",)

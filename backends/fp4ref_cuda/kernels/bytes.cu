@@ -7,9 +7,8 @@
 //
 // S and RESIDENT (blocks of threads on a multiprocessor) come before this file. A block of 256 threads takes two boxes
 // of 128 rows and 64 columns, side by side: both are on their way to shared memory at once, and the second one while
-// the first one is quantized. Blocks follow each other two down, then one across, so that neighbouring pieces of a
-// column's codes are written close in time. A lane takes half a block of two lines; another lane of its warp has the other half, and
-// each of the two chooses the scale of one line.
+// the first one is quantized. Pairs of boxes follow each other in the order of `box_of`. A lane takes half a block of
+// two lines; another lane of its warp has the other half, and each of the two chooses the scale of one line.
 #include "copies.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64, HALF = 16;
@@ -79,9 +78,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) bytes(
     extern __shared__ __align__(128) byte memory[];
     const unsigned thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, wide = (columns + 2 * COLUMNS - 1) / (2 * COLUMNS);
-    const unsigned down = (rows + ROWS - 1) / ROWS, strip = blockIdx.x / (2 * wide), inside = blockIdx.x - strip * 2 * wide;
-    const unsigned two = strip < down / 2;  // or the last strip of an odd number of tiles
-    const unsigned tile_row = strip * 2 + (inside & two), tile_column = inside >> two, top = tile_row * ROWS;
+    const unsigned down = (rows + ROWS - 1) / ROWS, strip = blockIdx.x / (2 * wide);
+    const Box tile = box_of(strip, blockIdx.x - strip * 2 * wide, down / 2);
+    const unsigned tile_row = tile.down, tile_column = tile.across, top = tile_row * ROWS;
     if (thread < ROWS && top + thread < rows) {
         const unsigned left = tile_column * 2 * COLUMNS;
         const byte* line = x + ((size)(top + thread) * columns + left) * 2;

@@ -49,7 +49,7 @@ DEVICE bool aligned(const void* pointer, index_t pitch, int size)
 }
 
 // Does something in the layout that a kernel is told by number, so that it need not be compiled for each.
-template <class Do> DEVICE void in_layout(index_t number, const Do& act)
+template <class Do> DEVICE auto in_layout(index_t number, const Do& act)
 {
     switch (number) {
     case 0: return act(fp4ref::layout::linear());

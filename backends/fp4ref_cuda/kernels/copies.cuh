@@ -22,5 +22,16 @@ DEVICE void copy_to_shared(unsigned to, const void* from, bool exists)
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Groups> DEVICE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(Groups) : "memory"); }
 
+// Boxes of a matrix, two down, then one across, so that neighbouring pieces of a column's codes are written close in time:
+// what is `inside` a strip of two rows of boxes. `tall` strips are whole; the last one of an odd number of rows is not.
+struct Box {
+    unsigned down, across;
+};
+DEVICE Box box_of(unsigned strip, unsigned inside, unsigned tall)
+{
+    const unsigned two = strip < tall;
+    return {strip * 2 + (inside & two), inside >> two};
+}
+
 // All 256 threads of a team have come here.
 DEVICE void team_barrier(unsigned team) { asm volatile("bar.sync %0, 256;" :: "r"(team + 1) : "memory"); }

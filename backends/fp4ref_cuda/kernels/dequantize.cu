@@ -1,7 +1,7 @@
 // Dequantize one direction.
 //
 //   data    uint8    [lines, bytes of a line]
-//   scales  uint8    in the layout of that number; padding is never read
+//   scales  uint8    in the layout that `layout` numbers; padding is never read
 //   amax    float32  [1], or [lines] for a row scale; unused without a global scale
 //   out     Out      [lines, length]
 //
@@ -57,8 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dequantize(
     __align__(16) byte codes[BYTES];
     const index_t start = line * pitch + first * ELEMENT_BITS / 8;
     load_codes(codes, data + start, pitch - first * ELEMENT_BITS / 8, aligned(data, pitch, BYTES));
-    index_t at;
-    in_layout(layout, [&](auto order) { at = (index_t)order.offset(line, first / S::columns, blocks); });
+    const index_t at = in_layout(layout, [&](auto order) { return order.offset(line, first / S::columns, blocks); });
     const float scale = fp4ref::decoded_scale<S, In>(scales[at], A);
     float y[EACH];
     UNROLL

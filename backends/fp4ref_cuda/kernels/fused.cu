@@ -10,9 +10,8 @@
 // S, TEAMS, SEARCHED (the maxima were, by the kernel before this one) and GROUPED (members are ranges of rows,
 // multiples of 128, each with column data and scales of its own) come before this file. Columns are
 // Hadamard-transformed where S says so. One block of threads on a multiprocessor, in teams of 256. A team takes boxes
-// of 128 rows and 64 columns in turn, the last ones first, because the pass for the maxima left them in the cache; two
-// boxes down, then one across, so that neighbouring pieces of a column's codes are written close in time. While it
-// works on one box, the next one is on its way to shared memory, with its random bytes, and the column codes and scales
+// of 128 rows and 64 columns in turn, in the order of `box_of`, the last ones first, because the pass for the maxima left
+// them in the cache. While it works on one box, the next one is on its way to shared memory, with its random bytes, and the column codes and scales
 // of the one before leave it. A warp takes 16 rows, as rows and as columns, two blocks a lane. The transform is kept 4
 // times too large, which the thresholds or factors of the columns allow for. Blocks that these do not cover are read
 // again and take the plain path.
@@ -66,19 +65,11 @@ DEVICE float amax_of_warp(const float* partials, index_t parts)
     return fp4ref::float_of(__reduce_max_sync(~0u, largest));
 }
 
-struct Box {
-    unsigned down, across;
-};
-
 // Boxes in turn, without a division: what `gridDim.x` boxes are, in strips and boxes of a strip of two rows of boxes.
 struct Turn {
     unsigned strip, inside;
 
-    __device__ __forceinline__ Box box(unsigned tall) const  // the strips before this one are two boxes high
-    {
-        const unsigned two = strip < tall;
-        return {strip * 2 + (inside & two), inside >> two};
-    }
+    __device__ __forceinline__ Box box(unsigned tall) const { return box_of(strip, inside, tall); }
     __device__ __forceinline__ void back(const Turn& step, unsigned length)
     {
         strip -= step.strip + (inside < step.inside);
@@ -316,7 +307,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         }
         uint2 codes[2];
         unsigned bytes;
-        const bool inside = warp < 4 || rows - box.down * ROWS > 64;
+        const bool inside = warp < 4 || rows - box.down * ROWS > 64;  // there are 64 or 128 of them
         byte* to = row_to + ((size)box.down * (ROWS * row_pitch) + box.across * (COLUMNS / 2));
         const bool plain_rows = lane_blocks(blocks_of_rows(v, minus_zero), row_random, 8 * COLUMNS, now.row_g, 1.0f,
             row_table, codes, bytes);

@@ -2,7 +2,7 @@
 //
 //   x        In       [rows, columns], row-major; a member of a group is a range of its rows
 //   data     uint8    [lines, bytes of a line]; lines are rows of x, or of its transpose in the column direction
-//   scales   uint8    in the layout of that number, padding written as zero
+//   scales   uint8    in the layout that `layout` numbers, padding written as zero
 //   amax     float32  one per member, or one per line for a row scale; unused without a global scale
 //   bits     uint8    [lines, elements of a line], for stochastic rounding
 //

@@ -184,8 +184,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     byte* const mine = memory + TABLE + warp * OF_WARP;
     const unsigned stage = to_shared(mine), to_vector = stage + (lane ^ (lane >> 3 & 1)) * 16;
     const size band = (size)pitch * 32, bits_band = (size)columns * 32;
-    // A unit's first row and column; what a lane copies of it, from there on and to its second vector; bytes of the rows
-    // that are left, none past the last unit.
+    // A unit's first row and column, where a lane copies from, and how many rows there are from the next one on: for its
+    // first vector, its second one, and its random bytes; none past the last unit.
     struct Unit {
         unsigned row, column;
         const byte *from, *bits;
@@ -217,13 +217,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
     };
 
     const unsigned first = blockIdx.x + warp * gridDim.x;
+    Unit next = unit(first);
     if (!SEARCHED) {  // else x was there before that one
-        unsigned column;
-        const unsigned row = place(first, column) + lane / 8 * 32, at = column * 2 + lane % 8 * 128;  // a lane for a line
+        const unsigned row = next.row + lane / 8 * 32, at = next.column * 2 + lane % 8 * 128;  // a lane for a line
         if (first < units && row < rows && at < pitch) fetch(x + ((size)row * pitch + at));
         wait_for_previous_kernel();
     }
-    Unit next = unit(first);
     UNROLL
     for (unsigned step = 0; step < STAGES; ++step) load(next, step);
     if (SEARCHED) wait_for_previous_kernel();
@@ -270,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) row_blocks(
                 four = __byte_perm(four, inside ? scale : 0, 0x4321);
                 if (inside) {
                     if (whole) *(uint2*)to = codes;
-                    else store_codes(to, codes, left, whole);
+                    else store_words(to, codes, left);
                 }
                 to += (size)half * 32, lines -= 32;
             } while (++turn % 2);

@@ -37,12 +37,15 @@ DEVICE void store_scales(
     }
 }
 
+// Codes of a block of which `left` elements are inside, as two words: for rows whose blocks are not 8 bytes apart.
+DEVICE void store_words(byte* to, const uint2& codes, unsigned left)
+{
+    if (left) *(unsigned*)to = codes.x;
+    if (left > 8) *(unsigned*)(to + 4) = codes.y;
+}
 DEVICE void store_codes(byte* to, const uint2& codes, unsigned left, bool whole)
 {
     if (whole) {
         if (left) *(uint2*)to = codes;
-    } else {
-        if (left) *(unsigned*)to = codes.x;
-        if (left > 8) *(unsigned*)(to + 4) = codes.y;
-    }
+    } else store_words(to, codes, left);
 }

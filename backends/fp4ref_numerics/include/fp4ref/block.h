@@ -14,7 +14,7 @@ enum class Global { none, tensor, row };
 template <bool KeepNaN> FP4_API unsigned running_amax(unsigned amax, unsigned magnitude)
 {
 #if defined(__CUDACC__)
-    if constexpr (!KeepNaN) return bits_of(fmaxf(float_of(amax), float_of(magnitude)));  // one instruction, ignores NaN
+    if constexpr (!KeepNaN) return bits_of(running_max(float_of(amax), float_of(magnitude)));
 #endif
     return !KeepNaN && magnitude > 0x7f800000u ? amax : larger(amax, magnitude);
 }
