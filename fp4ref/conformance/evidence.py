@@ -301,6 +301,18 @@ class Part:
         self.elements = None if marks is None else marks.elements[rows, columns]
         self.amax = marks is None or marks.amax
 
+    @property
+    def declared_scales(self) -> Codes | None:
+        """The candidate's scale bytes [rows, blocks] of the part, read where they are declared to be."""
+        got = self.item.scales(DECLARED)
+        return None if got is None else got[self.rows, self.across]
+
+    @property
+    def count(self) -> int:
+        """How many blocks the part has."""
+        down, across = range(self.item.rows)[self.rows], range(self.item.blocks)[self.across]
+        return len(down) * len(across)
+
     def serves(self, kernel: Kernel) -> bool:
         """Whether a hypothesis is tried here: on a piece if that can be, else on the whole unless it is too large."""
         if self.item.size <= SMALL:

@@ -212,12 +212,11 @@ class Search:
         made: list[NDArray[np.int64]] = []
         right: list[NDArray[np.bool_]] = []
         for part in self._small:
-            size = part.item.rows * part.item.blocks
-            got, kernel = part.item.scales(DECLARED), hypothesis.kernel
-            side = None if got is None else part.side(kernel)
+            got, kernel = part.declared_scales, hypothesis.kernel
+            side = part.side(kernel) if part.serves(kernel) else None
             if side is None or got is None or side.scales.shape != got.shape:
-                made += [np.full(size + 1, -1, np.int64)]
-                right += [np.zeros(size + 1, np.bool_)]
+                made += [np.full(part.count + 1, -1, np.int64)]
+                right += [np.zeros(part.count + 1, np.bool_)]
                 continue
             told = np.zeros(1, F) if side.amax is None else np.asarray(side.amax, F)
             made += [side.scales.reshape(-1).astype(np.int64), np.array([hash(told.tobytes()) & MASK])]
@@ -227,8 +226,8 @@ class Search:
 
     @cached_property
     def _small(self) -> list[Part]:
-        """The first pieces that are whole cases."""
-        return [part for part in self.parts if part.whole and part.item.size <= SMALL][:SAMPLED]
+        """The first small pieces: whole cases, and a piece of each case that is too large."""
+        return [part for part in self.parts if part.item.size <= SMALL or not part.whole][:SAMPLED]
 
     def _may_move_scales(self, start: Hypothesis, mistake: Mistake) -> bool:
         return mistake.stage not in AFTER_SCALES or start.kernel.search is not None
