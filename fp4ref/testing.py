@@ -167,7 +167,9 @@ def _multiplies(on_trial: Subject, spec: Spec, families: Sequence[str] | None, t
     __tracebackhide__ = True
     report = check(on_trial, spec, None if families is None else tuple(families), timeout)
     if not report.ok:
-        raise AssertionError("\n".join([f"{report.subject}: {report.headline}", *report.mismatches(SHOWN)]))
+        raise AssertionError(
+            "\n".join([f"{report.subject}: {report.headline}", *map(str, report.errors), *report.mismatches(SHOWN)])
+        )
     return report
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import traceback
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -31,8 +33,9 @@ COMMANDS = {
     "doctor": "Say what works on this machine, and why the rest does not.",
 }
 
-DIFFERS, REFUSED = 1, 2  # exit statuses; 0 is success
+DIFFERS, REFUSED, INTERNAL = 1, 2, 3  # exit statuses; 0 is success
 INTERRUPTED, READER_GONE = 128 + 2, 128 + 13  # as a shell reports SIGINT and SIGPIPE
+TRACEBACK = "FP4REF_TRACEBACK"  # an environment variable; anything but nothing shows where an internal error arose
 
 EPILOG = """\b
 Examples:
@@ -63,7 +66,12 @@ class Commands(click.Group):
             formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. Status: its own, 2 for what was refused, 130 for Ctrl-C, 141 for a reader that left."""
+        """Run a command and return its result, or leave with the status of what ended it.
+
+        Status: 2 for what was refused, 3 for an internal error, 130 for Ctrl-C, 141 for a reader that left.
+
+        Rules: CNF-11.
+        """
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -82,6 +90,10 @@ class Commands(click.Group):
             _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         except MemoryError as error:
             _fail(f"out of memory ({error})" if str(error) else "out of memory")
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect of this program must not look like a verdict
+            _fail_internally(error)
         return result
 
 
@@ -90,10 +102,22 @@ def _fail(message: str, status: int = REFUSED) -> NoReturn:
     raise SystemExit(status)
 
 
+def _fail_internally(error: Exception) -> NoReturn:
+    """Leave after an exception that nobody expected, with one line or, if it is asked for, the traceback."""
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
+    advice = f"this is a defect of fp4ref, please report it with the output of {TRACEBACK}=1"
+    _fail(f"internal error: {said} ({place}); {advice}", INTERNAL)
+
+
 @click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fp4ref")
 def main() -> None:
     """Bytes of NVFP4, MXFP4 and MXFP8: make them, read them, check them.
 
-    Exit status: 0 success, 1 bytes differ, 2 bad input.
+    Exit status: 0 success, 1 bytes differ, 2 bad input, 3 an internal error of fp4ref, whose traceback
+    FP4REF_TRACEBACK=1 shows.
     """

@@ -66,6 +66,13 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML too.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with pictures too.")
+@click.option("--no-diagnosis", is_flag=True, help="Compare only; do not look for the cause of wrong bytes.")
+@click.option(
+    "--diagnosis-seconds",
+    type=click.FloatRange(0),
+    metavar="S",
+    help="Look for the cause of wrong bytes for at most S seconds of processor time; 0 is --no-diagnosis.",
+)
 @click.option("--limit", type=click.IntRange(0), default=10, show_default=True, help="How many mismatches to show.")
 def verify(
     paths: tuple[Path, ...],
@@ -88,6 +95,8 @@ def verify(
     as_json: bool,
     junit: Path | None,
     html: Path | None,
+    no_diagnosis: bool,
+    diagnosis_seconds: float | None,
     limit: int,
 ) -> None:
     """Compare dumps byte by byte with the golden model, or a kernel's bytes on aimed cases.
@@ -98,8 +107,10 @@ def verify(
 
     A kernel declared with operation="gemm" is given operands, and a bias and C if it takes them (GEM-13 to GEM-17).
 
-    Exit status: 0 all bytes are right, 1 some differ, 2 bad input.
+    Exit status: 0 all bytes are right, 1 some differ, 2 bad input, 3 an internal error of fp4ref. If the diagnosis
+    fails, that is reported, and verdict and status stay.
     """
+    seconds = 0.0 if no_diagnosis else diagnosis_seconds
     pages = Pages(junit, html)
     pages.require_whole(case_id, save_case)
     streamed = [path for path in paths if _is_stream(path)]
@@ -111,7 +122,7 @@ def verify(
         from fp4ref.cli.verify_choice import Choice
         from fp4ref.cli.verify_kernel import check_kernel, check_stream
 
-        choice = Choice(spec_name, scale_layout, nibbles, case_id, save_case, as_json, limit, pages)
+        choice = Choice(spec_name, scale_layout, nibbles, case_id, save_case, as_json, limit, pages, seconds)
         if kernel is None:
             raise SystemExit(check_stream(streamed[0], choice))
         cases = {"level": level, "families": families or None, "weights": weights}
@@ -126,6 +137,7 @@ def verify(
         raise click.UsageError("--backend applies without PATH")
     if spec_name and profile:
         raise click.UsageError("--spec and --profile exclude each other")
+    from fp4ref.conformance.dump_diagnosis import SECONDS
     from fp4ref.conformance.verify import Request
 
     name = spec_name or profile
@@ -137,6 +149,7 @@ def verify(
         select=partial(select, patterns=patterns),
         amax=amax,
         keep=max(limit, 16),
+        seconds=SECONDS if seconds is None else seconds,
     )
     files = _files(paths)
     pages.require_one(len(files))
@@ -210,11 +223,11 @@ def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, lim
         status = max(status, 0 if report.ok else 1)
         records.append(report.to_json())
         if pages or (as_json and not report.ok):
-            from fp4ref.conformance.reports.intermediates import to_json
+            from fp4ref.conformance.reports.intermediates import with_intermediates
             from fp4ref.conformance.reports.view import of_dump
 
             views.append(of_dump(report, request(path=path)))
-            records[-1]["explained"] = to_json(views[-1])
+            records[-1] = with_intermediates(records[-1], views[-1])
         if not as_json:
             print_report(console(), report, limit)
     if as_json:

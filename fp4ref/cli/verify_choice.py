@@ -11,7 +11,11 @@ from fp4ref.cli.verify_pages import Pages
 
 @dataclass(frozen=True)
 class Choice:
-    """What the options ask for. case: the name of a case, or of a block of one."""
+    """What the options ask for.
+
+    case: the name of a case, or of a block of one. seconds: of processor time for a diagnosis; None for the default, 0
+    for no diagnosis.
+    """
 
     spec: str | None
     scale_layout: str | None
@@ -21,6 +25,7 @@ class Choice:
     as_json: bool
     limit: int
     pages: Pages = Pages()  # noqa: RUF009 - it is frozen
+    seconds: float | None = None
 
     @property
     def changes(self) -> dict[str, Any]:

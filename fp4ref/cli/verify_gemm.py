@@ -30,7 +30,7 @@ def check_gemm(
     unknown = [name for name in chosen or () if name not in FAMILIES]
     if unknown:
         raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
-    report = check(subject, spec, chosen, timeout, step, choice.case)
+    report = check(subject, spec, chosen, timeout, step, choice.case, diagnosed=choice.seconds != 0)
     if choice.case is not None and not (report.judgements or report.findings or report.skipped):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
     if choice.as_json:
@@ -52,6 +52,7 @@ def _print(report: ProductReport, limit: int) -> None:
             out.print(printable(line), style=style, markup=False, emoji=False, soft_wrap=True)
 
     show([f"{report.subject}: {report.headline}"], "bold")
+    show([str(error) for error in report.errors])
     show([f"{finding.kind} {case}: {finding.text}" for case, finding in report.findings[:limit]])
     families = report.families()
     failing = [name for name, cell in families.items() if cell.passed < cell.total]

@@ -18,10 +18,10 @@ from fp4ref.conformance import cases as blocks
 from fp4ref.conformance import families, stream
 from fp4ref.conformance.dumps import Dump
 from fp4ref.conformance.judge import Judgement, judge
-from fp4ref.conformance.kernel_report import KernelReport
+from fp4ref.conformance.kernel_report import BUDGET, KernelReport
 from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.replay import replay, save
-from fp4ref.conformance.reports.intermediates import to_json
+from fp4ref.conformance.reports.intermediates import with_intermediates
 from fp4ref.conformance.reports.view import of_kernel
 from fp4ref.conformance.runner import Run, run, subject
 from fp4ref.conformance.subject import Declaration, draws, reasons
@@ -156,13 +156,13 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
         report.add(judgement)
     if choice.case is not None:
         return _show_case(report, choice)
-    if report.differing:
+    if report.differing and choice.seconds != 0:
         step("diagnosis")
-    report.explain()
+    report.explain(BUDGET if choice.seconds is None else choice.seconds)
     saved = _save_first(report, choice.save_case)
     view = of_kernel(report)
     if choice.as_json:
-        click.echo(json.dumps(report.to_json() | {"explained": to_json(view)}, indent=1, allow_nan=False))
+        click.echo(json.dumps(with_intermediates(report.to_json(), view), indent=1, allow_nan=False))
     else:
         out = console()
         print_kernel(out, report, choice.limit)

@@ -24,7 +24,7 @@ def check_stochastic(on_trial: Subject, spec: Spec, choice: Choice, timeout: flo
         return 0 if report.ok else 1
     out = console()
     out.print(report.headline, markup=False, soft_wrap=True)
-    lines = [*report.wrong]
+    lines = [*map(str, report.errors), *report.wrong]
     lines += [f"{t.name}: {t.found:,} of {t.n:,}, need {t.low:,} to {t.high:,}" for t in report.tests if not t.passed]
     for line in lines[: choice.limit]:
         out.print(f"  {line}", markup=False, soft_wrap=True)

@@ -27,6 +27,7 @@ Row = tuple[str, ...]
 def print_report(out: Console, report: Report, limit: int) -> None:
     """The verdict, the tensors, and the first mismatches."""
     _print(out, [f"{report.path}: {report.headline}"], "bold")
+    _print(out, [str(error) for error in report.errors])
     shown = [result for result in report.results if not result.compared.equal]
     equal = [result for result in report.results if result.compared.equal]
     if len(equal) <= QUIET:
@@ -140,6 +141,7 @@ def _print(out: Console, lines: Sequence[str], style: str | None = None) -> None
 def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     """The verdict on a kernel, its diagnosis, what failed where, and the first mismatches."""
     _print(out, [f"{report.subject}: {report.headline}"], "bold")
+    _print(out, [str(error) for error in report.errors])
     for kind, (case, finding) in report.first.items():
         _print(out, [f"{kind}: {report.findings[kind]} cases, first {case}: {finding.text}"])
     if report.diagnosis is not None and (report.diagnosis.explanations or not report.findings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnose import Diagnosis, diagnose, verdict
 from fp4ref.conformance.excuses import Excuse
 from fp4ref.conformance.families import FAMILIES, Case
+from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
 from fp4ref.conformance.judge import Judgement
 from fp4ref.conformance.operation_diagnosis import diagnose_operation
 from fp4ref.conformance.report import Cell, Kind, Result, counts, result_json
@@ -53,6 +55,7 @@ class KernelReport:
     judged: bool = False
     compared: int = 0
     diagnosis: Diagnosis | None = None
+    errors: list[InternalError] = field(default_factory=list)
     size: int = 0
 
     def add(self, judgement: Judgement) -> None:
@@ -94,12 +97,20 @@ class KernelReport:
         return replace(case, amax=got.amax) if told else case, got if returned else got._replace(amax=None)
 
     def explain(self, seconds: float = BUDGET) -> None:
-        """Look for what the kernel does instead, if its bytes are wrong."""
-        repeatable = not self.findings[Wrong.UNSTABLE]
-        if self.differing and repeatable and self.results_of:
-            self.diagnosis = diagnose_operation(self.declaration, self.results_of)
-        if self.differing and repeatable and self.declaration.operation == "quantize" and self.evidence:
-            self.diagnosis = diagnose(self.spec, self.declaration.scale_layout, self.evidence, seconds)
+        """Look for what the kernel does instead, if its bytes are wrong.
+
+        seconds: of processor time; 0 for no diagnosis.
+
+        Rules: CNF-10.
+        """
+        if seconds and self.differing and not self.findings[Wrong.UNSTABLE]:
+            self.diagnosis = attempted(DIAGNOSIS, partial(self._diagnosed, seconds), self.errors)
+
+    def _diagnosed(self, seconds: float) -> Diagnosis | None:
+        """Return what explains the results, where there are any to explain."""
+        if self.declaration.operation == "quantize" and self.evidence:
+            return diagnose(self.spec, self.declaration.scale_layout, self.evidence, seconds)
+        return diagnose_operation(self.declaration, self.results_of, seconds) if self.results_of else None
 
     @property
     def cases(self) -> int:
@@ -153,7 +164,8 @@ class KernelReport:
                 found.append(f"{kind} in {self.findings[kind]} of {self.cases} cases, first {case}: {finding.text}")
             bytes_too = self._explained()
             return "; ".join([*found, *([f"and in its bytes: {bytes_too}"] if bytes_too else [])])
-        return f"differs from {self.spec.name}" if self.diagnosis is None else verdict(self.diagnosis)
+        undiagnosed = unexplained(self.errors) or f"differs from {self.spec.name}"
+        return undiagnosed if self.diagnosis is None else verdict(self.diagnosis)
 
     def _failed(self) -> str:
         wrong = sum(cell.total - cell.passed for cell in self.families.values())
@@ -197,6 +209,7 @@ class KernelReport:
                 for j in self.failures
                 if j.mismatches
             ],
+            "internal_errors": [error.to_json() for error in self.errors],
         }
 
 

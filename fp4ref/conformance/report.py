@@ -12,6 +12,7 @@ from fp4ref.conformance.cases import CaseID
 from fp4ref.conformance.compare import Comparison, Difference
 from fp4ref.conformance.diagnose import Diagnosis, verdict
 from fp4ref.conformance.excuses import Excuse
+from fp4ref.conformance.isolation import InternalError, unexplained
 from fp4ref.spec import Spec
 
 
@@ -52,7 +53,7 @@ class Result:
 class Report:
     """The verdict on one file, and the comparisons that it rests on.
 
-    profiles: those that equal all of it. diagnosis: of the first tensors that differ.
+    profiles: those that equal all of it. diagnosis: of the first tensors that differ. errors: parts that failed.
     """
 
     path: str
@@ -60,6 +61,7 @@ class Report:
     profiles: tuple[str, ...]
     results: tuple[Result, ...]
     diagnosis: Diagnosis | None = None
+    errors: tuple[InternalError, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -88,7 +90,8 @@ class Report:
             case Kind.PROFILE:
                 return f"equals profile {names}, not {specs}: {self._counts()} differ{self._mistake()}"
             case _:
-                cause = "not explained" if self.diagnosis is None else verdict(self.diagnosis)
+                undiagnosed = unexplained(self.errors) or "not explained"
+                cause = undiagnosed if self.diagnosis is None else verdict(self.diagnosis)
                 return f"wrong: {cause}; differs from {specs} in {self._counts()}"
 
     def _mistake(self) -> str:
@@ -107,6 +110,7 @@ class Report:
             "profiles": list(self.profiles),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
             "tensors": [result_json(result) for result in self.results],
+            "internal_errors": [error.to_json() for error in self.errors],
         }
 
     def _counts(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.binomial import interval
+from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
 from fp4ref.conformance.stochastic_tests import (
     BOTH_ELEMENTS,
     BOTH_PLACES,
@@ -57,7 +59,8 @@ class StochasticReport:
     """What was found out.
 
     level: the sharpest one that the kernel reached, or on which it failed. map: what makes every byte. wrong: what no
-    bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed.
+    bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed. errors: parts of
+    the judge that failed.
     """
 
     spec: Spec
@@ -66,6 +69,7 @@ class StochasticReport:
     wrong: tuple[str, ...] = ()
     tests: tuple[Test, ...] = ()
     mistakes: tuple[str, ...] = ()
+    errors: tuple[InternalError, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -84,7 +88,7 @@ class StochasticReport:
             )
         failed = [test for test in self.tests if not test.passed]
         counts = [f"{t.name}: {t.found:,} of {t.n:,}, need {t.low:,} to {t.high:,}" for t in failed[:1]]
-        found = "; ".join(self.mistakes) or "not explained"
+        found = "; ".join(self.mistakes) or unexplained(self.errors) or "not explained"
         return f"wrong at the level {self.level}: {found}; {'; '.join([*self.wrong[:1], *counts])} [SR-11]"
 
     def to_json(self) -> dict[str, Any]:
@@ -99,6 +103,7 @@ class StochasticReport:
             "mistakes": list(self.mistakes),
             "false_alarm": FALSE_ALARM,
             "tests": [{**test._asdict(), "passed": test.passed} for test in self.tests],
+            "internal_errors": [error.to_json() for error in self.errors],
         }
 
 
@@ -191,8 +196,10 @@ def _bracket(spec: Spec, calls: Sequence[Trial]) -> StochasticReport:
     if not tests:
         wrong.append("nothing lies between two values: no count can be judged")
     shared = {name for name, (count, n) in together.items() if count == n}
-    mistakes = [] if all(test.passed for test in tests) else _mistakes(parts, found, shared, alpha)
-    return StochasticReport(spec, Level.BRACKET, None, tuple(wrong), tuple(tests), tuple(mistakes))
+    mistakes, errors = list[str](), list[InternalError]()
+    if not all(test.passed for test in tests):
+        mistakes = attempted(DIAGNOSIS, partial(_mistakes, parts, found, shared, alpha), errors) or []
+    return StochasticReport(spec, Level.BRACKET, None, tuple(wrong), tuple(tests), tuple(mistakes), tuple(errors))
 
 
 def _mistakes(parts: Sequence[Rounded], found: Sequence[Bin], shared: set[str], alpha: float) -> list[str]:

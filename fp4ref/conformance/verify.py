@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +21,7 @@ from fp4ref.conformance.cases import NOTE, CaseID, cut
 from fp4ref.conformance.compare import Comparison, Difference
 from fp4ref.conformance.dump_diagnosis import SECONDS, DumpEvidence
 from fp4ref.conformance.dumps import Dump, read_dump
+from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted
 from fp4ref.conformance.judge import compare_direction
 from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.report import Kind, Report, Result
@@ -29,6 +31,7 @@ from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, matrix_shape
 from fp4ref.spec import Spec
 
 SAMPLES = 8  # differing blocks on which a profile is tried first
+PROFILES_TRIED = "comparison with profiles"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class Request:
     spec, scale_layout: take the place of what the file says. inputs: a file that holds x where the dump has none.
     select: picks the tensors by name. amax: "given" judges the bytes by the amax in the file, "computed" by that of x;
     None is what the file says, else computed. keep: how many differing blocks of a direction are described.
-    seconds: how long a diagnosis may take.
+    seconds: of processor time that a diagnosis may take; 0 for none.
     """
 
     path: str | os.PathLike[str]
@@ -56,30 +59,34 @@ def verify(request: Request, progress: Callable[[str], None] = lambda name: None
 
     progress: called with each tensor's name before it is compared.
 
-    Rules: CNF-1, CNF-2, CNF-3, CNF-4.
+    Rules: CNF-1, CNF-2, CNF-3, CNF-4, CNF-10.
     """
     require_no_flush("verify")
     results: list[Result] = []
     samples: list[tuple[Dump, Direction]] = []
-    evidence = DumpEvidence()
+    evidence, errors = DumpEvidence(), list[InternalError]()
     for dump in dumps(request):
         progress(dump.name)
         for direction, got in _directions(dump):
             compared = _compared(dump, direction, got, dump.quantized.spec, given(request), request.keep)
             q = dump.quantized
             results.append(Result(dump.name, q.spec, q.dtype, q.shape, q.scale_layout, compared))
-            samples += _samples(dump, direction, got, compared.differences[:SAMPLES])
-            evidence.add(dump, direction, got, compared, given(request))
+            first = compared.differences[:SAMPLES]
+            samples += attempted(PROFILES_TRIED, partial(_samples, dump, direction, got, first), errors) or []
+            kept = partial(evidence.add, dump, direction, got, compared, given(request))
+            attempted(DIAGNOSIS, kept, errors)
     if all(result.compared.equal for result in results):
         return Report(os.fspath(request.path), Kind.CONFORMS, (), tuple(results))
-    profiles = _profiles(request, results, samples, progress)
+    tried = attempted(PROFILES_TRIED, partial(_profiles, request, results, samples, progress), errors)
+    profiles = tried or ()
     excused = not any(result.compared.unexcused for result in results)
     finite = excused and any(result.compared.judged for result in results)
     kind = Kind.FINITE if finite else Kind.PROFILE if profiles else Kind.WRONG
-    if kind is Kind.PROFILE:  # that is the explanation
-        return Report(os.fspath(request.path), kind, profiles, tuple(results))
-    progress("diagnosis")
-    return Report(os.fspath(request.path), kind, profiles, tuple(results), evidence.diagnosis(request.seconds))
+    diagnosis = None
+    if kind is not Kind.PROFILE and request.seconds:  # a profile is the explanation
+        progress("diagnosis")
+        diagnosis = attempted(DIAGNOSIS, partial(evidence.diagnosis, request.seconds), errors)
+    return Report(os.fspath(request.path), kind, profiles, tuple(results), diagnosis, tuple(errors))
 
 
 def dumps(request: Request) -> Iterator[Dump]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
 from fp4ref.conformance.products.case import GemmCase
 from fp4ref.conformance.products.cases import FAMILIES, cases
 from fp4ref.conformance.products.diagnose import Diagnosis, diagnose
@@ -39,6 +41,7 @@ class ProductReport:
     findings: list[tuple[str, Finding]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     diagnosis: Diagnosis | None = None
+    errors: list[InternalError] = field(default_factory=list)
 
     @property
     def failed(self) -> list[Judgement]:
@@ -71,6 +74,8 @@ class ProductReport:
 
     def _unexplained(self) -> str:
         """What failed, where no known mistake gives these bits."""
+        if undiagnosed := unexplained(self.errors):
+            return undiagnosed
         failed = {judgement.case.family for judgement in self.failed}
         if failed == {"random"}:
             return "sums leave the bound of float32 additions (GEM-14), though aimed ones are exact"
@@ -122,6 +127,7 @@ class ProductReport:
             "skipped": dict(self.skipped),
             "diagnosis": None if self.diagnosis is None else vars(self.diagnosis),
             "mismatches": self.mismatches(64),
+            "internal_errors": [error.to_json() for error in self.errors],
         }
 
 
@@ -132,12 +138,14 @@ def check(
     timeout: float = 30.0,
     step: Callable[[str], None] = lambda text: None,
     only: str | None = None,
+    *,
+    diagnosed: bool = True,
 ) -> ProductReport:
     """Run a GEMM on the cases of a specification, and explain what is wrong.
 
-    only: the ID of the one case to run.
+    only: the ID of the one case to run. diagnosed: look for the cause of wrong results.
 
-    Rules: CNF-8, CNF-9, GEM-6, GEM-13, GEM-14.
+    Rules: CNF-8, CNF-9, CNF-10, GEM-6, GEM-13, GEM-14.
     """
     declared = subject.declaration
     require(spec, declared)
@@ -156,11 +164,11 @@ def check(
     for case, outcome in zip(chosen, found, strict=True):
         step(case.id)
         runs.append((case, outcome))
-    _judge(report, runs)
+    _judge(report, runs, diagnosed=diagnosed)
     return report
 
 
-def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]]) -> None:
+def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]], *, diagnosed: bool) -> None:
     to = report.declaration.to
     for case, outcome in runs:
         if outcome.finding is not None:
@@ -171,9 +179,10 @@ def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]]) -> N
         other = [judge(j.case, j.got, to, AlphaRule.DIVISION) for j in report.judgements]
         if all(judgement.equal for judgement in other):
             report.rule, report.judgements = AlphaRule.DIVISION, other
-    if report.failed:
+    if report.failed and diagnosed:
         evidence = [(j.case, j.got) for j in report.judgements if j.got is not None]
-        report.diagnosis = diagnose(evidence, to, report.declaration.scale_layout)
+        act = partial(diagnose, evidence, to, report.declaration.scale_layout)
+        report.diagnosis = attempted(DIAGNOSIS, act, report.errors)
 
 
 @ignoring_float_warnings

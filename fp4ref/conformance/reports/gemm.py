@@ -37,6 +37,7 @@ def of_gemm(report: ProductReport) -> View:
         tuple((kind.value, kinds[kind], *first[kind]) for kind in kinds),
         report.skipped,
         tests=tuple(tests),
+        errors=tuple(report.errors),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +13,7 @@ from string import Template
 
 from fp4ref import __version__
 from fp4ref import rules as standard
+from fp4ref.conformance.isolation import attempted
 from fp4ref.conformance.report import Cell, counts
 from fp4ref.conformance.reports.intermediates import Explained, first_explained
 from fp4ref.conformance.reports.picture import Picture, pictures, svg
@@ -54,11 +56,12 @@ def _body(view: View) -> Iterator[str]:
     if view.findings:
         yield "<h2>Findings</h2>"
         yield _table(("kind", ">cases", "first case", "what happened"), view.findings)
+    errors = list(view.errors)
     if view.exhibits:
         yield "<h2>What differs</h2>"
         yield _key()
         for exhibit in view.exhibits:
-            yield from _exhibit(exhibit)
+            yield "".join(attempted(f"picture of {exhibit.name}", partial(_shown, exhibit), errors) or ())
     if view.others:
         yield "<h2>Mismatches</h2>"
         places = [
@@ -75,6 +78,10 @@ def _body(view: View) -> Iterator[str]:
     if view.skipped:
         yield "<h2>Not applicable</h2>"
         yield _table(("reason", ">cases"), list(view.skipped.items()))
+    if errors:
+        yield "<h2>Internal errors</h2>"
+        for error in errors:
+            yield f"<details open><summary>{escape(str(error))}</summary><pre>{escape(error.traceback)}</pre></details>"
 
 
 def _whole(cell: Cell) -> bool:
@@ -84,6 +91,10 @@ def _whole(cell: Cell) -> bool:
 def _key() -> str:
     shades = "".join(f'<span style="background:{colour}"></span> {text} &nbsp; ' for colour, text in KEY)
     return f'<p class="key soft">Bytes that differ: {shades} Lines are the borders of tiles.</p>'
+
+
+def _shown(exhibit: Exhibit) -> list[str]:
+    return [*_exhibit(exhibit)]
 
 
 def _exhibit(exhibit: Exhibit) -> Iterator[str]:

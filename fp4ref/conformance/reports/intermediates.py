@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ from fp4ref import packing
 from fp4ref.conformance.compare import Difference
 from fp4ref.conformance.explain import explain
 from fp4ref.conformance.formulas import decimal
+from fp4ref.conformance.isolation import attempted
 from fp4ref.conformance.reports.view import Exhibit, View
 from fp4ref.conformance.steps import sections
 from fp4ref.formats import Codec
 from fp4ref.layout import layout
 from fp4ref.spec import Granularity
 
+INTERMEDIATES = "list of intermediate values"
 FIRST = 3  # differing blocks of an exhibit that are explained
 Line = tuple[str, str, str, str, tuple[str, ...], str]  # step, expected, bits, got, rules, note
 
@@ -60,10 +63,10 @@ def first_explained(exhibit: Exhibit) -> list[Explained]:
     return [explained(exhibit, difference) for difference in exhibit.compared.differences[:FIRST]]
 
 
-def to_json(view: View) -> list[dict[str, Any]]:
-    """Every intermediate of the first blocks that differ, as JSON data."""
-    names = ("step", "expected", "bits", "got", "rules", "how")
-    return [
+def with_intermediates(record: dict[str, Any], view: View) -> dict[str, Any]:
+    """Return a report's JSON data with every intermediate of the first blocks that differ. Rules: CNF-10."""
+    names, errors = ("step", "expected", "bits", "got", "rules", "how"), list(view.errors)
+    explained = [
         {
             "tensor": exhibit.name,
             "direction": exhibit.direction,
@@ -71,8 +74,9 @@ def to_json(view: View) -> list[dict[str, Any]]:
             "steps": [dict(zip(names, line, strict=True)) for line in found.steps],
         }
         for exhibit in view.exhibits
-        for found in first_explained(exhibit)
+        for found in attempted(INTERMEDIATES, partial(first_explained, exhibit), errors) or ()
     ]
+    return record | {"explained": explained, "internal_errors": [error.to_json() for error in errors]}
 
 
 def _got(exhibit: Exhibit, at: tuple[int, int]) -> dict[str, str]:

@@ -41,7 +41,7 @@ def _suite(view: View) -> ET.Element:
     suite = ET.Element("testsuite", {"name": _clean(view.title), **words})
     verdict = ET.SubElement(suite, "testcase", {"classname": "verdict", "name": "conforms"})
     if not view.ok:
-        _say(verdict, "failure", "\n".join((view.headline, *view.diagnosis)))
+        _say(verdict, "failure", "\n".join((view.headline, *map(str, view.errors), *view.diagnosis)))
     for test in view.tests:
         case = ET.SubElement(suite, "testcase", {"classname": _clean(test.group), "name": _clean(test.name)})
         if test.failure:

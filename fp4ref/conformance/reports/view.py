@@ -16,6 +16,7 @@ from fp4ref.conformance.compare import Comparison
 from fp4ref.conformance.diagnose import Diagnosis, report_lines
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.families.rules import spec_rules
+from fp4ref.conformance.isolation import InternalError, attempted
 from fp4ref.conformance.judge import Judgement
 from fp4ref.conformance.kernel_report import KernelReport
 from fp4ref.conformance.report import Cell, Report, Result
@@ -66,7 +67,8 @@ class View:
     """A report, ready to be written.
 
     rules: passed and made tests by rule and subject. families: by name, with the reason. counts: what differs.
-    findings: kind, count, first case and text. others: mismatches of other operations than quantize, by case.
+    findings: kind, count, first case and text. others: mismatches of other operations than quantize, by case. errors:
+    parts of the report that failed.
     """
 
     title: str
@@ -81,6 +83,7 @@ class View:
     exhibits: tuple[Exhibit, ...] = ()
     others: tuple[tuple[str, Mismatch], ...] = ()
     tests: tuple[Test, ...] = ()
+    errors: tuple[InternalError, ...] = ()
 
 
 def of_kernel(report: KernelReport) -> View:
@@ -97,6 +100,8 @@ def of_kernel(report: KernelReport) -> View:
         Test("findings", kind.value, f"{report.findings[kind]} cases, first {case}: {finding.text}")
         for kind, (case, finding) in report.first.items()
     ]
+    errors = list(report.errors)
+    exhibits = _shown(_kernel_exhibits(report), errors)
     return View(
         f"{report.subject} under {report.spec.name}",
         report.ok,
@@ -107,10 +112,16 @@ def of_kernel(report: KernelReport) -> View:
         families,
         tuple((kind.value, report.findings[kind], case, found.text) for kind, (case, found) in report.first.items()),
         report.skipped,
-        tuple(islice(_kernel_exhibits(report), EXHIBITS)),
+        exhibits,
         tuple((j.case.id, item) for j in report.failures for item in j.mismatches),
         tuple(tests),
+        tuple(errors),
     )
+
+
+def _shown(exhibits: Iterator[Exhibit], errors: list[InternalError]) -> tuple[Exhibit, ...]:
+    """Return the first exhibits; none if they cannot be made. Rules: CNF-10."""
+    return attempted("choice of tensors to show", lambda: tuple(islice(exhibits, EXHIBITS)), errors) or ()
 
 
 def _said(judgement: Judgement) -> str:
@@ -145,6 +156,7 @@ def _kernel_exhibits(report: KernelReport) -> Iterator[Exhibit]:
 
 def of_dump(report: Report, request: Request) -> View:
     """The view of a dump's report; its tensors that differ are read again. Rules: CNF-2."""
+    errors = list(report.errors)
     rules: dict[str, dict[str, Cell]] = {}
     for result in report.results:
         _count(rules, result, report.path)
@@ -159,8 +171,9 @@ def of_dump(report: Report, request: Request) -> View:
         _diagnosis(report.diagnosis),
         (report.path,),
         rules,
-        exhibits=tuple(islice(_dump_exhibits(report, request), EXHIBITS)),
+        exhibits=_shown(_dump_exhibits(report, request), errors),
         tests=tuple(tests),
+        errors=tuple(errors),
     )
 
 
