@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Any, TypeVar, overload
 
 from fp4ref.arrays import INPUT_DTYPES
@@ -15,6 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 ATTRIBUTE = "__fp4ref__"  # of a declared function
 SPECIALS = ("nan", "inf")  # what operands of a gemm may hold beside numbers
+LARGEST_MULTIPLE = 1 << 20  # elements of the smallest tensor that a kernel takes, to which every case is padded
 SCALES_OF = ("amax", "encode_scale", "decode_scale")
 INPUTS: dict[str, tuple[str, ...]] = {
     "quantize": ("x", *SCALES_OF, "random_bits", "seed", "offset", "hadamard_signs", "rows", "columns"),
@@ -106,7 +108,8 @@ class Declaration:
         _require(self.arrays == "torch" or self.device == "cpu", f"numpy arrays on {self.device}", "arrays='torch'")
         _require(self.to in INPUT_DTYPES, f"to {self.to!r}", _words(INPUT_DTYPES))
         _require(_power_of_two(self.alignment), f"alignment {self.alignment}", "a power of two")
-        _require(min(self.multiple) >= 1 and len(self.multiple) == 2, f"multiple {self.multiple}", "(rows, columns)")
+        _require(len(self.multiple) == 2 and min(self.multiple) >= 1, f"multiple {self.multiple}", "(rows, columns)")
+        _require(prod(self.multiple) <= LARGEST_MULTIPLE, f"multiple {self.multiple}", "a product of at most 2^20")
         whole = len(self.directions) == 2 and set(self.directions) <= set(DIRECTIONS)
         _require(whole, f"directions {self.directions}", "row or column, of a and of b")
         _require(set(self.specials) <= set(SPECIALS), f"specials {self.specials}", _words(SPECIALS))

@@ -33,7 +33,7 @@ from fp4ref.conformance.kernel_report import KernelReport
 from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.products.report import ProductReport, check
 from fp4ref.conformance.runner import run, subject
-from fp4ref.conformance.subject import Subject, reasons
+from fp4ref.conformance.subject import Subject, cases_of, reasons
 from fp4ref.errors import DomainError, FileError
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
@@ -97,15 +97,18 @@ def cases(
     families: Sequence[str] | None = None,
     directions: Sequence[Direction] = ("row",),
     dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
+    multiple: tuple[int, int] = (1, 1),
 ) -> Iterator[Case]:
     """The aimed cases of a specification: x, amax and random bits under a name; the same in every run.
+
+    multiple: rows and columns are multiples of these, in the direction's matrix.
 
     >>> next(cases("nvfp4", families=["normal"])).id
     'normal/1/f32/row'
 
-    Rules: CNF-7.
+    Rules: CNF-7, CNF-19.
     """
-    return aimed.cases(resolve(spec), level, directions, dtypes, families)
+    return aimed.cases(resolve(spec), level, directions, dtypes, families, multiple=multiple)
 
 
 def assert_conforms(
@@ -144,8 +147,7 @@ def assert_conforms(
     if declared.operation == "gemm":
         return _multiplies(on_trial, resolved, families, timeout)
     report = KernelReport(on_trial.name, resolved, declared)
-    directions: tuple[Direction, ...] = (declared.direction,)  # type: ignore[assignment]
-    chosen = cases(resolved, level=level, families=families, directions=directions, dtypes=declared.dtypes)
+    chosen = cases_of(declared, resolved, level=level, families=families)
     lines = (expected_failures or ExpectedFailures()).of(on_trial.name, resolved.name)
     accepted = _Accepted(lines)
     for item in run(on_trial, accepted.seen(_applying(chosen, report)), timeout):

@@ -24,7 +24,7 @@ from fp4ref.conformance.replay import replay, save
 from fp4ref.conformance.reports.intermediates import with_intermediates
 from fp4ref.conformance.reports.view import of_kernel
 from fp4ref.conformance.runner import Run, run, subject
-from fp4ref.conformance.subject import Declaration, draws, reasons
+from fp4ref.conformance.subject import Declaration, cases_of, draws, reasons
 from fp4ref.errors import DomainError
 from fp4ref.quantized import Directions, Quantized
 from fp4ref.spec import Granularity
@@ -48,14 +48,7 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
             from fp4ref.cli.verify_stochastic import check_stochastic
 
             return check_stochastic(on_trial, spec, choice, timeout, step)
-        chosen = families.cases(
-            spec,
-            cases["level"],
-            (declared.direction,),  # type: ignore[arg-type]
-            declared.dtypes,
-            cases["families"],
-            weights=cases["weights"],
-        )
+        chosen = cases_of(declared, spec, **cases)
         report = KernelReport(on_trial.name, spec, declared)
         picked = _picked(chosen, choice.case)
         judgements = _judged(run(on_trial, _counted(picked, declared, report, step), timeout), on_trial.declaration)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from fp4ref import api
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES, resolve
-from fp4ref.conformance.families import Case, cases
+from fp4ref.conformance.families import Case
 from fp4ref.conformance.runner import Run
-from fp4ref.conformance.subject import Declaration, Finding, Kind, Outcome, golden, reasons
+from fp4ref.conformance.subject import Declaration, Finding, Kind, Outcome, cases_of, golden, reasons
 from fp4ref.errors import DomainError, FileError, Fp4Error
 from fp4ref.files.tensors import strict_json
 from fp4ref.model.tiles import Matrix
@@ -55,8 +55,10 @@ class Plan:
     def cases(self) -> Iterator[Case]:
         """The cases, in order."""
         inputs = ("x", "amax", "random_bits")
-        declared = Declaration(inputs=inputs, direction=self.direction, multiple=self.multiple, empty=self.empty)
-        found = cases(self.spec, self.level, (self.direction,), self.dtypes, self.families, self.size)
+        declared = Declaration(
+            inputs=inputs, direction=self.direction, dtypes=self.dtypes, multiple=self.multiple, empty=self.empty
+        )
+        found = cases_of(declared, self.spec, level=self.level, families=self.families, size=self.size)
         return (case for case in found if not reasons(case, declared))
 
     def to_json(self) -> str:

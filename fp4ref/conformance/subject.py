@@ -6,10 +6,11 @@ import importlib
 import importlib.util
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from math import lcm
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from fp4ref import api, hadamard
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.conformance.families import Case
+from fp4ref.conformance.families import Case, cases
 from fp4ref.conformance.families.variants import encodes
 from fp4ref.errors import DomainError
 from fp4ref.formats import F, Floats
@@ -27,10 +28,22 @@ from fp4ref.layout import layout
 from fp4ref.model import dequantize as model_dequantize
 from fp4ref.model import quantize as model_quantize
 from fp4ref.model.tiles import Matrix, widen
-from fp4ref.quantized import DirectionData
+from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Granularity, Hadamard, Spec
 
-__all__ = ["Declaration", "Finding", "Job", "Kind", "Outcome", "Subject", "job_of", "kernel", "load", "reasons"]
+__all__ = [
+    "Declaration",
+    "Finding",
+    "Job",
+    "Kind",
+    "Outcome",
+    "Subject",
+    "cases_of",
+    "job_of",
+    "kernel",
+    "load",
+    "reasons",
+]
 
 OWN_BITS = "own-bits"  # the family of a kernel that draws its random bits itself
 SEED = 20260822
@@ -143,6 +156,19 @@ def _module(place: str) -> Any:
     sys.modules[path.stem] = module
     described.loader.exec_module(module)
     return module
+
+
+def cases_of(declared: Declaration, spec: Spec, **reach: Any) -> Iterator[Case]:
+    """The cases of a specification in the direction, the types and the multiples that a kernel takes.
+
+    reach: the other arguments of `families.cases`. The matrix of a Hadamard kernel has whole groups.
+
+    Rules: CNF-7, CNF-8, CNF-19.
+    """
+    rows, columns = declared.multiple
+    multiple = rows, lcm(columns, hadamard.POINTS) if declared.operation == "hadamard" else columns
+    direction: Direction = "row" if declared.direction == "row" else "column"
+    return cases(spec, directions=(direction,), dtypes=declared.dtypes, multiple=multiple, **reach)
 
 
 def reasons(case: Case, declared: Declaration) -> str:

@@ -13,14 +13,28 @@ import numpy as np
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families import exhaustive, ranges, shapes, structures, ties, witnesses
-from fp4ref.conformance.families.case import SHORT, Aim, Case, Family, Member, aim
+from fp4ref.conformance.families.case import DEFAULT, SHORT, Aim, Case, Family, Member, Reach, aim
+from fp4ref.conformance.families.fitting import fitted
 from fp4ref.conformance.families.rules import spec_rules
 from fp4ref.errors import DomainError
 from fp4ref.hadamard import POINTS
 from fp4ref.quantized import Direction, matrix_shape
 from fp4ref.spec import Spec
 
-__all__ = ["FAMILIES", "Aim", "Case", "Family", "Member", "aim", "case_of", "cases", "chosen", "members"]
+__all__ = [
+    "FAMILIES",
+    "Aim",
+    "Case",
+    "Family",
+    "Member",
+    "Reach",
+    "aim",
+    "case_of",
+    "cases",
+    "chosen",
+    "fitted",
+    "members",
+]
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -37,21 +51,24 @@ def cases(
     families: Sequence[str] | None = None,
     size: int = 1,
     weights: Path | None = None,
+    multiple: tuple[int, int] = (1, 1),
 ) -> Iterator[Case]:
     """Every case that is aimed at a specification, family by family; the same in every run.
 
     level: 1 takes seconds, 2 is exhaustive. families: names, None for all. size: multiplies the aimed blocks of a
-    family. weights: a file of a model's tensors, for the family of that name.
+    family. weights: a file of a model's tensors, for the family of that name. multiple: rows and columns of the
+    direction's matrix are multiples of these.
 
     Errors: DomainError for an unknown family.
 
-    Rules: CNF-7, HAD-5.
+    Rules: CNF-7, CNF-19, HAD-5.
     """
+    reach = Reach(level=level, size=size, multiple=multiple, weights=weights)
     for family in chosen(families):
         for direction in directions:
             for dtype in dtypes:
-                for member in members(family, spec, dtype, direction, level, size, weights):
-                    yield case_of(family, member, spec, direction)
+                for member in members(family, spec, dtype, direction, reach):
+                    yield fitted(case_of(family, member, spec, direction), multiple)
 
 
 def chosen(families: Sequence[str] | None) -> list[Family]:
@@ -67,15 +84,13 @@ def members(
     spec: Spec,
     dtype: str,
     direction: Direction = "row",
-    level: int = 1,
-    size: int = 1,
-    weights: Path | None = None,
+    reach: Reach = DEFAULT,
 ) -> Iterator[Member]:
     """The members of a family for one type of tensor; none where the specification does not take it. Rules: HAD-5."""
     if spec.hadamard and direction == "column" and dtype != "bfloat16":
         return
     with np.errstate(all="ignore"):
-        yield from family.make(aim(family.name, spec, dtype, direction, level, size, weights))
+        yield from family.make(aim(family.name, spec, dtype, direction, reach))
 
 
 def case_of(family: Family, member: Member, spec: Spec, direction: Direction) -> Case:

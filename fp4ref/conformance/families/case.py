@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import lcm
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,21 +63,49 @@ class Member(NamedTuple):
     random_bits: NDArray[np.uint8] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """How far the members of all families go.
+
+    level: 1 takes seconds, 2 is exhaustive. size: multiplies the number of aimed blocks. multiple: rows and columns of
+    the direction's matrix will be multiples of these; a family whose point is a place or a shape heeds them. weights:
+    a file of tensors of a real model.
+    """
+
+    level: int = 1
+    size: int = 1
+    multiple: tuple[int, int] = (1, 1)
+    weights: Path | None = None
+
+
+DEFAULT = Reach()
+
+
 @dataclass(frozen=True)
 class Aim:
-    """What a family's members are made for.
-
-    direction: only a family that needs to know it reads it. level: 1 in seconds, 2 exhaustive. size: multiplies the
-    number of aimed blocks. weights: a file of tensors of a real model.
-    """
+    """What a family's members are made for. direction: only a family that needs to know it reads it."""
 
     spec: Spec
     dtype: np.dtype[Any]
     direction: Direction = "row"
-    level: int = 1
-    size: int = 1
-    weights: Path | None = None
+    reach: Reach = DEFAULT
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED), compare=False)
+
+    @property
+    def level(self) -> int:
+        """1 takes seconds, 2 is exhaustive."""
+        return self.reach.level
+
+    def shape(self, rows: int, columns: int) -> tuple[int, int]:
+        """The least multiples that hold a matrix [rows, columns] of the direction."""
+        below, across = self.reach.multiple
+        return -(-rows // below) * below, -(-columns // across) * across
+
+    def blocks(self, down: int, across: int) -> tuple[int, int]:
+        """The least counts of whole blocks that are multiples and hold so many."""
+        (height, width), (rows, columns) = self.spec.block, self.reach.multiple
+        rows, columns = lcm(rows, height) // height, lcm(columns, width) // width
+        return -(-down // rows) * rows, -(-across // columns) * columns
 
     @property
     def area(self) -> int:
@@ -86,7 +115,7 @@ class Aim:
     @property
     def count(self) -> int:
         """How many blocks a family that could go on for ever makes."""
-        return 48 * self.size * (8 if self.level > 1 else 1)
+        return 48 * self.reach.size * (8 if self.level > 1 else 1)
 
     @property
     def element_max(self) -> float:
@@ -136,13 +165,11 @@ def aim(
     spec: Spec,
     dtype: str = "float32",
     direction: Direction = "row",
-    level: int = 1,
-    size: int = 1,
-    weights: Path | None = None,
+    reach: Reach = DEFAULT,
 ) -> Aim:
     """The aim of a family at a specification; its random numbers depend on the names of family and type only."""
     rng = np.random.default_rng([SEED, zlib.crc32(f"{family}/{dtype}".encode())])
-    return Aim(spec, INPUT_DTYPES[dtype], direction, level, size, weights, rng)
+    return Aim(spec, INPUT_DTYPES[dtype], direction, reach, rng)
 
 
 def arrange(aimed: Aim, blocks: Sequence[Any] | NDArray[Any], amax: float) -> tuple[NDArray[Any], NDArray[np.intp]]:

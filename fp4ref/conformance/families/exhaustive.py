@@ -49,11 +49,11 @@ def every_ratio(aimed: Aim) -> Iterator[Member]:
 
 def weights(aimed: Aim) -> Iterator[Member]:
     """The first tensors of a model, as the matrices that they are, cut to a corner."""
-    if aimed.weights is None:
+    if aimed.reach.weights is None:
         return
-    with open_tensors(aimed.weights) as file:
+    with open_tensors(aimed.reach.weights) as file:
         real = [name for name in file.names if file.entry(name)[0] in {"F32", "BF16", "F16"} and file.entry(name)[1]]
-        for name in real[: TENSORS * aimed.size]:
+        for name in real[: TENSORS * aimed.reach.size]:
             tensor = file.read(name)
             corner = tensor.reshape(-1, tensor.shape[-1])[:ROWS, :COLUMNS]
             yield Member(name, aimed.narrow(corner.astype(F)))

@@ -29,15 +29,19 @@ def amax_powers(aimed: Aim) -> Iterator[Member]:
 
 
 def amax_places(aimed: Aim) -> Iterator[Member]:
-    """The one largest magnitude in the first and last row and column, negative as well; no side is a whole block."""
+    """The one largest magnitude in the first and last row, column and block, negative as well.
+
+    No side is a whole block, unless a kernel takes nothing else.
+    """
     rows, columns = aimed.spec.block
-    shape = max(3, rows * 2 + 1) + 130 % 7, columns * 5 + columns // 2 + 1
+    shape = aimed.shape(max(3, rows * 2 + 1) + 130 % 7, columns * 5 + columns // 2 + 1)
     for label, place, sign in (
         ("last-row", (-1, 1), 1),
         ("last-column", (0, -1), 1),
         ("last-element", (-1, -1), 1),
         ("first-element", (0, 0), -1),
         ("inside", (shape[0] // 2, shape[1] // 2), -1),
+        ("last-block", (-1, -1 - (shape[1] - 1) % columns), -1),
     ):
         values = np.tanh(aimed.normal(*shape))
         values[place] = sign * 7.25

@@ -13,19 +13,22 @@ from fp4ref.formats import E8M0, grid
 from fp4ref.spec import Granularity
 
 RAGGED = ((1, 1), (1, 16), (2, 15), (3, 17), (15, 33), (16, 31), (17, 32), (31, 16), (33, 34), (5, 63), (7, 64))
+UNITS = ((1, 2), (2, 1), (1, 3), (3, 1), (3, 2), (2, 5), (5, 3))  # shapes in multiples that a kernel declares
 LONGER = ((3, 65), (63, 5), (64, 48), (65, 17), (127, 20), (128, 66), (129, 33), (130, 5), (5, 127), (2, 128), (4, 129))
 
 
 def normal(aimed: Aim) -> Iterator[Member]:
     """Normally distributed values, whole blocks."""
-    shape = max(aimed.spec.block.rows * 2, 16) * aimed.size, aimed.spec.block.columns * 8
+    shape = max(aimed.spec.block.rows * 2, 16) * aimed.reach.size, aimed.spec.block.columns * 8
     yield Member("1", aimed.narrow(aimed.normal(*shape)))
     yield Member("small", aimed.narrow(aimed.normal(*shape) * 0.02))
 
 
 def ragged(aimed: Aim) -> Iterator[Member]:
-    """Shapes at and around multiples of 16, 32, 64 and 128, and 1."""
-    for rows, columns in RAGGED + LONGER:
+    """Shapes at and around multiples of 16, 32, 64 and 128, and 1; each padded, and a few multiples of the kernel's."""
+    below, across = aimed.reach.multiple
+    units = [(rows * below, columns * across) for rows, columns in UNITS if max(below, across) > 1]
+    for rows, columns in dict.fromkeys([*(aimed.shape(*shape) for shape in RAGGED + LONGER), *units]):
         yield Member(f"{rows}x{columns}", aimed.narrow(aimed.normal(rows, columns)))
 
 
@@ -43,7 +46,7 @@ def empty(aimed: Aim) -> Iterator[Member]:
 
 def large(aimed: Aim) -> Iterator[Member]:
     """More than one tile of every layout, and more than one thread block of any kernel."""
-    shape = (257, 2 * 1024 + 80) if aimed.level == 1 else (1030, 8 * 1024 + 112)
+    shape = aimed.shape(*((257, 2 * 1024 + 80) if aimed.level == 1 else (1030, 8 * 1024 + 112)))
     values = aimed.normal(*shape)
     values *= 2.0 ** aimed.rng.integers(-4, 5, (shape[0], 1))
     yield Member("x".join(map(str, shape)), aimed.narrow(values))
@@ -53,7 +56,7 @@ def layout(aimed: Aim) -> Iterator[Member]:
     """Scale bytes that spell row and column, a digit per tensor, so that no two places have the same bytes in all."""
     digits, units = _digits(aimed)
     height, width = aimed.spec.block
-    down, across = (138 if height == 1 else 140 // height + 2), 9
+    down, across = aimed.blocks(138 if height == 1 else 140 // height + 2, 9)
     place = np.arange(down * across).reshape(down, across)
     shifts = 3 if aimed.spec.global_scale is Granularity.ROW else 1
     power = 1

@@ -89,7 +89,7 @@ def amaxes(aimed: Aim) -> list[float]:
     unit = aimed.unit_amax
     if aimed.spec.global_scale is Granularity.NONE:
         return [0.0]
-    drawn = [1 + 0.9 * aimed.rng.random() for _ in range(2 * aimed.size * (6 if aimed.level > 1 else 1))]
+    drawn = [1 + 0.9 * aimed.rng.random() for _ in range(2 * aimed.reach.size * (6 if aimed.level > 1 else 1))]
     return [float(aimed.narrow(value)) for value in (unit, unit * 3 / 64, *drawn)]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fp4ref import packing
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.families.aiming import beside, element_thresholds, filled, midpoints, scale_thresholds
-from fp4ref.conformance.families.case import Aim, Family, Make, Member, aim, arrange
+from fp4ref.conformance.families.case import Aim, Family, Make, Member, Reach, aim, arrange
 from fp4ref.conformance.families.found import Pool, Pools, found
 from fp4ref.conformance.families.rules import rules, scale_rules, scaling_rules
 from fp4ref.conformance.families.ties import block_maxima, smaller
@@ -33,7 +33,7 @@ def made(topic: Topic) -> Make:
     """The function that yields the witnesses of a topic."""
 
     def make(aimed: Aim) -> Iterator[Member]:
-        pools = search(aimed.spec, aimed.dtype.name, aimed.size * (4 if aimed.level > 1 else 1))
+        pools = search(aimed.spec, aimed.dtype.name, aimed.reach.size * (4 if aimed.level > 1 else 1))
         for number, pool in enumerate(pools[topic]):
             yield Member(str(number), arrange(aimed, pool.blocks, pool.amax)[0])
 
@@ -63,7 +63,7 @@ def _searched(
     spec: Spec, dtype: str, size: int, profiles: tuple[str, ...]
 ) -> tuple[Pools, tuple[tuple[str, bool], ...]]:
     """profiles: the names of those to tell apart."""
-    aimed = aim("witnesses", spec, dtype, size=size)
+    aimed = aim("witnesses", spec, dtype, reach=Reach(size=size))
     left = dict.fromkeys(variants(spec, aimed.dtype), POOLS)
     pools: dict[Topic, list[Pool]] = {topic: [] for topic in Topic}
     told = dict.fromkeys((variant.name for variant in left), False)
@@ -89,11 +89,11 @@ def _searched(
 def _pools(aimed: Aim) -> Iterator[Pool]:
     """Blocks of boundaries and exact ties under amaxes of few and of many digits; then very small and large ones."""
     if aimed.spec.global_scale is Granularity.NONE:
-        for _ in range(3 * aimed.size):
+        for _ in range(3 * aimed.reach.size):
             yield Pool(0.0, _aimed_blocks(aimed, 0.0))
     else:
         unit = aimed.unit_amax / 128
-        drawn = (1 + aimed.rng.random(5 * aimed.size)) * 3
+        drawn = (1 + aimed.rng.random(5 * aimed.reach.size)) * 3
         for amax in (*(unit * m for m in MULTIPLES), *drawn, *_telling(aimed)):
             yield Pool(amax := float(aimed.narrow(amax)), _aimed_blocks(aimed, amax))
     yield from _extremes(aimed)
