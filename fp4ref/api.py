@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -12,15 +12,74 @@ from fp4ref.catalogue import resolve
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import layout
-from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized, matrix_shape
+from fp4ref.quantized import (
+    DIRECTIONS,
+    Column_co,
+    Direction,
+    DirectionChoice,
+    DirectionData,
+    Directions,
+    LayoutName,
+    Quantized,
+    Row_co,
+    matrix_shape,
+)
 from fp4ref.spec import Granularity, Spec
 
 
+@overload
 def quantize(
     x: Any,
     spec: Spec | str,
-    directions: str = "row",
-    scale_layout: str = "linear",
+    directions: Literal["row"] = "row",
+    scale_layout: LayoutName = "linear",
+    amax: Any = None,
+    random_bits: Any = None,
+    backend: str | None = None,
+    out: Quantized | None = None,
+    noop: Any = None,
+) -> Quantized[DirectionData, None]: ...
+@overload
+def quantize(
+    x: Any,
+    spec: Spec | str,
+    directions: Literal["column"],
+    scale_layout: LayoutName = "linear",
+    amax: Any = None,
+    random_bits: Any = None,
+    backend: str | None = None,
+    out: Quantized | None = None,
+    noop: Any = None,
+) -> Quantized[None, DirectionData]: ...
+@overload
+def quantize(
+    x: Any,
+    spec: Spec | str,
+    directions: Literal["both"],
+    scale_layout: LayoutName = "linear",
+    amax: Any = None,
+    random_bits: Any = None,
+    backend: str | None = None,
+    out: Quantized | None = None,
+    noop: Any = None,
+) -> Quantized[DirectionData, DirectionData]: ...
+@overload
+def quantize(
+    x: Any,
+    spec: Spec | str,
+    directions: DirectionChoice,
+    scale_layout: LayoutName = "linear",
+    amax: Any = None,
+    random_bits: Any = None,
+    backend: str | None = None,
+    out: Quantized | None = None,
+    noop: Any = None,
+) -> Quantized: ...
+def quantize(
+    x: Any,
+    spec: Spec | str,
+    directions: DirectionChoice = "row",
+    scale_layout: LayoutName = "linear",
     amax: Any = None,
     random_bits: Any = None,
     backend: str | None = None,
@@ -110,6 +169,7 @@ def dequantize(
 
     Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, HAD-6, LAY-6.
     """
+    require_quantized("dequantize", q)
     to = arrays.output_dtype("dequantize", dtype)
     direction_names(direction, allow_both=False)
     data, shape = q.direction(direction)
@@ -120,6 +180,7 @@ def dequantize(
     function = registry.choose("dequantize", q.spec, arrays.device_of(data.data), backend)
     source = arrays.output_dtype("dequantize", q.dtype)
     if out is not None:
+        arrays.require_array("dequantize: out", out)
         result = tuple(q.shape) if direction == "row" else shape
         if tuple(out.shape) != result or arrays.dtype_name(out) != to.name:
             got = f"out {arrays.dtype_name(out)} {list(out.shape)}"
@@ -130,13 +191,16 @@ def dequantize(
     return values.reshape(q.shape) if direction == "row" else values
 
 
-def to_layout(q: Quantized, scale_layout: str, backend: str | None = None) -> Quantized:
+def to_layout(
+    q: Quantized[Row_co, Column_co], scale_layout: LayoutName, backend: str | None = None
+) -> Quantized[Row_co, Column_co]:
     """The same result with its scales in another layout; codes and amax are shared, padding is written as zero.
 
     Errors: LayoutError for an unknown layout, ShapeError for scales that do not fit theirs, BackendError.
 
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-7.
     """
+    require_quantized("to_layout", q)
     layout(scale_layout)
     changed: dict[str, Any] = {}
     for name in DIRECTIONS:
@@ -149,6 +213,12 @@ def to_layout(q: Quantized, scale_layout: str, backend: str | None = None) -> Qu
         function = registry.choose("to_layout", None, arrays.device_of(data.scales), backend)
         changed[name] = data._replace(scales=function(data.scales, rows, blocks, q.scale_layout, scale_layout))
     return dataclasses.replace(q, scale_layout=scale_layout, **changed)
+
+
+def require_quantized(operation: str, q: object, name: str = "q") -> None:
+    """Raise DTypeError unless q is a result of `quantize`. Rules: NUM-3."""
+    if not isinstance(q, Quantized):
+        raise DTypeError(operation, f"{name} of type {type(q).__name__}", "a result of quantize", "NUM-3")
 
 
 def buffer_shapes(spec: Spec, shape: tuple[int, ...], direction: Direction, scale_layout: str) -> DirectionData:
@@ -171,6 +241,7 @@ def read_flag(operation: str, noop: Any, out: Any) -> tuple[bool, dict[str, Any]
         return False, {}
     if out is None:
         raise DomainError(operation, "noop without out", "the buffers that it protects", "LAY-12")
+    arrays.require_array(f"{operation}: noop", noop)
     name = arrays.dtype_name(noop)
     if name not in {"uint8", "int32", "float32"} or tuple(noop.shape) not in {(), (1,)}:
         got = f"noop {name} {list(noop.shape)}"
@@ -218,7 +289,9 @@ def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
     if spec.global_scale is Granularity.NONE:
         raise DomainError("quantize", f"amax for {spec.name}", "a spec with a global scale", "GLB-6")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = np.float32(value)
+        value = _number(value)
+    else:
+        arrays.require_array("quantize: amax", value)
     on_device = arrays.device_of(value) != "cpu"
     array = value if on_device or isinstance(value, np.generic) else arrays.to_numpy("quantize", value)
     dtype = arrays.dtype_name(array)
@@ -236,6 +309,21 @@ def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
     return np.abs(flat)  # -0 is 0
 
 
+def _number(value: float) -> np.float32:
+    """Round a number to the float32 amax that it stands for. Rules: GLB-4."""
+    if value < 0 or value != value:  # noqa: PLR0124 - NaN; before rounding, which makes a small negative number -0
+        raise DomainError("quantize", f"amax {value}", ">= 0 and not NaN", "GLB-4")
+    try:
+        with np.errstate(over="ignore"):
+            rounded = np.float32(value)
+    except OverflowError:  # an integer beyond float64
+        rounded = np.float32(np.inf)
+    if np.isinf(rounded) and value != float("inf"):
+        shown = f"{value:g}" if isinstance(value, float) else f"of {value.bit_length()} bits"
+        raise DomainError("quantize", f"amax {shown}", "a number that float32 holds, or infinity", "GLB-4")
+    return rounded
+
+
 def _require_bits(bits: Any, spec: Spec, shape: tuple[int, int]) -> None:
     """Random bits exactly where the spec is stochastic. Rules: SR-1."""
     if spec.stochastic != (bits is not None):
@@ -244,6 +332,7 @@ def _require_bits(bits: Any, spec: Spec, shape: tuple[int, int]) -> None:
         raise DomainError("quantize", f"{got} for {spec.name}", needed, "SR-1")
     if bits is None:
         return
+    arrays.require_array("quantize: random_bits", bits)
     if arrays.dtype_name(bits) != "uint8":
         raise DTypeError("quantize", f"random_bits of dtype {arrays.dtype_name(bits)}", "uint8", "SR-1")
     if tuple(bits.shape) != shape:
@@ -279,6 +368,7 @@ def _require_bytes(operation: str, q: Quantized, direction: Direction) -> None:
 
 def _require_out(out: Quantized, like: Quantized, names: tuple[Direction, ...]) -> None:
     """Buffers of the same call. Rules: LAY-7."""
+    require_quantized("quantize", out, "out")
     for field in ("spec", "shape", "dtype", "scale_layout"):
         if getattr(out, field) != getattr(like, field):
             got, needed = getattr(out, field), getattr(like, field)

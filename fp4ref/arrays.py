@@ -47,6 +47,9 @@ def to_numpy(operation: str, x: Any) -> NDArray[Any]:
 
     Errors: BackendError for an array on another device, DTypeError for what is not an array of numbers.
     """
+    if type(x) is np.ndarray:
+        return x
+    require_array(operation, x)
     if isinstance(x, np.ndarray):
         return x
     if device_of(x) != "cpu":
@@ -56,11 +59,7 @@ def to_numpy(operation: str, x: Any) -> NDArray[Any]:
         return _from_torch(x)
     if hasattr(x, "__array__"):
         return np.asarray(x)
-    if hasattr(x, "__dlpack__"):
-        return np.from_dlpack(x)
-    if isinstance(x, (bool, int, float, list, tuple, np.generic)):
-        raise DTypeError(operation, f"a {type(x).__name__}", "a NumPy, torch or DLPack array", "NUM-3")
-    raise DTypeError(operation, f"an object of type {type(x).__name__}", "a NumPy, torch or DLPack array", "NUM-3")
+    return np.from_dlpack(x)
 
 
 def as_matrix(x: Any, shape: tuple[int, int]) -> Any:
@@ -109,6 +108,26 @@ def on_device(operation: str, result: NDArray[Any], device: Any) -> Any:
         raise BackendError(operation, f"device {device} without torch", "pip install 'fp4ref[torch]'") from None
 
 
+def require_array(operation: str, x: Any) -> None:
+    """Raise DTypeError unless x is a dense array of NumPy, torch or DLPack whose every element counts. Rules: NUM-3."""
+    needed = "a NumPy, torch or DLPack array"
+    if isinstance(x, np.ma.MaskedArray):
+        raise DTypeError(
+            operation, "a masked array, whose mask no format stores", f"{needed}: x.filled(value)", "NUM-3"
+        )
+    if is_torch(x):
+        if str(x.layout) != "torch.strided" or x.is_nested:
+            kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+            raise DTypeError(operation, f"a {kind} tensor", "a dense one: x.to_dense()", "NUM-3")
+        if x.device.type == "meta":
+            raise DTypeError(operation, "a tensor on the device meta, which has no values", needed, "NUM-3")
+        return
+    dense = hasattr(x, "dtype") and hasattr(x, "shape") and (hasattr(x, "__array__") or hasattr(x, "__dlpack__"))
+    if not dense:
+        got = "None" if x is None else f"an object of type {type(x).__name__}"
+        raise DTypeError(operation, got, needed, "NUM-3")
+
+
 def dtype_name(x: Any) -> str:
     """The name of an array's element type, without its library's prefix."""
     return str(getattr(x, "dtype", type(x).__name__)).rsplit(".", 1)[-1]
@@ -116,6 +135,7 @@ def dtype_name(x: Any) -> str:
 
 def require_input(operation: str, x: Any) -> str:
     """The name of x's dtype, if a quantizer takes it. Rules: NUM-3."""
+    require_array(operation, x)
     name = dtype_name(x)
     if name not in INPUT_DTYPES:
         because = " (float64 would round twice)" if name == "float64" else ""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.formats import Codes
 from fp4ref.philox import philox4x32
-from fp4ref.quantized import DIRECTIONS, Direction, Directions, matrix_shape
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice, Directions, matrix_shape
 
 Places = NDArray[np.int64]
 # (row, column, (rows, columns) of the matrix, whether both directions are made) -> sequence, word; of the group of four
@@ -44,7 +44,12 @@ class RandomMap:
     inferred: str
 
     def __call__(
-        self, shape: tuple[int, ...], seed: int = 0, offset: int = 0, directions: str = "both", rounds: int = 10
+        self,
+        shape: tuple[int, ...],
+        seed: int = 0,
+        offset: int = 0,
+        directions: DirectionChoice = "both",
+        rounds: int = 10,
     ) -> Directions:
         """Make the random bytes of a tensor: uint8 [M, K] and [K, M], None where a direction is not produced.
 
@@ -60,7 +65,7 @@ class RandomMap:
         places = self.places(shape, directions)
         return Directions(*(None if part is None else _drawn(part, int(seed), int(offset), rounds) for part in places))
 
-    def places(self, shape: tuple[int, ...], directions: str = "both") -> Directions:
+    def places(self, shape: tuple[int, ...], directions: DirectionChoice = "both") -> Directions:
         """Where the bytes come from: int64 [rows, columns / 4, 2] of each direction, the sequence and the word.
 
         Errors: ShapeError, DomainError.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from fp4ref.api import direction_names, each_direction, given_amax, quantize, re
 from fp4ref.catalogue import resolve
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.layout import layout
-from fp4ref.quantized import Direction, Directions, Group, Quantized
+from fp4ref.quantized import Direction, DirectionChoice, Directions, Group, LayoutName, Quantized
 from fp4ref.spec import Granularity, Spec
 
 OPERATION = "quantize_grouped"
@@ -22,8 +23,8 @@ def quantize_grouped(
     x: Any,
     splits: Sequence[int],
     spec: Spec | str | Sequence[Spec | str],
-    directions: str | Sequence[str] = "row",
-    scale_layout: str | Sequence[str] = "linear",
+    directions: DirectionChoice | Sequence[DirectionChoice] = "row",
+    scale_layout: LayoutName | Sequence[LayoutName] = "linear",
     amax: Any = None,
     random_bits: Any = None,
     backend: str | None = None,
@@ -51,7 +52,7 @@ def quantize_grouped(
 
     Rules: LAY-8, LAY-12, LAY-11, GLB-1, GLB-4, BLK-9.
     """
-    splits = tuple(int(rows) for rows in splits)
+    splits = _sizes(splits)
     spec = resolve(_agreed("spec", spec, splits))
     names = direction_names(_agreed("directions", directions, splits))
     form: str = _agreed("scale_layout", scale_layout, splits)
@@ -75,11 +76,19 @@ def quantize_grouped(
         own = {name: parts[index] for name, (_, parts) in amaxes.items()}
         bits = None if random_bits is None else random_bits[index]
         into = None if out is None else out[index]
-        both = "both" if len(names) == 2 else names[0]
+        both: DirectionChoice = "both" if len(names) == 2 else names[0]
         part = x[start : start + rows]
         made.append(quantize(part, spec, both, form, Directions(**own), bits, backend, into, noop))
         start += rows
     return Group(made)
+
+
+def _sizes(splits: Any) -> tuple[int, ...]:
+    """Return the rows of each member as Python integers. Rules: LAY-8."""
+    try:
+        return tuple(operator.index(rows) for rows in splits)
+    except TypeError:
+        raise ShapeError(OPERATION, f"splits {splits!r}", "a sequence of integers", "LAY-8") from None
 
 
 def _agreed(what: str, value: Any, splits: tuple[int, ...]) -> Any:
@@ -135,6 +144,7 @@ def _amaxes(
         if value is None:
             result[name] = None, [None] * len(like)
             continue
+        arrays.require_array(f"{OPERATION}: amax", value)
         if tuple(value.shape) != (sum(counts),):
             raise ShapeError(OPERATION, f"amax of shape {list(value.shape)}", f"[{sum(counts)}]", "GLB-4")
         ends = np.cumsum([0, *counts]).tolist()

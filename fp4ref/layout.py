@@ -278,6 +278,6 @@ swizzle_index = TILED_128X4.index
 
 def layout(name: str) -> Layout:
     """The layout of a name; a layout is always named, never guessed. Rules: LAY-7."""
-    if name not in LAYOUTS:
+    if not isinstance(name, str) or name not in LAYOUTS:
         raise LayoutError("scale_layout", repr(name), f"one of {', '.join(LAYOUTS)}", "LAY-7")
     return LAYOUTS[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,20 +16,21 @@ from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import DIRECTIONS, Direction, Quantized
 from fp4ref.spec import Granularity
 
-MODES = ("exact", "blockwise", "fast")
+Mode = Literal["exact", "blockwise", "fast"]
+MODES: tuple[Mode, ...] = ("exact", "blockwise", "fast")
 
 
 def gemm(
     a: Quantized,
     b: Quantized,
-    mode: str = "exact",
+    mode: Mode = "exact",
     directions: tuple[Direction, Direction] = ("row", "row"),
     alpha: float = 1.0,
     bias: Any = None,
     accumulate: Any = None,
     dtype: Any = "float32",
     backend: str | None = None,
-    alpha_rule: AlphaRule | str = AlphaRule.RECIPROCAL,
+    alpha_rule: AlphaRule | Literal["reciprocal", "division"] = AlphaRule.RECIPROCAL,
 ) -> Any:
     """Multiply two quantized tensors: d[m, n] = sum over k of A[m, k] * B[n, k].
 
@@ -60,14 +61,14 @@ def gemm(
 def gemm_grouped(
     a: Sequence[Quantized],
     b: Sequence[Quantized],
-    mode: str = "exact",
+    mode: Mode = "exact",
     directions: tuple[Direction, Direction] = ("row", "row"),
     alpha: float = 1.0,
     bias: Sequence[Any] | None = None,
     accumulate: Sequence[Any] | None = None,
     dtype: Any = "float32",
     backend: str | None = None,
-    alpha_rule: AlphaRule | str = AlphaRule.RECIPROCAL,
+    alpha_rule: AlphaRule | Literal["reciprocal", "division"] = AlphaRule.RECIPROCAL,
 ) -> list[Any]:
     """Multiply the members of two lists pairwise, each as `gemm` does; nothing is shared between members.
 
@@ -78,9 +79,13 @@ def gemm_grouped(
 
     Rules: GEM-12.
     """
-    lists = {"b": b, "bias": bias, "accumulate": accumulate}
+    lists = {"a": a, "b": b, "bias": bias, "accumulate": accumulate}
     for name, members in lists.items():
-        if members is not None and len(members) != len(a):
+        if members is None and name not in {"a", "b"}:
+            continue
+        if isinstance(members, (str, Quantized)) or not isinstance(members, Sequence):
+            raise DTypeError("gemm_grouped", f"{name} of type {type(members).__name__}", "a list", "GEM-12")
+        if len(members) != len(a):
             raise ShapeError("gemm_grouped", f"{len(a)} members of a and {len(members)} of {name}", "as many", "GEM-12")
     _require_mode(mode)
     calls = []
@@ -117,8 +122,7 @@ def _operands(a: Quantized, b: Quantized, directions: tuple[Direction, Direction
 
 def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
     """One side, its buffers checked. Rules: LAY-7, GEM-9."""
-    if not isinstance(q, Quantized):
-        raise DTypeError("gemm", f"{name} of type {type(q).__name__}", "a result of quantize", "GEM-1")
+    api.require_quantized("gemm", q, name)
     if (q.row if direction == "row" else q.column) is None:
         got = f"{name} ({q.spec.name}) without its {direction} direction"
         raise DomainError("gemm", got, f"one quantized with directions={direction!r} or 'both'", "GEM-1")

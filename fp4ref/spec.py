@@ -249,7 +249,7 @@ def from_json(text: str) -> Spec:
     """
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         raise DomainError("spec", "text that is not JSON", "a JSON object", "SPC-3") from None
     if not isinstance(value, dict) or value.pop("fp4ref", None) != SPEC_VERSION:
         raise DomainError("spec", "JSON without this spec version", f'"fp4ref": "{SPEC_VERSION}"', "SPC-3")

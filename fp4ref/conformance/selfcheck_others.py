@@ -78,7 +78,7 @@ def _cases(mode: str) -> tuple[GemmCase, ...]:
     )
 
 
-def _product(name: str, mode: str, case: GemmCase) -> Check:
+def _product(name: str, mode: multiply.Mode, case: GemmCase) -> Check:
     """The sums of a product, and what follows them. Rules: GEM-2, GEM-4, GEM-5, GEM-7, GEM-11."""
     rule = {"exact": "GEM-2", "blockwise": "GEM-4", "fast": "GEM-11"}[mode]
     after = () if case.a.row is None or case.a.row.amax is None else ("GEM-5", "GEM-7")

@@ -38,7 +38,7 @@ from fp4ref.errors import DomainError, ShapeError
 from fp4ref.formats import E2M1, Codes, F, grid
 from fp4ref.generators import MAPS
 from fp4ref.model import quantize as model
-from fp4ref.quantized import Direction
+from fp4ref.quantized import Direction, DirectionChoice
 from fp4ref.spec import Spec
 
 __all__ = ["FALSE_ALARM", "Level", "StochasticReport", "Test", "Trial", "aimed_inputs", "judge_stochastic"]
@@ -160,7 +160,7 @@ def judge_stochastic(
 
 def _is_of_map(spec: Spec, call: Trial, name: str, seed: int, offset: int) -> bool:
     """Whether a map makes every byte of a call; one direction may have been made with the other. Rules: SR-10."""
-    produced = ("both",) if len(call.made) == 2 else (*call.made, "both")
+    produced: tuple[DirectionChoice, ...] = ("both",) if len(call.made) == 2 else (*call.made, "both")
     for directions in produced:
         try:
             drawn = MAPS[name](call.x.shape, seed, offset, directions)

@@ -188,7 +188,9 @@ class ApiSubject:
         moved = placed_result(q, self.backend)
         return fetched(api.dequantize(moved, to, direction, inverse_hadamard, self.backend))
 
-    def gemm(self, a: Quantized, b: Quantized, mode: str, directions: tuple[Direction, Direction], **more: Any) -> Any:
+    def gemm(
+        self, a: Quantized, b: Quantized, mode: multiply.Mode, directions: tuple[Direction, Direction], **more: Any
+    ) -> Any:
         """The product of two operands."""
         left, right = (placed_result(operand, self.backend) for operand in (a, b))
         moved = {name: placed(v, self.backend) if isinstance(v, np.ndarray) else v for name, v in more.items()}

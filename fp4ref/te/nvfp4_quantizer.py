@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fp4ref import api, registry
-from fp4ref.quantized import DirectionData, Directions, Quantized
+from fp4ref.quantized import DirectionChoice, DirectionData, Directions, Quantized
 from fp4ref.spec import Spec
 from fp4ref.te import rng, specifications, swizzle
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
@@ -213,7 +213,11 @@ class NVFP4Quantizer(Quantizer):
             row = DirectionData(packed, dst._rowwise_scale_inv, dst._amax_rowwise)
         if self.columnwise_usage:
             column = DirectionData(dst._columnwise_data, dst._columnwise_scale_inv, dst._amax_columnwise)
-        names = {(True, True): "both", (True, False): "row", (False, True): "column"}
+        names: dict[tuple[bool, bool], DirectionChoice] = {
+            (True, True): "both",
+            (True, False): "row",
+            (False, True): "column",
+        }
         directions = names.get((self.rowwise_usage, self.columnwise_usage))
         if directions is None:
             return

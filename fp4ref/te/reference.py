@@ -18,7 +18,7 @@ from fp4ref import api, hadamard
 from fp4ref.arithmetic import TE_DIVISION
 from fp4ref.catalogue import PROFILES
 from fp4ref.four_over_six import dequantized, scaled_units_float16
-from fp4ref.quantized import DirectionData, Quantized
+from fp4ref.quantized import DirectionChoice, DirectionData, Quantized
 from fp4ref.spec import Block, FourOverSix, Granularity, Hadamard, Spec
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.gemm import globally_scaled
@@ -244,7 +244,11 @@ class NVFP4QuantizerRef(Quantizer):
 
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Quantize, and give `dst` the new buffers. Rules: PRO-3."""
-        names = {(True, True): "both", (True, False): "row", (False, True): "column"}
+        names: dict[tuple[bool, bool], DirectionChoice] = {
+            (True, True): "both",
+            (True, False): "row",
+            (False, True): "column",
+        }
         q = api.quantize(tensor.view(-1, tensor.shape[-1]), self.spec, names[self.rowwise_usage, self.columnwise_usage])
         if q.row is not None:
             dst.data, dst.scale, dst.global_amax_row = q.row.data, _e4m3(q.row.scales), q.row.amax

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from fp4ref.api import buffer_shapes, quantize
 from fp4ref.catalogue import resolve
-from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice, DirectionData, Directions, Quantized
 from fp4ref.random_source import random_bits
 from fp4ref.spec import Granularity, Spec
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
@@ -25,7 +25,7 @@ LINEAR = "linear"
 def quantize_shard(
     x: torch.Tensor,
     spec: Spec | str,
-    directions: str = "row",
+    directions: DirectionChoice = "row",
     *,
     group: Any = None,
     seed: int | None = None,
@@ -151,7 +151,7 @@ def _require_whole_blocks(spec: Spec, direction: Direction, counts: list[int]) -
 
 
 def _reduced_amax(
-    x: torch.Tensor, spec: Spec, names: list[Direction], directions: str, bits: Any, group: Any
+    x: torch.Tensor, spec: Spec, names: list[Direction], directions: DirectionChoice, bits: Any, group: Any
 ) -> Directions:
     """The amax of the whole, per direction: one number, or a row's own, or one per column over all processes.
 
