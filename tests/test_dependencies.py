@@ -40,6 +40,7 @@ THIRD_PARTY = {
 }
 HEADERS = {"cli.header": {"fp4ref_numerics", "click"}}  # writes what that package holds
 FOR_TESTS = {name: {"numpy", "ml_dtypes", "hypothesis"} for name in ("strategies", "conformance.strategies")}
+TYPES_ONLY = {"typing_extensions"}  # under `if TYPE_CHECKING`: type checkers bring it
 LAZY_ONLY = {"torch"}  # optional: imported inside a function, by a caller who has it already
 
 
@@ -60,6 +61,10 @@ def imported(module: str, *, lazy: bool = True) -> frozenset[str]:
     while pending:
         node = pending.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and not lazy:
+            continue
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            only = [part for part in node.body if getattr(part, "module", None) in TYPES_ONLY]
+            pending += [part for part in (*node.body, *node.orelse) if part not in only]
             continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
