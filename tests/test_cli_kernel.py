@@ -148,7 +148,7 @@ def test_cases_alone(here):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("verify --kernel kernels.py:good", "--kernel needs --spec"),
+        ("verify --kernel kernels.py:good", "--kernel and --library need --spec"),
         ("verify --kernel kernels.py:good --spec nvfp5", "unknown name 'nvfp5'"),
         ("verify --kernel kernels.py:good --spec nvfp4 x.npz", "take no other PATH"),
         ("verify --kernel kernels.py:good --spec nvfp4 --backend numpy", "are for dumps and backends"),

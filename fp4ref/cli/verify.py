@@ -35,8 +35,23 @@ Examples:
   fp4ref verify --kernel mykernels.nvfp4:quantize --spec nvfp4
   fp4ref verify --kernel kernel.py:quantize --spec mxfp4 --device cuda --level 2
   fp4ref verify --kernel kernel.py:gemm --spec nvfp4
+  fp4ref verify --library ./libmine.so:quantize --signature quantize.toml --spec mxfp4
+  fp4ref verify --library ./libmine.so:quantize_nvfp4 --signature flashinfer-nvfp4 --spec nvfp4 --device cuda
+  fp4ref verify --signatures
   fp4ref gen nvfp4 --level 1 | ./my_kernel | fp4ref verify nvfp4
 """
+
+
+def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print the names and notes of the signatures that are installed."""
+    if not wanted:
+        return
+    from fp4ref.conformance.library import named, names
+
+    for name in names():
+        record = named(name).record
+        click.echo(f"{name}: {record['note']}\n  {record['source']}, {record['date']}")
+    context.exit()
 
 
 @click.command("verify", epilog=EPILOG, short_help="Check bytes, kernels or backends against the standard.")
@@ -53,6 +68,10 @@ Examples:
 @click.option(
     "--kernel", metavar="MODULE:FUNCTION", help="Check this Python function, or one of FILE.py, on aimed cases."
 )
+@click.option("--library", metavar="LIB:FUNCTION", help="Check this function of a shared library, without a wrapper.")
+@click.option("--signature", metavar="NAME|FILE", help="How --library's function is called: a name or a TOML file.")
+@click.option("--signatures", is_flag=True, expose_value=False, callback=_list_signatures, help="List them, and stop.")
+@click.option("--direction", type=click.Choice(["row", "column"]), help="The direction that a kernel quantizes.")
 @click.option("--device", help="Of the tensors that the kernel is given; other than cpu they are torch's.")
 @click.option("--level", type=click.IntRange(1, 2), default=1, help="Of a kernel's cases: 1 in seconds, 2 exhaustive.")
 @click.option("--family", "families", multiple=True, help="Only these families of cases.")
@@ -84,6 +103,9 @@ def verify(
     amax: str | None,
     case_id: str | None,
     kernel: str | None,
+    library: str | None,
+    signature: str | None,
+    direction: str | None,
     device: str | None,
     level: int,
     families: tuple[str, ...],
@@ -105,6 +127,7 @@ def verify(
     made of `fp4ref gen`. SPEC or - reads such a stream from standard input. Without any, the installed backends are
     checked. The verdict comes first. Every mismatch has a case ID, which --case shows alone.
 
+    A function of a C library is called as its signature says, on the CPU or with pointers to a device (CNF-16).
     A kernel declared with operation="gemm" is given operands, and a bias and C if it takes them (GEM-13 to GEM-17).
 
     Exit status: 0 all bytes are right, 1 some differ, 2 bad input, 3 an internal error of fp4ref. If the diagnosis
@@ -114,21 +137,26 @@ def verify(
     pages = Pages(junit, html)
     pages.require_whole(case_id, save_case)
     streamed = [path for path in paths if _is_stream(path)]
+    if (library is None) is not (signature is None) or (library and kernel):
+        raise click.UsageError("--library needs --signature, and neither goes with --kernel")
+    kernel = kernel or library
     if kernel is not None or streamed:
         if (kernel is not None and paths) or len(paths) > 1:
-            raise click.UsageError("--kernel and a stream take no other PATH")
+            raise click.UsageError("--kernel, --library and a stream take no other PATH")
         if profile or inputs or patterns or amax or backends:
             raise click.UsageError("--profile, --input, --tensors, --amax and --backend are for dumps and backends")
         from fp4ref.cli.verify_choice import Choice
         from fp4ref.cli.verify_kernel import check_kernel, check_stream
 
-        choice = Choice(spec_name, scale_layout, nibbles, case_id, save_case, as_json, limit, pages, seconds)
+        choice = Choice(
+            spec_name, scale_layout, nibbles, case_id, save_case, as_json, limit, pages, seconds, signature, direction
+        )
         if kernel is None:
             raise SystemExit(check_stream(streamed[0], choice))
         cases = {"level": level, "families": families or None, "weights": weights}
         raise SystemExit(check_kernel(kernel, choice, device, timeout, cases))
-    if device or families or weights or nibbles:
-        raise click.UsageError("--device, --family, --weights and --nibbles need --kernel")
+    if device or families or weights or nibbles or direction:
+        raise click.UsageError("--device, --family, --weights, --nibbles and --direction need --kernel or --library")
     if not paths:
         if spec_name or profile or scale_layout or inputs or patterns or amax or case_id or save_case:
             raise click.UsageError("these options need a PATH; without one only --backend and --json apply")

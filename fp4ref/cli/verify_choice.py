@@ -14,7 +14,7 @@ class Choice:
     """What the options ask for.
 
     case: the name of a case, or of a block of one. seconds: of processor time for a diagnosis; None for the default, 0
-    for no diagnosis.
+    for no diagnosis. signature: the name or file of that of a C function.
     """
 
     spec: str | None
@@ -26,9 +26,11 @@ class Choice:
     limit: int
     pages: Pages = Pages()  # noqa: RUF009 - it is frozen
     seconds: float | None = None
+    signature: str | None = None
+    direction: str | None = None
 
     @property
     def changes(self) -> dict[str, Any]:
         """Fields of a declaration that options set."""
-        given = {"scale_layout": self.scale_layout, "nibble_order": self.nibbles}
+        given = {"scale_layout": self.scale_layout, "nibble_order": self.nibbles, "direction": self.direction}
         return {name: value for name, value in given.items() if value is not None}

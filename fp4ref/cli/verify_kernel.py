@@ -24,21 +24,21 @@ from fp4ref.conformance.replay import replay, save
 from fp4ref.conformance.reports.intermediates import with_intermediates
 from fp4ref.conformance.reports.view import of_kernel
 from fp4ref.conformance.runner import Run, run, subject
-from fp4ref.conformance.subject import Declaration, cases_of, draws, reasons
+from fp4ref.conformance.subject import Declaration, Subject, cases_of, draws, reasons
 from fp4ref.errors import DomainError
 from fp4ref.quantized import Directions, Quantized
-from fp4ref.spec import Granularity
+from fp4ref.spec import Granularity, Spec
 
 
 def check_kernel(target: str, choice: Choice, device: str | None, timeout: float, cases: dict[str, Any]) -> int:
     """Run a function on the cases of a specification, and print what was found; the exit status. Rules: CNF-2."""
     if choice.spec is None:
-        raise click.UsageError("--kernel needs --spec")
+        raise click.UsageError("--kernel and --library need --spec")
     spec = load_spec(choice.spec)
     require_no_flush("verify")
     with progress(1, "verify") as step:
         step(f"loading {target}")
-        on_trial = subject(target, **choice.changes, **({"device": device} if device else {}))
+        on_trial = _subject(target, spec, choice, {"device": device} if device else {})
         declared = on_trial.declaration
         if declared.operation == "gemm":
             from fp4ref.cli.verify_gemm import check_gemm
@@ -53,6 +53,15 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
         picked = _picked(chosen, choice.case)
         judgements = _judged(run(on_trial, _counted(picked, declared, report, step), timeout), on_trial.declaration)
         return _finish(report, judgements, choice, step)
+
+
+def _subject(target: str, spec: Spec, choice: Choice, changes: dict[str, Any]) -> Subject:
+    """Return the kernel or the function of a library that a target names."""
+    if choice.signature is None:
+        return subject(target, **choice.changes, **changes)
+    from fp4ref.conformance.library import library, named
+
+    return library(target, named(choice.signature), spec, **choice.changes, **changes)
 
 
 def check_stream(path: Path, choice: Choice) -> int:

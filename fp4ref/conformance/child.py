@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import IO, Any
 
@@ -20,8 +21,7 @@ def main() -> None:
     first = receive(requests)
     assert first is not None
     try:
-        function = load(first[0]["target"])
-        declared = changed(declaration_of(function), first[0]["changes"])
+        function, declared = loaded(**first[0])
         Arrays(declared.arrays, declared.device).bytes(1, 0)  # fails where there is no such device
     except (Exception, SystemExit) as error:  # noqa: BLE001 - importing a stranger's module may raise anything
         text = f"{type(error).__name__}: {error}" if not hasattr(error, "needed") else str(error)
@@ -36,6 +36,21 @@ def main() -> None:
             for name, (shape, dtype) in record["outputs"].items()
         }
         _answer(answers, call(function, declared, Job(arguments, outputs)))
+
+
+def loaded(
+    target: str, changes: dict[str, Any], library: dict[str, Any] | None
+) -> tuple[Callable[..., Any], Declaration]:
+    """Return a kernel and its declaration: a Python function, or a function of a C library. Rules: CNF-8, CNF-16."""
+    if library is None:
+        function = load(target)
+        return function, changed(declaration_of(function), changes)
+    from fp4ref.conformance.library.binding import bind
+    from fp4ref.conformance.library.signature import parse
+
+    signature = parse(library["origin"], library["signature"])
+    declared = changed(signature.declaration, changes)
+    return bind(target, signature, library["facts"], declared), declared
 
 
 def changed(declared: Declaration, changes: dict[str, Any]) -> Declaration:

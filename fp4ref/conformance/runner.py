@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -46,17 +46,17 @@ class Run:
     outcome: Outcome
 
 
-def subject(target: str, **changes: Any) -> Subject:
+def subject(target: str, library: Mapping[str, Any] | None = None, /, **changes: Any) -> Subject:
     """The subject of `package.module:function` or `file.py:function`, which is imported in a process of its own.
 
-    changes: fields of its declaration.
+    library: how it is called, if it is a function of a C library. changes: fields of its declaration.
 
     Errors: BackendError with the reason why it cannot be loaded.
 
     Rules: CNF-5, CNF-8.
     """
-    with contextlib.closing(_Process(target, changes)) as process:
-        return Subject(target, process.declaration, None, target)
+    with contextlib.closing(_Process(target, changes, library)) as process:
+        return Subject(target, process.declaration, None, target, library)
 
 
 def run(subject: Subject, cases: Iterable[Case], timeout: float = 30.0) -> Iterator[Run]:
@@ -105,7 +105,8 @@ class _Runner:
             return Outcome(finding=Finding(Kind.NOT_RUN, f"after {self._breakdowns} breakdowns: {self._last}"))
         if self._process is None:
             assert self._subject.target is not None
-            self._process = _Process(self._subject.target, self._subject.declaration.to_json())
+            changes = self._subject.declaration.to_json()
+            self._process = _Process(self._subject.target, changes, self._subject.library)
         found = self._process.outcome(job, self._timeout)
         if found.finding is not None and found.finding.kind in {Kind.CRASHED, Kind.HUNG, Kind.CUDA}:
             self.close()
@@ -122,7 +123,7 @@ class _Runner:
 class _Process:
     """A process that has loaded a kernel."""
 
-    def __init__(self, target: str, changes: dict[str, Any]) -> None:
+    def __init__(self, target: str, changes: dict[str, Any], library: Mapping[str, Any] | None) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         command = [sys.executable, "-m", "fp4ref.conformance.child"]
         pipe = subprocess.PIPE
@@ -134,7 +135,7 @@ class _Process:
         threading.Thread(target=self._listen, args=(self._child.stdout,), daemon=True).start()
         self._fresh = True
         try:
-            answer = self._ask(LOADING, {"target": target, "changes": changes})
+            answer = self._ask(LOADING, {"target": target, "changes": changes, "library": library})
         except BaseException:
             self.close()
             raise

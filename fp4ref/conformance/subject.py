@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -107,12 +107,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel: a function, or the target that a process of its own imports; and how it is called."""
+    """A kernel: a function, or the target that a process of its own imports; and how it is called.
+
+    library: how a C function is called (CNF-16), if the target is one.
+    """
 
     name: str
     declaration: Declaration
     function: Callable[..., Any] | None = None
     target: str | None = None
+    library: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, function: Any, **changes: Any) -> Subject:
