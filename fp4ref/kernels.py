@@ -120,6 +120,11 @@ class Declaration:
         linear = self.scale_layout == "linear" or self.operation == "gemm"
         _require(linear or not self.transposed, f"transposed scales in {self.scale_layout}", "scale_layout='linear'")
 
+    @property
+    def told_amax(self) -> bool:
+        """Return True if the global amax, or a scale made of it, is an input."""
+        return any(name in SCALES_OF for name in self.inputs)
+
     def to_json(self) -> dict[str, Any]:
         """The record as JSON data."""
         return {item.name: getattr(self, item.name) for item in fields(self)}

@@ -26,11 +26,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fp4ref.catalogue import resolve
+from fp4ref.conformance import coverage
 from fp4ref.conformance import families as aimed
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.judge import Judgement, judge
-from fp4ref.conformance.kernel_report import KernelReport
+from fp4ref.conformance.kernel_report import KernelReport, Settings
 from fp4ref.conformance.machine import require_no_flush
+from fp4ref.conformance.products.cases import FAMILIES
 from fp4ref.conformance.products.report import ProductReport, check
 from fp4ref.conformance.runner import run, subject
 from fp4ref.conformance.subject import Subject, cases_of, reasons
@@ -117,6 +119,7 @@ def assert_conforms(
     *,
     level: int = 1,
     families: Sequence[str] | None = None,
+    require: Sequence[str] = (),
     timeout: float = 30.0,
     expected_failures: ExpectedFailures | None = None,
     **changes: Any,
@@ -124,8 +127,9 @@ def assert_conforms(
     """Run a kernel on the aimed cases of a specification; AssertionError with the diagnosis unless every byte is right.
 
     kernel: a function, called in this process, or `package.module:function`, called in one of its own, where a crash or
-    a hang is a finding. level: 1 takes seconds, 2 is exhaustive. families: names, None for all. timeout: seconds per
-    case, in a process of its own. changes: fields of the kernel's declaration, as in `fp4ref.kernel`.
+    a hang is a finding. level: 1 takes seconds, 2 is exhaustive. families: names, None for all. require: families of
+    which a case must be compared, or "all". timeout: seconds per case, in a process of its own. changes: fields of the
+    kernel's declaration, as in `fp4ref.kernel`.
 
     >>> import fp4ref
     >>> def quantize(x):
@@ -145,8 +149,10 @@ def assert_conforms(
     on_trial = _subject(kernel, changes)
     declared = on_trial.declaration
     if declared.operation == "gemm":
-        return _multiplies(on_trial, resolved, families, timeout)
-    report = KernelReport(on_trial.name, resolved, declared)
+        return _multiplies(on_trial, resolved, families, timeout, tuple(require))
+    names = None if families is None else tuple(families)
+    required = coverage.required(tuple(require), aimed.FAMILIES)
+    report = KernelReport(on_trial.name, resolved, declared, Settings(level=level, families=names, required=required))
     chosen = cases_of(declared, resolved, level=level, families=families)
     lines = (expected_failures or ExpectedFailures()).of(on_trial.name, resolved.name)
     accepted = _Accepted(lines)
@@ -164,10 +170,13 @@ def assert_conforms(
     return report
 
 
-def _multiplies(on_trial: Subject, spec: Spec, families: Sequence[str] | None, timeout: float) -> ProductReport:
+def _multiplies(
+    on_trial: Subject, spec: Spec, families: Sequence[str] | None, timeout: float, require: tuple[str, ...]
+) -> ProductReport:
     """The same for a GEMM, on cases of its own; it has one level, and no list of known failures. Rules: GEM-13."""
     __tracebackhide__ = True
-    report = check(on_trial, spec, None if families is None else tuple(families), timeout)
+    names = None if families is None else tuple(families)
+    report = check(on_trial, spec, names, timeout, required=coverage.required(require, FAMILIES))
     if not report.ok:
         raise AssertionError(
             "\n".join([f"{report.subject}: {report.headline}", *map(str, report.errors), *report.mismatches(SHOWN)])
@@ -196,7 +205,7 @@ def _applying(chosen: Iterable[Case], report: KernelReport) -> Iterator[Case]:
     for case in chosen:
         reason = reasons(case, report.declaration)
         if reason:
-            report.skipped[reason] += 1
+            report.skip(case, reason)
         else:
             yield case
 

@@ -75,6 +75,12 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 @click.option("--device", help="Of the tensors that the kernel is given; other than cpu they are torch's.")
 @click.option("--level", type=click.IntRange(1, 2), default=1, help="Of a kernel's cases: 1 in seconds, 2 exhaustive.")
 @click.option("--family", "families", multiple=True, help="Only these families of cases.")
+@click.option(
+    "--require",
+    multiple=True,
+    metavar="FAMILIES|all",
+    help="Families that must be tried, separated by commas; if one is not, the exit status is 2.",
+)
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=30.0, help="Seconds for a kernel's case.")
 @click.option("--weights", type=click.Path(path_type=Path), help="A model, whose tensors are cases for a kernel too.")
 @click.option("--nibbles", type=click.Choice(["low", "high"]), help="Where a kernel's or stream's element 0 is.")
@@ -109,6 +115,7 @@ def verify(
     device: str | None,
     level: int,
     families: tuple[str, ...],
+    require: tuple[str, ...],
     timeout: float,
     weights: Path | None,
     nibbles: str | None,
@@ -149,14 +156,27 @@ def verify(
         from fp4ref.cli.verify_kernel import check_kernel, check_stream
 
         choice = Choice(
-            spec_name, scale_layout, nibbles, case_id, save_case, as_json, limit, pages, seconds, signature, direction
+            spec_name,
+            scale_layout,
+            nibbles,
+            case_id,
+            save_case,
+            as_json,
+            limit,
+            pages,
+            seconds,
+            signature,
+            direction,
+            require,
         )
         if kernel is None:
             raise SystemExit(check_stream(streamed[0], choice))
         cases = {"level": level, "families": families or None, "weights": weights}
         raise SystemExit(check_kernel(kernel, choice, device, timeout, cases))
-    if device or families or weights or nibbles or direction:
-        raise click.UsageError("--device, --family, --weights, --nibbles and --direction need --kernel or --library")
+    if device or families or require or weights or nibbles or direction:
+        raise click.UsageError(
+            "--device, --family, --require, --weights, --nibbles and --direction need --kernel or --library"
+        )
     if not paths:
         if spec_name or profile or scale_layout or inputs or patterns or amax or case_id or save_case:
             raise click.UsageError("these options need a PATH; without one only --backend and --json apply")

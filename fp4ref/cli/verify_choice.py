@@ -14,7 +14,7 @@ class Choice:
     """What the options ask for.
 
     case: the name of a case, or of a block of one. seconds: of processor time for a diagnosis; None for the default, 0
-    for no diagnosis. signature: the name or file of that of a C function.
+    for no diagnosis. signature: the name or file of that of a C function. require: families, or "all".
     """
 
     spec: str | None
@@ -28,6 +28,7 @@ class Choice:
     seconds: float | None = None
     signature: str | None = None
     direction: str | None = None
+    require: tuple[str, ...] = ()
 
     @property
     def changes(self) -> dict[str, Any]:

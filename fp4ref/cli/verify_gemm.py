@@ -9,6 +9,7 @@ import click
 
 from fp4ref.cli.common import console, printable, table
 from fp4ref.cli.verify_choice import Choice
+from fp4ref.conformance.coverage import required
 from fp4ref.conformance.products.cases import FAMILIES
 from fp4ref.conformance.products.report import ProductReport, check
 from fp4ref.conformance.subject import Subject
@@ -30,7 +31,8 @@ def check_gemm(
     unknown = [name for name in chosen or () if name not in FAMILIES]
     if unknown:
         raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
-    report = check(subject, spec, chosen, timeout, step, choice.case, diagnosed=choice.seconds != 0)
+    needed = required(choice.require, FAMILIES)
+    report = check(subject, spec, chosen, timeout, step, choice.case, diagnosed=choice.seconds != 0, required=needed)
     if choice.case is not None and not (report.judgements or report.findings or report.skipped):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
     if choice.as_json:
@@ -41,7 +43,7 @@ def check_gemm(
         from fp4ref.conformance.reports.gemm import of_gemm
 
         choice.pages.write([of_gemm(report)])
-    return 0 if report.ok else 1
+    return report.kind.status
 
 
 def _print(report: ProductReport, limit: int) -> None:
@@ -52,6 +54,7 @@ def _print(report: ProductReport, limit: int) -> None:
             out.print(printable(line), style=style, markup=False, emoji=False, soft_wrap=True)
 
     show([f"{report.subject}: {report.headline}"], "bold")
+    show(report.coverage.lines)
     show([str(error) for error in report.errors])
     show([f"{finding.kind} {case}: {finding.text}" for case, finding in report.findings[:limit]])
     families = report.families()

@@ -15,10 +15,10 @@ from fp4ref.cli.common import console, load_spec, progress
 from fp4ref.cli.verify_choice import Choice
 from fp4ref.cli.verify_text import print_kernel, print_kernel_case, print_replay
 from fp4ref.conformance import cases as blocks
-from fp4ref.conformance import families, stream
+from fp4ref.conformance import coverage, families, stream
 from fp4ref.conformance.dumps import Dump
 from fp4ref.conformance.judge import Judgement, judge
-from fp4ref.conformance.kernel_report import BUDGET, KernelReport
+from fp4ref.conformance.kernel_report import BUDGET, KernelReport, Settings
 from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.replay import replay, save
 from fp4ref.conformance.reports.intermediates import with_intermediates
@@ -49,7 +49,10 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
 
             return check_stochastic(on_trial, spec, choice, timeout, step)
         chosen = cases_of(declared, spec, **cases)
-        report = KernelReport(on_trial.name, spec, declared)
+        required = coverage.required(choice.require, families.FAMILIES)
+        names = None if cases["families"] is None else tuple(cases["families"])
+        settings = Settings(level=cases["level"], families=names, weights=cases["weights"], required=required)
+        report = KernelReport(on_trial.name, spec, declared, settings)
         picked = _picked(chosen, choice.case)
         judgements = _judged(run(on_trial, _counted(picked, declared, report, step), timeout), on_trial.declaration)
         return _finish(report, judgements, choice, step)
@@ -82,7 +85,9 @@ def _check(file: IO[bytes], name: str, named: str | None, choice: Choice) -> int
                 f"verify {wanted}", f"answers to cases of {plan.spec.name}", f"those of {wanted}", "CNF-6"
             )
     declared = replace(Declaration(inputs=("x", "amax"), direction=plan.direction), **choice.changes)
-    report = KernelReport(name, plan.spec, declared)
+    required = coverage.required(choice.require, families.FAMILIES)
+    settings = Settings(level=plan.level, families=plan.families, required=required, piped=True)
+    report = KernelReport(name, plan.spec, declared, settings)
     with progress(1, "verify") as step:
         runs = stream.read(reader, plan, declared)
         if choice.case is not None:
@@ -136,7 +141,7 @@ def _counted(
     for case in chosen:
         reason = reasons(case, declared)
         if reason:
-            report.skipped[reason] += 1
+            report.skip(case, reason)
         else:
             step(case.id)
             yield case
@@ -171,7 +176,7 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
         if saved:
             out.print(f"saved {saved}; see it again: fp4ref verify {choice.save_case}", markup=False, soft_wrap=True)
     choice.pages.write([view])
-    return 0 if report.ok else 1
+    return report.kind.status
 
 
 def _save_first(report: KernelReport, path: Path | None) -> str:

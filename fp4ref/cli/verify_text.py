@@ -27,6 +27,7 @@ Row = tuple[str, ...]
 def print_report(out: Console, report: Report, limit: int) -> None:
     """The verdict, the tensors, and the first mismatches."""
     _print(out, [f"{report.path}: {report.headline}"], "bold")
+    _print(out, report.coverage.lines)
     _print(out, [str(error) for error in report.errors])
     shown = [result for result in report.results if not result.compared.equal]
     equal = [result for result in report.results if result.compared.equal]
@@ -141,6 +142,7 @@ def _print(out: Console, lines: Sequence[str], style: str | None = None) -> None
 def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     """The verdict on a kernel, its diagnosis, what failed where, and the first mismatches."""
     _print(out, [f"{report.subject}: {report.headline}"], "bold")
+    _print(out, report.coverage.lines)
     _print(out, [str(error) for error in report.errors])
     for kind, (case, finding) in report.first.items():
         _print(out, [f"{kind}: {report.findings[kind]} cases, first {case}: {finding.text}"])
@@ -164,8 +166,6 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     whole = [name for name, cell in report.families.items() if cell.passed == cell.total]
     _print(out, ["", f"families that pass: {', '.join(whole) or 'none'}", f"rules: {', '.join(rules)}"])
     _print(out, [f"{count} cases do not apply: {reason}" for reason, count in report.skipped.items()])
-    if not report.declaration.out_buffers:
-        _print(out, ["guards around results: not applicable, the kernel takes no out= buffers"])
 
 
 def print_kernel_case(out: Console, name: str, report: KernelReport, judgement: Judgement | None) -> None:

@@ -6,26 +6,44 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from fp4ref.conformance import coverage
+from fp4ref.conformance.coverage import Coverage, Extent
 from fp4ref.conformance.diagnose import Diagnosis, diagnose, verdict
 from fp4ref.conformance.excuses import Excuse
 from fp4ref.conformance.families import FAMILIES, Case
+from fp4ref.conformance.families.absence import absence
 from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
-from fp4ref.conformance.judge import Judgement
+from fp4ref.conformance.judge import BROKEN, Judgement
 from fp4ref.conformance.operation_diagnosis import diagnose_operation
-from fp4ref.conformance.report import Cell, Kind, Result, counts, result_json
+from fp4ref.conformance.report import Cell, Kind, Result, counts, incomplete, result_json
 from fp4ref.conformance.subject import Declaration, Finding
 from fp4ref.conformance.subject import Kind as Wrong
-from fp4ref.kernels import SCALES_OF
-from fp4ref.quantized import DirectionData
+from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 
 KEPT = 64  # failed judgements that are kept whole
 EVIDENCE = 1 << 26  # bytes of input of which the outputs are kept for the diagnosis
 BUDGET = 25.0  # seconds of processor time for a diagnosis
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Which cases a kernel is run on.
+
+    families: names, None for all. required: families that must be tried, or "all". piped: a program reads the cases
+    from a pipe. stopped: why the run ended early.
+    """
+
+    level: int = 1
+    families: tuple[str, ...] | None = None
+    weights: Path | None = None
+    required: tuple[str, ...] = ()
+    piped: bool = False
 
 
 @dataclass
@@ -35,11 +53,19 @@ class KernelReport:
     families, rules: tests passed and made. findings: what went wrong other than bytes, counted, with the first of each
     kind. skipped: cases that do not apply, by reason. failures: the first judgements with anything wrong. evidence:
     cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
+    settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
+    tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an amax was returned.
     """
 
     subject: str
     spec: Spec
     declaration: Declaration
+    settings: Settings = Settings()
+    stopped: str = ""
+    extent: Extent = field(default_factory=Extent)
+    tried: Counter[str] = field(default_factory=Counter)
+    excluded: dict[str, str] = field(default_factory=dict)
+    returned_amax: bool = False
     families: dict[str, Cell] = field(default_factory=dict)
     rules: dict[str, Cell] = field(default_factory=dict)
     findings: Counter[Wrong] = field(default_factory=Counter)
@@ -80,6 +106,10 @@ class KernelReport:
             self.tolerated += compared.tolerated
             self.judged = self.judged or compared.judged
         self.compared += finding is None
+        if finding is None or finding.kind not in BROKEN:
+            self.tried[case.family] += 1
+            self.extent.add(case.x.dtype.name, *case.matrix)
+            self.returned_amax = self.returned_amax or judgement.returned_amax
         if not judgement.equal and len(self.failures) < KEPT:
             self.failures.append(judgement)
         if judgement.got is not None and self.size < EVIDENCE:
@@ -90,9 +120,44 @@ class KernelReport:
             self.size += case.x.nbytes
             self.results_of.append((case, judgement.values))
 
+    def skip(self, case: Case, reason: str) -> None:
+        """Count a case that does not apply. Rules: CNF-8."""
+        self.skipped[reason] += 1
+        self.excluded.setdefault(case.family, reason)
+
+    @property
+    def coverage(self) -> Coverage:
+        """The basis of the verdict. Rules: CNF-22."""
+        return Coverage(
+            self.extent,
+            tried=dict(self.tried),
+            untried=coverage.untried(FAMILIES, self.tried, self._absence, self.stopped),
+            not_judged=coverage.not_judged(
+                self.spec, self.declaration, amax=self.returned_amax, piped=self.settings.piped
+            ),
+            stopped=self.stopped,
+        )
+
+    def _absence(self, family: str) -> str | None:
+        """Return why no case of a family was compared; None if it has none for the specification."""
+        settings, declared = self.settings, self.declaration
+        if settings.families is not None and family not in settings.families:
+            return coverage.NOT_ASKED
+        if family in self.excluded:
+            return self.excluded[family]
+        if family in self.families:
+            return coverage.BROKE
+        direction: Direction = "row" if declared.direction == "row" else "column"
+        return absence(family, self.spec, settings.level, direction, declared.dtypes, settings.weights)
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
+        return self.coverage.missing(self.settings.required) if self.settings.required else {}
+
     def _evidence(self, case: Case, got: DirectionData) -> tuple[Case, DirectionData]:
         """A case as the kernel saw it, and what it gave: a kernel that is told the amax cannot get it wrong."""
-        told = case.amax is None and any(name in SCALES_OF for name in self.declaration.inputs)
+        told = case.amax is None and self.declaration.told_amax
         returned = "amax" in self.declaration.outputs and not self.declaration.optional_amax
         return replace(case, amax=got.amax) if told else case, got if returned else got._replace(amax=None)
 
@@ -119,13 +184,13 @@ class KernelReport:
 
     @property
     def kind(self) -> Kind:
-        """The verdict. Rules: CNF-2, CNF-9."""
+        """The verdict. Rules: CNF-2, CNF-9, CNF-23."""
         if self.findings or not self.compared:
             return Kind.WRONG
         if not self.differing:
-            return Kind.CONFORMS
+            return Kind.INCOMPLETE if self.missing else Kind.CONFORMS
         if not self.unexcused and self.judged:
-            return Kind.FINITE
+            return Kind.EXCEPT
         return Kind.PROFILE if self.diagnosis is not None and self.diagnosis.profiles else Kind.WRONG
 
     @property
@@ -143,12 +208,14 @@ class KernelReport:
                 orders = f" ({self.tolerated:,} by the bound of HAD-7)" if self.tolerated else ""
                 level = " at the level exact, random bits given" if self.spec.stochastic else ""
                 return f"conforms to {self.spec.name}{level}: no byte differs in {self.compared} cases{orders}"
-            case Kind.FINITE:
+            case Kind.INCOMPLETE:
+                return incomplete(f"no byte differs in {self.compared} cases", self.missing)
+            case Kind.EXCEPT:
                 special = ", ".join(excuse for excuse in Excuse if self.excused[excuse])
-                cause = f"equals profile {shown}" if shown else self._explained()
-                return f"conforms to {self.spec.name} on finite input, differs on {special}{cause and f'; {cause}'}"
+                cause = f"is profile {shown}" if shown else self._explained()
+                return f"conforms to {self.spec.name} except on {special}{cause and f'; {cause}'}"
             case Kind.PROFILE:
-                return f"equals profile {shown}, not {self.spec.name}: {self._failed()}"
+                return f"is profile {shown}, not {self.spec.name}: {self._failed()}"
             case _:
                 return f"wrong: {self._cause()}; {self._failed()}" if self.cases else "wrong: no case applies"
 
@@ -189,6 +256,8 @@ class KernelReport:
             "verdict": self.kind.value,
             "headline": self.headline,
             "cases": self.cases,
+            "coverage": self.coverage.to_json(),
+            "required_but_not_tried": self.missing,
             "differs_on": [excuse.value for excuse in Excuse if self.excused[excuse]],
             "counts": dict(self.differing),
             "families": {

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from fp4ref.conformance.cases import CaseID
 from fp4ref.conformance.compare import Comparison, Difference
+from fp4ref.conformance.coverage import Coverage, Extent
 from fp4ref.conformance.diagnose import Diagnosis, verdict
 from fp4ref.conformance.excuses import Excuse
 from fp4ref.conformance.isolation import InternalError, unexplained
-from fp4ref.spec import Spec
+from fp4ref.quantized import matrix_shape
+from fp4ref.spec import Granularity, Spec
 
 
 @dataclass
@@ -25,12 +28,18 @@ class Cell:
 
 
 class Kind(StrEnum):
-    """The verdicts, best first. Rules: CNF-2."""
+    """The verdicts, best first. Rules: CNF-2, CNF-23."""
 
     CONFORMS = "conforms"
-    FINITE = "conforms on finite input"
-    PROFILE = "equals a profile"
+    INCOMPLETE = "incomplete"
+    EXCEPT = "conforms except on special input"
+    PROFILE = "is a profile"
     WRONG = "wrong"
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command."""
+        return {Kind.CONFORMS: 0, Kind.INCOMPLETE: 2}.get(self, 1)
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,7 @@ class Report:
     """The verdict on one file, and the comparisons that it rests on.
 
     profiles: those that equal all of it. diagnosis: of the first tensors that differ. errors: parts that failed.
+    amax_given: the bytes were judged by the amax in the file.
     """
 
     path: str
@@ -62,6 +72,7 @@ class Report:
     results: tuple[Result, ...]
     diagnosis: Diagnosis | None = None
     errors: tuple[InternalError, ...] = ()
+    amax_given: bool = False
 
     @property
     def ok(self) -> bool:
@@ -83,16 +94,28 @@ class Report:
             case Kind.CONFORMS:
                 orders = f" ({tolerated:,} by the bound of HAD-7)" if tolerated else ""
                 return f"conforms to {specs}{orders}"
-            case Kind.FINITE:
-                equals = f"; equals profile {names}" if names else ""
+            case Kind.EXCEPT:
+                profile = f"; is profile {names}" if names else ""
                 special = ", ".join(self.excused)
-                return f"conforms to {specs} on finite input, differs on {special}{equals}{self._mistake()}"
+                return f"conforms to {specs} except on {special}{profile}{self._mistake()}"
             case Kind.PROFILE:
-                return f"equals profile {names}, not {specs}: {self._counts()} differ{self._mistake()}"
+                return f"is profile {names}, not {specs}: {self._counts()} differ{self._mistake()}"
             case _:
                 undiagnosed = unexplained(self.errors) or "not explained"
                 cause = undiagnosed if self.diagnosis is None else verdict(self.diagnosis)
                 return f"wrong: {cause}; differs from {specs} in {self._counts()}"
+
+    @property
+    def coverage(self) -> Coverage:
+        """The basis of the verdict. Rules: CNF-22."""
+        extent, seen = Extent(), set()
+        for result in self.results:
+            if result.name not in seen:
+                extent.add(result.dtype, *matrix_shape(result.shape))
+            seen.add(result.name)
+        scaled = any(result.spec.global_scale is not Granularity.NONE for result in self.results)
+        amax = {"amax": "taken from the file"} if self.amax_given and scaled else {}
+        return Coverage(extent, "tensor", not_judged={**amax, "other inputs": "a file shows its own only"})
 
     def _mistake(self) -> str:
         """The known mistake that makes the bytes, where there is one beside the profiles."""
@@ -108,6 +131,7 @@ class Report:
             "headline": self.headline,
             "differs_on": [excuse.value for excuse in self.excused],
             "profiles": list(self.profiles),
+            "coverage": self.coverage.to_json(),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
             "tensors": [result_json(result) for result in self.results],
             "internal_errors": [error.to_json() for error in self.errors],
@@ -119,6 +143,18 @@ class Report:
             total.update(counts(result.compared))
         words = [f"{count:,} {what if count > 1 else what.removesuffix('s')}" for what, count in total.items()]
         return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
+def incomplete(right: str, missing: Mapping[str, str]) -> str:
+    """Return the verdict on a subject of which nothing is wrong, but not all was tried that was required.
+
+    right: what was seen. missing: required families, with the reasons why no case of them was compared.
+
+    Rules: CNF-23.
+    """
+    name, reason = next(iter(missing.items()))
+    more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return f"incomplete: the required family {name} was not tried ({reason}){more}; {right}"
 
 
 def counts(compared: Comparison) -> dict[str, int]:

@@ -23,6 +23,7 @@ from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance import selfcheck_others, vectors
 from fp4ref.conformance.compare import compare
+from fp4ref.conformance.coverage import Coverage, Extent, untried
 from fp4ref.conformance.families import FAMILIES, Case, case_of, members
 from fp4ref.conformance.families.variants import Topic
 from fp4ref.conformance.machine import require_no_flush
@@ -43,6 +44,7 @@ from fp4ref.specs import MXFP4, NVFP4, NVFP4_2D, STANDARD
 if TYPE_CHECKING:
     from rich.console import Console
 
+LEFT_OUT = "left out of the check of backends"
 KEPT = 20  # mismatching tests that are described, per subject
 POISON = 0x7F  # NaN as an E4M3 scale: what padding holds when bytes are dequantized
 GOLDEN = GoldenSubject().name
@@ -69,6 +71,7 @@ class Report:
 
     cells: by rule, then subject. tests, failed: counts by subject. unsupported: by subject, how many tests did not
     apply for which reason. unavailable: backends that nobody asked for and that cannot run, with their reasons.
+    extent, families: of the aimed tensors that backends were compared on.
     """
 
     subjects: list[str] = field(default_factory=list)
@@ -78,6 +81,15 @@ class Report:
     failures: list[Failure] = field(default_factory=list)
     unsupported: dict[str, Counter[str]] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
+    extent: Extent = field(default_factory=Extent)
+    families: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def coverage(self) -> Coverage:
+        """The basis of the verdict: the aimed tensors. Rules: CNF-22."""
+        not_judged = {name: f"not available: {reason}" for name, reason in self.unavailable.items()}
+        missing = untried(FAMILIES, self.families, lambda name: LEFT_OUT, "") if self.families else {}
+        return Coverage(self.extent, "aimed tensor", dict(self.families), missing, not_judged)
 
     @property
     def ok(self) -> bool:
@@ -113,6 +125,8 @@ class Report:
         from rich.table import Table
 
         console.print(self.headline, style="bold green" if self.ok else "bold red", markup=False)
+        for line in self.coverage.lines:
+            console.print(line, markup=False)
         for failure in self.failures:
             console.print(str(failure), markup=False)
         table = Table("rule", *self.subjects, box=None, pad_edge=False)
@@ -130,6 +144,7 @@ class Report:
         return {
             "ok": self.ok,
             "headline": self.headline,
+            "coverage": self.coverage.to_json(),
             "subjects": self.subjects,
             "tests": {
                 name: {"passed": self.tests[name] - self.failed[name], "total": self.tests[name]}
@@ -203,6 +218,8 @@ def run(
             tell(f"{subject.name}: {file.name}")
             _run_vectors(report, subject, file)
     for trial, expected in _with_golden(tell, wanted=bool(names)):
+        report.extent.add(trial.case.x.dtype.name, *trial.case.matrix)
+        report.families[trial.case.family] += 1
         for name in names:
             _run_trial(report, name, trial, expected)
     for name in names:

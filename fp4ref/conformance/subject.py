@@ -189,7 +189,7 @@ def reasons(case: Case, declared: Declaration) -> str:
             rows % declared.multiple[0] == 0 and columns % declared.multiple[1] == 0,
             f"takes multiples of {declared.multiple[0]} x {declared.multiple[1]}",
         ),
-        (case.amax is None or _takes_amax(declared), "takes no amax"),
+        (case.amax is None or declared.told_amax, "takes no amax"),
         (not by_spec, "takes no random bits"),
         (declared.operation != "hadamard" or _transformable(case), "takes bfloat16 of whole groups"),
         (
@@ -210,10 +210,6 @@ def draws(declared: Declaration) -> bool:
 def drawn_from(case: Case) -> tuple[int, int]:
     """The seed and the offset that a case gives to a kernel that draws its own bits. Rules: SR-10."""
     return SEED, zlib.crc32(case.id.encode())
-
-
-def _takes_amax(declared: Declaration) -> bool:
-    return any(name in declared.inputs for name in ("amax", "encode_scale", "decode_scale"))
 
 
 def _transformable(case: Case) -> bool:

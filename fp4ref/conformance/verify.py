@@ -76,17 +76,17 @@ def verify(request: Request, progress: Callable[[str], None] = lambda name: None
             kept = partial(evidence.add, dump, direction, got, compared, given(request))
             attempted(DIAGNOSIS, kept, errors)
     if all(result.compared.equal for result in results):
-        return Report(os.fspath(request.path), Kind.CONFORMS, (), tuple(results))
+        return Report(os.fspath(request.path), Kind.CONFORMS, (), tuple(results), amax_given=given(request))
     tried = attempted(PROFILES_TRIED, partial(_profiles, request, results, samples, progress), errors)
     profiles = tried or ()
     excused = not any(result.compared.unexcused for result in results)
-    finite = excused and any(result.compared.judged for result in results)
-    kind = Kind.FINITE if finite else Kind.PROFILE if profiles else Kind.WRONG
+    special = excused and any(result.compared.judged for result in results)
+    kind = Kind.EXCEPT if special else Kind.PROFILE if profiles else Kind.WRONG
     diagnosis = None
     if kind is not Kind.PROFILE and request.seconds:  # a profile is the explanation
         progress("diagnosis")
         diagnosis = attempted(DIAGNOSIS, partial(evidence.diagnosis, request.seconds), errors)
-    return Report(os.fspath(request.path), kind, profiles, tuple(results), diagnosis, tuple(errors))
+    return Report(os.fspath(request.path), kind, profiles, tuple(results), diagnosis, tuple(errors), given(request))
 
 
 def dumps(request: Request) -> Iterator[Dump]:

@@ -1,6 +1,6 @@
 """The pytest plugin of fp4ref. It imports fp4ref only when a test or an option asks for it.
 
-Fixtures: `assert_conforms`, `fp4ref_case`. Options: --fp4ref-level, --fp4ref-family, --fp4ref-xfail.
+Fixtures: `assert_conforms`, `fp4ref_case`. Options: --fp4ref-level, --fp4ref-family, --fp4ref-require, --fp4ref-xfail.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fp4ref", "conformance of FP4 and FP8 kernels")
     group.addoption("--fp4ref-level", type=int, choices=(1, 2), default=1, help="1: seconds; 2: exhaustive.")
     group.addoption("--fp4ref-family", action="append", metavar="NAME", help="Only these families of cases.")
+    group.addoption(
+        "--fp4ref-require",
+        action="append",
+        metavar="FAMILIES|all",
+        help="assert_conforms fails unless a case of each of these families was compared; separated by commas.",
+    )
     group.addoption(
         "--fp4ref-xfail",
         metavar="FILE",
@@ -70,7 +76,10 @@ def assert_conforms(pytestconfig: pytest.Config) -> Callable[..., Any]:
     """`fp4ref.testing.assert_conforms` with the options of the command line; what the call says goes first."""
     from fp4ref import testing
 
-    options = _settings(pytestconfig) | {"expected_failures": pytestconfig.stash.get(EXPECTED, None)}
+    options = _settings(pytestconfig) | {
+        "expected_failures": pytestconfig.stash.get(EXPECTED, None),
+        "require": pytestconfig.getoption("--fp4ref-require") or (),
+    }
 
     def checked(kernel: Any, spec: Any, **settings: Any) -> Any:
         __tracebackhide__ = True

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fp4ref.conformance.coverage import BROKE, NOT_ASKED, Coverage, Extent, untried
 from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
 from fp4ref.conformance.products.case import GemmCase
 from fp4ref.conformance.products.cases import FAMILIES, cases
@@ -17,7 +18,7 @@ from fp4ref.conformance.products.diagnose import Diagnosis, diagnose
 from fp4ref.conformance.products.judge import Judgement, judge
 from fp4ref.conformance.products.subject import job_of, reasons, require
 from fp4ref.conformance.products.turned import fitted
-from fp4ref.conformance.report import Cell
+from fp4ref.conformance.report import Cell, Kind, incomplete
 from fp4ref.conformance.runner import outcomes
 from fp4ref.conformance.subject import Declaration, Finding, Outcome, Subject
 from fp4ref.formats import F, ignoring_float_warnings
@@ -30,7 +31,8 @@ class ProductReport:
     """What was found out about one GEMM under one specification.
 
     judgements: of every case that has a result, by the pick of GEM-6 that suits the kernel better. findings: what went
-    wrong otherwise, with the case. skipped: cases that do not apply, by reason.
+    wrong otherwise, with the case. skipped: cases that do not apply, by reason; excluded: such a reason by family.
+    asked: families, None for all. required: families that must be tried, or "all".
     """
 
     subject: str
@@ -42,6 +44,9 @@ class ProductReport:
     skipped: Counter[str] = field(default_factory=Counter)
     diagnosis: Diagnosis | None = None
     errors: list[InternalError] = field(default_factory=list)
+    excluded: dict[str, str] = field(default_factory=dict)
+    asked: tuple[str, ...] | None = None
+    required: tuple[str, ...] = ()
 
     @property
     def failed(self) -> list[Judgement]:
@@ -50,8 +55,43 @@ class ProductReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return bool(self.judgements) and not self.failed and not self.findings
+        """Return True if nothing is wrong, and all was tried that was required."""
+        return self.kind is Kind.CONFORMS
+
+    @property
+    def kind(self) -> Kind:
+        """The verdict. Rules: CNF-2, CNF-23."""
+        if self.failed or self.findings or not self.judgements:
+            return Kind.WRONG
+        return Kind.INCOMPLETE if self.missing else Kind.CONFORMS
+
+    @property
+    def coverage(self) -> Coverage:
+        """The basis of the verdict. Rules: CNF-22."""
+        extent, tried = Extent(), Counter[str]()
+        for judgement in self.judgements:
+            tried[judgement.case.family] += 1
+            extent.add(self.declaration.to, *judgement.case.shape)
+        guards = {} if self.declaration.out_buffers else {"writes past the results": "no out= buffers"}
+        return Coverage(
+            extent,
+            tried=dict(tried),
+            untried=untried(FAMILIES, tried, self._absence, ""),
+            not_judged={"strides": "operands are always contiguous", **guards},
+        )
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
+        return self.coverage.missing(self.required) if self.required else {}
+
+    def _absence(self, family: str) -> str | None:
+        """Return why no case of a family was compared; None if it has none for the specification."""
+        if self.asked is not None and family not in self.asked:
+            return NOT_ASKED
+        if any(case.startswith(f"{family}-") for case, _ in self.findings):
+            return BROKE
+        return self.excluded.get(family)
 
     @property
     def headline(self) -> str:
@@ -64,6 +104,8 @@ class ProductReport:
                 f"conforms to GEMM of {self.spec.name}: no bit differs in {aimed} aimed cases, "
                 f"{count - aimed} keep the bound{picked}"
             )
+        if self.kind is Kind.INCOMPLETE:
+            return incomplete(f"no bit differs in {count} cases", self.missing)
         if self.findings:
             case, finding = self.findings[0]
             return f"wrong: {finding.kind} in {len(self.findings)} cases, first {case}: {finding.text}"
@@ -115,10 +157,12 @@ class ProductReport:
             "spec": self.spec.name,
             "operation": "gemm",
             "ok": self.ok,
-            "verdict": "conforms" if self.ok else "wrong",
+            "verdict": self.kind.value,
             "headline": self.headline,
             "alpha_rule": self.rule.value,
             "cases": len(self.judgements),
+            "coverage": self.coverage.to_json(),
+            "required_but_not_tried": self.missing,
             "families": {
                 name: {**vars(cell), "reason": FAMILIES[name].reason} for name, cell in self.families().items()
             },
@@ -140,16 +184,18 @@ def check(
     only: str | None = None,
     *,
     diagnosed: bool = True,
+    required: tuple[str, ...] = (),
 ) -> ProductReport:
     """Run a GEMM on the cases of a specification, and explain what is wrong.
 
-    only: the ID of the one case to run. diagnosed: look for the cause of wrong results.
+    only: the ID of the one case to run. diagnosed: look for the cause of wrong results. required: families that must be
+    tried, or "all".
 
     Rules: CNF-8, CNF-9, CNF-10, GEM-6, GEM-13, GEM-14.
     """
     declared = subject.declaration
     require(spec, declared)
-    report = ProductReport(subject.name, spec, declared)
+    report = ProductReport(subject.name, spec, declared, asked=families, required=required)
     chosen = []
     for case in cases(spec, families):
         reason = reasons(case, declared)
@@ -157,6 +203,7 @@ def check(
             continue
         if reason:
             report.skipped[reason] += 1
+            report.excluded.setdefault(case.family, reason)
         else:
             chosen.append(fitted(case, declared))
     found = outcomes(subject, (job_of(case, declared) for case in chosen), timeout)

@@ -38,6 +38,7 @@ def of_gemm(report: ProductReport) -> View:
         report.skipped,
         tests=tuple(tests),
         errors=tuple(report.errors),
+        coverage=report.coverage,
     )
 
 

@@ -50,6 +50,8 @@ def page(view: View) -> str:
 
 
 def _body(view: View) -> Iterator[str]:
+    if view.coverage is not None:
+        yield "".join(f'<p class="soft">{escape(line)}</p>' for line in view.coverage.lines)
     if view.diagnosis:
         yield "<h2>Diagnosis</h2>"
         yield f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in view.diagnosis)}</ul>"

@@ -39,6 +39,10 @@ def _suite(view: View) -> ET.Element:
     counts["skipped"] = sum(bool(test.skipped) for test in view.tests)
     words = {name: str(count) for name, count in counts.items()}
     suite = ET.Element("testsuite", {"name": _clean(view.title), **words})
+    if view.coverage is not None:
+        properties = ET.SubElement(suite, "properties")
+        for line in view.coverage.lines:
+            ET.SubElement(properties, "property", {"name": "basis", "value": _clean(line)})
     verdict = ET.SubElement(suite, "testcase", {"classname": "verdict", "name": "conforms"})
     if not view.ok:
         _say(verdict, "failure", "\n".join((view.headline, *map(str, view.errors), *view.diagnosis)))

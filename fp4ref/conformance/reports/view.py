@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fp4ref.conformance import selfcheck
 from fp4ref.conformance.cases import expected
 from fp4ref.conformance.compare import Comparison
+from fp4ref.conformance.coverage import Coverage
 from fp4ref.conformance.diagnose import Diagnosis, report_lines
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.families.rules import spec_rules
@@ -68,7 +69,7 @@ class View:
 
     rules: passed and made tests by rule and subject. families: by name, with the reason. counts: what differs.
     findings: kind, count, first case and text. others: mismatches of other operations than quantize, by case. errors:
-    parts of the report that failed.
+    parts of the report that failed. coverage: the basis of the verdict.
     """
 
     title: str
@@ -84,6 +85,7 @@ class View:
     others: tuple[tuple[str, Mismatch], ...] = ()
     tests: tuple[Test, ...] = ()
     errors: tuple[InternalError, ...] = ()
+    coverage: Coverage | None = None
 
 
 def of_kernel(report: KernelReport) -> View:
@@ -116,6 +118,7 @@ def of_kernel(report: KernelReport) -> View:
         tuple((j.case.id, item) for j in report.failures for item in j.mismatches),
         tuple(tests),
         tuple(errors),
+        report.coverage,
     )
 
 
@@ -174,6 +177,7 @@ def of_dump(report: Report, request: Request) -> View:
         exhibits=_shown(_dump_exhibits(report, request), errors),
         tests=tuple(tests),
         errors=tuple(errors),
+        coverage=report.coverage,
     )
 
 
@@ -240,6 +244,7 @@ def of_backends(report: selfcheck.Report) -> View:
         skipped=reasons | {f"{name} is not available: {why}": 1 for name, why in report.unavailable.items()},
         others=tuple((f"{failure.subject} {failure.id}", failure.first) for failure in report.failures),
         tests=tuple(tests),
+        coverage=report.coverage,
     )
 
 
