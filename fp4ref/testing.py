@@ -152,7 +152,12 @@ def assert_conforms(
         return _multiplies(on_trial, resolved, families, timeout, tuple(require))
     names = None if families is None else tuple(families)
     required = coverage.required(tuple(require), aimed.FAMILIES)
-    report = KernelReport(on_trial.name, resolved, declared, Settings(level=level, families=names, required=required))
+    report = KernelReport(
+        on_trial.name,
+        resolved,
+        declared,
+        Settings(reach=aimed.Reach(level=level, multiple=declared.multiple), families=names, required=required),
+    )
     chosen = cases_of(declared, resolved, level=level, families=families)
     lines = (expected_failures or ExpectedFailures()).of(on_trial.name, resolved.name)
     accepted = _Accepted(lines)

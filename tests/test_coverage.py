@@ -8,7 +8,7 @@ import pytest
 import fp4ref
 from fp4ref.cli import main
 from fp4ref.conformance.coverage import Extent, required
-from fp4ref.conformance.families import FAMILIES
+from fp4ref.conformance.families import FAMILIES, Reach
 from fp4ref.conformance.families.absence import absence
 from fp4ref.conformance.report import Kind
 from fp4ref.conformance.subject import Subject
@@ -137,11 +137,11 @@ def test_a_dump_rests_on_its_tensors(tmp_path):
 @pytest.mark.rule("CNF-22")
 def test_families_without_a_case_have_reasons():
     every = ("float32", "bfloat16", "float16")
-    assert absence("every-pattern", fp4ref.NVFP4, 1, "row", every, None) == "needs --level 2"
-    assert absence("every-pattern", fp4ref.NVFP4, 2, "row", ("float32",), None) == "needs bfloat16 or float16"
-    assert absence("nan", fp4ref.NVFP4, 1, "row", every, None) == ""
-    assert absence("random-bits", fp4ref.NVFP4, 1, "row", every, None) is None
-    assert absence("weights", fp4ref.NVFP4, 2, "row", every, None) is None
+    assert absence("every-pattern", fp4ref.NVFP4, Reach(level=1), "row", every) == "needs --level 2"
+    assert absence("every-pattern", fp4ref.NVFP4, Reach(level=2), "row", ("float32",)) == "needs bfloat16 or float16"
+    assert absence("nan", fp4ref.NVFP4, Reach(level=1), "row", every) == ""
+    assert absence("random-bits", fp4ref.NVFP4, Reach(level=1), "row", every) is None
+    assert absence("weights", fp4ref.NVFP4, Reach(level=2), "row", every) is None
 
 
 @pytest.mark.rule("CNF-23", "CNF-2")

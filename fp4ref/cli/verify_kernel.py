@@ -50,8 +50,9 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
             return check_stochastic(on_trial, spec, choice, timeout, step)
         chosen = cases_of(declared, spec, **cases)
         required = coverage.required(choice.require, families.FAMILIES)
+        reach = families.Reach(level=cases["level"], multiple=declared.multiple, weights=cases["weights"])
         names = None if cases["families"] is None else tuple(cases["families"])
-        settings = Settings(level=cases["level"], families=names, weights=cases["weights"], required=required)
+        settings = Settings(reach=reach, families=names, required=required)
         report = KernelReport(on_trial.name, spec, declared, settings)
         picked = _picked(chosen, choice.case)
         judgements = _judged(run(on_trial, _counted(picked, declared, report, step), timeout), on_trial.declaration)
@@ -86,7 +87,12 @@ def _check(file: IO[bytes], name: str, named: str | None, choice: Choice) -> int
             )
     declared = replace(Declaration(inputs=("x", "amax"), direction=plan.direction), **choice.changes)
     required = coverage.required(choice.require, families.FAMILIES)
-    settings = Settings(level=plan.level, families=plan.families, required=required, piped=True)
+    settings = Settings(
+        reach=families.Reach(level=plan.level, multiple=plan.multiple),
+        families=plan.families,
+        required=required,
+        piped=True,
+    )
     report = KernelReport(name, plan.spec, declared, settings)
     with progress(1, "verify") as step:
         runs = stream.read(reader, plan, declared)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from fp4ref.conformance import coverage
 from fp4ref.conformance.coverage import Coverage, Extent
 from fp4ref.conformance.diagnose import Diagnosis, diagnose, verdict
 from fp4ref.conformance.excuses import Excuse
-from fp4ref.conformance.families import FAMILIES, Case
+from fp4ref.conformance.families import FAMILIES, Case, Reach
 from fp4ref.conformance.families.absence import absence
 from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
 from fp4ref.conformance.judge import BROKEN, Judgement
@@ -39,9 +38,8 @@ class Settings:
     from a pipe. stopped: why the run ended early.
     """
 
-    level: int = 1
+    reach: Reach = Reach()  # noqa: RUF009 - it is frozen
     families: tuple[str, ...] | None = None
-    weights: Path | None = None
     required: tuple[str, ...] = ()
     piped: bool = False
 
@@ -148,7 +146,7 @@ class KernelReport:
         if family in self.families:
             return coverage.BROKE
         direction: Direction = "row" if declared.direction == "row" else "column"
-        return absence(family, self.spec, settings.level, direction, declared.dtypes, settings.weights)
+        return absence(family, self.spec, settings.reach, direction, declared.dtypes)
 
     @property
     def missing(self) -> dict[str, str]:
