@@ -83,9 +83,9 @@ class Coverage:
             for name, reason in self.untried.items():
                 by_reason.setdefault(reason, []).append(name)
             others = len(by_reason.pop(NOT_ASKED, ()))  # the user's own choice needs no list
-            said = [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
-            said += [f"{others} that were {NOT_ASKED}"] if others else []
-            found.append(f"families not tried: {'; '.join(said)}")
+            groups = [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
+            groups += [f"{others} that were {NOT_ASKED}"] if others else []
+            found.append(f"families not tried: {'; '.join(groups)}")
         return found
 
     def _amount(self) -> str:
