@@ -187,6 +187,28 @@ def test_options(compiled, monkeypatch):
     assert [line.split(":")[0] for line in run(["verify", "--signatures"], 0).splitlines()[::2]] == names()
 
 
+@pytest.mark.gpu
+@pytest.mark.rule("CNF-16")
+def test_pointers_and_a_stream_of_a_device(tmp_path):
+    torch = pytest.importorskip("torch")
+    if shutil.which("nvcc") is None or not torch.cuda.is_available():
+        pytest.skip("needs nvcc and a CUDA device")
+    source = SOURCE.with_suffix(".cu").read_text()
+    line = ["--signature", str(SIGNATURE).replace(".toml", "_cuda.toml"), "--spec", "mxfp4"]
+    for name, old, new, status, message in (
+        ("right", "", "", 0, "conforms to mxfp4"),
+        ("tie", "a >= .75f", "a > .75f", 1, "the tie 0.75 becomes 0.5"),
+        ("past", "bytes[c / 2] =", "bytes[c / 2 + 2000] =", 1, "wrote-outside in "),
+        ("far", "scales[b] =", "scales[b + (1LL << 40)] =", 1, "cuda-error in "),
+    ):
+        path = tmp_path / f"{name}.cu"
+        path.write_text(source.replace(old, new, 1) if old else source)
+        flags = ["-O2", "--fmad=false", "-arch=native", "-shared", "-Xcompiler", "-fPIC"]
+        subprocess.run(["nvcc", *flags, path, "-o", tmp_path / f"lib{name}.so"], check=True)
+        library = f"{tmp_path}/lib{name}.so:quantize"
+        assert message in run(["verify", "--library", library, *line, *(f"--family={each}" for each in FEW)], status)
+
+
 # What is passed, and what is found
 
 
