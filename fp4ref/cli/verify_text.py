@@ -164,7 +164,7 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     _print(out, ["", *others] if others else [])
     rules = [f"{rule} {cell.passed}/{cell.total}" for rule, cell in sorted(report.rules.items())]
     whole = [name for name, cell in report.families.items() if cell.passed == cell.total]
-    _print(out, ["", f"families that pass: {', '.join(whole) or 'none'}", f"rules: {', '.join(rules)}"])
+    _print(out, ["", f"families that pass: {', '.join(whole) or 'none'}", f"rules: {', '.join(rules) or 'none'}"])
     _print(out, [f"{count} cases do not apply: {reason}" for reason, count in report.skipped.items()])
 
 

@@ -67,8 +67,9 @@ class Comparison:
     codes, scales, amax, spare, padding: counts of differing codes, scale bytes, maxima, spare nibbles, padding bytes.
     excused: count of differing blocks and maxima by class of input. unexcused: count of all other differences. judged:
     whether a block of finite input was compared that no special value reaches. tolerated, refused: blocks that are
-    right by a bound, or not. differences: of the first differing blocks. first_amax and first_spare are at a row,
-    first_padding at a byte.
+    right by a bound, or not; right_by_bound: block row and block of the former. at_fault: stages whose bytes are not
+    what the stages before call for. differences: of the first differing blocks. first_amax and first_spare are at a
+    row, first_padding at a byte.
     """
 
     direction: Direction
@@ -83,6 +84,8 @@ class Comparison:
     tolerated: int = 0
     refused: int = 0
     excused: Counter[Excuse] = field(default_factory=Counter)
+    right_by_bound: set[tuple[int, int]] = field(default_factory=set)
+    at_fault: frozenset[str] = frozenset()
     differences: list[Difference] = field(default_factory=list)
     first_amax: Place | None = None
     first_spare: Place | None = None
@@ -250,6 +253,9 @@ def _tolerate(result: Comparison, pair: _Pair, tolerates: Tolerance) -> None:
         if tolerates(pair.whole(area), int(pair.scales[rows.start, across]), pair.codes[area]):
             pair.bad[down, across], pair.bad_codes[area], pair.bad_scales[rows, blocks] = False, False, False
             result.tolerated += 1
+            whole = pair.whole(area)
+            spot = tuple(part.start // size for part, size in zip(whole, pair.spec.block, strict=True))
+            result.right_by_bound.add((spot[0], spot[1]))
         else:
             result.refused += 1
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import api
+from fp4ref.conformance.blame import at_fault, failed
 from fp4ref.conformance.compare import Comparison, Tolerance, compare
 from fp4ref.conformance.excuses import Tile
 from fp4ref.conformance.families import Case
@@ -47,8 +48,9 @@ class Judgement:
     """What was found out about a case.
 
     compared: the bytes of a quantizer. mismatches: of another operation, the first ones. finding: what went wrong
-    otherwise. rules: those that the case checks. got: a quantizer's bytes, low nibble first, in the declared layout,
-    with the golden amax where the kernel gives none. returned_amax: it gave one. values: of another operation.
+    otherwise. rules: those that the case checks; none where nothing was compared. got: a quantizer's bytes, low nibble
+    first, in the declared layout, with the golden amax where the kernel gives none. returned_amax: it gave one. values:
+    of another operation.
     """
 
     case: Case
@@ -59,6 +61,13 @@ class Judgement:
     got: DirectionData | None = None
     values: NDArray[Any] | None = None
     returned_amax: bool = False
+
+    @property
+    def failed(self) -> frozenset[str]:
+        """Return the rules that decide a byte at fault. Rules: CNF-24."""
+        if self.compared is None:
+            return frozenset(self.rules if self.mismatches else ())
+        return failed(self.rules, self.case.spec, self.compared.at_fault)
 
     @property
     def equal(self) -> bool:
@@ -78,7 +87,7 @@ def judge(case: Case, outcome: Outcome, declared: Declaration, expected: Directi
     finding, rules = outcome.finding, checked_rules(case, declared)
     nothing = outcome.data is None and outcome.values is None
     if finding is not None and (finding.kind in BROKEN or nothing):
-        return Judgement(case, None, finding, rules)
+        return Judgement(case, None, finding, ())
     if declared.operation != "quantize":
         assert outcome.values is not None
         wrong = _values(case, outcome.values, declared, expected)
@@ -142,9 +151,12 @@ def compare_direction(
         q = api.quantize(x, spec, direction, amax=given, random_bits=random_bits, backend="numpy")
         return q.direction(direction)[0]
 
+    def question(expected: DirectionData) -> tuple[Any, ...]:
+        return x, spec, direction, scale_layout, got, expected, random_bits
+
     expected = wanted(amax) if expected is None else expected
     if spec.hadamard is None or direction == "row":
-        return compare(x, spec, direction, scale_layout, got, expected, keep)
+        return _blamed(compare(x, spec, direction, scale_layout, got, expected, keep), *question(expected))
     tolerated_amax = False
     if got.amax is not None and spec.global_scale is Granularity.TENSOR and got.amax[0] != expected.amax[0]:
         tolerated_amax = accepts_amax(x, spec, float(got.amax[0]))
@@ -152,6 +164,13 @@ def compare_direction(
     tolerance = _tolerance(x, spec, got, random_bits)
     compared = compare(x, spec, direction, scale_layout, got, expected, keep, tolerance)
     compared.tolerated += tolerated_amax
+    return _blamed(compared, *question(expected))
+
+
+def _blamed(compared: Comparison, *question: Any) -> Comparison:
+    """Note which stages are at fault. Rules: CNF-24."""
+    if not compared.equal:
+        compared.at_fault = at_fault(*question, compared)
     return compared
 
 

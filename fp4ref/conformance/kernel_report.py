@@ -17,7 +17,7 @@ from fp4ref.conformance.excuses import Excuse
 from fp4ref.conformance.families import FAMILIES, Case, Reach
 from fp4ref.conformance.families.absence import absence
 from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
-from fp4ref.conformance.judge import BROKEN, Judgement
+from fp4ref.conformance.judge import Judgement
 from fp4ref.conformance.operation_diagnosis import diagnose_operation
 from fp4ref.conformance.report import Cell, Kind, Result, counts, incomplete, result_json
 from fp4ref.conformance.subject import Declaration, Finding
@@ -85,12 +85,13 @@ class KernelReport:
     def add(self, judgement: Judgement) -> None:
         """Count one case."""
         case, compared, finding = judgement.case, judgement.compared, judgement.finding
-        for cell in (
-            self.families.setdefault(case.family, Cell()),
-            *(self.rules.setdefault(rule, Cell()) for rule in judgement.rules),
-        ):
+        family, failed = self.families.setdefault(case.family, Cell()), judgement.failed
+        family.total += 1
+        family.passed += judgement.equal
+        for rule in judgement.rules:
+            cell = self.rules.setdefault(rule, Cell())
             cell.total += 1
-            cell.passed += judgement.equal
+            cell.passed += rule not in failed
         if finding is not None:
             self.findings[finding.kind] += 1
             self.first.setdefault(finding.kind, (case.id, finding))
@@ -104,7 +105,7 @@ class KernelReport:
             self.tolerated += compared.tolerated
             self.judged = self.judged or compared.judged
         self.compared += finding is None
-        if finding is None or finding.kind not in BROKEN:
+        if compared is not None or judgement.values is not None:
             self.tried[case.family] += 1
             self.extent.add(case.x.dtype.name, *case.matrix)
             self.returned_amax = self.returned_amax or judgement.returned_amax

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance import selfcheck
+from fp4ref.conformance.blame import failed
 from fp4ref.conformance.cases import expected
 from fp4ref.conformance.compare import Comparison
 from fp4ref.conformance.coverage import Coverage
@@ -185,15 +186,7 @@ def _count(rules: dict[str, dict[str, Cell]], result: Result, subject: str) -> N
     """Count a tensor for the rules that its bytes obey or not, as far as the differences speak of them."""
     compared = result.compared
     checked = *spec_rules(result.spec, compared.direction), *LAYOUT_RULES[result.scale_layout], "PACK-1"
-    differing = {
-        "code": compared.codes,
-        "scale": compared.scales,
-        "amax": compared.amax,
-        "padding": compared.padding,
-        "spare": compared.spare,
-    }
-    found = [Mismatch(what, (), "", "", "") for what, count in differing.items() if count]
-    wrong = selfcheck.blamed(checked, found) or (checked if found else ())
+    wrong = failed(checked, result.spec, compared.at_fault)
     for rule in dict.fromkeys(checked):
         cell = rules.setdefault(rule, {}).setdefault(subject, Cell())
         cell.total += 1
