@@ -77,7 +77,7 @@ def decides(rule: str, spec: Spec) -> frozenset[Stage]:
     return found or ALL
 
 
-def failed(rules: Sequence[str], spec: Spec, at_fault: frozenset[Stage]) -> frozenset[str]:
+def failed(rules: Sequence[str], spec: Spec, at_fault: frozenset[str]) -> frozenset[str]:
     """Return the rules that decide a byte at fault. Rules: CNF-24."""
     return frozenset(rule for rule in rules if decides(rule, spec) & at_fault)
 
@@ -139,9 +139,9 @@ def at_fault(
 def _own_amax(got: DirectionData, expected: DirectionData) -> Floats | None:
     """Return the candidate's amax, or the expected one where the candidate's is no maximum. Rules: GLB-4."""
     if got.amax is None or expected.amax is None:
-        return expected.amax
+        return None if expected.amax is None else np.asarray(expected.amax, F)
     own, wanted = (np.array(part.amax, F).reshape(-1) for part in (got, expected))
-    return np.where(own >= 0, own, wanted)
+    return np.asarray(np.where(own >= 0, own, wanted), F)
 
 
 def _right(compared: Comparison, tile: Tile, spec: Spec) -> Bools:
