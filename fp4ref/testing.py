@@ -34,6 +34,7 @@ from fp4ref.conformance.kernel_report import KernelReport, Settings
 from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.products.cases import FAMILIES
 from fp4ref.conformance.products.report import ProductReport, check
+from fp4ref.conformance.run_options import RunOptions
 from fp4ref.conformance.runner import run, subject
 from fp4ref.conformance.subject import Subject, cases_of, reasons
 from fp4ref.errors import DomainError, FileError
@@ -121,6 +122,8 @@ def assert_conforms(
     families: Sequence[str] | None = None,
     require: Sequence[str] = (),
     timeout: float = 30.0,
+    start_timeout: float | None = None,
+    time_limit: float | None = None,
     expected_failures: ExpectedFailures | None = None,
     **changes: Any,
 ) -> KernelReport | ProductReport:
@@ -128,8 +131,9 @@ def assert_conforms(
 
     kernel: a function, called in this process, or `package.module:function`, called in one of its own, where a crash or
     a hang is a finding. level: 1 takes seconds, 2 is exhaustive. families: names, None for all. require: families of
-    which a case must be compared, or "all". timeout: seconds per case, in a process of its own. changes: fields of the
-    kernel's declaration, as in `fp4ref.kernel`.
+    which a case must be compared, or "all". timeout: seconds per case, in a process of its own; start_timeout: more
+    seconds for the first one, in which it may be compiled, four timeouts by default. time_limit: seconds after which no
+    further case is run. changes: fields of the kernel's declaration, as in `fp4ref.kernel`.
 
     >>> import fp4ref
     >>> def quantize(x):
@@ -145,11 +149,12 @@ def assert_conforms(
     """
     __tracebackhide__ = True  # pytest then shows the caller's line and the message
     require_no_flush("assert_conforms")
+    options = RunOptions.starting_now(timeout, start_timeout, time_limit)
     resolved = resolve(spec)
     on_trial = _subject(kernel, changes)
     declared = on_trial.declaration
     if declared.operation == "gemm":
-        return _multiplies(on_trial, resolved, families, timeout, tuple(require))
+        return _multiplies(on_trial, resolved, families, options, tuple(require))
     names = None if families is None else tuple(families)
     required = coverage.required(tuple(require), aimed.FAMILIES)
     report = KernelReport(
@@ -161,7 +166,7 @@ def assert_conforms(
     chosen = cases_of(declared, resolved, level=level, families=families)
     lines = (expected_failures or ExpectedFailures()).of(on_trial.name, resolved.name)
     accepted = _Accepted(lines)
-    for item in run(on_trial, accepted.seen(_applying(chosen, report)), timeout):
+    for item in run(on_trial, accepted.seen(_applying(chosen, report)), options):
         judgement = judge(item.case, item.outcome, declared, item.expected)
         if not accepted.takes(judgement):
             report.add(judgement)
@@ -176,12 +181,12 @@ def assert_conforms(
 
 
 def _multiplies(
-    on_trial: Subject, spec: Spec, families: Sequence[str] | None, timeout: float, require: tuple[str, ...]
+    on_trial: Subject, spec: Spec, families: Sequence[str] | None, options: RunOptions, require: tuple[str, ...]
 ) -> ProductReport:
     """The same for a GEMM, on cases of its own; it has one level, and no list of known failures. Rules: GEM-13."""
     __tracebackhide__ = True
     names = None if families is None else tuple(families)
-    report = check(on_trial, spec, names, timeout, required=coverage.required(require, FAMILIES))
+    report = check(on_trial, spec, names, options, required=coverage.required(require, FAMILIES))
     if not report.ok:
         raise AssertionError(
             "\n".join([f"{report.subject}: {report.headline}", *map(str, report.errors), *report.mismatches(SHOWN)])

@@ -13,7 +13,8 @@ import fp4ref
 from fp4ref.conformance import families, runner
 from fp4ref.conformance.judge import judge
 from fp4ref.conformance.kernel_report import KernelReport, collected
-from fp4ref.conformance.subject import Subject, load
+from fp4ref.conformance.loading import load
+from fp4ref.conformance.subject import Subject
 
 torch = pytest.importorskip("torch")
 SUBJECTS = Path(__file__).parents[1] / "docs" / "examples" / "subjects"

@@ -11,8 +11,10 @@ from fp4ref.conformance import families, judge, runner
 from fp4ref.conformance.calling import call
 from fp4ref.conformance.guards import FENCE, GUARD, Arrays, Guarded
 from fp4ref.conformance.kernel_report import KernelReport
+from fp4ref.conformance.loading import load
 from fp4ref.conformance.report import Kind as Verdict
-from fp4ref.conformance.subject import Kind, Subject, golden, job_of, load, reasons
+from fp4ref.conformance.run_options import RunOptions
+from fp4ref.conformance.subject import Kind, Subject, golden, job_of, reasons
 from fp4ref.errors import BackendError, Fp4Error
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.kernels import Declaration, declaration_of
@@ -398,14 +400,14 @@ def test_buffers_are_fenced_and_aligned_to_no_more():
         ("hang", Kind.HUNG, "0.3 s"),
     ],
 )
-def test_breakdowns_are_findings(kernels, monkeypatch, name, kind, text):
-    monkeypatch.setattr(runner, "FIRST", 0.0)
+def test_breakdowns_are_findings(kernels, name, kind, text):
     subject = runner.subject(f"{kernels}:{name}")
     cases = families.cases(NVFP4, families=["ragged"])
-    found = [run.outcome.finding for run in runner.run(subject, cases, timeout=0.3 if name == "hang" else 30)]
+    options = RunOptions(timeout=0.3, start_timeout=0.0) if name == "hang" else RunOptions()
+    found = [run.outcome.finding for run in runner.run(subject, cases, options)]
     broken = [item for item in found if item is not None and item.kind is not Kind.NOT_RUN]
     assert {item.kind for item in broken} == {kind}
-    assert len(broken) == runner.BREAKDOWNS
+    assert len(broken) == (runner.HANGS if kind is Kind.HUNG else runner.BREAKDOWNS)
     assert text in broken[0].text
     assert found[-1].kind is Kind.NOT_RUN
 
@@ -414,7 +416,9 @@ def test_breakdowns_are_findings(kernels, monkeypatch, name, kind, text):
 def test_a_kernel_that_prints_does_no_harm(kernels):
     subject = runner.subject(f"{kernels}:chatty")
     found = list(runner.run(subject, families.cases(NVFP4, families=["normal"], dtypes=["float32"])))
-    assert {run.outcome.finding.text for run in found} == {"EOFError: EOF when reading a line"}
+    assert {run.outcome.finding.text for run in found} == {
+        "EOFError: EOF when reading a line (kernels.py:25 in chatty)"
+    }
 
 
 @pytest.mark.slow

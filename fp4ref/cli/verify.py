@@ -82,6 +82,18 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     help="Families that must be tried, separated by commas; if one is not, the exit status is 2.",
 )
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=30.0, help="Seconds for a kernel's case.")
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="More seconds for a kernel's first case, in which it may be compiled. [default: four times --timeout]",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Try no further case after this time; the verdict says that the run was cut.",
+)
 @click.option("--weights", type=click.Path(path_type=Path), help="A model, whose tensors are cases for a kernel too.")
 @click.option("--nibbles", type=click.Choice(["low", "high"]), help="Where a kernel's or stream's element 0 is.")
 @click.option(
@@ -117,6 +129,8 @@ def verify(
     families: tuple[str, ...],
     require: tuple[str, ...],
     timeout: float,
+    start_timeout: float | None,
+    time_limit: float | None,
     weights: Path | None,
     nibbles: str | None,
     save_case: Path | None,
@@ -154,7 +168,9 @@ def verify(
             raise click.UsageError("--profile, --input, --tensors, --amax and --backend are for dumps and backends")
         from fp4ref.cli.verify_choice import Choice
         from fp4ref.cli.verify_kernel import check_kernel, check_stream
+        from fp4ref.conformance.run_options import RunOptions
 
+        options = RunOptions.starting_now(timeout, start_timeout, time_limit)
         choice = Choice(
             spec_name,
             scale_layout,
@@ -172,7 +188,7 @@ def verify(
         if kernel is None:
             raise SystemExit(check_stream(streamed[0], choice))
         cases = {"level": level, "families": families or None, "weights": weights}
-        raise SystemExit(check_kernel(kernel, choice, device, timeout, cases))
+        raise SystemExit(check_kernel(kernel, choice, device, options, cases))
     if device or families or require or weights or nibbles or direction:
         raise click.UsageError(
             "--device, --family, --require, --weights, --nibbles and --direction need --kernel or --library"

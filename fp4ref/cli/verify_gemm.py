@@ -12,6 +12,7 @@ from fp4ref.cli.verify_choice import Choice
 from fp4ref.conformance.coverage import required
 from fp4ref.conformance.products.cases import FAMILIES
 from fp4ref.conformance.products.report import ProductReport, check
+from fp4ref.conformance.run_options import RunOptions
 from fp4ref.conformance.subject import Subject
 from fp4ref.errors import DomainError
 from fp4ref.spec import Spec
@@ -21,7 +22,7 @@ def check_gemm(
     subject: Subject,
     spec: Spec,
     choice: Choice,
-    timeout: float,
+    options: RunOptions,
     chosen: tuple[str, ...] | None,
     step: Callable[[str], None],
 ) -> int:
@@ -32,7 +33,7 @@ def check_gemm(
     if unknown:
         raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
     needed = required(choice.require, FAMILIES)
-    report = check(subject, spec, chosen, timeout, step, choice.case, diagnosed=choice.seconds != 0, required=needed)
+    report = check(subject, spec, chosen, options, step, choice.case, diagnosed=choice.seconds != 0, required=needed)
     if choice.case is not None and not (report.judgements or report.findings or report.skipped):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
     if choice.as_json:

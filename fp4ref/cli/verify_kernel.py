@@ -23,6 +23,7 @@ from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.replay import replay, save
 from fp4ref.conformance.reports.intermediates import with_intermediates
 from fp4ref.conformance.reports.view import of_kernel
+from fp4ref.conformance.run_options import RunOptions
 from fp4ref.conformance.runner import Run, run, subject
 from fp4ref.conformance.subject import Declaration, Subject, cases_of, draws, reasons
 from fp4ref.errors import DomainError
@@ -30,7 +31,7 @@ from fp4ref.quantized import Directions, Quantized
 from fp4ref.spec import Granularity, Spec
 
 
-def check_kernel(target: str, choice: Choice, device: str | None, timeout: float, cases: dict[str, Any]) -> int:
+def check_kernel(target: str, choice: Choice, device: str | None, options: RunOptions, cases: dict[str, Any]) -> int:
     """Run a function on the cases of a specification, and print what was found; the exit status. Rules: CNF-2."""
     if choice.spec is None:
         raise click.UsageError("--kernel and --library need --spec")
@@ -38,16 +39,16 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
     require_no_flush("verify")
     with progress(1, "verify") as step:
         step(f"loading {target}")
-        on_trial = _subject(target, spec, choice, {"device": device} if device else {})
+        on_trial = _subject(target, spec, choice, options, {"device": device} if device else {})
         declared = on_trial.declaration
         if declared.operation == "gemm":
             from fp4ref.cli.verify_gemm import check_gemm
 
-            return check_gemm(on_trial, spec, choice, timeout, cases["families"], step)
+            return check_gemm(on_trial, spec, choice, options, cases["families"], step)
         if spec.stochastic and draws(declared):
             from fp4ref.cli.verify_stochastic import check_stochastic
 
-            return check_stochastic(on_trial, spec, choice, timeout, step)
+            return check_stochastic(on_trial, spec, choice, options, step)
         chosen = cases_of(declared, spec, **cases)
         required = coverage.required(choice.require, families.FAMILIES)
         reach = families.Reach(level=cases["level"], multiple=declared.multiple, weights=cases["weights"])
@@ -55,14 +56,14 @@ def check_kernel(target: str, choice: Choice, device: str | None, timeout: float
         settings = Settings(reach=reach, families=names, required=required)
         report = KernelReport(on_trial.name, spec, declared, settings)
         picked = _picked(chosen, choice.case)
-        judgements = _judged(run(on_trial, _counted(picked, declared, report, step), timeout), on_trial.declaration)
+        judgements = _judged(run(on_trial, _counted(picked, declared, report, step), options), on_trial.declaration)
         return _finish(report, judgements, choice, step)
 
 
-def _subject(target: str, spec: Spec, choice: Choice, changes: dict[str, Any]) -> Subject:
+def _subject(target: str, spec: Spec, choice: Choice, options: RunOptions, changes: dict[str, Any]) -> Subject:
     """Return the kernel or the function of a library that a target names."""
     if choice.signature is None:
-        return subject(target, **choice.changes, **changes)
+        return subject(target, None, options, **choice.changes, **changes)
     from fp4ref.conformance.library import library, named
 
     return library(target, named(choice.signature), spec, **choice.changes, **changes)

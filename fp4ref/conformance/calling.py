@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+import os
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import arrays
-from fp4ref.conformance.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, host
+from fp4ref.conformance import device_streams
+from fp4ref.conformance.device_streams import on_streams
+from fp4ref.conformance.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, host, host_bytes
 from fp4ref.conformance.subject import Declaration, Finding, Job, Kind, Outcome, Output
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData
 
 ONE_BYTE = 1
+REMEMBERED = 4  # calls of which the returned arrays are kept, to see whether later calls change them
+TRACE = 8000  # characters of a traceback that are kept
+OURS = (__file__, device_streams.__file__)  # whose frames are not the kernel's
 
 
 class Wrong(Exception):  # noqa: N818 - a finding about somebody's kernel, not an error of this program
@@ -26,58 +38,147 @@ class Wrong(Exception):  # noqa: N818 - a finding about somebody's kernel, not a
         self.finding = Finding(kind, text)
 
 
-def call(function: Callable[..., Any], declared: Declaration, job: Job) -> Outcome:
-    """Call a kernel twice; nothing that it raises gets out, and what two calls do not agree on is a finding.
-
-    Rules: CNF-9.
-    """
-    library = Arrays(declared.arrays, declared.device)
-    try:
-        inputs = {
-            name: _input(library, declared, name, value) if isinstance(value, np.ndarray) else value
-            for name, value in job.arguments.items()
-        }
-        results, finding = _once(function, library, declared, job, inputs, UNWRITTEN)
-        if finding is None:
-            again, finding = _once(function, library, declared, job, inputs, UNWRITTEN_AGAIN)
-            finding = finding or _unlike(results, again, declared)
-    except Wrong as wrong:
-        return Outcome(finding=wrong.finding)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the code on trial may raise anything
-        return Outcome(finding=_raised(error))
-    return outcome_of(results, finding)
-
-
 Results = dict[str, NDArray[Any] | None]
 
 
-def _once(
-    function: Callable[..., Any],
-    library: Arrays,
-    declared: Declaration,
-    job: Job,
-    inputs: Mapping[str, Any],
-    fill: Mapping[str, int],
-) -> tuple[Results, Finding | None]:
-    """The results of one call, and what it touched that it should not have."""
-    buffers = {
-        name: Guarded(library, output.dtype, output.shape, declared.alignment, fill[name])
-        if output.start is None
-        else Guarded.holding(library, output.start, declared.alignment)
-        for name, output in (job.outputs.items() if declared.out_buffers else ())
-    }
-    plain = [value.array if isinstance(value, Guarded) else value for value in inputs.values()]
-    given = {"out": tuple(buffer.array for buffer in buffers.values())} if declared.out_buffers else {}
-    returned = function(*plain, **given)
-    library.finish()
-    named = {name: buffer.array for name, buffer in buffers.items()} or _named(returned, declared, job)
-    results = {name: _checked(name, named.get(name), output, declared) for name, output in job.outputs.items()}
-    results = {name: None if part is None else part.copy() for name, part in results.items()}
-    return results, _touched(inputs, buffers)
+@dataclass
+class _Prepared:
+    """A call that can be made: inputs and buffers under guard."""
+
+    job: Job
+    inputs: dict[str, Any]
+    buffers: dict[str, Guarded]
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The kernel's arguments, in order."""
+        return [value.array if isinstance(value, Guarded) else value for value in self.inputs.values()]
+
+    @property
+    def out(self) -> tuple[Any, ...]:
+        """The buffers that the kernel fills, in order."""
+        return tuple(buffer.array for buffer in self.buffers.values())
+
+
+def call(function: Callable[..., Any], declared: Declaration, job: Job) -> Outcome:
+    """Call a kernel twice; nothing that it raises gets out, and a difference between the two calls is a finding.
+
+    Rules: CNF-9.
+    """
+    return Caller(function, declared).call(job)
+
+
+class Caller:
+    """A kernel that can be called as it is declared, again and again.
+
+    Rules: CNF-8, CNF-9, CNF-14.
+    """
+
+    def __init__(self, function: Callable[..., Any], declared: Declaration) -> None:
+        self._function, self._declared = function, declared
+        self._library = Arrays(declared.arrays, declared.device)
+        self._earlier: deque[dict[str, tuple[Any, NDArray[np.uint8]]]] = deque(maxlen=REMEMBERED)
+
+    def call(self, job: Job, remember: bool = False) -> Outcome:
+        """Call the kernel twice; nothing that it raises gets out.
+
+        remember: compare the arrays that earlier calls returned with their bytes at that time.
+
+        Rules: CNF-9, CNF-14.
+        """
+        try:
+            inputs = {name: self._input(name, value) for name, value in job.arguments.items()}
+            results, finding, returned = self._once(job, inputs, UNWRITTEN)
+            finding = finding or (self._overwritten() if remember else None)
+            if finding is None:
+                again, finding, returned = self._once(job, inputs, UNWRITTEN_AGAIN)
+                finding = finding or _unlike(results, again, self._declared)
+            if remember and not self._declared.out_buffers:
+                self._earlier.append(_remembered(returned))
+        except Wrong as wrong:
+            return Outcome(finding=wrong.finding)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code on trial may raise anything
+            return Outcome(finding=raised(error, self._function))
+        return outcome_of(results, finding)
+
+    def together(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Call the kernel on several jobs at once, each on a stream of its own of a CUDA device.
+
+        Rules: CNF-14.
+        """
+        try:
+            inputs = [{name: self._input(name, value) for name, value in job.arguments.items()} for job in jobs]
+            prepared = [self._prepared(job, given, UNWRITTEN) for job, given in zip(jobs, inputs, strict=True)]
+            returned = on_streams(self._declared.device, [partial(self._call, each) for each in prepared])
+            return [outcome_of(*self._results(*pair)[:2]) for pair in zip(prepared, returned, strict=True)]
+        except Wrong as wrong:
+            return [Outcome(finding=wrong.finding)] * len(jobs)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the code on trial may raise anything
+            return [Outcome(finding=raised(error, self._function))] * len(jobs)
+
+    def _input(self, name: str, value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        declared = self._declared
+        return Guarded.holding(self._library, value, declared.alignment, declared.strided and name == "x")
+
+    def _prepared(self, job: Job, inputs: dict[str, Any], fill: Mapping[str, int]) -> _Prepared:
+        library, alignment = self._library, self._declared.alignment
+        buffers = {
+            name: Guarded(library, output.dtype, output.shape, alignment, fill[name])
+            if output.start is None
+            else Guarded.holding(library, output.start, alignment)
+            for name, output in (job.outputs.items() if self._declared.out_buffers else ())
+        }
+        return _Prepared(job, inputs, buffers)
+
+    def _once(
+        self, job: Job, inputs: dict[str, Any], fill: Mapping[str, int]
+    ) -> tuple[Results, Finding | None, dict[str, Any]]:
+        """The results of one call, what it touched that it should not have, and the arrays that hold the results."""
+        prepared = self._prepared(job, inputs, fill)
+        returned = self._call(prepared)
+        self._library.finish()
+        return self._results(prepared, returned)
+
+    def _call(self, prepared: _Prepared) -> Any:
+        """Call the kernel; a process that the kernel forks ends here."""
+        given = {"out": prepared.out} if self._declared.out_buffers else {}
+        process = os.getpid()
+        try:
+            return self._function(*prepared.arguments, **given)
+        finally:
+            if os.getpid() != process:
+                os._exit(0)
+
+    def _results(self, prepared: _Prepared, returned: Any) -> tuple[Results, Finding | None, dict[str, Any]]:
+        job, declared, buffers = prepared.job, self._declared, prepared.buffers
+        named = {name: buffer.array for name, buffer in buffers.items()} or _named(returned, declared, job)
+        results = {name: _checked(name, named.get(name), output, declared) for name, output in job.outputs.items()}
+        results = {name: None if part is None else part.copy() for name, part in results.items()}
+        return results, _touched(prepared.inputs, buffers), named
+
+    def _overwritten(self) -> Finding | None:
+        """The first array of an earlier call whose bytes have changed since. Rules: CNF-14."""
+        for returned in self._earlier:
+            for name, (array, before) in returned.items():
+                count = int(np.count_nonzero(host_bytes(array) != before))
+                if count:
+                    text = f"this call changed {count} of {before.size} bytes of {name} that an earlier call returned"
+                    return Finding(Kind.OVERWRITTEN, text)
+        return None
+
+
+def _remembered(returned: Mapping[str, Any]) -> dict[str, tuple[Any, NDArray[np.uint8]]]:
+    """The arrays that a kernel returned, and their bytes now."""
+    return {name: (array, host_bytes(array).copy()) for name, array in returned.items() if array is not None}
 
 
 def _unlike(first: Results, second: Results, declared: Declaration) -> Finding | None:
     """What two calls with the same input give differently: bytes that were never written, or that come and go."""
+    if declared.out_buffers and _nothing_written(first, second):
+        parts = ", ".join(first)
+        return Finding(Kind.UNWRITTEN, f"nothing was written: every byte of {parts} is as it was before the call")
     for name, part in first.items():
         other = second[name]
         if (part is None) is not (other is None):
@@ -101,16 +202,23 @@ def _unlike(first: Results, second: Results, declared: Declaration) -> Finding |
     return None
 
 
+def _nothing_written(first: Results, second: Results) -> bool:
+    """Whether all results of two calls hold what their buffers were filled with."""
+    filled = [
+        (part.reshape(-1).view(np.uint8), fill[name])
+        for results, fill in ((first, UNWRITTEN), (second, UNWRITTEN_AGAIN))
+        for name, part in results.items()
+        if part is not None
+    ]
+    return any(part.size for part, _ in filled) and all((part == byte).all() for part, byte in filled)
+
+
 def outcome_of(results: Mapping[str, NDArray[Any] | None], finding: Finding | None) -> Outcome:
     """Named results as an outcome."""
     if "data" in results and "scales" in results:
         data = DirectionData(results["data"], results["scales"], results.get("amax"))
         return Outcome(data=data, finding=finding)
     return Outcome(values=next(iter(results.values())), finding=finding)
-
-
-def _input(library: Arrays, declared: Declaration, name: str, value: NDArray[Any]) -> Guarded:
-    return Guarded.holding(library, value, declared.alignment, declared.strided and name == "x")
 
 
 def _named(returned: Any, declared: Declaration, job: Job) -> dict[str, Any]:
@@ -167,8 +275,25 @@ def _touched(inputs: Mapping[str, Any], buffers: Mapping[str, Guarded]) -> Findi
     return None
 
 
-def _raised(error: BaseException) -> Finding:
+def raised(error: BaseException, function: Any) -> Finding:
+    """The finding about a kernel that raised: the error's first line, the kernel's own file and line, the traceback."""
     lines = str(error).strip().splitlines() or [""]
     text = f"{type(error).__name__}: {lines[0]}".removesuffix(": ")[:300]
     cuda = "CUDA" in str(error) or type(error).__name__ == "AcceleratorError"
-    return Finding(Kind.CUDA if cuda else Kind.RAISED, text)
+    kind = Kind.CUDA if cuda else Kind.RAISED
+    inside = error.__traceback__
+    while inside is not None and inside.tb_frame.f_code.co_filename in OURS:
+        inside = inside.tb_next
+    if inside is None:
+        return Finding(kind, text)
+    frames, file = traceback.extract_tb(inside), _file_of(function)
+    own = ([frame for frame in frames if frame.filename == file] or frames)[-1]
+    trace = "".join(traceback.TracebackException(type(error), error, inside).format()).rstrip()[-TRACE:]
+    return Finding(kind, f"{text} ({Path(own.filename).name}:{own.lineno} in {own.name})", trace)
+
+
+def _file_of(function: Any) -> str | None:
+    """The file of a function below its decorators, or of the method that calls an object."""
+    inner = inspect.unwrap(function)
+    code = getattr(inner if hasattr(inner, "__code__") else type(inner).__call__, "__code__", None)
+    return None if code is None else str(code.co_filename)

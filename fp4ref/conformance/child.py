@@ -8,34 +8,41 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import IO, Any
 
-from fp4ref.conformance.calling import call
+from fp4ref.conformance.calling import Caller
 from fp4ref.conformance.guards import Arrays
-from fp4ref.conformance.messages import START, receive, send
-from fp4ref.conformance.subject import Job, Outcome, Output, load
+from fp4ref.conformance.loading import load
+from fp4ref.conformance.messages import jobs_of, of_outcomes, receive, send
+from fp4ref.errors import Fp4Error
 from fp4ref.kernels import Declaration, declaration_of
 
 
 def main() -> None:
-    """Load the kernel that the first message names, then serve until the input ends."""
+    """Load the kernel that the first message names, then serve until the input ends.
+
+    Every answer has the number of its request. A message asks for calls one after another, or `together`, at once on
+    streams of the device; `remember` compares results of earlier calls with what they were.
+    """
     requests, answers = _own_streams()
     first = receive(requests)
-    assert first is not None
+    if first is None:
+        return
+    number = {"number": first[0].pop("number")}
     try:
         function, declared = loaded(**first[0])
         Arrays(declared.arrays, declared.device).bytes(1, 0)  # fails where there is no such device
     except (Exception, SystemExit) as error:  # noqa: BLE001 - importing a stranger's module may raise anything
-        text = f"{type(error).__name__}: {error}" if not hasattr(error, "needed") else str(error)
-        send(answers, {"error": " ".join(text.split())})
+        send(answers, number | {"error": _parts(error)})
         return
-    send(answers, {"declaration": declared.to_json()})
+    send(answers, number | {"declaration": declared.to_json()})
+    caller = Caller(function, declared)
     while (message := receive(requests)) is not None:
-        record, arrays = message
-        arguments = {name: arrays.get(name, record["numbers"].get(name)) for name in record["order"]}
-        outputs = {
-            name: Output(tuple(shape), dtype, arrays.get(f"{START}{name}"))
-            for name, (shape, dtype) in record["outputs"].items()
-        }
-        _answer(answers, call(function, declared, Job(arguments, outputs)))
+        record, jobs = message[0], jobs_of(message)
+        if record.get("together"):
+            found = caller.together(jobs)
+        else:
+            found = [caller.call(job, remember=record.get("remember", False)) for job in jobs]
+        said, arrays = of_outcomes(found)
+        send(answers, said | {"number": record["number"]}, arrays)
 
 
 def loaded(
@@ -60,6 +67,13 @@ def changed(declared: Declaration, changes: dict[str, Any]) -> Declaration:
     return replace(declared, **changes) if changes else declared
 
 
+def _parts(error: BaseException) -> list[str]:
+    """What an error got, what it needs and its rule; of an error that is not ours, the type and the text."""
+    if isinstance(error, Fp4Error):
+        return [error.got, error.needed, error.rule]
+    return [" ".join(f"{type(error).__name__}: {error}".split())]
+
+
 def _own_streams() -> tuple[IO[bytes], IO[bytes]]:
     """The pipes of this process under other numbers, so that a kernel that prints does no harm."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -68,14 +82,3 @@ def _own_streams() -> tuple[IO[bytes], IO[bytes]]:
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     return requests, answers
-
-
-def _answer(stream: IO[bytes], outcome: Outcome) -> None:
-    finding = None if outcome.finding is None else [outcome.finding.kind.value, outcome.finding.text]
-    parts = {} if outcome.data is None else outcome.data._asdict()
-    parts |= {} if outcome.values is None else {"values": outcome.values}
-    send(stream, {"finding": finding}, {name: part for name, part in parts.items() if part is not None})
-
-
-if __name__ == "__main__":
-    main()

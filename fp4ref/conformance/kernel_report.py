@@ -19,7 +19,7 @@ from fp4ref.conformance.families.absence import absence
 from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
 from fp4ref.conformance.judge import Judgement
 from fp4ref.conformance.operation_diagnosis import diagnose_operation
-from fp4ref.conformance.report import Cell, Kind, Result, counts, incomplete, result_json
+from fp4ref.conformance.report import Cell, Kind, Result, counts, incomplete, result_json, untried_text
 from fp4ref.conformance.subject import Declaration, Finding
 from fp4ref.conformance.subject import Kind as Wrong
 from fp4ref.quantized import Direction, DirectionData
@@ -49,7 +49,8 @@ class KernelReport:
     """What was found out about one kernel under one specification.
 
     families, rules: tests passed and made. findings: what went wrong other than bytes, counted, with the first of each
-    kind. skipped: cases that do not apply, by reason. failures: the first judgements with anything wrong. evidence:
+    kind. skipped: cases that do not apply, by reason. untried: at least as many were left when the time of the
+    run was over. failures: the first judgements with anything wrong. evidence:
     cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
     settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
     tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an amax was returned.
@@ -69,6 +70,7 @@ class KernelReport:
     findings: Counter[Wrong] = field(default_factory=Counter)
     first: dict[Wrong, tuple[str, Finding]] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
+    untried: int = 0
     failures: list[Judgement] = field(default_factory=list)
     evidence: list[tuple[Case, DirectionData]] = field(default_factory=list)
     results_of: list[tuple[Case, NDArray[Any]]] = field(default_factory=list)
@@ -85,6 +87,9 @@ class KernelReport:
     def add(self, judgement: Judgement) -> None:
         """Count one case."""
         case, compared, finding = judgement.case, judgement.compared, judgement.finding
+        if finding is not None and finding.kind is Wrong.NOT_TRIED:
+            self.untried, self.stopped = self.untried + 1, finding.text
+            return
         family, failed = self.families.setdefault(case.family, Cell()), judgement.failed
         family.total += 1
         family.passed += judgement.equal
@@ -199,7 +204,13 @@ class KernelReport:
 
     @property
     def headline(self) -> str:
-        """The verdict in a line."""
+        """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13."""
+        if self.untried and not self.cases:
+            return "not judged: the time limit was over before the first case"
+        return self._verdict + untried_text(self.untried)
+
+    @property
+    def _verdict(self) -> str:
         names = self.diagnosis.profiles if self.diagnosis is not None else ()
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
         match self.kind:
@@ -266,10 +277,11 @@ class KernelReport:
             },
             "rules": {rule: vars(self.rules[rule]) for rule in sorted(self.rules)},
             "findings": [
-                {"kind": kind.value, "count": self.findings[kind], "case": case, "text": finding.text}
+                {"kind": kind.value, "count": self.findings[kind], "case": case} | finding.to_json()
                 for kind, (case, finding) in self.first.items()
             ],
             "skipped": dict(self.skipped),
+            "not_tried": self.untried,
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
             "failures": [result_json(result) for result in self.results()],
             "mismatches": [

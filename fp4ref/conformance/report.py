@@ -19,6 +19,11 @@ from fp4ref.quantized import matrix_shape
 from fp4ref.spec import Granularity, Spec
 
 
+def untried_text(count: int) -> str:
+    """The end of a headline if the time of a run was over before all cases were tried. Rules: CNF-13."""
+    return f"; stopped by the time limit, at least {count} cases were not tried" if count else ""
+
+
 @dataclass
 class Cell:
     """How many tests of a rule, or of a family, a subject passed."""

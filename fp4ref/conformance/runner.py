@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import queue
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
-import numpy as np
-
-from fp4ref.conformance.calling import call
+from fp4ref.conformance.calling import Caller
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.messages import START, receive, send
+from fp4ref.conformance.process import LOADING, KernelProcess
+from fp4ref.conformance.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.subject import (
     Declaration,
     Finding,
@@ -33,20 +28,26 @@ from fp4ref.errors import BackendError
 from fp4ref.quantized import DirectionData
 
 BREAKDOWNS = 3  # of the kernel's process, after which no case is run any more
-LOADING = 300.0  # seconds for imports
-FIRST = 120.0  # more seconds for the first case, in which a kernel may be compiled
+HANGS = 2  # of these, likewise
+COUNTING = 1.0  # seconds for counting the cases that the end of the time leaves
+Maker = Callable[[], Job]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A case that was run, what the golden model makes of it, and what the kernel made of it."""
+    """A case that was run, what the golden model makes of it, and what the kernel made of it.
+
+    expected: None for a case that was not run.
+    """
 
     case: Case
-    expected: DirectionData
+    expected: DirectionData | None
     outcome: Outcome
 
 
-def subject(target: str, library: Mapping[str, Any] | None = None, /, **changes: Any) -> Subject:
+def subject(
+    target: str, library: Mapping[str, Any] | None = None, options: RunOptions = DEFAULT, /, **changes: Any
+) -> Subject:
     """The subject of `package.module:function` or `file.py:function`, which is imported in a process of its own.
 
     library: how it is called, if it is a function of a C library. changes: fields of its declaration.
@@ -55,146 +56,126 @@ def subject(target: str, library: Mapping[str, Any] | None = None, /, **changes:
 
     Rules: CNF-5, CNF-8.
     """
-    with contextlib.closing(_Process(target, changes, library)) as process:
+    limit = min(LOADING, options.left)
+    with contextlib.closing(KernelProcess(target, changes, library, limit)) as process:
         return Subject(target, process.declaration, None, target, library)
 
 
-def run(subject: Subject, cases: Iterable[Case], timeout: float = 30.0) -> Iterator[Run]:
+def run(subject: Subject, cases: Iterable[Case], options: RunOptions = DEFAULT) -> Iterator[Run]:
     """Call a subject on every case that applies to it; nothing that it does ends the run.
 
-    timeout: seconds per case; a kernel in this process has no limit.
+    A kernel in this process has no limit per call. Cases that the time of the run leaves are found NOT_TRIED, as far
+    as a second suffices to count them.
 
-    Rules: CNF-8, CNF-9.
+    Rules: CNF-8, CNF-9, CNF-13, CNF-14.
     """
-    applying = (case for case in cases if not reasons(case, subject.declaration))
-    if subject.function is not None:
-        for case in applying:
-            expected = golden(case)
-            yield Run(case, expected, call(subject.function, subject.declaration, _job(subject, case, expected)))
-        return
-    with contextlib.closing(_Runner(subject, timeout)) as runner:
-        for case in applying:
-            expected = golden(case)
-            yield Run(case, expected, runner.outcome(_job(subject, case, expected)))
+    prepared: deque[_Prepared] = deque()
+
+    def makers() -> Iterator[Maker]:
+        for case in cases:
+            if options.left < -COUNTING:
+                return
+            if not reasons(case, subject.declaration):
+                prepared.append(_Prepared(case, subject.declaration))
+                yield prepared[-1].job
+
+    for outcome in outcomes(subject, makers(), options):
+        done = prepared.popleft()
+        yield Run(done.case, done.expected, outcome)
 
 
-def outcomes(subject: Subject, jobs: Iterable[Job], timeout: float = 30.0) -> Iterator[Outcome]:
-    """What came of calls; nothing that a kernel does ends them. timeout: as of `run`. Rules: CNF-8, CNF-9."""
-    if subject.function is not None:
-        yield from (call(subject.function, subject.declaration, job) for job in jobs)
-        return
-    with contextlib.closing(_Runner(subject, timeout)) as runner:
-        yield from map(runner.outcome, jobs)
+def outcomes(subject: Subject, makers: Iterable[Maker], options: RunOptions = DEFAULT) -> Iterator[Outcome]:
+    """What came of the calls that are made when their time comes; nothing that a kernel does ends them.
+
+    Rules: CNF-8, CNF-9, CNF-13, CNF-14.
+    """
+    with contextlib.closing(Runner(subject, options)) as runner:
+        for make in makers:
+            yield runner.outcome(make)
 
 
-def _job(subject: Subject, case: Case, expected: DirectionData) -> Job:
-    return job_of(case, subject.declaration, expected)
+class _Prepared:
+    """A case, and the golden bytes as soon as its call is made."""
+
+    def __init__(self, case: Case, declared: Declaration) -> None:
+        self.case, self._declared = case, declared
+        self.expected: DirectionData | None = None
+
+    def job(self) -> Job:
+        """The call."""
+        self.expected = golden(self.case)
+        return job_of(self.case, self._declared, self.expected)
 
 
-class _Runner:
-    """The process of a subject, started again after each breakdown."""
+class Runner:
+    """A subject that is called: in this process, or in one of its own that is started again after each breakdown.
 
-    def __init__(self, subject: Subject, timeout: float) -> None:
-        self._subject, self._timeout = subject, timeout
-        self._process: _Process | None = None
-        self._breakdowns, self._last = 0, ""
+    Rules: CNF-9, CNF-13.
+    """
 
-    def outcome(self, job: Job) -> Outcome:
+    def __init__(self, subject: Subject, options: RunOptions) -> None:
+        self._subject, self._options = subject, options
+        self._caller = None if subject.function is None else Caller(subject.function, subject.declaration)
+        self._process: KernelProcess | None = None
+        self._allowance = options.allowance
+        self._breakdowns: list[Finding] = []
+
+    def outcome(self, make: Maker) -> Outcome:
         """What came of one call."""
-        if self._breakdowns >= BREAKDOWNS:
-            return Outcome(finding=Finding(Kind.NOT_RUN, f"after {self._breakdowns} breakdowns: {self._last}"))
-        if self._process is None:
-            assert self._subject.target is not None
-            changes = self._subject.declaration.to_json()
-            self._process = _Process(self._subject.target, changes, self._subject.library)
-        found = self._process.outcome(job, self._timeout)
-        if found.finding is not None and found.finding.kind in {Kind.CRASHED, Kind.HUNG, Kind.CUDA}:
-            self.close()
-            self._breakdowns, self._last = self._breakdowns + 1, found.finding.text
-        return found
+        stopped = self._stopped()
+        return Outcome(finding=stopped) if stopped else self._outcomes([make()])[0]
 
     def close(self) -> None:
-        """End the process."""
+        """End the kernel's process; the next call starts another."""
         if self._process is not None:
             self._process.close()
         self._process = None
 
+    def _stopped(self) -> Finding | None:
+        """Why no call is made any more."""
+        if self._options.left <= 0:
+            return Finding(Kind.NOT_TRIED, "the time of the run is over")
+        hangs = sum(found.kind is Kind.HUNG for found in self._breakdowns)
+        if len(self._breakdowns) < BREAKDOWNS and hangs < HANGS:
+            return None
+        times = f"{len(self._breakdowns)} breakdowns" if hangs < HANGS else f"{hangs} hangs"
+        return Finding(Kind.NOT_RUN, f"after {times}: {self._breakdowns[-1].text}")
 
-class _Process:
-    """A process that has loaded a kernel."""
-
-    def __init__(self, target: str, changes: dict[str, Any], library: Mapping[str, Any] | None) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        command = [sys.executable, "-m", "fp4ref.conformance.child"]
-        pipe = subprocess.PIPE
-        self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors)  # noqa: S603
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        self._requests: IO[bytes] = self._child.stdin
-        self._answers: queue.Queue[Any] = queue.Queue()
-        threading.Thread(target=self._listen, args=(self._child.stdout,), daemon=True).start()
-        self._fresh = True
-        try:
-            answer = self._ask(LOADING, {"target": target, "changes": changes, "library": library})
-        except BaseException:
+    def _outcomes(self, jobs: Sequence[Job], **how: bool) -> list[Outcome]:
+        """What came of calls; a breakdown of the process is that of each of them."""
+        if self._caller is not None:
+            return [self._caller.call(job) for job in jobs]
+        found = self._asked(jobs, **how)
+        if isinstance(found, Finding):
             self.close()
-            raise
-        if isinstance(answer, Finding) or "error" in answer[0]:
+            if found.kind is Kind.HUNG and self._options.left <= 0:
+                found = Finding(Kind.NOT_TRIED, "the time of the run was over in this call")
+            else:
+                self._breakdowns.append(found)
+            return [Outcome(finding=found)] * len(jobs)
+        broken = [item.finding for item in found if item.finding is not None and item.finding.kind is Kind.CUDA]
+        if broken:
             self.close()
-            got = answer.text if isinstance(answer, Finding) else answer[0]["error"]
-            raise BackendError(f"kernel {target}", got, "a kernel that can be imported", "CNF-5")
-        self.declaration = Declaration(**answer[0]["declaration"])
+            self._breakdowns += broken[:1]
+        return found
 
-    def outcome(self, job: Job, timeout: float) -> Outcome:
-        """The outcome of one call, or how the process ended."""
-        arrays = {name: value for name, value in job.arguments.items() if isinstance(value, np.ndarray)}
-        record = {
-            "order": list(job.arguments),
-            "numbers": {name: value for name, value in job.arguments.items() if name not in arrays},
-            "outputs": {name: [list(output.shape), output.dtype] for name, output in job.outputs.items()},
-        }
-        starts = {f"{START}{name}": output.start for name, output in job.outputs.items() if output.start is not None}
-        limit, self._fresh = timeout + FIRST * self._fresh, False
-        answer = self._ask(limit, record, arrays | starts)
-        if isinstance(answer, Finding):
-            return Outcome(finding=answer)
-        said, results = answer
-        finding = None if said["finding"] is None else Finding(Kind(said["finding"][0]), said["finding"][1])
-        if "data" in results:
-            return Outcome(DirectionData(results["data"], results["scales"], results.get("amax")), None, finding)
-        return Outcome(None, next(iter(results.values()), None), finding)
-
-    def close(self) -> None:
-        """Kill the process and wait for it."""
-        self._child.kill()
-        self._child.wait()
-        with contextlib.suppress(OSError):
-            self._requests.close()
-        self._errors.close()
-
-    def _ask(self, limit: float, record: dict[str, Any], arrays: dict[str, Any] | None = None) -> Any:
-        with contextlib.suppress(OSError):
-            send(self._requests, record, arrays)
-        try:
-            answer = self._answers.get(timeout=limit)
-        except queue.Empty:
-            return Finding(Kind.HUNG, f"no result after {limit:g} s")
-        return self._ended() if answer is None else answer
-
-    def _listen(self, stream: IO[bytes]) -> None:
-        """Hand on what the process answers; None when it has ended."""
-        with contextlib.suppress(Exception), contextlib.closing(stream):
-            while (message := receive(stream)) is not None:
-                self._answers.put(message)
-        self._answers.put(None)
-
-    def _ended(self) -> Finding:
-        status = self._child.wait()
-        try:
-            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        except ValueError:
-            how = f"signal {-status}"
-        self._errors.seek(0)
-        said = [line.strip() for line in self._errors.read()[-4096:].decode(errors="replace").splitlines()]
-        last = next((line for line in reversed(said) if line), "")
-        return Finding(Kind.CRASHED, f"{how}{f': {last[:200]}' if last else ''}")
+    def _asked(self, jobs: Sequence[Job], **how: bool) -> list[Outcome] | Finding:
+        """Call in the process; its first call may take longer, as long as compiling has been seen to take."""
+        fresh = self._process is None
+        if self._process is None:
+            assert self._subject.target is not None
+            changes, limit = self._subject.declaration.to_json(), min(LOADING, self._options.left)
+            try:
+                self._process = KernelProcess(self._subject.target, changes, self._subject.library, limit)
+            except BackendError as error:  # it could be loaded before
+                return Finding(Kind.HUNG if self._options.left <= 0 else Kind.CRASHED, str(error))
+        start = time.monotonic()
+        limit = self._options.timeout + self._allowance * fresh
+        found = self._process.outcomes(jobs, min(limit, self._options.left), **how)
+        if fresh:
+            took = time.monotonic() - start
+            if not isinstance(found, Finding):
+                self._allowance = min(self._allowance, took)
+            else:
+                self._allowance = 0.0 if found.kind is Kind.HUNG else max(0.0, self._allowance - took)
+        return found

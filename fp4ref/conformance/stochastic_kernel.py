@@ -8,6 +8,7 @@ import numpy as np
 
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.judge import BROKEN
+from fp4ref.conformance.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.runner import run
 from fp4ref.conformance.stochastic import Level, StochasticReport, Trial, aimed_inputs, judge_stochastic
 from fp4ref.conformance.subject import OWN_BITS as FAMILY
@@ -18,10 +19,11 @@ from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 
 REASON = "The kernel draws its own random bits."
+CUT = "not judged: the time limit was over before all calls were made"
 
 
 def judge_drawing(
-    spec: Spec, *subjects: Subject, timeout: float = 30.0, step: Callable[[str], None] = lambda name: None
+    spec: Spec, *subjects: Subject, options: RunOptions = DEFAULT, step: Callable[[str], None] = lambda name: None
 ) -> StochasticReport:
     """Judge a kernel with bits of its own, or two that make the two directions of one call.
 
@@ -42,13 +44,15 @@ def judge_drawing(
         seeded = {"seed", "offset"} & set(each.declaration.inputs)
         for case in calls:
             step(f"{case.id}/{each.declaration.direction}")
-        outcomes = [*run(each, [_in(case, each.declaration) for case in calls], timeout)]
+        outcomes = [*run(each, [_in(case, each.declaration) for case in calls], options)]
         if len(outcomes) != len(calls):
             reason = reasons(_in(calls[0], each.declaration), each.declaration)
             return StochasticReport(spec, Level.BRACKET, None, (f"no case applies: {reason}",))
         made += [{} for _ in range(len(calls) - len(made))]
         for number, item in enumerate(outcomes):
             finding = item.outcome.finding
+            if finding is not None and finding.kind is Kind.NOT_TRIED:
+                return StochasticReport(spec, Level.BRACKET, None, (CUT,))
             if finding is not None and (finding.kind is not Kind.UNSTABLE or seeded):
                 wrong.append(f"{finding.kind} in {item.case.id}: {finding.text}")
             if item.outcome.data is not None and (finding is None or finding.kind not in BROKEN):

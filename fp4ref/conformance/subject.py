@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from math import lcm
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +37,6 @@ __all__ = [
     "cases_of",
     "job_of",
     "kernel",
-    "load",
     "reasons",
 ]
 
@@ -64,15 +59,24 @@ class Kind(StrEnum):
     UNWRITTEN = "not-written"
     UNSTABLE = "not-repeatable"
     CUDA = "cuda-error"
+    DEPENDS = "depends-on-earlier-calls"
+    OVERWRITTEN = "earlier-result-overwritten"
+    CONCURRENT = "differs-on-streams"
     NOT_RUN = "not-run"  # after the kernel's process broke down too often
+    NOT_TRIED = "not-tried"  # after the time of the whole run; nothing is wrong with the kernel
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What went wrong, in a line."""
+    """What went wrong, in a line. trace: of a kernel that raised or crashed, what it wrote of that, in lines."""
 
     kind: Kind
     text: str
+    trace: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """The texts as JSON data."""
+        return {"text": self.text, "trace": self.trace}
 
 
 @dataclass(frozen=True)
@@ -124,42 +128,6 @@ class Subject:
         name = getattr(function, "__qualname__", type(function).__name__)
         declared = declaration_of(function)
         return cls(name, replace(declared, **changes) if changes else declared, function)
-
-
-def load(target: str) -> Any:
-    """Import the function of `package.module:function` or `path/file.py:function`.
-
-    Errors: DomainError for a text of another form, and for a name that is not there; whatever the import raises.
-    """
-    place, colon, name = target.rpartition(":")
-    if not (place and colon and name.replace(".", "_").isidentifier()):
-        raise DomainError("kernel", repr(target), "package.module:function or file.py:function", "CNF-8")
-    found = _module(place)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise DomainError("kernel", f"no {name} in {place}", "a function of that module", "CNF-8")
-        found = getattr(found, part)
-    if not callable(found):
-        raise DomainError("kernel", f"{target} is of type {type(found).__name__}", "a function", "CNF-8")
-    return found
-
-
-def _module(place: str) -> Any:
-    if not place.endswith(".py"):
-        if str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
-        return importlib.import_module(place)
-    path = Path(place)
-    if not path.is_file():
-        raise DomainError("kernel", f"no file {place}", "a Python file", "CNF-8")
-    sys.path.insert(0, str(path.resolve().parent))
-    described = importlib.util.spec_from_file_location(path.stem, path)
-    assert described is not None
-    assert described.loader is not None
-    module = importlib.util.module_from_spec(described)
-    sys.modules[path.stem] = module
-    described.loader.exec_module(module)
-    return module
 
 
 def cases_of(declared: Declaration, spec: Spec, **reach: Any) -> Iterator[Case]:

@@ -18,9 +18,11 @@ from fp4ref.conformance.products.diagnose import Diagnosis, diagnose
 from fp4ref.conformance.products.judge import Judgement, judge
 from fp4ref.conformance.products.subject import job_of, reasons, require
 from fp4ref.conformance.products.turned import fitted
-from fp4ref.conformance.report import Cell, Kind, incomplete
+from fp4ref.conformance.report import Cell, Kind, incomplete, untried_text
+from fp4ref.conformance.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.runner import outcomes
 from fp4ref.conformance.subject import Declaration, Finding, Outcome, Subject
+from fp4ref.conformance.subject import Kind as Wrong
 from fp4ref.formats import F, ignoring_float_warnings
 from fp4ref.operands import AlphaRule
 from fp4ref.spec import Spec
@@ -33,6 +35,7 @@ class ProductReport:
     judgements: of every case that has a result, by the pick of GEM-6 that suits the kernel better. findings: what went
     wrong otherwise, with the case. skipped: cases that do not apply, by reason; excluded: such a reason by family.
     asked: families, None for all. required: families that must be tried, or "all".
+    untried: cases that were left when the time of the run was over.
     """
 
     subject: str
@@ -42,6 +45,7 @@ class ProductReport:
     judgements: list[Judgement] = field(default_factory=list)
     findings: list[tuple[str, Finding]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
+    untried: int = 0
     diagnosis: Diagnosis | None = None
     errors: list[InternalError] = field(default_factory=list)
     excluded: dict[str, str] = field(default_factory=dict)
@@ -95,7 +99,13 @@ class ProductReport:
 
     @property
     def headline(self) -> str:
-        """The verdict in a line. Rules: CNF-2."""
+        """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13."""
+        if self.untried and not self.judgements and not self.findings:
+            return "not judged: the time limit was over before the first case"
+        return self._verdict + untried_text(self.untried)
+
+    @property
+    def _verdict(self) -> str:
         count, wrong = len(self.judgements), len(self.failed)
         if self.ok:
             picked = ", amaxes divided by the factor (GEM-6)" if self.rule is AlphaRule.DIVISION else ""
@@ -167,8 +177,9 @@ class ProductReport:
                 name: {**vars(cell), "reason": FAMILIES[name].reason} for name, cell in self.families().items()
             },
             "rules": {name: vars(cell) for name, cell in sorted(self.rules().items())},
-            "findings": [{"case": case, "kind": found.kind.value, "text": found.text} for case, found in self.findings],
+            "findings": [{"case": case, "kind": found.kind.value} | found.to_json() for case, found in self.findings],
             "skipped": dict(self.skipped),
+            "not_tried": self.untried,
             "diagnosis": None if self.diagnosis is None else vars(self.diagnosis),
             "mismatches": self.mismatches(64),
             "internal_errors": [error.to_json() for error in self.errors],
@@ -179,7 +190,7 @@ def check(
     subject: Subject,
     spec: Spec,
     families: tuple[str, ...] | None = None,
-    timeout: float = 30.0,
+    options: RunOptions = DEFAULT,
     step: Callable[[str], None] = lambda text: None,
     only: str | None = None,
     *,
@@ -206,7 +217,7 @@ def check(
             report.excluded.setdefault(case.family, reason)
         else:
             chosen.append(fitted(case, declared))
-    found = outcomes(subject, (job_of(case, declared) for case in chosen), timeout)
+    found = outcomes(subject, (partial(job_of, case, declared) for case in chosen), options)
     runs = []
     for case, outcome in zip(chosen, found, strict=True):
         step(case.id)
@@ -218,6 +229,9 @@ def check(
 def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]], *, diagnosed: bool) -> None:
     to = report.declaration.to
     for case, outcome in runs:
+        if outcome.finding is not None and outcome.finding.kind is Wrong.NOT_TRIED:
+            report.untried += 1
+            continue
         if outcome.finding is not None:
             report.findings.append((case.id, outcome.finding))
         if outcome.values is not None:

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import fp4ref
+from fp4ref.cli import main
+from fp4ref.conformance import process
+from fp4ref.errors import BackendError
+
+pytestmark = pytest.mark.slow
+KERNELS = """
+import os, subprocess, sys, time
+from pathlib import Path
+import fp4ref
+
+COUNT = 0
+
+def good(x):
+    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
+    return q.row.data, q.row.scales, q.row.amax
+
+def started(x):
+    if not Path("pids").exists():
+        script = "import signal, time; signal.signal(signal.SIGHUP, signal.SIG_IGN); time.sleep(300)"
+        helper = subprocess.Popen([sys.executable, "-c", script])
+        daemon = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+        copy = os.fork()
+        if not copy:
+            time.sleep(300)
+        Path("new").write_text(f"{os.getpid()} {helper.pid} {daemon.pid} {copy}")
+        os.rename("new", "pids")
+    return good(x)
+
+def starts_and_waits(x):
+    started(x)
+    time.sleep(300)
+
+def compiles(x):
+    global COUNT
+    COUNT += 1
+    if COUNT == 1:
+        time.sleep(1.5)
+    return good(x)
+
+def hangs(x):
+    Path("called").open("a").write("x")
+    time.sleep(300)
+
+def hangs_later(x):
+    global COUNT
+    COUNT += 1
+    if COUNT > 2:
+        time.sleep(300)
+    return good(x)
+
+def slow(x):
+    time.sleep(0.2)
+    return good(x)
+
+def raises(x):
+    inner(f"of {x.ndim}")
+
+def inner(kind):
+    raise ValueError(kind)
+
+def forks(x):
+    os.fork()
+    return good(x)
+
+def forks_and_raises(x):
+    if not os.fork():
+        raise ValueError("in the copy")
+    return good(x)
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    return tmp_path
+
+
+def command(name: str, *more: str) -> list[str]:
+    target = name.replace(":", ".py:") if ":" in name else f"kernels.py:{name}"
+    start = [sys.executable, "-m", "fp4ref", "verify", "--kernel", target, "--spec", "nvfp4"]
+    return [*start, "--family", "normal", *more]
+
+
+def verify(name: str, *more: str) -> tuple[int, str, float]:
+    """Exit status, standard output, and the seconds that the command took."""
+    start = time.monotonic()
+    done = CliRunner().invoke(main, command(name, *more)[3:])
+    return done.exit_code, done.stdout, time.monotonic() - start
+
+
+def pids(folder: Path) -> list[int]:
+    end = time.monotonic() + 60
+    while not (folder / "pids").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return [int(pid) for pid in (folder / "pids").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def all_end(found: list[int]) -> bool:
+    end = time.monotonic() + 20
+    while time.monotonic() < end and any(map(alive, found)):
+        time.sleep(0.05)
+    return not any(map(alive, found))
+
+
+# Processes end
+
+
+@pytest.mark.rule("CNF-13")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_a_judge_that_ends_by_a_signal(here, number):
+    judge = subprocess.Popen(command("starts_and_waits"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    found = pids(here)
+    assert len(found) == 4
+    assert all(map(alive, found))
+    judge.send_signal(number)
+    judge.wait(20)
+    assert all_end(found)
+
+
+@pytest.mark.rule("CNF-13")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_nothing_outlives_a_run(here):
+    status, text, _ = verify("started")
+    assert (status, text.splitlines()[0][:29]) == (0, "kernels.py:started: conforms ")
+    assert all_end(pids(here))
+
+
+def test_a_judge_that_ends_while_the_kernel_is_loaded(here):
+    (here / "late.py").write_text(
+        "import os, time\nopen('new', 'w').write(str(os.getpid()))\nos.rename('new', 'pids')\ntime.sleep(300)\n"
+    )
+    judge = subprocess.Popen(command("late:f"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    found = pids(here)
+    judge.kill()
+    judge.wait(20)
+    assert all_end(found)
+
+
+# Time
+
+
+@pytest.mark.rule("CNF-13")
+def test_only_the_first_call_may_compile(here):
+    status, text, _ = verify("compiles", "--timeout", "1", "--start-timeout", "20")
+    assert status == 0, text
+    status, text, _ = verify("compiles", "--timeout", "1", "--start-timeout", "0")
+    assert status == 1
+    assert "hung in 2 of" in text.splitlines()[0]
+    assert "no result after 1 s" in text
+
+
+@pytest.mark.rule("CNF-13")
+def test_a_hang_costs_one_timeout(here):
+    *_, usual = verify("good")
+    status, text, took = verify("hangs", "--timeout", "1", "--start-timeout", "2")
+    assert (here / "called").read_text() == "xx"  # two hangs, then no further call
+    assert status == 1
+    assert "hung in 2 of" in text
+    assert "after 2 hangs: no result after 1 s" in text
+    assert took < 2.5 * usual + 3 + 1 + 4
+    status, text, took = verify("hangs_later", "--timeout", "1", "--start-timeout", "300")
+    assert "hung in 2 of" in text
+    assert took < 2.5 * usual + 2 + 4
+
+
+@pytest.mark.rule("CNF-13")
+def test_a_time_limit_cuts_the_run_and_the_verdict_says_so(here):
+    status, text, took = verify("slow", "--time-limit", "8", "--family", "ragged")
+    first = text.splitlines()[0]
+    assert status == 0
+    assert first.startswith("kernels.py:slow: conforms to nvfp4: no byte differs in ")
+    assert " cases; stopped by the time limit, at least " in first
+    assert took < 8 + 8
+    status, text, took = verify("hangs", "--timeout", "100", "--time-limit", "6")
+    assert status == 1
+    assert "not judged: the time limit was over before the first case" in text
+    assert took < 6 + 8
+
+
+# A kernel that forks
+
+
+@pytest.mark.parametrize("name", ["forks", "forks_and_raises"])
+def test_a_kernel_that_forks_is_judged_by_its_own_process(here, name):
+    status, text, _ = verify(name)
+    assert status == 0, text
+
+
+def test_an_answer_to_another_request_is_dropped(here):
+    one = process.KernelProcess("kernels.py:good", {})
+    one._answers.put(({"number": 1, "findings": []}, {}))
+    assert one.outcomes([], 30.0) == []
+    assert one._number == 2
+    one.close()
+
+
+# Errors are said once
+
+
+@pytest.mark.rule("CNF-5")
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("none.py:f", "kernel none.py:f: no file none.py, need a Python file [CNF-8]"),
+        ("kernels.py:none", "kernel kernels.py:none: no none in kernels.py, need a function of that module [CNF-8]"),
+        ("nothing:f", "kernel nothing:f: ModuleNotFoundError: No module named 'nothing', need a kernel that can be im"),
+    ],
+)
+def test_a_kernel_that_cannot_be_loaded(here, target, message):
+    with pytest.raises(BackendError) as error:
+        process.KernelProcess(target, {})
+    assert str(error.value).startswith(message)
+    assert str(error.value).count("[CNF-") == str(error.value).count("need ") == 1
+
+
+def test_the_process_has_the_same_copy_of_fp4ref(here, tmp_path):
+    (here / "which.py").write_text("import fp4ref\ndef f(x):\n    raise ValueError(fp4ref.__file__)\n")
+    assert fp4ref.__file__ in verify("which:f")[1]
+
+
+# Imports
+
+
+@pytest.mark.rule("CNF-15")
+@pytest.mark.parametrize("target", ["kernels:uses", "fp4ref:good", "kernels_module:uses", "my-kernel:uses"])
+def test_a_folder_with_files_named_like_libraries(here, target):
+    for name in ("fp4ref", "numpy", "json", "ctypes", "ml_dtypes"):
+        (here / f"{name}.py").write_text(KERNELS if name == "fp4ref" else "raise SystemExit('a planted file')")
+    (here / "only_here.py").write_text("from kernels import good")
+    (here / "kernels.py").write_text(f"{KERNELS}\n\ndef uses(x):\n    import only_here\n    return only_here.good(x)\n")
+    (here / "my-kernel.py").write_text((here / "kernels.py").read_text())
+    target = target.replace("_module", "") if "_module" in target else target.replace(":", ".py:")
+    judge = "import runpy; runpy.run_module('fp4ref', run_name='__main__')"
+    start = [sys.executable, "-P", "-c", judge, "verify", "--kernel", target, "--spec", "nvfp4", "--family", "normal"]
+    done = subprocess.run(start, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+# The kernel's own file and line
+
+
+def test_a_kernel_that_raises_is_reported_with_its_line_and_its_traceback(here):
+    status, text, _ = verify("raises", "--json")
+    line = 1 + KERNELS.splitlines().index("    raise ValueError(kind)")
+    found = json.loads(text)["findings"][0]
+    assert status == 1
+    assert found["text"] == f"ValueError: of 2 (kernels.py:{line} in inner)"
+    assert found["trace"].splitlines()[0] == "Traceback (most recent call last):"
+    assert found["trace"].count(f"{here / 'kernels.py'}") == 2
+    assert "conformance" not in found["trace"]
+    assert found["trace"].endswith("ValueError: of 2")
