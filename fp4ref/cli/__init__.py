@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import click
 
 from fp4ref import __version__
-from fp4ref.cli.common import printable
+from fp4ref.cli.common import INTERNAL, REFUSED, printable
+from fp4ref.cli.session import degrade_output, leave_on_signals
 from fp4ref.errors import Fp4Error
 
 COMMANDS = {
@@ -33,7 +34,6 @@ COMMANDS = {
     "doctor": "Say what works on this machine, and why the rest does not.",
 }
 
-DIFFERS, REFUSED, INTERNAL = 1, 2, 3  # exit statuses; 0 is success
 INTERRUPTED, READER_GONE = 128 + 2, 128 + 13  # as a shell reports SIGINT and SIGPIPE
 TRACEBACK = "FP4REF_TRACEBACK"  # an environment variable; anything but nothing shows where an internal error arose
 
@@ -48,6 +48,12 @@ Examples:
 
 class Commands(click.Group):
     """A group that imports a command when it is used, and reports every expected failure in one line."""
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """Run the program: any text can be printed, and TERM and HUP undo what was begun. Rules: CNF-12, FIL-7."""
+        degrade_output()
+        leave_on_signals()
+        return super().main(*args, **settings)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order in which a user meets them."""
@@ -87,7 +93,7 @@ class Commands(click.Group):
             if error.errno == errno.EPIPE:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered has no reader
                 raise SystemExit(READER_GONE) from None
-            _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            _fail(f"{error.filename}: {error.strerror}" if error.filename else _unnamed(error))
         except MemoryError as error:
             _fail(f"out of memory ({error})" if str(error) else "out of memory")
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -95,6 +101,17 @@ class Commands(click.Group):
         except Exception as error:  # noqa: BLE001 - a defect of this program must not look like a verdict
             _fail_internally(error)
         return result
+
+
+def _unnamed(error: OSError) -> str:
+    """Return what is wrong, by the name of standard output if it is that which cannot be written."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError as again:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered cannot be written
+        return f"standard output: {again.strerror}"
+    return str(error)
 
 
 def _fail(message: str, status: int = REFUSED) -> NoReturn:

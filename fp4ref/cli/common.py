@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from fp4ref.catalogue import resolve
 from fp4ref.errors import DomainError, FileError
 from fp4ref.spec import Spec, from_json
@@ -17,9 +19,15 @@ from fp4ref.spec import Spec, from_json
 if TYPE_CHECKING:
     from rich.console import Console
 
+DIFFERS, REFUSED, INTERNAL = 1, 2, 3  # exit statuses; 0 is success
 PIPE_WIDTH = 10_000
 QUIET, BETWEEN = 2.0, 15.0  # seconds until the first line of progress, and until the next
 JSON_MAX = 1 << 20  # bytes of a specification in a file
+
+
+def spec_files(*names: str | None) -> list[Path]:
+    """Return the JSON files among names of specifications: files that a command reads."""
+    return [Path(name) for name in names if name is not None and name.endswith(".json")]
 
 
 def load_spec(name: str) -> Spec:
@@ -31,6 +39,9 @@ def load_spec(name: str) -> Spec:
     if len(text) > JSON_MAX:
         raise FileError(f"read {name}", f"more than {JSON_MAX} bytes", "the JSON form of a specification", "SPC-3")
     return from_json(text.decode(errors="replace"))
+
+
+force_option = click.option("--force", is_flag=True, help="Replace an existing file of another kind.")
 
 
 def is_pattern(text: str) -> bool:

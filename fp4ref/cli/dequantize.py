@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from fp4ref import api
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.cli.common import load_spec, progress, select
+from fp4ref.cli.common import force_option, load_spec, progress, select, spec_files
 from fp4ref.conformance.dump_format import STORED
 from fp4ref.conformance.dumps import read_dump
-from fp4ref.files import write_tensors
+from fp4ref.files import files_of, write_tensors
+from fp4ref.files.kinds import TENSORS
+from fp4ref.files.targets import require_target
 from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
 
 EPILOG = """\b
@@ -35,6 +37,7 @@ UNNAMED = "x"  # what the values of a tensor without a name are called
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
 @click.option("--spec", "spec_name", help="Instead of what the dump says: a profile, or a JSON file of one.")
 @click.option("--layout", "scale_layout", help="Instead of what the dump says.")
+@force_option
 def dequantize(
     source: Path,
     output: Path,
@@ -44,12 +47,14 @@ def dequantize(
     patterns: tuple[str, ...],
     spec_name: str | None,
     scale_layout: str | None,
+    force: bool,
 ) -> None:
     """Compute the values that the bytes of a dump stand for, rounded once to --dtype.
 
     One tensor at a time is in memory. The output appears when it is complete.
     """
-    spec = None if spec_name is None else load_spec(spec_name)
+    spec, sources = None if spec_name is None else load_spec(spec_name), [*files_of(source), *spec_files(spec_name)]
+    require_target(output, TENSORS, sources, force=force)
     with read_dump(source, spec, scale_layout) as dump:
         names = set(select(dump.names, patterns))
         chosen = [index for index, name in enumerate(dump.names) if name in names]
@@ -63,5 +68,5 @@ def dequantize(
                     q = dump[index].quantized
                     yield api.dequantize(q, dtype, direction, inverse_hadamard, backend="numpy")
 
-            write_tensors(output, entries, {}, arrays(), sources=[source])
+            write_tensors(output, entries, {}, arrays(), sources, TENSORS, force=force)
     click.echo(f"{output}: {len(chosen)} tensors, {direction} direction, {dtype}")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fp4ref.cli.common import load_spec
+from fp4ref.cli.common import force_option, load_spec, spec_files
 from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.palette import THEMES
 from fp4ref.diagrams.place import Geometry, named
 from fp4ref.diagrams.png import ZOOM, png
 from fp4ref.diagrams.request import parse_element, parse_shape, parse_window
+from fp4ref.files import kinds
+from fp4ref.files.targets import write_bytes
 from fp4ref.layout import layout
 from fp4ref.quantized import DIRECTIONS
 
@@ -27,6 +30,7 @@ Examples:
   fp4ref diagram tiled_128x4 --shape 8192x8192 --window 0:256,4:12 -o part.svg
   fp4ref diagram --all figures
 """
+KINDS = {"text": kinds.TEXT, "svg": kinds.SVG, "png": kinds.PNG}
 
 
 @click.command("diagram", epilog=EPILOG, short_help="Draw formats, layouts and pipelines.")
@@ -44,6 +48,7 @@ Examples:
 @click.option(
     "--all", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write every figure to a folder."
 )
+@force_option
 def diagram(
     what: str | None,
     output: Path | None,
@@ -57,6 +62,7 @@ def diagram(
     theme: str,
     zoom: float,
     folder: Path | None,
+    force: bool,
 ) -> None:
     """Draw WHAT; without WHAT, list the figures.
 
@@ -64,7 +70,7 @@ def diagram(
     layouts, formats and specifications, and the same command writes the same bytes.
     """
     if folder is not None:
-        _all(folder, kind, theme, zoom)
+        _all(folder, kind, theme, zoom, force=force)
     elif what is None:
         _list()
     else:
@@ -76,16 +82,32 @@ def diagram(
             "element": parse_element(element) if element else None,
             "window": parse_window(window) if window else None,
         }
-        _one(what, {name: value for name, value in options.items() if value is not None}, output, kind, theme, zoom)
+        given = {name: value for name, value in options.items() if value is not None}
+
+        def write(content: bytes, kind: str) -> None:
+            if output is None:
+                click.echo(content, nl=False)
+            else:
+                write_bytes(output, content, KINDS[kind], spec_files(spec), force=force)
+
+        _one(what, given, output, kind, theme, zoom, write)
 
 
-def _one(what: str, options: dict[str, Any], output: Path | None, kind: str | None, theme: str, zoom: float) -> None:
+def _one(
+    what: str,
+    options: dict[str, Any],
+    output: Path | None,
+    kind: str | None,
+    theme: str,
+    zoom: float,
+    write: Callable[[bytes, str], None],
+) -> None:
     kind = kind or _kind(output, catalogue.figure(what).text is not None)
     if kind == "text":
-        _write(output, catalogue.text(what, **options).encode())
+        write(catalogue.text(what, **options).encode(), kind)
         return
     svg = catalogue.draw(what, theme=theme, **options)
-    _write(output, png(svg, zoom) if kind == "png" else svg.encode())
+    write(png(svg, zoom) if kind == "png" else svg.encode(), kind)
     if output:
         click.echo(f"{output}: {what}")
         request = catalogue.request(what, **options)
@@ -103,13 +125,6 @@ def _kind(output: Path | None, has_text: bool) -> str:
     return "text" if suffix == "txt" else suffix
 
 
-def _write(output: Path | None, content: bytes) -> None:
-    if output is None:
-        click.echo(content, nl=False)
-    else:
-        output.write_bytes(content)
-
-
 def _list() -> None:
     width = max(map(len, catalogue.FIGURES))
     for name, figure in catalogue.FIGURES.items():
@@ -117,13 +132,14 @@ def _list() -> None:
         click.echo(f"{name:<{width}}  {figure.summary}{takes}")
 
 
-def _all(folder: Path, kind: str | None, theme: str, zoom: float) -> None:
+def _all(folder: Path, kind: str | None, theme: str, zoom: float, *, force: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     suffix = kind or "svg"
     if suffix == "text":
         raise click.UsageError("--all writes svg or png")
     count = 0
     for name, svg in catalogue.all_figures(theme):
-        (folder / f"{name}.{suffix}").write_bytes(png(svg, zoom) if suffix == "png" else svg.encode())
+        content = png(svg, zoom) if suffix == "png" else svg.encode()
+        write_bytes(folder / f"{name}.{suffix}", content, KINDS[suffix], force=force)
         count += 1
     click.echo(f"{folder}: {count} figures")

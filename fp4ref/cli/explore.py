@@ -6,7 +6,10 @@ from pathlib import Path
 
 import click
 
+from fp4ref.cli.common import force_option
 from fp4ref.explorer.page import html
+from fp4ref.files.kinds import HTML
+from fp4ref.files.targets import write_bytes
 
 EPILOG = """\b
 Examples:
@@ -19,11 +22,12 @@ Examples:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default="explorer.html", show_default=True
 )
-def explore(output: Path) -> None:
+@force_option
+def explore(output: Path, force: bool) -> None:
     """Write the explorer: choose an element and see its nibble, its scale, its tile and every step of its quantization.
 
     One file, no network. A link can say what it shows first:
     explorer.html#spec=mxfp4&direction=row&layout=tiled_128x4&shape=160x256&element=37,130
     """
-    output.write_text(html(), encoding="utf-8")
+    write_bytes(output, html().encode(), HTML, force=force)
     click.echo(f"{output}: open it in a browser")

@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.cli.common import load_spec
+from fp4ref.cli.common import force_option, load_spec, spec_files
 from fp4ref.errors import FileError
+from fp4ref.files.kinds import STREAM
+from fp4ref.files.targets import replacing, require_target
 
 EPILOG = """\b
 Examples:
@@ -29,6 +31,7 @@ Examples:
 @click.option("--multiple", nargs=2, type=click.IntRange(1), default=(1, 1), help="Of which rows and columns must be.")
 @click.option("--no-empty", is_flag=True, help="Without tensors that have no elements.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A file instead of standard output.")
+@force_option
 @click.option("--families", "listing", is_flag=True, help="List the families with their reasons, and stop.")
 def gen(
     spec: str | None,
@@ -40,6 +43,7 @@ def gen(
     multiple: tuple[int, int],
     no_empty: bool,
     output: Path | None,
+    force: bool,
     listing: bool,
 ) -> None:
     """Write the aimed cases of SPEC as a binary stream; rule CNF-6 says what it holds.
@@ -57,6 +61,8 @@ def gen(
     if spec is None:
         raise click.UsageError("Missing argument 'SPEC'.")
     chosen(families)
+    if output is not None:
+        require_target(output, STREAM, spec_files(spec), force=force)
     plan = Plan(
         load_spec(spec),
         level,
@@ -68,7 +74,7 @@ def gen(
         not no_empty,
     )
     if output is not None:
-        with output.open("wb") as file:
+        with replacing(output, spec_files(spec), STREAM, force=force) as file:
             write(file, plan)
         return
     if sys.stdout.isatty():

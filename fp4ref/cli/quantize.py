@@ -10,10 +10,12 @@ from typing import NamedTuple
 import click
 
 from fp4ref import api
-from fp4ref.cli.common import is_pattern, load_spec, printable, progress, select
+from fp4ref.cli.common import force_option, is_pattern, load_spec, printable, progress, select, spec_files
 from fp4ref.conformance.dumps import Dump, Plan, write_dump
 from fp4ref.errors import DTypeError, Fp4Error, ShapeError
-from fp4ref.files import TensorFile, open_tensors
+from fp4ref.files import TensorFile, files_of, open_tensors
+from fp4ref.files.kinds import DUMP
+from fp4ref.files.targets import require_target
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS, layout
 from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
@@ -36,6 +38,7 @@ DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 @click.option("--layout", "scale_layout", default="linear", show_default=True, help=f"Of scales: {', '.join(LAYOUTS)}.")
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
 @click.option("--keep-input/--no-keep-input", default=False, help="Store the input as well, so that the dump is whole.")
+@force_option
 def quantize(
     source: Path,
     output: Path,
@@ -44,6 +47,7 @@ def quantize(
     scale_layout: str,
     patterns: tuple[str, ...],
     keep_input: bool,
+    force: bool,
 ) -> None:
     """Quantize the tensors of IN (.safetensors or .npz) with the golden model, into a dump.
 
@@ -51,6 +55,8 @@ def quantize(
     error instead. One tensor at a time is in memory. The output appears when it is complete.
     """
     spec, order = load_spec(spec_name), layout(scale_layout)
+    sources = [*files_of(source), *spec_files(spec_name)]
+    require_target(output, DUMP, sources, force=force)
     names = DIRECTIONS if directions == "both" else tuple(name for name in DIRECTIONS if name == directions)
     with open_tensors(source) as file:
         job = _Job(file, spec, order.name, names, keep_input)
@@ -58,7 +64,7 @@ def quantize(
         if not plans:
             raise DTypeError(f"quantize {source}", "no tensor that can be quantized", "float32, bfloat16 or float16")
         with progress(len(plans), "quantize") as step:
-            write_dump(output, [_announced(plan, step) for plan in plans], sources=[source])
+            write_dump(output, [_announced(plan, step) for plan in plans], sources, kind=DUMP, force=force)
     for name, why in skipped:
         click.echo(printable(f"skipped {name}: {why}"), err=True)
     elements = sum(rows * columns for rows, columns in (matrix_shape(plan.shape) for plan in plans))

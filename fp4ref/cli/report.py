@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.analysis import ErrorStatistics, error_statistics, natural_direction
-from fp4ref.cli.common import is_pattern, load_spec, printable, progress, select, table
+from fp4ref.cli.common import force_option, is_pattern, load_spec, printable, progress, select, spec_files, table
 from fp4ref.cli.quantize import DTYPES
 from fp4ref.cli.report_rows import Row, numbers
 from fp4ref.errors import DomainError, DTypeError, Fp4Error
-from fp4ref.files import TensorFile, open_tensors
-from fp4ref.files.writing import replacing
+from fp4ref.files import TensorFile, files_of, open_tensors
+from fp4ref.files.kinds import HTML
+from fp4ref.files.targets import require_target, write_bytes
 from fp4ref.quantized import DIRECTIONS, Direction
 from fp4ref.spec import SPEC_VERSION, Spec
 
@@ -53,8 +54,15 @@ class Subject(NamedTuple):
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a self-contained page with plots.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--backend", help="The backend that quantizes; the fastest by default, all of equal bytes.")
+@force_option
 def report(
-    source: Path, specs: str, patterns: tuple[str, ...], page: Path | None, as_json: bool, backend: str | None
+    source: Path,
+    specs: str,
+    patterns: tuple[str, ...],
+    page: Path | None,
+    as_json: bool,
+    backend: str | None,
+    force: bool,
 ) -> None:
     """Quantize each tensor of FILE (.safetensors or .npz) by several specifications, and measure the error.
 
@@ -63,6 +71,9 @@ def report(
     in bfloat16; compare it with NAME:column. Tensors of one dimension are left out unless --tensors names them.
     """
     subjects = [_subject(text) for text in specs.split(",")]
+    sources = [*files_of(source), *spec_files(*(name.split(":")[0].strip() for name in specs.split(",")))]
+    if page is not None:
+        require_target(page, HTML, sources, force=force)
     with open_tensors(source) as file:
         names, skipped = _chosen(file, patterns)
         if not names:
@@ -73,8 +84,7 @@ def report(
     if page is not None:
         from fp4ref.cli.report_html import page_of
 
-        with replacing(page, [source]) as target:
-            target.write(page_of(source.name, rows, total).encode())
+        write_bytes(page, page_of(source.name, rows, total).encode(), HTML, sources, force=force)
     if as_json:
         click.echo(json.dumps(_record(source, rows, total), indent=1))
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from fp4ref.cli.common import console
+from fp4ref.cli.common import console, force_option
 from fp4ref.errors import FileError
 
 EPILOG = """\b
@@ -110,7 +110,8 @@ def _show(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]], as_json: b
 )
 @click.option("--check", is_flag=True, help="Write nothing; say what is out of date.")
 @click.option("--change", is_flag=True, help="Allow expected bits of existing tests to change.")
-def write_vectors(directory: Path, recordings: Path, check: bool, change: bool) -> None:
+@force_option
+def write_vectors(directory: Path, recordings: Path, check: bool, change: bool, force: bool) -> None:
     """Write the vector files from their sources.
 
     Tests that exist keep their ids. A test whose expected bits would change is an error unless --change is given.
@@ -131,7 +132,7 @@ def write_vectors(directory: Path, recordings: Path, check: bool, change: bool) 
     if plan.changed and not change:
         shown = ", ".join(plan.changed[:5]) + (", ..." if len(plan.changed) > 5 else "")
         raise FileError("vectors write", f"other expected bits for {shown}", "--change to accept them")
-    writing.write(plan, directory)
+    writing.write(plan, directory, force=force)
     for name in plan.stale:
         click.echo(f"{directory / name}: written")
 
@@ -143,6 +144,7 @@ def write_vectors(directory: Path, recordings: Path, check: bool, change: bool) 
 @click.option("--direction", type=click.Choice(["row", "column"]), default="row", show_default=True, help="Of blocks.")
 @click.option("--dtype", "dtypes", multiple=True, help="Of x: float32, bfloat16, float16; default: the first two.")
 @click.option("--family", "families", multiple=True, help="Only these families of cases.")
+@force_option
 def export_vectors(
     folder: Path,
     specs: tuple[str, ...],
@@ -150,6 +152,7 @@ def export_vectors(
     direction: str,
     dtypes: tuple[str, ...],
     families: tuple[str, ...],
+    force: bool,
 ) -> None:
     """Write aimed inputs with their golden bytes for programs without Python.
 
@@ -167,6 +170,7 @@ def export_vectors(
         direction=direction,  # type: ignore[arg-type]
         dtypes=dtypes or ("float32", "bfloat16"),
         families=families or None,
+        force=force,
     )
     for path in paths:
         click.echo(f"{path}: {path.stat().st_size:,} bytes")

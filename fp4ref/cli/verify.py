@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +13,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fp4ref.catalogue import PROFILES
-from fp4ref.cli.common import console, load_spec, progress, select
+from fp4ref.cli.common import (
+    DIFFERS,
+    INTERNAL,
+    REFUSED,
+    console,
+    force_option,
+    load_spec,
+    printable,
+    progress,
+    select,
+    spec_files,
+)
 from fp4ref.cli.verify_pages import Pages
 from fp4ref.cli.verify_text import print_replay, print_report
 from fp4ref.errors import FileError, Fp4Error
-from fp4ref.files import SUFFIXES, is_side_file, open_tensors
+from fp4ref.files import SUFFIXES, files_of, is_side_file, open_tensors
+from fp4ref.files.targets import require_target
 from fp4ref.spec import SPEC_VERSION
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fp4ref.conformance.report import Report
+    from fp4ref.conformance.reports.view import View
     from fp4ref.conformance.verify import Request
 
 EPILOG = """\b
@@ -103,6 +120,7 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML too.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with pictures too.")
+@force_option
 @click.option("--no-diagnosis", is_flag=True, help="Compare only; do not look for the cause of wrong bytes.")
 @click.option(
     "--diagnosis-seconds",
@@ -138,6 +156,7 @@ def verify(
     as_json: bool,
     junit: Path | None,
     html: Path | None,
+    force: bool,
     no_diagnosis: bool,
     diagnosis_seconds: float | None,
     limit: int,
@@ -155,8 +174,13 @@ def verify(
     fails, that is reported, and verdict and status stay.
     """
     seconds = 0.0 if no_diagnosis else diagnosis_seconds
-    pages = Pages(junit, html)
+    sources = tuple(_sources([*paths, *filter(None, (inputs, weights))], kernel, spec_name or profile))
+    pages = Pages(junit, html, sources, force)
     pages.require_whole(case_id, save_case)
+    if save_case is not None:
+        from fp4ref.conformance.replay import SAVED
+
+        require_target(save_case, SAVED, sources, force=force)
     streamed = [path for path in paths if _is_stream(path)]
     if (library is None) is not (signature is None) or (library and kernel):
         raise click.UsageError("--library needs --signature, and neither goes with --kernel")
@@ -220,8 +244,21 @@ def verify(
     if case_id or save_case:
         if len(files) > 1:
             raise click.UsageError("--case and --save-case take one file")
-        raise SystemExit(_case(request(path=files[0]), case_id, save_case, as_json))
+        raise SystemExit(_case(request(path=files[0]), case_id, save_case, as_json, force=force))
     raise SystemExit(_verify(files, request, as_json, limit, pages))
+
+
+def _sources(paths: Iterable[Path], kernel: str | None, spec: str | None) -> Iterator[Path]:
+    """Every file that the command may read. Rules: FIL-6."""
+    for path in paths:
+        yield from _below(path) if path.is_dir() else files_of(path)
+    yield from spec_files(spec)
+    if kernel is not None:
+        yield Path(kernel.rpartition(":")[0])
+
+
+def _below(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
 
 
 def _is_stream(path: Path) -> bool:
@@ -246,8 +283,7 @@ def _files(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        below = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
-        below = [file for file in below if file.suffix.lower() != ".json" or is_side_file(file)]
+        below = [file for file in _below(path) if file.suffix.lower() != ".json" or is_side_file(file)]
         kept = [file for file in below if _may_be_dump(file)]
         for file in below:
             if file not in kept:
@@ -268,40 +304,70 @@ def _may_be_dump(path: Path) -> bool:
 
 
 def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, limit: int, pages: Pages) -> int:
-    """Print the verdict on every file; the worst exit status."""
-    from fp4ref.conformance.verify import verify as verify_file
-
-    status, views = 0, []
-    records: list[dict[str, Any]] = []
+    """Print the verdict on every file, after the pages are written; the worst exit status. Rules: CNF-11, CNF-12."""
+    out, found = console(), []
     for path in files:
-        try:
-            with progress(1, "verify") as step:
-                report = verify_file(request(path=path), step)
-        except (Fp4Error, OSError) as error:
-            if len(files) == 1:
-                raise
-            click.echo(f"fp4ref: {error}", err=True)
-            records.append({"path": str(path), "error": str(error)})
-            status = 2
-            continue
-        status = max(status, 0 if report.ok else 1)
-        records.append(report.to_json())
-        if pages or (as_json and not report.ok):
-            from fp4ref.conformance.reports.intermediates import with_intermediates
-            from fp4ref.conformance.reports.view import of_dump
-
-            views.append(of_dump(report, request(path=path)))
-            records[-1] = with_intermediates(records[-1], views[-1])
-        if not as_json:
-            print_report(console(), report, limit)
+        found.append(_checked(path, request, explained=bool(pages) or as_json, alone=len(files) == 1))
+        if not pages and not as_json:
+            found[-1].show(out, limit)
+    status = max(item.status for item in found)
+    pages.write([item.view for item in found if item.view is not None])
     if as_json:
-        record = {"fp4ref": SPEC_VERSION, "ok": status == 0, "files": records}
+        record = {"fp4ref": SPEC_VERSION, "ok": status == 0, "files": [item.record for item in found]}
         click.echo(json.dumps(record, indent=1, allow_nan=False))
-    pages.write(views)
+    elif pages:
+        for item in found:
+            item.show(out, limit)
     return status
 
 
-def _case(request: Request, case_id: str | None, save_case: Path | None, as_json: bool) -> int:
+@dataclass(frozen=True)
+class _Checked:
+    """One file: its exit status and JSON data, its report, or why there is none, and the view for pages."""
+
+    status: int
+    record: dict[str, Any]
+    report: Report | None = None
+    view: View | None = None
+
+    def show(self, out: Console, limit: int) -> None:
+        """Print the report; a reason was printed when it arose."""
+        if self.report is not None:
+            print_report(out, self.report, limit)
+
+
+def _checked(path: Path, request: partial[Request], *, explained: bool, alone: bool) -> _Checked:
+    """Verify one file; among several, one that cannot be verified does not end the others. Rules: CNF-10, CNF-11."""
+    from fp4ref.conformance.isolation import InternalError
+    from fp4ref.conformance.reports.intermediates import with_intermediates
+    from fp4ref.conformance.reports.view import of_dump, of_error
+    from fp4ref.conformance.verify import verify as verify_file
+
+    record: dict[str, Any]
+    try:
+        with progress(1, "verify") as step:
+            report = verify_file(request(path=path), step)
+        view = of_dump(report, request(path=path)) if explained else None
+    except (Fp4Error, OSError) as error:
+        if alone:
+            raise
+        status, reason, record = REFUSED, str(error), {"path": str(path), "error": str(error)}
+    except Exception as error:
+        if alone:
+            raise
+        broken = InternalError.of("verification", error)
+        status, reason = INTERNAL, f"{path}: {broken}"
+        record = {"path": str(path), "error": reason, "internal_errors": [broken.to_json()]}
+    else:
+        record = report.to_json()
+        if view is not None and not report.ok:
+            record = with_intermediates(record, view)
+        return _Checked(0 if report.ok else DIFFERS, record, report, view)
+    click.echo(f"fp4ref: {printable(reason)}", err=True)
+    return _Checked(status, record, view=of_error(str(path), reason) if explained else None)
+
+
+def _case(request: Request, case_id: str | None, save_case: Path | None, as_json: bool, *, force: bool) -> int:
     """Show one block, and save it; whether it differs."""
     from fp4ref.conformance.cases import parse
     from fp4ref.conformance.replay import block_of, first_case, replay, save
@@ -310,7 +376,7 @@ def _case(request: Request, case_id: str | None, save_case: Path | None, as_json
     block = block_of(request, case)
     found = replay(block, case)
     if save_case is not None:
-        save(save_case, block, case, request.path)
+        save(save_case, block, case, request.path, force=force)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
     else:
@@ -327,12 +393,12 @@ def _check_backends(backends: tuple[str, ...], as_json: bool, pages: Pages) -> i
 
     with progress(1, "verify") as step:
         report = selfcheck.run(list(backends) or None, step, note=partial(click.echo, err=True))
-    if as_json:
-        click.echo(json.dumps(report.to_json(), indent=1))
-    else:
-        report.render(console())
     if pages:
         from fp4ref.conformance.reports.view import of_backends
 
         pages.write([of_backends(report)])
+    if as_json:
+        click.echo(json.dumps(report.to_json(), indent=1))
+    else:
+        report.render(console())
     return 0 if report.ok else 1

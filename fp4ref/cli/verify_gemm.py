@@ -36,14 +36,14 @@ def check_gemm(
     report = check(subject, spec, chosen, options, step, choice.case, diagnosed=choice.seconds != 0, required=needed)
     if choice.case is not None and not (report.judgements or report.findings or report.skipped):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
-    if choice.as_json:
-        click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
-    else:
-        _print(report, choice.limit)
     if choice.pages:
         from fp4ref.conformance.reports.gemm import of_gemm
 
         choice.pages.write([of_gemm(report)])
+    if choice.as_json:
+        click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
+    else:
+        _print(report, choice.limit)
     return report.kind.status
 
 

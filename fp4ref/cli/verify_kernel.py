@@ -173,8 +173,9 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
     if report.differing and choice.seconds != 0:
         step("diagnosis")
     report.explain(BUDGET if choice.seconds is None else choice.seconds)
-    saved = _save_first(report, choice.save_case)
+    saved = _save_first(report, choice.save_case, force=choice.pages.force)
     view = of_kernel(report)
+    choice.pages.write([view])
     if choice.as_json:
         click.echo(json.dumps(with_intermediates(report.to_json(), view), indent=1, allow_nan=False))
     else:
@@ -182,11 +183,10 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
         print_kernel(out, report, choice.limit)
         if saved:
             out.print(f"saved {saved}; see it again: fp4ref verify {choice.save_case}", markup=False, soft_wrap=True)
-    choice.pages.write([view])
     return report.kind.status
 
 
-def _save_first(report: KernelReport, path: Path | None) -> str:
+def _save_first(report: KernelReport, path: Path | None, *, force: bool) -> str:
     """Write the first block that differs; its name."""
     if path is None:
         return ""
@@ -196,12 +196,13 @@ def _save_first(report: KernelReport, path: Path | None) -> str:
     result, item = min(found, key=lambda pair: pair[1].excuse is not None)
     name = result.case(item)
     failed = next(j for j in report.failures if j.case.id == name.tensor)
-    _save(path, failed, name, report)
+    _save(path, failed, name, report, force=force)
     return str(name)
 
 
-def _save(path: Path, judgement: Judgement, name: blocks.CaseID, report: KernelReport) -> None:
-    save(path, _block(judgement, name, report.declaration), name._replace(tensor=""), report.subject)
+def _save(path: Path, judgement: Judgement, name: blocks.CaseID, report: KernelReport, *, force: bool) -> None:
+    block = _block(judgement, name, report.declaration)
+    save(path, block, name._replace(tensor=""), report.subject, force=force)
 
 
 def _block(judgement: Judgement, name: blocks.CaseID, declared: Declaration) -> Dump:
@@ -234,7 +235,7 @@ def _show_case(report: KernelReport, choice: Choice) -> int:
         shown = Judgement(case, None, None, (), (), got)
     found_block = replay(_block(shown, name, report.declaration), name)
     if choice.save_case is not None:
-        _save(choice.save_case, shown, name, report)
+        _save(choice.save_case, shown, name, report, force=choice.pages.force)
     if choice.as_json:
         click.echo(json.dumps(found_block.to_json(), indent=1, allow_nan=False))
     else:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fp4ref.errors import FileError
+from fp4ref.files import kinds
+from fp4ref.files.targets import require_target
 
 if TYPE_CHECKING:
     from fp4ref.conformance.reports.view import View
@@ -17,21 +19,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pages:
-    """Where JUnit XML and a page are wanted; false if nowhere."""
+    """Where JUnit XML and a page are wanted; false if nowhere.
+
+    sources: files that the command reads. force: replace files of another kind.
+    """
 
     junit: Path | None = None
     html: Path | None = None
+    sources: tuple[Path, ...] = ()
+    force: bool = False
 
     def __bool__(self) -> bool:
         return self.junit is not None or self.html is not None
 
     def require_whole(self, case_id: str | None, save_case: Path | None) -> None:
-        """Refuse to write a report on one block, or where there is no folder."""
+        """Refuse to write a report on one block, or over what is read or is of another kind. Rules: FIL-6."""
         if self and (case_id or save_case):
             raise click.UsageError("--junit and --html are for whole reports, not for --case and --save-case")
-        for path in filter(None, (self.junit, self.html)):
-            if not path.absolute().parent.is_dir() or path.is_dir():
-                raise FileError(f"verify: cannot write {path}", "no such folder, or a folder itself", "a file's name")
+        if self.junit is not None:
+            require_target(self.junit, kinds.JUNIT, self.sources, force=self.force)
+        if self.html is not None:
+            others = () if self.junit is None else (self.junit,)
+            if self.html.absolute() in [path.absolute() for path in others]:
+                raise FileError("verify", f"{self.html} for both --junit and --html", "two files", "FIL-4")
+            require_target(self.html, kinds.HTML, (*self.sources, *others), force=self.force)
 
     def require_one(self, files: int) -> None:
         """Refuse to show several files on one page."""
@@ -43,10 +54,10 @@ class Pages:
         if self.junit is not None:
             from fp4ref.conformance.reports import junit
 
-            junit.write(self.junit, views)
+            junit.write(self.junit, views, self.sources, force=self.force)
             click.echo(f"wrote {self.junit}", err=True)
         if self.html is not None and views:
             from fp4ref.conformance.reports import html
 
-            html.write(self.html, views[0])
+            html.write(self.html, views[0], self.sources, force=self.force)
             click.echo(f"wrote {self.html}", err=True)

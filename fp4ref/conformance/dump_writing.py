@@ -18,6 +18,7 @@ from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.dump_format import FIELDS, KEY, STORED, Dump, Plan, entry_name, part_shapes
 from fp4ref.errors import ShapeError
 from fp4ref.files import write_tensors
+from fp4ref.files.targets import Kind
 from fp4ref.files.tensors import quoted
 from fp4ref.quantized import DIRECTIONS, Direction
 from fp4ref.spec import SPEC_VERSION
@@ -28,19 +29,24 @@ def write_dump(
     items: Iterable[Plan | Dump],
     sources: Iterable[str | os.PathLike[str]] = (),
     notes: Mapping[str, str] = MappingProxyType({}),
+    kind: Kind | None = None,
+    *,
+    force: bool = False,
 ) -> None:
     """Write a dump file: names and sizes first, then tensor by tensor, each made when its turn comes.
 
-    sources: files that the tensors come from; the target must not be one of them. notes: further metadata.
+    sources: files that the tensors come from; the target must not be one of them. notes: further metadata. kind: a
+    file of another kind is replaced only by force.
 
-    Rules: FIL-3, FIL-4.
+    Rules: FIL-3, FIL-4, FIL-6.
     """
     plans = [item if isinstance(item, Plan) else planned(item) for item in items]
     as_bits = Path(path).suffix.lower() == ".npz"
     entries = [entry for plan in plans for entry in _entries(plan, as_bits)]
     records = {plan.name: _described(plan) for plan in plans}
     metadata = {KEY: json.dumps({"spec_version": SPEC_VERSION, "tensors": records}), **notes}
-    write_tensors(path, entries, metadata, (array for plan in plans for array in _arrays(plan, as_bits)), sources)
+    arrays = (array for plan in plans for array in _arrays(plan, as_bits))
+    write_tensors(path, entries, metadata, arrays, sources, kind, force=force)
 
 
 def planned(dump: Dump) -> Plan:

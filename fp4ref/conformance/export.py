@@ -21,6 +21,9 @@ from fp4ref.catalogue import resolve
 from fp4ref.conformance.families import Case, cases
 from fp4ref.conformance.subject import golden
 from fp4ref.errors import DomainError, FileError
+from fp4ref.files.kinds import HEADER as HEADERS
+from fp4ref.files.kinds import JSON, TEXT
+from fp4ref.files.targets import Kind, require_target, write_bytes
 from fp4ref.layout import layout
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import SPEC_VERSION, Granularity, Spec
@@ -72,15 +75,17 @@ def export(
     direction: Direction = "row",
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     families: Sequence[str] | None = None,
+    force: bool = False,
 ) -> list[Path]:
     """Write the vectors of some specifications, the same bytes in every run; the paths of the files.
 
-    Cases of level 1 with at most 16384 elements. scale_layout: of the expected scales.
+    Cases of level 1 with at most 16384 elements. scale_layout: of the expected scales. force: replace files of another
+    kind.
 
     Errors: DomainError for an unknown specification, layout, family or type, and where no case is left; FileError for
     two specifications of one name.
 
-    Rules: CNF-1, CNF-7, PACK-1, PACK-2, LAY-1.
+    Rules: CNF-1, CNF-7, PACK-1, PACK-2, LAY-1, FIL-6.
     """
     layout(scale_layout)
     unknown = [name for name in dtypes if name not in NUMBERS]
@@ -102,9 +107,22 @@ def export(
         contents[f"{name}.json"] = _json(name, spec, vectors, scale_layout, direction).encode()
     sums = "".join(f"{hashlib.sha256(contents[name]).hexdigest()}  {name}\n" for name in sorted(contents))
     contents[SUMS] = sums.encode()
-    for file, content in contents.items():
-        (folder / file).write_bytes(content)
+    written = _listed(folder)
+    binary_kind = Kind("a binary of exported vectors", lambda path: path.name in written)
+    kinds = {".h": HEADERS, ".json": JSON, ".bin": binary_kind}
+    targets = {folder / file: kinds.get(Path(file).suffix, TEXT) for file in contents}
+    for target, kind in targets.items():
+        require_target(target, kind, force=force)
+    for (target, kind), content in zip(targets.items(), contents.values(), strict=True):
+        write_bytes(target, content, kind, force=force)
     return [folder / name for name in contents]
+
+
+def _listed(folder: Path) -> set[str]:
+    """Return the names of files that an earlier export wrote, as its sums list them."""
+    sums = folder / SUMS
+    lines = sums.read_text(encoding="utf-8", errors="replace").splitlines() if sums.is_file() else []
+    return {name for digest, _, name in (line.partition("  ") for line in lines) if len(digest) == 64}
 
 
 def identifier(spec: Spec) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +17,12 @@ from fp4ref.conformance.compare import codes_of, hexadecimal, shown_inputs, uneq
 from fp4ref.conformance.dumps import Dump, write_dump
 from fp4ref.conformance.verify import Request, dumps, given, verify
 from fp4ref.errors import DomainError
+from fp4ref.files.kinds import saved_case
 from fp4ref.model.quantize import global_amax
 from fp4ref.model.tiles import Matrix
 from fp4ref.spec import Granularity, Spec
+
+SAVED = saved_case(NOTE)
 
 
 class Element(NamedTuple):
@@ -77,7 +80,8 @@ class Replay:
 
 def first_case(request: Request) -> CaseID:
     """The first block of a file that differs; one without an excuse before one with."""
-    found = [(result, item) for result in verify(request).results for item in result.compared.differences]
+    undiagnosed = replace(request, seconds=0)
+    found = [(result, item) for result in verify(undiagnosed).results for item in result.compared.differences]
     if not found:
         raise DomainError(f"verify {os.fspath(request.path)}", "no block that differs", "--case ID", "CNF-2")
     result, item = min(found, key=lambda pair: pair[1].excuse is not None)
@@ -126,10 +130,19 @@ def replay(block: Dump, case: CaseID) -> Replay:
     return Replay(case, q.spec, amax, *scales, bool(bad_scales.any()), int(np.count_nonzero(bad)), elements)
 
 
-def save(path: str | os.PathLike[str], block: Dump, case: CaseID, source: str | os.PathLike[str]) -> None:
+def save(
+    path: str | os.PathLike[str],
+    block: Dump,
+    case: CaseID,
+    source: str | os.PathLike[str],
+    *,
+    force: bool = False,
+) -> None:
     """Write one block as a dump that shows the same differences: its amax is the one it was judged by, and stays so.
 
-    Rules: FIL-3, FIL-4, GLB-4.
+    force: replace a file that is not a saved case.
+
+    Rules: FIL-3, FIL-4, FIL-6, GLB-4.
     """
     note = {"amax": "given", "case": str(case), "from": Path(source).name}
-    write_dump(path, [block], sources=[source], notes={NOTE: json.dumps(note)})
+    write_dump(path, [block], [source], {NOTE: json.dumps(note)}, SAVED, force=force)

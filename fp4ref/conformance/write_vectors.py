@@ -26,6 +26,8 @@ from fp4ref.conformance.vector_sources import (
 from fp4ref.conformance.vector_sources.parts import NOTES, Json
 from fp4ref.conformance.vectors import ANSWERS, SCHEMA, problems, read
 from fp4ref.errors import FileError
+from fp4ref.files.kinds import JSON
+from fp4ref.files.targets import write_bytes
 
 BUILT: dict[str, tuple[str, Callable[[], list[Json]]]] = {
     "encode": ("encode", lambda: [*worked.encode_groups(), *codecs.encode_groups()]),
@@ -88,13 +90,11 @@ def plan(directory: Path, recordings: Path | None = None) -> Plan:
     return made
 
 
-def write(made: Plan, directory: Path) -> None:
-    """Write the files that would change, each beside its place first."""
+def write(made: Plan, directory: Path, *, force: bool = False) -> None:
+    """Write the files that would change. force: replace files that are not JSON. Rules: FIL-4, FIL-6."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in made.stale:
-        beside = directory / f"{name}.new"
-        beside.write_text(made.texts[name], "utf-8")
-        beside.replace(directory / name)
+        write_bytes(directory / name, made.texts[name].encode(), JSON, force=force)
 
 
 def _add(made: Plan, directory: Path, name: str, operation: str, groups: list[Json]) -> None:

@@ -9,14 +9,24 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from fp4ref.errors import FileError
+from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files.npz import NpzFile
 from fp4ref.files.raw import RawFile, is_side_file
 from fp4ref.files.safetensors import SafetensorsFile
 from fp4ref.files.tensors import DTYPES, Entry, TensorFile, byte_count, shown
 from fp4ref.files.writing import write_tensors
 
-__all__ = ["DTYPES", "SUFFIXES", "Entry", "TensorFile", "byte_count", "is_side_file", "open_tensors", "write_tensors"]
+__all__ = [
+    "DTYPES",
+    "SUFFIXES",
+    "Entry",
+    "TensorFile",
+    "byte_count",
+    "files_of",
+    "is_side_file",
+    "open_tensors",
+    "write_tensors",
+]
 
 SUFFIXES: dict[str, Callable[[Path], TensorFile]] = {
     ".safetensors": SafetensorsFile,
@@ -37,3 +47,12 @@ def open_tensors(path: str | os.PathLike[str]) -> TensorFile:
         got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
         raise FileError(f"read {shown(path)}", got, " or ".join(SUFFIXES), "FIL-3")
     return SUFFIXES[path.suffix.lower()](path)
+
+
+def files_of(path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Return the files that are read if a path is opened: the file itself, and binaries that it names. Rules: FIL-6."""
+    try:
+        with open_tensors(path) as file:
+            return file.paths
+    except (Fp4Error, OSError):
+        return (Path(path),)

@@ -65,6 +65,11 @@ class RawFile(TensorFile):
         aligned = plain if plain.ctypes.data % kind.alignment == 0 else plain.copy()
         return aligned.view(kind).reshape(stored_shape(dtype, shape))
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The JSON file, and the binaries that it names."""
+        return self.path, *dict.fromkeys(path for path, _ in self._places.values())
+
     def close(self) -> None:
         """Nothing is held open."""
 

@@ -88,6 +88,11 @@ class TensorFile(ABC):
         """Let go of the file."""
 
     @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that are read."""
+        return (self.path,)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the tensors, in the file's order."""
         return tuple(self._tensors)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +13,8 @@ from numpy.typing import NDArray
 
 from fp4ref.errors import FileError
 from fp4ref.files import npz, safetensors
-from fp4ref.files.tensors import DTYPES, Entry, misshapen, quoted, reason, shown, stored_shape
+from fp4ref.files.targets import Kind, replacing
+from fp4ref.files.tensors import DTYPES, Entry, misshapen, quoted, shown, stored_shape
 
 Arrays = Iterable[NDArray[Any]]
 
@@ -27,14 +25,18 @@ def write_tensors(
     metadata: Mapping[str, str],
     arrays: Arrays,
     sources: Iterable[str | os.PathLike[str]] = (),
+    kind: Kind | None = None,
+    *,
+    force: bool = False,
 ) -> None:
     """Write a tensor file, its format chosen by suffix; a failure leaves what was there before.
 
     entries: (name, element type, logical shape) of every tensor. arrays: one per entry in the same order, taken one
     at a time, of the type and shape that reading gives back; 16-bit types also as uint16, BOOL also as bool.
-    sources: files that the arrays come from; the target must not be one of them.
+    sources: files that the arrays come from; the target must not be one of them. kind: a file of another kind is
+    replaced only by force.
 
-    Rules: FIL-1, FIL-2, FIL-4.
+    Rules: FIL-1, FIL-2, FIL-4, FIL-6.
     """
     path = Path(path)
     write = {".safetensors": _safetensors, ".npz": _npz}.get(path.suffix.lower())
@@ -43,42 +45,15 @@ def write_tensors(
         raise FileError(f"write {shown(path)}", got, ".safetensors or .npz", "FIL-3")
     checked = [Entry(name, dtype, tuple(shape)) for name, dtype, shape in entries]
     _require_entries(path, checked, metadata)
-    with replacing(path, sources) as file:
+    _require_regular(path)
+    with replacing(path, sources, kind, force=force) as file:
         write(path, file, checked, metadata, arrays)
 
 
-@contextmanager
-def replacing(path: Path, sources: Iterable[str | os.PathLike[str]] = ()) -> Iterator[BinaryIO]:
-    """A new file beside `path` that takes its place when the block ends, and vanishes if the block fails.
-
-    Rules: FIL-4.
-    """
-    operation = f"write {shown(path)}"
-    target = Path(os.path.realpath(path))  # a link stays, the file that it names is replaced
-    temporary = target.with_name(f".fp4ref-{secrets.token_hex(8)}.tmp")
-    try:
-        _require_target(operation, target, sources)
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
-        temporary.replace(target)
-    except BaseException as error:
-        with suppress(OSError, ValueError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise FileError(operation, reason(error), "a place to write", "FIL-4") from error
-        raise
-
-
-def _require_target(operation: str, target: Path, sources: Iterable[str | os.PathLike[str]]) -> None:
-    if target.exists() and not target.is_file():
-        raise FileError(operation, "a directory or device", "a file, or a new name", "FIL-4")
-    for source in sources:
-        if target.exists() and Path(source).exists() and target.samefile(source):
-            raise FileError(operation, "the file that is read", "another one", "FIL-4")
+def _require_regular(path: Path) -> None:
+    """Refuse a device or pipe, in which no place can be sought. Rules: FIL-4."""
+    if path.exists() and not path.is_file():
+        raise FileError(f"write {shown(path)}", "a directory or device", "a file, or a new name", "FIL-4")
 
 
 def _require_entries(path: Path, entries: Sequence[Entry], metadata: Mapping[str, str]) -> None:

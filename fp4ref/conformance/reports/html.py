@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from string import Template
 
 from fp4ref import __version__
@@ -18,6 +17,8 @@ from fp4ref.conformance.report import Cell, counts
 from fp4ref.conformance.reports.intermediates import Explained, first_explained
 from fp4ref.conformance.reports.picture import Picture, pictures, svg
 from fp4ref.conformance.reports.view import Exhibit, View
+from fp4ref.files.kinds import HTML
+from fp4ref.files.targets import Paths, write_bytes
 from fp4ref.spec import SPEC_VERSION
 
 TILES = 12  # tiles that are listed
@@ -30,9 +31,9 @@ KEY = (
 )
 
 
-def write(path: str | os.PathLike[str], view: View) -> None:
-    """Write the page to a file. Rules: CNF-2."""
-    Path(path).write_text(page(view), encoding="utf-8", errors="replace")
+def write(path: str | os.PathLike[str], view: View, sources: Paths = (), *, force: bool = False) -> None:
+    """Write the page to a file. sources, force: as of `fp4ref.files.targets.require_target`. Rules: CNF-2, FIL-6."""
+    write_bytes(path, page(view).encode(errors="replace"), HTML, sources, force=force)
 
 
 def page(view: View) -> str:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from fp4ref.conformance.reports.view import View
+from fp4ref.files.kinds import JUNIT
+from fp4ref.files.targets import Paths, replacing
 
 FORBIDDEN = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0, even escaped
 
 
-def write(path: str | os.PathLike[str], views: Sequence[View]) -> None:
+def write(path: str | os.PathLike[str], views: Sequence[View], sources: Paths = (), *, force: bool = False) -> None:
     """Write reports to a file: a suite per view, with a test for the verdict, and one per family, tensor or rule.
 
-    Rules: CNF-2.
+    sources, force: as of `fp4ref.files.targets.require_target`.
+
+    Rules: CNF-2, FIL-6.
     """
     tree = ET.ElementTree(_suites(views))
     ET.indent(tree)
-    with Path(path).open("wb") as file:
+    with replacing(path, sources, JUNIT, force=force) as file:
         tree.write(file, encoding="utf-8", xml_declaration=True)
 
 

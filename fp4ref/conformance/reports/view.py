@@ -216,6 +216,11 @@ def _dump_exhibits(report: Report, request: Request) -> Iterator[Exhibit]:
             yield Exhibit(name, dump.x, q.spec, direction, q.scale_layout, got, wanted, found, amax, bits)
 
 
+def of_error(title: str, reason: str) -> View:
+    """The view of a file that could not be compared. Rules: CNF-11."""
+    return View(title, ok=False, headline=reason)
+
+
 def of_backends(report: selfcheck.Report) -> View:
     """The view of the check of installed backends. Rules: CNF-5."""
     reasons = {
