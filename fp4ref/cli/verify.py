@@ -14,7 +14,6 @@ import click
 
 from fp4ref.catalogue import PROFILES
 from fp4ref.cli.common import (
-    DIFFERS,
     INTERNAL,
     REFUSED,
     console,
@@ -29,7 +28,6 @@ from fp4ref.cli.verify_pages import Pages
 from fp4ref.cli.verify_text import print_replay, print_report
 from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import SUFFIXES, files_of, is_side_file, open_tensors
-from fp4ref.files.targets import require_target
 from fp4ref.spec import SPEC_VERSION
 
 if TYPE_CHECKING:
@@ -174,13 +172,11 @@ def verify(
     fails, that is reported, and verdict and status stay.
     """
     seconds = 0.0 if no_diagnosis else diagnosis_seconds
-    sources = tuple(_sources([*paths, *filter(None, (inputs, weights))], kernel, spec_name or profile))
+    targets = [Path(target.rpartition(":")[0]) for target in (kernel, library) if target]
+    others = [Path(path) for path in (inputs, weights, signature) if path]
+    sources = tuple(_sources([*paths, *others, *targets], spec_name or profile))
     pages = Pages(junit, html, sources, force)
     pages.require_whole(case_id, save_case)
-    if save_case is not None:
-        from fp4ref.conformance.replay import SAVED
-
-        require_target(save_case, SAVED, sources, force=force)
     streamed = [path for path in paths if _is_stream(path)]
     if (library is None) is not (signature is None) or (library and kernel):
         raise click.UsageError("--library needs --signature, and neither goes with --kernel")
@@ -248,13 +244,11 @@ def verify(
     raise SystemExit(_verify(files, request, as_json, limit, pages))
 
 
-def _sources(paths: Iterable[Path], kernel: str | None, spec: str | None) -> Iterator[Path]:
+def _sources(paths: Iterable[Path], spec: str | None) -> Iterator[Path]:
     """Every file that the command may read. Rules: FIL-6."""
     for path in paths:
         yield from _below(path) if path.is_dir() else files_of(path)
     yield from spec_files(spec)
-    if kernel is not None:
-        yield Path(kernel.rpartition(":")[0])
 
 
 def _below(folder: Path) -> list[Path]:
@@ -362,7 +356,7 @@ def _checked(path: Path, request: partial[Request], *, explained: bool, alone: b
         record = report.to_json()
         if view is not None and not report.ok:
             record = with_intermediates(record, view)
-        return _Checked(0 if report.ok else DIFFERS, record, report, view)
+        return _Checked(report.kind.status, record, report, view)
     click.echo(f"fp4ref: {printable(reason)}", err=True)
     return _Checked(status, record, view=of_error(str(path), reason) if explained else None)
 

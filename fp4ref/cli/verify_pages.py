@@ -36,6 +36,10 @@ class Pages:
         """Refuse to write a report on one block, or over what is read or is of another kind. Rules: FIL-6."""
         if self and (case_id or save_case):
             raise click.UsageError("--junit and --html are for whole reports, not for --case and --save-case")
+        if save_case is not None:
+            from fp4ref.conformance.replay import SAVED
+
+            require_target(save_case, SAVED, self.sources, force=self.force)
         if self.junit is not None:
             require_target(self.junit, kinds.JUNIT, self.sources, force=self.force)
         if self.html is not None:
