@@ -184,7 +184,7 @@ def test_a_failure_half_way_leaves_what_was_there(
 
     real = api.quantize
     monkeypatch.setattr(api, "quantize", failing)
-    result = run("quantize", source, "-o", out)
+    result = run("quantize", source, "-o", out, "--force")
     assert result.exit_code == status
     assert len(calls) == 2
     assert "Traceback" not in result.output
