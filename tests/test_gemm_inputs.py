@@ -22,6 +22,7 @@ from fp4ref.conformance.subject import Subject
 
 F = np.float32
 KERNELS = runpy.run_path(str(Path(__file__).parent / "mutants" / "products.py"))
+DEPTHS = runpy.run_path(str(Path(__file__).parent / "mutants" / "depths.py"))["DEPTHS"]
 FEW = ("ragged", "powers", "alpha", "bias", "accumulate", "bias-accumulate", "special")
 DIRECTED = ("ragged", "dense")
 
@@ -48,6 +49,31 @@ def test_wrong_additions_are_caught_and_named(function, text):
     report = verdict(function)
     assert not report.ok
     assert re.search(re.escape(text), report.headline), report.headline
+
+
+@pytest.mark.slow
+@pytest.mark.rule("GEM-1", "GEM-13", "CNF-2")
+@pytest.mark.parametrize(("function", "text"), named(DEPTHS))
+def test_wrong_depths_are_caught_and_named(function, text):
+    report = verdict(function, ("deep", "ragged", "powers"))
+    assert not report.ok
+    assert f"wrong: {text}" in report.headline, report.headline
+
+
+@pytest.mark.rule("GEM-13")
+@pytest.mark.parametrize("spec", ["nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2"])
+def test_deep_sums_are_exact_in_every_order(spec):
+    for case in cases(fp4ref.profiles[spec], ("deep",)):
+        a, b = (np.abs(decoded(operand)) for operand in case.operands)
+        assert (a @ b.T).max() < 2**24 / 4  # units are quarters: two halves of elements
+        assert case.shape[2] > 1024
+
+
+def decoded(operand):
+    spec, (rows, depth) = operand.spec, operand.shape
+    codes = fp4ref.packing.unpack(operand.data.data, depth, spec.element.format)
+    scales = spec.scale.decode(operand.data.scales).astype(np.float64)
+    return spec.element.decode(codes) * np.repeat(scales, spec.block.columns, axis=1)[:rows, :depth]
 
 
 @pytest.mark.slow

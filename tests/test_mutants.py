@@ -1,5 +1,6 @@
 """Kernels that are wrong on purpose, through the whole kit; none of them knows the library of mistakes."""
 
+import re
 import runpy
 import subprocess
 import sys
@@ -51,14 +52,24 @@ def subject_of(kernel):
     bits = ("random_bits",) if spec.stochastic else ()
     outputs = getattr(kernel, "outputs", ("data", "scales", *amax))
 
+    def whole(x, direction):
+        matrix = Matrix(x, direction)
+        return matrix[slice(0, matrix.shape[0]), slice(0, matrix.shape[1])]
+
+    taken = getattr(kernel, "taken", whole)
+
     @fp4ref.kernel(
-        inputs=getattr(kernel, "inputs", ("x", *bits)), outputs=outputs, scale_layout=kernel.layout, direction=direction
+        inputs=getattr(kernel, "inputs", ("x", *bits)),
+        outputs=outputs,
+        scale_layout=kernel.layout,
+        direction=direction,
+        strided=getattr(kernel, "strided", False),
     )
     def called(x, given=None):
-        matrix, run = Matrix(x, direction), kernel()
+        run = kernel()
         run.given = run.bits = given
         with np.errstate(all="ignore"):
-            return run(widen(matrix[slice(0, matrix.shape[0]), slice(0, matrix.shape[1])]), x.dtype)[: len(outputs)]
+            return run(widen(taken(x, direction)), x.dtype)[: len(outputs)]
 
     return spec, Subject.of(called)
 
@@ -87,8 +98,23 @@ def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
     first = None if found is None else next(iter(found.explanations), found.partial)
     named = [*(() if first is None else first.names), *(kind.value for kind in report.findings)]
     right = all(any(name.startswith(tuple(group.split("|"))) for name in named) for group in kernel.names)
+    if kernel.says:  # the sentence as well, and nothing beside it
+        right &= first is not None and len(first.names) == len(kernel.names)
+        right &= re.search(kernel.says, report.headline) is not None
     record_property("mutant", (kernel.__name__, len(MUTANTS), not report.ok, right and not report.ok))
     assert not report.ok  # too few that are named fail the run of all
+
+
+FEW = ("AmaxUpToE4M3", "RowsMissOneLane", "StridesIgnored", "MXColumnUsesScalesOfRows", "ScaleRowPairsExchanged")
+
+
+@pytest.mark.slow  # each is a diagnosis over all cases
+@pytest.mark.rule("CNF-2", "CNF-28")
+@pytest.mark.parametrize("kernel", [k for k in MUTANTS if k.__name__ in FEW], ids=lambda kernel: kernel.__name__)
+def test_a_few_mutants_are_said(kernel, monkeypatch):
+    report = verified(kernel, monkeypatch)
+    assert re.search(kernel.says, report.headline), report.headline
+    assert len(report.diagnosis.explanations[0].names) == len(kernel.names)
 
 
 @pytest.mark.slow  # runs of pytest

@@ -1,3 +1,4 @@
+import re
 import runpy
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from fp4ref.conformance.subject import Subject
 from fp4ref.kernels import Declaration
 from fp4ref.layout import layout
 
-KERNELS = runpy.run_path(str(Path(__file__).parent / "mutants" / "conversions.py"))
+KERNELS, MORE = (
+    runpy.run_path(str(Path(__file__).parent / "mutants" / name)) for name in ("conversions.py", "dequantizers.py")
+)
 F, TILED = np.float32, layout("tiled_128x4")
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], F)
 
@@ -151,6 +154,28 @@ def test_wrong_kernels_are_named_first(kernel, names):
     first = found.diagnosis.explanations[0].names
     assert len(first) == len(names)
     assert all(any(name.startswith(wanted) for name in first) for wanted in names)
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-2", "CNF-28")
+@pytest.mark.parametrize("kernel, names, says", MORE["OPERATIONS"].values(), ids=MORE["OPERATIONS"])
+def test_wrong_dequantizers_are_said(kernel, names, says):
+    def called(*given):
+        return kernel()(*given)
+
+    found = report(called, kernel.spec, **MORE["declared"](kernel))
+    first = found.diagnosis.explanations[0].names
+    assert re.search(says, found.headline), found.headline
+    assert [name.startswith(wanted) for name, wanted in zip(first, names, strict=True)] == [True] * len(names)
+
+
+@pytest.mark.rule("CNF-1")
+@pytest.mark.parametrize("kernel", MORE["RIGHT"].values(), ids=MORE["RIGHT"])
+def test_right_dequantizers_conform(kernel):
+    def called(*given):
+        return kernel()(*given)
+
+    assert report(called, kernel.spec, **MORE["declared"](kernel)).ok
 
 
 @pytest.mark.rule("CNF-2")

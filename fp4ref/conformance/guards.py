@@ -16,6 +16,7 @@ from fp4ref.arrays import to_numpy
 
 GUARD = 4096  # bytes before and after: eight tiles of scales
 FENCE = 0xFF  # NaN in float32, bfloat16, float16 and E4M3, E5M2, E8M0
+GAP = 8  # elements between the rows of a tensor whose rows are apart
 UNWRITTEN = {"data": 0xA5, "scales": 0x7F, "amax": 0xFF, "values": 0xFF}
 UNWRITTEN_AGAIN = {"data": 0x5A, "scales": 0x6E, "amax": 0xFE, "values": 0xFE}  # in a second call
 
@@ -120,7 +121,7 @@ class Guarded:
     def holding(cls, arrays: Arrays, values: NDArray[Any], alignment: int, strided: bool = False) -> Guarded:
         """A guarded copy of values, for a kernel to read; its rows lie apart if strided."""
         shape = values.shape
-        pitch = shape[-1] + 8 if strided and values.ndim > 1 else 0
+        pitch = shape[-1] + GAP if strided and values.ndim > 1 else 0
         self = cls(arrays, values.dtype.name, shape, alignment, FENCE, pitch)
         image = np.full((int(np.prod(shape[:-1])), pitch or shape[-1], values.itemsize), FENCE, np.uint8)
         plain = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)

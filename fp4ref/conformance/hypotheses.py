@@ -176,7 +176,8 @@ class Search:
         yield start
         before = [mistake for mistake in self.mistakes if self._may_move_scales(start, mistake)]
         singles = [(m, h) for m in before if (h := start.but(m)) is not None] if count else []
-        yield from (h for _, h in singles)
+        yield from (h for m, h in singles if not (m.alone and start.profile))
+        singles = [(m, h) for m, h in singles if not m.alone]
         if count < 2 or start.profile or (start.kernel.search is None and self.scale_side(0)):
             return  # where the scales are right, no two mistakes made them
         for one, other in self._likeliest(start, singles):
@@ -246,9 +247,14 @@ class Search:
             if side is None or not part.amax_matches(kernel, side):
                 return
             alive = [reader for reader in alive if part.bytes_match(kernel, side, reader)]
-            if not alive:
+            if not alive or (hypothesis.mistakes and side.codes is not None and not self._packed(part, kernel, side)):
                 return
         yield from (hypothesis.reading(scales=reader) for reader in alive)
+
+    @staticmethod
+    def _packed(part: Part, kernel: Kernel, side: ScaleSide) -> bool:
+        """Whether codes that are chosen with the scales are the candidate's, packed in a way that has a name."""
+        return any(part.codes_match(kernel, side, reader) for reader in (LOW_FIRST, *DATA_READERS))
 
     def _code_side(self, start: Hypothesis, cost: int) -> Iterator[Hypothesis]:
         """With so many mistakes after the scale bytes."""
@@ -284,7 +290,7 @@ class Search:
         singles = [(m, h) for m in after if (h := start.but(m)) is not None]
         yield from ((changed, cost - 1) for _, changed in singles)
         if cost > 1:
-            for one, other in pairs([mistake for mistake, _ in singles]):
+            for one, other in pairs([mistake for mistake, _ in singles if not mistake.alone]):
                 both = together(start, one, other)
                 if both is not None:
                     yield both, cost - 2

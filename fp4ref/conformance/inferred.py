@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.evidence import Part
 from fp4ref.conformance.inferred_scales import nicest
-from fp4ref.conformance.mistakes.amax import block_of
+from fp4ref.conformance.mistakes.block_maxima import block_of
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, Turn, before_codec
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.record import Mistake, Stage, known

@@ -15,6 +15,7 @@ from fp4ref.conformance.evidence import Part
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side
 from fp4ref.conformance.mistakes.readers import (
     ABSENT,
+    DECLARED,
     LOW_FIRST,
     DataReader,
     Offsets,
@@ -25,6 +26,7 @@ from fp4ref.conformance.mistakes.readers import (
     unpacked,
 )
 from fp4ref.conformance.mistakes.record import Stage
+from fp4ref.conformance.said import moved
 from fp4ref.formats import Codes, Format
 from fp4ref.layout import TILED_8X4, TILED_128X4, Layout
 
@@ -39,7 +41,6 @@ SEEN = 4  # groups that are compared at least
 SEED = 20260822
 MOST = 1 << 15  # bytes that are compared at most
 NAMED_ON = (384, 12)  # rows and blocks on which two orders are compared
-SHOWN = 16  # places that are said
 
 
 def smallest(pairs: Iterable[Pair]) -> Order | None:
@@ -69,12 +70,6 @@ def fitted(got: Codes, wanted: Codes) -> tuple[Order, float] | None:
     return order, float(top.mean())
 
 
-def _said(order: Order) -> str:
-    """What stands at each place, in words."""
-    stands = np.argsort(order)[:SHOWN]
-    return " ".join(map(str, stands)) + (" ..." if len(order) > SHOWN else "")
-
-
 # Elements
 
 
@@ -87,13 +82,13 @@ def element_orders(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> I
             seen.append((got, code_side(kernel, side)))
     for axis, what in ((1, "elements"), (0, "rows of elements")):
         order = smallest(
-            (_groups((got for got, _ in seen), size, axis), _groups((right for _, right in seen), size, axis))
+            (groups((got for got, _ in seen), size, axis), groups((right for _, right in seen), size, axis))
             for size in GROUPS
         )
         if order is None:
             continue
         size = len(order)
-        text = f"{what} of a group of {size} lie in the order {_said(order)}"
+        text = moved(order, what)
         for rest, words in (("kept", "the rest stays"), ("filled", "the rest is filled up")):
             yield DataReader(
                 f"data-order-inferred-{size}{'-rows' * (axis == 0)}-{rest}",
@@ -103,14 +98,22 @@ def element_orders(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> I
             )
 
 
-def _groups(codes: Iterable[Codes], size: int, axis: int) -> Codes:
-    """Whole groups along an axis, [n, size]."""
-    found = [np.zeros((0, size), np.uint8)]
+def groups(codes: Iterable[Any], size: int, axis: int) -> Any:
+    """Return whole groups along an axis, [n, size]."""
+    found = []
     for matrix in codes:
         rows = matrix if axis else matrix.T
         whole = rows.shape[1] // size * size
         found.append(rows[:, :whole].reshape(-1, size))
-    return np.concatenate(found)
+    return np.concatenate(found) if found else np.zeros((0, size), np.uint8)
+
+
+def reordered(order: Order, rows: Any) -> Any:
+    """Return rows of which each whole group has at place i what was at order[i]; the rest stays."""
+    size = len(order)
+    whole = rows.shape[1] // size * size
+    turned = rows[:, :whole].reshape(len(rows), -1, size)[:, :, list(order)].reshape(len(rows), whole)
+    return np.concatenate([turned, rows[:, whole:]], axis=1)
 
 
 def _reordered(order: Order, axis: int, fill: bool, data: Codes, shape: tuple[int, int], form: Format) -> Any:
@@ -136,6 +139,7 @@ def scale_orders(kernel: Kernel, parts: Sequence[Part]) -> Iterator[ScaleReader]
         return
     declared = usable[0].item.declared
     sides = [(part, side) for part in usable if (side := part.side(kernel)) is not None]
+    yield from _exchanges(declared, sides)
     starts: list[tuple[str, Place]] = [("", partial(_declared, declared))]
     starts += [
         (f", {form.tile[0]}x{form.tile[1]} tiles down the rows first", partial(tiles_down, form))
@@ -149,10 +153,39 @@ def scale_orders(kernel: Kernel, parts: Sequence[Part]) -> Iterator[ScaleReader]
             measured = ScaleReader(
                 f"layout-inferred-{unit}{'-down' * bool(words)}",
                 Stage.LAYOUT,
-                f"scale bytes of a unit of {unit} lie in the order {_said(order)}{words}",
+                f"{moved(order, 'scale bytes')}{words}",
                 partial(_moved, place, order),
             )
             yield _named(measured, declared)
+
+
+def _exchanges(declared: Layout, sides: Sequence[tuple[Part, ScaleSide]]) -> Iterator[ScaleReader]:
+    """Yield rows or blocks of scales that changed places in groups of the smallest size that shows it."""
+    seen = []
+    for part, side in sides:
+        got = part.item.scales(DECLARED)
+        if got is not None and got.shape == side.scales.shape:
+            seen.append((got, side.scales))
+    for axis, what in ((0, "rows of scale bytes"), (1, "scale bytes along a row")):
+        order = smallest(
+            (groups((got for got, _ in seen), size, axis), groups((right for _, right in seen), size, axis))
+            for size in GROUPS
+        )
+        if order is not None:
+            yield ScaleReader(
+                f"layout-inferred-{'blocks' if axis else 'rows'}-{len(order)}",
+                Stage.LAYOUT,
+                f"{moved(order, what)}; the rest stays",
+                partial(_exchanged, declared, order, axis),
+            )
+
+
+def _exchanged(form: Layout, order: Order, axis: int, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """Where scales are stored whose rows (axis 0) or blocks stand at other places of whole groups."""
+    index, count = (block, blocks) if axis else (row, rows)
+    size = len(order)
+    at = np.where(index < count // size * size, index // size * size + np.array(order)[index % size], index)
+    return np.asarray(form.offset(row, at, blocks) if axis else form.offset(at, block, blocks))
 
 
 def _all_units(sides: Sequence[tuple[Part, ScaleSide]], place: Place, unit: int) -> Pair:

@@ -48,6 +48,11 @@ def measured_specials(
             scale_codec=codec,
             keep_block_nan=True,
         )
+        yield _special(
+            "scale-nan-stored-inferred",
+            f"the scale byte that is stored for a block with a NaN is {nan:#04x}; elements use their own",
+            stored=partial(_stored_as, np.isnan, nan),
+        )
     infinite = _byte(kernel, small, scales, lambda blocks: np.isinf(blocks).any(axis=(2, 3)))
     if infinite is not None:
         value = kernel.scale_codec.decode(np.array([infinite], np.uint8))[0]
@@ -55,6 +60,11 @@ def measured_specials(
             "scale-inf-inferred",
             f"an infinite block scale becomes {infinite:#04x}",
             scale_value=partial(_infinite_as, kernel.scale_value, F(value)),
+        )
+        yield _special(
+            "scale-inf-stored-inferred",
+            f"the scale byte that is stored for a block with an infinity is {infinite:#04x}; elements use their own",
+            stored=partial(_stored_as, np.isinf, infinite),
         )
 
 
@@ -95,6 +105,10 @@ def _byte(kernel: Kernel, items: Sequence[Item], scales: ScaleReader, kind: Any)
             found.append(np.unique(got[blocks[: got.shape[0]]]))
     seen = np.unique(np.concatenate(found)) if found else np.zeros(0, np.uint8)
     return int(seen[0]) if len(seen) == 1 else None
+
+
+def _stored_as(kind: Any, new: int, blocks: Floats, byte: Codes) -> Codes:
+    return np.where(kind(blocks).any(axis=(2, 3), keepdims=True), np.uint8(new), byte)
 
 
 def _zero_as(before: Map, value: np.float32, t: Floats) -> Floats:

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance import dequantizing, measured_values
 from fp4ref.conformance.clock import processor_time
+from fp4ref.conformance.dequantizer_ways import ways
 from fp4ref.conformance.dequantizing import Way
 from fp4ref.conformance.diagnose import KEPT, PADDING, Diagnosis, Explanation, diagnose
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.hypotheses import ORDER
+from fp4ref.conformance.measured_dequantizer import measured_elements, measured_factor, measured_orders
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, Map, Turn, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, fits, scale_readers
@@ -52,10 +54,10 @@ def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_
         return Diagnosis(conforms=True)
     wrong = [result for result, equal in zip(ordered, right, strict=True) if not equal]
     rest = [result for result, equal in zip(ordered, right, strict=True) if equal]
-    ways = {"dequantize": _dequantizers, "to_layout": _layouts, "hadamard": _transforms}[declared.operation]
+    search = {"dequantize": _dequantizers, "to_layout": _layouts, "hadamard": _transforms}[declared.operation]
     found: dict[tuple[str, ...], Explanation] = {}
     complete = True
-    for alternatives in ways(declared, [*wrong, *rest]):
+    for alternatives in search(declared, [*wrong, *rest]):
         for known in alternatives:
             if _explains(known, declared, [*wrong, *rest]):
                 found.setdefault(known.names, Explanation(known.names, known.stage.value, known.text))
@@ -97,9 +99,11 @@ def _explains(known: Known, declared: Declaration, results: Sequence[Result]) ->
 
 def _dequantizers(declared: Declaration, results: Sequence[Result]) -> Iterator[Iterable[Known]]:
     """Single mistakes; pairs in different stages; elements whose values were measured."""
-    known = list(dequantizing.ways(declared, results[0][0].spec))
+    known = list(ways(declared, results[0][0].spec))
     yield (_ways(way) for way in known)
     yield _measured_values(declared, results, [()])
+    yield (_ways(way) for way in measured_orders(declared, list(results)))
+    known = [way for way in known if not way.alone]
     yield (_ways(*sorted(pair, key=_order)) for pair in itertools.combinations(known, 2) if _apart(*pair))
     yield _measured_values(declared, results, [(way,) for way in known if way.inputs is not None])
 
@@ -112,17 +116,17 @@ def _order(way: Way) -> int:
     return ORDER.index(way.stage)
 
 
-def _ways(*ways: Way) -> Known:
-    names, text = tuple(way.name for way in ways), "; ".join(way.text for way in ways)
-    return Known(names, ways[0].stage, text, partial(dequantizing.made, ways))
+def _ways(*several: Way) -> Known:
+    names, text = tuple(way.name for way in several), "; ".join(way.text for way in several)
+    return Known(names, several[0].stage, text, partial(dequantizing.made, several))
 
 
 def _measured_values(
     declared: Declaration, results: Sequence[Result], others: Iterable[tuple[Way, ...]]
 ) -> Iterator[Known]:
     for other in others:
-        yield from (_ways(*other, way) for way in dequantizing.measured_factor(declared, list(results), other))
-        way = dequantizing.measured_elements(declared, list(results), other)
+        yield from (_ways(*other, way) for way in measured_factor(declared, list(results), other))
+        way = measured_elements(declared, list(results), other)
         if way is not None:
             yield _ways(*other, way)
 

@@ -18,7 +18,7 @@ from fp4ref.conformance.evidence import LARGE, Item, Part
 from fp4ref.conformance.hypotheses import AFTER_SCALES, Hypothesis, OutOfTimeError
 from fp4ref.conformance.inferred import element_boundaries, seen_positions, sign_mask
 from fp4ref.conformance.inferred_scales import constants_of_scales, scale_boundaries
-from fp4ref.conformance.measured_amax import other_amax
+from fp4ref.conformance.measured_amax import measured_amax
 from fp4ref.conformance.measured_bits import source_of_bits
 from fp4ref.conformance.measured_floors import floors
 from fp4ref.conformance.measured_maps import byte_maps, code_map, factor_of_elements
@@ -144,7 +144,7 @@ def _maxima(base: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothe
             found.append(changed)
             if changed is base:
                 break
-    other = None if found else other_amax(base.kernel, parts)
+    other = None if found else measured_amax(base.kernel, parts)
     own = None if other is None else base.but(other)
     return found if own is None else [own]
 

@@ -210,13 +210,13 @@ CORRECT = (NVFP4, MXFP8, MXFP4, RHT, Stochastic, Divides)
 def mutants():
     """An empty list, and the decorator that enters a kernel in it.
 
-    Its arguments: each is one mistake, several names of one mistake joined by |.
+    Its arguments: each is one mistake, several names of one mistake joined by |; says: what the headline holds.
     """
     kernels = []
 
-    def mutant(*names):
+    def mutant(*names, says=""):
         def register(cls):
-            cls.names = names
+            cls.names, cls.says = names, says
             kernels.append(cls)
             return cls
 

@@ -46,6 +46,14 @@ def amax_places(aimed: Aim) -> Iterator[Member]:
         values = np.tanh(aimed.normal(*shape))
         values[place] = sign * 7.25
         yield Member(label, aimed.narrow(values))
+    for column in range(1, 130, 17) if aimed.unit_amax else ():  # with others like it: which lane misses it shows
+        values = np.tanh(aimed.normal(132, 130))
+        values[column + 2, column] = 7.25
+        yield Member(f"row-{column + 2}", aimed.narrow(values))
+    if aimed.unit_amax:
+        rising = np.where(aimed.normal(132, 130) > 0, 1, -1) * np.arange(1, 133)[:, None] / 32
+        yield Member("rising-rows", aimed.narrow(rising))
+        yield Member("rising-columns", aimed.narrow(rising[:130].T))
 
 
 def outlier(aimed: Aim) -> Iterator[Member]:

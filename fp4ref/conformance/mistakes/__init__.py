@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from fp4ref.conformance.mistakes.amax import block_amax, directions, inputs, tensor_amax
+from fp4ref.conformance.mistakes.block_maxima import block_amax
+from fp4ref.conformance.mistakes.directions import directions
 from fp4ref.conformance.mistakes.elements import codes, missing
 from fp4ref.conformance.mistakes.factors import factor
+from fp4ref.conformance.mistakes.inputs import inputs
 from fp4ref.conformance.mistakes.kernel import CaseLike, Exhibit, Kernel, kernel_of
 from fp4ref.conformance.mistakes.randomness import randomness
 from fp4ref.conformance.mistakes.readers import DATA_READERS, scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Stage, collect
 from fp4ref.conformance.mistakes.scale_codecs import scale_codec
-from fp4ref.conformance.mistakes.scale_places import places
+from fp4ref.conformance.mistakes.scale_places import places, squares
 from fp4ref.conformance.mistakes.scales import block_scale, global_scale
+from fp4ref.conformance.mistakes.tensor_maxima import tensor_amax
 from fp4ref.conformance.mistakes.transforms import choices, transforms
+from fp4ref.conformance.mistakes.windows import windows
 
 MISTAKES: tuple[Mistake, ...] = collect(
     codes(),
@@ -29,6 +33,8 @@ MISTAKES: tuple[Mistake, ...] = collect(
     missing(),
     inputs(),
     directions(),
+    windows(),
+    squares(),
 )
 
 __all__ = [

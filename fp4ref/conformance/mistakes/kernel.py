@@ -90,6 +90,16 @@ def smaller(second: Floats, first: Floats) -> NDArray[np.bool_]:
     return np.asarray(second < first)
 
 
+def own_byte(blocks: Floats, byte: Codes) -> Codes:
+    """Store the byte that the elements are divided by."""
+    return byte
+
+
+def twice(second: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Keep the codes and the scale byte of the same candidate. Rules: FOS-6."""
+    return second, second
+
+
 def six_and_four(t: Floats) -> tuple[Floats, Floats]:
     """The scales that a block tries. Rules: FOS-1."""
     return t, t * F(1.5)
@@ -99,14 +109,17 @@ def six_and_four(t: Floats) -> tuple[Floats, Floats]:
 class Kernel:
     """A quantizer as functions, one field for each decision; a mistake replaces some of them.
 
+    read: of the tensor, the tensor that the kernel takes it for.
     values: what becomes of the inputs first. transform: the Hadamard transform, in `turned` directions.
     quantized: of the values [rows, columns] after the maximum was taken.
     amax, used: the maximum, and what the global scale is made of. report: what is returned as the maximum.
     tails: what the maxima of blocks are taken of. element_global: of the global scale, the maximum and the constants,
     the global scale that divides the elements.
     scale_value, scale_byte: before and after the scale codec. used_scale: of the decoded scales [down, across, 1, 1].
-    value, code: before and after the element codec. scales, codes: of whole results [rows, blocks], [rows, columns].
-    other: quantize the other direction's matrix, and lay out its codes and scales so.
+    value, code: before and after the element codec. stored: of the blocks and their scale bytes, the bytes to store.
+    scales, codes: of whole results [rows, blocks], [rows, columns].
+    kept: of where the second candidate wins, where its codes and where its scale bytes are kept.
+    other: the codes and scale bytes, made of those of both directions.
     whole: a part of the rows is not enough to say what the bytes are.
     """
 
@@ -114,6 +127,7 @@ class Kernel:
     block: Block
     codec: Codec
     scale_codec: Codec
+    read: Callable[[NDArray[Any]], NDArray[Any]] = same
     values: Map = same
     transform: Map | None = None
     turned: tuple[Direction, ...] = ("column",)
@@ -142,9 +156,11 @@ class Kernel:
     search: FourOverSix | None = None
     candidates: Callable[[Floats], tuple[Floats, Floats]] = six_and_four
     second: Callable[[Floats, Floats], NDArray[np.bool_]] = smaller
+    stored: Callable[[Floats, Codes], Codes] = own_byte
+    kept: Callable[[NDArray[np.bool_]], tuple[NDArray[np.bool_], NDArray[np.bool_]]] = twice
     scales: Codes2 = same
     codes: Codes2 = same
-    other: Callable[[Codes, Codes, tuple[int, int]], tuple[Codes, Codes]] | None = None
+    other: Callable[[Directions], tuple[Codes, Codes]] | None = None
     whole: bool = False
 
     def but(self, **changes: Any) -> Kernel:
@@ -196,15 +212,18 @@ class Exhibit:
     @cached_property
     def matrix(self) -> Floats:
         """The direction's matrix, float32."""
-        return widen(Matrix(self.case.x, self.case.direction)[slice(0, self.shape[0]), slice(0, self.shape[1])])
+        return self._matrix(self.case.x)
+
+    def _matrix(self, x: NDArray[Any]) -> Floats:
+        return widen(Matrix(x, self.case.direction)[slice(0, self.shape[0]), slice(0, self.shape[1])])
 
     def quantized(self, kernel: Kernel) -> Values:
         """The values that a kernel quantizes."""
-        key = kernel.values, kernel.transform, kernel.turned
+        key = kernel.read, kernel.values, kernel.transform, kernel.turned
         if key not in self._values:
             if len(self._values) > 3:
                 self._values.pop(next(iter(self._values)))
-            raw = kernel.values(self.matrix)
+            raw = kernel.values(self.matrix if kernel.read is same else self._matrix(kernel.read(self.case.x)))
             turned = self.case.direction in kernel.turned and raw.size
             transformed = kernel.transform(raw) if turned and kernel.transform else raw
             self._values[key] = Values(raw, transformed)
@@ -216,7 +235,8 @@ class Exhibit:
         if granularity is Granularity.NONE:
             return None
         given = self.case.amax if kernel.takes_amax else None
-        key = kernel.values, kernel.transform, kernel.turned, kernel.amax, kernel.used, kernel.keep_nan, given is None
+        source = kernel.read, kernel.values, kernel.transform, kernel.turned
+        key = *source, kernel.amax, kernel.used, kernel.keep_nan, given is None
         if key not in self._amax:
             by_row, values = granularity is Granularity.ROW, self.quantized(kernel)
             found = kernel.amax(values, kernel.keep_nan, by_row) if given is None else np.asarray(given, F).reshape(-1)
@@ -270,7 +290,8 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
     else:
         codes, byte = _searched(kernel, blocks, t, g, used, k)
     down, across, high, _ = blocks.shape
-    by_row = np.broadcast_to(byte, (down, across, high, 1)).transpose(0, 2, 1, 3).reshape(down * high, across)
+    told = kernel.stored(blocks, byte)
+    by_row = np.broadcast_to(told, (down, across, high, 1)).transpose(0, 2, 1, 3).reshape(down * high, across)
     scales = kernel.scales(by_row[: values.shape[0]])
     amax = None if maxima is None else kernel.report(maxima[0])
     return ScaleSide(amax, scales, blocks, bits, k, g, t, byte, codes, values.shape, used)
@@ -310,9 +331,9 @@ def _searched(
         error = error * error if search.metric is Metric.SQUARED else np.abs(error)
         errors.append(error.max(axis=(2, 3)) if search.metric is Metric.LARGEST else search.total(error))
         tried.append((kernel.code(kernel.round(y, None, kernel.codec)), byte))
-    second = kernel.second(errors[1], errors[0])[:, :, None, None]
+    of_codes, of_scales = (part[:, :, None, None] for part in kernel.kept(kernel.second(errors[1], errors[0])))
     (codes, byte), (other_codes, other_byte) = tried
-    return np.where(second, other_codes, codes), np.where(second, other_byte, byte)
+    return np.where(of_codes, other_codes, codes), np.where(of_scales, other_byte, byte)
 
 
 class _Other(NamedTuple):
@@ -324,8 +345,20 @@ class _Other(NamedTuple):
     random_bits: Any
 
 
+class Directions(NamedTuple):
+    """A case in both directions, for a kernel that takes one for the other.
+
+    kernel, own: without the mistake, and the case's own direction up to its scales. codes, scales: of the other one.
+    """
+
+    kernel: Kernel
+    own: ScaleSide
+    codes: Codes
+    scales: Codes
+
+
 def _other_side(kernel: Kernel, exhibit: Exhibit) -> ScaleSide:
-    """Quantize the other direction's matrix, and lay out the results as this direction's."""
+    """Quantize both directions' matrices, and make the codes and scale bytes of them."""
     assert kernel.other is not None
     case = exhibit.case
     bits = None if case.random_bits is None else np.ascontiguousarray(np.asarray(case.random_bits).T)
@@ -334,5 +367,7 @@ def _other_side(kernel: Kernel, exhibit: Exhibit) -> ScaleSide:
     straight = kernel.but(other=None, turned=turned)
     swapped = Exhibit(_Other(case.x, direction, case.amax, bits))
     side = scale_side(straight, swapped, slice(0, swapped.shape[0]))
-    codes, scales = kernel.other(code_side(straight, side), side.scales, exhibit.shape)
+    plain = kernel.but(other=None)
+    own = scale_side(plain, exhibit, slice(0, exhibit.shape[0]))
+    codes, scales = kernel.other(Directions(plain, own, code_side(straight, side), side.scales))
     return side._replace(scales=scales, codes=codes, shape=exhibit.shape)

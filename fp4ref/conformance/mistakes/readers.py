@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fp4ref import packing
 from fp4ref.conformance.mistakes.record import Stage
+from fp4ref.conformance.said import moved
 from fp4ref.formats import Codes, Format
 from fp4ref.layout import LAYOUTS, TILED_8X4, TILED_128X4, Layout
 
@@ -407,7 +408,7 @@ DATA_READERS = (
         DataReader(
             f"data-rows-{'pairs' if n == 2 else n}",
             Stage.DIRECTION,
-            f"rows of data are in reverse order within groups of {n}",
+            moved(range(n)[::-1], "rows of elements"),
             partial(_rows_reversed, n),
         )
         for n in (2, 4, 8, 16, 32)
@@ -418,13 +419,13 @@ DATA_READERS = (
     DataReader(
         "data-interleaved-8",
         Stage.PACKING,
-        "elements of a group of 8 lie in the order 0 2 4 6 1 3 5 7",
+        "elements of each 8 are stored with even places first, 0 2 4 6 1 3 5 7",
         partial(_permuted, (0, 4, 1, 5, 2, 6, 3, 7)),
     ),
     DataReader(
         "data-interleaved-8b",
         Stage.PACKING,
-        "elements of a group of 8 lie in the order 0 4 1 5 2 6 3 7",
+        "elements of each 8 are stored as two halves in turn, 0 4 1 5 2 6 3 7",
         partial(_permuted, (0, 2, 4, 6, 1, 3, 5, 7)),
     ),
 )

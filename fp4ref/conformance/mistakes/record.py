@@ -45,7 +45,7 @@ class Mistake:
 
     text: one sentence without a full stop. apply: the kernel that makes the mistake, None where it means nothing.
     special: it changes only what becomes of zeros, NaN, infinities, subnormals and underflow, so that it can come with
-    any other mistake.
+    any other mistake. alone: no search pairs it with a second mistake, so that a long table of such costs little.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Mistake:
     text: str
     apply: Apply
     special: bool = False
+    alone: bool = False
 
 
 When = Callable[[Kernel], Any]
@@ -63,7 +64,14 @@ ElementForm = Callable[[Any, Any, Any, Any], Any]
 
 
 def known(
-    stage: Stage, name: str, text: str, when: When | None = None, *, special: bool = False, **changes: Any
+    stage: Stage,
+    name: str,
+    text: str,
+    when: When | None = None,
+    *,
+    special: bool = False,
+    alone: bool = False,
+    **changes: Any,
 ) -> Mistake:
     """A mistake that replaces fields of a kernel; a change may be a function of the kernel, marked by `of`."""
 
@@ -73,7 +81,7 @@ def known(
         made = {field: value.make(kernel) if isinstance(value, of) else value for field, value in changes.items()}
         return kernel.but(**made)
 
-    return Mistake(name, stage, text, apply, special)
+    return Mistake(name, stage, text, apply, special, alone)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.record import Mistake, Stage, known
+from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.mistakes.record import Mistake, Stage, known, of
 from fp4ref.formats import Codes
+from fp4ref.model.quantize import largest
 
 
 def _from_row(rows: Callable[[Any], Any], scales: Any) -> Any:
@@ -134,3 +136,35 @@ def _last_zero(scales: Codes, count: int) -> Codes:
     scales = scales.copy()
     scales[:, scales.shape[1] - count :] = 0
     return scales
+
+
+# Square blocks
+
+
+def squares() -> Iterator[Mistake]:
+    """Yield scales of blocks with several rows that stand for the block on the other side of the diagonal."""
+    stored, used = "scale bytes of the squares are stored transposed", "the transposed scales of the squares"
+    for stage, name, text, changes in (
+        (Stage.LAYOUT, "stored", f"the {stored}; elements use their own", {"scales": of(_stored_turned)}),
+        (Stage.ENCODE, "used", f"elements are divided by {used}; the stored bytes are right", {"used_scale": _turned}),
+        (Stage.BLOCK, "block", f"{used} are stored, and divide the elements", {"block_amax": _turned_maxima}),
+    ):
+        yield known(stage, f"{name}-squares-transposed", text, _has_squares, alone=True, whole=True, **changes)
+
+
+def _has_squares(kernel: Kernel) -> bool:
+    return kernel.block.rows > 1
+
+
+def _turned(values: Any) -> Any:
+    """The transpose of a grid [down, across, ...], written row by row into the shape that it had."""
+    return np.swapaxes(values, 0, 1).reshape(values.shape)
+
+
+def _turned_maxima(blocks: Any, keep_nan: bool) -> Any:
+    return _turned(largest(blocks, (2, 3), keep_nan))
+
+
+def _stored_turned(kernel: Kernel) -> Callable[[Codes], Codes]:
+    high = kernel.block.rows
+    return lambda scales: np.repeat(_turned(scales[::high]), high, axis=0)[: len(scales)]

@@ -289,6 +289,31 @@ TOTALS = (
 )
 
 
+KEPT = (
+    ("stored-other", "the scale byte that is stored is that of the other candidate of 4over6", lambda s: (s, ~s)),
+    (
+        "stored-first",
+        "the scale byte that is stored is always that of the first candidate (6)",
+        lambda s: (s, s & False),
+    ),
+    (
+        "stored-second",
+        "the scale byte that is stored is always that of the second candidate (4)",
+        lambda s: (s, s | True),
+    ),
+    (
+        "codes-first",
+        "the codes are always those of the first candidate (6), the scale byte is chosen",
+        lambda s: (s & False, s),
+    ),
+    (
+        "codes-second",
+        "the codes are always those of the second candidate (4), the scale byte is chosen",
+        lambda s: (s | True, s),
+    ),
+)
+
+
 def _search(kernel: Kernel, **changes: Any) -> Any:
     assert kernel.search is not None
     return dataclasses.replace(kernel.search, **changes)
@@ -420,4 +445,6 @@ def choices() -> Iterator[Mistake]:
             partial(_other_top, top),
             constants=partial(lambda t, k: k._replace(scale_max=t), F(top)),
         )
+    for name, text, kept in KEPT:
+        yield known(stage, f"search-{name}", text, searches, alone=True, kept=kept)
     yield known(stage, "search-missing", "4over6 is not done", searches, search=None)

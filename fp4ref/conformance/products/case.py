@@ -96,17 +96,17 @@ def case_of(family: str, name: str, spec: Spec, *sides: tuple[NDArray[np.float64
     return GemmCase(family, name, a, b)
 
 
-def integers(spec: Spec, random: Random, rows: int, columns: int) -> Quantized:
-    """Random elements and scales, so small that the magnitudes of 1024 products sum to less than 2^24 units.
+def integers(spec: Spec, random: Random, rows: int, columns: int, *, largest: int = 6, top: int = 10) -> Quantized:
+    """Draw elements and scales so small that the magnitudes of all products sum to less than 2^24 units.
 
-    Elements are halves up to 6, scales integers up to 10: (2 * 6)^2 * 10^2 * 1024 < 2^24.
+    Elements are halves up to `largest`, scales integers up to `top`: with 6 and 10, (2 * 6)^2 * 10^2 * 1024 < 2^24.
     """
     grid = np.unique(spec.element.decode(np.arange(1 << spec.element.format.bits, dtype=np.uint8)))
-    halves = grid[np.isfinite(grid) & (np.abs(grid) <= 6) & (grid * 2 == np.rint(grid * 2))]
+    halves = grid[np.isfinite(grid) & (np.abs(grid) <= largest) & (grid * 2 == np.rint(grid * 2))]
     blocks = -(-columns // spec.block.columns)
     if spec.scale.format is E8M0:
-        scales = np.ldexp(1.0, random.integers(0, 4, (rows, blocks)))
+        scales = np.ldexp(1.0, random.integers(0, top.bit_length(), (rows, blocks)))
     else:
-        scales = random.integers(1, 11, (rows, blocks)).astype(np.float64)
+        scales = random.integers(1, top + 1, (rows, blocks)).astype(np.float64)
     values = random.choice(halves, (rows, columns)).astype(np.float64)
     return record(spec, element_codes(spec, values), scale_bytes(spec, scales))

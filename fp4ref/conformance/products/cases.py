@@ -76,6 +76,14 @@ def _dense(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     yield GemmCase(family, "square", integers(spec, random, side, side), integers(spec, random, side, side))
 
 
+def _deep(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """Sums over more than 1024 elements, 2^16 at most: (2 * 2)^2 * 4^2 * 2^16 = 2^24."""
+    width = spec.block.columns
+    for m, n, columns in ((5, 7, 1024 + 3 * width), (9, 5, 2048 + width), (4, 6, 4096 + 2 * width), (16, 32, 3072)):
+        a, b = (integers(spec, random, rows, columns, largest=2, top=4) for rows in (m, n))
+        yield GemmCase(family, f"{m}x{n}x{columns}", a, b)
+
+
 def _ragged(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     width = spec.block.columns
     for m, n, columns in ((17, 33, 3 * width - 1), (5, 7, 1), (65, 9, width + 2)):
@@ -113,6 +121,7 @@ FAMILIES = {
     "powers": Family(_powers, "a block is left out, added twice, or multiplied by another one's", ("GEM-1", "GEM-13")),
     "width": Family(_width, "sums are narrower than float32, or rounded between blocks", ("GEM-13",)),
     "dense": Family(_dense, "rows, layouts or directions are mixed up, which equal scales hide", ("GEM-1", "GEM-13")),
+    "deep": Family(_deep, "depth past a limit, or a part of a split K, is left out", ("GEM-1", "GEM-13")),
     "ragged": Family(_ragged, "the last block is not full", ("GEM-1", "GEM-13")),
     "alpha": Family(_alpha, "an amax or the factor is left out, or multiplied in another order", ("GEM-5", "GEM-7")),
     "special": Family(specials, "NaN or an infinity spreads, or gets lost", ("GEM-3", "GEM-17")),

@@ -16,20 +16,20 @@ from fp4ref.conformance.products.mistakes import (
     Pair,
     Reading,
     Rounds,
-    Scaling,
     pair_of,
     product,
     readings,
     roundings,
-    scalings,
 )
 from fp4ref.conformance.products.wrong_additions import Additions, ways
+from fp4ref.conformance.products.wrong_amaxes import Scaling, scalings
+from fp4ref.conformance.products.wrong_depths import depths
 from fp4ref.conformance.products.wrong_specials import RESULTS, special_sums
 from fp4ref.formats import F, Floats, ignoring_float_warnings
 from fp4ref.operands import alpha_factor
 
 Evidence = Sequence[tuple[GemmCase, NDArray[Any]]]
-BOUNDED = ("dense", "ragged")  # families whose operands are `integers`
+BOUNDED = ("dense", "ragged", "deep")  # families whose operands are `integers`
 WIDTHS = {8: "bfloat16", 11: "float16 or TF32", 14: "the sums of FP8 tensor cores of SM89 and SM90"}
 
 
@@ -100,7 +100,7 @@ def _matches(wrong: Evidence, aimed: Evidence, to: str, layout: str) -> Iterator
     wrong = sorted(wrong, key=lambda item: item[0].shape)
     ordered = [*wrong, *((case, got) for case, got in aimed if not any(case is other for other, _ in wrong))]
     pairs = [pair_of(case, layout) for case, _ in ordered]
-    for reading in readings():
+    for reading in (*readings(), *depths()):
         places = [i for i, (case, _) in enumerate(ordered) if not reading.bounded or case.family in BOUNDED]
         known: dict[int, Floats] = {}
 

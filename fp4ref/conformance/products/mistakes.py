@@ -99,7 +99,7 @@ def pair_of(case: GemmCase, layout: str) -> Pair:
 # What is added
 
 
-def _blocks(a: Side, b: Side, order: Callable[[int], list[int]], *, of_b: bool = False) -> Wide | None:
+def summed_blocks(a: Side, b: Side, order: Callable[[int], list[int]], *, of_b: bool = False) -> Wide | None:
     """Sums over the blocks of a list; with of_b, those of A in their own order and those of B in that one."""
     count, width = a.scales.shape[1], a.width
     chosen = order(count)
@@ -111,31 +111,6 @@ def _blocks(a: Side, b: Side, order: Callable[[int], list[int]], *, of_b: bool =
     return left.reshape(len(left), -1) @ right[:, chosen].reshape(len(right), -1).T
 
 
-def _without_last(tail: int, count: int) -> list[int]:
-    return list(range(max(count - tail, 0)))
-
-
-def _in_tiles(tile: int, count: int) -> list[int]:
-    return list(range(count // tile * tile))
-
-
-ORDERS: tuple[tuple[str, str, Callable[[int], list[int]]], ...] = (
-    ("first-missing", "the first block is left out", lambda n: list(range(1, n))),
-    *(
-        (f"last-{tail}-missing", f"the last {tail} blocks are left out", partial(_without_last, tail))
-        for tail in (2, 4, 8)
-    ),
-    ("last-missing", "the last block is left out", partial(_without_last, 1)),
-    *(
-        (f"tail-of-{tile}-missing", f"blocks that do not fill a tile of {tile} are left out", partial(_in_tiles, tile))
-        for tile in (2, 4, 8)
-    ),
-    ("first-twice", "the first block is added twice", lambda n: [0, *range(n)]),
-    ("last-twice", "the last block is added twice", lambda n: [*range(n), n - 1]),
-    ("one-missing", "the second block is left out", lambda n: [0, *range(2, n)]),
-    ("second-twice", "the second block is added twice", lambda n: [0, 1, *range(1, n)] if n > 1 else [0]),
-    ("odd-missing", "every other block is left out", lambda n: list(range(0, n, 2))),
-)
 SWAPS: tuple[tuple[str, str, Callable[[int], list[int]]], ...] = (
     ("neighbours", "neighbouring blocks are swapped", lambda n: [k ^ 1 if k ^ 1 < n else k for k in range(n)]),
     ("shifted", "blocks are shifted by one", lambda n: [*range(1, n), 0]),
@@ -274,6 +249,11 @@ def _result_transposed(pair: Pair) -> Wide | None:
     return sums.T if sums.shape[0] == sums.shape[1] else None
 
 
+def _result_in_columns(pair: Pair) -> Wide | None:
+    sums = product(pair.a, pair.b)
+    return None if 1 in sums.shape else sums.T.reshape(sums.shape)
+
+
 def _scales_exchanged(pair: Pair) -> Wide | None:
     if pair.a.scales.shape != pair.b.scales.shape:
         return None
@@ -288,84 +268,23 @@ def _summed_scales(pair: Pair) -> Wide | None:
 
 
 def readings() -> Iterator[Reading]:
-    """Every known mistake in what is summed, the right way first."""
+    """Yield every known mistake in how operands are read, the right way first."""
     yield Reading("right", "", lambda pair: product(pair.a, pair.b))
-    for name, text, order in ORDERS:
-        yield Reading(f"block-{name}", text, partial(lambda order, p: _blocks(p.a, p.b, order), order))
     for name, text, order in SWAPS:
         yield Reading(
-            f"blocks-{name}", f"{text} in one operand", partial(lambda o, p: _blocks(p.a, p.b, o, of_b=True), order)
+            f"blocks-{name}",
+            f"{text} in one operand",
+            partial(lambda o, p: summed_blocks(p.a, p.b, o, of_b=True), order),
         )
     for name, text, change in (*READERS, *OTHERS):
         for which, said in SIDES:
             of_others = (name, text, change) in OTHERS
             yield Reading(f"{name}-{which}", text.format(said), partial(_read, change, which), of_others)
     yield Reading("not-transposed", "B is not transposed: d = A B instead of A B^T", _not_transposed)
-    yield Reading("result-transposed", "the result is transposed", _result_transposed)
+    yield Reading("result-in-columns", "the result is written transposed, column by column", _result_in_columns)
+    yield Reading("result-transposed", "the result is transposed where it is square", _result_transposed)
     yield Reading("scales-exchanged", "A is scaled by B's block scales, and B by A's", _scales_exchanged)
     yield Reading("first-block-scales", "the scales of the first block serve all blocks", _summed_scales)
-
-
-# The amaxes: of a tensor a number, of rows [M, 1] or [1, N]
-
-Apply = Callable[[Floats, Floats, Floats, np.float32], Floats]  # sums, amax_A, amax_B, factor
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """A mistake between sums and results, in float32."""
-
-    name: str
-    text: str
-    apply: Apply
-
-
-def chain(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
-    """By one alpha, or by rows, as the standard does. Rules: GEM-5, GEM-7."""
-    if a.ndim == b.ndim == 0:
-        return np.asarray(y * (a * b * (F(1) / factor)), F)
-    y = y * (F(1) / factor)
-    return np.asarray(y * a * b if a.ndim == b.ndim else y * (a * b), F)
-
-
-def _number(amax: Floats) -> Floats:
-    return np.asarray(amax.ravel()[0])
-
-
-def scalings() -> Iterator[Scaling]:
-    """Every known mistake with global amaxes, the right way first."""
-    one = F(1)
-    known: tuple[tuple[str, str, Apply], ...] = (
-        ("right", "", chain),
-        ("none", "the global amaxes and the factor are left out", lambda y, a, b, f: y),
-        ("no-amax-a", "the amax of A is left out", lambda y, a, b, f: chain(y, np.ones_like(a), b, f)),
-        ("no-amax-b", "the amax of B is left out", lambda y, a, b, f: chain(y, a, np.ones_like(b), f)),
-        ("no-amaxes", "both amaxes are left out", lambda y, a, b, f: y * (one / f)),
-        ("no-factor", "the factor is left out", lambda y, a, b, f: chain(y, a, b, one)),
-        ("factor-once", "the factor is 6 * 448, not its square", lambda y, a, b, f: chain(y, a, b, np.sqrt(f))),
-        ("factor-scales", "the factor lacks the element maxima, 6 * 6", lambda y, a, b, f: chain(y, a, b, f / F(36))),
-        ("factor-elements", "the factor lacks the scale maxima", lambda y, a, b, f: chain(y, a, b, F(36))),
-        ("factor-256", "the factor is that of scale maxima of 256", lambda y, a, b, f: chain(y, a, b, F(1536 * 1536))),
-        ("amax-a-twice", "A's amax is used for B too", lambda y, a, b, f: chain(y, a, _number(a), f)),
-        ("amax-b-twice", "B's amax is used for A too", lambda y, a, b, f: chain(y, _number(b), b, f)),
-        ("squared", "alpha is applied twice", lambda y, a, b, f: chain(chain(y, a, b, f), a, b, f)),
-        ("inverse", "sums are divided by alpha", lambda y, a, b, f: y / (a * b * (one / f))),
-        (
-            "first-row",
-            "the first row's amax serves every row",
-            lambda y, a, b, f: y * (one / f) * (_number(a) * _number(b)),
-        ),
-        ("one-alpha", "amaxes of rows are multiplied into alpha first", lambda y, a, b, f: y * (a * b * (one / f))),
-        ("one-by-one", "each amax multiplies the sum by itself", lambda y, a, b, f: y * (one / f) * a * b),
-        ("divided", "the amaxes multiply first, the factor divides last", lambda y, a, b, f: np.divide(y * (a * b), f)),
-        ("each", "each operand has its own factor, amax / (6 * 448)", _each),
-    )
-    return (Scaling(*parts) for parts in known)
-
-
-def _each(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
-    root = F(np.sqrt(factor))
-    return np.asarray(y * ((a / root) * (b / root)), F)
 
 
 # Roundings

@@ -1,0 +1,154 @@
+"""Mistakes in what the quantizer reads: the tensor's strides and axes, and its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.conformance.guards import GAP
+from fp4ref.conformance.mistakes.kernel import flushed
+from fp4ref.conformance.mistakes.record import NARROW, Mistake, Stage, has_global, known
+from fp4ref.formats import F, Floats
+from fp4ref.quantized import matrix_shape
+
+SIZES = (2, 4, 8, 16, 32, 64, 128)
+TINY = np.finfo(F).tiny
+Tensor = NDArray[Any]
+
+
+# How the tensor is read
+
+
+def without_gaps(x: Tensor) -> Tensor:
+    """Return what is read if rows that are apart are taken for rows that follow each other; gaps hold NaN."""
+    if x.ndim < 2 or not x.size:
+        return x
+    apart = np.full((*x.shape[:-1], x.shape[-1] + GAP), np.nan, x.dtype)
+    apart[..., : x.shape[-1]] = x
+    return apart.reshape(-1)[: x.size].reshape(x.shape)
+
+
+def exchanged(x: Tensor) -> Tensor:
+    """Return x with its elements taken as those of the matrix [K, M]."""
+    return x.reshape(matrix_shape(x.shape)[::-1]).T.reshape(x.shape)
+
+
+def of_leading(order: Any, x: Tensor) -> Tensor:
+    """Return x [..., K] with its leading axes in another order, its rows counted through in that order."""
+    if x.ndim < 3:
+        return x
+    return x.transpose(*order(x.ndim - 1), x.ndim - 1).reshape(x.shape)
+
+
+def first_of_leading(x: Tensor) -> Tensor:
+    """Return x with its first matrix in the place of each."""
+    return np.broadcast_to(x[:1], x.shape) if x.ndim > 2 else x
+
+
+READ = (
+    (
+        "strides",
+        "the strides of x are ignored: rows are read as if nothing were between them",
+        without_gaps,
+    ),
+    (
+        "exchanged",
+        "x [M, K] is read as a matrix [K, M]: its transpose is read as it is stored",
+        exchanged,
+    ),
+    (
+        "leading-reversed",
+        "the leading dimensions of x are flattened in reverse order, the first one fastest",
+        partial(of_leading, lambda count: range(count - 1, -1, -1)),
+    ),
+    (
+        "leading-rotated",
+        "the leading dimensions of x are flattened in another order, the last one slowest",
+        partial(of_leading, lambda count: (count - 1, *range(count - 1))),
+    ),
+    ("leading-first", "only the first index of the leading dimension of x is read", first_of_leading),
+)
+
+
+# The values
+
+
+def cleared(rows: int, columns: int, values: Floats) -> Floats:
+    """Zeros past the last whole multiple of so many rows and columns."""
+    values = values.copy()
+    values[values.shape[0] // rows * rows :] = 0
+    values[:, values.shape[1] // columns * columns :] = 0
+    return values
+
+
+def inputs() -> Iterator[Mistake]:
+    """Mistakes that change the values before anything is computed."""
+    stage = Stage.INPUT
+    for name, text, read in READ:
+        yield known(stage, f"input-{name}", text, alone=True, read=read)
+    for name, text, narrow in NARROW:
+        yield known(stage, f"input-{name}", f"inputs are {text} first", values=narrow)
+    for size in SIZES[1:]:
+        for way, words, change in (
+            ("columns", "columns", partial(cleared, 1, size)),
+            ("rows", "rows", partial(cleared, size, 1)),
+        ):
+            yield known(
+                Stage.BLOCK,
+                f"dropped-{way}-{size}",
+                f"{words} past the last multiple of {size} are quantized as zeros, and count in the amax only",
+                has_global,
+                quantized=change,
+            )
+        yield known(
+            stage,
+            f"input-columns-{size}",
+            f"columns past the last multiple of {size} are taken as zeros",
+            values=partial(cleared, 1, size),
+        )
+        yield known(
+            stage,
+            f"input-rows-{size}",
+            f"rows past the last multiple of {size} are taken as zeros",
+            values=partial(cleared, size, 1),
+        )
+    yield known(stage, "input-last-row", "the last row is taken as zeros", values=lambda v: _without(v, -1, None))
+    yield known(stage, "input-last-column", "the last column is taken as zeros", values=lambda v: _without(v, None, -1))
+    yield known(stage, "input-flush", "subnormal inputs are flushed to zero", special=True, values=flushed)
+    yield known(
+        stage,
+        "input-flush-unsigned",
+        "subnormal inputs are flushed to +0",
+        special=True,
+        values=lambda v: np.where(np.abs(v) < TINY, F(0), v),
+    )
+    yield known(
+        stage, "input-nan-zero", "NaN is taken as 0", special=True, values=lambda v: np.where(np.isnan(v), F(0), v)
+    )
+    yield known(
+        stage,
+        "input-inf-max",
+        "infinities are taken as the largest finite value",
+        special=True,
+        values=lambda v: np.where(np.isinf(v), np.copysign(np.finfo(F).max, v), v),
+    )
+    yield known(
+        stage,
+        "input-special-zero",
+        "NaN and infinities are taken as 0",
+        special=True,
+        values=lambda v: np.where(np.isfinite(v), v, F(0)),
+    )
+
+
+def _without(values: Floats, row: int | None, column: int | None) -> Floats:
+    values = values.copy()
+    if row is not None:
+        values[row:] = 0
+    if column is not None:
+        values[:, column:] = 0
+    return values

@@ -1,0 +1,293 @@
+"""Mistakes in the maximum of the tensor or of a row, and in who uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.mistakes.inputs import SIZES, TINY
+from fp4ref.conformance.mistakes.kernel import Values, over_tensor
+from fp4ref.conformance.mistakes.record import (
+    NARROW,
+    Mistake,
+    Stage,
+    by_row,
+    by_tensor,
+    has_global,
+    known,
+    turns,
+)
+from fp4ref.formats import F, Floats
+
+
+def amax_of(chosen: Callable[[Floats], Floats], values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """The maximum magnitude of what a function makes of the values."""
+    return over_tensor(Values(values.raw, chosen(values.transformed)), keep_nan, by_row)
+
+
+def amax_raw(values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """Before the transform."""
+    return over_tensor(Values(values.raw, values.raw), keep_nan, by_row)
+
+
+def amax_both(values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """The larger of before and after the transform."""
+    return np.maximum(amax_raw(values, keep_nan, by_row), over_tensor(values, keep_nan, by_row))
+
+
+def amax_after(narrow: Callable[[Floats], Floats], values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """The maximum, rounded."""
+    return narrow(over_tensor(values, keep_nan, by_row))
+
+
+def signed_plain(start: np.float32, values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """max x, which can be -0, and from another start than 0 negative."""
+    found = np.fmax.reduce(values.transformed, axis=1 if by_row else None, initial=start)
+    return np.asarray(found, F).reshape(-1)
+
+
+def absolute_of_signed(values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """|max x|."""
+    found = np.nanmax(values.transformed, axis=1 if by_row else None, initial=-np.inf)
+    return np.abs(np.where(np.isfinite(found), found, F(0))).reshape(-1).astype(F)
+
+
+def largest_bits(kind: str, absolute: bool, values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """The value whose bits are the largest integer."""
+    bits = np.ascontiguousarray(values.transformed, F).view(kind)
+    found = np.asarray(bits.max(axis=1 if by_row else None, initial=0), kind).reshape(-1).view(F)
+    return np.abs(found) if absolute else found
+
+
+def by_groups(rows: int, amax: Floats, values: Values) -> Floats:
+    """Each row's is that of its group of so many rows."""
+    own = over_tensor(values, keep_nan=False, by_row=True)
+    groups = np.maximum.reduceat(own, range(0, own.size, rows)) if own.size else own
+    return np.repeat(groups, rows)[: own.size]
+
+
+def of_first(count: int, amax: Floats, values: Values) -> Floats:
+    """That of the first elements."""
+    return over_tensor(Values(values.raw, values.transformed.reshape(1, -1)[:, :count]), keep_nan=False, by_row=False)
+
+
+SEEN: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
+    ("signed", "is taken over signed values, max x instead of max |x|", lambda v: np.maximum(v, F(0))),
+    ("negative", "is taken over negative values only", lambda v: np.minimum(v, F(0))),
+    ("last-row", "misses the last row", lambda v: v[: max(v.shape[0] - 1, 1)]),
+    ("last-column", "misses the last column", lambda v: v[:, : max(v.shape[1] - 1, 1)]),
+    ("first-row", "misses the first row", lambda v: v[1:]),
+    ("first-column", "misses the first column", lambda v: v[:, 1:]),
+    ("last-block", "misses the last 16 columns", lambda v: v[:, : max(v.shape[1] - 1, 0) // 16 * 16]),
+    ("last-block-32", "misses the last 32 columns", lambda v: v[:, : max(v.shape[1] - 1, 0) // 32 * 32]),
+    ("last-rows", "misses the last 16 rows", lambda v: v[: max(v.shape[0] - 1, 0) // 16 * 16]),
+    ("only-row", "is that of the first row only", lambda v: v[:1]),
+    ("last-only-row", "is that of the last row only", lambda v: v[-1:]),
+    ("even-columns", "is taken over even columns only", lambda v: v[:, ::2]),
+    ("odd-columns", "is taken over odd columns only", lambda v: v[:, 1::2]),
+    ("even-rows", "is taken over even rows only", lambda v: v[::2]),
+    ("odd-rows", "is taken over odd rows only", lambda v: v[1::2]),
+    *(
+        (f"first-{size}-rows", f"is that of the first {size} rows only", partial(lambda n, v: v[:n], size))
+        for size in (16, 32, 64, 128)
+    ),
+    *(
+        (f"first-{size}-columns", f"is that of the first {size} columns only", partial(lambda n, v: v[:, :n], size))
+        for size in (16, 32, 64, 128)
+    ),
+    *(
+        (
+            f"tail-columns-{size}",
+            f"misses the columns past the last multiple of {size}",
+            partial(lambda n, v: v[:, : v.shape[1] // n * n], size),
+        )
+        for size in SIZES
+    ),
+    *(
+        (
+            f"tail-rows-{size}",
+            f"misses the rows past the last multiple of {size}",
+            partial(lambda n, v: v[: v.shape[0] // n * n], size),
+        )
+        for size in SIZES
+    ),
+)
+REPORTED: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
+    ("encode", "the encode scale 2688 / amax is returned as amax", lambda a: F(2688) / a),
+    ("decode", "the decode scale amax / 2688 is returned as amax", lambda a: a / F(2688)),
+    ("inverse", "1 / amax is returned as amax", lambda a: F(1) / a),
+    ("sixth", "amax / 6 is returned as amax", lambda a: a / F(6)),
+    ("448th", "amax / 448 is returned as amax", lambda a: a / F(448)),
+    ("zero", "0 is returned as amax", np.zeros_like),
+    ("one", "1 is returned as amax", np.ones_like),
+    ("previous-row", "the amax of the previous row is returned", lambda a: np.roll(a, 1)),
+    ("next-row", "the amax of the next row is returned", lambda a: np.roll(a, -1)),
+)
+FLOORS = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, float(TINY))
+
+
+# Roundings of a maximum to fewer bits
+
+WAYS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("up", "up", np.ceil),
+    ("down", "down", np.floor),
+    ("nearest", "to nearest", np.rint),
+)
+TO = {0: "to a power of two", 7: "to bfloat16", 10: "to 10 bits of mantissa, as TF32 and float16 have"}
+WIDEST = 10  # bits of mantissa to which a maximum may be rounded
+
+
+def to_bits(bits: int, whole: Callable[[Any], Any], amax: Floats) -> Floats:
+    """Round to so many bits of mantissa after the leading one."""
+    fraction, exponent = np.frexp(np.asarray(amax, np.float64))
+    unit = 2.0 ** (bits + 1)
+    return np.asarray(np.ldexp(whole(fraction * unit) / unit, exponent), F)
+
+
+ROUNDED = tuple(
+    (f"{way}-{bits}", f"rounded {words} {TO.get(bits, f'to {bits} bits of mantissa')}", partial(to_bits, bits, whole))
+    for bits in range(WIDEST + 1)
+    for way, words, whole in WAYS
+    if (bits, way) not in {(7, "nearest"), (7, "down"), (10, "down")}  # named already
+)
+
+
+def tensor_amax() -> Iterator[Mistake]:
+    """Mistakes in the tensor's maximum, and in who uses it."""
+    stage = Stage.AMAX
+    for name, text, chosen in SEEN:
+        when = by_tensor if "row" in name else has_global
+        yield known(stage, f"amax-{name}", f"amax {text}", when, amax=partial(amax_of, chosen))
+    for name, start in (("zero", F(0)), ("plain", F(-np.inf))):
+        text = "amax is max x, which can be negative or -0, instead of max |x|"
+        yield known(stage, f"amax-signed-{name}", text, has_global, amax=partial(signed_plain, start))
+    yield known(stage, "amax-absolute", "amax is |max x| instead of max |x|", has_global, amax=absolute_of_signed)
+    for name, text, narrow in NARROW:
+        yield known(stage, f"amax-{name}", f"amax is {text}", has_global, amax=partial(amax_after, narrow))
+        yield known(
+            stage,
+            f"amax-used-{name}",
+            f"the amax that the global scale is made of is {text}",
+            has_global,
+            used=partial(lambda rounding, a, values: rounding(a), narrow),
+        )
+    for name, text, rounding in ROUNDED:
+        yield known(
+            stage, f"amax-{name}", f"amax is {text}", has_global, alone=True, amax=partial(amax_after, rounding)
+        )
+        yield known(
+            stage,
+            f"amax-used-{name}",
+            f"the amax that the global scale is made of is {text}",
+            has_global,
+            alone=True,
+            used=partial(lambda rounding, a, values: rounding(a), rounding),
+        )
+    yield known(stage, "amax-raw", "amax is taken before the Hadamard transform", turns, amax=amax_raw)
+    yield known(
+        stage, "amax-both", "amax is the larger of before and after the Hadamard transform", turns, amax=amax_both
+    )
+    yield known(
+        stage,
+        "amax-used-raw",
+        "the global scale is made of the amax before the Hadamard transform",
+        turns,
+        used=lambda a, values: amax_raw(values, keep_nan=False, by_row=False),
+    )
+    yield known(
+        stage,
+        "amax-row-used",
+        "each row's own amax is used instead of the tensor's",
+        by_tensor,
+        used=lambda a, values: over_tensor(values, keep_nan=False, by_row=True),
+    )
+    yield known(
+        stage,
+        "amax-row-reported",
+        "one amax for the tensor is used instead of each row's",
+        by_row,
+        used=lambda a, values: np.broadcast_to(a.max(initial=F(0)), a.shape),
+    )
+    yield known(
+        stage,
+        "amax-tensor-everywhere",
+        "the tensor's amax stands in every row",
+        by_row,
+        amax=lambda values, nan, rows: np.repeat(over_tensor(values, nan, by_row=False), len(values.raw)),
+    )
+    for kind, name in (("u4", "unsigned"), ("i4", "signed")):
+        for absolute in (True, False):
+            yield known(
+                stage,
+                f"amax-bits-{name}{'' if absolute else '-plain'}",
+                f"amax is the maximum of the bits of x as {name} integers{', without its sign' if absolute else ''}",
+                has_global,
+                amax=partial(largest_bits, kind, absolute),
+            )
+    for rows in (2, 4, 8, 16, 32, 64, 128, 256):
+        yield known(
+            stage,
+            f"amax-by-{rows}-rows",
+            f"each {rows} rows use their own amax instead of the tensor's",
+            by_tensor,
+            used=partial(by_groups, rows),
+            whole=True,
+        )
+    for size in (*SIZES, 256, 512, 1024):
+        yield known(
+            stage,
+            f"amax-tail-flat-{size}",
+            f"amax misses the elements past the last multiple of {size}, counted over the whole tensor",
+            by_tensor,
+            amax=lambda values, nan, rows, n=size: of_first(values.raw.size // n * n, values.raw, values),
+        )
+    for power in range(4, 17):
+        yield known(
+            stage,
+            f"amax-first-{1 << power}",
+            f"amax is that of the first {1 << power} elements only",
+            by_tensor,
+            amax=lambda values, nan, rows, n=1 << power: of_first(n, values.raw, values),
+        )
+        yield known(
+            stage,
+            f"amax-used-first-{1 << power}",
+            f"the amax that the global scale is made of is that of the first {1 << power} elements only",
+            by_tensor,
+            used=partial(of_first, 1 << power),
+        )
+    for more in (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3):
+        yield known(
+            stage,
+            f"amax-plus-{more:.0e}",
+            f"{more:g} is added to the amax that the global scale is made of",
+            has_global,
+            used=partial(lambda by, a, values: a + by, F(more)),
+        )
+    yield known(stage, "amax-given-ignored", "the caller's amax is ignored", has_global, takes_amax=False)
+    for name, text, report in REPORTED:
+        yield known(stage, f"amax-reported-{name}", text, has_global, report=report)
+    for floor in FLOORS:
+        yield known(
+            stage,
+            f"amax-floor-{floor:.0e}",
+            f"amax is held at {floor:.3g} at least",
+            has_global,
+            special=True,
+            used=partial(lambda low, a, values: np.maximum(a, low), F(floor)),
+        )
+    yield known(stage, "amax-nan", "amax keeps NaN", has_global, special=True, keep_nan=True)
+    yield known(stage, "block-nan", "block maxima keep NaN", special=True, keep_block_nan=True)
+    yield known(stage, "all-nan", "all maxima keep NaN", has_global, special=True, keep_nan=True, keep_block_nan=True)
+    yield known(stage, "no-nan", "maxima ignore NaN", special=True, keep_nan=False, keep_block_nan=False)
+    yield known(
+        stage,
+        "amax-inf",
+        "amax leaves out infinities",
+        has_global,
+        special=True,
+        amax=partial(amax_of, lambda v: np.where(np.isinf(v), F(0), v)),
+    )

@@ -1,0 +1,149 @@
+"""Mistakes in the window of a block's maximum: beside the block, or over neighbours that share a scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.mistakes.record import Mistake, Stage, known
+from fp4ref.formats import F, Floats
+from fp4ref.model.quantize import largest
+
+
+def windows() -> Iterator[Mistake]:
+    """Yield maxima over other elements than the block's, and over neighbours."""
+    yield from _beside()
+    yield from _odd_tails()
+    yield from _flat()
+
+
+# Windows that do not start where their block does
+
+
+def _slid(mode: Any, by: int, values: Floats) -> Floats:
+    """Return the values of the columns `by` further on. mode: of np.pad, for what is past the ends of a row."""
+    width, size = values.shape[1], abs(by)
+    if not width:
+        return values
+    padded = np.pad(values, ((0, 0), (size, size)), mode=mode)
+    return np.ascontiguousarray(padded[:, size + by : size + by + width])
+
+
+def _around(by: int, values: Floats) -> Floats:
+    return np.roll(values, -by, axis=1)
+
+
+def _in_memory(by: int, values: Floats) -> Floats:
+    """Return the values `by` further on in memory, zeros outside of the tensor."""
+    return _slid("constant", by, values.reshape(1, -1)).reshape(values.shape)
+
+
+EDGES: tuple[tuple[str, str, Callable[[int, Floats], Floats]], ...] = (
+    ("row", "with nothing past the end of a row", partial(_slid, "constant")),
+    ("edge", "with the last element repeated past the end of a row", partial(_slid, "edge")),
+    ("around", "around the end of the row", _around),
+    ("memory", "with the next row past the end of a row", _in_memory),
+)
+SHIFTS = tuple(sign * by for by in (1, 2, 3, 4, 7, 8, 12, 15, 16, 24, 31) for sign in (1, -1))
+
+
+def _beside() -> Iterator[Mistake]:
+    """Yield maxima over as many elements as a block has, from another element on."""
+    for by in SHIFTS:
+        way = f"{abs(by)} further {'on' if by > 0 else 'back'}"
+        for name, words, slid in EDGES:
+            yield known(
+                Stage.BLOCK,
+                f"block-window-{by:+d}-{name}",
+                f"block maxima are taken over the elements {way}, {words}",
+                partial(_inside, by),
+                alone=True,
+                tails=partial(slid, by),
+                whole=True,
+            )
+
+
+def _inside(by: int, kernel: Kernel) -> bool:
+    return kernel.block.rows == 1 and abs(by) < kernel.block.columns
+
+
+# Neighbours that share a scale where a row has an odd count of blocks
+
+
+def _pairs(own: Floats) -> Floats:
+    """Return the maxima of whole pairs, for each of the two blocks."""
+    whole = own.shape[1] // 2 * 2
+    return np.repeat(own[:, :whole].reshape(len(own), whole // 2, 2).max(axis=2), 2, axis=1)
+
+
+def _paired(last: Callable[[Floats, Floats], Floats], own: Floats) -> Floats:
+    """Return the maxima of pairs, and what `last` makes of them for the last block of an odd count."""
+    pairs = _pairs(own)
+    return pairs if own.shape[1] % 2 == 0 else np.concatenate([pairs, last(own, pairs)], axis=1)
+
+
+def _joined(own: Floats) -> Floats:
+    pairs = _pairs(own)
+    if own.shape[1] % 2 == 0:
+        return pairs
+    three = np.maximum(pairs[:, -1:], own[:, -1:]) if pairs.size else own
+    return np.concatenate([pairs[:, :-2], np.repeat(three, 3, axis=1)], axis=1) if pairs.size else own
+
+
+def _of_pair(place: int, own: Floats, pairs: Floats) -> Floats:
+    return pairs[:, place, None] if pairs.size else own
+
+
+def _nothing(own: Floats, pairs: Floats) -> Floats:
+    return own[:, -1:] * F(0)
+
+
+TAILS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
+    ("joins", "joins the pair before it", _joined),
+    ("pair", "has the scale of the pair before it", partial(_paired, partial(_of_pair, -1))),
+    ("first", "has the scale of its row's first", partial(_paired, partial(_of_pair, 0))),
+    ("zero", "is left out (its maximum is 0)", partial(_paired, _nothing)),
+)
+
+
+def _odd_tails() -> Iterator[Mistake]:
+    """Yield blocks of twice the width, with another scale for the last block of a row."""
+    text = "2 neighbouring blocks of a row share their scale (blocks that much wider)"
+    for name, words, shared in TAILS:
+        yield known(
+            Stage.BLOCK,
+            f"block-2-across-{name}",
+            f"{text}; the last block of an odd count {words}",
+            alone=True,
+            block_amax=partial(_shared, shared),
+            whole=True,
+        )
+
+
+def _flat() -> Iterator[Mistake]:
+    """Yield neighbours that are counted over the whole tensor."""
+    for count in (2, 4):
+        yield known(
+            Stage.BLOCK,
+            f"block-{count}-flat",
+            f"{count} neighbouring blocks share their scale, counted over the whole tensor, across the ends of rows",
+            lambda kernel: kernel.block.rows == 1,
+            alone=True,
+            block_amax=partial(_shared, partial(_flat_groups, count)),
+            whole=True,
+        )
+
+
+def _flat_groups(count: int, own: Floats) -> Floats:
+    flat = own.reshape(-1)
+    groups = np.pad(flat, (0, -flat.size % count)).reshape(-1, count).max(axis=1)
+    return np.repeat(groups, count)[: flat.size].reshape(own.shape)
+
+
+def _shared(shared: Callable[[Floats], Floats], blocks: Floats, keep_nan: bool) -> Floats:
+    """Return the maxima [down, across, 1, 1] that blocks share."""
+    return np.ascontiguousarray(shared(largest(blocks, (2, 3), keep_nan)[:, :, 0, 0])[:, :, None, None])

@@ -1,0 +1,69 @@
+"""Known mistakes with global amaxes: of a tensor a number, of rows [M, 1] or [1, N]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fp4ref.formats import F, Floats
+
+Apply = Callable[[Floats, Floats, Floats, np.float32], Floats]  # sums, amax_A, amax_B, factor
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A mistake between sums and results, in float32."""
+
+    name: str
+    text: str
+    apply: Apply
+
+
+def chain(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
+    """By one alpha, or by rows, as the standard does. Rules: GEM-5, GEM-7."""
+    if a.ndim == b.ndim == 0:
+        return np.asarray(y * (a * b * (F(1) / factor)), F)
+    y = y * (F(1) / factor)
+    return np.asarray(y * a * b if a.ndim == b.ndim else y * (a * b), F)
+
+
+def _number(amax: Floats) -> Floats:
+    return np.asarray(amax.ravel()[0])
+
+
+def scalings() -> Iterator[Scaling]:
+    """Every known mistake with global amaxes, the right way first."""
+    one = F(1)
+    known: tuple[tuple[str, str, Apply], ...] = (
+        ("right", "", chain),
+        ("none", "the global amaxes and the factor are left out", lambda y, a, b, f: y),
+        ("no-amax-a", "the amax of A is left out", lambda y, a, b, f: chain(y, np.ones_like(a), b, f)),
+        ("no-amax-b", "the amax of B is left out", lambda y, a, b, f: chain(y, a, np.ones_like(b), f)),
+        ("no-amaxes", "both amaxes are left out", lambda y, a, b, f: y * (one / f)),
+        ("no-factor", "the factor is left out", lambda y, a, b, f: chain(y, a, b, one)),
+        ("factor-once", "the factor is 6 * 448, not its square", lambda y, a, b, f: chain(y, a, b, np.sqrt(f))),
+        ("factor-scales", "the factor lacks the element maxima, 6 * 6", lambda y, a, b, f: chain(y, a, b, f / F(36))),
+        ("factor-elements", "the factor lacks the scale maxima", lambda y, a, b, f: chain(y, a, b, F(36))),
+        ("factor-256", "the factor is that of scale maxima of 256", lambda y, a, b, f: chain(y, a, b, F(1536 * 1536))),
+        ("amax-a-twice", "A's amax is used for B too", lambda y, a, b, f: chain(y, a, _number(a), f)),
+        ("amax-b-twice", "B's amax is used for A too", lambda y, a, b, f: chain(y, _number(b), b, f)),
+        ("squared", "alpha is applied twice", lambda y, a, b, f: chain(chain(y, a, b, f), a, b, f)),
+        ("inverse", "sums are divided by alpha", lambda y, a, b, f: y / (a * b * (one / f))),
+        (
+            "first-row",
+            "the first row's amax serves every row",
+            lambda y, a, b, f: y * (one / f) * (_number(a) * _number(b)),
+        ),
+        ("one-alpha", "amaxes of rows are multiplied into alpha first", lambda y, a, b, f: y * (a * b * (one / f))),
+        ("one-by-one", "each amax multiplies the sum by itself", lambda y, a, b, f: y * (one / f) * a * b),
+        ("divided", "the amaxes multiply first, the factor divides last", lambda y, a, b, f: np.divide(y * (a * b), f)),
+        ("each", "each operand has its own factor, amax / (6 * 448)", _each),
+    )
+    return (Scaling(*parts) for parts in known)
+
+
+def _each(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
+    root = F(np.sqrt(factor))
+    return np.asarray(y * ((a / root) * (b / root)), F)
