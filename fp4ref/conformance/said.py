@@ -41,7 +41,7 @@ Places = NDArray[np.int64]
 
 
 def moved(order: Sequence[int], what: str) -> str:
-    """Return what an order moves, as a sentence about `what`, a plural noun."""
+    """Return what an order moves, as a sentence about `what`, a plural noun. Rules: CNF-28."""
     at = np.asarray(order, np.int64)
     return next(filter(None, (say(at, what, f"{what} of each {len(at)}") for say in WORDS)))
 
