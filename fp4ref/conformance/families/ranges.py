@@ -51,7 +51,8 @@ def amax_places(aimed: Aim) -> Iterator[Member]:
         values[column + 2, column] = 7.25
         yield Member(f"row-{column + 2}", aimed.narrow(values))
     if aimed.unit_amax:
-        rising = np.where(aimed.normal(132, 130) > 0, 1, -1) * np.arange(1, 133)[:, None] / 32
+        rising = np.where(aimed.normal(132, 130) > 0, 1, -1) * np.arange(1, 133)[:, None] / 64
+        rising[np.arange(132), np.arange(132) * 7 % 130] *= 2
         yield Member("rising-rows", aimed.narrow(rising))
         yield Member("rising-columns", aimed.narrow(rising[:130].T))
 
