@@ -22,6 +22,7 @@ COMMANDS = {
     "dequantize": "Turn a dump back into a file of tensors.",
     "gen": "Write aimed cases for a program to quantize.",
     "verify": "Check bytes, kernels or backends against the standard.",
+    "statement": "Check a statement of what was tried and found.",
     "report": "Compare what specifications cost on the tensors of a file.",
     "explain": "Show every intermediate value of one block.",
     "where": "Say where an element and its scale lie.",

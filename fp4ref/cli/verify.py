@@ -25,6 +25,7 @@ from fp4ref.cli.common import (
     spec_files,
 )
 from fp4ref.cli.verify_pages import Pages
+from fp4ref.cli.verify_statement import Statement
 from fp4ref.cli.verify_text import print_replay, print_report
 from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import SUFFIXES, files_of, is_side_file, open_tensors
@@ -53,6 +54,8 @@ Examples:
   fp4ref verify --library ./libmine.so:quantize --signature quantize.toml --spec mxfp4
   fp4ref verify --library ./libmine.so:quantize_nvfp4 --signature flashinfer-nvfp4 --spec nvfp4 --device cuda
   fp4ref verify --signatures
+  fp4ref verify dump.npz --statement statement.json
+  fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --statement statement.json --subject-version 1.2
   fp4ref gen nvfp4 --level 1 | ./my_kernel | fp4ref verify nvfp4
 """
 
@@ -118,6 +121,16 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML too.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with pictures too.")
+@click.option(
+    "--statement", type=click.Path(path_type=Path), metavar="FILE", help="Write what was tried and found, too."
+)
+@click.option("--subject-version", default="", metavar="TEXT", help="The version of the subject, for the statement.")
+@click.option(
+    "--known-failures",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Lines KERNEL SPEC CASE REASON, for the statement.",
+)
 @force_option
 @click.option("--no-diagnosis", is_flag=True, help="Compare only; do not look for the cause of wrong bytes.")
 @click.option(
@@ -154,6 +167,9 @@ def verify(
     as_json: bool,
     junit: Path | None,
     html: Path | None,
+    statement: Path | None,
+    subject_version: str,
+    known_failures: Path | None,
     force: bool,
     no_diagnosis: bool,
     diagnosis_seconds: float | None,
@@ -177,6 +193,7 @@ def verify(
     sources = tuple(_sources([*paths, *others, *targets], spec_name or profile))
     pages = Pages(junit, html, sources, force)
     pages.require_whole(case_id, save_case)
+    stated = Statement.wanted(statement, subject_version, known_failures, pages, one_case=bool(case_id or save_case))
     streamed = [path for path in paths if _is_stream(path)]
     if (library is None) is not (signature is None) or (library and kernel):
         raise click.UsageError("--library needs --signature, and neither goes with --kernel")
@@ -204,6 +221,7 @@ def verify(
             signature,
             direction,
             require,
+            stated,
         )
         if kernel is None:
             raise SystemExit(check_stream(streamed[0], choice))
@@ -214,7 +232,7 @@ def verify(
             "--device, --family, --require, --weights, --nibbles and --direction need --kernel or --library"
         )
     if not paths:
-        if spec_name or profile or scale_layout or inputs or patterns or amax or case_id or save_case:
+        if spec_name or profile or scale_layout or inputs or patterns or amax or case_id or save_case or stated:
             raise click.UsageError("these options need a PATH; without one only --backend and --json apply")
         raise SystemExit(_check_backends(backends, as_json, pages))
     if backends:
@@ -236,12 +254,12 @@ def verify(
         seconds=SECONDS if seconds is None else seconds,
     )
     files = _files(paths)
-    pages.require_one(len(files))
+    pages.require_one(len(files), stated is not None)
     if case_id or save_case:
         if len(files) > 1:
             raise click.UsageError("--case and --save-case take one file")
         raise SystemExit(_case(request(path=files[0]), case_id, save_case, as_json, force=force))
-    raise SystemExit(_verify(files, request, as_json, limit, pages))
+    raise SystemExit(_verify(files, request, as_json, limit, pages, stated))
 
 
 def _sources(paths: Iterable[Path], spec: str | None) -> Iterator[Path]:
@@ -297,19 +315,23 @@ def _may_be_dump(path: Path) -> bool:
         return True
 
 
-def _verify(files: Sequence[Path], request: partial[Request], as_json: bool, limit: int, pages: Pages) -> int:
+def _verify(
+    files: Sequence[Path], request: partial[Request], as_json: bool, limit: int, pages: Pages, stated: Statement | None
+) -> int:
     """Print the verdict on every file, after the pages are written; the worst exit status. Rules: CNF-11, CNF-12."""
     out, found = console(), []
     for path in files:
         found.append(_checked(path, request, explained=bool(pages) or as_json, alone=len(files) == 1))
-        if not pages and not as_json:
+        if not (pages or stated or as_json):
             found[-1].show(out, limit)
     status = max(item.status for item in found)
+    if stated is not None and found[0].report is not None:
+        stated.write_dump(found[0].report, files[0])
     pages.write([item.view for item in found if item.view is not None])
     if as_json:
         record = {"fp4ref": SPEC_VERSION, "ok": status == 0, "files": [item.record for item in found]}
         click.echo(json.dumps(record, indent=1, allow_nan=False))
-    elif pages:
+    elif pages or stated:
         for item in found:
             item.show(out, limit)
     return status

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fp4ref.cli.verify_pages import Pages
+from fp4ref.cli.verify_statement import Statement
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Choice:
     signature: str | None = None
     direction: str | None = None
     require: tuple[str, ...] = ()
+    statement: Statement | None = None
 
     @property
     def changes(self) -> dict[str, Any]:

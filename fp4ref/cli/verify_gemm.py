@@ -36,6 +36,8 @@ def check_gemm(
     report = check(subject, spec, chosen, options, step, choice.case, diagnosed=choice.seconds != 0, required=needed)
     if choice.case is not None and not (report.judgements or report.findings or report.skipped):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
+    if choice.statement is not None:
+        choice.statement.write_product(report)
     if choice.pages:
         from fp4ref.conformance.reports.gemm import of_gemm
 

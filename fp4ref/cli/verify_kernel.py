@@ -41,6 +41,7 @@ def check_kernel(target: str, choice: Choice, device: str | None, options: RunOp
         step(f"loading {target}")
         on_trial = _subject(target, spec, choice, options, {"device": device} if device else {})
         declared = on_trial.declaration
+        choice = _stated(choice, on_trial)
         if declared.operation == "gemm":
             from fp4ref.cli.verify_gemm import check_gemm
 
@@ -60,13 +61,22 @@ def check_kernel(target: str, choice: Choice, device: str | None, options: RunOp
         return _finish(report, judgements, choice, step)
 
 
+def _stated(choice: Choice, on_trial: Subject) -> Choice:
+    """Return the choice with the name of the subject in the statement that is wanted."""
+    if choice.statement is None:
+        return choice
+    signature = None if on_trial.library is None else on_trial.library["signature"]
+    kind = "kernel" if signature is None else "library"
+    return replace(choice, statement=choice.statement.about(kind, on_trial.name, signature))
+
+
 def _subject(target: str, spec: Spec, choice: Choice, options: RunOptions, changes: dict[str, Any]) -> Subject:
     """Return the kernel or the function of a library that a target names."""
     if choice.signature is None:
         return subject(target, None, options, **choice.changes, **changes)
     from fp4ref.conformance.library import library, named
 
-    return library(target, named(choice.signature), spec, **choice.changes, **changes)
+    return library(target, named(choice.signature), spec, options, **choice.changes, **changes)
 
 
 def check_stream(path: Path, choice: Choice) -> int:
@@ -95,6 +105,8 @@ def _check(file: IO[bytes], name: str, named: str | None, choice: Choice) -> int
         piped=True,
     )
     report = KernelReport(name, plan.spec, declared, settings)
+    if choice.statement is not None:
+        choice = replace(choice, statement=choice.statement.about("stream", name))
     with progress(1, "verify") as step:
         runs = stream.read(reader, plan, declared)
         if choice.case is not None:
@@ -173,6 +185,8 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
     if report.differing and choice.seconds != 0:
         step("diagnosis")
     report.explain(BUDGET if choice.seconds is None else choice.seconds)
+    if choice.statement is not None:
+        choice.statement.write_kernel(report)
     saved = _save_first(report, choice.save_case, force=choice.pages.force)
     view = of_kernel(report)
     choice.pages.write([view])

@@ -48,10 +48,10 @@ class Pages:
                 raise FileError("verify", f"{self.html} for both --junit and --html", "two files", "FIL-4")
             require_target(self.html, kinds.HTML, (*self.sources, *others), force=self.force)
 
-    def require_one(self, files: int) -> None:
-        """Refuse to show several files on one page."""
-        if self.html is not None and files > 1:
-            raise click.UsageError("--html takes one file")
+    def require_one(self, files: int, stated: bool = False) -> None:
+        """Refuse to show several files on one page, or in one statement."""
+        if (self.html is not None or stated) and files > 1:
+            raise click.UsageError("--html and --statement take one file")
 
     def write(self, views: Sequence[View]) -> None:
         """Write what is wanted, and say where it is; the page shows one view."""

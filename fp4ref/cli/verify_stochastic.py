@@ -19,8 +19,10 @@ def check_stochastic(
     on_trial: Subject, spec: Spec, choice: Choice, options: RunOptions, step: Callable[[str], None]
 ) -> int:
     """Print the verdict, its level, and the counts that fail; the exit status. Rules: CNF-2, SR-11."""
-    if choice.case or choice.save_case or choice.pages:
-        raise click.UsageError("--case, --save-case, --junit and --html need a kernel that is given its random bits")
+    if choice.case or choice.save_case or choice.pages or choice.statement:
+        raise click.UsageError(
+            "--case, --save-case, --junit, --html and --statement need a kernel that is given its random bits"
+        )
     report = judge_drawing(spec, on_trial, options=options, step=step)
     if choice.as_json:
         click.echo(json.dumps({"subject": on_trial.name, **report.to_json()}, indent=1, allow_nan=False))

@@ -50,7 +50,7 @@ class KernelReport:
 
     families, rules: tests passed and made. findings: what went wrong other than bytes, counted, with the first of each
     kind. skipped: cases that do not apply, by reason. untried: at least as many were left when the time of the
-    run was over. failures: the first judgements with anything wrong. evidence:
+    run was over. failing: the names of all cases with anything wrong. failures: the first such judgements. evidence:
     cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
     settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
     tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an amax was returned.
@@ -71,6 +71,7 @@ class KernelReport:
     first: dict[Wrong, tuple[str, Finding]] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     untried: int = 0
+    failing: list[str] = field(default_factory=list)
     failures: list[Judgement] = field(default_factory=list)
     evidence: list[tuple[Case, DirectionData]] = field(default_factory=list)
     results_of: list[tuple[Case, NDArray[Any]]] = field(default_factory=list)
@@ -114,8 +115,9 @@ class KernelReport:
             self.tried[case.family] += 1
             self.extent.add(case.x.dtype.name, *case.matrix)
             self.returned_amax = self.returned_amax or judgement.returned_amax
-        if not judgement.equal and len(self.failures) < KEPT:
-            self.failures.append(judgement)
+        if not judgement.equal:
+            self.failing.append(case.id)
+            self.failures += [judgement] if len(self.failures) < KEPT else []
         if judgement.got is not None and self.size < EVIDENCE:
             self.size += case.x.nbytes
             self.evidence.append(self._evidence(case, judgement.got))

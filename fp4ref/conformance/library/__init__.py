@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fp4ref.conformance.library.signature import Signature, facts_of, named, names, parse, read
+from fp4ref.conformance.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.runner import subject
 from fp4ref.conformance.subject import Subject
 from fp4ref.errors import DomainError
@@ -15,7 +16,7 @@ from fp4ref.spec import Spec
 __all__ = ["Signature", "library", "named", "names", "parse", "read"]
 
 
-def library(target: str, signature: Signature, spec: Spec, **changes: Any) -> Subject:
+def library(target: str, signature: Signature, spec: Spec, options: RunOptions = DEFAULT, /, **changes: Any) -> Subject:
     """Return the subject of `library:function`, which is loaded in a process of its own.
 
     target: the path of a shared library, a colon, and the exported name of a function. signature: how it is called.
@@ -35,4 +36,4 @@ def library(target: str, signature: Signature, spec: Spec, **changes: Any) -> Su
     signature.require(spec)
     found = str(path.resolve()) if path.exists() else place  # a bare name is looked up by the system
     record = {"signature": signature.record, "origin": signature.origin, "facts": facts_of(spec)}
-    return replace(subject(f"{found}:{name}", record, **changes), name=target)
+    return replace(subject(f"{found}:{name}", record, options, **changes), name=target)

@@ -78,7 +78,6 @@ class _Bound:
         call = _Call(self._signature, self._declared, self._facts, self._arrays, given, out)
         passed = [call.argument(argument) for argument in self._signature.arguments]
         status = self._function(*passed)
-        self._arrays.finish()
         if self._signature.returns != "void" and status != self._signature.success:
             raise StatusError(f"the function returned {status}, success is {self._signature.success}")
         call.finish()
@@ -120,7 +119,13 @@ class _Call:
         return by_kind[argument.kind](argument)
 
     def finish(self) -> None:
-        """Look at the buffers of this call, and hand records on as data and scales."""
+        """Look at the buffers of this call, and hand records on as data and scales.
+
+        Without such buffers there is nothing to wait for, so that calls on several streams can run at once.
+        """
+        if not self._scratch and self._stored is None:
+            return
+        self._arrays.finish()
         for name, buffer in (*self._scratch.items(), *([(RECORDS, self._stored)] if self._stored else [])):
             if where := buffer.outside():
                 raise Wrong(Kind.OUTSIDE, f"{name}: {where}")

@@ -1,0 +1,248 @@
+"""Statements of what was tried and found: their digest, and what a check of them sees."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import shlex
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fp4ref
+from fp4ref.cli import main
+from fp4ref.conformance.statement import digest
+from fp4ref.conformance.statement_check import problems, schema, violations
+
+KERNELS = """
+import numpy as np
+import fp4ref
+
+def good(x):
+    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
+    return q.row.data, q.row.scales, q.row.amax
+
+def wrong(x):
+    if x.shape[-1] % 16:
+        raise ValueError("K")
+    data, scales, amax = good(x)
+    return data << 4 | data >> 4, scales, amax
+
+@fp4ref.kernel(operation="gemm", inputs=("a_data", "a_scales", "a_amax", "b_data", "b_scales", "b_amax"),
+               outputs=("values",), multiple=(1, 16))
+def gemm(a, sa, ma, b, sb, mb):
+    raise ValueError("no")
+"""
+FEW = "--family normal --family axes --family minus-zero --no-diagnosis"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    return tmp_path
+
+
+def run(line: str, status: int = 0) -> str:
+    result = CliRunner().invoke(main, shlex.split(line))
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def stated(name: str, status: int, more: str = FEW, spec: str = "nvfp4") -> dict:
+    run(f"verify --kernel kernels.py:{name} --spec {spec} {more} --statement s.json", status)
+    return json.loads(Path("s.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-17", "CNF-18")
+def test_statements_of_kernels(here):
+    record = stated("good", 0)
+    found = record["found"]
+    text = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert record["digest"] == f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    assert found["subject"] == {"kind": "kernel", "name": "kernels.py:good"}
+    assert (found["conforms"], found["failing"], found["known_failures"]) == (True, [], [])
+    assert found["coverage"]["cases"] == found["cases"] > 5
+    assert {"time", "processor", "compilers", "devices"} <= set(record["beside"])
+    assert record["beside"]["files"] == {"kernels.py": hashlib.sha256(KERNELS.encode()).hexdigest()}
+    text = run("statement check s.json")
+    assert text.startswith(f"s.json: holds; kernels.py:good conforms to nvfp4: {found['cases']} cases, 0 fail\n")
+    (here / "other").mkdir()
+    (here / "other" / "kernels.py").write_text("# the same\n" + KERNELS)
+    run(f"verify --kernel other/kernels.py:good --spec nvfp4 {FEW} --statement t.json")
+    assert json.loads((here / "t.json").read_text())["digest"] == record["digest"]
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-17", "CNF-18")
+def test_statements_of_wrong_kernels_name_what_fails(here):
+    (here / "known.txt").write_text(
+        "wrong nvfp4 axes/* K must be whole\n* nvfp4 normal/1/f32/row nibbles\n* mxfp4 minus-zero/* no\n"
+    )
+    found = stated("wrong", 1, f"{FEW} --known-failures known.txt --subject-version 2.1")["found"]
+    assert found["subject"]["version"] == "2.1"
+    families = found["families"]
+    assert len(found["failing"]) == sum(cell["total"] - cell["passed"] for cell in families.values())
+    reasons = {each["case"]: each["reason"] for each in found["known_failures"]}
+    assert reasons["normal/1/f32/row"] == "nibbles"
+    assert set(reasons.values()) <= {"nibbles", "K must be whole"}
+    assert "does not conform to nvfp4" in run("statement check s.json")
+    assert json.loads(run("statement check s.json --json"))["problems"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-17", "CNF-18")
+def test_statements_of_products_and_dumps(here):
+    found = stated("gemm", 1, "--no-diagnosis")["found"]
+    assert [each["kind"] for each in found["findings"]] == ["raised"]
+    assert found["findings"][0]["count"] == found["cases"] == len(found["failing"])
+    assert "holds" in run("statement check s.json")
+    x = np.random.default_rng(0).standard_normal((32, 48)).astype(np.float32)
+    q = fp4ref.quantize(x, "nvfp4")
+    for name, data, status in (("right", q.row.data, 0), ("wrong", q.row.data ^ 1, 1)):
+        np.savez(f"{name}.npz", x=x, data=data, scales=q.row.scales, amax=q.row.amax)
+        run(f"verify {name}.npz --spec nvfp4 --layout linear --no-diagnosis --statement s.json", status)
+        found = json.loads((here / "s.json").read_text())["found"]
+        assert found["subject"]["sha256"] == hashlib.sha256((here / f"{name}.npz").read_bytes()).hexdigest()
+        assert (found["conforms"], found["cases"], len(found["failing"])) == (not status, 1, status)
+        assert "holds" in run("statement check s.json")
+
+
+@pytest.mark.rule("CNF-18")
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("verify --kernel kernels.py:good --spec nvfp4 --statement no/s.json", "no such file or directory"),
+        ("verify --kernel kernels.py:good --spec nvfp4 --statement kernels.py", "write kernels.py: "),
+        ("verify --kernel kernels.py:good --spec nvfp4 --statement known.txt", "write known.txt: "),
+        ("verify --kernel kernels.py:good --spec nvfp4 --statement s.json --junit s.json", "two files"),
+        ("verify --kernel kernels.py:good --spec nvfp4 --subject-version 1", "need --statement"),
+        ("verify --kernel kernels.py:good --spec nvfp4 --statement s.json --case x", "is for whole reports"),
+        ("verify --statement s.json", "these options need a PATH"),
+        ("statement check absent.json", "absent.json"),
+        ("statement check kernels.py", "need JSON text"),
+        ("statement check list.json", "no statement, need a statement of version 1"),
+        ("statement check later.json", "version 2, need a statement of version 1"),
+        ("statement check nan.json", "NaN is no number of JSON"),
+    ],
+)
+def test_what_is_refused(here, line, message):
+    (here / "list.json").write_text("[]")
+    (here / "known.txt").write_text("a text of another kind")
+    (here / "later.json").write_text('{"fp4ref_statement": 2, "found": {}}')
+    (here / "nan.json").write_text('{"fp4ref_statement": 1, "found": {"a": NaN}}')
+    text = run(line, 2)
+    assert message in text
+    assert len(text.splitlines()) <= 4
+
+
+# A statement by hand, and what a change does to it
+
+FOUND = {
+    "standard": "0.1",
+    "kit": "0.1.0",
+    "subject": {"kind": "kernel", "name": "k.py:f"},
+    "specs": {"nvfp4": {}},
+    "declaration": {},
+    "conforms": False,
+    "cases": 5,
+    "coverage": {
+        "cases": 4,
+        "elements": 64,
+        "dtypes": ["float32"],
+        "largest": {"rows": 4, "columns": 4, "elements": 16},
+        "families": {"tried": {"a": 3, "b": 1}, "known": 3, "not_tried": {"c": "not asked for"}},
+        "not_judged": {},
+        "stopped": "",
+    },
+    "families": {"a": {"passed": 3, "total": 3}, "b": {"passed": 0, "total": 2}},
+    "rules": {"E2M1-3": {"passed": 3, "total": 5}},
+    "counts": {"codes": 7},
+    "differs_on": [],
+    "findings": [{"kind": "raised", "count": 1, "first": "b/2"}],
+    "skipped": {"takes no amax": 2},
+    "failing": ["b/1", "b/2"],
+    "known_failures": [{"case": "b/1", "reason": "accepted"}],
+}
+
+
+def whole(found=FOUND):
+    return {"fp4ref_statement": 1, "digest": digest(found), "found": copy.deepcopy(found), "beside": {"time": "now"}}
+
+
+@pytest.mark.rule("CNF-18")
+def test_a_statement_by_hand_holds_and_its_machine_is_not_covered():
+    assert problems(whole()) == []
+    assert problems(whole() | {"beside": {"time": "later"}}) == []
+
+
+CHANGES = [
+    (lambda found: found["failing"].pop(), "failing: 1 cases, but 2 of the families do"),
+    (lambda found: found["failing"].append("b/2"), "failing: a case is listed twice"),
+    (lambda found: found.update(conforms=True), "conforms: true, with 2 of 5 cases failing"),
+    (lambda found: found.update(cases=6), "cases: 6, but the families have 5"),
+    (lambda found: found["families"]["a"].update(passed=4), "families: a passed 4 of 3"),
+    (lambda found: found["rules"]["E2M1-3"].update(passed=6), "rules: E2M1-3 passed 6 of 5"),
+    (lambda found: found["coverage"].update(cases=5), "coverage: 5 cases, but the families have 4"),
+    (
+        lambda found: found["coverage"]["families"]["tried"].update(b=3),
+        "coverage: more cases of a family than were run",
+    ),
+    (lambda found: found["known_failures"][0].update(case="a/1"), "known_failures: a case that does not fail"),
+    (lambda found: found["findings"][0].update(count=3), "findings: 3 cases, but 2 fail"),
+    (lambda found: found.update(families={}, failing=["1", "2", "3", "4", "5", "6"]), "failing: 6 of 5 cases"),
+]
+
+
+@pytest.mark.rule("CNF-18")
+@pytest.mark.parametrize(("change", "problem"), CHANGES)
+def test_counts_that_do_not_add_up_are_seen_with_or_without_a_new_digest(change, problem):
+    record = whole()
+    change(record["found"])
+    assert problems(record)[0].startswith("digest: sha256:")
+    record["digest"] = digest(record["found"])
+    assert any(line.startswith(problem) for line in problems(record))
+
+
+SHAPES = [
+    lambda record: record.pop("beside"),
+    lambda record: record.update(more=1),
+    lambda record: record.update(digest="sha256:0"),
+    lambda record: record["found"].pop("kit"),
+    lambda record: record["found"].update(cases=-1),
+    lambda record: record["found"].update(cases=True),
+    lambda record: record["found"].update(failing=[1]),
+    lambda record: record["found"]["subject"].update(kind="other"),
+    lambda record: record["found"]["subject"].update(sha256="ABC"),
+    lambda record: record["found"]["families"].update(a=3),
+    lambda record: record["found"]["coverage"]["families"]["tried"].update(a=0),
+    lambda record: record["found"]["known_failures"][0].update(reason=""),
+    lambda record: record["found"].update(conforms="yes"),
+]
+
+
+@pytest.mark.rule("CNF-18")
+@pytest.mark.parametrize("change", SHAPES)
+def test_the_form_is_that_of_the_schema(change):
+    jsonschema.Draft202012Validator.check_schema(schema())
+    validator = jsonschema.Draft202012Validator(schema())
+    record = whole()
+    assert [*violations(record, schema())] == []
+    assert validator.is_valid(record)
+    change(record)
+    assert [*violations(record, schema())]
+    assert not validator.is_valid(record)
+    assert problems(record)
+
+
+@pytest.mark.rule("CNF-18")
+def test_a_changed_file_fails_with_1_and_a_cut_one_with_2(here):
+    text = json.dumps(whole())
+    for content, status in ((text, 0), (text.replace('"codes": 7', '"codes": 8'), 1), (text[:-9], 2)):
+        (here / "s.json").write_text(content)
+        run("statement check s.json", status)
