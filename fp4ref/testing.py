@@ -124,6 +124,7 @@ def assert_conforms(
     timeout: float = 30.0,
     start_timeout: float | None = None,
     time_limit: float | None = None,
+    repeat: int = 0,
     expected_failures: ExpectedFailures | None = None,
     **changes: Any,
 ) -> KernelReport | ProductReport:
@@ -133,7 +134,8 @@ def assert_conforms(
     a hang is a finding. level: 1 takes seconds, 2 is exhaustive. families: names, None for all. require: families of
     which a case must be compared, or "all". timeout: seconds per case, in a process of its own; start_timeout: more
     seconds for the first one, in which it may be compiled, four timeouts by default. time_limit: seconds after which no
-    further case is run. changes: fields of the kernel's declaration, as in `fp4ref.kernel`.
+    further case is run. repeat: how often the cases are run again in both orders (CNF-14); a kernel with a process of
+    its own gets a fresh one each time. changes: fields of the kernel's declaration, as in `fp4ref.kernel`.
 
     >>> import fp4ref
     >>> def quantize(x):
@@ -149,7 +151,7 @@ def assert_conforms(
     """
     __tracebackhide__ = True  # pytest then shows the caller's line and the message
     require_no_flush("assert_conforms")
-    options = RunOptions.starting_now(timeout, start_timeout, time_limit)
+    options = RunOptions.starting_now(timeout, start_timeout, time_limit, repeat)
     resolved = resolve(spec)
     on_trial = _subject(kernel, changes)
     declared = on_trial.declaration

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import json
+from functools import partial
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import fp4ref
+from fp4ref.cli import main
 from fp4ref.conformance import families
 from fp4ref.conformance.calling import Caller
-from fp4ref.conformance.subject import Declaration, Kind, golden, job_of
+from fp4ref.conformance.repeating import repeated
+from fp4ref.conformance.run_options import RunOptions
+from fp4ref.conformance.subject import Declaration, Job, Kind, Outcome, golden, job_of
+from fp4ref.testing import assert_conforms
 
 NVFP4 = fp4ref.NVFP4
 
@@ -35,3 +43,171 @@ def test_a_call_that_changes_what_an_earlier_one_returned():
     assert {each.kind for each in found if each is not None} == {Kind.OVERWRITTEN}
     assert "bytes of data that an earlier call returned" in next(each for each in found if each is not None).text
     assert [Caller(static, Declaration()).call(job).finding for job in jobs] == [None] * len(jobs)
+
+
+KERNELS = """
+import itertools
+import numpy as np
+import fp4ref
+
+KEPT = {}
+LARGEST = [np.float32(0)]
+COUNT = itertools.count()
+
+def good(x):
+    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
+    return q.row.data, q.row.scales, q.row.amax
+
+def cached_by_shape(x):
+    return KEPT.setdefault(x.shape, good(x))
+
+def scratch_is_not_cleared(x):
+    LARGEST[0] = np.maximum(LARGEST[0], np.abs(x.astype(np.float32)).max(initial=0))
+    q = fp4ref.quantize(x, "nvfp4", amax=np.array([LARGEST[0]]), backend="numpy")
+    return q.row.data, q.row.scales, q.row.amax
+
+def every_ninth_call(x):
+    data, scales, amax = good(x)
+    return data ^ (next(COUNT) // 2 % 9 == 8), scales, amax
+
+def static_buffers(x):
+    found = good(x)
+    kept = KEPT.setdefault(x.shape, [part.copy() for part in found])
+    for buffer, part in zip(kept, found):
+        buffer[...] = part
+    return tuple(kept)
+
+OPERANDS = ("a_data", "a_scales", "a_amax", "b_data", "b_scales", "b_amax")
+
+def whole(*parts):
+    shape = len(parts[0]), parts[0].shape[1] * 2
+    q = fp4ref.Quantized(fp4ref.NVFP4, shape, "float32", "linear", fp4ref.DirectionData(*parts))
+    return fp4ref.dequantize(q, backend="numpy")
+
+@fp4ref.kernel(operation="gemm", inputs=OPERANDS, outputs=("values",))
+def remembers_a_product(*parts):
+    product = whole(*parts[:3]) @ whole(*parts[3:]).T
+    return KEPT.setdefault(product.shape, product)
+"""
+
+
+def verify(folder, name: str, *more: str) -> tuple[int, dict]:
+    (folder / "kernels.py").write_text(KERNELS)
+    line = ["verify", "--kernel", f"{folder / 'kernels.py'}:{name}", "--spec", "nvfp4", "--json", *more]
+    done = CliRunner().invoke(main, line)
+    return done.exit_code, json.loads(done.stdout)
+
+
+def kinds(record: dict) -> set[str]:
+    return {found["kind"] for found in record["findings"]}
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-14")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("cached_by_shape", Kind.DEPENDS),
+        ("scratch_is_not_cleared", Kind.DEPENDS),
+        ("every_ninth_call", Kind.DEPENDS),
+        ("static_buffers", Kind.OVERWRITTEN),
+        ("remembers_a_product", Kind.DEPENDS),
+    ],
+)
+def test_kernels_with_a_past(tmp_path, name, kind):
+    few = ("powers",) if name == "remembers_a_product" else ("normal", "minus-zero")
+    chosen = [word for family in few for word in ("--family", family)]
+    status, record = verify(tmp_path, name, *chosen, "--repeat", "1")
+    assert status == 1
+    assert kinds(record) == {kind}, record["findings"]
+    assert f"wrong: {kind} in " in record["headline"]
+    if name == "static_buffers":
+        assert verify(tmp_path, name, *chosen)[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-14")
+def test_a_kernel_without_a_past_conforms_again(tmp_path):
+    status, record = verify(tmp_path, "good", "--family", "normal", "--repeat", "2")
+    assert (status, record["findings"], record["not_tried"]) == (0, [], 0)
+
+
+def test_a_kernel_in_this_process_that_counts_its_calls():
+    calls = []
+
+    def counts(x):
+        calls.append(1)
+        data, scales, amax = good(x)
+        return data ^ np.uint8(len(calls) > 20), scales, amax
+
+    with pytest.raises(AssertionError, match="depends-on-earlier-calls in 6 of 6 cases"):
+        assert_conforms(counts, "nvfp4", families=["normal"], repeat=1)
+
+
+class Scripted:
+    """A subject whose answers are given: by how often each job was called."""
+
+    separate = True
+
+    def __init__(self, answers):
+        self.answers, self.made, self.fresh = answers, [], 0
+
+    def outcome(self, make, *, remember):
+        job = make()
+        assert remember
+        self.made.append(job.arguments["rows"])
+        value = self.answers(job.arguments["rows"], self.made.count(job.arguments["rows"]))
+        return Outcome(values=np.array([value], np.float32))
+
+    def together(self, jobs):
+        return [Outcome(values=np.array([self.answers(job.arguments["rows"], 9)], np.float32)) for job in jobs]
+
+    def close(self):
+        self.fresh += 1
+
+
+@pytest.mark.rule("CNF-14")
+@pytest.mark.parametrize(
+    ("answers", "device", "found"),
+    [
+        (lambda job, call: job, "cpu", [None, None, None]),
+        (lambda job, call: job + (call == 2) * (job == 1), "cpu", [None, Kind.DEPENDS, None]),  # reversed comes first
+        (lambda job, call: job + (call == 3) * (job == 2), "cpu", [None, None, Kind.UNSTABLE]),
+        (lambda job, call: job + (call >= 2) * (job == 2), "cpu", [None, None, Kind.UNSTABLE]),
+        (lambda job, call: job + (call == 9), "cpu", [None, None, None]),
+        (lambda job, call: job + (call == 9), "cuda", [Kind.CONCURRENT] * 3),
+    ],
+)
+def test_what_a_difference_is_called(answers, device, found):
+    subject = Scripted(answers)
+    declared = Declaration(arrays="torch", device=device)
+    makers = [partial(Job, {"rows": number}, {}) for number in range(3)]
+    outcomes = list(repeated(subject, makers, declared, RunOptions(repeat=1)))
+    assert subject.made == [0, 1, 2, 2, 1, 0, 0, 1, 2]
+    assert subject.fresh == 2
+    assert [None if each.finding is None else each.finding.kind for each in outcomes] == found
+
+
+@pytest.mark.gpu
+@pytest.mark.rule("CNF-14")
+def test_calls_on_streams_that_share_a_workspace():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    shared = {}
+
+    def workspace(x):
+        part = shared.setdefault(x.shape, torch.empty_like(x))
+        part.copy_(x)
+        torch.cuda._sleep(2_000_000)
+        q = fp4ref.quantize(part, "nvfp4")
+        return q.row.data, q.row.scales, q.row.amax
+
+    def right(x):
+        q = fp4ref.quantize(x, "nvfp4")
+        return q.row.data, q.row.scales, q.row.amax
+
+    changes = {"arrays": "torch", "device": "cuda", "families": ["normal"], "repeat": 1}
+    assert assert_conforms(right, "nvfp4", **changes).ok
+    with pytest.raises(AssertionError, match="differs-on-streams"):
+        assert_conforms(workspace, "nvfp4", **changes)

@@ -307,7 +307,7 @@ def a_list(x):
         (scales_of_float, Kind.DTYPE, "scales is float32, need uint8"),
         (amax_of_double, Kind.DTYPE, "amax is float64, need float32"),
         (mutates, Kind.MUTATED, "bytes changed"),
-        (comes_and_goes, Kind.UNSTABLE, "1024 of 1024 bytes of data differ between two calls with the same input"),
+        (comes_and_goes, Kind.UNSTABLE, "1024 of 1024 bytes of data differ in two calls with the same input"),
         (raises, Kind.RAISED, "ZeroDivisionError: in the kernel"),
         (exits, Kind.RAISED, "SystemExit: 4"),
         (a_list, Kind.DTYPE, "data is a list, need an array"),

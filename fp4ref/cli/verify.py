@@ -112,6 +112,13 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     metavar="SECONDS",
     help="Try no further case after this time; the verdict says that the run was cut.",
 )
+@click.option(
+    "--repeat",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Run a kernel's cases N more times forwards and N more times backwards, in fresh processes.",
+)
 @click.option("--weights", type=click.Path(path_type=Path), help="A model, whose tensors are cases for a kernel too.")
 @click.option("--nibbles", type=click.Choice(["low", "high"]), help="Where a kernel's or stream's element 0 is.")
 @click.option(
@@ -160,6 +167,7 @@ def verify(
     timeout: float,
     start_timeout: float | None,
     time_limit: float | None,
+    repeat: int,
     weights: Path | None,
     nibbles: str | None,
     save_case: Path | None,
@@ -207,7 +215,7 @@ def verify(
         from fp4ref.cli.verify_kernel import check_kernel, check_stream
         from fp4ref.conformance.run_options import RunOptions
 
-        options = RunOptions.starting_now(timeout, start_timeout, time_limit)
+        options = RunOptions.starting_now(timeout, start_timeout, time_limit, repeat)
         choice = Choice(
             spec_name,
             scale_layout,

@@ -39,6 +39,7 @@ def check_kernel(target: str, choice: Choice, device: str | None, options: RunOp
     require_no_flush("verify")
     with progress(1, "verify") as step:
         step(f"loading {target}")
+        options = replace(options, tell=step)
         on_trial = _subject(target, spec, choice, options, {"device": device} if device else {})
         declared = on_trial.declaration
         choice = _stated(choice, on_trial)

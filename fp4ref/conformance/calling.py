@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from fp4ref import arrays
 from fp4ref.conformance import device_streams
+from fp4ref.conformance.agreement import Results, disagreement
 from fp4ref.conformance.device_streams import on_streams
 from fp4ref.conformance.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, host, host_bytes
 from fp4ref.conformance.subject import Declaration, Finding, Job, Kind, Outcome, Output
-from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData
 
 ONE_BYTE = 1
@@ -36,9 +36,6 @@ class Wrong(Exception):  # noqa: N818 - a finding about somebody's kernel, not a
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(text)
         self.finding = Finding(kind, text)
-
-
-Results = dict[str, NDArray[Any] | None]
 
 
 @dataclass
@@ -92,7 +89,7 @@ class Caller:
             finding = finding or (self._overwritten() if remember else None)
             if finding is None:
                 again, finding, returned = self._once(job, inputs, UNWRITTEN_AGAIN)
-                finding = finding or _unlike(results, again, self._declared)
+                finding = finding or disagreement(results, again, self._declared)
             if remember and not self._declared.out_buffers:
                 self._earlier.append(_remembered(returned))
         except Wrong as wrong:
@@ -101,7 +98,11 @@ class Caller:
             return Outcome(finding=raised(error, self._function))
         return outcome_of(results, finding)
 
-    def together(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def outcomes(self, jobs: Sequence[Job], *, remember: bool = False, together: bool = False) -> list[Outcome]:
+        """What came of calls, one after another or at once. Rules: CNF-9, CNF-14."""
+        return self._together(jobs) if together else [self.call(job, remember) for job in jobs]
+
+    def _together(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Call the kernel on several jobs at once, each on a stream of its own of a CUDA device.
 
         Rules: CNF-14.
@@ -172,45 +173,6 @@ class Caller:
 def _remembered(returned: Mapping[str, Any]) -> dict[str, tuple[Any, NDArray[np.uint8]]]:
     """The arrays that a kernel returned, and their bytes now."""
     return {name: (array, host_bytes(array).copy()) for name, array in returned.items() if array is not None}
-
-
-def _unlike(first: Results, second: Results, declared: Declaration) -> Finding | None:
-    """What two calls with the same input give differently: bytes that were never written, or that come and go."""
-    if declared.out_buffers and _nothing_written(first, second):
-        parts = ", ".join(first)
-        return Finding(Kind.UNWRITTEN, f"nothing was written: every byte of {parts} is as it was before the call")
-    for name, part in first.items():
-        other = second[name]
-        if (part is None) is not (other is None):
-            return Finding(Kind.UNSTABLE, f"{name} is None in one of two calls with the same input")
-        if part is None or other is None or (name == "scales" and not layout(declared.scale_layout).pads_compared):
-            continue
-        one, two = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (part, other))
-        differs = one != two
-        if not differs.any():
-            continue
-        unwritten = differs & (one == UNWRITTEN[name]) & (two == UNWRITTEN_AGAIN[name])
-        place, count = int(np.flatnonzero(differs)[0]), int(np.count_nonzero(differs))
-        if declared.out_buffers and (unwritten == differs).all():
-            return Finding(
-                Kind.UNWRITTEN, f"{count} of {one.size} bytes of {name} are never written, first byte {place}"
-            )
-        return Finding(
-            Kind.UNSTABLE,
-            f"{count} of {one.size} bytes of {name} differ between two calls with the same input, first byte {place}",
-        )
-    return None
-
-
-def _nothing_written(first: Results, second: Results) -> bool:
-    """Whether all results of two calls hold what their buffers were filled with."""
-    filled = [
-        (part.reshape(-1).view(np.uint8), fill[name])
-        for results, fill in ((first, UNWRITTEN), (second, UNWRITTEN_AGAIN))
-        for name, part in results.items()
-        if part is not None
-    ]
-    return any(part.size for part, _ in filled) and all((part == byte).all() for part, byte in filled)
 
 
 def outcome_of(results: Mapping[str, NDArray[Any] | None], finding: Finding | None) -> Outcome:

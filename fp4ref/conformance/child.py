@@ -19,8 +19,7 @@ from fp4ref.kernels import Declaration, declaration_of
 def main() -> None:
     """Load the kernel that the first message names, then serve until the input ends.
 
-    Every answer has the number of its request. A message asks for calls one after another, or `together`, at once on
-    streams of the device; `remember` compares results of earlier calls with what they were.
+    Every answer has the number of its request.
     """
     requests, answers = _own_streams()
     first = receive(requests)
@@ -36,13 +35,9 @@ def main() -> None:
     send(answers, number | {"declaration": declared.to_json()})
     caller = Caller(function, declared)
     while (message := receive(requests)) is not None:
-        record, jobs = message[0], jobs_of(message)
-        if record.get("together"):
-            found = caller.together(jobs)
-        else:
-            found = [caller.call(job, remember=record.get("remember", False)) for job in jobs]
-        said, arrays = of_outcomes(found)
-        send(answers, said | {"number": record["number"]}, arrays)
+        how = {name: message[0][name] for name in ("remember", "together") if name in message[0]}
+        said, arrays = of_outcomes(caller.outcomes(jobs_of(message), **how))
+        send(answers, said | {"number": message[0]["number"]}, arrays)
 
 
 def loaded(

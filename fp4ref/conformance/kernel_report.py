@@ -27,6 +27,7 @@ from fp4ref.spec import Spec
 
 KEPT = 64  # failed judgements that are kept whole
 EVIDENCE = 1 << 26  # bytes of input of which the outputs are kept for the diagnosis
+STATE = {Wrong.UNSTABLE, Wrong.DEPENDS}  # findings on bytes that no mistake of arithmetic explains
 BUDGET = 25.0  # seconds of processor time for a diagnosis
 
 
@@ -87,10 +88,12 @@ class KernelReport:
 
     def add(self, judgement: Judgement) -> None:
         """Count one case."""
+        if judgement.finding is not None and judgement.finding.kind is Wrong.NOT_TRIED:
+            self.untried, self.stopped = self.untried + 1, judgement.finding.text
+            if judgement.compared is None and judgement.values is None:
+                return
+            judgement = replace(judgement, finding=None)  # it was not tried again
         case, compared, finding = judgement.case, judgement.compared, judgement.finding
-        if finding is not None and finding.kind is Wrong.NOT_TRIED:
-            self.untried, self.stopped = self.untried + 1, finding.text
-            return
         family, failed = self.families.setdefault(case.family, Cell()), judgement.failed
         family.total += 1
         family.passed += judgement.equal
@@ -174,7 +177,7 @@ class KernelReport:
 
         Rules: CNF-10.
         """
-        if seconds and self.differing and not self.findings[Wrong.UNSTABLE]:
+        if seconds and self.differing and not self.findings.keys() & STATE:
             self.diagnosis = attempted(DIAGNOSIS, partial(self._diagnosed, seconds), self.errors)
 
     def _diagnosed(self, seconds: float) -> Diagnosis | None:

@@ -63,7 +63,7 @@ class KernelProcess:
         self.declaration = Declaration(**answer[0]["declaration"])
 
     def outcomes(self, jobs: Sequence[Job], limit: float, **how: bool) -> list[Outcome] | Finding:
-        """Return what came of calls, or how the process ended or kept silent. how: as `child` understands it."""
+        """Return what came of calls, or how the process ended or kept silent. how: arguments of `Caller.outcomes`."""
         record, arrays = of_jobs(jobs)
         answer = self._ask(limit, (record | how, arrays))
         return answer if isinstance(answer, Finding) else outcomes_of(answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 FIRST = 4  # timeouts that the first call may take longer, if nothing else was asked for
@@ -15,7 +16,7 @@ class RunOptions:
 
     timeout: seconds for a call. start_timeout: more seconds for the first call of a run, in which a kernel may be
     compiled; None for four timeouts. until: `time.monotonic()` at which the run ends, or None. repeat: how often every
-    case is run again, in another order and in a fresh process (CNF-14).
+    case is run again, in another order and in a fresh process (CNF-14). tell: takes the name of such a case.
 
     Rules: CNF-13, CNF-14.
     """
@@ -24,6 +25,7 @@ class RunOptions:
     start_timeout: float | None = None
     until: float | None = None
     repeat: int = 0
+    tell: Callable[[str], None] = lambda text: None
 
     @classmethod
     def starting_now(

@@ -12,6 +12,7 @@ from typing import Any
 from fp4ref.conformance.calling import Caller
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.process import LOADING, KernelProcess
+from fp4ref.conformance.repeating import repeated
 from fp4ref.conformance.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.subject import (
     Declaration,
@@ -90,8 +91,10 @@ def outcomes(subject: Subject, makers: Iterable[Maker], options: RunOptions = DE
     Rules: CNF-8, CNF-9, CNF-13, CNF-14.
     """
     with contextlib.closing(Runner(subject, options)) as runner:
-        for make in makers:
-            yield runner.outcome(make)
+        if options.repeat:
+            yield from repeated(runner, makers, subject.declaration, options)
+        else:
+            yield from map(runner.outcome, makers)
 
 
 class _Prepared:
@@ -116,17 +119,23 @@ class Runner:
     def __init__(self, subject: Subject, options: RunOptions) -> None:
         self._subject, self._options = subject, options
         self._caller = None if subject.function is None else Caller(subject.function, subject.declaration)
+        self.separate = self._caller is None
         self._process: KernelProcess | None = None
         self._allowance = options.allowance
         self._breakdowns: list[Finding] = []
 
-    def outcome(self, make: Maker) -> Outcome:
-        """What came of one call."""
+    def outcome(self, make: Maker, *, remember: bool = False) -> Outcome:
+        """What came of one call. remember: arrays that earlier calls returned are looked at, too."""
         stopped = self._stopped()
-        return Outcome(finding=stopped) if stopped else self._outcomes([make()])[0]
+        return Outcome(finding=stopped) if stopped else self._outcomes([make()], remember=remember)[0]
+
+    def together(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """What came of calls that run at once, each on a stream of a device of its own. Rules: CNF-14."""
+        stopped = self._stopped()
+        return [Outcome(finding=stopped)] * len(jobs) if stopped else self._outcomes(jobs, together=True)
 
     def close(self) -> None:
-        """End the kernel's process; the next call starts another."""
+        """End the kernel's process, if it has one of its own; the next call starts another."""
         if self._process is not None:
             self._process.close()
         self._process = None
@@ -144,7 +153,7 @@ class Runner:
     def _outcomes(self, jobs: Sequence[Job], **how: bool) -> list[Outcome]:
         """What came of calls; a breakdown of the process is that of each of them."""
         if self._caller is not None:
-            return [self._caller.call(job) for job in jobs]
+            return self._caller.outcomes(jobs, **how)
         found = self._asked(jobs, **how)
         if isinstance(found, Finding):
             self.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,15 +45,16 @@ def judge_drawing(
         seeded = {"seed", "offset"} & set(each.declaration.inputs)
         for case in calls:
             step(f"{case.id}/{each.declaration.direction}")
-        outcomes = [*run(each, [_in(case, each.declaration) for case in calls], options)]
+        again = options if seeded else replace(options, repeat=0)
+        outcomes = [*run(each, [_in(case, each.declaration) for case in calls], again)]
+        if options.left <= 0:
+            return StochasticReport(spec, Level.BRACKET, None, (CUT,))
         if len(outcomes) != len(calls):
             reason = reasons(_in(calls[0], each.declaration), each.declaration)
             return StochasticReport(spec, Level.BRACKET, None, (f"no case applies: {reason}",))
         made += [{} for _ in range(len(calls) - len(made))]
         for number, item in enumerate(outcomes):
             finding = item.outcome.finding
-            if finding is not None and finding.kind is Kind.NOT_TRIED:
-                return StochasticReport(spec, Level.BRACKET, None, (CUT,))
             if finding is not None and (finding.kind is not Kind.UNSTABLE or seeded):
                 wrong.append(f"{finding.kind} in {item.case.id}: {finding.text}")
             if item.outcome.data is not None and (finding is None or finding.kind not in BROKEN):

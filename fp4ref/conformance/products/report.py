@@ -231,8 +231,7 @@ def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]], *, d
     for case, outcome in runs:
         if outcome.finding is not None and outcome.finding.kind is Wrong.NOT_TRIED:
             report.untried += 1
-            continue
-        if outcome.finding is not None:
+        elif outcome.finding is not None:
             report.findings.append((case.id, outcome.finding))
         if outcome.values is not None:
             report.judgements.append(judge(case, outcome.values, to))
