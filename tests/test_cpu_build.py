@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -36,6 +37,19 @@ print(bytes(q.row.data[0, :2]).hex())
 @pytest.fixture(autouse=True, scope="module")
 def backend():
     assert "cpu" in registry.backends()
+
+
+@pytest.fixture(scope="module")
+def compiled_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compiled")
+    run(QUANTIZE, FP4REF_CACHE_DIR=folder)
+    return folder
+
+
+@pytest.fixture
+def filled(compiled_once, tmp_path):
+    """A copy of a cache that has all of QUANTIZE."""
+    return Path(shutil.copytree(compiled_once, tmp_path / "filled"))
 
 
 def start(code: str, **environment: object) -> subprocess.Popen[str]:
@@ -83,31 +97,29 @@ def test_eight_processes_at_once_compile_each_entry_once(tmp_path):
     processes = [start(QUANTIZE, FP4REF_CACHE_DIR=cache, CXX=compiler) for _ in range(8)]
     assert [finish(process) for process in processes] == ["same"] * 8
     assert all(map(intact, libraries(cache)))
-    assert len(libraries(cache)) == len(notes.read_text().splitlines()) == 2  # layouts, and this specification
+    assert len(libraries(cache)) == len(notes.read_text().splitlines()) == 3  # layouts, this specification, its maximum
     assert {path.suffix for path in (cache / "cpu").iterdir()} == {".so"}  # nothing half-made, no lock left
     run(QUANTIZE, FP4REF_CACHE_DIR=cache, CXX=compiler)
-    assert len(notes.read_text().splitlines()) == 2
+    assert len(notes.read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a library", None], ids=["empty", "text", "cut"])
-def test_a_damaged_entry_is_built_again(tmp_path, damage):
-    run(QUANTIZE, FP4REF_CACHE_DIR=tmp_path)
-    before = libraries(tmp_path)
+def test_a_damaged_entry_is_built_again(filled, damage):
+    before = libraries(filled)
     for path in before:
         path.write_bytes(path.read_bytes()[:-4096] if damage is None else damage)
-    assert run(QUANTIZE, FP4REF_CACHE_DIR=tmp_path) == "same"
-    assert len(libraries(tmp_path)) == len(before)
-    assert all(map(intact, libraries(tmp_path)))
+    assert run(QUANTIZE, FP4REF_CACHE_DIR=filled) == "same"
+    assert len(libraries(filled)) == len(before)
+    assert all(map(intact, libraries(filled)))
 
 
-def test_another_compiler_or_another_header_has_entries_of_its_own(tmp_path):
+def test_another_compiler_or_another_header_has_entries_of_its_own(filled, tmp_path):
     other = script(tmp_path / "other", 'if [ "$1" = --version ]; then echo other 1.0; else exec c++ "$@"; fi')
-    run(QUANTIZE, FP4REF_CACHE_DIR=tmp_path)
-    run(QUANTIZE, FP4REF_CACHE_DIR=tmp_path, CXX=other)
-    assert len(libraries(tmp_path)) == 4
-    changed = "from fp4ref_cpu import build\nbuild._headers = lambda: ('changed',)\n"
-    run(changed + QUANTIZE, FP4REF_CACHE_DIR=tmp_path)
-    assert len(libraries(tmp_path)) == 6
+    run(QUANTIZE, FP4REF_CACHE_DIR=filled, CXX=other)
+    assert len(libraries(filled)) == 6
+    changed = "from fp4ref_cpu import build\nbuild._headers = lambda: 'changed'\n"
+    run(changed + QUANTIZE, FP4REF_CACHE_DIR=filled)
+    assert len(libraries(filled)) == 9
 
 
 @pytest.mark.rule("CNF-5")
@@ -173,6 +185,155 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     assert run(QUANTIZE, FP4REF_CACHE_DIR=tmp_path / "file") == "same"
 
 
+# A cache that others may write
+
+
+PLANTED = """
+#include <stdio.h>
+__attribute__((constructor)) static void planted(void) { puts("PLANTED"); }
+const char %s = 0;
+"""
+
+
+def plant(entry: Path, mark: str = "x") -> Path:
+    """A library of another's in place of an entry, under a name that is right for its bytes."""
+    source = entry.with_suffix(".c")
+    source.write_text(PLANTED % mark)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", entry, source], check=True)
+    source.unlink()
+    digest = hashlib.sha256(entry.read_bytes()).hexdigest()[:16]
+    return entry.rename(entry.with_name(f"{entry.stem.rpartition('-')[0]}-{digest}.so"))
+
+
+def plant_all(cache: Path, *, marked: bool = True) -> list[Path]:
+    return [plant(path, f"fp4ref_{path.stem.partition('-')[0]}" if marked else "x") for path in libraries(cache)]
+
+
+def said(code: str, cache: Path) -> tuple[str, str]:
+    return start(code, FP4REF_CACHE_DIR=cache).communicate(timeout=600)
+
+
+ANOTHER = "import os; os.geteuid = lambda: 12345\n"  # as if another user owned all that this one has
+ADMINISTRATOR = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+
+
+@pytest.mark.rule("CNF-5")
+@pytest.mark.parametrize("mode, owner", [(0o770, 0), (0o707, 0), pytest.param(0o700, 12345, marks=ADMINISTRATOR)])
+def test_a_folder_that_others_may_write_is_not_used(filled, mode, owner):
+    folder, planted = filled / "cpu", plant_all(filled)
+    assert "PLANTED" in said(QUANTIZE, filled)[0]  # the bait works where only the user can have put it
+    folder.chmod(mode)
+    if owner:
+        os.chown(folder, owner, -1)
+    out, err = said(QUANTIZE, filled)
+    assert out.split() == ["same"]
+    reason = "its owner is user 12345, not 0" if owner else "others may write to it"
+    assert err.count(f"RuntimeWarning: cpu: the cache {folder} is not used: {reason}") == 1
+    assert libraries(filled) == sorted(planted)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="what root owns is trusted")
+def test_a_folder_of_another_user_is_not_used(filled):
+    plant_all(filled)
+    out, err = said(ANOTHER + QUANTIZE, filled)
+    assert out.split() == ["same"]
+    assert "its owner is user" in err
+
+
+def test_a_folder_in_one_where_anyone_renames_is_not_used(tmp_path):
+    folder = tmp_path / "open" / "mine"
+    folder.mkdir(parents=True)
+    folder.parent.chmod(0o777)
+    out, err = said(QUANTIZE, folder)
+    assert out.split() == ["same"]
+    assert f"anyone may rename what is in {folder.parent}" in err
+    assert not libraries(folder)
+    folder.parent.chmod(0o1777)  # as /tmp: only owners rename
+    assert run(QUANTIZE, FP4REF_CACHE_DIR=folder) == "same"
+    assert libraries(folder)
+
+
+def handed_on(path: Path, how: str) -> None:
+    if how == "group":
+        path.chmod(0o775)
+    elif how == "owner":
+        os.chown(path, 12345, -1)
+    elif how == "link":
+        elsewhere = path.rename(path.parents[1] / path.name)
+        path.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("how", ["foreign", "group", "link", pytest.param("owner", marks=ADMINISTRATOR)])
+def test_an_entry_that_another_can_have_written_is_built_again(filled, how):
+    keys = [path.name.partition("-")[0] for path in libraries(filled)]
+    for path in plant_all(filled, marked=how != "foreign"):
+        handed_on(path, how)
+    assert said(QUANTIZE, filled)[0].split() == ["same"]
+    after = libraries(filled)
+    assert [path.name.partition("-")[0] for path in after] == keys
+    assert all(map(intact, after))
+    assert all(stat.S_ISREG(path.lstat().st_mode) and not path.stat().st_mode & 0o022 for path in after)
+
+
+READ_ONLY = """
+import pathlib, tempfile
+def refuse(*arguments, **options):
+    raise OSError(30, "Read-only file system")
+tempfile.TemporaryFile = refuse
+"""
+
+
+def test_a_complete_cache_that_cannot_be_written_is_used(tmp_path):
+    compiler, notes = counting(tmp_path)
+    cache = tmp_path / "cache"
+    run(QUANTIZE, FP4REF_CACHE_DIR=cache, CXX=compiler)
+    compiled, before = notes.read_text(), libraries(cache)
+    (cache / "cpu").chmod(0o555)
+    assert run(READ_ONLY + QUANTIZE, FP4REF_CACHE_DIR=cache, CXX=compiler) == "same"
+    assert notes.read_text() == compiled
+    (cache / "cpu").chmod(0o755)
+    before[0].unlink()
+    (cache / "cpu").chmod(0o555)
+    assert run(READ_ONLY + QUANTIZE, FP4REF_CACHE_DIR=cache, CXX=compiler) == "same"
+    assert len(notes.read_text()) == len(compiled) + 2  # the one that lacks, into a folder of the process
+    assert libraries(cache) == before[1:]
+
+
+def test_what_is_compiled_is_the_users_alone_whatever_the_umask(tmp_path):
+    compiler, notes = counting(tmp_path)
+    for _ in range(2):
+        run(f"import os; os.umask(0)\n{QUANTIZE}", FP4REF_CACHE_DIR=tmp_path / "a", CXX=compiler)
+    assert len(notes.read_text().splitlines()) == len(libraries(tmp_path / "a")) == 3
+
+
+TOGETHER = """
+import os
+os.cpu_count = lambda: 1
+import numpy as np, fp4ref
+from fp4ref import registry
+from fp4ref.registry import Call
+from fp4ref.specs import STANDARD as specs
+calls = [Call("quantize", s, "bfloat16") for s in specs] + [Call("dequantize", s, "bfloat16") for s in specs]
+registry.get("cpu").prefetch(calls, lambda line: print(line.split()[1]))
+x = np.random.default_rng(0).standard_normal((64, 256), np.float32).astype("bfloat16")
+for spec in specs:
+    q, expected = (fp4ref.quantize(x, spec, backend=name) for name in ("cpu", "numpy"))
+    assert all(np.array_equal(a, b) for a, b in zip(q.row, expected.row)), spec.name
+    values = [fp4ref.dequantize(q, backend=name).tobytes() for name in ("cpu", "numpy")]
+    assert values[0] == values[1], spec.name
+"""
+
+
+@pytest.mark.rule("CNF-1")
+def test_texts_that_are_compiled_together_are_one_library(tmp_path):
+    compiler, notes = counting(tmp_path)
+    asked = int(run(TOGETHER, FP4REF_CACHE_DIR=tmp_path, CXX=compiler))
+    entries = libraries(tmp_path)
+    assert len(entries) == asked + 1  # layouts
+    assert len({path.stat().st_ino for path in entries}) == len(notes.read_text().splitlines()) == 1 + -(-asked // 16)
+    assert all(map(intact, entries))
+
+
 def test_the_cache_folder(tmp_path):
     show = "from fp4ref_cpu import build; print(build.cache_folder())"
     assert run(show, FP4REF_CACHE_DIR=tmp_path / "a b") == str(tmp_path / "a b" / "cpu")
@@ -196,4 +357,4 @@ print(len(list(build.cache_folder().glob("*.so"))) - 1)  # one is for layouts
 
 @pytest.mark.rule("CNF-5")
 def test_calls_that_are_told_are_compiled_once(tmp_path):
-    assert run(PREFETCH, FP4REF_CACHE_DIR=tmp_path).splitlines() == ["1 3", "0", "3"]
+    assert run(PREFETCH, FP4REF_CACHE_DIR=tmp_path).splitlines() == ["1 4", "0", "4"]  # one of the three has a maximum

@@ -1,7 +1,10 @@
-"""From a specification to a loaded library: find a compiler, compile, keep the result in the user's cache.
+"""From C++ texts to loaded functions: find a compiler, compile, keep the result in the user's cache.
 
-An entry of the cache is named by a hash of everything that decides its code and by a hash of its bytes, and appears by
-one rename: concurrent processes never see half of it, and a damaged one is noticed and built again.
+A text contains `@` where its key belongs, in the names of its namespace and functions, so that several texts can be
+compiled into one library: reading the headers and linking cost more than many a text. The key is a hash of everything
+that decides the code. The cache has one entry per text, named by the key and by a hash of the library's bytes; entries
+of texts that were compiled together are links to one file. An entry appears by one rename, so that concurrent processes
+never see half of it. A file that is damaged, or that does not contain the key, is built again.
 """
 
 from __future__ import annotations
@@ -14,14 +17,18 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import fp4ref_numerics
 from fp4ref.errors import BackendError
+from fp4ref_numerics import cache
 
 try:
     import fcntl
@@ -31,11 +38,10 @@ except ImportError:  # no advisory locks: processes may compile the same entry, 
 SOURCES = Path(__file__).parent / "csrc"
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = (
-    "-O3",
     "-std=c++17",
     "-shared",
     "-fPIC",
-    "-fvisibility=hidden",  # every specification has the same name in its own library
+    "-fvisibility=hidden",
     "-w",
     "-ffp-contract=off",
     "-DFP4_CONTRACTION_IS_OFF",
@@ -44,55 +50,76 @@ FLAGS = (
     "-fno-math-errno",
     "-fno-strict-aliasing",
 )
-# The first that the compiler accepts.
+# The first pair that the compiler accepts. At -O2 with the vectoriser of -O3, GCC takes half the time of -O3 for loops
+# that are as fast.
+OPTIMIZATION_FLAGS = (("-O2", "-ftree-vectorize", "-fvect-cost-model"), ("-O3",))
 MACHINE_FLAGS = (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ("-mcpu=native",), ())
 
 
-def missing(sources: Iterable[str]) -> list[str]:
+TOGETHER = 16  # texts of one library, at most
+
+
+def missing(texts: Iterable[str]) -> list[str]:
     """Those texts whose compiled form is not in the cache."""
-    command, folder = compiler(), cache_folder()
-    return [source for source in dict.fromkeys(sources) if _entry(folder, _key(source, command)) is None]
+    command = tuple(compiler())
+    return [text for text in dict.fromkeys(texts) if _entry(_key(text, command)) is None]
 
 
-def compile_all(sources: Iterable[str]) -> None:
-    """Compile texts into the cache, as many at a time as there are processors.
+def compile_all(texts: Sequence[str]) -> None:
+    """Compile texts into the cache, several per library, as many libraries at a time as there are processors.
 
-    Errors: none for a text that does not compile; `library` will say why.
+    Errors: none for a text that does not compile; `functions` will say why.
     """
-    command, folder = compiler(), cache_folder()
+    command, processors = tuple(compiler()), os.cpu_count() or 1
+    keys = {_key(text, command): text for text in texts}
+    size = min(TOGETHER, -(-len(keys) // processors))
+    batches = [sorted(keys)[start : start + size] for start in range(0, len(keys), size)] if size else []
 
-    def compile_one(source: str) -> None:
+    def compile_some(batch: list[str]) -> None:
         with suppress(BackendError):
-            _found(source, command, folder)
+            _found({key: keys[key] for key in batch}, command)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, sources))
+    with ThreadPoolExecutor(processors) as pool:
+        list(pool.map(compile_some, batches))
+
+
+def functions(text: str, *names: str) -> list[Any]:
+    """The functions `fp4ref_NAME_@` of a text; they return nothing."""
+    native, key = library(text), _key(text, tuple(compiler()))
+    found = [getattr(native, f"fp4ref_{name}_{key}") for name in names]
+    for function in found:
+        function.restype = None
+    return found
 
 
 @lru_cache
-def library(source: str) -> ctypes.CDLL:
+def library(text: str) -> ctypes.CDLL:
     """The compiled form of a C++ text that includes the shared header and the loops.
 
     Errors: BackendError if there is no compiler, if it fails, or if the result cannot be loaded.
 
     Rules: CNF-5.
     """
-    command = compiler()
-    path = _found(source, command, cache_folder())
+    command = tuple(compiler())
+    key = _key(text, command)
+    path = _found({key: text}, command)[key]
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise BackendError("cpu", f"cannot load what {command[0]} made ({error})", rule="CNF-5") from None
 
 
-def _found(source: str, command: list[str], folder: Path) -> Path:
-    """The entry of a text, which is compiled if there is none."""
-    key = _key(source, command)
-    path = _entry(folder, key)
-    if path is None:
-        with _locked(folder / f"{key}.lock"):
-            path = _entry(folder, key) or _compiled(source, command, folder, key)
-    return path
+def _found(texts: dict[str, str], command: tuple[str, ...]) -> dict[str, Path]:
+    """The entries of texts by key; those that the cache lacks are compiled, into one library."""
+    entries = {key: _entry(key) for key in texts}
+    if None in entries.values():
+        folder = cache_folder()
+        with _locked(folder / f"{next(iter(texts))}.lock"):
+            entries = {key: _entry(key) for key in texts}
+            lacking = {key: texts[key] for key, path in entries.items() if path is None}
+            if lacking:
+                entries |= _compiled(lacking, command, folder)
+    return {key: path for key, path in entries.items() if path is not None}
 
 
 def compiler() -> list[str]:
@@ -107,16 +134,25 @@ def compiler() -> list[str]:
 
 
 def cache_folder() -> Path:
-    """$FP4REF_CACHE_DIR, or the user's cache folder; one of this process if that cannot be written."""
-    home = os.environ.get("FP4REF_CACHE_DIR")
-    base = Path(home) if home else Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "fp4ref"
-    folder = base / "cpu"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError:
-        return Path(_own_folder().name)
+    """The folder for what is compiled: the user's cache, or one of this process if the cache cannot serve."""
+    shared = _shared()
+    return shared if shared and cache.writable(shared) else Path(_own_folder().name)
+
+
+def _shared() -> Path | None:
+    """The user's cache, which may be read-only; None if it may not be used."""
+    folder = cache.base() / "cpu"
+    reason = cache.prepared(folder)
+    return folder if reason is None or not _told(folder, reason) else None
+
+
+@lru_cache
+def _told(folder: Path, reason: str) -> bool:
+    """Warn once that a folder is not used."""
+    if folder.exists():
+        said = f"cpu: the cache {folder} is not used: {reason}; compiled code lasts as long as this process [CNF-5]"
+        warnings.warn(said, RuntimeWarning, stacklevel=2)
+    return True
 
 
 @lru_cache
@@ -124,16 +160,19 @@ def _own_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="fp4ref-cpu-")
 
 
-def _key(source: str, command: list[str]) -> str:
+@lru_cache
+def _key(text: str, command: tuple[str, ...]) -> str:
     """A hash of everything that decides the code: text, headers, flags, compiler, machine."""
-    parts = [source, *_headers(), *command, _version(tuple(command)), *FLAGS, repr(MACHINE_FLAGS), _machine()]
+    flags = repr((FLAGS, OPTIMIZATION_FLAGS, MACHINE_FLAGS))
+    parts = [text, _headers(), *command, _version(command), flags, _machine()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 @lru_cache
-def _headers() -> tuple[str, ...]:
+def _headers() -> str:
     folders = (fp4ref_numerics.INCLUDE / "fp4ref", SOURCES)
-    return tuple(path.name + path.read_text("utf-8") for folder in folders for path in sorted(folder.glob("*.h")))
+    texts = (path.name + path.read_text("utf-8") for folder in folders for path in sorted(folder.glob("*.h")))
+    return _digest("\0".join(texts).encode())
 
 
 @lru_cache
@@ -160,33 +199,53 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _entry(folder: Path, key: str) -> Path | None:
-    """The undamaged entry of a key; damaged ones are removed."""
-    for path in sorted(folder.glob(f"{key}-*.so")):
+def _entry(key: str) -> Path | None:
+    """The entry of a key, in the user's cache or in this process's folder; what is wrong there is removed."""
+    shared = _shared()
+    folders = [shared] if shared else []
+    if _own_folder.cache_info().currsize:
+        folders.append(Path(_own_folder().name))
+    for path in (path for folder in folders for path in sorted(folder.glob(f"{key}-*.so"))):
         with suppress(OSError):
-            if path.name == f"{key}-{_digest(path.read_bytes())}.so":
-                return path
+            if cache.trusted(path):
+                content = path.read_bytes()
+                if path.name == f"{key}-{_digest(content)}.so" and _mark(key).encode() in content:
+                    return path
             path.unlink()
     return None
 
 
-def _compiled(source: str, command: list[str], folder: Path, key: str) -> Path:
-    """Compile into the cache."""
-    with tempfile.TemporaryDirectory(prefix=f"{key}.", dir=folder) as work:
+def _mark(key: str) -> str:
+    """The name of a constant by which a library proves that it contains the text of a key."""
+    return f"fp4ref_{key}"
+
+
+def _compiled(texts: dict[str, str], command: tuple[str, ...], folder: Path) -> dict[str, Path]:
+    """Compile texts into one library in the cache; its paths by key."""
+    marks = (f'extern "C" __attribute__((visibility("default"))) const char {_mark(key)} = 0;\n' for key in texts)
+    whole = "".join((*(text.replace("@", key) for key, text in texts.items()), *marks))
+    with tempfile.TemporaryDirectory(prefix=f"{next(iter(texts))}.", dir=folder) as work:
         made = Path(work) / "library.so"
-        _compile(source, command, made)
-        path = folder / f"{key}-{_digest(made.read_bytes())}.so"
-        made.replace(path)
-        return path
+        _compile(whole, command, made)
+        made.chmod(0o755)  # whatever the umask, nobody else writes to it
+        digest, paths = _digest(made.read_bytes()), {}
+        for number, key in enumerate(texts):
+            entry = Path(work) / f"{number}.so"
+            try:
+                entry.hardlink_to(made)
+            except OSError:  # a file system without links
+                shutil.copy(made, entry)
+            paths[key] = entry.replace(folder / f"{key}-{digest}.so")
+        return paths
 
 
-def _compile(source: str, command: list[str], made: Path) -> None:
-    text = made.with_suffix(".cpp")
-    text.write_text(source, "utf-8")
+def _compile(text: str, command: tuple[str, ...], made: Path) -> None:
+    source = made.with_suffix(".cpp")
+    source.write_text(text, "utf-8")
     includes = [f"-I{fp4ref_numerics.INCLUDE}", f"-I{SOURCES}"]
     failures = []
-    for machine in MACHINE_FLAGS:
-        line = [*command, *FLAGS, *machine, *includes, str(text), "-o", str(made)]
+    for optimization, machine in product(OPTIMIZATION_FLAGS, MACHINE_FLAGS):
+        line = [*command, *optimization, *FLAGS, *machine, *includes, str(source), "-o", str(made)]
         try:
             run = subprocess.run(line, capture_output=True, timeout=600, check=False)  # noqa: S603
         except (OSError, subprocess.SubprocessError) as error:

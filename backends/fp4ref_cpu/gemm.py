@@ -20,8 +20,8 @@ from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Block, Granularity, Spec
 from fp4ref_cpu import threads
-from fp4ref_cpu.build import library
-from fp4ref_cpu.operations import LAYOUT_NUMBERS, _address, dequantize
+from fp4ref_cpu.build import functions
+from fp4ref_cpu.operations import LAYOUT_NUMBERS, _address, dequantize, exported
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -98,7 +98,7 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
     job = GemmJob(side(a), side(b), *numbers, *added, _address(sums), _address(out), 0)
     if out.size:
         loops = _loops(_decoding(a.spec, a.spec.global_scale), _decoding(b.spec, b.spec.global_scale), out.dtype.name)
-        threads.run(getattr(loops, f"fp4ref_gemm_{function}"), job, out.size * max(depth, 1))
+        threads.run(loops[function], job, out.size * max(depth, 1))
     return arrays.restorer(a.data.data)(out)
 
 
@@ -115,14 +115,8 @@ def _decoding(spec: Spec, global_scale: Granularity) -> Spec:
 
 
 @lru_cache
-def _loops(a: Spec, b: Spec, dtype: str) -> ctypes.CDLL:
-    functions = "".join(
-        f'extern "C" __attribute__((visibility("default"))) void fp4ref_gemm_{name}(GemmJob* job)\n'
-        f"{{\n    const FloatModes modes;\n    Gemm<A, B, fp4ref::{dtype}>::{name}(*job);\n}}\n"
-        for name in ("exact", "blockwise", "finish")
-    )
-    specifications = fp4ref_numerics.lower(a, "A") + fp4ref_numerics.lower(b, "B")
-    native = library(f'#include "gemm.h"\nusing namespace fp4ref_cpu;\n{specifications}{functions}')
-    for name in ("exact", "blockwise", "finish"):
-        getattr(native, f"fp4ref_gemm_{name}").restype = None
-    return native
+def _loops(a: Spec, b: Spec, dtype: str) -> dict[str, Any]:
+    names = ("exact", "blockwise", "finish")
+    prelude = fp4ref_numerics.lower(a, "A") + fp4ref_numerics.lower(b, "B")
+    text = exported(prelude, "gemm.h", f"Gemm<A, B, fp4ref::{dtype}>", *names, job="GemmJob")
+    return dict(zip(names, functions(text, *names), strict=True))

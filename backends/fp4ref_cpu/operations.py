@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import fp4ref_numerics
 from fp4ref import arrays, packing
 from fp4ref.errors import BackendError, ShapeError
-from fp4ref.formats import Codec
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, Codec
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS, layout
 from fp4ref.operands import Epilogue, Operand
@@ -28,7 +28,7 @@ from fp4ref.quantized import Direction, DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
 from fp4ref_cpu import threads
-from fp4ref_cpu.build import cache_folder, compile_all, library, missing
+from fp4ref_cpu.build import cache_folder, compile_all, functions, missing
 
 LAYOUT_NUMBERS = {name: number for number, name in enumerate(LAYOUTS)}
 
@@ -123,14 +123,17 @@ def prefetch(calls: Iterable[Call], tell: Callable[[str], None]) -> None:
     wanted = []
     for call in calls:
         if call.operation == "quantize":
-            wanted.append(_quantizing(_text(_of_direction(call.spec, call.direction)), call.source))
+            spec = _of_direction(call.spec, call.direction)
+            wanted.append(_quantizing(_text(spec), call.source))
+            if spec.global_scale is not Granularity.NONE:
+                wanted.append(_bounding(_text(_maximum(spec)), call.source))
         else:
             spec = call.spec.replace(hadamard=None)
             source = call.source if fp4ref_numerics.narrows(spec) else "float32"
             wanted.append(_dequantizing(_text(_decoding(spec)), source, call.to))
     sources = missing(wanted)
     if sources:
-        tell(f"compiling {len(sources)} libraries for the cpu backend, once; they are kept in {cache_folder()}")
+        tell(f"compiling {len(sources)} functions for the cpu backend, once; they are kept in {cache_folder()}")
         compile_all(sources)
 
 
@@ -158,7 +161,7 @@ def quantize(
         spec = _without_hadamard(spec)
     native = _quantizer(_text(spec), array.dtype.name)
     if amax is None and spec.global_scale is not Granularity.NONE:
-        amax = _amax(native, matrix, spec)
+        amax = _amax(_bounder(_text(_maximum(spec)), array.dtype.name), matrix, spec)
     data = _result(given and given.data, (rows, packing.width(columns, spec.element.format)))
     scales = _result(given and given.scales, layout(scale_layout).padded_shape(rows, blocks))
     if scales.shape != (rows, blocks):
@@ -167,7 +170,7 @@ def quantize(
     if rows and columns:
         pointers = (_address(amax), _address(bits), _address(data), _address(scales))
         job = QuantizeJob(matrix, *pointers, LAYOUT_NUMBERS[scale_layout], 0)
-        threads.run(native.fp4ref_quantize, job, rows * columns)
+        threads.run(native, job, rows * columns)
     del kept
     if given is None:
         restore = arrays.restorer(x)
@@ -206,7 +209,7 @@ def dequantize(
     if values.size:
         codes, scales, amax = map(_address, parts)
         job = DequantizeJob(codes, scales, amax, *shape, _address(values), LAYOUT_NUMBERS[scale_layout], 0)
-        threads.run(native.fp4ref_dequantize, job, values.size)
+        threads.run(native, job, values.size)
     return arrays.restorer(data.data)(values) if out is None else out
 
 
@@ -218,7 +221,7 @@ def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) ->
     if rows and columns:
         numbers = LAYOUT_NUMBERS[source], LAYOUT_NUMBERS[target]
         job = RelayoutJob(_address(buffer), _address(out), rows, columns, *numbers, 0)
-        threads.run(_relayout().fp4ref_relayout, job, rows * columns)
+        threads.run(_relayout(), job, rows * columns)
     return arrays.restorer(scales)(out)
 
 
@@ -230,7 +233,7 @@ def random_bits(
     result = _result(buffer, shape)
     if result.size:
         job = RandomJob(_address(result), *shape, *origin, across, seed, upper, 0)
-        threads.run(_randoms().fp4ref_random, job, result.size)
+        threads.run(_randoms(), job, result.size)
     if buffer is None:
         return arrays.on_device("random_bits", result, device)
     if result is not buffer:
@@ -289,52 +292,73 @@ def _decoding(spec: Spec) -> Spec:
 
 
 @lru_cache
-def _quantizer(prelude: str, dtype: str) -> ctypes.CDLL:
-    return _loaded(_quantizing(prelude, dtype), "quantize", "amax")
+def _maximum(spec: Spec) -> Spec:
+    """The specification without what a maximum does not depend on, so that many share one compiled function."""
+    return Spec(
+        name="maximum",
+        element=CUDA_E2M1,
+        scale=CUDA_E4M3,
+        block=Block(1, 16),
+        global_scale=spec.global_scale,
+        amax=spec.amax,
+        subnormals=spec.subnormals,
+        hadamard=spec.hadamard,
+    )
 
 
 @lru_cache
-def _dequantizer(prelude: str, source: str, dtype: str) -> ctypes.CDLL:
-    return _loaded(_dequantizing(prelude, source, dtype), "dequantize")
+def _quantizer(prelude: str, dtype: str) -> Any:
+    return functions(_quantizing(prelude, dtype), "quantize")[0]
 
 
 @lru_cache
-def _relayout() -> ctypes.CDLL:
-    return _loaded(_source("", "relayout.h", "Bytes", "relayout"), "relayout")
+def _bounder(prelude: str, dtype: str) -> Any:
+    return functions(_bounding(prelude, dtype), "amax")[0]
 
 
 @lru_cache
-def _randoms() -> ctypes.CDLL:
-    return _loaded(_source("", "random.h", "Randoms", "random"), "random")
+def _dequantizer(prelude: str, source: str, dtype: str) -> Any:
+    return functions(_dequantizing(prelude, source, dtype), "dequantize")[0]
+
+
+@lru_cache
+def _relayout() -> Any:
+    return functions(exported("", "relayout.h", "Bytes", "relayout"), "relayout")[0]
+
+
+@lru_cache
+def _randoms() -> Any:
+    return functions(exported("", "random.h", "Randoms", "random"), "random")[0]
 
 
 def _quantizing(prelude: str, dtype: str) -> str:
-    return _source(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "quantize", "amax")
+    return exported(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "quantize")
+
+
+def _bounding(prelude: str, dtype: str) -> str:
+    return exported(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "amax")
 
 
 def _dequantizing(prelude: str, source: str, dtype: str) -> str:
     loops = f"Values<Specification, fp4ref::{source}, fp4ref::{dtype}>"
-    return _source(prelude, "dequantize.h", loops, "dequantize")
+    return exported(prelude, "dequantize.h", loops, "dequantize")
 
 
-def _source(prelude: str, header: str, loops: str, *names: str) -> str:
-    """Functions `fp4ref_NAME(NAMEJob*)` around the static functions of a type."""
-    functions = "".join(
-        f'extern "C" __attribute__((visibility("default"))) void fp4ref_{name}({name.capitalize()}Job* job)\n'
+def exported(prelude: str, header: str, loops: str, *names: str, job: str = "") -> str:
+    """A text with functions `fp4ref_NAME_@(job)` around the static functions of a type.
+
+    job: its C++ type, if not named after the function.
+    """
+    wrappers = "".join(
+        f'extern "C" __attribute__((visibility("default"))) '
+        f"void fp4ref_{name}_@({job or name.capitalize() + 'Job'}* job)\n"
         f"{{\n    const FloatModes modes;\n    {loops}::{name}(*job);\n}}\n"
         for name in names
     )
-    return f'#include <fp4ref/fp4ref.h>\n{prelude}#include "{header}"\nusing namespace fp4ref_cpu;\n{functions}'
+    return f'#include "{header}"\nnamespace text_@ {{\nusing namespace fp4ref_cpu;\n{prelude}{wrappers}}}\n'
 
 
-def _loaded(source: str, *names: str) -> ctypes.CDLL:
-    native = library(source)
-    for name in names:
-        getattr(native, f"fp4ref_{name}").restype = None
-    return native
-
-
-def _amax(native: ctypes.CDLL, matrix: Input, spec: Spec) -> NDArray[np.float32]:
+def _amax(native: Any, matrix: Input, spec: Spec) -> NDArray[np.float32]:
     """The maximum of the tensor, or of every row. Rules: GLB-1, GLB-5, HAD-4."""
     rows, columns = matrix.rows, matrix.columns
     by_row = spec.global_scale is Granularity.ROW
@@ -342,7 +366,7 @@ def _amax(native: ctypes.CDLL, matrix: Input, spec: Spec) -> NDArray[np.float32]
     if not by_row and not spec.hadamard and matrix.along.stride != 1:  # any order will do
         matrix = Input(matrix.x, matrix.along, matrix.down, columns, rows)
     if rows and columns:
-        threads.run(native.fp4ref_amax, AmaxJob(matrix, _address(result), 0), rows * columns)
+        threads.run(native, AmaxJob(matrix, _address(result), 0), rows * columns)
     return result
 
 

@@ -102,8 +102,9 @@ class ApiSubject:
         return lacking + (backend.unsupported(spec) if spec else [])
 
     def calls(self, test: Test) -> list[Call]:
-        """What a test will ask of the backend, as far as it can be told."""
-        operations, spec = ((), None) if self.reasons(test) else _needed(test)
+        """What a test will ask of the backend, as far as it can be told; nothing if the API refuses its arguments."""
+        refused = "error" in test.fields.get("expected", {})
+        operations, spec = ((), None) if refused or self.reasons(test) else _needed(test)
         if spec is None:
             return []
         direction: Direction = test.fields.get("direction", "row")

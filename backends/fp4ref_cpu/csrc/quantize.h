@@ -177,16 +177,16 @@ template <class S, class Raw> struct Loops {
             alignas(64) float elements[R][B][LANES], largest[LANES];
             for (int r = 0; r < R; ++r) beside(x[r] + b * B, elements[r]);
             for (int l = 0; l < LANES; ++l) largest[l] = amax[b + l];
-            const auto of_rows = [&](auto& error, auto of_row) {
+            const auto of_rows = [&](auto& error, auto of_row) __attribute__((always_inline)) {
                 alignas(64) float rows[R][LANES];
-                for (int r = 0; r < R; ++r) of_row([&](int c, int l) { return elements[r][c][l]; }, rows[r]);
+                for (int r = 0; r < R; ++r) of_row([&](int c, int l) __attribute__((always_inline)) { return elements[r][c][l]; }, rows[r]);
                 block_errors<S>(rows, error);
             };
-            const auto errors = [&](const auto& candidates, auto& error) {
-                of_rows(error, [&](auto load, auto& of) { row_errors<S, In, Quick>(candidates, g, A, load, of); });
+            const auto errors = [&](const auto& candidates, auto& error) __attribute__((always_inline)) {
+                of_rows(error, [&](auto load, auto& of) __attribute__((always_inline)) { row_errors<S, In, Quick>(candidates, g, A, load, of); });
             };
-            const auto estimates = [&](const auto& candidates, const auto& units, auto& error) {
-                of_rows(error, [&](auto load, auto& of) { row_estimates<S, In>(candidates, units, load, of); });
+            const auto estimates = [&](const auto& candidates, const auto& units, auto& error) __attribute__((always_inline)) {
+                of_rows(error, [&](auto load, auto& of) __attribute__((always_inline)) { row_estimates<S, In>(candidates, units, load, of); });
             };
             Scales<LANES> found;
             choose_scales<S, In>(largest, g, A, Quick, errors, estimates, [](unsigned open) { return open; }, found);

@@ -1,0 +1,67 @@
+"""The folder in which backends keep compiled code, and which of its contents may be run.
+
+Code from a cache runs with the rights of the user, so a folder or file counts only if nobody but the user and the
+administrator can have written it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def base() -> Path:
+    """$FP4REF_CACHE_DIR, or the user's cache folder."""
+    chosen = os.environ.get("FP4REF_CACHE_DIR")
+    return (
+        Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "fp4ref"
+    )
+
+
+def prepared(folder: Path) -> str | None:
+    """Make a folder for the user alone, unless it exists; the reason why its contents may not be run, or None."""
+    try:
+        for made in (folder.parent, folder):
+            made.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = folder.stat()
+        reason = _reason(status)
+        parents = [parent for parent in folder.resolve().parents if _anyone_renames(parent)]
+    except OSError as error:
+        return f"{error.strerror}"
+    return reason or (f"anyone may rename what is in {parents[0]}" if parents else None)
+
+
+def writable(folder: Path) -> bool:
+    """Return True if a file can be written there."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def trusted(file: Path) -> bool:
+    """Return True if a path is a file, no link, that only the user or the administrator can have written.
+
+    Errors: OSError.
+    """
+    status = file.lstat()
+    return stat.S_ISREG(status.st_mode) and _reason(status) is None
+
+
+def _reason(status: os.stat_result) -> str | None:
+    """Say who else can have written; None if nobody, or if this system has no owners of files."""
+    if not hasattr(os, "geteuid"):
+        return None
+    if status.st_uid not in {0, os.geteuid()}:
+        return f"its owner is user {status.st_uid}, not {os.geteuid()}"
+    return "others may write to it" if status.st_mode & OTHERS else None
+
+
+def _anyone_renames(folder: Path) -> bool:
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
