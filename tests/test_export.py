@@ -78,6 +78,26 @@ def test_the_binary_holds_what_the_public_function_makes(tmp_path, spec, layout,
     assert checked > 20
 
 
+@pytest.mark.rule("CNF-19")
+@pytest.mark.parametrize(("direction", "multiple"), [("row", (16, 64)), ("column", (128, 32)), ("row", (128, 128))])
+def test_vectors_of_multiples_keep_every_family(tmp_path, direction, multiple):
+    few = ["normal", "ragged", "element-ties", "nan", "zero-blocks", "large"]
+    settings = {"direction": direction, "families": few, "dtypes": ["bfloat16"]}
+    export(tmp_path / "all", ["mxfp4"], **settings)
+    export(tmp_path / "some", ["mxfp4"], multiple=multiple, **settings)
+    exported = [*read(tmp_path / "some", "mxfp4")]
+    assert {entry["family"] for entry, _ in exported} == {
+        entry["family"] for entry, _ in read(tmp_path / "all", "mxfp4")
+    }
+    for entry, parts in exported:
+        x = np.frombuffer(parts["x"], "<u2").reshape(entry["shape"]).view(ml_dtypes.bfloat16)
+        rows, columns = entry["matrix"] if direction == "row" else entry["matrix"][::-1]
+        assert rows % multiple[0] == columns % multiple[1] == 0
+        got, _ = fp4ref.quantize(x, "mxfp4", direction).direction(direction)
+        assert np.asarray(got.data).tobytes() == parts["data"], entry["name"]
+    assert json.loads((tmp_path / "some" / "mxfp4.json").read_text())["multiple"] == list(multiple)
+
+
 def fp4ref_families():
     from fp4ref.conformance.families import FAMILIES
 

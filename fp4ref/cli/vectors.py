@@ -24,6 +24,7 @@ Examples:
   fp4ref vectors export golden --spec mxfp4
   fp4ref vectors export golden --spec nvfp4 --spec nvfp4-2d --layout tiled_128x4
   fp4ref vectors export golden --spec nvfp4 --family element-ties --dtype bfloat16
+  fp4ref vectors export golden --spec nvfp4 --family ragged --multiple 16 64
 """
 LIST_EPILOG = """\b
 Examples:
@@ -143,6 +144,14 @@ def write_vectors(directory: Path, recordings: Path, check: bool, change: bool, 
 @click.option("--layout", "scale_layout", default="linear", show_default=True, help="Of the expected scales.")
 @click.option("--direction", type=click.Choice(["row", "column"]), default="row", show_default=True, help="Of blocks.")
 @click.option("--dtype", "dtypes", multiple=True, help="Of x: float32, bfloat16, float16; default: the first two.")
+@click.option(
+    "--multiple",
+    nargs=2,
+    type=click.IntRange(1),
+    default=(1, 1),
+    metavar="R C",
+    help="Export only shapes whose rows and columns are multiples of these.",
+)
 @click.option("--family", "families", multiple=True, help="Only these families of cases.")
 @force_option
 def export_vectors(
@@ -151,6 +160,7 @@ def export_vectors(
     scale_layout: str,
     direction: str,
     dtypes: tuple[str, ...],
+    multiple: tuple[int, int],
     families: tuple[str, ...],
     force: bool,
 ) -> None:
@@ -170,6 +180,7 @@ def export_vectors(
         direction=direction,  # type: ignore[arg-type]
         dtypes=dtypes or ("float32", "bfloat16"),
         families=families or None,
+        multiple=multiple,
         force=force,
     )
     for path in paths:

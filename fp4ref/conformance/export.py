@@ -29,6 +29,7 @@ from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import SPEC_VERSION, Granularity, Spec
 
 LARGEST = 1 << 14  # elements of a case that is exported
+PADDED = 1 << 16  # where cases are padded to multiples
 ALIGNMENT = 16  # bytes to which every array is aligned
 SUMS = "SHA256SUMS"
 COMMON = "fp4ref_vectors.h"
@@ -75,17 +76,18 @@ def export(
     direction: Direction = "row",
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     families: Sequence[str] | None = None,
+    multiple: tuple[int, int] = (1, 1),
     force: bool = False,
 ) -> list[Path]:
     """Write the vectors of some specifications, the same bytes in every run; the paths of the files.
 
-    Cases of level 1 with at most 16384 elements. scale_layout: of the expected scales. force: replace files of another
-    kind.
+    Cases of level 1 with at most 16384 elements, 65536 where they are padded. scale_layout: of the expected scales.
+    multiple: rows and columns of the direction's matrix are multiples of these. force: replace files of another kind.
 
     Errors: DomainError for an unknown specification, layout, family or type, and where no case is left; FileError for
     two specifications of one name.
 
-    Rules: CNF-1, CNF-7, PACK-1, PACK-2, LAY-1, FIL-6.
+    Rules: CNF-1, CNF-7, CNF-19, PACK-1, PACK-2, LAY-1, FIL-6.
     """
     layout(scale_layout)
     unknown = [name for name in dtypes if name not in NUMBERS]
@@ -98,13 +100,14 @@ def export(
     folder.mkdir(parents=True, exist_ok=True)
     contents: dict[str, bytes] = {COMMON: HEADER.encode()}
     for name, spec in zip(names, resolved, strict=True):
-        chosen = [case for case in cases(spec, 1, (direction,), dtypes, families) if 0 < case.x.size <= LARGEST]
+        aimed = cases(spec, 1, (direction,), dtypes, families, multiple=multiple)
+        chosen = [case for case in aimed if 0 < case.x.size <= (LARGEST if multiple == (1, 1) else PADDED)]
         if not chosen:
             raise DomainError(f"vectors export {spec.name}", "no case", "families and types that it has", "CNF-7")
         binary, vectors = _binary(chosen, scale_layout)
         contents[f"{name}.bin"] = binary
         contents[f"{name}.h"] = _header(name, spec, vectors, scale_layout, direction).encode()
-        contents[f"{name}.json"] = _json(name, spec, vectors, scale_layout, direction).encode()
+        contents[f"{name}.json"] = _json(name, spec, vectors, scale_layout, direction, multiple).encode()
     sums = "".join(f"{hashlib.sha256(contents[name]).hexdigest()}  {name}\n" for name in sorted(contents))
     contents[SUMS] = sums.encode()
     written = _listed(folder)
@@ -195,12 +198,20 @@ def _initialiser(vector: Vector) -> Iterator[str]:
     yield from (f"{{{offset}, {size}}}" for offset, size in vector.parts.values())
 
 
-def _json(name: str, spec: Spec, vectors: Sequence[Vector], scale_layout: str, direction: Direction) -> str:
+def _json(
+    name: str,
+    spec: Spec,
+    vectors: Sequence[Vector],
+    scale_layout: str,
+    direction: Direction,
+    multiple: tuple[int, int],
+) -> str:
     record = {
         "fp4ref": SPEC_VERSION,
         "spec": json.loads(spec.to_json()),
         "direction": direction,
         "scale_layout": scale_layout,
+        "multiple": list(multiple),
         "amax": {Granularity.NONE: "none", Granularity.TENSOR: "one", Granularity.ROW: "one per row"}[
             spec.global_scale
         ],
