@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -22,6 +22,8 @@ from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import CaseLike, code_side, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
 from fp4ref.conformance.mistakes.record import Mistake, Stage
+from fp4ref.conformance.placed import PlacedSearch, likely_place
+from fp4ref.conformance.places import EVERYWHERE, Place
 from fp4ref.conformance.stages import Finding, Stagewise, by_stages, permuted
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData
@@ -40,7 +42,8 @@ class Explanation:
     """Mistakes that make the candidate's bytes.
 
     names: of the mistakes in the library, or `profile NAME`. stage: the first one. text: a sentence. except_on: classes
-    of special input whose bytes it does not make; empty: it makes every byte.
+    of special input whose bytes it does not make; empty: it makes every byte. place: where it holds, in words; empty:
+    everywhere.
     """
 
     names: tuple[str, ...]
@@ -48,6 +51,7 @@ class Explanation:
     text: str
     except_on: tuple[str, ...] = ()
     profile: str | None = None
+    place: str = ""
 
     @property
     def complete(self) -> bool:
@@ -62,7 +66,8 @@ class Diagnosis:
     conforms: nothing differs. explanations: what makes every byte, the simplest first; they are equally good on the
     evidence. partial: the best that does not. first_stage: where bytes first differ. findings: of what nothing
     explains, stage by stage, each judged on the candidate's own output of the stages before. where: the first place of
-    it that differs. complete: whether the search ended in time.
+    it that differs. complete: whether the search ended in time. place: where all of it is, in words, if it is
+    anywhere in particular.
     """
 
     conforms: bool
@@ -72,6 +77,7 @@ class Diagnosis:
     findings: tuple[Finding, ...] = ()
     complete: bool = True
     where: str = ""
+    place: str = ""
 
     @property
     def profiles(self) -> tuple[str, ...]:
@@ -94,6 +100,7 @@ class Diagnosis:
             "profiles": list(self.profiles),
             "complete": self.complete,
             "where": self.where,
+            "place": self.place,
         }
 
 
@@ -146,10 +153,11 @@ def _varied(items: Sequence[Item]) -> list[Item]:
 
 
 class _Session:
-    """One diagnosis."""
+    """One diagnosis. within: the place to which the items are cut, None for everywhere."""
 
-    def __init__(self, spec: Spec, items: list[Item], start: float, budget: float) -> None:
-        self.spec, self.items = spec, items
+    def __init__(self, spec: Spec, items: list[Item], start: float, budget: float, within: Place | None = None) -> None:
+        self.spec, self.items, self.within = spec, items, within
+        self.made_by: dict[tuple[str, ...], Hypothesis] = {}
         self.start, self.budget = start, budget
         self.complete = True
         self.kinds = special_kinds(items)
@@ -160,9 +168,16 @@ class _Session:
         ordinary = self._search(tier=False, share=0.4)
         if self._cheapest(ordinary, (0,)):  # nothing but special values differs, and any mistake may do that
             single = self._cheapest(self._search(tier=True, share=0.5), (0, 1))
+            single = single or self._placed(tier=True)
             if single:
                 return self._with([self._told(hypothesis) for hypothesis in single])
-        found = self._cheapest(ordinary, (0, 1))
+        found = self._cheapest(ordinary, (0, 1)) or self._placed(tier=False)
+        inside = None if found else self._inside()
+        if inside is not None and inside.explanations:
+            return inside
+        found = found or self._placed_pairs()
+        if inside is not None and not found:
+            return inside
         composed = [] if found else self._composed(ordinary.parts)
         measured = [hypothesis for hypothesis in composed if hypothesis.measured]
         found = found or [hypothesis for hypothesis in composed if not hypothesis.measured]
@@ -176,6 +191,67 @@ class _Session:
     def _search(self, tier: Tier, share: float) -> Search:
         deadline = self.start + share * self.budget
         return Search(self.spec, self.items, tier, deadline, special=tier is True)
+
+    @cached_property
+    def _likely(self) -> Place:
+        """Where everything that differs is."""
+        return EVERYWHERE if self.within else likely_place(self.items)
+
+    def _inside(self) -> Diagnosis | None:
+        """What explains the place where everything that differs is, looked at alone."""
+        if not self._likely.predicates:
+            return None
+        items = [item for item in (item.inside(self._likely) for item in self.items) if item is not None]
+        now = processor_time()
+        session = _Session(self.spec, items, now, 0.8 * (self.start + self.budget - now), self._likely)
+        found = session.diagnosis()
+        self.complete &= found.complete
+        told = [e for e in (self._relocated(e, session.made_by[e.names]) for e in found.explanations) if e is not None]
+        if told:
+            return self._with(told)
+        left = found.partial and replace(found.partial, place=self._likely.text)
+        return replace(found, explanations=(), partial=left, place=self._likely.text, where=place(self.items))
+
+    def _relocated(self, explanation: Explanation, hypothesis: Hypothesis) -> Explanation | None:
+        """An explanation of one place with the place that all of the evidence calls for; None if that is unclear."""
+        if hypothesis.profile or hypothesis.scales is not DECLARED or hypothesis.data is not LOW_FIRST:
+            held = self._likely
+            told = replace(explanation, text=f"{explanation.text}, {held.text}", place=held.text)
+            return told if held.about_tensor else None
+        search = PlacedSearch(self.spec, self.items, True, self._ticking(1.0))
+        try:
+            exact = search.place_of(hypothesis)
+        except OutOfTimeError:
+            self.complete, exact = False, None
+        if exact is None:
+            return None
+        moved: Hypothesis | None = Hypothesis(kernel_of(self.spec))
+        for mistake in hypothesis.mistakes:
+            moved = moved and moved.but(mistake.at(exact) if exact.predicates else mistake)
+        whole = moved is not None and all(moved.explains(item) for item in self.items)
+        return self._told(moved) if moved is not None and whole else None
+
+    def _placed(self, tier: Tier) -> list[Hypothesis]:
+        """Single mistakes that hold in one place only."""
+        if self.within:
+            return []
+        return self._in_time(PlacedSearch(self.spec, self.items, tier, self._ticking(0.5)).hypotheses)
+
+    def _placed_pairs(self) -> list[Hypothesis]:
+        """Two mistakes that hold in two places."""
+        if self.within or not self._many():
+            return []
+        return self._in_time(PlacedSearch(self.spec, self.items, False, self._ticking(0.58)).pairs)
+
+    def _ticking(self, share: float) -> Callable[[], None]:
+        """What ends a search when its share of the time is over."""
+        deadline = self.start + share * self.budget
+
+        def tick() -> None:
+            if processor_time() > deadline:
+                raise OutOfTimeError
+
+        return tick
 
     def _cheapest(self, search: Search, costs: Iterable[int]) -> list[Hypothesis]:
         """Hypotheses of the lowest cost that has any."""
@@ -225,8 +301,10 @@ class _Session:
     def _completed(self, found: Sequence[Hypothesis]) -> Diagnosis:
         """Each hypothesis with the special rules that make it whole, or with what it leaves open."""
         explanations, partial = [], []
-        ranked = sorted(found, key=lambda hypothesis: sum(not self._right(hypothesis, kind) for kind in self.kinds))
-        for hypothesis in ranked[:KEPT]:
+        wrong = [sum(not self._right(hypothesis, kind) for kind in self.kinds) for hypothesis in found]
+        ranked = [hypothesis for _, hypothesis in sorted(zip(wrong, found, strict=True), key=lambda pair: pair[0])]
+        whole = wrong.count(0)  # others would need further rules
+        for hypothesis in ranked[: min(whole or KEPT, KEPT)]:
             full, rest = self._with_specials(hypothesis)
             if rest:
                 partial.append(self._told(full, rest))
@@ -310,7 +388,7 @@ class _Session:
     # In words
 
     def _told(self, hypothesis: Hypothesis, except_on: tuple[str, ...] = ()) -> Explanation:
-        said = [(mistake.name, mistake.stage, mistake.text) for mistake in hypothesis.mistakes]
+        said = [(mistake.name, mistake.stage, _located(mistake)) for mistake in hypothesis.mistakes]
         main = [part for part, mistake in zip(said, hypothesis.mistakes, strict=True) if not mistake.special]
         rest = [part for part, mistake in zip(said, hypothesis.mistakes, strict=True) if mistake.special]
         readers = [(r.name, r.stage, r.text) for r in (hypothesis.data, hypothesis.scales) if r.name]
@@ -323,7 +401,9 @@ class _Session:
             parts.append((SPARE[0], Stage.PACKING, SPARE[1]))
         names, stages, texts = zip(*parts, strict=True) if parts else ((), (), ())
         stage = min(stages, key=ORDER.index).value if stages else ""
-        return Explanation(tuple(names), stage, "; ".join(texts), except_on, hypothesis.profile)
+        held = dict.fromkeys(mistake.place for mistake in hypothesis.mistakes if mistake.place)
+        self.made_by[tuple(names)] = hypothesis
+        return Explanation(tuple(names), stage, "; ".join(texts), except_on, hypothesis.profile, "; ".join(held))
 
     def _with(self, explanations: Sequence[Explanation], partial: Sequence[Explanation] = ()) -> Diagnosis:
         kept: dict[tuple[str, ...], Explanation] = {}
@@ -344,7 +424,12 @@ class _Session:
             findings=stagewise.findings,
             complete=self.complete,
             where=place(self.items),
+            place=self._likely.text,
         )
+
+
+def _located(mistake: Mistake) -> str:
+    return f"{mistake.text}, {mistake.place}" if mistake.place else mistake.text
 
 
 def place(items: Sequence[Item]) -> str:
@@ -385,7 +470,8 @@ def verdict(diagnosis: Diagnosis) -> str:
     parts = [f"{finding.stage}: {finding.text}" for finding in diagnosis.findings if finding.text]
     known = f" (in part, {'; '.join(parts)})" if parts else ""
     where = f", {diagnosis.where}" if diagnosis.where else ""
-    return f"not explained: bytes first differ at the {diagnosis.first_stage}{where}{known}"
+    held = f", {diagnosis.place}" if diagnosis.place else ""
+    return f"not explained{held}: bytes first differ at the {diagnosis.first_stage}{where}{known}"
 
 
 def report_lines(diagnosis: Diagnosis) -> list[str]:

@@ -22,6 +22,7 @@ from fp4ref.conformance.mistakes.kernel import (
     scale_side,
 )
 from fp4ref.conformance.mistakes.readers import ABSENT, DECLARED, LOST, LOW_FIRST, DataReader, ScaleReader, fits
+from fp4ref.conformance.places import Place
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import Codes, F
 from fp4ref.hadamard import POINTS
@@ -73,7 +74,7 @@ Tier = Special | bool  # True: everything; False: what is in no special class; o
 class Item:
     """One case and the candidate's bytes, with readings of its buffers and classes of its input.
 
-    bounded: blocks that are judged by a bound are left out (HAD-7).
+    bounded: blocks that are judged by a bound are left out (HAD-7). within: only what is inside is looked at.
     """
 
     def __init__(
@@ -85,7 +86,9 @@ class Item:
         least: float = LEAST,
         *,
         bounded: bool = False,
+        within: Place | None = None,
     ) -> None:
+        self.within = within
         self.exhibit = Exhibit(case)
         self.least = least
         self.bounded = bounded and spec.hadamard is not None and case.direction == "column"
@@ -216,7 +219,7 @@ class Item:
 
     def marks(self, tier: Tier) -> Marks | None:
         """What of the case belongs to a tier; None: all of it."""
-        if tier is True and not self.bounded:
+        if tier is True and not self.bounded and self.within is None:
             return None
         if tier not in self._marks:
             self._marks[tier] = self._marked(tier)
@@ -226,15 +229,36 @@ class Item:
         blocks = self.classes == 0 if tier is not True else np.ones(self.classes.shape, np.bool_)
         if self.bounded:
             blocks &= ~self.ordered
+        inside = self._inside
+        blocks &= inside[:, :: self.spec.block.columns]
         if isinstance(tier, Special) and tier is not Special.MINUS_ZERO:
-            blocks |= self.classes == 1 + list(Special).index(tier)
-        elements = np.repeat(blocks, self.spec.block.columns, axis=1)[:, : self.columns]
+            blocks |= (self.classes == 1 + list(Special).index(tier)) & inside[:, :: self.spec.block.columns]
+        elements = np.repeat(blocks, self.spec.block.columns, axis=1)[:, : self.columns] & inside
         if tier is not Special.MINUS_ZERO and tier is not True:
             elements = elements & ~self.minus_zero
         if tier is True:
-            return Marks(blocks, elements, amax=True)
+            return Marks(blocks, elements, self._judges_amax)
         wild = {1, 2, 3} - ({1 + list(Special).index(tier)} if isinstance(tier, Special) else set())
-        return Marks(blocks, elements, not wild & set(np.unique(self.classes).tolist()))
+        return Marks(blocks, elements, self._judges_amax and not wild & set(np.unique(self.classes).tolist()))
+
+    @cached_property
+    def _inside(self) -> Bools:
+        """Elements that are looked at."""
+        if self.within is None:
+            return np.ones(self.exhibit.shape, np.bool_)
+        return self.within.of_elements(self.exhibit.case, self.spec.block.columns, EVERY, EVERY)
+
+    @property
+    def _judges_amax(self) -> bool:
+        return self.within is None or self.within.about_tensor
+
+    def inside(self, place: Place) -> Item | None:
+        """Return the case as far as it is inside a place; None if nothing of it is."""
+        found = Item.__new__(Item)
+        vars(found).update(vars(self), within=place, _marks={})
+        for name in ("_inside", "equal", "wrong"):
+            vars(found).pop(name, None)
+        return found if found._inside.any() else None
 
     def matches(self, kernel: Kernel, scales: ScaleReader, data: DataReader, tier: Tier) -> bool:
         """Whether a kernel makes the candidate's bytes, of the whole case."""
@@ -277,9 +301,10 @@ class Item:
         got, codes = self.scales(DECLARED), self.codes(LOW_FIRST)
         if got is None or codes is None:
             return np.ones((self.rows, self.blocks), np.bool_)
-        differs = codes != code_side(kernel_of(self.spec), self.base)
+        differs = (codes != code_side(kernel_of(self.spec), self.base)) & self._inside
         starts = range(0, self.columns, self.spec.block.columns)
-        return np.asarray((got != self.base.scales) | np.logical_or.reduceat(differs, starts, axis=1))
+        scales = (got != self.base.scales) & self._inside[:, :: self.spec.block.columns]
+        return np.asarray(scales | np.logical_or.reduceat(differs, starts, axis=1))
 
     @property
     def differing(self) -> int:

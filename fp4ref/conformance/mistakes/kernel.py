@@ -7,6 +7,7 @@ bytes is `scale_side`, the rest `code_side`, so that scales are explained before
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 from fp4ref import hadamard
 from fp4ref.arithmetic import BlockScale, Constants, Global, Scaled, Working
+from fp4ref.conformance.places import Place
+from fp4ref.errors import DomainError
 from fp4ref.formats import Codec, Codes, F, Floats
 from fp4ref.model.quantize import constants, largest, made_nan
 from fp4ref.model.tiles import Matrix, join, split, widen
@@ -121,6 +124,7 @@ class Kernel:
     kept: of where the second candidate wins, where its codes and where its scale bytes are kept.
     other: the codes and scale bytes, made of those of both directions.
     whole: a part of the rows is not enough to say what the bytes are.
+    placed: changes that hold in a place only, in order.
     """
 
     spec: Spec
@@ -162,6 +166,7 @@ class Kernel:
     codes: Codes2 = same
     other: Callable[[Directions], tuple[Codes, Codes]] | None = None
     whole: bool = False
+    placed: tuple[tuple[Place, Callable[[Kernel], Kernel | None]], ...] = ()
 
     def but(self, **changes: Any) -> Kernel:
         """A changed copy."""
@@ -268,6 +273,8 @@ class ScaleSide(NamedTuple):
 @np.errstate(all="ignore")
 def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = EVERY) -> ScaleSide:
     """Everything up to the scale bytes of some rows and columns, which start at a block."""
+    if kernel.placed:
+        return _placed_side(kernel, exhibit, rows, columns)
     if kernel.other is not None:
         return _other_side(kernel, exhibit)
     k = kernel.constants(constants(kernel.spec, exhibit.dtype))
@@ -300,6 +307,9 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
 @np.errstate(all="ignore")
 def code_side(kernel: Kernel, side: ScaleSide) -> Codes:
     """The codes [rows, columns] that follow the scale bytes."""
+    if kernel.placed:
+        assert side.codes is not None
+        return side.codes
     if side.codes is not None:
         return kernel.codes(side.codes if side.codes.ndim == 2 else join(side.codes, side.shape))
     y = before_codec(kernel, side)
@@ -334,6 +344,30 @@ def _searched(
     of_codes, of_scales = (part[:, :, None, None] for part in kernel.kept(kernel.second(errors[1], errors[0])))
     (codes, byte), (other_codes, other_byte) = tried
     return np.where(of_codes, other_codes, codes), np.where(of_scales, other_byte, byte)
+
+
+def _placed_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice) -> ScaleSide:
+    """Everything that a kernel with changes in some places makes; its codes are made at once."""
+    base = kernel.but(placed=())
+    side = scale_side(base, exhibit, rows, columns)
+    made, scales, amax = code_side(base, side), side.scales, side.amax
+    width = kernel.spec.block.columns
+    masks = [place.of_elements(exhibit.case, width, rows, columns) for place, _ in kernel.placed]
+    for chosen in itertools.product((False, True), repeat=len(masks)):
+        inside = np.logical_and.reduce([m if c else ~m for m, c in zip(masks, chosen, strict=True)])
+        if not any(chosen) or not inside.any():
+            continue
+        changed: Kernel | None = base
+        for (_, apply), holds in zip(kernel.placed, chosen, strict=True):
+            changed = apply(changed) if holds and changed is not None else changed
+        if changed is None:
+            raise DomainError("diagnosis", "two changes in one place", "changes that can be made together", "CNF-26")
+        other = scale_side(changed, exhibit, rows, columns)
+        made = np.where(inside, code_side(changed, other), made)
+        scales = np.where(inside[:, ::width], other.scales, scales)
+        if all(place.about_tensor for (place, _), holds in zip(kernel.placed, chosen, strict=True) if holds):
+            amax = other.amax
+    return side._replace(amax=amax, scales=scales, codes=made)
 
 
 class _Other(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,7 @@ import numpy as np
 from fp4ref.arithmetic import narrow_bfloat16
 from fp4ref.arithmetic_peers import encoding, encoding_by_reciprocal, encoding_or_one
 from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.places import Place
 from fp4ref.formats import E2M1, E8M0, F, Floats
 from fp4ref.spec import Granularity
 
@@ -46,6 +48,7 @@ class Mistake:
     text: one sentence without a full stop. apply: the kernel that makes the mistake, None where it means nothing.
     special: it changes only what becomes of zeros, NaN, infinities, subnormals and underflow, so that it can come with
     any other mistake. alone: no search pairs it with a second mistake, so that a long table of such costs little.
+    place: where it holds, in words that follow a comma; empty for everywhere.
     """
 
     name: str
@@ -54,6 +57,18 @@ class Mistake:
     apply: Apply
     special: bool = False
     alone: bool = False
+    place: str = ""
+
+    def at(self, place: Place) -> Mistake:
+        """Return the mistake that holds in one place only."""
+
+        def apply(kernel: Kernel) -> Kernel | None:
+            changed = self.apply(kernel.but(placed=()))
+            if changed is None:
+                return None
+            return kernel.but(placed=(*kernel.placed, (place, self.apply)), whole=kernel.whole or changed.whole)
+
+        return dataclasses.replace(self, apply=apply, place=place.text)
 
 
 When = Callable[[Kernel], Any]

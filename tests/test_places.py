@@ -1,0 +1,201 @@
+"""Places: what separates the units of a mistake from the others, in words; and diagnoses that say where."""
+
+import numpy as np
+import pytest
+
+from fp4ref import packing
+from fp4ref.conformance.diagnose import diagnose, report_lines, verdict
+from fp4ref.conformance.families import cases
+from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of
+from fp4ref.conformance.mistakes.kernel import EVERY, code_side, scale_side
+from fp4ref.conformance.place_learning import joined, learn, likeliest, roundest
+from fp4ref.conformance.places import EVERYWHERE, Units
+from fp4ref.layout import layout
+from fp4ref.model.quantize import quantize
+from fp4ref.quantized import DirectionData
+from fp4ref.specs import NVFP4
+
+NAMES = {mistake.name: mistake for mistake in MISTAKES}
+SHAPES = ((1, 16), (16, 31), (33, 34), (130, 64), (64, 48), (5, 127), (129, 33), (257, 160))
+
+
+def grids(by_element=False, shapes=SHAPES, dtypes=("float32", "bfloat16", "float16"), ranks=(2,), width=16):
+    """Every block or element of some tensors."""
+    for dtype in dtypes:
+        for rank in ranks:
+            for rows, columns in shapes:
+                steps = 1 if by_element else width
+                row, column = (a.ravel() for a in np.mgrid[0:rows, 0 : -(-columns // steps)])
+                yield Units(dtype, "row", rank, rows, columns, width, row, column * steps)
+
+
+def labelled(inside, **settings):
+    samples = [(u, np.broadcast_to(inside(u), u.row.shape)) for u in grids(**settings)]
+    return joined(samples)
+
+
+@pytest.mark.rule("CNF-26")
+@pytest.mark.parametrize(
+    "inside, text",
+    [
+        (lambda u: u.dtype == "bfloat16", "in bfloat16 only"),
+        (lambda u: u.dtype != "float32", "in bfloat16 and float16 only"),
+        (lambda u: u.row % 128 == 127, "where row % 128 == 127"),
+        (lambda u: u.row % 2 == 1, "where row % 2 == 1"),
+        (lambda u: u.row % 32 >= 16, "where row % 32 >= 16"),
+        (lambda u: u.row % 32 < 8, "where row % 32 < 8"),
+        (lambda u: (u.row % 32 >= 8) & (u.row % 32 < 16), "where row % 32 is 8 to 15"),
+        (lambda u: u.row % 8 != 3, "where row % 8 != 3"),
+        (lambda u: (u.row + 1) % 16 < 2, "where row % 16 is 15 or 0"),
+        (lambda u: u.row >= 256, "in rows from 256 on"),
+        (lambda u: u.row < 64, "in rows before 64"),
+        (lambda u: u.row == 0, "in row 0"),
+        (lambda u: u.row == u.rows - 1, "in the last row"),
+        (lambda u: u.row >= u.rows - 3, "in the last 3 rows"),
+        (lambda u: u.row >= u.rows // 32 * 32, "in rows past the last multiple of 32"),
+        (lambda u: u.column >= u.columns // 64 * 64, "in columns past the last multiple of 64"),
+        (lambda u: (u.columns % 16 != 0) & (u.column >= u.columns // 16 * 16), "in the last, partial block"),
+        (lambda u: u.column // 16 % 4 == 3, "where block % 4 == 3"),
+        (lambda u: u.column // 16 >= 4, "in blocks from 4 on"),
+        (
+            lambda u: (u.row * -(-u.columns // 16) + u.column // 16) % 32 == 17,
+            "where number of the block % 32 == 17",
+        ),
+        (lambda u: u.columns > 100, "in tensors of 127 columns and more only (not with 64)"),
+        (lambda u: u.rows <= 5, "in tensors of 5 rows or fewer only (not with 16)"),
+        (lambda u: u.columns % 16 != 0, "in tensors whose columns are no multiple of 16 only"),
+        (lambda u: (u.dtype == "float16") & (u.row % 4 == 2), "where row % 4 == 2, in float16 only"),
+    ],
+)
+def test_a_place_is_learnt_from_its_units(inside, text):
+    place = learn(labelled(inside))
+    assert place is not None
+    assert place.text == text
+    for units in grids():
+        assert (place.holds(units) == inside(units)).all()
+
+
+@pytest.mark.rule("CNF-26")
+@pytest.mark.parametrize(
+    "inside, text",
+    [
+        (lambda u: u.column % 8 == 7, "where column % 8 == 7"),
+        (lambda u: u.column >= u.columns - 2, "in the last 2 columns"),
+        (lambda u: u.column >= u.columns // 4 * 4, "in columns past the last multiple of 4"),
+    ],
+)
+def test_elements_have_places_too(inside, text):
+    shapes = ((3, 17), (7, 63), (16, 34), (2, 127))
+    place = learn(labelled(inside, by_element=True, shapes=shapes), by_element=True)
+    assert place is not None
+    assert place.text == text
+
+
+@pytest.mark.rule("CNF-26")
+def test_tensors_of_more_than_two_dimensions():
+    samples = [(u, np.full(u.row.shape, u.rank > 2)) for u in grids(ranks=(2, 3))]
+    assert learn(joined(samples)).text == "in tensors of more than two dimensions only"
+
+
+@pytest.mark.rule("CNF-26")
+def test_everywhere_is_a_place_and_chance_is_none():
+    rng = np.random.default_rng(5)
+    assert learn(labelled(lambda u: np.ones(u.row.shape, bool))) is EVERYWHERE
+    assert learn(labelled(lambda u: np.zeros(u.row.shape, bool))) is None
+    scattered = labelled(lambda u: rng.random(u.row.shape) < 0.05)
+    assert learn(scattered) is None
+    assert likeliest(scattered, about_tensor=False) is EVERYWHERE
+    assert likeliest(scattered, about_tensor=True) is EVERYWHERE
+
+
+@pytest.mark.rule("CNF-26")
+@pytest.mark.parametrize("row, claimed", [(0, True), (57, False), (101, False)])
+def test_a_single_row_is_a_place_only_where_its_description_is_short(row, claimed):
+    given = labelled(lambda u: (u.row == row) & (u.column == 0), shapes=((128, 16),), dtypes=("float32",))
+    assert (learn(given) is not None) == claimed
+
+
+@pytest.mark.rule("CNF-26")
+def test_where_most_of_a_place_is_right_it_is_found_still():
+    rng = np.random.default_rng(6)
+    given = labelled(lambda u: (u.row % 128 == 127) & (rng.random(u.row.shape) < 0.5))
+    assert likeliest(given, about_tensor=False).text == "where row % 128 == 127"
+
+
+def test_the_roundest_number():
+    assert [roundest(*ends) for ends in ((139, 256), (5, 7), (100, 130), (3, 3))] == [256, 6, 128, 3]
+
+
+def inputs(dtypes, families=("normal", "ragged", "element-ties", "positions")):
+    found = cases(NVFP4, dtypes=dtypes, families=families)
+    return [case for case in found if case.amax is None and case.x.size]
+
+
+def merged(inside, names, dtypes=("float32", "bfloat16"), then=()):
+    """The bytes of the specification, with those of mistakes in some places instead."""
+    evidence = []
+    for case in inputs(dtypes):
+        row, column = np.indices(case.matrix)
+        made = quantize(case.x, NVFP4, "row")
+        codes, scales = packing.unpack(made.data, case.matrix[1], NVFP4.element.format), made.scales
+        for held, group in ((inside, names), *then):
+            kernel = kernel_of(NVFP4)
+            for name in group:
+                kernel = NAMES[name].apply(kernel)
+            side = scale_side(kernel, Exhibit(case), EVERY)
+            mask = np.broadcast_to(held(case, row, column), codes.shape)
+            codes = np.where(mask, code_side(kernel, side), codes)
+            scales = np.where(mask[:, ::16], side.scales, scales)
+        data = DirectionData(packing.pack(codes, NVFP4.element.format), scales, made.amax)
+        evidence.append((case, data._replace(scales=layout("linear").from_linear(np.ascontiguousarray(scales)))))
+    return evidence
+
+
+def of_bfloat16(case, row, column):
+    return case.x.dtype.name == "bfloat16"
+
+
+@pytest.mark.slow  # a diagnosis each
+@pytest.mark.rule("CNF-2", "CNF-26")
+@pytest.mark.parametrize(
+    "inside, names, text",
+    [
+        (of_bfloat16, ("element-away",), "ties go away from zero when elements are rounded, in bfloat16 only"),
+        (lambda c, row, column: row % 8 == 7, ("scale-codec-up",), "the block scale is rounded up, where row % 8 == 7"),
+        (
+            of_bfloat16,
+            ("scale-codec-up", "element-truncate"),
+            "the block scale is rounded up, in bfloat16 only; elements are truncated, in bfloat16 only",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(inside, names, text):
+    found = diagnose(NVFP4, "linear", merged(inside, names))
+    assert verdict(found) == text, report_lines(found)
+    assert found.explanations[0].place == text.rpartition(", ")[2]
+    assert found.to_json()["explanations"][0]["place"] == found.explanations[0].place
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-27")
+def test_two_mistakes_have_a_place_each():
+    evidence = merged(
+        of_bfloat16, ("element-truncate",), then=((lambda c, row, column: row == 0, ("scale-codec-up",)),)
+    )
+    first = diagnose(NVFP4, "linear", evidence).explanations[0]
+    assert set(first.names) == {"element-truncate", "scale-codec-up"}
+    assert {"in rows from 1 on, in bfloat16 only", "in row 0"} == set(first.place.split("; "))
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-26")
+def test_where_nothing_explains_the_place_is_said():
+    rng = np.random.default_rng(9)
+    evidence = []
+    for case, got in merged(of_bfloat16, ()):
+        noise = np.where(rng.random(got.data.shape) < 0.1, rng.integers(1, 256, got.data.shape), 0).astype(np.uint8)
+        evidence.append((case, got._replace(data=got.data ^ noise) if of_bfloat16(case, 0, 0) else got))
+    found = diagnose(NVFP4, "linear", evidence, budget_seconds=4)
+    assert not found.explanations
+    assert found.place == found.to_json()["place"] == "in bfloat16 only"
+    assert verdict(found).startswith("not explained, in bfloat16 only: bytes first differ at the code")
