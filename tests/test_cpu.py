@@ -18,6 +18,7 @@ from fp4ref import BackendError, DomainError, Quantized, ShapeError, registry
 from fp4ref.conformance.strategies import DTYPES, matrices, shapes
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.quantized import DirectionData, Directions
+from fp4ref.registry import Call
 from fp4ref.specs import STANDARD
 
 LAYOUTS = tuple(fp4ref.LAYOUTS)
@@ -27,6 +28,7 @@ STOCHASTIC = fp4ref.NVFP4.replace(name="nvfp4-sr", element=STOCHASTIC_E2M1)
 FOUR_OVER_SIX_2D = fp4ref.NVFP4_4OVER6.replace(name="nvfp4-4over6-2d", block=(16, 16))
 FOUR_OVER_SIX_ROW = fp4ref.NVFP4_4OVER6.replace(name="nvfp4-4over6-row", global_scale="row")
 ODD = fp4ref.NVFP4.replace(name="odd", block=(3, 5))
+WHOLE = "test_every_native_spec_is_the_models"
 WIDE = fp4ref.MXFP8_E4M3.replace(name="wide", block=(2, 200))
 
 
@@ -99,6 +101,19 @@ def random_bits(spec, shape, directions, seed=0):
     return {"row": draw, "column": draw.T, "both": Directions(draw, draw.T)}[directions]
 
 
+@pytest.fixture(scope="module")
+def compiled_together(request):
+    """What the selected tests of whole specifications call, several per library: one by one takes twice the time."""
+    calls = []
+    for item in request.session.items:
+        spec = item.callspec.params.get("spec") if item.originalname == WHOLE and hasattr(item, "callspec") else None
+        names = [dtype.name for dtype in dtypes_of(spec)] if spec else []
+        direction = "column" if spec and spec.hadamard else "row"
+        calls += [Call("quantize", spec, name, direction) for name in names]
+        calls += [Call("dequantize", spec, name, direction, to) for name in names for to in names]
+    registry.get("cpu").prefetch(calls, lambda line: None)
+
+
 @functools.cache
 def patterns(dtype: np.dtype) -> np.ndarray:
     return np.arange(1 << 16, dtype=np.uint16).view(dtype)
@@ -143,6 +158,7 @@ def test_dequantize_every_code_under_every_scale(spec, amax):
 @pytest.mark.rule("GLB-1", "GLB-2", "GLB-3", "GLB-5", "GLB-6", "MXS-1", "MXS-2", "MXS-3", "MXS-4", "MXS-5", "PACK-2")
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "SR-2", "SR-3", "LAY-5", "LAY-10", "HAD-4")
 @pytest.mark.parametrize("spec", [*NATIVE, *OURS[len(STANDARD) :]], ids=lambda spec: spec.name)
+@pytest.mark.usefixtures("compiled_together")
 @settings(max_examples=25)
 @given(data=st.data())
 def test_every_native_spec_is_the_models(spec, data):
