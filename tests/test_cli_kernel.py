@@ -243,3 +243,11 @@ def test_first_output_needs_neither_torch_nor_hypothesis():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "hypothesis", "pytest"} & set(loaded)
     assert next(cases(fp4ref.NVFP4, families=["normal"])).id == "normal/1/f32/row"
+
+
+@pytest.mark.rule("CNF-6")
+def test_bytes_after_the_end_of_a_stream_are_refused(here):
+    results = answered(generated("gen nvfp4 --family normal --dtype float32"))
+    text = run("verify nvfp4", 2, results + b"x")
+    assert f"bytes after the end, from byte {len(results)} on, need nothing after" in text
+    assert run("verify nvfp4", 2, results + results).count("[CNF-6]") == 1

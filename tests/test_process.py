@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
-from fp4ref.cli import main
+from fp4ref.cli import common, main
 from fp4ref.conformance import process
 from fp4ref.errors import BackendError
 
@@ -273,3 +274,37 @@ def test_a_kernel_that_raises_is_reported_with_its_line_and_its_traceback(here):
     assert found["trace"].count(f"{here / 'kernels.py'}") == 2
     assert "conformance" not in found["trace"]
     assert found["trace"].endswith("ValueError: of 2")
+
+
+def test_a_page_shows_the_traceback(here):
+    verify("raises", "--html", "page.html")
+    page = (here / "page.html").read_text()
+    assert "<summary>raised in normal/1/f32/row: ValueError: of 2 (kernels.py:" in page
+    assert f"File &quot;{here / 'kernels.py'}&quot;" in page
+
+
+# Progress
+
+
+def test_progress_without_a_terminal_tells_only_what_is_new(monkeypatch, capsys):
+    monkeypatch.setattr(common, "QUIET", 0.05)
+    monkeypatch.setattr(common, "BETWEEN", 0.05)
+    with common.progress(None, "verify") as step:
+        step("one")
+        time.sleep(0.6)
+        step("two")
+        time.sleep(0.6)
+    assert capsys.readouterr().err == "verify: one\nverify: two\n"
+
+
+@pytest.mark.parametrize(("total", "shown"), [(2, "2/2"), (None, "the second")])
+def test_progress_counts_the_step_at_work(monkeypatch, total, shown):
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with common.progress(total, "report") as step:
+        step("the first")
+        step("the second")
+    assert shown in terminal.getvalue()
+    assert ("/" in terminal.getvalue().replace("\x1b", "")) is (total is not None)

@@ -95,10 +95,12 @@ def _lines(what: str) -> Iterator[Callable[[str], None]]:
     current, done, stream = ["starting"], threading.Event(), sys.stderr
 
     def tell() -> None:
-        wait = QUIET
+        wait, told = QUIET, ""
         while not done.wait(wait):
-            stream.write(f"{what}: {current[0]}\n")
-            stream.flush()
+            if current[0] != told:
+                told = current[0]
+                stream.write(f"{what}: {told}\n")
+                stream.flush()
             wait = BETWEEN
 
     thread = threading.Thread(target=tell, daemon=True)
@@ -111,8 +113,11 @@ def _lines(what: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def progress(total: int, what: str) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error, or lines where that is no terminal; what is yielded takes the name of the next step."""
+def progress(total: int | None, what: str) -> Iterator[Callable[[str], None]]:
+    """A bar on standard error, or lines where that is no terminal; what is yielded takes the name of the next step.
+
+    total: the number of steps, which are counted then; None if it is not known.
+    """
     if not sys.stderr.isatty():
         with _lines(what) as step:
             yield step
@@ -120,14 +125,15 @@ def progress(total: int, what: str) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[name]}", markup=False)
+    counted = [] if total is None else [MofNCompleteColumn()]
+    columns = TextColumn(what), BarColumn(), *counted, TextColumn("{task.fields[name]}", markup=False)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total, name="")
         started = 0
 
         def step(name: str) -> None:
             nonlocal started
-            bar.update(task, completed=started, total=max(total, started + 1), name=name)
             started += 1
+            bar.update(task, completed=0 if total is None else started, name=name)
 
         yield step

@@ -369,7 +369,7 @@ def _checked(path: Path, request: partial[Request], *, explained: bool, alone: b
 
     record: dict[str, Any]
     try:
-        with progress(1, "verify") as step:
+        with progress(None, "verify") as step:
             report = verify_file(request(path=path), step)
         view = of_dump(report, request(path=path)) if explained else None
     except (Fp4Error, OSError) as error:
@@ -415,7 +415,7 @@ def _check_backends(backends: tuple[str, ...], as_json: bool, pages: Pages) -> i
     """Check every installed backend, or the named ones. Rules: CNF-5."""
     from fp4ref.conformance import selfcheck
 
-    with progress(1, "verify") as step:
+    with progress(None, "verify") as step:
         report = selfcheck.run(list(backends) or None, step, note=partial(click.echo, err=True))
     if pages:
         from fp4ref.conformance.reports.view import of_backends

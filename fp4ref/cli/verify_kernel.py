@@ -37,7 +37,7 @@ def check_kernel(target: str, choice: Choice, device: str | None, options: RunOp
         raise click.UsageError("--kernel and --library need --spec")
     spec = load_spec(choice.spec)
     require_no_flush("verify")
-    with progress(1, "verify") as step:
+    with progress(None, "verify") as step:
         step(f"loading {target}")
         options = replace(options, tell=step)
         on_trial = _subject(target, spec, choice, options, {"device": device} if device else {})
@@ -108,7 +108,7 @@ def _check(file: IO[bytes], name: str, named: str | None, choice: Choice) -> int
     report = KernelReport(name, plan.spec, declared, settings)
     if choice.statement is not None:
         choice = replace(choice, statement=choice.statement.about("stream", name))
-    with progress(1, "verify") as step:
+    with progress(None, "verify") as step:
         runs = stream.read(reader, plan, declared)
         if choice.case is not None:
             wanted = _case_name(choice.case)

@@ -52,9 +52,6 @@ def difference(first: Results, second: Results, declared: Declaration) -> Differ
 
 def disagreement(first: Results, second: Results, declared: Declaration) -> Finding | None:
     """The finding about two calls that give different results: bytes were never written, or they come and go."""
-    if declared.out_buffers and _nothing_written(first, second):
-        parts = ", ".join(first)
-        return Finding(Kind.UNWRITTEN, f"nothing was written: every byte of {parts} is as it was before the call")
     found = difference(first, second, declared)
     if found is None:
         return None
@@ -64,12 +61,15 @@ def disagreement(first: Results, second: Results, declared: Declaration) -> Find
     return Finding(Kind.UNSTABLE, found.text("in two calls with the same input"))
 
 
-def _nothing_written(first: Results, second: Results) -> bool:
-    """Whether all results of two calls hold what their buffers were filled with."""
+def nothing_written(first: Results, second: Results) -> Finding | None:
+    """The finding about two calls whose results all hold what their buffers were filled with. Rules: CNF-9."""
     filled = [
         (part.reshape(-1).view(np.uint8), fill[name])
         for results, fill in ((first, UNWRITTEN), (second, UNWRITTEN_AGAIN))
         for name, part in results.items()
         if part is not None
     ]
-    return any(part.size for part, _ in filled) and all((part == byte).all() for part, byte in filled)
+    if not any(part.size for part, _ in filled) or not all((part == byte).all() for part, byte in filled):
+        return None
+    parts = ", ".join(first)
+    return Finding(Kind.UNWRITTEN, f"nothing was written: every byte of {parts} is as it was before the call")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fp4ref import arrays
 from fp4ref.conformance import device_streams
-from fp4ref.conformance.agreement import Results, disagreement
+from fp4ref.conformance.agreement import Results, disagreement, nothing_written
 from fp4ref.conformance.device_streams import on_streams
 from fp4ref.conformance.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, host, host_bytes
 from fp4ref.conformance.subject import Declaration, Finding, Job, Kind, Outcome, Output
@@ -89,6 +89,8 @@ class Caller:
             finding = finding or (self._overwritten() if remember else None)
             if finding is None:
                 again, finding, returned = self._once(job, inputs, UNWRITTEN_AGAIN)
+                if self._declared.out_buffers and (nothing := nothing_written(results, again)):
+                    return Outcome(finding=nothing)
                 finding = finding or disagreement(results, again, self._declared)
             if remember and not self._declared.out_buffers:
                 self._earlier.append(_remembered(returned))

@@ -74,10 +74,40 @@ class Judgement:
         return failed(self.rules, self.case.spec, self.compared.at_fault)
 
     @property
+    def zero(self) -> bool:
+        """Whether every byte that the kernel returned is zero."""
+        returned = [self.values]
+        if self.got is not None:
+            returned += [self.got.data, self.got.scales, self.got.amax if self.returned_amax else None]
+        parts = [part for part in returned if part is not None]
+        return bool(parts) and not any(np.ascontiguousarray(part).view(np.uint8).any() for part in parts)
+
+    @property
     def equal(self) -> bool:
         """Whether nothing is wrong with the case."""
         right = self.compared is None or self.compared.equal
         return right and self.finding is None and not self.mismatches
+
+
+ONLY_ZEROS = "everything that was returned is zero"
+
+
+@dataclass
+class Zeros:
+    """How many results of a kernel are zeros, though other bytes are right, and how many are not zeros."""
+
+    wrong: int = 0
+    others: int = 0
+
+    def add(self, judgement: Judgement) -> None:
+        """Count one result."""
+        self.wrong += judgement.zero and not judgement.equal
+        self.others += not judgement.zero
+
+    @property
+    def only(self) -> bool:
+        """Whether the kernel never returned anything else, which then is the diagnosis. Rules: CNF-9."""
+        return self.wrong > 0 and not self.others
 
 
 def judge(case: Case, outcome: Outcome, declared: Declaration, expected: DirectionData | None = None) -> Judgement:

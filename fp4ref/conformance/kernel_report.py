@@ -17,7 +17,7 @@ from fp4ref.conformance.excuses import Excuse
 from fp4ref.conformance.families import FAMILIES, Case, Reach
 from fp4ref.conformance.families.absence import absence
 from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
-from fp4ref.conformance.judge import Judgement
+from fp4ref.conformance.judge import ONLY_ZEROS, Judgement, Zeros
 from fp4ref.conformance.operation_diagnosis import diagnose_operation
 from fp4ref.conformance.report import Cell, Kind, Result, counts, incomplete, result_json, untried_text
 from fp4ref.conformance.subject import Declaration, Finding
@@ -54,7 +54,8 @@ class KernelReport:
     run was over. failing: the names of all cases with anything wrong. failures: the first such judgements. evidence:
     cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
     settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
-    tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an amax was returned.
+    zeros: of these. tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an
+    amax was returned.
     """
 
     subject: str
@@ -66,6 +67,7 @@ class KernelReport:
     tried: Counter[str] = field(default_factory=Counter)
     excluded: dict[str, str] = field(default_factory=dict)
     returned_amax: bool = False
+    zeros: Zeros = field(default_factory=Zeros)
     families: dict[str, Cell] = field(default_factory=dict)
     rules: dict[str, Cell] = field(default_factory=dict)
     findings: Counter[Wrong] = field(default_factory=Counter)
@@ -118,6 +120,7 @@ class KernelReport:
             self.tried[case.family] += 1
             self.extent.add(case.x.dtype.name, *case.matrix)
             self.returned_amax = self.returned_amax or judgement.returned_amax
+            self.zeros.add(judgement)
         if not judgement.equal:
             self.failing.append(case.id)
             self.failures += [judgement] if len(self.failures) < KEPT else []
@@ -177,7 +180,7 @@ class KernelReport:
 
         Rules: CNF-10.
         """
-        if seconds and self.differing and not self.findings.keys() & STATE:
+        if seconds and self.differing and not self.zeros.only and not self.findings.keys() & STATE:
             self.diagnosis = attempted(DIAGNOSIS, partial(self._diagnosed, seconds), self.errors)
 
     def _diagnosed(self, seconds: float) -> Diagnosis | None:
@@ -236,6 +239,8 @@ class KernelReport:
 
     def _explained(self) -> str:
         """The diagnosis of the bytes, if it explains them."""
+        if self.zeros.only:
+            return ONLY_ZEROS
         return verdict(self.diagnosis) if self.diagnosis is not None and self.diagnosis.explanations else ""
 
     def _cause(self) -> str:
@@ -246,7 +251,7 @@ class KernelReport:
                 found.append(f"{kind} in {self.findings[kind]} of {self.cases} cases, first {case}: {finding.text}")
             bytes_too = self._explained()
             return "; ".join([*found, *([f"and in its bytes: {bytes_too}"] if bytes_too else [])])
-        undiagnosed = unexplained(self.errors) or f"differs from {self.spec.name}"
+        undiagnosed = self._explained() or unexplained(self.errors) or f"differs from {self.spec.name}"
         return undiagnosed if self.diagnosis is None else verdict(self.diagnosis)
 
     def _failed(self) -> str:

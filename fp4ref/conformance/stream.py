@@ -122,6 +122,10 @@ class Reader:
         self.offset += count
         return b"".join(parts)
 
+    def more(self) -> bool:
+        """Whether the stream goes on."""
+        return bool(self._stream.read(1))
+
     def refused(self, got: str, needed: str) -> FileError:
         """The error that says where a stream is no stream."""
         return FileError(f"read {self._name}", got, needed, "CNF-6")
@@ -188,6 +192,8 @@ def read(reader: Reader, plan: Plan, declared: Declaration) -> Iterator[Run]:
     kind, said, *_ = HEAD.unpack(reader.take(HEAD.size, f"{END!r} after {count} cases"))
     if kind != END or said != count:
         raise reader.refused(f"{kind!r} {said} at byte {start}", f"{END!r} {count}, copied")
+    if reader.more():
+        raise reader.refused(f"bytes after the end, from byte {reader.offset} on", f"nothing after {END!r} {count}")
 
 
 def _outcome(reader: Reader, case: Case, declared: Declaration, sizes: Sequence[int]) -> Outcome:

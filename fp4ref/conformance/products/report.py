@@ -12,6 +12,7 @@ import numpy as np
 
 from fp4ref.conformance.coverage import BROKE, NOT_ASKED, Coverage, Extent, untried
 from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
+from fp4ref.conformance.judge import ONLY_ZEROS
 from fp4ref.conformance.products.case import GemmCase
 from fp4ref.conformance.products.cases import FAMILIES, cases
 from fp4ref.conformance.products.diagnose import Diagnosis, diagnose
@@ -122,7 +123,13 @@ class ProductReport:
         if not count:
             return "wrong: no case applies"
         texts = self.diagnosis.texts if self.diagnosis is not None else ()
+        texts = (ONLY_ZEROS,) if self.only_zeros else texts
         return f"wrong: {'; or '.join(texts) or self._unexplained()}; {wrong} of {count} cases fail"
+
+    @property
+    def only_zeros(self) -> bool:
+        """Whether the kernel returned zeros in every case, though other results are right."""
+        return not any(np.asarray(judgement.got).astype(F).any() for judgement in self.judgements)
 
     def _unexplained(self) -> str:
         """What failed, where no known mistake gives these bits."""
@@ -239,7 +246,7 @@ def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]], *, d
         other = [judge(j.case, j.got, to, AlphaRule.DIVISION) for j in report.judgements]
         if all(judgement.equal for judgement in other):
             report.rule, report.judgements = AlphaRule.DIVISION, other
-    if report.failed and diagnosed:
+    if report.failed and diagnosed and not report.only_zeros:
         evidence = [(j.case, j.got) for j in report.judgements if j.got is not None]
         act = partial(diagnose, evidence, to, report.declaration.scale_layout)
         report.diagnosis = attempted(DIAGNOSIS, act, report.errors)

@@ -7,7 +7,7 @@ from collections import Counter
 from fp4ref.conformance.products.cases import FAMILIES
 from fp4ref.conformance.products.report import ProductReport
 from fp4ref.conformance.report import Cell
-from fp4ref.conformance.reports.view import Test, View
+from fp4ref.conformance.reports.view import Test, View, traces
 
 SHOWN = 64  # wrong results, one of each case
 
@@ -17,7 +17,8 @@ def of_gemm(report: ProductReport) -> View:
     families = report.families()
     wrong = report.mismatches(SHOWN)
     kinds = Counter(finding.kind for _, finding in report.findings)
-    first = {finding.kind: (case, finding.text) for case, finding in reversed(report.findings)}
+    found = {finding.kind: (case, finding) for case, finding in reversed(report.findings)}
+    first = {kind: (case, finding.text) for kind, (case, finding) in found.items()}
     tests = [
         Test("families", name, "\n".join(line for line in wrong if line.startswith(f"{name}/")) or _missed(cell))
         if cell.passed < cell.total
@@ -35,6 +36,7 @@ def of_gemm(report: ProductReport) -> View:
         {rule: {report.subject: cell} for rule, cell in report.rules().items()},
         {name: (cell, FAMILIES[name].reason) for name, cell in families.items()},
         tuple((kind.value, kinds[kind], *first[kind]) for kind in kinds),
+        traces(found.values()),
         report.skipped,
         tests=tuple(tests),
         errors=tuple(report.errors),

@@ -59,6 +59,8 @@ def _body(view: View) -> Iterator[str]:
     if view.findings:
         yield "<h2>Findings</h2>"
         yield _table(("kind", ">cases", "first case", "what happened"), view.findings)
+    for title, trace in view.traces:
+        yield f"<details><summary>{escape(title)}</summary><pre>{escape(trace)}</pre></details>"
     errors = list(view.errors)
     if view.exhibits:
         yield "<h2>What differs</h2>"

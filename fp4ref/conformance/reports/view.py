@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -22,7 +22,7 @@ from fp4ref.conformance.isolation import InternalError, attempted
 from fp4ref.conformance.judge import Judgement
 from fp4ref.conformance.kernel_report import KernelReport
 from fp4ref.conformance.report import Cell, Report, Result
-from fp4ref.conformance.subject import golden
+from fp4ref.conformance.subject import Finding, golden
 from fp4ref.conformance.vector_text import Mismatch
 from fp4ref.conformance.verify import Request, dumps, given
 from fp4ref.formats import F
@@ -69,8 +69,8 @@ class View:
     """A report, ready to be written.
 
     rules: passed and made tests by rule and subject. families: by name, with the reason. counts: what differs.
-    findings: kind, count, first case and text. others: mismatches of other operations than quantize, by case. errors:
-    parts of the report that failed. coverage: the basis of the verdict.
+    findings: kind, count, first case and text; traces: titles and tracebacks of some of them. others: mismatches of
+    other operations than quantize, by case. errors: parts of the report that failed. coverage: basis of the verdict.
     """
 
     title: str
@@ -81,6 +81,7 @@ class View:
     rules: Mapping[str, Mapping[str, Cell]] = field(default_factory=dict)
     families: Mapping[str, tuple[Cell, str]] = field(default_factory=dict)
     findings: tuple[tuple[str, int, str, str], ...] = ()
+    traces: tuple[tuple[str, str], ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
     exhibits: tuple[Exhibit, ...] = ()
     others: tuple[tuple[str, Mismatch], ...] = ()
@@ -114,6 +115,7 @@ def of_kernel(report: KernelReport) -> View:
         {rule: {report.subject: cell} for rule, cell in report.rules.items()},
         families,
         tuple((kind.value, report.findings[kind], case, found.text) for kind, (case, found) in report.first.items()),
+        traces(report.first.values()),
         report.skipped,
         exhibits,
         tuple((j.case.id, item) for j in report.failures for item in j.mismatches),
@@ -126,6 +128,11 @@ def of_kernel(report: KernelReport) -> View:
 def _shown(exhibits: Iterator[Exhibit], errors: list[InternalError]) -> tuple[Exhibit, ...]:
     """Return the first exhibits; none if they cannot be made. Rules: CNF-10."""
     return attempted("choice of tensors to show", lambda: tuple(islice(exhibits, EXHIBITS)), errors) or ()
+
+
+def traces(findings: Iterable[tuple[str, Finding]]) -> tuple[tuple[str, str], ...]:
+    """What kernels that raised or crashed wrote of it, each with its case. Rules: CNF-9."""
+    return tuple((f"{found.kind} in {case}: {found.text}", found.trace) for case, found in findings if found.trace)
 
 
 def _said(judgement: Judgement) -> str:
