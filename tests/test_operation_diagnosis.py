@@ -189,3 +189,18 @@ def test_what_nothing_explains_is_not_guessed():
     found = report(called, right.spec, **KERNELS["declared"](right)).diagnosis
     assert not found.explanations
     assert found.first_stage == "values"
+
+
+@pytest.mark.rule("CNF-26")
+def test_where_a_dequantizer_is_wrong_is_said_though_nothing_explains_it():
+    right = KERNELS["RIGHT"]["Dequantizer"]
+
+    def kernel(data, scales, amax, rows, columns):
+        values = right()(data, scales, amax, rows, columns)
+        lane = np.arange(rows) % 32 == 31
+        values[lane] += np.random.default_rng(columns).uniform(1, 9, (lane.sum(), columns)).astype(values.dtype)
+        return values
+
+    found = report(kernel, right.spec, **KERNELS["declared"](right))
+    assert found.diagnosis.place == "where row % 32 == 31"
+    assert "not explained, where row % 32 == 31: " in found.headline

@@ -1,15 +1,20 @@
 """Places: what separates the units of a mistake from the others, in words; and diagnoses that say where."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fp4ref import packing
 from fp4ref.conformance.diagnose import diagnose, report_lines, verdict
+from fp4ref.conformance.displaced import displaced
+from fp4ref.conformance.evidence import Item
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of
 from fp4ref.conformance.mistakes.kernel import EVERY, code_side, scale_side
+from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
 from fp4ref.conformance.place_learning import joined, learn, likeliest, roundest
-from fp4ref.conformance.places import EVERYWHERE, Units
+from fp4ref.conformance.places import EVERYWHERE, ROW, Place, Units, residues
 from fp4ref.layout import layout
 from fp4ref.model.quantize import quantize
 from fp4ref.quantized import DirectionData
@@ -199,3 +204,22 @@ def test_where_nothing_explains_the_place_is_said():
     assert not found.explanations
     assert found.place == found.to_json()["place"] == "in bfloat16 only"
     assert verdict(found).startswith("not explained, in bfloat16 only: bytes first differ at the code")
+
+
+@pytest.mark.rule("CNF-26")
+def test_bytes_of_a_large_tensor_may_be_those_of_another_row():
+    """A change of the whole result is compared with tensors of more than four million elements."""
+    item = next(case for case in inputs(("float32",), ("normal",)))
+    x = np.tile(item.x, (-(-4100 // item.x.shape[0]), 8))[:4100]
+    case = replace(item, x=np.ascontiguousarray(x * (1 + np.arange(len(x))[:, None] % 7)).astype(np.float32))
+    made = quantize(case.x, NVFP4, "row")
+    assert case.x.size > 1 << 22
+    at = np.arange(127, len(x), 128)
+    data, scales = made.data.copy(), made.scales.copy()
+    data[at], scales[at] = made.data[at - 1], made.scales[at - 1]
+    moved = {m.name: m for m in displaced(16)}["bytes-of-row-1-before"]
+    place = Place((residues(ROW, 128, 127, 127),))
+    kernel = moved.at(place).apply(kernel_of(NVFP4))
+    wrong = Item(case, made._replace(data=data, scales=scales), NVFP4, layout("linear"))
+    assert wrong.matches(kernel, DECLARED, LOW_FIRST, tier=True)
+    assert not wrong.equal

@@ -35,6 +35,7 @@ from fp4ref.specs import STANDARD
 Bools = NDArray[np.bool_]
 SMALL = 1 << 13  # elements of a piece on which hypotheses are tried first
 LARGE = 1 << 22  # elements of a case of which a kernel that needs the whole is asked
+WHOLE = 1 << 24  # elements of the largest case that an explanation which needs the whole is compared with
 STEP = 128  # rows and columns at which a piece may begin: whole blocks of every specification
 FAILURES = (
     Fp4Error,
@@ -262,7 +263,7 @@ class Item:
 
     def matches(self, kernel: Kernel, scales: ScaleReader, data: DataReader, tier: Tier) -> bool:
         """Whether a kernel makes the candidate's bytes, of the whole case."""
-        if kernel.whole and self.size > LARGE:
+        if kernel.whole and self.size > WHOLE:
             return False
         rows = self.rows if kernel.whole else max(LARGE // 4 // max(self.columns, 1) // STEP, 1) * STEP
         parts = [Part(self, slice(row, row + rows), EVERY, tier) for row in range(0, max(self.rows, 1), max(rows, 1))]

@@ -23,6 +23,7 @@ from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, Map, Turn, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, fits, scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Stage
+from fp4ref.conformance.placed import confined
 from fp4ref.conformance.subject import POISON, Declaration, expected_values, golden, poisoned, signs, transform_input
 from fp4ref.formats import F
 from fp4ref.layout import layout
@@ -30,6 +31,7 @@ from fp4ref.model.tiles import widen
 from fp4ref.spec import Hadamard
 
 Values = NDArray[Any]
+Bools = NDArray[np.bool_]
 Result = tuple[Case, Values]  # a case, and what a kernel made of it
 
 
@@ -69,21 +71,42 @@ def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_
     stage = {"dequantize": "values", "to_layout": "layout", "hadamard": "hadamard"}[declared.operation]
     told = tuple(found.values())
     return Diagnosis(
-        conforms=False, explanations=told, first_stage=told[0].stage if told else stage, complete=bool(told) or complete
+        conforms=False,
+        explanations=told,
+        first_stage=told[0].stage if told else stage,
+        complete=bool(told) or complete,
+        place="" if told else _place(declared, [result for result in ordered if result[1].size]),
     )
 
 
 def same(declared: Declaration, case: Case, got: Values, wanted: Values) -> bool:
     """Whether results are equal, all NaN being one; padding of linear scales may hold anything. Rules: CNF-1, LAY-2."""
+    return bool(equal(declared, case, got, wanted).all())
+
+
+def equal(declared: Declaration, case: Case, got: Values, wanted: Values) -> Bools:
+    """Return which values or bytes are equal; a single False if the shapes differ. Rules: CNF-1, LAY-2."""
     if got.shape != wanted.shape:
-        return False
+        return np.zeros((1, 1), np.bool_)
     if declared.operation == "to_layout":
         order = layout(declared.scale_layout)
         shape = case.matrix[0], -(-case.matrix[1] // case.spec.block.columns)
-        return bool(((got == wanted) | (False if order.pads_compared else ~order.valid(*shape))).all())
+        return np.asarray((got == wanted) | (False if order.pads_compared else ~order.valid(*shape)))
     kind = f"u{wanted.dtype.itemsize}"
-    equal = got.view(kind) == wanted.view(kind)
-    return bool((equal | (np.isnan(got.astype(F)) & np.isnan(wanted.astype(F)))).all())
+    both_nan = np.isnan(got.astype(F)) & np.isnan(wanted.astype(F))
+    return np.asarray((got.view(kind) == wanted.view(kind)) | both_nan)
+
+
+def _place(declared: Declaration, results: Sequence[Result]) -> str:
+    """Return where everything that differs is, in words. Rules: CNF-26."""
+    seen = []
+    for case, got in results:
+        wrong = ~equal(declared, case, got, expected_values(case, declared, golden(case)))
+        if wrong.shape != case.matrix:  # scales in a layout: only the tensor is told
+            wrong = np.full((1, 1), wrong.any())
+        starts = range(0, wrong.shape[1], case.spec.block.columns)
+        seen.append((case, np.logical_or.reduceat(wrong, starts, axis=1)))
+    return confined(seen, results[0][0].spec.block.columns).text
 
 
 def _explains(known: Known, declared: Declaration, results: Sequence[Result]) -> bool:

@@ -20,7 +20,7 @@ from fp4ref.conformance.compare import unequal
 from fp4ref.conformance.evidence import FAILURES, SMALL, Item, Part, Tier
 from fp4ref.conformance.hypotheses import Hypothesis
 from fp4ref.conformance.mistakes import MISTAKES
-from fp4ref.conformance.mistakes.kernel import EVERY, Kernel, ScaleSide, code_side, kernel_of
+from fp4ref.conformance.mistakes.kernel import EVERY, CaseLike, Kernel, ScaleSide, code_side, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
 from fp4ref.conformance.mistakes.record import Mistake, Stage
 from fp4ref.conformance.place_learning import Labelled, joined, learn, likeliest
@@ -382,35 +382,50 @@ def _record(samples: Sequence[Sequence[tuple[Units, Bools]]]) -> Labelled:
 
 
 def likely_place(items: Sequence[Item]) -> Place:
-    """Return where the blocks that differ are, whatever made them: first of tensors, then of rows and blocks.
+    """Return where the blocks that differ are, whatever made them. Rules: CNF-26."""
+    seen = []
+    for item in items:
+        every = item.differing == item.wrong.size
+        seen.append((item.exhibit.case, np.ones_like(item.wrong) if every else item.wrong))
+    return confined(seen, items[0].spec.block.columns if items else 1)
 
-    Tensors are compared within the families that fail, rows and blocks within the tensors that fail.
+
+def confined(seen: Sequence[tuple[CaseLike, Bools]], width: int) -> Place:
+    """Return where units that differ are: first which rows and blocks, then which tensors of those that have such.
+
+    seen: cases, and which blocks [rows, blocks] of each differ. Rows and blocks are compared within the tensors that
+    fail, tensors within the families that fail.
 
     Rules: CNF-26.
     """
-    wrong = [item for item in items if item.differing]
-    if sum(item.differing for item in wrong) <= FEW:
+    failed = [(case, wrong) for case, wrong in seen if wrong.any()]
+    if sum(int(np.count_nonzero(wrong)) for _, wrong in failed) <= FEW:
         return EVERYWHERE
-    families = {getattr(item.exhibit.case, "family", None) for item in wrong}
-    compared = [item for item in items if getattr(item.exhibit.case, "family", None) in families]
-    tensors = likeliest(joined([_whole(item) for item in compared]), about_tensor=True)
-    samples = [_blocks(item) for item in wrong if item.differing < item.wrong.size]
+    families = {getattr(case, "family", None) for case, _ in failed}
+    samples = [_units(*pair, width) for pair in failed if not pair[1].all()]
     inside = likeliest(_record(samples), about_tensor=False) if samples else EVERYWHERE
+    related = [pair for pair in seen if getattr(pair[0], "family", None) in families]
+    compared = [_whole(*pair, width) for pair in related if _any(inside, *pair, width)]
+    tensors = likeliest(joined(compared), about_tensor=True)
     return Place((*inside.predicates, *tensors.predicates))
 
 
-def _whole(item: Item) -> tuple[Units, Bools]:
+def _whole(case: CaseLike, wrong: Bools, width: int) -> tuple[Units, Bools]:
     zero = np.zeros(1, np.int64)
-    return units_of(item.exhibit.case, item.spec.block.columns, zero, zero), np.array([bool(item.differing)])
+    return units_of(case, width, zero, zero), np.array([bool(wrong.any())])
 
 
-def _blocks(item: Item) -> list[tuple[Units, Bools]]:
-    width = item.spec.block.columns
+def _any(place: Place, case: CaseLike, wrong: Bools, width: int) -> bool:
+    row, block = np.arange(wrong.shape[0])[:, None], np.arange(wrong.shape[1])[None]
+    return bool(place.holds(units_of(case, width, row, block * width)).any())
+
+
+def _units(case: CaseLike, wrong: Bools, width: int) -> list[tuple[Units, Bools]]:
     found = []
-    for wanted, chosen in ((True, item.wrong), (False, ~item.wrong)):
+    for wanted, chosen in ((True, wrong), (False, ~wrong)):
         row, block = np.nonzero(chosen)
         if len(row) > 4 * DRAWN:
             drawn = np.unique(np.linspace(0, len(row) - 1, 4 * DRAWN).astype(np.int64))
             row, block = row[drawn], block[drawn]
-        found.append((units_of(item.exhibit.case, width, row, block * width), np.full(len(row), wanted)))
+        found.append((units_of(case, width, row, block * width), np.full(len(row), wanted)))
     return found

@@ -361,11 +361,9 @@ class SwappedInOddRows(Somewhere):
 # Sizes
 
 
-@mutant("scale-division", place="columns")
+@mutant("scale-codec-truncate", place="in tensors of [0-9,]+ columns and more only")
 class WideMatrices(Somewhere):
-    class Wrong(NVFP4):
-        def block_scale(self, amax, s_enc):
-            return np.fmin((amax / F(6)) * s_enc, FLT_MAX)
+    Wrong = ScaleCut
 
     def inside(self, row, column):
         return self.columns > 1024
