@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 TYPES = ("float32", "bfloat16", "float16")
-LARGE = ("large", "weights")  # families that only a caller who names them gets
+LARGE = ("large", "everywhere", "sizes", "weights")  # families that only a caller who names them gets
 BLOCKS = tuple(Block(rows, columns) for rows in (1, 2, 16, 32) for columns in (16, 32, 1, 7, 64))
 CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "block": st.sampled_from(BLOCKS),

@@ -118,7 +118,7 @@ def assert_conforms(
     kernel: Callable[..., Any] | str | Subject,
     spec: Spec | str,
     *,
-    level: int = 1,
+    level: int = 2,
     families: Sequence[str] | None = None,
     require: Sequence[str] = (),
     timeout: float = 30.0,
@@ -131,11 +131,12 @@ def assert_conforms(
     """Run a kernel on the aimed cases of a specification; AssertionError with the diagnosis unless every byte is right.
 
     kernel: a function, called in this process, or `package.module:function`, called in one of its own, where a crash or
-    a hang is a finding. level: 1 takes seconds, 2 is exhaustive. families: names, None for all. require: families of
-    which a case must be compared, or "all". timeout: seconds per case, in a process of its own; start_timeout: more
-    seconds for the first one, in which it may be compiled, four timeouts by default. time_limit: seconds after which no
-    further case is run. repeat: how often the cases are run again in both orders (CNF-14); a kernel with a process of
-    its own gets a fresh one each time. changes: fields of the kernel's declaration, as in `fp4ref.kernel`.
+    a hang is a finding. level: 1 takes a second or two, 2 adds large tensors and every bit pattern. families: names,
+    None for all. require: families of which a case must be compared, or "all". timeout: seconds per case, in a process
+    of its own; start_timeout: more seconds for the first one, in which it may be compiled, four timeouts by default.
+    time_limit: seconds after which no further case is run. repeat: how often the cases are run again in both orders
+    (CNF-14); a kernel with a process of its own gets a fresh one each time. changes: fields of the kernel's
+    declaration, as in `fp4ref.kernel`.
 
     >>> import fp4ref
     >>> def quantize(x):

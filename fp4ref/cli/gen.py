@@ -23,7 +23,13 @@ Examples:
 
 @click.command("gen", epilog=EPILOG, short_help="Write aimed cases for a program to quantize.")
 @click.argument("spec", required=False)
-@click.option("--level", type=click.IntRange(1, 2), default=1, show_default=True, help="1 in seconds, 2 exhaustive.")
+@click.option(
+    "--level",
+    type=click.IntRange(1, 2),
+    default=2,
+    show_default=True,
+    help="1: the cases of a second or two; 2: also large tensors and every bit pattern.",
+)
 @click.option("--family", "families", multiple=True, help="Only these families.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(list(INPUT_DTYPES)), help="Only these types.")
 @click.option("--direction", type=click.Choice(["row", "column"]), default="row", show_default=True)

@@ -91,7 +91,13 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 @click.option("--signatures", is_flag=True, expose_value=False, callback=_list_signatures, help="List them, and stop.")
 @click.option("--direction", type=click.Choice(["row", "column"]), help="The direction that a kernel quantizes.")
 @click.option("--device", help="Of the tensors that the kernel is given; other than cpu they are torch's.")
-@click.option("--level", type=click.IntRange(1, 2), default=1, help="Of a kernel's cases: 1 in seconds, 2 exhaustive.")
+@click.option(
+    "--level",
+    type=click.IntRange(1, 2),
+    default=2,
+    show_default=True,
+    help="1: the cases of a second or two; 2: also large tensors and every bit pattern.",
+)
 @click.option("--family", "families", multiple=True, help="Only these families of cases.")
 @click.option(
     "--require",

@@ -28,6 +28,7 @@ from fp4ref.spec import Spec
 KEPT = 64  # failed judgements that are kept whole
 EVIDENCE = 1 << 26  # bytes of input of which the outputs are kept for the diagnosis
 STATE = {Wrong.UNSTABLE, Wrong.DEPENDS}  # findings on bytes that no mistake of arithmetic explains
+LARGE = 1 << 22  # elements of a case that is evidence only if something is wrong with it
 BUDGET = 25.0  # seconds of processor time for a diagnosis
 
 
@@ -124,7 +125,8 @@ class KernelReport:
         if not judgement.equal:
             self.failing.append(case.id)
             self.failures += [judgement] if len(self.failures) < KEPT else []
-        if judgement.got is not None and self.size < EVIDENCE:
+        telling = not judgement.equal or case.x.size <= LARGE
+        if judgement.got is not None and self.size < EVIDENCE and telling:
             self.size += case.x.nbytes
             self.evidence.append(self._evidence(case, judgement.got))
 

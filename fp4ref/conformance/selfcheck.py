@@ -321,7 +321,7 @@ PEERS = (
     "vllm.nvfp4_kernel",
 )
 OFTEN = (NVFP4, MXFP4)  # specifications whose cases include large tensors
-LARGE = ("large", "layout")
+LARGE = ("large", "layout", "everywhere", "sizes")
 SHAPES = ("ragged", "axes", "empty")  # which a profile does not change
 WITNESSES = frozenset(Topic)  # searched for in one type, for the standard's own specifications
 LAYOUT_RULES = {

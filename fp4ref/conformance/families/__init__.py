@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.conformance.families import exhaustive, ranges, shapes, structures, ties, witnesses
+from fp4ref.conformance.families import exhaustive, places, ranges, shapes, structures, ties, witnesses
 from fp4ref.conformance.families.case import DEFAULT, SHORT, Aim, Case, Family, Member, Reach, aim
 from fp4ref.conformance.families.fitting import fitted
 from fp4ref.conformance.families.rules import spec_rules
@@ -38,7 +38,7 @@ __all__ = [
 
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for module in (shapes, ties, ranges, structures, witnesses, exhaustive)
+    for module in (shapes, ties, ranges, structures, witnesses, places, exhaustive)
     for family in module.FAMILIES
 }
 
@@ -55,15 +55,15 @@ def cases(
 ) -> Iterator[Case]:
     """Every case that is aimed at a specification, family by family; the same in every run.
 
-    level: 1 takes seconds, 2 is exhaustive. families: names, None for all. size: multiplies the aimed blocks of a
-    family. weights: a file of a model's tensors, for the family of that name. multiple: rows and columns of the
-    direction's matrix are multiples of these.
+    level: 1 takes a second or two, 2 adds large tensors and every bit pattern. families: names, None for all. size:
+    multiplies the aimed blocks of a family. weights: a file of a model's tensors, for the family of that name.
+    multiple: rows and columns of the direction's matrix are multiples of these.
 
     Errors: DomainError for an unknown family.
 
     Rules: CNF-7, CNF-19, HAD-5.
     """
-    reach = Reach(level=level, size=size, multiple=multiple, weights=weights)
+    reach = Reach(level=level, size=size, multiple=multiple, dtypes=tuple(dtypes), weights=weights)
     for family in chosen(families):
         for direction in directions:
             for dtype in dtypes:

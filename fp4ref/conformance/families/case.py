@@ -67,14 +67,15 @@ class Member(NamedTuple):
 class Reach:
     """How far the members of all families go.
 
-    level: 1 takes seconds, 2 is exhaustive. size: multiplies the number of aimed blocks. multiple: rows and columns of
-    the direction's matrix will be multiples of these; a family whose point is a place or a shape heeds them. weights:
-    a file of tensors of a real model.
+    level: 1 takes a second or two, 2 adds large tensors and every bit pattern. size: multiplies the number of aimed
+    blocks. multiple: rows and columns of the direction's matrix will be multiples of these; a family whose point is a
+    place or a shape heeds them. dtypes: all types that members are made in. weights: a file of tensors of a real model.
     """
 
     level: int = 1
     size: int = 1
     multiple: tuple[int, int] = (1, 1)
+    dtypes: tuple[str, ...] = tuple(INPUT_DTYPES)
     weights: Path | None = None
 
 
@@ -93,8 +94,13 @@ class Aim:
 
     @property
     def level(self) -> int:
-        """1 takes seconds, 2 is exhaustive."""
+        """1 takes a second or two, 2 adds large tensors and every bit pattern."""
         return self.reach.level
+
+    @property
+    def narrowest(self) -> bool:
+        """True in one of the types: the first of the least size."""
+        return self.dtype.name == min(self.reach.dtypes, key=lambda name: INPUT_DTYPES[name].itemsize)
 
     def shape(self, rows: int, columns: int) -> tuple[int, int]:
         """The least multiples that hold a matrix [rows, columns] of the direction."""

@@ -46,7 +46,7 @@ def empty(aimed: Aim) -> Iterator[Member]:
 
 def large(aimed: Aim) -> Iterator[Member]:
     """More than one tile of every layout, and more than one thread block of any kernel."""
-    shape = aimed.shape(*((257, 2 * 1024 + 80) if aimed.level == 1 else (1030, 8 * 1024 + 112)))
+    shape = aimed.shape(*((257, 2 * 1024 + 80) if aimed.level == 1 or not aimed.narrowest else (515, 4 * 1024 + 112)))
     values = aimed.normal(*shape)
     values *= 2.0 ** aimed.rng.integers(-4, 5, (shape[0], 1))
     yield Member("x".join(map(str, shape)), aimed.narrow(values))

@@ -33,17 +33,23 @@ def element_ties(aimed: Aim) -> Iterator[Member]:
     """
     scales = aimed.rng.permutation(scale_values(aimed))
     scales = np.concatenate([part[: aimed.count] for part in np.split(*_powers_first(scales))])
-    ties = midpoints(aimed.spec.element.format)[:-1]
     for multiple in MULTIPLES:
         if multiple > 1 and not aimed.unit_amax:
             return
-        leads, others = aimed.element_max * scales * multiple, ties * scales[:, None] * multiple
-        fit = _exact(aimed, leads) & _exact(aimed, others).any(axis=1)
-        if not fit.any():
-            continue
-        leads, others = leads[fit], np.where(_exact(aimed, others[fit]), others[fit], leads[fit, None])
-        blocks = filled(aimed, leads, np.minimum(others, leads[:, None]))
-        yield Member(f"unit-{multiple}", matrix_of(aimed, blocks, aimed.unit_amax * multiple))
+        blocks = tied(aimed, scales, multiple)
+        if len(blocks):
+            yield Member(f"unit-{multiple}", matrix_of(aimed, blocks, aimed.unit_amax * multiple))
+
+
+def tied(aimed: Aim, scales: Values, multiple: int = 1) -> NDArray[Any]:
+    """Blocks of every tie under the given scales, in units of the scale; those that the type holds exactly."""
+    ties = midpoints(aimed.spec.element.format)[:-1]
+    leads, others = aimed.element_max * scales * multiple, ties * scales[:, None] * multiple
+    fit = _exact(aimed, leads) & _exact(aimed, others).any(axis=1)
+    if not fit.any():
+        return np.empty((0, aimed.area), aimed.dtype)
+    leads, others = leads[fit], np.where(_exact(aimed, others[fit]), others[fit], leads[fit, None])
+    return filled(aimed, leads, np.minimum(others, leads[:, None]))
 
 
 def element_neighbours(aimed: Aim) -> Iterator[Member]:
@@ -58,6 +64,14 @@ def element_neighbours(aimed: Aim) -> Iterator[Member]:
 
 def block_scale_ties(aimed: Aim) -> Iterator[Member]:
     """Block maxima on every tie of the scale format and one step beside, in exact units."""
+    ties = scale_ties(aimed)
+    for by, label in ((0, "tie"), (-1, "below"), (1, "above")):
+        leads = beside(aimed, ties, by)
+        yield Member(label, matrix_of(aimed, smaller(aimed, leads)))
+
+
+def scale_ties(aimed: Aim) -> Values:
+    """Block maxima on every tie of the scale format that the type holds exactly; some of those of a power of two."""
     if aimed.spec.scale.format is E8M0:
         low, high = exponents(aimed)
         powers = np.arange(low, high + 1)
@@ -67,10 +81,7 @@ def block_scale_ties(aimed: Aim) -> Iterator[Member]:
         ties = (np.ldexp(1.0, chosen)[:, None] * mantissas).ravel()
     else:
         ties = midpoints(aimed.spec.scale.format)[:-1] * aimed.element_max
-    ties = ties[_exact(aimed, ties)]
-    for by, label in ((0, "tie"), (-1, "below"), (1, "above")):
-        leads = beside(aimed, ties, by)
-        yield Member(label, matrix_of(aimed, smaller(aimed, leads)))
+    return np.asarray(ties[_exact(aimed, ties)])
 
 
 def scale_neighbours(aimed: Aim) -> Iterator[Member]:

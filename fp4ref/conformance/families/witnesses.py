@@ -33,7 +33,7 @@ def made(topic: Topic) -> Make:
     """The function that yields the witnesses of a topic."""
 
     def make(aimed: Aim) -> Iterator[Member]:
-        pools = search(aimed.spec, aimed.dtype.name, aimed.reach.size * (4 if aimed.level > 1 else 1))
+        pools = search(aimed.spec, aimed.dtype.name, aimed.reach.size)
         for number, pool in enumerate(pools[topic]):
             yield Member(str(number), arrange(aimed, pool.blocks, pool.amax)[0])
 
