@@ -96,7 +96,7 @@ def test_wrong_kernels(here):
 
 
 def test_a_profile_is_named(here):
-    assert "modelopt.nvfp4" in verify("peer", 1, "").splitlines()[0]
+    assert "modelopt.nvfp4" in verify("peer", 1, "--level 1").splitlines()[0]
 
 
 def test_options(here):
@@ -210,7 +210,7 @@ def test_gen_writes_files_and_lists_families(here):
     assert run("gen mxfp4 --dtype bfloat16 --multiple 1 32 --no-empty --direction column --size 2 -o cases.bin") == ""
     written = io.BytesIO((here / "cases.bin").read_bytes())
     plan = stream.read_plan(stream.Reader(written, "cases"))
-    assert plan == stream.Plan(fp4ref.MXFP4, 1, "column", ("bfloat16",), None, 2, (1, 32), False)
+    assert plan == stream.Plan(fp4ref.MXFP4, 2, "column", ("bfloat16",), None, 2, (1, 32), False)
     listed = run("gen --families").splitlines()
     assert [line.split()[0] for line in listed] == list(FAMILIES)
     assert gen.epilog
