@@ -34,7 +34,14 @@ Examples:
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(list(INPUT_DTYPES)), help="Only these types.")
 @click.option("--direction", type=click.Choice(["row", "column"]), default="row", show_default=True)
 @click.option("--size", type=click.IntRange(1), default=1, show_default=True, help="Multiplies the aimed blocks.")
-@click.option("--multiple", nargs=2, type=click.IntRange(1), default=(1, 1), help="Of which rows and columns must be.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draw other random numbers.")
+@click.option(
+    "--multiple",
+    nargs=2,
+    type=click.IntRange(1),
+    default=(1, 1),
+    help="Write only shapes whose rows and columns are multiples of these.",
+)
 @click.option("--no-empty", is_flag=True, help="Without tensors that have no elements.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A file instead of standard output.")
 @force_option
@@ -46,6 +53,7 @@ def gen(
     dtypes: tuple[str, ...],
     direction: str,
     size: int,
+    seed: int,
     multiple: tuple[int, int],
     no_empty: bool,
     output: Path | None,
@@ -78,6 +86,7 @@ def gen(
         size,
         multiple,
         not no_empty,
+        seed,
     )
     if output is not None:
         with replacing(output, spec_files(spec), STREAM, force=force) as file:

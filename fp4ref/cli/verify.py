@@ -98,6 +98,8 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     show_default=True,
     help="1: the cases of a second or two; 2: also large tensors and every bit pattern.",
 )
+@click.option("--seed", type=click.IntRange(0), default=0, help="Draw other random numbers for a kernel's cases.")
+@click.option("--forever", is_flag=True, help="Go on with the next seed until a case fails or you interrupt.")
 @click.option("--family", "families", multiple=True, help="Only these families of cases.")
 @click.option(
     "--require",
@@ -168,6 +170,8 @@ def verify(
     direction: str | None,
     device: str | None,
     level: int,
+    seed: int,
+    forever: bool,
     families: tuple[str, ...],
     require: tuple[str, ...],
     timeout: float,
@@ -236,14 +240,16 @@ def verify(
             direction,
             require,
             stated,
+            forever,
         )
         if kernel is None:
             raise SystemExit(check_stream(streamed[0], choice))
-        cases = {"level": level, "families": families or None, "weights": weights}
+        cases = {"level": level, "seed": seed, "families": families or None, "weights": weights}
         raise SystemExit(check_kernel(kernel, choice, device, options, cases))
-    if device or families or require or weights or nibbles or direction:
+    if device or families or require or weights or nibbles or direction or seed or forever:
         raise click.UsageError(
-            "--device, --family, --require, --weights, --nibbles and --direction need --kernel or --library"
+            "--device, --family, --require, --weights, --nibbles, --direction, --seed and --forever need --kernel or "
+            "--library"
         )
     if not paths:
         if spec_name or profile or scale_layout or inputs or patterns or amax or case_id or save_case or stated:

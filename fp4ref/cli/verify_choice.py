@@ -15,7 +15,8 @@ class Choice:
     """What the options ask for.
 
     case: the name of a case, or of a block of one. seconds: of processor time for a diagnosis; None for the default, 0
-    for no diagnosis. signature: the name or file of that of a C function. require: families, or "all".
+    for no diagnosis. signature: the name or file of that of a C function. require: families, or "all". forever: go on
+    with the next seed until something fails or the run is interrupted.
     """
 
     spec: str | None
@@ -31,6 +32,7 @@ class Choice:
     direction: str | None = None
     require: tuple[str, ...] = ()
     statement: Statement | None = None
+    forever: bool = False
 
     @property
     def changes(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fp4ref.cli.common import console, load_spec, progress
 from fp4ref.cli.verify_choice import Choice
 from fp4ref.cli.verify_text import print_kernel, print_kernel_case, print_replay
 from fp4ref.conformance import cases as blocks
-from fp4ref.conformance import coverage, families, stream
+from fp4ref.conformance import coverage, families, recent, stream
 from fp4ref.conformance.dumps import Dump
 from fp4ref.conformance.judge import Judgement, judge
 from fp4ref.conformance.kernel_report import BUDGET, KernelReport, Settings
@@ -23,9 +23,10 @@ from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.replay import replay, save
 from fp4ref.conformance.reports.intermediates import with_intermediates
 from fp4ref.conformance.reports.view import of_kernel
+from fp4ref.conformance.rounds import in_order, named
 from fp4ref.conformance.run_options import RunOptions
 from fp4ref.conformance.runner import Run, run, subject
-from fp4ref.conformance.subject import Declaration, Subject, cases_of, draws, reasons
+from fp4ref.conformance.subject import Declaration, Subject, draws, reasons
 from fp4ref.errors import DomainError
 from fp4ref.quantized import Directions, Quantized
 from fp4ref.spec import Granularity, Spec
@@ -51,15 +52,25 @@ def check_kernel(target: str, choice: Choice, device: str | None, options: RunOp
             from fp4ref.cli.verify_stochastic import check_stochastic
 
             return check_stochastic(on_trial, spec, choice, options, step)
-        chosen = cases_of(declared, spec, **cases)
         required = coverage.required(choice.require, families.FAMILIES)
-        reach = families.Reach(level=cases["level"], multiple=declared.multiple, weights=cases["weights"])
+        reach = families.Reach(
+            level=cases["level"], multiple=declared.multiple, seed=cases["seed"], weights=cases["weights"]
+        )
         names = None if cases["families"] is None else tuple(cases["families"])
         settings = Settings(reach=reach, families=names, required=required)
         report = KernelReport(on_trial.name, spec, declared, settings)
-        picked = _picked(chosen, choice.case)
-        judgements = _judged(run(on_trial, _counted(picked, declared, report, step), options), on_trial.declaration)
-        return _finish(report, judgements, choice, step)
+        if choice.case is not None:
+            chosen: Iterable[families.Case] = [_named(declared, spec, choice.case, cases)]
+        else:
+            failed = recent.recall(target, spec)
+            chosen = in_order(
+                declared, spec, failed, forever=choice.forever, stop=lambda: bool(report.failures), **cases
+            )
+        judgements = _judged(run(on_trial, _counted(chosen, declared, report, step), options), on_trial.declaration)
+        status = _finish(report, judgements, choice, step)
+        if choice.case is None:
+            recent.remember(target, spec, (judgement.case.id for judgement in report.failures))
+        return status
 
 
 def _stated(choice: Choice, on_trial: Subject) -> Choice:
@@ -100,7 +111,7 @@ def _check(file: IO[bytes], name: str, named: str | None, choice: Choice) -> int
     declared = replace(Declaration(inputs=("x", "amax"), direction=plan.direction), **choice.changes)
     required = coverage.required(choice.require, families.FAMILIES)
     settings = Settings(
-        reach=families.Reach(level=plan.level, multiple=plan.multiple),
+        reach=families.Reach(level=plan.level, multiple=plan.multiple, seed=plan.seed),
         families=plan.families,
         required=required,
         piped=True,
@@ -142,16 +153,12 @@ def _is_block(text: str) -> bool:
         return False
 
 
-def _picked(chosen: Iterator[families.Case], text: str | None) -> Iterator[families.Case]:
-    """All cases, or the named one."""
-    if text is None:
-        yield from chosen
-        return
-    name = _case_name(text)
-    found = next((case for case in chosen if case.id == name), None)
+def _named(declared: Declaration, spec: Spec, text: str, cases: dict[str, Any]) -> families.Case:
+    """The case of the name of a case or of a block of one. Rules: CNF-21."""
+    found = named(declared, spec, _case_name(text), **cases)
     if found is None:
-        raise _no_case(name)
-    yield found
+        raise _no_case(_case_name(text))
+    return found
 
 
 def _counted(
@@ -179,8 +186,12 @@ def _told(judgements: Iterable[Judgement], step: Callable[[str], None]) -> Itera
 
 def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choice, step: Callable[[str], None]) -> int:
     """Print the report, or one case of it; save a block. Rules: CNF-2."""
-    for judgement in judgements:
-        report.add(judgement)
+    try:
+        for judgement in judgements:
+            report.add(judgement)
+    except KeyboardInterrupt:
+        if not choice.forever:
+            raise
     if choice.case is not None:
         return _show_case(report, choice)
     if report.differing and choice.seconds != 0:
@@ -198,6 +209,10 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
         print_kernel(out, report, choice.limit)
         if saved:
             out.print(f"saved {saved}; see it again: fp4ref verify {choice.save_case}", markup=False, soft_wrap=True)
+        if choice.forever and report.failures:
+            name = report.failures[0].case.id
+            again = f"fp4ref verify --kernel {report.subject} --spec {report.spec.name} --case {name}"
+            out.print(f"see it again: {again}", markup=False, soft_wrap=True)
     return report.kind.status
 
 

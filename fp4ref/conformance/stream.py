@@ -51,6 +51,11 @@ class Plan:
     size: int = 1
     multiple: tuple[int, int] = (1, 1)
     empty: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.seed) is not int or self.seed < 0:
+            raise DomainError("plan", f"seed {self.seed!r}", "an integer of 0 or more", "CNF-21")
 
     def cases(self) -> Iterator[Case]:
         """The cases, in order."""
@@ -58,7 +63,7 @@ class Plan:
         declared = Declaration(
             inputs=inputs, direction=self.direction, dtypes=self.dtypes, multiple=self.multiple, empty=self.empty
         )
-        found = cases_of(declared, self.spec, level=self.level, families=self.families, size=self.size)
+        found = cases_of(declared, self.spec, level=self.level, families=self.families, size=self.size, seed=self.seed)
         return (case for case in found if not reasons(case, declared))
 
     def to_json(self) -> str:

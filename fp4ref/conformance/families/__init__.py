@@ -52,23 +52,36 @@ def cases(
     size: int = 1,
     weights: Path | None = None,
     multiple: tuple[int, int] = (1, 1),
+    seed: int = 0,
 ) -> Iterator[Case]:
     """Every case that is aimed at a specification, family by family; the same in every run.
 
     level: 1 takes a second or two, 2 adds large tensors and every bit pattern. families: names, None for all. size:
     multiplies the aimed blocks of a family. weights: a file of a model's tensors, for the family of that name.
-    multiple: rows and columns of the direction's matrix are multiples of these.
+    multiple: rows and columns of the direction's matrix are multiples of these. seed: other random numbers for each;
+    names end in @SEED unless it is 0.
 
     Errors: DomainError for an unknown family.
 
-    Rules: CNF-7, CNF-19, HAD-5.
+    Rules: CNF-7, CNF-19, CNF-21, HAD-5.
     """
-    reach = Reach(level=level, size=size, multiple=multiple, dtypes=tuple(dtypes), weights=weights)
+    reach = Reach(level=level, size=size, multiple=multiple, dtypes=tuple(dtypes), seed=seed, weights=weights)
     for family in chosen(families):
         for direction in directions:
             for dtype in dtypes:
                 for member in members(family, spec, dtype, direction, reach):
-                    yield fitted(case_of(family, member, spec, direction), multiple)
+                    yield fitted(case_of(family, member, spec, direction, seed), multiple)
+
+
+def named(name: str, seed: int) -> str:
+    """Return the name of a case of a seed; that of seed 0 has no ending. Rules: CNF-21."""
+    return f"{name}@{seed}" if seed else name
+
+
+def seed_of(name: str) -> int:
+    """Return the seed in the name of a case. Rules: CNF-21."""
+    seed = name.rpartition("@")[2]
+    return int(seed) if "@" in name and seed.isascii() and seed.isdigit() else 0
 
 
 def chosen(families: Sequence[str] | None) -> list[Family]:
@@ -93,7 +106,7 @@ def members(
         yield from family.make(aim(family.name, spec, dtype, direction, reach))
 
 
-def case_of(family: Family, member: Member, spec: Spec, direction: Direction) -> Case:
+def case_of(family: Family, member: Member, spec: Spec, direction: Direction, seed: int = 0) -> Case:
     """A member as a call: its matrix turned to the direction, and padded to whole groups for a transform.
 
     Rules: BLK-8, HAD-5, SR-1.
@@ -105,10 +118,17 @@ def case_of(family: Family, member: Member, spec: Spec, direction: Direction) ->
         bits = None
     x = np.ascontiguousarray(values.T) if direction == "column" and values.ndim == 2 else values
     name = f"{family.name}/{member.label}/{SHORT[x.dtype.name]}/{direction}"
+    own = [len(name), seed] if seed else [len(name)]
     found = Case(
-        name, family.name, family.reason, (*family.rules(spec), *spec_rules(spec, direction)), x, spec, direction
+        named(name, seed),
+        family.name,
+        family.reason,
+        (*family.rules(spec), *spec_rules(spec, direction)),
+        x,
+        spec,
+        direction,
     )
     if spec.stochastic and bits is None:
-        bits = np.random.default_rng(len(name)).integers(0, 256, found.matrix, np.uint8)
+        bits = np.random.default_rng(own).integers(0, 256, found.matrix, np.uint8)
     bits = bits if spec.stochastic else None
     return Case(**{**vars(found), "amax": amax, "random_bits": bits})

@@ -69,13 +69,15 @@ class Reach:
 
     level: 1 takes a second or two, 2 adds large tensors and every bit pattern. size: multiplies the number of aimed
     blocks. multiple: rows and columns of the direction's matrix will be multiples of these; a family whose point is a
-    place or a shape heeds them. dtypes: all types that members are made in. weights: a file of tensors of a real model.
+    place or a shape heeds them. dtypes: all types that members are made in. seed: other random numbers for each.
+    weights: a file of tensors of a real model.
     """
 
     level: int = 1
     size: int = 1
     multiple: tuple[int, int] = (1, 1)
     dtypes: tuple[str, ...] = tuple(INPUT_DTYPES)
+    seed: int = 0
     weights: Path | None = None
 
 
@@ -173,8 +175,9 @@ def aim(
     direction: Direction = "row",
     reach: Reach = DEFAULT,
 ) -> Aim:
-    """The aim of a family at a specification; its random numbers depend on the names of family and type only."""
-    rng = np.random.default_rng([SEED, zlib.crc32(f"{family}/{dtype}".encode())])
+    """The aim of a family at a specification; random numbers depend on its name, the type and the seed only."""
+    own = () if reach.seed == 0 else (reach.seed,)
+    rng = np.random.default_rng([SEED, zlib.crc32(f"{family}/{dtype}".encode()), *own])
     return Aim(spec, INPUT_DTYPES[dtype], direction, reach, rng)
 
 

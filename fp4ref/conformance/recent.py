@@ -1,0 +1,54 @@
+"""The failing cases of the last run of a kernel, by name, so that the next run tries them first.
+
+A file in the user's cache folder holds nothing but names, one a line; a name that no case has is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from fp4ref.spec import Spec
+
+KEPT = 32  # names
+LONGEST = 1 << 16  # bytes of a file
+NAME = re.compile(r"[^\s/]+(/[^/\x00-\x1f\ufffd]+){3}")  # family, member, type and direction
+
+
+def recall(kernel: str, spec: Spec) -> list[str]:
+    """Return the names of the cases on which a kernel failed last time; none if that is not known.
+
+    Rules: CNF-21.
+    """
+    try:
+        with _path(kernel, spec).open("rb") as file:
+            names = file.read(LONGEST).decode(errors="replace").split("\n")
+    except OSError:
+        return []
+    return [name for name in names if NAME.fullmatch(name)][:KEPT]
+
+
+def remember(kernel: str, spec: Spec, names: Iterable[str]) -> None:
+    """Store the names of the cases that failed, in place of those before. A folder that cannot be written is left."""
+    path, text = _path(kernel, spec), "\n".join(list(dict.fromkeys(names))[:KEPT])
+    with contextlib.suppress(OSError):
+        if not text:
+            path.unlink()
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+            file.write(text)
+        Path(file.name).replace(path)
+
+
+def _path(kernel: str, spec: Spec) -> Path:
+    """The file of a kernel, as it is named from the current directory, and a specification."""
+    home = os.environ.get("FP4REF_CACHE_DIR")
+    base = Path(home) if home else Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "fp4ref"
+    key = hashlib.sha256(f"{Path.cwd()}\0{kernel}\0{spec.to_json()}".encode()).hexdigest()
+    return base / "failing" / f"{key[:32]}.txt"

@@ -1,0 +1,154 @@
+"""Other random numbers by seed, runs without an end, and what failed last time first."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import islice
+
+import pytest
+from click.testing import CliRunner
+
+import fp4ref
+from fp4ref.cli import main, verify_kernel
+from fp4ref.conformance import families, recent, stream
+from fp4ref.conformance.rounds import in_order, named
+from fp4ref.conformance.subject import Declaration
+from fp4ref.errors import FileError
+from fp4ref.formats import STOCHASTIC_E2M1
+
+NVFP4 = fp4ref.NVFP4
+STOCHASTIC = NVFP4.replace(name="stochastic", element=STOCHASTIC_E2M1)
+FEW = ("normal", "wide")
+KERNEL = """
+import fp4ref
+import numpy as np
+
+def good(x):
+    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
+    return q.row.data.copy(), q.row.scales, q.row.amax
+
+def rare(x):
+    data, scales, amax = good(x)
+    if x.dtype.name == "bfloat16" and int(x.view(np.uint16).astype(np.int64).sum()) % 16 == 3:
+        data ^= 1
+    return data, scales, amax
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FP4REF_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "kernels.py").write_text(KERNEL)
+    return tmp_path
+
+
+def verify(line, status):
+    result = CliRunner().invoke(main, ["verify", "--spec", "nvfp4", "--no-diagnosis", *line.split()])
+    assert result.exit_code == status, result.output
+    return result.stdout
+
+
+@pytest.mark.rule("CNF-21")
+@pytest.mark.parametrize("spec", [NVFP4, fp4ref.MXFP8_E5M2, STOCHASTIC], ids=lambda spec: spec.name)
+def test_a_seed_changes_the_random_numbers_and_the_names(spec):
+    names = (*FEW, "element-ties", "random-bits")
+    plain, one, again, two = (
+        list(families.cases(spec, dtypes=["bfloat16"], families=names, seed=seed)) for seed in (0, 1, 1, 2)
+    )
+    assert [case.id for case in one] == [f"{case.id}@1" for case in plain]
+    assert {families.seed_of(case.id) for case in two} == {2}
+    assert {families.seed_of(case.id) for case in plain} == {0}
+    assert [case.x.tobytes() for case in one] == [case.x.tobytes() for case in again]
+    changed = [a.x.tobytes() != b.x.tobytes() for a, b in zip(one, two, strict=True)]
+    assert sum(changed) >= len(changed) - 1
+    if spec.stochastic:
+        assert plain[0].random_bits.tobytes() != one[0].random_bits.tobytes()
+        assert one[0].random_bits.tobytes() == again[0].random_bits.tobytes()
+
+
+@pytest.mark.rule("CNF-21")
+def test_witnesses_of_a_seed_are_searched_for():
+    settings = {"dtypes": ["bfloat16"], "families": ["reciprocal"]}
+    before, after = (list(families.cases(NVFP4, seed=seed, **settings)) for seed in (0, 1))
+    assert after
+    assert {case.x.tobytes() for case in before}.isdisjoint(case.x.tobytes() for case in after)
+
+
+@pytest.mark.rule("CNF-21")
+def test_names_give_the_cases_and_their_order():
+    declared = Declaration(dtypes=("bfloat16",), multiple=(16, 16))
+    first = ["wide/elements/bf16/row@7", "wide/gone/bf16/row", "nothing/at/all/row", "normal/small/bf16/row"]
+    made = [case.id for case in in_order(declared, NVFP4, [*first, first[0]], families=FEW, level=1)]
+    assert made[:2] == [first[0], first[3]]
+    assert sorted(made[1:]) == sorted(case.id for case in families.cases(NVFP4, dtypes=["bfloat16"], families=FEW))
+    case = named(declared, NVFP4, first[0], level=1)
+    (same,) = (c for c in families.cases(NVFP4, seed=7, families=["wide"], multiple=(16, 16)) if c.id == first[0])
+    assert case.x.tobytes() == same.x.tobytes()
+    assert named(declared, NVFP4, "wide/elements/bf16/row@x", level=1) is None
+
+
+@pytest.mark.rule("CNF-21")
+def test_seeds_follow_each_other_until_one_fails():
+    declared = Declaration(dtypes=("bfloat16",))
+    endless = in_order(declared, NVFP4, forever=True, seed=5, families=["normal"], level=1)
+    assert [families.seed_of(case.id) for case in islice(endless, 7)] == [5, 5, 6, 6, 7, 7, 8]
+    ended = in_order(declared, NVFP4, forever=True, stop=lambda: True, families=["normal"], level=1)
+    assert len(list(ended)) == 2
+
+
+@pytest.mark.rule("CNF-21")
+def test_what_failed_is_kept_by_name_only(here):
+    assert recent.recall("k.py:f", NVFP4) == []
+    recent.remember("k.py:f", NVFP4, ["wide/elements/bf16/row@35", "wide/elements/bf16/row@35"])
+    assert recent.recall("k.py:f", NVFP4) == ["wide/elements/bf16/row@35"]
+    assert recent.recall("k.py:g", NVFP4) == recent.recall("k.py:f", fp4ref.MXFP4) == []
+    (file,) = (here / "cache" / "failing").iterdir()
+    for damaged in (b"", b"{}", b"/etc/passwd\n../../x\na/b/c\0/d", b"a/b/c/\xff\xfe", b"/" * 70000):
+        file.write_bytes(damaged)
+        assert recent.recall("k.py:f", NVFP4) == []
+    recent.remember("k.py:f", NVFP4, [])
+    assert not file.exists()
+
+
+@pytest.mark.slow  # three runs with processes of their own
+@pytest.mark.rule("CNF-21")
+def test_a_run_without_end_finds_a_seed_that_replays(here):
+    text = verify("--kernel kernels.py:rare --family wide --forever", 1)
+    again = next(line for line in text.splitlines() if line.startswith("see it again: "))
+    name = again.split("--case ")[1]
+    assert families.seed_of(name) > 0
+    assert name in verify(f"--kernel kernels.py:rare --case {name}", 1)
+    assert recent.recall("kernels.py:rare", NVFP4) == [name]
+
+
+@pytest.mark.slow  # a process of its own
+@pytest.mark.rule("CNF-21")
+def test_an_interrupted_run_without_end_has_a_verdict(here, monkeypatch):
+    judged = []
+
+    def judge(*arguments):
+        if len(judged) == 8:
+            raise KeyboardInterrupt
+        judged.append(verify_kernel.compared(*arguments))
+        return judged[-1]
+
+    monkeypatch.setattr(verify_kernel, "compared", verify_kernel.judge, raising=False)
+    monkeypatch.setattr(verify_kernel, "judge", judge)
+    text = verify("--kernel kernels.py:good --family wide --forever --json", 0)
+    assert json.loads(text)["families"]["wide"]["total"] == 8
+    assert judged[-1].case.id == "wide/elements/f32/row@1"
+
+
+@pytest.mark.rule("CNF-6", "CNF-21")
+def test_a_stream_has_a_seed():
+    plan = stream.Plan(NVFP4, families=("normal",), seed=3)
+    assert all(case.id.endswith("@3") for case in plan.cases())
+    text = io.BytesIO()
+    stream.write(text, plan)
+    text.seek(0)
+    assert stream.read_plan(stream.Reader(text, "it")) == plan
+    hostile = text.getvalue().replace(b'"seed": 3', b'"seed":-3')
+    with pytest.raises(FileError, match="seed -3"):
+        stream.read_plan(stream.Reader(io.BytesIO(hostile), "it"))
