@@ -156,6 +156,8 @@ def test_cases_alone(here):
         ("verify --kernel kernels.py:absent --spec nvfp4", "no absent in kernels.py"),
         ("verify --kernel nowhere:f --spec nvfp4", "No module named 'nowhere'"),
         ("verify --device cuda", "need --kernel"),
+        ("verify --seed 3", "need --kernel"),
+        ("verify --kernel kernels.py:good --spec nvfp4 --forever --repeat 2", "takes neither --repeat nor --case"),
         ("gen", "Missing argument"),
         ("gen nvfp5", "unknown name 'nvfp5'"),
         ("gen nvfp4 --family tie", "family 'tie'"),

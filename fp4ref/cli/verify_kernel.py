@@ -36,6 +36,8 @@ def check_kernel(target: str, choice: Choice, device: str | None, options: RunOp
     """Run a function on the cases of a specification, and print what was found; the exit status. Rules: CNF-2."""
     if choice.spec is None:
         raise click.UsageError("--kernel and --library need --spec")
+    if choice.forever and (options.repeat or choice.case):
+        raise click.UsageError("--forever does not end, so it takes neither --repeat nor --case")
     spec = load_spec(choice.spec)
     require_no_flush("verify")
     with progress(None, "verify") as step:

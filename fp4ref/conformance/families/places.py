@@ -28,7 +28,10 @@ LARGEST = 1 << 25  # elements of a case; multiples that need more leave it to `-
 
 
 def everywhere(aimed: Aim) -> Iterator[Member]:
-    """Tensors of many tiles with tails, each block drawn from aimed ones; the one maximum is the last element."""
+    """Tensors of many tiles with tails, each block drawn from aimed ones; the one maximum is the last element.
+
+    Rules: CNF-20.
+    """
     pool = aimed_blocks(aimed)
     for shape in dict.fromkeys(aimed.shape(*tiled) for tiled in TILED):
         yield Member("x".join(map(str, shape)), drawn(aimed, pool, *shape))
@@ -38,7 +41,9 @@ def everywhere(aimed: Aim) -> Iterator[Member]:
 def sizes(aimed: Aim) -> Iterator[Member]:
     """More rows or columns than 16 bits count, and at level 2 more elements than a float32 counts.
 
-    At level 1 and for the last one, in one type that the kernel takes: one of the narrowest.
+    Level 1 has them in one type that the kernel takes, a narrowest; level 2 in every type, but most elements in one.
+
+    Rules: CNF-20.
     """
     if aimed.level == 1 and not aimed.narrowest:
         return
