@@ -38,10 +38,6 @@ TYPES: dict[str, Any] = {
 FORM_OF_BITS = {4: E2M1, 8: E4M3}  # a format of the width of an element; its values do not matter here
 
 
-class StatusError(Exception):
-    """A function returned a status that means failure."""
-
-
 def bind(target: str, signature: Signature, facts: Mapping[str, Any], declared: Declaration) -> Callable[..., Any]:
     """Load a function and return it as a kernel that fills the buffers `out`.
 
@@ -52,10 +48,7 @@ def bind(target: str, signature: Signature, facts: Mapping[str, Any], declared: 
     Rules: CNF-16.
     """
     place, _, name = target.rpartition(":")
-    if declared.device != "cpu":
-        import torch
-
-        torch.empty(1, device=declared.device)  # the driver is started before the library is loaded
+    _require_device(declared.device)
     library = ctypes.CDLL(place)
     try:
         function = library[name]
@@ -63,6 +56,19 @@ def bind(target: str, signature: Signature, facts: Mapping[str, Any], declared: 
         raise DomainError("library", f"no function {name} in {place}", "the name of one it exports", "CNF-16") from None
     function.restype = None if signature.returns == "void" else TYPES[signature.returns]
     return _Bound(function, signature, facts, declared)
+
+
+def _require_device(device: str) -> None:
+    """Start the driver before a library is loaded that may use it."""
+    if device == "cpu":
+        return
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (AssertionError, RuntimeError) as error:
+        got = f"device {device}: {str(error).splitlines()[0]}"
+        raise DomainError("library", got, "a CUDA device, or --device cpu", "CNF-16") from None
 
 
 class _Bound:
@@ -73,13 +79,21 @@ class _Bound:
         self._arrays = Arrays(declared.arrays, declared.device)
 
     def __call__(self, *inputs: Any, out: tuple[Any, ...]) -> None:
-        """Call the function once."""
+        """Call the function once.
+
+        Errors: Wrong for a status that means failure, for a size that has no value, and for bytes outside a buffer.
+
+        Rules: CNF-16.
+        """
         given = dict(zip(self._declared.inputs, inputs, strict=True))
         call = _Call(self._signature, self._declared, self._facts, self._arrays, given, out)
-        passed = [call.argument(argument) for argument in self._signature.arguments]
+        try:
+            passed = [call.argument(argument) for argument in self._signature.arguments]
+        except DomainError as error:
+            raise Wrong(Kind.RAISED, str(error)) from None
         status = self._function(*passed)
         if self._signature.returns != "void" and status != self._signature.success:
-            raise StatusError(f"the function returned {status}, success is {self._signature.success}")
+            raise Wrong(Kind.RAISED, f"the function returned {status}, success is {self._signature.success}")
         call.finish()
 
 
