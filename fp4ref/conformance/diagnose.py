@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.clock import processor_time
 from fp4ref.conformance.evidence import LEAST, SMALLEST, Item, Part, Special, Tier
 from fp4ref.conformance.hypotheses import ORDER, Hypothesis, OutOfTimeError, Search, special_kinds
@@ -24,6 +25,8 @@ from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
 from fp4ref.conformance.mistakes.record import Mistake, Stage
 from fp4ref.conformance.placed import PlacedSearch, likely_place
 from fp4ref.conformance.places import EVERYWHERE, Place
+from fp4ref.conformance.profile_words import differences
+from fp4ref.conformance.ranking import ranked
 from fp4ref.conformance.stages import Finding, Stagewise, by_stages, permuted
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData
@@ -43,7 +46,7 @@ class Explanation:
 
     names: of the mistakes in the library, or `profile NAME`. stage: the first one. text: a sentence. except_on: classes
     of special input whose bytes it does not make; empty: it makes every byte. place: where it holds, in words; empty:
-    everywhere.
+    everywhere. differs: what a profile does otherwise than the specification.
     """
 
     names: tuple[str, ...]
@@ -52,6 +55,7 @@ class Explanation:
     except_on: tuple[str, ...] = ()
     profile: str | None = None
     place: str = ""
+    differs: str = ""
 
     @property
     def complete(self) -> bool:
@@ -83,6 +87,12 @@ class Diagnosis:
     def profiles(self) -> tuple[str, ...]:
         """Names of the profiles that make every byte without any mistake."""
         return tuple(e.profile for e in self.explanations if e.profile is not None and len(e.names) == 1)
+
+    @property
+    def sentence(self) -> str:
+        """The cause in words: a mistake's sentence, or what a profile does otherwise; empty without an explanation."""
+        plain = sorted(self.explanations, key=lambda explanation: explanation.profile is not None)
+        return (plain[0].differs or plain[0].text) if plain else ""
 
     @property
     def explained(self) -> bool:
@@ -170,7 +180,7 @@ class _Session:
             single = self._cheapest(self._search(tier=True, share=0.5), (0, 1))
             single = single or self._placed(tier=True)
             if single:
-                return self._with([self._told(hypothesis) for hypothesis in single])
+                return self._with([self._told(hypothesis) for hypothesis in ranked(single, only_special=True)])
         found = self._cheapest(ordinary, (0, 1)) or self._placed(tier=False)
         inside = None if found else self._inside()
         if inside is not None and inside.explanations:
@@ -301,11 +311,14 @@ class _Session:
     def _completed(self, found: Sequence[Hypothesis]) -> Diagnosis:
         """Each hypothesis with the special rules that make it whole, or with what it leaves open."""
         explanations, partial = [], []
-        wrong = [sum(not self._right(hypothesis, kind) for kind in self.kinds) for hypothesis in found]
-        ranked = [hypothesis for _, hypothesis in sorted(zip(wrong, found, strict=True), key=lambda pair: pair[0])]
-        whole = wrong.count(0)  # others would need further rules
-        for hypothesis in ranked[: min(whole or KEPT, KEPT)]:
+        wrong = {id(hypothesis): sum(not self._right(hypothesis, kind) for kind in self.kinds) for hypothesis in found}
+        likeliest = sorted(ranked(found), key=lambda hypothesis: wrong[id(hypothesis)])
+        least = float("inf")  # mistakes of an explanation that is whole
+        for hypothesis in likeliest[:KEPT]:
+            if hypothesis.cost + bool(wrong[id(hypothesis)]) > least:
+                continue  # with the rules for special values that it needs, it would assume more
             full, rest = self._with_specials(hypothesis)
+            least = least if rest else min(least, full.cost)
             if rest:
                 partial.append(self._told(full, rest))
             else:
@@ -388,22 +401,24 @@ class _Session:
     # In words
 
     def _told(self, hypothesis: Hypothesis, except_on: tuple[str, ...] = ()) -> Explanation:
+        differs = ""
         said = [(mistake.name, mistake.stage, _located(mistake)) for mistake in hypothesis.mistakes]
         main = [part for part, mistake in zip(said, hypothesis.mistakes, strict=True) if not mistake.special]
         rest = [part for part, mistake in zip(said, hypothesis.mistakes, strict=True) if mistake.special]
         readers = [(r.name, r.stage, r.text) for r in (hypothesis.data, hypothesis.scales) if r.name]
         parts = [*main, *readers, *rest]
         if hypothesis.profile:
-            parts.insert(0, (f"profile {hypothesis.profile}", Stage.SCALE, f"it is {hypothesis.profile}"))
+            differs = differences(self.spec, PROFILES[hypothesis.profile])
+            parts.insert(0, (f"profile {hypothesis.profile}", Stage.SCALE, f"it is {hypothesis.profile} ({differs})"))
         if any(item.stray(hypothesis.scales) for item in self.items if item.scales(hypothesis.scales) is not None):
             parts.append((PADDING[0], Stage.PADDING, PADDING[1]))
         if any(item.spare() for item in self.items):
             parts.append((SPARE[0], Stage.PACKING, SPARE[1]))
         names, stages, texts = zip(*parts, strict=True) if parts else ((), (), ())
         stage = min(stages, key=ORDER.index).value if stages else ""
-        held = dict.fromkeys(mistake.place for mistake in hypothesis.mistakes if mistake.place)
+        held = "; ".join(dict.fromkeys(mistake.place for mistake in hypothesis.mistakes if mistake.place))
         self.made_by[tuple(names)] = hypothesis
-        return Explanation(tuple(names), stage, "; ".join(texts), except_on, hypothesis.profile, "; ".join(held))
+        return Explanation(tuple(names), stage, "; ".join(texts), except_on, hypothesis.profile, held, differs)
 
     def _with(self, explanations: Sequence[Explanation], partial: Sequence[Explanation] = ()) -> Diagnosis:
         kept: dict[tuple[str, ...], Explanation] = {}
@@ -460,7 +475,7 @@ def verdict(diagnosis: Diagnosis) -> str:
     told = [explanation.text for explanation in diagnosis.explanations if explanation.profile is None]
     told += [explanation.text for explanation in diagnosis.explanations if explanation.profile is not None]
     if told:
-        others = f" (or, no different on this evidence: {'; or '.join(told[1:3])})" if told[1:] else ""
+        others = f" (equally consistent with the evidence: {'; or '.join(told[1:3])})" if told[1:] else ""
         return told[0] + others
     partial = diagnosis.partial
     if partial is not None and partial.text:

@@ -19,6 +19,7 @@ from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, Turn, before_c
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.record import Mistake, Stage, known
 from fp4ref.conformance.mistakes.transforms import transformed
+from fp4ref.conformance.said import runs
 from fp4ref.formats import Codec, Codes, F, Floats, Rounding, grid
 from fp4ref.hadamard import POINTS, butterfly
 from fp4ref.model.tiles import join
@@ -72,8 +73,8 @@ def _places(kept: NDArray[np.bool_]) -> str:
     for name, axis in (("rows", 1), ("columns", 0)):
         out = ~kept.any(axis=axis)
         if np.count_nonzero(~kept) == np.count_nonzero(out) * kept.shape[axis] and kept.shape[0] > 1:
-            return f"{name} {', '.join(map(str, np.flatnonzero(out)))} of the block"
-    return f"the elements at places {', '.join(map(str, np.flatnonzero(~kept)))} of the block"
+            return f"{name} {runs(np.flatnonzero(out))} of the block"
+    return f"the elements at places {runs(np.flatnonzero(~kept))} of the block"
 
 
 # The signs of the transform

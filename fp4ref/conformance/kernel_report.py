@@ -232,12 +232,18 @@ class KernelReport:
                 return incomplete(f"no byte differs in {self.compared} cases", self.missing)
             case Kind.EXCEPT:
                 special = ", ".join(excuse for excuse in Excuse if self.excused[excuse])
-                cause = f"is profile {shown}" if shown else self._explained()
+                cause = f"{self._sentence}is profile {shown}" if shown else self._explained()
                 return f"conforms to {self.spec.name} except on {special}{cause and f'; {cause}'}"
             case Kind.PROFILE:
-                return f"is profile {shown}, not {self.spec.name}: {self._failed()}"
+                return f"{self._sentence}is profile {shown}, not {self.spec.name}: {self._failed()}"
             case _:
                 return f"wrong: {self._cause()}; {self._failed()}" if self.cases else "wrong: no case applies"
+
+    @property
+    def _sentence(self) -> str:
+        """The cause in words, to stand before the name of a profile. Rules: CNF-28."""
+        told = self.diagnosis.sentence if self.diagnosis is not None else ""
+        return told and f"{told}; "
 
     def _explained(self) -> str:
         """The diagnosis of the bytes, if it explains them."""

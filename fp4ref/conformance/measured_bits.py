@@ -13,6 +13,7 @@ from fp4ref.conformance.evidence import Part
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, before_codec
 from fp4ref.conformance.mistakes.readers import LOW_FIRST
 from fp4ref.conformance.mistakes.record import Mistake, Stage, known
+from fp4ref.conformance.said import moved
 from fp4ref.formats import Codes, Rounding, grid
 from fp4ref.model.tiles import join
 
@@ -20,7 +21,6 @@ GROUPS = (2, 4, 8, 16, 32)
 SHIFTS = [by for by in itertools.product(range(-2, 3), repeat=2) if by != (0, 0)]
 ENOUGH = 64  # groups in which every place must be seen
 NEAR = 2.0  # of 256: fractions so close to a whole number of bits decide nothing
-SHOWN = 16
 
 
 @np.errstate(all="ignore")
@@ -43,11 +43,10 @@ def source_of_bits(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> M
     for size in GROUPS:
         source = _source(seen, size)
         if source is not None:
-            said = " ".join(map(str, source[:SHOWN])) + (" ..." if size > SHOWN else "")
             return known(
                 Stage.INPUT,
                 f"bits-inferred-{size}",
-                f"elements of a group of {size} use the random bits of elements {said} of it",
+                moved(source, "random bits", "used"),
                 bits=partial(_taken, source),
             )
     return None

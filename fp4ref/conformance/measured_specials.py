@@ -69,7 +69,7 @@ def measured_specials(
 
 
 def _special(name: str, text: str, **changes: Any) -> Mistake:
-    return known(Stage.SCALE_CODEC, name, text, special=True, **changes)
+    return known(Stage.SCALE_CODEC, name, text, special=True, symptom=True, **changes)
 
 
 def _nan_codes(kernel: Kernel, items: Sequence[Item], data: DataReader) -> Iterator[Mistake]:

@@ -13,6 +13,7 @@ from fp4ref.conformance.evidence import Part
 from fp4ref.conformance.mistakes.kernel import Kernel, Turn
 from fp4ref.conformance.mistakes.readers import LOW_FIRST
 from fp4ref.conformance.mistakes.record import Mistake, Stage, known
+from fp4ref.conformance.said import moved
 from fp4ref.formats import F, Floats, grid
 from fp4ref.hadamard import POINTS
 
@@ -62,9 +63,11 @@ def kind_of(matrix: Matrix, right: Matrix) -> tuple[str, str]:
             order = np.abs(fit).argmax(axis=0)
             minus = fit[order, range(POINTS)] < 0
             said = " ".join(("-" if m else "") + str(i) for m, i in zip(minus, order, strict=True))
-            moved = (order != np.arange(POINTS)).any()
-            words = "stand for" if moved else "have other signs:"
-            return (name if moved else f"{name}-signs"), f"{what} 0 to 15 {words} {said}"
+            if (order == np.arange(POINTS)).all():
+                return f"{name}-signs", f"{what} 0 to 15 have other signs: {said}"
+            if not minus.any():
+                return name, moved(order.tolist(), what, "taken")
+            return name, f"{what} 0 to 15 stand for {said}"
     return "matrix", "the matrix is another one"
 
 

@@ -40,10 +40,11 @@ LISTED = 16  # places that are listed where nothing shorter says what moved
 Places = NDArray[np.int64]
 
 
-def moved(order: Sequence[int], what: str) -> str:
+def moved(order: Sequence[int], what: str, verb: str = "stored") -> str:
     """Return what an order moves, as a sentence about `what`, a plural noun. Rules: CNF-28."""
     at = np.asarray(order, np.int64)
-    return next(filter(None, (say(at, what, f"{what} of each {len(at)}") for say in WORDS)))
+    said = next(filter(None, (say(at, what, f"{what} of each {len(at)}") for say in WORDS)))
+    return said.replace("are stored", f"are {verb}")
 
 
 def _reversed(at: Places, what: str, each: str) -> str:
@@ -66,8 +67,8 @@ def _rotated(at: Places, what: str, each: str) -> str:
     by, size = int(at[0]), len(at)
     if (at != (_own(at) + by) % size).any():
         return ""
-    on, back = f"{by} places further on", f"{size - by} places further back"
-    return f"{each} are stored {on if 2 * by <= size else back}, around the end"
+    count, way = (by, "on") if 2 * by <= size else (size - by, "back")
+    return f"{each} are stored {count} place{'s' * (count > 1)} further {way}, around the end"
 
 
 def _transposed(at: Places, what: str, each: str) -> str:

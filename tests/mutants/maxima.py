@@ -50,7 +50,7 @@ class UnlimitedFourOverSix(FourOverSix):
         return unlimited(amax)
 
 
-@mutant("global-or-one", says="S_enc has no upper limit")
+@mutant("global-or-one-scale", says="neither S_enc nor the block scale has an upper limit")
 class UnlimitedScaleToo(NVFP4):
     """Neither S_enc nor the block scale is limited; the codec saturates."""
 

@@ -47,7 +47,8 @@ class Mistake:
 
     text: one sentence without a full stop. apply: the kernel that makes the mistake, None where it means nothing.
     special: it changes only what becomes of zeros, NaN, infinities, subnormals and underflow, so that it can come with
-    any other mistake. alone: no search pairs it with a second mistake, so that a long table of such costs little.
+    any other mistake. symptom: it says which byte special values end up as, which follows from causes further up.
+    alone: no search pairs it with a second mistake, so that a long table of such costs little.
     place: where it holds, in words that follow a comma; empty for everywhere.
     """
 
@@ -57,6 +58,7 @@ class Mistake:
     apply: Apply
     special: bool = False
     alone: bool = False
+    symptom: bool = False
     place: str = ""
 
     def at(self, place: Place) -> Mistake:
@@ -86,6 +88,7 @@ def known(
     *,
     special: bool = False,
     alone: bool = False,
+    symptom: bool = False,
     **changes: Any,
 ) -> Mistake:
     """A mistake that replaces fields of a kernel; a change may be a function of the kernel, marked by `of`."""
@@ -96,7 +99,7 @@ def known(
         made = {field: value.make(kernel) if isinstance(value, of) else value for field, value in changes.items()}
         return kernel.but(**made)
 
-    return Mistake(name, stage, text, apply, special, alone)
+    return Mistake(name, stage, text, apply, special, alone, symptom)
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,15 @@ def global_scale() -> Iterator[Mistake]:
         )
     for name, text, form in UNGUARDED:
         yield known(stage, f"global-{name}", text, nv, special=True, global_scale=form)
+    yield known(
+        stage,
+        "global-or-one-scale",
+        "neither S_enc nor the block scale has an upper limit",
+        nv,
+        special=True,
+        global_scale=lambda a, k: np.where(a == 0, F(1), _top(k) / a),
+        block_scale=lambda a, g, k: a * (g * SIXTH),
+    )
     for name, text, scale in DECODED_SCALES:
         for way, words, scaled in DECODED_ELEMENTS:
             yield known(
@@ -366,6 +375,7 @@ def _zero_scales() -> Iterator[Mistake]:
             f"scale-zero-{name}",
             f"a block scale of exactly 0 becomes {value:g}",
             special=True,
+            symptom=True,
             scale_value=partial(lambda to, t: np.where(t == 0, to, t), F(value)),
         )
         yield known(
@@ -374,6 +384,7 @@ def _zero_scales() -> Iterator[Mistake]:
             f"a block scale that rounds to 0 becomes {value:g}",
             e4m3_scales,
             special=True,
+            symptom=True,
             scale_byte=of(partial(_zero_byte, value)),
         )
 

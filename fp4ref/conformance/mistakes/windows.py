@@ -19,6 +19,7 @@ def windows() -> Iterator[Mistake]:
     yield from _beside()
     yield from _odd_tails()
     yield from _flat()
+    yield from _squares()
 
 
 # Windows that do not start where their block does
@@ -142,6 +143,30 @@ def _flat_groups(count: int, own: Floats) -> Floats:
     flat = own.reshape(-1)
     groups = np.pad(flat, (0, -flat.size % count)).reshape(-1, count).max(axis=1)
     return np.repeat(groups, count)[: flat.size].reshape(own.shape)
+
+
+def _squares() -> Iterator[Mistake]:
+    """Yield blocks of several rows whose groups of rows begin at another row."""
+    for start in (1, 2, 4, 8):
+        yield known(
+            Stage.BLOCK,
+            f"block-rows-from-{start}",
+            f"the groups of rows that share a scale begin at row {start}, not at row 0",
+            lambda kernel: kernel.block.rows > 1,
+            alone=True,
+            block_amax=partial(_rows_from, start),
+            whole=True,
+        )
+
+
+def _rows_from(start: int, blocks: Floats, keep_nan: bool) -> Floats:
+    """Return the maxima [down, across, rows, 1] of groups of rows of which one begins at a row."""
+    down, across, high, _ = blocks.shape
+    rows = largest(blocks, (3,), keep_nan).transpose(0, 2, 1, 3).reshape(down * high, across)
+    moved = np.pad(rows, ((high - start % high, start % high), (0, 0)))
+    groups = np.repeat(moved.reshape(-1, high, across).max(axis=1), high, axis=0)
+    own = groups[high - start % high :][: down * high]
+    return np.ascontiguousarray(own.reshape(down, high, across, 1).transpose(0, 2, 1, 3))
 
 
 def _shared(shared: Callable[[Floats], Floats], blocks: Floats, keep_nan: bool) -> Floats:
