@@ -185,10 +185,11 @@ class _Session:
         inside = None if found else self._inside()
         if inside is not None and inside.explanations:
             return inside
-        found = found or self._placed_pairs()
+        composed = [] if found else self._composed(ordinary.parts)
+        whole = [hypothesis for hypothesis in composed if hypothesis.cost == 1 and not hypothesis.measured]
+        found = found or whole or self._placed_pairs()  # one cause everywhere before two in two places
         if inside is not None and not found:
             return inside
-        composed = [] if found else self._composed(ordinary.parts)
         measured = [hypothesis for hypothesis in composed if hypothesis.measured]
         found = found or [hypothesis for hypothesis in composed if not hypothesis.measured]
         if not found and self._many():
