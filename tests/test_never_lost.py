@@ -1,21 +1,28 @@
 """A verdict is never lost: whatever is wrong with a dump or a kernel, every output is complete."""
 
+import io
 import json
-from dataclasses import replace
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from xml.etree import ElementTree as ET
 
+import ml_dtypes
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import testing
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.catalogue import PROFILES
 from fp4ref.cli import main
-from fp4ref.conformance import (
-    dump_diagnosis,
-    kernel_report,
-    stochastic,
-)
+from fp4ref.cli.common import DIFFERS, REFUSED
+from fp4ref.conformance import dump_diagnosis, kernel_report, stochastic
+from fp4ref.conformance import verify as verifying
+from fp4ref.conformance.diagnose import diagnose
 from fp4ref.conformance.dumps import Dump, write_dump
 from fp4ref.conformance.evidence import SMALL, Item
 from fp4ref.conformance.hypotheses import Search
@@ -23,6 +30,7 @@ from fp4ref.conformance.products import report as product_report
 from fp4ref.conformance.reports import html, view
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import layout
+from fp4ref.quantized import DirectionData, Directions
 from fp4ref.specs import NVFP4
 
 
@@ -60,6 +68,16 @@ def test_two_mistakes_are_weighed_where_every_tensor_is_large() -> None:
     assert len([*search._likeliest(start, singles)]) == 3
 
 
+@pytest.mark.rule("CNF-2")
+@pytest.mark.parametrize("seconds", [1e-6, 0.1])
+def test_a_diagnosis_without_time_says_so(seconds):
+    x = normal(64, 256)
+    right = quantized(x)
+    found = diagnose(NVFP4, "linear", [(Case(x), right._replace(scales=right.scales[::-1].copy()))], seconds)
+    assert not found.complete
+    assert found.where.startswith("in ")
+
+
 def run(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
@@ -68,13 +86,13 @@ def broken(*_, **__):
     raise ValueError("broken on\npurpose")
 
 
-def write_wrong(path, rows=32, columns=64):
+def write_wrong(path, rows=32, columns=64, name="w"):
     """Write a dump of which one code differs."""
     x = normal(rows, columns)
     q = fp4ref.quantize(x, "nvfp4", backend="numpy")
     data = q.row.data.copy()
     data[0, 0] ^= 1
-    write_dump(path, [Dump("w", x, replace(q, row=q.row._replace(data=data)))])
+    write_dump(path, [Dump(name, x, replace(q, row=q.row._replace(data=data)))])
     return path
 
 
@@ -158,8 +176,8 @@ def test_a_broken_diagnosis_of_a_kernel_costs_the_diagnosis_only(
     kernel, junit, page = tmp_path / "k.py", tmp_path / "r.xml", tmp_path / "r.html"
     kernel.write_text(KERNELS, encoding="utf-8")
     monkeypatch.setattr(module, name, broken)
-    given = "--kernel", f"{kernel}:{operation}", "--spec", "nvfp4", "--family", family
-    found = run("verify", *given, "--junit", junit, "--html", page, "--json")
+    options = "--kernel", f"{kernel}:{operation}", "--spec", "nvfp4", "--family", family
+    found = run("verify", *options, "--junit", junit, "--html", page, "--json")
     assert found.exit_code == 1, found.output
     record = json.loads(found.stdout)
     assert record["internal_errors"][0]["type"] == "ValueError"
@@ -199,6 +217,43 @@ def test_an_unexpected_exception_has_a_status_of_its_own(tmp_path, monkeypatch):
     assert "in broken" in run("verify", tmp_path / "d.npz").stderr
 
 
+@pytest.mark.rule("CNF-11")
+def test_a_file_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
+    junit, real = tmp_path / "r.xml", verifying._compared
+    write_wrong(tmp_path / "a.npz", name="right")
+    write_wrong(tmp_path / "b.npz", name="defect")
+    (tmp_path / "c.npz").write_bytes(b"")
+
+    def failing(dump, *arguments, **options):
+        return broken() if dump.name == "defect" else real(dump, *arguments, **options)
+
+    monkeypatch.setattr(verifying, "_compared", failing)
+    found = run("verify", tmp_path, "--no-diagnosis", "--json", "--junit", junit)
+    assert found.exit_code == 3
+    files = json.loads(found.stdout)["files"]
+    assert [file.get("verdict") for file in files] == ["wrong", None, None]
+    assert "ValueError: broken on purpose" in files[1]["error"]
+    assert "in broken" in files[1]["internal_errors"][0]["traceback"]
+    assert "archive is damaged" in files[2]["error"]
+    suites = ET.parse(junit).getroot()
+    assert [suite.get("failures") for suite in suites] == ["2", "1", "1"]
+    text = run("verify", tmp_path, "--no-diagnosis")
+    assert text.exit_code == 3
+    assert "a.npz: wrong" in text.stdout
+    assert len(text.stderr.splitlines()) == 2
+
+
+@pytest.mark.rule("CNF-12")
+def test_closed_streams_do_not_change_the_status(tmp_path, monkeypatch):
+    path = write_wrong(tmp_path / "d.npz")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    for arguments, status in (([str(path), "--no-diagnosis"], 1), (["missing.npz"], 2)):
+        with pytest.raises(SystemExit) as left:
+            main(["verify", *arguments], prog_name="fp4ref")
+        assert left.value.code == status
+
+
 @pytest.mark.rule("CNF-10")
 def test_a_diagnosis_can_be_left_out_or_limited(tmp_path, monkeypatch):
     path, budgets = write_wrong(tmp_path / "d.npz"), []
@@ -212,3 +267,255 @@ def test_a_diagnosis_can_be_left_out_or_limited(tmp_path, monkeypatch):
     run("verify", path, "--diagnosis-seconds", "1.5")
     run("verify", path)
     assert budgets == [1.5, dump_diagnosis.SECONDS]
+
+
+@pytest.mark.rule("NUM-3", "FIL-3")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_bits_of_an_input_are_read_as_the_type_that_is_named(dtype, tmp_path):
+    x = normal(16, 32, dtype=INPUT_DTYPES[dtype])
+    row = fp4ref.quantize(x, "nvfp4", backend="numpy").row
+    whole, apart, bits = tmp_path / "d.npz", tmp_path / "q.npz", tmp_path / "x.npz"
+    np.savez(whole, x=x.view(np.uint16), data=row.data, scales=row.scales, amax=row.amax)
+    np.savez(apart, data=row.data, scales=row.scales, amax=row.amax)
+    np.savez(bits, x=x.view(np.uint16))
+    for files in ([whole], [apart, "--input", bits]):
+        found = run("verify", *files, "--spec", "nvfp4", "--dtype", dtype)
+        assert found.exit_code == 0, found.output
+        assert dtype in found.stdout
+    other = "float16" if dtype == "bfloat16" else "bfloat16"
+    assert run("verify", whole, "--spec", "nvfp4", "--dtype", other, "--no-diagnosis").exit_code == 1
+    refused = run("verify", whole, "--spec", "nvfp4")
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
+    assert "U16 bits and their dtype" in refused.stderr
+
+
+def test_a_whole_model_that_conforms_is_one_line(tmp_path):
+    x = normal(16, 32)
+    q = fp4ref.quantize(x, "nvfp4", backend="numpy")
+    write_dump(tmp_path / "m.npz", [Dump(f"layer.{number}", x, q) for number in range(13)])
+    found = run("verify", tmp_path / "m.npz")
+    (line,) = found.stdout.splitlines()
+    assert "m.npz: conforms to nvfp4; rests on 13 tensors, " in line
+
+
+ENCODINGS = ("ascii", "cp1252", "utf-8")
+COMMANDS = (
+    "rules BLK-3",
+    "report x.npz --specs nvfp4,mxfp4",
+    "verify d.npz --no-diagnosis",
+    "explain x.npz w\u2713 0 0",
+    "diagram tiled_128x4",
+    "diagram blocks",
+    "vectors list encode",
+    "where 3 5 --shape 64x64",
+    "profiles",
+    "doctor",
+    "gen --families",
+    "verify missing\u2713.npz",
+    "--help",
+)
+
+
+@pytest.mark.rule("CNF-12")
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_no_command_dies_of_an_encoding(encoding, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("x.npz", **{"w\u2713": normal(16, 32)})
+    write_wrong(tmp_path / "d.npz", name="w\u2713")
+    for command in COMMANDS:
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict") for _ in range(2)]
+        monkeypatch.setattr(sys, "stdout", streams[0])
+        monkeypatch.setattr(sys, "stderr", streams[1])
+        with pytest.raises(SystemExit) as left:
+            main(command.split(), prog_name="fp4ref")
+        for stream in streams:
+            stream.flush()
+        shown = "utf-8" if encoding == "ascii" else encoding  # click writes UTF-8 where only ASCII is promised
+        texts = [stream.buffer.getvalue().decode(shown) for stream in streams]
+        expected = DIFFERS if "d.npz" in command else REFUSED if "missing" in command else 0
+        assert (left.value.code or 0) == expected, (command, texts)
+        assert any(texts), command
+        if command.startswith("report"):
+            assert ("\u2588" if shown == "utf-8" else " 8") in texts[0]
+
+
+# Dumps of ordinary sizes with ordinary damage: whatever it is, every output is complete
+
+
+def bumped(part, count, rng):
+    """Change some bytes of an array."""
+    flat = part.reshape(-1)
+    flat[rng.choice(flat.size, min(count, flat.size), replace=False)] ^= 1
+
+
+def some_codes(x, q, rng):
+    bumped(q.data, 5, rng)
+
+
+def some_scales(x, q, rng):
+    bumped(q.scales, 3, rng)
+
+
+def all_codes(x, q, rng):
+    q.data[...] ^= 0x11
+
+
+def scales_plus_one(x, q, rng):
+    q.scales[...] += 1
+
+
+def zero_scales(x, q, rng):
+    q.scales[...] = 0
+
+
+def zeros(x, q, rng):
+    q.data[...], q.scales[...] = 0, 0
+
+
+def noise(x, q, rng):
+    q.data[...] = rng.integers(0, 256, q.data.shape)
+
+
+def noisy_scales(x, q, rng):
+    q.scales[...] = rng.integers(0, 256, q.scales.shape)
+
+
+def other_rows(x, q, rng):
+    q.data[...], q.scales[...] = q.data[::-1].copy(), q.scales[::-1].copy()
+
+
+def half_written(x, q, rng):
+    q.data[len(q.data) // 2 :] = 0
+
+
+def narrowed_input(x, q, rng):
+    x[...] = x.astype(ml_dtypes.bfloat16).astype(x.dtype)
+
+
+def wrong_amax(x, q, rng):
+    if q.amax is not None:
+        q.amax[...] *= 2
+    bumped(q.scales, 1, rng)
+
+
+DAMAGES = (
+    some_codes,
+    some_scales,
+    all_codes,
+    scales_plus_one,
+    zero_scales,
+    zeros,
+    noise,
+    noisy_scales,
+    other_rows,
+    half_written,
+    narrowed_input,
+    wrong_amax,
+)
+SIZES = ((64, 128), (128, 64), (128, 256), (256, 512), (96, 1024), (1024, 1024), (1, 16384), (520, 48))
+NAMED = tuple(sorted(PROFILES))
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A dump to write, and what is done to its bytes or its input."""
+
+    spec: str
+    direction: str
+    scale_layout: str
+    dtype: str
+    size: tuple[int, int]
+    damage: Callable[..., None]
+    seed: int
+
+    def write(self, path):
+        """Write it; return whether anything was changed."""
+        spec, rng = PROFILES[self.spec], np.random.default_rng(self.seed)
+        dtype = "bfloat16" if spec.hadamard and self.direction != "row" else self.dtype
+        rows, columns = (-(-side // 16) * 16 for side in self.size)
+        x = rng.standard_normal((rows, columns), np.float32).astype(INPUT_DTYPES[dtype])
+        drawn = [rng.integers(0, 256, shape, np.uint8) for shape in ((rows, columns), (columns, rows))]
+        bits = Directions(*drawn) if spec.stochastic else Directions(None, None)
+        given = {"random_bits": bits} if spec.stochastic else {}
+        q = fp4ref.quantize(x, spec, self.direction, self.scale_layout, backend="numpy", **given)
+        whole, before = q.row if q.row is not None else q.column, x.copy()
+        arrays = DirectionData(*(None if part is None else np.array(part) for part in whole))
+        copy = DirectionData(*(None if part is None else np.array(part) for part in whole))
+        self.damage(x, copy, rng)
+        side = "row" if q.row is not None else "column"
+        write_dump(path, [Dump("w", x, replace(q, **{side: copy}), random_bits=bits)])
+        same = all(a is None or a.tobytes() == b.tobytes() for a, b in zip(arrays, copy, strict=True))
+        return not same or before.tobytes() != x.tobytes()
+
+
+def wrongs(sizes):
+    return st.builds(
+        Wrong,
+        st.sampled_from(NAMED),
+        st.sampled_from(["row", "column", "both"]),
+        st.sampled_from(sorted(fp4ref.LAYOUTS)),
+        st.sampled_from(sorted(INPUT_DTYPES)),
+        st.sampled_from(sizes),
+        st.sampled_from(DAMAGES),
+        st.integers(0, 1000),
+    )
+
+
+def require_complete(folder, dump, seconds, failing):
+    """Verify a dump; every output has to be complete, and no part of the report may have failed."""
+    path, junit, page = folder / "d.npz", folder / "r.xml", folder / "r.html"
+    for old in (junit, page):
+        old.unlink(missing_ok=True)
+    changed = dump.write(path)
+    options = "--limit", "5", "--diagnosis-seconds", str(seconds), "--junit", junit, "--html", page
+    found = run("verify", path, "--json", *options)
+    assert found.exit_code in ({0, 1} if not changed or dump.damage is narrowed_input else {1}), (dump, found.output)
+    (record,) = json.loads(found.stdout)["files"]
+    failed = [error["traceback"] for error in record["internal_errors"]]
+    assert not failed or failing, (dump, failed)
+    assert ET.parse(junit).getroot().get("failures") == ("0" if found.exit_code == 0 else "2"), dump
+    assert page.read_text(encoding="utf-8").rstrip().endswith("</html>"), dump
+    if found.exit_code:
+        assert record["headline"], dump
+        assert any(tensor["counts"] for tensor in record["tensors"]), dump
+
+
+@pytest.mark.rule("CNF-10")
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(dump=wrongs(SIZES[:3]))
+def test_every_output_is_complete_though_the_diagnosis_raises(dump, tmp_path):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(dump_diagnosis, "diagnose", broken)
+        require_complete(tmp_path, dump, 5, failing=True)
+
+
+@pytest.mark.rule("CNF-10", "CNF-2")
+@pytest.mark.slow
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(dump=wrongs(SIZES[:3]))
+def test_every_output_is_complete_whatever_is_wrong(dump, tmp_path):
+    require_complete(tmp_path, dump, 1, failing=False)
+
+
+@pytest.mark.rule("CNF-10", "CNF-2")
+@pytest.mark.heavy
+@pytest.mark.parametrize("damage", DAMAGES)
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(dump=wrongs(SIZES))
+def test_every_output_is_complete_whatever_is_wrong_at_all_sizes(damage, dump, tmp_path):
+    require_complete(tmp_path, replace(dump, damage=damage), 4, failing=False)
+
+
+@pytest.mark.rule("CNF-2")
+@pytest.mark.slow
+def test_large_cases_alone_are_explained_by_assert_conforms(monkeypatch):
+    monkeypatch.setattr(kernel_report, "BUDGET", 3)
+
+    def kernel(x):
+        q = fp4ref.quantize(x, "nvfp4", backend="numpy").row
+        return q.data, np.zeros_like(q.scales), q.amax
+
+    with pytest.raises(AssertionError, match="wrong: ") as raised:
+        testing.assert_conforms(kernel, "nvfp4", families=["large"])
+    assert "internal error" not in str(raised.value)

@@ -22,8 +22,12 @@ def _degraded(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def degrade_output() -> None:
-    """Make standard output and standard error take every text, whatever their encoding. Rules: CNF-12."""
+    """Make standard output and standard error take every text, whatever their encoding. Rules: CNF-12.
+
+    A stream that was closed before the start is replaced by one that nobody reads.
+    """
     codecs.register_error(DEGRADE, _degraded)
+    sys.stdout, sys.stderr = (stream or io.TextIOWrapper(io.BytesIO()) for stream in (sys.stdout, sys.stderr))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=DEGRADE)

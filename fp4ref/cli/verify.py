@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
 from fp4ref.cli.common import (
     INTERNAL,
@@ -77,6 +78,9 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 @click.option("--spec", "spec_name", help="What the bytes should be, if the dump does not say or says it wrongly.")
 @click.option("--profile", help="Judge by this profile instead of the dump's own specification.")
 @click.option("--layout", "scale_layout", help="Where the scales lie, if the dump does not say.")
+@click.option(
+    "--dtype", type=click.Choice(list(INPUT_DTYPES)), help="The type of x, if the file holds its bits as integers."
+)
 @click.option("--input", "inputs", type=click.Path(path_type=Path), help="A file with x, if the dump has none.")
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
 @click.option(
@@ -160,6 +164,7 @@ def verify(
     spec_name: str | None,
     profile: str | None,
     scale_layout: str | None,
+    dtype: str | None,
     inputs: Path | None,
     patterns: tuple[str, ...],
     amax: str | None,
@@ -219,8 +224,10 @@ def verify(
     if kernel is not None or streamed:
         if (kernel is not None and paths) or len(paths) > 1:
             raise click.UsageError("--kernel, --library and a stream take no other PATH")
-        if profile or inputs or patterns or amax or backends:
-            raise click.UsageError("--profile, --input, --tensors, --amax and --backend are for dumps and backends")
+        if profile or dtype or inputs or patterns or amax or backends:
+            raise click.UsageError(
+                "--profile, --dtype, --input, --tensors, --amax and --backend are for dumps and backends"
+            )
         from fp4ref.cli.verify_choice import Choice
         from fp4ref.cli.verify_kernel import check_kernel, check_stream
         from fp4ref.conformance.run_options import RunOptions
@@ -252,7 +259,18 @@ def verify(
             "--library"
         )
     if not paths:
-        if spec_name or profile or scale_layout or inputs or patterns or amax or case_id or save_case or stated:
+        if (
+            spec_name
+            or profile
+            or scale_layout
+            or dtype
+            or inputs
+            or patterns
+            or amax
+            or case_id
+            or save_case
+            or stated
+        ):
             raise click.UsageError("these options need a PATH; without one only --backend and --json apply")
         raise SystemExit(_check_backends(backends, as_json, pages))
     if backends:
@@ -267,6 +285,7 @@ def verify(
         Request,
         spec=load_spec(name) if name else None,
         scale_layout=scale_layout,
+        dtype=dtype,
         inputs=inputs,
         select=partial(select, patterns=patterns),
         amax=amax,

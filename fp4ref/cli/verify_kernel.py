@@ -18,7 +18,7 @@ from fp4ref.conformance import cases as blocks
 from fp4ref.conformance import coverage, families, recent, stream
 from fp4ref.conformance.dumps import Dump
 from fp4ref.conformance.judge import Judgement, judge
-from fp4ref.conformance.kernel_report import BUDGET, KernelReport, Settings
+from fp4ref.conformance.kernel_report import KernelReport, Settings
 from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.replay import replay, save
 from fp4ref.conformance.reports.intermediates import with_intermediates
@@ -198,7 +198,7 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
         return _show_case(report, choice)
     if report.differing and choice.seconds != 0:
         step("diagnosis")
-    report.explain(BUDGET if choice.seconds is None else choice.seconds)
+    report.explain(choice.seconds)
     if choice.statement is not None:
         choice.statement.write_kernel(report)
     saved = _save_first(report, choice.save_case, force=choice.pages.force)

@@ -25,7 +25,10 @@ Row = tuple[str, ...]
 
 
 def print_report(out: Console, report: Report, limit: int) -> None:
-    """The verdict, the tensors, and the first mismatches."""
+    """Print the verdict, the tensors and the first mismatches; if many tensors all conform, one line."""
+    if report.ok and len(report.results) > QUIET:
+        _print(out, [f"{report.path}: {'; '.join([report.headline, *report.coverage.lines])}"], "bold")
+        return
     _print(out, [f"{report.path}: {report.headline}"], "bold")
     _print(out, report.coverage.lines)
     _print(out, [str(error) for error in report.errors])

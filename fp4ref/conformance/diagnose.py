@@ -281,9 +281,12 @@ class _Session:
 
     def _unnamed(self, search: Search) -> list[Hypothesis]:
         """Scales that are right, in a place that has no name."""
-        if search.scale_side(0) or not permuted(search.parts):
-            return []
-        return self._in_time(lambda: itertools.islice(search.unnamed_layouts(), KEPT))
+
+        def tried() -> Iterator[Hypothesis]:
+            if not search.scale_side(0) and permuted(search.parts):
+                yield from itertools.islice(search.unnamed_layouts(), KEPT)
+
+        return self._in_time(tried)
 
     def _in_time(self, search: Callable[[], Iterable[Hypothesis]]) -> list[Hypothesis]:
         """What was found until the time was over."""

@@ -175,15 +175,16 @@ class KernelReport:
         returned = "amax" in self.declaration.outputs and not self.declaration.optional_amax
         return replace(case, amax=got.amax) if told else case, got if returned else got._replace(amax=None)
 
-    def explain(self, seconds: float = BUDGET) -> None:
+    def explain(self, seconds: float | None = None) -> None:
         """Look for what the kernel does instead, if its bytes are wrong.
 
-        seconds: of processor time; 0 for no diagnosis.
+        seconds: of processor time; None for the usual, 0 for no diagnosis.
 
         Rules: CNF-10.
         """
-        if seconds and self.differing and not self.zeros.only and not self.findings.keys() & STATE:
-            self.diagnosis = attempted(DIAGNOSIS, partial(self._diagnosed, seconds), self.errors)
+        budget = BUDGET if seconds is None else seconds
+        if budget and self.differing and not self.zeros.only and not self.findings.keys() & STATE:
+            self.diagnosis = attempted(DIAGNOSIS, partial(self._diagnosed, budget), self.errors)
 
     def _diagnosed(self, seconds: float) -> Diagnosis | None:
         """Return what explains the results, where there are any to explain."""

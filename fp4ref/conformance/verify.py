@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.cases import NOTE, CaseID, cut
 from fp4ref.conformance.compare import Comparison, Difference
@@ -38,7 +38,8 @@ PROFILES_TRIED = "comparison with profiles"
 class Request:
     """What to verify, and how.
 
-    spec, scale_layout: take the place of what the file says. inputs: a file that holds x where the dump has none.
+    spec, scale_layout, dtype: take the place of what the file says; dtype is that of x, and says what 16-bit integers
+    mean. inputs: a file that holds x where the dump has none.
     select: picks the tensors by name. amax: "given" judges the bytes by the amax in the file, "computed" by that of x;
     None is what the file says, else computed. keep: how many differing blocks of a direction are described.
     seconds: of processor time that a diagnosis may take; 0 for none.
@@ -47,6 +48,7 @@ class Request:
     path: str | os.PathLike[str]
     spec: Spec | None = None
     scale_layout: str | None = None
+    dtype: str | None = None
     inputs: str | os.PathLike[str] | None = None
     select: Callable[[Sequence[str]], Sequence[str]] = tuple
     amax: str | None = None
@@ -91,7 +93,7 @@ def verify(request: Request, progress: Callable[[str], None] = lambda name: None
 
 def dumps(request: Request) -> Iterator[Dump]:
     """The chosen tensors of a dump, one at a time, each with its input."""
-    with read_dump(request.path, request.spec, request.scale_layout) as file:
+    with read_dump(request.path, request.spec, request.scale_layout, request.dtype) as file:
         chosen = set(request.select(file.names))
         for index, name in enumerate(file.names):
             if name in chosen:
@@ -138,7 +140,8 @@ def _input(file: TensorFile, dump: Dump) -> NDArray[Any]:
     if found is None:
         raise file.refused(f"no {' or '.join(names)}", f"the input of tensor {dump.name!r}")
     x = file.read(found)
-    return x.view(ml_dtypes.bfloat16) if x.dtype == np.uint16 and dump.quantized.dtype == "bfloat16" else x
+    bits = x.dtype == np.uint16 and dump.quantized.dtype != "float32"
+    return x.view(INPUT_DTYPES[dump.quantized.dtype]) if bits else x
 
 
 def _directions(dump: Dump) -> Iterator[tuple[Direction, DirectionData]]:
