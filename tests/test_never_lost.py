@@ -69,11 +69,10 @@ def test_two_mistakes_are_weighed_where_every_tensor_is_large() -> None:
 
 
 @pytest.mark.rule("CNF-2")
-@pytest.mark.parametrize("seconds", [1e-6, 0.1])
-def test_a_diagnosis_without_time_says_so(seconds):
+def test_a_diagnosis_without_time_says_so():
     x = normal(64, 256)
     right = quantized(x)
-    found = diagnose(NVFP4, "linear", [(Case(x), right._replace(scales=right.scales[::-1].copy()))], seconds)
+    found = diagnose(NVFP4, "linear", [(Case(x), right._replace(scales=right.scales[::-1].copy()))], 1e-6)
     assert not found.complete
     assert found.where.startswith("in ")
 
