@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import fp4ref
@@ -461,6 +461,14 @@ def wrongs(sizes):
     )
 
 
+QUIETLY = {
+    "deadline": None,
+    "derandomize": True,
+    "phases": (Phase.explicit, Phase.generate),  # every attempt to shrink would take a second
+    "suppress_health_check": [HealthCheck.function_scoped_fixture],
+}
+
+
 def require_complete(folder, dump, seconds, failing):
     """Verify a dump; every output has to be complete, and no part of the report may have failed."""
     path, junit, page = folder / "d.npz", folder / "r.xml", folder / "r.html"
@@ -473,7 +481,8 @@ def require_complete(folder, dump, seconds, failing):
     (record,) = json.loads(found.stdout)["files"]
     failed = [error["traceback"] for error in record["internal_errors"]]
     assert not failed or failing, (dump, failed)
-    assert ET.parse(junit).getroot().get("failures") == ("0" if found.exit_code == 0 else "2"), dump
+    failures = int(ET.parse(junit).getroot().get("failures"))
+    assert failures >= 2 if found.exit_code else failures == 0, dump
     assert page.read_text(encoding="utf-8").rstrip().endswith("</html>"), dump
     if found.exit_code:
         assert record["headline"], dump
@@ -481,7 +490,7 @@ def require_complete(folder, dump, seconds, failing):
 
 
 @pytest.mark.rule("CNF-10")
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, **QUIETLY)
 @given(dump=wrongs(SIZES[:3]))
 def test_every_output_is_complete_though_the_diagnosis_raises(dump, tmp_path):
     with pytest.MonkeyPatch.context() as patched:
@@ -491,7 +500,7 @@ def test_every_output_is_complete_though_the_diagnosis_raises(dump, tmp_path):
 
 @pytest.mark.rule("CNF-10", "CNF-2")
 @pytest.mark.slow
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, **QUIETLY)
 @given(dump=wrongs(SIZES[:3]))
 def test_every_output_is_complete_whatever_is_wrong(dump, tmp_path):
     require_complete(tmp_path, dump, 1, failing=False)
@@ -500,7 +509,7 @@ def test_every_output_is_complete_whatever_is_wrong(dump, tmp_path):
 @pytest.mark.rule("CNF-10", "CNF-2")
 @pytest.mark.heavy
 @pytest.mark.parametrize("damage", DAMAGES)
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, **QUIETLY)
 @given(dump=wrongs(SIZES))
 def test_every_output_is_complete_whatever_is_wrong_at_all_sizes(damage, dump, tmp_path):
     require_complete(tmp_path, replace(dump, damage=damage), 4, failing=False)
