@@ -2,7 +2,7 @@
 
 from fp4ref import arithmetic as ar
 from fp4ref.catalogue import PROFILES
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, STOCHASTIC_E2M1
 from fp4ref.spec import Block, FourOverSix, Granularity, Hadamard, Spec
 
 NVFP4 = Spec(
@@ -45,5 +45,9 @@ STANDARD = (
     MXFP8_E5M2,
     MXFP8_2D,
 )
-for _spec in STANDARD:
+STOCHASTIC = tuple(  # every one of the standard that SR-5 accepts with stochastic rounding
+    spec.replace(name=f"{spec.name}-sr", element=STOCHASTIC_E2M1) for spec in (NVFP4, NVFP4_2D, NVFP4_RHT, NVFP4_FAST)
+)
+OWN = (*STANDARD, *STOCHASTIC)
+for _spec in OWN:
     PROFILES.register(_spec, "this standard")

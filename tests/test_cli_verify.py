@@ -75,7 +75,7 @@ def verdict(path: Path, **options: Any) -> Report:
 
 
 @pytest.mark.rule("CNF-1", "CNF-2")
-@pytest.mark.parametrize("spec", [*fp4ref.profiles])
+@pytest.mark.parametrize("spec", [name for name, spec in fp4ref.profiles.items() if not spec.stochastic])
 def test_every_profile_conforms_to_itself(tmp_path: Path, spec: str) -> None:
     x = normal(32, 70, dtype=BF16)
     x[3, 4:7] = -0.0, 1e-40, 0

@@ -39,7 +39,7 @@ def backend():
 
 def native():
     found = registry.backends()["cpu"].unsupported
-    return [spec for spec in fp4ref.profiles.values() if not found(spec)]
+    return [spec for spec in fp4ref.profiles.values() if not (found(spec) or spec.stochastic)]
 
 
 NATIVE = native() if "cpu" in registry.backends() else []

@@ -115,7 +115,7 @@ def test_any_options_give_a_clean_figure_or_a_reason(data: st.DataObject) -> Non
     start, size = st.integers(0, 30), st.integers(1, 40)
     ranges = st.tuples(start, size).map(lambda pair: (pair[0], pair[0] + pair[1]))
     options = {
-        "spec": st.sampled_from([*fp4ref.profiles.values()]),
+        "spec": st.sampled_from([spec for spec in fp4ref.profiles.values() if not spec.stochastic]),
         "shape": st.just(shape),
         "direction": st.sampled_from(["row", "column"]),
         "layout": st.sampled_from([*LAYOUTS.values()]),

@@ -85,7 +85,10 @@ def test_json_holds_whole_records() -> None:
     assert [record["name"] for record in records] == NAMES
     for record in records:
         assert fp4ref.from_json(json.dumps(record["spec"])) == fp4ref.profiles[record["name"]]
-    assert [r["name"] for r in json.loads(run("fp4ref profiles --json --match 'nvfp4-2*'"))] == ["nvfp4-2d"]
+    assert [r["name"] for r in json.loads(run("fp4ref profiles --json --match 'nvfp4-2*'"))] == [
+        "nvfp4-2d",
+        "nvfp4-2d-sr",
+    ]
 
 
 @pytest.mark.rule("SPC-3")

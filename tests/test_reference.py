@@ -12,12 +12,12 @@ from fp4ref.model.quantize import quantize
 from fp4ref.packing import unpack
 from fp4ref.reciprocal import TABLE, reciprocal_approx
 from fp4ref.spec import FourOverSix, Spec
-from fp4ref.specs import STANDARD
+from fp4ref.specs import OWN
 
 DATA = Path(__file__).parent / "data"
 with np.load(DATA / "te_nvfp4.npz") as archive:
     TE_CASES = archive["index"].tolist()
-PEERS = sorted(set(fp4ref.profiles) - {spec.name for spec in STANDARD})
+PEERS = sorted(set(fp4ref.profiles) - {spec.name for spec in OWN})
 INPUTS = [
     f"{kind}.{dtype}"
     for kind in ("mixed", "mxties", "normal", "normal_bf16", "scaleties", "ties", "tiny", "zeros")

@@ -14,7 +14,7 @@ from fp4ref.cli.rules import rules as command
 from fp4ref.errors import FileError, UnknownNameError
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, E8M0, Codec
 from fp4ref.spec import Spec, from_json
-from fp4ref.specs import MXFP8_E4M3, NVFP4, STANDARD
+from fp4ref.specs import MXFP8_E4M3, NVFP4, OWN
 
 CHAPTER = """# 01 · Things (AAA, BBB)
 
@@ -258,7 +258,7 @@ def test_the_table_of_profiles_is_the_catalogue():
     rows = re.findall(
         r"(?m)^\| `([a-z_]+\.[a-z0-9_]+)` \| (`.*) \|$", text[text.index("| profile | arithmetic | element") :]
     )
-    own = {spec.name for spec in STANDARD}
+    own = {spec.name for spec in OWN}
     others = {name: PROFILES[name] for name in PROFILES if name not in own and "." in name}
     assert dict(rows) == {
         name: " | ".join(

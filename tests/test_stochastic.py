@@ -202,3 +202,21 @@ def test_bits_are_required_and_only_then_allowed():
             fp4ref.quantize(x, SPEC, random_bits=np.zeros((2, 16), dtype))
     with pytest.raises(DomainError, match="SR-1"):
         STOCHASTIC_E2M1.encode(x)
+
+
+@pytest.mark.rule("SR-12", "SR-5")
+def test_the_stochastic_specs_of_the_standard_have_names():
+    accepted = {}
+    for name, spec in fp4ref.profiles.items():
+        if "." in name or spec.stochastic:
+            continue
+        try:
+            accepted[f"{name}-sr"] = spec.replace(name="twin", element=STOCHASTIC_E2M1)
+        except DomainError:
+            continue
+    accepted = {name: spec for name, spec in accepted.items() if spec.scale.format.name == "e4m3"}
+    assert {name for name in fp4ref.profiles if name.endswith("-sr")} == set(accepted)
+    assert set(accepted) == {"nvfp4-sr", "nvfp4-2d-sr", "nvfp4-rht-sr", "nvfp4-fast-sr"}
+    for name, spec in accepted.items():
+        assert fp4ref.profiles[name] == spec
+        assert fp4ref.from_json(spec.to_json()) == fp4ref.profiles[name]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import DomainError, ShapeError
+from fp4ref.conformance import hypergeometric
 from fp4ref.conformance.binomial import interval, upper_tail
 from fp4ref.conformance.stochastic import Level, Trial, aimed_inputs, judge_stochastic
 from fp4ref.conformance.stochastic_tests import rounded
@@ -185,6 +186,74 @@ def changed(change):
             codes = fp4ref.packing.unpack(down.data, shape[1], fp4ref.E2M1) + away
             made[direction] = down._replace(data=fp4ref.packing.pack(codes.astype(np.uint8), fp4ref.E2M1))
         yield Trial(x, made)
+
+
+def biased(number, shape, direction):
+    """Independent bytes, of which three in four are in the upper half."""
+    high = generator(number, direction).random(shape) < 0.75
+    return (uniform(number + 100, shape, direction) >> 1) | (high * np.uint8(128))
+
+
+@pytest.mark.rule("SR-11")
+def test_a_biased_generator_is_not_said_to_share_its_bits():
+    report = judge_stochastic(SPEC, trials(SPEC, biased))
+    assert not report.ok
+    assert all(test.passed for test in report.tests if "alike" in test.name)
+    assert len(report.mistakes) == 1
+    assert report.mistakes[0].startswith("the random bits are independent, but biased: ")
+    always = judge_stochastic(SPEC, trials(SPEC, lambda n, s, d: uniform(n, s, d) | 128))
+    assert not always.ok
+    assert "use the same bits" not in always.headline
+    assert "share their bits" not in always.headline
+
+
+@pytest.mark.rule("SR-13")
+def test_the_same_bits_in_every_call_are_named():
+    calls = list(trials(SPEC, uniform))
+    assert judge_stochastic(SPEC, calls).ok
+    report = judge_stochastic(SPEC, calls, again=[True] * len(calls))
+    assert not report.ok
+    assert report.mistakes == ("the random bits are the same in every call",)
+    assert "the same in every call" in report.headline
+    x = np.full((2, 34), 6, np.float32)
+    x[:, 1:17] = 0.25  # 32 halves, too few to tell
+    made = {"row": quantize(x, SPEC, random_bits=uniform(0, x.shape, "row"))}
+    assert not [test for test in judge_stochastic(SPEC, [Trial(x, made)], again=[True]).tests if "calls" in test.name]
+
+
+def exact_both(n, first, second):
+    """P(X = x) of the pairs with two successes, in rationals."""
+    total = comb(n, second)
+    return {
+        x: Fraction(comb(first, x) * comb(n - first, second - x), total)
+        for x in range(max(0, first + second - n), min(first, second) + 1)
+    }
+
+
+@pytest.mark.rule("SR-11")
+@given(n=st.integers(1, 200), data=st.data(), digits=st.integers(1, 15))
+def test_a_hypergeometric_interval_is_exact(n, data, digits):
+    first, second = data.draw(st.integers(0, n)), data.draw(st.integers(0, n))
+    half = Fraction(1, 10**digits) / 2
+    low, high = hypergeometric.interval(n, first, second, float(2 * half))
+    chances = exact_both(n, first, second)
+    slack = Fraction(1, 1000)
+    assert sum((p for x, p in chances.items() if x > high), Fraction(0)) < half
+    assert sum((p for x, p in chances.items() if x < low), Fraction(0)) < half
+    mode = max(chances, key=lambda x: (chances[x], x))
+    if high > mode:
+        assert sum((p for x, p in chances.items() if x >= high), Fraction(0)) > half * (1 - slack)
+    if low < mode - 1:
+        assert sum((p for x, p in chances.items() if x <= low), Fraction(0)) > half * (1 - slack)
+
+
+@pytest.mark.rule("SR-11")
+def test_hypergeometric_intervals_of_the_rule():
+    assert hypergeometric.interval(1000, 500, 500, 1e-12) == (194, 306)
+    assert hypergeometric.interval(1000, 1000, 1000, 1e-12) == (1000, 1000)
+    assert hypergeometric.interval(1000, 0, 700, 1e-12) == (0, 0)
+    low, high = hypergeometric.interval(1 << 20, 1 << 19, 1 << 19, 1e-12)
+    assert low + high == 1 << 19
 
 
 @pytest.mark.rule("SR-11")

@@ -56,7 +56,17 @@ def test_two_directions_with_the_same_bits_are_found():
         Subject.of(partial(drawing, same=True, direction="column"), direction="column"),
     )
     report = judge_drawing(SPEC, *both)
-    assert report.mistakes == ("both directions use the same bits",)
+    assert report.mistakes == ("both directions use the same bits", "the random bits are the same in every call")
+
+
+@pytest.mark.rule("SR-13", "CNF-9")
+def test_the_same_bits_in_every_call_are_a_finding():
+    def seeded_again(x):
+        return made(x, "row", np.random.default_rng(7).integers(0, 256, x.shape, np.uint8))
+
+    report = judge_drawing(SPEC, Subject.of(seeded_again))
+    assert report.mistakes == ("the random bits are the same in every call",)
+    assert judge_drawing(SPEC, Subject.of(partial(seeded, name="te.2d"), **SEEDED)).ok  # the caller gives the seed
 
 
 @pytest.mark.rule("SR-10", "SR-11")

@@ -53,16 +53,10 @@ def parts_quantize_as_the_whole(rank: int, size: int) -> None:
     import torch
 
     import fp4ref
-    from fp4ref.formats import STOCHASTIC_E2M1
     from fp4ref.quantized import Directions
     from fp4ref.te.sharded import gather_shards, quantize_shard
 
     specs = [spec for name, spec in fp4ref.profiles.items() if "." not in name]
-    specs += [
-        spec.replace(name=f"{spec.name}-sr", element=STOCHASTIC_E2M1)
-        for spec in specs
-        if spec.name in {"nvfp4", "nvfp4-2d", "nvfp4-rht"}
-    ]
     assert len(specs) >= 14
     last = 32 if size == 2 else 0
     for counts in ([32] * size, [64, *[32] * (size - 2), last], [0, *[96] * (size - 1)]):

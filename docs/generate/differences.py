@@ -124,7 +124,8 @@ def groups() -> Iterator[tuple[str, fp4ref.Spec, list[fp4ref.Spec]]]:
         found: list[fp4ref.Spec] = []
         for name in fp4ref.profiles:
             spec = fp4ref.profiles[name]
-            if (spec.element.format.name, spec.scale.format.name) == formats and spec not in found:
+            alike = (spec.element.format.name, spec.scale.format.name) == formats and not spec.stochastic
+            if alike and spec not in found:
                 found.append(spec)
         yield title, base, found
 

@@ -22,7 +22,7 @@ from fp4ref.model.quantize import inputs
 from fp4ref.model.tiles import Matrix, split, tiles
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
-from fp4ref.specs import STANDARD
+from fp4ref.specs import OWN
 
 # Whether bytes are right by a bound: (tile of one block, its scale byte, its codes) -> bool.
 Tolerance = Callable[[Tile, int, Codes], bool]
@@ -143,7 +143,7 @@ def unequal(codec: Codec, got: Codes, expected: Codes, spec: Spec) -> Bools:
     Rules: CNF-1, PRO-1.
     """
     differs: Bools = got != expected
-    if spec not in STANDARD and differs.any():
+    if spec not in OWN and differs.any():
         differs = differs & ~(np.isnan(codec.decode(got)) & np.isnan(codec.decode(expected)))
     return differs
 
@@ -209,7 +209,7 @@ def _compare_amax(result: Comparison, spec: Spec, got: DirectionData, expected: 
         return
     found, needed = (np.array(part.amax, F).reshape(-1) for part in (got, expected))
     bad = found.view(np.uint32) != needed.view(np.uint32)
-    if spec not in STANDARD:
+    if spec not in OWN:
         bad &= ~(np.isnan(found) & np.isnan(needed))
     result.amax = int(np.count_nonzero(bad))
     if result.amax:

@@ -30,7 +30,7 @@ from fp4ref.layout import Layout
 from fp4ref.model.tiles import split
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Granularity, Spec
-from fp4ref.specs import STANDARD
+from fp4ref.specs import OWN
 
 Bools = NDArray[np.bool_]
 SMALL = 1 << 13  # elements of a piece on which hypotheses are tried first
@@ -364,7 +364,7 @@ class Part:
         if got.shape != wanted.shape:
             return False
         bad = got.view(np.uint32) != wanted.view(np.uint32)
-        if kernel.spec not in STANDARD:
+        if kernel.spec not in OWN:
             bad &= ~(np.isnan(got) & np.isnan(wanted))
         return not bad.any()
 

@@ -32,14 +32,13 @@ from fp4ref.conformance.report import Cell
 from fp4ref.conformance.vector_subjects import ApiSubject, GoldenSubject
 from fp4ref.conformance.vector_text import Mismatch, mismatched_words, pattern_words
 from fp4ref.conformance.vectors import VectorFile
-from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import LAYOUTS, layout
 from fp4ref.model import dequantize as model_dequantize
 from fp4ref.model import quantize as model_quantize
 from fp4ref.quantized import DIRECTIONS, DirectionData, Quantized
 from fp4ref.registry import Call
 from fp4ref.spec import Spec
-from fp4ref.specs import MXFP4, NVFP4, NVFP4_2D, STANDARD
+from fp4ref.specs import MXFP4, NVFP4, STANDARD, STOCHASTIC
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -361,8 +360,7 @@ class Expected:
 
 def specs() -> list[Spec]:
     """The standard's specifications, stochastic ones, and some of every kind of profile."""
-    stochastic = [spec.replace(name=f"{spec.name} stochastic", element=STOCHASTIC_E2M1) for spec in (NVFP4, NVFP4_2D)]
-    return [*STANDARD, *stochastic, *(PROFILES[name] for name in PEERS)]
+    return [*STANDARD, *STOCHASTIC[:2], *(PROFILES[name] for name in PEERS)]
 
 
 def trials() -> Iterator[Trial]:

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.conformance.binomial import interval
 from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
 from fp4ref.conformance.stochastic_tests import (
     BOTH_ELEMENTS,
@@ -32,6 +31,7 @@ from fp4ref.conformance.stochastic_tests import (
     alike,
     bins,
     frequency,
+    repeated,
     rounded,
 )
 from fp4ref.errors import DomainError, ShapeError
@@ -137,15 +137,17 @@ def judge_stochastic(
     trials: Iterable[Trial],
     seeds: Sequence[tuple[int, int]] | None = None,
     maps: Sequence[str] | None = None,
+    again: Sequence[bool] | None = None,
 ) -> StochasticReport:
     """Judge what a kernel made with bits of its own.
 
     trials: its calls, best on `aimed_inputs`, with both directions where it makes both. seeds: seed and offset of each
-    call's generator, if they are declared; then all maps are tried, or those that are named.
+    call's generator, if they are declared; then all maps are tried, or those that are named. again: whether a second
+    call with the same tensor, without a seed, gave the same bytes; None where no second call was made.
 
     Errors: DomainError for a spec without stochastic rounding, ShapeError for bytes that do not fit.
 
-    Rules: SR-10, SR-11.
+    Rules: SR-10, SR-11, SR-13.
     """
     if not spec.stochastic:
         raise DomainError("judge", spec.name, "a stochastic specification", "SR-11")
@@ -155,7 +157,7 @@ def judge_stochastic(
     for name in (maps or MAPS) if seeds is not None and calls else ():
         if all(_is_of_map(spec, call, name, *seed) for call, seed in zip(calls, seeds or (), strict=True)):
             return StochasticReport(spec, Level.MAP, name)
-    return _bracket(spec, calls)
+    return _bracket(spec, calls, again or [False] * len(calls))
 
 
 def _is_of_map(spec: Spec, call: Trial, name: str, seed: int, offset: int) -> bool:
@@ -176,8 +178,8 @@ def _is_drawn(spec: Spec, call: Trial, direction: Direction, bits: Codes) -> boo
     return np.array_equal(expected.data, got.data) and np.array_equal(expected.scales, got.scales)
 
 
-def _bracket(spec: Spec, calls: Sequence[Trial]) -> StochasticReport:
-    """Neighbours, then all counts, among which the false alarm is shared out evenly. Rules: SR-3, SR-11."""
+def _bracket(spec: Spec, calls: Sequence[Trial], again: Sequence[bool]) -> StochasticReport:
+    """Judge neighbours, then all counts, which share the false alarm evenly. Rules: SR-3, SR-11, SR-13."""
     wrong: list[str] = []
     read: list[dict[Direction, Rounded]] = []
     for call in calls:
@@ -188,17 +190,22 @@ def _bracket(spec: Spec, calls: Sequence[Trial]) -> StochasticReport:
     parts = [part for each in read for part in each.values()]
     found = bins(parts) if parts else []
     together = alike(read)
-    alpha = FALSE_ALARM / max(len(found) + len(together), 1)
+    alpha = FALSE_ALARM / max(len(found) + len(together) + len(parts), 1)
     tests = [frequency(each, alpha) for each in found]
-    tests += [
-        Test(f"rounded alike, {name}", count, n, *interval(n, 0.5, 0.5, alpha)) for name, (count, n) in together.items()
-    ]
+    independence = {name: counts.test(name, alpha) for name, counts in together.items()}
+    tests += independence.values()
+    twice = [test for call, same in zip(read, again, strict=True) if same for test in repeated(call, alpha)]
+    tests += twice
     if not tests:
         wrong.append("nothing lies between two values: no count can be judged")
-    shared = {name for name, (count, n) in together.items() if count == n}
+    shared = {name for name, test in independence.items() if not test.passed and test.found == test.n}
     mistakes, errors = list[str](), list[InternalError]()
     if not all(test.passed for test in tests):
         mistakes = attempted(DIAGNOSIS, partial(_mistakes, parts, found, shared, alpha), errors) or []
+    if not all(test.passed for test in twice):
+        mistakes = [*mistakes, "the random bits are the same in every call"]
+    if not mistakes and not errors and tests and all(test.passed for test in independence.values()):
+        mistakes = _biased(parts, found, alpha)
     return StochasticReport(spec, Level.BRACKET, None, tuple(wrong), tuple(tests), tuple(mistakes), tuple(errors))
 
 
@@ -218,6 +225,15 @@ def _mistakes(parts: Sequence[Rounded], found: Sequence[Bin], shared: set[str], 
     return _shared(shared) or [
         name for name, share in shares.items() if all(frequency(each, alpha, share).passed for each in found)
     ]
+
+
+def _biased(parts: Sequence[Rounded], found: Sequence[Bin], alpha: float) -> list[str]:
+    """Say how often halfway elements are rounded away, where the counts of elements fail and those of pairs do not."""
+    halves = np.concatenate([part.away[part.open & (part.frac == 0.5)] for part in parts])
+    if not len(halves) or all(frequency(each, alpha).passed for each in found):
+        return []
+    rate = f"{int(halves.sum()):,} of {len(halves):,}"
+    return [f"the random bits are independent, but biased: {rate} halfway elements are rounded away"]
 
 
 def _shared(names: set[str]) -> list[str]:

@@ -33,13 +33,14 @@ def judge_drawing(
 
     Errors: DomainError for two subjects of one direction.
 
-    Rules: CNF-8, CNF-9, SR-10, SR-11.
+    Rules: CNF-8, CNF-9, SR-10, SR-11, SR-13.
     """
     by_direction = {each.declaration.direction: each for each in subjects}
     if len(by_direction) != len(subjects) or not subjects:
         raise DomainError("judge", f"{len(subjects)} kernels of one direction", "one of each", "SR-11")
     wrong: list[str] = []
     made: list[dict[Direction, DirectionData]] = []
+    same: list[bool] = []
     calls = list(_cases(spec, next(iter(subjects)).declaration))
     for each in subjects:
         seeded = {"seed", "offset"} & set(each.declaration.inputs)
@@ -53,17 +54,21 @@ def judge_drawing(
             reason = reasons(_in(calls[0], each.declaration), each.declaration)
             return StochasticReport(spec, Level.BRACKET, None, (f"no case applies: {reason}",))
         made += [{} for _ in range(len(calls) - len(made))]
+        same += [False] * (len(calls) - len(same))
         for number, item in enumerate(outcomes):
             finding = item.outcome.finding
             if finding is not None and (finding.kind is not Kind.UNSTABLE or seeded):
                 wrong.append(f"{finding.kind} in {item.case.id}: {finding.text}")
+            same[number] = same[number] or (not seeded and finding is None)
             if item.outcome.data is not None and (finding is None or finding.kind not in BROKEN):
                 made[number][item.case.direction] = _linear(item.case, each.declaration, item.outcome.data)
-    trials = [Trial(case.x, parts) for case, parts in zip(calls, made, strict=True) if len(parts) == len(subjects)]
+    whole = [(Trial(case.x, parts), twice) for case, parts, twice in zip(calls, made, same, strict=True)]
+    whole = [(trial, twice) for trial, twice in whole if len(trial.made) == len(subjects)]
     if wrong:
         return StochasticReport(spec, Level.BRACKET, None, tuple(dict.fromkeys(wrong)))
     all_seeded = all({"seed", "offset"} <= set(each.declaration.inputs) for each in subjects)
-    return judge_stochastic(spec, trials, [drawn_from(case) for case in calls] if all_seeded else None)
+    seeds = [drawn_from(case) for case in calls] if all_seeded else None
+    return judge_stochastic(spec, [trial for trial, _ in whole], seeds, again=[twice for _, twice in whole])
 
 
 def _cases(spec: Spec, declared: Declaration) -> Iterator[Case]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import packing
+from fp4ref.conformance import hypergeometric
 from fp4ref.conformance.binomial import LARGEST, interval
 from fp4ref.errors import ShapeError
 from fp4ref.formats import CUDA_E2M1, E2M1, F, Floats, grid, ignoring_float_warnings
@@ -140,46 +141,88 @@ def frequency(of: Bin, alpha: float, share: Share | None = None) -> Test:
     return Test(f"away at frac {of.least:.6g}", of.away, of.n, low, high)
 
 
-# Pairs of elements in one direction: name, rows and columns between the two, and columns of the first, modulo 16.
+# Pairs of elements in one direction: name, rows and columns between the two, and rows modulo 2 and columns modulo 32 of
+# the first. No element is in two pairs of a name, so that independent draws make independent pairs.
 ALIKE = (
-    ("in a group of four", 0, 1, (0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14)),
-    ("in two groups of a block", 0, 4, tuple(range(12))),
-    ("in two blocks of a row", 0, 16, tuple(range(16))),
-    ("in two rows", 1, 0, tuple(range(16))),
+    ("in a group of four", 0, 1, (0, 1), tuple(range(0, 32, 2))),
+    ("in two groups of a block", 0, 4, (0, 1), (*range(4), *range(8, 12), *range(16, 20), *range(24, 28))),
+    ("in two blocks of a row", 0, 16, (0, 1), tuple(range(16))),
+    ("in two rows", 1, 0, (0,), tuple(range(32))),
 )
 BOTH_PLACES = "in both directions, the same place"
 BOTH_ELEMENTS = "in both directions, the same element"
 
 
-def pairs(calls: Sequence[Mapping[Direction, Rounded]]) -> Iterator[tuple[str, Mask]]:
-    """Names, and for each pair of elements halfway between neighbours whether they were rounded alike. Rules: SR-11."""
+def pairs(calls: Sequence[Mapping[Direction, Rounded]]) -> Iterator[tuple[str, Mask, Mask]]:
+    """Names, and for the first and the second of each pair of halfway elements whether it was rounded away.
+
+    Rules: SR-11.
+    """
     for call in calls:
         for direction, part in call.items():
             half = part.open & (part.frac == 0.5)
             rows, columns = half.shape
-            for name, down, right, firsts in ALIKE:
+            for name, down, right, of_rows, of_columns in ALIKE:
                 first = slice(0, max(rows - down, 0)), slice(0, max(columns - right, 0))
                 second = slice(down, rows), slice(right, columns)
-                chosen = np.isin(np.arange(half[first].shape[1]) % 16, firsts)
+                height, width = half[first].shape
+                chosen = np.isin(np.arange(height) % 2, of_rows)[:, None] & np.isin(np.arange(width) % 32, of_columns)
                 both = half[first] & half[second] & chosen
-                yield f"{direction}, {name}", (part.away[first] == part.away[second])[both]
+                yield f"{direction}, {name}", part.away[first][both], part.away[second][both]
         if len(call) == 2:
             row, column = call["row"], call["column"]
             for name, other in ((BOTH_ELEMENTS, _transposed(column)), (BOTH_PLACES, column)):
                 if other.open.shape == row.open.shape:
                     both = row.open & other.open & (row.frac == 0.5) & (other.frac == 0.5)
-                    yield name, (row.away == other.away)[both]
+                    yield name, row.away[both], other.away[both]
 
 
 def _transposed(part: Rounded) -> Rounded:
     return Rounded(part.frac.T, part.open.T, part.away.T, part.nearest.T)
 
 
-def alike(calls: Sequence[Mapping[Direction, Rounded]]) -> dict[str, tuple[int, int]]:
-    """Pairs rounded alike, and all pairs, by name."""
-    found: dict[str, tuple[int, int]] = {}
-    for name, same in pairs(calls):
-        count, n = found.get(name, (0, 0))
-        taken = same[: LARGEST - n]
-        found[name] = count + int(taken.sum()), n + len(taken)
-    return {name: counts for name, counts in found.items() if counts[1] >= FEWEST}
+class Pairs(NamedTuple):
+    """Counts of pairs: all, with the first rounded away, with the second, and with both."""
+
+    n: int = 0
+    first: int = 0
+    second: int = 0
+    both: int = 0
+
+    def with_(self, first: Mask, second: Mask) -> Pairs:
+        """Return the counts with more pairs, up to the largest number that a test takes."""
+        a, b = first[: LARGEST - self.n], second[: LARGEST - self.n]
+        more = len(a), int(a.sum()), int(b.sum()), int((a & b).sum())
+        return Pairs(*(old + new for old, new in zip(self, more, strict=True)))
+
+    @property
+    def alike(self) -> int:
+        """Pairs whose two elements were rounded alike."""
+        return self.n - self.first - self.second + 2 * self.both
+
+    def test(self, name: str, alpha: float) -> Test:
+        """Return the test of independence, given how often either element was rounded away. Rules: SR-11."""
+        ends = hypergeometric.interval(self.n, self.first, self.second, alpha)
+        low, high = (self.n - self.first - self.second + 2 * end for end in ends)
+        return Test(f"rounded alike, {name}", self.alike, self.n, low, high)
+
+
+def alike(calls: Sequence[Mapping[Direction, Rounded]]) -> dict[str, Pairs]:
+    """Counts of pairs by name, where there are enough."""
+    found: dict[str, Pairs] = {}
+    for name, first, second in pairs(calls):
+        found[name] = found.get(name, Pairs()).with_(first, second)
+    return {name: counts for name, counts in found.items() if counts.n >= FEWEST}
+
+
+def repeated(call: Mapping[Direction, Rounded], alpha: float) -> list[Test]:
+    """Return the tests of a call that was made twice and gave the same bytes: halfway elements were rounded alike.
+
+    Rules: SR-13.
+    """
+    found = []
+    for direction, part in call.items():
+        half = part.away[part.open & (part.frac == 0.5)]
+        if len(half) >= FEWEST:
+            found.append(Pairs().with_(half, half).test(f"{direction}, in two calls with one tensor", alpha))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fp4ref.formats import E8M0
 from fp4ref.quantized import Direction
 from fp4ref.spec import Granularity, Spec
-from fp4ref.specs import STANDARD
+from fp4ref.specs import OWN
 
 NEAREST = {"e2m1": "E2M1-3", "e4m3": "E4M3-2", "e5m2": "E5M2-2"}
 SATURATES = {"e2m1": "E2M1-4", "e4m3": "E4M3-3", "e5m2": "E5M2-3"}
@@ -47,7 +47,7 @@ def global_rules(spec: Spec) -> tuple[str, ...]:
 def spec_rules(spec: Spec, direction: Direction) -> tuple[str, ...]:
     """What a specification and a direction add to the rules of any input."""
     return (
-        *(() if spec in STANDARD or spec.stochastic else ("PRO-1", "PRO-3")),
+        *(() if spec in OWN or spec.stochastic else ("PRO-1", "PRO-3")),
         *(("BLK-10",) if spec.scale.format is E8M0 else ("BLK-3", "BLK-4")),
         *global_rules(spec),
         *(("BLK-7",) if spec.block.rows > 1 else ()),

@@ -8,13 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.families.found import PATH, to_arrays
-from fp4ref.conformance.families.witnesses import searched
+from fp4ref.conformance.families.witnesses import names, searched
 from fp4ref.specs import STANDARD
 
 if __name__ == "__main__":
-    arrays = {"profiles": np.array(list(PROFILES))}
+    arrays = {"profiles": np.array(names())}
     for spec in STANDARD:
         for dtype in INPUT_DTYPES:
             arrays |= to_arrays(spec, dtype, searched(spec, dtype))
