@@ -45,9 +45,14 @@ STANDARD = (
     MXFP8_E5M2,
     MXFP8_2D,
 )
-STOCHASTIC = tuple(  # every one of the standard that SR-5 accepts with stochastic rounding
-    spec.replace(name=f"{spec.name}-sr", element=STOCHASTIC_E2M1) for spec in (NVFP4, NVFP4_2D, NVFP4_RHT, NVFP4_FAST)
-)
+
+
+def stochastic_twin(spec: Spec) -> Spec:
+    """Return the same specification with stochastic rounding of elements, named NAME-sr. Rules: SR-12."""
+    return spec.replace(name=f"{spec.name}-sr", element=STOCHASTIC_E2M1)
+
+
+STOCHASTIC = tuple(map(stochastic_twin, (NVFP4, NVFP4_2D, NVFP4_RHT, NVFP4_FAST)))
 OWN = (*STANDARD, *STOCHASTIC)
 for _spec in OWN:
     PROFILES.register(_spec, "this standard")
