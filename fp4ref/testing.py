@@ -36,7 +36,9 @@ from fp4ref.conformance.products.cases import FAMILIES
 from fp4ref.conformance.products.report import ProductReport, check
 from fp4ref.conformance.run_options import RunOptions
 from fp4ref.conformance.runner import run, subject
-from fp4ref.conformance.subject import Subject, cases_of, reasons
+from fp4ref.conformance.stochastic import StochasticReport
+from fp4ref.conformance.stochastic_kernel import judge_drawing
+from fp4ref.conformance.subject import Subject, cases_of, draws, reasons
 from fp4ref.errors import DomainError, FileError
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
@@ -127,7 +129,7 @@ def assert_conforms(
     repeat: int = 0,
     expected_failures: ExpectedFailures | None = None,
     **changes: Any,
-) -> KernelReport | ProductReport:
+) -> KernelReport | ProductReport | StochasticReport:
     """Run a kernel on the aimed cases of a specification; AssertionError with the diagnosis unless every byte is right.
 
     kernel: a function, called in this process, or `package.module:function`, called in one of its own, where a crash or
@@ -136,7 +138,8 @@ def assert_conforms(
     of its own; start_timeout: more seconds for the first one, in which it may be compiled, four timeouts by default.
     time_limit: seconds after which no further case is run. repeat: how often the cases are run again in both orders
     (CNF-14); a kernel with a process of its own gets a fresh one each time. changes: fields of the kernel's
-    declaration, as in `fp4ref.kernel`.
+    declaration, as in `fp4ref.kernel`. A kernel that draws its own random bits is judged by neighbours and counts,
+    whatever the level and the families.
 
     >>> import fp4ref
     >>> def quantize(x):
@@ -148,7 +151,7 @@ def assert_conforms(
     Errors: AssertionError; DomainError for an unknown specification, family or case; BackendError for a target that
     cannot be loaded.
 
-    Rules: CNF-1, CNF-2, CNF-8, CNF-9.
+    Rules: CNF-1, CNF-2, CNF-8, CNF-9, SR-11.
     """
     __tracebackhide__ = True  # pytest then shows the caller's line and the message
     require_no_flush("assert_conforms")
@@ -160,6 +163,8 @@ def assert_conforms(
         return _multiplies(on_trial, resolved, families, options, tuple(require))
     names = None if families is None else tuple(families)
     required = coverage.required(tuple(require), aimed.FAMILIES)
+    if resolved.stochastic and draws(declared):
+        return _draws(on_trial, resolved, options, required)
     report = KernelReport(
         on_trial.name,
         resolved,
@@ -194,6 +199,17 @@ def _multiplies(
         raise AssertionError(
             "\n".join([f"{report.subject}: {report.headline}", *map(str, report.errors), *report.mismatches(SHOWN)])
         )
+    return report
+
+
+def _draws(on_trial: Subject, spec: Spec, options: RunOptions, required: tuple[str, ...]) -> StochasticReport:
+    """Judge a kernel with random bits of its own by neighbours and counts. Rules: SR-11, SR-13."""
+    __tracebackhide__ = True
+    from fp4ref.cli.verify_stochastic import drawing_lines
+
+    report = judge_drawing(spec, on_trial, options=options, required=required)
+    if not report.ok:
+        raise AssertionError("\n".join(drawing_lines(report, SHOWN)))
     return report
 
 

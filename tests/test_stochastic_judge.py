@@ -211,14 +211,16 @@ def test_a_biased_generator_is_not_said_to_share_its_bits():
 def test_the_same_bits_in_every_call_are_named():
     calls = list(trials(SPEC, uniform))
     assert judge_stochastic(SPEC, calls).ok
-    report = judge_stochastic(SPEC, calls, again=[True] * len(calls))
+    report = judge_stochastic(SPEC, calls, again=[BOTH] * len(calls))
     assert not report.ok
     assert report.mistakes == ("the random bits are the same in every call",)
     assert "the same in every call" in report.headline
     x = np.full((2, 34), 6, np.float32)
     x[:, 1:17] = 0.25  # 32 halves, too few to tell
     made = {"row": quantize(x, SPEC, random_bits=uniform(0, x.shape, "row"))}
-    assert not [test for test in judge_stochastic(SPEC, [Trial(x, made)], again=[True]).tests if "calls" in test.name]
+    assert not [
+        test for test in judge_stochastic(SPEC, [Trial(x, made)], again=[["row"]]).tests if "calls" in test.name
+    ]
 
 
 def exact_both(n, first, second):

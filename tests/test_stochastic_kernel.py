@@ -14,6 +14,7 @@ from fp4ref.conformance.stochastic import Level
 from fp4ref.conformance.stochastic_kernel import judge_drawing
 from fp4ref.conformance.subject import Subject
 from fp4ref.formats import STOCHASTIC_E2M1
+from fp4ref.testing import assert_conforms
 
 SPEC = fp4ref.NVFP4.replace(name="nvfp4-sr", element=STOCHASTIC_E2M1)
 
@@ -134,3 +135,37 @@ def down(x):
     assert "level exact" in run.output
     run = CliRunner().invoke(main, [*verify, "kernels.py:own", "--case", "own-bits/0"])
     assert run.exit_code == 2
+
+
+@pytest.mark.rule("SR-11", "CNF-22", "CNF-23")
+def test_an_assertion_judges_a_kernel_that_draws_as_the_command_does():
+    report = assert_conforms(drawing, "nvfp4-sr")
+    assert report.level is Level.BRACKET
+    assert report.coverage.tried == {"own-bits": 6}
+    assert report.coverage.not_judged["random bits"] == "the kernel's own, judged by counts"
+    assert report.coverage.lines[0].startswith("rests on 6 calls of 1 of ")
+
+    def nearest(x):
+        return tuple(fp4ref.quantize(x, fp4ref.NVFP4).row)
+
+    with pytest.raises(AssertionError, match="wrong at the level bracket: always rounds to nearest"):
+        assert_conforms(nearest, "nvfp4-sr")
+    with pytest.raises(AssertionError, match="incomplete: the required family nan was not tried"):
+        assert_conforms(drawing, "nvfp4-sr", require=["nan"])
+
+
+@pytest.mark.rule("CNF-2", "SR-11")
+def test_a_kernel_that_draws_has_reports(tmp_path):
+    from fp4ref.conformance.reports import html, junit
+    from fp4ref.conformance.reports.drawing import of_drawing
+
+    def nearest(x):
+        return tuple(fp4ref.quantize(x, fp4ref.NVFP4).row)
+
+    view = of_drawing(judge_drawing(SPEC, Subject.of(nearest)))
+    junit.write(tmp_path / "r.xml", [view])
+    html.write(tmp_path / "r.html", view)
+    for name in ("r.xml", "r.html"):
+        text = (tmp_path / name).read_text()
+        assert "always rounds to nearest" in text
+        assert "rests on 6 calls" in text

@@ -8,7 +8,7 @@ kernel with a probability below 1e-9.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.coverage import Coverage, Extent
 from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
+from fp4ref.conformance.report import Kind, incomplete
 from fp4ref.conformance.stochastic_tests import (
     BOTH_ELEMENTS,
     BOTH_PLACES,
@@ -43,6 +45,7 @@ from fp4ref.spec import Spec
 
 __all__ = ["FALSE_ALARM", "Level", "StochasticReport", "Test", "Trial", "aimed_inputs", "judge_stochastic"]
 
+NOTHING = Coverage(Extent())
 SIDE = 256  # rows and columns of an aimed input
 
 
@@ -60,7 +63,8 @@ class StochasticReport:
 
     level: the sharpest one that the kernel reached, or on which it failed. map: what makes every byte. wrong: what no
     bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed. errors: parts of
-    the judge that failed.
+    the judge that failed. subject: the name of the kernel. coverage: the basis of the verdict. required: families that
+    must be tried, or "all".
     """
 
     spec: Spec
@@ -70,31 +74,58 @@ class StochasticReport:
     tests: tuple[Test, ...] = ()
     mistakes: tuple[str, ...] = ()
     errors: tuple[InternalError, ...] = ()
+    subject: str = ""
+    coverage: Coverage = NOTHING
+    required: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.wrong and all(test.passed for test in self.tests)
+        """Return True if nothing is wrong, and all was tried that was required."""
+        return self.kind is Kind.CONFORMS
+
+    @property
+    def kind(self) -> Kind:
+        """The verdict. Rules: CNF-2, CNF-23."""
+        if self.wrong or not all(test.passed for test in self.tests):
+            return Kind.WRONG
+        return Kind.INCOMPLETE if self.missing else Kind.CONFORMS
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
+        return self.coverage.missing(self.required) if self.required else {}
+
+    @property
+    def lines(self) -> list[str]:
+        """What failed, in lines."""
+        failed = [test for test in self.tests if not test.passed]
+        return [*map(str, self.errors), *self.wrong, *map(str, failed)]
 
     @property
     def headline(self) -> str:
         """The verdict in a line, with the level."""
+        if self.kind is Kind.INCOMPLETE:
+            return incomplete(f"nothing is wrong at the level {self.level}", self.missing)
         if self.map is not None:
             return f"conforms to {self.spec.name}, {self.level} ({self.map})"
         if self.ok:
             return (
                 f"conforms to {self.spec.name} at the level {self.level}: every code is a neighbour, and "
-                f"{len(self.tests)} counts lie in exact binomial intervals (false alarm below {FALSE_ALARM:g})"
+                f"{len(self.tests)} counts lie in exact intervals (false alarm below {FALSE_ALARM:g})"
             )
         failed = [test for test in self.tests if not test.passed]
-        counts = [f"{t.name}: {t.found:,} of {t.n:,}, need {t.low:,} to {t.high:,}" for t in failed[:1]]
+        counts = map(str, failed[:1])
         found = "; ".join(self.mistakes) or unexplained(self.errors) or "not explained"
         return f"wrong at the level {self.level}: {found}; {'; '.join([*self.wrong[:1], *counts])} [SR-11]"
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON data."""
         return {
+            "subject": self.subject,
             "spec": self.spec.name,
+            "verdict": self.kind.value,
+            "coverage": self.coverage.to_json(),
+            "required_but_not_tried": self.missing,
             "ok": self.ok,
             "level": self.level.value,
             "map": self.map,
@@ -137,13 +168,13 @@ def judge_stochastic(
     trials: Iterable[Trial],
     seeds: Sequence[tuple[int, int]] | None = None,
     maps: Sequence[str] | None = None,
-    again: Sequence[bool] | None = None,
+    again: Sequence[Collection[Direction]] | None = None,
 ) -> StochasticReport:
     """Judge what a kernel made with bits of its own.
 
     trials: its calls, best on `aimed_inputs`, with both directions where it makes both. seeds: seed and offset of each
-    call's generator, if they are declared; then all maps are tried, or those that are named. again: whether a second
-    call with the same tensor, without a seed, gave the same bytes; None where no second call was made.
+    call's generator, if they are declared; then all maps are tried, or those that are named. again: directions in
+    which a second call with the same tensor, without a seed, gave the same bytes; None if no second call was made.
 
     Errors: DomainError for a spec without stochastic rounding, ShapeError for bytes that do not fit.
 
@@ -157,7 +188,7 @@ def judge_stochastic(
     for name in (maps or MAPS) if seeds is not None and calls else ():
         if all(_is_of_map(spec, call, name, *seed) for call, seed in zip(calls, seeds or (), strict=True)):
             return StochasticReport(spec, Level.MAP, name)
-    return _bracket(spec, calls, again or [False] * len(calls))
+    return _bracket(spec, calls, again or [()] * len(calls))
 
 
 def _is_of_map(spec: Spec, call: Trial, name: str, seed: int, offset: int) -> bool:
@@ -178,7 +209,7 @@ def _is_drawn(spec: Spec, call: Trial, direction: Direction, bits: Codes) -> boo
     return np.array_equal(expected.data, got.data) and np.array_equal(expected.scales, got.scales)
 
 
-def _bracket(spec: Spec, calls: Sequence[Trial], again: Sequence[bool]) -> StochasticReport:
+def _bracket(spec: Spec, calls: Sequence[Trial], again: Sequence[Collection[Direction]]) -> StochasticReport:
     """Judge neighbours, then all counts, which share the false alarm evenly. Rules: SR-3, SR-11, SR-13."""
     wrong: list[str] = []
     read: list[dict[Direction, Rounded]] = []
@@ -194,7 +225,7 @@ def _bracket(spec: Spec, calls: Sequence[Trial], again: Sequence[bool]) -> Stoch
     tests = [frequency(each, alpha) for each in found]
     independence = {name: counts.test(name, alpha) for name, counts in together.items()}
     tests += independence.values()
-    twice = [test for call, same in zip(read, again, strict=True) if same for test in repeated(call, alpha)]
+    twice = [test for call, same in zip(read, again, strict=True) for test in repeated(call, same, alpha)]
     tests += twice
     if not tests:
         wrong.append("nothing lies between two values: no count can be judged")
@@ -202,7 +233,7 @@ def _bracket(spec: Spec, calls: Sequence[Trial], again: Sequence[bool]) -> Stoch
     mistakes, errors = list[str](), list[InternalError]()
     if not all(test.passed for test in tests):
         mistakes = attempted(DIAGNOSIS, partial(_mistakes, parts, found, shared, alpha), errors) or []
-    if not all(test.passed for test in twice):
+    if not all(test.passed for test in twice) and not _constant(parts):
         mistakes = [*mistakes, "the random bits are the same in every call"]
     if not mistakes and not errors and tests and all(test.passed for test in independence.values()):
         mistakes = _biased(parts, found, alpha)
@@ -211,12 +242,9 @@ def _bracket(spec: Spec, calls: Sequence[Trial], again: Sequence[bool]) -> Stoch
 
 def _mistakes(parts: Sequence[Rounded], found: Sequence[Bin], shared: set[str], alpha: float) -> list[str]:
     """Known mistakes that explain what failed. Rules: SR-9, SR-11."""
-    if not any(part.away.any() for part in parts):
-        return ["always rounds down, as with random bits that are all zero"]
-    if all((part.away == part.open).all() for part in parts):
-        return ["always rounds away from zero"]
-    if all((part.away == (part.nearest & part.open)).all() for part in parts):
-        return ["always rounds to nearest"]
+    constant = _constant(parts)
+    if constant:
+        return constant
     shares: dict[str, Share] = {
         "the probability of rounding away is reversed": lambda frac: 1 - np.floor(frac * 256) / 256,
         "only four random bits are used": lambda frac: np.floor(frac * 16) / 16,
@@ -225,6 +253,17 @@ def _mistakes(parts: Sequence[Rounded], found: Sequence[Bin], shared: set[str], 
     return _shared(shared) or [
         name for name, share in shares.items() if all(frequency(each, alpha, share).passed for each in found)
     ]
+
+
+def _constant(parts: Sequence[Rounded]) -> list[str]:
+    """Return the rounding that uses no random bits, if the candidate's is one. Rules: SR-11."""
+    if not any(part.away.any() for part in parts):
+        return ["always rounds down, as with random bits that are all zero"]
+    if all((part.away == part.open).all() for part in parts):
+        return ["always rounds away from zero"]
+    if all((part.away == (part.nearest & part.open)).all() for part in parts):
+        return ["always rounds to nearest"]
+    return []
 
 
 def _biased(parts: Sequence[Rounded], found: Sequence[Bin], alpha: float) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fp4ref.conformance.families import Case
+from fp4ref.conformance.coverage import Coverage, Extent, not_judged
+from fp4ref.conformance.families import FAMILIES, Case
 from fp4ref.conformance.judge import BROKEN
 from fp4ref.conformance.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.runner import run
@@ -24,23 +25,49 @@ CUT = "not judged: the time limit was over before all calls were made"
 
 
 def judge_drawing(
-    spec: Spec, *subjects: Subject, options: RunOptions = DEFAULT, step: Callable[[str], None] = lambda name: None
+    spec: Spec,
+    *subjects: Subject,
+    options: RunOptions = DEFAULT,
+    step: Callable[[str], None] = lambda name: None,
+    required: tuple[str, ...] = (),
 ) -> StochasticReport:
     """Judge a kernel with bits of its own, or two that make the two directions of one call.
 
     A kernel that declares the inputs seed and offset is held to every map of `fp4ref.random_maps` first. Only two
-    subjects can show that both directions use the same bits.
+    subjects can show that both directions use the same bits. required: families that must be tried, or "all"; such a
+    kernel is run on its own aimed inputs only.
 
     Errors: DomainError for two subjects of one direction.
 
-    Rules: CNF-8, CNF-9, SR-10, SR-11, SR-13.
+    Rules: CNF-8, CNF-9, CNF-22, CNF-23, SR-10, SR-11, SR-13.
     """
+    extent = Extent()
+    found = _judged(spec, subjects, options, step, extent)
+    name = " and ".join(dict.fromkeys(each.name for each in subjects))
+    basis = _coverage(found, subjects, extent)
+    return replace(found, subject=name, coverage=basis, required=required)
+
+
+def _coverage(found: StochasticReport, subjects: Sequence[Subject], extent: Extent) -> Coverage:
+    """Return the basis of the verdict. Rules: CNF-22."""
+    declared = subjects[0].declaration
+    left_out = not_judged(found.spec, declared, amax="amax" in declared.outputs, piped=False)
+    if found.level is Level.BRACKET:
+        left_out["random bits"] = "the kernel's own, judged by counts"
+    others = dict.fromkeys(FAMILIES, "a kernel with bits of its own is run on its own aimed inputs")
+    return Coverage(extent, "call", {FAMILY: extent.count} if extent.count else {}, others, left_out)
+
+
+def _judged(
+    spec: Spec, subjects: Sequence[Subject], options: RunOptions, step: Callable[[str], None], extent: Extent
+) -> StochasticReport:
+    """Return the report without its basis. extent: counts the calls that are judged."""
     by_direction = {each.declaration.direction: each for each in subjects}
     if len(by_direction) != len(subjects) or not subjects:
         raise DomainError("judge", f"{len(subjects)} kernels of one direction", "one of each", "SR-11")
     wrong: list[str] = []
     made: list[dict[Direction, DirectionData]] = []
-    same: list[bool] = []
+    same: list[set[Direction]] = []
     calls = list(_cases(spec, next(iter(subjects)).declaration))
     for each in subjects:
         seeded = {"seed", "offset"} & set(each.declaration.inputs)
@@ -54,14 +81,16 @@ def judge_drawing(
             reason = reasons(_in(calls[0], each.declaration), each.declaration)
             return StochasticReport(spec, Level.BRACKET, None, (f"no case applies: {reason}",))
         made += [{} for _ in range(len(calls) - len(made))]
-        same += [False] * (len(calls) - len(same))
+        same += [set() for _ in range(len(calls) - len(same))]
         for number, item in enumerate(outcomes):
             finding = item.outcome.finding
             if finding is not None and (finding.kind is not Kind.UNSTABLE or seeded):
                 wrong.append(f"{finding.kind} in {item.case.id}: {finding.text}")
-            same[number] = same[number] or (not seeded and finding is None)
+            if not seeded and finding is None:
+                same[number].add(item.case.direction)
             if item.outcome.data is not None and (finding is None or finding.kind not in BROKEN):
                 made[number][item.case.direction] = _linear(item.case, each.declaration, item.outcome.data)
+                extent.add(item.case.x.dtype.name, *item.case.matrix)
     whole = [(Trial(case.x, parts), twice) for case, parts, twice in zip(calls, made, same, strict=True)]
     whole = [(trial, twice) for trial, twice in whole if len(trial.made) == len(subjects)]
     if wrong:

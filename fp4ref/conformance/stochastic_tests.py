@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,9 @@ class Test(NamedTuple):
     n: int
     low: int
     high: int
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.found:,} of {self.n:,}, need {self.low:,} to {self.high:,}"
 
     @property
     def passed(self) -> bool:
@@ -215,13 +218,16 @@ def alike(calls: Sequence[Mapping[Direction, Rounded]]) -> dict[str, Pairs]:
     return {name: counts for name, counts in found.items() if counts.n >= FEWEST}
 
 
-def repeated(call: Mapping[Direction, Rounded], alpha: float) -> list[Test]:
-    """Return the tests of a call that was made twice and gave the same bytes: halfway elements were rounded alike.
+def repeated(call: Mapping[Direction, Rounded], same: Collection[Direction], alpha: float) -> list[Test]:
+    """Return the tests of a call that was made twice: halfway elements of some directions were all rounded alike.
+
+    same: the directions with the same bytes in both calls.
 
     Rules: SR-13.
     """
     found = []
-    for direction, part in call.items():
+    for direction in same:
+        part = call[direction]
         half = part.away[part.open & (part.frac == 0.5)]
         if len(half) >= FEWEST:
             found.append(Pairs().with_(half, half).test(f"{direction}, in two calls with one tensor", alpha))
