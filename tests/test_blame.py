@@ -125,3 +125,16 @@ def test_codec_rules_belong_to_the_stage_that_has_the_codec():
     assert decides("E8M0-2", mxfp8) == {"scale"}
     known = {*defined(), *(name.rpartition("-")[0] for name in defined())}
     assert set(DECIDES) <= known
+
+
+@pytest.mark.rule("CNF-22")
+@pytest.mark.parametrize("declared, rule", SCALES.items())
+def test_rules_on_other_layouts_are_not_counted(declared, rule):
+    def kernel(x):
+        return good(x, scale_layout=declared)
+
+    subject = Subject.of(kernel, scale_layout=declared, dtypes=("float32",))
+    for item in run(subject, cases_of(subject.declaration, fp4ref.NVFP4, families=["layout"])):
+        judged = judge(item.case, item.outcome, subject.declaration, item.expected)
+        assert {name for name in judged.rules if name in {"LAY-1", "LAY-2", "LAY-3", "LAY-4"}} == {rule}
+        assert "LAY-7" in judged.rules

@@ -12,6 +12,7 @@ from fp4ref.spec import Granularity, Spec
 
 ALL = "all"  # as a required family: every one that has a case for the specification
 NOT_RUN = "no case of it was run"
+LISTED = 12  # families of one reason that a line of text names
 NOT_ASKED = "not asked for"
 BROKE = "the kernel broke down in all of its cases"
 
@@ -83,7 +84,7 @@ class Coverage:
             for name, reason in self.untried.items():
                 by_reason.setdefault(reason, []).append(name)
             others = len(by_reason.pop(NOT_ASKED, ()))  # the user's own choice needs no list
-            groups = [f"{', '.join(names)} ({reason})" for reason, names in by_reason.items()]
+            groups = [f"{_listed(names)} ({reason})" for reason, names in by_reason.items()]
             groups += [f"{others} that were {NOT_ASKED}"] if others else []
             found.append(f"families not tried: {'; '.join(groups)}")
         return found
@@ -120,6 +121,12 @@ class Coverage:
             "not_judged": dict(self.not_judged),
             "stopped": self.stopped,
         }
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names for a line of text; JSON has all of them."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 def untried(

@@ -13,6 +13,7 @@ from fp4ref.conformance.blame import at_fault, failed
 from fp4ref.conformance.compare import Comparison, Tolerance, compare
 from fp4ref.conformance.excuses import Tile
 from fp4ref.conformance.families import Case
+from fp4ref.conformance.families.rules import LAYOUT_RULES
 from fp4ref.conformance.hadamard_bound import interval
 from fp4ref.conformance.hadamard_stages import accepts_amax, accepts_block
 from fp4ref.conformance.subject import (
@@ -146,16 +147,15 @@ def judge(case: Case, outcome: Outcome, declared: Declaration, expected: Directi
 
 
 def checked_rules(case: Case, declared: Declaration) -> tuple[str, ...]:
-    """The rules that a case checks of an operation."""
-    layouts = {
-        "linear": ("LAY-1",),
-        "linear_padded": ("LAY-2",),
-        "tiled_128x4": ("LAY-3", "LAY-5"),
-        "tiled_8x4": ("LAY-4", "LAY-5"),
-    }[declared.scale_layout]
+    """Return the rules that a case checks of an operation: of rules on layouts those of the declared one.
+
+    Rules: CNF-22.
+    """
+    layouts = LAYOUT_RULES[declared.scale_layout]
+    others = {rule for rules in LAYOUT_RULES.values() for rule in rules} - {*layouts}
     scaled = "DEQ-2" if case.spec.global_scale is Granularity.NONE else "DEQ-1"
     rules = {
-        "quantize": (*case.rules, *layouts, "PACK-1"),
+        "quantize": (*(rule for rule in case.rules if rule not in others), *layouts, "PACK-1"),
         "dequantize": (scaled, "DEQ-3", "LAY-6"),
         "to_layout": (*layouts, "LAY-6", "LAY-7"),
         "hadamard": ("HAD-1", "HAD-2", "HAD-3", "HAD-7"),

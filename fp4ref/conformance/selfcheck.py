@@ -25,6 +25,7 @@ from fp4ref.conformance import selfcheck_others, vectors
 from fp4ref.conformance.compare import compare
 from fp4ref.conformance.coverage import Coverage, Extent, untried
 from fp4ref.conformance.families import FAMILIES, Case, case_of, members
+from fp4ref.conformance.families.rules import LAYOUT_RULES
 from fp4ref.conformance.families.variants import Topic
 from fp4ref.conformance.machine import require_no_flush
 from fp4ref.conformance.placing import fetched, placed, placed_result
@@ -323,12 +324,6 @@ OFTEN = (NVFP4, MXFP4)  # specifications whose cases include large tensors
 LARGE = ("large", "layout", "everywhere", "sizes")
 SHAPES = ("ragged", "axes", "empty")  # which a profile does not change
 WITNESSES = frozenset(Topic)  # searched for in one type, for the standard's own specifications
-LAYOUT_RULES = {
-    "linear": ("LAY-1",),
-    "linear_padded": ("LAY-2",),
-    "tiled_128x4": ("LAY-3", "LAY-5"),
-    "tiled_8x4": ("LAY-4", "LAY-5"),
-}
 
 
 @dataclass(frozen=True)

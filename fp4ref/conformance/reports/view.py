@@ -17,7 +17,7 @@ from fp4ref.conformance.compare import Comparison
 from fp4ref.conformance.coverage import Coverage
 from fp4ref.conformance.diagnose import Diagnosis, report_lines
 from fp4ref.conformance.families import FAMILIES
-from fp4ref.conformance.families.rules import spec_rules
+from fp4ref.conformance.families.rules import LAYOUT_RULES, spec_rules
 from fp4ref.conformance.isolation import InternalError, attempted
 from fp4ref.conformance.judge import Judgement
 from fp4ref.conformance.kernel_report import KernelReport
@@ -31,7 +31,6 @@ from fp4ref.spec import Spec
 
 EXHIBITS = 6  # tensors or cases that are shown with their input
 LARGEST = 1 << 26  # elements of a tensor that is shown
-LAYOUT_RULES = selfcheck.LAYOUT_RULES
 
 
 @dataclass(frozen=True, eq=False)
