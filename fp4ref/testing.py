@@ -205,11 +205,9 @@ def _multiplies(
 def _draws(on_trial: Subject, spec: Spec, options: RunOptions, required: tuple[str, ...]) -> StochasticReport:
     """Judge a kernel with random bits of its own by neighbours and counts. Rules: SR-11, SR-13."""
     __tracebackhide__ = True
-    from fp4ref.cli.verify_stochastic import drawing_lines
-
     report = judge_drawing(spec, on_trial, options=options, required=required)
     if not report.ok:
-        raise AssertionError("\n".join(drawing_lines(report, SHOWN)))
+        raise AssertionError("\n".join(report.text(SHOWN)))
     return report
 
 

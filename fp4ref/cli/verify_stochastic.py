@@ -13,7 +13,6 @@ from fp4ref.conformance.coverage import required
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.reports.drawing import of_drawing
 from fp4ref.conformance.run_options import RunOptions
-from fp4ref.conformance.stochastic import StochasticReport
 from fp4ref.conformance.stochastic_kernel import judge_drawing
 from fp4ref.conformance.subject import Subject
 from fp4ref.spec import Spec
@@ -33,13 +32,6 @@ def check_stochastic(
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
         return report.kind.status
     out = console()
-    for line in drawing_lines(report, choice.limit):
+    for line in report.text(choice.limit):
         out.print(printable(line), markup=False, soft_wrap=True)
     return report.kind.status
-
-
-def drawing_lines(report: StochasticReport, limit: int) -> list[str]:
-    """Return the verdict, its basis, and the first counts that fail, as text."""
-    more = [f"  and {len(report.lines) - limit} more"] if len(report.lines) > limit else []
-    shown = [f"  {line}" for line in report.lines[:limit]]
-    return [f"{report.subject}: {report.headline}", *report.coverage.lines, *shown, *more]

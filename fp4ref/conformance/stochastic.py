@@ -118,6 +118,12 @@ class StochasticReport:
         found = "; ".join(self.mistakes) or unexplained(self.errors) or "not explained"
         return f"wrong at the level {self.level}: {found}; {'; '.join([*self.wrong[:1], *counts])} [SR-11]"
 
+    def text(self, limit: int) -> list[str]:
+        """Return the verdict, its basis, and the first lines on what failed."""
+        more = [f"  and {len(self.lines) - limit} more"] if len(self.lines) > limit else []
+        shown = [f"  {line}" for line in self.lines[:limit]]
+        return [f"{self.subject}: {self.headline}", *self.coverage.lines, *shown, *more]
+
     def to_json(self) -> dict[str, Any]:
         """The report as JSON data."""
         return {
