@@ -158,6 +158,8 @@ def test_cases_alone(here):
         ("verify --device cuda", "need --kernel"),
         ("verify --seed 3", "need --kernel"),
         ("verify --kernel kernels.py:good --spec nvfp4 --forever --repeat 2", "takes neither --repeat nor --case"),
+        ("verify --repeat 1", "--repeat need --kernel or --library"),
+        ("verify nvfp4 --time-limit 5", "--time-limit need --kernel or --library"),
         ("gen", "Missing argument"),
         ("gen nvfp5", "unknown name 'nvfp5'"),
         ("gen nvfp4 --family tie", "family 'tie'"),

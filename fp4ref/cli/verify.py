@@ -221,6 +221,7 @@ def verify(
     if (library is None) is not (signature is None) or (library and kernel):
         raise click.UsageError("--library needs --signature, and neither goes with --kernel")
     kernel = kernel or library
+    _require_kernel(kernel, start_timeout=start_timeout, time_limit=time_limit, repeat=repeat or None)
     if kernel is not None or streamed:
         if (kernel is not None and paths) or len(paths) > 1:
             raise click.UsageError("--kernel, --library and a stream take no other PATH")
@@ -310,6 +311,13 @@ def _sources(paths: Iterable[Path], spec: str | None) -> Iterator[Path]:
 
 def _below(folder: Path) -> list[Path]:
     return [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+
+
+def _require_kernel(kernel: str | None, **options: float | None) -> None:
+    """Refuse options that only a kernel in a process of its own can have."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
+    if kernel is None and given:
+        raise click.UsageError(f"{' and '.join(given)} need --kernel or --library")
 
 
 def _is_stream(path: Path) -> bool:
