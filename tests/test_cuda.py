@@ -46,7 +46,7 @@ def native() -> list[str]:
         return ["nvfp4"]
     import fp4ref_cuda
 
-    return [name for name, spec in fp4ref.profiles.items() if not fp4ref_cuda.unsupported(spec)]
+    return [name for name, spec in fp4ref.profiles.items() if not (fp4ref_cuda.unsupported(spec) or spec.stochastic)]
 
 
 def values(shape, dtype, kind, seed=0):
