@@ -31,6 +31,7 @@ from fp4ref.spec import Spec
 Bools = NDArray[np.bool_]
 PROBES = 12  # views on which every mistake is tried first
 WIDE = 1 << 21  # elements above which windows of rows stand for a case
+CUT = 16  # rows of a large case on which a mistake is tried before the whole
 WINDOW = 128  # rows of a window
 KEPT = 8  # possible mistakes whose place is learnt
 DRAWN = 600  # units of a case from which a place is learnt at first
@@ -217,6 +218,17 @@ class PlacedSearch:
         ordered = sorted(zip(ranks, tried, strict=True), key=lambda pair: pair[0])
         return [view for _, view in ordered][:PROBES]
 
+    @cached_property
+    def cut(self) -> list[View]:
+        """The probes, of large ones only some rows from the first that differs."""
+        return [self._cut(view) if view.item.size > SMALL else view for view in self.probes]
+
+    def _cut(self, view: View) -> View:
+        first = (view.rows.start or 0) + int(np.flatnonzero(~view.right.all(axis=1))[0])
+        high = self.spec.block.rows
+        top = first // high * high
+        return View(view.item, slice(top, min(top + max(CUT, high), view.item.rows)), self.tier)
+
     def hypotheses(self) -> list[Hypothesis]:
         """Return single mistakes with the place of each, the shortest description first."""
         wrong = sum(int(np.count_nonzero(~view.right)) for view in self.views)
@@ -238,7 +250,10 @@ class PlacedSearch:
         for mistake in self._mistakes():
             self.tick()
             changed = self.base.but(mistake)
-            if changed is not None and all(view.labels(changed.kernel) is not None for view in self.probes):
+            if changed is None:
+                continue
+            probes = self.probes if changed.kernel.whole else [*self.cut[:1], *self.probes]
+            if all(view.labels(changed.kernel) is not None for view in probes):
                 possible.append(mistake)
                 if len(possible) == KEPT:
                     break

@@ -425,7 +425,7 @@ class NaNIsZeroInFloat16(Somewhere):
         return self.dtype.name == "float16"
 
 
-@mutant("scale-zero-|unwritten", place="where row % 32 == 31")
+@mutant("scales-constant-0x00|unwritten", place="where row % 32 == 31")
 class ScaleNotWrittenByTheLastLane(Somewhere):
     class Wrong(NVFP4):
         def stored(self, byte):
