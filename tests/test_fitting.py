@@ -12,6 +12,9 @@ import fp4ref
 from fp4ref.conformance import families, runner, stream
 from fp4ref.conformance.families.fitting import fitted
 from fp4ref.conformance.judge import judge
+from fp4ref.conformance.products import cases as products
+from fp4ref.conformance.products.subject import reasons as reasons_of_product
+from fp4ref.conformance.products.turned import padded
 from fp4ref.conformance.subject import Declaration, Subject, cases_of, golden, reasons
 from fp4ref.errors import DomainError
 from fp4ref.formats import STOCHASTIC_E2M1
@@ -164,3 +167,21 @@ def test_a_stream_is_padded_as_well():
 def test_a_multiple_has_a_bound():
     with pytest.raises(DomainError, match=r"multiple \(2048, 1024\), need a product of at most 2\^20"):
         Declaration(multiple=(2048, 1024))
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-19", "GEM-13")
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "nvfp4-row-scaled"])
+def test_products_are_padded_and_keep_their_sums(name):
+    spec = fp4ref.profiles[name]
+    for case in products.cases(spec, ("powers", "width", "dense", "ragged", "alpha", "bias")):
+        grown, (m, n, _) = padded(case, (16, 128)), case.shape
+        assert [size % of for size, of in zip(grown.shape, (16, 16, 128), strict=True)] == [0, 0, 0]
+        assert (
+            reasons_of_product(
+                grown, Declaration(operation="gemm", inputs=("a_data", "bias"), multiple=(16, 128), outputs=("values",))
+            )
+            == ""
+        )
+        before, after = (fp4ref.gemm(made.a, made.b, bias=made.bias, backend="numpy") for made in (case, grown))
+        assert np.array_equal(after, np.pad(before, ((0, -m % 16), (0, -n % 16)), mode="wrap"))

@@ -18,7 +18,7 @@ from fp4ref.conformance.products.cases import FAMILIES, cases
 from fp4ref.conformance.products.diagnose import Diagnosis, diagnose
 from fp4ref.conformance.products.judge import Judgement, judge
 from fp4ref.conformance.products.subject import job_of, reasons, require
-from fp4ref.conformance.products.turned import fitted
+from fp4ref.conformance.products.turned import fitted, padded
 from fp4ref.conformance.report import Cell, Kind, incomplete, untried_text
 from fp4ref.conformance.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.runner import outcomes
@@ -215,7 +215,8 @@ def check(
     require(spec, declared)
     report = ProductReport(subject.name, spec, declared, asked=families, required=required)
     chosen = []
-    for case in cases(spec, families):
+    for made in cases(spec, families):
+        case = padded(made, declared.multiple)
         reason = reasons(case, declared)
         if only is not None and case.id != only:
             continue
