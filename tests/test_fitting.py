@@ -110,7 +110,7 @@ def test_a_copy_of_a_block_has_its_bytes(spec, direction):
 def test_a_maximum_is_only_in_the_last_row_column_or_block(multiple, direction):
     made = families.cases(NVFP4, directions=(direction,), families=["amax-places"], multiple=multiple)
     places = set()
-    for case in made:
+    for case in (case for case in made if "/rising-" not in case.id):
         x = np.abs((case.x if direction == "row" else case.x.T).astype(np.float32))
         ((row, column),) = np.argwhere(x == x.max())
         last = x.shape[0] - 1, (x.shape[1] - 1) // 16

@@ -47,7 +47,7 @@ def amax_places(aimed: Aim) -> Iterator[Member]:
         values[place] = sign * 7.25
         yield Member(label, aimed.narrow(values))
     for column in range(1, 130, 17) if aimed.unit_amax else ():  # with others like it: which lane misses it shows
-        values = np.tanh(aimed.normal(132, 130))
+        values = np.tanh(aimed.normal(*aimed.shape(132, 130)))
         values[column + 2, column] = 7.25
         yield Member(f"row-{column + 2}", aimed.narrow(values))
     if aimed.unit_amax:
