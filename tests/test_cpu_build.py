@@ -159,6 +159,13 @@ def test_a_broken_compiler(tmp_path, body, reason):
     assert reason in error
 
 
+def test_a_compiler_that_a_signal_ends_is_not_tried_again(tmp_path):
+    notes = tmp_path / "notes"
+    body = f'[ "$1" = --version ] && exit; echo x >> "{notes}"; kill -TERM $$'
+    run(REASON, FP4REF_CACHE_DIR=tmp_path / "cache", CXX=script(tmp_path / "stopped", body))
+    assert notes.read_text().splitlines() == ["x"]
+
+
 def test_a_compiler_that_fails_later_is_a_backend_error(tmp_path):
     compiler = script(tmp_path / "later", f'[ -e "{tmp_path}/stop" ] && [ "$1" != --version ] && exit 1; exec c++ "$@"')
     code = f"""

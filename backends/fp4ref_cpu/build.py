@@ -256,6 +256,8 @@ def _compile(text: str, command: tuple[str, ...], made: Path) -> None:
         said = run.stderr.decode(errors="replace").splitlines()
         failures.append(next((s for s in said if "error" in s.lower()), said[0] if said else "no message"))
         failures[-1] = f"status {run.returncode}, {failures[-1].strip()}"
+        if run.returncode < 0:  # ended by a signal, as by an interrupt: other flags would only prolong that
+            break
     raise BackendError("no C++ compiler that works", f"{command[0]}: {failures[-1]}", "C++17", "CNF-5")
 
 
