@@ -14,7 +14,7 @@ from fp4ref.conformance.report import Kind
 from fp4ref.conformance.subject import Subject
 from fp4ref.conformance.verify import Request, verify
 from fp4ref.errors import DomainError
-from fp4ref.testing import assert_conforms, cases
+from fp4ref.testing import ExpectedFailure, ExpectedFailures, assert_conforms, cases
 
 KERNELS = """
 import fp4ref
@@ -70,7 +70,8 @@ def test_a_verdict_names_its_basis(kernels, capsys):
     assert first.endswith(f"silent: conforms to nvfp4: no byte differs in {count} cases")
     assert second.startswith(f"rests on {count} cases of 2 of {len(FAMILIES)} families, bfloat16, up to ")
     assert third == (
-        "not judged: amax (not returned), strides (x is always contiguous), writes past the results (no out= buffers)"
+        "not judged: amax (not returned), strides (x is always contiguous), writes past the results (no out= buffers), "
+        "state between calls (no --repeat)"
     )
     others = len(FAMILIES) - 3
     assert fourth == f"families not tried: overflow (takes no amax); {others} that were not asked for"
@@ -88,7 +89,7 @@ def test_the_basis_is_in_every_kind_of_report(kernels, capsys, tmp_path):
     assert found["dtypes"] == ["float32", "bfloat16", "float16"]
     assert found["families"]["tried"] == {"axes": len(run_on)}
     assert set(found["families"]["not_tried"]) == set(FAMILIES) - {"axes"}
-    assert set(found["not_judged"]) == {"strides", "writes past the results"}
+    assert set(found["not_judged"]) == {"strides", "writes past the results", "state between calls"}
     for page in ("r.xml", "r.html"):
         assert f"rests on {len(run_on)} cases of 1 of {len(FAMILIES)} families" in (tmp_path / page).read_text()
 
@@ -204,3 +205,17 @@ def test_a_gemm_has_a_basis_too():
     assert report.coverage.lines[0].startswith("rests on 3 cases of 1 of ")
     assert ", depth 95, " in report.coverage.lines[0]
     assert report.to_json()["required_but_not_tried"] == {"bias": "takes no bias"}
+
+
+@pytest.mark.rule("CNF-23")
+def test_a_known_failure_stands_for_its_own_family_only():
+    def wrong(x):
+        data, scales, amax = good(x)
+        return data ^ (x.dtype == np.float16), scales, amax
+
+    lines = [case.id for case in cases("nvfp4", families=["normal"]) if case.x.dtype == np.float16]
+    known = ExpectedFailures(tuple(ExpectedFailure("*", "nvfp4", case, "its type", "here:1") for case in lines))
+    few = {"families": ["normal"], "expected_failures": known}
+    assert assert_conforms(wrong, "nvfp4", require=["normal"], **few).tried == {"normal": 2 * len(lines)}
+    with pytest.raises(AssertionError, match="axes"):
+        assert_conforms(wrong, "nvfp4", require=["axes"], **few)

@@ -412,7 +412,9 @@ def test_the_command():
     assert found["cases"] == 1
     assert "no case 'powers-sideways'" in run("verify --kernel kernel.py:gemm --spec nvfp4 --case powers-sideways", 2)
     refused = run("verify --kernel kernel.py:gemm --spec nvfp4 --save-case x.npz", 2)
-    assert "--save-case does not apply to a gemm" in refused
+    assert "--save-case: not for a gemm" in refused
+    refused = run("verify --kernel kernel.py:gemm --spec nvfp4 --seed 0 --forever", 2)  # its value does not matter
+    assert "--forever and --seed: not for a gemm" in refused
     assert "family 'element-ties' of gemm" in run(
         "verify --kernel kernel.py:gemm --spec nvfp4 --family element-ties", 2
     )

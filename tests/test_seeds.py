@@ -119,7 +119,8 @@ def test_a_run_without_end_finds_a_seed_that_replays(here):
     again = next(line for line in text.splitlines() if line.startswith("see it again: "))
     name = again.split("--case ")[1]
     assert families.seed_of(name) > 0
-    assert name in verify(f"--kernel kernels.py:rare --case {name}", 1)
+    assert "--family" not in again
+    assert name in verify(again.partition("fp4ref verify ")[2].replace("--spec nvfp4", ""), 1)
     assert recent.recall("kernels.py:rare", NVFP4) == [name]
 
 
@@ -137,7 +138,9 @@ def test_an_interrupted_run_without_end_has_a_verdict(here, monkeypatch):
     monkeypatch.setattr(verify_kernel, "compared", verify_kernel.judge, raising=False)
     monkeypatch.setattr(verify_kernel, "judge", judge)
     text = verify("--kernel kernels.py:good --family wide --forever --json", 0)
-    assert json.loads(text)["families"]["wide"]["total"] == 8
+    found = json.loads(text)
+    assert found["families"]["wide"]["total"] == 8
+    assert found["coverage"]["stopped"] == "interrupted"
     assert judged[-1].case.id == "wide/elements/f32/row@1"
 
 

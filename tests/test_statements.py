@@ -123,7 +123,7 @@ def test_statements_of_products_and_dumps(here):
         ("verify --kernel kernels.py:good --spec nvfp4 --statement s.json --junit s.json", "two files"),
         ("verify --kernel kernels.py:good --spec nvfp4 --subject-version 1", "need --statement"),
         ("verify --kernel kernels.py:good --spec nvfp4 --statement s.json --case x", "is for whole reports"),
-        ("verify --statement s.json", "these options need a PATH"),
+        ("verify --statement s.json", "--statement: not without PATH"),
         ("statement check absent.json", "absent.json"),
         ("statement check kernels.py", "need JSON text"),
         ("statement check list.json", "no statement, need a statement of version 1"),

@@ -135,6 +135,8 @@ def down(x):
     assert "level exact" in run.output
     run = CliRunner().invoke(main, [*verify, "kernels.py:own", "--case", "own-bits/0"])
     assert run.exit_code == 2
+    run = CliRunner().invoke(main, [*verify, "kernels.py:own", "--level", "1", "--family", "normal"])
+    assert "--family and --level: for a kernel that is given its random bits" in run.output
 
 
 @pytest.mark.rule("SR-11", "CNF-22", "CNF-23")

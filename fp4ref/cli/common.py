@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -42,6 +43,30 @@ def load_spec(name: str) -> Spec:
 
 
 force_option = click.option("--force", is_flag=True, help="Replace an existing file of another kind.")
+
+
+def given_options() -> frozenset[str]:
+    """Return the options that stand on the command line, by the first spelling of each."""
+    context = click.get_current_context()
+    named = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    source = click.core.ParameterSource.COMMANDLINE
+    return frozenset(option for name, option in named.items() if name and context.get_parameter_source(name) is source)
+
+
+def refuse_options(given: Iterable[str], reason: str) -> None:
+    """Refuse options that a command would ignore. reason: where they apply."""
+    names = sorted(given)
+    if names:
+        said = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        raise click.UsageError(f"{said}: {reason}")
+
+
+def repeat_options(options: Iterable[str]) -> str:
+    """Return those of some options that stand on the command line, as a shell takes them."""
+    context = click.get_current_context()
+    given = given_options()
+    values = {each.opts[0]: context.params[each.name] for each in context.command.params if each.name in context.params}
+    return shlex.join(word for option in options if option in given for word in (option, str(values[option])))
 
 
 def is_pattern(text: str) -> bool:

@@ -19,9 +19,11 @@ from fp4ref.cli.common import (
     REFUSED,
     console,
     force_option,
+    given_options,
     load_spec,
     printable,
     progress,
+    refuse_options,
     select,
     spec_files,
 )
@@ -59,6 +61,25 @@ Examples:
   fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --statement statement.json --subject-version 1.2
   fp4ref gen nvfp4 --level 1 | ./my_kernel | fp4ref verify nvfp4
 """
+
+CALLED_ONLY = frozenset(
+    [
+        "--device",
+        "--direction",
+        "--family",
+        "--forever",
+        "--level",
+        "--repeat",
+        "--seed",
+        "--start-timeout",
+        "--time-limit",
+        "--timeout",
+        "--weights",
+    ]
+)  # options of a subject that the command calls
+OF_BACKENDS = frozenset(
+    ["--backend", "--json", "--junit", "--html", "--force", "--limit", "--no-diagnosis", "--diagnosis-seconds"]
+)  # options that apply without PATH
 
 
 def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -221,7 +242,9 @@ def verify(
     if (library is None) is not (signature is None) or (library and kernel):
         raise click.UsageError("--library needs --signature, and neither goes with --kernel")
     kernel = kernel or library
-    _require_kernel(kernel, start_timeout=start_timeout, time_limit=time_limit, repeat=repeat or None)
+    given = given_options()
+    if kernel is None:
+        refuse_options(given & CALLED_ONLY, "for --kernel or --library")
     if kernel is not None or streamed:
         if (kernel is not None and paths) or len(paths) > 1:
             raise click.UsageError("--kernel, --library and a stream take no other PATH")
@@ -249,30 +272,15 @@ def verify(
             require,
             stated,
             forever,
+            given,
         )
         if kernel is None:
             raise SystemExit(check_stream(streamed[0], choice))
         cases = {"level": level, "seed": seed, "families": families or None, "weights": weights}
         raise SystemExit(check_kernel(kernel, choice, device, options, cases))
-    if device or families or require or weights or nibbles or direction or seed or forever:
-        raise click.UsageError(
-            "--device, --family, --require, --weights, --nibbles, --direction, --seed and --forever need --kernel or "
-            "--library"
-        )
+    refuse_options(given & {"--require", "--nibbles"}, "for --kernel, --library or a stream")
     if not paths:
-        if (
-            spec_name
-            or profile
-            or scale_layout
-            or dtype
-            or inputs
-            or patterns
-            or amax
-            or case_id
-            or save_case
-            or stated
-        ):
-            raise click.UsageError("these options need a PATH; without one only --backend and --json apply")
+        refuse_options(given - OF_BACKENDS, f"not without PATH, where only {', '.join(sorted(OF_BACKENDS))} apply")
         raise SystemExit(_check_backends(backends, as_json, pages))
     if backends:
         raise click.UsageError("--backend applies without PATH")
@@ -311,13 +319,6 @@ def _sources(paths: Iterable[Path], spec: str | None) -> Iterator[Path]:
 
 def _below(folder: Path) -> list[Path]:
     return [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
-
-
-def _require_kernel(kernel: str | None, **options: float | None) -> None:
-    """Refuse options that only a kernel in a process of its own can have."""
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None]
-    if kernel is None and given:
-        raise click.UsageError(f"{' and '.join(given)} need --kernel or --library")
 
 
 def _is_stream(path: Path) -> bool:

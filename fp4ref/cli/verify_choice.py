@@ -16,7 +16,8 @@ class Choice:
 
     case: the name of a case, or of a block of one. seconds: of processor time for a diagnosis; None for the default, 0
     for no diagnosis. signature: the name or file of that of a C function. require: families, or "all". forever: go on
-    with the next seed until something fails or the run is interrupted.
+    with the next seed until something fails or the run is interrupted. given: the options on the command line, each as
+    `--seed`.
     """
 
     spec: str | None
@@ -33,6 +34,7 @@ class Choice:
     require: tuple[str, ...] = ()
     statement: Statement | None = None
     forever: bool = False
+    given: frozenset[str] = frozenset()
 
     @property
     def changes(self) -> dict[str, Any]:

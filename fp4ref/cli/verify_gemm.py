@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from fp4ref.cli.common import console, printable, table
+from fp4ref.cli.common import console, printable, refuse_options, table
 from fp4ref.cli.verify_choice import Choice
 from fp4ref.conformance.coverage import required
 from fp4ref.conformance.products.cases import FAMILIES
@@ -16,6 +16,8 @@ from fp4ref.conformance.run_options import RunOptions
 from fp4ref.conformance.subject import Subject
 from fp4ref.errors import DomainError
 from fp4ref.spec import Spec
+
+IGNORED = frozenset({"--save-case", "--level", "--seed", "--forever", "--weights", "--direction"})
 
 
 def check_gemm(
@@ -27,8 +29,7 @@ def check_gemm(
     step: Callable[[str], None],
 ) -> int:
     """Run a GEMM on aimed and random operands, and print what was found; the exit status. Rules: CNF-2, GEM-13."""
-    if choice.save_case is not None:
-        raise click.UsageError("--save-case does not apply to a gemm")
+    refuse_options(choice.given & IGNORED, "not for a gemm, whose cases are the same in every run")
     unknown = [name for name in chosen or () if name not in FAMILIES]
     if unknown:
         raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import IO, Any
 
 import click
 
-from fp4ref.cli.common import console, load_spec, progress
+from fp4ref.cli.common import console, load_spec, progress, refuse_options, repeat_options
 from fp4ref.cli.verify_choice import Choice
 from fp4ref.cli.verify_text import print_kernel, print_kernel_case, print_replay
 from fp4ref.conformance import cases as blocks
@@ -31,6 +32,21 @@ from fp4ref.errors import DomainError
 from fp4ref.quantized import Directions, Quantized
 from fp4ref.spec import Granularity, Spec
 
+OF_A_CASE = [
+    "--kernel",
+    "--library",
+    "--signature",
+    "--spec",
+    "--layout",
+    "--nibbles",
+    "--direction",
+    "--device",
+    "--level",
+    "--weights",
+    "--timeout",
+    "--start-timeout",
+]  # options with which a case is the same again
+
 
 def check_kernel(target: str, choice: Choice, device: str | None, options: RunOptions, cases: dict[str, Any]) -> int:
     """Run a function on the cases of a specification, and print what was found; the exit status. Rules: CNF-2."""
@@ -38,6 +54,7 @@ def check_kernel(target: str, choice: Choice, device: str | None, options: RunOp
         raise click.UsageError("--kernel and --library need --spec")
     if choice.forever and (options.repeat or choice.case):
         raise click.UsageError("--forever does not end, so it takes neither --repeat nor --case")
+    _require_all_cases(choice)
     spec = load_spec(choice.spec)
     require_no_flush("verify")
     with progress(None, "verify") as step:
@@ -59,7 +76,7 @@ def check_kernel(target: str, choice: Choice, device: str | None, options: RunOp
             level=cases["level"], multiple=declared.multiple, seed=cases["seed"], weights=cases["weights"]
         )
         names = None if cases["families"] is None else tuple(cases["families"])
-        settings = Settings(reach=reach, families=names, required=required)
+        settings = Settings(reach=reach, families=names, required=required, repeated=options.repeat > 0)
         report = KernelReport(on_trial.name, spec, declared, settings)
         if choice.case is not None:
             chosen: Iterable[families.Case] = [_named(declared, spec, choice.case, cases)]
@@ -73,6 +90,12 @@ def check_kernel(target: str, choice: Choice, device: str | None, options: RunOp
         if choice.case is None:
             recent.remember(target, spec, (judgement.case.id for judgement in report.failures))
         return status
+
+
+def _require_all_cases(choice: Choice) -> None:
+    """Refuse to require families of a run of one case."""
+    if choice.case is not None:
+        refuse_options(choice.given & {"--require"}, "not with --case, which runs one case")
 
 
 def _stated(choice: Choice, on_trial: Subject) -> Choice:
@@ -95,6 +118,7 @@ def _subject(target: str, spec: Spec, choice: Choice, options: RunOptions, chang
 
 def check_stream(path: Path, choice: Choice) -> int:
     """Judge a program's answers, from a file or from standard input; the exit status. Rules: CNF-2, CNF-6."""
+    _require_all_cases(choice)
     require_no_flush("verify")
     if path.is_file():
         with path.open("rb") as file:
@@ -192,8 +216,9 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
         for judgement in judgements:
             report.add(judgement)
     except KeyboardInterrupt:
-        if not choice.forever:
+        if not (choice.forever and report.cases):
             raise
+        report.stopped = "interrupted"
     if choice.case is not None:
         return _show_case(report, choice)
     if report.differing and choice.seconds != 0:
@@ -211,9 +236,9 @@ def _finish(report: KernelReport, judgements: Iterable[Judgement], choice: Choic
         print_kernel(out, report, choice.limit)
         if saved:
             out.print(f"saved {saved}; see it again: fp4ref verify {choice.save_case}", markup=False, soft_wrap=True)
-        if choice.forever and report.failures:
-            name = report.failures[0].case.id
-            again = f"fp4ref verify --kernel {report.subject} --spec {report.spec.name} --case {name}"
+        if choice.given & {"--forever", "--seed"} and report.failures:
+            name = shlex.quote(report.failures[0].case.id)
+            again = f"fp4ref verify {repeat_options(OF_A_CASE)} --case {name}"
             out.print(f"see it again: {again}", markup=False, soft_wrap=True)
     return report.kind.status
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from fp4ref.cli.common import console, printable
+from fp4ref.cli.common import console, printable, refuse_options
 from fp4ref.cli.verify_choice import Choice
 from fp4ref.conformance.coverage import required
 from fp4ref.conformance.families import FAMILIES
@@ -17,13 +17,16 @@ from fp4ref.conformance.stochastic_kernel import judge_drawing
 from fp4ref.conformance.subject import Subject
 from fp4ref.spec import Spec
 
+IGNORED = frozenset(
+    {"--case", "--save-case", "--statement", "--family", "--level", "--seed", "--forever", "--weights"}
+)  # options about cases; such a kernel has aimed inputs of its own
+
 
 def check_stochastic(
     on_trial: Subject, spec: Spec, choice: Choice, options: RunOptions, step: Callable[[str], None]
 ) -> int:
     """Print the verdict, its level, and the counts that fail; return the exit status. Rules: CNF-2, CNF-23, SR-11."""
-    if choice.case or choice.save_case or choice.statement:
-        raise click.UsageError("--case, --save-case and --statement need a kernel that is given its random bits")
+    refuse_options(choice.given & IGNORED, "for a kernel that is given its random bits; this one draws its own")
     needed = required(choice.require, FAMILIES)
     report = judge_drawing(spec, on_trial, options=options, step=step, required=needed)
     if choice.pages:

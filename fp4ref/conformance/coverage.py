@@ -14,6 +14,7 @@ ALL = "all"  # as a required family: every one that has a case for the specifica
 NOT_RUN = "no case of it was run"
 LISTED = 12  # families of one reason that a line of text names
 NOT_ASKED = "not asked for"
+ONCE = {"state between calls": "no --repeat"}  # among the things that are not judged
 BROKE = "the kernel broke down in all of its cases"
 
 
@@ -156,10 +157,13 @@ def required(names: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def not_judged(spec: Spec, declared: Declaration, *, amax: bool, piped: bool) -> dict[str, str]:
+def not_judged(
+    spec: Spec, declared: Declaration, *, amax: bool, piped: bool = False, repeated: bool = False
+) -> dict[str, str]:
     """Return what no case of a quantizer or a similar kernel can show, with the reasons.
 
-    amax: at least one amax was returned. piped: a program reads cases from a pipe and is not called.
+    amax: at least one amax was returned. piped: a program reads cases from a pipe and is not called. repeated: cases
+    are run again, in another order.
 
     Rules: CNF-22.
     """
@@ -174,6 +178,7 @@ def not_judged(spec: Spec, declared: Declaration, *, amax: bool, piped: bool) ->
         found["strides"] = "x is always contiguous"
     if piped:
         found["writes past the results, changed inputs, repeatability"] = "a program behind a pipe"
-    elif not declared.out_buffers:
+        return found
+    if not declared.out_buffers:
         found["writes past the results"] = "no out= buffers"
-    return found
+    return found if repeated else found | ONCE

@@ -34,16 +34,17 @@ BUDGET = 25.0  # seconds of processor time for a diagnosis
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Which cases a kernel is run on.
+    """The choice of the cases that a kernel is run on.
 
     families: names, None for all. required: families that must be tried, or "all". piped: a program reads the cases
-    from a pipe. stopped: why the run ended early.
+    from a pipe. repeated: cases are run again, in another order.
     """
 
     reach: Reach = Reach()  # noqa: RUF009 - it is frozen
     families: tuple[str, ...] | None = None
     required: tuple[str, ...] = ()
     piped: bool = False
+    repeated: bool = False
 
 
 @dataclass
@@ -147,7 +148,11 @@ class KernelReport:
             tried=dict(self.tried),
             untried=coverage.untried(FAMILIES, self.tried, self._absence, self.stopped),
             not_judged=coverage.not_judged(
-                self.spec, self.declaration, amax=self.returned_amax, piped=self.settings.piped
+                self.spec,
+                self.declaration,
+                amax=self.returned_amax,
+                piped=self.settings.piped,
+                repeated=self.settings.repeated,
             ),
             stopped=self.stopped,
         )

@@ -44,15 +44,16 @@ def judge_drawing(
     extent = Extent()
     found = _judged(spec, subjects, options, step, extent)
     name = " and ".join(dict.fromkeys(each.name for each in subjects))
-    basis = _coverage(found, subjects, extent)
+    basis = _coverage(found, subjects, extent, repeated=options.repeat > 0)
     return replace(found, subject=name, coverage=basis, required=required)
 
 
-def _coverage(found: StochasticReport, subjects: Sequence[Subject], extent: Extent) -> Coverage:
+def _coverage(found: StochasticReport, subjects: Sequence[Subject], extent: Extent, *, repeated: bool) -> Coverage:
     """Return the basis of the verdict. Rules: CNF-22."""
     declared = subjects[0].declaration
-    left_out = not_judged(found.spec, declared, amax="amax" in declared.outputs, piped=False)
+    left_out = not_judged(found.spec, declared, amax="amax" in declared.outputs, repeated=repeated)
     if found.level is Level.BRACKET:
+        left_out.pop("state between calls", None)  # such a kernel has a state
         left_out["random bits"] = "the kernel's own, judged by counts"
     others = dict.fromkeys(FAMILIES, "a kernel with bits of its own is run on its own aimed inputs")
     return Coverage(extent, "call", {FAMILY: extent.count} if extent.count else {}, others, left_out)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.coverage import BROKE, NOT_ASKED, Coverage, Extent, untried
+from fp4ref.conformance.coverage import BROKE, NOT_ASKED, ONCE, Coverage, Extent, untried
 from fp4ref.conformance.isolation import DIAGNOSIS, InternalError, attempted, unexplained
 from fp4ref.conformance.judge import ONLY_ZEROS
 from fp4ref.conformance.products.case import GemmCase
@@ -35,7 +35,8 @@ class ProductReport:
 
     judgements: of every case that has a result, by the pick of GEM-6 that suits the kernel better. findings: what went
     wrong otherwise, with the case. skipped: cases that do not apply, by reason; excluded: such a reason by family.
-    asked: families, None for all. required: families that must be tried, or "all".
+    asked: families, None for all. required: families that must be tried, or "all". repeated: cases are run again, in
+    another order.
     untried: cases that were left when the time of the run was over.
     """
 
@@ -52,6 +53,7 @@ class ProductReport:
     excluded: dict[str, str] = field(default_factory=dict)
     asked: tuple[str, ...] | None = None
     required: tuple[str, ...] = ()
+    repeated: bool = False
 
     @property
     def failed(self) -> list[Judgement]:
@@ -82,7 +84,7 @@ class ProductReport:
             extent,
             tried=dict(tried),
             untried=untried(FAMILIES, tried, self._absence, ""),
-            not_judged={"strides": "operands are always contiguous", **guards},
+            not_judged={"strides": "operands are always contiguous", **guards, **({} if self.repeated else ONCE)},
         )
 
     @property
@@ -213,7 +215,7 @@ def check(
     """
     declared = subject.declaration
     require(spec, declared)
-    report = ProductReport(subject.name, spec, declared, asked=families, required=required)
+    report = ProductReport(subject.name, spec, declared, asked=families, required=required, repeated=options.repeat > 0)
     chosen = []
     for made in cases(spec, families):
         case = padded(made, declared.multiple)
