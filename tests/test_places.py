@@ -11,12 +11,14 @@ from fp4ref.conformance.displaced import displaced
 from fp4ref.conformance.evidence import Item
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of
-from fp4ref.conformance.mistakes.kernel import EVERY, code_side, scale_side
+from fp4ref.conformance.mistakes.kernel import EVERY, before_codec, code_side, scale_side
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
 from fp4ref.conformance.place_learning import joined, learn, likeliest, roundest
 from fp4ref.conformance.places import EVERYWHERE, ROW, Place, Units, residues
+from fp4ref.conformance.support import supported
 from fp4ref.layout import layout
 from fp4ref.model.quantize import quantize
+from fp4ref.model.tiles import join
 from fp4ref.quantized import DirectionData
 from fp4ref.specs import NVFP4
 
@@ -94,6 +96,26 @@ def test_elements_have_places_too(inside, text):
     place = learn(labelled(inside, by_element=True, shapes=shapes), by_element=True)
     assert place is not None
     assert place.text == text
+
+
+@pytest.mark.rule("CNF-26")
+@pytest.mark.parametrize(
+    "families, shapes, claimed",
+    [
+        ("one one one one", ((32, 64), (32, 128), (16, 64), (16, 128)), True),
+        ("ties ties normal normal", ((32, 64), (32, 128), (16, 64), (16, 128)), False),
+        ("ties neighbours normal ragged", ((32, 64), (32, 128), (16, 64), (16, 128)), True),
+        ("one one one one", ((32, 64), (32, 64), (16, 64), (16, 128)), False),
+        ("one one one one", ((32, 64), (32, 128), (16, 64), (16, 64)), False),
+    ],
+)
+def test_a_size_is_told_from_what_else_tensors_differ_in(families, shapes, claimed):
+    """Families of tensors differ in more than their sizes."""
+    given = labelled(lambda u: u.rows > 16, shapes=shapes)
+    place = learn(given._replace(families=tuple(families.split()) * 3), about_tensor=True)
+    assert (None if place is None else place.text) == (
+        "in tensors of 32 rows and more only (not with 16)" if claimed else None
+    )
 
 
 @pytest.mark.rule("CNF-26")
@@ -179,6 +201,44 @@ def test_a_mistake_is_named_with_its_place(inside, names, text):
     assert verdict(found) == text, report_lines(found)
     assert found.explanations[0].place == text.rpartition(", ")[2]
     assert found.to_json()["explanations"][0]["place"] == found.explanations[0].place
+
+
+@pytest.mark.rule("CNF-28")
+@pytest.mark.parametrize(
+    "name, maxima, told",
+    [
+        ("amax-down-0", [2.7], False),
+        ("amax-down-0", [2.7, 2.9], False),
+        ("amax-down-0", [2.7, 13.0, 100.0], True),
+        ("amax-down-0", [2.0, 8.0, 64.0], False),
+        ("amax-bf16", [2.7, 2.7], True),
+        ("amax-bf16", [2.001], False),
+        ("amax-row-used", [2.7], True),
+    ],
+)
+def test_few_round_maxima_support_no_rounding(name, maxima, told):
+    assert supported(NAMES[name], np.array(maxima, np.float32)) == told
+
+
+def one_tie():
+    """Evidence of a kernel for which elements at 0.75 become 0.5."""
+    found = []
+    for case in [
+        case for case in inputs(("float32", "bfloat16"), ("normal", "element-ties")) if case.direction == "row"
+    ]:
+        made, side = quantize(case.x, NVFP4, "row"), scale_side(kernel_of(NVFP4), Exhibit(case), EVERY)
+        y = np.abs(join(before_codec(kernel_of(NVFP4), side), side.shape))
+        codes = packing.unpack(made.data, case.matrix[1], NVFP4.element.format)
+        codes = np.where(y == 0.75, codes & 8 | 1, codes).astype(np.uint8)
+        found.append((case, DirectionData(packing.pack(codes, NVFP4.element.format), made.scales, made.amax)))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-26", "CNF-28")
+def test_one_tie_is_named_where_two_families_were_tried():
+    found = diagnose(NVFP4, "linear", one_tie())
+    assert verdict(found) == "the tie 0.75 becomes 0.5 instead of 1 when elements are rounded"
 
 
 @pytest.mark.slow

@@ -182,6 +182,8 @@ class _Session:
             if single:
                 return self._with([self._told(hypothesis) for hypothesis in ranked(single, only_special=True)])
         found = self._cheapest(ordinary, (0, 1)) or self._placed(tier=False)
+        if any(place.about_size for hypothesis in found for place, _ in hypothesis.kernel.placed):
+            found = [one for one in self._composed(ordinary.parts) if one.cost == 1] or found  # needs no place
         inside = None if found else self._inside()
         if inside is not None and inside.explanations:
             return inside

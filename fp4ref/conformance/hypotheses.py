@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.clock import processor_time
 from fp4ref.conformance.evidence import SMALL, Item, Part, Special, Tier
-from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.readers import (
     DATA_READERS,
@@ -31,6 +30,7 @@ from fp4ref.conformance.mistakes.readers import (
 )
 from fp4ref.conformance.mistakes.record import Mistake, Stage
 from fp4ref.conformance.mistakes.transforms import other_orders
+from fp4ref.conformance.support import tellable
 from fp4ref.formats import F
 from fp4ref.spec import Spec
 
@@ -131,7 +131,7 @@ class Search:
     @cached_property
     def mistakes(self) -> list[Mistake]:
         """The known mistakes that may count here."""
-        return [mistake for mistake in MISTAKES if self.special or not mistake.special]
+        return tellable(self.items, special=self.special)
 
     @cached_property
     def starts(self) -> list[Hypothesis]:

@@ -19,18 +19,30 @@ from fp4ref.conformance.places import Axis, Place, Predicate, Units
 
 Bools = NDArray[np.bool_]
 MARGIN = 3.0  # bits that the evidence must hold beyond a predicate's own description
-COUNTED = 8  # units of a tensor that count for a predicate about tensors
+COUNTED = 8  # units of a tensor that count for a predicate about its type, direction or rank
+OF_A_SIZE = 1  # and about its size: all of them have one
+SHAPES = 2  # that a predicate about sizes must hold for, and as many that it must not
+FAMILIES = 2  # of tensors on either side of such a predicate, unless one family is on both sides
 MOST = 3  # predicates of a place
 TRIPLES = 40  # cheapest predicates of which three are tried together
 TYPES = ("float32", "bfloat16", "float16")
 
 
 class Labelled(NamedTuple):
-    """Units as arrays, the number of the case of each, and which must be inside; the others must be outside."""
+    """Units as arrays, the number of the case of each, and which must be inside; the others must be outside.
+
+    families: of the cases, by their numbers; empty: they are all of one.
+    """
 
     units: Units
     case: NDArray[np.int64]
     inside: Bools
+    families: tuple[str | None, ...] = ()
+
+    def family(self, chosen: Bools) -> set[str | None]:
+        """Return the families of some units."""
+        numbers = np.unique(self.case[chosen]).tolist()
+        return {self.families[number] if self.families else None for number in numbers}
 
 
 def joined(samples: Sequence[tuple[Units, Bools]]) -> Labelled:
@@ -207,20 +219,32 @@ def supported(place: Place, given: Labelled) -> bool:
 def surprise(predicate: Predicate, others: Place, given: Labelled) -> float:
     """Return the bits of choosing what a predicate keeps from what the other predicates of a place leave.
 
-    Rows, columns or blocks are counted for a predicate about them, and up to eight units of a tensor otherwise.
+    Rows, columns or blocks are counted for a predicate about them, tensors for one about their size, if they are
+    various enough to tell a size from what else they differ in, and up to eight units of a tensor otherwise.
     """
     among = others.holds(given.units)
     held = np.broadcast_to(predicate.holds(given.units), among.shape)
+    if predicate.about_size and not _various(given, among & held, among & ~held):
+        return 0.0
     if predicate.about_tensor:
-        inside, total = _by_tensor(given.case[among & held]), _by_tensor(given.case[among])
+        most = OF_A_SIZE if predicate.about_size else COUNTED
+        inside, total = (_by_tensor(given.case[units], most) for units in (among & held, among))
     else:
         numbers = _numbers(predicate, given)
         inside, total = len(np.unique(numbers[among & held])), len(np.unique(numbers[among]))
     return (lgamma(total + 1) - lgamma(inside + 1) - lgamma(total - inside + 1)) / log(2)
 
 
-def _by_tensor(case: NDArray[np.int64]) -> int:
-    return int(np.minimum(np.bincount(case), COUNTED).sum())
+def _various(given: Labelled, inside: Bools, outside: Bools) -> bool:
+    """Whether tensors on both sides have several shapes, and are of one family or of several families each."""
+    shapes = np.asarray(given.units.rows << 32 | given.units.columns)
+    families = given.family(inside), given.family(outside)
+    related = bool(families[0] & families[1]) or min(map(len, families)) >= FAMILIES
+    return related and all(len(np.unique(shapes[side])) >= SHAPES for side in (inside, outside))
+
+
+def _by_tensor(case: NDArray[np.int64], most: int) -> int:
+    return int(np.minimum(np.bincount(case), most).sum())
 
 
 def concentration(predicate: Predicate, given: Labelled) -> float:

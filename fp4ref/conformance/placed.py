@@ -19,12 +19,12 @@ from fp4ref.conformance import displaced
 from fp4ref.conformance.compare import unequal
 from fp4ref.conformance.evidence import FAILURES, SMALL, Item, Part, Tier
 from fp4ref.conformance.hypotheses import Hypothesis
-from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import EVERY, CaseLike, Kernel, ScaleSide, code_side, kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
 from fp4ref.conformance.mistakes.record import Mistake, Stage
 from fp4ref.conformance.place_learning import Labelled, joined, learn, likeliest
 from fp4ref.conformance.places import EVERYWHERE, Place, Units, units_of
+from fp4ref.conformance.support import tellable
 from fp4ref.formats import Codes
 from fp4ref.spec import Spec
 
@@ -260,7 +260,7 @@ class PlacedSearch:
         return possible
 
     def _mistakes(self) -> Iterator[Mistake]:
-        known = [mistake for mistake in MISTAKES if self.tier is True or not mistake.special]
+        known = tellable(self.items, special=self.tier is True)
         yield from known
         yield from (displaced.after_maxima(m) for m in known if m.stage in {Stage.INPUT, Stage.HADAMARD})
         yield from self._constants()
@@ -372,9 +372,10 @@ class PlacedSearch:
             return units, np.full(len(units.row), wanted)
 
         samples = [[sample(view, inside, True), sample(view, outside, False)] for view, inside, outside in labelled]
+        families = [_family(view.item.exhibit.case) for view, *_ in labelled]
         for _ in range(ROUNDS if samples else 0):
             self.tick()
-            place = learn(_record(samples), about_tensor=about_tensor, by_element=by_element)
+            place = learn(_record(samples, families), about_tensor=about_tensor, by_element=by_element)
             if place is None:
                 return None
             missed = False
@@ -389,11 +390,15 @@ class PlacedSearch:
         return None
 
 
-def _record(samples: Sequence[Sequence[tuple[Units, Bools]]]) -> Labelled:
+def _family(case: CaseLike) -> str | None:
+    return getattr(case, "family", None)
+
+
+def _record(samples: Sequence[Sequence[tuple[Units, Bools]]], families: Sequence[str | None] = ()) -> Labelled:
     """Return the samples of every case as one record, in which a case has one number."""
     given = joined([sample for case in samples for sample in case])
     numbers = np.repeat(np.arange(len(samples)), [sum(len(labels) for _, labels in case) for case in samples])
-    return given._replace(case=numbers)
+    return given._replace(case=numbers, families=tuple(families))
 
 
 def likely_place(items: Sequence[Item]) -> Place:
@@ -416,10 +421,10 @@ def confined(seen: Sequence[tuple[CaseLike, Bools]], width: int) -> Place:
     failed = [(case, wrong) for case, wrong in seen if wrong.any()]
     if sum(int(np.count_nonzero(wrong)) for _, wrong in failed) <= FEW:
         return EVERYWHERE
-    families = {getattr(case, "family", None) for case, _ in failed}
+    families = {_family(case) for case, _ in failed}
     samples = [_units(*pair, width) for pair in failed if not pair[1].all()]
     inside = likeliest(_record(samples), about_tensor=False) if samples else EVERYWHERE
-    related = [pair for pair in seen if getattr(pair[0], "family", None) in families]
+    related = [pair for pair in seen if _family(pair[0]) in families]
     compared = [_whole(*pair, width) for pair in related if _any(inside, *pair, width)]
     tensors = likeliest(joined(compared), about_tensor=True)
     return Place((*inside.predicates, *tensors.predicates))

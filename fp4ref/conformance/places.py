@@ -110,7 +110,12 @@ class Predicate:
     @property
     def about_tensor(self) -> bool:
         """Return True if it holds for all of a tensor or for nothing of it."""
-        return self.axis is None or self.axis.sized
+        return self.axis is None or self.about_size
+
+    @property
+    def about_size(self) -> bool:
+        """Return True if the size of a tensor decides."""
+        return self.axis is not None and self.axis.sized
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,11 @@ class Place:
     def about_tensor(self) -> bool:
         """Return True if it holds for all of a tensor or for nothing of it."""
         return all(predicate.about_tensor for predicate in self.predicates)
+
+    @property
+    def about_size(self) -> bool:
+        """Return True if the size of a tensor has a part in it."""
+        return any(predicate.about_size for predicate in self.predicates)
 
     def holds(self, units: Units) -> Bools:
         """Return which units are inside, of the shape that their rows and columns broadcast to."""

@@ -36,6 +36,7 @@ from fp4ref.conformance.mistakes.readers import (
     scale_readers,
 )
 from fp4ref.conformance.mistakes.record import Mistake, Stage
+from fp4ref.conformance.support import tellable
 from fp4ref.formats import Codes
 from fp4ref.model.tiles import split
 from fp4ref.spec import Block, Spec
@@ -136,7 +137,8 @@ def _maxima(base: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothe
     """Hypotheses whose maxima are the candidate's."""
     found = []
     measured = [m for m in (sign_mask(base.kernel, parts), transform_matrix(base.kernel, parts)) if m is not None]
-    known = [m for m in MISTAKES if m.stage in BEFORE_AMAX and not m.special]
+    items = list({id(part.item): part.item for part in parts}.values())
+    known = [m for m in tellable(items, special=False) if m.stage in BEFORE_AMAX]
     for changed in _with(base, [*known, *measured]):
         tick()
         sides = ((part, part.side(changed.kernel)) for part in parts if part.serves(changed.kernel))

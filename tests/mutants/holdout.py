@@ -74,7 +74,7 @@ class FourteenOfSixteen(NVFP4):
         return np.fmax.reduce(np.abs(blocks[:, :, :14]), axis=2, initial=F(0))
 
 
-@mutant("element-inferred")
+@mutant("element-tie-2.5")
 class OneTieWrong(NVFP4):
     def encode(self, y):
         m = np.abs(y)

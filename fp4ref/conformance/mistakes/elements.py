@@ -12,6 +12,7 @@ from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import (
     Mistake,
     Stage,
+    both,
     e2m1,
     eight_bit,
     known,
@@ -20,7 +21,7 @@ from fp4ref.conformance.mistakes.record import (
     stochastic,
 )
 from fp4ref.conformance.mistakes.scales import E4M3_FNUZ, ROUNDINGS
-from fp4ref.formats import E4M3, E5M2, Codec, Codes, F, Floats, Format, Rounding, Sign
+from fp4ref.formats import E2M1, E4M3, E5M2, Codec, Codes, F, Floats, Format, Rounding, Sign, grid
 
 E1M2 = Format("e1m2", exponent_bits=1, mantissa_bits=2, bias=1, codes=8)
 E3M0 = Format("e3m0", exponent_bits=3, mantissa_bits=0, bias=3, codes=8)
@@ -43,6 +44,17 @@ def signed_ties(up: bool, y: Floats, bits: Codes | None, codec: Codec) -> Codes:
     toward = _with(codec, rounding=Rounding.AWAY).encode(y)
     back = _with(codec, rounding=Rounding.DOWN).encode(y)
     return np.where((y > 0) == up, toward, back)
+
+
+def one_tie(low: int, y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+    """Return what the codec says, but for the tie above one code, which goes to the odd one of its neighbours."""
+    values, code = grid(codec.format), codec.encode(y, bits)
+    tie = np.abs(y) == (values[low] + values[low + 1]) / 2
+    return np.asarray(np.where(tie, code & codec.format.sign_bit | _odd(low), code), np.uint8)
+
+
+def _odd(low: int) -> int:
+    return low if low % 2 else low + 1
 
 
 def odd_ties(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
@@ -122,6 +134,17 @@ def codes() -> Iterator[Mistake]:
         round=partial(signed_ties, False),
     )
     yield known(stage, "element-ties-odd", "ties go to the odd code when elements are rounded", nearest, round=odd_ties)
+    points = grid(E2M1)
+    for low in range(E2M1.codes - 1):
+        middle, odd, even = (points[low] + points[low + 1]) / 2, _odd(low), 2 * low + 1 - _odd(low)
+        yield known(
+            stage,
+            f"element-tie-{middle:g}",
+            f"the tie {middle:g} becomes {points[odd]:g} instead of {points[even]:g} when elements are rounded",
+            both(e2m1, nearest),
+            alone=True,
+            round=partial(one_tie, low),
+        )
     yield known(stage, "element-plus", "elements are rounded toward +infinity", nearest, round=partial(directed, True))
     yield known(
         stage, "element-floor", "elements are rounded toward -infinity", nearest, round=partial(directed, False)

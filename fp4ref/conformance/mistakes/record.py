@@ -49,7 +49,8 @@ class Mistake:
     special: it changes only what becomes of zeros, NaN, infinities, subnormals and underflow, so that it can come with
     any other mistake. symptom: it says which byte special values end up as, which follows from causes further up.
     alone: no search pairs it with a second mistake, so that a long table of such costs little.
-    place: where it holds, in words that follow a comma; empty for everywhere.
+    place: where it holds, in words that follow a comma; empty for everywhere. rounding: of maxima, if that is what it
+    says; it is told only of maxima that support it.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Mistake:
     alone: bool = False
     symptom: bool = False
     place: str = ""
+    rounding: Callable[[Floats], Floats] | None = None
 
     def at(self, place: Place) -> Mistake:
         """Return the mistake that holds in one place only."""
@@ -89,6 +91,7 @@ def known(
     special: bool = False,
     alone: bool = False,
     symptom: bool = False,
+    rounding: Callable[[Floats], Floats] | None = None,
     **changes: Any,
 ) -> Mistake:
     """A mistake that replaces fields of a kernel; a change may be a function of the kernel, marked by `of`."""
@@ -99,7 +102,7 @@ def known(
         made = {field: value.make(kernel) if isinstance(value, of) else value for field, value in changes.items()}
         return kernel.but(**made)
 
-    return Mistake(name, stage, text, apply, special, alone, symptom)
+    return Mistake(name, stage, text, apply, special, alone, symptom, rounding=rounding)
 
 
 @dataclass(frozen=True)

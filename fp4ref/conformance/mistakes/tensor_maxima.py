@@ -165,27 +165,26 @@ def tensor_amax() -> Iterator[Mistake]:
         text = "amax is max x, which can be negative or -0, instead of max |x|"
         yield known(stage, f"amax-signed-{name}", text, has_global, amax=partial(signed_plain, start))
     yield known(stage, "amax-absolute", "amax is |max x| instead of max |x|", has_global, amax=absolute_of_signed)
-    for name, text, narrow in NARROW:
-        yield known(stage, f"amax-{name}", f"amax is {text}", has_global, amax=partial(amax_after, narrow))
-        yield known(
-            stage,
-            f"amax-used-{name}",
-            f"the amax that the global scale is made of is {text}",
-            has_global,
-            used=partial(lambda rounding, a, values: rounding(a), narrow),
-        )
-    for name, text, rounding in ROUNDED:
-        yield known(
-            stage, f"amax-{name}", f"amax is {text}", has_global, alone=True, amax=partial(amax_after, rounding)
-        )
-        yield known(
-            stage,
-            f"amax-used-{name}",
-            f"the amax that the global scale is made of is {text}",
-            has_global,
-            alone=True,
-            used=partial(lambda rounding, a, values: rounding(a), rounding),
-        )
+    for roundings, alone in ((NARROW, False), (ROUNDED, True)):
+        for name, text, rounding in roundings:
+            yield known(
+                stage,
+                f"amax-{name}",
+                f"amax is {text}",
+                has_global,
+                alone=alone,
+                rounding=rounding,
+                amax=partial(amax_after, rounding),
+            )
+            yield known(
+                stage,
+                f"amax-used-{name}",
+                f"the amax that the global scale is made of is {text}",
+                has_global,
+                alone=alone,
+                rounding=rounding,
+                used=partial(lambda rounding, a, values: rounding(a), rounding),
+            )
     yield known(stage, "amax-raw", "amax is taken before the Hadamard transform", turns, amax=amax_raw)
     yield known(
         stage, "amax-both", "amax is the larger of before and after the Hadamard transform", turns, amax=amax_both
