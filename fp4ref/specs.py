@@ -52,7 +52,12 @@ def stochastic_twin(spec: Spec) -> Spec:
     return spec.replace(name=f"{spec.name}-sr", element=STOCHASTIC_E2M1)
 
 
-STOCHASTIC = tuple(map(stochastic_twin, (NVFP4, NVFP4_2D, NVFP4_RHT, NVFP4_FAST)))
+NVFP4_SR = stochastic_twin(NVFP4)
+NVFP4_2D_SR = stochastic_twin(NVFP4_2D)
+NVFP4_RHT_SR = stochastic_twin(NVFP4_RHT)
+NVFP4_FAST_SR = stochastic_twin(NVFP4_FAST)
+
+STOCHASTIC = (NVFP4_SR, NVFP4_2D_SR, NVFP4_RHT_SR, NVFP4_FAST_SR)
 OWN = (*STANDARD, *STOCHASTIC)
 for _spec in OWN:
     PROFILES.register(_spec, "this standard")

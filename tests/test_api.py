@@ -269,7 +269,7 @@ def test_swizzle_offsets_of_the_standard() -> None:
 def test_names_of_the_public_interface() -> None:
     for name in (
         "quantize dequantize to_layout swizzle_offset profiles Spec Codec Directions NVFP4 NVFP4_2D NVFP4_ROW_SCALED "
-        "NVFP4_RHT NVFP4_4OVER6 NVFP4_FAST MXFP4 MXFP4_2D MXFP8_E4M3 MXFP8_E5M2 MXFP8_2D Fp4Error ShapeError "
+        "NVFP4_RHT NVFP4_4OVER6 NVFP4_FAST NVFP4_SR MXFP4 MXFP4_2D MXFP8_E4M3 MXFP8_E5M2 MXFP8_2D Fp4Error ShapeError "
         "DTypeError DomainError BackendError LayoutError"
     ).split():
         assert name in fp4ref.__all__, name

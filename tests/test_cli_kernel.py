@@ -168,6 +168,7 @@ def test_cases_alone(here):
             "verify --kernel kernels.py:good --spec nvfp4 --require normal --case normal/1/f32/row",
             "--require: not with --case",
         ),
+        ("verify --kernel kernels.py:good --spec nvfp4 --timeout nan", "'nan' is not a number of seconds"),
         ("gen", "Missing argument"),
         ("gen nvfp5", "unknown name 'nvfp5'"),
         ("gen nvfp4 --family tie", "family 'tie'"),

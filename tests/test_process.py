@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -131,7 +133,14 @@ def all_end(found: list[int]) -> bool:
 
 @pytest.mark.rule("CNF-13")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        signal.SIGKILL,
+        *(pytest.param(number, marks=pytest.mark.heavy) for number in (signal.SIGHUP, signal.SIGINT)),
+    ],
+)
 def test_nothing_outlives_a_judge_that_ends_by_a_signal(here, number):
     judge = subprocess.Popen(command("starts_and_waits"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     found = pids(here)
@@ -174,6 +183,7 @@ def test_only_the_first_call_may_compile(here):
     assert "no result after 1 s" in text
 
 
+@pytest.mark.heavy  # three runs, two of them with hangs
 @pytest.mark.rule("CNF-13")
 def test_a_hang_costs_one_timeout(here):
     *_, usual = verify("good")
@@ -188,6 +198,7 @@ def test_a_hang_costs_one_timeout(here):
     assert took < 2.5 * usual + 2 + 4
 
 
+@pytest.mark.heavy  # fourteen seconds of limits
 @pytest.mark.rule("CNF-13")
 def test_a_time_limit_cuts_the_run_and_the_verdict_says_so(here):
     status, text, took = verify("slow", "--time-limit", "8", "--family", "ragged")
@@ -205,10 +216,16 @@ def test_a_time_limit_cuts_the_run_and_the_verdict_says_so(here):
 # A kernel that forks
 
 
-@pytest.mark.parametrize("name", ["forks", "forks_and_raises"])
+@pytest.mark.parametrize("name", ["forks_and_raises", pytest.param("forks", marks=pytest.mark.heavy)])
 def test_a_kernel_that_forks_is_judged_by_its_own_process(here, name):
     status, text, _ = verify(name)
     assert status == 0, text
+
+
+@pytest.mark.rule("CNF-13")
+def test_a_call_may_have_no_limit(here):
+    with contextlib.closing(process.KernelProcess("kernels.py:good", {}, limit=math.inf)) as one:
+        assert one.outcomes([], 1e300) == []
 
 
 def test_an_answer_to_another_request_is_dropped(here):
@@ -247,7 +264,14 @@ def test_the_process_has_the_same_copy_of_fp4ref(here, tmp_path):
 
 
 @pytest.mark.rule("CNF-15")
-@pytest.mark.parametrize("target", ["kernels:uses", "fp4ref:good", "kernels_module:uses", "my-kernel:uses"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "kernels:uses",
+        "fp4ref:good",
+        *(pytest.param(target, marks=pytest.mark.heavy) for target in ("kernels_module:uses", "my-kernel:uses")),
+    ],
+)
 def test_a_folder_with_files_named_like_libraries(here, target):
     for name in ("fp4ref", "numpy", "json", "ctypes", "ml_dtypes"):
         (here / f"{name}.py").write_text(KERNELS if name == "fp4ref" else "raise SystemExit('a planted file')")

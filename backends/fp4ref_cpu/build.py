@@ -143,16 +143,18 @@ def _shared() -> Path | None:
     """The user's cache, which may be read-only; None if it may not be used."""
     folder = cache.base() / "cpu"
     reason = cache.prepared(folder)
-    return folder if reason is None or not _told(folder, reason) else None
+    if reason is None:
+        return folder
+    _warn(folder, reason)
+    return None
 
 
 @lru_cache
-def _told(folder: Path, reason: str) -> bool:
+def _warn(folder: Path, reason: str) -> None:
     """Warn once that a folder is not used."""
     if folder.exists():
         said = f"cpu: the cache {folder} is not used: {reason}; compiled code lasts as long as this process [CNF-5]"
         warnings.warn(said, RuntimeWarning, stacklevel=2)
-    return True
 
 
 @lru_cache

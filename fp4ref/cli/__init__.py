@@ -25,7 +25,7 @@ COMMANDS = {
     "statement": "Check a statement of what was tried and found.",
     "report": "Compare what specifications cost on the tensors of a file.",
     "explain": "Show every intermediate value of one block.",
-    "where": "Say where an element and its scale lie.",
+    "where": "Say where an element and its scale are stored.",
     "diagram": "Draw formats, layouts and pipelines.",
     "explore": "Write the explorer, one HTML file.",
     "profiles": "List the specifications; compare two.",
@@ -105,7 +105,7 @@ class Commands(click.Group):
 
 
 def _unnamed(error: OSError) -> str:
-    """Return what is wrong, by the name of standard output if it is that which cannot be written."""
+    """Return what is wrong, with the name of standard output if that cannot be written."""
     try:
         sys.stdout.write("\n")
         sys.stdout.flush()

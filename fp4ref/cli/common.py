@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 import threading
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,6 +41,17 @@ def load_spec(name: str) -> Spec:
     if len(text) > JSON_MAX:
         raise FileError(f"read {name}", f"more than {JSON_MAX} bytes", "the JSON form of a specification", "SPC-3")
     return from_json(text.decode(errors="replace"))
+
+
+class Seconds(click.FloatRange):
+    """A time on the command line: a number in a range, infinity included, or an error."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number of seconds; NaN is in no range."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return float(number)
 
 
 force_option = click.option("--force", is_flag=True, help="Replace an existing file of another kind.")

@@ -17,6 +17,7 @@ from fp4ref.catalogue import PROFILES
 from fp4ref.cli.common import (
     INTERNAL,
     REFUSED,
+    Seconds,
     console,
     force_option,
     given_options,
@@ -96,9 +97,9 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 
 @click.command("verify", epilog=EPILOG, short_help="Check bytes, kernels or backends against the standard.")
 @click.argument("paths", metavar="[PATH|SPEC|-]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--spec", "spec_name", help="What the bytes should be, if the dump does not say or says it wrongly.")
+@click.option("--spec", "spec_name", help="The specification of the bytes, if the dump names none or a wrong one.")
 @click.option("--profile", help="Judge by this profile instead of the dump's own specification.")
-@click.option("--layout", "scale_layout", help="Where the scales lie, if the dump does not say.")
+@click.option("--layout", "scale_layout", help="The layout of the scales, if the dump does not name it.")
 @click.option(
     "--dtype", type=click.Choice(list(INPUT_DTYPES)), help="The type of x, if the file holds its bits as integers."
 )
@@ -112,10 +113,12 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     "--kernel", metavar="MODULE:FUNCTION", help="Check this Python function, or one of FILE.py, on aimed cases."
 )
 @click.option("--library", metavar="LIB:FUNCTION", help="Check this function of a shared library, without a wrapper.")
-@click.option("--signature", metavar="NAME|FILE", help="How --library's function is called: a name or a TOML file.")
+@click.option(
+    "--signature", metavar="NAME|FILE", help="The form of --library's function: an installed name, or a file."
+)
 @click.option("--signatures", is_flag=True, expose_value=False, callback=_list_signatures, help="List them, and stop.")
 @click.option("--direction", type=click.Choice(["row", "column"]), help="The direction that a kernel quantizes.")
-@click.option("--device", help="Of the tensors that the kernel is given; other than cpu they are torch's.")
+@click.option("--device", help="The device of the tensors that a kernel is given; except on cpu they are torch's.")
 @click.option(
     "--level",
     type=click.IntRange(1, 2),
@@ -132,16 +135,16 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     metavar="FAMILIES|all",
     help="Families that must be tried, separated by commas; if one is not, the exit status is 2.",
 )
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=30.0, help="Seconds for a kernel's case.")
+@click.option("--timeout", type=Seconds(0, min_open=True), default=30.0, help="Seconds for a kernel's case.")
 @click.option(
     "--start-timeout",
-    type=click.FloatRange(0),
+    type=Seconds(0),
     metavar="SECONDS",
     help="More seconds for a kernel's first case, in which it may be compiled. [default: four times --timeout]",
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(0, min_open=True),
     metavar="SECONDS",
     help="Try no further case after this time; the verdict says that the run was cut.",
 )
@@ -153,7 +156,9 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     help="Run a kernel's cases N more times forwards and N more times backwards, in fresh processes.",
 )
 @click.option("--weights", type=click.Path(path_type=Path), help="A model, whose tensors are cases for a kernel too.")
-@click.option("--nibbles", type=click.Choice(["low", "high"]), help="Where a kernel's or stream's element 0 is.")
+@click.option(
+    "--nibbles", type=click.Choice(["low", "high"]), help="The nibble that holds element 0 of a kernel or stream."
+)
 @click.option(
     "--save-case", type=click.Path(path_type=Path), help="Write that block, or the first that differs, to a file."
 )
@@ -175,11 +180,13 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 @click.option("--no-diagnosis", is_flag=True, help="Compare only; do not look for the cause of wrong bytes.")
 @click.option(
     "--diagnosis-seconds",
-    type=click.FloatRange(0),
+    type=Seconds(0),
     metavar="S",
     help="Look for the cause of wrong bytes for at most S seconds of processor time; 0 is --no-diagnosis.",
 )
-@click.option("--limit", type=click.IntRange(0), default=10, show_default=True, help="How many mismatches to show.")
+@click.option(
+    "--limit", type=click.IntRange(0), default=10, show_default=True, help="The number of mismatches to show."
+)
 def verify(
     paths: tuple[Path, ...],
     spec_name: str | None,
@@ -228,8 +235,8 @@ def verify(
     A function of a C library is called as its signature says, on the CPU or with pointers to a device (CNF-16).
     A kernel declared with operation="gemm" is given operands, and a bias and C if it takes them (GEM-13 to GEM-17).
 
-    Exit status: 0 all bytes are right, 1 some differ, 2 bad input, 3 an internal error of fp4ref. If the diagnosis
-    fails, that is reported, and verdict and status stay.
+    Exit status: 0 all bytes are right, 1 some differ, 2 bad input or a required family that was not tried, 3 an
+    internal error of fp4ref. If the diagnosis fails, that is reported, and verdict and status stay.
     """
     seconds = 0.0 if no_diagnosis else diagnosis_seconds
     targets = [Path(target.rpartition(":")[0]) for target in (kernel, library) if target]
@@ -387,7 +394,7 @@ def _verify(
 
 @dataclass(frozen=True)
 class _Checked:
-    """One file: its exit status and JSON data, its report, or why there is none, and the view for pages."""
+    """A file: its exit status and JSON data, its report, or why there is none, and the view for pages."""
 
     status: int
     record: dict[str, Any]

@@ -12,7 +12,7 @@ from fp4ref.cli.verify_statement import Statement
 
 @dataclass(frozen=True)
 class Choice:
-    """What the options ask for.
+    """The wishes that options express.
 
     case: the name of a case, or of a block of one. seconds: of processor time for a diagnosis; None for the default, 0
     for no diagnosis. signature: the name or file of that of a C function. require: families, or "all". forever: go on

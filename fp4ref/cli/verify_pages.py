@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pages:
-    """Where JUnit XML and a page are wanted; false if nowhere.
+    """The places of JUnit XML and of a page, as far as they are wanted; false if neither is.
 
     sources: files that the command reads. force: replace files of another kind.
     """

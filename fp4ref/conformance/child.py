@@ -63,7 +63,7 @@ def changed(declared: Declaration, changes: dict[str, Any]) -> Declaration:
 
 
 def _parts(error: BaseException) -> list[str]:
-    """What an error got, what it needs and its rule; of an error that is not ours, the type and the text."""
+    """Return what an error got, what it needs and its rule; of an error that is not ours, the type and the text."""
     if isinstance(error, Fp4Error):
         return [error.got, error.needed, error.rule]
     return [" ".join(f"{type(error).__name__}: {error}".split())]

@@ -335,7 +335,7 @@ class Part:
 
     @property
     def count(self) -> int:
-        """How many blocks the part has."""
+        """The number of blocks in the part."""
         down, across = range(self.item.rows)[self.rows], range(self.item.blocks)[self.across]
         return len(down) * len(across)
 

@@ -253,7 +253,7 @@ class Search:
 
     @staticmethod
     def _packed(part: Part, kernel: Kernel, side: ScaleSide) -> bool:
-        """Whether codes that are chosen with the scales are the candidate's, packed in a way that has a name."""
+        """Return True if the codes that are chosen with the scales are the candidate's in some named packing."""
         return any(part.codes_match(kernel, side, reader) for reader in (LOW_FIRST, *DATA_READERS))
 
     def _code_side(self, start: Hypothesis, cost: int) -> Iterator[Hypothesis]:

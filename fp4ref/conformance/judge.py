@@ -76,7 +76,7 @@ class Judgement:
 
     @property
     def zero(self) -> bool:
-        """Whether every byte that the kernel returned is zero."""
+        """True if every byte that the kernel returned is zero."""
         returned = [self.values]
         if self.got is not None:
             returned += [self.got.data, self.got.scales, self.got.amax if self.returned_amax else None]
@@ -95,7 +95,7 @@ ONLY_ZEROS = "everything that was returned is zero"
 
 @dataclass
 class Zeros:
-    """How many results of a kernel are zeros, though other bytes are right, and how many are not zeros."""
+    """Counts of a kernel's results: zeros where other bytes are right, and results that are not zeros."""
 
     wrong: int = 0
     others: int = 0
@@ -107,7 +107,7 @@ class Zeros:
 
     @property
     def only(self) -> bool:
-        """Whether the kernel never returned anything else, which then is the diagnosis. Rules: CNF-9."""
+        """True if the kernel returned nothing but zeros, which then is the diagnosis. Rules: CNF-9."""
         return self.wrong > 0 and not self.others
 
 

@@ -1,4 +1,4 @@
-"""What is measured in the values that a dequantizer gives: values of codes, a factor, an order."""
+"""Measurements of the values that a dequantizer returns: the values of codes, a factor, an order."""
 
 from __future__ import annotations
 

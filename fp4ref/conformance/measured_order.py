@@ -181,7 +181,7 @@ def _exchanges(declared: Layout, sides: Sequence[tuple[Part, ScaleSide]]) -> Ite
 
 
 def _exchanged(form: Layout, order: Order, axis: int, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    """Where scales are stored whose rows (axis 0) or blocks stand at other places of whole groups."""
+    """Return the offsets of scales if rows (axis 0) or blocks are stored in another order in each whole group."""
     index, count = (block, blocks) if axis else (row, rows)
     size = len(order)
     at = np.where(index < count // size * size, index // size * size + np.array(order)[index % size], index)

@@ -89,7 +89,7 @@ class KernelProcess:
         self._number += 1
         record, arrays = message
         self._unsent.put((record | {"number": self._number}, arrays))
-        end = time.monotonic() + limit
+        end = time.monotonic() + min(limit, threading.TIMEOUT_MAX)
         while True:
             try:
                 answer = self._answers.get(timeout=max(0.0, end - time.monotonic()))

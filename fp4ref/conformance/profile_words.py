@@ -1,4 +1,4 @@
-"""What a profile does otherwise than a specification, in words, so that no name of a profile stands alone."""
+"""Differences of a profile from a specification in words, so that no name of a profile stands alone."""
 
 from __future__ import annotations
 

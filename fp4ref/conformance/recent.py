@@ -28,15 +28,16 @@ def recall(kernel: str, spec: Spec) -> list[str]:
     try:
         with _path(kernel, spec).open("rb") as file:
             names = file.read(LONGEST).decode(errors="replace").split("\n")
-    except OSError:
+    except (OSError, RuntimeError):  # a user without a home
         return []
     return [name for name in names if NAME.fullmatch(name)][:KEPT]
 
 
 def remember(kernel: str, spec: Spec, names: Iterable[str]) -> None:
     """Store the names of the cases that failed, in place of those before. A folder that cannot be written is left."""
-    path, text = _path(kernel, spec), "\n".join(list(dict.fromkeys(names))[:KEPT])
-    with contextlib.suppress(OSError):
+    text = "\n".join(list(dict.fromkeys(names))[:KEPT])
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _path(kernel, spec)
         if not text:
             path.unlink()
             return

@@ -62,7 +62,7 @@ class _Try:
 def repeated(
     calls: Calls, makers: Iterable[Callable[[], Job]], declared: Declaration, options: RunOptions
 ) -> Iterator[Outcome]:
-    """What came of calls, each with what running it again shows; as many are held at a time as fit into the window.
+    """Yield what came of each call and of running it again; as many calls are held as fit into the window.
 
     Rules: CNF-14.
     """
@@ -123,7 +123,7 @@ def _with_finding(each: _Try, declared: Declaration, separate: bool) -> Outcome:
 
 
 def _unlike(first: Outcome, again: Outcome, declared: Declaration, how: str) -> str:
-    """How the outcome of a call that was made again differs from the first one; empty if it does not."""
+    """Say how the outcome of a call that was made again differs from the first one; empty if it does not."""
     if again.finding is not None:
         ignored = again.finding.kind in {Kind.NOT_RUN, Kind.NOT_TRIED, *SAID_ALONE}
         return "" if ignored else f"{again.finding.kind} {how}: {again.finding.text}"

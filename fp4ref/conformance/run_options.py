@@ -1,4 +1,4 @@
-"""How a subject is run: seconds for a call, for the first call and for the whole run; how often cases are run again."""
+"""Options for running a subject: seconds for a call, for the first call and for the whole run, repetitions."""
 
 from __future__ import annotations
 

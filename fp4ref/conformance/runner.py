@@ -86,7 +86,7 @@ def run(subject: Subject, cases: Iterable[Case], options: RunOptions = DEFAULT) 
 
 
 def outcomes(subject: Subject, makers: Iterable[Maker], options: RunOptions = DEFAULT) -> Iterator[Outcome]:
-    """What came of the calls that are made when their time comes; nothing that a kernel does ends them.
+    """Yield what came of calls, which are made when their time comes; nothing that a kernel does ends the loop.
 
     Rules: CNF-8, CNF-9, CNF-13, CNF-14.
     """
@@ -125,12 +125,12 @@ class Runner:
         self._breakdowns: list[Finding] = []
 
     def outcome(self, make: Maker, *, remember: bool = False) -> Outcome:
-        """What came of one call. remember: arrays that earlier calls returned are looked at, too."""
+        """Return what came of one call. remember: arrays that earlier calls returned are looked at, too."""
         stopped = self._stopped()
         return Outcome(finding=stopped) if stopped else self._outcomes([make()], remember=remember)[0]
 
     def together(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """What came of calls that run at once, each on a stream of a device of its own. Rules: CNF-14."""
+        """Return what came of calls that run at once, each on a stream of a device of its own. Rules: CNF-14."""
         stopped = self._stopped()
         return [Outcome(finding=stopped)] * len(jobs) if stopped else self._outcomes(jobs, together=True)
 
@@ -141,7 +141,7 @@ class Runner:
         self._process = None
 
     def _stopped(self) -> Finding | None:
-        """Why no call is made any more."""
+        """Return the reason if no more calls are made."""
         if self._options.left <= 0:
             return Finding(Kind.NOT_TRIED, "the time of the run is over")
         hangs = sum(found.kind is Kind.HUNG for found in self._breakdowns)
@@ -151,7 +151,7 @@ class Runner:
         return Finding(Kind.NOT_RUN, f"after {times}: {self._breakdowns[-1].text}")
 
     def _outcomes(self, jobs: Sequence[Job], **how: bool) -> list[Outcome]:
-        """What came of calls; a breakdown of the process is that of each of them."""
+        """Return what came of calls; if the process breaks down, every one of them did."""
         if self._caller is not None:
             return self._caller.outcomes(jobs, **how)
         found = self._asked(jobs, **how)

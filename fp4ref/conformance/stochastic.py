@@ -97,7 +97,7 @@ class StochasticReport:
 
     @property
     def lines(self) -> list[str]:
-        """What failed, in lines."""
+        """The failures, a line each."""
         failed = [test for test in self.tests if not test.passed]
         return [*map(str, self.errors), *self.wrong, *map(str, failed)]
 

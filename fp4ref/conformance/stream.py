@@ -128,7 +128,7 @@ class Reader:
         return b"".join(parts)
 
     def more(self) -> bool:
-        """Whether the stream goes on."""
+        """Return True if the stream goes on."""
         return bool(self._stream.read(1))
 
     def refused(self, got: str, needed: str) -> FileError:

@@ -68,7 +68,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What went wrong, in a line. trace: of a kernel that raised or crashed, what it wrote of that, in lines."""
+    """A fault in a line. trace: the last output of a kernel that raised or crashed, in lines."""
 
     kind: Kind
     text: str

@@ -102,7 +102,7 @@ class ApiSubject:
         return lacking + (backend.unsupported(spec) if spec else [])
 
     def calls(self, test: Test) -> list[Call]:
-        """What a test will ask of the backend, as far as it can be told; nothing if the API refuses its arguments."""
+        """Return the calls that a test will make, as far as they are known; none if the API refuses its arguments."""
         refused = "error" in test.fields.get("expected", {})
         operations, spec = ((), None) if refused or self.reasons(test) else _needed(test)
         if spec is None:

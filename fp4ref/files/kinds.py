@@ -24,7 +24,7 @@ def _is_dump(data: bytes) -> bool:
 
 
 def _is_text(data: bytes) -> bool:
-    """Whether bytes are text in UTF-8, of which the last character may be cut."""
+    """Return True if bytes are text in UTF-8, of which the last character may be cut."""
     try:
         return b"\0" not in data and bool(data[:-4].decode() or data[:-4] == b"")
     except UnicodeDecodeError:

@@ -50,6 +50,9 @@ for result in (row, column, both):
     of_a_parameter(result)
 fp4ref.gemm(row, fp4ref.quantize(x, "nvfp4"), mode="blockwise", alpha_rule="division")
 fp4ref.gemm_grouped([row], [row], mode="exact")
+assert_type(
+    fp4ref.quantize(x, fp4ref.NVFP4_SR, random_bits=fp4ref.random_bits(x.shape)), Quantized[DirectionData, None]
+)
 print(fp4ref.error_statistics(x, "nvfp4"), fp4ref.random_bits((128, 64)), fp4ref.random_maps)
 print(fp4ref.LAYOUTS["linear"], fp4ref.swizzle_offset(33, 5, columns=8), fp4ref.swizzle_index(533, columns=8))
 

@@ -65,7 +65,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How far the members of all families go.
+    """The extent of the members of all families.
 
     level: 1 takes a second or two, 2 adds large tensors and every bit pattern. size: multiplies the number of aimed
     blocks. multiple: rows and columns of the direction's matrix will be multiples of these; a family whose point is a
@@ -86,7 +86,7 @@ DEFAULT = Reach()
 
 @dataclass(frozen=True)
 class Aim:
-    """What a family's members are made for. direction: only a family that needs to know it reads it."""
+    """The subject for which members of a family are made. direction: read only by families that depend on it."""
 
     spec: Spec
     dtype: np.dtype[Any]
@@ -110,7 +110,7 @@ class Aim:
         return -(-rows // below) * below, -(-columns // across) * across
 
     def blocks(self, down: int, across: int) -> tuple[int, int]:
-        """The least counts of whole blocks that are multiples and hold so many."""
+        """The least counts of whole blocks that are multiples and hold `down` times `across` blocks."""
         (height, width), (rows, columns) = self.spec.block, self.reach.multiple
         rows, columns = lcm(rows, height) // height, lcm(columns, width) // width
         return -(-down // rows) * rows, -(-across // columns) * columns

@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of the function.
+    """An argument of the function.
 
     kind: the key that says what is passed. value: what follows it: a name, an expression, a number, or numbers by
     dtype. type: the C type of what is passed by value. direction: of an output, empty for the one that is judged.

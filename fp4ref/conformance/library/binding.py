@@ -98,7 +98,7 @@ class _Bound:
 
 
 class _Call:
-    """One call: the values of arguments, and the buffers that the kit does not hold itself."""
+    """A call: the values of arguments, and the buffers that the kit does not hold itself."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """How blocks are stored in a buffer of records.
+    """The form of a buffer in which blocks are stored as records.
 
     bytes: of a record. blocks: blocks in a record, in the order of a row. scales, data: the byte of a record at which
     its scales start, one after the other, and its codes. order: "pairs" if codes 2i and 2i + 1 share byte i of a

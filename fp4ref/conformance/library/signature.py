@@ -25,7 +25,7 @@ SUFFIX = ".toml"  # of the signatures that are installed
 
 @dataclass(frozen=True)
 class Signature:
-    """How a C function is called.
+    """The way in which a C function is called.
 
     origin: its name or file. returns: "void", or the integer type of a status of which `success` is the good one.
     records: how scales and codes share a buffer. declaration: its inputs and outputs follow from the arguments.

@@ -23,7 +23,7 @@ def block_of(chosen: Callable[[Floats], Floats]) -> Any:
 
 
 def grouped(down: int, across: int) -> Any:
-    """One maximum for so many neighbouring blocks."""
+    """Return maxima that `down` times `across` neighbouring blocks share."""
 
     def maxima(blocks: Floats, keep_nan: bool) -> Floats:
         found = largest(blocks, (2, 3), keep_nan)
@@ -38,22 +38,22 @@ def grouped(down: int, across: int) -> Any:
 
 
 def absolute_block(blocks: Floats, keep_nan: bool) -> Floats:
-    """|max x| of each block."""
+    """Return |max x| of each block."""
     return np.asarray(np.abs(np.nanmax(blocks, axis=(2, 3), keepdims=True, initial=np.finfo(F).min)), F)
 
 
 def plain_block(blocks: Floats, keep_nan: bool) -> Floats:
-    """max x of each block, which can be negative or -0."""
+    """Return max x of each block, which can be negative or -0."""
     return np.asarray(np.fmax.reduce(blocks, axis=(2, 3), keepdims=True), F)
 
 
 def plain_from_zero(blocks: Floats, keep_nan: bool) -> Floats:
-    """max x of each block and zero, which can be -0."""
+    """Return max x of each block and zero, which can be -0."""
     return np.asarray(np.fmax.reduce(blocks, axis=(2, 3), keepdims=True, initial=F(0)), F)
 
 
 def shifted(down: int, across: int, maxima: Floats) -> Floats:
-    """Those of the block so far away, the last one at an edge."""
+    """Return the maxima of the blocks `down` and `across` places away; past an edge, those at the edge."""
     rows = np.clip(np.arange(maxima.shape[0]) + down, 0, maxima.shape[0] - 1)
     columns = np.clip(np.arange(maxima.shape[1]) + across, 0, maxima.shape[1] - 1)
     return maxima[rows][:, columns]
@@ -73,7 +73,7 @@ PARTS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
 
 
 def ranked(rank: int, blocks: Floats, keep_nan: bool) -> Floats:
-    """The magnitude of a block that so many others reach, 1 for the largest."""
+    """Return the magnitude of a given rank in each block; rank 1 is the largest."""
     magnitude = np.abs(blocks).reshape(*blocks.shape[:2], 1, -1)
     magnitude = magnitude if keep_nan else np.nan_to_num(magnitude, nan=0, posinf=np.inf)
     return np.asarray(np.sort(magnitude, axis=3)[..., -rank, None])
@@ -225,7 +225,7 @@ def _filled(heads: Callable[[Floats, int], Floats], kernel: Kernel) -> Callable[
 
 
 def _next_row(values: Floats, count: int) -> Floats:
-    """What follows each row in memory; zeros behind the last one."""
+    """Return the values that follow each row in memory; zeros follow the last one."""
     rows, columns = values.shape
     flat = np.concatenate([values.reshape(-1), np.zeros(count, F)])
     return np.asarray(flat[(np.arange(rows)[:, None] + 1) * columns + np.arange(count)])

@@ -78,7 +78,7 @@ READ = (
 
 
 def cleared(rows: int, columns: int, values: Floats) -> Floats:
-    """Zeros past the last whole multiple of so many rows and columns."""
+    """Return values with zeros past the last whole group of rows and of columns."""
     values = values.copy()
     values[values.shape[0] // rows * rows :] = 0
     values[:, values.shape[1] // columns * columns :] = 0

@@ -63,14 +63,14 @@ def largest_bits(kind: str, absolute: bool, values: Values, keep_nan: bool, by_r
 
 
 def by_groups(rows: int, amax: Floats, values: Values) -> Floats:
-    """Each row's is that of its group of so many rows."""
+    """Return the amax of each row's group of `rows` rows."""
     own = over_tensor(values, keep_nan=False, by_row=True)
     groups = np.maximum.reduceat(own, range(0, own.size, rows)) if own.size else own
     return np.repeat(groups, rows)[: own.size]
 
 
 def of_first(count: int, amax: Floats, values: Values) -> Floats:
-    """That of the first elements."""
+    """Return the amax of the first `count` elements."""
     return over_tensor(Values(values.raw, values.transformed.reshape(1, -1)[:, :count]), keep_nan=False, by_row=False)
 
 
@@ -141,7 +141,7 @@ WIDEST = 10  # bits of mantissa to which a maximum may be rounded
 
 
 def to_bits(bits: int, whole: Callable[[Any], Any], amax: Floats) -> Floats:
-    """Round to so many bits of mantissa after the leading one."""
+    """Round to `bits` bits of mantissa after the leading one."""
     fraction, exponent = np.frexp(np.asarray(amax, np.float64))
     unit = 2.0 ** (bits + 1)
     return np.asarray(np.ldexp(whole(fraction * unit) / unit, exponent), F)

@@ -130,7 +130,7 @@ class ProductReport:
 
     @property
     def only_zeros(self) -> bool:
-        """Whether the kernel returned zeros in every case, though other results are right."""
+        """True if the kernel returned zeros in every case, though other results are right."""
         return not any(np.asarray(judgement.got).astype(F).any() for judgement in self.judgements)
 
     def _unexplained(self) -> str:

@@ -65,14 +65,14 @@ def _whole(size: int, k: Any, depth: int, width: int) -> Any:
 
 
 def _part(place: int, size: Callable[[int, int], int], k: Any, depth: int, width: int) -> Any:
-    """Which of the depth is in the first part (0) or the last one (-1), of parts of a size."""
+    """Return the places of the depth in the first part (0) or the last one (-1); `size` gives the size of a part."""
     each = max(size(depth, width), 1)
     part = k // each
     return part == (part[-1] if place else 0)
 
 
 def _share(count: int, depth: int, width: int) -> int:
-    """Elements in one of so many parts, whole blocks."""
+    """Return the elements of each of `count` parts, which are whole blocks."""
     blocks = -(-depth // width)
     return -(-blocks // count) * width
 

@@ -130,7 +130,7 @@ def _shown(exhibits: Iterator[Exhibit], errors: list[InternalError]) -> tuple[Ex
 
 
 def traces(findings: Iterable[tuple[str, Finding]]) -> tuple[tuple[str, str], ...]:
-    """What kernels that raised or crashed wrote of it, each with its case. Rules: CNF-9."""
+    """Return the last output of kernels that raised or crashed, each with its case. Rules: CNF-9."""
     return tuple((f"{found.kind} in {case}: {found.text}", found.trace) for case, found in findings if found.trace)
 
 
