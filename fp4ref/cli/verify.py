@@ -54,6 +54,7 @@ Examples:
   fp4ref verify dump.npz --junit verify.xml --html verify.html
   fp4ref verify --kernel mykernels.nvfp4:quantize --spec nvfp4
   fp4ref verify --kernel kernel.py:quantize --spec mxfp4 --device cuda --level 2
+  fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --device cuda --huge
   fp4ref verify --kernel kernel.py:gemm --spec nvfp4
   fp4ref verify --library ./libmine.so:quantize --signature quantize.toml --spec mxfp4
   fp4ref verify --library ./libmine.so:quantize_nvfp4 --signature flashinfer-nvfp4 --spec nvfp4 --device cuda
@@ -69,6 +70,7 @@ CALLED_ONLY = frozenset(
         "--direction",
         "--family",
         "--forever",
+        "--huge",
         "--level",
         "--repeat",
         "--seed",
@@ -126,6 +128,7 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     show_default=True,
     help="1: the cases of a second or two; 2: also large tensors and every bit pattern.",
 )
+@click.option("--huge", is_flag=True, help="Instead of these cases: inputs past 2^31 bytes, and past 2^32 elements.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Draw other random numbers for a kernel's cases.")
 @click.option("--forever", is_flag=True, help="Go on with the next seed until a case fails or you interrupt.")
 @click.option("--family", "families", multiple=True, help="Only these families of cases.")
@@ -203,6 +206,7 @@ def verify(
     direction: str | None,
     device: str | None,
     level: int,
+    huge: bool,
     seed: int,
     forever: bool,
     families: tuple[str, ...],
@@ -280,6 +284,7 @@ def verify(
             stated,
             forever,
             given,
+            huge,
         )
         if kernel is None:
             raise SystemExit(check_stream(streamed[0], choice))

@@ -35,6 +35,7 @@ class Choice:
     statement: Statement | None = None
     forever: bool = False
     given: frozenset[str] = frozenset()
+    huge: bool = False
 
     @property
     def changes(self) -> dict[str, Any]:

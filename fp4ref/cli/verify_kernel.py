@@ -63,6 +63,10 @@ def check_kernel(target: str, choice: Choice, device: str | None, options: RunOp
         on_trial = _subject(target, spec, choice, options, {"device": device} if device else {})
         declared = on_trial.declaration
         choice = _stated(choice, on_trial)
+        if choice.huge:
+            from fp4ref.cli.verify_huge import check_huge
+
+            return check_huge(on_trial, spec, choice, options, step)
         if declared.operation == "gemm":
             from fp4ref.cli.verify_gemm import check_gemm
 

@@ -156,7 +156,7 @@ class Caller:
 
     def _results(self, prepared: _Prepared, returned: Any) -> tuple[Results, Finding | None, dict[str, Any]]:
         job, declared, buffers = prepared.job, self._declared, prepared.buffers
-        named = {name: buffer.array for name, buffer in buffers.items()} or _named(returned, declared, job)
+        named = {name: buffer.array for name, buffer in buffers.items()} or named_results(returned, declared, job)
         results = {name: _checked(name, named.get(name), output, declared) for name, output in job.outputs.items()}
         results = {name: None if part is None else part.copy() for name, part in results.items()}
         return results, _touched(prepared.inputs, buffers), named
@@ -185,7 +185,7 @@ def outcome_of(results: Mapping[str, NDArray[Any] | None], finding: Finding | No
     return Outcome(values=next(iter(results.values())), finding=finding)
 
 
-def _named(returned: Any, declared: Declaration, job: Job) -> dict[str, Any]:
+def named_results(returned: Any, declared: Declaration, job: Job) -> dict[str, Any]:
     """What a kernel returned, by the names of its outputs."""
     parts = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     wanted = [name for name in declared.outputs if name in job.outputs]
@@ -201,15 +201,8 @@ def _named(returned: Any, declared: Declaration, job: Job) -> dict[str, Any]:
 
 def _checked(name: str, result: Any, output: Output, declared: Declaration) -> NDArray[Any] | None:
     """A result on the host, in the expected shape and type. Rules: CNF-9."""
-    if result is None:
-        if name == "amax":
-            return None
-        raise Wrong(Kind.SHAPE, f"{name} is None, need {output.dtype} {list(output.shape)}")
-    if not hasattr(result, "shape") or not hasattr(result, "dtype"):
-        raise Wrong(Kind.DTYPE, f"{name} is a {type(result).__name__}, need an array")
-    device = arrays.device_of(result)
-    if device != declared.device.partition(":")[0]:
-        raise Wrong(Kind.DEVICE, f"{name} lies on {device}, need {declared.device}")
+    if not present(name, result, output, declared):
+        return None
     kind = arrays.dtype_name(result)
     array = host(result)
     plain = array.dtype.itemsize == ONE_BYTE and array.dtype != np.bool_
@@ -217,14 +210,33 @@ def _checked(name: str, result: Any, output: Output, declared: Declaration) -> N
         raise Wrong(Kind.DTYPE, f"{name} is {kind}, need {output.dtype}")
     if output.dtype == "uint8":
         array = np.ascontiguousarray(array).view(np.uint8)
-    shape, count = output.shape, math.prod(output.shape)
-    flat = array.ndim == 1 or (name == "amax" and array.ndim == 0)
-    tiles = name == "scales" and declared.scale_layout.startswith("tiled")  # bytes in tile order have no rows
-    same = flat or tiles or shape[-1:] == array.shape[-1:] or name == "amax"
-    if array.size != count or not (same or count == 0):
-        raise Wrong(Kind.SHAPE, f"{name} has shape {list(array.shape)}, need {list(shape)}")
-    array = np.ascontiguousarray(array).reshape(shape)
+    require_shape(name, array.shape, output, declared)
+    array = np.ascontiguousarray(array).reshape(output.shape)
     return np.ascontiguousarray(array.T) if declared.transposed and name in {"data", "scales"} else array
+
+
+def present(name: str, result: Any, output: Output, declared: Declaration) -> bool:
+    """Require an array on the declared device; False for an amax that is None. Rules: CNF-9."""
+    if result is None:
+        if name == "amax":
+            return False
+        raise Wrong(Kind.SHAPE, f"{name} is None, need {output.dtype} {list(output.shape)}")
+    if not hasattr(result, "shape") or not hasattr(result, "dtype"):
+        raise Wrong(Kind.DTYPE, f"{name} is a {type(result).__name__}, need an array")
+    device = arrays.device_of(result)
+    if device != declared.device.partition(":")[0]:
+        raise Wrong(Kind.DEVICE, f"{name} lies on {device}, need {declared.device}")
+    return True
+
+
+def require_shape(name: str, got: tuple[int, ...], output: Output, declared: Declaration) -> None:
+    """Require as many elements as expected, in rows of the expected length or without rows. Rules: CNF-9."""
+    shape, count = output.shape, math.prod(output.shape)
+    flat = len(got) == 1 or (name == "amax" and not got)
+    tiles = name == "scales" and declared.scale_layout.startswith("tiled")  # bytes in tile order have no rows
+    same = flat or tiles or shape[-1:] == got[-1:] or name == "amax"
+    if math.prod(got) != count or not (same or count == 0):
+        raise Wrong(Kind.SHAPE, f"{name} has shape {list(got)}, need {list(shape)}")
 
 
 def _touched(inputs: Mapping[str, Any], buffers: Mapping[str, Guarded]) -> Finding | None:

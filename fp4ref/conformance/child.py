@@ -10,6 +10,8 @@ from typing import IO, Any
 
 from fp4ref.conformance.calling import Caller
 from fp4ref.conformance.guards import Arrays
+from fp4ref.conformance.huge_call import attempt
+from fp4ref.conformance.huge_trial import Trial
 from fp4ref.conformance.loading import load
 from fp4ref.conformance.messages import jobs_of, of_outcomes, receive, send
 from fp4ref.errors import Fp4Error
@@ -35,6 +37,9 @@ def main() -> None:
     send(answers, number | {"declaration": declared.to_json()})
     caller = Caller(function, declared)
     while (message := receive(requests)) is not None:
+        if "huge" in message[0]:
+            send(answers, attempt(function, declared, Trial.of(message)) | {"number": message[0]["number"]})
+            continue
         how = {name: message[0][name] for name in ("remember", "together") if name in message[0]}
         said, arrays = of_outcomes(caller.outcomes(jobs_of(message), **how))
         send(answers, said | {"number": message[0]["number"]}, arrays)

@@ -92,6 +92,12 @@ def host(array: Any) -> NDArray[Any]:
     return np.asarray(to_numpy("verify", array))
 
 
+def fenced(arrays: Arrays, inner: int, alignment: int) -> tuple[Any, int]:
+    """Make room for bytes between guards: all of it fence, and where the bytes start, aligned to no more than asked."""
+    raw = arrays.bytes(inner + 2 * GUARD + 4 * alignment, FENCE)
+    return raw, GUARD + (alignment - arrays.address(raw) - GUARD) % (2 * alignment)
+
+
 class Guarded:
     """An array inside a larger one.
 
@@ -106,9 +112,7 @@ class Guarded:
         alignment = max(alignment, size)
         rows = int(np.prod(shape[:-1], dtype=np.int64)) if shape else 1
         inner = (rows * pitch if pitch else int(np.prod(shape, dtype=np.int64))) * size
-        self._raw = arrays.bytes(inner + 2 * GUARD + 4 * alignment, FENCE)
-        start = arrays.address(self._raw)
-        self._start = GUARD + (alignment - start - GUARD) % (2 * alignment)
+        self._raw, self._start = fenced(arrays, inner, alignment)
         self._stop = self._start + inner
         part = self._raw[self._start : self._stop]
         self._before = np.full(len(self._raw), FENCE, np.uint8)

@@ -68,6 +68,11 @@ class KernelProcess:
         answer = self._ask(limit, (record | how, arrays))
         return answer if isinstance(answer, Finding) else outcomes_of(answer)
 
+    def answer(self, message: Message, limit: float) -> dict[str, Any] | Finding:
+        """Return the record that answers a message, or how the process ended or kept silent."""
+        found = self._ask(limit, message)
+        return found if isinstance(found, Finding) else dict(found[0])
+
     def close(self) -> None:
         """End the process and all that it started, and wait for that."""
         self._unsent.put(None)

@@ -210,7 +210,7 @@ def job_of(case: Case, declared: Declaration, expected: DirectionData) -> Job:
         "hadamard_signs": lambda: hadamard.sign_vector(signs(case.spec)),
         "rows": lambda: rows,
         "columns": lambda: columns if declared.operation != "to_layout" else blocks,
-        "data": lambda: _as_declared(expected.data, case.spec, declared),
+        "data": lambda: as_declared(expected.data, case.spec, declared),
         "scales": lambda: poisoned(
             expected.scales, declared.source_layout if declared.operation == "to_layout" else declared.scale_layout
         ),
@@ -218,7 +218,7 @@ def job_of(case: Case, declared: Declaration, expected: DirectionData) -> Job:
     return Job({name: given[name]() for name in declared.inputs}, _outputs(case, declared, blocks))
 
 
-def _as_declared(data: NDArray[np.uint8], spec: Spec, declared: Declaration) -> NDArray[np.uint8]:
+def as_declared(data: NDArray[np.uint8], spec: Spec, declared: Declaration) -> NDArray[np.uint8]:
     """Packed bytes with the nibbles in the declared order."""
     if declared.nibble_order == "low" or spec.element.format.bits == 8:
         return data
@@ -303,4 +303,4 @@ def poisoned(linear: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
 
 def normalised(case: Case, declared: Declaration, data: DirectionData) -> DirectionData:
     """Bytes of a kernel with the low nibble first; the layout stays. Rules: PACK-1."""
-    return data._replace(data=_as_declared(np.asarray(data.data), case.spec, declared))
+    return data._replace(data=as_declared(np.asarray(data.data), case.spec, declared))
