@@ -238,7 +238,7 @@ def test_the_command(here, monkeypatch):
     def verify(text, status):
         result = CliRunner().invoke(main, ["verify", *text.split()])
         assert result.exit_code == status, result.output
-        return result.output
+        return result.stderr if status == 2 else result.stdout
 
     text = verify("--kernel kernels.py:good --spec nvfp4 --huge", 0)
     assert "conforms to nvfp4: no byte differs in 2 huge cases" in text
