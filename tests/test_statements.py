@@ -16,7 +16,8 @@ from click.testing import CliRunner
 import fp4ref
 from fp4ref.cli import main
 from fp4ref.conformance.statement import digest
-from fp4ref.conformance.statement_check import problems, schema, violations
+from fp4ref.conformance.statement_check import problems, read, schema, violations
+from fp4ref.errors import FileError
 
 KERNELS = """
 import numpy as np
@@ -246,3 +247,11 @@ def test_a_changed_file_fails_with_1_and_a_cut_one_with_2(here):
     for content, status in ((text, 0), (text.replace('"codes": 7', '"codes": 8'), 1), (text[:-9], 2)):
         (here / "s.json").write_text(content)
         run("statement check s.json", status)
+
+
+@pytest.mark.rule("CNF-18")
+def test_a_text_that_has_no_bytes_is_no_statement(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text('{"fp4ref_statement": 1, "found": {"a": "\\ud800"}}')
+    with pytest.raises(FileError, match="surrogates not allowed, need JSON text"):
+        read(path)

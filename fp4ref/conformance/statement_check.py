@@ -35,6 +35,7 @@ def read(path: Path) -> dict[str, Any]:
         raise FileError(f"statement {path}", f"more than {BYTES_MAX} bytes", "a statement", "CNF-18")
     try:
         record = json.loads(text.decode(), parse_constant=_no_number)
+        json.dumps(record, ensure_ascii=False).encode()  # a lone surrogate has no bytes
     except (ValueError, RecursionError) as error:
         raise FileError(f"statement {path}", " ".join(str(error).split()), "JSON text", "CNF-18") from None
     version = record.get("fp4ref_statement") if isinstance(record, dict) else None
