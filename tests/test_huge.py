@@ -91,6 +91,8 @@ def test_a_mistake_past_a_size_is_found_where_it_begins(function, row):
     assert report.kind is Verdict.WRONG
     assert found["row"] == row
     assert found["total"] != found["expected_total"]
+    end = report.cases[0].rows if function is not repeats_rows else -(-row // 384) * 384
+    assert (found["last_row"], found["row_ranges"]) == (end - 1, [[row // 384 * 384, end]])
     place = "element 2^18" if row == ROW else f"element {row * WIDTH:,}, past element 2^18"
     assert f"differs in data from row {row} on ({place}): " in report.cases[0].lines[0]
     assert any(found["samples"].values())
