@@ -283,3 +283,18 @@ def test_bytes_of_a_large_tensor_may_be_those_of_another_row():
     wrong = Item(case, made._replace(data=data, scales=scales), NVFP4, layout("linear"))
     assert wrong.matches(kernel, DECLARED, LOW_FIRST, tier=True)
     assert not wrong.equal
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-28")
+def test_scales_in_the_padding_are_not_called_missing():
+    """The four groups of 32 rows of a tile, the last first, seen in tensors of few rows."""
+    evidence = []
+    for case in [case for case in inputs(("float32",), ("normal", "element-ties")) if case.direction == "row"]:
+        made = quantize(case.x, NVFP4, "row")
+        tiles = layout("tiled_128x4").from_linear(made.scales)
+        quarters = np.ascontiguousarray(tiles.reshape(-1, 32, 4, 4)[:, :, ::-1].reshape(tiles.shape))
+        evidence.append((case, made._replace(scales=quarters)))
+    found = diagnose(NVFP4, "tiled_128x4", evidence, budget_seconds=6)
+    assert not any("not written" in explanation.text for explanation in found.explanations), report_lines(found)
+    assert found.explanations or found.first_stage == "layout"

@@ -201,6 +201,16 @@ class _Session:
             return self._completed(found)
         return self._with([])
 
+    @cached_property
+    def _moved(self) -> bool:
+        """Whether the scale bytes are the right ones at other places."""
+        return permuted([part for item in self.items for part in item.parts(False)])
+
+    def _in_padding(self, hypothesis: Hypothesis) -> bool:
+        """Whether padding of the scales is not zero, if they lie where the hypothesis has them."""
+        read = hypothesis.scales
+        return any(item.stray(read) for item in self.items if item.scales(read) is not None)
+
     def _search(self, tier: Tier, share: float) -> Search:
         deadline = self.start + share * self.budget
         return Search(self.spec, self.items, tier, deadline, special=tier is True)
@@ -295,7 +305,8 @@ class _Session:
         found: list[Hypothesis] = []
         try:
             for hypothesis in search():
-                found.append(hypothesis)  # noqa: PERF402 - keeps what it has when the time is over
+                if not (self._in_padding(hypothesis) and self._moved):  # the padding holds scales that it calls wrong
+                    found.append(hypothesis)  # noqa: PERF401 - keeps what it has when the time is over
         except OutOfTimeError:
             self.complete = False
         return found
@@ -416,7 +427,7 @@ class _Session:
         if hypothesis.profile:
             differs = differences(self.spec, PROFILES[hypothesis.profile])
             parts.insert(0, (f"profile {hypothesis.profile}", Stage.SCALE, f"it is {hypothesis.profile} ({differs})"))
-        if any(item.stray(hypothesis.scales) for item in self.items if item.scales(hypothesis.scales) is not None):
+        if self._in_padding(hypothesis):
             parts.append((PADDING[0], Stage.PADDING, PADDING[1]))
         if any(item.spare() for item in self.items):
             parts.append((SPARE[0], Stage.PACKING, SPARE[1]))

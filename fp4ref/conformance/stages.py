@@ -180,6 +180,13 @@ def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypoth
     readers = [DECLARED, *scale_readers(usable[0].item.declared)]
     taken = {mistake.stage for mistake in start.mistakes}
     known = [m for m in MISTAKES if m.stage in OF_SCALES and not m.special and m.stage not in taken]
+    moved = permuted(usable)
+
+    def possible(reader: ScaleReader) -> bool:
+        """Padding that is not zero holds scales, if all of them are somewhere."""
+        return not (moved and any(part.item.stray(reader) for part in usable))
+
+    readers = [reader for reader in readers if possible(reader)]
     found: list[Hypothesis] = []
     positions = seen_positions(start.kernel, usable)
     measured = [*constants_of_scales(start.kernel, usable), *([positions] if positions else [])]
@@ -190,7 +197,7 @@ def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypoth
         if changed is start and alive:
             break
     if not found:
-        found = _unnamed_scales(start, known, usable, tick)
+        found = [one for one in _unnamed_scales(start, known, usable, tick) if possible(one.scales)]
     return sorted(found, key=lambda hypothesis: hypothesis.cost)
 
 
