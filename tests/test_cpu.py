@@ -50,7 +50,7 @@ def dtypes_of(spec):
     """All for ours; one for each peer, so that not every pair is compiled."""
     if spec.hadamard:
         return (BFLOAT16,)
-    return DTYPES if spec in OURS else (DTYPES[NATIVE.index(spec) % 3],)
+    return DTYPES if spec in OURS or spec not in NATIVE else (DTYPES[NATIVE.index(spec) % 3],)
 
 
 def parts(q: Quantized):

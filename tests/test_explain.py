@@ -38,7 +38,7 @@ def aimed(seed: int, dtype: str) -> np.ndarray:
         return x.astype(fp4ref.arrays.INPUT_DTYPES[dtype])
 
 
-@pytest.mark.parametrize("name", list(fp4ref.profiles))
+@pytest.mark.parametrize("name", [name for name, spec in fp4ref.profiles.items() if not spec.stochastic])
 def test_agrees_with_quantizer(name: str) -> None:
     spec = fp4ref.profiles[name]
     rng = np.random.default_rng(len(name))

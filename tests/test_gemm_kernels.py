@@ -345,7 +345,7 @@ def test_declarations():
 
     report = verdict(strict)
     assert "raised in" in report.headline
-    assert report.skipped["takes multiples of 32 rows and K of 128"] > 10
+    assert not report.skipped  # operands are padded to the multiples
 
     @fp4ref.kernel(operation="gemm", inputs=("a_data", "alpha"), outputs=("values",))
     def told(data, alpha): ...

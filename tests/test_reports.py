@@ -245,7 +245,7 @@ def test_verify_writes_the_files_beside_what_it_prints(tmp_path):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["DUMP", "DUMP", "--html", "x.html"], "--html takes one file"),
+        (["DUMP", "DUMP", "--html", "x.html"], "--html and --statement take one file"),
         (["DUMP", "--case", "row:0:0", "--junit", "x.xml"], "whole reports"),
         (["DUMP", "--html", "nowhere/x.html"], "nowhere/x.html"),
     ],

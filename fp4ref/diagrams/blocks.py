@@ -50,7 +50,7 @@ def blocks(request: Request) -> str:
     page.line([(x_scales - 74, middle), (x_scales - 44, middle)], head=True)
     if place:
         _highlight(page, place, (x, y), (pixel, tall), (x_scales, y), window)
-        text = wrap(place.sentence(), page.width - 2 * MARGIN, 12)
+        text = wrap(place.sentence(), page.width - 2 * MARGIN, 12, bold=True)
         page.lines(MARGIN, page.bottom + 24, text, kind="mark", bold=True)
     return page.svg()
 

@@ -14,29 +14,30 @@ from fp4ref.diagrams.palette import PREFIX, css
 
 WIDTH = 800
 MARGIN = 16
+BOLD = 1.2  # times the width of a regular text
 MONO = 0.602  # width of a character of a monospaced font, in units of its size
 NARROW = frozenset("iljtfr.,:;'|!()[] /\\I-")
 WIDE = frozenset("mwMWQOG@%—→≥≤×+=−")
 
 
-def text_width(text: str, size: float, mono: bool = False) -> float:
+def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -> float:
     """An upper estimate of the width of a text, for any common font."""
     if mono:
         return len(text) * MONO * size
-    return size * sum(0.37 if c in NARROW else 0.84 if c in WIDE else 0.64 for c in text)
+    return (BOLD if bold else 1.0) * size * sum(0.37 if c in NARROW else 0.84 if c in WIDE else 0.64 for c in text)
 
 
-def wrap(text: str, width: float, size: float, mono: bool = False) -> list[str]:
+def wrap(text: str, width: float, size: float, mono: bool = False, bold: bool = False) -> list[str]:
     """Lines of a text that fit a width; a word that is too long alone is cut."""
     lines: list[str] = [""]
     for word in text.split():
         joined = f"{lines[-1]} {word}".strip()
-        if text_width(joined, size, mono) <= width:
+        if text_width(joined, size, mono, bold) <= width:
             lines[-1] = joined
             continue
         rest = word
-        while text_width(rest, size, mono) > width:
-            fit = next(n for n in range(len(rest) - 1, 0, -1) if text_width(rest[:n], size, mono) <= width)
+        while text_width(rest, size, mono, bold) > width:
+            fit = next(n for n in range(len(rest) - 1, 0, -1) if text_width(rest[:n], size, mono, bold) <= width)
             lines.append(rest[:fit])
             rest = rest[fit:]
         lines.append(rest)

@@ -38,7 +38,7 @@ def scale_layout(request: Request) -> str:
     for column, lines in enumerate((found.digits()[:half], found.digits()[half:])):
         page.lines(MARGIN + column * 390, y, lines, size=11, mono=True)
     if place:
-        page.lines(MARGIN, page.bottom + 20, wrap(said, page.width - 2 * MARGIN, 12), kind="mark", bold=True)
+        page.lines(MARGIN, page.bottom + 20, wrap(said, page.width - 2 * MARGIN, 12, bold=True), kind="mark", bold=True)
     return page.svg()
 
 

@@ -40,7 +40,7 @@ def linear_tiled(request: Request) -> str:
         page.text(MARGIN, y + 26, f"{found.layout.name} in memory: scale (m, k) at each byte", bold=True)
         y = _strip(page, y + 34, found, place)
     if place:
-        text = wrap(place.sentence(named(layout)), page.width - 2 * MARGIN, 12)
+        text = wrap(place.sentence(named(layout)), page.width - 2 * MARGIN, 12, bold=True)
         page.lines(MARGIN, y + 24, text, kind="mark", bold=True)
     return page.svg()
 
