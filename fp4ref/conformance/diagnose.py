@@ -36,6 +36,7 @@ Evidence = tuple[CaseLike, DirectionData]
 KEPT = 6  # explanations that are told apart by nothing in the evidence
 ENOUGH = 24  # hypotheses of one cost that are carried on
 FEW = 2  # differing blocks for which no two mistakes are blamed together
+FIRST = 1 << 19  # elements of wrong cases, and of right ones, among which causes are looked for first
 PADDING = ("padding", "padding bytes of the scales are not zero")
 SPARE = ("spare-nibble", "spare nibbles are not zero")
 
@@ -132,6 +133,11 @@ def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget
     if 2 * sum(np.count_nonzero(item.classes == 0) for item in items) < sum(item.classes.size for item in items):
         items = _items(spec, scale_layout, evidence, SMALLEST)
     ordered = _varied(sorted(items, key=lambda item: (item.equal, item.size)))
+    near = _few(ordered)
+    if len(near) < len(ordered) and any(not item.equal for item in near):
+        confirmed = _confirmed(_Session(spec, near, start, 0.5 * budget_seconds), ordered)
+        if confirmed is not None:
+            return confirmed
     found = _Session(spec, ordered, start, 0.7 * budget_seconds if spec.hadamard else budget_seconds).diagnosis()
     if found.explanations or spec.hadamard is None:
         return found
@@ -142,6 +148,28 @@ def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget
         return Diagnosis(conforms=True)
     again = _Session(spec, bounded, start, budget_seconds).diagnosis()
     return again if again.explanations else found
+
+
+def _few(items: Sequence[Item]) -> list[Item]:
+    """Return the first wrong cases and the first right ones, of so many elements that a search among them is quick."""
+    kept: list[Item] = []
+    for equal in (False, True):
+        total = 0
+        for item in items:
+            if item.equal is equal and total + item.size <= FIRST:
+                kept.append(item)
+                total += item.size
+    return kept
+
+
+def _confirmed(session: _Session, items: Sequence[Item]) -> Diagnosis | None:
+    """Return the explanations of some cases that make every byte of all of them, None if there is none."""
+    some = set(map(id, session.items))
+    far = [item for item in items if id(item) not in some]
+    found = session.diagnosis()
+    made = ((told, session.made_by.get(told.names)) for told in found.explanations)
+    kept = tuple(told for told, by in made if by is not None and all(by.explains(item) for item in far))
+    return replace(found, explanations=kept) if kept else None
 
 
 def _items(

@@ -35,7 +35,7 @@ from fp4ref.specs import OWN
 Bools = NDArray[np.bool_]
 SMALL = 1 << 13  # elements of a piece on which hypotheses are tried first
 LARGE = 1 << 22  # elements of a case of which a kernel that needs the whole is asked
-WHOLE = 1 << 24  # elements of the largest case that an explanation which needs the whole is compared with
+WHOLE = 1 << 25  # elements of the largest case that an explanation which needs the whole is compared with
 STEP = 128  # rows and columns at which a piece may begin: whole blocks of every specification
 FAILURES = (
     Fp4Error,
