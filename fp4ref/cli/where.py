@@ -21,7 +21,7 @@ Examples:
 """
 
 
-@click.command("where", epilog=EPILOG, short_help="Say where an element and its scale lie.")
+@click.command("where", epilog=EPILOG, short_help="Say where an element and its scale are stored.")
 @click.argument("row", required=False, type=int)
 @click.argument("column", required=False, type=int)
 @click.option("--shape", required=True, help="Of the tensor, MxK.")
