@@ -231,11 +231,11 @@ class _Session:
 
     @cached_property
     def _moved(self) -> bool:
-        """Whether the scale bytes are the right ones at other places."""
+        """True if the scale bytes are the right ones at other places."""
         return permuted([part for item in self.items for part in item.parts(False)])
 
     def _in_padding(self, hypothesis: Hypothesis) -> bool:
-        """Whether padding of the scales is not zero, if they lie where the hypothesis has them."""
+        """Return True if padding of the scales is not zero, if they are stored where the hypothesis has them."""
         read = hypothesis.scales
         return any(item.stray(read) for item in self.items if item.scales(read) is not None)
 
@@ -245,11 +245,11 @@ class _Session:
 
     @cached_property
     def _likely(self) -> Place:
-        """Where everything that differs is."""
+        """The place of everything that differs."""
         return EVERYWHERE if self.within else likely_place(self.items)
 
     def _inside(self) -> Diagnosis | None:
-        """What explains the place where everything that differs is, looked at alone."""
+        """Return what explains the place of everything that differs, looked at alone."""
         if not self._likely.predicates:
             return None
         items = [item for item in (item.inside(self._likely) for item in self.items) if item is not None]
@@ -295,7 +295,7 @@ class _Session:
         return self._in_time(PlacedSearch(self.spec, self.items, False, self._ticking(0.58)).pairs)
 
     def _ticking(self, share: float) -> Callable[[], None]:
-        """What ends a search when its share of the time is over."""
+        """Return the function that ends a search when its share of the time is over."""
         deadline = self.start + share * self.budget
 
         def tick() -> None:

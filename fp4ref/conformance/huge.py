@@ -23,7 +23,7 @@ BUILDING = 1 << 26  # elements that may take a second more, to be built and comp
 
 @dataclass(frozen=True)
 class HugeCase:
-    """One huge call: what it passes, rows and columns of x, and what came of it.
+    """A huge call: the sizes that it passes, rows and columns of x, and what came of it.
 
     skipped: why the call was not made. finding: what went wrong instead of results. results: by name, as `Difference`
     has them, with the row of x and the element where each begins and ends to differ.
@@ -49,12 +49,12 @@ class HugeCase:
 
     @property
     def wrong(self) -> bool:
-        """Whether a byte differs or something else was found."""
+        """True if a byte differs or something else was found."""
         return self.finding is not None or bool(self.differing)
 
     @property
     def tried(self) -> bool:
-        """Whether the kernel was called."""
+        """True if the kernel was called."""
         return not self.skipped
 
     @property
@@ -97,7 +97,7 @@ def _said(name: str, found: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class HugeReport:
-    """What came of all huge calls of a kernel."""
+    """The outcome of all huge calls of a kernel."""
 
     subject: str
     spec: Spec

@@ -1,4 +1,4 @@
-"""One call of a kernel on a tile repeated very often: inputs are built and results compared where they are.
+"""Call a kernel on a tile that is repeated many times: inputs are built and results compared where they are.
 
 Host memory stays bounded: a device holds the whole arrays, and the host one tile of each.
 """
@@ -29,7 +29,7 @@ MEMORY_LIMIT, MEMORY_USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgr
 
 @dataclass
 class Difference:
-    """How an array differs from what it should be.
+    """The difference of an array from what it should be.
 
     first: repetition, and byte in the tile's array, of the first difference; got and expected there. last: repetition
     of the last one. ranges: of repetitions, the first ones. total, expected_total: checksums, the sums of all bytes.
@@ -105,7 +105,7 @@ class _Whole:
         self.array = library.view(self.bytes, dtype, shape)
 
     def outside(self) -> int:
-        """How many bytes of the guards were written."""
+        """Return the number of bytes of the guards that were written."""
         return sum(
             int(np.count_nonzero(host_bytes(part) != FENCE))
             for part in (self._raw[: self._start], self._raw[self._stop :])

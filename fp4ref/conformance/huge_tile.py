@@ -112,7 +112,7 @@ class Plan:
         return order.index(byte, shape[1])[axis] * (1 if by_row else per)
 
     def _fold(self, name: str) -> Fold:
-        """How an array of a call repeats that of a tile."""
+        """Return the repetition of a tile's array in an array of a call."""
         by_row = self.declared.direction == "row"
         if name == "x":
             return Fold(0)

@@ -15,7 +15,7 @@ from fp4ref.conformance.subject import Job, Output
 
 
 class Fold(NamedTuple):
-    """How an array repeats that of a tile: along an axis, or not at all (None).
+    """The repetition of a tile in an array: along an axis, or not at all (None).
 
     high: rows of the smallest piece of bytes that the axis divides, as a tile of a layout has.
     """
@@ -28,7 +28,7 @@ class Fold(NamedTuple):
         return tuple(size * count if axis == self.axis else size for axis, size in enumerate(tile))
 
     def split(self, tile: tuple[int, ...], size: int) -> tuple[int, int]:
-        """How the bytes of a tile's array lie in the whole: so many runs, and the bytes of one."""
+        """Return the number of runs in which the whole holds a tile's bytes, and the bytes of one run."""
         runs = tile[0] // self.high if self.axis == 1 else 1
         return runs, math.prod(tile) * size // runs
 

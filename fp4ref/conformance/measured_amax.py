@@ -32,7 +32,7 @@ class Maximum(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Which rows or columns a maximum sees. axis: 0 for rows, 1 for columns; sees: of their indices and their count."""
+    """The rows or columns that a maximum sees. axis: 0 for rows, 1 for columns; sees: takes indices and their count."""
 
     key: str
     words: str
@@ -137,7 +137,7 @@ def _residues(at: Index, size: int) -> Iterator[Index]:
 
 
 def _missed(axis: int, one: Maximum) -> Bools:
-    """Which rows or columns have an element that is larger than the maximum."""
+    """Return the rows or columns with an element that is larger than the maximum."""
     larger = np.abs(one.values.transformed) > one.got.reshape(-1, 1)
     return np.asarray(larger.any(axis=1 - axis))
 

@@ -236,7 +236,7 @@ def surprise(predicate: Predicate, others: Place, given: Labelled) -> float:
 
 
 def _various(given: Labelled, inside: Bools, outside: Bools) -> bool:
-    """Whether tensors on both sides have several shapes, and are of one family or of several families each."""
+    """Return True if tensors on both sides have several shapes, and are of one family or of several families each."""
     shapes = np.asarray(given.units.rows << 32 | given.units.columns)
     families = given.family(inside), given.family(outside)
     related = bool(families[0] & families[1]) or min(map(len, families)) >= FAMILIES

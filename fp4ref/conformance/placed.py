@@ -44,7 +44,7 @@ FEW = 2  # blocks that differ by accident, for which no place is claimed
 
 
 class Labels(NamedTuple):
-    """Which blocks, and which elements, must be inside a place and which outside.
+    """The blocks and elements that must be inside a place, and those that must be outside.
 
     mixed: some blocks are partly inside, so only elements can say. about_tensor: so do the maxima of tensors.
     """
@@ -74,7 +74,7 @@ class View:
 
     @cached_property
     def plain(self) -> tuple[Bools, Bools]:
-        """Which scale bytes and codes are the specification's, or do not count."""
+        """Return the marks of scale bytes and codes that are the specification's, or do not count."""
         kernel = kernel_of(self.item.spec)
         found = self._compared(self._base.scales, code_side(kernel, self._base))
         assert found is not None
@@ -82,7 +82,7 @@ class View:
 
     @cached_property
     def right(self) -> Bools:
-        """Which blocks are the specification's."""
+        """The marks of blocks that are the specification's."""
         return self.blockwise(*self.plain)
 
     def blockwise(self, scales: Bools, codes: Bools) -> Bools:

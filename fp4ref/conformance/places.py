@@ -96,7 +96,7 @@ SIZES, COORDINATES = (ROWS, COLUMNS, ELEMENTS), (ROW, BLOCK, COLUMN, NUMBER)
 
 @dataclass(frozen=True)
 class Predicate:
-    """One condition on units.
+    """A condition on units.
 
     text: words that follow a comma. bits: how much it says, the length of its description. holds: of units, broadcast
     over their rows and columns. axis: of the number that it is about; None for types, directions and ranks.

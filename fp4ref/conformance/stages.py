@@ -320,7 +320,7 @@ def _unnamed_codes(
 
 
 def permuted(parts: Sequence[Part]) -> bool:
-    """Whether the scale bytes are the right ones at other places."""
+    """True if the scale bytes are the right ones at other places."""
     checked = [part.item for part in parts if part.whole and part.item.blocks > 1][:8]
 
     def sorted_bytes(scales: Codes) -> Any:

@@ -1,4 +1,4 @@
-"""Which known mistakes the evidence is large enough to tell of.
+"""Choose the known mistakes for which the evidence is large enough.
 
 A caller's round number is a power of two by chance, so one maximum that is 2 says nothing about a rounding.
 """
