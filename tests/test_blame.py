@@ -1,4 +1,4 @@
-"""Which rules a wrong kernel is said to break."""
+"""The rules that a wrong kernel is said to break."""
 
 from __future__ import annotations
 

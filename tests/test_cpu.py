@@ -103,7 +103,7 @@ def random_bits(spec, shape, directions, seed=0):
 
 @pytest.fixture(scope="module")
 def compiled_together(request):
-    """What the selected tests of whole specifications call, several per library: one by one takes twice the time."""
+    """Compile what the selected tests of whole specifications call, several per library: half the time."""
     calls = []
     for item in request.session.items:
         spec = item.callspec.params.get("spec") if item.originalname == WHOLE and hasattr(item, "callspec") else None

@@ -27,7 +27,7 @@ INPUTS = ("x", "amax", "random_bits")
 
 
 def tried(spec, multiple, direction="row", dtypes=("bfloat16",)):
-    """How many cases of each family apply, and why others do not."""
+    """Count the cases of each family that apply, with the reasons why others do not."""
     declared = Declaration(inputs=INPUTS, multiple=multiple, direction=direction, dtypes=dtypes)
     applying, left = Counter(), {}
     for case in cases_of(declared, spec):

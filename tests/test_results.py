@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import typing
 
 import numpy as np
 import pytest
 
 import fp4ref
+from fp4ref.quantized import LayoutName
 
 X = np.random.default_rng(4).standard_normal((128, 64), np.float32)
 
@@ -41,6 +43,12 @@ def test_equality_compares_the_bits_of_an_amax_that_is_not_a_number():
     assert dataclasses.replace(one, row=one.row._replace(amax=nan)) == dataclasses.replace(
         one, row=one.row._replace(amax=nan.copy())
     )
+
+
+def test_the_names_of_layouts_that_editors_complete_are_registered():
+    names = typing.get_args(typing.get_args(LayoutName)[0])
+    assert names
+    assert set(names) <= set(fp4ref.LAYOUTS)
 
 
 def test_a_result_cannot_be_hashed():

@@ -22,6 +22,7 @@ from fp4ref.conformance.agreement import Results, disagreement, nothing_written
 from fp4ref.conformance.device_streams import on_streams
 from fp4ref.conformance.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, host, host_bytes
 from fp4ref.conformance.subject import Declaration, Finding, Job, Kind, Outcome, Output
+from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData
 
 ONE_BYTE = 1
@@ -233,7 +234,7 @@ def require_shape(name: str, got: tuple[int, ...], output: Output, declared: Dec
     """Require as many elements as expected, in rows of the expected length or without rows. Rules: CNF-9."""
     shape, count = output.shape, math.prod(output.shape)
     flat = len(got) == 1 or (name == "amax" and not got)
-    tiles = name == "scales" and declared.scale_layout.startswith("tiled")  # bytes in tile order have no rows
+    tiles = name == "scales" and layout(declared.scale_layout).tile != (1, 1)  # bytes in tile order have no rows
     same = flat or tiles or shape[-1:] == got[-1:] or name == "amax"
     if math.prod(got) != count or not (same or count == 0):
         raise Wrong(Kind.SHAPE, f"{name} has shape {list(got)}, need {list(shape)}")

@@ -191,7 +191,7 @@ def _varied(items: Sequence[Item]) -> list[Item]:
 
 
 class _Session:
-    """One diagnosis. within: the place to which the items are cut, None for everywhere."""
+    """A diagnosis. within: the place to which the items are cut, None for everywhere."""
 
     def __init__(self, spec: Spec, items: list[Item], start: float, budget: float, within: Place | None = None) -> None:
         self.spec, self.items, self.within = spec, items, within

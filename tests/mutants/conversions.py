@@ -28,7 +28,7 @@ HOW = {
 
 
 def declared(cls):
-    """How a kernel is called."""
+    """The way a kernel is called."""
     how = HOW[cls.operation]
     mx = {"inputs": ("data", "scales", "rows", "columns"), "scale_layout": "linear"}
     return how | mx if cls.operation == "dequantize" and cls.spec == "mxfp4" else how

@@ -22,7 +22,7 @@ def mutant(*names, says):
 
 
 def declared(cls):
-    """How a kernel is called."""
+    """The way a kernel is called."""
     linear = {"scale_layout": "linear"}
     mx = {"inputs": ("data", "scales", "rows", "columns"), **linear}
     of = {"mxfp4": mx, "mxfp8-e4m3": mx, "nvfp4-row-scaled": linear}
