@@ -106,7 +106,8 @@ def compiled_together(request):
     """Compile what the selected tests of whole specifications call, several per library: half the time."""
     calls = []
     for item in request.session.items:
-        spec = item.callspec.params.get("spec") if item.originalname == WHOLE and hasattr(item, "callspec") else None
+        of_a_whole_spec = getattr(item, "originalname", None) == WHOLE  # a doctest has no such name
+        spec = item.callspec.params["spec"] if of_a_whole_spec else None
         names = [dtype.name for dtype in dtypes_of(spec)] if spec else []
         direction = "column" if spec and spec.hadamard else "row"
         calls += [Call("quantize", spec, name, direction) for name in names]
