@@ -17,6 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
+from fp4ref import rules
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 IN_CHAPTER = {
@@ -78,16 +80,18 @@ def fp4ref(*arguments: object) -> None:
 
 
 def chapters(target: Path) -> None:
-    """The standard's chapters with their figures, and an anchor at every rule."""
-    target.mkdir()
+    """Write the standard's chapters, volume by volume, with their figures and an anchor at every rule."""
+    spec = ROOT / "spec"
     names = []
-    for path in sorted((ROOT / "spec").glob("[0-9][0-9]-*.md")):
+    for path in rules.chapters(spec):
         text = re.sub(r"^(#### ([A-Z][A-Z0-9]*-\d+) ·)", r"(\2)=\n\1", path.read_text("utf-8"), flags=re.MULTILINE)
         drawn = "".join(f"```{{drawn}} {name}\n```\n\n" for name in IN_CHAPTER.get(path.stem, ()))
         first, rest = re.split(r"(?m)^(?=#{2,4} |\(\S+-\d+\)=)", text, maxsplit=1)
-        (target / path.name).write_text(first + drawn + rest, "utf-8")
-        names.append(path.stem)
-    readme = (ROOT / "spec/README.md").read_text("utf-8")
+        page = path.relative_to(spec)
+        (target / page).parent.mkdir(parents=True, exist_ok=True)
+        (target / page).write_text(first + drawn + rest, "utf-8")
+        names.append(page.with_suffix("").as_posix())
+    readme = (spec / "README.md").read_text("utf-8")
     toc = "\n".join(["```{toctree}", ":hidden:", "", *names, "```"])
     (target / "index.md").write_text(f"{readme}\n{toc}\n", "utf-8")
 

@@ -97,6 +97,11 @@ def here(package: Path = PACKAGE) -> Tree:
     return Tree(spec, package, tuple(sorted(path for path in root.glob("fp4ref_*") if path.is_dir())))
 
 
+def chapters(spec: Path) -> list[Path]:
+    """Return the chapters by volume: those on bytes first, then those of each companion, a folder of its own."""
+    return sorted(spec.rglob("[0-9][0-9]-*.md"), key=lambda path: (path.parent != spec, path))
+
+
 def check(tree: Tree | None = None) -> list[str]:
     """What is missing or wrong, one line each; empty if every rule is defined once and covered."""
     return read(tree).gaps
@@ -131,8 +136,8 @@ def read(tree: Tree | None = None) -> Index:
 
 
 def _read_chapters(tree: Tree, index: Index) -> None:
-    owners: dict[str, str] = {}
-    for path in sorted(tree.spec.glob("[0-9][0-9]-*.md")):
+    owners: dict[tuple[Path, str], str] = {}
+    for path in chapters(tree.spec):
         lines = path.read_text("utf-8").splitlines()
         first = FIRST_LINE.fullmatch(lines[0] if lines else "")
         if not first or not path.name.startswith(first["number"]):
@@ -140,8 +145,9 @@ def _read_chapters(tree: Tree, index: Index) -> None:
             continue
         prefixes = first["prefixes"].split(", ")
         for prefix in prefixes:
-            if owners.setdefault(prefix, path.stem) != path.stem:
-                index.gaps.append(f"{path.name}: prefix {prefix} belongs to {owners[prefix]}")
+            owner = owners.setdefault((path.parent, prefix), path.stem)
+            if owner != path.stem:
+                index.gaps.append(f"{path.name}: prefix {prefix} belongs to {owner}")
         for number, heading, text in _sections(lines):
             _add_rule(index, path, number, heading, text, prefixes)
 
@@ -268,7 +274,7 @@ def _require_mentions_defined(tree: Tree, index: Index) -> None:
     prefixes = sorted({rule.prefix for rule in index.rules.values()})
     mention = re.compile(rf"\b(?:{'|'.join(prefixes)})-[0-9]+\b")
     known = {*index.rules, *(found.rule for found in (*index.functions, *index.backends, *index.tests))}
-    texts = [(path, path.read_text("utf-8")) for path in sorted(tree.spec.glob("*.md"))]
+    texts = [(path, path.read_text("utf-8")) for path in sorted(tree.spec.rglob("*.md"))]
     for folder in (tree.package, *tree.backends, *([tree.tests] if tree.tests else [])):
         texts += _sources(folder, (".py", *NATIVE))
     for path, text in texts:

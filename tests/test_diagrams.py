@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fp4ref
+from fp4ref import rules
 from fp4ref.cli import main
 from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.canvas import text_width
@@ -32,7 +33,6 @@ from fp4ref.diagrams.stochastic_figure import VALUES, runs
 from fp4ref.diagrams.weight_cache import LIVES
 from fp4ref.errors import BackendError, DomainError, Fp4Error, ShapeError
 from fp4ref.layout import LAYOUTS
-from fp4ref.spec_root import spec_root
 
 RUNNER = CliRunner()
 SVG = "{http://www.w3.org/2000/svg}"
@@ -470,9 +470,9 @@ def test_errors_are_ours() -> None:
 
 @pytest.mark.rule("TEL-7")
 def test_weight_cache_has_the_counts_of_the_rule() -> None:
-    chapter = (spec_root() / "16-recipes-and-caching.md").read_text(encoding="utf-8")
+    rule = rules.defined()["TEL-7"]
     for life in LIVES:
-        assert f"| {life.name} | {life.moved} | {life.written} |" in chapter
+        assert f"| {life.name} | {life.moved} | {life.written} |" in rule.text
 
 
 def test_bytes_of_the_fused_figure() -> None:

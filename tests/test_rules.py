@@ -141,6 +141,20 @@ def test_a_prefix_of_another_chapter(tree):
     assert rules.check(tree) == ["02-others.md: prefix AAA belongs to 01-things"]
 
 
+def test_a_companion_volume_goes_on_with_a_prefix(tree):
+    folder = tree.spec / "companion"
+    folder.mkdir()
+    (folder / "02-more.md").write_text(
+        "# 02 · More (AAA)\n\n#### AAA-2 · More (shall)\n\nIt shall.\n\n#### AAA-1 · Again (shall)\n", "utf-8"
+    )
+    assert [path.name for path in rules.chapters(tree.spec)] == ["01-things.md", "02-more.md"]
+    assert rules.check(tree) == [
+        "02-more.md:7: AAA-1 is defined twice, also in 01-things",
+        "AAA-2: no function of the package implements it",
+        "AAA-2: no test or vector covers it",
+    ]
+
+
 def test_a_rule_that_no_test_or_vector_covers(tree):
     (tree.tests / "test_things.py").write_text("", "utf-8")
     assert rules.check(tree) == []  # a vector is enough, and a backend's citation for a choice

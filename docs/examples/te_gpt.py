@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file of all losses")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # matrices this small are not worth a second thread
-    raw = b"".join(path.read_bytes() for path in sorted(spec_root().glob("*.md")))
+    raw = b"".join(path.read_bytes() for path in sorted(spec_root().rglob("*.md")))
     text = torch.frombuffer(bytearray(raw), dtype=torch.uint8).long()
     losses = {}
     for name, recipe in RECIPES.items():

@@ -29,7 +29,7 @@ def link(app: Any, name: str, source: list[str]) -> None:
 
 def find(app: Any, env: Any, names: list[str]) -> None:
     """The rules that the chapters define."""
-    chapters = (app.srcdir / "standard").glob("*.md")
+    chapters = (app.srcdir / "standard").rglob("*.md")
     texts = [path.read_text("utf-8") for path in chapters]
     env.fp4ref_rules = {rule for text in texts for rule in re.findall(r"^\((\S+)\)=$", text, re.MULTILINE)}
 
