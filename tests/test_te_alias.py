@@ -106,7 +106,7 @@ def test_setting_an_attribute_reaches_the_module(alias, monkeypatch):
     assert ours.get_default_recipe == "changed"
 
 
-@pytest.mark.rule("TEL-14")
+@pytest.mark.rule("TEL-39")
 def test_what_is_absent_imports_and_raises_by_name(alias):
     from transformer_engine.common.recipe import DelayedScaling
     from transformer_engine.pytorch import DotProductAttention
@@ -121,7 +121,7 @@ def test_what_is_absent_imports_and_raises_by_name(alias):
         import transformer_engine.pytorch.no_such_module  # noqa: F401
 
 
-@pytest.mark.rule("TEL-14")
+@pytest.mark.rule("TEL-39")
 def test_absent_packages_import_whole_and_raise_by_name(alias):
     from transformer_engine.pytorch import ops
     from transformer_engine.pytorch.ops.fused import BackwardActivationBias

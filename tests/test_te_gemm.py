@@ -57,7 +57,7 @@ def whole_numbers(shape, seed):
     return x.to(torch.bfloat16)
 
 
-@pytest.mark.rule("TEL-11", "TEL-12")
+@pytest.mark.rule("TEL-11", "TEL-12", "TEL-31")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("swizzled", [False, True])
 def test_nvfp4_product_of_whole_numbers_is_exact(layout, swizzled):
@@ -75,7 +75,7 @@ def test_nvfp4_product_of_whole_numbers_is_exact(layout, swizzled):
     assert torch.equal(got, want)
 
 
-@pytest.mark.rule("TEL-11")
+@pytest.mark.rule("TEL-11", "TEL-31")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("spec", [fp4ref.NVFP4, fp4ref.NVFP4_2D, fp4ref.NVFP4_RHT], ids=lambda spec: spec.name)
 def test_nvfp4_product_is_within_the_bound_of_any_order(layout, spec):
@@ -139,7 +139,7 @@ def test_high_precision_products_and_leading_dimensions():
     assert torch.equal(gradient, dy.view(M, N).sum(0))
 
 
-@pytest.mark.rule("TEL-12")
+@pytest.mark.rule("TEL-32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bias_gelu_and_accumulation(dtype):
     quantizer = NVFP4Quantizer()
@@ -157,7 +157,7 @@ def test_bias_gelu_and_accumulation(dtype):
     assert torch.equal(quantized._rowwise_data, quantizer(product.bfloat16())._rowwise_data)
 
 
-@pytest.mark.rule("TEL-11")
+@pytest.mark.rule("TEL-32")
 def test_gradient_of_gelu():
     quantizer = NVFP4Quantizer()
     w, dy, before = quantizer(sample(N, K)), quantizer(sample(M, N, seed=1)), sample(M, K, seed=2)
@@ -170,7 +170,7 @@ def test_gradient_of_gelu():
         general_gemm(w, dy, layout="NN", gelu=True, grad=True)
 
 
-@pytest.mark.rule("TEL-11")
+@pytest.mark.rule("TEL-11", "TEL-30")
 def test_generic_gemm_transposes_both():
     quantizer = NVFP4Quantizer()
     w, x = whole_numbers((N, K), 0), whole_numbers((K, M), 1)
@@ -180,7 +180,7 @@ def test_generic_gemm_transposes_both():
     assert torch.equal(got, want)
 
 
-@pytest.mark.rule("TEL-11")
+@pytest.mark.rule("TEL-30")
 def test_generic_gemm_takes_the_compiled_arguments():
     quantizer = NVFP4Quantizer()
     w, x = quantizer(sample(N, K)), quantizer(sample(M, K, seed=1))
@@ -191,7 +191,7 @@ def test_generic_gemm_takes_the_compiled_arguments():
     assert torch.equal(got[0], general_gemm(w, x, out_dtype=torch.bfloat16)[0])
 
 
-@pytest.mark.rule("TEL-9")
+@pytest.mark.rule("TEL-33")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_row_scaled_product_is_one_product_per_row(dtype):
     w, x, bias = (
@@ -213,7 +213,7 @@ def test_row_scaled_product_is_one_product_per_row(dtype):
     assert torch.equal(general_gemm(weight, rows, out_dtype=dtype, out=out, accumulate=True)[0], want)
 
 
-@pytest.mark.rule("TEL-9")
+@pytest.mark.rule("TEL-33")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_row_scaled_on_both_sides(layout):
     a_shape, b_shape, directions = LAYOUTS[layout]
@@ -227,7 +227,7 @@ def test_row_scaled_on_both_sides(layout):
     assert torch.equal(got, want)
 
 
-@pytest.mark.rule("TEL-9")
+@pytest.mark.rule("TEL-9", "TEL-30", "TEL-35")
 def test_row_scaled_restrictions():
     quantizer, rows = NVFP4Quantizer(), NVFP4Quantizer(row_scaled_nvfp4=True, columnwise=False)
     w, x = quantizer(sample(N, K)), rows(sample(M, K))
@@ -244,7 +244,7 @@ def test_row_scaled_restrictions():
         generic_gemm(w, True, x, False, *(None,) * 5, False, None, False, None, 0, False, False)
 
 
-@pytest.mark.rule("TEL-11")
+@pytest.mark.rule("TEL-30")
 def test_refused_arguments():
     quantizer = NVFP4Quantizer()
     w, x = quantizer(sample(N, K)), quantizer(sample(M, K))

@@ -76,7 +76,7 @@ def test_members_must_agree(change, said):
         split_quantize(sample(96), [32, 32, 32], quantizers)
 
 
-@pytest.mark.rule("TEL-13")
+@pytest.mark.rule("TEL-13", "TEL-36")
 def test_groups_that_do_not_fit():
     quantizer = NVFP4Quantizer()
     for call, said in (

@@ -78,7 +78,7 @@ def quantized(x: Any, spec: Any, direction: str = "row") -> Any:
     return fp4ref.dequantize(q, "float32", direction, backend="numpy").double()
 
 
-@pytest.mark.rule("TEM-1", "TEL-1", "TEL-2", "TEL-11")
+@pytest.mark.rule("TEM-1", "TEL-1", "TEL-2", "TEL-11", "TEL-20")
 @pytest.mark.parametrize(
     "recipe, dtype, input_spec, weight_spec, grad_spec",
     [

@@ -56,7 +56,7 @@ def model(x, spec, bits=None, layout="linear"):
     return fp4ref.quantize(x, spec, "both", layout, random_bits=bits, backend="numpy")
 
 
-@pytest.mark.rule("TEL-3", "TEL-6", "TEL-9")
+@pytest.mark.rule("TEL-3", "TEL-6", "TEL-22")
 @pytest.mark.parametrize("swizzled", [False, True])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_nvfp4_bytes_are_the_models(name, swizzled):
@@ -85,7 +85,7 @@ def test_nvfp4_bytes_are_the_models(name, swizzled):
         assert torch.equal(scales if swizzled else scales[:rows, :blocks], part.scales)
 
 
-@pytest.mark.rule("TEL-3", "TEL-4")
+@pytest.mark.rule("TEL-3", "TEL-22", "TEL-28")
 @pytest.mark.parametrize("swizzled", [False, True])
 @pytest.mark.parametrize(
     "settings, spec",
@@ -114,7 +114,7 @@ def test_mxfp8_bytes_are_the_models(settings, spec, swizzled):
         assert torch.equal(got._columnwise_scale_inv[:3, :160], want.column.scales.t())
 
 
-@pytest.mark.rule("TEL-2", "TEL-3")
+@pytest.mark.rule("TEL-3", "TEL-21")
 @pytest.mark.parametrize(
     "amax, pow2, scale", [(7.0, False, 64.0), (3.0, False, 448.0 / 3), (3.0, True, 128.0), (0.0, False, 1.0)]
 )
@@ -126,12 +126,13 @@ def test_per_tensor_scale(amax, pow2, scale):
     assert torch.equal(q.codes().float(), (x * torch.tensor(scale)).to(torch.float8_e4m3fn).float())
 
 
+@pytest.mark.rule("TEL-21")
 def test_per_tensor_scale_of_infinity_is_one():
     q = Float8Quantizer()(torch.tensor([[float("inf"), 1.0]]))
     assert q.dequantize().tolist() == [[448.0, 1.0]]
 
 
-@pytest.mark.rule("TEL-3")
+@pytest.mark.rule("TEL-23")
 @pytest.mark.parametrize("kind, step", [(NVFP4Quantizer, 16), (MXFP8Quantizer, 32)])
 @pytest.mark.parametrize("error", [AssertionError, RuntimeError, ValueError])
 def test_shapes_that_do_not_fit_are_refused(kind, step, error):
@@ -142,7 +143,7 @@ def test_shapes_that_do_not_fit_are_refused(kind, step, error):
             kind().make_empty(shape)
 
 
-@pytest.mark.rule("TEL-3", "TEL-9")
+@pytest.mark.rule("TEL-3", "TEL-34")
 @pytest.mark.parametrize(
     "settings, said",
     [
@@ -163,7 +164,7 @@ def test_shapes_that_do_not_fit_are_refused(kind, step, error):
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings, said):
-    with pytest.raises(RuntimeError, match=rf"{said}.*\[(TEL-3|TEL-9|FOS-\d|GLB-5)\]") as raised:
+    with pytest.raises(RuntimeError, match=rf"{said}.*\[(TEL-3|TEL-34|FOS-\d|GLB-5)\]") as raised:
         NVFP4Quantizer(**settings)(torch.ones(32, 32, dtype=torch.bfloat16))
     on = [name.replace("nvfp4_use_", "") for name, value in settings.items() if value is True]
     on = [name for name in on if name != "with_post_rht_amax"]
@@ -189,7 +190,7 @@ ELIGIBLE = [
 ]
 
 
-@pytest.mark.rule("TEL-4", "TEL-7")
+@pytest.mark.rule("TEL-4", "TEL-7", "TEL-28")
 @pytest.mark.parametrize("settings, shape, eligible", ELIGIBLE)
 def test_flag_of_new_and_of_quantized_tensors(settings, shape, eligible):
     quantizer = NVFP4Quantizer(**settings)
@@ -206,7 +207,7 @@ def test_flag_of_new_and_of_quantized_tensors(settings, shape, eligible):
     assert counts["swizzle_standalone"] == ({} if eligible else {"weight": 2})
 
 
-@pytest.mark.rule("TEL-4")
+@pytest.mark.rule("TEL-28")
 @pytest.mark.parametrize("device, eligible", [((9, 0), False), ((10, 3), True), ((11, 0), True), ((12, 0), False)])
 def test_emulated_device_decides_eligibility(device, eligible):
     quantizer = NVFP4Quantizer(with_2d_quantization=True)
@@ -216,7 +217,7 @@ def test_emulated_device_decides_eligibility(device, eligible):
     assert made._with_gemm_swizzled_scales is eligible
 
 
-@pytest.mark.rule("TEL-4", "TEL-5")
+@pytest.mark.rule("TEL-4", "TEL-5", "TEL-29")
 def test_second_swizzle_does_nothing():
     quantizer = NVFP4Quantizer()
     tensor = quantizer(sample(128, 128))
@@ -230,7 +231,7 @@ def test_second_swizzle_does_nothing():
     assert tensor._rowwise_scale_inv.data_ptr() == address
 
 
-@pytest.mark.rule("TEL-5")
+@pytest.mark.rule("TEL-5", "TEL-24")
 @pytest.mark.parametrize("swizzled", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "tiles", "hadamard", "mxfp8", "float8"])
 def test_update_keeps_addresses(kind, swizzled):
@@ -305,6 +306,7 @@ def test_leading_dimensions_and_strides():
     assert torch.equal(tensor._columnwise_data, want.column.data)
 
 
+@pytest.mark.rule("TEL-22")
 def test_scale_shapes_by_the_quantizers_methods():
     quantizer = NVFP4Quantizer()
     assert quantizer.get_scale_shape((256, 272), columnwise=False) == (256, 20)
@@ -326,7 +328,7 @@ def test_given_scale_notes_the_amax():
     assert torch.equal(q.dequantize(), q.codes().float() * (torch.tensor(1.0) / scale))
 
 
-@pytest.mark.rule("TEL-2")
+@pytest.mark.rule("TEL-21")
 def test_least_amax():
     q = Float8Quantizer(DType.kFloat8E4M3, amax_epsilon=0.5)(torch.tensor(0.25))
     assert q.shape == ()

@@ -26,7 +26,7 @@ def test_nvfp4_operands(rht, sr, tiles):
     assert made.fp4_quant_bwd_grad == QParams(random_hadamard_transform=rht, stochastic_rounding=sr)
 
 
-@pytest.mark.rule("TEL-1")
+@pytest.mark.rule("TEL-17")
 @pytest.mark.parametrize("scope", recipe.SCOPES)
 @pytest.mark.parametrize("use_256", recipe.SCOPES)
 def test_scopes_of_4over6(scope, use_256):
@@ -36,7 +36,7 @@ def test_scopes_of_4over6(scope, use_256):
         assert made.e4m3_max(operand) == (256 if scope in words and use_256 in words else 448)
 
 
-@pytest.mark.rule("TEL-1", "TEL-2")
+@pytest.mark.rule("TEL-1", "TEL-2", "TEL-17")
 @pytest.mark.parametrize(
     "kind, settings, said",
     [
@@ -69,7 +69,7 @@ def test_kinds_and_formats():
     assert recipe.CustomRecipe(qfactory=lambda role: None).custom()
 
 
-@pytest.mark.rule("TEL-1")
+@pytest.mark.rule("TEL-19")
 def test_environment_sets_defaults(monkeypatch):
     for name, value in {
         "NVTE_NVFP4_DISABLE_RHT": "1",
@@ -102,7 +102,7 @@ def test_environment_sets_defaults(monkeypatch):
     assert again.MXFP8BlockScaling().backward_override == "dequantized"
 
 
-@pytest.mark.rule("TEL-1")
+@pytest.mark.rule("TEL-1", "TEL-16", "TEL-17")
 def test_roles_choose_in_either_direction():
     made = recipe.NVFP4BlockScaling(disable_rht=True, nvfp4_4over6="weights", row_scaled_activation=True)
     names = ("input", "weight", "grad_output", "grad_input")
@@ -115,6 +115,21 @@ def test_roles_choose_in_either_direction():
     forward = RecipeState.create(made, mode="forward", num_quantizers=4, roles=roles).make_quantizers()
     assert [q.row_scaled_nvfp4 for q in forward] == [True, False, True, True]
     assert [q.nvfp4_use_4over6 for q in forward] == [False, True, False, False]
+
+
+@pytest.mark.rule("TEL-18")
+def test_4over6_and_a_hadamard_transform_exclude_each_other():
+    roles = [QuantizerRole("linear", name) for name in ("input", "weight")]
+
+    def quantizers(**settings):
+        made = recipe.NVFP4BlockScaling(**settings)
+        return RecipeState.create(made, mode="forward", num_quantizers=2, roles=roles).make_quantizers()
+
+    for scope in ("activations", "all"):
+        with pytest.raises(RuntimeError, match=rf"'{scope}' with the Hadamard transform of input.*\[TEL-18\]"):
+            quantizers(nvfp4_4over6=scope)
+        assert quantizers(nvfp4_4over6=scope, disable_rht=True)[0].nvfp4_use_4over6
+    assert [q.nvfp4_use_4over6 for q in quantizers(nvfp4_4over6="weights")] == [False, True]
 
 
 def test_a_factory_hears_of_no_role_where_the_consumer_is_unknown():

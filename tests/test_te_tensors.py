@@ -78,7 +78,7 @@ def test_nvfp4_columns_alone_are_not_dequantized():
         tensor.dequantize()
 
 
-@pytest.mark.rule("TEL-8")
+@pytest.mark.rule("TEL-25")
 def test_columns_of_tiles_are_derived():
     quantizer = NVFP4Quantizer(with_2d_quantization=True)
     x = sample(96, 160)
@@ -91,7 +91,7 @@ def test_columns_of_tiles_are_derived():
     assert torch.equal(rows._amax_columnwise, whole._amax_columnwise)
 
 
-@pytest.mark.rule("TEL-8")
+@pytest.mark.rule("TEL-25")
 @pytest.mark.parametrize("kind", [NVFP4Quantizer, MXFP8Quantizer])
 def test_missing_directions_are_errors(kind):
     tensor = kind(columnwise=False)(sample(32, 32))
@@ -103,7 +103,7 @@ def test_missing_directions_are_errors(kind):
         tensor.dequantize()
 
 
-@pytest.mark.rule("TEL-8")
+@pytest.mark.rule("TEL-25")
 def test_columns_of_swizzled_tiles_are_not_derived():
     quantizer = NVFP4Quantizer(with_2d_quantization=True, columnwise=False)
     quantizer.optimize_for_gemm = True
@@ -127,6 +127,7 @@ def test_shows_a_high_precision_tensor(kind):
     assert "Tensor(shape=(64, 96)" in repr(tensor)
 
 
+@pytest.mark.rule("TEL-26")
 @pytest.mark.parametrize("kind", KINDS)
 def test_copies_and_views_keep_bytes(kind):
     tensor = kind()(sample(64, 96))
@@ -141,7 +142,7 @@ def test_copies_and_views_keep_bytes(kind):
     assert same(tensor.contiguous(), tensor)
 
 
-@pytest.mark.rule("TEL-8")
+@pytest.mark.rule("TEL-26")
 def test_views_that_change_the_last_dimension():
     tensor = NVFP4Quantizer()(sample(64, 96))
     assert torch.equal(tensor.view(96, 64), tensor.dequantize().view(96, 64))
@@ -151,7 +152,7 @@ def test_views_that_change_the_last_dimension():
         storage.view((96, 64))
 
 
-@pytest.mark.rule("TEL-8")
+@pytest.mark.rule("TEL-27")
 @pytest.mark.parametrize("kind", KINDS)
 def test_split_keeps_whole_blocks(kind):
     tensor = kind()(sample(128, 96))
@@ -162,6 +163,7 @@ def test_split_keeps_whole_blocks(kind):
         assert torch.equal(piece.dequantize(), part)
 
 
+@pytest.mark.rule("TEL-27")
 def test_split_of_columns_reads_the_same_codes():
     tensor = NVFP4Quantizer()(sample(128, 96))
     low, high = tensor.split(64)
@@ -312,7 +314,7 @@ def parts(tensor, count):
     return shards[0], gathered, sent[0][1]
 
 
-@pytest.mark.rule("TEL-15")
+@pytest.mark.rule("TEL-15", "TEL-37")
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize(
     "quantizer", [NVFP4Quantizer(with_2d_quantization=True), NVFP4Quantizer(columnwise=False), MXFP8Quantizer()]
@@ -336,7 +338,7 @@ def test_gathered_shards_are_the_whole(quantizer, count):
     assert [buffer.data_ptr() for buffer in made.buffers()] == addresses
 
 
-@pytest.mark.rule("TEL-9", "TEL-15")
+@pytest.mark.rule("TEL-9", "TEL-37", "TEL-38")
 def test_shards_that_cannot_be_gathered():
     swizzled, mx = NVFP4Quantizer(with_2d_quantization=True), MXFP8Quantizer()
     swizzled.optimize_for_gemm = mx.optimize_for_gemm = True
@@ -407,7 +409,7 @@ def test_chunks_have_gradients(kind):
     assert torch.equal(tensor.grad, want)
 
 
-@pytest.mark.rule("TEL-8")
+@pytest.mark.rule("TEL-27")
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_per_tensor_fp8_is_split_along_any_dimension(dim):
     tensor = Float8Quantizer()(torch.randn(6, 4))

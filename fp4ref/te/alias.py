@@ -89,8 +89,10 @@ def _gather(module: ModuleType, source: str) -> None:
 
 
 def _absent(name: str) -> type:
+    """Make a class that raises with this name when it is used. Rules: TEL-39."""
+
     def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise NotSupportedError("fp4ref.te", name, "a part of the interface that is emulated", "TEL-14")
+        raise NotSupportedError("fp4ref.te", name, "a part of the interface that is emulated", "TEL-39")
 
     return type(name, (), {"__init__": refuse, "__doc__": "Not emulated."})
 

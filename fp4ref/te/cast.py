@@ -18,7 +18,7 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
     The result has its scales in the GEMM layout if the quantizer asks for it (`optimize_for_gemm`), else compact.
     noop: where noop[0] is 1, the bytes of `output` stay as they are.
 
-    Rules: TEL-3, TEL-4, TEL-5, TEL-7.
+    Rules: TEL-3, TEL-4, TEL-5, TEL-7, TEL-28.
     """
     x = tensor.detach()
     shape = tuple(x.shape)
@@ -54,5 +54,5 @@ def dequantize(tensor: Any, otype: DType | torch.dtype) -> Tensor:
 
 
 def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:
-    """Copy values into a buffer, unless skip [] is not 0, which is not read here. Rules: TEL-5."""
+    """Copy values into a buffer, unless skip [] is not 0, which is not read here. Rules: TEL-24."""
     buffer.copy_(values if skip is None else torch.where(skip.bool(), buffer, values))

@@ -68,7 +68,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
         return (self.codes().to(torch.float32) * self._scale_inv.reshape(())).to(dtype)
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
-        """Nothing to free: the same bytes serve both directions; both False frees them. Rules: TEL-8."""
+        """Nothing to free: the same bytes serve both directions; both False frees them. Rules: TEL-25."""
         if rowwise_usage is False and columnwise_usage is False:
             self._data = None
         elif rowwise_usage or columnwise_usage:
@@ -105,7 +105,7 @@ class Float8CurrentScalingQuantizer(Quantizer):
     amax_epsilon: the least amax. force_pow_2_scales: round the scale down to a power of two. with_amax_reduction: the
     largest amax of `amax_reduction_group`.
 
-    Rules: TEL-2, TEL-3, TEL-10.
+    Rules: TEL-3, TEL-10, TEL-21.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Float8CurrentScalingQuantizer(Quantizer):
         return (*sizes[-1:], *sizes[:-1])
 
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
-        """Never: one scale has no layout. Rules: TEL-4."""
+        """Never: one scale has no layout. Rules: TEL-28."""
         return False
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
@@ -187,7 +187,7 @@ class Float8CurrentScalingQuantizer(Quantizer):
         dst._fp8_dtype = self.dtype
 
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
-        """Scale by the (reduced) amax, round to nearest even, saturate. Rules: TEL-2, TEL-3, TEL-10."""
+        """Scale by the (reduced) amax, round to nearest even, saturate. Rules: TEL-21, TEL-3, TEL-10."""
         largest = torch.finfo(torch_dtype(self.dtype)).max
         amax = _amax(tensor)
         if self.with_amax_reduction:

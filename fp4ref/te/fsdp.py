@@ -15,16 +15,16 @@ from fp4ref.te.errors import NotSupportedError, TensorShapeError
 def require_shard(tensor: Any, block: int, mesh: Any, whole: Any) -> None:
     """Raise unless a shard can be gathered: two dimensions, whole blocks of rows, compact scales, equal shards.
 
-    Rules: TEL-15.
+    Rules: TEL-38.
     """
     if tensor._with_gemm_swizzled_scales:
-        raise NotSupportedError("fsdp_pre_all_gather", "GEMM-swizzled scales", "compact ones", "TEL-15")
+        raise NotSupportedError("fsdp_pre_all_gather", "GEMM-swizzled scales", "compact ones", "TEL-38")
     if tensor.dim() != 2 or tensor.shape[0] % block:
         got = f"a shard of shape {list(tensor.shape)}"
-        raise TensorShapeError("fsdp_pre_all_gather", got, f"two dimensions, rows a multiple of {block}", "TEL-15")
+        raise TensorShapeError("fsdp_pre_all_gather", got, f"two dimensions, rows a multiple of {block}", "TEL-38")
     if mesh is not None and whole[0] != tensor.shape[0] * mesh.size(0):
         got = f"{whole[0]} rows over {mesh.size(0)} processes"
-        raise TensorShapeError("fsdp_pre_all_gather", got, "equal shards", "TEL-15")
+        raise TensorShapeError("fsdp_pre_all_gather", got, "equal shards", "TEL-38")
 
 
 def owned(codes: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ def general_gemm(
     grad: bool = False,
     **unsupported: Any,
 ) -> Outcome:
-    """out = op(B) @ op(A), both quantized or both in high precision.
+    """Multiply op(B) @ op(A), both quantized or both in high precision.
 
     layout: TN is B @ A^T (fprop: A weight [N, K], B input [..., K]), NN is B @ A (dgrad), NT is B^T @ A (wgrad). A
     quantized operand is read in the direction that lies along the contraction. quantization_params: a quantizer of the
@@ -44,11 +44,11 @@ def general_gemm(
 
     Errors: SettingError, TensorShapeError, NotSupportedError.
 
-    Rules: TEL-9, TEL-11, TEL-12.
+    Rules: TEL-11, TEL-12, TEL-30, TEL-32.
     """
     _refuse(unsupported)
     if layout not in LAYOUTS:
-        raise SettingError("general_gemm", f"layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "TEL-11")
+        raise SettingError("general_gemm", f"layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "TEL-30")
     return _gemm(A, B, layout, out_dtype, quantization_params, gelu, gelu_in, alpha, beta, accumulate, out, bias, grad)
 
 
@@ -67,7 +67,7 @@ def _gemm(
     bias: Tensor | None,
     grad: bool,
 ) -> Outcome:
-    """The body of both, in any layout; TT is B^T @ A^T. Rules: TEL-9, TEL-11, TEL-12."""
+    """Compute the product of both entry points, in any layout; TT is B^T @ A^T. Rules: TEL-11, TEL-12, TEL-32."""
     _require_legal(out, alpha, beta, accumulate)
     a, b = (x.as_native() if getattr(x, "custom", False) else x for x in (a, b))
     a_direction = "row" if layout[0] == "T" else "column"
@@ -95,7 +95,7 @@ def _gemm(
 def _gelu_backward(gradient: Tensor, gelu_in: Tensor | None) -> Tensor:
     """The gradient of what went into gelu, from the gradient of what came out."""
     if gelu_in is None:
-        raise SettingError("general_gemm", "gelu and grad without gelu_in", "what went into gelu", "TEL-12")
+        raise SettingError("general_gemm", "gelu and grad without gelu_in", "what went into gelu", "TEL-32")
     before = gelu_in.to(torch.float32).view(gradient.shape)
     return torch.ops.aten.gelu_backward(gradient, before, approximate="tanh")  # type: ignore[no-any-return]
 
@@ -124,9 +124,11 @@ def generic_gemm(
     alpha: float = 1.0,
     beta: float | None = None,
 ) -> list[Any]:
-    """The product by the arguments of the compiled library; the workspace is not read. Row-scaled operands are refused.
+    """Multiply by the arguments of the compiled library, in any of the four layouts; row-scaled operands are refused.
 
-    Rules: TEL-9, TEL-11.
+    transa, transb: T or N of the layout's two letters. The workspace is not read.
+
+    Rules: TEL-9, TEL-11, TEL-30.
     """
     for name, x in (("A", A), ("B", B)):
         if isinstance(x, NVFP4TensorStorage):
@@ -154,14 +156,14 @@ def general_grouped_gemm(
     D_dtype: DType | None = None,  # noqa: N803
     single_output: bool = False,
 ) -> tuple[Any, list[Tensor | None], Any]:
-    """One product per member into `out`: a list, or one tensor that holds their rows if `single_output`.
+    """Multiply each member into `out`: a list, or one tensor that holds their rows if `single_output`.
 
     A member without rows leaves its part of the output alone, or makes it zero where the contraction is empty.
     Returns (out, bias gradients, inputs of gelu).
 
     Errors: SettingError for lists of different lengths.
 
-    Rules: TEL-9, TEL-11, TEL-12.
+    Rules: TEL-11, TEL-12, TEL-30.
     """
     count = len(A)
     quantizers = quantization_params or [None] * count
@@ -197,15 +199,15 @@ def _targets(out: list[Tensor], count: int, m_splits: list[int] | None, single: 
 
 
 def _scaled_product(a: Any, a_direction: str, b: Any, b_direction: str, alpha: float) -> Tensor:
-    """op(B) @ op(A) in float32 with every scale applied. Rules: TEL-9, TEL-11, TEL-12."""
+    """Multiply op(B) @ op(A) in float32, and apply every scale. Rules: TEL-11, TEL-12, TEL-30."""
     left, right = operand(b, b_direction), operand(a, a_direction)
     if left.shape[1] != right.shape[1]:
         got = f"contraction of {right.shape[1]} and {left.shape[1]}"
-        raise TensorShapeError("general_gemm", got, "equal lengths", "TEL-11")
+        raise TensorShapeError("general_gemm", got, "equal lengths", "TEL-30")
     result = multiply(left, right)
     if isinstance(a, NVFP4TensorStorage) != isinstance(b, NVFP4TensorStorage):
         raise SettingError(
-            "general_gemm", f"{type(a).__name__} times {type(b).__name__}", "two NVFP4 tensors", "TEL-11"
+            "general_gemm", f"{type(a).__name__} times {type(b).__name__}", "two NVFP4 tensors", "TEL-30"
         )
     if isinstance(a, NVFP4TensorStorage):
         return globally_scaled(result, a, a_direction, b, b_direction, alpha)
@@ -219,12 +221,12 @@ def _scaled_product(a: Any, a_direction: str, b: Any, b_direction: str, alpha: f
 def globally_scaled(
     result: Tensor, a: NVFP4TensorStorage, a_direction: str, b: NVFP4TensorStorage, b_direction: str, alpha: float
 ) -> Tensor:
-    """The product times ((alpha * amax_A) * amax_B) * (1 / (36 * scale_max_A * scale_max_B)).
+    """Multiply the product by ((alpha * amax_A) * amax_B) * (1 / (36 * scale_max_A * scale_max_B)).
 
-    Amaxes per row are left out of that, and multiplied afterwards: by the scalar of the other side first, if it has
-    one, else first B's, then A's.
+    Amaxes per row are left out of that factor and multiplied afterwards: by their product with the scalar of the other
+    side, if it has one, else first B's, then A's.
 
-    Rules: TEL-9, TEL-12.
+    Rules: TEL-12, TEL-33.
     """
     amax_a, amax_b = _amax(a, a_direction), _amax(b, b_direction)
     factor = 1.0 / torch.tensor(36.0 * a._nvfp4_e4m3_max * b._nvfp4_e4m3_max, dtype=torch.float32).item()
@@ -249,7 +251,7 @@ def _amax(x: NVFP4TensorStorage, direction: str) -> Tensor:
 
 
 def _deliver(result: Tensor, out: Tensor | None, dtype: torch.dtype, accumulate: bool, row_scaled: bool) -> Tensor:
-    """Round to the output type, once; a row-scaled product is rounded before it is accumulated. Rules: TEL-9."""
+    """Round to the output type, once; a row-scaled product is rounded before it is accumulated. Rules: TEL-32, TEL-33."""
     if out is None:
         return result.to(dtype)
     target = out.view(result.shape)
@@ -284,7 +286,7 @@ def _is_row_scaled(x: Any) -> bool:
 
 
 def _require_row_scaled(a: Any, b: Any, gelu: bool, quantizer: Any, bias_grad: bool) -> None:
-    """Refuse what cannot be done before the rows are scaled. Rules: TEL-9."""
+    """Refuse options that would have to run before the rows are scaled. Rules: TEL-35."""
     for bad, got in (
         (
             not (isinstance(a, NVFP4TensorStorage) and isinstance(b, NVFP4TensorStorage)),
@@ -295,12 +297,12 @@ def _require_row_scaled(a: Any, b: Any, gelu: bool, quantizer: Any, bias_grad: b
         (bias_grad, "a fused bias gradient"),
     ):
         if bad:
-            raise SettingError("row-scaled general_gemm", got, "two NVFP4 operands and a plain output", "TEL-9")
+            raise SettingError("row-scaled general_gemm", got, "two NVFP4 operands and a plain output", "TEL-35")
 
 
 def _require_legal(out: Tensor | None, alpha: float, beta: float | None, accumulate: bool) -> None:
     if accumulate and out is None:
-        raise SettingError("general_gemm", "accumulate=True without out", "a tensor to add to", "TEL-11")
+        raise SettingError("general_gemm", "accumulate=True without out", "a tensor to add to", "TEL-32")
     if beta not in {None, 1.0 if accumulate else 0.0}:
         raise NotSupportedError("general_gemm", f"beta {beta} with accumulate={accumulate}", "0, or 1 to accumulate")
     if isinstance(out, NVFP4TensorStorage):

@@ -82,14 +82,14 @@ def group_quantize(tensor: Tensor, quantizer: Any, num_tensors: int, first_dims:
 
     Errors: SettingError for NVFP4 in tiles, with 4over6, or row-scaled with columns; TensorShapeError for unfit ranges.
 
-    Rules: TEL-13.
+    Rules: TEL-13, TEL-36.
     """
     if isinstance(quantizer, NVFP4Quantizer):
         for name in ("with_2d_quantization", "nvfp4_use_4over6"):
             if getattr(quantizer, name):
-                raise SettingError("group_quantize", f"{name}=True", "False", "TEL-13")
+                raise SettingError("group_quantize", f"{name}=True", "False", "TEL-36")
         if quantizer.row_scaled_nvfp4 and quantizer.columnwise_usage:
-            raise SettingError("group_quantize", "row_scaled_nvfp4 with columnwise", "rowwise only", "TEL-13")
+            raise SettingError("group_quantize", "row_scaled_nvfp4 with columnwise", "rowwise only", "TEL-36")
     rows = tensor.reshape(-1, tensor.shape[-1])
     if first_dims is None:
         if rows.shape[0] % num_tensors:

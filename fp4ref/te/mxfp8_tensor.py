@@ -91,7 +91,7 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
 
         Errors: SettingError for a direction that is missing.
 
-        Rules: TEL-8.
+        Rules: TEL-25.
         """
         for wanted, direction in ((rowwise_usage, "row"), (columnwise_usage, "column")):
             if wanted is False:
@@ -106,11 +106,11 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         return MXFP8TensorStorage(**(self.get_metadata() | self.viewed_buffers(tuple(sizes))), fake_dtype=self._dtype)
 
     def viewed_buffers(self, shape: tuple[int, ...]) -> dict[str, Tensor]:
-        """The buffers whose shape a view changes."""
+        """Return the buffers whose shape a view changes. Rules: TEL-26."""
         whole = self.logical_shape()
         if shape[-1] not in {whole[-1], -1}:
             got = f"{list(whole)} as {list(shape)}"
-            raise TensorShapeError("view of an MXFP8 tensor", got, "the same last dimension", "TEL-8")
+            raise TensorShapeError("view of an MXFP8 tensor", got, "the same last dimension", "TEL-26")
         names = ("_rowwise_data", "_columnwise_data")
         return {name.lstrip("_"): data.view(shape) for name in names if (data := getattr(self, name)) is not None}
 
@@ -127,7 +127,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
     def pieces(self, sizes: list[int], dim: int) -> Any:
         """Pieces of whole blocks along the first dimension, if the scales are compact; else the values.
 
-        Rules: TEL-8.
+        Rules: TEL-27.
         """
         if dim or self.dim() != 2 or self._with_gemm_swizzled_scales or any(size % BLOCK for size in sizes):
             return NotImplemented
@@ -188,7 +188,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
 
 
 def scale_shape(shape: tuple[int, ...], *, columnwise: bool) -> tuple[int, int]:
-    """Shape of the scales of a tensor [..., K]. Rules: LAY-2, TEL-3."""
+    """Shape of the scales of a tensor [..., K]. Rules: LAY-2, TEL-22."""
     rows, columns = math.prod(shape[:-1]), shape[-1]
     outer, inner = (columns, rows) if columnwise else (rows, columns)
     padded = layout(COMPACT).padded_shape(outer, -(-inner // BLOCK))
@@ -200,7 +200,7 @@ class MXFP8Quantizer(Quantizer):
 
     fp8_dtype: kFloat8E4M3 or kFloat8E5M2. with_2d_quantization: 32x32 tiles.
 
-    Rules: TEL-3, TEL-4.
+    Rules: TEL-3, TEL-23, TEL-28.
     """
 
     def __init__(
@@ -216,12 +216,12 @@ class MXFP8Quantizer(Quantizer):
         self.with_2d_quantization = with_2d_quantization
 
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
-        """Raise unless the settings fit a tensor's shape and dtype. Rules: TEL-3."""
+        """Raise unless the settings fit a tensor's shape and dtype. Rules: TEL-3, TEL-23."""
         if self.dtype not in {DType.kFloat8E4M3, DType.kFloat8E5M2}:
             raise SettingError("MXFP8Quantizer", f"fp8_dtype {self.dtype!r}", "kFloat8E4M3 or kFloat8E5M2", "TEL-3")
         if not shape or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK:
             got = f"shape {list(shape)}"
-            raise TensorShapeError("MXFP8Quantizer", got, f"both matrix dimensions divisible by {BLOCK}", "TEL-3")
+            raise TensorShapeError("MXFP8Quantizer", got, f"both matrix dimensions divisible by {BLOCK}", "TEL-23")
         if dtype not in {None, torch.float32, torch.bfloat16, torch.float16}:
             raise TensorDTypeError("MXFP8Quantizer", f"dtype {dtype}", "float32, bfloat16 or float16", "TEL-3")
 
@@ -245,11 +245,11 @@ class MXFP8Quantizer(Quantizer):
         return tuple(shape)
 
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
-        """Always: every kernel writes either layout. Rules: TEL-4."""
+        """Always: every kernel writes either layout. Rules: TEL-28."""
         return True
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
-        """A tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-3, TEL-4."""
+        """A tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
         requires_grad = options.pop("requires_grad", False)
         values: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in MXFP8TensorStorage.BUFFERS)
         for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):

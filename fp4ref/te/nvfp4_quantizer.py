@@ -33,7 +33,7 @@ class NVFP4Quantizer(Quantizer):
 
     Errors: SettingError for settings that do not fit each other.
 
-    Rules: TEL-3, TEL-4, TEL-6, TEL-9, TEL-10.
+    Rules: TEL-3, TEL-6, TEL-10, TEL-23, TEL-28, TEL-34.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class NVFP4Quantizer(Quantizer):
         )
 
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
-        """Raise unless the settings fit each other, and a tensor's shape and dtype. Rules: TEL-3, TEL-9."""
+        """Raise unless the settings fit each other, and a tensor's shape and dtype. Rules: TEL-3, TEL-23, TEL-34."""
         _require_settings(self)
         if not shape or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK:
             got = f"shape {list(shape)}"
-            raise TensorShapeError("NVFP4Quantizer", got, f"both matrix dimensions divisible by {BLOCK}", "TEL-3")
+            raise TensorShapeError("NVFP4Quantizer", got, f"both matrix dimensions divisible by {BLOCK}", "TEL-23")
         if dtype is None:
             return
         if dtype not in {torch.float32, torch.bfloat16, torch.float16}:
@@ -109,10 +109,10 @@ class NVFP4Quantizer(Quantizer):
             raise TensorDTypeError("NVFP4Quantizer", f"with_rht of {dtype}", "bfloat16", "HAD-5")
         if self.row_scaled_nvfp4 and self.columnwise_usage:
             if dtype is not torch.bfloat16:
-                raise TensorDTypeError("NVFP4Quantizer", f"row-scaled columnwise of {dtype}", "bfloat16", "TEL-9")
+                raise TensorDTypeError("NVFP4Quantizer", f"row-scaled columnwise of {dtype}", "bfloat16", "TEL-34")
             if math.prod(shape[:-1]) % 32 or shape[-1] % 32:
                 got = f"row-scaled columnwise of shape {list(shape)}"
-                raise TensorShapeError("NVFP4Quantizer", got, "both matrix dimensions divisible by 32", "TEL-9")
+                raise TensorShapeError("NVFP4Quantizer", got, "both matrix dimensions divisible by 32", "TEL-34")
 
     def require_destination(self, dst: Any) -> None:
         """Raise unless `dst` holds NVFP4 bytes."""
@@ -125,7 +125,7 @@ class NVFP4Quantizer(Quantizer):
         return len(shape) > 1 and not (self.row_scaled_nvfp4 or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK)
 
     def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, int]:
-        """Shape of the scales of a tensor: rows padded to 128, blocks to 4. Rules: LAY-2."""
+        """Shape of the scales of a tensor: rows padded to 128, blocks to 4. Rules: LAY-2, TEL-22."""
         return scale_shape(tuple(shape), columnwise=columnwise)
 
     @staticmethod
@@ -141,7 +141,7 @@ class NVFP4Quantizer(Quantizer):
         return (*sizes[:-1], sizes[-1] // 2)
 
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
-        """Whether quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-4."""
+        """Whether quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-28."""
         matrix = math.prod(shape[:-1]), shape[-1]
         if self.with_rht:
             return swizzle.hadamard_fusion_eligible(*matrix)
@@ -149,7 +149,7 @@ class NVFP4Quantizer(Quantizer):
         return self.with_2d_quantization and plain and swizzle.tiles_fusion_eligible(*matrix)
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
-        """A tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-3, TEL-4."""
+        """A tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
         requires_grad = options.pop("requires_grad", False)
         rows, columns = math.prod(shape[:-1]), shape[-1]
 
@@ -261,17 +261,22 @@ class NVFP4Quantizer(Quantizer):
 
 
 def _require_settings(q: NVFP4Quantizer) -> None:
-    """Refuse combinations that the kernels do not have. Rules: TEL-3, TEL-9, FOS-7, GLB-5."""
+    """Refuse combinations that the kernels do not have. Rules: TEL-3, TEL-34, FOS-7, GLB-5."""
     row, search = q.row_scaled_nvfp4, q.nvfp4_use_4over6
     for bad, got, needed, rule in (
         (q.dtype != DType.kFloat4E2M1, f"fp4_dtype {q.dtype!r}", "DType.kFloat4E2M1", "TEL-3"),
         (q.with_rht and not q.with_post_rht_amax, "with_rht without with_post_rht_amax", "both", "TEL-3"),
-        (row and not q.rowwise_usage, "row_scaled_nvfp4 without rowwise", "rowwise=True", "TEL-9"),
-        (row and q.with_rht, "row_scaled_nvfp4 with with_rht", "one of them", "TEL-9"),
-        (row and q.with_2d_quantization, "row_scaled_nvfp4 with with_2d_quantization", "one of them", "TEL-9"),
-        (row and q.stochastic_rounding, "row_scaled_nvfp4 with stochastic_rounding", "one of them", "TEL-9"),
-        (row and q.with_amax_reduction, "row_scaled_nvfp4 with with_amax_reduction", "one of them", "TEL-9"),
-        (row and search and q.columnwise_usage, "row_scaled_nvfp4 with 4over6 and columnwise", "rowwise only", "TEL-9"),
+        (row and not q.rowwise_usage, "row_scaled_nvfp4 without rowwise", "rowwise=True", "TEL-34"),
+        (row and q.with_rht, "row_scaled_nvfp4 with with_rht", "one of them", "TEL-34"),
+        (row and q.with_2d_quantization, "row_scaled_nvfp4 with with_2d_quantization", "one of them", "TEL-34"),
+        (row and q.stochastic_rounding, "row_scaled_nvfp4 with stochastic_rounding", "one of them", "TEL-34"),
+        (row and q.with_amax_reduction, "row_scaled_nvfp4 with with_amax_reduction", "one of them", "TEL-34"),
+        (
+            row and search and q.columnwise_usage,
+            "row_scaled_nvfp4 with 4over6 and columnwise",
+            "rowwise only",
+            "TEL-34",
+        ),
         (search and q.with_rht, "nvfp4_use_4over6 with with_rht", "one of them", "FOS-7"),
         (search and q.stochastic_rounding, "nvfp4_use_4over6 with stochastic_rounding", "one of them", "FOS-7"),
         (

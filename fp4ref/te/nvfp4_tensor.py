@@ -168,7 +168,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
 
         Errors: SettingError for a direction that is missing.
 
-        Rules: TEL-8.
+        Rules: TEL-25.
         """
         if columnwise_usage and self._columnwise_data is None and self._rowwise_data is not None:
             self._create_columnwise()
@@ -181,14 +181,14 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
                 self._needed(self.global_amax(direction), direction)
 
     def _create_columnwise(self) -> None:
-        """The column direction from the row direction's bytes, which 16x16 tiles make equal. Rules: BLK-10, TEL-8."""
+        """The column direction from the row direction's bytes, which 16x16 tiles make equal. Rules: BLK-10, TEL-25."""
         quantizer = self._quantizer
         if quantizer is None or not quantizer.with_2d_quantization:
-            raise SettingError("update_usage", "no columnwise data", "2D quantization, to derive it", "TEL-8")
+            raise SettingError("update_usage", "no columnwise data", "2D quantization, to derive it", "TEL-25")
         self.require_not_row_scaled("update_usage")
         rows, columns = self.record("row").shape
         if self._with_gemm_swizzled_scales:
-            raise SettingError("update_usage", "GEMM-swizzled scales", "compact ones, to transpose them", "TEL-8")
+            raise SettingError("update_usage", "GEMM-swizzled scales", "compact ones, to transpose them", "TEL-25")
         assert self._rowwise_data is not None
         assert self._amax_rowwise is not None
         packed = self._rowwise_data.reshape(rows, columns // 2)
@@ -211,14 +211,14 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         return NVFP4TensorStorage(**(self.get_metadata() | self.viewed_buffers(tuple(sizes))), fake_dtype=self._dtype)
 
     def viewed_buffers(self, shape: tuple[int, ...]) -> dict[str, Tensor]:
-        """The buffers whose shape a view changes."""
+        """Return the buffers whose shape a view changes. Rules: TEL-26."""
         whole = self.logical_shape()
         if -1 in shape:
             known = -math.prod(shape)
             shape = tuple(whole.numel() // known if size == -1 else size for size in shape)
         if shape[-1] != whole[-1] or math.prod(shape) != whole.numel():
             got = f"{list(whole)} as {list(shape)}"
-            raise TensorShapeError("view of an NVFP4 tensor", got, "the same last dimension", "TEL-8")
+            raise TensorShapeError("view of an NVFP4 tensor", got, "the same last dimension", "TEL-26")
         if self._rowwise_data is None:
             return {}
         return {"rowwise_data": self._rowwise_data.view(*shape[:-1], shape[-1] // 2)}
@@ -234,7 +234,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
         return self.rebuilt(self.viewed_buffers(shape), shape=shape)
 
     def pieces(self, sizes: list[int], dim: int) -> Any:
-        """Pieces of whole blocks along the first dimension with the amax of the whole, or the values. Rules: TEL-8."""
+        """Pieces of whole blocks along the first dimension with the amax of the whole, or the values. Rules: TEL-27."""
         if (
             dim
             or self.dim() != 2
@@ -262,7 +262,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
         quantizer = self._get_quantizer()
         columns = quantizer.columnwise_usage
         if columns and not quantizer.with_2d_quantization:
-            raise NotSupportedError("fsdp_pre_all_gather", "columns of 1x16 blocks", "2D quantization", "TEL-15")
+            raise NotSupportedError("fsdp_pre_all_gather", "columns of 1x16 blocks", "2D quantization", "TEL-37")
         fsdp.share_amax(quantizer, mesh)
         data = self._needed(self._rowwise_data, "row")
         return (data, self.scales_buffer("row")[: self.shape[0]]), (self._amax_rowwise, columns, self.shape[1])
@@ -270,7 +270,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
     def fsdp_post_all_gather(
         self, all_gather_outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Any = None
     ) -> tuple[Any, tuple[Tensor, ...]]:
-        """The whole parameter from the parts, into `out` if given. Rules: TEL-15."""
+        """The whole parameter from the parts, into `out` if given. Rules: TEL-15, TEL-37."""
         data, scales = all_gather_outputs
         amax, columns, width = metadata
         shape = (data.shape[0], width)
@@ -306,7 +306,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
 
 
 def scale_shape(shape: tuple[int, ...], *, columnwise: bool) -> tuple[int, int]:
-    """Shape of the scales of a tensor [..., K]: rows padded to 128, blocks to 4. Rules: LAY-2, TEL-3."""
+    """Shape of the scales of a tensor [..., K]: rows padded to 128, blocks to 4. Rules: LAY-2, TEL-22."""
     rows, columns = math.prod(shape[:-1]), shape[-1]
     if columnwise:
         rows, columns = columns, rows

@@ -28,7 +28,7 @@ def operand(x: Any, direction: str) -> Tensor:
     x: quantized, or a high-precision tensor [..., K]. direction: "row" for x, "column" for its transpose. float32 on a
     CPU, bfloat16 elsewhere if x is quantized; else of x's type.
 
-    Rules: TEL-7, TEL-11, DEQ-2.
+    Rules: TEL-7, TEL-11, TEL-31, DEQ-2.
     """
     if isinstance(x, BLOCK_SCALED):
         wide = wide_dtype(x.device)
@@ -39,19 +39,19 @@ def operand(x: Any, direction: str) -> Tensor:
         codes = x.codes()
         matrix = codes.reshape(-1, codes.shape[-1]).to(wide_dtype(x.device))
     elif isinstance(x, QuantizedTensorStorage) or not isinstance(x, Tensor):
-        raise SettingError("general_gemm", f"operand {type(x).__name__}", "a tensor, NVFP4, MXFP8 or FP8 one", "TEL-11")
+        raise SettingError("general_gemm", f"operand {type(x).__name__}", "a tensor, NVFP4, MXFP8 or FP8 one", "TEL-30")
     else:
         matrix = x.reshape(-1, x.shape[-1])
     return matrix if direction == "row" else matrix.t()
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
-    """The type of exact operands on a device: float32 on a CPU, bfloat16 elsewhere. Rules: TEL-11."""
+    """The type of exact operands on a device: float32 on a CPU, bfloat16 elsewhere. Rules: TEL-31."""
     return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a [M, K] times the transpose of b [N, K], accumulated and returned in float32 [M, N]. Rules: TEL-11."""
+    """a [M, K] times the transpose of b [N, K], accumulated and returned in float32 [M, N]. Rules: TEL-31."""
     if a.device.type == "cpu" or torch.float32 in {a.dtype, b.dtype}:
         return _in_float32(a.to(torch.float32), b.to(torch.float32))
     b = b.to(a.dtype)

@@ -76,7 +76,7 @@ class Quantizer(abc.ABC):
     def update_quantized(self, src: Tensor, dst: Any, *, noop_flag: Tensor | None = None) -> Any:
         """Quantize into the buffers of `dst`, whose addresses stay; nothing changes where noop_flag[0] is 1.
 
-        Rules: TEL-5.
+        Rules: TEL-5, TEL-24.
         """
         self.require_destination(dst)
         if src.device != dst.device:
@@ -106,7 +106,7 @@ class Quantizer(abc.ABC):
 
     @abc.abstractmethod
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
-        """Whether quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-4."""
+        """Whether quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-28."""
 
     @abc.abstractmethod
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:

@@ -108,7 +108,9 @@ class Recipe:
 
 def _require_backward_override(value: str | None) -> None:
     if value not in BACKWARD_OVERRIDES:
-        raise SettingError("recipe", f"backward_override {value!r}", "None, 'high_precision' or 'dequantized'", "TEL-1")
+        raise SettingError(
+            "recipe", f"backward_override {value!r}", "None, 'high_precision' or 'dequantized'", "TEL-19"
+        )
 
 
 def _require_format(recipe: Recipe, name: str, *allowed: Format) -> None:
@@ -137,7 +139,7 @@ class NVFP4BlockScaling(Recipe):
 
     Errors: SettingError.
 
-    Rules: TEL-1.
+    Rules: TEL-1, TEL-17, TEL-19.
     """
 
     disable_rht: bool = _flag("NVTE_NVFP4_DISABLE_RHT")
@@ -159,14 +161,14 @@ class NVFP4BlockScaling(Recipe):
         _require_no_attention(self)
         _require_backward_override(self.backward_override)
         self.nvfp4_4over6_err_mode = self.nvfp4_4over6_err_mode.upper()
-        for name, allowed in (
-            ("nvfp4_4over6", SCOPES),
-            ("nvfp4_4over6_e4m3_use_256", SCOPES),
-            ("nvfp4_4over6_err_mode", ("MAE", "MSE")),
+        for name, allowed, rule in (
+            ("nvfp4_4over6", SCOPES, "TEL-17"),
+            ("nvfp4_4over6_e4m3_use_256", SCOPES, "TEL-17"),
+            ("nvfp4_4over6_err_mode", ("MAE", "MSE"), "FOS-5"),
         ):
             if getattr(self, name) not in allowed:
                 got = f"{name} {getattr(self, name)!r}"
-                raise SettingError("NVFP4BlockScaling", got, f"one of {', '.join(allowed)}", "TEL-1")
+                raise SettingError("NVFP4BlockScaling", got, f"one of {', '.join(allowed)}", rule)
         rht = not self.disable_rht
         self.fp4_quant_fwd_inp = QParams(random_hadamard_transform=rht)
         self.fp4_quant_fwd_weight = QParams(fp4_2d_quantization=not self.disable_2d_quantization)
@@ -175,11 +177,11 @@ class NVFP4BlockScaling(Recipe):
         )
 
     def uses_4over6(self, operand: str) -> bool:
-        """Whether a forward operand, "weight" or another, chooses between two block scales. Rules: TEL-1."""
+        """Return True if a forward operand, "weight" or another, chooses between two block scales. Rules: TEL-17."""
         return self.nvfp4_4over6 in {"all", "weights" if operand == "weight" else "activations"}
 
     def e4m3_max(self, operand: str) -> int:
-        """The block scale that a forward operand's global maximum gets, 448 or 256. Rules: TEL-1."""
+        """Return the block scale of a forward operand's global maximum, 448 or 256. Rules: TEL-17."""
         scope = self.nvfp4_4over6_e4m3_use_256
         reserved = scope in {"all", "weights" if operand == "weight" else "activations"}
         return 256 if self.uses_4over6(operand) and reserved else 448
@@ -194,7 +196,7 @@ class MXFP8BlockScaling(Recipe):
 
     Errors: SettingError.
 
-    Rules: TEL-2.
+    Rules: TEL-2, TEL-20.
     """
 
     margin: int = 0
@@ -216,7 +218,7 @@ class Float8CurrentScaling(Recipe):
 
     Errors: SettingError.
 
-    Rules: TEL-2.
+    Rules: TEL-2, TEL-21.
     """
 
     use_power_2_scales: bool = _flag("NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES")

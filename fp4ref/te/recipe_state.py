@@ -113,7 +113,7 @@ class RecipeState:
 
 
 class NVFP4BlockScalingRecipeState(RecipeState):
-    """Quantizers of `NVFP4BlockScaling`."""
+    """Quantizers of `NVFP4BlockScaling`. Rules: TEL-1, TEL-16, TEL-18."""
 
     @property
     def dtype(self) -> DType:
@@ -131,7 +131,7 @@ class NVFP4BlockScalingRecipeState(RecipeState):
         search = forward and self.recipe.uses_4over6(role.tensor_type)
         if search and chosen.random_hadamard_transform:
             got = f"nvfp4_4over6={self.recipe.nvfp4_4over6!r} with the Hadamard transform of {role.tensor_type}"
-            raise SettingError("NVFP4BlockScaling", got, "disable_rht, or 4over6 of other operands", "TEL-1")
+            raise SettingError("NVFP4BlockScaling", got, "disable_rht, or 4over6 of other operands", "TEL-18")
         return NVFP4Quantizer(
             fp4_dtype=self.dtype,
             rowwise=True,
@@ -148,7 +148,7 @@ class NVFP4BlockScalingRecipeState(RecipeState):
 
 
 class MXFP8BlockScalingRecipeState(RecipeState):
-    """Quantizers of `MXFP8BlockScaling`."""
+    """Quantizers of `MXFP8BlockScaling`. Rules: TEL-2, TEL-20."""
 
     @property
     def dtype(self) -> DType:
@@ -210,6 +210,6 @@ def get_fp4_te_dtype(fp4_recipe: Any) -> DType:
 
 
 def fp8_dtype(recipe: Any, mode: str) -> DType:
-    """Element type of an FP8 recipe: E5M2 for the gradients of HYBRID."""
+    """Return the element type of an FP8 recipe: E5M2 for the gradients of HYBRID. Rules: TEL-2."""
     hybrid_gradients = recipe.fp8_format is Format.HYBRID and mode == "backward"
     return DType.kFloat8E5M2 if hybrid_gradients or recipe.fp8_format is Format.E5M2 else DType.kFloat8E4M3

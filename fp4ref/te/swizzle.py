@@ -38,7 +38,7 @@ def gemm_scales(tensor: Any, direction: str) -> Tensor:
 def swizzle_in_place(tensor: Any, role: str) -> None:
     """Move the scales of every direction to the GEMM layout, in their buffers; nothing if they lie so.
 
-    Rules: TEL-4, TEL-5, TEL-7.
+    Rules: TEL-5, TEL-7, TEL-29.
     """
     if tensor._with_gemm_swizzled_scales:
         return
@@ -53,7 +53,7 @@ def swizzle_in_place(tensor: Any, role: str) -> None:
 def swizzle_scales_for_gemm_(tensor: Any) -> Any:
     """Move a tensor's scales to the GEMM layout, in their buffers; per-tensor FP8 has none to move. Returns the tensor.
 
-    Rules: TEL-4, TEL-5.
+    Rules: TEL-5, TEL-29.
     """
     if hasattr(tensor, "_with_gemm_swizzled_scales"):
         swizzle_in_place(tensor, role_of(tensor))
@@ -67,10 +67,10 @@ def emulated_sm() -> int:
 
 
 def hadamard_fusion_eligible(rows: int, columns: int) -> bool:
-    """Whether one kernel casts rows, transforms and casts columns, and swizzles the scales of both. Rules: TEL-4."""
+    """Return True if one kernel casts both directions, transforms the columns and tiles all scales. Rules: TEL-28."""
     return rows % 64 == 0 and columns % 128 == 0 and 100 <= emulated_sm() <= 110
 
 
 def tiles_fusion_eligible(rows: int, columns: int) -> bool:
-    """Whether the kernel of 16x16 tiles swizzles the scales that it writes. Rules: TEL-4."""
+    """Return True if the kernel of 16x16 tiles writes its scales in the GEMM layout. Rules: TEL-28."""
     return rows % 128 == 0 and columns % 128 == 0 and 100 <= emulated_sm() <= 110
