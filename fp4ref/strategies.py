@@ -13,6 +13,7 @@ Needs the package hypothesis: `pip install fp4ref[hypothesis]`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -38,7 +39,7 @@ from fp4ref.conformance.strategies import (
 )
 from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, STOCHASTIC_E2M1
-from fp4ref.layout import LAYOUTS
+from fp4ref.layout import LAYOUTS, Layout
 from fp4ref.quantized import Direction
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Hadamard, Metric, Spec, Subnormals
 from fp4ref.specs import STANDARD
@@ -47,6 +48,7 @@ __all__ = [
     "amax_at_powers_of_two",
     "blocks",
     "cases",
+    "drawn_layouts",
     "float32s",
     "layouts",
     "matrices",
@@ -176,6 +178,37 @@ def layouts() -> st.SearchStrategy[str]:
     Rules: LAY-7.
     """
     return st.sampled_from(list(LAYOUTS))
+
+
+@st.composite
+def drawn_layouts(draw: st.DrawFn) -> Layout:
+    """Draw scale layouts out of the whole algebra: any digits, stored order, flips, alignment, base and padding.
+
+    No size is refused. They are not registered: `LAYOUTS[value.name] = value` makes one known by name.
+
+    >>> from hypothesis import find
+    >>> find(drawn_layouts(), lambda layout: layout.has_gaps and layout.takes_rows).tile
+    (1, 1)
+
+    Rules: LAY-13, LAY-14, LAY-15, LAY-16, LAY-17.
+    """
+    axes, places, clauses = [], [], []
+    for name in ("m", "k"):
+        radices = draw(st.lists(st.sampled_from((2, 3, 4, 8, 16)), max_size=3).filter(lambda r: math.prod(r) <= 128))
+        rest = draw(st.integers(0, len(radices)))
+        axes.append(f"{name}({','.join([*map(str, radices[:rest]), '*', *map(str, radices[rest:])])})")
+        for digit in range(len(radices) + 1):
+            radix = 1 if digit == rest else radices[digit - (digit > rest)]
+            flip = draw(st.integers(0, radix - 1)) if radix in (2, 4, 8, 16) else 0
+            places.append(f"{name}{digit}" + (f"^{flip}" if flip else ""))
+        multiple = math.prod(radices) * draw(st.sampled_from((1, 1, 1, 2, 3)))
+        fill = draw(st.sampled_from(("0x00", "0x00", "0x7f", "unspecified")))
+        clauses.append(f"pad {name} {multiple} {fill}")
+    order = draw(st.permutations(places))
+    for _ in range(draw(st.sampled_from((0, 0, 0, 1, 2)))):
+        order.insert(draw(st.integers(0, len(order))), f"|{draw(st.sampled_from((2, 3, 16, 34)))}")
+    base = draw(st.sampled_from(("", "", "", "base 5", "base 2*k")))
+    return Layout("drawn", "; ".join(filter(None, [f"{' '.join(axes)}: {' '.join(order)}", *clauses, base])))
 
 
 def random_bits(shape: tuple[int, int]) -> st.SearchStrategy[NDArray[np.uint8]]:

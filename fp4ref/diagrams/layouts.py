@@ -30,7 +30,7 @@ def scale_layout(request: Request) -> str:
     y = page.heading(title)
     y = page.lines(MARGIN, y + 4, wrap(found.caption(), page.width - 2 * MARGIN, 12), kind="muted")
     first = _first_byte(request, found, place)
-    if layout.row_digits:
+    if layout.tile != (1, 1):
         y = _tiles(page, y + 6, request, found, place)
     y = _bytes(page, y + 26, found, first, place)
     y = page.lines(MARGIN, y + 22, [f"offset = sum over digits, {layout.rule}:"], size=12, bold=True)
@@ -46,7 +46,7 @@ def _first_byte(request: Request, found: ScaleMap, place: Place | None) -> int:
     """First byte of the drawn piece of memory: that of the element's tile, or of the window's first scale."""
     if request.window:
         clipped(f"diagram {found.layout.name}", request.window, found.padded, found.padded)
-    size = found.layout.tile[0] * found.layout.tile[1] if found.layout.row_digits else LINE * MEMORY_LINES
+    size = found.layout.tile[0] * found.layout.tile[1] if found.layout.tile != (1, 1) else LINE * MEMORY_LINES
     scale = place.scale if place else (request.window[0][0], request.window[1][0]) if request.window else (0, 0)
     return found.offset(*scale) // size * size
 
@@ -126,7 +126,7 @@ def _plate(page: Canvas, x: float, y: float, text: str, size: float, bold: bool 
 
 def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: Place | None) -> float:
     """A tile, or the start of a linear buffer, in memory order: 16 bytes to a line."""
-    tiled = bool(found.layout.row_digits)
+    tiled = found.layout.tile != (1, 1)
     count = found.layout.tile[0] * found.layout.tile[1] if tiled else LINE * MEMORY_LINES
     lines = found.lines(first, -(-count // LINE))
     left = MARGIN + 132
@@ -156,7 +156,7 @@ def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: Place | N
 
 
 def _kind(found: ScaleMap, row: int, column: int) -> str:
-    tiled = bool(found.layout.row_digits)
+    tiled = found.layout.tile != (1, 1)
     return KINDS[(row // found.band if tiled else column // 4) % 4]
 
 
@@ -164,7 +164,7 @@ def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool)
     """What the fills mean, at the left of the bytes."""
     row, column = base.row, base.column
     _, wide = found.layout.tile
-    if found.layout.row_digits:
+    if found.layout.tile != (1, 1):
         page.text(MARGIN, y + 9, "the tile's rows:", size=11, kind="muted")
         names = [
             f"m {row + i * found.band}–{row + (i + 1) * found.band - 1}" if found.band > 1 else f"m % 4 = {i}"
@@ -178,7 +178,9 @@ def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool)
     y += 18 + len(names) * 26
     page.cell(MARGIN, y, 20, 18, "", "pad")
     page.text(MARGIN + 26, y + 13, "padding", size=11, kind="muted")
-    notes = [f"k {column}–{column + wide - 1} in bytes", "of one row side by side"] if found.layout.row_digits else []
+    notes = (
+        [f"k {column}–{column + wide - 1} in bytes", "of one row side by side"] if found.layout.tile != (1, 1) else []
+    )
     if relative:
         notes += ["labels count from", f"scale ({row}, {column})"]
     return page.lines(MARGIN, y + 38, notes, size=10, kind="muted")

@@ -58,7 +58,7 @@ class ScaleMap:
     @property
     def band(self) -> int:
         """Consecutive rows that share a place in the lines of memory: 32 of a 128 x 4 tile."""
-        return self.layout.row_digits[0].radix if len(self.layout.row_digits) > 1 else 1
+        return self.layout.digits(1, 1)[0][0].radix if len(self.layout.axes[0].radices) > 2 else 1
 
     def offset(self, row: int, column: int) -> int:
         """Byte of a scale, or of the padding at its place. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
@@ -105,7 +105,7 @@ class ScaleMap:
         """Sizes of what is drawn."""
         (rows, columns), (high, wide) = self.geometry.scales, self.padded
         m, k = self.geometry.shape
-        tile = f", tiles of {self.layout.tile[0]} x {self.layout.tile[1]}" if self.layout.row_digits else ""
+        tile = f", tiles of {self.layout.tile[0]} x {self.layout.tile[1]}" if self.layout.tile != (1, 1) else ""
         of = "x^T of a" if self.geometry.direction == "column" else "a"
         size = f"{rows} x {columns} scales of {of} {m} x {k} tensor"
         return f"{size} in a buffer of {high} x {wide} = {high * wide} bytes{tile}"
@@ -113,7 +113,7 @@ class ScaleMap:
 
 def require_tiles(layout: Layout, operation: str) -> None:
     """The figure shows tiles, which a linear layout does not have. Rules: LAY-1, LAY-3."""
-    if not layout.row_digits:
+    if layout.tile == (1, 1):
         raise LayoutError(
             operation, f"layout {layout.name}, which has no tiles", "tiled_128x4 or tiled_8x4", layout.rule
         )

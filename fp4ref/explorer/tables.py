@@ -93,11 +93,12 @@ def _spec(spec: Spec) -> dict[str, Any]:
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
+    rows, columns = layout.digits(1, 1)
     return {
         "name": layout.name,
         "rule": layout.rule,
-        "row_digits": [list(digit) for digit in layout.row_digits],
-        "column_digits": [list(digit) for digit in layout.column_digits],
-        "pad_to": list(layout.pad_to) if layout.pad_to else None,
+        "row_digits": [list(digit) for digit in rows[:-1]],
+        "column_digits": [list(digit) for digit in columns[:-1]],
+        "pad_to": list(layout.multiples),
         "pads_compared": layout.pads_compared,
     }

@@ -1,0 +1,22 @@
+"""The layouts that have a name."""
+
+from __future__ import annotations
+
+from fp4ref.errors import LayoutError
+from fp4ref.layout.value import Layout
+
+LINEAR = Layout("linear", "m(*) k(*): k0 m0", "LAY-1")
+LINEAR_PADDED = Layout("linear_padded", "m(*) k(*): k0 m0; pad m 128 unspecified; pad k 4 unspecified", "LAY-2")
+TILED_128X4 = Layout("tiled_128x4", "m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "LAY-3")
+TILED_8X4 = Layout("tiled_8x4", "m(8,*) k(4,*): k0 m0 k1 m1", "LAY-4")
+LAYOUTS = {value.name: value for value in (LINEAR, LINEAR_PADDED, TILED_128X4, TILED_8X4)}
+
+swizzle_offset = TILED_128X4.offset
+swizzle_index = TILED_128X4.index
+
+
+def layout(name: str) -> Layout:
+    """Return the layout of a name; a layout is always named, never guessed. Rules: LAY-7."""
+    if not isinstance(name, str) or name not in LAYOUTS:
+        raise LayoutError("scale_layout", repr(name), f"one of {', '.join(LAYOUTS)}", "LAY-7")
+    return LAYOUTS[name]

@@ -1,0 +1,195 @@
+"""The text of a layout: axes with their digits, the order in which digits are stored, padding, unit and base.
+
+`m(32,4,*) k(4,*): k0 m1 m0 k1 m2` splits the index m into m % 32, m / 32 % 4 and the rest m / 128, and k into k % 4
+and the rest; k0 is stored fastest, then m1, and so on. Clauses after a `;` say what differs from the default.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fp4ref.errors import LayoutError
+
+RULE = "LAY-14"
+UNITS = (1, 2, 4, 6, 8, 16, 32)  # bits
+AXIS = re.compile(r"([a-z]+)\(([\d,* ]+)\)")
+PLACE = re.compile(r"([a-z]+)(\d+)(?:\^(\d+))?")
+PADDING = re.compile(r"pad ([a-z]+)(?: (\d+))?(?: (0x[0-9a-fA-F]{1,8}|unspecified|refused))?")
+
+
+class Axis(NamedTuple):
+    """One axis of the array: its digits, fastest first (None is the rest), and what surrounds its values.
+
+    multiple: the size is padded to a multiple of it. fill: the value of padding units, None if it is unspecified.
+    refused: a size that is not a multiple is refused instead of padded.
+    """
+
+    name: str
+    radices: tuple[int | None, ...]
+    multiple: int
+    fill: int | None = 0
+    refused: bool = False
+
+    @property
+    def tile(self) -> int:
+        """The product of the digits other than the rest."""
+        return math.prod(radix for radix in self.radices if radix is not None)
+
+
+class Place(NamedTuple):
+    """One digit in the stored order; its value is XORed with `flip`."""
+
+    axis: int
+    digit: int
+    flip: int = 0
+
+
+class Product(NamedTuple):
+    """A number of units: a number times the padded sizes of axes."""
+
+    number: int
+    axes: tuple[int, ...] = ()
+
+    def of(self, sizes: Sequence[int]) -> int:
+        """The number for given padded sizes."""
+        return self.number * math.prod(sizes[axis] for axis in self.axes)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the text of a layout says; a `Product` in the order aligns the stride of what follows."""
+
+    axes: tuple[Axis, ...]
+    order: tuple[Place | Product, ...]
+    unit: int = 8
+    base: Product = Product(0)  # noqa: RUF009 - a tuple
+
+    def __str__(self) -> str:
+        axes = " ".join(
+            f"{axis.name}({','.join('*' if radix is None else str(radix) for radix in axis.radices)})"
+            for axis in self.axes
+        )
+        clauses = [f"{axes}: {' '.join(map(self._item, self.order))}"]
+        clauses += [] if self.unit == 8 else [f"unit {self.unit}"]
+        clauses += filter(None, map(_padding, self.axes))
+        clauses += [f"base {self._product(self.base)}"] if self.base.number else []
+        return "; ".join(clauses)
+
+    def _item(self, item: Place | Product) -> str:
+        if isinstance(item, Product):
+            return f"|{self._product(item)}"
+        return f"{self.axes[item.axis].name}{item.digit}" + (f"^{item.flip}" if item.flip else "")
+
+    def _product(self, product: Product) -> str:
+        return "*".join([str(product.number), *(self.axes[axis].name for axis in product.axes)])
+
+
+def _padding(axis: Axis) -> str:
+    multiple = f" {axis.multiple}" if axis.multiple != axis.tile else ""
+    word = " refused" if axis.refused else " unspecified" if axis.fill is None else f" 0x{axis.fill:02x}"
+    return (
+        f"pad {axis.name}{multiple}{word if axis.refused or axis.fill != 0 else ''}"
+        if multiple or word != " 0x00"
+        else ""
+    )
+
+
+def parse(name: str, text: str) -> Form:
+    """Read the text of a layout; LayoutError says which part cannot be one. Rules: LAY-13, LAY-14, LAY-15, LAY-17."""
+    return _Reader(f"layout {name}").form(text)
+
+
+class _Reader:
+    """Reads one text; `operation` begins its messages."""
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+        self.axes: list[Axis] = []
+
+    def form(self, text: str) -> Form:
+        head, *clauses = (part.strip() for part in text.split(";"))
+        declared, colon, order = head.partition(":")
+        if not colon:
+            raise self._error(f"{text!r}", "axes, a colon and the stored order, as in 'm(8,*) k(4,*): k0 m0 k1 m1'")
+        self._read_axes(declared)
+        unit, base = 8, Product(0)
+        for clause in clauses:
+            word, _, rest = clause.partition(" ")
+            if word == "unit" and rest.isdigit() and int(rest) in UNITS:
+                unit = int(rest)
+            elif word == "base":
+                base = self._product(rest)
+            elif match := PADDING.fullmatch(clause):
+                self._read_padding(match)
+            else:
+                raise self._error(f"{clause!r}", "pad AXIS, unit BITS or base UNITS")
+        for axis in self.axes:
+            if axis.fill is not None and axis.fill >> unit:
+                raise self._error(f"padding {axis.fill:#x}", f"a value of {unit} bits", "LAY-15")
+        return Form(tuple(self.axes), self._order(order), unit, base)
+
+    def _read_axes(self, declared: str) -> None:
+        if AXIS.sub("", declared).strip() or not declared.strip():
+            raise self._error(f"{declared.strip()!r}", "axes such as m(32,4,*)")
+        for name, digits in AXIS.findall(declared):
+            parts = [part.strip() for part in digits.split(",")]
+            radices = tuple(None if part == "*" else int(part) if part.isdigit() else 0 for part in parts)
+            if radices.count(None) != 1 or 0 in radices or name in self._names():
+                raise self._error(f"{name}({digits})", "one axis of that name, with radices and one *", "LAY-13")
+            axis = Axis(name, radices, 1)
+            self.axes.append(axis._replace(multiple=axis.tile))
+
+    def _read_padding(self, match: re.Match[str]) -> None:
+        name, multiple, word = match.groups()
+        index = self._axis(name)
+        axis = self.axes[index]
+        if multiple:
+            if int(multiple) < 1 or int(multiple) % axis.tile:
+                raise self._error(f"{match[0]!r}", f"a multiple of {axis.tile}", "LAY-15")
+            axis = axis._replace(multiple=int(multiple))
+        if word == "refused":
+            axis = axis._replace(refused=True)
+        elif word:
+            axis = axis._replace(fill=None if word == "unspecified" else int(word, 16))
+        self.axes[index] = axis
+
+    def _order(self, text: str) -> tuple[Place | Product, ...]:
+        items = tuple(self._product(item[1:]) if item[0] == "|" else self._place(item) for item in text.split())
+        stored = sorted(item[:2] for item in items if isinstance(item, Place))
+        wanted = [(index, digit) for index, axis in enumerate(self.axes) for digit in range(len(axis.radices))]
+        if stored != wanted:
+            raise self._error(f"order {text.strip()!r}", "every digit of every axis once", "LAY-13")
+        if any(isinstance(item, Product) and not item.number for item in items):
+            raise self._error(f"order {text.strip()!r}", "an alignment above 0", "LAY-16")
+        return items
+
+    def _place(self, item: str) -> Place:
+        match = PLACE.fullmatch(item)
+        if not match:
+            raise self._error(f"{item!r}", "a digit such as m0, m0^1, or an alignment such as |32")
+        place = Place(self._axis(match[1]), int(match[2]), int(match[3] or 0))
+        radices = self.axes[place.axis].radices
+        radix = radices[place.digit] if place.digit < len(radices) else None
+        if place.flip and (radix is None or radix & (radix - 1) or place.flip >= radix):
+            raise self._error(f"{item!r}", "a digit of 2^n values and a constant below that", "LAY-17")
+        return place
+
+    def _product(self, text: str) -> Product:
+        factors = [part.strip() for part in text.split("*")]
+        numbers = [int(part) for part in factors if part.isdigit()]
+        return Product(math.prod(numbers), tuple(self._axis(part) for part in factors if not part.isdigit()))
+
+    def _names(self) -> list[str]:
+        return [axis.name for axis in self.axes]
+
+    def _axis(self, name: str) -> int:
+        if name not in self._names():
+            raise self._error(f"axis {name!r}", f"one of {', '.join(self._names())}")
+        return self._names().index(name)
+
+    def _error(self, got: str, needed: str, rule: str = RULE) -> LayoutError:
+        return LayoutError(self.operation, got, needed, rule)

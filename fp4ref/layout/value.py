@@ -1,0 +1,285 @@
+"""The value of a layout: one line of text, from which every map, mask and conversion is derived."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.errors import DomainError, LayoutError, ShapeError
+from fp4ref.layout import conversion
+from fp4ref.layout.arguments import Index, checked, counted, plain, require_units
+from fp4ref.layout.strides import Digit, Ints, Strides, is_unbounded, strides
+from fp4ref.layout.text import Axis, Form, Product, parse
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A map from the index of a unit (row and column of a scale) to its offset in a buffer, as a value.
+
+    text: the axes with their digits and the order in which these are stored, such as "m(8,*) k(4,*): k0 m0 k1 m1"; see
+    LAY-14. rule: the rule that messages cite. Rows are the first axis of two, columns the second.
+
+    >>> Layout("mine", "m(16,*) k(4,*): k0 m0 k1 m1").offset(17, 5, columns=8)
+    197
+
+    Rules: LAY-13, LAY-14.
+    """
+
+    name: str
+    text: str
+    rule: str = "LAY-13"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", str(self.form))
+
+    @cached_property
+    def form(self) -> Form:
+        """The parts of the text."""
+        return parse(self.name, self.text)
+
+    @property
+    def unit(self) -> int:
+        """Bits of a stored unit."""
+        return self.form.unit
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the array, in row-major order."""
+        return self.form.axes
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of a tile: what the digits other than the rest count."""
+        return self.axes[0].tile, self.axes[1].tile
+
+    @property
+    def multiples(self) -> tuple[int, ...]:
+        """Rows and columns are padded to multiples of these."""
+        return tuple(axis.multiple for axis in self.axes)
+
+    @property
+    def pads_compared(self) -> bool:
+        """False where some bytes between or after the values are unspecified. Rules: LAY-2, LAY-15, LAY-16."""
+        return not self.has_gaps and all(axis.fill is not None for axis in self.axes)
+
+    @property
+    def has_gaps(self) -> bool:
+        """True if units of the buffer belong to no index: a base, or an alignment. Rules: LAY-16."""
+        return bool(self.form.base.number) or any(isinstance(item, Product) for item in self.form.order)
+
+    @property
+    def takes_rows(self) -> bool:
+        """True if offsets depend on the number of rows, as where tiles follow each other down first."""
+        return not is_unbounded(self.form)
+
+    def unfit_for_scales(self) -> str:
+        """Return why this cannot be the layout of a scale array; empty if it can. Rules: LAY-13."""
+        if len(self.axes) != 2:
+            return f"{len(self.axes)} axes, not rows and columns"
+        return "" if self.unit == 8 else f"units of {self.unit} bits, not 8"
+
+    @overload
+    def padded(self, rows: int, columns: int, /) -> tuple[int, int]: ...
+    @overload
+    def padded(self, *sizes: int) -> tuple[int, ...]: ...
+    def padded(self, *sizes: int) -> tuple[int, ...]:
+        """Padded size of each axis: rows and columns; an axis of 0 stays 0.
+
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15.
+        """
+        sizes = tuple(map(operator.index, sizes))
+        operation, count = f"{self.name}.padded_shape", len(self.axes)
+        got = f"{' x '.join(map(str, sizes))} {'scales' if count == 2 else 'units'}"
+        if len(sizes) != count or min(sizes) < 0:
+            raise ShapeError(operation, got, "counts >= 0" if len(sizes) == count else counted(count), self.rule)
+        for size, axis in zip(sizes, self.axes, strict=True):
+            if axis.refused and size % axis.multiple:
+                raise ShapeError(operation, got, f"a multiple of {axis.multiple} along {axis.name}", "LAY-15")
+        return tuple(-(-size // axis.multiple) * axis.multiple for size, axis in zip(sizes, self.axes, strict=True))
+
+    @overload
+    def padded_shape(self, rows: int, columns: int, /) -> tuple[int, int]: ...
+    @overload
+    def padded_shape(self, *sizes: int) -> tuple[int, ...]: ...
+    def padded_shape(self, *sizes: int) -> tuple[int, ...]:
+        """Shape of the buffer that holds `rows` x `columns` scales: [R, C], or [1, units] if it has gaps.
+
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15, LAY-16.
+        """
+        padded = self.padded(*sizes)
+        return (1, self._strides(padded).size) if self.has_gaps else padded
+
+    def strides(self, *sizes: int) -> Strides:
+        """The digits of all axes with their strides, for an array of these sizes. Rules: LAY-13."""
+        return self._strides(self.padded(*sizes))
+
+    def digits(self, rows: int, columns: int) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
+        """Digits of rows and of columns of a whole padded buffer, fastest first. Rules: LAY-13."""
+        down, across = self.strides(rows, columns).axes
+        return down, across
+
+    @overload
+    def offset(self, row: int, column: int, columns: int, rows: int | None = None) -> int: ...
+    @overload
+    def offset(self, row: NDArray[np.integer[Any]], column: Index, columns: int, rows: int | None = None) -> Ints: ...
+    @overload
+    def offset(self, row: int, column: NDArray[np.integer[Any]], columns: int, rows: int | None = None) -> Ints: ...
+    def offset(self, row: Index, column: Index, columns: int, rows: int | None = None) -> int | Ints:
+        """Offset of scale (row, column) in a buffer for `columns` (unpadded) scale columns.
+
+        row, column: integers or arrays that broadcast; the padding of the grid has offsets too. rows: their (unpadded)
+        number, needed only if `takes_rows`; without it rows have no upper bound, except that offsets fit in 63 bits.
+
+        >>> swizzle_offset(200, 6, columns=8)
+        1674
+
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-13.
+        """
+        found, bounds, _ = self._space("offset", columns, rows)
+        across = found.spread(1, checked(self, "offset", "column", column, bounds[1]))
+        return plain(found.spread(0, checked(self, "offset", "row", row, bounds[0])) + across + found.first)
+
+    def offsets(self, indices: Sequence[Index], sizes: Sequence[int]) -> Ints:
+        """Offsets of units of an array of any number of axes: one index, or array of indices, per axis.
+
+        Rules: LAY-13.
+        """
+        padded = self.padded(*sizes)
+        found = self._strides(padded)
+        parts = (
+            found.spread(number, checked(self, "offset", axis.name, index, stop))
+            for number, (axis, index, stop) in enumerate(zip(self.axes, indices, padded, strict=True))
+        )
+        return np.asarray(sum(parts, np.int64(found.first)))
+
+    @overload
+    def index(self, offset: int, columns: int, rows: int | None = None) -> tuple[int, int]: ...
+    @overload
+    def index(self, offset: NDArray[np.integer[Any]], columns: int, rows: int | None = None) -> tuple[Ints, Ints]: ...
+    def index(self, offset: Index, columns: int, rows: int | None = None) -> tuple[int | Ints, int | Ints]:
+        """Row and column whose scale is stored at an offset, the inverse of `offset`.
+
+        The result can lie in the padding: column >= columns, or a row past the last one. Gaps have no index.
+
+        >>> swizzle_index(1674, columns=8)
+        (200, 6)
+
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-13, LAY-16.
+        """
+        found, _, stop = self._space("index", columns, rows)
+        offsets = checked(self, "index", "offset", offset, stop)
+        (row, column), known = found.gather(offsets, endless=rows is None and not self.takes_rows)
+        if not known.all():
+            got = f"offset {offsets[~known].flat[0]}, which is in a gap"
+            raise DomainError(f"{self.name}.index", got, "the offset of a scale or of padding", "LAY-16")
+        return plain(row), plain(column)
+
+    def valid(self, *sizes: int) -> NDArray[np.bool_]:
+        """Return which units of a buffer are scales, not padding or gaps: bool. Rules: LAY-5, LAY-6, LAY-16."""
+        return self._mask(sizes, [axis._replace(fill=0) for axis in self.axes])
+
+    def compared(self, *sizes: int) -> NDArray[np.bool_]:
+        """Return which units of a buffer a rule decides: scales and specified padding. Rules: LAY-5, LAY-15, LAY-16."""
+        return self._mask(sizes, [axis._replace(fill=int(axis.fill is not None)) for axis in self.axes])
+
+    def from_linear(self, scales: Bytes) -> Bytes:
+        """Lay out scale bytes [M, Kb]; result: new bytes in the order and shape of the layout, padding as it says.
+
+        Unspecified padding and gaps hold 0x00.
+
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16.
+        """
+        require_units(self, "from_linear", scales, len(self.axes))
+        buffer = np.zeros(self.padded_shape(*scales.shape), scales.dtype)
+        conversion.stored(buffer.reshape(-1), scales, self.axes, self.strides(*scales.shape))
+        return buffer
+
+    @overload
+    def to_linear(self, buffer: Bytes, rows: int, columns: int, /) -> Bytes: ...
+    @overload
+    def to_linear(self, buffer: Bytes, *sizes: int) -> Bytes: ...
+    def to_linear(self, buffer: Bytes, *sizes: int) -> Bytes:
+        """Scale bytes [M, Kb] of a buffer; result: a new array, on which padding has no influence.
+
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-6, LAY-7, LAY-13.
+        """
+        padded = self.padded_shape(*sizes)
+        require_units(self, "to_linear", buffer, len(padded))
+        if buffer.shape != padded:
+            needed = f"{list(padded)} for {' x '.join(map(str, sizes))} scales"
+            raise ShapeError(f"{self.name}.to_linear", f"shape {list(buffer.shape)}", needed, self.rule)
+        scales = np.empty(sizes, buffer.dtype)
+        conversion.loaded(scales, np.ascontiguousarray(buffer).reshape(-1), self.strides(*sizes))
+        return scales
+
+    def group_offsets(self, shapes: Iterable[tuple[int, int]]) -> list[int]:
+        """Offset at which each member of a group starts, then the size of the whole buffer.
+
+        shapes: (rows, columns) of each member's scales.
+
+        Rules: LAY-8.
+        """
+        sizes = (math.prod(self.padded_shape(rows, columns)) for rows, columns in shapes)
+        return list(itertools.accumulate(sizes, initial=0))
+
+    def row_range(self, start: int, stop: int, rows: int, columns: int) -> slice:
+        """The units of rows [start, stop) in the flat buffer, if they are one piece; else LayoutError.
+
+        A row owns its padding columns, the last row the padding rows as well. No rows or no columns: slice(0, 0).
+
+        Rules: LAY-9.
+        """
+        operation, asked = f"{self.name}.row_range", f"rows {start}:{stop} of {rows}"
+        if not 0 <= start <= stop <= rows:
+            raise DomainError(operation, asked, "0 <= start <= stop <= rows", "LAY-9")
+        padded_rows, padded_columns = self.padded(rows, columns)
+        owned = np.arange(start, padded_rows if start < stop == rows else stop)
+        if owned.size * padded_columns == 0:
+            return slice(0, 0)
+        found = self.strides(rows, columns)
+        down, across = found.spread(0, owned), found.spread(1, np.arange(padded_columns))
+        first, last = int(down.min() + across.min()), int(down.max() + across.max())
+        if last + 1 - first != owned.size * padded_columns:  # distinct offsets: equal means no gap
+            raise LayoutError(operation, f"{asked} lie apart", f"whole tiles of {self.tile[0]} rows", "LAY-9")
+        return slice(first + found.first, last + 1 + found.first)
+
+    def _strides(self, padded: tuple[int, ...]) -> Strides:
+        return strides(self.form, padded)
+
+    def _space(self, operation: str, columns: int, rows: int | None) -> tuple[Strides, tuple[int, int], int]:
+        """Strides for some columns, the bounds of row and column, and that of offsets.
+
+        Without a number of rows these are the most, in whole multiples, whose offsets fit in 63 bits.
+        """
+        if len(self.axes) != 2:
+            raise LayoutError(f"{self.name}.{operation}", counted(len(self.axes)), "two axes; see offsets", "LAY-13")
+        high, _ = self.multiples
+        if rows is not None:
+            padded = self.padded(rows, columns)
+            return self._strides(padded), padded, self._strides(padded).size
+        if self.takes_rows:
+            raise ShapeError(
+                f"{self.name}.{operation}", "no number of rows", "rows=, on which offsets depend", "LAY-13"
+            )
+        padded = self.padded(high, columns)
+        found = self._strides(padded)
+        tile, stride = self.tile[0], found.axes[0][-1].stride
+        most = sys.maxsize // max(stride, 1) * tile // high * high
+        return found, (most, padded[1]), most // tile * stride if padded[1] else 0
+
+    def _mask(self, sizes: Sequence[int], axes: Sequence[Axis]) -> NDArray[np.bool_]:
+        """A buffer of bits: true for an index of the array, `fill` for the padding of an axis, false in gaps."""
+        buffer = np.zeros(self.padded_shape(*sizes), np.bool_)
+        conversion.stored(buffer.reshape(-1), np.broadcast_to(np.True_, sizes), axes, self.strides(*sizes))
+        return buffer
