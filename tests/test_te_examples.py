@@ -85,7 +85,7 @@ def test_convert_keeps_parameters_and_quantizes_every_call() -> None:
     assert 0 < (converted(x) - plain(x)).norm() / plain(x).norm() < 0.3
 
 
-@pytest.mark.rule("TEM-6")
+@pytest.mark.rule("TEM-21")
 def test_convert_fills_rows_up_to_whole_blocks() -> None:
     converted = te.convert(model(), PLAIN)
     x = torch.randn(5, 7, 64)
@@ -102,6 +102,7 @@ def test_convert_one_layer_and_tied_layers() -> None:
     assert tied["a"] is tied["b"]
 
 
+@pytest.mark.rule("TEM-22")
 def test_convert_refuses() -> None:
     with pytest.raises(Fp4Error, match="select"):
         te.convert(torch.nn.Sequential(torch.nn.Linear(64, 10)), PLAIN)

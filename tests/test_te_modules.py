@@ -157,6 +157,18 @@ def test_leading_dimensions(kind: str, recipe: str) -> None:
         assert torch.equal(y, module(x.view(128, 128)).view(4, 32, -1))
 
 
+@pytest.mark.rule("TEM-14")
+@pytest.mark.parametrize("kind", ["Linear", "GroupedLinear"])
+def test_the_bias_of_a_float32_result_is_rounded_to_bfloat16(kind: str) -> None:
+    module = KINDS[kind](params_dtype=torch.float32)
+    for name, parameter in module.named_parameters():
+        if name.startswith("bias"):
+            torch.nn.init.constant_(parameter, 1 + 2**-8)
+    x = torch.zeros(128, 128)
+    assert (step(module, x)["y"] == 1 + 2**-8).all()
+    assert (step(module, x, RECIPES["mxfp8"]())["y"] == 1).all()
+
+
 @pytest.mark.rule("TEM-5")
 def test_members_of_a_group_do_not_see_each_other() -> None:
     module = GroupedLinear(2, 128, 256, params_dtype=BF16)
@@ -180,7 +192,7 @@ def test_members_of_a_group_do_not_see_each_other() -> None:
         assert torch.equal(alone.weight.grad, getattr(module, f"weight{group}").grad)
 
 
-@pytest.mark.rule("TEM-2")
+@pytest.mark.rule("TEM-2", "TEM-15")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_backward_in_high_precision(kind: str, recipe: str) -> None:
@@ -194,7 +206,7 @@ def test_backward_in_high_precision(kind: str, recipe: str) -> None:
     assert_same(exact, got)
 
 
-@pytest.mark.rule("TEM-2")
+@pytest.mark.rule("TEM-2", "TEM-16")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cached", [None, True])
@@ -235,7 +247,7 @@ def saved_bytes(module: Any, recipe: Any) -> int:
     return sum(kept.values())
 
 
-@pytest.mark.rule("TEM-1")
+@pytest.mark.rule("TEM-13")
 @pytest.mark.parametrize("recipe, per_element", [("nvfp4", 9 / 16), ("mxfp8", 33 / 32), ("fp8", 1)])
 def test_packed_bytes_are_kept_for_the_backward_pass(recipe: str, per_element: float) -> None:
     module = Linear(128, 128, bias=False, params_dtype=BF16)
@@ -533,7 +545,7 @@ def test_a_block_may_be_computed_again_in_the_backward_pass(recipe: str | None, 
     assert saved_bytes(again, chosen) < saved_bytes(plain, chosen) / 4
 
 
-@pytest.mark.rule("TEM-2")
+@pytest.mark.rule("TEM-2", "TEM-13")
 @pytest.mark.parametrize("kind", ["Linear", "LayerNormLinear", "GroupedLinear"])
 @pytest.mark.parametrize("override", [None, "high_precision", "dequantized"])
 def test_the_node_of_the_graph_says_how_it_goes_back(kind: str, override: str | None) -> None:

@@ -59,7 +59,7 @@ def counts(role: str = "weight") -> tuple[int, int]:
     return found["swizzle_standalone"].get(role, 0), found["swizzle_in_quantize"].get(role, 0)
 
 
-@pytest.mark.rule("TEM-3", "TEL-4", "TEL-7")
+@pytest.mark.rule("TEM-20", "TEL-7")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "recipe, cached, uncached",
@@ -93,6 +93,7 @@ def test_an_unaligned_weight_stays_compact() -> None:
     assert counts() == (2 * MICROBATCHES, 0)
 
 
+@pytest.mark.rule("TEM-20")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", [NVFP4BlockScaling(**STABLE), MXFP8BlockScaling(), Float8CurrentScaling()])
 def test_packed_parameters_are_never_swizzled(kind: str, recipe: Any) -> None:
@@ -106,7 +107,7 @@ def test_packed_parameters_are_never_swizzled(kind: str, recipe: Any) -> None:
         assert not getattr(getattr(module, name), "_with_gemm_swizzled_scales", False)
 
 
-@pytest.mark.rule("TEM-3")
+@pytest.mark.rule("TEM-17")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", [NVFP4BlockScaling(**STABLE), MXFP8BlockScaling(), Float8CurrentScaling()])
 def test_cached_and_uncached_steps_are_equal(kind: str, recipe: Any) -> None:
@@ -128,6 +129,7 @@ def test_stochastic_steps_are_equal_from_equal_generators() -> None:
     assert all(torch.equal(a, b) for a, b in zip(cached, uncached, strict=True))
 
 
+@pytest.mark.rule("TEM-3")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "recipe",
@@ -169,6 +171,7 @@ def test_without_a_new_batch_the_kept_weight_is_used() -> None:
     assert not torch.equal(step(module, x, recipe, is_first_microbatch=True)[0], first)
 
 
+@pytest.mark.rule("TEM-18")
 def test_a_kept_weight_gets_columns_when_a_gradient_needs_them() -> None:
     module = KINDS["Linear"]()
     recipe = NVFP4BlockScaling(**STABLE)
@@ -196,7 +199,7 @@ def test_a_flag_can_skip_the_update() -> None:
         FP8GlobalStateManager.reset()
 
 
-@pytest.mark.rule("TEM-3")
+@pytest.mark.rule("TEM-19")
 def test_another_recipe_forgets_the_kept_weights() -> None:
     module = KINDS["Linear"]()
     x = torch.randn(128, 128).to(BF16)

@@ -29,7 +29,7 @@ def convert(
     Errors: SettingError for a recipe that is not emulated, a model without a layer to replace, and sizes that the
     recipe's blocks do not divide; the message names the layer.
 
-    Rules: TEM-6.
+    Rules: TEM-6, TEM-22.
     """
     check_recipe_support(recipe)
     chosen = [
@@ -43,7 +43,7 @@ def convert(
     for name, layer in chosen:
         if layer.in_features % block or layer.out_features % block:
             got = f"{name or 'the model'} of [{layer.out_features}, {layer.in_features}]"
-            raise SettingError("convert", got, f"multiples of {block}, or select=... without it")
+            raise SettingError("convert", got, f"multiples of {block}, or select=... without it", "TEM-22")
     made: dict[int, torch.nn.Module] = {}
     for name, layer in chosen:
         parent_name, _, attribute = name.rpartition(".")
@@ -61,7 +61,7 @@ def row_block(recipe: Any) -> int:
 
 
 class ConvertedLinear(Linear):
-    """A Linear with the parameters of a torch layer and a recipe of its own. Rules: TEM-6."""
+    """A Linear with the parameters of a torch layer and a recipe of its own. Rules: TEM-6, TEM-21."""
 
     def __init__(self, layer: torch.nn.Linear, recipe: Any, name: str) -> None:
         with_bias = layer.bias is not None

@@ -96,7 +96,7 @@ def gather_along_first_dim(
     Errors: SettingError for scales in the GEMM layout or unequal amaxes, NotSupportedError for a row-scaled tensor and
     for async_op.
 
-    Rules: TEM-11, TEL-9.
+    Rules: TEM-11, TEM-28, TEM-29, TEL-9.
     """
     _require_synchronous("all-gather", async_op)
     quantized = isinstance(inp, QuantizedTensorStorage)

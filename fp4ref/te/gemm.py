@@ -251,7 +251,7 @@ def _amax(x: NVFP4TensorStorage, direction: str) -> Tensor:
 
 
 def _deliver(result: Tensor, out: Tensor | None, dtype: torch.dtype, accumulate: bool, row_scaled: bool) -> Tensor:
-    """Round to the output type, once; a row-scaled product is rounded before it is accumulated. Rules: TEL-32, TEL-33."""
+    """Round once to the output type; a row-scaled product is rounded before accumulation. Rules: TEL-32, TEL-33."""
     if out is None:
         return result.to(dtype)
     target = out.view(result.shape)

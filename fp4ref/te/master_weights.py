@@ -39,7 +39,7 @@ def quantize_master_weights(
 
     Errors: NotSupportedError for other tensors, TensorShapeError for a part outside of its weight.
 
-    Rules: TEM-10.
+    Rules: TEM-10, TEM-26.
     """
     if fsdp_shard_model_weights is not None:
         needed = "None: whole weights, of which the process writes its part"
@@ -50,7 +50,7 @@ def quantize_master_weights(
 
 
 def post_all_gather_processing(model_weights: Sequence[Any]) -> None:
-    """Make the column direction of packed weights anew, from the row direction. Rules: TEM-10, BLK-10."""
+    """Make the column direction of packed weights anew, from the row direction. Rules: TEM-26, BLK-10."""
     for weight in model_weights:
         _require_tiles(weight)
         weight.update_usage(columnwise_usage=False)

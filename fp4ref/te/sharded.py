@@ -67,7 +67,7 @@ def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
 
     Errors: SettingError for scales in a tiled layout, which cannot be cut.
 
-    Rules: TEM-7, LAY-7.
+    Rules: TEM-24, LAY-7.
     """
     if q.scale_layout != LINEAR:
         raise SettingError("gather_shards", f"scales in the layout {q.scale_layout}", f"the layout {LINEAR}", "LAY-7")
@@ -139,7 +139,7 @@ def _row_counts(x: torch.Tensor, group: Any) -> list[int]:
 
 
 def _require_whole_blocks(spec: Spec, direction: Direction, counts: list[int]) -> None:
-    """Every cut lies between blocks of the direction; the end of the matrix is no cut. Rules: TEM-8."""
+    """Raise, in every process, unless each cut is between blocks of the direction. Rules: TEM-8, TEM-25."""
     block = spec.block.rows if direction == "row" else spec.block.columns
     total, end = sum(counts), 0
     for process, count in enumerate(counts):
@@ -155,7 +155,7 @@ def _reduced_amax(
 ) -> Directions:
     """The amax of the whole, per direction: one number, or a row's own, or one per column over all processes.
 
-    Rules: TEM-7.
+    Rules: TEM-23.
     """
     by_row = spec.global_scale is Granularity.ROW
     lengths = {"row": x.shape[0] if by_row else 1, "column": x.shape[1] if by_row else 1}

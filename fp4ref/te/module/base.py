@@ -122,7 +122,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
         self._operands |= dict(zip(roles, self.quantizers[KEYS[fwd]], strict=True))
 
     def init_fp8_metadata(self) -> None:
-        """Make every quantizer anew if the recipe is another than last time, or was changed since."""
+        """Make all quantizers anew, and forget the kept weights, if the recipe has changed. Rules: TEM-19."""
         recipe = FP8GlobalStateManager.get_fp8_recipe()
         seen = type(recipe), dict(vars(recipe))
         if seen == self._recipe_seen:

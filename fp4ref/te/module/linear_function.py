@@ -92,7 +92,7 @@ class LinearCall:
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor:
     """x [..., K], weight [N, K], bias [N] -> [..., N] in the call's type; sequence parallelism changes the first axis.
 
-    Rules: TEM-1, TEM-2.
+    Rules: TEM-1, TEM-2, TEM-13, TEM-15, TEM-16.
     """
     grad = torch.is_grad_enabled()
     call.wants_dgrad = grad and x.requires_grad
@@ -244,7 +244,7 @@ def _weight_gradient(operand: Any, grad_output: Any, call: LinearCall) -> torch.
 
 
 def _bias(bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor | None:
-    """The bias in the type that a GEMM of quantized operands adds: bfloat16 where the result is float32."""
+    """Return the bias in the type that a quantized GEMM adds: bfloat16 for a float32 result. Rules: TEM-14."""
     if bias is None:
         return None
     narrow = call.quantizes and call.dtype is torch.float32

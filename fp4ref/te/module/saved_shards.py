@@ -29,7 +29,7 @@ def scatter_codes(quantized: Any, group: Any) -> Shapes:
 
 
 def gather_codes(quantized: Any, shapes: Shapes, group: Any) -> None:
-    """Put the parts of all processes together again. Rules: TEM-12."""
+    """Put the parts of all processes together again. Rules: TEM-12, TEM-27."""
     size = dist.get_world_size(group)
     for name, shape in shapes.items():
         part = getattr(quantized, name)
