@@ -17,7 +17,7 @@ from typing import NamedTuple
 from fp4ref.spec_root import PACKAGE, spec_root
 
 
-class Kind(StrEnum):
+class RuleKind(StrEnum):
     """What a rule asks of an implementation."""
 
     SHALL = "shall"  # every bit
@@ -32,7 +32,7 @@ class Rule:
 
     id: str
     title: str
-    kind: Kind
+    kind: RuleKind
     chapter: str
     text: str
 
@@ -79,7 +79,7 @@ class Index:
 
 
 ID = r"[A-Z][A-Z0-9]*-[1-9][0-9]*"
-HEADING = re.compile(rf"#### (?P<id>{ID}) · (?P<title>\S.*) \((?P<kind>{'|'.join(Kind)})\)")
+HEADING = re.compile(rf"#### (?P<id>{ID}) · (?P<title>\S.*) \((?P<kind>{'|'.join(RuleKind)})\)")
 FIRST_LINE = re.compile(r"# (?P<number>\d\d) · \S.* \((?P<prefixes>[A-Z0-9]+(?:, [A-Z0-9]+)*)\)")
 CITED = re.compile(r"\bRules:\s*(.*?)(?:\.(?=\s|\Z)|\Z)", re.DOTALL)
 COMMENT = re.compile(r"//[^\n]*(?:\n[ \t]*//[^\n]*)*|/\*.*?\*/", re.DOTALL)
@@ -167,9 +167,9 @@ def _sections(lines: list[str]) -> Iterator[tuple[int, str, str]]:
 def _add_rule(index: Index, path: Path, number: int, heading: str, text: str, prefixes: list[str]) -> None:
     match = HEADING.fullmatch(heading)
     if not match:
-        index.gaps.append(f"{path.name}:{number}: heading is not `#### ID-1 · Title ({'|'.join(Kind)})`: {heading}")
+        index.gaps.append(f"{path.name}:{number}: heading is not `#### ID-1 · Title ({'|'.join(RuleKind)})`: {heading}")
         return
-    rule = Rule(match["id"], match["title"], Kind(match["kind"]), path.stem, text)
+    rule = Rule(match["id"], match["title"], RuleKind(match["kind"]), path.stem, text)
     if rule.id in index.rules:
         index.gaps.append(f"{path.name}:{number}: {rule.id} is defined twice, also in {index.rules[rule.id].chapter}")
         return
@@ -288,7 +288,7 @@ def _require_covered(index: Index, tests_known: bool) -> None:
     implemented = {found.rule for found in index.functions}
     verified = {found.rule for found in (*index.tests, *index.vectors)}
     for rule in index.rules.values():
-        if rule.kind is Kind.SHALL:
+        if rule.kind is RuleKind.SHALL:
             if rule.id not in implemented:
                 index.gaps.append(f"{rule.id}: no function of the package implements it")
             if tests_known and rule.id not in verified:

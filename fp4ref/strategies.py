@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fp4ref.catalogue import resolve
 from fp4ref.conformance import families as aimed
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.strategies import (
+from fp4ref.conformance.families.strategies import (
     amax_at_powers_of_two,
     blocks,
     float32s,

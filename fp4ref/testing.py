@@ -26,19 +26,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fp4ref.catalogue import resolve
-from fp4ref.conformance import coverage
 from fp4ref.conformance import families as aimed
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.judge import Judgement, judge
-from fp4ref.conformance.kernel_report import KernelReport, Settings
-from fp4ref.conformance.machine import require_no_flush
-from fp4ref.conformance.products.cases import FAMILIES
-from fp4ref.conformance.products.report import ProductReport, check
-from fp4ref.conformance.run_options import RunOptions
-from fp4ref.conformance.runner import run, subject
-from fp4ref.conformance.stochastic import StochasticReport
-from fp4ref.conformance.stochastic_kernel import judge_drawing
-from fp4ref.conformance.subject import Subject, cases_of, draws, reasons
+from fp4ref.conformance.families.products.cases import FAMILIES
+from fp4ref.conformance.judge import coverage
+from fp4ref.conformance.judge.cases import Judgement, judge
+from fp4ref.conformance.run.machine import require_no_flush
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.run.runner import run, subject
+from fp4ref.conformance.subjects.subject import Subject, cases_of, draws, reasons
+from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
+from fp4ref.conformance.verdict.products import ProductReport, check
+from fp4ref.conformance.verdict.stochastic import StochasticReport
+from fp4ref.conformance.verdict.stochastic_kernel import judge_drawing
 from fp4ref.errors import DomainError, FileError
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec

@@ -9,7 +9,7 @@ import pytest
 import fp4ref
 from fp4ref import four_over_six as fos
 from fp4ref import packing
-from fp4ref.conformance import rationals as r
+from fp4ref.conformance.oracle import rationals as r
 from fp4ref.formats import F
 from fp4ref.model import quantize as model
 from fp4ref.reciprocal import reciprocal_approx

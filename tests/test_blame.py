@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref.conformance.blame import DECIDES, decides
-from fp4ref.conformance.judge import judge
-from fp4ref.conformance.kernel_report import KernelReport
-from fp4ref.conformance.runner import run
-from fp4ref.conformance.subject import Subject, cases_of
+from fp4ref.conformance.judge.blame import DECIDES, decides
+from fp4ref.conformance.judge.cases import judge
+from fp4ref.conformance.run.runner import run
+from fp4ref.conformance.subjects.subject import Subject, cases_of
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.formats import Rounding
 from fp4ref.rules import defined
 

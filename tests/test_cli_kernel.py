@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import fp4ref
 from fp4ref.cli import main
 from fp4ref.cli.gen import gen
-from fp4ref.conformance import stream
 from fp4ref.conformance.families import FAMILIES, cases
+from fp4ref.conformance.run import stream
 
 pytestmark = pytest.mark.slow
 FEW = "--family normal --family minus-zero --family overflow"
@@ -223,7 +223,7 @@ def test_gen_writes_files_and_lists_families(here):
     assert run("gen mxfp4 --dtype bfloat16 --multiple 1 32 --no-empty --direction column --size 2 -o cases.bin") == ""
     written = io.BytesIO((here / "cases.bin").read_bytes())
     plan = stream.read_plan(stream.Reader(written, "cases"))
-    assert plan == stream.Plan(fp4ref.MXFP4, 2, "column", ("bfloat16",), None, 2, (1, 32), False)
+    assert plan == stream.StreamPlan(fp4ref.MXFP4, 2, "column", ("bfloat16",), None, 2, (1, 32), False)
     listed = run("gen --families").splitlines()
     assert [line.split()[0] for line in listed] == list(FAMILIES)
     assert gen.epilog

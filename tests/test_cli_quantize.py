@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import fp4ref
 from fp4ref import api
 from fp4ref.cli import COMMANDS, main
-from fp4ref.conformance.dumps import read_dump
+from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.files import open_tensors, write_tensors
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

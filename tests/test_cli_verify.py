@@ -17,13 +17,16 @@ import fp4ref
 from fp4ref import hadamard
 from fp4ref.cli import main
 from fp4ref.cli.common import table
-from fp4ref.conformance import cases, hadamard_bound, machine, selfcheck
-from fp4ref.conformance.compare import compare
-from fp4ref.conformance.dumps import Dump, read_dump, write_dump
-from fp4ref.conformance.hadamard_stages import accepts_amax, accepts_block
-from fp4ref.conformance.machine import Flush
-from fp4ref.conformance.report import Kind, Report
-from fp4ref.conformance.verify import Request, verify
+from fp4ref.conformance.dumps import cases
+from fp4ref.conformance.dumps.files import Dump, read_dump, write_dump
+from fp4ref.conformance.judge.compare import compare
+from fp4ref.conformance.judge.hadamard_stages import accepts_amax, accepts_block
+from fp4ref.conformance.oracle import hadamard as hadamard_bound
+from fp4ref.conformance.run import machine
+from fp4ref.conformance.run.machine import Flush
+from fp4ref.conformance.selfcheck import implementations as selfcheck
+from fp4ref.conformance.verdict.dump_report import DumpReport, Verdict
+from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.formats import F
 from fp4ref.spec import Spec
 
@@ -69,9 +72,9 @@ def changed(path: Path, part: str, index: int, mask: int) -> Path:
     return target
 
 
-def verdict(path: Path, **options: Any) -> Report:
+def verdict(path: Path, **options: Any) -> DumpReport:
     """The report of a dump without the search for a cause, which costs seconds and decides nothing here."""
-    return verify(Request(path=path, seconds=0, **options))
+    return verify(DumpRequest(path=path, seconds=0, **options))
 
 
 @pytest.mark.rule("CNF-1", "CNF-2")
@@ -179,7 +182,7 @@ def test_special_input_excuses(tmp_path: Path, special: float, made_by: str, cla
     ]
     write_dump(tmp_path / "d.npz", parts)
     report = verdict(tmp_path / "d.npz")
-    assert (report.kind, [*report.excused]) == (Kind.EXCEPT, classes)
+    assert (report.kind, [*report.excused]) == (Verdict.EXCEPT, classes)
     assert report.headline.startswith(f"conforms to {claimed} except on {classes[0]}")
     assert made_by in report.profiles
     assert run(tmp_path / "d.npz").exit_code == 1
@@ -190,18 +193,18 @@ def test_a_special_value_excuses_only_its_block(tmp_path: Path) -> None:
     x = normal(4, 64)
     x[1, 17], x[2, 3] = np.nan, -0.0
     path = dump(tmp_path / "d.npz", x, "nvfp4", directions="row")
-    assert verdict(changed(path, "row.data", 32 + 9, 0x01)).kind is Kind.EXCEPT  # in the block of NaN
-    assert verdict(changed(path, "row.data", 64 + 1, 0x80)).kind is Kind.EXCEPT  # -0 becomes +0
-    assert verdict(changed(path, "row.data", 64 + 1, 0x10)).kind is Kind.EXCEPT  # -0 becomes another value
-    assert verdict(changed(path, "row.data", 64 + 1, 0x01)).kind is Kind.WRONG  # the neighbour of -0
-    assert verdict(changed(path, "row.data", 32, 0x01)).kind is Kind.WRONG  # another block of NaN's row
+    assert verdict(changed(path, "row.data", 32 + 9, 0x01)).kind is Verdict.EXCEPT  # in the block of NaN
+    assert verdict(changed(path, "row.data", 64 + 1, 0x80)).kind is Verdict.EXCEPT  # -0 becomes +0
+    assert verdict(changed(path, "row.data", 64 + 1, 0x10)).kind is Verdict.EXCEPT  # -0 becomes another value
+    assert verdict(changed(path, "row.data", 64 + 1, 0x01)).kind is Verdict.WRONG  # the neighbour of -0
+    assert verdict(changed(path, "row.data", 32, 0x01)).kind is Verdict.WRONG  # another block of NaN's row
 
 
 @pytest.mark.rule("CNF-2")
 def test_a_file_of_special_input_alone_is_not_said_to_conform(tmp_path: Path) -> None:
     x = np.full((2, 32), np.nan, np.float32)
     path = dump(tmp_path / "d.npz", x, "mxfp4", directions="row")
-    assert verdict(changed(path, "row.data", 0, 1)).kind is Kind.WRONG
+    assert verdict(changed(path, "row.data", 0, 1)).kind is Verdict.WRONG
 
 
 @pytest.mark.rule("CNF-2", "PRO-1")
@@ -220,7 +223,7 @@ def test_the_profile_that_made_the_bytes_is_named(tmp_path: Path, made_by: str, 
     x[::5, ::7] = np.ldexp(np.arange(13)[:, None] + 0.5, -3).astype(BF16)
     path = dump(tmp_path / "d.npz", x, made_by, claimed)
     report = verdict(path)
-    assert report.kind is Kind.PROFILE
+    assert report.kind is Verdict.PROFILE
     assert made_by in report.profiles
     assert f"not {claimed}" in report.headline
     assert run(path).exit_code == 1
@@ -236,14 +239,14 @@ def test_a_profile_must_explain_every_tensor(tmp_path: Path) -> None:
     ]
     write_dump(tmp_path / "d.npz", parts)
     report = verdict(tmp_path / "d.npz")
-    assert (report.kind, report.profiles) == (Kind.WRONG, ())
+    assert (report.kind, report.profiles) == (Verdict.WRONG, ())
 
 
 @pytest.mark.rule("PRO-1", "CNF-1")
 def test_the_sign_of_nan_is_compared_for_the_standard_only(tmp_path: Path) -> None:
     x = normal(2, 64)
     x[0, 3], x[1, 40] = np.nan, -np.nan
-    for spec, kind in (("mxfp8-e4m3", Kind.EXCEPT), ("torchao.mxfp8_e4m3_rceil", Kind.CONFORMS)):
+    for spec, kind in (("mxfp8-e4m3", Verdict.EXCEPT), ("torchao.mxfp8_e4m3_rceil", Verdict.CONFORMS)):
         path = dump(tmp_path / "d.npz", x, spec, directions="row")
         data = fp4ref.quantize(x, spec, backend="numpy").row.data
         nan = int(np.flatnonzero(data.reshape(-1) & 0x7F == 0x7F)[0])
@@ -376,7 +379,7 @@ def test_another_order_of_additions_conforms(tmp_path: Path, monkeypatch: pytest
     assert tolerated
     assert report.headline == f"conforms to fine ({tolerated} by the bound of HAD-7)"
     wrong = verdict(changed(path, "column.data", 9, 0x02))
-    assert wrong.kind is Kind.WRONG
+    assert wrong.kind is Verdict.WRONG
     assert wrong.results[0].compared.codes == 1
 
 
@@ -406,7 +409,7 @@ def test_the_bound_holds_for_each_stage() -> None:
 def test_the_amax_of_another_order_is_accepted_with_the_bytes_it_gives(tmp_path: Path) -> None:
     x = np.zeros((16, 3), BF16)
     x[:3, 0] = 4, 2.0**-6, 2.0**-30  # sums of +-1 +-2^-8: half way between two bfloat16, but for a float32's last bits
-    for amax, kind in ((1.0, Kind.CONFORMS), (1 + 2.0**-7, Kind.CONFORMS), (1 + 2.0**-6, Kind.WRONG)):
+    for amax, kind in ((1.0, Verdict.CONFORMS), (1 + 2.0**-7, Verdict.CONFORMS), (1 + 2.0**-6, Verdict.WRONG)):
         path = dump(tmp_path / "d.npz", x, "nvfp4-rht", directions="column", amax=amax)
         report = verdict(path)
         assert report.kind is kind

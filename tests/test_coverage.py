@@ -7,12 +7,12 @@ import pytest
 
 import fp4ref
 from fp4ref.cli import main
-from fp4ref.conformance.coverage import Extent, required
 from fp4ref.conformance.families import FAMILIES, Reach
 from fp4ref.conformance.families.absence import absence
-from fp4ref.conformance.report import Kind
-from fp4ref.conformance.subject import Subject
-from fp4ref.conformance.verify import Request, verify
+from fp4ref.conformance.judge.coverage import Extent, required
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.dump_report import Verdict
+from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.errors import DomainError
 from fp4ref.testing import ExpectedFailure, ExpectedFailures, assert_conforms, cases
 
@@ -128,10 +128,10 @@ def test_a_dump_rests_on_its_tensors(tmp_path):
     path = tmp_path / "d.npz"
     q = fp4ref.quantize(x, "nvfp4")
     np.savez(path, x=x, data=q.row.data, scales=q.row.scales, amax=q.row.amax)
-    report = verify(Request(path=path, spec=fp4ref.NVFP4))
+    report = verify(DumpRequest(path=path, spec=fp4ref.NVFP4))
     assert report.coverage.lines[0] == "rests on 1 tensor, float32, up to 2 rows, 48 columns, 96 elements"
     assert "amax" not in report.coverage.not_judged
-    given = verify(Request(path=path, spec=fp4ref.NVFP4, amax="given"))
+    given = verify(DumpRequest(path=path, spec=fp4ref.NVFP4, amax="given"))
     assert given.coverage.not_judged["amax"] == "taken from the file"
 
 
@@ -190,7 +190,7 @@ def test_an_extent_keeps_the_largest_of_each():
 
 @pytest.mark.rule("CNF-22", "CNF-23")
 def test_a_gemm_has_a_basis_too():
-    from fp4ref.conformance.products.report import check
+    from fp4ref.conformance.verdict.products import check
 
     spec = fp4ref.profiles["mxfp4"]
 
@@ -200,7 +200,7 @@ def test_a_gemm_has_a_basis_too():
     inputs = ("a_data", "a_scales", "b_data", "b_scales", "rows", "columns")
     subject = Subject.of(zeros, operation="gemm", inputs=inputs, outputs=("values",), specials=("nan",))
     report = check(subject, spec, ("ragged", "bias"), required=("bias",))
-    assert report.kind is Kind.WRONG
+    assert report.kind is Verdict.WRONG
     assert report.coverage.untried["bias"] == "takes no bias"
     assert report.coverage.lines[0].startswith("rests on 3 cases of 1 of ")
     assert ", depth 95, " in report.coverage.lines[0]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import BackendError, DomainError, Quantized, ShapeError, registry
-from fp4ref.conformance.strategies import DTYPES, matrices, shapes
+from fp4ref.conformance.families.strategies import DTYPES, matrices, shapes
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.quantized import DirectionData, Directions
 from fp4ref.registry import Call

@@ -26,6 +26,22 @@ FLOORS = {
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
 
+# The rooms of the kit. A room imports from lower floors only.
+ROOMS = {
+    1: ("oracle", "families", "dumps"),
+    2: ("explain", "subjects"),
+    3: ("vectors", "run", "mistakes"),
+    4: ("judge",),
+    5: ("diagnosis",),
+    6: ("verdict",),
+    7: ("selfcheck",),
+    8: ("reports",),
+}
+ROOM = {f"conformance.{name}": floor for floor, names in ROOMS.items() for name in names}
+
+# Names that Transformer Engine gives to two classes of its own.
+TWICE = {"Format", "MMParams"}
+
 # The golden model. Only what registers it as a backend (its package and `backend`) knows more of fp4ref.
 MODEL = {*FLOORS[1], "arithmetic", "arithmetic_peers", "four_over_six", "layout", "spec"}
 MODEL |= {"catalogue", "specs", "peers", "quantized", "operands", "model"}
@@ -39,7 +55,7 @@ THIRD_PARTY = {
     "testing": {"rich"},
 }
 HEADERS = {"cli.header": {"fp4ref_numerics", "click"}}  # writes what that package holds
-FOR_TESTS = {name: {"numpy", "ml_dtypes", "hypothesis"} for name in ("strategies", "conformance.strategies")}
+FOR_TESTS = {name: {"numpy", "ml_dtypes", "hypothesis"} for name in ("strategies", "conformance.families.strategies")}
 TYPES_ONLY = {"typing_extensions"}  # under `if TYPE_CHECKING`: type checkers bring it
 LAZY_ONLY = {"torch"}  # optional: imported inside a function, by a caller who has it already
 
@@ -90,11 +106,34 @@ def unit(module: str) -> str:
     return module.partition(".")[0]
 
 
+def room(module: str) -> str:
+    """Return the room of a module of the kit: 'conformance.judge'."""
+    return ".".join(module.split(".")[:2])
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_no_higher_floor(module: str) -> None:
     assert unit(module) in FLOOR, f"give {module} a floor in FLOORS"
     higher = {t for t in ours(module) if FLOOR[unit(t)] > FLOOR[unit(module)]}
     assert not higher
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("conformance.")])
+def test_a_room_imports_from_lower_floors(module: str) -> None:
+    here = room(module)
+    assert here in ROOM, f"give {module} a room in ROOMS"
+    others = {room(target) for target in ours(module) if target.startswith("conformance.")} - {here}
+    assert not {name for name in others if ROOM[name] >= ROOM[here]}
+
+
+def test_class_names_are_unique() -> None:
+    names = [
+        node.name
+        for path in [*MODULES.values(), *CHECKOUT.glob("backends/*/*.py"), *CHECKOUT.glob("plugins/*/*.py")]
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert {name for name in names if names.count(name) > 1} <= TWICE
 
 
 def test_imports_make_no_circle() -> None:

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 import fp4ref
 from fp4ref import packing
 from fp4ref.arithmetic_peers import COMPRESSED_TENSORS, FLASHINFER, FOUROVERSIX, MODELOPT
-from fp4ref.conformance import oracle, rationals
-from fp4ref.conformance.strategies import DTYPES, amax_at_powers_of_two, float32s, matrices, shapes
+from fp4ref.conformance.families.strategies import DTYPES, amax_at_powers_of_two, float32s, matrices, shapes
+from fp4ref.conformance.oracle import quantizer as oracle
+from fp4ref.conformance.oracle import rationals
 from fp4ref.formats import F
 from fp4ref.model import tiles
 from fp4ref.model.dequantize import dequantize

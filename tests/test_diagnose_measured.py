@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from fp4ref.conformance.evidence import Item
+from fp4ref.conformance.diagnosis.evidence import Item
+from fp4ref.conformance.diagnosis.measured.bits import _source
+from fp4ref.conformance.diagnosis.measured.floors import floors
+from fp4ref.conformance.diagnosis.measured.maps import byte_maps, code_map, factor_of_elements, mapped
+from fp4ref.conformance.diagnosis.measured.missing import missing_codes, missing_scales
+from fp4ref.conformance.diagnosis.measured.order import element_orders, fitted, scale_orders, smallest
+from fp4ref.conformance.diagnosis.measured.specials import measured_specials
 from fp4ref.conformance.families import cases
-from fp4ref.conformance.measured_bits import _source
-from fp4ref.conformance.measured_floors import floors
-from fp4ref.conformance.measured_maps import byte_maps, code_map, factor_of_elements, mapped
-from fp4ref.conformance.measured_missing import missing_codes, missing_scales
-from fp4ref.conformance.measured_order import element_orders, fitted, scale_orders, smallest
-from fp4ref.conformance.measured_specials import measured_specials
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
 from fp4ref.layout import layout

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 import fp4ref
 from fp4ref import registry
 from fp4ref.cli import main
-from fp4ref.conformance import machine
-from fp4ref.conformance.machine import Flush
+from fp4ref.conformance.run import machine
+from fp4ref.conformance.run.machine import Flush
 
 RUNNER = CliRunner()
 X86 = platform.machine() in {"x86_64", "AMD64"} and sys.platform != "win32"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fp4ref
-from fp4ref.conformance.dumps import Dump, Plan, read_dump, write_dump
+from fp4ref.conformance.dumps.files import Dump, DumpPlan, read_dump, write_dump
 from fp4ref.errors import DomainError, FileError, Fp4Error, LayoutError
 from fp4ref.files import open_tensors, write_tensors
 from fp4ref.formats import STOCHASTIC_E2M1
@@ -86,14 +86,14 @@ def test_what_is_written_is_read(tmp_path: Path, suffix: str) -> None:
 def test_a_plan_is_made_when_its_turn_comes(tmp_path: Path, suffix: str) -> None:
     made: list[str] = []
 
-    def plan(name: str, **changes: Any) -> Plan:
+    def plan(name: str, **changes: Any) -> DumpPlan:
         def make() -> Dump:
             made.append(name)
             return Dump(name, tensor(), fp4ref.quantize(tensor(), fp4ref.NVFP4, "both", "tiled_128x4"))
 
         fixed: dict[str, Any] = {"spec": fp4ref.NVFP4, "shape": (48, 40), "dtype": "bfloat16", "make": make}
         fixed |= {"scale_layout": "tiled_128x4", "directions": ("row", "column")}
-        return Plan(name=name, **(fixed | changes))
+        return DumpPlan(name=name, **(fixed | changes))
 
     plans = [plan("a"), plan("b", directions=("column",), with_x=False)]
     write_dump(tmp_path / f"a.{suffix}", plans)

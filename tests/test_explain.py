@@ -13,10 +13,10 @@ from hypothesis.extra.numpy import arrays
 
 import fp4ref
 from fp4ref.cli import main
-from fp4ref.conformance.codec_notes import rounding
-from fp4ref.conformance.explain import explain
-from fp4ref.conformance.notation import parse_values, write_values
-from fp4ref.conformance.steps import lines, sections
+from fp4ref.conformance.explain.codec_notes import rounding
+from fp4ref.conformance.explain.notation import parse_values, write_values
+from fp4ref.conformance.explain.steps import lines, sections
+from fp4ref.conformance.explain.way import explain
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1
 from fp4ref.packing import unpack
 

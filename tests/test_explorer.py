@@ -16,7 +16,7 @@ from py_mini_racer import MiniRacer
 import fp4ref
 from fp4ref import rules
 from fp4ref.cli import main
-from fp4ref.conformance.explain import explain
+from fp4ref.conformance.explain.way import explain
 from fp4ref.diagrams.place import Geometry
 from fp4ref.explorer.page import html, source
 from fp4ref.explorer.tables import offered, tables

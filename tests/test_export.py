@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import fp4ref
 from fp4ref.cli import main
 from fp4ref.cli.vectors import export_vectors
-from fp4ref.conformance.export import SUMS, export
+from fp4ref.conformance.vectors.export import SUMS, export
 from fp4ref.errors import DomainError, FileError, LayoutError
 
 EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "golden_vectors.c"

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref.conformance import families, runner, stream
+from fp4ref.conformance import families
 from fp4ref.conformance.families.fitting import fitted
-from fp4ref.conformance.judge import judge
-from fp4ref.conformance.products import cases as products
-from fp4ref.conformance.products.subject import reasons as reasons_of_product
-from fp4ref.conformance.products.turned import padded
-from fp4ref.conformance.subject import Declaration, Subject, cases_of, golden, reasons
+from fp4ref.conformance.families.products import cases as products
+from fp4ref.conformance.judge.cases import judge
+from fp4ref.conformance.run import runner, stream
+from fp4ref.conformance.subjects.products import reasons as reasons_of_product
+from fp4ref.conformance.subjects.subject import Declaration, Subject, cases_of, golden, reasons
+from fp4ref.conformance.subjects.turned_products import padded
 from fp4ref.errors import DomainError
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.specs import STANDARD
@@ -156,12 +157,12 @@ def test_a_hadamard_kernel_gets_every_case_in_whole_groups():
 
 @pytest.mark.rule("CNF-6", "CNF-19")
 def test_a_stream_is_padded_as_well():
-    plan = stream.Plan(NVFP4, dtypes=("bfloat16",), multiple=(128, 128))
+    plan = stream.StreamPlan(NVFP4, dtypes=("bfloat16",), multiple=(128, 128))
     made = list(plan.cases())
     assert {case.family for case in made} == set(tried(NVFP4, (1, 1))[0])
     assert all(size % 128 == 0 for case in made for size in case.matrix)
     text = io.BytesIO()
-    assert stream.write(text, stream.Plan(NVFP4, families=("nan",), multiple=(64, 64))) == 12
+    assert stream.write(text, stream.StreamPlan(NVFP4, families=("nan",), multiple=(64, 64))) == 12
 
 
 def test_a_multiple_has_a_bound():

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import formats
-from fp4ref.conformance import rationals
-from fp4ref.conformance.strategies import float32s, near_midpoints, near_values
+from fp4ref.conformance.families.strategies import float32s, near_midpoints, near_values
+from fp4ref.conformance.oracle import rationals
 from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Codec, Rounding, Sign
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import fp4ref
 from fp4ref import four_over_six as fos
 from fp4ref.arithmetic import Constants
-from fp4ref.conformance import oracle
-from fp4ref.conformance.strategies import matrices, shapes
+from fp4ref.conformance.families.strategies import matrices, shapes
+from fp4ref.conformance.oracle import quantizer as oracle
 from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, STOCHASTIC_E2M1, F
 from fp4ref.model.quantize import quantize

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import packing, registry
-from fp4ref.conformance.gemm_oracle import BINARY, NUMPY, expected, matrix
-from fp4ref.conformance.rationals import rounded
+from fp4ref.conformance.oracle.gemm import BINARY, NUMPY, expected, matrix
+from fp4ref.conformance.oracle.rationals import rounded
 from fp4ref.model import gemm as model
 from fp4ref.model import integers
 from fp4ref.multiply import MODES

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import main
-from fp4ref.conformance.products.additions import SIDE
-from fp4ref.conformance.products.cases import cases
-from fp4ref.conformance.products.report import check
-from fp4ref.conformance.products.turned import turned
-from fp4ref.conformance.subject import Subject
+from fp4ref.conformance.families.products.additions import SIDE
+from fp4ref.conformance.families.products.cases import cases
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.subjects.turned_products import turned
+from fp4ref.conformance.verdict.products import check
 
 F = np.float32
 KERNELS = runpy.run_path(str(Path(__file__).parent / "mutants" / "products.py"))

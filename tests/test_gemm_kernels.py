@@ -14,9 +14,9 @@ from click.testing import CliRunner
 import fp4ref
 import fp4ref.testing
 from fp4ref.cli import main
-from fp4ref.conformance.products import cases as products
-from fp4ref.conformance.products.report import check
-from fp4ref.conformance.subject import Subject
+from fp4ref.conformance.families.products import cases as products
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.products import check
 
 pytestmark = pytest.mark.slow  # each mutant is called on every case
 F = np.float32

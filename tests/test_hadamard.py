@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import hadamard
-from fp4ref.conformance import hadamard_bound, oracle, rationals
-from fp4ref.conformance.strategies import float32s, matrices, near, shapes
+from fp4ref.conformance.families.strategies import float32s, matrices, near, shapes
+from fp4ref.conformance.oracle import hadamard as hadamard_bound
+from fp4ref.conformance.oracle import quantizer as oracle
+from fp4ref.conformance.oracle import rationals
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import E2M1, grid
 from fp4ref.model.quantize import global_amax, quantize

@@ -8,12 +8,12 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import main
-from fp4ref.conformance import huge
-from fp4ref.conformance.huge_tile import PARTS, Size, plan
-from fp4ref.conformance.report import Kind as Verdict
-from fp4ref.conformance.run_options import RunOptions
-from fp4ref.conformance.runner import subject
-from fp4ref.conformance.subject import Declaration, Kind, Subject
+from fp4ref.conformance.run.huge_tile import PARTS, Size, plan
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.run.runner import subject
+from fp4ref.conformance.subjects.subject import Declaration, FindingKind, Subject
+from fp4ref.conformance.verdict import huge
+from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.errors import DomainError
 
 SIZES = Size("byte", 18), Size("element", 18)
@@ -175,7 +175,7 @@ def test_memory_buffers_and_errors():
             buffer[...] = part
         np.lib.stride_tricks.as_strided(out[1], (out[1].size + 1,), (1,))[-1] = 1
 
-    assert [check(f).cases[0].finding.kind for f in (changes, outside)] == [Kind.MUTATED, Kind.OUTSIDE]
+    assert [check(f).cases[0].finding.kind for f in (changes, outside)] == [FindingKind.MUTATED, FindingKind.OUTSIDE]
     assert check(exhausts).kind is Verdict.INCOMPLETE
     assert check(lazy).kind is Verdict.WRONG
 
@@ -227,7 +227,7 @@ def test_in_a_process_of_its_own(here, monkeypatch):
     own = subject("kernels.py:good")
     assert huge.check(own, fp4ref.NVFP4, sizes=SIZES, width=WIDTH).kind is Verdict.CONFORMS
     report = huge.check(subject("kernels.py:ends"), fp4ref.NVFP4, RunOptions(), sizes=SIZES, width=WIDTH)
-    assert [case.finding and case.finding.kind for case in report.cases] == [Kind.CRASHED, None]
+    assert [case.finding and case.finding.kind for case in report.cases] == [FindingKind.CRASHED, None]
     assert report.cases[1].skipped == "the kernel broke down before (crashed)"
     assert "1 of 1 huge cases of nvfp4 fail" in report.headline
 

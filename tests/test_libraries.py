@@ -15,16 +15,16 @@ from click.testing import CliRunner
 import fp4ref
 from fp4ref.cli import main
 from fp4ref.conformance import families as aimed
-from fp4ref.conformance import runner
-from fp4ref.conformance.judge import judge
-from fp4ref.conformance.kernel_report import KernelReport
-from fp4ref.conformance.library import library, named, names, parse
-from fp4ref.conformance.library.binding import bind
-from fp4ref.conformance.library.expression import ExpressionError, evaluated, parsed
-from fp4ref.conformance.library.records import Records
-from fp4ref.conformance.library.signature import facts_of
-from fp4ref.conformance.products.report import check
-from fp4ref.conformance.subject import Subject
+from fp4ref.conformance.judge.cases import judge
+from fp4ref.conformance.run import runner
+from fp4ref.conformance.run.libraries import library, named, names, parse
+from fp4ref.conformance.subjects.library.binding import bind
+from fp4ref.conformance.subjects.library.expression import ExpressionError, evaluated, parsed
+from fp4ref.conformance.subjects.library.records import Records
+from fp4ref.conformance.subjects.library.signature import facts_of
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.kernel_report import KernelReport
+from fp4ref.conformance.verdict.products import check
 from fp4ref.errors import BackendError, DomainError, FileError
 from fp4ref.formats import E2M1, E4M3
 from fp4ref.testing import assert_conforms

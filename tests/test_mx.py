@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref.arithmetic import OCP_CEIL, OCP_EVEN, OCP_FLOOR, OCP_RCEIL, RCEIL_CAST_ONLY
-from fp4ref.conformance import oracle
-from fp4ref.conformance.strategies import amax_at_powers_of_two, float32s, matrices, near, shapes
+from fp4ref.conformance.families.strategies import amax_at_powers_of_two, float32s, matrices, near, shapes
+from fp4ref.conformance.oracle import quantizer as oracle
 from fp4ref.model.quantize import quantize
 
 ELEMENTS = (fp4ref.MXFP4, fp4ref.MXFP8_E4M3, fp4ref.MXFP8_E5M2)

@@ -20,14 +20,15 @@ from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
 from fp4ref.cli import main
 from fp4ref.cli.common import DIFFERS, REFUSED
-from fp4ref.conformance import dump_diagnosis, kernel_report, stochastic
-from fp4ref.conformance import verify as verifying
-from fp4ref.conformance.diagnose import diagnose
-from fp4ref.conformance.dumps import Dump, write_dump
-from fp4ref.conformance.evidence import SMALL, Item
-from fp4ref.conformance.hypotheses import Search
-from fp4ref.conformance.products import report as product_report
+from fp4ref.conformance.diagnosis import dumps as dump_diagnosis
+from fp4ref.conformance.diagnosis.diagnose import diagnose
+from fp4ref.conformance.diagnosis.evidence import SMALL, Item
+from fp4ref.conformance.diagnosis.hypotheses import Search
+from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.reports import html, view
+from fp4ref.conformance.verdict import dumps as verifying
+from fp4ref.conformance.verdict import kernel_report, stochastic
+from fp4ref.conformance.verdict import products as product_report
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Directions
@@ -144,7 +145,7 @@ def test_a_broken_diagnosis_of_a_dump_costs_the_diagnosis_only(tmp_path, monkeyp
 @pytest.mark.rule("CNF-10")
 def test_broken_profiles_pictures_and_intermediates_cost_themselves_only(tmp_path, monkeypatch):
     path, page = write_wrong(tmp_path / "d.npz"), tmp_path / "r.html"
-    monkeypatch.setattr("fp4ref.conformance.verify._profiles", broken)
+    monkeypatch.setattr("fp4ref.conformance.verdict.dumps._profiles", broken)
     monkeypatch.setattr(html, "pictures", broken)
     monkeypatch.setattr("fp4ref.conformance.reports.intermediates.explained", broken)
     found = run("verify", path, "--json", "--html", page, "--no-diagnosis")
@@ -205,7 +206,7 @@ def test_a_broken_diagnosis_of_random_bits_costs_the_diagnosis_only(monkeypatch)
 
 @pytest.mark.rule("CNF-11")
 def test_an_unexpected_exception_has_a_status_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr("fp4ref.conformance.verify._compared", broken)
+    monkeypatch.setattr("fp4ref.conformance.verdict.dumps._compared", broken)
     found = run("verify", write_wrong(tmp_path / "d.npz"))
     assert found.exit_code == 3
     assert not found.stdout

@@ -5,9 +5,9 @@ import pytest
 
 import fp4ref
 from fp4ref.conformance import families
-from fp4ref.conformance.judge import Zeros, judge
-from fp4ref.conformance.runner import run
-from fp4ref.conformance.subject import Subject
+from fp4ref.conformance.judge.cases import Zeros, judge
+from fp4ref.conformance.run.runner import run
+from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.testing import assert_conforms
 
 ZERO = "wrong: everything that was returned is zero; "

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp4ref import packing
-from fp4ref.conformance import oracle
+from fp4ref.conformance.oracle import quantizer as oracle
 from fp4ref.errors import ShapeError
 from fp4ref.formats import CUDA_E2M1, E2M1, E4M3, E5M2
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import common, main
-from fp4ref.conformance import process
+from fp4ref.conformance.run import process
 from fp4ref.errors import BackendError
 
 pytestmark = pytest.mark.slow

@@ -13,10 +13,10 @@ import fp4ref
 from fp4ref import registry
 from fp4ref.cli import main
 from fp4ref.cli.profiles import profiles
-from fp4ref.conformance.difference import count, fields, functions
+from fp4ref.conformance.explain.difference import count, fields, functions
+from fp4ref.conformance.explain.probes import InputKind
+from fp4ref.conformance.explain.witness import compare
 from fp4ref.conformance.families import cases
-from fp4ref.conformance.probes import Kind
-from fp4ref.conformance.witness import compare
 from fp4ref.formats import STOCHASTIC_E2M1
 
 RUNNER = CliRunner()
@@ -103,7 +103,7 @@ def test_show_prints_a_record_that_comes_back(tmp_path) -> None:
 
 def test_python_reference_differs_in_minus_zero_and_nan() -> None:
     found = compare(fp4ref.profiles["te.python_reference"], fp4ref.NVFP4)
-    assert [witness.kind for witness in found.witnesses] == [Kind.MINUS_ZERO, Kind.NAN_INF]
+    assert [witness.kind for witness in found.witnesses] == [InputKind.MINUS_ZERO, InputKind.NAN_INF]
     minus_zero, nan = found.witnesses
     assert minus_zero.probe.x.tobytes() == np.float32([[-0.0]]).tobytes()
     assert [outcome.code for outcome in minus_zero.outcomes] == [0x0, 0x8]
@@ -114,20 +114,20 @@ def test_python_reference_differs_in_minus_zero_and_nan() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "kinds"),
     [
-        ("torchao.nvfp4_2lvl", "modelopt.nvfp4", set(Kind)),
-        ("nvfp4", "nvfp4-2d", {Kind.ORDINARY}),
-        ("nvfp4", "nvfp4-row-scaled", {Kind.ORDINARY}),
-        ("nvfp4", "nvfp4-4over6", {Kind.ORDINARY}),
-        ("nvfp4", "nvfp4-rht", {Kind.ORDINARY}),
-        ("mxfp4", "torchao.mxfp4_floor", {Kind.ORDINARY, Kind.NAN_INF}),
-        ("mxfp8-e4m3", "te.mxfp8_cast_only", {Kind.MINUS_ZERO}),
-        ("mxfp4", "nvfp4", {Kind.ORDINARY}),
-        ("mxfp4", "mxfp8-e4m3", {Kind.ORDINARY}),
-        ("nvfp4-rht", "te.rht_fused", {Kind.NAN_INF}),
-        ("te.cpp_test_oracle", "nvfp4", {Kind.EXTREME}),
+        ("torchao.nvfp4_2lvl", "modelopt.nvfp4", set(InputKind)),
+        ("nvfp4", "nvfp4-2d", {InputKind.ORDINARY}),
+        ("nvfp4", "nvfp4-row-scaled", {InputKind.ORDINARY}),
+        ("nvfp4", "nvfp4-4over6", {InputKind.ORDINARY}),
+        ("nvfp4", "nvfp4-rht", {InputKind.ORDINARY}),
+        ("mxfp4", "torchao.mxfp4_floor", {InputKind.ORDINARY, InputKind.NAN_INF}),
+        ("mxfp8-e4m3", "te.mxfp8_cast_only", {InputKind.MINUS_ZERO}),
+        ("mxfp4", "nvfp4", {InputKind.ORDINARY}),
+        ("mxfp4", "mxfp8-e4m3", {InputKind.ORDINARY}),
+        ("nvfp4-rht", "te.rht_fused", {InputKind.NAN_INF}),
+        ("te.cpp_test_oracle", "nvfp4", {InputKind.EXTREME}),
     ],
 )
-def test_witnesses_replay(a: str, b: str, kinds: set[Kind]) -> None:
+def test_witnesses_replay(a: str, b: str, kinds: set[InputKind]) -> None:
     found = compare(fp4ref.profiles[a], fp4ref.profiles[b])
     assert kinds <= {witness.kind for witness in found.witnesses}
     for witness in found.witnesses:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref.arithmetic import SIXTH, TE_DIVISION, Constants, block_scale_te, encoding_te, scaled_te
-from fp4ref.conformance import oracle, rationals
-from fp4ref.conformance.strategies import (
+from fp4ref.conformance.families.strategies import (
     DTYPES,
     amax_at_powers_of_two,
     float32s,
@@ -21,6 +20,8 @@ from fp4ref.conformance.strategies import (
     shapes,
     zero_blocks,
 )
+from fp4ref.conformance.oracle import quantizer as oracle
+from fp4ref.conformance.oracle import rationals
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import CUDA_E4M3, E2M1, E4M3, F
 from fp4ref.model import tiles

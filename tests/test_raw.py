@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref.conformance.dumps import read_dump
-from fp4ref.conformance.verify import Request, verify
+from fp4ref.conformance.dumps.files import read_dump
+from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.errors import FileError
 from fp4ref.files import is_side_file, open_tensors
 
@@ -38,11 +38,11 @@ def write(path, record):
 @pytest.mark.rule("FIL-5")
 def test_a_raw_dump_is_judged(dump):
     path, _ = dump
-    assert verify(Request(path=path)).headline == "conforms to nvfp4"
+    assert verify(DumpRequest(path=path)).headline == "conforms to nvfp4"
     data = bytearray((path.parent / "data.bin").read_bytes())
     data[3] ^= 1
     (path.parent / "data.bin").write_bytes(data)
-    assert verify(Request(path=path)).headline.endswith("differs from nvfp4 in 1 code")
+    assert verify(DumpRequest(path=path)).headline.endswith("differs from nvfp4 in 1 code")
 
 
 @pytest.mark.rule("FIL-5")
@@ -58,7 +58,7 @@ def test_entries_may_share_a_file(dump):
     write(path, record)
     with read_dump(path) as file:
         assert file[0].x.dtype == ml_dtypes.bfloat16
-    assert verify(Request(path=path)).ok
+    assert verify(DumpRequest(path=path)).ok
 
 
 @pytest.mark.rule("FIL-5")

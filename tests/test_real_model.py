@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from fp4ref.cli import main
-from fp4ref.conformance.cases import parse
+from fp4ref.conformance.dumps.cases import parse
 from fp4ref.files import open_tensors
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

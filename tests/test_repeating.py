@@ -10,10 +10,10 @@ from click.testing import CliRunner
 import fp4ref
 from fp4ref.cli import main
 from fp4ref.conformance import families
-from fp4ref.conformance.calling import Caller
-from fp4ref.conformance.repeating import repeated
-from fp4ref.conformance.run_options import RunOptions
-from fp4ref.conformance.subject import Declaration, Job, Kind, Outcome, golden, job_of
+from fp4ref.conformance.run.repeating import repeated
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.subjects.calling import Caller
+from fp4ref.conformance.subjects.subject import Declaration, FindingKind, Job, Outcome, golden, job_of
 from fp4ref.testing import assert_conforms
 
 NVFP4 = fp4ref.NVFP4
@@ -40,7 +40,7 @@ def test_a_call_that_changes_what_an_earlier_one_returned():
     caller = Caller(static, Declaration())
     found = [caller.call(job, remember=True).finding for job in jobs]
     assert found[:2] == [None, None]
-    assert {each.kind for each in found if each is not None} == {Kind.OVERWRITTEN}
+    assert {each.kind for each in found if each is not None} == {FindingKind.OVERWRITTEN}
     assert "bytes of data that an earlier call returned" in next(each for each in found if each is not None).text
     assert [Caller(static, Declaration()).call(job).finding for job in jobs] == [None] * len(jobs)
 
@@ -107,11 +107,11 @@ def kinds(record: dict) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("cached_by_shape", Kind.DEPENDS),
-        ("scratch_is_not_cleared", Kind.DEPENDS),
-        ("every_ninth_call", Kind.DEPENDS),
-        ("static_buffers", Kind.OVERWRITTEN),
-        ("remembers_a_product", Kind.DEPENDS),
+        ("cached_by_shape", FindingKind.DEPENDS),
+        ("scratch_is_not_cleared", FindingKind.DEPENDS),
+        ("every_ninth_call", FindingKind.DEPENDS),
+        ("static_buffers", FindingKind.OVERWRITTEN),
+        ("remembers_a_product", FindingKind.DEPENDS),
     ],
 )
 def test_kernels_with_a_past(tmp_path, name, kind):
@@ -171,11 +171,15 @@ class Scripted:
     ("answers", "device", "found"),
     [
         (lambda job, call: job, "cpu", [None, None, None]),
-        (lambda job, call: job + (call == 2) * (job == 1), "cpu", [None, Kind.DEPENDS, None]),  # reversed comes first
-        (lambda job, call: job + (call == 3) * (job == 2), "cpu", [None, None, Kind.UNSTABLE]),
-        (lambda job, call: job + (call >= 2) * (job == 2), "cpu", [None, None, Kind.UNSTABLE]),
+        (
+            lambda job, call: job + (call == 2) * (job == 1),
+            "cpu",
+            [None, FindingKind.DEPENDS, None],
+        ),  # reversed comes first
+        (lambda job, call: job + (call == 3) * (job == 2), "cpu", [None, None, FindingKind.UNSTABLE]),
+        (lambda job, call: job + (call >= 2) * (job == 2), "cpu", [None, None, FindingKind.UNSTABLE]),
         (lambda job, call: job + (call == 9), "cpu", [None, None, None]),
-        (lambda job, call: job + (call == 9), "cuda", [Kind.CONCURRENT] * 3),
+        (lambda job, call: job + (call == 9), "cuda", [FindingKind.CONCURRENT] * 3),
     ],
 )
 def test_what_a_difference_is_called(answers, device, found):

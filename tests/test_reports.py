@@ -13,17 +13,17 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import main
-from fp4ref.conformance import selfcheck
-from fp4ref.conformance.dumps import Dump, write_dump
+from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.families import cases
-from fp4ref.conformance.judge import judge
-from fp4ref.conformance.kernel_report import KernelReport
+from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.reports import html, junit
 from fp4ref.conformance.reports.picture import pictures, svg
 from fp4ref.conformance.reports.view import View, of_backends, of_dump, of_kernel
-from fp4ref.conformance.runner import run
-from fp4ref.conformance.subject import Subject
-from fp4ref.conformance.verify import Request, verify
+from fp4ref.conformance.run.runner import run
+from fp4ref.conformance.selfcheck import implementations as selfcheck
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.dumps import DumpRequest, verify
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.layout import layout
 from fp4ref.testing import assert_conforms
 
@@ -78,7 +78,7 @@ def dump(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def view(dump) -> View:
-    request = Request(path=dump, seconds=1)
+    request = DumpRequest(path=dump, seconds=1)
     return of_dump(verify(request), request)
 
 
@@ -187,7 +187,7 @@ def test_one_wrong_scale_is_shown_in_its_place(name, tmp_path):
     scales = q.row.scales.copy()
     scales.reshape(-1)[layout(name).offset(200, 61, 69)] ^= 2
     write_dump(tmp_path / "d.npz", [Dump("", x, dataclasses.replace(q, row=q.row._replace(scales=scales)))])
-    request = Request(path=tmp_path / "d.npz", seconds=1)
+    request = DumpRequest(path=tmp_path / "d.npz", seconds=1)
     codes, found, _ = pictures(of_dump(verify(request), request).exhibits[0])
     assert (codes.count, found.count, found.first) == (0, 1, (200, 61))
 
@@ -211,7 +211,7 @@ def test_a_tensor_of_any_size_becomes_a_small_picture(view):
 
 
 def test_backends_have_a_report_too(tmp_path):
-    report = selfcheck.Report(subjects=["golden model", "mine"])
+    report = selfcheck.SelfCheckReport(subjects=["golden model", "mine"])
     report.add("golden model", "a:1", ["BLK-3"], [])
     report.add("mine", "a:1", ["BLK-3"], [selfcheck.Mismatch("code", (0, 1), "3f800000", "02", "03")])
     report.unavailable["cuda"] = "no device"

@@ -90,7 +90,7 @@ def test_every_rule_is_defined_once_and_covered(checkout):
 def test_the_real_tree_is_read(checkout):
     index = checkout
     assert {"NUM", "E2M1", "BLK", "LAY", "FIL", "CNF"} <= {rule.prefix for rule in index.rules.values()}
-    assert index.rules["E2M1-3"].kind is rules.Kind.SHALL
+    assert index.rules["E2M1-3"].kind is rules.RuleKind.SHALL
     assert "shall" in index.rules["E2M1-3"].text
     assert any(found.name == "Codec.encode" for found in index.citing("E2M1-3")["functions"])
 

@@ -3,12 +3,12 @@
 import pytest
 
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance.hypotheses import Hypothesis
+from fp4ref.conformance.diagnosis.hypotheses import Hypothesis
+from fp4ref.conformance.diagnosis.profile_words import differences
+from fp4ref.conformance.diagnosis.ranking import ranked
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import kernel_of
-from fp4ref.conformance.profile_words import differences
-from fp4ref.conformance.ranking import ranked
-from fp4ref.conformance.said import moved, of_every, runs
+from fp4ref.conformance.mistakes.said import moved, of_every, runs
 from fp4ref.specs import MXFP4, NVFP4
 
 

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import main, verify_kernel
-from fp4ref.conformance import families, recent, stream
-from fp4ref.conformance.rounds import in_order, named
-from fp4ref.conformance.subject import Declaration
+from fp4ref.conformance import families
+from fp4ref.conformance.run import recent, stream
+from fp4ref.conformance.run.rounds import in_order, named
+from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.errors import FileError
 from fp4ref.formats import STOCHASTIC_E2M1
 
@@ -146,7 +147,7 @@ def test_an_interrupted_run_without_end_has_a_verdict(here, monkeypatch):
 
 @pytest.mark.rule("CNF-6", "CNF-21")
 def test_a_stream_has_a_seed():
-    plan = stream.Plan(NVFP4, families=("normal",), seed=3)
+    plan = stream.StreamPlan(NVFP4, families=("normal",), seed=3)
     assert all(case.id.endswith("@3") for case in plan.cases())
     text = io.BytesIO()
     stream.write(text, plan)

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from fp4ref import registry
-from fp4ref.conformance import selfcheck, vectors
+from fp4ref.conformance.selfcheck import implementations as selfcheck
+from fp4ref.conformance.vectors import files as vectors
 from fp4ref.errors import BackendError, DomainError, Fp4Error
 from fp4ref.formats import E2M1, Codec, Rounding
 from fp4ref.model import BACKEND, backend, quantize

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref.conformance import families, runner
-from fp4ref.conformance.judge import judge
-from fp4ref.conformance.subject import Subject, cases_of
+from fp4ref.conformance import families
+from fp4ref.conformance.judge.cases import judge
+from fp4ref.conformance.run import runner
+from fp4ref.conformance.subjects.subject import Subject, cases_of
 from fp4ref.specs import STANDARD
 
 NVFP4, MXFP4 = fp4ref.NVFP4, fp4ref.MXFP4

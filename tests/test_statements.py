@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import main
-from fp4ref.conformance.statement import digest
-from fp4ref.conformance.statement_check import problems, read, schema, violations
+from fp4ref.conformance.verdict.statement import digest
+from fp4ref.conformance.verdict.statement_check import problems, read, schema, violations
 from fp4ref.errors import FileError
 
 KERNELS = """

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fp4ref
-from fp4ref.conformance import oracle, rationals
-from fp4ref.conformance.strategies import float32s, matrices, near_midpoints, near_values, shapes
+from fp4ref.conformance.families.strategies import float32s, matrices, near_midpoints, near_values, shapes
+from fp4ref.conformance.oracle import quantizer as oracle
+from fp4ref.conformance.oracle import rationals
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import CUDA_E2M1, E2M1, STOCHASTIC_E2M1, F
 from fp4ref.model.quantize import quantize

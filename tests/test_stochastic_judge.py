@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import DomainError, ShapeError
-from fp4ref.conformance import hypergeometric
-from fp4ref.conformance.binomial import interval, upper_tail
-from fp4ref.conformance.stochastic import Level, Trial, aimed_inputs, judge_stochastic
-from fp4ref.conformance.stochastic_tests import rounded
+from fp4ref.conformance.judge import hypergeometric
+from fp4ref.conformance.judge.binomial import interval, upper_tail
+from fp4ref.conformance.judge.stochastic import rounded
+from fp4ref.conformance.verdict.stochastic import Level, StochasticTrial, aimed_inputs, judge_stochastic
 from fp4ref.formats import CUDA_E2M1, STOCHASTIC_E2M1
 from fp4ref.model.quantize import quantize
 
@@ -72,7 +72,7 @@ def trials(spec, draw, directions=BOTH, dtype="bfloat16", encode=None):
         for direction in directions:
             shape = x.shape if direction == "row" else x.shape[::-1]
             made[direction] = quantize(x, spec, direction, random_bits=draw(number, shape, direction))
-        yield Trial(x, made)
+        yield StochasticTrial(x, made)
 
 
 def own(number, shape, direction):
@@ -185,7 +185,7 @@ def changed(change):
             away = part.open & change(part.frac, generator(number, direction).random(shape))
             codes = fp4ref.packing.unpack(down.data, shape[1], fp4ref.E2M1) + away
             made[direction] = down._replace(data=fp4ref.packing.pack(codes.astype(np.uint8), fp4ref.E2M1))
-        yield Trial(x, made)
+        yield StochasticTrial(x, made)
 
 
 def biased(number, shape, direction):
@@ -219,7 +219,9 @@ def test_the_same_bits_in_every_call_are_named():
     x[:, 1:17] = 0.25  # 32 halves, too few to tell
     made = {"row": quantize(x, SPEC, random_bits=uniform(0, x.shape, "row"))}
     assert not [
-        test for test in judge_stochastic(SPEC, [Trial(x, made)], again=[["row"]]).tests if "calls" in test.name
+        test
+        for test in judge_stochastic(SPEC, [StochasticTrial(x, made)], again=[["row"]]).tests
+        if "calls" in test.name
     ]
 
 
@@ -282,7 +284,7 @@ def test_a_kernel_with_more_random_bits_passes():
 @pytest.mark.rule("SR-11")
 def test_nearest_rounding_is_named():
     nearest = SPEC.replace(name="n", element=CUDA_E2M1)
-    calls = [Trial(x, {"row": quantize(x, nearest)}) for x in aimed_inputs()]
+    calls = [StochasticTrial(x, {"row": quantize(x, nearest)}) for x in aimed_inputs()]
     report = judge_stochastic(SPEC, calls)
     assert report.mistakes == ("always rounds to nearest",)
 
@@ -298,7 +300,7 @@ def test_codes_that_no_bits_explain_are_wrong():
         bad = codes.copy()
         bad[index] = code
         made = {"row": good._replace(data=fp4ref.packing.pack(bad, fp4ref.E2M1))}
-        report = judge_stochastic(SPEC, [calls[0], Trial(x, made)])
+        report = judge_stochastic(SPEC, [calls[0], StochasticTrial(x, made)])
         assert not report.ok
         assert "1 codes are no neighbour" in report.headline
         assert f"[{index[0]}, {index[1]}]" in report.headline
@@ -308,7 +310,7 @@ def test_codes_that_no_bits_explain_are_wrong():
 def test_wrong_scales_are_wrong_whatever_the_bits():
     call = next(iter(trials(SPEC, own)))
     made = {"row": call.made["row"]._replace(scales=call.made["row"].scales ^ 1)}
-    report = judge_stochastic(SPEC, [Trial(call.x, made)])
+    report = judge_stochastic(SPEC, [StochasticTrial(call.x, made)])
     assert not report.ok
     assert "row.scales differs" in report.wrong[0]
 
@@ -319,7 +321,7 @@ def test_special_values_are_judged_as_the_rules_say():
     x[:, ::16] = 6
     x[0, 1], x[1, 1], x[2, 1] = np.nan, -0.0, np.inf
     bits = fp4ref.random_bits(x.shape)
-    report = judge_stochastic(SPEC, [Trial(x, {"row": quantize(x, SPEC, random_bits=bits)})])
+    report = judge_stochastic(SPEC, [StochasticTrial(x, {"row": quantize(x, SPEC, random_bits=bits)})])
     assert not report.wrong
 
 
@@ -332,8 +334,10 @@ def test_what_cannot_be_judged():
     x = aimed_inputs()[0]
     good = quantize(x, SPEC, random_bits=own(0, x.shape, "row"))
     with pytest.raises(ShapeError, match="SR-11"):
-        judge_stochastic(SPEC, [Trial(x, {"row": good._replace(data=good.data[:, 1:])})])
+        judge_stochastic(SPEC, [StochasticTrial(x, {"row": good._replace(data=good.data[:, 1:])})])
     sixes = np.full((16, 16), 6, np.float32)
-    report = judge_stochastic(SPEC, [Trial(sixes, {"row": quantize(sixes, SPEC, random_bits=own(0, (16, 16), "row"))})])
+    report = judge_stochastic(
+        SPEC, [StochasticTrial(sixes, {"row": quantize(sixes, SPEC, random_bits=own(0, (16, 16), "row"))})]
+    )
     assert not report.ok
     assert "no count can be judged" in report.headline

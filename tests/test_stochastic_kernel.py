@@ -10,9 +10,9 @@ from click.testing import CliRunner
 import fp4ref
 from fp4ref import DomainError
 from fp4ref.cli import main
-from fp4ref.conformance.stochastic import Level
-from fp4ref.conformance.stochastic_kernel import judge_drawing
-from fp4ref.conformance.subject import Subject
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.stochastic import Level
+from fp4ref.conformance.verdict.stochastic_kernel import judge_drawing
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.testing import assert_conforms
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref.conformance import stream
-from fp4ref.conformance.judge import judge
-from fp4ref.conformance.subject import Declaration, golden
+from fp4ref.conformance.judge.cases import judge
+from fp4ref.conformance.run import stream
+from fp4ref.conformance.subjects.subject import Declaration, golden
 from fp4ref.errors import FileError
 from fp4ref.formats import STOCHASTIC_E2M1
 
@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "stream_kernel.c"
 FEW = ("normal", "ragged", "overflow", "empty")
 
 
-def written(plan: stream.Plan) -> bytes:
+def written(plan: stream.StreamPlan) -> bytes:
     target = io.BytesIO()
     stream.write(target, plan)
     return target.getvalue()
@@ -67,12 +67,14 @@ def judged(answers: bytes):
 @pytest.mark.parametrize(
     "plan",
     [
-        stream.Plan(NVFP4, families=FEW),
-        stream.Plan(NVFP4, families=FEW, multiple=(2, 16), empty=False, dtypes=("bfloat16",)),
-        stream.Plan(fp4ref.NVFP4_ROW_SCALED, families=FEW),
-        stream.Plan(fp4ref.MXFP8_E4M3, families=FEW, direction="column"),
-        stream.Plan(fp4ref.NVFP4_RHT, families=("normal", "hadamard"), direction="column"),
-        stream.Plan(NVFP4.replace(name="bits", element=STOCHASTIC_E2M1), families=("random-bits",), direction="column"),
+        stream.StreamPlan(NVFP4, families=FEW),
+        stream.StreamPlan(NVFP4, families=FEW, multiple=(2, 16), empty=False, dtypes=("bfloat16",)),
+        stream.StreamPlan(fp4ref.NVFP4_ROW_SCALED, families=FEW),
+        stream.StreamPlan(fp4ref.MXFP8_E4M3, families=FEW, direction="column"),
+        stream.StreamPlan(fp4ref.NVFP4_RHT, families=("normal", "hadamard"), direction="column"),
+        stream.StreamPlan(
+            NVFP4.replace(name="bits", element=STOCHASTIC_E2M1), families=("random-bits",), direction="column"
+        ),
     ],
     ids="nvfp4 multiple rows column rht bits".split(),
 )
@@ -85,7 +87,7 @@ def test_a_program_that_knows_only_the_rule_conforms(plan):
 
 @pytest.mark.rule("CNF-6")
 def test_a_plan_survives_the_preamble():
-    plan = stream.Plan(
+    plan = stream.StreamPlan(
         NVFP4.replace(name="own", element_max=4), 2, "column", ("float16",), ("normal",), 3, (16, 32), False
     )
     reader = stream.Reader(io.BytesIO(written(plan)), "it")
@@ -93,7 +95,7 @@ def test_a_plan_survives_the_preamble():
 
 
 def test_wrong_bytes_are_seen_and_a_missing_amax_is_not_judged():
-    cases = written(stream.Plan(NVFP4, families=("normal",), dtypes=("float32",)))
+    cases = written(stream.StreamPlan(NVFP4, families=("normal",), dtypes=("float32",)))
 
     def change(index, data):
         return data._replace(amax=None, data=data.data ^ (index == 1))
@@ -103,13 +105,13 @@ def test_wrong_bytes_are_seen_and_a_missing_amax_is_not_judged():
 
 @pytest.mark.rule("CNF-9")
 def test_answers_of_the_wrong_size_are_findings():
-    cases = written(stream.Plan(NVFP4, families=("normal",), dtypes=("float32",)))
+    cases = written(stream.StreamPlan(NVFP4, families=("normal",), dtypes=("float32",)))
     found = judged(program(cases, lambda index, data: data._replace(scales=data.scales[:, :-1])))
     assert [str(j.finding.text) for j in found] == ["scales has 112 bytes, need 128"] * 2
 
 
 def answers() -> bytes:
-    return program(written(stream.Plan(NVFP4, families=("normal",), dtypes=("float32",))))
+    return program(written(stream.StreamPlan(NVFP4, families=("normal",), dtypes=("float32",))))
 
 
 def first_head(data: bytes) -> int:
@@ -158,7 +160,7 @@ def test_the_example_in_c_conforms(tmp_path):
     binary = tmp_path / "stream_kernel"
     flags = ["-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["gcc", *flags, str(EXAMPLE), "-o", str(binary), "-lm"], check=True)
-    cases = written(stream.Plan(NVFP4))
+    cases = written(stream.StreamPlan(NVFP4))
     run = subprocess.run([str(binary)], input=cases, stdout=subprocess.PIPE, check=True)
     found = judged(run.stdout)
     assert len(found) > 350
@@ -168,6 +170,6 @@ def test_the_example_in_c_conforms(tmp_path):
 
 
 def test_cases_are_those_of_the_families():
-    plan = stream.Plan(NVFP4, families=("normal",))
+    plan = stream.StreamPlan(NVFP4, families=("normal",))
     for case in plan.cases():
         assert golden(case).data.size

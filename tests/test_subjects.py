@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref.conformance import families, judge, runner
-from fp4ref.conformance.calling import call
-from fp4ref.conformance.guards import FENCE, GUARD, Arrays, Guarded
-from fp4ref.conformance.kernel_report import KernelReport
-from fp4ref.conformance.loading import load
-from fp4ref.conformance.report import Kind as Verdict
-from fp4ref.conformance.run_options import RunOptions
-from fp4ref.conformance.subject import Kind, Subject, golden, job_of, reasons
+from fp4ref.conformance import families
+from fp4ref.conformance.judge import cases as judge
+from fp4ref.conformance.run import runner
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.subjects.calling import call
+from fp4ref.conformance.subjects.guards import FENCE, GUARD, Arrays, Guarded
+from fp4ref.conformance.subjects.loading import load
+from fp4ref.conformance.subjects.subject import FindingKind, Subject, golden, job_of, reasons
+from fp4ref.conformance.verdict.dump_report import Verdict
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.errors import BackendError, Fp4Error
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.kernels import Declaration, declaration_of
@@ -302,19 +304,19 @@ def a_list(x):
 @pytest.mark.parametrize(
     ("kernel", "kind", "text"),
     [
-        (short, Kind.SHAPE, "data has shape [16, 63], need [16, 64]"),
-        (wide, Kind.DTYPE, "data is int32, need uint8"),
-        (scales_of_float, Kind.DTYPE, "scales is float32, need uint8"),
-        (amax_of_double, Kind.DTYPE, "amax is float64, need float32"),
-        (mutates, Kind.MUTATED, "bytes changed"),
-        (comes_and_goes, Kind.UNSTABLE, "1024 of 1024 bytes of data differ in two calls with the same input"),
-        (raises, Kind.RAISED, "ZeroDivisionError: in the kernel"),
-        (exits, Kind.RAISED, "SystemExit: 4"),
-        (a_list, Kind.DTYPE, "data is a list, need an array"),
-        (lambda x: None, Kind.SHAPE, "returned NoneType, need data, scales, amax"),
-        (lambda x: good(x)[:1], Kind.SHAPE, "returned tuple, need"),
-        (lambda x: (*good(x), 1), Kind.SHAPE, "returned 4 results"),
-        (lambda x: (None, None, None), Kind.SHAPE, "data is None"),
+        (short, FindingKind.SHAPE, "data has shape [16, 63], need [16, 64]"),
+        (wide, FindingKind.DTYPE, "data is int32, need uint8"),
+        (scales_of_float, FindingKind.DTYPE, "scales is float32, need uint8"),
+        (amax_of_double, FindingKind.DTYPE, "amax is float64, need float32"),
+        (mutates, FindingKind.MUTATED, "bytes changed"),
+        (comes_and_goes, FindingKind.UNSTABLE, "1024 of 1024 bytes of data differ in two calls with the same input"),
+        (raises, FindingKind.RAISED, "ZeroDivisionError: in the kernel"),
+        (exits, FindingKind.RAISED, "SystemExit: 4"),
+        (a_list, FindingKind.DTYPE, "data is a list, need an array"),
+        (lambda x: None, FindingKind.SHAPE, "returned NoneType, need data, scales, amax"),
+        (lambda x: good(x)[:1], FindingKind.SHAPE, "returned tuple, need"),
+        (lambda x: (*good(x), 1), FindingKind.SHAPE, "returned 4 results"),
+        (lambda x: (None, None, None), FindingKind.SHAPE, "data is None"),
     ],
 )
 def test_findings(kernel, kind, text):
@@ -332,7 +334,7 @@ def test_results_on_another_device_are_found():
         return tuple(torch.from_numpy(part).to("meta") for part in good(x.numpy()))
 
     found = judged(kernel, ["normal"], arrays="torch", dtypes=("float32",))
-    assert {j.finding.kind for j in found} == {Kind.DEVICE}
+    assert {j.finding.kind for j in found} == {FindingKind.DEVICE}
 
 
 @pytest.mark.rule("CNF-9")
@@ -354,7 +356,7 @@ def test_writes_outside_are_found(arrays, offset, where):
         ctypes.c_uint8.from_address(first + at).value = 0x11
 
     found = judged(kernel, ["normal"])
-    assert {j.finding.kind for j in found} == {Kind.OUTSIDE}
+    assert {j.finding.kind for j in found} == {FindingKind.OUTSIDE}
     assert where in found[0].finding.text
     assert found[0].compared.equal  # the bytes inside are compared all the same
 
@@ -367,7 +369,7 @@ def test_bytes_that_are_not_written_are_seen():
 
     found = judged(lazy, ["ragged"])
     assert all(j.compared.padding for j in found if j.got.scales.size > j.case.matrix[0])
-    assert {j.finding.kind for j in found if j.finding} == {Kind.UNWRITTEN}
+    assert {j.finding.kind for j in found if j.finding} == {FindingKind.UNWRITTEN}
 
 
 def test_buffers_are_fenced_and_aligned_to_no_more():
@@ -395,9 +397,9 @@ def test_buffers_are_fenced_and_aligned_to_no_more():
 @pytest.mark.parametrize(
     ("name", "kind", "text"),
     [
-        ("crash", Kind.CRASHED, "SIGSEGV"),
-        ("leave", Kind.CRASHED, "exit status 3: a last word"),
-        ("hang", Kind.HUNG, "0.3 s"),
+        ("crash", FindingKind.CRASHED, "SIGSEGV"),
+        ("leave", FindingKind.CRASHED, "exit status 3: a last word"),
+        ("hang", FindingKind.HUNG, "0.3 s"),
     ],
 )
 def test_breakdowns_are_findings(kernels, name, kind, text):
@@ -405,11 +407,11 @@ def test_breakdowns_are_findings(kernels, name, kind, text):
     cases = families.cases(NVFP4, families=["ragged"])
     options = RunOptions(timeout=0.3, start_timeout=0.0) if name == "hang" else RunOptions()
     found = [run.outcome.finding for run in runner.run(subject, cases, options)]
-    broken = [item for item in found if item is not None and item.kind is not Kind.NOT_RUN]
+    broken = [item for item in found if item is not None and item.kind is not FindingKind.NOT_RUN]
     assert {item.kind for item in broken} == {kind}
-    assert len(broken) == (runner.HANGS if kind is Kind.HUNG else runner.BREAKDOWNS)
+    assert len(broken) == (runner.HANGS if kind is FindingKind.HUNG else runner.BREAKDOWNS)
     assert text in broken[0].text
-    assert found[-1].kind is Kind.NOT_RUN
+    assert found[-1].kind is FindingKind.NOT_RUN
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import main
-from fp4ref.conformance.dumps import Dump, write_dump
+from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.errors import FileError
 from fp4ref.files import targets, write_tensors
 from fp4ref.files.kinds import HTML

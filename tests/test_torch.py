@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import fp4ref
 from fp4ref import BackendError, DomainError, ShapeError
 from fp4ref.arithmetic import ARITHMETIC
-from fp4ref.conformance.strategies import DTYPES, matrices, shapes
+from fp4ref.conformance.families.strategies import DTYPES, matrices, shapes
 from fp4ref.formats import E2M1, E4M3, E5M2, STOCHASTIC_E2M1, Codec, Rounding, Sign
 from fp4ref.quantized import DirectionData, Directions, Quantized
 from fp4ref.spec import Hadamard

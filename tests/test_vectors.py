@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from fp4ref.catalogue import PROFILES
 from fp4ref.cli import main
-from fp4ref.conformance import vectors, write_vectors
-from fp4ref.conformance.vector_subjects import ApiSubject, GoldenSubject
+from fp4ref.conformance.vectors import files as vectors
+from fp4ref.conformance.vectors import write as write_vectors
+from fp4ref.conformance.vectors.subjects import ApiSubject, GoldenSubject
 from fp4ref.errors import FileError
 from fp4ref.peers import EAGER, RECORDED, SNAPSHOT
 
@@ -168,7 +169,7 @@ def test_a_wrong_expectation_is_found(subject, name, path, value):
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
-    spoiled = vectors.Test(test.file, test.operation, test.group, fields, fields if "x" in fields else test.input)
+    spoiled = vectors.VectorTest(test.file, test.operation, test.group, fields, fields if "x" in fields else test.input)
     if not subject.reasons(spoiled):
         assert vectors.run(spoiled, subject)
 
@@ -177,7 +178,7 @@ def test_nan_stands_for_every_nan_and_nothing_else():
     test = next(t for t in FILES["decode"].tests if t.fields["values"] == ["nan"])
     assert not vectors.run(test, GoldenSubject())
     number = next(t for t in FILES["decode"].tests if t.fields["values"] != ["nan"])
-    changed = vectors.Test(number.file, number.operation, number.group, {**number.fields, "values": ["nan"]}, {})
+    changed = vectors.VectorTest(number.file, number.operation, number.group, {**number.fields, "values": ["nan"]}, {})
     assert vectors.run(changed, GoldenSubject())
 
 

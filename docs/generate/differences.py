@@ -17,7 +17,7 @@ import numpy as np
 
 import fp4ref
 from fp4ref import packing
-from fp4ref.conformance import difference, formulas, table
+from fp4ref.conformance.explain import difference, formulas, table
 
 INTRO = """# How the public implementations differ
 

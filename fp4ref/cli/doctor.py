@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance.machine import HINT, Report, examine
+from fp4ref.conformance.run.machine import HINT, MachineReport, examine
 
 DIFFERS = 1
 
@@ -38,7 +38,7 @@ def doctor(as_json: bool) -> None:
         raise SystemExit(DIFFERS)
 
 
-def _print(report: Report) -> None:
+def _print(report: MachineReport) -> None:
     _section("versions", report.versions)
     _section("backends", {name: "available" if why is None else why for name, why in report.backends.items()})
     _section("profiles", {name: served(len(PROFILES), reasons) for name, reasons in report.refused.items()})

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.cli.common import load_spec
-from fp4ref.conformance.explain import Stages
-from fp4ref.conformance.explain import explain as explain_element
-from fp4ref.conformance.formulas import decimal
-from fp4ref.conformance.notation import parse_values
-from fp4ref.conformance.steps import data, lines, sections
+from fp4ref.conformance.explain.formulas import decimal
+from fp4ref.conformance.explain.notation import parse_values
+from fp4ref.conformance.explain.steps import data, lines, sections
+from fp4ref.conformance.explain.way import Stages
+from fp4ref.conformance.explain.way import explain as explain_element
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.files import open_tensors
 from fp4ref.quantized import DIRECTIONS, matrix_shape

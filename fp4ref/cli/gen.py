@@ -65,7 +65,7 @@ def gen(
     The program answers each case; `fp4ref verify` reads the answers.
     """
     from fp4ref.conformance.families import FAMILIES, chosen
-    from fp4ref.conformance.stream import Plan, write
+    from fp4ref.conformance.run.stream import StreamPlan, write
 
     if listing:
         width = max(map(len, FAMILIES))
@@ -77,7 +77,7 @@ def gen(
     chosen(families)
     if output is not None:
         require_target(output, STREAM, spec_files(spec), force=force)
-    plan = Plan(
+    plan = StreamPlan(
         load_spec(spec),
         level,
         "row" if direction == "row" else "column",

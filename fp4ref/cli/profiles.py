@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from fp4ref.catalogue import PROFILES
 from fp4ref.cli.common import load_spec
 from fp4ref.cli.explain import read_tensor
-from fp4ref.conformance import difference, table
-from fp4ref.conformance.difference import Count
-from fp4ref.conformance.formulas import decimal, float_bits
-from fp4ref.conformance.machine import refused
-from fp4ref.conformance.notation import write_values
-from fp4ref.conformance.witness import Comparison, Witness, compare
+from fp4ref.conformance.explain import difference, table
+from fp4ref.conformance.explain.difference import Count
+from fp4ref.conformance.explain.formulas import decimal, float_bits
+from fp4ref.conformance.explain.notation import write_values
+from fp4ref.conformance.explain.witness import SpecComparison, Witness, compare
+from fp4ref.conformance.run.machine import refused
 from fp4ref.errors import FileError
 from fp4ref.files import open_tensors
 from fp4ref.spec import Spec
@@ -171,7 +171,7 @@ def _tensor(argument: str) -> NDArray[Any]:
     raise FileError(f"read {path}", f"{len(floats)} floating-point tensors", f"FILE:TENSOR to choose one ({some})")
 
 
-def _print_diff(found: Comparison) -> None:
+def _print_diff(found: SpecComparison) -> None:
     a, b = found.a, found.b
     click.secho(f"{a.name} and {b.name}", bold=True)
     _heading("fields that differ")
@@ -189,7 +189,7 @@ def _print_diff(found: Comparison) -> None:
         _print_witness(witness, a, b)
 
 
-def _print_counts(found: Comparison) -> None:
+def _print_counts(found: SpecComparison) -> None:
     bytewise = difference.same_bytes(found.a, found.b)
     _heading("what differs")
     if not bytewise:
@@ -244,7 +244,7 @@ def _print_witness(witness: Witness, a: Spec, b: Spec) -> None:
         click.secho(f"  {witness.command(spec)}", fg="cyan")
 
 
-def _diff_record(found: Comparison) -> dict[str, Any]:
+def _diff_record(found: SpecComparison) -> dict[str, Any]:
     return {
         "equal": False,
         "a": found.a.name,
@@ -257,7 +257,7 @@ def _diff_record(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _witness_record(witness: Witness, found: Comparison) -> dict[str, Any]:
+def _witness_record(witness: Witness, found: SpecComparison) -> dict[str, Any]:
     return {
         "kind": witness.kind,
         "values": write_values(witness.probe.x),

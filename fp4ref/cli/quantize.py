@@ -11,7 +11,7 @@ import click
 
 from fp4ref import api
 from fp4ref.cli.common import force_option, is_pattern, load_spec, printable, progress, select, spec_files
-from fp4ref.conformance.dumps import Dump, Plan, write_dump
+from fp4ref.conformance.dumps.files import Dump, DumpPlan, write_dump
 from fp4ref.errors import DTypeError, Fp4Error, ShapeError
 from fp4ref.files import TensorFile, files_of, open_tensors
 from fp4ref.files.kinds import DUMP
@@ -84,7 +84,7 @@ class _Job(NamedTuple):
     keep_input: bool
 
 
-def _planned(job: _Job, patterns: tuple[str, ...]) -> tuple[list[Plan], list[tuple[str, str]]]:
+def _planned(job: _Job, patterns: tuple[str, ...]) -> tuple[list[DumpPlan], list[tuple[str, str]]]:
     """The tensors to quantize, and those to skip with the reason. Rules: NUM-3, NUM-4, HAD-5."""
     plans, skipped = [], []
     for name in select(job.file.names, patterns):
@@ -117,7 +117,7 @@ def _refusal(job: _Job, name: str) -> Fp4Error | None:
     return None
 
 
-def _plan(job: _Job, name: str) -> Plan:
+def _plan(job: _Job, name: str) -> DumpPlan:
     stored, shape = job.file.entry(name)
 
     def make() -> Dump:
@@ -129,7 +129,7 @@ def _plan(job: _Job, name: str) -> Plan:
             api.quantize(x, job.spec, directions, job.scale_layout, backend="numpy"),
         )
 
-    return Plan(
+    return DumpPlan(
         name=name,
         spec=job.spec,
         shape=shape,
@@ -141,7 +141,7 @@ def _plan(job: _Job, name: str) -> Plan:
     )
 
 
-def _announced(plan: Plan, step: Callable[[str], None]) -> Plan:
+def _announced(plan: DumpPlan, step: Callable[[str], None]) -> DumpPlan:
     """The plan, whose making is reported."""
 
     def make() -> Dump:

@@ -39,7 +39,7 @@ BARS = "▁▂▃▄▅▆▇█"
 COLUMNS = ("spec", ">SQNR dB", ">mean rel", ">max rel", ">saturated", ">underflow", "scales by power of two")
 
 
-class Subject(NamedTuple):
+class ReportSubject(NamedTuple):
     """A specification in one direction."""
 
     label: str
@@ -95,7 +95,7 @@ def report(
         click.echo(printable(f"skipped {len(skipped)}, of one dimension or another element type: {some}"), err=True)
 
 
-def _subject(text: str) -> Subject:
+def _subject(text: str) -> ReportSubject:
     label = text.strip()
     name, colon, direction = label.rpartition(":")
     if not colon or name.endswith(":"):
@@ -105,7 +105,7 @@ def _subject(text: str) -> Subject:
         raise DomainError("report", f"stochastic {spec.name}", "a specification without random bits", "SR-1")
     if direction and direction not in DIRECTIONS:
         raise DomainError("report", f"direction {direction!r} of {name}", " or ".join(DIRECTIONS), "BLK-8")
-    return Subject(label, spec, next((d for d in DIRECTIONS if d == direction), natural_direction(spec)))
+    return ReportSubject(label, spec, next((d for d in DIRECTIONS if d == direction), natural_direction(spec)))
 
 
 def _chosen(file: TensorFile, patterns: tuple[str, ...]) -> tuple[list[str], list[str]]:
@@ -122,7 +122,7 @@ def _chosen(file: TensorFile, patterns: tuple[str, ...]) -> tuple[list[str], lis
 
 
 def _measured(
-    file: TensorFile, name: str, subjects: list[Subject], backend: str | None, step: Callable[[str], None]
+    file: TensorFile, name: str, subjects: list[ReportSubject], backend: str | None, step: Callable[[str], None]
 ) -> Row:
     dtype, shape = file.entry(name)
     x: NDArray[Any] = np.asarray(file.read(name))

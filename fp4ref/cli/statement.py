@@ -31,7 +31,7 @@ def check(path: Path, as_json: bool) -> None:
 
     Exit status: 0 the statement holds, 1 it was changed or contradicts itself, 2 the file is no statement.
     """
-    from fp4ref.conformance.statement_check import problems, read
+    from fp4ref.conformance.verdict.statement_check import problems, read
 
     record = read(path)
     wrong = problems(record)

@@ -53,7 +53,7 @@ def vectors() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_vectors(names: tuple[str, ...], rules: tuple[str, ...], directory: Path | None, as_json: bool) -> None:
     """List the vector files, or the tests of some."""
-    from fp4ref.conformance.vectors import load
+    from fp4ref.conformance.vectors.files import load
 
     files = load(directory)
     unknown = sorted(set(names) - {file.name for file in files})
@@ -119,7 +119,7 @@ def write_vectors(directory: Path, recordings: Path, check: bool, change: bool, 
 
     Exit status: 0 up to date or written, 1 out of date (--check), 2 refused.
     """
-    from fp4ref.conformance import write_vectors as writing
+    from fp4ref.conformance.vectors import write as writing
 
     plan = writing.plan(directory, recordings)
     for name in plan.kept:
@@ -171,7 +171,7 @@ def export_vectors(
     them.
     """
     from fp4ref.cli.common import load_spec
-    from fp4ref.conformance.export import export
+    from fp4ref.conformance.vectors.export import export
 
     paths = export(
         folder,

@@ -38,9 +38,9 @@ from fp4ref.spec import SPEC_VERSION
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fp4ref.conformance.report import Report
     from fp4ref.conformance.reports.view import View
-    from fp4ref.conformance.verify import Request
+    from fp4ref.conformance.verdict.dump_report import DumpReport
+    from fp4ref.conformance.verdict.dumps import DumpRequest
 
 EPILOG = """\b
 Examples:
@@ -89,7 +89,7 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     """Print the names and notes of the signatures that are installed."""
     if not wanted:
         return
-    from fp4ref.conformance.library import named, names
+    from fp4ref.conformance.run.libraries import named, names
 
     for name in names():
         record = named(name).record
@@ -265,7 +265,7 @@ def verify(
             )
         from fp4ref.cli.verify_choice import Choice
         from fp4ref.cli.verify_kernel import check_kernel, check_stream
-        from fp4ref.conformance.run_options import RunOptions
+        from fp4ref.conformance.run.run_options import RunOptions
 
         options = RunOptions.starting_now(timeout, start_timeout, time_limit, repeat)
         choice = Choice(
@@ -298,12 +298,12 @@ def verify(
         raise click.UsageError("--backend applies without PATH")
     if spec_name and profile:
         raise click.UsageError("--spec and --profile exclude each other")
-    from fp4ref.conformance.dump_diagnosis import SECONDS
-    from fp4ref.conformance.verify import Request
+    from fp4ref.conformance.diagnosis.dumps import SECONDS
+    from fp4ref.conformance.verdict.dumps import DumpRequest
 
     name = spec_name or profile
     request = partial(
-        Request,
+        DumpRequest,
         spec=load_spec(name) if name else None,
         scale_layout=scale_layout,
         dtype=dtype,
@@ -342,7 +342,7 @@ def _is_stream(path: Path) -> bool:
         return True
     if path.suffix.lower() in SUFFIXES or not path.is_file():
         return False
-    from fp4ref.conformance.stream import MAGIC, is_stream
+    from fp4ref.conformance.run.stream import MAGIC, is_stream
 
     with path.open("rb") as file:
         return is_stream(file.read(len(MAGIC)))
@@ -376,7 +376,12 @@ def _may_be_dump(path: Path) -> bool:
 
 
 def _verify(
-    files: Sequence[Path], request: partial[Request], as_json: bool, limit: int, pages: Pages, stated: Statement | None
+    files: Sequence[Path],
+    request: partial[DumpRequest],
+    as_json: bool,
+    limit: int,
+    pages: Pages,
+    stated: Statement | None,
 ) -> int:
     """Print the verdict on every file, after the pages are written; the worst exit status. Rules: CNF-11, CNF-12."""
     out, found = console(), []
@@ -403,7 +408,7 @@ class _Checked:
 
     status: int
     record: dict[str, Any]
-    report: Report | None = None
+    report: DumpReport | None = None
     view: View | None = None
 
     def show(self, out: Console, limit: int) -> None:
@@ -412,12 +417,12 @@ class _Checked:
             print_report(out, self.report, limit)
 
 
-def _checked(path: Path, request: partial[Request], *, explained: bool, alone: bool) -> _Checked:
+def _checked(path: Path, request: partial[DumpRequest], *, explained: bool, alone: bool) -> _Checked:
     """Verify one file; among several, one that cannot be verified does not end the others. Rules: CNF-10, CNF-11."""
-    from fp4ref.conformance.isolation import InternalError
+    from fp4ref.conformance.judge.isolation import InternalError
     from fp4ref.conformance.reports.intermediates import with_intermediates
     from fp4ref.conformance.reports.view import of_dump, of_error
-    from fp4ref.conformance.verify import verify as verify_file
+    from fp4ref.conformance.verdict.dumps import verify as verify_file
 
     record: dict[str, Any]
     try:
@@ -443,10 +448,10 @@ def _checked(path: Path, request: partial[Request], *, explained: bool, alone: b
     return _Checked(status, record, view=of_error(str(path), reason) if explained else None)
 
 
-def _case(request: Request, case_id: str | None, save_case: Path | None, as_json: bool, *, force: bool) -> int:
+def _case(request: DumpRequest, case_id: str | None, save_case: Path | None, as_json: bool, *, force: bool) -> int:
     """Show one block, and save it; whether it differs."""
-    from fp4ref.conformance.cases import parse
-    from fp4ref.conformance.replay import block_of, first_case, replay, save
+    from fp4ref.conformance.dumps.cases import parse
+    from fp4ref.conformance.verdict.replay import block_of, first_case, replay, save
 
     case = parse(case_id) if case_id else first_case(request)
     block = block_of(request, case)
@@ -465,7 +470,7 @@ def _case(request: Request, case_id: str | None, save_case: Path | None, as_json
 
 def _check_backends(backends: tuple[str, ...], as_json: bool, pages: Pages) -> int:
     """Check every installed backend, or the named ones. Rules: CNF-5."""
-    from fp4ref.conformance import selfcheck
+    from fp4ref.conformance.selfcheck import implementations as selfcheck
 
     with progress(None, "verify") as step:
         report = selfcheck.run(list(backends) or None, step, note=partial(click.echo, err=True))

@@ -9,11 +9,11 @@ import click
 
 from fp4ref.cli.common import console, printable, refuse_options, table
 from fp4ref.cli.verify_choice import Choice
-from fp4ref.conformance.coverage import required
-from fp4ref.conformance.products.cases import FAMILIES
-from fp4ref.conformance.products.report import ProductReport, check
-from fp4ref.conformance.run_options import RunOptions
-from fp4ref.conformance.subject import Subject
+from fp4ref.conformance.families.products.cases import FAMILIES
+from fp4ref.conformance.judge.coverage import required
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.products import ProductReport, check
 from fp4ref.errors import DomainError
 from fp4ref.spec import Spec
 

@@ -9,9 +9,9 @@ import click
 
 from fp4ref.cli.common import console, printable, refuse_options
 from fp4ref.cli.verify_choice import Choice
-from fp4ref.conformance.huge import check
-from fp4ref.conformance.run_options import RunOptions
-from fp4ref.conformance.subject import Subject
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.huge import check
 from fp4ref.spec import Spec
 
 IGNORED = frozenset(

@@ -15,19 +15,21 @@ import click
 from fp4ref.cli.common import console, load_spec, progress, refuse_options, repeat_options
 from fp4ref.cli.verify_choice import Choice
 from fp4ref.cli.verify_text import print_kernel, print_kernel_case, print_replay
-from fp4ref.conformance import cases as blocks
-from fp4ref.conformance import coverage, families, recent, stream
-from fp4ref.conformance.dumps import Dump
-from fp4ref.conformance.judge import Judgement, judge
-from fp4ref.conformance.kernel_report import KernelReport, Settings
-from fp4ref.conformance.machine import require_no_flush
-from fp4ref.conformance.replay import replay, save
+from fp4ref.conformance import families
+from fp4ref.conformance.dumps import cases as blocks
+from fp4ref.conformance.dumps.files import Dump
+from fp4ref.conformance.judge import coverage
+from fp4ref.conformance.judge.cases import Judgement, judge
 from fp4ref.conformance.reports.intermediates import with_intermediates
 from fp4ref.conformance.reports.view import of_kernel
-from fp4ref.conformance.rounds import in_order, named
-from fp4ref.conformance.run_options import RunOptions
-from fp4ref.conformance.runner import Run, run, subject
-from fp4ref.conformance.subject import Declaration, Subject, draws, reasons
+from fp4ref.conformance.run import recent, stream
+from fp4ref.conformance.run.machine import require_no_flush
+from fp4ref.conformance.run.rounds import in_order, named
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.run.runner import Run, run, subject
+from fp4ref.conformance.subjects.subject import Declaration, Subject, draws, reasons
+from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
+from fp4ref.conformance.verdict.replay import replay, save
 from fp4ref.errors import DomainError
 from fp4ref.quantized import Directions, Quantized
 from fp4ref.spec import Granularity, Spec
@@ -115,7 +117,7 @@ def _subject(target: str, spec: Spec, choice: Choice, options: RunOptions, chang
     """Return the kernel or the function of a library that a target names."""
     if choice.signature is None:
         return subject(target, None, options, **choice.changes, **changes)
-    from fp4ref.conformance.library import library, named
+    from fp4ref.conformance.run.libraries import library, named
 
     return library(target, named(choice.signature), spec, options, **choice.changes, **changes)
 

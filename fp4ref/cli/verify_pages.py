@@ -37,7 +37,7 @@ class Pages:
         if self and (case_id or save_case):
             raise click.UsageError("--junit and --html are for whole reports, not for --case and --save-case")
         if save_case is not None:
-            from fp4ref.conformance.replay import SAVED
+            from fp4ref.conformance.verdict.replay import SAVED
 
             require_target(save_case, SAVED, self.sources, force=self.force)
         if self.junit is not None:

@@ -17,10 +17,10 @@ from fp4ref.files import kinds
 from fp4ref.files.targets import require_target, write_bytes
 
 if TYPE_CHECKING:
-    from fp4ref.conformance.kernel_report import KernelReport
-    from fp4ref.conformance.products.report import ProductReport
-    from fp4ref.conformance.report import Report
-    from fp4ref.conformance.statement import Named
+    from fp4ref.conformance.verdict.dump_report import DumpReport
+    from fp4ref.conformance.verdict.kernel_report import KernelReport
+    from fp4ref.conformance.verdict.products import ProductReport
+    from fp4ref.conformance.verdict.statement import Named
 
 
 @dataclass(frozen=True)
@@ -62,27 +62,27 @@ class Statement:
 
     def about(self, kind: str, target: str, signature: Mapping[str, Any] | None = None) -> Statement:
         """Return the statement on a subject. target: as the user named it."""
-        from fp4ref.conformance.statement import Named
+        from fp4ref.conformance.verdict.statement import Named
 
         name = target.replace("\\", "/").rpartition("/")[2]
         return replace(self, subject=Named(kind, name, self.version, signature=signature))
 
     def write_kernel(self, report: KernelReport) -> None:
         """Write the statement on a kernel, a library or a stream."""
-        from fp4ref.conformance.statement import of_kernel
+        from fp4ref.conformance.verdict.statement import of_kernel
 
         self._with_known(of_kernel, report, report.failing, report.spec.name)
 
     def write_product(self, report: ProductReport) -> None:
         """Write the statement on a GEMM."""
-        from fp4ref.conformance.statement import of_product
+        from fp4ref.conformance.verdict.statement import of_product
 
         failing = [*(case for case, _ in report.findings), *(judgement.case.id for judgement in report.failed)]
         self._with_known(of_product, report, failing, report.spec.name)
 
-    def write_dump(self, report: Report, path: Path) -> None:
+    def write_dump(self, report: DumpReport, path: Path) -> None:
         """Write the statement on a dump."""
-        from fp4ref.conformance.statement import Named, of_dump, sha256_of
+        from fp4ref.conformance.verdict.statement import Named, of_dump, sha256_of
 
         if self.known is not None:
             raise click.UsageError("--known-failures is for kernels")
@@ -103,7 +103,7 @@ class Statement:
         self._write(found(report, self.subject, known), report.headline, [place] if place.is_file() else [])
 
     def _write(self, found: Mapping[str, Any], headline: str, files: list[Path]) -> None:
-        from fp4ref.conformance.statement import statement
+        from fp4ref.conformance.verdict.statement import statement
 
         record = statement(found, {"headline": headline, **_machine(files)})
         text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -115,8 +115,8 @@ def _machine(files: list[Path]) -> dict[str, Any]:
     """Return facts of the machine, of the moment, and of the subject's files. Rules: CNF-17."""
     import platform
 
-    from fp4ref.conformance import machine
-    from fp4ref.conformance.statement import sha256_of
+    from fp4ref.conformance.run import machine
+    from fp4ref.conformance.verdict.statement import sha256_of
 
     devices, reason = machine.cuda_devices()
     return {

@@ -9,12 +9,12 @@ import click
 
 from fp4ref.cli.common import console, printable, refuse_options
 from fp4ref.cli.verify_choice import Choice
-from fp4ref.conformance.coverage import required
 from fp4ref.conformance.families import FAMILIES
+from fp4ref.conformance.judge.coverage import required
 from fp4ref.conformance.reports.drawing import of_drawing
-from fp4ref.conformance.run_options import RunOptions
-from fp4ref.conformance.stochastic_kernel import judge_drawing
-from fp4ref.conformance.subject import Subject
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.stochastic_kernel import judge_drawing
 from fp4ref.spec import Spec
 
 IGNORED = frozenset(

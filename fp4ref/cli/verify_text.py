@@ -9,22 +9,22 @@ import numpy as np
 from rich.console import Console
 
 from fp4ref.cli.common import printable, table
-from fp4ref.conformance.compare import Difference, Place
-from fp4ref.conformance.diagnose import report_lines
-from fp4ref.conformance.replay import Replay
-from fp4ref.conformance.report import Report, Result, counts
+from fp4ref.conformance.diagnosis.diagnose import report_lines
+from fp4ref.conformance.judge.compare import Difference, StrayByte
+from fp4ref.conformance.verdict.dump_report import DumpReport, Result, counts
+from fp4ref.conformance.verdict.replay import Replay
 from fp4ref.formats import Codec
 from fp4ref.spec import Spec
 
 if TYPE_CHECKING:
-    from fp4ref.conformance.judge import Judgement
-    from fp4ref.conformance.kernel_report import KernelReport
+    from fp4ref.conformance.judge.cases import Judgement
+    from fp4ref.conformance.verdict.kernel_report import KernelReport
 
 QUIET = 12  # tensors that conform are listed up to this many
 Row = tuple[str, ...]
 
 
-def print_report(out: Console, report: Report, limit: int) -> None:
+def print_report(out: Console, report: DumpReport, limit: int) -> None:
     """Print the verdict, the tensors and the first mismatches; if many tensors all conform, one line."""
     if report.ok and len(report.results) > QUIET:
         _print(out, [f"{report.path}: {'; '.join([report.headline, *report.coverage.lines])}"], "bold")
@@ -79,7 +79,7 @@ def _mismatch_rows(result: Result) -> Iterator[Row]:
         yield _place_row(f"{name}:{compared.direction}", "padding at byte", compared.first_padding)
 
 
-def _place_row(case: str, what: str, place: Place) -> Row:
+def _place_row(case: str, what: str, place: StrayByte) -> Row:
     index = "" if what == "amax" else f" {place.index}"
     return case, f"{what}{index}", "", "", place.expected, place.got, ""
 

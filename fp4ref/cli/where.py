@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fp4ref.cli.common import load_spec
-from fp4ref.diagrams.place import NAMED, Geometry, Place, article, spoken
+from fp4ref.diagrams.place import NAMED, ElementPlace, Geometry, article, spoken
 from fp4ref.diagrams.request import parse_shape
 from fp4ref.layout import LAYOUTS, Layout, layout
 from fp4ref.quantized import DIRECTIONS
@@ -60,7 +60,7 @@ def where(
         click.echo(_sentence(geometry.place(row, column), layouts))
 
 
-def _sentence(place: Place, layouts: tuple[Layout, ...]) -> str:
+def _sentence(place: ElementPlace, layouts: tuple[Layout, ...]) -> str:
     return place.sentence(tuple(found.name for found in layouts))
 
 

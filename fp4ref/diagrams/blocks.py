@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas, wrap
-from fp4ref.diagrams.place import Geometry, Place, spoken
+from fp4ref.diagrams.place import ElementPlace, Geometry, spoken
 from fp4ref.diagrams.request import Range, Request, clipped
 from fp4ref.errors import DomainError
 from fp4ref.spec import Block
@@ -86,7 +86,7 @@ def _matrix(
     pixel: tuple[float, float],
     geometry: Geometry,
     window: tuple[Range, Range],
-    place: Place | None,
+    place: ElementPlace | None,
 ) -> None:
     """The blocks of the window, with a line per element, and what pads the last ones."""
     (x, y), (wide, tall), (high, broad) = at, pixel, geometry.spec.block
@@ -157,7 +157,7 @@ def _scales(
 
 def _highlight(
     page: Canvas,
-    place: Place,
+    place: ElementPlace,
     at: tuple[float, float],
     pixel: tuple[float, float],
     scales: tuple[float, float],

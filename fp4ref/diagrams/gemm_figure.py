@@ -13,7 +13,7 @@ from fp4ref.spec import Spec
 SIZES = {"M": 92.0, "N": 66.0, "K": 118.0}  # pixels of an axis: tokens, outputs, inputs
 
 
-class Operand(NamedTuple):
+class DrawnOperand(NamedTuple):
     """A tensor in a product: its name, its axes, and the one that is summed over."""
 
     name: str
@@ -31,16 +31,16 @@ class Product(NamedTuple):
 
     name: str
     formula: str
-    a: Operand
-    b: Operand
+    a: DrawnOperand
+    b: DrawnOperand
     result: str
     axes: str
 
 
 PRODUCTS = (
-    Product("fprop", "Y = X · W^T", Operand("X", "MK", "K"), Operand("W", "NK", "K"), "Y", "MN"),
-    Product("dgrad", "dX = dY · W", Operand("dY", "MN", "N"), Operand("W", "NK", "N"), "dX", "MK"),
-    Product("wgrad", "dW = dY^T · X", Operand("dY", "MN", "M"), Operand("X", "MK", "M"), "dW", "NK"),
+    Product("fprop", "Y = X · W^T", DrawnOperand("X", "MK", "K"), DrawnOperand("W", "NK", "K"), "Y", "MN"),
+    Product("dgrad", "dX = dY · W", DrawnOperand("dY", "MN", "N"), DrawnOperand("W", "NK", "N"), "dX", "MK"),
+    Product("wgrad", "dW = dY^T · X", DrawnOperand("dY", "MN", "M"), DrawnOperand("X", "MK", "M"), "dW", "NK"),
 )
 
 
@@ -86,7 +86,7 @@ def _product(page: Canvas, y: float, product: Product, spec: Spec) -> float:
     return y + max(*heights, height) + 62
 
 
-def _operand(page: Canvas, x: float, y: float, operand: Operand, spec: Spec, kind: str, both: bool) -> float:
+def _operand(page: Canvas, x: float, y: float, operand: DrawnOperand, spec: Spec, kind: str, both: bool) -> float:
     """One operand; both: whether both of the product are in the column direction, so that transforms cancel."""
     width, height = SIZES[operand.axes[1]], SIZES[operand.axes[0]]
     rows = operand.direction == "row"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp4ref.diagrams.place import Geometry, Place, named
+from fp4ref.diagrams.place import ElementPlace, Geometry, named
 from fp4ref.diagrams.request import Request, clipped
 from fp4ref.diagrams.scale_map import LINE, ScaleMap
 from fp4ref.layout import TILED_128X4
@@ -28,7 +28,7 @@ def layout_text(request: Request) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _rows(request: Request, found: ScaleMap, place: Place | None) -> tuple[list[int], list[int]]:
+def _rows(request: Request, found: ScaleMap, place: ElementPlace | None) -> tuple[list[int], list[int]]:
     """Rows and columns of the table: the window's, or a sample."""
     rows, columns = found.geometry.scales
     if request.window:
@@ -38,7 +38,7 @@ def _rows(request: Request, found: ScaleMap, place: Place | None) -> tuple[list[
     return sorted(found.sampled_rows(place, 12)), list(range(first, min(first + COLUMNS, columns)))
 
 
-def _table(found: ScaleMap, chosen: tuple[list[int], list[int]], place: Place | None) -> list[str]:
+def _table(found: ScaleMap, chosen: tuple[list[int], list[int]], place: ElementPlace | None) -> list[str]:
     rows, columns = chosen
     size = len(str(found.size - 1)) + 2
     lines = ["  row " + "".join(f"{f'k={column}':>{size + 1}}" for column in columns)]
@@ -50,7 +50,7 @@ def _table(found: ScaleMap, chosen: tuple[list[int], list[int]], place: Place | 
     return lines
 
 
-def _memory(found: ScaleMap, first: int, place: Place | None) -> list[str]:
+def _memory(found: ScaleMap, first: int, place: ElementPlace | None) -> list[str]:
     lines = found.lines(first, LINES)
     labels = [[("--" if b.padding else _cell(b.label, place, (b.row, b.column))) for b in line] for line in lines]
     size = max((len(label) for line in labels for label in line), default=2)
@@ -60,5 +60,5 @@ def _memory(found: ScaleMap, first: int, place: Place | None) -> list[str]:
     ]
 
 
-def _cell(text: str, place: Place | None, scale: tuple[int, int]) -> str:
+def _cell(text: str, place: ElementPlace | None, scale: tuple[int, int]) -> str:
     return f"[{text}]" if place and place.scale == scale else text

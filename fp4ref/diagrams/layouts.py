@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas, text_width, wrap
-from fp4ref.diagrams.place import Geometry, Place, named
+from fp4ref.diagrams.place import ElementPlace, Geometry, named
 from fp4ref.diagrams.request import Request, clipped
 from fp4ref.diagrams.scale_map import LINE, Byte, ScaleMap
 from fp4ref.layout import TILED_128X4
@@ -42,7 +42,7 @@ def scale_layout(request: Request) -> str:
     return page.svg()
 
 
-def _first_byte(request: Request, found: ScaleMap, place: Place | None) -> int:
+def _first_byte(request: Request, found: ScaleMap, place: ElementPlace | None) -> int:
     """First byte of the drawn piece of memory: that of the element's tile, or of the window's first scale."""
     if request.window:
         clipped(f"diagram {found.layout.name}", request.window, found.padded, found.padded)
@@ -51,7 +51,7 @@ def _first_byte(request: Request, found: ScaleMap, place: Place | None) -> int:
     return found.offset(*scale) // size * size
 
 
-def _tiles(page: Canvas, y: float, request: Request, found: ScaleMap, place: Place | None) -> float:
+def _tiles(page: Canvas, y: float, request: Request, found: ScaleMap, place: ElementPlace | None) -> float:
     """All tiles in a grid, numbered in memory order, their padding hatched."""
     high, wide = found.layout.tile
     (rows, columns), (down, across) = found.geometry.scales, found.grid
@@ -124,7 +124,7 @@ def _plate(page: Canvas, x: float, y: float, text: str, size: float, bold: bool 
     page.text(x, y, text, size=size, anchor="middle", mono=True, bold=bold)
 
 
-def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: Place | None) -> float:
+def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: ElementPlace | None) -> float:
     """A tile, or the start of a linear buffer, in memory order: 16 bytes to a line."""
     tiled = found.layout.tile != (1, 1)
     count = found.layout.tile[0] * found.layout.tile[1] if tiled else LINE * MEMORY_LINES

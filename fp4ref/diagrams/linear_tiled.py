@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas, wrap
-from fp4ref.diagrams.place import Geometry, Place, named
+from fp4ref.diagrams.place import ElementPlace, Geometry, named
 from fp4ref.diagrams.request import Request
 from fp4ref.diagrams.scale_map import LINE, ScaleMap, require_tiles
 from fp4ref.layout import LINEAR, TILED_128X4
@@ -45,7 +45,7 @@ def linear_tiled(request: Request) -> str:
     return page.svg()
 
 
-def _columns(request: Request, geometry: Geometry, place: Place | None) -> list[int]:
+def _columns(request: Request, geometry: Geometry, place: ElementPlace | None) -> list[int]:
     """Eight scale columns: the window's, or those around the element."""
     columns = geometry.scales[1]
     first = request.window[1][0] if request.window else place.scale[1] // 4 * 4 if place else 0
@@ -61,7 +61,7 @@ def _offsets(
     found: ScaleMap,
     rows: list[int],
     columns: list[int],
-    place: Place | None,
+    place: ElementPlace | None,
 ) -> float:
     """A table of offsets; a gap where rows are left out."""
     cell = min((width - 52) / 8, 44)
@@ -84,7 +84,7 @@ def _offsets(
     return y
 
 
-def _strip(page: Canvas, y: float, found: ScaleMap, place: Place | None) -> float:
+def _strip(page: Canvas, y: float, found: ScaleMap, place: ElementPlace | None) -> float:
     """Two lines of memory: the first one, and the one with the element, or the next."""
     first = [0, LINE]
     if place:

@@ -49,12 +49,12 @@ class Geometry:
         """Bytes of data that a row takes."""
         return width(self.matrix[1], self.spec.element.format)
 
-    def place(self, row: int, column: int) -> Place:
+    def place(self, row: int, column: int) -> ElementPlace:
         """Where element (row, column) of the tensor lies. Rules: NUM-4."""
         require_element((row, column), self.shape)
         return self._at(*((row, column) if self.direction == "row" else (column, row)))
 
-    def of_data_byte(self, offset: int) -> list[Place]:
+    def of_data_byte(self, offset: int) -> list[ElementPlace]:
         """The elements of a data byte: one, or two in the order of their nibbles. Rules: PACK-1, PACK-2, PACK-3."""
         size = self.matrix[0] * self.row_bytes
         if not 0 <= offset < size:
@@ -72,16 +72,16 @@ class Geometry:
         row, column = layout.index(offset, self.scales[1])
         return (row, column) if row < self.scales[0] and column < self.scales[1] else None
 
-    def _at(self, row: int, column: int) -> Place:
+    def _at(self, row: int, column: int) -> ElementPlace:
         byte, place = divmod(column * self.spec.element.format.bits, 8)
         nibble = None if self.spec.element.format.bits == 8 else "high" if place else "low"
         element = (row, column) if self.direction == "row" else (column, row)
         scale = row, column // self.spec.block.columns
-        return Place(self, element, (row, column), row * self.row_bytes + byte, nibble, scale)
+        return ElementPlace(self, element, (row, column), row * self.row_bytes + byte, nibble, scale)
 
 
 @dataclass(frozen=True)
-class Place:
+class ElementPlace:
     """Where one element lies.
 
     element: (row, column) of the tensor; at: of the matrix of the direction. data_byte: offset in the data; nibble:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fp4ref.diagrams.place import Geometry, Place
+from fp4ref.diagrams.place import ElementPlace, Geometry
 from fp4ref.errors import LayoutError
 from fp4ref.layout import Layout
 
@@ -78,7 +78,7 @@ class ScaleMap:
             for start in range(first, stop, LINE)
         ]
 
-    def sampled_rows(self, place: Place | None, most: int = 10) -> list[int]:
+    def sampled_rows(self, place: ElementPlace | None, most: int = 10) -> list[int]:
         """Rows that show how a layout jumps: the first ones, one of every band and of every tile, an element's own."""
         rows = self.geometry.scales[0]
         high = max(self.layout.tile[0], self.band)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fp4ref.arithmetic import stored
-from fp4ref.conformance.formulas import cited, formula
+from fp4ref.conformance.explain.formulas import cited, formula
 from fp4ref.diagrams.codec_words import codec_rules, codec_words
 from fp4ref.diagrams.place import spoken
 from fp4ref.formats import FORMATS, Codec, Format, Rounding, Sign, grid

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp4ref.files.targets import Kind, beginning_with
+from fp4ref.files.targets import FileKind, beginning_with
 
 METADATA = b"fp4ref"  # the key of a dump's metadata
 ZIP, PNG_MAGIC = b"PK\x03\x04", b"\x89PNG\r\n\x1a\n"
@@ -31,12 +31,12 @@ def _is_text(data: bytes) -> bool:
         return False
 
 
-def containing(name: str, mark: bytes) -> Kind:
+def containing(name: str, mark: bytes) -> FileKind:
     """Return the kind of texts that contain a mark near their beginning."""
     return beginning_with(name, lambda data: mark in data and _is_text(data))
 
 
-def saved_case(note: str) -> Kind:
+def saved_case(note: str) -> FileKind:
     """Return the kind of dumps that hold one case, whose metadata has this key."""
     return beginning_with("a saved case", lambda data: _is_dump(data) and note.encode() in data)
 

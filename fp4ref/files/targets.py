@@ -19,25 +19,25 @@ Paths = Iterable[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileKind:
     """A kind of file. name: with its article. recognizes: whether a file that is not empty is of the kind."""
 
     name: str
     recognizes: Callable[[Path], bool]
 
 
-def beginning_with(name: str, test: Callable[[bytes], bool]) -> Kind:
+def beginning_with(name: str, test: Callable[[bytes], bool]) -> FileKind:
     """Return the kind of files whose first bytes pass a test."""
 
     def recognizes(path: Path) -> bool:
         with path.open("rb") as file:
             return test(file.read(BEGINNING))
 
-    return Kind(name, recognizes)
+    return FileKind(name, recognizes)
 
 
 def require_target(
-    path: str | os.PathLike[str], kind: Kind | None, sources: Paths = (), *, force: bool = False
+    path: str | os.PathLike[str], kind: FileKind | None, sources: Paths = (), *, force: bool = False
 ) -> None:
     """Refuse to write where a command would destroy what it reads, or a file of another kind.
 
@@ -71,7 +71,7 @@ def require_target(
 
 @contextmanager
 def replacing(
-    path: str | os.PathLike[str], sources: Paths = (), kind: Kind | None = None, *, force: bool = False
+    path: str | os.PathLike[str], sources: Paths = (), kind: FileKind | None = None, *, force: bool = False
 ) -> Iterator[BinaryIO]:
     """Open a new file beside `path` that takes its place when the block ends, and vanishes if the block fails.
 
@@ -104,7 +104,7 @@ def replacing(
 
 
 def write_bytes(
-    path: str | os.PathLike[str], content: bytes, kind: Kind, sources: Paths = (), *, force: bool = False
+    path: str | os.PathLike[str], content: bytes, kind: FileKind, sources: Paths = (), *, force: bool = False
 ) -> None:
     """Write a file in one piece. Arguments are those of `require_target`. Rules: FIL-4, FIL-6."""
     with replacing(path, sources, kind, force=force) as file:

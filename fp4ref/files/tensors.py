@@ -20,7 +20,7 @@ TEXT_MAX = 100_000_000  # bytes of a header or of metadata
 DIMENSIONS_MAX = 64  # of a NumPy array
 
 
-class DType(NamedTuple):
+class TensorType(NamedTuple):
     """An element type: bits of an element, and the NumPy type of what is read."""
 
     bits: int
@@ -29,7 +29,7 @@ class DType(NamedTuple):
 
 # From the least to the greatest alignment, the order in which a safetensors file holds them last to first.
 DTYPES = {
-    name: DType(bits, np.dtype(array))
+    name: TensorType(bits, np.dtype(array))
     for name, bits, array in (
         ("BOOL", 8, np.uint8),
         ("F4", 4, np.uint8),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fp4ref.errors import FileError
 from fp4ref.files import npz, safetensors
-from fp4ref.files.targets import Kind, replacing
+from fp4ref.files.targets import FileKind, replacing
 from fp4ref.files.tensors import DTYPES, Entry, misshapen, quoted, shown, stored_shape
 
 Arrays = Iterable[NDArray[Any]]
@@ -25,7 +25,7 @@ def write_tensors(
     metadata: Mapping[str, str],
     arrays: Arrays,
     sources: Iterable[str | os.PathLike[str]] = (),
-    kind: Kind | None = None,
+    kind: FileKind | None = None,
     *,
     force: bool = False,
 ) -> None:

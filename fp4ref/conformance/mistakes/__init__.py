@@ -10,9 +10,9 @@ from fp4ref.conformance.mistakes.inputs import inputs
 from fp4ref.conformance.mistakes.kernel import CaseLike, Exhibit, Kernel, kernel_of
 from fp4ref.conformance.mistakes.randomness import randomness
 from fp4ref.conformance.mistakes.readers import DATA_READERS, scale_readers
-from fp4ref.conformance.mistakes.record import Mistake, Stage, collect
+from fp4ref.conformance.mistakes.record import Mistake, Slot, collect
 from fp4ref.conformance.mistakes.scale_codecs import scale_codec
-from fp4ref.conformance.mistakes.scale_places import places, squares
+from fp4ref.conformance.mistakes.scale_places import misplaced, squares
 from fp4ref.conformance.mistakes.scales import block_scale, global_scale
 from fp4ref.conformance.mistakes.tensor_maxima import tensor_amax
 from fp4ref.conformance.mistakes.transforms import choices, transforms
@@ -29,7 +29,7 @@ MISTAKES: tuple[Mistake, ...] = collect(
     block_amax(),
     transforms(),
     choices(),
-    places(),
+    misplaced(),
     missing(),
     inputs(),
     directions(),
@@ -44,7 +44,7 @@ __all__ = [
     "Exhibit",
     "Kernel",
     "Mistake",
-    "Stage",
+    "Slot",
     "kernel_of",
     "scale_readers",
 ]

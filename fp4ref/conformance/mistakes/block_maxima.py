@@ -10,7 +10,7 @@ import numpy as np
 
 from fp4ref.conformance.mistakes.inputs import TINY
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import NARROW, Mistake, Stage, known, of
+from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, known, of
 from fp4ref.conformance.mistakes.tensor_maxima import FLOORS
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
@@ -88,7 +88,7 @@ def averaged(power: int, blocks: Floats, keep_nan: bool) -> Floats:
 
 def block_amax() -> Iterator[Mistake]:
     """Mistakes in which elements share a scale, and in their maxima."""
-    stage = Stage.BLOCK
+    stage = Slot.BLOCK
     for rank, words in ((2, "second"), (3, "third"), (4, "fourth")):
         yield known(
             stage,
@@ -239,14 +239,14 @@ def _replaced_maxima() -> Iterator[Mistake]:
     """Zero blocks whose maximum is replaced."""
     for name, value in (("one", 1.0), ("tiny", float(TINY))):
         yield known(
-            Stage.BLOCK,
+            Slot.BLOCK,
             f"block-zero-{name}",
             f"a block maximum of 0 is replaced by {value:.3g}",
             special=True,
             block_amax=partial(lambda to, b, nan: _no_zero(largest(b, (2, 3), nan), to), F(value)),
         )
     yield known(
-        Stage.BLOCK,
+        Slot.BLOCK,
         "block-inf",
         "block maxima leave out infinities",
         special=True,

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import Directions, Kernel, code_side
-from fp4ref.conformance.mistakes.record import Mistake, Stage, by_row, known
+from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel, code_side
+from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known
 from fp4ref.formats import Codes
 
 Made = tuple[Codes, Codes]  # codes [rows, columns] and scale bytes [rows, blocks]
@@ -25,7 +25,7 @@ def _one_direction(kernel: Kernel) -> bool:
 
 def directions() -> Iterator[Mistake]:
     """Yield mistakes that put the other direction's bytes, or its scales alone, into this direction's buffers."""
-    stage = Stage.DIRECTION
+    stage = Slot.DIRECTION
     for name, text, other in OTHERS:
         made = partial(_reshaped, other)
         yield known(stage, f"direction-{name}", text, _one_direction, other=made, whole=True)
@@ -37,7 +37,7 @@ def directions() -> Iterator[Mistake]:
         yield known(stage, f"direction-{name}", text, _one_direction, alone=True, other=made, whole=True)
 
 
-def _reshaped(other: Callable[[Codes, Codes], Made], both: Directions) -> Made:
+def _reshaped(other: Callable[[Codes, Codes], Made], both: BothDirections) -> Made:
     """Codes and scales in the shapes that this direction has, if they have as many elements."""
     (codes, scales), shape = other(both.codes, both.scales), both.own.shape
     width = -(-shape[1] // max(round(codes.size / max(scales.size, 1)), 1))
@@ -46,7 +46,7 @@ def _reshaped(other: Callable[[Codes, Codes], Made], both: Directions) -> Made:
     return codes, scales.reshape(shape[0], width) if fits else np.zeros((shape[0], width), np.uint8)
 
 
-def _with_scales(used: bool, both: Directions) -> Made:
+def _with_scales(used: bool, both: BothDirections) -> Made:
     """This direction's codes, and as many of the other's scale bytes as there is room for, one after the other."""
     own = both.own
     found = np.zeros(own.scales.size, np.uint8)

@@ -9,17 +9,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import (
-    Mistake,
-    Stage,
-    both,
-    e2m1,
-    eight_bit,
-    known,
-    of,
-    other_than,
-    stochastic,
-)
+from fp4ref.conformance.mistakes.record import Mistake, Slot, both, e2m1, eight_bit, known, of, other_than, stochastic
 from fp4ref.conformance.mistakes.scales import E4M3_FNUZ, ROUNDINGS
 from fp4ref.formats import E2M1, E4M3, E5M2, Codec, Codes, F, Floats, Format, Rounding, Sign, grid
 
@@ -109,7 +99,7 @@ TABLES: tuple[tuple[str, str, tuple[float, ...]], ...] = (
 
 def codes() -> Iterator[Mistake]:
     """Mistakes in how a scaled element becomes a code."""
-    stage = Stage.CODE
+    stage = Slot.CODE
     nearest = lambda kernel: not stochastic(kernel)  # noqa: E731
     for rounding, text in ROUNDINGS:
         yield known(
@@ -254,7 +244,7 @@ def _lift_codes(kernel: Kernel) -> Callable[[Codes], Codes]:
 
 
 def _signs() -> Iterator[Mistake]:
-    stage = Stage.SIGN
+    stage = Slot.SIGN
     for sign, text in (
         (Sign.NEGATIVE, "-0 in the input becomes +0 (the sign is x < 0)"),
         (Sign.NONZERO, "the sign is dropped where the code is 0"),
@@ -302,7 +292,7 @@ def _low_sign(kernel: Kernel) -> Callable[[Codes], Codes]:
 def _nans() -> Iterator[Mistake]:
     for code in range(16):
         yield known(
-            Stage.SIGN,
+            Slot.SIGN,
             f"nan-{code}",
             f"NaN becomes code {code}",
             e2m1,
@@ -311,7 +301,7 @@ def _nans() -> Iterator[Mistake]:
         )
         if code < 8:
             yield known(
-                Stage.SIGN,
+                Slot.SIGN,
                 f"nan-{code}-signed",
                 f"NaN becomes code {code} or {code + 8}, with its sign",
                 e2m1,
@@ -320,7 +310,7 @@ def _nans() -> Iterator[Mistake]:
             )
     for code in (0x00, 0x7E, 0x80, 0xFF, 0x7F):
         yield known(
-            Stage.SIGN,
+            Slot.SIGN,
             f"nan-{code:02x}",
             f"NaN becomes code {code:#04x}",
             eight_bit,
@@ -328,7 +318,7 @@ def _nans() -> Iterator[Mistake]:
             codec=of(partial(_codec, nan=(code, code))),
         )
     yield known(
-        Stage.SIGN,
+        Slot.SIGN,
         "nan-signed",
         "NaN keeps its sign",
         eight_bit,
@@ -363,12 +353,10 @@ def missing() -> Iterator[Mistake]:
     )
     for name, text, change in ways:
         verb = "is" if text.startswith("the ") else "are"
-        yield known(
-            Stage.PACKING, f"unwritten-codes-{name}", f"{text} {verb} not written (0)", codes=change, whole=True
-        )
+        yield known(Slot.PACKING, f"unwritten-codes-{name}", f"{text} {verb} not written (0)", codes=change, whole=True)
     for power in (15, 16, 17):
         yield known(
-            Stage.PACKING,
+            Slot.PACKING,
             f"data-wrap-{power}",
             f"offsets of data wrap at {1 << power} bytes ({power}-bit index), the rest is not written",
             codes=of(partial(_wrapping, 1 << power)),

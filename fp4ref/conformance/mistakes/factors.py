@@ -16,7 +16,7 @@ from fp4ref.conformance.mistakes.record import (
     NARROW,
     ElementForm,
     Mistake,
-    Stage,
+    Slot,
     cut_bfloat16,
     e2m1,
     has_global,
@@ -131,7 +131,7 @@ UNFIT = (
 
 def factor() -> Iterator[Mistake]:
     """Mistakes in how elements are divided by their scale."""
-    stage = Stage.ENCODE
+    stage = Slot.ENCODE
     for name, text, scaled in FACTORS:
         yield known(stage, f"encode-{name}", f"elements are {text}", nv, scaled=scaled)
         if not name.startswith(("6-over", "over-amax", "x-over-amax", "unscaled", "no-block")):

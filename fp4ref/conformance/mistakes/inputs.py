@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.guards import GAP
 from fp4ref.conformance.mistakes.kernel import flushed
-from fp4ref.conformance.mistakes.record import NARROW, Mistake, Stage, has_global, known
+from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, has_global, known
+from fp4ref.conformance.subjects.guards import GAP
 from fp4ref.formats import F, Floats
 from fp4ref.quantized import matrix_shape
 
@@ -87,7 +87,7 @@ def cleared(rows: int, columns: int, values: Floats) -> Floats:
 
 def inputs() -> Iterator[Mistake]:
     """Mistakes that change the values before anything is computed."""
-    stage = Stage.INPUT
+    stage = Slot.INPUT
     for name, text, read in READ:
         yield known(stage, f"input-{name}", text, alone=True, read=read)
     for name, text, narrow in NARROW:
@@ -98,7 +98,7 @@ def inputs() -> Iterator[Mistake]:
             ("rows", "rows", partial(cleared, size, 1)),
         ):
             yield known(
-                Stage.BLOCK,
+                Slot.BLOCK,
                 f"dropped-{way}-{size}",
                 f"{words} past the last multiple of {size} are quantized as zeros, and count in the amax only",
                 has_global,

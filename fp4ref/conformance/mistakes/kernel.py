@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fp4ref import hadamard
 from fp4ref.arithmetic import BlockScale, Constants, Global, Scaled, Working
-from fp4ref.conformance.places import Place
+from fp4ref.conformance.mistakes.places import Place
 from fp4ref.errors import DomainError
 from fp4ref.formats import Codec, Codes, F, Floats
 from fp4ref.model.quantize import constants, largest, made_nan
@@ -164,7 +164,7 @@ class Kernel:
     kept: Callable[[NDArray[np.bool_]], tuple[NDArray[np.bool_], NDArray[np.bool_]]] = twice
     scales: Codes2 = same
     codes: Codes2 = same
-    other: Callable[[Directions], tuple[Codes, Codes]] | None = None
+    other: Callable[[BothDirections], tuple[Codes, Codes]] | None = None
     whole: bool = False
     placed: tuple[tuple[Place, Callable[[Kernel], Kernel | None]], ...] = ()
 
@@ -379,7 +379,7 @@ class _Other(NamedTuple):
     random_bits: Any
 
 
-class Directions(NamedTuple):
+class BothDirections(NamedTuple):
     """A case in both directions, for a kernel that takes one for the other.
 
     kernel, own: without the mistake, and the case's own direction up to its scales. codes, scales: of the other one.
@@ -403,5 +403,5 @@ def _other_side(kernel: Kernel, exhibit: Exhibit) -> ScaleSide:
     side = scale_side(straight, swapped, slice(0, swapped.shape[0]))
     plain = kernel.but(other=None)
     own = scale_side(plain, exhibit, slice(0, exhibit.shape[0]))
-    codes, scales = kernel.other(Directions(plain, own, code_side(straight, side), side.scales))
+    codes, scales = kernel.other(BothDirections(plain, own, code_side(straight, side), side.scales))
     return side._replace(scales=scales, codes=codes, shape=exhibit.shape)

@@ -8,12 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.record import (
-    Mistake,
-    Stage,
-    known,
-    stochastic,
-)
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known, stochastic
 from fp4ref.formats import Codec, Codes, F, Floats, grid
 
 
@@ -83,22 +78,22 @@ def randomness() -> Iterator[Mistake]:
     """Mistakes in stochastic rounding."""
     for name, text, away in DRAWS:
         yield known(
-            Stage.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=partial(compared, away)
+            Slot.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=partial(compared, away)
         )
     for name, text, drawn in BITS:
         yield known(
-            Stage.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=partial(added, drawn)
+            Slot.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=partial(added, drawn)
         )
     for count in (2, 4, 8, 16):
         yield known(
-            Stage.INPUT,
+            Slot.INPUT,
             f"bits-reversed-{count}",
             f"random bits of {count} elements are taken in reverse order",
             stochastic,
             bits=partial(_swapped, count),
         )
         yield known(
-            Stage.INPUT,
+            Slot.INPUT,
             f"bits-reversed-{count}-padded",
             f"random bits of {count} elements are taken in reverse order, zeros behind the end of a row",
             stochastic,
@@ -106,18 +101,18 @@ def randomness() -> Iterator[Mistake]:
         )
     for by, text in ((1, "previous"), (-1, "next")):
         yield known(
-            Stage.INPUT,
+            Slot.INPUT,
             f"bits-{text}",
             f"each element uses the {text} one's random bits",
             stochastic,
             bits=partial(_rolled, by),
         )
-    yield known(Stage.INPUT, "bits-inverted", "random bits are inverted", stochastic, bits=lambda b: ~b)
+    yield known(Slot.INPUT, "bits-inverted", "random bits are inverted", stochastic, bits=lambda b: ~b)
     yield known(
-        Stage.INPUT,
+        Slot.INPUT,
         "bits-transposed",
         "random bits are read in the other direction's order",
         stochastic,
         bits=lambda b: b.T.reshape(b.shape),
     )
-    yield known(Stage.INPUT, "bits-zero", "random bits are not used (0)", stochastic, bits=np.zeros_like)
+    yield known(Slot.INPUT, "bits-zero", "random bits are not used (0)", stochastic, bits=np.zeros_like)

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import packing
-from fp4ref.conformance.mistakes.record import Stage
-from fp4ref.conformance.said import moved
+from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.mistakes.said import moved
 from fp4ref.formats import Codes, Format
 from fp4ref.layout import LAYOUTS, TILED_8X4, TILED_128X4, Layout
 
@@ -33,7 +33,7 @@ class ScaleReader:
     """
 
     name: str
-    stage: Stage
+    stage: Slot
     text: str
     place: Place | None = None
     shares: bool = False
@@ -51,7 +51,7 @@ class DataReader:
     """Codes in another order than low nibble first, row by row."""
 
     name: str
-    stage: Stage
+    stage: Slot
     text: str
     read: Callable[[Codes, tuple[int, int], Format], Codes | None]
 
@@ -136,7 +136,7 @@ def _amd(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
 
 LOST = 0xFF  # in the place of a 4-bit code that was never stored
 ABSENT = 0x100  # the same, of codes that are held in 16 bits
-DECLARED = ScaleReader("", Stage.LAYOUT, "")
+DECLARED = ScaleReader("", Slot.LAYOUT, "")
 
 
 def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
@@ -145,14 +145,14 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
         if form.name != declared.name:
             yield ScaleReader(
                 f"layout-{form.name}",
-                Stage.LAYOUT,
+                Slot.LAYOUT,
                 f"scales are {form.name} where {declared.name} is declared",
                 partial(_by_layout, form),
             )
     tiled = ((TILED_128X4, "128x4"), (TILED_8X4, "8x4"))
     for form, words in tiled:
         yield from (
-            ScaleReader(f"layout-{words}-{name}", Stage.LAYOUT, text, partial(place, form))
+            ScaleReader(f"layout-{words}-{name}", Slot.LAYOUT, text, partial(place, form))
             for name, text, place in (
                 ("twice", f"scales are laid out in {words} tiles twice", _twice),
                 ("undone", f"scales are permuted by the inverse of the {words} layout", _undone),
@@ -170,53 +170,53 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
         ("column-inner", (0, 3, 2, 4, 1), "inside a 128x4 tile the block and the group of 32 rows are exchanged"),
         ("column-outer", (0, 3, 4, 2, 1), "inside a 128x4 tile blocks come first, groups of 32 rows last"),
     ):
-        yield ScaleReader(f"layout-128x4-{name}", Stage.LAYOUT, text, partial(_digits, order, 32, 128, 4))
+        yield ScaleReader(f"layout-128x4-{name}", Slot.LAYOUT, text, partial(_digits, order, 32, 128, 4))
     yield ScaleReader(
         "layout-128x4-rows-4",
-        Stage.LAYOUT,
+        Slot.LAYOUT,
         "128x4 tiles split rows as row % 4 and row // 4 instead of row % 32 and row // 32",
         partial(_digits, (0, 3, 1, 2, 4), 4, 128, 4),
     )
     yield ScaleReader(
         "layout-128x4-rows-4-inner",
-        Stage.LAYOUT,
+        Slot.LAYOUT,
         "128x4 tiles take row // 4 where row % 32 is needed",
         lambda row, block, rows, blocks: _digits((0, 3, 1, 2, 4), 4, 128, 4, row, block, rows, blocks),
     )
     yield ScaleReader(
         "layout-unpadded",
-        Stage.LAYOUT,
+        Slot.LAYOUT,
         "the stride of 128x4 tiles does not count padding columns",
         _unpadded_tiles,
         shares=True,
     )
     yield ScaleReader(
         "layout-compact",
-        Stage.LAYOUT,
+        Slot.LAYOUT,
         "the last 128x4 tile of a row of tiles is as wide as the blocks that are left, not padded to 4",
         _compact_tiles,
     )
-    yield ScaleReader("layout-transposed", Stage.LAYOUT, "scales are transposed", _transposed)
+    yield ScaleReader("layout-transposed", Slot.LAYOUT, "scales are transposed", _transposed)
     yield ScaleReader(
-        "layout-mn-major", Stage.LAYOUT, "scales are packed in words of four, rows fastest (MN-major)", _mn_major
+        "layout-mn-major", Slot.LAYOUT, "scales are packed in words of four, rows fastest (MN-major)", _mn_major
     )
-    yield ScaleReader("layout-amd", Stage.LAYOUT, "scales are in the 32x8 layout of AMD", _amd)
+    yield ScaleReader("layout-amd", Slot.LAYOUT, "scales are in the 32x8 layout of AMD", _amd)
     for count in (2, 4, 8):
         yield ScaleReader(
             f"scale-bytes-reversed-{count}",
-            Stage.PACKING,
+            Slot.PACKING,
             f"scale bytes are in reverse order within words of {count}",
             partial(_reversed, declared, count),
         )
     yield ScaleReader(
         "scale-rows-reversed",
-        Stage.LAYOUT,
+        Slot.LAYOUT,
         "rows of scales are in reverse order",
         partial(_flip, declared, True, False),
     )
     yield ScaleReader(
         "scale-columns-reversed",
-        Stage.LAYOUT,
+        Slot.LAYOUT,
         "scales are in reverse order along a row",
         partial(_flip, declared, False, True),
     )
@@ -259,7 +259,7 @@ def digit_readers() -> Iterator[ScaleReader]:
                 words = "".join(f"[{NAMES[which].format(split, high // split, wide)}]" for which in order)
                 yield ScaleReader(
                     f"layout-order-{high}x{wide}-{split}-{''.join(map(str, order))}",
-                    Stage.LAYOUT,
+                    Slot.LAYOUT,
                     f"scales lie in tiles of {high}x{wide}, in the order {words}",
                     partial(_digits, order, split, high, wide),
                 )
@@ -368,16 +368,16 @@ def _permuted(order: tuple[int, ...], data: Codes, shape: tuple[int, int], form:
     return codes.reshape(shape[0], -1, len(order))[..., list(order)].reshape(shape)
 
 
-LOW_FIRST = DataReader("", Stage.PACKING, "", unpacked)
+LOW_FIRST = DataReader("", Slot.PACKING, "", unpacked)
 DATA_READERS = (
-    DataReader("nibbles", Stage.PACKING, "the high nibble comes first", _swapped),
-    DataReader("data-transposed", Stage.DIRECTION, "data is transposed", _transposed_data),
-    DataReader("data-bytes-transposed", Stage.DIRECTION, "bytes of data lie column by column", _column_major_bytes),
-    DataReader("data-row-pairs", Stage.PACKING, "elements of two rows share a byte", _pairs_of_rows),
+    DataReader("nibbles", Slot.PACKING, "the high nibble comes first", _swapped),
+    DataReader("data-transposed", Slot.DIRECTION, "data is transposed", _transposed_data),
+    DataReader("data-bytes-transposed", Slot.DIRECTION, "bytes of data lie column by column", _column_major_bytes),
+    DataReader("data-row-pairs", Slot.PACKING, "elements of two rows share a byte", _pairs_of_rows),
     *(
         DataReader(
             f"data-bytes-reversed-{n}",
-            Stage.PACKING,
+            Slot.PACKING,
             f"bytes of data are in reverse order within words of {n}",
             partial(_bytes_reversed, n),
         )
@@ -386,7 +386,7 @@ DATA_READERS = (
     *(
         DataReader(
             f"data-words-{n}",
-            Stage.PACKING,
+            Slot.PACKING,
             f"the first element is in the highest nibble of a word of {n} bytes",
             partial(_word_reversed, n),
         )
@@ -395,36 +395,36 @@ DATA_READERS = (
     *(
         DataReader(
             f"data-halves-{n}",
-            Stage.PACKING,
+            Slot.PACKING,
             f"elements i and i + {n // 2} share a byte instead of 2i and 2i + 1",
             partial(_halves, n),
         )
         for n in (4, 8, 16, 32, 64, 128)
     ),
     DataReader(
-        "data-row-halves", Stage.PACKING, "the two halves of a row share bytes, low and high nibbles", _row_halves
+        "data-row-halves", Slot.PACKING, "the two halves of a row share bytes, low and high nibbles", _row_halves
     ),
     *(
         DataReader(
             f"data-rows-{'pairs' if n == 2 else n}",
-            Stage.DIRECTION,
+            Slot.DIRECTION,
             moved(range(n)[::-1], "rows of elements"),
             partial(_rows_reversed, n),
         )
         for n in (2, 4, 8, 16, 32)
     ),
-    DataReader("data-rows-reversed", Stage.DIRECTION, "rows of data are in reverse order", _flipped_rows),
-    DataReader("data-columns-reversed", Stage.DIRECTION, "elements are in reverse order along a row", _flipped_columns),
-    DataReader("data-bits-reversed", Stage.PACKING, "the bits of each code are in reverse order", _reversed_bits),
+    DataReader("data-rows-reversed", Slot.DIRECTION, "rows of data are in reverse order", _flipped_rows),
+    DataReader("data-columns-reversed", Slot.DIRECTION, "elements are in reverse order along a row", _flipped_columns),
+    DataReader("data-bits-reversed", Slot.PACKING, "the bits of each code are in reverse order", _reversed_bits),
     DataReader(
         "data-interleaved-8",
-        Stage.PACKING,
+        Slot.PACKING,
         "elements of each 8 are stored with even places first, 0 2 4 6 1 3 5 7",
         partial(_permuted, (0, 4, 1, 5, 2, 6, 3, 7)),
     ),
     DataReader(
         "data-interleaved-8b",
-        Stage.PACKING,
+        Slot.PACKING,
         "elements of each 8 are stored as two halves in turn, 0 4 1 5 2 6 3 7",
         partial(_permuted, (0, 2, 4, 6, 1, 3, 5, 7)),
     ),

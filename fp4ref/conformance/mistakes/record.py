@@ -13,12 +13,12 @@ import numpy as np
 from fp4ref.arithmetic import narrow_bfloat16
 from fp4ref.arithmetic_peers import encoding, encoding_by_reciprocal, encoding_or_one
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.places import Place
+from fp4ref.conformance.mistakes.places import Place
 from fp4ref.formats import E2M1, E8M0, F, Floats
 from fp4ref.spec import Granularity
 
 
-class Stage(StrEnum):
+class Slot(StrEnum):
     """Where in the quantizer a mistake lies, in the order of computation."""
 
     DIRECTION = "direction"
@@ -54,7 +54,7 @@ class Mistake:
     """
 
     name: str
-    stage: Stage
+    stage: Slot
     text: str
     apply: Apply
     special: bool = False
@@ -83,7 +83,7 @@ ElementForm = Callable[[Any, Any, Any, Any], Any]
 
 
 def known(
-    stage: Stage,
+    stage: Slot,
     name: str,
     text: str,
     when: When | None = None,

@@ -10,14 +10,14 @@ import numpy as np
 
 from fp4ref import arithmetic_peers as ap
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Stage, When, e4m3_scales, known, mx, of, other_than
+from fp4ref.conformance.mistakes.record import Mistake, Slot, When, e4m3_scales, known, mx, of, other_than
 from fp4ref.conformance.mistakes.scales import E4M3_FNUZ, ROUNDINGS
 from fp4ref.formats import E4M3, E5M2, E8M0, Codec, Codes, F, Floats, Rounding
 
 
 def scale_codec() -> Iterator[Mistake]:
     """Mistakes in how a scale becomes a byte."""
-    stage = Stage.SCALE_CODEC
+    stage = Slot.SCALE_CODEC
     for rounding, text in ROUNDINGS:
         yield known(
             stage,
@@ -145,9 +145,9 @@ def _bytes() -> Iterator[Mistake]:
     )
     for name, text, when, change in ways:
         special = name in {"least-1", "least-127", "most-253", "no-254"}
-        yield known(Stage.SCALE_CODEC, f"scale-byte-{name}", text, when, special=special, scale_byte=change)
+        yield known(Slot.SCALE_CODEC, f"scale-byte-{name}", text, when, special=special, scale_byte=change)
         yield known(
-            Stage.SCALE_CODEC,
+            Slot.SCALE_CODEC,
             f"scale-stored-{name}",
             f"{text} where they are stored, not where elements are divided",
             when,
@@ -161,7 +161,7 @@ def _bytes() -> Iterator[Mistake]:
         ("wrapped", "truncated, modulo 256", lambda value: np.trunc(value) % 256),
     ):
         yield known(
-            Stage.SCALE_CODEC,
+            Slot.SCALE_CODEC,
             f"scale-integer-{name}",
             f"scale bytes hold the value converted to an integer ({text}) instead of its bits",
             scales=of(partial(_integers, whole)),
@@ -223,7 +223,7 @@ def _e4m3(byte: Codes) -> Floats:
 def _decoded() -> Iterator[Mistake]:
     for name, text, when, decoded in DECODINGS:
         yield known(
-            Stage.ENCODE,
+            Slot.ENCODE,
             f"scale-decoded-{name}",
             f"{text} where elements are divided",
             when,

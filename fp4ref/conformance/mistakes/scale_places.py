@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Stage, known, of
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
 from fp4ref.formats import Codes
 from fp4ref.model.quantize import largest
 
@@ -56,15 +56,15 @@ PLACES: tuple[tuple[str, str, Callable[[Any, Any], Any], Callable[[Any], Any]], 
 )
 
 
-def places() -> Iterator[Mistake]:
+def misplaced() -> Iterator[Mistake]:
     """Mistakes in which block's scale is stored, or used."""
     for name, text, gather, index in PLACES:
         by_rows = gather is _from_row
         move = partial(gather, index)
-        yield known(Stage.LAYOUT, f"stored-{name}", f"each block has the scale byte {text}", scales=move, whole=True)
+        yield known(Slot.LAYOUT, f"stored-{name}", f"each block has the scale byte {text}", scales=move, whole=True)
         if by_rows:
             yield known(
-                Stage.ENCODE,
+                Slot.ENCODE,
                 f"used-{name}",
                 f"elements are divided by the scale {text}",
                 lambda kernel: kernel.block.rows == 1,
@@ -73,7 +73,7 @@ def places() -> Iterator[Mistake]:
             )
         else:
             yield known(
-                Stage.ENCODE, f"used-{name}", f"elements are divided by the scale {text}", used_scale=move, whole=True
+                Slot.ENCODE, f"used-{name}", f"elements are divided by the scale {text}", used_scale=move, whole=True
             )
     for by, way in ((1, "late"), (-1, "early")):
         for name, text, moved in (
@@ -83,7 +83,7 @@ def places() -> Iterator[Mistake]:
             ("rows", "down the rows, around the end", partial(np.roll, shift=by, axis=0)),
         ):
             yield known(
-                Stage.LAYOUT,
+                Slot.LAYOUT,
                 f"stored-{way}-{name}",
                 f"scale bytes are stored one place too {way}, {text}",
                 scales=moved,
@@ -91,7 +91,7 @@ def places() -> Iterator[Mistake]:
             )
     for size in (4, 8, 16, 32, 64, 128):
         yield known(
-            Stage.LAYOUT,
+            Slot.LAYOUT,
             f"unwritten-rows-{size}",
             f"the scale bytes of rows past the last multiple of {size} are not written (0)",
             scales=partial(_zero_rows, size),
@@ -99,14 +99,14 @@ def places() -> Iterator[Mistake]:
         )
         if size <= 8:
             yield known(
-                Stage.LAYOUT,
+                Slot.LAYOUT,
                 f"unwritten-columns-{size}",
                 f"the scale bytes past the last multiple of {size} blocks are not written (0)",
                 scales=partial(_zero_columns, size),
                 whole=True,
             )
     yield known(
-        Stage.LAYOUT,
+        Slot.LAYOUT,
         "unwritten-last",
         "the last block's scale byte is not written (0)",
         scales=lambda s: _last_zero(s, 1),
@@ -145,9 +145,9 @@ def squares() -> Iterator[Mistake]:
     """Yield scales of blocks with several rows that stand for the block on the other side of the diagonal."""
     stored, used = "scale bytes of the squares are stored transposed", "the transposed scales of the squares"
     for stage, name, text, changes in (
-        (Stage.LAYOUT, "stored", f"the {stored}; elements use their own", {"scales": of(_stored_turned)}),
-        (Stage.ENCODE, "used", f"elements are divided by {used}; the stored bytes are right", {"used_scale": _turned}),
-        (Stage.BLOCK, "block", f"{used} are stored, and divide the elements", {"block_amax": _turned_maxima}),
+        (Slot.LAYOUT, "stored", f"the {stored}; elements use their own", {"scales": of(_stored_turned)}),
+        (Slot.ENCODE, "used", f"elements are divided by {used}; the stored bytes are right", {"used_scale": _turned}),
+        (Slot.BLOCK, "block", f"{used} are stored, and divide the elements", {"block_amax": _turned_maxima}),
     ):
         yield known(stage, f"{name}-squares-transposed", text, _has_squares, alone=True, whole=True, **changes)
 

@@ -18,7 +18,7 @@ from fp4ref.conformance.mistakes.record import (
     GlobalForm,
     Mistake,
     ScaleForm,
-    Stage,
+    Slot,
     both,
     cut_bfloat16,
     e4m3_scales,
@@ -127,7 +127,7 @@ def _finite_or_one(g: Floats) -> Floats:
 
 def global_scale() -> Iterator[Mistake]:
     """Mistakes in S_enc."""
-    stage = Stage.GLOBAL
+    stage = Slot.GLOBAL
     for value, text in PRODUCTS:
         yield known(
             stage,
@@ -308,7 +308,7 @@ MX_SCALES: tuple[Form, ...] = (
 
 def block_scale() -> Iterator[Mistake]:
     """Mistakes in the scale before its codec."""
-    stage = Stage.SCALE
+    stage = Slot.SCALE
     for name, text, form in SCALES:
         limited = partial(lambda f, a, g, k: np.fmin(f(a, g, k), FLT_MAX), form)
         yield known(stage, f"scale-{name}", f"the block scale is {text}", nv, block_scale=limited)
@@ -359,7 +359,7 @@ def _one_level() -> Iterator[Mistake]:
     )
     for name, text, form in forms:
         yield known(
-            Stage.SCALE,
+            Slot.SCALE,
             f"one-level-{name}",
             f"the block scale is {text}",
             both(e4m3_scales, lambda kernel: kernel.spec.global_scale is Granularity.NONE),
@@ -371,7 +371,7 @@ def _zero_scales() -> Iterator[Mistake]:
     """Scales that take the place of zero."""
     for name, value in (("1", 1.0), ("1-8", 0.125), ("2^-9", 2.0**-9), ("2^-6", 2.0**-6), ("448", 448.0)):
         yield known(
-            Stage.SCALE,
+            Slot.SCALE,
             f"scale-zero-{name}",
             f"a block scale of exactly 0 becomes {value:g}",
             special=True,
@@ -379,7 +379,7 @@ def _zero_scales() -> Iterator[Mistake]:
             scale_value=partial(lambda to, t: np.where(t == 0, to, t), F(value)),
         )
         yield known(
-            Stage.SCALE,
+            Slot.SCALE,
             f"scale-byte-zero-{name}",
             f"a block scale that rounds to 0 becomes {value:g}",
             e4m3_scales,

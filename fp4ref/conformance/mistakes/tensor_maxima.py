@@ -10,16 +10,7 @@ import numpy as np
 
 from fp4ref.conformance.mistakes.inputs import SIZES, TINY
 from fp4ref.conformance.mistakes.kernel import Values, over_tensor
-from fp4ref.conformance.mistakes.record import (
-    NARROW,
-    Mistake,
-    Stage,
-    by_row,
-    by_tensor,
-    has_global,
-    known,
-    turns,
-)
+from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, by_row, by_tensor, has_global, known, turns
 from fp4ref.formats import F, Floats
 
 
@@ -157,7 +148,7 @@ ROUNDED = tuple(
 
 def tensor_amax() -> Iterator[Mistake]:
     """Mistakes in the tensor's maximum, and in who uses it."""
-    stage = Stage.AMAX
+    stage = Slot.AMAX
     for name, text, chosen in SEEN:
         when = by_tensor if "row" in name else has_global
         yield known(stage, f"amax-{name}", f"amax {text}", when, amax=partial(amax_of, chosen))

@@ -14,7 +14,7 @@ from fp4ref.conformance.mistakes.kernel import Kernel, Turn
 from fp4ref.conformance.mistakes.record import (
     NARROW,
     Mistake,
-    Stage,
+    Slot,
     both,
     known,
     of,
@@ -178,7 +178,7 @@ def truncated(values: Floats) -> Floats:
 
 def transforms() -> Iterator[Mistake]:
     """Mistakes in the Hadamard transform."""
-    stage = Stage.HADAMARD
+    stage = Slot.HADAMARD
     for name, text, signs in SIGNS:
         yield known(stage, f"hadamard-signs-{name}", text, turns, transform=of(partial(_signed, signs)))
     for name, text, change in PARTS:
@@ -348,7 +348,7 @@ def _narrowed_choices() -> Iterator[Mistake]:
         ):
             field = "total" if slot == "sum" else "difference"
             yield known(
-                Stage.SEARCH,
+                Slot.SEARCH,
                 f"search-{slot}-{name}",
                 f"{what} {text}",
                 searches,
@@ -362,7 +362,7 @@ def _other_top(top: float, kernel: Kernel) -> bool:
 
 def choices() -> Iterator[Mistake]:
     """Mistakes in how 4over6 picks a candidate."""
-    stage = Stage.SEARCH
+    stage = Slot.SEARCH
     for name, text, difference in DIFFERENCES:
         yield known(
             stage,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Stage, known
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
 
@@ -58,7 +58,7 @@ def _beside() -> Iterator[Mistake]:
         way = f"{abs(by)} further {'on' if by > 0 else 'back'}"
         for name, words, slid in EDGES:
             yield known(
-                Stage.BLOCK,
+                Slot.BLOCK,
                 f"block-window-{by:+d}-{name}",
                 f"block maxima are taken over the elements {way}, {words}",
                 partial(_inside, by),
@@ -116,7 +116,7 @@ def _odd_tails() -> Iterator[Mistake]:
     text = "2 neighbouring blocks of a row share their scale (blocks that much wider)"
     for name, words, shared in TAILS:
         yield known(
-            Stage.BLOCK,
+            Slot.BLOCK,
             f"block-2-across-{name}",
             f"{text}; the last block of an odd count {words}",
             alone=True,
@@ -129,7 +129,7 @@ def _flat() -> Iterator[Mistake]:
     """Yield neighbours that are counted over the whole tensor."""
     for count in (2, 4):
         yield known(
-            Stage.BLOCK,
+            Slot.BLOCK,
             f"block-{count}-flat",
             f"{count} neighbouring blocks share their scale, counted over the whole tensor, across the ends of rows",
             lambda kernel: kernel.block.rows == 1,
@@ -149,7 +149,7 @@ def _squares() -> Iterator[Mistake]:
     """Yield blocks of several rows whose groups of rows begin at another row."""
     for start in (1, 2, 4, 8):
         yield known(
-            Stage.BLOCK,
+            Slot.BLOCK,
             f"block-rows-from-{start}",
             f"the groups of rows that share a scale begin at row {start}, not at row 0",
             lambda kernel: kernel.block.rows > 1,

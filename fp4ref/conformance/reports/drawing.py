@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fp4ref.conformance.reports.view import Test, View
-from fp4ref.conformance.stochastic import StochasticReport
+from fp4ref.conformance.reports.view import ReportLine, View
+from fp4ref.conformance.verdict.stochastic import StochasticReport
 
 
 def of_drawing(report: StochasticReport) -> View:
     """Return what failed, and a test for each count. Rules: CNF-2, SR-11."""
-    tests = [Test("counts", test.name, "" if test.passed else str(test)) for test in report.tests]
-    tests += [Test("bytes", line.partition(":")[0], line) for line in report.wrong]
+    tests = [ReportLine("counts", test.name, "" if test.passed else str(test)) for test in report.tests]
+    tests += [ReportLine("bytes", line.partition(":")[0], line) for line in report.wrong]
     return View(
         f"{report.subject} under {report.spec.name}, {report.level}",
         report.ok,

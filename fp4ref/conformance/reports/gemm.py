@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fp4ref.conformance.products.cases import FAMILIES
-from fp4ref.conformance.products.report import ProductReport
-from fp4ref.conformance.report import Cell
-from fp4ref.conformance.reports.view import Test, View, traces
+from fp4ref.conformance.families.products.cases import FAMILIES
+from fp4ref.conformance.reports.view import ReportLine, View, traces
+from fp4ref.conformance.verdict.dump_report import Cell
+from fp4ref.conformance.verdict.products import ProductReport
 
 SHOWN = 64  # wrong results, one of each case
 
@@ -20,13 +20,15 @@ def of_gemm(report: ProductReport) -> View:
     found = {finding.kind: (case, finding) for case, finding in reversed(report.findings)}
     first = {kind: (case, finding.text) for kind, (case, finding) in found.items()}
     tests = [
-        Test("families", name, "\n".join(line for line in wrong if line.startswith(f"{name}/")) or _missed(cell))
+        ReportLine("families", name, "\n".join(line for line in wrong if line.startswith(f"{name}/")) or _missed(cell))
         if cell.passed < cell.total
-        else Test("families", name)
+        else ReportLine("families", name)
         for name, cell in families.items()
     ]
-    tests += [Test("findings", kind.value, f"{kinds[kind]} cases, first {': '.join(first[kind])}") for kind in kinds]
-    tests += [Test("not applicable", f"{count} cases", skipped=why) for why, count in report.skipped.items()]
+    tests += [
+        ReportLine("findings", kind.value, f"{kinds[kind]} cases, first {': '.join(first[kind])}") for kind in kinds
+    ]
+    tests += [ReportLine("not applicable", f"{count} cases", skipped=why) for why, count in report.skipped.items()]
     return View(
         f"{report.subject}, GEMM of {report.spec.name}",
         report.ok,

@@ -12,11 +12,11 @@ from string import Template
 
 from fp4ref import __version__
 from fp4ref import rules as standard
-from fp4ref.conformance.isolation import attempted
-from fp4ref.conformance.report import Cell, counts
+from fp4ref.conformance.judge.isolation import attempted
 from fp4ref.conformance.reports.intermediates import Explained, first_explained
 from fp4ref.conformance.reports.picture import Picture, pictures, svg
-from fp4ref.conformance.reports.view import Exhibit, View
+from fp4ref.conformance.reports.view import ShownDirection, View
+from fp4ref.conformance.verdict.dump_report import Cell, counts
 from fp4ref.files.kinds import HTML
 from fp4ref.files.targets import Paths, write_bytes
 from fp4ref.spec import SPEC_VERSION
@@ -98,11 +98,11 @@ def _key() -> str:
     return f'<p class="key soft">Bytes that differ: {shades} Lines are the borders of tiles.</p>'
 
 
-def _shown(exhibit: Exhibit) -> list[str]:
+def _shown(exhibit: ShownDirection) -> list[str]:
     return [*_exhibit(exhibit)]
 
 
-def _exhibit(exhibit: Exhibit) -> Iterator[str]:
+def _exhibit(exhibit: ShownDirection) -> Iterator[str]:
     compared, shape = exhibit.compared, " x ".join(map(str, exhibit.x.shape))
     yield f"<section><h3>{escape(exhibit.name)}</h3>"
     told = ", ".join(f"{count:,} {what}" for what, count in counts(compared).items())

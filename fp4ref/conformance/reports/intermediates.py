@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from fp4ref import packing
-from fp4ref.conformance.compare import Difference
-from fp4ref.conformance.explain import explain
-from fp4ref.conformance.formulas import decimal
-from fp4ref.conformance.isolation import attempted
-from fp4ref.conformance.reports.view import Exhibit, View
-from fp4ref.conformance.steps import sections
+from fp4ref.conformance.explain.formulas import decimal
+from fp4ref.conformance.explain.steps import sections
+from fp4ref.conformance.explain.way import explain
+from fp4ref.conformance.judge.compare import Difference
+from fp4ref.conformance.judge.isolation import attempted
+from fp4ref.conformance.reports.view import ShownDirection, View
 from fp4ref.formats import Codec
 from fp4ref.layout import layout
 from fp4ref.spec import Granularity
@@ -32,7 +32,7 @@ class Explained:
     steps: tuple[Line, ...]
 
 
-def explained(exhibit: Exhibit, difference: Difference) -> Explained:
+def explained(exhibit: ShownDirection, difference: Difference) -> Explained:
     """The steps of the specification for an element; what was got stands at the steps that leave bytes.
 
     Rules: CNF-1, BLK-3, BLK-4, GLB-4.
@@ -58,7 +58,7 @@ def explained(exhibit: Exhibit, difference: Difference) -> Explained:
     return Explained(title, tuple(lines))
 
 
-def first_explained(exhibit: Exhibit) -> list[Explained]:
+def first_explained(exhibit: ShownDirection) -> list[Explained]:
     """The first blocks that differ."""
     return [explained(exhibit, difference) for difference in exhibit.compared.differences[:FIRST]]
 
@@ -79,7 +79,7 @@ def with_intermediates(record: dict[str, Any], view: View) -> dict[str, Any]:
     return record | {"explained": explained, "internal_errors": [error.to_json() for error in errors]}
 
 
-def _got(exhibit: Exhibit, at: tuple[int, int]) -> dict[str, str]:
+def _got(exhibit: ShownDirection, at: tuple[int, int]) -> dict[str, str]:
     """What the candidate has, by the name of the step that makes it."""
     spec, (row, column) = exhibit.spec, at
     columns = exhibit.compared.shape[1]

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import packing
-from fp4ref.conformance.compare import unequal
-from fp4ref.conformance.reports.view import Exhibit
+from fp4ref.conformance.judge.compare import unequal
+from fp4ref.conformance.reports.view import ShownDirection
 from fp4ref.layout import layout
 
 CELLS = 256  # of a picture along its longer side; a larger tensor shares them
@@ -56,7 +56,7 @@ class Picture:
         return f"{self.title}: {self.count:,} of {self.shape[0]:,} x {self.shape[1]:,} differ{where}"
 
 
-def pictures(exhibit: Exhibit) -> tuple[Picture, Picture, list[Tile]]:
+def pictures(exhibit: ShownDirection) -> tuple[Picture, Picture, list[Tile]]:
     """Maps of the codes [M, K] and of the scales, in their places and with their padding; and the tiles that differ.
 
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5.
@@ -80,7 +80,7 @@ def pictures(exhibit: Exhibit) -> tuple[Picture, Picture, list[Tile]]:
     return of_codes, of_scales, _tiles(codes, scales, unit, tile)
 
 
-def _codes(exhibit: Exhibit) -> NDArray[np.bool_]:
+def _codes(exhibit: ShownDirection) -> NDArray[np.bool_]:
     """Which codes differ, [M, K]."""
     spec, (rows, columns) = exhibit.spec, exhibit.compared.shape
     bad = np.zeros((rows, columns), np.bool_)

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance import selfcheck
-from fp4ref.conformance.blame import failed
-from fp4ref.conformance.cases import expected
-from fp4ref.conformance.compare import Comparison
-from fp4ref.conformance.coverage import Coverage
-from fp4ref.conformance.diagnose import Diagnosis, report_lines
+from fp4ref.conformance.diagnosis.diagnose import Diagnosis, report_lines
+from fp4ref.conformance.dumps.cases import expected
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.families.rules import LAYOUT_RULES, spec_rules
-from fp4ref.conformance.isolation import InternalError, attempted
-from fp4ref.conformance.judge import Judgement
-from fp4ref.conformance.kernel_report import KernelReport
-from fp4ref.conformance.report import Cell, Report, Result
-from fp4ref.conformance.subject import Finding, golden
-from fp4ref.conformance.vector_text import Mismatch
-from fp4ref.conformance.verify import Request, dumps, given
+from fp4ref.conformance.judge.blame import failed
+from fp4ref.conformance.judge.cases import Judgement
+from fp4ref.conformance.judge.compare import Comparison
+from fp4ref.conformance.judge.coverage import Coverage
+from fp4ref.conformance.judge.isolation import InternalError, attempted
+from fp4ref.conformance.selfcheck import implementations as selfcheck
+from fp4ref.conformance.subjects.subject import Finding, golden
+from fp4ref.conformance.vectors.text import Mismatch
+from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
+from fp4ref.conformance.verdict.dumps import DumpRequest, dumps, given
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.formats import F
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
@@ -34,7 +34,7 @@ LARGEST = 1 << 26  # elements of a tensor that is shown
 
 
 @dataclass(frozen=True, eq=False)
-class Exhibit:
+class ShownDirection:
     """One direction of a tensor that differs, with everything that is needed to explain it.
 
     x: [..., K]. got: scales in `scale_layout`; expected: scales linear. amax: by which the bytes are judged, or None
@@ -54,7 +54,7 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
-class Test:
+class ReportLine:
     """One line of a test report. failure: what is wrong, in lines, or empty. skipped: why it was not made."""
 
     group: str
@@ -82,9 +82,9 @@ class View:
     findings: tuple[tuple[str, int, str, str], ...] = ()
     traces: tuple[tuple[str, str], ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
-    exhibits: tuple[Exhibit, ...] = ()
+    exhibits: tuple[ShownDirection, ...] = ()
     others: tuple[tuple[str, Mismatch], ...] = ()
-    tests: tuple[Test, ...] = ()
+    tests: tuple[ReportLine, ...] = ()
     errors: tuple[InternalError, ...] = ()
     coverage: Coverage | None = None
 
@@ -97,10 +97,10 @@ def of_kernel(report: KernelReport) -> View:
     failed: dict[str, list[str]] = {}
     for judgement in report.failures:
         failed.setdefault(judgement.case.family, []).append(_said(judgement))
-    tests = [Test("families", name, "\n".join(failed.get(name, []))) for name in families]
-    tests += [Test("not applicable", f"{count} cases", skipped=why) for why, count in report.skipped.items()]
+    tests = [ReportLine("families", name, "\n".join(failed.get(name, []))) for name in families]
+    tests += [ReportLine("not applicable", f"{count} cases", skipped=why) for why, count in report.skipped.items()]
     tests += [
-        Test("findings", kind.value, f"{report.findings[kind]} cases, first {case}: {finding.text}")
+        ReportLine("findings", kind.value, f"{report.findings[kind]} cases, first {case}: {finding.text}")
         for kind, (case, finding) in report.first.items()
     ]
     errors = list(report.errors)
@@ -124,7 +124,7 @@ def of_kernel(report: KernelReport) -> View:
     )
 
 
-def _shown(exhibits: Iterator[Exhibit], errors: list[InternalError]) -> tuple[Exhibit, ...]:
+def _shown(exhibits: Iterator[ShownDirection], errors: list[InternalError]) -> tuple[ShownDirection, ...]:
     """Return the first exhibits; none if they cannot be made. Rules: CNF-10."""
     return attempted("choice of tensors to show", lambda: tuple(islice(exhibits, EXHIBITS)), errors) or ()
 
@@ -144,13 +144,13 @@ def _said(judgement: Judgement) -> str:
     return f"{judgement.case.id}: {'; '.join(parts)}"
 
 
-def _kernel_exhibits(report: KernelReport) -> Iterator[Exhibit]:
+def _kernel_exhibits(report: KernelReport) -> Iterator[ShownDirection]:
     for judgement in report.failures:
         case, got, compared = judgement.case, judgement.got, judgement.compared
         if got is None or compared is None or compared.equal or case.x.size > LARGEST:
             continue
         returned = "amax" in report.declaration.outputs
-        yield Exhibit(
+        yield ShownDirection(
             case.id,
             case.x,
             case.spec,
@@ -164,14 +164,14 @@ def _kernel_exhibits(report: KernelReport) -> Iterator[Exhibit]:
         )
 
 
-def of_dump(report: Report, request: Request) -> View:
+def of_dump(report: DumpReport, request: DumpRequest) -> View:
     """The view of a dump's report; its tensors that differ are read again. Rules: CNF-2."""
     errors = list(report.errors)
     rules: dict[str, dict[str, Cell]] = {}
     for result in report.results:
         _count(rules, result, report.path)
     tests = [
-        Test(result.spec.name, f"{result.name or 'tensor'}:{result.compared.direction}", _differing(result))
+        ReportLine(result.spec.name, f"{result.name or 'tensor'}:{result.compared.direction}", _differing(result))
         for result in report.results
     ]
     return View(
@@ -200,12 +200,12 @@ def _count(rules: dict[str, dict[str, Cell]], result: Result, subject: str) -> N
 
 
 def _differing(result: Result) -> str:
-    from fp4ref.conformance.report import counts
+    from fp4ref.conformance.verdict.dump_report import counts
 
     return ", ".join(f"{count} {what} differ" for what, count in counts(result.compared).items())
 
 
-def _dump_exhibits(report: Report, request: Request) -> Iterator[Exhibit]:
+def _dump_exhibits(report: DumpReport, request: DumpRequest) -> Iterator[ShownDirection]:
     compared = {(r.name, r.compared.direction): r.compared for r in report.results if not r.compared.equal}
     amax_given = bool(compared) and given(request)
     for dump in dumps(request) if compared else ():
@@ -219,7 +219,7 @@ def _dump_exhibits(report: Report, request: Request) -> Iterator[Exhibit]:
             wanted = expected(dump, direction, q.spec, amax)
             bits = getattr(dump.random_bits, direction)
             name = dump.name or "tensor"
-            yield Exhibit(name, dump.x, q.spec, direction, q.scale_layout, got, wanted, found, amax, bits)
+            yield ShownDirection(name, dump.x, q.spec, direction, q.scale_layout, got, wanted, found, amax, bits)
 
 
 def of_error(title: str, reason: str) -> View:
@@ -227,7 +227,7 @@ def of_error(title: str, reason: str) -> View:
     return View(title, ok=False, headline=reason)
 
 
-def of_backends(report: selfcheck.Report) -> View:
+def of_backends(report: selfcheck.SelfCheckReport) -> View:
     """The view of the check of installed backends. Rules: CNF-5."""
     reasons = {
         f"{name}: {reason}": count for name, found in report.unsupported.items() for reason, count in found.items()
@@ -237,8 +237,8 @@ def of_backends(report: selfcheck.Report) -> View:
         for name, cell in row.items():
             said = [str(failure) for failure in report.failures if failure.subject == name and rule in failure.rules]
             wrong = "\n".join([f"{cell.total - cell.passed} of {cell.total} tests fail", *said])
-            tests.append(Test(name, rule, wrong if cell.passed < cell.total else ""))
-    tests += [Test(name, "available", skipped=reason) for name, reason in report.unavailable.items()]
+            tests.append(ReportLine(name, rule, wrong if cell.passed < cell.total else ""))
+    tests += [ReportLine(name, "available", skipped=reason) for name, reason in report.unavailable.items()]
     return View(
         "installed implementations",
         report.ok,

@@ -1,0 +1,270 @@
+"""Known mistakes of dequantizers, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from fp4ref.arithmetic import narrow_bfloat16
+from fp4ref.conformance.diagnosis.dequantizing import Form, Way, inner, taken, top
+from fp4ref.conformance.families import Case
+from fp4ref.conformance.mistakes.kernel import Map
+from fp4ref.conformance.mistakes.readers import ScaleReader, scale_readers
+from fp4ref.conformance.mistakes.record import Slot, cut_bfloat16
+from fp4ref.conformance.subjects.subject import Declaration, poisoned
+from fp4ref.formats import E2M1, E8M0, Codes, F, Floats
+from fp4ref.layout import layout
+from fp4ref.quantized import DirectionData
+from fp4ref.spec import Granularity, Spec
+
+HALVES = (0, 1, 2, 3, 4, 6, 8, 12)  # the values of E2M1, doubled
+
+
+def ways(declared: Declaration, spec: Spec) -> Iterator[Way]:
+    """Yield each known mistake of a dequantizer."""
+    yield from _packing(declared, spec)
+    for name, text, change in _scale_bytes(spec.scale.format is E8M0):
+        yield Way(name, Slot.SCALE_CODEC, text, partial(_other_scales, change))
+    yield from _rows(spec)
+    if spec.global_scale is not Granularity.NONE:
+        yield from _globals(spec)
+        for name, text, form in FORMS:
+            yield Way(f"product-{name}", Slot.ENCODE, f"the product is {text}", form=form)
+    for name, text, table in _tables(spec):
+        yield Way(f"element-{name}", Slot.CODE, text, elements=table)
+    for name, text, scales in DECODED_E8M0 if spec.scale.format is E8M0 else DECODED_E4M3:
+        yield Way(name, Slot.SCALE_CODEC, text, scales=scales)
+    for name, text, after in (*AFTER, CAST["bfloat16" if declared.to == "bfloat16" else "float32"]):
+        yield Way(name, Slot.SIGN, text, after=after)
+
+
+def _packing(declared: Declaration, spec: Spec) -> Iterator[Way]:
+    """Yield mistakes in where codes and scales are read."""
+    if spec.element.format.bits == 4:
+        swapped = lambda case, declared, q: q._replace(data=q.data << 4 | q.data >> 4)  # noqa: E731
+        yield Way("nibbles", Slot.PACKING, "the high nibble is taken for the first element", swapped)
+        reverse = lambda case, declared, q: q._replace(data=_words(q.data))  # noqa: E731
+        yield Way("data-words-reversed", Slot.PACKING, "the bytes of each word of four are taken reversed", reverse)
+    for reader in scale_readers(layout(declared.scale_layout)):
+        yield Way(reader.name, reader.stage, f"{reader.text}, as they are read", partial(_misread, reader))
+
+
+def _rows(spec: Spec) -> Iterator[Way]:
+    """Yield rows that use the scales, or the amax, of other rows."""
+    for name, text, gather in GATHERED:
+        of_scales = partial(_other_scales, gather)
+        yield Way(f"scales-{name}", Slot.LAYOUT, text.format("scales"), of_scales, alone=True)
+    for name, text, gather in (*GATHERED, LARGEST) if spec.global_scale is Granularity.ROW else ():
+        yield Way(f"amax-{name}", Slot.AMAX, text.format("amax"), partial(_other_amax, gather), alone=True)
+
+
+def _byte_zero(value: float, s: Floats, byte: Codes) -> Floats:
+    return np.where(byte == 0, F(value), s)
+
+
+Decoded = tuple[str, str, Callable[[Floats, Codes], Floats]]
+DECODED_E8M0: tuple[Decoded, ...] = (
+    *(
+        (f"byte-0-{name}", f"scale byte 0 is decoded as {text} instead of 2^-127", partial(_byte_zero, value))
+        for name, text, value in (("zero", "0", 0.0), ("one", "1", 1.0), ("normal", "2^-126", 2.0**-126))
+    ),
+    (
+        "byte-255-infinite",
+        "scale byte 0xFF is decoded as infinity",
+        lambda s, byte: np.where(byte == 0xFF, F(np.inf), s),
+    ),
+)
+DECODED_E4M3: tuple[Decoded, ...] = (
+    ("scale-flush", "subnormal scales are decoded as 0", lambda s, byte: np.where(byte & 0x78, s, F(0) * s)),
+    ("scale-e5m2", "scale bytes are decoded as E5M2", lambda s, byte: byte.view(ml_dtypes.float8_e5m2).astype(F)),
+    ("scale-uint8", "scale bytes are converted as integers", lambda s, byte: byte.astype(F)),
+)
+CAST: dict[str, tuple[str, str, Map]] = {
+    "bfloat16": ("values-cut", "values are truncated to bfloat16 instead of rounded", cut_bfloat16),
+    "float32": ("values-bf16", "values are rounded to bfloat16 on the way", narrow_bfloat16),
+}
+AFTER: tuple[tuple[str, str, Map], ...] = (
+    ("sign-lost", "values lose their sign", np.abs),
+    ("sign-flipped", "values have the opposite sign", np.negative),
+    ("zero-positive", "zeros lose their sign", lambda v: v + F(0)),
+    ("values-transposed", "values are those of the transposed matrix", lambda v: v.T.reshape(v.shape)),
+    ("values-fp16", "values are rounded to float16 on the way", lambda v: v.astype(np.float16).astype(F)),
+    ("values-flush", "subnormal values are 0", lambda v: np.where(np.abs(v) < F(2.0**-126), np.copysign(F(0), v), v)),
+    ("values-nan-0", "NaN values become 0", lambda v: np.where(np.isnan(v), F(0), v)),
+)
+
+
+def _half(v: Floats) -> Floats:
+    return v.astype(np.float16).astype(F)
+
+
+FORMS: tuple[tuple[str, str, Form], ...] = (
+    ("q-sg", "element * (scale * global)", inner),
+    ("qs-g", "(element * scale) * global", lambda q, s, g: q * s * g),
+    ("qg-s", "(element * global) * scale", lambda q, s, g: q * g * s),
+    ("qs-over", "(element * scale) / (1 / global)", lambda q, s, g: q * s / (F(1) / g)),
+    ("q-s-over", "element * (scale / (1 / global))", lambda q, s, g: q * (s / (F(1) / g))),
+    ("sg-bf16", "made with scale * global in bfloat16", lambda q, s, g: q * narrow_bfloat16(s * g)),
+    ("sg-fp16", "made with scale * global in float16", lambda q, s, g: q * _half(s * g)),
+    ("g-bf16", "made with the global scale in bfloat16", lambda q, s, g: q * (s * narrow_bfloat16(g))),
+    ("g-fp16", "made with the global scale in float16", lambda q, s, g: q * (s * _half(g))),
+    (
+        "bf16",
+        "made in bfloat16, rounded after each step",
+        lambda q, s, g: narrow_bfloat16(narrow_bfloat16(q * s) * narrow_bfloat16(g)),
+    ),
+    (
+        "double",
+        "made in float64",
+        lambda q, s, g: (q.astype(np.float64) * s.astype(np.float64) * g.astype(np.float64)).astype(F),
+    ),
+)
+
+
+# Rows whose scales, or whose amax, are those of other rows
+
+
+def _of_rows(place: Callable[[Any, int], Any], values: Any) -> Any:
+    count = len(values)
+    return values[place(np.arange(count), count)] if count else values
+
+
+def _inside(place: Any, row: Any, count: int) -> Any:
+    """The place, or the row itself where there is no such row."""
+    return np.where((place >= 0) & (place < count), place, row)
+
+
+Rows = Any  # indices of rows
+PLACES: tuple[tuple[str, str, Callable[[Rows, int], Rows]], ...] = (
+    ("next", "each row uses the {} of the next row", lambda row, count: np.minimum(row + 1, count - 1)),
+    ("previous", "each row uses the {} of the row before", lambda row, count: np.maximum(row - 1, 0)),
+    ("next-around", "each row uses the {} of the next row, the last that of the first", lambda r, n: (r + 1) % n),
+    ("previous-around", "each row uses the {} of the row before, the first that of the last", lambda r, n: r - 1),
+    ("first", "every row uses the {} of the first row", lambda row, count: row * 0),
+    ("last", "every row uses the {} of the last row", lambda row, count: row * 0 + count - 1),
+    ("reversed", "rows use the {} of the rows in reverse order", lambda row, count: count - 1 - row),
+    *(
+        (f"tiles-{n}", f"every row uses the {{}} of the first row of its {n}", partial(lambda n, r, c: r // n * n, n))
+        for n in (2, 4, 8, 16, 32, 64, 128)
+    ),
+    *(
+        (f"modulo-{n}", f"rows from {n} on use the {{}} of row % {n}", partial(lambda n, r, c: r % n, n))
+        for n in (8, 16, 32, 64, 128)
+    ),
+    ("pairs", "the {} of rows 2i and 2i + 1 are exchanged", lambda row, count: _inside(row ^ 1, row, count)),
+    *(
+        (f"xor-{n}", f"the {{}} of rows r and r ^ {n} are exchanged", partial(lambda n, r, c: _inside(r ^ n, r, c), n))
+        for n in (2, 4, 8, 16, 32, 64)
+    ),
+)
+Change = Callable[[Any], Any]
+GATHERED: tuple[tuple[str, str, Change], ...] = tuple(
+    (name, text, partial(_of_rows, place)) for name, text, place in PLACES
+)
+LARGEST: tuple[str, str, Change] = (
+    "largest",
+    "every row uses the largest {} of all rows",
+    lambda a: np.full_like(a, a.max(initial=0)),
+)
+
+
+def _globals(spec: Spec) -> Iterator[Way]:
+    most = top(spec)
+    for name, text, decode in (
+        ("global-missing", "the global scale is not applied", np.ones_like),
+        ("global-upside-down", "the global scale is 2688 / amax instead of amax / 2688", lambda a: most / a),
+        ("global-amax", "the global scale is amax itself", lambda a: a),
+        ("global-inverse", "the global scale is 1 / amax", lambda a: F(1) / a),
+        ("global-448", "the global scale is amax / 448", lambda a: a / F(448)),
+        ("global-6", "the global scale is amax / 6", lambda a: a / F(6)),
+        ("global-1536", "the global scale is amax / 1536", lambda a: a / F(1536)),
+        ("global-1440", "the global scale is amax / 1440", lambda a: a / F(1440)),
+        ("global-2880", "the global scale is amax / 2880", lambda a: a / F(2880)),
+        ("global-squared", "the global scale is applied twice", lambda a: (a / most) * (a / most)),
+        ("global-reciprocal", "the global scale is amax * (1 / 2688)", lambda a: a * (F(1) / most)),
+        ("global-encode", "the global scale is 1 / (2688 / amax)", lambda a: F(1) / (most / a)),
+    ):
+        yield Way(name, Slot.GLOBAL, text, decode=decode)
+        if not name.endswith(("reciprocal", "encode")):
+            as_amax = lambda a, decode=decode: decode(a) * most  # noqa: E731
+            yield Way(name, Slot.GLOBAL, text, partial(_other_amax, as_amax))
+
+
+def _signed(positive: Any) -> Floats:
+    values = np.array(list(positive), F)
+    return np.concatenate([values, -values])
+
+
+def _tables(spec: Spec) -> Iterator[tuple[str, str, Floats]]:
+    """Values of codes that are decoded as another format's."""
+    if spec.element.format is E2M1:
+        right = np.array(HALVES, F) / F(2)
+        yield "twos-complement", "codes are decoded as a table's end counted backwards", np.append(right, -right[::-1])
+        yield "int4", "codes are decoded as integers of two's complement", np.array([*range(8), *range(-8, 0)], F)
+        yield "sign-magnitude", "codes are decoded as integers with a sign", _signed(range(8))
+        yield "uint4", "codes are decoded as integers without a sign", np.arange(16, dtype=F)
+        yield "doubled", "codes are decoded as twice their values", _signed(right * 2)
+        yield "e3m0", "codes are decoded as E3M0", _signed([0, *(2.0**k for k in range(-2, 5))])
+        yield "flush", "the subnormal code is decoded as 0", _signed([0, 0, *right[2:]])
+        yield "subnormal", "the subnormal code is decoded as a normal one", _signed([0, 0.75, *right[2:]])
+        return
+    kinds = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "int8", "uint8")
+    for name in kinds:
+        with np.errstate(all="ignore"):
+            kind = np.dtype(name if name.endswith("int8") else getattr(ml_dtypes, name))
+            yield name.removeprefix("float8_"), f"codes are decoded as {name}", _all(kind)
+
+
+def _all(kind: np.dtype[Any]) -> Floats:
+    return np.arange(256).astype(np.uint8).view(kind).astype(F)
+
+
+def _scale_bytes(mx: bool) -> Iterator[tuple[str, str, Callable[[Codes], Codes]]]:
+    one = np.uint8(127 if mx else 0x38)
+    yield "scales-missing", "block scales are not applied", lambda s: np.full_like(s, one)
+    yield "scales-transposed", "block scales are transposed", lambda s: s.T.reshape(s.shape)
+    yield "scales-next-block", "each block uses the scale of the next one", lambda s: np.roll(s, -1, axis=1)
+    yield "scales-previous-block", "each block uses the scale of the one before", lambda s: np.roll(s, 1, axis=1)
+    yield "scales-two-blocks", "two neighbouring blocks use the first one's scale", lambda s: np.repeat(s[:, ::2], 2, 1)
+    yield (
+        "scales-first-block",
+        "every block uses the first scale of its row",
+        lambda s: np.repeat(s[:, :1], s.shape[1], 1),
+    )
+    nan = np.uint8(0xFF if mx else 0x7F)
+    yield "scale-nan-zero", "a NaN scale is taken as 0", lambda s: np.where(s == nan, np.uint8(0), s)
+    yield "scale-nan-largest", "a NaN scale is taken as the largest", lambda s: np.where(s == nan, nan - np.uint8(1), s)
+    if mx:
+        yield "bias-126", "scale bytes are decoded with bias 126", lambda s: np.minimum(s, 253) + np.uint8(1)
+        yield "bias-128", "scale bytes are decoded with bias 128", lambda s: np.maximum(s, 1) - np.uint8(1)
+        shift = lambda s: np.where(s == nan, s, np.minimum(s, 253) + np.uint8(1))  # noqa: E731
+        yield "bias-126", "scale bytes are decoded with bias 126", shift
+        shift = lambda s: np.where(s == nan, s, np.maximum(s, 1) - np.uint8(1))  # noqa: E731
+        yield "bias-128", "scale bytes are decoded with bias 128", shift
+    else:
+        yield "bias-8", "scale bytes are decoded with bias 8 (E4M3FNUZ)", lambda s: s - np.where(s >= 16, 8, 0)
+
+
+def _words(data: Codes) -> Codes:
+    if data.shape[1] % 4:
+        raise ValueError
+    return np.ascontiguousarray(data.reshape(len(data), -1, 4)[:, :, ::-1].reshape(data.shape))
+
+
+def _misread(reader: ScaleReader, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
+    order = layout(declared.scale_layout)
+    return q._replace(scales=taken(reader, order.name, poisoned(q.scales, order.name), q.scales.shape))
+
+
+def _other_amax(other: Map, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
+    return q._replace(amax=np.asarray(other(np.asarray(q.amax, F)), F))
+
+
+def _other_scales(
+    change: Callable[[Codes], Codes], case: Case, declared: Declaration, q: DirectionData
+) -> DirectionData:
+    return q._replace(scales=np.ascontiguousarray(change(q.scales)[:, : q.scales.shape[1]]))

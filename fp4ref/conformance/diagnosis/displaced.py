@@ -1,0 +1,131 @@
+"""Mistakes that are tried in one place only, because no kernel makes them everywhere.
+
+Bytes that belong elsewhere: those of another row, block or column, exchanged ones, and one byte for all. And changes of
+the input that the maxima of the tensor do not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map, Values
+from fp4ref.conformance.mistakes.record import Mistake, Slot
+from fp4ref.formats import Codes, Floats
+
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+ACROSS = (1, 2, 4, 8, 16)
+GROUPS = (2, 4, 8, 16)
+
+
+def displaced(width: int) -> Iterator[Mistake]:
+    """Yield the mistakes. width: columns of a block."""
+    for count in ROWS:
+        for way, sign, step in (("before", "-", count), ("after", "+", -count)):
+            yield _moved(f"bytes-of-row-{count}-{way}", f"bytes are those of row {sign} {count}", 0, step, step)
+    for count in ACROSS:
+        for way, sign, step in (("before", "-", count), ("after", "+", -count)):
+            yield _moved(
+                f"bytes-of-block-{count}-{way}", f"bytes are those of block {sign} {count}", 1, step, step * width
+            )
+    for axis, word, counts in ((0, "row", ROWS), (1, "column", ACROSS)):
+        for count in counts:
+            for way, sign, step in (("before", "-", count), ("after", "+", -count)):
+                yield _moved(
+                    f"codes-of-{word}-{count}-{way}", f"codes are those of {word} {sign} {count}", axis, 0, step
+                )
+    yield _recoded("codes-swapped", "the two nibbles of a byte are exchanged", partial(_reversed, 2, False))
+    for size in GROUPS[1:]:
+        yield _recoded(
+            f"codes-reversed-{size}", f"codes are in reverse order in groups of {size}", partial(_reversed, size, False)
+        )
+    for size in GROUPS:
+        text = f"codes of rows are in reverse order in groups of {size} rows"
+        yield _recoded(f"codes-rows-reversed-{size}", text, partial(_reversed, size, True))
+
+
+def constant_codes(code: int) -> Mistake:
+    """Return the mistake that all codes are one."""
+    text = f"codes are {code:#x}" + (" (not written, or zeros)" if code == 0 else "")
+    return _recoded(f"codes-constant-{code:#x}", text, partial(_constant, code))
+
+
+def constant_scales(byte: int) -> Mistake:
+    """Return the mistake that all stored scale bytes are one, though elements are divided by the right ones."""
+    text = f"scale bytes are {byte:#04x}" + (" (not written, or zeros)" if byte == 0 else "")
+    return _mistake(f"scales-constant-{byte:#04x}", Slot.LAYOUT, text, scales=partial(_constant, byte))
+
+
+def constant_bytes(byte: int, code: int) -> Mistake:
+    """Return the mistake that all scale bytes are one, and all codes."""
+    text = "nothing but zeros is written" if byte == code == 0 else f"scale bytes are {byte:#04x} and codes {code:#x}"
+    scales, codes = partial(_constant, byte), partial(_constant, code)
+    return _mistake(f"bytes-constant-{byte:#04x}-{code:#x}", Slot.PACKING, text, scales=scales, codes=codes)
+
+
+def after_maxima(mistake: Mistake) -> Mistake:
+    """Return a mistake in the input or the transform as it is where the tensor's maxima are right."""
+
+    def apply(kernel: Kernel) -> Kernel | None:
+        changed = mistake.apply(kernel)
+        if changed is None or changed.turned != kernel.turned:
+            return None
+        if mistake.stage is Slot.HADAMARD:
+            return changed.but(amax=partial(_untouched, kernel.amax, kernel.transform))
+        if kernel.transform is not None or changed.values is kernel.values:
+            return None
+        return kernel.but(quantized=partial(_after, kernel.quantized, changed.values), whole=changed.whole)
+
+    return Mistake(mistake.name, mistake.stage, mistake.text, apply, mistake.special)
+
+
+def _untouched(
+    amax: Callable[[Values, bool, bool], Floats], transform: Map | None, values: Values, keep_nan: bool, by_row: bool
+) -> Floats:
+    """Return the maxima of the values under the right transform."""
+    turned = values.transformed is not values.raw
+    right = values if transform is None or not turned else Values(values.raw, transform(values.raw))
+    return amax(right, keep_nan, by_row)
+
+
+def _moved(name: str, text: str, axis: int, scales: int, codes: int) -> Mistake:
+    stage = Slot.DIRECTION if scales else Slot.PACKING
+    moves = partial(np.roll, shift=codes, axis=axis)
+    return _mistake(
+        name, stage, text, scales=partial(np.roll, shift=scales, axis=axis) if scales else None, codes=moves
+    )
+
+
+def _recoded(name: str, text: str, codes: Codes2) -> Mistake:
+    return _mistake(name, Slot.PACKING, text, codes=codes)
+
+
+def _mistake(name: str, stage: Slot, text: str, scales: Codes2 | None = None, codes: Codes2 | None = None) -> Mistake:
+    def apply(kernel: Kernel) -> Kernel | None:
+        return kernel.but(
+            scales=kernel.scales if scales is None else partial(_after, kernel.scales, scales),
+            codes=kernel.codes if codes is None else partial(_after, kernel.codes, codes),
+            whole=True,
+        )
+
+    return Mistake(name, stage, text, apply)
+
+
+def _after(before: Callable[[Any], Any], then: Callable[[Any], Any], values: Any) -> Any:
+    return then(before(values))
+
+
+def _constant(value: int, codes: Codes) -> Codes:
+    return np.full_like(codes, value)
+
+
+def _reversed(size: int, down: bool, codes: Codes) -> Codes:
+    """Whole groups in reverse order; what fills no group stays."""
+    lines = codes.T if down else codes
+    whole = lines.shape[1] // size * size
+    turned = lines[:, :whole].reshape(len(lines), whole // size, size)[..., ::-1].reshape(len(lines), whole)
+    made = np.concatenate([turned, lines[:, whole:]], axis=1)
+    return made.T if down else made

@@ -1,0 +1,401 @@
+"""Evidence: what a candidate made of some cases, cut small enough to try hundreds of hypotheses on it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.conformance.judge.compare import unequal
+from fp4ref.conformance.judge.excuses import per_block
+from fp4ref.conformance.mistakes.kernel import (
+    EVERY,
+    CaseLike,
+    Exhibit,
+    Kernel,
+    ScaleSide,
+    code_side,
+    kernel_of,
+    scale_side,
+)
+from fp4ref.conformance.mistakes.places import Place
+from fp4ref.conformance.mistakes.readers import ABSENT, DECLARED, LOST, LOW_FIRST, DataReader, ScaleReader, fits
+from fp4ref.errors import Fp4Error
+from fp4ref.formats import Codes, F
+from fp4ref.hadamard import POINTS
+from fp4ref.layout import Layout
+from fp4ref.model.tiles import split
+from fp4ref.quantized import DirectionData
+from fp4ref.spec import Granularity, Spec
+from fp4ref.specs import OWN
+
+Bools = NDArray[np.bool_]
+SMALL = 1 << 13  # elements of a piece on which hypotheses are tried first
+LARGE = 1 << 22  # elements of a case of which a kernel that needs the whole is asked
+WHOLE = 1 << 25  # elements of the largest case that an explanation which needs the whole is compared with
+STEP = 128  # rows and columns at which a piece may begin: whole blocks of every specification
+FAILURES = (
+    Fp4Error,
+    ValueError,
+    IndexError,
+    AssertionError,
+    ZeroDivisionError,
+)  # of a mistake that means nothing for a case
+LEAST, MOST = 2.0**-12, 2.0**100  # maxima that no implementation's limits reach
+EXACT = 12  # exponents over which the inputs of a transform may spread, its sums exact in every order (HAD-7)
+SMALLEST = 2.0**-100  # the same, where most of the evidence is small
+
+
+class Special(StrEnum):
+    """Classes of blocks or elements on which implementations have their own rules."""
+
+    NAN = "NaN"
+    INF = "Inf"
+    EXTREME = "very small or very large maxima"
+    ZERO = "blocks of zeros"
+    UNDERFLOW = "scale underflow"
+    SUBNORMAL = "subnormal inputs"
+    MINUS_ZERO = "-0"
+
+
+class Marks(NamedTuple):
+    """What is compared: blocks [rows, blocks], elements [rows, columns], and whether the maxima are."""
+
+    blocks: Bools
+    elements: Bools
+    amax: bool
+
+
+Tier = Special | bool  # True: everything; False: what is in no special class; or that and one class
+
+
+class Item:
+    """One case and the candidate's bytes, with readings of its buffers and classes of its input.
+
+    bounded: blocks that are judged by a bound are left out (HAD-7). within: only what is inside is looked at.
+    """
+
+    def __init__(
+        self,
+        case: CaseLike,
+        got: DirectionData,
+        spec: Spec,
+        declared: Layout,
+        least: float = LEAST,
+        *,
+        bounded: bool = False,
+        within: Place | None = None,
+    ) -> None:
+        self.within = within
+        self.exhibit = Exhibit(case)
+        self.least = least
+        self.bounded = bounded and spec.hadamard is not None and case.direction == "column"
+        self.spec, self.declared = spec, declared
+        self.rows, self.columns = self.exhibit.shape
+        self.blocks = -(-self.columns // spec.block.columns)
+        self.data, self.stored = np.asarray(got.data), np.asarray(got.scales).reshape(-1)
+        self.amax = None if got.amax is None else np.array(got.amax, F).reshape(-1)
+        self._scales: dict[str, Codes | None] = {}
+        self._codes: dict[str, Codes | None] = {}
+        self._marks: dict[Tier, Marks] = {}
+
+    @property
+    def size(self) -> int:
+        """Count of elements."""
+        return self.rows * self.columns
+
+    def scales(self, reader: ScaleReader) -> Codes | None:
+        """The scale bytes [rows, blocks] as a reader finds them; None where they cannot lie so."""
+        if reader.name not in self._scales:
+            found = None
+            try:
+                offsets = reader.offsets(self.declared, self.rows, self.blocks)
+                found = self.stored[offsets] if fits(offsets, self.stored.size) else None
+            except FAILURES:
+                pass
+            if reader.name.startswith("layout-order"):
+                return found
+            self._scales[reader.name] = found
+        return self._scales[reader.name]
+
+    def shared(self, reader: ScaleReader) -> Bools:
+        """Which scales [rows, blocks] lie in a byte that another scale or padding has too."""
+        down, across = self.declared.padded_shape(self.rows, self.blocks)
+        assert reader.place is not None
+        offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
+        return np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
+
+    def codes(self, reader: DataReader) -> Codes | None:
+        """The codes [rows, columns] as a reader finds them."""
+        if reader.name not in self._codes:
+            try:
+                found = reader.read(self.data, self.exhibit.shape, self.spec.element.format)
+            except FAILURES:
+                found = None
+            self._codes[reader.name] = found
+        return self._codes[reader.name]
+
+    def stray(self, reader: ScaleReader) -> bool:
+        """Whether a byte that a reader takes for padding is not zero, where padding is specified. Rules: LAY-5."""
+        if not self.declared.pads_compared:
+            return False
+        offsets, left = reader.offsets(self.declared, self.rows, self.blocks), np.ones(self.stored.size, np.bool_)
+        if not fits(offsets, self.stored.size):
+            return False
+        left[offsets] = False
+        return bool(self.stored[left].any())
+
+    def spare(self) -> bool:
+        """Whether a spare nibble is not zero. Rules: PACK-2."""
+        odd = self.spec.element.format.bits == 4 and self.columns % 2
+        return bool(odd and self.data.size and (self.data.reshape(self.rows, -1)[:, -1] >> 4).any())
+
+    @cached_property
+    def base(self) -> ScaleSide:
+        """What the specification makes of the case, up to its scales."""
+        return scale_side(kernel_of(self.spec), self.exhibit, EVERY)
+
+    @cached_property
+    def equal(self) -> bool:
+        """Whether the candidate's bytes are the specification's, padding and spare nibbles left out."""
+        kernel = kernel_of(self.spec)
+        return self.matches(kernel, DECLARED, LOW_FIRST, tier=True)
+
+    @cached_property
+    def classes(self) -> NDArray[np.uint8]:
+        """The class of every block [rows, blocks]: 0, or 1 + its place in Special."""
+        with np.errstate(all="ignore"):
+            values, spec = self.exhibit.matrix, self.spec
+            blocks = split(values, spec.block)
+            magnitude = np.abs(blocks)
+            nan, inf = np.isnan(blocks).any(axis=(2, 3)), np.isinf(blocks).any(axis=(2, 3))
+            tiny = ((magnitude > 0) & (magnitude < np.finfo(F).tiny)).any(axis=(2, 3))
+            top = np.where(np.isfinite(magnitude), magnitude, F(0)).max(axis=(2, 3), initial=0)
+            extreme = (top > MOST) | ((top > 0) & (top < self.least))
+            zero = (per_block(self.base.scales, spec) == 0).all(axis=2)
+            nan, inf = self._spread(np.asarray(nan)), self._spread(np.asarray(inf))
+            if spec.global_scale is not Granularity.NONE:
+                used = np.asarray(self.base.amax, F)
+                wild = ~((used <= MOST) & (used >= self.least))
+                by_row = np.broadcast_to(wild, self.rows) if wild.size != self.rows else wild
+                extreme |= per_block(by_row[:, None], spec).any(axis=2)
+            found = np.select([nan, inf, extreme, top == 0, zero, tiny], [1, 2, 3, 4, 5, 6], 0)
+        return np.repeat(found, spec.block.rows, axis=0)[: self.rows].astype(np.uint8)
+
+    def _spread(self, flags: Bools) -> Bools:
+        """A special value reaches as far as the maximum that it may change."""
+        match self.spec.global_scale:
+            case Granularity.TENSOR:
+                return np.full_like(flags, flags.any())
+            case Granularity.ROW:
+                return np.broadcast_to(flags.any(axis=1, keepdims=True), flags.shape).copy()
+            case _:
+                return flags
+
+    @cached_property
+    def minus_zero(self) -> Bools:
+        """Elements that are -0 and stay so."""
+        if self.spec.hadamard is not None and self.exhibit.case.direction == "column":
+            return np.zeros(self.exhibit.shape, np.bool_)
+        values = self.exhibit.matrix
+        return np.asarray((values == 0) & np.signbit(values))
+
+    @cached_property
+    def ordered(self) -> Bools:
+        """Blocks [rows, blocks] whose Hadamard sums depend on the order of additions. Rules: HAD-7."""
+        exponents = np.frexp(np.abs(self.exhibit.matrix))[1].reshape(self.rows, -1, POINTS)
+        zero = self.exhibit.matrix.reshape(self.rows, -1, POINTS) == 0
+        spread = np.where(zero, -999, exponents).max(axis=2) - np.where(zero, 999, exponents).min(axis=2)
+        return np.logical_or.reduceat(
+            spread > EXACT, range(0, spread.shape[1], self.spec.block.columns // POINTS), axis=1
+        )
+
+    def kinds(self) -> set[Special]:
+        """The classes that occur."""
+        found = {list(Special)[code - 1] for code in np.unique(self.classes) if code}
+        return found | ({Special.MINUS_ZERO} if self.minus_zero.any() else set())
+
+    def marks(self, tier: Tier) -> Marks | None:
+        """What of the case belongs to a tier; None: all of it."""
+        if tier is True and not self.bounded and self.within is None:
+            return None
+        if tier not in self._marks:
+            self._marks[tier] = self._marked(tier)
+        return self._marks[tier]
+
+    def _marked(self, tier: Tier) -> Marks:
+        blocks = self.classes == 0 if tier is not True else np.ones(self.classes.shape, np.bool_)
+        if self.bounded:
+            blocks &= ~self.ordered
+        inside = self._inside
+        blocks &= inside[:, :: self.spec.block.columns]
+        if isinstance(tier, Special) and tier is not Special.MINUS_ZERO:
+            blocks |= (self.classes == 1 + list(Special).index(tier)) & inside[:, :: self.spec.block.columns]
+        elements = np.repeat(blocks, self.spec.block.columns, axis=1)[:, : self.columns] & inside
+        if tier is not Special.MINUS_ZERO and tier is not True:
+            elements = elements & ~self.minus_zero
+        if tier is True:
+            return Marks(blocks, elements, self._judges_amax)
+        wild = {1, 2, 3} - ({1 + list(Special).index(tier)} if isinstance(tier, Special) else set())
+        return Marks(blocks, elements, self._judges_amax and not wild & set(np.unique(self.classes).tolist()))
+
+    @cached_property
+    def _inside(self) -> Bools:
+        """Elements that are looked at."""
+        if self.within is None:
+            return np.ones(self.exhibit.shape, np.bool_)
+        return self.within.of_elements(self.exhibit.case, self.spec.block.columns, EVERY, EVERY)
+
+    @property
+    def _judges_amax(self) -> bool:
+        return self.within is None or self.within.about_tensor
+
+    def inside(self, place: Place) -> Item | None:
+        """Return the case as far as it is inside a place; None if nothing of it is."""
+        found = Item.__new__(Item)
+        vars(found).update(vars(self), within=place, _marks={})
+        for name in ("_inside", "equal", "wrong"):
+            vars(found).pop(name, None)
+        return found if found._inside.any() else None
+
+    def matches(self, kernel: Kernel, scales: ScaleReader, data: DataReader, tier: Tier) -> bool:
+        """Whether a kernel makes the candidate's bytes, of the whole case."""
+        if kernel.whole and self.size > WHOLE:
+            return False
+        rows = self.rows if kernel.whole else max(LARGE // 4 // max(self.columns, 1) // STEP, 1) * STEP
+        parts = [Part(self, slice(row, row + rows), EVERY, tier) for row in range(0, max(self.rows, 1), max(rows, 1))]
+        for part in parts:
+            side = part.side(kernel)
+            if side is None or not part.scales_match(kernel, side, scales) or not part.codes_match(kernel, side, data):
+                return False
+        return True
+
+    def made(self, kernel: Kernel) -> tuple[bytes, bytes] | None:
+        """The scale bytes and codes that a kernel makes; None where it means nothing."""
+        if self.size > LARGE:
+            return None
+        try:
+            side = scale_side(kernel, self.exhibit, EVERY)
+            return side.scales.tobytes(), code_side(kernel, side).tobytes()
+        except FAILURES:
+            return None
+
+    def parts(self, tier: Tier) -> list[Part]:
+        """The case as hypotheses are tried on it; a large one also as a piece of it where the candidate differs."""
+        whole = Part(self, EVERY, EVERY, tier)
+        if self.size <= SMALL:
+            return [whole]
+        marks = self.marks(tier)
+        first = np.argwhere(self.wrong & marks.blocks if marks else self.wrong)[:1]
+        row, block = (int(first[0, 0]), int(first[0, 1])) if first.size else (0, 0)
+        wide = max(SMALL // 32 // STEP, 1) * STEP
+        top, left = row // 32 * 32, block * self.spec.block.columns // STEP * STEP
+        piece = Part(self, slice(top, min(top + 32, self.rows)), slice(left, min(left + wide, self.columns)), tier)
+        return [piece, whole]
+
+    @cached_property
+    def wrong(self) -> Bools:
+        """Which blocks [rows, blocks] differ from the specification's, read as declared."""
+        got, codes = self.scales(DECLARED), self.codes(LOW_FIRST)
+        if got is None or codes is None:
+            return np.ones((self.rows, self.blocks), np.bool_)
+        differs = (codes != code_side(kernel_of(self.spec), self.base)) & self._inside
+        starts = range(0, self.columns, self.spec.block.columns)
+        scales = (got != self.base.scales) & self._inside[:, :: self.spec.block.columns]
+        return np.asarray(scales | np.logical_or.reduceat(differs, starts, axis=1))
+
+    @property
+    def differing(self) -> int:
+        """Count of blocks that differ; of all of them where the maxima do."""
+        maxima = Part(self, EVERY, EVERY, tier=True).amax_matches(kernel_of(self.spec), self.base)
+        return int(np.count_nonzero(self.wrong)) if maxima else self.wrong.size
+
+
+class Part:
+    """Some rows and columns of a case, on which hypotheses are tried."""
+
+    def __init__(self, item: Item, rows: slice, columns: slice, tier: Tier) -> None:
+        self.item, self.rows, self.columns = item, rows, columns
+        width = item.spec.block.columns
+        self.across = EVERY if columns == EVERY else slice(columns.start // width, -(-columns.stop // width))
+        marks = item.marks(tier)
+        self.whole = rows == EVERY and columns == EVERY
+        self.blocks = None if marks is None else marks.blocks[rows, self.across]
+        self.elements = None if marks is None else marks.elements[rows, columns]
+        self.amax = marks is None or marks.amax
+
+    @property
+    def declared_scales(self) -> Codes | None:
+        """The candidate's scale bytes [rows, blocks] of the part, read where they are declared to be."""
+        got = self.item.scales(DECLARED)
+        return None if got is None else got[self.rows, self.across]
+
+    @property
+    def count(self) -> int:
+        """The number of blocks in the part."""
+        down, across = range(self.item.rows)[self.rows], range(self.item.blocks)[self.across]
+        return len(down) * len(across)
+
+    def serves(self, kernel: Kernel) -> bool:
+        """Whether a hypothesis is tried here: on a piece if that can be, else on the whole unless it is too large."""
+        if self.item.size <= SMALL:
+            return True
+        return (self.whole == kernel.whole and self.item.size <= LARGE) or (not self.whole and not kernel.whole)
+
+    def side(self, kernel: Kernel) -> ScaleSide | None:
+        """A kernel up to its scales; None where it means nothing."""
+        try:
+            return scale_side(kernel, self.item.exhibit, self.rows, self.columns)
+        except FAILURES:
+            return None
+
+    def scales_match(self, kernel: Kernel, side: ScaleSide, reader: ScaleReader) -> bool:
+        """Whether maxima and scale bytes are the candidate's."""
+        return self.amax_matches(kernel, side) and self.bytes_match(kernel, side, reader)
+
+    def amax_matches(self, kernel: Kernel, side: ScaleSide) -> bool:
+        """Whether the maxima are the candidate's, if it has them. Rules: CNF-1, PRO-1."""
+        if self.item.amax is None or side.amax is None or not self.amax:
+            return True
+        got, wanted = self.item.amax, np.asarray(side.amax, F)
+        if got.shape != wanted.shape:
+            return False
+        bad = got.view(np.uint32) != wanted.view(np.uint32)
+        if kernel.spec not in OWN:
+            bad &= ~(np.isnan(got) & np.isnan(wanted))
+        return not bad.any()
+
+    def bytes_match(self, kernel: Kernel, side: ScaleSide, reader: ScaleReader) -> bool:
+        """Whether the scale bytes are the candidate's."""
+        got = self.item.scales(reader)
+        if got is None:
+            return False
+        got = got[self.rows, self.across]
+        if got.shape != side.scales.shape:
+            return False
+        bad = unequal(kernel.spec.scale, got, side.scales, kernel.spec)
+        if reader.shares:
+            bad &= ~self.item.shared(reader)[self.rows, self.across]
+        return not (bad if self.blocks is None else bad & self.blocks).any()
+
+    def codes_match(self, kernel: Kernel, side: ScaleSide, reader: DataReader) -> bool:
+        """Whether the codes are the candidate's."""
+        got = self.item.codes(reader)
+        if got is None:
+            return False
+        try:
+            wanted = code_side(kernel, side)
+        except FAILURES:
+            return False
+        got = got[self.rows, self.columns]
+        if got.shape != wanted.shape:
+            return False
+        if reader is not LOW_FIRST and kernel.spec.element.format.bits == 4:
+            got = np.where(got == LOST, wanted, got)
+        if got.dtype != np.uint8:
+            got = np.where(got == ABSENT, wanted, got).astype(np.uint8)
+        bad = unequal(kernel.spec.element, got, wanted, kernel.spec)
+        return not (bad if self.elements is None else bad & self.elements).any()

@@ -1,0 +1,121 @@
+"""Measurements of the values that a dequantizer returns: the values of codes, a factor, an order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref import packing
+from fp4ref.conformance.diagnosis.dequantizer_ways import FORMS
+from fp4ref.conformance.diagnosis.dequantizing import Values, Way, made, top
+from fp4ref.conformance.diagnosis.measured.order import GROUPS, Order, groups, reordered, smallest
+from fp4ref.conformance.diagnosis.measured.scales import nicest
+from fp4ref.conformance.families import Case
+from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.mistakes.said import moved
+from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden
+from fp4ref.formats import F, Floats
+from fp4ref.quantized import DirectionData
+from fp4ref.spec import Granularity
+
+MEASURED = 64  # elements with one code from which its value is measured
+
+
+@np.errstate(all="ignore")
+def measured_elements(declared: Declaration, results: list[tuple[Case, Values]], other: tuple[Way, ...]) -> Way | None:
+    """Another value for some codes, if values with each code are one multiple of what the code for 1 gives."""
+    spec = results[0][0].spec
+    count = 1 << spec.element.format.bits
+    one = Way("", Slot.CODE, "", elements=np.ones(count, F))
+    seen: list[list[Floats]] = [[] for _ in range(count)]
+    for case, got in results:
+        wide, q = made((*other, one), case, declared), golden(case)
+        if wide is None:
+            return None
+        for way in other:
+            q = q if way.inputs is None else way.inputs(case, declared, q)
+        codes = packing.unpack(q.data, case.matrix[1], spec.element.format)
+        usual = (np.abs(wide.astype(F)) > F(2.0**-90)) & (np.abs(wide.astype(F)) < F(2.0**90))
+        ratio = got.astype(F) / wide.astype(F)
+        for code in range(count):
+            seen[code].append(ratio[usual & (codes == code)])
+    right = spec.element.decode(np.arange(count).astype(np.uint8))
+    table = right.copy()
+    for code in range(count):
+        ratios = np.concatenate(seen[code])
+        if ratios.size >= MEASURED:
+            table[code] = F(np.round(float(np.median(ratios)) * 64) / 64)
+    zero = np.flatnonzero(table == 0)
+    table[zero] = np.copysign(F(0), right[zero])
+    changed = np.flatnonzero((table != right) & ~(np.isnan(table) & np.isnan(right)))
+    if not 0 < len(changed) <= count // 2:
+        return None
+    said = ", ".join(f"{right[code]:g} to {table[code]:g}" for code in changed[:4])
+    return Way("element-inferred-values", Slot.CODE, f"codes are decoded otherwise: {said}", elements=table)
+
+
+@np.errstate(all="ignore")
+def measured_factor(declared: Declaration, results: list[tuple[Case, Values]], other: tuple[Way, ...]) -> Iterator[Way]:
+    """Another constant in the global scale, or a factor, if all values are one multiple of the right ones."""
+    spec, low, high, count = results[0][0].spec, np.inf, 0.0, 0
+    for case, got in results:
+        wide = made(other, case, declared)
+        if wide is None:
+            return
+        size = np.abs(wide.astype(np.float64))
+        usual = (size > 2.0**-90) & (size < 2.0**90)
+        ratio = got.astype(np.float64)[usual] / wide.astype(np.float64)[usual]
+        count += ratio.size
+        low, high = min(low, ratio.min(initial=np.inf)), max(high, ratio.max(initial=0))
+    close = 2.0**-21 if declared.to == "float32" else 2.0**-7
+    if count < MEASURED or not 0 < low <= high < low * (1 + close) or low <= 1 <= high:
+        return
+    low, high = low * (1 - close), high * (1 + close)
+    if spec.global_scale is Granularity.NONE:
+        factor = nicest(low, high)
+        times = partial(np.multiply, F(factor))
+        yield Way(f"values-inferred-{factor:g}", Slot.SIGN, f"values are {factor:g} times too large", after=times)
+        return
+    number = nicest(float(top(spec)) / high, float(top(spec)) / low)
+    text = f"the global scale is amax / {number:g} instead of amax / {top(spec):g}"
+    for _, _, form in FORMS:
+        over = partial(lambda n, a: a / n, F(number))
+        yield Way(f"global-inferred-{number:g}", Slot.GLOBAL, text, decode=over, form=form)
+
+
+def measured_orders(declared: Declaration, results: list[tuple[Case, Values]]) -> Iterator[Way]:
+    """Yield other orders along a row, and of rows, in groups of the smallest size that shows one.
+
+    Values move with their scales, or codes without them; whole groups of a row, or its last group filled up as well.
+    """
+    seen = [(got.astype(F), expected_values(case, declared, golden(case)).astype(F)) for case, got in results]
+    bits = [(got.view(np.uint32), right.view(np.uint32)) for got, right in seen]
+    for axis, what in ((1, "elements"), (0, "rows of elements")):
+        order = smallest(
+            (groups((got for got, _ in bits), size, axis), groups((right for _, right in bits), size, axis))
+            for size in GROUPS
+        )
+        if order is None:
+            continue
+        stands = tuple(np.argsort(order).tolist())
+        name, text = f"{'elements' if axis else 'rows'}-order-inferred-{len(order)}", moved(order, what)
+        yield Way(name, Slot.PACKING, f"{text}; the rest stays", partial(_codes_at, stands, axis, False))
+        yield Way(name, Slot.PACKING, f"{text}; the rest is filled up", partial(_codes_at, stands, axis, True))
+        yield Way(name, Slot.PACKING, f"{text}, with their scales", after=partial(_placed, stands, axis))
+
+
+def _codes_at(stands: Order, axis: int, fill: bool, case: Case, declared: Declaration, q: DirectionData) -> Any:
+    """The data with codes at other places. fill: spare nibbles of a row belong to its last group."""
+    form = case.spec.element.format
+    width = q.data.shape[1] * 8 // form.bits if fill else case.matrix[1]
+    codes = packing.unpack(q.data, width, form)
+    return q._replace(data=packing.pack(_placed(stands, axis, codes), form))
+
+
+def _placed(stands: Order, axis: int, values: Any) -> Any:
+    """Values that stand at their places of whole groups."""
+    found = reordered(stands, values if axis else values.T)
+    return np.ascontiguousarray(found if axis else found.T)

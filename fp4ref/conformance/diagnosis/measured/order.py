@@ -1,0 +1,228 @@
+"""Orders of elements and of scale bytes that are measured: each place is compared with each, the best fit is taken.
+
+So an order needs no name, and is found even where the bytes have another mistake as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.diagnosis.evidence import Part
+from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side
+from fp4ref.conformance.mistakes.readers import (
+    ABSENT,
+    DECLARED,
+    LOW_FIRST,
+    DataReader,
+    Offsets,
+    Place,
+    ScaleReader,
+    digit_readers,
+    tiles_down,
+    unpacked,
+)
+from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.mistakes.said import moved
+from fp4ref.formats import Codes, Format
+from fp4ref.layout import TILED_8X4, TILED_128X4, Layout
+
+Order = tuple[int, ...]
+Pair = tuple[Codes, Codes]  # groups of the candidate and the right ones, [n, size]
+GROUPS = (2, 4, 8, 16, 32, 64, 128)
+UNITS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+CLEARLY = 1.5  # the best fit of a place against the second best
+FITS = 0.3  # the least share of equal bytes of a best fit
+NEARLY = 0.95  # of the best fit of any size: the smallest such size is taken
+SEEN = 4  # groups that are compared at least
+SEED = 20260822
+MOST = 1 << 15  # bytes that are compared at most
+NAMED_ON = (384, 12)  # rows and blocks on which two orders are compared
+
+
+def smallest(pairs: Iterable[Pair]) -> Order | None:
+    """The order of the smallest size that fits nearly as well as that of any size."""
+    found = [fit for got, wanted in pairs if (fit := fitted(got, wanted)) is not None]
+    most = max((share for _, share in found), default=1.0)
+    return next((order for order, share in found if share >= NEARLY * most), None)
+
+
+def fitted(got: Codes, wanted: Codes) -> tuple[Order, float] | None:
+    """For each place of groups [n, size] the place that its bytes stand at, and the share of bytes that fit.
+
+    None if that is not clear, or is the same place for all.
+    """
+    if len(got) < SEEN:
+        return None
+    some = np.random.default_rng(SEED).permutation(len(got))[: MOST // got.shape[1]]  # a step would hide a period
+    fit = (wanted[some, :, None] == got[some, None, :]).mean(axis=0)
+    best = fit.argmax(axis=1)
+    ranked = np.sort(fit, axis=1)
+    top, next_best = ranked[:, -1], ranked[:, -2]
+    clear = (top >= FITS) & ((top > CLEARLY * next_best) | ((top == 1) & (next_best < 1)))
+    order = tuple(best.tolist())
+    same = order == tuple(range(len(order)))
+    if not clear.all() or same or len(set(order)) < len(order):
+        return None
+    return order, float(top.mean())
+
+
+# Elements
+
+
+def element_orders(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> Iterator[DataReader]:
+    """Other orders of the elements, or of the rows, in groups of the smallest size that shows one."""
+    seen: list[tuple[Codes, Codes]] = []
+    for part, side in pairs:
+        got = part.item.codes(LOW_FIRST)
+        if got is not None and part.whole:
+            seen.append((got, code_side(kernel, side)))
+    for axis, what in ((1, "elements"), (0, "rows of elements")):
+        order = smallest(
+            (groups((got for got, _ in seen), size, axis), groups((right for _, right in seen), size, axis))
+            for size in GROUPS
+        )
+        if order is None:
+            continue
+        size = len(order)
+        text = moved(order, what)
+        for rest, words in (("kept", "the rest stays"), ("filled", "the rest is filled up")):
+            yield DataReader(
+                f"data-order-inferred-{size}{'-rows' * (axis == 0)}-{rest}",
+                Slot.PACKING,
+                f"{text}; {words}",
+                partial(_reordered, order, axis, rest == "filled"),
+            )
+
+
+def groups(codes: Iterable[Any], size: int, axis: int) -> Any:
+    """Return whole groups along an axis, [n, size]."""
+    found = []
+    for matrix in codes:
+        rows = matrix if axis else matrix.T
+        whole = rows.shape[1] // size * size
+        found.append(rows[:, :whole].reshape(-1, size))
+    return np.concatenate(found) if found else np.zeros((0, size), np.uint8)
+
+
+def reordered(order: Order, rows: Any) -> Any:
+    """Return rows of which each whole group has at place i what was at order[i]; the rest stays."""
+    size = len(order)
+    whole = rows.shape[1] // size * size
+    turned = rows[:, :whole].reshape(len(rows), -1, size)[:, :, list(order)].reshape(len(rows), whole)
+    return np.concatenate([turned, rows[:, whole:]], axis=1)
+
+
+def _reordered(order: Order, axis: int, fill: bool, data: Codes, shape: tuple[int, int], form: Format) -> Any:
+    codes = unpacked(data, shape, form)
+    if codes is None:
+        return None
+    rows = (codes if axis else codes.T).astype(np.uint16)
+    width, size = rows.shape[1], len(order)
+    whole = -(-width // size) * size if fill else width // size * size
+    padded = np.pad(rows, ((0, 0), (0, max(whole - width, 0))), constant_values=ABSENT)
+    turned = padded[:, :whole].reshape(len(rows), -1, size)[:, :, list(order)].reshape(len(rows), whole)
+    found = np.concatenate([turned, padded[:, whole:]], axis=1)[:, :width]
+    return found if axis else found.T
+
+
+# Scale bytes
+
+
+def scale_orders(kernel: Kernel, parts: Sequence[Part]) -> Iterator[ScaleReader]:
+    """Other orders of the scale bytes, in units of the smallest size that shows one; of tiles in both orders."""
+    usable = [part for part in parts if part.whole and part.item.blocks and part.item.rows > 1]
+    if not usable or kernel.block.rows != 1:
+        return
+    declared = usable[0].item.declared
+    sides = [(part, side) for part in usable if (side := part.side(kernel)) is not None]
+    yield from _exchanges(declared, sides)
+    starts: list[tuple[str, Place]] = [("", partial(_declared, declared))]
+    starts += [
+        (f", {form.tile[0]}x{form.tile[1]} tiles down the rows first", partial(tiles_down, form))
+        for form in (TILED_128X4, TILED_8X4)
+        if form.name == declared.name
+    ]
+    for words, place in starts:
+        order = smallest(_all_units(sides, place, unit) for unit in UNITS)
+        if order is not None:
+            unit = len(order)
+            measured = ScaleReader(
+                f"layout-inferred-{unit}{'-down' * bool(words)}",
+                Slot.LAYOUT,
+                f"{moved(order, 'scale bytes')}{words}",
+                partial(_moved, place, order),
+            )
+            yield _named(measured, declared)
+
+
+def _exchanges(declared: Layout, sides: Sequence[tuple[Part, ScaleSide]]) -> Iterator[ScaleReader]:
+    """Yield rows or blocks of scales that changed places in groups of the smallest size that shows it."""
+    seen = []
+    for part, side in sides:
+        got = part.item.scales(DECLARED)
+        if got is not None and got.shape == side.scales.shape:
+            seen.append((got, side.scales))
+    for axis, what in ((0, "rows of scale bytes"), (1, "scale bytes along a row")):
+        order = smallest(
+            (groups((got for got, _ in seen), size, axis), groups((right for _, right in seen), size, axis))
+            for size in GROUPS
+        )
+        if order is not None:
+            yield ScaleReader(
+                f"layout-inferred-{'blocks' if axis else 'rows'}-{len(order)}",
+                Slot.LAYOUT,
+                f"{moved(order, what)}; the rest stays",
+                partial(_exchanged, declared, order, axis),
+            )
+
+
+def _exchanged(form: Layout, order: Order, axis: int, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """Return the offsets of scales if rows (axis 0) or blocks are stored in another order in each whole group."""
+    index, count = (block, blocks) if axis else (row, rows)
+    size = len(order)
+    at = np.where(index < count // size * size, index // size * size + np.array(order)[index % size], index)
+    return np.asarray(form.offset(row, at, blocks) if axis else form.offset(at, block, blocks))
+
+
+def _all_units(sides: Sequence[tuple[Part, ScaleSide]], place: Place, unit: int) -> Pair:
+    none = np.zeros((0, unit), np.uint8)
+    pairs = [(none, none), *(found for part, side in sides if (found := _units(part, side, place, unit)) is not None)]
+    return np.concatenate([got for got, _ in pairs]), np.concatenate([wanted for _, wanted in pairs])
+
+
+def _named(measured: ScaleReader, declared: Layout) -> ScaleReader:
+    """The order of digits that is the measured one, if one is."""
+    if declared.name != TILED_128X4.name:
+        return measured
+    wanted = measured.offsets(declared, *NAMED_ON)
+    same = (reader for reader in digit_readers() if np.array_equal(reader.offsets(declared, *NAMED_ON), wanted))
+    return next(same, measured)
+
+
+def _declared(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    return np.asarray(form.offset(row, block, blocks))
+
+
+def _units(part: Part, side: ScaleSide, place: Place, unit: int) -> Pair | None:
+    """Whole units of the stored bytes, and what should be there: [n, unit], those that are all scales."""
+    item = part.item
+    offsets = np.broadcast_to(
+        place(np.arange(item.rows)[:, None], np.arange(item.blocks)[None, :], item.rows, item.blocks),
+        (item.rows, item.blocks),
+    )
+    size = item.stored.size // unit * unit
+    if side.scales.shape != offsets.shape or int(offsets.max()) >= item.stored.size:
+        return None
+    wanted, there = np.zeros(item.stored.size, np.uint8), np.zeros(item.stored.size, np.bool_)
+    wanted[offsets], there[offsets] = side.scales, True
+    full = there[:size].reshape(-1, unit).all(axis=1)
+    return item.stored[:size].reshape(-1, unit)[full], wanted[:size].reshape(-1, unit)[full]
+
+
+def _moved(place: Place, order: Order, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    offset, unit = place(row, block, rows, blocks), len(order)
+    return np.asarray(offset // unit * unit + np.array(order)[offset % unit])

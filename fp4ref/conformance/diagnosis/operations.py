@@ -1,0 +1,294 @@
+"""What a wrong dequantizer, layout conversion or Hadamard kernel does: known mistakes, singly and in pairs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.diagnosis import dequantizing
+from fp4ref.conformance.diagnosis.clock import processor_time
+from fp4ref.conformance.diagnosis.dequantizer_ways import ways
+from fp4ref.conformance.diagnosis.dequantizing import Way
+from fp4ref.conformance.diagnosis.diagnose import KEPT, PADDING, Diagnosis, Explanation, diagnose
+from fp4ref.conformance.diagnosis.hypotheses import ORDER
+from fp4ref.conformance.diagnosis.measured import values as measured_values
+from fp4ref.conformance.diagnosis.measured.dequantizer import measured_elements, measured_factor, measured_orders
+from fp4ref.conformance.diagnosis.placed import confined
+from fp4ref.conformance.families import Case
+from fp4ref.conformance.mistakes import MISTAKES
+from fp4ref.conformance.mistakes.kernel import Kernel, Map, Turn, kernel_of
+from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, fits, scale_readers
+from fp4ref.conformance.mistakes.record import Mistake, Slot
+from fp4ref.conformance.subjects.subject import (
+    POISON,
+    Declaration,
+    expected_values,
+    golden,
+    poisoned,
+    signs,
+    transform_input,
+)
+from fp4ref.formats import F
+from fp4ref.layout import layout
+from fp4ref.model.tiles import widen
+from fp4ref.spec import Hadamard
+
+Values = NDArray[Any]
+Bools = NDArray[np.bool_]
+Result = tuple[Case, Values]  # a case, and what a kernel made of it
+
+
+class KnownOperation(NamedTuple):
+    """Mistakes, one or two: their names, the first one's stage, a sentence, and what they make of a case.
+
+    made gives None where they mean nothing.
+    """
+
+    names: tuple[str, ...]
+    stage: Slot
+    text: str
+    made: Callable[[Case, Declaration], Values | None]
+
+
+def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_seconds: float = 30) -> Diagnosis:
+    """Explain what a kernel other than a quantizer made of some cases. Rules: CNF-2."""
+    end = processor_time() + budget_seconds
+    ordered = sorted(results, key=lambda result: result[1].size)
+    right = [same(declared, case, got, expected_values(case, declared, golden(case))) for case, got in ordered]
+    if all(right):
+        return Diagnosis(conforms=True)
+    wrong = [result for result, equal in zip(ordered, right, strict=True) if not equal]
+    rest = [result for result, equal in zip(ordered, right, strict=True) if equal]
+    search = {"dequantize": _dequantizers, "to_layout": _layouts, "hadamard": _transforms}[declared.operation]
+    found: dict[tuple[str, ...], Explanation] = {}
+    complete = True
+    for alternatives in search(declared, [*wrong, *rest]):
+        for known in alternatives:
+            if _explains(known, declared, [*wrong, *rest]):
+                found.setdefault(known.names, Explanation(known.names, known.stage.value, known.text))
+            complete = processor_time() < end
+            if not complete or len(found) >= KEPT:
+                break
+        if found or not complete:
+            break
+    stage = {"dequantize": "values", "to_layout": "layout", "hadamard": "hadamard"}[declared.operation]
+    told = tuple(found.values())
+    return Diagnosis(
+        conforms=False,
+        explanations=told,
+        first_stage=told[0].stage if told else stage,
+        complete=bool(told) or complete,
+        place="" if told else _place(declared, [result for result in ordered if result[1].size]),
+    )
+
+
+def same(declared: Declaration, case: Case, got: Values, wanted: Values) -> bool:
+    """Whether results are equal, all NaN being one; padding of linear scales may hold anything. Rules: CNF-1, LAY-2."""
+    return bool(equal(declared, case, got, wanted).all())
+
+
+def equal(declared: Declaration, case: Case, got: Values, wanted: Values) -> Bools:
+    """Return which values or bytes are equal; a single False if the shapes differ. Rules: CNF-1, LAY-2."""
+    if got.shape != wanted.shape:
+        return np.zeros((1, 1), np.bool_)
+    if declared.operation == "to_layout":
+        order = layout(declared.scale_layout)
+        shape = case.matrix[0], -(-case.matrix[1] // case.spec.block.columns)
+        return np.asarray((got == wanted) | (False if order.pads_compared else ~order.valid(*shape)))
+    kind = f"u{wanted.dtype.itemsize}"
+    both_nan = np.isnan(got.astype(F)) & np.isnan(wanted.astype(F))
+    return np.asarray((got.view(kind) == wanted.view(kind)) | both_nan)
+
+
+def _place(declared: Declaration, results: Sequence[Result]) -> str:
+    """Return where everything that differs is, in words. Rules: CNF-26."""
+    seen = []
+    for case, got in results:
+        wrong = ~equal(declared, case, got, expected_values(case, declared, golden(case)))
+        if wrong.shape != case.matrix:  # scales in a layout: only the tensor is told
+            wrong = np.full((1, 1), wrong.any())
+        starts = range(0, wrong.shape[1], case.spec.block.columns)
+        seen.append((case, np.logical_or.reduceat(wrong, starts, axis=1)))
+    return confined(seen, results[0][0].spec.block.columns).text
+
+
+def _explains(known: KnownOperation, declared: Declaration, results: Sequence[Result]) -> bool:
+    for case, got in results:
+        made = known.made(case, declared)
+        if made is None or not same(declared, case, got, made):
+            return False
+    return True
+
+
+# Dequantizers
+
+
+def _dequantizers(declared: Declaration, results: Sequence[Result]) -> Iterator[Iterable[KnownOperation]]:
+    """Single mistakes; pairs in different stages; elements whose values were measured."""
+    known = list(ways(declared, results[0][0].spec))
+    yield (_ways(way) for way in known)
+    yield _measured_values(declared, results, [()])
+    yield (_ways(way) for way in measured_orders(declared, list(results)))
+    known = [way for way in known if not way.alone]
+    yield (_ways(*sorted(pair, key=_order)) for pair in itertools.combinations(known, 2) if _apart(*pair))
+    yield _measured_values(declared, results, [(way,) for way in known if way.inputs is not None])
+
+
+def _apart(one: Way, other: Way) -> bool:
+    return one.stage is not other.stage
+
+
+def _order(way: Way) -> int:
+    return ORDER.index(way.stage)
+
+
+def _ways(*several: Way) -> KnownOperation:
+    names, text = tuple(way.name for way in several), "; ".join(way.text for way in several)
+    return KnownOperation(names, several[0].stage, text, partial(dequantizing.made, several))
+
+
+def _measured_values(
+    declared: Declaration, results: Sequence[Result], others: Iterable[tuple[Way, ...]]
+) -> Iterator[KnownOperation]:
+    for other in others:
+        yield from (_ways(*other, way) for way in measured_factor(declared, list(results), other))
+        way = measured_elements(declared, list(results), other)
+        if way is not None:
+            yield _ways(*other, way)
+
+
+# Layouts
+
+
+def _layouts(declared: Declaration, results: Sequence[Result]) -> Iterator[Iterable[KnownOperation]]:
+    """Single mistakes; another place and other padding; then scales that were placed in an order that was measured."""
+    places = [DECLARED, *scale_readers(layout(declared.scale_layout))]
+    sources = [DECLARED, *scale_readers(layout(declared.source_layout))]
+    right = DECLARED, DECLARED, PADDINGS[0]
+    singles = [(place, DECLARED, PADDINGS[0]) for place in places]
+    singles += [(DECLARED, source, PADDINGS[0]) for source in sources]
+    singles += [(DECLARED, DECLARED, padding) for padding in PADDINGS]
+    unmoved = KnownOperation(("layout-unmoved",), Slot.LAYOUT, "bytes are copied in the order of the source", _unmoved)
+    yield [*(_moved(*single) for single in singles if single != right), unmoved]
+    pairs = [(place, source, PADDINGS[0]) for place in places[1:] for source in sources[1:]]
+    pairs += [(place, DECLARED, padding) for place in places[1:] for padding in PADDINGS[1:]]
+    pairs += [(DECLARED, source, padding) for source in sources[1:] for padding in PADDINGS[1:]]
+    yield (_moved(*pair) for pair in pairs)
+    yield _measured_places(declared, results)
+
+
+def _moved(place: ScaleReader, source: ScaleReader, padding: Padding) -> KnownOperation:
+    parts = [(place.name, place.stage, place.text)] if place.name else []
+    read = f"source-{source.name}", source.stage, f"the source is read wrongly: {source.text}"
+    parts += [read] if source.name else []
+    parts += [(PADDING[0], Slot.PADDING, padding.text)] if padding.text else []
+    names, stages, texts = zip(*parts, strict=True) if parts else ((), (Slot.LAYOUT,), ())
+    return KnownOperation(tuple(names), stages[0], "; ".join(texts), partial(_placed, place, source, padding))
+
+
+class Padding(NamedTuple):
+    """What lies in the padding: one byte, or the last scale of the row and column."""
+
+    text: str
+    byte: int = 0
+    repeats: bool = False
+
+
+PADDINGS = (
+    Padding(""),
+    *(Padding(f"padding is {byte:#04x} instead of 0", byte) for byte in (0xFF, 0x38, 0x01)),
+    Padding("padding is that of the source instead of 0", POISON),
+    Padding("padding repeats the last scales instead of 0", repeats=True),
+)
+
+
+def _placed(
+    place: ScaleReader, source: ScaleReader, padding: Padding, case: Case, declared: Declaration
+) -> Values | None:
+    scales, order = golden(case).scales, layout(declared.scale_layout)
+    if source.name:
+        try:
+            buffer = poisoned(scales, declared.source_layout)
+            scales = dequantizing.taken(source, declared.source_layout, buffer, scales.shape)
+        except ValueError:
+            return None
+    rows, blocks = scales.shape
+    shape = order.padded_shape(rows, blocks)
+    edges = ((0, shape[0] - rows), (0, shape[1] - blocks))
+    if padding.repeats:
+        scales = np.pad(scales, edges, "edge")
+    elif padding.byte:
+        scales = np.pad(scales, edges, constant_values=np.uint8(padding.byte))
+    out = np.zeros(shape, np.uint8)
+    offsets = place.offsets(order, *scales.shape)
+    if not fits(offsets, out.size):
+        return None
+    out.reshape(-1)[offsets] = scales
+    return out
+
+
+def _unmoved(case: Case, declared: Declaration) -> Values:
+    source = poisoned(golden(case).scales, declared.source_layout).reshape(-1)
+    order = layout(declared.scale_layout)
+    out = np.zeros(order.padded_shape(case.matrix[0], -(-case.matrix[1] // case.spec.block.columns)), np.uint8)
+    out.reshape(-1)[: source.size] = source[: out.size]
+    return out
+
+
+def _measured_places(declared: Declaration, results: Sequence[Result]) -> Iterator[KnownOperation]:
+    """As a quantizer whose codes are right would have placed its scales."""
+    evidence = [(case, golden(case)._replace(scales=got)) for case, got in results]
+    found = diagnose(results[0][0].spec, declared.scale_layout, evidence)
+    given = {id(case): got for case, got in results}
+    for told in found.explanations:
+        yield KnownOperation(told.names, Slot(told.stage), told.text, lambda case, declared: given[id(case)])
+
+
+# Transforms
+
+
+def _transforms(declared: Declaration, results: Sequence[Result]) -> Iterator[Iterable[KnownOperation]]:
+    """Single mistakes; pairs of them; then a matrix that was measured."""
+    spec = results[0][0].spec
+    spec = spec if spec.hadamard else spec.replace(hadamard=Hadamard())
+    kernel = kernel_of(spec).but(transform=Turn(signs(spec)))
+    singles = []
+    for mistake in MISTAKES:
+        changed = mistake.apply(kernel) if mistake.stage is Slot.HADAMARD else None
+        if changed is not None and changed.turned == kernel.turned:
+            singles.append((mistake, changed))
+    yield [_transform((one,), changed) for one, changed in singles]
+    yield (
+        _transform((one, other), both)
+        for one, changed in singles
+        for other, _ in singles
+        if other is not one and (both := other.apply(changed)) is not None and both.turned == kernel.turned
+    )
+    measured = measured_values.matrix_of(kernel, [(transform_input(case), got) for case, got in results])
+    if measured is not None:
+        name, text, matrix = measured
+        given = {id(case): got for case, got in results}
+
+        def whole(case: Case, declared: Declaration) -> Values | None:
+            got = given[id(case)]
+            return got if measured_values.may_give(matrix, transform_input(case), got) else None
+
+        yield [KnownOperation((name,), Slot.HADAMARD, text, whole)]
+
+
+def _transform(mistakes: Sequence[Mistake], changed: Kernel) -> KnownOperation:
+    names, text = tuple(mistake.name for mistake in mistakes), "; ".join(mistake.text for mistake in mistakes)
+    return KnownOperation(names, Slot.HADAMARD, text, partial(_turned, changed.transform))
+
+
+@np.errstate(all="ignore")
+def _turned(transform: Map | None, case: Case, declared: Declaration) -> Values | None:
+    values = widen(transform_input(case))
+    made = values if transform is None else transform(values)
+    return made.astype(INPUT_DTYPES["bfloat16"]) if made.shape == values.shape else None

@@ -1,0 +1,91 @@
+"""How a codec came from a value to its code, in words, and by which rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.explain.formulas import decimal
+from fp4ref.formats import (
+    CUDA_E2M1,
+    CUDA_E4M3,
+    CUDA_E5M2,
+    CUDA_E8M0,
+    E2M1,
+    E4M3,
+    E5M2,
+    E8M0,
+    Codec,
+    F,
+    Rounding,
+    grid,
+)
+
+STANDARD = {codec.format: codec for codec in (CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0)}
+RULES = {  # of a rounded value, of one past the ends of the grid, of NaN
+    E2M1: ("E2M1-3", "E2M1-4", "E2M1-5"),
+    E4M3: ("E4M3-2", "E4M3-3", "E4M3-4"),
+    E5M2: ("E5M2-2", "E5M2-3", "E5M2-4"),
+    E8M0: ("E8M0-2", "E8M0-3", "E8M0-3"),
+}
+CHOICE = {E2M1: "E2M1-6", E4M3: "E4M3-5", E5M2: "E5M2-5", E8M0: "PRO-3"}
+
+
+def rounding(codec: Codec, value: Any, code: int, random_bits: int | None = None) -> tuple[str, tuple[str, ...]]:
+    """How a codec came from a value to its code, and by which rules."""
+    form, magnitude, prefix = codec.format, abs(float(value)), codec.format.name.upper()
+    values, nearest, past, nan = grid(form), *RULES[form]
+    top = float(values[form.codes - 1])
+    sign_note, sign_rules = _sign(codec, value, code)
+    if np.isnan(value):
+        return "NaN", _with_choice(codec, "nan", nan)
+    if magnitude in values[: form.codes]:
+        return f"exact{sign_note}", sign_rules or (f"{prefix}-1",)
+    if random_bits is not None and magnitude < top:
+        return _stochastic(values, magnitude, random_bits) + sign_note, ("SR-2", *sign_rules)
+    if magnitude > top and code == codec.overflow:
+        return f"rounds past the largest value {decimal(top)}: code {code:#x}", _with_choice(codec, "overflow", past)
+    if magnitude > top and codec.overflow is None:
+        return f"above the largest value {decimal(top)}: saturates{sign_note}", (past, *sign_rules)
+    rule = nearest if magnitude > values[0] else past
+    return _between(codec, magnitude) + sign_note, (*_with_choice(codec, "rounding", rule), *sign_rules)
+
+
+def _with_choice(codec: Codec, field: str, rule: str) -> tuple[str, ...]:
+    """The rule, or the one that lets a codec differ from the standard's in a field."""
+    same = getattr(codec, field) == getattr(STANDARD[codec.format], field)
+    return (rule,) if same else (CHOICE[codec.format],)
+
+
+def _sign(codec: Codec, value: Any, code: int) -> tuple[str, tuple[str, ...]]:
+    """What happened to the sign bit, where that is worth a word."""
+    minus, kept = bool(np.signbit(value)), bool(code & codec.format.sign_bit)
+    if np.isnan(value) or not codec.format.signed or minus == kept:
+        return ("; the sign of zero stays", ("E2M1-2",)) if minus and value == 0 and codec.format is E2M1 else ("", ())
+    return f"; sign bit {'set' if kept else 'dropped'} (sign {codec.sign})", (CHOICE[codec.format],)
+
+
+def _between(codec: Codec, magnitude: float) -> str:
+    values = grid(codec.format)
+    if magnitude < values[0]:
+        return f"below the smallest value {decimal(values[0])}"
+    upper = int(np.searchsorted(values, magnitude))
+    low, high = values[upper - 1], values[upper]
+    text = f"between {decimal(low)} and {decimal(high)}"
+    if codec.rounding is Rounding.UP:
+        return f"{text}, rounded up"
+    if codec.rounding is Rounding.TRUNCATE:
+        return f"{text}, truncated"
+    middle = (low + high) / 2
+    if magnitude != middle:
+        return f"{text}, {'below' if magnitude < middle else 'above'} the midpoint {decimal(middle)}"
+    how = {Rounding.EVEN: "to the even code", Rounding.DOWN: "toward zero", Rounding.AWAY: "away from zero"}
+    return f"{text}, a tie at {decimal(middle)}: {how.get(codec.rounding, '')}"
+
+
+def _stochastic(values: Any, magnitude: float, random_bits: int) -> str:
+    upper = int(np.searchsorted(values, magnitude))
+    low, high = values[upper - 1], values[upper]
+    moved = F(magnitude + (high - low) * random_bits / 256)
+    return f"|y| + {decimal(high - low)} * {random_bits}/256 = {decimal(moved)}, truncated to the grid"

@@ -1,0 +1,91 @@
+"""Operands with something to add: a bias, and what is already there.
+
+Sums, products and what is added are integers below 2^24 whose additions are exact in float32, so that their order
+does not matter; a result has at most eight significant bits, which every type holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.conformance.families.products.case import GemmCase, Random, case_of
+from fp4ref.formats import F, Floats
+from fp4ref.model.quantize import quantize
+from fp4ref.operands import alpha_factor
+from fp4ref.quantized import Quantized
+from fp4ref.spec import Spec
+
+SIDE = 24  # rows and columns of a result; square, so that a transposed one shows
+STEP = 8  # what sums are multiplied by, by alpha where there is a global scale
+ROW, COLUMN = np.indices((SIDE, SIDE))
+FOURTHS = (3 * ROW + 5 * COLUMN) % 4
+ELEMENT = 4.0  # the largest power of two that every element format has
+
+
+def bias(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """A product of -1024 + 8 m, and biases 1025 + 2 n of eleven significant bits. Rules: GEM-8, GEM-15."""
+    case = _product(family, "cancels", spec, -128, np.arange(SIDE))
+    yield replace(case, bias=_biases())
+    yield _of_real_numbers(family, spec, random, bias=True)
+
+
+def sum_and_c(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """A product of 8 (2049 + 2 i), which no 16-bit type holds, and C = 8 (16 j - 2048). Rules: GEM-8, GEM-15."""
+    case = _product(family, "cancels", spec, 2048, 1 + 2 * (np.arange(SIDE) % 4))
+    yield replace(case, accumulate=(STEP * (16 * ((3 * ROW + 5 * COLUMN) % 16) - 2048)).astype(F))
+    yield _of_real_numbers(family, spec, random, accumulate=True)
+
+
+def both(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """The product and the biases of the family bias, and C = 0 to 24. Rules: GEM-8, GEM-15."""
+    case = _product(family, "cancels", spec, -128, np.arange(SIDE))
+    yield replace(case, bias=_biases(), accumulate=(STEP * FOURTHS).astype(F))
+    yield _of_real_numbers(family, spec, random, bias=True, accumulate=True)
+
+
+def _biases() -> Floats:
+    return (1025 + 2 * np.arange(SIDE)).astype(F)
+
+
+def _product(family: str, name: str, spec: Spec, base: int, rest: NDArray[np.int64]) -> GemmCase:
+    """Row m of the result is 8 * (base + rest[m]): base from the first block, a rest below 24 from the second."""
+    width = spec.block.columns
+    left, right = np.zeros((SIDE, 2, width)), np.ones((SIDE, 2, width))
+    left[:, 0, 0], right[:, 0, 0] = np.sign(base) * ELEMENT, ELEMENT
+    fours, ones = np.divmod(rest, int(ELEMENT))
+    left[:, 1, : width // 2] = np.arange(width // 2) < fours[:, None]
+    left[:, 1, : width // 2] *= ELEMENT
+    left[:, 1, width // 2 :] = np.arange(width - width // 2) < ones[:, None]
+    of_left, of_right = np.ones((SIDE, 2)), np.ones((SIDE, 2))
+    of_left[:, 0] = abs(base) / ELEMENT**2 / 8
+    of_right[:, 0] = 8
+    factor = alpha_factor(spec, spec)
+    of_right *= STEP if factor is None else 1
+    sides = ((values.reshape(SIDE, -1), scales) for values, scales in ((left, of_left), (right, of_right)))
+    case = case_of(family, name, spec, *sides)
+    if factor is None:
+        return case
+    root = float(np.sqrt(factor))
+    return replace(case, a=_with_amax(case.a, 2 * root), b=_with_amax(case.b, STEP / 2 * root))
+
+
+def _with_amax(q: Quantized, amax: float) -> Quantized:
+    assert q.row is not None
+    return replace(q, row=q.row._replace(amax=np.full_like(q.row.amax, amax)))
+
+
+def _of_real_numbers(
+    family: str, spec: Spec, random: Random, *, bias: bool = False, accumulate: bool = False
+) -> GemmCase:
+    """Normal numbers, and additions of the size of the product; C is a bfloat16 of six significant bits."""
+    sides = []
+    for rows in (SIDE, SIDE + 8):
+        x = random.standard_normal((rows, 16 * spec.block.columns)).astype(F)
+        sides.append(Quantized(spec, x.shape, "float32", "linear", quantize(x, spec.replace(hadamard=None))))
+    biases = (16 * random.standard_normal(SIDE + 8)).astype(F) if bias else None
+    c = (random.integers(-63, 64, (SIDE, SIDE + 8)) / 4).astype(F) if accumulate else None
+    return GemmCase(family, "real", sides[0], sides[1], False, biases, c)

@@ -1,0 +1,138 @@
+"""Operands for a GEMM on trial.
+
+Aimed ones are small integers times a power of two whose sums of magnitudes stay below 2^24: every partial sum is exact
+in float32, so every order of additions gives the same bits. The others have a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from fp4ref.conformance.families.products.additions import bias, both, sum_and_c
+from fp4ref.conformance.families.products.case import GemmCase, ProductFamily, Random, case_of, integers
+from fp4ref.conformance.families.products.specials import specials
+from fp4ref.formats import F
+from fp4ref.model.quantize import quantize
+from fp4ref.quantized import Quantized
+from fp4ref.spec import Granularity, Spec
+
+SIGNIFICANT = 24  # bits of a float32
+
+
+def cases(spec: Spec, names: tuple[str, ...] | None = None) -> Iterator[GemmCase]:
+    """The cases of a specification, the same every time. Rules: GEM-13, GEM-14, CNF-7."""
+    for name, family in FAMILIES.items():
+        if names is None or name in names:
+            seed = np.random.default_rng([*name.encode()])
+            yield from family.make(name, spec, seed)
+
+
+def _powers(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """Block k contributes 2^k: the bits of a sum say which were added, and how often. Elements are the units."""
+    width = spec.block.columns
+    count = SIGNIFICANT - 1 - (width - 1).bit_length()  # one bit is left for a block that is added twice
+    order = np.arange(count)
+    signs = np.where(np.arange(8) % 2, -1.0, 1.0)[:, None]
+    for name, exponents in (("up", order), ("down", order[::-1]), ("mixed", random.permutation(count))):
+        of_a, of_b = (
+            np.ldexp(np.ones((8, count)), half) for half in (exponents - exponents // 2 - 9, exponents // 2 - 3)
+        )
+        ones = np.ones((8, width * count))
+        yield case_of(family, name, spec, (ones * signs, of_a), (ones, of_b))
+        each = np.repeat(np.eye(count), width, axis=1)  # row k of B has block k only
+        yield case_of(family, f"{name}-each", spec, (ones * signs, of_a), (each, np.resize(of_b, (count, count))))
+
+
+def _width(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """Column n sums 2^n and 1: the first wrong one tells how many bits an accumulator has."""
+    width, count = spec.block.columns, SIGNIFICANT
+    for name, large, small, minus in (("large-first", 0, 1, None), ("small-first", 1, 0, None), ("cancel", 0, 1, 2)):
+        blocks = 3 if minus else 2
+        left, right = np.zeros((2, blocks, width)), np.zeros((count, blocks, width))
+        of_left, of_right = np.ones((2, blocks)), np.ones((count, blocks))
+        left[:, small, 0] = right[:, small, 0] = 1
+        for place, sign in ((large, 1), (minus, -1)):
+            if place is None:
+                continue
+            left[:, place], of_left[:, place] = 2 * sign, 2.0**8
+            for n in range(count):  # 2^(n - 9) by up to 16 elements up to 4, and a scale from 2^-9 to 2^8
+                many = 4 if n - 9 > 10 else 0
+                element = min(max(n - 9 - many - 8, 0), 2)
+                right[n, place, : 1 << many] = 1 << element
+                of_right[n, place] = 2.0 ** (n - 9 - many - element)
+        flat = (values.reshape(len(values), -1) for values in (left, right))
+        yield case_of(family, name, spec, *zip(flat, (of_left, of_right), strict=True))
+
+
+def _dense(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    width = spec.block.columns
+    for m, n, columns in ((160, 136, 9 * width), (32, 32, 32), (1, 3, 2 * width), (130, 1, 5 * width)):
+        a, b = (integers(spec, random, rows, columns) for rows in (m, n))
+        yield GemmCase(family, f"{m}x{n}x{columns}", a, b)
+    side = 8 * width
+    yield GemmCase(family, "square", integers(spec, random, side, side), integers(spec, random, side, side))
+
+
+def _deep(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """Sums over more than 1024 elements, 2^16 at most: (2 * 2)^2 * 4^2 * 2^16 = 2^24."""
+    width = spec.block.columns
+    for m, n, columns in ((5, 7, 1024 + 3 * width), (9, 5, 2048 + width), (4, 6, 4096 + 2 * width), (16, 32, 3072)):
+        a, b = (integers(spec, random, rows, columns, largest=2, top=4) for rows in (m, n))
+        yield GemmCase(family, f"{m}x{n}x{columns}", a, b)
+
+
+def _ragged(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    width = spec.block.columns
+    for m, n, columns in ((17, 33, 3 * width - 1), (5, 7, 1), (65, 9, width + 2)):
+        a, b = (integers(spec, random, rows, columns) for rows in (m, n))
+        yield GemmCase(family, f"{m}x{n}x{columns}", a, b)
+
+
+def _alpha(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """Global amaxes whose products round differently in other orders; one for each row where rows have their own."""
+    if spec.global_scale is Granularity.NONE:
+        return
+    width = spec.block.columns
+    pairs = [(9.8125, 0.6171875), (4.0, 0.5), (1.1, 1.3), (0.02, 300.0), (1e-20, 3e18)]
+    for amaxes in pairs:
+        sides = []
+        for rows, amax in zip((12, 20), amaxes, strict=True):
+            q = integers(spec, random, rows, 4 * width)
+            assert q.row is not None
+            spread = 1 + np.arange(q.row.amax.size) / 7
+            sides.append(replace(q, row=q.row._replace(amax=(amax * spread).astype(F))))
+        yield GemmCase(family, f"{amaxes[0]:g}-{amaxes[1]:g}", sides[0], sides[1])
+
+
+def _random(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    for m, n, columns, tail in ((48, 40, 1024, 0.0), (16, 16, 4096, 0.0), (32, 32, 512, 3.0)):
+        sides = []
+        for rows in (m, n):
+            x = random.standard_normal((rows, columns)) * np.exp(tail * random.standard_normal((rows, columns)))
+            data = quantize(x.astype(F), spec.replace(hadamard=None))
+            sides.append(Quantized(spec, x.shape, "float32", "linear", data))
+        yield GemmCase(family, f"{m}x{n}x{columns}{'-tails' if tail else ''}", sides[0], sides[1], aimed=False)
+
+
+FAMILIES = {
+    "powers": ProductFamily(
+        _powers, "a block is left out, added twice, or multiplied by another one's", ("GEM-1", "GEM-13")
+    ),
+    "width": ProductFamily(_width, "sums are narrower than float32, or rounded between blocks", ("GEM-13",)),
+    "dense": ProductFamily(
+        _dense, "rows, layouts or directions are mixed up, which equal scales hide", ("GEM-1", "GEM-13")
+    ),
+    "deep": ProductFamily(_deep, "depth past a limit, or a part of a split K, is left out", ("GEM-1", "GEM-13")),
+    "ragged": ProductFamily(_ragged, "the last block is not full", ("GEM-1", "GEM-13")),
+    "alpha": ProductFamily(
+        _alpha, "an amax or the factor is left out, or multiplied in another order", ("GEM-5", "GEM-7")
+    ),
+    "special": ProductFamily(specials, "NaN or an infinity spreads, or gets lost", ("GEM-3", "GEM-17")),
+    "bias": ProductFamily(bias, "the bias is left out, added twice, or rounded", ("GEM-8", "GEM-15")),
+    "accumulate": ProductFamily(sum_and_c, "what is there is overwritten, or scaled", ("GEM-8", "GEM-15")),
+    "bias-accumulate": ProductFamily(both, "one of two sums is left out", ("GEM-8", "GEM-15")),
+    "random": ProductFamily(_random, "sums of real numbers are further off than float32 additions allow", ("GEM-14",)),
+}

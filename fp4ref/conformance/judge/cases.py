@@ -1,0 +1,254 @@
+"""Judging one case: a kernel's bytes against the golden model's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref import api
+from fp4ref.conformance.families import Case
+from fp4ref.conformance.families.rules import LAYOUT_RULES
+from fp4ref.conformance.judge.blame import at_fault, failed
+from fp4ref.conformance.judge.compare import Comparison, Tolerance, compare
+from fp4ref.conformance.judge.excuses import Tile
+from fp4ref.conformance.judge.hadamard_stages import accepts_amax, accepts_block
+from fp4ref.conformance.oracle.hadamard import interval
+from fp4ref.conformance.subjects.subject import (
+    Declaration,
+    Finding,
+    FindingKind,
+    Outcome,
+    expected_values,
+    golden,
+    normalised,
+    signs,
+    transform_input,
+)
+from fp4ref.conformance.vectors.text import Mismatch, format_words, mismatched
+from fp4ref.formats import Codes, F
+from fp4ref.hadamard import POINTS
+from fp4ref.layout import layout
+from fp4ref.model.tiles import Matrix, widen
+from fp4ref.quantized import Direction, DirectionData
+from fp4ref.spec import Granularity, Spec
+
+KEPT = 16  # mismatches of an operation other than quantize that are described
+BROKEN = frozenset(FindingKind) - {
+    FindingKind.OUTSIDE,
+    FindingKind.MUTATED,
+    FindingKind.UNWRITTEN,
+    FindingKind.UNSTABLE,
+    FindingKind.DEPENDS,
+    FindingKind.OVERWRITTEN,
+    FindingKind.CONCURRENT,
+    FindingKind.NOT_TRIED,  # again
+}  # findings that leave nothing to compare
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What was found out about a case.
+
+    compared: the bytes of a quantizer. mismatches: of another operation, the first ones. finding: what went wrong
+    otherwise. rules: those that the case checks; none where nothing was compared. got: a quantizer's bytes, low nibble
+    first, in the declared layout, with the golden amax where the kernel gives none. returned_amax: it gave one. values:
+    of another operation.
+    """
+
+    case: Case
+    compared: Comparison | None
+    finding: Finding | None
+    rules: tuple[str, ...]
+    mismatches: tuple[Mismatch, ...] = ()
+    got: DirectionData | None = None
+    values: NDArray[Any] | None = None
+    returned_amax: bool = False
+
+    @property
+    def failed(self) -> frozenset[str]:
+        """Return the rules that decide a byte at fault. Rules: CNF-24."""
+        if self.compared is None:
+            return frozenset(self.rules if self.mismatches else ())
+        return failed(self.rules, self.case.spec, self.compared.at_fault)
+
+    @property
+    def zero(self) -> bool:
+        """True if every byte that the kernel returned is zero."""
+        returned = [self.values]
+        if self.got is not None:
+            returned += [self.got.data, self.got.scales, self.got.amax if self.returned_amax else None]
+        parts = [part for part in returned if part is not None]
+        return bool(parts) and not any(np.ascontiguousarray(part).view(np.uint8).any() for part in parts)
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing is wrong with the case."""
+        right = self.compared is None or self.compared.equal
+        return right and self.finding is None and not self.mismatches
+
+
+ONLY_ZEROS = "everything that was returned is zero"
+
+
+@dataclass
+class Zeros:
+    """Counts of a kernel's results: zeros where other bytes are right, and results that are not zeros."""
+
+    wrong: int = 0
+    others: int = 0
+
+    def add(self, judgement: Judgement) -> None:
+        """Count one result."""
+        self.wrong += judgement.zero and not judgement.equal
+        self.others += not judgement.zero
+
+    @property
+    def only(self) -> bool:
+        """True if the kernel returned nothing but zeros, which then is the diagnosis. Rules: CNF-9."""
+        return self.wrong > 0 and not self.others
+
+
+def judge(case: Case, outcome: Outcome, declared: Declaration, expected: DirectionData | None = None) -> Judgement:
+    """Compare what a kernel made of a case with what the specification does.
+
+    expected: the golden model's bytes, if they are there already.
+
+    Rules: CNF-1, CNF-3, CNF-9, CNF-22.
+    """
+    finding, rules = outcome.finding, checked_rules(case, declared)
+    nothing = outcome.data is None and outcome.values is None
+    if finding is not None and (finding.kind in BROKEN or nothing):
+        return Judgement(case, None, finding, ())
+    expected = golden(case) if expected is None else expected
+    if declared.operation != "quantize":
+        assert outcome.values is not None
+        wrong = _values(case, outcome.values, declared, expected)
+        return Judgement(case, None, finding, rules, wrong, values=outcome.values)
+    assert outcome.data is not None
+    got = normalised(case, declared, outcome.data)
+    returned_amax = got.amax is not None
+    if not returned_amax:
+        got = got._replace(amax=expected.amax)
+    if declared.told_amax or not returned_amax:
+        rules = tuple(rule for rule in rules if rule != "GLB-1")
+    compared = compare_direction(
+        case.x,
+        case.spec,
+        case.direction,
+        declared.scale_layout,
+        got,
+        random_bits=case.random_bits,
+        expected=expected,
+    )
+    return Judgement(case, compared, finding, rules, (), got, None, returned_amax)
+
+
+def checked_rules(case: Case, declared: Declaration) -> tuple[str, ...]:
+    """Return the rules that a case checks of an operation: of rules on layouts those of the declared one.
+
+    Rules: CNF-22.
+    """
+    layouts = LAYOUT_RULES[declared.scale_layout]
+    others = {rule for rules in LAYOUT_RULES.values() for rule in rules} - {*layouts}
+    scaled = "DEQ-2" if case.spec.global_scale is Granularity.NONE else "DEQ-1"
+    rules = {
+        "quantize": (*(rule for rule in case.rules if rule not in others), *layouts, "PACK-1"),
+        "dequantize": (scaled, "DEQ-3", "LAY-6"),
+        "to_layout": (*layouts, "LAY-6", "LAY-7"),
+        "hadamard": ("HAD-1", "HAD-2", "HAD-3", "HAD-7"),
+    }[declared.operation]
+    return tuple(dict.fromkeys(rules))
+
+
+def compare_direction(
+    x: NDArray[Any],
+    spec: Spec,
+    direction: Direction,
+    scale_layout: str,
+    got: DirectionData,
+    amax: Any = None,
+    random_bits: NDArray[np.uint8] | None = None,
+    keep: int = 16,
+    expected: DirectionData | None = None,
+) -> Comparison:
+    """Compare one direction; a transformed one may have been added up in another order.
+
+    amax: by which the bytes are judged; None for that of x. expected: the golden model's bytes, if they are there.
+
+    Rules: CNF-1, HAD-7.
+    """
+
+    def wanted(given: Any) -> DirectionData:
+        q = api.quantize(x, spec, direction, amax=given, random_bits=random_bits, backend="numpy")
+        return q.direction(direction)[0]
+
+    def question(expected: DirectionData) -> tuple[Any, ...]:
+        return x, spec, direction, scale_layout, got, expected, random_bits
+
+    expected = wanted(amax) if expected is None else expected
+    if spec.hadamard is None or direction == "row":
+        return _blamed(compare(x, spec, direction, scale_layout, got, expected, keep), *question(expected))
+    tolerated_amax = False
+    if got.amax is not None and spec.global_scale is Granularity.TENSOR and got.amax[0] != expected.amax[0]:
+        tolerated_amax = accepts_amax(x, spec, float(got.amax[0]))
+        expected = wanted(got.amax) if tolerated_amax else expected
+    tolerance = _tolerance(x, spec, got, random_bits)
+    compared = compare(x, spec, direction, scale_layout, got, expected, keep, tolerance)
+    compared.tolerated += tolerated_amax
+    return _blamed(compared, *question(expected))
+
+
+def _blamed(compared: Comparison, *question: Any) -> Comparison:
+    """Note which stages are at fault. Rules: CNF-24."""
+    if not compared.equal:
+        compared.at_fault = at_fault(*question, compared)
+    return compared
+
+
+def _tolerance(x: NDArray[Any], spec: Spec, got: DirectionData, bits: NDArray[np.uint8] | None) -> Tolerance:
+    """Whether a block of the column direction is right for some order of the transform's additions. Rules: HAD-7."""
+    matrix = Matrix(x, "column")
+
+    def tolerates(block: Tile, scale: int, codes: Codes) -> bool:
+        amax = None if got.amax is None else got.amax[block[0] if spec.global_scale is Granularity.ROW else slice(None)]
+        drawn = None if bits is None else bits[block]
+        return bool(accepts_block(widen(matrix[block]), spec, amax, scale, codes, drawn))
+
+    return tolerates
+
+
+def _values(case: Case, got: NDArray[Any], declared: Declaration, expected: DirectionData) -> tuple[Mismatch, ...]:
+    """Where values or moved scales differ; all NaN are one. Rules: CNF-1, LAY-2, HAD-7, NUM-2."""
+    wanted = expected_values(case, declared, expected)
+    if declared.operation == "to_layout":
+        order = layout(declared.scale_layout)
+        compared = np.ones(wanted.shape, np.bool_) if order.pads_compared else order.valid(*expected.scales.shape)
+        return tuple(mismatched("scales", np.where(compared, got, 0), np.where(compared, wanted, 0))[:KEPT])
+    kind = f"u{wanted.dtype.itemsize}"
+    bad = got.view(kind) != wanted.view(kind)
+    bad &= ~(np.isnan(got.astype(F)) & np.isnan(wanted.astype(F)))
+    if declared.operation == "hadamard":
+        bad &= ~_within_bound(case, got, bad)
+    return tuple(
+        Mismatch(
+            "values",
+            tuple(map(int, index)),
+            "",
+            *(f"{format_words(part[tuple(index)][None])} ({float(part[tuple(index)]):.9g})" for part in (wanted, got)),
+        )
+        for index in np.argwhere(bad)[:KEPT]
+    )
+
+
+def _within_bound(case: Case, got: NDArray[Any], bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which values some order of additions gives; only groups with differences are looked at. Rules: HAD-7."""
+    inputs = widen(transform_input(case)).reshape(-1, POINTS)
+    values, differs = got.astype(np.float64).reshape(-1, POINTS), bad.reshape(-1, POINTS)
+    accepted = np.zeros_like(differs)
+    for index in np.flatnonzero(differs.any(axis=1))[: 4 * KEPT]:
+        low, high = np.array(interval(inputs[index].tolist(), signs(case.spec))).T
+        accepted[index] = (low <= values[index]) & (values[index] <= high)
+    return accepted.reshape(bad.shape)

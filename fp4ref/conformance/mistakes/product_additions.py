@@ -1,0 +1,100 @@
+"""Known mistakes with a bias and with what is already there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.mistakes.products import OperandPair, narrowed, truncated
+from fp4ref.formats import F, Floats
+
+Value = Callable[[Floats, Floats], Floats]  # of what is added, [1, N] or [M, N], and of what it is added to
+
+
+@dataclass(frozen=True)
+class Adding:
+    """How one of two things is added. value: what is added in its place; early: to the sums, before alpha."""
+
+    text: str
+    value: Value
+    early: bool = False
+    narrow: bool = False  # the product is rounded to the result's type first
+    alone: bool = False  # without the product
+
+
+def _transposed(part: Floats, y: Floats) -> Floats:
+    return part.T if y.shape[0] == y.shape[1] else part
+
+
+BIAS = (
+    Adding("", lambda b, y: b),
+    Adding("the bias is not added", lambda b, y: b * 0),
+    Adding("the bias is added twice", lambda b, y: b + b),
+    Adding("the bias is subtracted", lambda b, y: -b),
+    Adding("the bias is added before alpha", lambda b, y: b, early=True),
+    Adding("the bias is rounded to bfloat16", lambda b, y: narrowed("bfloat16", b)),
+    Adding("the bias is rounded to float16", lambda b, y: narrowed("float16", b)),
+    Adding("the bias is truncated to bfloat16", lambda b, y: truncated(b)),
+    Adding("the bias is added by rows instead of columns", _transposed),
+)
+ACCUMULATE = (
+    Adding("", lambda c, y: c),
+    Adding("C is not added: it is ignored, or overwritten", lambda c, y: c * 0),
+    Adding("C is added twice", lambda c, y: c + c),
+    Adding("C is subtracted", lambda c, y: -c),
+    Adding("C is scaled by alpha", lambda c, y: c, early=True),
+    Adding("the product is rounded to the result's type before C is added", lambda c, y: c, narrow=True),
+    Adding("the product is lost, the result is C", lambda c, y: c, alone=True),
+    Adding("C is added transposed", _transposed),
+)
+
+
+@dataclass(frozen=True)
+class Additions:
+    """One way to add both."""
+
+    bias: Adding
+    accumulate: Adding
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What is wrong with it."""
+        return tuple(filter(None, (self.bias.text, self.accumulate.text)))
+
+    def early(self, y: Floats, pair: OperandPair) -> Floats:
+        """What is added before alpha."""
+        for adding, part in zip((self.bias, self.accumulate), _parts(pair), strict=True):
+            y = y + adding.value(part, y) if adding.early and part is not None else y
+        return np.asarray(y, F)
+
+    def late(self, y: Floats, pair: OperandPair, to: str, *, row_scaled: bool) -> Floats:
+        """What is added after it, in the order of GEM-8. Rules: GEM-8."""
+        b, c = _parts(pair)
+        b = None if b is None or self.bias.early else self.bias.value(b, y)
+        if c is None or self.accumulate.early:
+            return y if b is None else np.asarray(y + b, F)
+        c = self.accumulate.value(c, y)
+        if self.accumulate.alone:
+            return np.broadcast_to(c, y.shape)
+        if row_scaled or self.accumulate.narrow:
+            return np.asarray(_cast(y if b is None else y + b, to) + c, F)
+        return np.asarray(y + c if b is None else y + c + b, F)
+
+
+def _parts(pair: OperandPair) -> tuple[Floats | None, Floats | None]:
+    return None if pair.bias is None else pair.bias[None], pair.accumulate
+
+
+def _cast(y: Floats, to: str) -> Floats:
+    return np.asarray(np.asarray(y, F).astype(INPUT_DTYPES[to]).astype(F))
+
+
+def ways(pair: OperandPair) -> Iterator[Additions]:
+    """Every known way to add what a case has, the right one first, single mistakes before pairs."""
+    of_bias = BIAS if pair.bias is not None else BIAS[:1]
+    of_c = ACCUMULATE if pair.accumulate is not None else ACCUMULATE[:1]
+    yield from sorted((Additions(*both) for both in product(of_bias, of_c)), key=lambda way: len(way.texts))

@@ -1,0 +1,102 @@
+"""Known mistakes in how far a product sums: blocks, the end of K, and parts of a K that is split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.mistakes.products import OperandPair, Reading, Wide, product, summed_blocks
+
+DEPTHS = (128, 256, 512, 1024, 2048, 4096)
+PARTS = (2, 3, 4, 8)
+
+
+# Blocks
+
+
+def _without_last(tail: int, count: int) -> list[int]:
+    return list(range(max(count - tail, 0)))
+
+
+def _in_tiles(tile: int, count: int) -> list[int]:
+    return list(range(count // tile * tile))
+
+
+ORDERS: tuple[tuple[str, str, Callable[[int], list[int]]], ...] = (
+    ("first-missing", "the first block is left out", lambda n: list(range(1, n))),
+    *(
+        (f"last-{tail}-missing", f"the last {tail} blocks are left out", partial(_without_last, tail))
+        for tail in (2, 4, 8)
+    ),
+    ("last-missing", "the last block is left out", partial(_without_last, 1)),
+    ("odd-last-missing", "the last block is left out where their count is odd", partial(_in_tiles, 2)),
+    *(
+        (f"tail-of-{tile}-missing", f"blocks that do not fill a tile of {tile} are left out", partial(_in_tiles, tile))
+        for tile in (4, 8)
+    ),
+    ("first-twice", "the first block is added twice", lambda n: [0, *range(n)]),
+    ("last-twice", "the last block is added twice", lambda n: [*range(n), n - 1]),
+    ("one-missing", "the second block is left out", lambda n: [0, *range(2, n)]),
+    ("second-twice", "the second block is added twice", lambda n: [0, 1, *range(1, n)] if n > 1 else [0]),
+    ("odd-missing", "every other block is left out", lambda n: list(range(0, n, 2))),
+)
+
+
+# The end of K, and its parts
+
+
+def _kept(keep: Any, pair: OperandPair) -> Wide | None:
+    """Return the sums over some of the depth; None where it is all of it."""
+    depth = pair.a.elements.shape[1]
+    mask = keep(np.arange(depth), depth, pair.a.width)
+    return None if mask.all() else product(replace(pair.a, elements=np.where(mask, pair.a.elements, 0)), pair.b)
+
+
+def _until(size: int, k: Any, depth: int, width: int) -> Any:
+    return k < size
+
+
+def _whole(size: int, k: Any, depth: int, width: int) -> Any:
+    return (k < depth // size * size) | (depth < size)
+
+
+def _part(place: int, size: Callable[[int, int], int], k: Any, depth: int, width: int) -> Any:
+    """Return the places of the depth in the first part (0) or the last one (-1); `size` gives the size of a part."""
+    each = max(size(depth, width), 1)
+    part = k // each
+    return part == (part[-1] if place else 0)
+
+
+def _share(count: int, depth: int, width: int) -> int:
+    """Return the elements of each of `count` parts, which are whole blocks."""
+    blocks = -(-depth // width)
+    return -(-blocks // count) * width
+
+
+def _fixed(size: int, depth: int, width: int) -> int:
+    return size
+
+
+def depths() -> Iterator[Reading]:
+    """Yield every known mistake in how much is summed."""
+    for name, text, order in ORDERS:
+        yield Reading(f"block-{name}", text, partial(lambda order, p: summed_blocks(p.a, p.b, order), order))
+    for size in DEPTHS:
+        for name, text, keep in (
+            ("until", f"depth past {size} is left out", _until),
+            ("whole", f"depth past the last multiple of {size} is left out", _whole),
+        ):
+            yield Reading(f"depth-{name}-{size}", text, partial(_kept, partial(keep, size)))
+    splits = [(f"in {count} parts", f"{count}-parts", partial(_share, count)) for count in PARTS]
+    splits += [(f"every {size}", f"every-{size}", partial(_fixed, size)) for size in (64, *DEPTHS)]
+    for text, name, each in splits:
+        for end, words, place in (
+            ("last", "and the last part overwrites the others instead of being added", -1),
+            ("first", "and only the first part is written", 0),
+        ):
+            keep = partial(_part, place, each)
+            yield Reading(f"split-{name}-{end}", f"K is split {text}, {words}", partial(_kept, keep))

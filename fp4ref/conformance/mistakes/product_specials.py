@@ -1,0 +1,100 @@
+"""Known mistakes with NaN and infinities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import ml_dtypes
+import numpy as np
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.mistakes.products import SIDES, OperandPair, OperandSide, Wide, product
+from fp4ref.formats import E8M0, F, Floats
+
+Change = Callable[[OperandSide], OperandSide]
+
+
+def _element(test: Callable[[Wide], Wide], value: Callable[[OperandSide], float], s: OperandSide) -> OperandSide:
+    """Elements that pass a test have another magnitude; their sign bit stays."""
+    return replace(s, elements=np.where(test(s.elements), np.copysign(value(s), s.elements), s.elements))
+
+
+def _scale(value: Callable[[OperandSide], float], s: OperandSide) -> OperandSide:
+    return replace(s, scales=np.where(np.isnan(s.scales), value(s), s.scales))
+
+
+def _largest(s: OperandSide) -> float:
+    return s.part.spec.element.format.max
+
+
+def _zero(s: OperandSide) -> float:
+    return 0.0
+
+
+def _one(s: OperandSide) -> float:
+    return 1.0
+
+
+def _next_number(s: OperandSide) -> float:
+    """What the bits of a NaN scale would be as a number: 480 for E4M3, 2^128 for E8M0, which float32 calls infinite."""
+    return np.inf if s.part.spec.scale.format is E8M0 else 480.0
+
+
+def _largest_scale(s: OperandSide) -> float:
+    return s.part.spec.scale.format.max
+
+
+def _skipping(s: OperandSide) -> OperandSide:
+    """A block of zeros counts as zero, whatever its scale."""
+    (rows, columns), width = s.elements.shape, s.width
+    padded = np.pad(s.elements, ((0, 0), (0, -columns % width))).reshape(rows, -1, width)
+    return replace(s, scales=np.where((padded == 0).all(axis=2), 0.0, s.scales))
+
+
+def _without_nan(s: OperandSide) -> OperandSide:
+    return _scale(_zero, _element(np.isnan, _zero, s))
+
+
+READERS: tuple[tuple[str, Change], ...] = (
+    ("NaN scales of {} count as 0", partial(_scale, _zero)),
+    ("NaN scales of {} count as 1", partial(_scale, _one)),
+    ("NaN scales of {} are read as the number after the largest", partial(_scale, _next_number)),
+    ("NaN scales of {} are read as the largest number", partial(_scale, _largest_scale)),
+    ("every NaN of {} counts as 0", _without_nan),
+    ("blocks of zeros of {} are skipped, with them the NaN of their scales", _skipping),
+    ("NaN elements of {} count as 0", partial(_element, np.isnan, _zero)),
+    ("NaN elements of {} saturate", partial(_element, np.isnan, _largest)),
+    ("NaN elements of {} are read as 480", partial(_element, np.isnan, lambda s: 480.0)),
+    ("infinities of {} saturate", partial(_element, np.isinf, _largest)),
+    ("infinities of {} count as 0", partial(_element, np.isinf, _zero)),
+    ("infinities of {} become NaN", partial(_element, np.isinf, lambda s: np.nan)),
+)
+
+
+def _zeroed(y: Floats, to: str) -> Floats:
+    return np.where(np.isnan(y), F(0), y)
+
+
+def _saturated(y: Floats, to: str) -> Floats:
+    most = LARGEST[to]
+    return np.where(np.isinf(y), np.copysign(most, y), y)
+
+
+LARGEST = {
+    name: F(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
+    for name, kind in INPUT_DTYPES.items()
+}
+RESULTS: tuple[tuple[str, Callable[[Floats, str], Floats]], ...] = (
+    ("NaN results become 0", _zeroed),
+    ("infinite results saturate", _saturated),
+)
+
+
+def special_sums(pair: OperandPair) -> Iterator[tuple[str, Wide]]:
+    """What each mistake in reading makes of the sums."""
+    for text, change in READERS:
+        for which, said in SIDES:
+            a, b = (change(s) if name in which else s for name, s in (("a", pair.a), ("b", pair.b)))
+            yield text.format(said), product(a, b)

@@ -1,0 +1,313 @@
+"""Known mistakes of kernels that multiply quantized operands.
+
+A mistake is made while reading operands, while the amaxes are applied, or at the cast. Sums are computed in float64,
+which is exact for aimed cases, whatever is mistaken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref import packing
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.families.products.case import GemmCase
+from fp4ref.conformance.subjects.subject import poisoned
+from fp4ref.formats import E8M0, F, Floats, ignoring_float_warnings
+from fp4ref.layout import LAYOUTS
+from fp4ref.operands import Operand
+from fp4ref.quantized import DirectionData
+
+Wide = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class OperandSide:
+    """An operand as a kernel sees it: elements [rows, K], scales [rows, blocks], its bytes and its tensor's others."""
+
+    elements: Wide
+    scales: Wide
+    part: Operand
+    other: DirectionData | None
+    transposed: bool = False  # as it is given to the kernel
+
+    @property
+    def width(self) -> int:
+        """Elements of a block."""
+        return self.part.spec.block.columns
+
+    @property
+    def values(self) -> Wide:
+        """Element times scale."""
+        return self.elements * np.repeat(self.scales, self.width, axis=1)[:, : self.elements.shape[1]]
+
+
+@dataclass(frozen=True)
+class OperandPair:
+    """Both operands, the layout in which the kernel is given their scales, and what it is given to add, or None."""
+
+    a: OperandSide
+    b: OperandSide
+    layout: str
+    bias: Floats | None = None
+    accumulate: Floats | None = None
+
+
+Sums = Callable[[OperandPair], Wide | None]  # None where the mistake does not apply
+Change = Callable[[OperandSide, str], OperandSide | None]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A mistake in what is summed. bounded: sums are exact where operands are `integers` only."""
+
+    name: str
+    text: str
+    sums: Sums
+    bounded: bool = False
+
+
+def side(part: Operand, other: DirectionData | None, *, transposed: bool) -> OperandSide:
+    """An operand decoded. other: the bytes of its tensor's other direction. transposed: as the kernel is given it."""
+    codes = packing.unpack(part.data.data, part.shape[1], part.spec.element.format)
+    elements, scales = part.spec.element.decode(codes), part.spec.scale.decode(part.data.scales)
+    return OperandSide(elements.astype(np.float64), scales.astype(np.float64), part, other, transposed)
+
+
+def product(a: OperandSide, b: OperandSide) -> Wide:
+    """The sums."""
+    return a.values @ b.values.T
+
+
+def pair_of(case: GemmCase, layout: str) -> OperandPair:
+    """The operands of a case, and what is added."""
+    a, b = (
+        side(
+            part,
+            q.column if direction == "row" else q.row,
+            transposed=case.transposed and direction == "column",
+        )
+        for part, q, direction in zip(case.operands, (case.a, case.b), case.directions, strict=True)
+    )
+    return OperandPair(a, b, layout, case.bias, case.accumulate)
+
+
+# What is added
+
+
+def summed_blocks(
+    a: OperandSide, b: OperandSide, order: Callable[[int], list[int]], *, of_b: bool = False
+) -> Wide | None:
+    """Sums over the blocks of a list; with of_b, those of A in their own order and those of B in that one."""
+    count, width = a.scales.shape[1], a.width
+    chosen = order(count)
+    if chosen == list(range(count)) or (of_b and len(chosen) != count):
+        return None
+    padded = [np.pad(s.values, ((0, 0), (0, -s.elements.shape[1] % width))) for s in (a, b)]
+    left, right = (values.reshape(len(values), count, width) for values in padded)
+    left = left if of_b else left[:, chosen]
+    return left.reshape(len(left), -1) @ right[:, chosen].reshape(len(right), -1).T
+
+
+SWAPS: tuple[tuple[str, str, Callable[[int], list[int]]], ...] = (
+    ("neighbours", "neighbouring blocks are swapped", lambda n: [k ^ 1 if k ^ 1 < n else k for k in range(n)]),
+    ("shifted", "blocks are shifted by one", lambda n: [*range(1, n), 0]),
+    ("reversed", "blocks are in reverse order", lambda n: list(range(n))[::-1]),
+    ("first-two", "the first two blocks are swapped", lambda n: [1, 0, *range(2, n)] if n > 1 else [0]),
+)
+
+
+# How one operand is read
+
+
+def _scales(change: Callable[[Wide], Wide], s: OperandSide, layout: str) -> OperandSide | None:
+    return replace(s, scales=change(s.scales))
+
+
+def _permuted(order: Callable[[int], list[int]], s: OperandSide, layout: str) -> OperandSide | None:
+    return replace(s, scales=s.scales[:, order(s.scales.shape[1])])
+
+
+def _laid(read_as: str, s: OperandSide, layout: str) -> OperandSide | None:
+    """Scale bytes of the declared layout, read as another one's."""
+    if read_as == layout:
+        return None
+    data, (rows, columns) = s.part.data, s.part.shape
+    blocks = -(-columns // s.width)
+    given, read = poisoned(data.scales, layout), LAYOUTS[read_as]
+    shape = read.padded_shape(rows, blocks)
+    flat = np.zeros(max(shape[0] * shape[1], given.size), np.uint8)
+    flat[: given.size] = given.ravel()
+    found = read.to_linear(flat[: shape[0] * shape[1]].reshape(shape), rows, blocks)
+    return replace(s, scales=s.part.spec.scale.decode(found).astype(np.float64))
+
+
+def _columns_first(s: OperandSide, layout: str) -> OperandSide | None:
+    """Scale bytes read with rows fastest."""
+    rows, blocks = s.scales.shape
+    return replace(s, scales=s.scales.reshape(blocks, rows).T)
+
+
+def _nibbles(s: OperandSide, layout: str) -> OperandSide | None:
+    if s.part.spec.element.format.bits == 8 or s.elements.shape[1] % 2:
+        return None
+    return replace(s, elements=s.elements.reshape(len(s.elements), -1, 2)[:, :, ::-1].reshape(s.elements.shape))
+
+
+def _unsigned(s: OperandSide, layout: str) -> OperandSide | None:
+    return replace(s, elements=np.abs(s.elements))
+
+
+def _wider(s: OperandSide, layout: str) -> OperandSide | None:
+    """One scale for two blocks."""
+    return replace(s, scales=s.scales[:, np.arange(s.scales.shape[1]) // 2 * 2])
+
+
+def _of_first_row(s: OperandSide, layout: str) -> OperandSide | None:
+    return replace(s, scales=np.repeat(s.scales[:1], len(s.scales), axis=0))
+
+
+def _as_e8m0(s: OperandSide, layout: str) -> OperandSide | None:
+    if s.part.spec.scale.format is E8M0:
+        return None
+    codes = s.part.data.scales.astype(np.float64)
+    return replace(s, scales=np.exp2(codes - 127))
+
+
+def _without_subnormals(s: OperandSide, layout: str) -> OperandSide | None:
+    if s.part.spec.scale.format is E8M0:
+        return None
+    return replace(s, scales=np.where(np.abs(s.scales) < 2.0**-6, 0, s.scales))
+
+
+def _of_other(part: str, s: OperandSide, layout: str) -> OperandSide | None:
+    """Bytes of the tensor's other direction where this one's are meant: the data, the scales, or both."""
+    if s.other is None:
+        return None
+    (rows, columns), spec, found = s.part.shape, s.part.spec, s
+    if part != "scales":
+        data = np.resize(s.other.data, s.part.data.data.shape)
+        codes = packing.unpack(data, columns, spec.element.format)
+        found = replace(found, elements=spec.element.decode(codes).astype(np.float64))
+    if part != "data":
+        order, blocks = LAYOUTS[layout], -(-columns // s.width)
+        buffer = np.resize(poisoned(s.other.scales, layout), order.padded_shape(rows, blocks))
+        scales = spec.scale.decode(order.to_linear(buffer, rows, blocks))
+        found = replace(found, scales=scales.astype(np.float64))
+    return found
+
+
+def _as_it_lies(s: OperandSide, layout: str) -> OperandSide | None:
+    """Data [K, rows] read as [rows, K]."""
+    if not s.transposed:
+        return None
+    return replace(s, elements=s.elements.T.reshape(s.elements.shape))
+
+
+OTHERS: tuple[tuple[str, str, Change], ...] = (
+    ("other-direction", "the bytes of {} are those of its tensor's other direction", partial(_of_other, "both")),
+    ("other-data", "the data of {} are those of its tensor's other direction", partial(_of_other, "data")),
+    ("other-scales", "the scales of {} are those of its tensor's other direction", partial(_of_other, "scales")),
+    ("not-turned", "the transposed data of {} are read as if they were not", _as_it_lies),
+)
+READERS: tuple[tuple[str, str, Change], ...] = (
+    ("scale-missing", "the block scales of {} are left out", partial(_scales, np.ones_like)),
+    ("scale-squared", "the block scales of {} are multiplied twice", partial(_scales, np.square)),
+    ("scale-inverse", "{} is divided by its block scales", partial(_scales, lambda s: 1 / s)),
+    *(
+        (f"scales-{name}", f"the block scales of {{}}: {text}", partial(_permuted, order))
+        for name, text, order in SWAPS
+    ),
+    *((f"layout-{name}", f"the scales of {{}} are read as {name}", partial(_laid, name)) for name in LAYOUTS),
+    ("columns-first", "the scales of {} are read with rows fastest", _columns_first),
+    ("nibbles", "the high nibble of {} is taken first", _nibbles),
+    ("unsigned", "the signs of {} are lost", _unsigned),
+    ("wider", "a block scale of {} serves two blocks", _wider),
+    ("first-row", "the scales of the first row of {} serve every row", _of_first_row),
+    ("e8m0", "the scales of {} are read as e8m0", _as_e8m0),
+    ("subnormal-scales", "subnormal scales of {} are flushed to zero", _without_subnormals),
+)
+
+
+SIDES = (("a", "A"), ("b", "B"), ("ab", "A and B"))
+
+
+def _read(change: Change, which: str, pair: OperandPair) -> Wide | None:
+    sides = [change(s, pair.layout) if name in which else s for name, s in (("a", pair.a), ("b", pair.b))]
+    return None if sides[0] is None or sides[1] is None else product(sides[0], sides[1])
+
+
+def _not_transposed(pair: OperandPair) -> Wide | None:
+    square = pair.b.elements.shape[0] == pair.b.elements.shape[1]
+    return pair.a.values @ pair.b.values if square else None
+
+
+def _result_transposed(pair: OperandPair) -> Wide | None:
+    sums = product(pair.a, pair.b)
+    return sums.T if sums.shape[0] == sums.shape[1] else None
+
+
+def _result_in_columns(pair: OperandPair) -> Wide | None:
+    sums = product(pair.a, pair.b)
+    return None if 1 in sums.shape else sums.T.reshape(sums.shape)
+
+
+def _scales_exchanged(pair: OperandPair) -> Wide | None:
+    if pair.a.scales.shape != pair.b.scales.shape:
+        return None
+    return product(replace(pair.a, scales=pair.b.scales), replace(pair.b, scales=pair.a.scales))
+
+
+def _summed_scales(pair: OperandPair) -> Wide | None:
+    """One product of scales per row and column: that of the first block."""
+    one = replace(pair.a, scales=np.repeat(pair.a.scales[:, :1], pair.a.scales.shape[1], axis=1))
+    two = replace(pair.b, scales=np.repeat(pair.b.scales[:, :1], pair.b.scales.shape[1], axis=1))
+    return product(one, two)
+
+
+def readings() -> Iterator[Reading]:
+    """Yield every known mistake in how operands are read, the right way first."""
+    yield Reading("right", "", lambda pair: product(pair.a, pair.b))
+    for name, text, order in SWAPS:
+        yield Reading(
+            f"blocks-{name}",
+            f"{text} in one operand",
+            partial(lambda o, p: summed_blocks(p.a, p.b, o, of_b=True), order),
+        )
+    for name, text, change in (*READERS, *OTHERS):
+        for which, said in SIDES:
+            of_others = (name, text, change) in OTHERS
+            yield Reading(f"{name}-{which}", text.format(said), partial(_read, change, which), of_others)
+    yield Reading("not-transposed", "B is not transposed: d = A B instead of A B^T", _not_transposed)
+    yield Reading("result-in-columns", "the result is written transposed, column by column", _result_in_columns)
+    yield Reading("result-transposed", "the result is transposed where it is square", _result_transposed)
+    yield Reading("scales-exchanged", "A is scaled by B's block scales, and B by A's", _scales_exchanged)
+    yield Reading("first-block-scales", "the scales of the first block serve all blocks", _summed_scales)
+
+
+# Roundings
+
+Rounds = Callable[[Floats], Floats]
+
+
+def truncated(y: Floats) -> Floats:
+    """The bits of a bfloat16, cut off."""
+    return (np.asarray(y, F).view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
+
+
+@ignoring_float_warnings
+def narrowed(name: str, y: Floats) -> Floats:
+    """Rounded to a type, held as float32."""
+    return np.asarray(y.astype(INPUT_DTYPES[name]).astype(F))
+
+
+def roundings(place: str) -> Iterator[tuple[str, str, Rounds]]:
+    """Roundings that do not belong there, none first."""
+    yield "none", "", lambda y: y
+    for name in ("bfloat16", "float16"):
+        yield f"{place}-{name}", f"{place} are rounded to {name}", partial(narrowed, name)
+    yield f"{place}-truncated", f"{place} are truncated to bfloat16", truncated

@@ -1,0 +1,84 @@
+"""The process that a kernel runs in: it takes calls from its standard input and answers on its standard output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import IO, Any
+
+from fp4ref.conformance.run.huge_call import attempt
+from fp4ref.conformance.run.huge_trial import HugeTrial
+from fp4ref.conformance.run.messages import jobs_of, of_outcomes, receive, send
+from fp4ref.conformance.subjects.calling import Caller
+from fp4ref.conformance.subjects.guards import Arrays
+from fp4ref.conformance.subjects.loading import load
+from fp4ref.errors import Fp4Error
+from fp4ref.kernels import Declaration, declaration_of
+
+
+def main() -> None:
+    """Load the kernel that the first message names, then serve until the input ends.
+
+    Every answer has the number of its request.
+    """
+    requests, answers = _own_streams()
+    first = receive(requests)
+    if first is None:
+        return
+    number = {"number": first[0].pop("number")}
+    try:
+        function, declared = loaded(**first[0])
+        Arrays(declared.arrays, declared.device).bytes(1, 0)  # fails where there is no such device
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - importing a stranger's module may raise anything
+        send(answers, number | {"error": _parts(error)})
+        return
+    send(answers, number | {"declaration": declared.to_json()})
+    caller = Caller(function, declared)
+    while (message := receive(requests)) is not None:
+        if "huge" in message[0]:
+            send(answers, attempt(function, declared, HugeTrial.of(message)) | {"number": message[0]["number"]})
+            continue
+        how = {name: message[0][name] for name in ("remember", "together") if name in message[0]}
+        said, arrays = of_outcomes(caller.outcomes(jobs_of(message), **how))
+        send(answers, said | {"number": message[0]["number"]}, arrays)
+
+
+def loaded(
+    target: str, changes: dict[str, Any], library: dict[str, Any] | None
+) -> tuple[Callable[..., Any], Declaration]:
+    """Return a kernel and its declaration: a Python function, or a function of a C library. Rules: CNF-8, CNF-16."""
+    if library is None:
+        function = load(target)
+        return function, changed(declaration_of(function), changes)
+    from fp4ref.conformance.subjects.library.binding import bind
+    from fp4ref.conformance.subjects.library.signature import parse
+
+    signature = parse(library["origin"], library["signature"])
+    declared = changed(signature.declaration, changes)
+    return bind(target, signature, library["facts"], declared), declared
+
+
+def changed(declared: Declaration, changes: dict[str, Any]) -> Declaration:
+    """A declaration with other settings; another device than the CPU takes torch's arrays."""
+    if changes.get("device", "cpu") != "cpu" and "arrays" not in changes:
+        changes = {**changes, "arrays": "torch"}
+    return replace(declared, **changes) if changes else declared
+
+
+def _parts(error: BaseException) -> list[str]:
+    """Return what an error got, what it needs and its rule; of an error that is not ours, the type and the text."""
+    if isinstance(error, Fp4Error):
+        return [error.got, error.needed, error.rule]
+    return [" ".join(f"{type(error).__name__}: {error}".split())]
+
+
+def _own_streams() -> tuple[IO[bytes], IO[bytes]]:
+    """The pipes of this process under other numbers, so that a kernel that prints does no harm."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - not a path of ours
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return requests, answers

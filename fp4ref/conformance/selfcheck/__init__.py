@@ -1,0 +1,1 @@
+"""The installed implementations, compared with the standard."""

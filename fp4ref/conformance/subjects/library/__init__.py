@@ -1,0 +1,1 @@
+"""Functions of C libraries as subjects: signatures that say how one is called, and the call."""

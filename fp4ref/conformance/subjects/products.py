@@ -1,0 +1,87 @@
+"""Calling a kernel that multiplies: what it declares, and what it is given for a case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.families.products.case import GemmCase
+from fp4ref.conformance.subjects.subject import Declaration, Job, Output, poisoned
+from fp4ref.conformance.subjects.turned_products import adds_to_c
+from fp4ref.errors import DomainError
+from fp4ref.formats import E4M3, E8M0, F
+from fp4ref.model.epilogue import total_alpha
+from fp4ref.operands import AlphaRule, alpha_factor
+from fp4ref.quantized import DIRECTIONS
+from fp4ref.spec import Granularity, Spec
+
+AMAXES = ("a_amax", "b_amax", "alpha")
+
+
+def require(spec: Spec, declared: Declaration) -> None:
+    """Refuse what a GEMM on trial cannot be. Rules: CNF-8, GEM-9."""
+    if spec.scale.format not in {E4M3, E8M0}:
+        raise DomainError("verify", f"a gemm of {spec.name}", "scales e4m3 or e8m0", "GEM-9")
+    if declared.transposed and spec.element.format.bits != 8:
+        raise DomainError("verify", f"transposed data of {spec.name}", "elements of 8 bits", "GEM-16")
+    given = [name for name in declared.inputs if name in AMAXES]
+    if given and spec.global_scale is Granularity.NONE:
+        raise DomainError("verify", f"input {given[0]} for {spec.name}", "a spec with a global scale", "CNF-8")
+    if "alpha" in given and spec.global_scale is Granularity.ROW:
+        raise DomainError("verify", f"input alpha for {spec.name}", "a_amax and b_amax, one per row", "CNF-8")
+
+
+def reasons(case: GemmCase, declared: Declaration) -> str:
+    """Why a case does not apply to a kernel; empty if it does. Rules: CNF-8."""
+    m, n, depth = case.shape
+    rows, columns = declared.multiple
+    if m % rows or n % rows or depth % columns:
+        return f"takes multiples of {rows} rows and K of {columns}"
+    if case.bias is not None and "bias" not in declared.inputs:
+        return "takes no bias"
+    if case.accumulate is not None and not adds_to_c(declared):
+        return "takes nothing to accumulate to"
+    missing = [name for name in case.specials if name not in declared.specials]
+    return f"is not defined on {' and '.join(missing)}" if missing else ""
+
+
+def job_of(case: GemmCase, declared: Declaration) -> Job:
+    """The call of a kernel for a case that is fitted to it; padding of the scales is poisoned.
+
+    Rules: CNF-8, GEM-15, GEM-16, LAY-6.
+    """
+    given: dict[str, NDArray[Any] | int] = dict(zip(("rows", "columns", "depth"), case.shape, strict=True))
+    for name, q, used in zip("ab", (case.a, case.b), case.directions, strict=True):
+        for direction in DIRECTIONS:
+            part = q.direction(direction)[0]
+            said = {"data": _data(part.data, q.spec, declared), "scales": poisoned(part.scales, declared.scale_layout)}
+            if declared.transposed and direction == "column":
+                linear = declared.scale_layout == "linear"
+                said = {what: array.T.copy() if what == "data" or linear else array for what, array in said.items()}
+            for what, array in said.items():
+                given[f"{name}_{direction}_{what}"] = array
+                if direction == used:
+                    given[f"{name}_{what}"] = array
+            if direction == used and part.amax is not None:
+                given[f"{name}_amax"] = part.amax
+    if alpha_factor(case.a.spec, case.b.spec) is not None:
+        alpha = total_alpha(*case.operands, case.epilogue(declared.to, AlphaRule.RECIPROCAL))
+        given["alpha"] = np.array([alpha], F)
+    if case.bias is not None:
+        given["bias"] = case.bias
+    if case.accumulate is not None:
+        given["accumulate"] = case.accumulate.astype(INPUT_DTYPES[declared.to])
+    m, n, _ = case.shape
+    start = given["accumulate"] if declared.in_place else None
+    assert not isinstance(start, int)
+    return Job({name: given[name] for name in declared.inputs}, {"values": Output((m, n), declared.to, start)})
+
+
+def _data(data: NDArray[np.uint8], spec: Spec, declared: Declaration) -> NDArray[np.uint8]:
+    """Packed bytes with the nibbles in the declared order."""
+    if declared.nibble_order == "low" or spec.element.format.bits == 8:
+        return data
+    return np.asarray(data << 4 | data >> 4, np.uint8)

@@ -1,0 +1,111 @@
+"""Aimed tensors for 4over6 and for stochastic rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fp4ref.conformance.vectors.sources.parts import ORACLE, Json, bits, block, floats, group, named
+from fp4ref.conformance.vectors.sources.tensors import NVFP4_STOCHASTIC, both, quantized, spread, two_blocks
+from fp4ref.formats import STOCHASTIC_E2M1
+from fp4ref.four_over_six import RULES
+from fp4ref.spec import FourOverSix, Metric
+from fp4ref.specs import NVFP4_2D, NVFP4_4OVER6
+
+
+def four_over_six_groups() -> list[Json]:
+    """Choices that hang on the last bit, on ties, and on the order of additions."""
+    rows = {
+        ("mae", 448): (
+            ("OrderOfAdditions", "bf4d 3f96 bfd4 becf bebb 3fd3 4008 3e8f bfaf 3f1f bf16 3f31 bb5d 3f70 bf0a 3eee"),
+            ("OrderOfAdditions", "bf2f 3f87 bfd6 3fa7 3f3d 3eb6 be86 3f1a 3f46 3fb1 3f3b 3f6f 3fd4 bfb1 4031 bf31"),
+            ("FourOverSix", "be78 bf75 3f1f be1c 3fb1 bdbd bf67 bf76 4044 3d16 bf96 3f98 3e46 bc0d c023 beb0"),
+        ),
+        ("mae", 256): (
+            ("OrderOfAdditions", "beae bf93 bf41 bede bfc0 3f45 3fb1 bf25 3eb6 bfa5 bfd2 3e01 bfc0 bf67 3f84 bf5b"),
+            ("OrderOfAdditions", "3e9c 3ecb bf83 bf58 bf46 3b73 bc32 bec1 bf42 bf0e be78 c000 bf3c 3f1e 3efd 402d"),
+            ("OrderOfAdditions", "bf06 bff8 3f98 bcea 3f8b 3f03 bf45 bcf8 bf99 c013 3e74 3f98 bf36 bf63 bedf 3f89"),
+        ),
+        ("mse", 256): (
+            ("Contraction", "3fa7 3f06 401b 3ff4 3f39 3e2c 3d19 bf88 3f4a 3ebe 3fc8 be3e 3ff5 bf8b 3fbb 3eaf"),
+            ("Contraction", "be8a be17 bfd6 bfd7 3f0c 3fda bf9d bf87 bfa4 3e60 3e0e be59 3bb1 bf3e 3ec5 3f0a"),
+            ("OrderOfAdditions", "3f9b 3f9e 3f18 3eb8 3f01 3fd8 3fc3 bf88 3e69 becc bf89 3f08 3e90 3fa8 3f97 3fd7"),
+        ),
+        ("max", 448): (
+            ("FourOverSix", "bf4d 3f96 bfd4 becf bebb 3fd3 4008 3e8f bfaf 3f1f bf16 3f31 bb5d 3f70 bf0a 3eee"),
+        ),
+    }
+    groups = []
+    for (metric, top), witnesses in rows.items():
+        spec = NVFP4_4OVER6.replace(
+            name=f"nvfp4-4over6 {metric} {top}", four_over_six=FourOverSix(metric=Metric(metric), scale_max=top)
+        )
+        tests = [
+            quantized(flag, "amax 8", spec, bits(words, "bfloat16")[None], amax=[8.0]) for flag, words in witnesses
+        ]
+        tests += [
+            quantized(
+                "FourOverSix",
+                "exact in both: a tie keeps the first",
+                spec,
+                block(floats("4 2 -1", "bfloat16")),
+                amax=[16.0],
+            ),
+            quantized("FourOverSix", "zeros, and a block beside them", spec, two_blocks("0 -0", "3 -1 0.5")),
+            quantized("FourOverSix NaN", "NaN errors keep the first", spec, block(floats("nan 3 -1"))),
+            quantized("FourOverSix Infinity", "Inf", spec, block(floats("inf 3 -1"))),
+            quantized(
+                "FourOverSix WideRange", "blocks of all magnitudes", spec, spread((2, 48), "bfloat16", 30 + top, 7)
+            ),
+        ]
+        groups.append(group("FOS-1 FOS-2 FOS-3 FOS-5 FOS-6", ORACLE, tests, spec=named(spec)))
+    for difference in ("scaled_units", "scaled_units_float16", "dequantized_by_reciprocal"):
+        spec = NVFP4_4OVER6.replace(
+            name=f"nvfp4-4over6 {difference}", four_over_six=FourOverSix(difference=RULES[difference], scale_max=256)
+        )
+        rule = "FOS-3" if difference == "dequantized_by_reciprocal" else "FOS-4"
+        tests = [quantized("FourOverSix", "errors in other units", spec, spread((2, 48), "float32", 33))]
+        groups.append(group(rule, ORACLE, tests, spec=named(spec)))
+    tile = NVFP4_4OVER6.replace(name="nvfp4-4over6 2d", block=(16, 16))
+    rowwise = NVFP4_4OVER6.replace(name="nvfp4-4over6 row", global_scale="row")
+    return [
+        *groups,
+        group(
+            "FOS-5 BLK-7",
+            ORACLE,
+            both("SharedTile OrderOfAdditions", "one decision for 16 x 16", tile, spread((16, 17), "bfloat16", 34)),
+            spec=named(tile),
+        ),
+        group(
+            "FOS-3 GLB-5",
+            ORACLE,
+            [quantized("RowScale", "each row's own maximum", rowwise, spread((3, 32), "bfloat16", 35))],
+            spec=named(rowwise),
+        ),
+    ]
+
+
+def stochastic_groups() -> list[Json]:
+    """Random bytes of a tensor, in both directions and with a ragged tail."""
+    x = spread((3, 18), "bfloat16", 40)
+    drawn = (np.arange(54) * 37 % 256).astype(np.uint8)
+    tests = [
+        quantized("RandomBits", "one byte per element", NVFP4_STOCHASTIC, x, random_bits=drawn.reshape(3, 18)),
+        quantized(
+            "RandomBits ColumnDirection",
+            "bytes of the transpose",
+            NVFP4_STOCHASTIC,
+            x,
+            "column",
+            random_bits=drawn.reshape(18, 3),
+        ),
+        quantized(
+            "RandomBits", "all bytes 0: truncation", NVFP4_STOCHASTIC, x, random_bits=np.zeros((3, 18), np.uint8)
+        ),
+        quantized("RandomBits", "all bytes 255", NVFP4_STOCHASTIC, x, random_bits=np.full((3, 18), 255, np.uint8)),
+    ]
+    tiles = NVFP4_2D.replace(name="nvfp4-2d stochastic", element=STOCHASTIC_E2M1)
+    four = [quantized("RandomBits", "under the scale of a tile", tiles, x, random_bits=drawn.reshape(3, 18))]
+    return [
+        group("SR-1 SR-2 SR-3", ORACLE, tests, spec=named(NVFP4_STOCHASTIC)),
+        group("SR-2", ORACLE, four, spec=named(tiles)),
+    ]

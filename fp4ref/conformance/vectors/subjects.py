@@ -1,0 +1,280 @@
+"""What vectors run on: the golden model's own functions, or a backend through the public API.
+
+A backend has no function that encodes one value or packs one row: such tests reach it through a quantizer whose
+probes have a block scale that makes them pass unchanged, and through zero blocks around one that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref import api, hadamard, multiply, packing, random_source, registry
+from fp4ref.arithmetic import RCEIL, TE
+from fp4ref.conformance.vectors.files import VectorTest
+from fp4ref.conformance.vectors.placing import device_of, fetched, placed, placed_result
+from fp4ref.conformance.vectors.text import Mismatch, mismatched, mismatched_words, parse_words
+from fp4ref.errors import Fp4Error
+from fp4ref.formats import (
+    CUDA_E2M1,
+    CUDA_E4M3,
+    CUDA_E8M0,
+    E8M0,
+    FORMATS,
+    Codec,
+    Codes,
+    F,
+    Floats,
+    Format,
+    ignoring_float_warnings,
+)
+from fp4ref.layout import layout
+from fp4ref.model.quantize import quantize as golden_quantize
+from fp4ref.quantized import Direction, DirectionData, Quantized
+from fp4ref.registry import Call
+from fp4ref.spec import Amax, Block, Granularity, Hadamard, Spec
+from fp4ref.specs import MXFP4, NVFP4, NVFP4_RHT
+
+BLOCK = Block(1, 16)
+ONE_E8M0 = 127
+
+
+def element_probe(codec: Codec) -> Spec:
+    """Encodes x as it is, given amax = the largest element, if that magnitude is in every block.
+
+    S_enc is then 448, every scale saturates at 448, and 1 / (448 * fp32(1/448)) is 1.
+    """
+    return Spec(
+        name="element-probe",
+        element=codec,
+        scale=CUDA_E4M3,
+        block=BLOCK,
+        global_scale=Granularity.TENSOR,
+        arithmetic=TE,
+    )
+
+
+def scale_probe(codec: Codec) -> Spec:
+    """Encodes the maximum of every block, as it is, as its scale."""
+    return Spec(
+        name="scale-probe",
+        element=CUDA_E2M1,
+        scale=codec,
+        block=BLOCK,
+        global_scale=Granularity.NONE,
+        arithmetic=RCEIL,
+        element_max=1.0,
+        amax=Amax.PROPAGATE_NAN,
+    )
+
+
+def decode_probe(codec: Codec) -> Spec:
+    """Decodes element codes under E8M0 scales, so as they are under byte 127."""
+    return Spec(
+        name="decode-probe",
+        element=codec,
+        scale=CUDA_E8M0,
+        block=BLOCK,
+        global_scale=Granularity.NONE,
+        arithmetic=RCEIL,
+    )
+
+
+class ApiSubject:
+    """A backend, through the public API."""
+
+    def __init__(self, backend: str) -> None:
+        self.name = self.backend = backend
+
+    def reasons(self, test: VectorTest) -> list[str]:
+        """Why a test does not apply to the backend, none if it does."""
+        if test.operation in {"group_offsets", "row_range"}:
+            return ["index arithmetic, no bytes"]
+        if test.operation in {"philox", "random_map"}:
+            return ["a function that no backend has"]
+        backend = registry.backends()[self.backend]
+        operations, spec = _needed(test)
+        lacking = [f"no operation {name}" for name in operations if name not in backend.operations]
+        return lacking + (backend.unsupported(spec) if spec else [])
+
+    def calls(self, test: VectorTest) -> list[Call]:
+        """Return the calls that a test will make, as far as they are known; none if the API refuses its arguments."""
+        refused = "error" in test.fields.get("expected", {})
+        operations, spec = ((), None) if refused or self.reasons(test) else _needed(test)
+        if spec is None:
+            return []
+        direction: Direction = test.fields.get("direction", "row")
+        source = {"quantize": test.input, "dequantize": test.fields}.get(test.operation, {}).get("dtype", "float32")
+        direction = "column" if test.operation == "hadamard" else direction
+        source = "bfloat16" if test.operation == "hadamard" else source
+        return [Call(name, spec, source, direction, test.fields.get("to", "float32")) for name in operations]
+
+    def encode(self, codec: Codec, values: Floats, bits: Codes | None) -> Codes:
+        """Codes of float32, one block for each value."""
+        x = np.zeros((values.size, BLOCK.columns), F)
+        x[:, 0] = values
+        if codec.format is E8M0:
+            return np.asarray(self.quantize(x, scale_probe(codec)).scales[:, 0])
+        x[:, 1] = codec.format.max
+        random_bits = None if bits is None else np.repeat(bits[:, None], BLOCK.columns, axis=1)
+        result = self.quantize(x, element_probe(codec), amax=np.array([codec.format.max], F), bits=random_bits)
+        return packing.unpack(result.data, BLOCK.columns, codec.format)[:, 0]
+
+    def decode(self, codec: Codec, codes: Codes) -> Floats:
+        """Values of codes, one block for each code."""
+        whole = np.zeros((codes.size, BLOCK.columns), np.uint8)
+        whole[:, 0] = CUDA_E2M1.encode(np.ones(1, F))[0] if codec.format is E8M0 else codes
+        scales = codes[:, None] if codec.format is E8M0 else np.full((codes.size, 1), ONE_E8M0, np.uint8)
+        spec = decode_probe(CUDA_E2M1 if codec.format is E8M0 else codec)
+        return self._dequantized(spec, packing.pack(whole, spec.element.format), scales, BLOCK.columns)[:, 0]
+
+    def pack(self, codes: Codes, form: Format) -> Codes:
+        """Bytes of rows of codes, with a largest magnitude in every block."""
+        codec = Codec(format=form, nan=(0, 0))
+        return np.asarray(self.quantize(codec.decode(codes), element_probe(codec), amax=np.array([form.max], F)).data)
+
+    def unpack(self, packed: Codes, columns: int, form: Format) -> Codes:
+        """Codes of rows of bytes."""
+        codec = Codec(format=form, nan=(0, 0))
+        scales = np.full((len(packed), -(-columns // BLOCK.columns)), ONE_E8M0, np.uint8)
+        return codec.encode(self._dequantized(decode_probe(codec), packed, scales, columns))
+
+    def check_transform(self, values: NDArray[Any], mask: int, expected: str) -> list[Mismatch]:
+        """The bytes that the column direction makes of values are those of the expected transform.
+
+        Rules: HAD-1, HAD-2, HAD-3, HAD-4.
+        """
+        spec = NVFP4.replace(name="transform-probe", hadamard=Hadamard(mask))
+        got = self.quantize(values.reshape(-1, 1), spec, "column")
+        wanted = golden_quantize(parse_words(expected, "bfloat16")[None], NVFP4)
+        return mismatched("data", got.data, wanted.data) + mismatched("scales", got.scales, wanted.scales)
+
+    def check_inverse(self, values: NDArray[Any], mask: int, expected: str) -> list[Mismatch]:
+        """Nothing: tests of dequantization undo the transform of bytes."""
+        return []
+
+    def lay_out(
+        self, name: str, rows: int, columns: int, positions: Sequence[Sequence[int]]
+    ) -> tuple[tuple[int, ...], list[int], set[int]]:
+        """Shape of the scales that a quantizer writes, where distinct ones lie, and which bytes are zero."""
+        x = np.zeros((rows, columns * MXFP4.block.columns), F)
+        for exponent, (row, column) in enumerate(positions):
+            x[row, column * MXFP4.block.columns] = 2.0 ** (exponent + 3)
+        scales = np.asarray(self.quantize(x, MXFP4, scale_layout=name).scales)
+        order = layout(name)
+        flat = (scales if order.pads_compared else np.where(order.valid(rows, columns), scales, 0)).ravel()
+        offsets = [int(np.argmax(flat == ONE_E8M0 + 1 + exponent)) for exponent in range(len(positions))]
+        return scales.shape, offsets, set(np.flatnonzero(flat == 0).tolist())
+
+    def quantize(
+        self,
+        x: NDArray[Any],
+        spec: Spec,
+        direction: Direction = "row",
+        scale_layout: str = "linear",
+        amax: Floats | None = None,
+        bits: Codes | None = None,
+    ) -> DirectionData:
+        """Bytes of one direction."""
+        moved, random = placed(x, self.backend), placed(bits, self.backend)
+        q = api.quantize(moved, spec, direction, scale_layout, amax, random, self.backend)
+        return DirectionData(*(None if part is None else fetched(part) for part in q.direction(direction)[0]))
+
+    def dequantize(self, q: Quantized, to: str, direction: Direction, inverse_hadamard: bool) -> NDArray[Any]:
+        """Values of one direction."""
+        moved = placed_result(q, self.backend)
+        return fetched(api.dequantize(moved, to, direction, inverse_hadamard, self.backend))
+
+    def gemm(
+        self, a: Quantized, b: Quantized, mode: multiply.Mode, directions: tuple[Direction, Direction], **more: Any
+    ) -> Any:
+        """The product of two operands."""
+        left, right = (placed_result(operand, self.backend) for operand in (a, b))
+        moved = {name: placed(v, self.backend) if isinstance(v, np.ndarray) else v for name, v in more.items()}
+        return fetched(multiply.gemm(left, right, mode, directions, backend=self.backend, **moved))
+
+    def random_bits(
+        self,
+        shape: tuple[int, ...],
+        direction: Direction,
+        seed: int,
+        stream: int,
+        origin: tuple[int, int],
+        whole: tuple[int, int],
+    ) -> Codes:
+        """Random bytes of a part of a tensor."""
+        where = device_of(self.backend)
+        return fetched(random_source.random_bits(shape, direction, seed, stream, origin, whole, where, self.backend))
+
+    def _dequantized(self, spec: Spec, data: Codes, scales: Codes, columns: int) -> Floats:
+        q = Quantized(spec, (len(data), columns), "float32", "linear", DirectionData(data, scales, None))
+        return self.dequantize(q, "float32", "row", inverse_hadamard=False)
+
+
+class GoldenSubject(ApiSubject):
+    """The golden model: its own functions for what has one; quantize and dequantize with all their checks."""
+
+    def __init__(self) -> None:
+        super().__init__("numpy")
+        self.name = "golden model"
+
+    def reasons(self, test: VectorTest) -> list[str]:
+        """Every test applies."""
+        return []
+
+    def encode(self, codec: Codec, values: Floats, bits: Codes | None) -> Codes:
+        """Codes of float32."""
+        return codec.encode(values, bits)
+
+    def decode(self, codec: Codec, codes: Codes) -> Floats:
+        """Values of codes."""
+        return codec.decode(codes)
+
+    def pack(self, codes: Codes, form: Format) -> Codes:
+        """Bytes of rows of codes."""
+        return packing.pack(codes, form)
+
+    def unpack(self, packed: Codes, columns: int, form: Format) -> Codes:
+        """Codes of rows of bytes."""
+        return packing.unpack(packed, columns, form)
+
+    @ignoring_float_warnings
+    def check_transform(self, values: NDArray[Any], mask: int, expected: str) -> list[Mismatch]:
+        """The transform of a group. Rules: HAD-1, HAD-2, HAD-3."""
+        got = hadamard.transform(values.astype(F), mask).astype(ml_dtypes.bfloat16)
+        return mismatched_words("transformed", got, expected)
+
+    @ignoring_float_warnings
+    def check_inverse(self, values: NDArray[Any], mask: int, expected: str) -> list[Mismatch]:
+        """The inverse of a transform. Rules: HAD-6."""
+        return mismatched_words("restored", hadamard.inverse(values.astype(F), mask), expected)
+
+    def lay_out(
+        self, name: str, rows: int, columns: int, positions: Sequence[Sequence[int]]
+    ) -> tuple[tuple[int, ...], list[int], set[int]]:
+        """Padded shape, offsets of positions, and offsets of the padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
+        order = layout(name)
+        offsets = [order.offset(row, column, columns) for row, column in positions]
+        return order.padded_shape(rows, columns), offsets, set(np.flatnonzero(~order.valid(rows, columns)).tolist())
+
+
+def _needed(test: VectorTest) -> tuple[tuple[str, ...], Spec | None]:
+    """Operations and specification of a backend that a test makes use of."""
+    if test.operation == "pack":
+        codec = Codec(format=FORMATS[test.group["format"]], nan=(0, 0))
+        return ("quantize", "dequantize"), element_probe(codec)
+    if test.operation == "encode":
+        return ("quantize",), (scale_probe if test.codec.format is E8M0 else element_probe)(test.codec)
+    if test.operation == "decode":
+        return ("dequantize",), decode_probe(CUDA_E2M1 if test.codec.format is E8M0 else test.codec)
+    if test.operation in {"hadamard", "layout"}:
+        return ("quantize",), NVFP4_RHT if test.operation == "hadamard" else MXFP4
+    name = f"gemm_{test.fields['mode']}" if test.operation == "gemm" else test.operation
+    try:
+        return (name,), None if test.operation in {"gemm", "random_bits"} else test.spec
+    except Fp4Error:  # a specification that cannot exist needs no backend
+        return (), None

@@ -1,0 +1,1 @@
+"""Verdicts: one report for each kind of subject, from all comparisons and the diagnosis."""

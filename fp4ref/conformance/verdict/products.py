@@ -1,0 +1,264 @@
+"""The report on a kernel that multiplies: verdict, families, what it does instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fp4ref.conformance.diagnosis.products import ProductDiagnosis, diagnose
+from fp4ref.conformance.families.products.case import GemmCase
+from fp4ref.conformance.families.products.cases import FAMILIES, cases
+from fp4ref.conformance.judge.cases import ONLY_ZEROS
+from fp4ref.conformance.judge.coverage import BROKE, NOT_ASKED, ONCE, Coverage, Extent, untried
+from fp4ref.conformance.judge.isolation import DIAGNOSIS, InternalError, attempted, unexplained
+from fp4ref.conformance.judge.products import ProductJudgement, judge
+from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
+from fp4ref.conformance.run.runner import outcomes
+from fp4ref.conformance.subjects.products import job_of, reasons, require
+from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Outcome, Subject
+from fp4ref.conformance.subjects.turned_products import fitted, padded
+from fp4ref.conformance.verdict.dump_report import Cell, Verdict, incomplete, untried_text
+from fp4ref.formats import F, ignoring_float_warnings
+from fp4ref.operands import AlphaRule
+from fp4ref.spec import Spec
+
+
+@dataclass
+class ProductReport:
+    """What was found out about one GEMM under one specification.
+
+    judgements: of every case that has a result, by the pick of GEM-6 that suits the kernel better. findings: what went
+    wrong otherwise, with the case. skipped: cases that do not apply, by reason; excluded: such a reason by family.
+    asked: families, None for all. required: families that must be tried, or "all". repeated: cases are run again, in
+    another order.
+    untried: cases that were left when the time of the run was over.
+    """
+
+    subject: str
+    spec: Spec
+    declaration: Declaration
+    rule: AlphaRule = AlphaRule.RECIPROCAL
+    judgements: list[ProductJudgement] = field(default_factory=list)
+    findings: list[tuple[str, Finding]] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    untried: int = 0
+    diagnosis: ProductDiagnosis | None = None
+    errors: list[InternalError] = field(default_factory=list)
+    excluded: dict[str, str] = field(default_factory=dict)
+    asked: tuple[str, ...] | None = None
+    required: tuple[str, ...] = ()
+    repeated: bool = False
+
+    @property
+    def failed(self) -> list[ProductJudgement]:
+        """Judgements of cases with a wrong result."""
+        return [judgement for judgement in self.judgements if not judgement.equal]
+
+    @property
+    def ok(self) -> bool:
+        """Return True if nothing is wrong, and all was tried that was required."""
+        return self.kind is Verdict.CONFORMS
+
+    @property
+    def kind(self) -> Verdict:
+        """The verdict. Rules: CNF-2, CNF-23."""
+        if self.failed or self.findings or not self.judgements:
+            return Verdict.WRONG
+        return Verdict.INCOMPLETE if self.missing else Verdict.CONFORMS
+
+    @property
+    def coverage(self) -> Coverage:
+        """The basis of the verdict. Rules: CNF-22."""
+        extent, tried = Extent(), Counter[str]()
+        for judgement in self.judgements:
+            tried[judgement.case.family] += 1
+            extent.add(self.declaration.to, *judgement.case.shape)
+        guards = {} if self.declaration.out_buffers else {"writes past the results": "no out= buffers"}
+        return Coverage(
+            extent,
+            tried=dict(tried),
+            untried=untried(FAMILIES, tried, self._absence, ""),
+            not_judged={"strides": "operands are always contiguous", **guards, **({} if self.repeated else ONCE)},
+        )
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
+        return self.coverage.missing(self.required) if self.required else {}
+
+    def _absence(self, family: str) -> str | None:
+        """Return why no case of a family was compared; None if it has none for the specification."""
+        if self.asked is not None and family not in self.asked:
+            return NOT_ASKED
+        if any(case.startswith(f"{family}-") for case, _ in self.findings):
+            return BROKE
+        return self.excluded.get(family)
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13."""
+        if self.untried and not self.judgements and not self.findings:
+            return "not judged: the time limit was over before the first case"
+        return self._verdict + untried_text(self.untried)
+
+    @property
+    def _verdict(self) -> str:
+        count, wrong = len(self.judgements), len(self.failed)
+        if self.ok:
+            picked = ", amaxes divided by the factor (GEM-6)" if self.rule is AlphaRule.DIVISION else ""
+            aimed = sum(judgement.case.aimed for judgement in self.judgements)
+            return (
+                f"conforms to GEMM of {self.spec.name}: no bit differs in {aimed} aimed cases, "
+                f"{count - aimed} keep the bound{picked}"
+            )
+        if self.kind is Verdict.INCOMPLETE:
+            return incomplete(f"no bit differs in {count} cases", self.missing)
+        if self.findings:
+            case, finding = self.findings[0]
+            return f"wrong: {finding.kind} in {len(self.findings)} cases, first {case}: {finding.text}"
+        if not count:
+            return "wrong: no case applies"
+        texts = self.diagnosis.texts if self.diagnosis is not None else ()
+        texts = (ONLY_ZEROS,) if self.only_zeros else texts
+        return f"wrong: {'; or '.join(texts) or self._unexplained()}; {wrong} of {count} cases fail"
+
+    @property
+    def only_zeros(self) -> bool:
+        """True if the kernel returned zeros in every case, though other results are right."""
+        return not any(np.asarray(judgement.got).astype(F).any() for judgement in self.judgements)
+
+    def _unexplained(self) -> str:
+        """What failed, where no known mistake gives these bits."""
+        if undiagnosed := unexplained(self.errors):
+            return undiagnosed
+        failed = {judgement.case.family for judgement in self.failed}
+        if failed == {"random"}:
+            return "sums leave the bound of float32 additions (GEM-14), though aimed ones are exact"
+        if failed == {"special"}:
+            return "NaN or infinities are not handled as GEM-3 says"
+        if failed <= {"bias", "accumulate", "bias-accumulate"}:
+            return "the bias, or C, is not added as GEM-8 says"
+        if failed == {"alpha"}:
+            return "the amaxes are applied in another order than GEM-5 and GEM-7 say"
+        return "not explained"
+
+    def families(self) -> dict[str, Cell]:
+        """Tests passed and made, by family."""
+        return self._cells(lambda family: (family,))
+
+    def rules(self) -> dict[str, Cell]:
+        """Tests passed and made, by rule."""
+        return self._cells(lambda family: FAMILIES[family].rules)
+
+    def _cells(self, keys: Callable[[str], tuple[str, ...]]) -> dict[str, Cell]:
+        found: dict[str, Cell] = {}
+        for judgement in self.judgements:
+            for key in keys(judgement.case.family):
+                cell = found.setdefault(key, Cell())
+                cell.total += 1
+                cell.passed += judgement.equal
+        return found
+
+    def mismatches(self, limit: int) -> list[str]:
+        """The first wrong results, one of each case."""
+        return [_first(judgement) for judgement in self.failed[:limit]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON data."""
+        return {
+            "subject": self.subject,
+            "spec": self.spec.name,
+            "operation": "gemm",
+            "ok": self.ok,
+            "verdict": self.kind.value,
+            "headline": self.headline,
+            "alpha_rule": self.rule.value,
+            "cases": len(self.judgements),
+            "coverage": self.coverage.to_json(),
+            "required_but_not_tried": self.missing,
+            "families": {
+                name: {**vars(cell), "reason": FAMILIES[name].reason} for name, cell in self.families().items()
+            },
+            "rules": {name: vars(cell) for name, cell in sorted(self.rules().items())},
+            "findings": [{"case": case, "kind": found.kind.value} | found.to_json() for case, found in self.findings],
+            "skipped": dict(self.skipped),
+            "not_tried": self.untried,
+            "diagnosis": None if self.diagnosis is None else vars(self.diagnosis),
+            "mismatches": self.mismatches(64),
+            "internal_errors": [error.to_json() for error in self.errors],
+        }
+
+
+def check(
+    subject: Subject,
+    spec: Spec,
+    families: tuple[str, ...] | None = None,
+    options: RunOptions = DEFAULT,
+    step: Callable[[str], None] = lambda text: None,
+    only: str | None = None,
+    *,
+    diagnosed: bool = True,
+    required: tuple[str, ...] = (),
+) -> ProductReport:
+    """Run a GEMM on the cases of a specification, and explain what is wrong.
+
+    only: the ID of the one case to run. diagnosed: look for the cause of wrong results. required: families that must be
+    tried, or "all".
+
+    Rules: CNF-8, CNF-9, CNF-10, GEM-6, GEM-13, GEM-14.
+    """
+    declared = subject.declaration
+    require(spec, declared)
+    report = ProductReport(subject.name, spec, declared, asked=families, required=required, repeated=options.repeat > 0)
+    chosen = []
+    for made in cases(spec, families):
+        case = padded(made, declared.multiple)
+        reason = reasons(case, declared)
+        if only is not None and case.id != only:
+            continue
+        if reason:
+            report.skipped[reason] += 1
+            report.excluded.setdefault(case.family, reason)
+        else:
+            chosen.append(fitted(case, declared))
+    found = outcomes(subject, (partial(job_of, case, declared) for case in chosen), options)
+    runs = []
+    for case, outcome in zip(chosen, found, strict=True):
+        step(case.id)
+        runs.append((case, outcome))
+    _judge(report, runs, diagnosed=diagnosed)
+    return report
+
+
+def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]], *, diagnosed: bool) -> None:
+    to = report.declaration.to
+    for case, outcome in runs:
+        if outcome.finding is not None and outcome.finding.kind is FindingKind.NOT_TRIED:
+            report.untried += 1
+        elif outcome.finding is not None:
+            report.findings.append((case.id, outcome.finding))
+        if outcome.values is not None:
+            report.judgements.append(judge(case, outcome.values, to))
+    if report.failed:
+        other = [judge(j.case, j.got, to, AlphaRule.DIVISION) for j in report.judgements]
+        if all(judgement.equal for judgement in other):
+            report.rule, report.judgements = AlphaRule.DIVISION, other
+    if report.failed and diagnosed and not report.only_zeros:
+        evidence = [(j.case, j.got) for j in report.judgements if j.got is not None]
+        act = partial(diagnose, evidence, to, report.declaration.scale_layout)
+        report.diagnosis = attempted(DIAGNOSIS, act, report.errors)
+
+
+@ignoring_float_warnings
+def _first(judgement: ProductJudgement) -> str:
+    """One wrong result in a line."""
+    assert judgement.got is not None
+    m, n = map(int, np.argwhere(judgement.wrong)[0])
+    low, high, got = (float(part[m, n].astype(F)) for part in (judgement.low, judgement.high, judgement.got))
+    needed = f"{low:.9g}" if low == high or np.isnan(low) else f"{low:.9g} to {high:.9g}"
+    return f"{judgement.case.id} d[{m}, {n}]: got {got:.9g}, need {needed} ({int(judgement.wrong.sum())} differ)"

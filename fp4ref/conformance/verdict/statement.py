@@ -1,0 +1,159 @@
+"""Statements: what was tried on a subject and what was found, under a digest that another machine can reproduce."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fp4ref import __version__
+from fp4ref.conformance.families.products.cases import FAMILIES as PRODUCTS
+from fp4ref.conformance.judge.excuses import Excuse
+from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, counts
+from fp4ref.conformance.verdict.kernel_report import KernelReport
+from fp4ref.conformance.verdict.products import ProductReport
+from fp4ref.spec import SPEC_VERSION, Spec
+
+VERSION = 1
+SCHEMA = "statement.schema.json"
+PREFIX = "sha256:"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A subject as a statement names it.
+
+    kind: kernel, library, stream or dump. name: without a folder, so that it is the same on every machine. version: as
+    its author states it. sha256: of a dump's file, which is the subject itself. signature: of a C function.
+    """
+
+    kind: str
+    name: str
+    version: str = ""
+    sha256: str = ""
+    signature: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON data; what a subject has not is left out."""
+        return {name: value for name, value in vars(self).items() if value or name in {"kind", "name"}}
+
+
+def digest(found: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of canonical JSON: sorted keys, no spaces, UTF-8.
+
+    >>> digest({"b": 1, "a": "x"})[:18]
+    'sha256:cdab067e9f3'
+
+    Rules: CNF-17.
+    """
+    text = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return PREFIX + hashlib.sha256(text.encode()).hexdigest()
+
+
+def statement(found: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a statement. found: what the digest is over; beside: facts of the machine and of the moment.
+
+    Rules: CNF-17.
+    """
+    return {"fp4ref_statement": VERSION, "digest": digest(found), "found": dict(found), "beside": dict(beside)}
+
+
+def of_kernel(report: KernelReport, subject: Named, known: Mapping[str, str]) -> dict[str, Any]:
+    """Return what was tried on a kernel and what was found. known: reasons of known failures, by case.
+
+    Rules: CNF-17.
+    """
+    first = {kind: case for kind, (case, _) in report.first.items()}
+    return {
+        **_common(subject, report.ok, report.coverage.to_json(), report.failing, known),
+        "specs": _specs([report.spec]),
+        "declaration": _plain(report.declaration.to_json()),
+        "cases": report.cases,
+        "families": _cells(report.families),
+        "rules": _cells(report.rules),
+        "counts": dict(sorted(report.differing.items())),
+        "differs_on": [excuse.value for excuse in Excuse if report.excused[excuse]],
+        "findings": [{"kind": k.value, "count": report.findings[k], "first": first[k]} for k in sorted(first)],
+        "skipped": dict(sorted(report.skipped.items())),
+    }
+
+
+def of_product(report: ProductReport, subject: Named, known: Mapping[str, str]) -> dict[str, Any]:
+    """Return what was tried on a GEMM and what was found. Rules: CNF-17."""
+    families, broken = report.families(), [case for case, _ in report.findings]
+    judged = {judgement.case.id for judgement in report.judgements}
+    for case in (case for case in broken if case not in judged):
+        families.setdefault(next(name for name in PRODUCTS if case.startswith(f"{name}-")), Cell()).total += 1
+    kinds: dict[str, list[str]] = {}
+    for case, finding in report.findings:
+        kinds.setdefault(finding.kind.value, []).append(case)
+    failing = dict.fromkeys([*broken, *(judgement.case.id for judgement in report.failed)])
+    return {
+        **_common(subject, report.ok, report.coverage.to_json(), [*failing], known),
+        "specs": _specs([report.spec]),
+        "declaration": _plain(report.declaration.to_json()),
+        "cases": sum(cell.total for cell in families.values()),
+        "families": _cells(families),
+        "rules": _cells(report.rules()),
+        "counts": {"results": len(report.failed)} if report.failed else {},
+        "differs_on": [],
+        "findings": [{"kind": kind, "count": len(kinds[kind]), "first": kinds[kind][0]} for kind in sorted(kinds)],
+        "skipped": dict(sorted(report.skipped.items())),
+    }
+
+
+def of_dump(report: DumpReport, subject: Named) -> dict[str, Any]:
+    """Return what was compared in a dump and what was found; its cases are directions of tensors. Rules: CNF-17."""
+    total: dict[str, int] = {}
+    for result in report.results:
+        for what, count in counts(result.compared).items():
+            total[what] = total.get(what, 0) + count
+    failing = [f"{result.name}:{result.compared.direction}" for result in report.results if not result.compared.equal]
+    return {
+        **_common(subject, report.ok, report.coverage.to_json(), failing, {}),
+        "specs": _specs([result.spec for result in report.results]),
+        "declaration": {},
+        "cases": len(report.results),
+        "families": {},
+        "rules": {},
+        "counts": dict(sorted(total.items())),
+        "differs_on": [excuse.value for excuse in report.excused],
+        "findings": [],
+        "skipped": {},
+    }
+
+
+def _common(
+    subject: Named, ok: bool, basis: dict[str, Any], failing: Sequence[str], known: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        "standard": SPEC_VERSION,
+        "kit": __version__,
+        "subject": subject.to_json(),
+        "conforms": ok,
+        "coverage": basis,
+        "failing": list(failing),
+        "known_failures": [{"case": case, "reason": known[case]} for case in failing if case in known],
+    }
+
+
+def _specs(specs: Sequence[Spec]) -> dict[str, Any]:
+    return {spec.name: json.loads(spec.to_json()) for spec in specs}
+
+
+def _plain(record: Any) -> Any:
+    """Return data as JSON gives it back: tuples are lists."""
+    return json.loads(json.dumps(record))
+
+
+def _cells(cells: Mapping[str, Cell]) -> dict[str, dict[str, int]]:
+    return {name: {"passed": cell.passed, "total": cell.total} for name, cell in sorted(cells.items())}
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

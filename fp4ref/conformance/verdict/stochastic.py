@@ -1,0 +1,310 @@
+"""Judging a kernel that draws its own random bits: by a named map, or by neighbours and counts.
+
+Three levels. Exact: the bits are given, and bytes are compared as everywhere. Exact up to a map: with seed and offset,
+the bytes are those of a named map. Bracket: every code is one of the two neighbours of its value, and how often the
+farther one is taken, and by which elements together, are plausible counts. All tests of a report together fail a right
+kernel with a probability below 1e-9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.judge.coverage import Coverage, Extent
+from fp4ref.conformance.judge.isolation import DIAGNOSIS, InternalError, attempted, unexplained
+from fp4ref.conformance.judge.stochastic import (
+    BOTH_ELEMENTS,
+    BOTH_PLACES,
+    FALSE_ALARM,
+    Bin,
+    ChanceCount,
+    Rounded,
+    Share,
+    StochasticTrial,
+    alike,
+    bins,
+    frequency,
+    repeated,
+    rounded,
+)
+from fp4ref.conformance.verdict.dump_report import Verdict, incomplete
+from fp4ref.errors import DomainError, ShapeError
+from fp4ref.formats import E2M1, Codes, F, grid
+from fp4ref.generators import MAPS
+from fp4ref.model import quantize as model
+from fp4ref.quantized import Direction, DirectionChoice
+from fp4ref.spec import Spec
+
+__all__ = [
+    "FALSE_ALARM",
+    "ChanceCount",
+    "Level",
+    "StochasticReport",
+    "StochasticTrial",
+    "aimed_inputs",
+    "judge_stochastic",
+]
+
+NOTHING = Coverage(Extent())
+SIDE = 256  # rows and columns of an aimed input
+
+
+class Level(StrEnum):
+    """How sharply a kernel was judged."""
+
+    EXACT = "exact"
+    MAP = "exact up to a map"
+    BRACKET = "bracket"
+
+
+@dataclass(frozen=True)
+class StochasticReport:
+    """What was found out.
+
+    level: the sharpest one that the kernel reached, or on which it failed. map: what makes every byte. wrong: what no
+    bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed. errors: parts of
+    the judge that failed. subject: the name of the kernel. coverage: the basis of the verdict. required: families that
+    must be tried, or "all".
+    """
+
+    spec: Spec
+    level: Level
+    map: str | None = None
+    wrong: tuple[str, ...] = ()
+    tests: tuple[ChanceCount, ...] = ()
+    mistakes: tuple[str, ...] = ()
+    errors: tuple[InternalError, ...] = ()
+    subject: str = ""
+    coverage: Coverage = NOTHING
+    required: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Return True if nothing is wrong, and all was tried that was required."""
+        return self.kind is Verdict.CONFORMS
+
+    @property
+    def kind(self) -> Verdict:
+        """The verdict. Rules: CNF-2, CNF-23."""
+        if self.wrong or not all(test.passed for test in self.tests):
+            return Verdict.WRONG
+        return Verdict.INCOMPLETE if self.missing else Verdict.CONFORMS
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
+        return self.coverage.missing(self.required) if self.required else {}
+
+    @property
+    def lines(self) -> list[str]:
+        """The failures, a line each."""
+        failed = [test for test in self.tests if not test.passed]
+        return [*map(str, self.errors), *self.wrong, *map(str, failed)]
+
+    @property
+    def headline(self) -> str:
+        """The verdict in a line, with the level."""
+        if self.kind is Verdict.INCOMPLETE:
+            return incomplete(f"nothing is wrong at the level {self.level}", self.missing)
+        if self.map is not None:
+            return f"conforms to {self.spec.name}, {self.level} ({self.map})"
+        if self.ok:
+            return (
+                f"conforms to {self.spec.name} at the level {self.level}: every code is a neighbour, and "
+                f"{len(self.tests)} counts lie in exact intervals (false alarm below {FALSE_ALARM:g})"
+            )
+        failed = [test for test in self.tests if not test.passed]
+        counts = map(str, failed[:1])
+        found = "; ".join(self.mistakes) or unexplained(self.errors) or "not explained"
+        return f"wrong at the level {self.level}: {found}; {'; '.join([*self.wrong[:1], *counts])} [SR-11]"
+
+    def text(self, limit: int) -> list[str]:
+        """Return the verdict, its basis, and the first lines on what failed."""
+        more = [f"  and {len(self.lines) - limit} more"] if len(self.lines) > limit else []
+        shown = [f"  {line}" for line in self.lines[:limit]]
+        return [f"{self.subject}: {self.headline}", *self.coverage.lines, *shown, *more]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON data."""
+        return {
+            "subject": self.subject,
+            "spec": self.spec.name,
+            "verdict": self.kind.value,
+            "coverage": self.coverage.to_json(),
+            "required_but_not_tried": self.missing,
+            "ok": self.ok,
+            "level": self.level.value,
+            "map": self.map,
+            "headline": self.headline,
+            "wrong": list(self.wrong),
+            "mistakes": list(self.mistakes),
+            "false_alarm": FALSE_ALARM,
+            "tests": [{**test._asdict(), "passed": test.passed} for test in self.tests],
+            "internal_errors": [error.to_json() for error in self.errors],
+        }
+
+
+def aimed_inputs(dtype: str = "bfloat16") -> list[NDArray[Any]]:
+    """Tensors [256, 256] for the bracket level; every row and column of a 16x16 tile has one 6, so scales are alike.
+
+    Else the first has quarters, halfway between two codes. The others have all 512ths up to 1/2, and all 16ths of the
+    steps above; of both signs. All are exact in every input type. Two more are normally distributed, with NaN and -0,
+    and with an infinity.
+
+    Rules: SR-11.
+    """
+    rng = np.random.default_rng(0x5EED)
+    values = grid(E2M1)[: E2M1.codes]
+    fine = np.arange(256) / 512
+    coarse = (values[1:-1, None] + np.diff(values)[1:, None] * np.arange(16) / 16).ravel()
+    shape, found = (SIDE, SIDE), [np.full((SIDE, SIDE), 0.25)]
+    found += [np.where(rng.random(shape) < 0.7, rng.choice(fine, shape), rng.choice(coarse, shape)) for _ in range(3)]
+    row, column = np.ogrid[:SIDE, :SIDE]
+    sixes = row % 16 == column % 16
+    found = [np.where(sixes, 6, x * rng.choice([-1, 1], shape)) for x in found]
+    for special in ([np.nan, -np.nan, -0.0], [np.inf]):
+        normal = rng.standard_normal(shape)
+        normal[::37, : len(special)] = special
+        found.append(normal)
+    return [x.astype(F).astype(INPUT_DTYPES[dtype]) for x in found]
+
+
+def judge_stochastic(
+    spec: Spec,
+    trials: Iterable[StochasticTrial],
+    seeds: Sequence[tuple[int, int]] | None = None,
+    maps: Sequence[str] | None = None,
+    again: Sequence[Collection[Direction]] | None = None,
+) -> StochasticReport:
+    """Judge what a kernel made with bits of its own.
+
+    trials: its calls, best on `aimed_inputs`, with both directions where it makes both. seeds: seed and offset of each
+    call's generator, if they are declared; then all maps are tried, or those that are named. again: directions in
+    which a second call with the same tensor, without a seed, gave the same bytes; None if no second call was made.
+
+    Errors: DomainError for a spec without stochastic rounding, ShapeError for bytes that do not fit.
+
+    Rules: SR-10, SR-11, SR-13.
+    """
+    if not spec.stochastic:
+        raise DomainError("judge", spec.name, "a stochastic specification", "SR-11")
+    calls = list(trials)
+    if seeds is not None and len(seeds) != len(calls):
+        raise ShapeError("judge", f"{len(seeds)} seeds for {len(calls)} calls", "one for each", "SR-10")
+    for name in (maps or MAPS) if seeds is not None and calls else ():
+        if all(_is_of_map(spec, call, name, *seed) for call, seed in zip(calls, seeds or (), strict=True)):
+            return StochasticReport(spec, Level.MAP, name)
+    return _bracket(spec, calls, again or [()] * len(calls))
+
+
+def _is_of_map(spec: Spec, call: StochasticTrial, name: str, seed: int, offset: int) -> bool:
+    """Whether a map makes every byte of a call; one direction may have been made with the other. Rules: SR-10."""
+    produced: tuple[DirectionChoice, ...] = ("both",) if len(call.made) == 2 else (*call.made, "both")
+    for directions in produced:
+        try:
+            drawn = MAPS[name](call.x.shape, seed, offset, directions)
+        except (ShapeError, DomainError):  # the kernel of this map does not take the shape or the directions
+            continue
+        if all(_is_drawn(spec, call, direction, getattr(drawn, direction)) for direction in call.made):
+            return True
+    return False
+
+
+def _is_drawn(spec: Spec, call: StochasticTrial, direction: Direction, bits: Codes) -> bool:
+    expected, got = model.quantize(call.x, spec, direction, random_bits=bits), call.made[direction]
+    return np.array_equal(expected.data, got.data) and np.array_equal(expected.scales, got.scales)
+
+
+def _bracket(spec: Spec, calls: Sequence[StochasticTrial], again: Sequence[Collection[Direction]]) -> StochasticReport:
+    """Judge neighbours, then all counts, which share the false alarm evenly. Rules: SR-3, SR-11, SR-13."""
+    wrong: list[str] = []
+    read: list[dict[Direction, Rounded]] = []
+    for call in calls:
+        read.append({})
+        for direction, got in call.made.items():
+            read[-1][direction], lines = rounded(spec, call.x, direction, got)
+            wrong += lines
+    parts = [part for each in read for part in each.values()]
+    found = bins(parts) if parts else []
+    together = alike(read)
+    alpha = FALSE_ALARM / max(len(found) + len(together) + len(parts), 1)
+    tests = [frequency(each, alpha) for each in found]
+    independence = {name: counts.test(name, alpha) for name, counts in together.items()}
+    tests += independence.values()
+    twice = [test for call, same in zip(read, again, strict=True) for test in repeated(call, same, alpha)]
+    tests += twice
+    if not tests:
+        wrong.append("nothing lies between two values: no count can be judged")
+    shared = {name for name, test in independence.items() if not test.passed and test.found == test.n}
+    mistakes, errors = list[str](), list[InternalError]()
+    if not all(test.passed for test in tests):
+        mistakes = attempted(DIAGNOSIS, partial(_mistakes, parts, found, shared, alpha), errors) or []
+    if not all(test.passed for test in twice) and not _constant(parts):
+        mistakes = [*mistakes, "the random bits are the same in every call"]
+    if not mistakes and not errors and tests and all(test.passed for test in independence.values()):
+        mistakes = _biased(parts, found, alpha)
+    return StochasticReport(spec, Level.BRACKET, None, tuple(wrong), tuple(tests), tuple(mistakes), tuple(errors))
+
+
+def _mistakes(parts: Sequence[Rounded], found: Sequence[Bin], shared: set[str], alpha: float) -> list[str]:
+    """Known mistakes that explain what failed. Rules: SR-9, SR-11."""
+    constant = _constant(parts)
+    if constant:
+        return constant
+    shares: dict[str, Share] = {
+        "the probability of rounding away is reversed": lambda frac: 1 - np.floor(frac * 256) / 256,
+        "only four random bits are used": lambda frac: np.floor(frac * 16) / 16,
+        "rounds away with probability 1/2, whatever the value": lambda frac: 0.5,
+    }
+    return _shared(shared) or [
+        name for name, share in shares.items() if all(frequency(each, alpha, share).passed for each in found)
+    ]
+
+
+def _constant(parts: Sequence[Rounded]) -> list[str]:
+    """Return the rounding that uses no random bits, if the candidate's is one. Rules: SR-11."""
+    if not any(part.away.any() for part in parts):
+        return ["always rounds down, as with random bits that are all zero"]
+    if all((part.away == part.open).all() for part in parts):
+        return ["always rounds away from zero"]
+    if all((part.away == (part.nearest & part.open)).all() for part in parts):
+        return ["always rounds to nearest"]
+    return []
+
+
+def _biased(parts: Sequence[Rounded], found: Sequence[Bin], alpha: float) -> list[str]:
+    """Say how often halfway elements are rounded away, where the counts of elements fail and those of pairs do not."""
+    halves = np.concatenate([part.away[part.open & (part.frac == 0.5)] for part in parts])
+    if not len(halves) or all(frequency(each, alpha).passed for each in found):
+        return []
+    rate = f"{int(halves.sum()):,} of {len(halves):,}"
+    return [f"the random bits are independent, but biased: {rate} halfway elements are rounded away"]
+
+
+def _shared(names: set[str]) -> list[str]:
+    """Which elements share their bits, given the tests in which all pairs were rounded alike. Rules: SR-9."""
+
+    def alike_in(place: str) -> bool:
+        return any(name.endswith(place) for name in names)
+
+    said = []
+    if BOTH_ELEMENTS in names or BOTH_PLACES in names:
+        said.append("both directions use the same bits")
+    if alike_in("in a group of four"):
+        block = alike_in("in two groups of a block")
+        said.append(f"the {'elements of a block' if block else 'four elements of a word'} share their bits")
+    elif alike_in("in two groups of a block"):
+        said.append("the groups of a block use the same bits")
+    if alike_in("in two blocks of a row"):
+        said.append("every block uses the same bits")
+    if alike_in("in two rows"):
+        said.append("every row uses the same bits")
+    return said

@@ -1,0 +1,129 @@
+"""Running kernels that draw their own random bits, one for each direction, on the aimed inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fp4ref.conformance.families import FAMILIES, Case
+from fp4ref.conformance.judge.cases import BROKEN
+from fp4ref.conformance.judge.coverage import Coverage, Extent, not_judged
+from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
+from fp4ref.conformance.run.runner import run
+from fp4ref.conformance.subjects.subject import OWN_BITS as FAMILY
+from fp4ref.conformance.subjects.subject import Declaration, FindingKind, Subject, drawn_from, normalised, reasons
+from fp4ref.conformance.verdict.stochastic import (
+    Level,
+    StochasticReport,
+    StochasticTrial,
+    aimed_inputs,
+    judge_stochastic,
+)
+from fp4ref.errors import DomainError
+from fp4ref.layout import layout
+from fp4ref.quantized import Direction, DirectionData
+from fp4ref.spec import Spec
+
+REASON = "The kernel draws its own random bits."
+CUT = "not judged: the time limit was over before all calls were made"
+
+
+def judge_drawing(
+    spec: Spec,
+    *subjects: Subject,
+    options: RunOptions = DEFAULT,
+    step: Callable[[str], None] = lambda name: None,
+    required: tuple[str, ...] = (),
+) -> StochasticReport:
+    """Judge a kernel with bits of its own, or two that make the two directions of one call.
+
+    A kernel that declares the inputs seed and offset is held to every map of `fp4ref.random_maps` first. Only two
+    subjects can show that both directions use the same bits. required: families that must be tried, or "all"; such a
+    kernel is run on its own aimed inputs only.
+
+    Errors: DomainError for two subjects of one direction.
+
+    Rules: CNF-8, CNF-9, CNF-22, CNF-23, SR-10, SR-11, SR-13.
+    """
+    extent = Extent()
+    found = _judged(spec, subjects, options, step, extent)
+    name = " and ".join(dict.fromkeys(each.name for each in subjects))
+    basis = _coverage(found, subjects, extent, repeated=options.repeat > 0)
+    return replace(found, subject=name, coverage=basis, required=required)
+
+
+def _coverage(found: StochasticReport, subjects: Sequence[Subject], extent: Extent, *, repeated: bool) -> Coverage:
+    """Return the basis of the verdict. Rules: CNF-22."""
+    declared = subjects[0].declaration
+    left_out = not_judged(found.spec, declared, amax="amax" in declared.outputs, repeated=repeated)
+    if found.level is Level.BRACKET:
+        left_out.pop("state between calls", None)  # such a kernel has a state
+        left_out["random bits"] = "the kernel's own, judged by counts"
+    others = dict.fromkeys(FAMILIES, "a kernel with bits of its own is run on its own aimed inputs")
+    return Coverage(extent, "call", {FAMILY: extent.count} if extent.count else {}, others, left_out)
+
+
+def _judged(
+    spec: Spec, subjects: Sequence[Subject], options: RunOptions, step: Callable[[str], None], extent: Extent
+) -> StochasticReport:
+    """Return the report without its basis. extent: counts the calls that are judged."""
+    by_direction = {each.declaration.direction: each for each in subjects}
+    if len(by_direction) != len(subjects) or not subjects:
+        raise DomainError("judge", f"{len(subjects)} kernels of one direction", "one of each", "SR-11")
+    wrong: list[str] = []
+    made: list[dict[Direction, DirectionData]] = []
+    same: list[set[Direction]] = []
+    calls = list(_cases(spec, next(iter(subjects)).declaration))
+    for each in subjects:
+        seeded = {"seed", "offset"} & set(each.declaration.inputs)
+        for case in calls:
+            step(f"{case.id}/{each.declaration.direction}")
+        again = options if seeded else replace(options, repeat=0)
+        outcomes = [*run(each, [_in(case, each.declaration) for case in calls], again)]
+        if options.left <= 0:
+            return StochasticReport(spec, Level.BRACKET, None, (CUT,))
+        if len(outcomes) != len(calls):
+            reason = reasons(_in(calls[0], each.declaration), each.declaration)
+            return StochasticReport(spec, Level.BRACKET, None, (f"no case applies: {reason}",))
+        made += [{} for _ in range(len(calls) - len(made))]
+        same += [set() for _ in range(len(calls) - len(same))]
+        for number, item in enumerate(outcomes):
+            finding = item.outcome.finding
+            if finding is not None and (finding.kind is not FindingKind.UNSTABLE or seeded):
+                wrong.append(f"{finding.kind} in {item.case.id}: {finding.text}")
+            if not seeded and finding is None:
+                same[number].add(item.case.direction)
+            if item.outcome.data is not None and (finding is None or finding.kind not in BROKEN):
+                made[number][item.case.direction] = _linear(item.case, each.declaration, item.outcome.data)
+                extent.add(item.case.x.dtype.name, *item.case.matrix)
+    whole = [(StochasticTrial(case.x, parts), twice) for case, parts, twice in zip(calls, made, same, strict=True)]
+    whole = [(trial, twice) for trial, twice in whole if len(trial.made) == len(subjects)]
+    if wrong:
+        return StochasticReport(spec, Level.BRACKET, None, tuple(dict.fromkeys(wrong)))
+    all_seeded = all({"seed", "offset"} <= set(each.declaration.inputs) for each in subjects)
+    seeds = [drawn_from(case) for case in calls] if all_seeded else None
+    return judge_stochastic(spec, [trial for trial, _ in whole], seeds, again=[twice for _, twice in whole])
+
+
+def _cases(spec: Spec, declared: Declaration) -> Iterator[Case]:
+    """The aimed inputs; a type that the kernel takes, the narrowest first. Rules: SR-11."""
+    dtype = next(name for name in ("bfloat16", "float16", "float32") if name in declared.dtypes)
+    for number, x in enumerate(aimed_inputs(dtype)):
+        bits = np.zeros(x.shape, np.uint8)  # for the golden bytes, of which only amax and scales are used
+        yield Case(f"{FAMILY}/{number}", FAMILY, REASON, ("SR-11",), x, spec, "row", None, bits)
+
+
+def _in(case: Case, declared: Declaration) -> Case:
+    """The case in the direction of a kernel; seed and offset are those of the input, whatever the direction."""
+    direction: Direction = "row" if declared.direction == "row" else "column"
+    return Case(**{**vars(case), "direction": direction})
+
+
+def _linear(case: Case, declared: Declaration, data: DirectionData) -> DirectionData:
+    """A kernel's bytes with the low nibble first and scales linear."""
+    rows, columns = case.matrix
+    found = normalised(case, declared, data)
+    blocks = -(-columns // case.spec.block.columns)
+    return found._replace(scales=layout(declared.scale_layout).to_linear(found.scales, rows, blocks))
