@@ -271,5 +271,6 @@ def test_list_shows_files_tests_and_rules():
 
 
 def test_checking_needs_no_torch():
-    code = "import sys; from fp4ref.conformance.selfcheck import implementations as s; s.run([]); sys.exit('torch' in sys.modules)"
+    module = "fp4ref.conformance.selfcheck.implementations"
+    code = f"import sys, {module} as s; s.run([]); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

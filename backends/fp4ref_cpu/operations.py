@@ -33,7 +33,7 @@ from fp4ref_cpu.build import cache_folder, compile_all, functions, missing
 LAYOUT_NUMBERS = {name: number for number, name in enumerate(LAYOUTS)}
 
 
-class Axis(ctypes.Structure):
+class InputAxis(ctypes.Structure):
     """How the offset of an element, counted in elements, depends on one index."""
 
     _fields_ = (("stride", c_longlong), ("offsets", c_void_p))
@@ -42,7 +42,13 @@ class Axis(ctypes.Structure):
 class Input(ctypes.Structure):
     """A matrix [rows, columns] as the quantizer walks it."""
 
-    _fields_ = (("x", c_void_p), ("down", Axis), ("along", Axis), ("rows", c_longlong), ("columns", c_longlong))
+    _fields_ = (
+        ("x", c_void_p),
+        ("down", InputAxis),
+        ("along", InputAxis),
+        ("rows", c_longlong),
+        ("columns", c_longlong),
+    )
 
 
 class QuantizeJob(ctypes.Structure):
@@ -376,23 +382,23 @@ def _input(array: NDArray[Any], direction: Direction) -> tuple[Input, Any]:
     rows = int(np.prod(leading, dtype=np.int64))
     *strides, last = (stride // array.itemsize for stride in array.strides)
     down, table = _flattened(leading, strides)
-    along = Axis(last, None)
+    along = InputAxis(last, None)
     if direction == "column":
         return Input(array.ctypes.data, along, down, columns, rows), table
     return Input(array.ctypes.data, down, along, rows, columns), table
 
 
-def _flattened(shape: list[int], strides: list[int]) -> tuple[Axis, Any]:
+def _flattened(shape: list[int], strides: list[int]) -> tuple[InputAxis, Any]:
     """Several axes as one: a stride if they have one, else a table of offsets."""
     axes = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
     if not axes or 0 in shape:
-        return Axis(0, None), None
+        return InputAxis(0, None), None
     if all(outer == size * inner for (_, outer), (size, inner) in pairwise(axes)):
-        return Axis(axes[-1][1], None), None
+        return InputAxis(axes[-1][1], None), None
     table = np.zeros(1, np.int64)
     for size, stride in axes:
         table = (table[:, None] + np.arange(size, dtype=np.int64) * stride).ravel()
-    return Axis(0, _address(table)), table
+    return InputAxis(0, _address(table)), table
 
 
 def _buffer(part: Any, operation: str = "quantize") -> NDArray[Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fp4ref.conformance.verdict.dump_report import DumpReport
     from fp4ref.conformance.verdict.kernel_report import KernelReport
     from fp4ref.conformance.verdict.products import ProductReport
-    from fp4ref.conformance.verdict.statement import Named
+    from fp4ref.conformance.verdict.statement import NamedSubject
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Statement:
     path: Path
     version: str = ""
     known: Path | None = None
-    subject: Named | None = None
+    subject: NamedSubject | None = None
     sources: tuple[Path, ...] = ()
     force: bool = False
 
@@ -62,10 +62,10 @@ class Statement:
 
     def about(self, kind: str, target: str, signature: Mapping[str, Any] | None = None) -> Statement:
         """Return the statement on a subject. target: as the user named it."""
-        from fp4ref.conformance.verdict.statement import Named
+        from fp4ref.conformance.verdict.statement import NamedSubject
 
         name = target.replace("\\", "/").rpartition("/")[2]
-        return replace(self, subject=Named(kind, name, self.version, signature=signature))
+        return replace(self, subject=NamedSubject(kind, name, self.version, signature=signature))
 
     def write_kernel(self, report: KernelReport) -> None:
         """Write the statement on a kernel, a library or a stream."""
@@ -82,11 +82,11 @@ class Statement:
 
     def write_dump(self, report: DumpReport, path: Path) -> None:
         """Write the statement on a dump."""
-        from fp4ref.conformance.verdict.statement import Named, of_dump, sha256_of
+        from fp4ref.conformance.verdict.statement import NamedSubject, of_dump, sha256_of
 
         if self.known is not None:
             raise click.UsageError("--known-failures is for kernels")
-        subject = Named("dump", path.name, self.version, sha256_of(path))
+        subject = NamedSubject("dump", path.name, self.version, sha256_of(path))
         self._write(of_dump(report, subject), report.headline, [path])
 
     def _with_known(self, found: Callable[..., Any], report: Any, failing: Iterable[str], spec: str) -> None:

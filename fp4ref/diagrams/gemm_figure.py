@@ -26,7 +26,7 @@ class DrawnOperand(NamedTuple):
         return "row" if self.axes[1] == self.summed else "column"
 
 
-class Product(NamedTuple):
+class DrawnProduct(NamedTuple):
     """One of the three products; the result has the axes that are left."""
 
     name: str
@@ -38,9 +38,9 @@ class Product(NamedTuple):
 
 
 PRODUCTS = (
-    Product("fprop", "Y = X · W^T", DrawnOperand("X", "MK", "K"), DrawnOperand("W", "NK", "K"), "Y", "MN"),
-    Product("dgrad", "dX = dY · W", DrawnOperand("dY", "MN", "N"), DrawnOperand("W", "NK", "N"), "dX", "MK"),
-    Product("wgrad", "dW = dY^T · X", DrawnOperand("dY", "MN", "M"), DrawnOperand("X", "MK", "M"), "dW", "NK"),
+    DrawnProduct("fprop", "Y = X · W^T", DrawnOperand("X", "MK", "K"), DrawnOperand("W", "NK", "K"), "Y", "MN"),
+    DrawnProduct("dgrad", "dX = dY · W", DrawnOperand("dY", "MN", "N"), DrawnOperand("W", "NK", "N"), "dX", "MK"),
+    DrawnProduct("wgrad", "dW = dY^T · X", DrawnOperand("dY", "MN", "M"), DrawnOperand("X", "MK", "M"), "dW", "NK"),
 )
 
 
@@ -67,7 +67,7 @@ def gemm(request: Request) -> str:
     return page.svg()
 
 
-def _product(page: Canvas, y: float, product: Product, spec: Spec) -> float:
+def _product(page: Canvas, y: float, product: DrawnProduct, spec: Spec) -> float:
     """One product in a row: operands with their blocks, then the result."""
     page.text(MARGIN, y + 16, product.name, size=14, bold=True)
     page.text(MARGIN, y + 36, product.formula, size=12, mono=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.layout.text import Form, Place, Product
+from fp4ref.layout.text import Form, Product, Term
 
 Ints = NDArray[np.int64]
 
@@ -73,7 +73,7 @@ class Strides:
 
 def is_unbounded(form: Form) -> bool:
     """Return True if no offset depends on the size of the first axis: its rest is stored slowest. Rules: LAY-13."""
-    places = [item for item in form.order if isinstance(item, Place)]
+    places = [item for item in form.order if isinstance(item, Term)]
     products = [form.base, *(item for item in form.order if isinstance(item, Product))]
     radices = form.axes[0].radices
     slowest = places[-1][:2] == (0, len(radices) - 1) and radices[-1] is None
@@ -96,7 +96,7 @@ def strides(form: Form, padded: tuple[int, ...]) -> Strides:
         made[item.axis][item.digit] = _runs(radix, running, item.flip)
         running *= radix
     digits = tuple(tuple(part for parts in axis for part in parts) for axis in made)
-    places = [item for item in form.order if isinstance(item, Place)]
+    places = [item for item in form.order if isinstance(item, Term)]
     stored = tuple((p.axis, start + i) for p in places for start, i in _numbers(made[p.axis], p.digit))
     rests = tuple(sum(map(len, made[a][: axis.radices.index(None)])) for a, axis in enumerate(form.axes))
     first -= sum(d.stride * (d.radix - 1) for axis in digits for d in axis if d.stride < 0)

@@ -40,7 +40,7 @@ class Axis(NamedTuple):
         return math.prod(radix for radix in self.radices if radix is not None)
 
 
-class Place(NamedTuple):
+class Term(NamedTuple):
     """One digit in the stored order; its value is XORed with `flip`."""
 
     axis: int
@@ -64,7 +64,7 @@ class Form:
     """What the text of a layout says; a `Product` in the order aligns the stride of what follows."""
 
     axes: tuple[Axis, ...]
-    order: tuple[Place | Product, ...]
+    order: tuple[Term | Product, ...]
     unit: int = 8
     base: Product = Product(0)  # noqa: RUF009 - a tuple
 
@@ -79,7 +79,7 @@ class Form:
         clauses += [f"base {self._product(self.base)}"] if self.base.number else []
         return "; ".join(clauses)
 
-    def _item(self, item: Place | Product) -> str:
+    def _item(self, item: Term | Product) -> str:
         if isinstance(item, Product):
             return f"|{self._product(item)}"
         return f"{self.axes[item.axis].name}{item.digit}" + (f"^{item.flip}" if item.flip else "")
@@ -157,9 +157,9 @@ class _Reader:
             axis = axis._replace(fill=None if word == "unspecified" else int(word, 16))
         self.axes[index] = axis
 
-    def _order(self, text: str) -> tuple[Place | Product, ...]:
+    def _order(self, text: str) -> tuple[Term | Product, ...]:
         items = tuple(self._product(item[1:]) if item[0] == "|" else self._place(item) for item in text.split())
-        stored = sorted(item[:2] for item in items if isinstance(item, Place))
+        stored = sorted(item[:2] for item in items if isinstance(item, Term))
         wanted = [(index, digit) for index, axis in enumerate(self.axes) for digit in range(len(axis.radices))]
         if stored != wanted:
             raise self._error(f"order {text.strip()!r}", "every digit of every axis once", "LAY-13")
@@ -167,11 +167,11 @@ class _Reader:
             raise self._error(f"order {text.strip()!r}", "an alignment above 0", "LAY-16")
         return items
 
-    def _place(self, item: str) -> Place:
+    def _place(self, item: str) -> Term:
         match = PLACE.fullmatch(item)
         if not match:
             raise self._error(f"{item!r}", "a digit such as m0, m0^1, or an alignment such as |32")
-        place = Place(self._axis(match[1]), int(match[2]), int(match[3] or 0))
+        place = Term(self._axis(match[1]), int(match[2]), int(match[3] or 0))
         radices = self.axes[place.axis].radices
         radix = radices[place.digit] if place.digit < len(radices) else None
         if place.flip and (radix is None or radix & (radix - 1) or place.flip >= radix):

@@ -23,7 +23,7 @@ PREFIX = "sha256:"
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedSubject:
     """A subject as a statement names it.
 
     kind: kernel, library, stream or dump. name: without a folder, so that it is the same on every machine. version: as
@@ -61,7 +61,7 @@ def statement(found: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, 
     return {"fp4ref_statement": VERSION, "digest": digest(found), "found": dict(found), "beside": dict(beside)}
 
 
-def of_kernel(report: KernelReport, subject: Named, known: Mapping[str, str]) -> dict[str, Any]:
+def of_kernel(report: KernelReport, subject: NamedSubject, known: Mapping[str, str]) -> dict[str, Any]:
     """Return what was tried on a kernel and what was found. known: reasons of known failures, by case.
 
     Rules: CNF-17.
@@ -81,7 +81,7 @@ def of_kernel(report: KernelReport, subject: Named, known: Mapping[str, str]) ->
     }
 
 
-def of_product(report: ProductReport, subject: Named, known: Mapping[str, str]) -> dict[str, Any]:
+def of_product(report: ProductReport, subject: NamedSubject, known: Mapping[str, str]) -> dict[str, Any]:
     """Return what was tried on a GEMM and what was found. Rules: CNF-17."""
     families, broken = report.families(), [case for case, _ in report.findings]
     judged = {judgement.case.id for judgement in report.judgements}
@@ -105,7 +105,7 @@ def of_product(report: ProductReport, subject: Named, known: Mapping[str, str]) 
     }
 
 
-def of_dump(report: DumpReport, subject: Named) -> dict[str, Any]:
+def of_dump(report: DumpReport, subject: NamedSubject) -> dict[str, Any]:
     """Return what was compared in a dump and what was found; its cases are directions of tensors. Rules: CNF-17."""
     total: dict[str, int] = {}
     for result in report.results:
@@ -127,7 +127,7 @@ def of_dump(report: DumpReport, subject: Named) -> dict[str, Any]:
 
 
 def _common(
-    subject: Named, ok: bool, basis: dict[str, Any], failing: Sequence[str], known: Mapping[str, str]
+    subject: NamedSubject, ok: bool, basis: dict[str, Any], failing: Sequence[str], known: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
         "standard": SPEC_VERSION,
