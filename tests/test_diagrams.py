@@ -220,7 +220,7 @@ def test_labels_are_those_of_the_layout(
     for match in shown:
         if "padding" not in match[2] and "labels count from" not in labels:
             assert f"{match[3]},{match[4]}" in labels
-    if layout.row_digits:
+    if layout.tile != (1, 1):
         tile = next(m for m in titles(svg) if m.startswith("tile "))
         number, first, last = map(int, re.match(r"tile (\d+): bytes (\d+) to (\d+)", tile).groups())
         size = layout.tile[0] * layout.tile[1]

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 import fp4ref_numerics
 from fp4ref import arrays
 from fp4ref.formats import E8M0, Codec, Rounding
+from fp4ref.layout import layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Block, Granularity, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import functions
-from fp4ref_cpu.operations import LAYOUT_NUMBERS, _address, dequantize, exported
+from fp4ref_cpu.maps import Map, lowered
+from fp4ref_cpu.operations import _address, dequantize, exported
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -34,7 +36,7 @@ class Side(ctypes.Structure):
         ("scales", c_void_p),
         ("amax", c_void_p),
         ("rows", c_longlong),
-        ("layout", c_int),
+        ("map", Map),
     )
 
 
@@ -87,7 +89,9 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
     def side(operand: Operand) -> Side:
         codes, scales, amax = operand.data
         pointers = (pointer(codes, np.uint8), pointer(scales, np.uint8), pointer(amax, np.float32))
-        return Side(*pointers, operand.shape[0], LAYOUT_NUMBERS[operand.scale_layout])
+        rows, columns = operand.shape
+        blocks = -(-columns // operand.spec.block.columns)
+        return Side(*pointers, rows, lowered(layout(operand.scale_layout), rows, blocks))
 
     rows, columns, depth = a.shape[0], b.shape[0], a.shape[1]
     out = np.empty((rows, columns), epilogue.dtype)

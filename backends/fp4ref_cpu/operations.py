@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Callable, Iterable
-from ctypes import c_int, c_longlong, c_ulonglong, c_void_p
+from ctypes import c_longlong, c_ulonglong, c_void_p
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -22,15 +22,14 @@ from fp4ref import arrays, packing
 from fp4ref.errors import BackendError, ShapeError
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, Codec
 from fp4ref.hadamard import POINTS
-from fp4ref.layout import LAYOUTS, layout
+from fp4ref.layout import layout
 from fp4ref.operands import Epilogue, Operand
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import cache_folder, compile_all, functions, missing
-
-LAYOUT_NUMBERS = {name: number for number, name in enumerate(LAYOUTS)}
+from fp4ref_cpu.maps import Map, lowered, write_padding
 
 
 class InputAxis(ctypes.Structure):
@@ -60,7 +59,7 @@ class QuantizeJob(ctypes.Structure):
         ("random", c_void_p),
         ("data", c_void_p),
         ("scales", c_void_p),
-        ("layout", c_int),
+        ("map", Map),
         ("next", c_longlong),
     )
 
@@ -81,7 +80,7 @@ class DequantizeJob(ctypes.Structure):
         ("rows", c_longlong),
         ("columns", c_longlong),
         ("out", c_void_p),
-        ("layout", c_int),
+        ("map", Map),
         ("next", c_longlong),
     )
 
@@ -94,8 +93,8 @@ class RelayoutJob(ctypes.Structure):
         ("target", c_void_p),
         ("rows", c_longlong),
         ("columns", c_longlong),
-        ("from_layout", c_int),
-        ("to_layout", c_int),
+        ("from_map", Map),
+        ("to_map", Map),
         ("next", c_longlong),
     )
 
@@ -160,7 +159,7 @@ def quantize(
     if given is not None:
         _require_apart("quantize", [part for part in given if part is not None], array)
     matrix, kept = _input(array, direction)
-    rows, columns = matrix.rows, matrix.columns
+    rows, columns, form = matrix.rows, matrix.columns, layout(scale_layout)
     blocks = -(-columns // spec.block.columns)
     spec = _of_direction(spec, direction)
     if direction == "row" and spec.hadamard:
@@ -169,13 +168,14 @@ def quantize(
     if amax is None and spec.global_scale is not Granularity.NONE:
         amax = _amax(_bounder(_text(_maximum(spec)), array.dtype.name), matrix, spec)
     data = _result(given and given.data, (rows, packing.width(columns, spec.element.format)))
-    scales = _result(given and given.scales, layout(scale_layout).padded_shape(rows, blocks))
+    scales = _result(given and given.scales, form.padded_shape(rows, blocks))
     if scales.shape != (rows, blocks):
         scales[...] = 0
+        write_padding(scales, form, rows, blocks)
     bits = None if random_bits is None else np.ascontiguousarray(arrays.to_numpy("quantize", random_bits))
     if rows and columns:
         pointers = (_address(amax), _address(bits), _address(data), _address(scales))
-        job = QuantizeJob(matrix, *pointers, LAYOUT_NUMBERS[scale_layout], 0)
+        job = QuantizeJob(matrix, *pointers, lowered(form, rows, blocks), 0)
         threads.run(native, job, rows * columns)
     del kept
     if given is None:
@@ -214,7 +214,8 @@ def dequantize(
     native = _dequantizer(_text(_decoding(spec)), read, dtype.name)
     if values.size:
         codes, scales, amax = map(_address, parts)
-        job = DequantizeJob(codes, scales, amax, *shape, _address(values), LAYOUT_NUMBERS[scale_layout], 0)
+        order = lowered(layout(scale_layout), shape[0], -(-shape[1] // spec.block.columns))
+        job = DequantizeJob(codes, scales, amax, *shape, _address(values), order, 0)
         threads.run(native, job, values.size)
     return arrays.restorer(data.data)(values) if out is None else out
 
@@ -222,11 +223,13 @@ def dequantize(
 def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:
     """Scale bytes [rows, columns] moved from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
     buffer = np.ascontiguousarray(arrays.to_numpy("to_layout", scales))
-    padded = layout(target).padded_shape(rows, columns)
+    old, new = layout(source), layout(target)
+    padded = new.padded_shape(rows, columns)
     out = np.empty(padded, np.uint8) if padded == (rows, columns) else np.zeros(padded, np.uint8)
+    write_padding(out, new, rows, columns)
     if rows and columns:
-        numbers = LAYOUT_NUMBERS[source], LAYOUT_NUMBERS[target]
-        job = RelayoutJob(_address(buffer), _address(out), rows, columns, *numbers, 0)
+        maps = lowered(old, rows, columns), lowered(new, rows, columns)
+        job = RelayoutJob(_address(buffer), _address(out), rows, columns, *maps, 0)
         threads.run(_relayout(), job, rows * columns)
     return arrays.restorer(scales)(out)
 

@@ -1,48 +1,108 @@
-"""Layouts of scale bytes, as reshapes and permutations of tiles."""
+"""Layouts of scale bytes: every digit is a dimension of a reshaped tensor, and the stored order is a permutation.
+
+Each step has its inverse: pad the axes, split them into digits, put the digits into stored order, flip those that are
+flipped, then join dimensions from the fastest one on, leaving the gaps of alignments between them.
+"""
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from fp4ref.errors import LayoutError
-
-# rows of a tile as (slow digit, fast digit), columns of a tile, and the multiple to which rows are padded
-TILES = {"tiled_128x4": (4, 32, 4), "tiled_8x4": (1, 8, 4)}
+from fp4ref.layout import Layout, Place, layout
 
 
-def padded_shape(rows: int, columns: int, name: str) -> tuple[int, int]:
-    """Shape of the buffer that holds `rows` x `columns` scales. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
-    if name == "linear":
-        return rows, columns
-    high = 8 if name == "tiled_8x4" else 128
-    return -(-rows // high) * high, -(-columns // 4) * 4
+class Step(NamedTuple):
+    """A dimension of the stored tensor: a digit of some values, XORed with `flip`, or an alignment of what is inside.
+
+    dimension: that of the digit in the split tensor. align: units, 0 for a digit.
+    """
+
+    dimension: int
+    values: int
+    flip: int
+    align: int
 
 
 def from_linear(scales: Tensor, name: str) -> Tensor:
-    """Scale bytes [rows, columns] in the order of a layout, padding zero. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
-    _require(name)
+    """Scale bytes [rows, columns] in the order of a layout, padded as it says.
+
+    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-17.
+    """
+    form = layout(name)
     rows, columns = scales.shape
-    high, wide = padded_shape(rows, columns, name)
-    padded = torch.nn.functional.pad(scales, (0, wide - columns, 0, high - rows))
-    if name not in TILES or not padded.numel():
-        return padded
-    slow, fast, across = TILES[name]
-    digits = padded.reshape(high // (slow * fast), slow, fast, wide // across, across)
-    return digits.permute(0, 3, 2, 1, 4).reshape(high, wide)
+    high, wide = _padded(form, rows, columns)
+    if not high * wide:
+        return scales.new_zeros(form.padded_shape(rows, columns))
+    down, across = (axis.fill or 0 for axis in form.axes)
+    padded = scales if wide == columns else pad(scales, (0, wide - columns), value=across)
+    padded = padded if high == rows else pad(padded, (0, 0, 0, high - rows), value=down)
+    shape, steps = _steps(form, high, wide)
+    digits = padded.reshape(shape).permute([step.dimension for step in reversed(steps) if not step.align])
+    inside = 1  # units of the dimensions that are joined so far
+    joined = digits.reshape(*digits.shape, 1)
+    for step in steps:
+        if step.align:
+            more = -inside % step.align
+            joined, inside = pad(joined, (0, more)), inside + more
+        else:
+            joined = _flipped(joined, -2, step.flip).flatten(-2)
+            inside *= step.values
+    if form.has_gaps:
+        joined = pad(joined, (form.form.base.of((high, wide)), 0))[: math.prod(form.padded_shape(rows, columns))]
+    return joined.reshape(form.padded_shape(rows, columns))
 
 
 def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
-    """The scale bytes [rows, columns] of a buffer; its padding is left out. Rules: LAY-6."""
-    _require(name)
-    if name in TILES and buffer.numel():
-        high, wide = buffer.shape
-        slow, fast, across = TILES[name]
-        digits = buffer.reshape(high // (slow * fast), wide // across, fast, slow, across)
-        buffer = digits.permute(0, 3, 2, 1, 4).reshape(high, wide)
-    return buffer[:rows, :columns]
+    """The scale bytes [rows, columns] of a buffer; its padding is left out. Rules: LAY-6, LAY-13, LAY-16, LAY-17."""
+    form = layout(name)
+    high, wide = _padded(form, rows, columns)
+    if not high * wide:
+        return buffer.new_zeros((rows, columns))
+    _, steps = _steps(form, high, wide)
+    sizes, inside = [], 1
+    for step in steps:  # units of the dimensions inside, before each step
+        sizes.append(inside)
+        inside = inside + -inside % step.align if step.align else inside * step.values
+    parts = buffer.reshape(-1)
+    if form.has_gaps:
+        parts = parts[form.form.base.of((high, wide)) :]
+        parts = pad(parts, (0, max(inside - parts.numel(), 0)))[:inside]
+    for step, size in zip(reversed(steps), reversed(sizes), strict=True):
+        parts = parts[..., :size] if step.align else _flipped(parts.unflatten(-1, (step.values, size)), -2, step.flip)
+    order = [step.dimension for step in reversed(steps) if not step.align]
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return parts.squeeze(-1).permute(back).reshape(high, wide)[:rows, :columns]
 
 
-def _require(name: str) -> None:
-    if name not in TILES and name not in {"linear", "linear_padded"}:
-        raise LayoutError("torch", f"layout {name!r}", f"linear, linear_padded, {', '.join(TILES)}", "LAY-7")
+def _padded(form: Layout, rows: int, columns: int) -> tuple[int, int]:
+    high, wide = (-(-n // axis.multiple) * axis.multiple for n, axis in zip((rows, columns), form.axes, strict=True))
+    return high, wide
+
+
+def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[Step]]:
+    """The shape of the padded tensor split into digits, slowest first; and what is stored, fastest first."""
+    radices = [
+        [size // axis.tile if radix is None else radix for radix in axis.radices]
+        for size, axis in zip((high, wide), form.axes, strict=True)
+    ]
+    ends = len(radices[0]), len(radices[0]) + len(radices[1])
+    steps = []
+    for item in form.form.order:
+        if isinstance(item, Place):
+            dimension = ends[item.axis] - 1 - item.digit
+            steps.append(Step(dimension, radices[item.axis][item.digit], item.flip, 0))
+        else:
+            steps.append(Step(0, 0, 0, item.of((high, wide))))
+    return [*reversed(radices[0]), *reversed(radices[1])], steps
+
+
+def _flipped(digits: Tensor, dimension: int, flip: int) -> Tensor:
+    if not flip:
+        return digits
+    values = torch.arange(digits.shape[dimension], device=digits.device)
+    return digits.index_select(dimension, values ^ flip)

@@ -16,7 +16,7 @@ from fp4ref.layout.registry import (
     swizzle_offset,
 )
 from fp4ref.layout.strides import Digit, Strides
-from fp4ref.layout.text import Axis
+from fp4ref.layout.text import Axis, Place
 from fp4ref.layout.value import Layout
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Axis",
     "Digit",
     "Layout",
+    "Place",
     "Strides",
     "layout",
     "swizzle_index",

@@ -16,7 +16,10 @@ swizzle_index = TILED_128X4.index
 
 
 def layout(name: str) -> Layout:
-    """Return the layout of a name; a layout is always named, never guessed. Rules: LAY-7."""
+    """Return the scale layout of a name; a layout is always named, never guessed. Rules: LAY-7, LAY-13."""
     if not isinstance(name, str) or name not in LAYOUTS:
         raise LayoutError("scale_layout", repr(name), f"one of {', '.join(LAYOUTS)}", "LAY-7")
-    return LAYOUTS[name]
+    found = LAYOUTS[name]
+    if reason := found.unfit_for_scales():
+        raise LayoutError("scale_layout", f"{name!r}, which has {reason}", "bytes in rows and columns", "LAY-13")
+    return found

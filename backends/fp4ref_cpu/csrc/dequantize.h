@@ -10,7 +10,7 @@ struct DequantizeJob {
     const float* amax;   // [1], [rows], or null
     size rows, columns;
     void* out;           // [rows, columns]
-    int layout;
+    Map map;
     size next;
 };
 
@@ -80,10 +80,10 @@ template <class S, class In, class Out> struct Values {
 
     static void strip(const DequantizeJob& job, size row, size column, int width)
     {
-        const size blocks = (job.columns + B - 1) / B, pitch = (job.columns * BITS + 7) / 8;
+        const size pitch = (job.columns * BITS + 7) / 8;
         const float A = S::global == Global::none ? 0.0f : job.amax[S::global == Global::row ? row : 0];
         alignas(64) byte bytes[BLOCKS] = {};
-        ScaleRow::of(job.scales, job.layout, row, blocks).read(column / B, bytes, (width + B - 1) / B);
+        ScaleRow::of(job.scales, job.map, row).read(column / B, bytes, (width + B - 1) / B);
         alignas(64) float decoded[BLOCKS];
         for (int b = 0; b < BLOCKS; ++b) decoded[b] = decoded_scale<S, In>(bytes[b], A);
         bool numbers = only_numbers && is_finite(A);

@@ -68,25 +68,39 @@ struct Units {
     bool take(size& unit) const { return (unit = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < count; }
 };
 
-// Where the scale bytes of a row lie: four columns side by side, the next four `step` bytes on.
+// One digit of an index: how many values it takes, bytes between them, and log2 of their number, or -1.
+struct Digit {
+    size radix, stride, log2;
+};
+
+// A layout for given sizes: a row's digits, and where the columns of a row are stored. Rules: LAY-13.
+struct Map {
+    const Digit* digits;  // fastest first
+    size count, first;
+    size step;            // bytes between groups of four columns that are stored side by side, or 0
+    const size* columns;  // where the columns of a row are stored, if step is 0
+
+    size row(size index) const
+    {
+        size offset = first;
+        for (const Digit* d = digits; d != digits + count - 1; ++d) {
+            const size rest = d->log2 >= 0 ? index >> d->log2 : index / d->radix;
+            offset += (index - rest * d->radix) * d->stride;
+            index = rest;
+        }
+        return offset + index * digits[count - 1].stride;
+    }
+};
+
+// The scale bytes of a row.
 struct ScaleRow {
     byte* first;
     size step;
+    const size* columns;
 
-    template <class Layout> static ScaleRow in(byte* scales, size row, size columns)
-    {
-        return {scales + Layout::offset(row, 0, columns), (size)Layout::offset(0, 4, columns)};
-    }
-    static ScaleRow of(byte* scales, int name, size row, size columns)
-    {
-        switch (name) {
-        case 0: return in<layout::linear>(scales, row, columns);
-        case 1: return in<layout::linear_padded>(scales, row, columns);
-        case 2: return in<layout::tiled_128x4>(scales, row, columns);
-        default: return in<layout::tiled_8x4>(scales, row, columns);
-        }
-    }
+    static ScaleRow of(byte* scales, const Map& map, size row) { return {scales + map.row(row), map.step, map.columns}; }
     byte* group(size column) const { return first + column / 4 * step; }  // column % 4 == 0
+    byte at(size column) const { return columns ? first[columns[column]] : group(column)[column % 4]; }
 
     __attribute__((always_inline)) void write(size column, const byte* from, size count) const
     {
@@ -95,6 +109,10 @@ struct ScaleRow {
             return;
         }
         size i = 0;
+        if (columns) {
+            for (; i < count; ++i) first[columns[column + i]] = from[i];
+            return;
+        }
         for (; i + 4 <= count; i += 4) __builtin_memcpy(group(column + i), from + i, 4);
         if (i < count) __builtin_memcpy(group(column + i), from + i, (unsigned long)(count - i));
     }
@@ -105,6 +123,10 @@ struct ScaleRow {
             return;
         }
         size i = 0;
+        if (columns) {
+            for (; i < count; ++i) to[i] = first[columns[column + i]];
+            return;
+        }
         for (; i + 4 <= count; i += 4) __builtin_memcpy(to + i, group(column + i), 4);
         if (i < count) __builtin_memcpy(to + i, group(column + i), (unsigned long)(count - i));
     }

@@ -19,7 +19,7 @@ struct QuantizeJob {
     const byte* random;  // [rows, columns] or null
     byte* data;          // [rows, ceil(columns * bits / 8)]
     byte* scales;        // the whole buffer of the layout, padding written already
-    int layout;
+    Map map;
     size next;
 };
 
@@ -255,7 +255,7 @@ template <class S, class Raw> struct Loops {
     {
         const Input& in = job.input;
         const float A = S::global == Global::none ? 0.0f : job.amax[by_row ? row : 0], g = global_scale<S, In>(A);
-        const size blocks = (in.columns + B - 1) / B, pitch = (in.columns * BITS + 7) / 8;
+        const size pitch = (in.columns * BITS + 7) / 8;
         StripScales scales;
         choose(x, g, A, scales);
         alignas(64) byte bytes[BLOCKS];
@@ -273,7 +273,7 @@ template <class S, class Raw> struct Loops {
                 if (BITS == 4 && width % 2) all[width / 2] &= 0x0f;  // the spare nibble (PACK-2)
                 __builtin_memcpy(out, all, (unsigned)(width * BITS + 7) / 8);
             }
-            ScaleRow::of(job.scales, job.layout, row + r, blocks).write(column / B, bytes, (width + B - 1) / B);
+            ScaleRow::of(job.scales, job.map, row + r).write(column / B, bytes, (width + B - 1) / B);
         }
     }
 

@@ -8,7 +8,7 @@ struct RelayoutJob {
     byte* from;
     byte* to;  // padding written already
     size rows, columns;
-    int from_layout, to_layout;
+    Map from_map, to_map;
     size next;
 };
 
@@ -24,8 +24,8 @@ struct Bytes {
             const int lines = job.rows - top < LINES ? (int)(job.rows - top) : LINES;
             ScaleRow from[LINES], to[LINES];
             for (int l = 0; l < lines; ++l) {
-                from[l] = ScaleRow::of(job.from, job.from_layout, top + l, job.columns);
-                to[l] = ScaleRow::of(job.to, job.to_layout, top + l, job.columns);
+                from[l] = ScaleRow::of(job.from, job.from_map, top + l);
+                to[l] = ScaleRow::of(job.to, job.to_map, top + l);
             }
             for (size column = 0; column < job.columns; column += PIECE) {
                 const size rest = job.columns - column;

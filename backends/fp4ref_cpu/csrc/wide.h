@@ -19,7 +19,7 @@ struct Side {
     byte* scales;       // the whole buffer of the layout, only read
     const float* amax;  // [1], [rows], or null
     size rows;
-    int layout;
+    Map map;
 };
 
 struct GemmJob {
@@ -42,7 +42,7 @@ template <class S> struct Row {
 
     Row(const Side& side, size row, size columns)
         : data(side.data + row * ((columns * BITS + 7) / 8)),
-          scales(ScaleRow::of(side.scales, side.layout, row, (columns + W - 1) / W))
+          scales(ScaleRow::of(side.scales, side.map, row))
     {
     }
     float element(size k) const
@@ -50,7 +50,7 @@ template <class S> struct Row {
         if constexpr (BITS == 4) return S::Element::decode(data[k / 2] >> k % 2 * 4 & 15u);
         return S::Element::decode(data[k]);
     }
-    unsigned scale_byte(size block) const { return scales.group(block)[block % 4]; }
+    unsigned scale_byte(size block) const { return scales.at(block); }
     float scale(size block) const { return S::Scale::decode(scale_byte(block)); }
     bool is_finite_at(size k) const { return is_finite(element(k)) && is_finite(scale(k / W)); }
 
