@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fp4ref.layout import Layout, Place, layout
+from fp4ref.layout import Layout, Term, layout
 
 
 class Step(NamedTuple):
@@ -93,7 +93,7 @@ def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[Step]]:
     ends = len(radices[0]), len(radices[0]) + len(radices[1])
     steps = []
     for item in form.form.order:
-        if isinstance(item, Place):
+        if isinstance(item, Term):
             dimension = ends[item.axis] - 1 - item.digit
             steps.append(Step(dimension, radices[item.axis][item.digit], item.flip, 0))
         else:

@@ -16,7 +16,7 @@ from fp4ref.layout.registry import (
     swizzle_offset,
 )
 from fp4ref.layout.strides import Digit, Strides
-from fp4ref.layout.text import Axis, Place
+from fp4ref.layout.text import Axis, Term
 from fp4ref.layout.value import Layout
 
 __all__ = [
@@ -28,8 +28,8 @@ __all__ = [
     "Axis",
     "Digit",
     "Layout",
-    "Place",
     "Strides",
+    "Term",
     "layout",
     "swizzle_index",
     "swizzle_offset",
