@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from fp4ref.layout import Layout, Term, layout
 
 
-class Step(NamedTuple):
+class StoredDigit(NamedTuple):
     """A dimension of the stored tensor: a digit of some values, XORed with `flip`, or an alignment of what is inside.
 
     dimension: that of the digit in the split tensor. align: units, 0 for a digit.
@@ -84,7 +84,7 @@ def _padded(form: Layout, rows: int, columns: int) -> tuple[int, int]:
     return high, wide
 
 
-def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[Step]]:
+def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[StoredDigit]]:
     """The shape of the padded tensor split into digits, slowest first; and what is stored, fastest first."""
     radices = [
         [size // axis.tile if radix is None else radix for radix in axis.radices]
@@ -95,9 +95,9 @@ def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[Step]]:
     for item in form.form.order:
         if isinstance(item, Term):
             dimension = ends[item.axis] - 1 - item.digit
-            steps.append(Step(dimension, radices[item.axis][item.digit], item.flip, 0))
+            steps.append(StoredDigit(dimension, radices[item.axis][item.digit], item.flip, 0))
         else:
-            steps.append(Step(0, 0, 0, item.of((high, wide))))
+            steps.append(StoredDigit(0, 0, 0, item.of((high, wide))))
     return [*reversed(radices[0]), *reversed(radices[1])], steps
 
 
