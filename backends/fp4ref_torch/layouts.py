@@ -73,7 +73,11 @@ def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
         parts = parts[form.form.base.of((high, wide)) :]
         parts = pad(parts, (0, max(inside - parts.numel(), 0)))[:inside]
     for step, size in zip(reversed(steps), reversed(sizes), strict=True):
-        parts = parts[..., :size] if step.align else _flipped(parts.unflatten(-1, (step.values, size)), -2, step.flip)
+        parts = (
+            parts[..., :size]
+            if step.align
+            else _flipped(parts.reshape(*parts.shape[:-1], step.values, size), -2, step.flip)
+        )
     order = [step.dimension for step in reversed(steps) if not step.align]
     back = sorted(range(len(order)), key=order.__getitem__)
     return parts.squeeze(-1).permute(back).reshape(high, wide)[:rows, :columns]
