@@ -240,7 +240,7 @@ def test_an_amax_from_elsewhere_is_named_if_scales_and_codes_follow_from_it():
     assert not diagnose(NVFP4, "linear", right, budget_seconds=4).explanations
 
 
-@pytest.mark.rule("CNF-2")
+@pytest.mark.rule("CNF-2", "CNF-30")
 @pytest.mark.parametrize("part, stage", [("data", "code"), ("scales", "scale")])
 def test_random_corruption_is_not_explained(part, stage):
     rng = np.random.default_rng(7)

@@ -44,7 +44,7 @@ def test_cases_have_names_and_are_the_same_every_time(spec):
         assert a.random_bits is None or a.random_bits.tobytes() == b.random_bits.tobytes()
 
 
-@pytest.mark.rule("CNF-7")
+@pytest.mark.rule("CNF-33")
 def test_every_family_has_a_reason_and_rules_that_exist():
     known = set(rules.read().rules)
     for spec in (*STANDARD, STOCHASTIC):
@@ -127,7 +127,7 @@ def test_every_scale_byte_is_reached(name):
     assert len(codes) >= (250 if spec.scale.format is E8M0 else 120)
 
 
-@pytest.mark.rule("CNF-7")
+@pytest.mark.rule("CNF-34")
 @pytest.mark.parametrize("dtype", INPUT_DTYPES)
 @pytest.mark.parametrize("spec", STANDARD, ids=lambda spec: spec.name)
 def test_scale_patterns_are_injective(spec, dtype):

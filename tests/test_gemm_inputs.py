@@ -60,7 +60,7 @@ def test_wrong_depths_are_caught_and_named(function, text):
     assert f"wrong: {text}" in report.headline, report.headline
 
 
-@pytest.mark.rule("GEM-13")
+@pytest.mark.rule("GEM-13", "GEM-18")
 @pytest.mark.parametrize("spec", ["nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2"])
 def test_deep_sums_are_exact_in_every_order(spec):
     for case in cases(fp4ref.profiles[spec], ("deep",)):

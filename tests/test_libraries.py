@@ -299,7 +299,7 @@ def test_a_workspace_has_guards(compiled):
     assert report(compiled, "work_past_the_end", changed(arguments=listed)).ok
 
 
-@pytest.mark.rule("CNF-16", "PACK-1")
+@pytest.mark.rule("CNF-40", "PACK-1")
 def test_records(compiled):
     record = dict(named("ggml-mxfp4").record)
     assert report(compiled, "records", record, families=[*FEW, "empty"]).ok
@@ -377,7 +377,7 @@ def test_libraries_that_do_not_load(compiled):
         library("libmine.so", signature, fp4ref.MXFP4)
 
 
-@pytest.mark.rule("CNF-16")
+@pytest.mark.rule("CNF-39")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -479,7 +479,7 @@ def test_installed_signatures_say_where_they_are_from(name):
 # Expressions and records
 
 
-@pytest.mark.rule("CNF-16")
+@pytest.mark.rule("CNF-39")
 @pytest.mark.parametrize(
     ("text", "value"),
     [("round_up(rows, 128) * 4", 1024), ("blocks", 3), ("rows // 4 % 5 + 2", 4), ("min(rows, 7) - max(1, 2)", 5)],
@@ -489,7 +489,7 @@ def test_expressions(text, value):
     assert evaluated(parsed(text, sizes), sizes) == value
 
 
-@pytest.mark.rule("CNF-16")
+@pytest.mark.rule("CNF-39")
 @pytest.mark.parametrize(
     "text",
     ["", "rows +", "__import__('os')", "rows ** 9", "-rows", "1.5", "True", "rows.real", "[rows]", "lambda: 1",
@@ -507,7 +507,7 @@ def test_expressions_without_a_value(text):
         evaluated(parsed(text, ["rows"]), {"rows": 130})
 
 
-@pytest.mark.rule("CNF-16", "PACK-1")
+@pytest.mark.rule("CNF-40", "PACK-1")
 def test_a_record_by_hand():
     codes = np.arange(32, dtype=np.uint8) % 16
     data = (codes[0::2] | codes[1::2] << 4)[None]

@@ -62,7 +62,7 @@ def said(kernel, names) -> str:
     return str(error.value).splitlines()[0]
 
 
-@pytest.mark.rule("CNF-9")
+@pytest.mark.rule("CNF-35")
 @pytest.mark.parametrize(
     ("kernel", "names", "text"),
     [
@@ -82,7 +82,7 @@ def test_nothing_is_a_diagnosis_of_its_own(kernel, names, text):
     assert text in said(kernel, names)
 
 
-@pytest.mark.rule("CNF-9")
+@pytest.mark.rule("CNF-35")
 @pytest.mark.parametrize(("kernel", "only"), [(zeros, True), (zeros_if_large, False), (no_codes, False)])
 def test_some_zeros_are_not_everything(kernel, only):
     found, subject = Zeros(), Subject.of(kernel)

@@ -98,7 +98,7 @@ def test_elements_have_places_too(inside, text):
     assert place.text == text
 
 
-@pytest.mark.rule("CNF-26")
+@pytest.mark.rule("CNF-26", "CNF-43")
 @pytest.mark.parametrize(
     "families, shapes, claimed",
     [
@@ -124,7 +124,7 @@ def test_tensors_of_more_than_two_dimensions():
     assert learn(joined(samples)).text == "in tensors of more than two dimensions only"
 
 
-@pytest.mark.rule("CNF-26")
+@pytest.mark.rule("CNF-26", "CNF-42")
 def test_everywhere_is_a_place_and_chance_is_none():
     rng = np.random.default_rng(5)
     assert learn(labelled(lambda u: np.ones(u.row.shape, bool))) is EVERYWHERE
@@ -135,14 +135,14 @@ def test_everywhere_is_a_place_and_chance_is_none():
     assert likeliest(scattered, about_tensor=True) is EVERYWHERE
 
 
-@pytest.mark.rule("CNF-26")
+@pytest.mark.rule("CNF-26", "CNF-42")
 @pytest.mark.parametrize("row, claimed", [(0, True), (57, False), (101, False)])
 def test_a_single_row_is_a_place_only_where_its_description_is_short(row, claimed):
     given = labelled(lambda u: (u.row == row) & (u.column == 0), shapes=((128, 16),), dtypes=("float32",))
     assert (learn(given) is not None) == claimed
 
 
-@pytest.mark.rule("CNF-26")
+@pytest.mark.rule("CNF-44")
 def test_where_most_of_a_place_is_right_it_is_found_still():
     rng = np.random.default_rng(6)
     given = labelled(lambda u: (u.row % 128 == 127) & (rng.random(u.row.shape) < 0.5))
@@ -203,7 +203,7 @@ def test_a_mistake_is_named_with_its_place(inside, names, text):
     assert found.to_json()["explanations"][0]["place"] == found.explanations[0].place
 
 
-@pytest.mark.rule("CNF-28")
+@pytest.mark.rule("CNF-31")
 @pytest.mark.parametrize(
     "name, maxima, told",
     [
@@ -253,7 +253,7 @@ def test_two_mistakes_have_a_place_each():
 
 
 @pytest.mark.slow
-@pytest.mark.rule("CNF-26")
+@pytest.mark.rule("CNF-44")
 def test_where_nothing_explains_the_place_is_said():
     rng = np.random.default_rng(9)
     evidence = []

@@ -173,7 +173,7 @@ def test_a_judge_that_ends_while_the_kernel_is_loaded(here):
 # Time
 
 
-@pytest.mark.rule("CNF-13")
+@pytest.mark.rule("CNF-37")
 def test_only_the_first_call_may_compile(here):
     status, text, _ = verify("compiles", "--timeout", "1", "--start-timeout", "20")
     assert status == 0, text
@@ -184,7 +184,7 @@ def test_only_the_first_call_may_compile(here):
 
 
 @pytest.mark.heavy  # three runs, two of them with hangs
-@pytest.mark.rule("CNF-13")
+@pytest.mark.rule("CNF-37")
 def test_a_hang_costs_one_timeout(here):
     *_, usual = verify("good")
     status, text, took = verify("hangs", "--timeout", "1", "--start-timeout", "2")
@@ -199,7 +199,7 @@ def test_a_hang_costs_one_timeout(here):
 
 
 @pytest.mark.heavy  # fourteen seconds of limits
-@pytest.mark.rule("CNF-13")
+@pytest.mark.rule("CNF-38")
 def test_a_time_limit_cuts_the_run_and_the_verdict_says_so(here):
     status, text, took = verify("slow", "--time-limit", "8", "--family", "ragged")
     first = text.splitlines()[0]
@@ -222,7 +222,7 @@ def test_a_kernel_that_forks_is_judged_by_its_own_process(here, name):
     assert status == 0, text
 
 
-@pytest.mark.rule("CNF-13")
+@pytest.mark.rule("CNF-37")
 def test_a_call_may_have_no_limit(here):
     with contextlib.closing(process.KernelProcess("kernels.py:good", {}, limit=math.inf)) as one:
         assert one.outcomes([], 1e300) == []

@@ -176,7 +176,7 @@ def whole(found=FOUND):
     return {"fp4ref_statement": 1, "digest": digest(found), "found": copy.deepcopy(found), "beside": {"time": "now"}}
 
 
-@pytest.mark.rule("CNF-18")
+@pytest.mark.rule("CNF-18", "CNF-41")
 def test_a_statement_by_hand_holds_and_its_machine_is_not_covered():
     assert problems(whole()) == []
     assert problems(whole() | {"beside": {"time": "later"}}) == []

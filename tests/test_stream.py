@@ -118,7 +118,7 @@ def first_head(data: bytes) -> int:
     return 12 + struct.unpack("<I", data[8:12])[0]
 
 
-@pytest.mark.rule("CNF-6")
+@pytest.mark.rule("CNF-32")
 @pytest.mark.parametrize(
     ("change", "message"),
     [

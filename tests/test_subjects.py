@@ -337,7 +337,7 @@ def test_results_on_another_device_are_found():
     assert {j.finding.kind for j in found} == {FindingKind.DEVICE}
 
 
-@pytest.mark.rule("CNF-9")
+@pytest.mark.rule("CNF-9", "CNF-36")
 @pytest.mark.parametrize("arrays", ["numpy", "torch"])
 @pytest.mark.parametrize(("offset", "where"), [(0, "0 bytes after its end"), (-1, "1 bytes before its start")])
 def test_writes_outside_are_found(arrays, offset, where):
@@ -361,6 +361,7 @@ def test_writes_outside_are_found(arrays, offset, where):
     assert found[0].compared.equal  # the bytes inside are compared all the same
 
 
+@pytest.mark.rule("CNF-36")
 def test_bytes_that_are_not_written_are_seen():
     @fp4ref.kernel(out_buffers=True, scale_layout="tiled_128x4")
     def lazy(x, out):
@@ -372,6 +373,7 @@ def test_bytes_that_are_not_written_are_seen():
     assert {j.finding.kind for j in found if j.finding} == {FindingKind.UNWRITTEN}
 
 
+@pytest.mark.rule("CNF-36")
 def test_buffers_are_fenced_and_aligned_to_no_more():
     for alignment in (4, 16, 64):
         values = np.arange(12, dtype=np.float32).reshape(3, 4)

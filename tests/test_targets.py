@@ -138,7 +138,7 @@ READERS = {
 }
 
 
-@pytest.mark.rule("FIL-4")
+@pytest.mark.rule("FIL-10")
 @pytest.mark.parametrize("link", ["itself", "symlink", "hard link"])
 @pytest.mark.parametrize("name", READERS)
 def test_nothing_that_is_read_is_overwritten_even_by_force(here, name, link):
@@ -156,7 +156,7 @@ def test_nothing_that_is_read_is_overwritten_even_by_force(here, name, link):
         (here / target).symlink_to(source) if link == "symlink" else (here / target).hardlink_to(source)
     found = run(*command.split(), "--force")
     assert found.exit_code == 2, found.output
-    assert "the file that is read, need another one [FIL-4]" in found.stderr
+    assert "the file that is read, need another one [FIL-10]" in found.stderr
     assert (here / source).read_bytes() == before
 
 

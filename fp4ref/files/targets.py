@@ -46,7 +46,7 @@ def require_target(
 
     Errors: FileError.
 
-    Rules: FIL-4, FIL-6.
+    Rules: FIL-4, FIL-6, FIL-10.
     """
     path = Path(path)
     operation = f"write {shown(path)}"
@@ -58,7 +58,7 @@ def require_target(
         return
     for source in sources:
         if Path(source).exists() and path.samefile(source):
-            raise FileError(operation, "the file that is read", "another one", "FIL-4")
+            raise FileError(operation, "the file that is read", "another one", "FIL-10")
     if kind is None or force or not path.is_file() or not path.stat().st_size:
         return
     try:

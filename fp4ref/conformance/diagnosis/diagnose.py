@@ -122,7 +122,7 @@ def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget
     scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too.
     budget_seconds: of processor time, so that a busy machine finds the same.
 
-    Rules: CNF-1, CNF-2.
+    Rules: CNF-1, CNF-2, CNF-30.
     """
     start = processor_time()
     items = _items(spec, scale_layout, evidence, LEAST)

@@ -107,7 +107,7 @@ def equal(declared: Declaration, case: Case, got: Values, wanted: Values) -> Boo
 
 
 def _place(declared: Declaration, results: Sequence[Result]) -> str:
-    """Return where everything that differs is, in words. Rules: CNF-26."""
+    """Return where everything that differs is, in words. Rules: CNF-44."""
     seen = []
     for case, got in results:
         wrong = ~equal(declared, case, got, expected_values(case, declared, golden(case)))

@@ -65,7 +65,7 @@ def learn(given: Labelled, *, about_tensor: bool = False, by_element: bool = Fal
 
     about_tensor: only predicates about whole tensors. by_element: units are elements, not blocks.
 
-    Rules: CNF-26.
+    Rules: CNF-26, CNF-42, CNF-43.
     """
     if not given.inside.any():
         return None
@@ -192,7 +192,7 @@ def likeliest(given: Labelled, *, about_tensor: bool) -> Place:
 
     A predicate that leaves out fewer than half of the units does not count, nor one that chance may have brought about.
 
-    Rules: CNF-26.
+    Rules: CNF-44.
     """
     if not given.inside.any() or given.inside.all():
         return places.EVERYWHERE
@@ -208,7 +208,7 @@ def likeliest(given: Labelled, *, about_tensor: bool) -> Place:
 
 
 def supported(place: Place, given: Labelled) -> bool:
-    """Return True if every predicate leaves out more than chance would. Rules: CNF-26."""
+    """Return True if every predicate leaves out more than chance would. Rules: CNF-42."""
     return all(
         surprise(predicate, Place(tuple(p for p in place.predicates if p is not predicate)), given)
         >= predicate.bits + MARGIN

@@ -402,7 +402,7 @@ def _record(samples: Sequence[Sequence[tuple[Units, Bools]]], families: Sequence
 
 
 def likely_place(items: Sequence[Item]) -> Place:
-    """Return where the blocks that differ are, whatever made them. Rules: CNF-26."""
+    """Return where the blocks that differ are, whatever made them. Rules: CNF-44."""
     seen = []
     for item in items:
         every = item.differing == item.wrong.size
@@ -416,7 +416,7 @@ def confined(seen: Sequence[tuple[CaseLike, Bools]], width: int) -> Place:
     seen: cases, and which blocks [rows, blocks] of each differ. Rows and blocks are compared within the tensors that
     fail, tensors within the families that fail.
 
-    Rules: CNF-26.
+    Rules: CNF-44.
     """
     failed = [(case, wrong) for case, wrong in seen if wrong.any()]
     if sum(int(np.count_nonzero(wrong)) for _, wrong in failed) <= FEW:

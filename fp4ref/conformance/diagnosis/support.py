@@ -34,7 +34,7 @@ def supported(mistake: Mistake, maxima: Floats) -> bool:
 
     Every different number that a maximum is rounded to tells its bits of mantissa down to the last one that is set.
 
-    Rules: CNF-28.
+    Rules: CNF-31.
     """
     if mistake.rounding is None:
         return True

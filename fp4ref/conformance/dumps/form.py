@@ -63,7 +63,7 @@ def part_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Shapes of the arrays of one direction; no amax without a global scale.
 
-    Rules: FIL-3, PACK-1, LAY-1, LAY-2, LAY-3, LAY-4, GLB-1, GLB-5.
+    Rules: FIL-9, PACK-1, LAY-1, LAY-2, LAY-3, LAY-4, GLB-1, GLB-5.
     """
     rows, columns = matrix_shape(shape) if direction == "row" else matrix_shape(shape)[::-1]
     scales = layout(scale_layout).padded_shape(rows, -(-columns // spec.block.columns))
@@ -81,7 +81,7 @@ def entry_name(tensor: str, part: str) -> str:
 def read_metadata(file: TensorFile) -> tuple[str, dict[str, dict[str, Any]]]:
     """The spec version that a file names, and its records by tensor, with their specs resolved.
 
-    Rules: FIL-3, SPC-4.
+    Rules: FIL-8, SPC-4.
     """
     text = file.metadata.get(KEY, file.metadata.get("metadata", "{}"))
     try:

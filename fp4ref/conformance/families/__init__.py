@@ -63,7 +63,7 @@ def cases(
 
     Errors: DomainError for an unknown family.
 
-    Rules: CNF-7, CNF-19, CNF-21, HAD-5.
+    Rules: CNF-7, CNF-19, CNF-21, HAD-5, CNF-33, CNF-34.
     """
     reach = Reach(level=level, size=size, multiple=multiple, dtypes=tuple(dtypes), seed=seed, weights=weights)
     for family in chosen(families):

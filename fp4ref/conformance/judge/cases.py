@@ -107,7 +107,7 @@ class Zeros:
 
     @property
     def only(self) -> bool:
-        """True if the kernel returned nothing but zeros, which then is the diagnosis. Rules: CNF-9."""
+        """True if the kernel returned nothing but zeros, which then is the diagnosis. Rules: CNF-35."""
         return self.wrong > 0 and not self.others
 
 

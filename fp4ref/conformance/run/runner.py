@@ -113,7 +113,7 @@ class _PreparedCase:
 class Runner:
     """A subject that is called: in this process, or in one of its own that is started again after each breakdown.
 
-    Rules: CNF-9, CNF-13.
+    Rules: CNF-9, CNF-13, CNF-37, CNF-38.
     """
 
     def __init__(self, subject: Subject, options: RunOptions) -> None:

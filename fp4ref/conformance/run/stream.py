@@ -174,7 +174,7 @@ def read(reader: Reader, plan: StreamPlan, declared: Declaration) -> Iterator[Ru
 
     Errors: FileError with the byte at which the stream breaks the format, ends, or answers another case.
 
-    Rules: CNF-6, CNF-9.
+    Rules: CNF-6, CNF-9, CNF-32.
     """
     count = 0
     for index, case in enumerate(plan.cases()):

@@ -62,7 +62,7 @@ def disagreement(first: Results, second: Results, declared: Declaration) -> Find
 
 
 def nothing_written(first: Results, second: Results) -> Finding | None:
-    """The finding about two calls whose results all hold what their buffers were filled with. Rules: CNF-9."""
+    """The finding about two calls whose results all hold what their buffers were filled with. Rules: CNF-35."""
     filled = [
         (part.reshape(-1).view(np.uint8), fill[name])
         for results, fill in ((first, UNWRITTEN), (second, UNWRITTEN_AGAIN))

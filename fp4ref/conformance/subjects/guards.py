@@ -1,7 +1,9 @@
 """Buffers with guards: what a kernel reads and writes is fenced by bytes that are looked at afterwards.
 
-An input lies between bytes that are NaN in every type; a result lies between a pattern and starts out poisoned, so that
-a byte that was never written shows. Both are aligned as declared, and to no more.
+An input stands between bytes that are NaN in every type. A result stands between bytes of a pattern and starts out
+poisoned, so that a byte that was never written is seen. Both are aligned as declared, and to no more.
+
+Rules: CNF-36.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from fp4ref.spec import Granularity, Spec
 
 
 def untried_text(count: int) -> str:
-    """The end of a headline if the time of a run was over before all cases were tried. Rules: CNF-13."""
+    """Return the end of a headline if the time limit left cases untried. Rules: CNF-38."""
     return f"; stopped by the time limit, at least {count} cases were not tried" if count else ""
 
 

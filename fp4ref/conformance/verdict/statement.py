@@ -47,7 +47,7 @@ def digest(found: Mapping[str, Any]) -> str:
     >>> digest({"b": 1, "a": "x"})[:18]
     'sha256:cdab067e9f3'
 
-    Rules: CNF-17.
+    Rules: CNF-41.
     """
     text = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return PREFIX + hashlib.sha256(text.encode()).hexdigest()

@@ -23,7 +23,7 @@ SIGNIFICANT = 24  # bits of a float32
 
 
 def cases(spec: Spec, names: tuple[str, ...] | None = None) -> Iterator[GemmCase]:
-    """The cases of a specification, the same every time. Rules: GEM-13, GEM-14, CNF-7."""
+    """Yield the cases of a specification, the same every time. Rules: GEM-13, GEM-14, GEM-18, CNF-7."""
     for name, family in FAMILIES.items():
         if names is None or name in names:
             seed = np.random.default_rng([*name.encode()])

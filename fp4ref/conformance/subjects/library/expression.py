@@ -37,7 +37,7 @@ def parsed(text: str, known: Iterable[str]) -> ast.expr:
 
     Errors: ExpressionError, with what was found.
 
-    Rules: CNF-16.
+    Rules: CNF-39.
     """
     if len(text) > LONGEST:
         raise ExpressionError(f"{len(text)} characters")
@@ -69,7 +69,7 @@ def evaluated(node: ast.expr, sizes: Mapping[str, int]) -> int:
 
     Errors: ExpressionError for a division by zero, and for a value below 0 or above 2^63 - 1.
 
-    Rules: CNF-16.
+    Rules: CNF-39.
     """
     value = _value(node, sizes)
     if value < 0:

@@ -40,7 +40,7 @@ class Records:
 
         data: [rows, width], element 2i low. scales: [rows, blocks]. Bytes that hold neither are 0x00.
 
-        Rules: CNF-16, PACK-1.
+        Rules: CNF-40, PACK-1.
         """
         count = scales.size // self.blocks
         width = packing.width(block, form)
@@ -54,7 +54,7 @@ class Records:
         return stored
 
     def unpack(self, stored: Bytes, rows: int, block: int, form: Format) -> tuple[Bytes, Bytes]:
-        """Return data [rows, width] and linear scales [rows, blocks] of records. Rules: CNF-16, PACK-1."""
+        """Return data [rows, width] and linear scales [rows, blocks] of records. Rules: CNF-40, PACK-1."""
         width = packing.width(block, form)
         scales = stored[:, self.scales : self.scales + self.blocks]
         codes = stored[:, self.data : self.data + self.blocks * width].reshape(-1, width)
