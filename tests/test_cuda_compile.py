@@ -20,6 +20,7 @@ from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.errors import BackendError
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import LAYOUTS, layout
+from fp4ref_numerics import cache
 
 TARGETS = ("sm_80", "sm_90", "sm_100a", "sm_103a", "sm_120a")
 NATIVE = ("sm_100a", "sm_103a", "sm_120a")
@@ -126,6 +127,15 @@ def others(target):
     kernel, rows = profiles["vllm.nvfp4_kernel"], {"WARPS": paths.block_warps(target), "SEARCHED": False}
     yield "row_blocks", prelude(kernel, "bfloat16", "linear", **rows), True
     yield "layout", prelude(profiles["nvfp4"]) + "\nusing Source = fp4ref::layout::tiled_128x4;", False
+
+
+@pytest.fixture(autouse=True)
+def folder_of_the_process():
+    """A test leaves nothing in the folder that replaces an unusable cache."""
+    yield
+    if cache._process_folder.cache_info().currsize:
+        cache._process_folder().cleanup()
+        cache._process_folder.cache_clear()
 
 
 @lru_cache
@@ -248,8 +258,92 @@ def test_a_rehearsal_compiles_at_once_what_would_be_launched_and_is_remembered(t
     launch.rehearse(act, told.append)
     assert len(times) == len(told) == 1
     monkeypatch.setenv("FP4REF_CACHE_DIR", "/dev/null")
+    launch.rehearse(act, told.append)  # into a folder of this process
     launch.rehearse(act, told.append)
-    assert len(times) == len(told) == 1
+    assert len(times) == len(told) == 2
+    assert compiling.is_cached("amax_finish", "", "sm_90")
+
+
+@pytest.fixture
+def counted(tmp_path, monkeypatch):
+    """The cache's folder, and a list of the targets for which the compiler, which needs no NVRTC here, was called."""
+    from fp4ref_cuda import compile as compiling
+
+    calls = []
+    monkeypatch.setenv("FP4REF_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiling, "compiler_version", lambda: "1.0")
+    monkeypatch.setattr(compiling, "compile_cubin", lambda text, target: calls.append(target) or b"right")
+    assert compiling.cubin("amax", "", "sm_90") == b"right"
+    return tmp_path / "cache" / "cuda", calls
+
+
+def planted(entry: Path, content: bytes) -> None:
+    """Write an entry that is whole, so that only its owner and mode, or another entry's name, speak against it."""
+    from fp4ref_cuda import compile as compiling
+
+    entry.write_bytes(compiling._head(entry.name, content) + content)
+
+
+@pytest.mark.rule("CNF-5")
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_folder_of_kernels_that_others_may_write_is_not_used(counted, mode):
+    from fp4ref_cuda import compile as compiling
+
+    folder, calls = counted
+    (entry,) = folder.iterdir()
+    planted(entry, b"wrong")
+    assert compiling.cubin("amax", "", "sm_90") == b"wrong"  # the bait works where only the user can have put it
+    folder.chmod(mode)
+    cache._warn.cache_clear()
+    with pytest.warns(RuntimeWarning, match=rf"cuda: the cache {folder} is not used: others may write to it"):
+        assert compiling.cubin("amax", "", "sm_90") == b"right"
+    assert compiling.cubin("amax", "", "sm_90") == b"right"
+    assert len(calls) == 2  # the second was kept in a folder of this process
+    assert list(folder.iterdir()) == [entry]
+
+
+@pytest.mark.rule("CNF-5")
+@pytest.mark.parametrize("how", ["group", "link", "foreign"])
+def test_a_kernel_that_another_can_have_written_is_compiled_again(counted, how, tmp_path):
+    from fp4ref_cuda import compile as compiling
+
+    folder, calls = counted
+    (entry,) = folder.iterdir()
+    planted(entry, b"wrong")
+    if how == "group":
+        entry.chmod(0o660)
+    elif how == "link":
+        entry.symlink_to(entry.rename(tmp_path / "elsewhere"))
+    else:
+        planted(folder / "another.cubin", b"wrong")
+        (folder / "another.cubin").replace(entry)
+    assert compiling.cubin("amax", "", "sm_90") == b"right"
+    assert compiling.cubin("amax", "", "sm_90") == b"right"
+    assert len(calls) == 2
+    assert not entry.is_symlink()
+    assert not entry.stat().st_mode & 0o022
+
+
+@pytest.mark.rule("CNF-5")
+def test_a_complete_cache_of_kernels_that_cannot_be_written_is_used(counted, monkeypatch):
+    import tempfile
+
+    from fp4ref_cuda import compile as compiling
+
+    folder, calls = counted
+    refuse_calls = []
+
+    def refuse(*arguments, **options):
+        refuse_calls.append(1)
+        raise OSError(30, "Read-only file system")
+
+    folder.chmod(0o555)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert compiling.cubin("amax", "", "sm_90") == b"right"
+    assert len(calls) == 1
+    assert compiling.cubin("amax", "#define MORE", "sm_90") == b"right"
+    assert refuse_calls
+    assert len(list(folder.iterdir())) == 1
 
 
 def test_without_a_device_the_backend_says_so_in_one_line():

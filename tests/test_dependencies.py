@@ -54,7 +54,10 @@ THIRD_PARTY = {
     "te": {"numpy", "torch"},
     "testing": {"rich"},
 }
-HEADERS = {"cli.header": {"fp4ref_numerics", "click"}}  # writes what that package holds
+HEADERS = {
+    "cli.header": {"fp4ref_numerics", "click"},  # writes what that package holds
+    "conformance.run.recent": {"fp4ref_numerics"},  # the place of the user's cache
+}
 FOR_TESTS = {name: {"numpy", "ml_dtypes", "hypothesis"} for name in ("strategies", "conformance.families.strategies")}
 TYPES_ONLY = {"typing_extensions"}  # under `if TYPE_CHECKING`: type checkers bring it
 LAZY_ONLY = {"torch"}  # optional: imported inside a function, by a caller who has it already

@@ -17,7 +17,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -55,7 +54,7 @@ FLAGS = (
 OPTIMIZATION_FLAGS = (("-O2", "-ftree-vectorize", "-fvect-cost-model"), ("-O3",))
 MACHINE_FLAGS = (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ("-mcpu=native",), ())
 
-
+CACHE = cache.CacheFolder("cpu")
 TOGETHER = 16  # texts of one library, at most
 
 
@@ -113,7 +112,7 @@ def _found(texts: dict[str, str], command: tuple[str, ...]) -> dict[str, Path]:
     """The entries of texts by key; those that the cache lacks are compiled, into one library."""
     entries = {key: _entry(key) for key in texts}
     if None in entries.values():
-        folder = cache_folder()
+        folder = CACHE.writable()
         with _locked(folder / f"{next(iter(texts))}.lock"):
             entries = {key: _entry(key) for key in texts}
             lacking = {key: texts[key] for key, path in entries.items() if path is None}
@@ -131,35 +130,6 @@ def compiler() -> list[str]:
             return [found, *command[1:]]
     tried = f"CXX={asked[0]} not found" if asked else f"{', '.join(COMPILERS)} not found"
     raise BackendError("no C++ compiler", tried, "one of them, or the environment variable CXX", "CNF-5")
-
-
-def cache_folder() -> Path:
-    """The folder for what is compiled: the user's cache, or one of this process if the cache cannot serve."""
-    shared = _shared()
-    return shared if shared and cache.writable(shared) else Path(_own_folder().name)
-
-
-def _shared() -> Path | None:
-    """The user's cache, which may be read-only; None if it may not be used."""
-    folder = cache.base() / "cpu"
-    reason = cache.prepared(folder)
-    if reason is None:
-        return folder
-    _warn(folder, reason)
-    return None
-
-
-@lru_cache
-def _warn(folder: Path, reason: str) -> None:
-    """Warn once that a folder is not used."""
-    if folder.exists():
-        said = f"cpu: the cache {folder} is not used: {reason}; compiled code lasts as long as this process [CNF-5]"
-        warnings.warn(said, RuntimeWarning, stacklevel=2)
-
-
-@lru_cache
-def _own_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="fp4ref-cpu-")
 
 
 @lru_cache
@@ -202,12 +172,8 @@ def _digest(content: bytes) -> str:
 
 
 def _entry(key: str) -> Path | None:
-    """The entry of a key, in the user's cache or in this process's folder; what is wrong there is removed."""
-    shared = _shared()
-    folders = [shared] if shared else []
-    if _own_folder.cache_info().currsize:
-        folders.append(Path(_own_folder().name))
-    for path in (path for folder in folders for path in sorted(folder.glob(f"{key}-*.so"))):
+    """Return the entry of a key, or None; a file that may not be run is removed."""
+    for path in (path for folder in CACHE.readable() for path in sorted(folder.glob(f"{key}-*.so"))):
         with suppress(OSError):
             if cache.trusted(path):
                 content = path.read_bytes()

@@ -28,7 +28,7 @@ from fp4ref.quantized import Direction, DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
 from fp4ref_cpu import threads
-from fp4ref_cpu.build import cache_folder, compile_all, functions, missing
+from fp4ref_cpu.build import CACHE, compile_all, functions, missing
 from fp4ref_cpu.maps import Map, lowered, write_padding
 
 
@@ -138,7 +138,7 @@ def prefetch(calls: Iterable[Call], tell: Callable[[str], None]) -> None:
             wanted.append(_dequantizing(_text(_decoding(spec)), source, call.to))
     sources = missing(wanted)
     if sources:
-        tell(f"compiling {len(sources)} functions for the cpu backend, once; they are kept in {cache_folder()}")
+        tell(f"compiling {len(sources)} functions for the cpu backend, once; they are kept in {CACHE.writable()}")
         compile_all(sources)
 
 

@@ -20,10 +20,13 @@ from pathlib import Path
 
 import fp4ref_numerics
 from fp4ref.errors import BackendError
+from fp4ref_numerics import cache
 
 KERNELS = Path(__file__).parent / "kernels"
 NAMES = tuple(sorted(path.stem for path in KERNELS.glob("*.cu")))
-MAGIC = b"fp4ref cubin 1\n"
+MAGIC = b"fp4ref cubin 2\n"
+HEAD = len(MAGIC) + hashlib.sha256().digest_size
+CACHE = cache.CacheFolder("cuda")
 MOST = 32  # processes that compile; each takes some hundred megabytes
 
 
@@ -93,13 +96,6 @@ def compiler_version() -> str:
     return f"{major}.{minor}"
 
 
-def cache_directory() -> Path:
-    """Where cubins are kept: FP4REF_CACHE_DIR, else the user's cache directory."""
-    chosen = os.environ.get("FP4REF_CACHE_DIR")
-    base = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fp4ref"
-    return base / "cuda"
-
-
 @lru_cache
 def _headers_hash() -> str:
     return hashlib.sha256(repr(sorted(headers().items())).encode()).hexdigest()
@@ -111,27 +107,58 @@ def key(text: str, target: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
 
-def _entry(kernel: str, text: str, target: str) -> Path:
-    return cache_directory() / f"{kernel}-{target}-{key(text, target)}.cubin"
+def _entry(kernel: str, text: str, target: str) -> str:
+    return f"{kernel}-{target}-{key(text, target)}.cubin"
 
 
 def is_cached(kernel: str, prelude: str, target: str) -> bool:
-    """Whether there is a file of a kernel in the cache."""
-    return _entry(kernel, source(kernel, prelude), target).exists()
+    """Return True if a kernel's machine code is in the cache."""
+    return stored(_entry(kernel, source(kernel, prelude), target)) is not None
 
 
 def cubin(kernel: str, prelude: str, target: str) -> bytes:
-    """Machine code of a kernel, from the cache if it is there and whole; what is corrupted is made again."""
+    """Return a kernel's machine code, from the cache if it is there and whole, else compiled."""
     text = source(kernel, prelude)
-    path = _entry(kernel, text, target)
-    with contextlib.suppress(OSError):
-        code = _checked(path.read_bytes())
-        if code is not None:
-            return code
-    code = compile_cubin(text, target)
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not results
-        _write(path, MAGIC + hashlib.sha256(code).digest() + code)
+    entry = _entry(kernel, text, target)
+    code = stored(entry)
+    if code is None:
+        code = compile_cubin(text, target)
+        store(entry, code)
     return code
+
+
+def stored(entry: str) -> bytes | None:
+    """Return the contents of an entry of the cache; None if it is missing or damaged, or if others can have written it.
+
+    Rules: CNF-5.
+    """
+    for folder in CACHE.readable():
+        with contextlib.suppress(OSError):
+            if cache.trusted(folder / entry):
+                file = (folder / entry).read_bytes()
+                content = file[HEAD:]
+                if file[:HEAD] == _head(entry, content):
+                    return content
+    return None
+
+
+def store(entry: str, content: bytes = b"") -> None:
+    """Write an entry of the cache, which other processes see whole or not at all.
+
+    A cache that cannot be written costs time, not results.
+    """
+    handle, name = tempfile.mkstemp(dir=CACHE.writable())
+    with contextlib.suppress(OSError):
+        with os.fdopen(handle, "wb") as file:
+            file.write(_head(entry, content) + content)
+        Path(name).replace(Path(name).with_name(entry))
+        return
+    Path(name).unlink(missing_ok=True)
+
+
+def _head(entry: str, content: bytes) -> bytes:
+    """Return the start of an entry's file, by which damage and another entry's contents are noticed."""
+    return MAGIC + hashlib.sha256(entry.encode() + b"\0" + content).digest()
 
 
 def compile_all(kernels: Sequence[tuple[str, str, str]]) -> None:
@@ -141,35 +168,19 @@ def compile_all(kernels: Sequence[tuple[str, str, str]]) -> None:
     compile; `cubin` will say why.
     """
     count = min(os.cpu_count() or 1, MOST, len(kernels))
-    command, paths = [sys.executable, "-m", __name__], os.pathsep.join(sys.path)
+    command = [sys.executable, "-m", __name__]
+    variables = os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "FP4REF_CACHE_DIR": str(CACHE.writable().parent),
+    }
 
     def work(part: Sequence[tuple[str, str, str]]) -> None:
-        asked, variables = json.dumps(part), os.environ | {"PYTHONPATH": paths}
+        asked = json.dumps(part)
         subprocess.run(command, input=asked, text=True, capture_output=True, check=False, env=variables)  # noqa: S603
 
     if count:
         with ThreadPoolExecutor(count) as pool:
             list(pool.map(work, [kernels[first::count] for first in range(count)]))
-
-
-def _checked(stored: bytes) -> bytes | None:
-    """The cubin of a cache file, or None if the file is damaged."""
-    start = len(MAGIC) + hashlib.sha256().digest_size
-    code = stored[start:]
-    return code if stored[:start] == MAGIC + hashlib.sha256(code).digest() else None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that other processes see whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 if __name__ == "__main__":

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fp4ref.errors import BackendError
 from fp4ref_cuda.buffers import Library, pointer
-from fp4ref_cuda.compile import cache_directory, compile_all, cubin, is_cached, key, source
+from fp4ref_cuda.compile import CACHE, compile_all, cubin, is_cached, key, source, store, stored
 
 FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversions need the architecture's own variant
 _current = threading.local()
@@ -83,8 +80,8 @@ def _first_difference(library: Library, check: str, threads: int) -> int | None:
     from cuda.core import launch as run
 
     name = target(library.ordinal)
-    passed = cache_directory() / f"{check}-{name}-{key(source(check, ''), name)}"
-    if passed.exists():
+    passed = f"{check}-{name}-{key(source(check, ''), name)}"
+    if stored(passed) is not None:
         return None
     untouched = -1  # the largest pattern
     try:
@@ -98,9 +95,7 @@ def _first_difference(library: Library, check: str, threads: int) -> int | None:
         raise BackendError(f"cuda: kernel {check}", str(error).splitlines()[0], rule="CNF-5") from error
     if found != untouched:
         return found & 0xFFFFFFFF
-    with contextlib.suppress(OSError):
-        passed.parent.mkdir(parents=True, exist_ok=True)
-        passed.touch()
+    store(passed)
     return None
 
 
@@ -156,13 +151,13 @@ def rehearse(act: Callable[[], None], tell: Callable[[str], None]) -> None:
     """Compile at once what some work launches, so that its kernels do not compile one after the other.
 
     act: does the work on this thread; nothing that it launches runs, and what it gets means nothing. It is not called
-    again where it was before with the same kernels, which a file in the cache remembers, and not where nothing can be
-    cached. tell: is given a line if compiling takes a while.
+    again where it was before with the same kernels, which a file in the cache records. tell: is given a line if
+    compiling takes a while.
     """
     wanted: dict[tuple[str, str, str], None] = {}
     name = target(0)
-    done = cache_directory() / f"rehearsed-{name}-{key('', name)}"
-    if done.exists() or not _writable(done.parent):
+    done = f"rehearsed-{name}-{key('', name)}"
+    if stored(done) is not None:
         return
     _current.rehearsal = wanted
     try:
@@ -171,16 +166,9 @@ def rehearse(act: Callable[[], None], tell: Callable[[str], None]) -> None:
         _current.rehearsal = None
     missing = [kernel for kernel in wanted if not is_cached(*kernel)]
     if missing:
-        tell(f"compiling {len(missing)} kernels for the cuda backend, once; they are kept in {cache_directory()}")
+        tell(f"compiling {len(missing)} kernels for the cuda backend, once; they are kept in {CACHE.writable()}")
     compile_all(missing)
-    with contextlib.suppress(OSError):
-        done.touch()
-
-
-def _writable(folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    return os.access(folder, os.W_OK)
+    store(done)
 
 
 def launch(

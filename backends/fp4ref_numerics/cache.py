@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+import warnings
+from functools import lru_cache
 from pathlib import Path
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -20,6 +22,55 @@ def base() -> Path:
     return (
         Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "fp4ref"
     )
+
+
+class CacheFolder:
+    """The cache of one backend: the user's folder, or one of this process if that cannot serve.
+
+    name: of the backend, and of the folder in `base()`.
+
+    Rules: CNF-5.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def readable(self) -> list[Path]:
+        """Return the folders in which compiled code may be found; the user's may be read-only."""
+        shared = self._shared()
+        own = [self._own()] if _process_folder.cache_info().currsize else []
+        return [*([shared] if shared else []), *own]
+
+    def writable(self) -> Path:
+        """Return the folder for what is compiled."""
+        shared = self._shared()
+        return shared if shared and writable(shared) else self._own()
+
+    def _own(self) -> Path:
+        """Return the folder of this process, which is removed at its end."""
+        folder = Path(_process_folder().name) / self._name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def _shared(self) -> Path | None:
+        """Return the user's folder, or None if its contents may not be run."""
+        folder = base() / self._name
+        reason = prepared(folder)
+        if reason is not None and folder.exists():
+            _warn(self._name, folder, reason)
+        return folder if reason is None else None
+
+
+@lru_cache
+def _process_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="fp4ref-")
+
+
+@lru_cache
+def _warn(name: str, folder: Path, reason: str) -> None:
+    """Warn once that a folder is not used."""
+    said = f"{name}: the cache {folder} is not used: {reason}; compiled code lasts as long as this process [CNF-5]"
+    warnings.warn(said, RuntimeWarning, stacklevel=2)
 
 
 def prepared(folder: Path) -> str | None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from fp4ref.spec import Spec
+from fp4ref_numerics import cache
 
 KEPT = 32  # names
 LONGEST = 1 << 16  # bytes of a file
@@ -49,7 +49,5 @@ def remember(kernel: str, spec: Spec, names: Iterable[str]) -> None:
 
 def _path(kernel: str, spec: Spec) -> Path:
     """The file of a kernel, as it is named from the current directory, and a specification."""
-    home = os.environ.get("FP4REF_CACHE_DIR")
-    base = Path(home) if home else Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "fp4ref"
     key = hashlib.sha256(f"{Path.cwd()}\0{kernel}\0{spec.to_json()}".encode()).hexdigest()
-    return base / "failing" / f"{key[:32]}.txt"
+    return cache.base() / "failing" / f"{key[:32]}.txt"
