@@ -9,9 +9,8 @@ import torch
 
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.module.base import divide
-from fp4ref.te.module.device import default_device
 from fp4ref.te.module.grouped_function import GroupedCall, grouped_linear
-from fp4ref.te.module.parallel_module import ParallelModule, require_main_grad
+from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule, require_main_grad
 from fp4ref.te.quantization import QuantizerRole
 
 
@@ -52,16 +51,21 @@ class GroupedLinear(ParallelModule):
         fsdp_group: Any = None,
     ) -> None:
         super().__init__(name)
-        self.read_options(
-            parallel_mode=parallel_mode,
+        options = LinearOptions(
             sequence_parallel=sequence_parallel,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
             tp_group=tp_group,
             tp_size=tp_size,
-            fsdp_group=None,
             get_rng_state_tracker=get_rng_state_tracker,
             rng_tracker_name=rng_tracker_name,
-            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            init_method=init_method,
+            bias=bias,
+            return_bias=return_bias,
+            params_dtype=params_dtype,
+            parallel_mode=parallel_mode,
+            device=device,
             delay_wgrad_compute=delay_wgrad_compute,
+            save_original_input=save_original_input,
             unsupported={
                 "ub_overlap_rs": ub_overlap_rs,
                 "ub_overlap_ag": ub_overlap_ag,
@@ -71,26 +75,26 @@ class GroupedLinear(ParallelModule):
                 "single_grouped_bias": single_grouped_bias,
             },
         )
+        self.read_options(options)
         if self.tp_size > 1 and bias:
             raise SettingError("GroupedLinear", "bias=True with a tensor-parallel group", "bias=False")
         if num_gemms < 1:
             raise TensorShapeError("GroupedLinear", f"num_gemms {num_gemms}", "at least 1")
-        self.num_gemms, self.use_bias, self.return_bias = num_gemms, bias, return_bias
-        self.apply_bias, self.save_original_input = bias and not return_bias, save_original_input
+        self.num_gemms = num_gemms
         parts = {mode: self.tp_size if parallel_mode == mode else 1 for mode in ("row", "column")}
         self.in_features = divide("GroupedLinear", "in_features", in_features, parts["row"])
         self.out_features = divide("GroupedLinear", "out_features", out_features, parts["column"])
-        options: dict[str, Any] = {"dtype": params_dtype or torch.get_default_dtype(), "device": default_device(device)}
+        memory = options.memory
         for group in range(num_gemms):
             shape = (self.out_features, self.in_features)
-            self.register_weight(f"weight{group}", torch.empty(shape, **options), init_method)
+            self.register_weight(f"weight{group}", torch.empty(shape, **memory), init_method)
         for group in range(num_gemms):
             if bias:
-                value = torch.empty(self.out_features, **options)
+                value = torch.empty(self.out_features, **memory)
                 self.register_weight(f"bias{group}", value, torch.nn.init.zeros_, seeded=False)
             else:
-                setattr(self, f"bias{group}", torch.empty(0, **options))
-        self.reset_parameters(defer_init=options["device"].type == "meta")
+                setattr(self, f"bias{group}", torch.empty(0, **memory))
+        self.reset_parameters(defer_init=memory["device"].type == "meta")
 
     def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
         """Operands of one direction, group after group."""

@@ -9,9 +9,9 @@ import torch
 
 from fp4ref.te.distributed import gather_rows
 from fp4ref.te.module.base import ones, zeros
-from fp4ref.te.module.device import default_device
 from fp4ref.te.module.linear import Linear
 from fp4ref.te.module.normalization import normalize, require_normalization
+from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule
 
 
 class LayerNormLinear(Linear):
@@ -61,39 +61,38 @@ class LayerNormLinear(Linear):
         fsdp_group: Any = None,
     ) -> None:
         require_normalization("LayerNormLinear", normalization)
-        super().__init__(
-            in_features,
-            out_features,
-            sequence_parallel,
-            fuse_wgrad_accumulation,
-            tp_group,
-            tp_size,
-            get_rng_state_tracker,
-            rng_tracker_name,
-            init_method,
-            bias,
-            return_bias,
-            params_dtype,
-            parallel_mode,
-            parameters_split,
-            device,
-            ub_overlap_ag,
-            ub_overlap_rs,
-            ub_overlap_rs_dgrad,
-            ub_bulk_dgrad,
-            ub_bulk_wgrad,
-            ub_name,
-            delay_wgrad_compute,
-            symmetric_ar_type,
-            name=name,
+        ParallelModule.__init__(self, name)
+        options = LinearOptions(
+            sequence_parallel=sequence_parallel,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            tp_group=tp_group,
+            tp_size=tp_size,
+            get_rng_state_tracker=get_rng_state_tracker,
+            rng_tracker_name=rng_tracker_name,
+            init_method=init_method,
+            bias=bias,
+            return_bias=return_bias,
+            params_dtype=params_dtype,
+            parallel_mode=parallel_mode,
+            device=device,
+            delay_wgrad_compute=delay_wgrad_compute,
             fsdp_group=fsdp_group,
+            unsupported={
+                "ub_overlap_ag": ub_overlap_ag,
+                "ub_overlap_rs": ub_overlap_rs,
+                "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
+                "ub_bulk_dgrad": ub_bulk_dgrad,
+                "ub_bulk_wgrad": ub_bulk_wgrad,
+                "ub_name": ub_name,
+                "symmetric_ar_type": symmetric_ar_type,
+            },
         )
+        self.build(in_features, out_features, parameters_split, options)
         self.normalization, self.eps, self.zero_centered_gamma = normalization, eps, zero_centered_gamma
         self.return_layernorm_output = return_layernorm_output
         self.return_layernorm_output_gathered = return_layernorm_output_gathered
-        options = {"dtype": params_dtype or torch.get_default_dtype(), "device": default_device(device)}
         linear_parameters = list(self._parameters)
-        register_norm(self, self.in_features, normalization, zero_centered_gamma, options)
+        register_norm(self, self.in_features, normalization, zero_centered_gamma, options.memory)
         for own in linear_parameters:  # the norm's come first
             self._parameters[own] = self._parameters.pop(own)
 

@@ -11,11 +11,10 @@ from fp4ref.te.checkpoint import checkpoint
 from fp4ref.te.distributed import gather_rows
 from fp4ref.te.module.activation import activate, is_gated
 from fp4ref.te.module.base import divide
-from fp4ref.te.module.device import default_device
 from fp4ref.te.module.layernorm_linear import register_norm
 from fp4ref.te.module.linear_function import Parallel
 from fp4ref.te.module.normalization import normalize, require_normalization
-from fp4ref.te.module.parallel_module import ParallelModule
+from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule
 from fp4ref.te.quantization import QuantizerRole
 
 LAYERS = ("fc1", "fc2")
@@ -76,16 +75,19 @@ class LayerNormMLP(ParallelModule):
         super().__init__(name)
         require_normalization("LayerNormMLP", normalization)
         widening = 2 if is_gated(activation) else 1
-        self.read_options(
-            parallel_mode=None,
+        options = LinearOptions(
             sequence_parallel=sequence_parallel,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
             tp_group=tp_group,
             tp_size=tp_size,
-            fsdp_group=fsdp_group,
             get_rng_state_tracker=get_rng_state_tracker,
-            rng_tracker_name=None,
-            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            init_method=init_method,
+            bias=bias,
+            return_bias=return_bias,
+            params_dtype=params_dtype,
+            device=device,
             delay_wgrad_compute=delay_wgrad_compute,
+            fsdp_group=fsdp_group,
             unsupported={
                 "ub_overlap_ag": ub_overlap_ag,
                 "ub_overlap_rs": ub_overlap_rs,
@@ -95,26 +97,26 @@ class LayerNormMLP(ParallelModule):
                 "symmetric_ar_type": symmetric_ar_type,
             },
         )
+        self.read_options(options)
         self.set_parallel_mode, self.normalization, self.eps = set_parallel_mode, normalization, eps
         self.activation, self.activation_params = activation, activation_params
-        self.zero_centered_gamma, self.use_bias, self.return_bias = zero_centered_gamma, bias, return_bias
-        self.apply_bias, self.checkpoint = bias and not return_bias, checkpoint
+        self.zero_centered_gamma, self.checkpoint = zero_centered_gamma, checkpoint
         self.return_layernorm_output = return_layernorm_output
         self.return_layernorm_output_gathered = return_layernorm_output_gathered
         ffn = divide("LayerNormMLP", "ffn_hidden_size", ffn_hidden_size, self.tp_size if set_parallel_mode else 1)
-        options: dict[str, Any] = {"dtype": params_dtype or torch.get_default_dtype(), "device": default_device(device)}
-        register_norm(self, hidden_size, normalization, zero_centered_gamma, options)
+        memory = options.memory
+        register_norm(self, hidden_size, normalization, zero_centered_gamma, memory)
         for layer, features, init in (
             ("fc1", (widening * ffn, hidden_size), init_method),
             ("fc2", (hidden_size, ffn), output_layer_init_method or init_method),
         ):
             parts = {"": features[0]}
-            names = self.register_linear(features, parts, prefix=f"{layer}_", bias=bias, init=init, **options)
+            names = self.register_linear(features, parts, prefix=f"{layer}_", bias=bias, init=init, **memory)
             if set_parallel_mode:
                 self.mark_parallel(*names, mode="column" if layer == "fc1" else "row")
         if not bias:
-            self.fc1_bias = self.fc2_bias = torch.empty(0, **options)
-        self.reset_parameters(defer_init=options["device"].type == "meta")
+            self.fc1_bias = self.fc2_bias = torch.empty(0, **memory)
+        self.reset_parameters(defer_init=memory["device"].type == "meta")
 
     def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
         """Operands of one direction."""

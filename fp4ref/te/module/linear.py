@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from fp4ref.te.module.base import divide, require_only_supported
-from fp4ref.te.module.device import default_device
 from fp4ref.te.module.linear_function import Parallel
-from fp4ref.te.module.parallel_module import ParallelModule, parts_of
+from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule, parts_of
 from fp4ref.te.quantization import QuantizerRole
 
 
@@ -56,16 +55,22 @@ class Linear(ParallelModule):
         fsdp_group: Any = None,
     ) -> None:
         super().__init__(name)
-        self.read_options(
-            parallel_mode=parallel_mode,
+        options = LinearOptions(
             sequence_parallel=sequence_parallel,
+            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
             tp_group=tp_group,
             tp_size=tp_size,
-            fsdp_group=fsdp_group,
             get_rng_state_tracker=get_rng_state_tracker,
             rng_tracker_name=rng_tracker_name,
-            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
+            init_method=init_method,
+            bias=bias,
+            return_bias=return_bias,
+            params_dtype=params_dtype,
+            parallel_mode=parallel_mode,
+            device=device,
             delay_wgrad_compute=delay_wgrad_compute,
+            save_original_input=save_original_input,
+            fsdp_group=fsdp_group,
             unsupported={
                 "ub_overlap_ag": ub_overlap_ag,
                 "ub_overlap_rs": ub_overlap_rs,
@@ -76,25 +81,24 @@ class Linear(ParallelModule):
                 "symmetric_ar_type": symmetric_ar_type,
             },
         )
-        parts = parts_of("Linear", parameters_split, out_features, parallel_mode, self.tp_size)
-        self.in_features = divide("Linear", "in_features", in_features, self.tp_size if parallel_mode == "row" else 1)
+        self.build(in_features, out_features, parameters_split, options)
+
+    def build(self, in_features: int, out_features: int, parameters_split: Any, options: LinearOptions) -> None:
+        """Keep the options, and register and fill the parameters."""
+        self.read_options(options)
+        mode = options.parallel_mode
+        parts = parts_of("Linear", parameters_split, out_features, mode, self.tp_size)
+        self.in_features = divide("Linear", "in_features", in_features, self.tp_size if mode == "row" else 1)
         self.out_features = sum(parts.values())
-        self.use_bias, self.return_bias, self.apply_bias = bias, return_bias, bias and not return_bias
-        self.save_original_input = save_original_input
-        self.weight_names, self.bias_names = self.register_linear(
-            (self.out_features, self.in_features),
-            parts,
-            bias=bias,
-            dtype=params_dtype or torch.get_default_dtype(),
-            device=default_device(device),
-            init=init_method,
-        )
-        self.mark_parallel(self.weight_names, self.bias_names, mode=parallel_mode)
+        shape = (self.out_features, self.in_features)
+        names = self.register_linear(shape, parts, bias=options.bias, init=options.init_method, **options.memory)
+        self.weight_names, self.bias_names = names
+        self.mark_parallel(*names, mode=mode)
         if len(parts) > 1 and self.primary_weights_in_fp8:
             require_only_supported("Linear in quantized_model_init", parameters_split=parameters_split)
-        if not bias:
-            self.bias = torch.empty(0, dtype=params_dtype, device=default_device(device))
-        self.reset_parameters(defer_init=default_device(device).type == "meta")
+        if not options.bias:
+            self.bias = torch.empty(0, **options.memory)
+        self.reset_parameters(defer_init=options.memory["device"].type == "meta")
 
     def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
         """Operands of one direction."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from fp4ref.te.errors import SettingError
 from fp4ref.te.module.base import TransformerEngineBaseModule, divide, require_only_supported, split_names, zeros
+from fp4ref.te.module.device import default_device
 from fp4ref.te.module.linear_function import LinearCall, Parallel, linear
 from fp4ref.te.quantization import FP8GlobalStateManager
 from fp4ref.te.tensor import QuantizedTensor
@@ -16,39 +18,60 @@ from fp4ref.te.tensor import QuantizedTensor
 MODES = ("column", "row", None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LinearOptions:
+    """Options that the constructors of linear modules share, with the names and meanings of Transformer Engine's.
+
+    unsupported: options without an emulation, by name; only their neutral values (None, False) are accepted.
+    """
+
+    sequence_parallel: bool
+    fuse_wgrad_accumulation: bool
+    tp_group: Any
+    tp_size: int
+    get_rng_state_tracker: Callable[[], Any] | None
+    rng_tracker_name: str | None = None
+    init_method: Callable[[torch.Tensor], Any] | None
+    bias: bool
+    return_bias: bool
+    params_dtype: torch.dtype | None
+    parallel_mode: str | None = None
+    device: torch.device | str | None
+    delay_wgrad_compute: bool
+    save_original_input: bool = False
+    fsdp_group: Any = None
+    unsupported: Mapping[str, Any]
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """The type and the device of parameters, as arguments of torch.empty."""
+        return {"dtype": self.params_dtype or torch.get_default_dtype(), "device": default_device(self.device)}
+
+
 class ParallelModule(TransformerEngineBaseModule):
     """Reads the options that all linear modules have in common."""
 
-    def read_options(
-        self,
-        *,
-        parallel_mode: str | None,
-        sequence_parallel: bool,
-        tp_group: Any,
-        tp_size: int,
-        fsdp_group: Any,
-        get_rng_state_tracker: Callable[[], Any] | None,
-        rng_tracker_name: str | None,
-        fuse_wgrad_accumulation: bool,
-        delay_wgrad_compute: bool,
-        unsupported: dict[str, Any],
-    ) -> None:
+    def read_options(self, options: LinearOptions) -> None:
         """Keep the options of a constructor, refusing those without an emulation by name.
 
         Errors: NotSupportedError, SettingError.
         """
         kind = type(self).__name__
-        require_only_supported(kind, **unsupported)
-        self.fsdp_group = fsdp_group
-        if parallel_mode not in MODES:
-            raise SettingError(kind, f"parallel_mode {parallel_mode!r}", "'column', 'row' or None")
-        self.parallel_mode = parallel_mode
-        self.tp_size = tp_size if tp_group is None else torch.distributed.get_world_size(tp_group)
-        self.set_tensor_parallel_group(tp_group)
-        self.sequence_parallel = sequence_parallel and self.tp_size > 1
-        self.get_rng_state_tracker, self.rng_tracker_name = get_rng_state_tracker, rng_tracker_name
-        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
-        self.delay_wgrad_compute = delay_wgrad_compute
+        require_only_supported(kind, **options.unsupported)
+        if options.parallel_mode not in MODES:
+            raise SettingError(kind, f"parallel_mode {options.parallel_mode!r}", "'column', 'row' or None")
+        group = options.tp_group
+        self.fsdp_group, self.parallel_mode = options.fsdp_group, options.parallel_mode
+        self.tp_size = options.tp_size if group is None else torch.distributed.get_world_size(group)
+        self.set_tensor_parallel_group(group)
+        self.sequence_parallel = options.sequence_parallel and self.tp_size > 1
+        self.get_rng_state_tracker = options.get_rng_state_tracker
+        self.rng_tracker_name = options.rng_tracker_name
+        self.fuse_wgrad_accumulation = options.fuse_wgrad_accumulation
+        self.delay_wgrad_compute = options.delay_wgrad_compute
+        self.save_original_input = options.save_original_input
+        self.use_bias, self.return_bias = options.bias, options.return_bias
+        self.apply_bias = options.bias and not options.return_bias
         self.deferred: list[tuple[list[str], Callable[[], Any]]] = []
 
     def register_linear(
