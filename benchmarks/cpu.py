@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 import fp4ref
 from fp4ref import registry
 from fp4ref.formats import STOCHASTIC_E2M1
+from fp4ref.registry import Call
 from fp4ref.specs import STANDARD
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -72,7 +73,8 @@ def cases(rows: int, columns: int) -> Iterator[tuple[str, Case]]:
     scales = np.array(quantized.row.scales)
 
     def move(target: str) -> Callable[[], Any]:
-        return lambda: native.to_layout(scales, rows, columns // 16, "linear", target)
+        call = Call("to_layout", shape=(rows, columns // 16), target=fp4ref.LAYOUTS[target])
+        return lambda: native.to_layout(call, scales)
 
     yield "to_layout tiled_128x4", Case(move("tiled_128x4"), goal=0.12)
     for dtype in ("bfloat16", "float32"):
@@ -117,13 +119,13 @@ def _input_cases(x: NDArray[Any], name: str) -> Iterator[tuple[str, Case]]:
 
 def profile_cases(x: NDArray[Any]) -> Iterator[tuple[str, Case]]:
     """Profiles that the backend serves, into buffers of the first, untimed call; others are named as not native."""
-    served = registry.backends()["cpu"].unsupported
+    backend = registry.backends()["cpu"]
     for name in fp4ref.profiles:
         spec = fp4ref.profiles[name]
         if name.partition(".")[0] not in PROFILED:
             continue
-        if served(spec):
-            print(f"{name}: not native: {served(spec)[0]}")
+        if reasons := backend.unserved(Call("quantize", spec)):
+            print(f"{name}: not native: {reasons[0]}")
             continue
         out: list[fp4ref.Quantized] = []
 
@@ -154,7 +156,8 @@ def _dequantize(q: fp4ref.Quantized, dtype: str, *, backend: str = "cpu", reuse:
     to = {"bfloat16": BFLOAT16}.get(dtype) or np.dtype(dtype)
     out = np.zeros(q.matrix, to)
     native = registry.get("cpu")
-    return lambda: native.dequantize(q.row, q.matrix, q.spec, q.scale_layout, to, np.dtype(np.float32), False, out)
+    call = Call("dequantize", q.spec, to=dtype, layout=fp4ref.LAYOUTS[q.scale_layout], shape=q.matrix)
+    return lambda: native.dequantize(call, q.row, out)
 
 
 def seconds(function: Callable[[], Any]) -> float:

@@ -16,16 +16,16 @@ from statistics import median
 from typing import Any
 
 import click
-import numpy as np
 import torch
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "backends")]
 
 import fp4ref  # noqa: E402
-from fp4ref import arrays  # noqa: E402
 from fp4ref.api import buffer_shapes  # noqa: E402
 from fp4ref.formats import STOCHASTIC_E2M1  # noqa: E402
+from fp4ref.layout import layout as named_layout  # noqa: E402
 from fp4ref.quantized import DirectionData, Directions  # noqa: E402
+from fp4ref.registry import Call  # noqa: E402
 from fp4ref_cuda import operations  # noqa: E402
 
 SHAPES = ("8192x2560", "8192x5120", "8192x10240", "8192x11328", "11328x8192", "16384x7168", "14336x16384")
@@ -106,6 +106,12 @@ def size(spec: fp4ref.Spec) -> float:
     return spec.element.format.bits / 8 + 1 / spec.block.columns
 
 
+def call(x: Any, spec: fp4ref.Spec, direction: str = "row", layout: str = LAYOUT) -> Call:
+    """Describe a call that quantizes x."""
+    kind, form = str(x.dtype).removeprefix("torch."), named_layout(layout)
+    return Call("quantize", spec, kind, direction, layout=form, device="cuda", shape=tuple(x.shape))  # type: ignore[arg-type]
+
+
 def cases(shape: tuple[int, int], xs: list[Any]) -> Iterator[tuple[str, float, list[Run]]]:
     """Name, least bytes per element, and a call per rotated input."""
     nvfp4, rht, mxfp8 = fp4ref.NVFP4, fp4ref.NVFP4_RHT, fp4ref.MXFP8_E4M3
@@ -117,7 +123,7 @@ def cases(shape: tuple[int, int], xs: list[Any]) -> Iterator[tuple[str, float, l
     rows = [buffers(nvfp4, shape, "row") for _ in xs]
 
     def row(x: Any, out: DirectionData, given: Any) -> Run:
-        return lambda: operations.quantize(x, nvfp4, "row", LAYOUT, given, None, out)
+        return lambda: operations.quantize(call(x, nvfp4), x, given, None, out)
 
     yield "nvfp4 row, amax given", 2 + size(nvfp4), [row(x, o, amax) for x, o in zip(xs, rows, strict=True)]
     yield "nvfp4 amax + row", 4 + size(nvfp4), [row(x, o, None) for x, o in zip(xs, rows, strict=True)]
@@ -126,7 +132,7 @@ def cases(shape: tuple[int, int], xs: list[Any]) -> Iterator[tuple[str, float, l
         outs = [Directions(buffers(spec, shape, "row"), buffers(spec, shape, "column")) for _ in xs]
         more = {} if path is None else {"path": path}
         return [
-            lambda x=x, o=o: operations.quantize_both(x, spec, LAYOUT, out=o, **more)
+            lambda x=x, o=o: operations.quantize_both(call(x, spec, "both"), x, out=o, **more)
             for x, o in zip(xs, outs, strict=True)
         ]
 
@@ -135,12 +141,13 @@ def cases(shape: tuple[int, int], xs: list[Any]) -> Iterator[tuple[str, float, l
     yield APART, 4 + 2 * size(rht), apart(shape, xs)
     yield "nvfp4-rht, general kernel", 4 + 2 * size(rht), both(rht, "tiles")
     yield "mxfp8 row + column", 2 + 2 * size(mxfp8), both(mxfp8)
-    bfloat16 = np.dtype(arrays.INPUT_DTYPES["bfloat16"])
     for layout in ("tiled_128x4", "linear"):
-        quantized = [operations.quantize(x, nvfp4, "row", layout, None, None, None) for x in xs]
+        quantized = [operations.quantize(call(x, nvfp4, layout=layout), x, None, None, None) for x in xs]
 
         def back(q: DirectionData, out: Any, layout: str = layout) -> Run:
-            return lambda: operations.dequantize(q, shape, nvfp4, layout, bfloat16, bfloat16, False, out)
+            form = named_layout(layout)
+            decoding = Call("dequantize", nvfp4, "bfloat16", to="bfloat16", layout=form, device="cuda", shape=shape)
+            return lambda: operations.dequantize(decoding, q, out)
 
         yield f"dequantize, {layout}", 2 + size(nvfp4), [back(q, y) for q, y in zip(quantized, copies, strict=True)]
 
@@ -154,7 +161,7 @@ def more_cases(shape: tuple[int, int], xs: list[Any]) -> list[tuple[str, float, 
     def quantize(spec: fp4ref.Spec, given: Any, drawn: list[Any]) -> list[Run]:
         outs = [buffers(spec, shape, "row") for _ in xs]
         return [
-            lambda x=x, b=b, o=o: operations.quantize(x, spec, "row", LAYOUT, given, b, o)
+            lambda x=x, b=b, o=o: operations.quantize(call(x, spec), x, given, b, o)
             for x, b, o in zip(xs, drawn, outs, strict=True)
         ]
 
@@ -163,7 +170,7 @@ def more_cases(shape: tuple[int, int], xs: list[Any]) -> list[tuple[str, float, 
         outs = [Directions(buffers(spec, shape, "row"), buffers(spec, shape, "column")) for _ in xs]
         given = Directions(amax, amax * 2)
         return [
-            lambda x=x, b=b, c=c, o=o: operations.quantize_both(x, spec, LAYOUT, given, Directions(b, c), o)
+            lambda x=x, b=b, c=c, o=o: operations.quantize_both(call(x, spec, "both"), x, given, Directions(b, c), o)
             for x, b, c, o in zip(xs, bits, columns, outs, strict=True)
         ]
 
@@ -196,7 +203,7 @@ def apart(shape: tuple[int, int], xs: list[Any]) -> list[Run]:
         def run(x: Any = x, halves: Any = tuple(halves)) -> None:
             operations.hadamard(x, rht, turned)
             for y, linear, tiled, blocks in halves:
-                operations.quantize(y, nvfp4, "row", "linear", None, None, linear)
+                operations.quantize(call(y, nvfp4, layout="linear"), y, None, None, linear)
                 operations.convert_layout([linear.scales], [blocks], "linear", LAYOUT, [tiled])
 
         runs.append(run)

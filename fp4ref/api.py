@@ -24,6 +24,7 @@ from fp4ref.quantized import (
     Row_co,
     matrix_shape,
 )
+from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 
 
@@ -114,14 +115,26 @@ def quantize(
     if not shape:
         raise ShapeError("quantize", "a tensor without dimensions", "at least one", "NUM-4")
     names = direction_names(directions)
-    layout(scale_layout)
+    form = layout(scale_layout)
     empty = Quantized(spec, shape, dtype, scale_layout)
     if out is not None:
         _require_out(out, empty, names)
-    device = arrays.device_of(x)
     skipped, flag = read_flag("quantize", noop, out)
-    together = len(names) == 2 and registry.offers("quantize_both", spec, device, backend, bool(flag))
-    function = registry.choose("quantize_both" if together else "quantize", spec, device, backend, bool(flag))
+    call = Call(
+        "quantize",
+        spec,
+        dtype,
+        directions,
+        layout=form,
+        device=arrays.device_of(x),
+        shape=empty.matrix,
+        flag=bool(flag),
+        out=out is not None,
+    )
+    at_once = dataclasses.replace(call, operation="quantize_both")
+    together = len(names) == 2 and registry.offers(at_once, backend)
+    calls = [at_once] if together else [dataclasses.replace(call, direction=name) for name in names]
+    functions = [registry.choose(each, backend) for each in calls]
     amaxes = each_direction(amax, names, spec, "amax")
     given_bits = each_direction(random_bits, names, spec, "random_bits")
     for name in names:
@@ -133,19 +146,10 @@ def quantize(
     buffers: dict[Direction, Any] = {name: None if out is None else out.direction(name)[0] for name in names}
     if together:
         each = (Directions(given["row"], given["column"]) for given in (amaxes, given_bits, buffers))
-        return dataclasses.replace(empty, **function(x, spec, scale_layout, *each, **flag)._asdict())
+        return dataclasses.replace(empty, **functions[0](at_once, x, *each, **flag)._asdict())
     results = {
-        name: function(
-            x,
-            spec,
-            name,
-            scale_layout,
-            amaxes[name],
-            given_bits[name],
-            buffers[name],
-            **flag,
-        )
-        for name in names
+        name: function(each, x, amaxes[name], given_bits[name], buffers[name], **flag)
+        for name, each, function in zip(names, calls, functions, strict=True)
     }
     return dataclasses.replace(empty, **results)
 
@@ -177,17 +181,28 @@ def dequantize(
     if inverse_hadamard and (q.spec.hadamard is None or direction == "row"):
         got = f"inverse_hadamard of the {direction} direction of {q.spec.name}"
         raise DomainError("dequantize", got, "the column direction of a spec with hadamard", "HAD-6")
-    function = registry.choose("dequantize", q.spec, arrays.device_of(data.data), backend)
-    source = arrays.output_dtype("dequantize", q.dtype)
+    call = Call(
+        "dequantize",
+        q.spec,
+        arrays.output_dtype("dequantize", q.dtype).name,
+        direction,
+        to.name,
+        layout=layout(q.scale_layout),
+        device=arrays.device_of(data.data),
+        shape=q.matrix,
+        inverse_hadamard=inverse_hadamard,
+        out=out is not None,
+    )
+    function = registry.choose(call, backend)
     if out is not None:
         arrays.require_array("dequantize: out", out)
         result = tuple(q.shape) if direction == "row" else shape
         if tuple(out.shape) != result or arrays.dtype_name(out) != to.name:
             got = f"out {arrays.dtype_name(out)} {list(out.shape)}"
             raise ShapeError("dequantize", got, f"{to.name} {list(result)}", "DEQ-3")
-        function(data, shape, q.spec, q.scale_layout, to, source, inverse_hadamard, arrays.as_matrix(out, shape))
+        function(call, data, arrays.as_matrix(out, shape))
         return out
-    values = function(data, shape, q.spec, q.scale_layout, to, source, inverse_hadamard)
+    values = function(call, data, None)
     return values.reshape(q.shape) if direction == "row" else values
 
 
@@ -201,7 +216,7 @@ def to_layout(
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-7.
     """
     require_quantized("to_layout", q)
-    layout(scale_layout)
+    target = layout(scale_layout)
     changed: dict[str, Any] = {}
     for name in DIRECTIONS:
         data = q.row if name == "row" else q.column
@@ -209,9 +224,14 @@ def to_layout(
             continue
         _require_bytes("to_layout", q, name)
         rows, columns = _shape_of(q, name)
-        blocks = -(-columns // q.spec.block.columns)
-        function = registry.choose("to_layout", None, arrays.device_of(data.scales), backend)
-        changed[name] = data._replace(scales=function(data.scales, rows, blocks, q.scale_layout, scale_layout))
+        call = Call(
+            "to_layout",
+            layout=layout(q.scale_layout),
+            device=arrays.device_of(data.scales),
+            shape=(rows, -(-columns // q.spec.block.columns)),
+            target=target,
+        )
+        changed[name] = data._replace(scales=registry.choose(call, backend)(call, data.scales))
     return dataclasses.replace(q, scale_layout=scale_layout, **changed)
 
 

@@ -56,29 +56,39 @@ def quantize_grouped(
     spec = resolve(_agreed("spec", spec, splits))
     names = direction_names(_agreed("directions", directions, splits))
     form: str = _agreed("scale_layout", scale_layout, splits)
-    layout(form)
+    stored = layout(form)
     like = _members(x, splits, spec, names, form)
     if out is not None:
         _require_out(out, like, names)
     skipped, flag = read_flag(OPERATION, noop, out)
     amaxes = _amaxes(amax, like, spec, names)
-    device = arrays.device_of(x)
-    at_once = not spec.stochastic and registry.offers(OPERATION, spec, device, backend, bool(flag))
+    call = registry.Call(
+        OPERATION,
+        spec,
+        arrays.dtype_name(x),
+        "both" if len(names) == 2 else names[0],
+        layout=stored,
+        device=arrays.device_of(x),
+        shape=(int(x.shape[0]), int(x.shape[1])),
+        splits=splits,
+        flag=bool(flag),
+        out=out is not None,
+    )
+    at_once = not spec.stochastic and registry.offers(call, backend)
     if skipped and isinstance(out, Group):
         return out
     if at_once and (out is None or out.memory is not None):
-        function = registry.choose(OPERATION, spec, device, backend, bool(flag))
+        function = registry.choose(call, backend)
         whole = Directions(**{name: value for name, (value, _) in amaxes.items()})
-        members: Group = function(x, splits, spec, names, form, whole, None if out is None else out.memory, **flag)
+        members: Group = function(call, x, whole, None if out is None else out.memory, **flag)
         return members
     made, start = [], 0
     for index, rows in enumerate(splits):
         own = {name: parts[index] for name, (_, parts) in amaxes.items()}
         bits = None if random_bits is None else random_bits[index]
         into = None if out is None else out[index]
-        both: DirectionChoice = "both" if len(names) == 2 else names[0]
         part = x[start : start + rows]
-        made.append(quantize(part, spec, both, form, Directions(**own), bits, backend, into, noop))
+        made.append(quantize(part, spec, call.direction, form, Directions(**own), bits, backend, into, noop))
         start += rows
     return Group(made)
 

@@ -11,7 +11,7 @@ from fp4ref import api, arrays, registry
 from fp4ref.arithmetic import dequantized_te, product
 from fp4ref.errors import DomainError, DTypeError, LayoutError, ShapeError
 from fp4ref.formats import E4M3, E8M0, F
-from fp4ref.layout import LAYOUTS
+from fp4ref.layout import LAYOUTS, layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import DIRECTIONS, Direction, Quantized
 from fp4ref.spec import Granularity
@@ -54,8 +54,8 @@ def gemm(
     _require_mode(mode)
     operands = _operands(a, b, directions)
     rest = _epilogue(operands, alpha, bias, accumulate, dtype, alpha_rule)
-    function = registry.choose(f"gemm_{mode}", None, arrays.device_of(operands[0].data.data), backend)
-    return function(*operands, rest)
+    call = _call(mode, operands, rest)
+    return registry.choose(call, backend)(call, *operands, rest)
 
 
 def gemm_grouped(
@@ -93,9 +93,24 @@ def gemm_grouped(
         operands = _operands(left, right, directions)
         added, summed = (None if members is None else members[i] for members in (bias, accumulate))
         rest = _epilogue(operands, alpha, added, summed, dtype, alpha_rule)
-        device = arrays.device_of(operands[0].data.data)
-        calls.append((registry.choose(f"gemm_{mode}", None, device, backend), *operands, rest))
+        call = _call(mode, operands, rest)
+        calls.append((registry.choose(call, backend), call, *operands, rest))
     return [function(*arguments) for function, *arguments in calls]
+
+
+def _call(mode: str, operands: tuple[Operand, Operand], rest: Epilogue) -> registry.Call:
+    """Describe a product to backends. Rules: CNF-5."""
+    a, b = operands
+    return registry.Call(
+        f"gemm_{mode}",
+        a.spec,
+        to=rest.dtype.name,
+        layout=layout(a.scale_layout),
+        device=arrays.device_of(a.data.data),
+        shape=(a.shape[0], b.shape[0]),
+        spec_b=b.spec,
+        layout_b=layout(b.scale_layout),
+    )
 
 
 def _require_mode(mode: str) -> None:

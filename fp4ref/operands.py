@@ -1,4 +1,4 @@
-"""What a backend's GEMM gets: two operands, and what happens to their sum of products."""
+"""The operands of products and of random bytes, as backends get them beside the description of a call."""
 
 from __future__ import annotations
 
@@ -46,6 +46,20 @@ class Epilogue(NamedTuple):
     accumulate: Any
     dtype: np.dtype[Any]
     alpha_rule: AlphaRule
+
+
+class Counters(NamedTuple):
+    """The counters and keys of a part of a direction's random bytes.
+
+    origin: first row, and first block of 16 columns. across: blocks of a row of the whole. seed, upper: keys.
+
+    Rules: SR-7, SR-8.
+    """
+
+    origin: tuple[int, int]
+    across: int
+    seed: int
+    upper: int
 
 
 def alpha_factor(a: Spec, b: Spec) -> np.float32 | None:

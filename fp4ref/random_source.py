@@ -8,6 +8,7 @@ import numpy as np
 
 from fp4ref import arrays, registry
 from fp4ref.errors import DomainError, DTypeError, ShapeError
+from fp4ref.operands import Counters
 from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
 
 BLOCK = 16  # elements that share a counter
@@ -63,9 +64,10 @@ def random_bits(
     kind = "cpu" if device is None else str(device).partition(":")[0]
     if out is not None:
         _require_out(out, part, kind)
-    function = registry.choose("random_bits", None, kind, backend)
+    call = registry.Call("random_bits", device=kind, shape=part, out=out is not None)
     upper = 2 * int(stream) + DIRECTIONS.index(direction)
-    return function(part, (first[0], first[1] // BLOCK), across, int(seed), upper, device, out)
+    counters = Counters((first[0], first[1] // BLOCK), across, int(seed), upper)
+    return registry.choose(call, backend)(call, counters, device, out)
 
 
 def _is_integer(value: Any) -> bool:

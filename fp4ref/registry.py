@@ -5,34 +5,125 @@ A backend registers through the entry-point group `fp4ref.backends`, ours exactl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from fp4ref.errors import BackendError
-from fp4ref.quantized import Direction
+from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Format
+from fp4ref.layout import LINEAR, LINEAR_PADDED, TILED_8X4, TILED_128X4, Layout
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice
 from fp4ref.spec import Spec
 
 GROUP = "fp4ref.backends"
 
 
-def everything(spec: Spec) -> list[str]:
-    """No reason against any specification."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call, described before it is made: everything about it but its arrays.
+
+    spec: None where no specification is needed; of `a` in a product, where `spec_b` is that of `b`.
+    source, to: NumPy names of the types of the quantized tensor, and of the result of `dequantize` and products.
+    device: where its arrays are stored, "cpu" or "cuda". shape: rows and columns of the tensor's matrix, of the scales
+    that `to_layout` moves, of random bytes, or of the product; None asks about every shape.
+    splits: rows of each member of a group. layout: of the scales; `layout_b` of those of `b`; target: the layout that
+    scales are moved to.
+    flag: True if a flag on a device decides whether anything is written. out: True if the caller gives the buffers.
+
+    Rules: CNF-5.
+    """
+
+    operation: str
+    spec: Spec | None = None
+    source: str = "float32"
+    direction: DirectionChoice = "row"
+    to: str = "float32"
+    _: KW_ONLY
+    layout: Layout = LINEAR
+    device: str = "cpu"
+    shape: tuple[int, int] | None = None
+    splits: tuple[int, ...] | None = None
+    target: Layout | None = None
+    spec_b: Spec | None = None
+    layout_b: Layout | None = None
+    inverse_hadamard: bool = False
+    flag: bool = False
+    out: bool = False
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """Every specification that the call names."""
+        return tuple(spec for spec in (self.spec, self.spec_b) if spec is not None)
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Every layout that the call names."""
+        return tuple(form for form in (self.layout, self.layout_b, self.target) if form is not None)
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        """The formats of elements and scales of all specifications."""
+        return tuple(codec.format for spec in self.specs for codec in (spec.element, spec.scale))
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The directions that the call computes, rows first."""
+        return DIRECTIONS if self.direction == "both" else (self.direction,)
+
+    @property
+    def multiplies(self) -> bool:
+        """True for products, which read only formats, blocks and global scales of their specifications."""
+        return self.operation.startswith("gemm_")
+
+    @property
+    def required(self) -> Spec:
+        """The specification of an operation that has one."""
+        assert self.spec is not None, f"{self.operation} without a specification"
+        return self.spec
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The shape of a call that is made, not asked about."""
+        assert self.shape is not None, f"{self.operation} without a shape"
+        return self.shape
+
+    @property
+    def encoded(self) -> tuple[int, int]:
+        """Rows and columns of the matrix whose bytes one direction holds: the column direction is turned."""
+        rows, columns = self.sizes
+        return (columns, rows) if self.direction == "column" else (rows, columns)
+
+
+class Named(Protocol):
+    """A value with a name, which compares by its settings."""
+
+    @property
+    def name(self) -> str:
+        """The name under which messages speak of it."""
+
+
+STANDARD_FORMATS = (E2M1, E4M3, E5M2, E8M0)
+STANDARD_LAYOUTS = (LINEAR, LINEAR_PADDED, TILED_128X4, TILED_8X4)
+
+
+def everything(call: Call) -> list[str]:
+    """Return no reason against any call."""
     return []
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """What a backend declares before it is loaded.
+    """The declaration of a backend, read before it is loaded.
 
     load: imports what the operations need; ImportError, OSError or BackendError say why it cannot run.
     operations: names of functions of the loaded module; see CONTRIBUTING for their signatures.
-    unsupported: reasons against a specification, none if it is served. devices: where its arrays lie.
+    formats, layouts: those that it serves, as values; None serves all. What is not listed is never handed to it.
+    unsupported: further reasons against a call, none if it is served. devices: where its arrays are stored.
     speed: among backends that can serve a call, the largest wins.
-    flags: whether its functions that quantize take `noop`, a flag that stays on the device unread.
+    flags: True if its functions that quantize take `noop`, a flag that stays on the device unread.
 
     Rules: CNF-5.
     """
@@ -40,24 +131,39 @@ class Backend:
     name: str
     load: Callable[[], ModuleType]
     operations: tuple[str, ...]
-    unsupported: Callable[[Spec], list[str]] = everything
+    formats: tuple[Format, ...] | None = STANDARD_FORMATS
+    layouts: tuple[Layout, ...] | None = STANDARD_LAYOUTS
+    unsupported: Callable[[Call], list[str]] = everything
     devices: tuple[str, ...] = ("cpu",)
     speed: int = 0
     flags: bool = False
 
+    def reasons(self, call: Call) -> list[str]:
+        """Return the reasons why this backend cannot serve a call; none if it can. Rules: CNF-5."""
+        found = []
+        if call.operation not in self.operations:
+            found.append(f"no operation {call.operation}")
+        if call.device not in self.devices:
+            found.append(f"an array on {call.device}, not on {' or '.join(self.devices)}")
+        if call.flag and not self.flags:
+            found.append("no flag on a device")
+        return found or self.unserved(call)
 
-@dataclass(frozen=True)
-class Call:
-    """What a call will need, told before it is made.
+    def unserved(self, call: Call) -> list[str]:
+        """Return the reasons against the values that a call names, on whatever device; none if all are served."""
+        found = _unlisted("format", call.formats, self.formats) + _unlisted("layout", call.layouts, self.layouts)
+        return found or self.unsupported(call)  # asked only about values that the declaration lists
 
-    source, to: NumPy names of the type of x and, of dequantize, of the result.
-    """
 
-    operation: str
-    spec: Spec
-    source: str = "float32"
-    direction: Direction = "row"
-    to: str = "float32"
+def _unlisted(kind: str, wanted: Iterable[Named], listed: Collection[Named] | None) -> list[str]:
+    """Return a reason for every value that is not one of those listed; None lists all."""
+    others = [] if listed is None else [value for value in wanted if value not in listed]
+    if not others:
+        return []
+    names = [value.name for value in listed or ()]
+    more = {True: " with other settings", False: ""}
+    said = (f"{kind} {value.name}{more[value.name in names]}, not one of {', '.join(names)}" for value in others)
+    return list(dict.fromkeys(said))
 
 
 @lru_cache
@@ -94,48 +200,36 @@ def _fastest_first() -> list[Backend]:
     return sorted(backends().values(), key=lambda backend: -backend.speed)
 
 
-def choose(operation: str, spec: Spec | None, device: str, name: str | None, flag: bool = False) -> Callable[..., Any]:
-    """The function that serves a call: the named backend's, or the fastest one's for the array's device.
+def choose(call: Call, name: str | None) -> Callable[..., Any]:
+    """Return the function that serves a call: the named backend's, or the fastest one's that can serve it.
 
-    flag: only of a backend with `flags`.
     Never a silent fallback: a named backend that cannot serve the call is an error.
 
     Rules: CNF-5.
     """
     if name is not None:
         module = get(name)
-        reasons = _reasons(backends()[name], operation, spec, device, flag)
+        reasons = backends()[name].reasons(call)
         if reasons:
-            raise BackendError(f"{operation} on backend {name}", "; ".join(reasons), "another backend", "CNF-5")
-        return _function(module, operation)
+            raise BackendError(f"{call.operation} on backend {name}", "; ".join(reasons), "another backend", "CNF-5")
+        return _function(module, call.operation)
     refused: list[str] = []
     for candidate in _fastest_first():
-        reasons = _reasons(candidate, operation, spec, device, flag)  # before it is loaded, which can take a while
+        reasons = candidate.reasons(call)  # before it is loaded, which can take a while
         loaded = "; ".join(reasons) or _loaded(candidate.name)
         if not isinstance(loaded, str):
-            return _function(loaded, operation)
+            return _function(loaded, call.operation)
         refused.append(f"{candidate.name}: {loaded}")
-    raise BackendError(operation, f"no backend for it ({' | '.join(refused)})", rule="CNF-5")
+    raise BackendError(call.operation, f"no backend for it ({' | '.join(refused)})", rule="CNF-5")
 
 
-def offers(operation: str, spec: Spec, device: str, name: str | None, flag: bool = False) -> bool:
-    """Whether `choose` would find a backend for an operation that few have."""
+def offers(call: Call, name: str | None) -> bool:
+    """Return True if `choose` finds a backend for a call that few can serve."""
     try:
-        choose(operation, spec, device, name, flag)
+        choose(call, name)
     except BackendError:
         return False
     return True
-
-
-def _reasons(backend: Backend, operation: str, spec: Spec | None, device: str, flag: bool) -> list[str]:
-    reasons = []
-    if operation not in backend.operations:
-        reasons.append(f"no operation {operation}")
-    if device not in backend.devices:
-        reasons.append(f"an array on {device}, not on {' or '.join(backend.devices)}")
-    if flag and not backend.flags:
-        reasons.append("no flag on a device")
-    return reasons + (backend.unsupported(spec) if spec else [])
 
 
 def _function(module: ModuleType, operation: str) -> Callable[..., Any]:

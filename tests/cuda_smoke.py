@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 import fp4ref
+from fp4ref.layout import TILED_128X4
 from fp4ref.quantized import Directions
+from fp4ref.registry import Call
 from fp4ref_cuda import operations
 
 BOTH = "both"
@@ -85,10 +87,11 @@ def main() -> None:
         ):
             same(q, expected)
     x = cuda(values((64, 256), "bfloat16"))
-    operations.quantize_both(
-        x, fp4ref.NVFP4_RHT, "tiled_128x4", Directions(np.ones(1, np.float32), np.ones(1, np.float32))
+    call = Call(
+        "quantize_both", fp4ref.NVFP4_RHT, "bfloat16", "both", layout=TILED_128X4, device="cuda", shape=(64, 256)
     )
-    operations.quantize_both(x, fp4ref.NVFP4_RHT, "tiled_128x4", path="tiles")
+    operations.quantize_both(call, x, Directions(np.ones(1, np.float32), np.ones(1, np.float32)))
+    operations.quantize_both(call, x, path="tiles")
     torch.cuda.synchronize()
     sys.stdout.write("\n".join(sorted(paths)) + "\n")
 

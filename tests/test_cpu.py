@@ -38,8 +38,8 @@ def backend():
 
 
 def native():
-    found = registry.backends()["cpu"].unsupported
-    return [spec for spec in fp4ref.profiles.values() if not (found(spec) or spec.stochastic)]
+    found = registry.backends()["cpu"].unserved
+    return [spec for spec in fp4ref.profiles.values() if not (found(Call("quantize", spec)) or spec.stochastic)]
 
 
 NATIVE = native() if "cpu" in registry.backends() else []
@@ -341,12 +341,13 @@ def test_padding_has_no_influence(scale_layout, shape):
         scales = np.where(valid, q.row.scales, np.uint8(poison))
         poisoned = dataclasses.replace(q, row=q.row._replace(scales=scales, data=data))
         assert fp4ref.dequantize(poisoned, backend="cpu").tobytes() == expected.tobytes()
-        moved = operations().to_layout(scales, shape[0], -(-shape[1] // 16), scale_layout, "tiled_128x4")
+        moved = to_layout(scales, shape[0], -(-shape[1] // 16), scale_layout, "tiled_128x4")
         assert np.array_equal(moved, fp4ref.to_layout(q, "tiled_128x4").row.scales)
 
 
-def operations():
-    return registry.get("cpu")
+def to_layout(scales, rows, columns, source, target):
+    call = Call("to_layout", layout=fp4ref.LAYOUTS[source], shape=(rows, columns), target=fp4ref.LAYOUTS[target])
+    return registry.get("cpu").to_layout(call, scales)
 
 
 @pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5")
@@ -357,7 +358,7 @@ def operations():
 def test_moving_scales_between_layouts(shape, layouts):
     scales = np.random.default_rng(7).integers(0, 256, shape, np.uint8)
     source, target = (fp4ref.LAYOUTS[name].from_linear(scales) for name in layouts)
-    assert np.array_equal(operations().to_layout(source, *shape, *layouts), target)
+    assert np.array_equal(to_layout(source, *shape, *layouts), target)
 
 
 @pytest.mark.rule("SR-1", "SR-2", "SR-3")
@@ -384,7 +385,7 @@ def test_an_arithmetic_of_the_golden_model_only():
 def test_an_arithmetic_that_is_spelled_like_a_native_one_is_not_it():
     te = fp4ref.NVFP4.arithmetic
     other = dataclasses.replace(te, name="te_fast")
-    assert registry.backends()["cpu"].unsupported(fp4ref.NVFP4.replace(arithmetic=other))
+    assert registry.backends()["cpu"].unserved(Call("quantize", fp4ref.NVFP4.replace(arithmetic=other)))
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
@@ -449,7 +450,7 @@ def test_a_forked_child_has_threads_of_its_own():
 
 
 def test_the_fastest_backend_serves_an_array_in_the_cpus_memory():
-    assert registry.choose("quantize", fp4ref.NVFP4, "cpu", None).__module__ == "fp4ref_cpu.operations"
+    assert registry.choose(Call("quantize", fp4ref.NVFP4), None).__module__ == "fp4ref_cpu.operations"
     code = "import sys, fp4ref.registry as r; r.backends(); print('fp4ref_cpu.operations' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"  # declared, not loaded

@@ -20,6 +20,7 @@ from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.errors import BackendError
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import LAYOUTS, layout
+from fp4ref.registry import Call
 from fp4ref_numerics import cache
 
 TARGETS = ("sm_80", "sm_90", "sm_100a", "sm_103a", "sm_120a")
@@ -360,7 +361,11 @@ def test_without_a_device_the_backend_says_so_in_one_line():
 
 
 def test_what_the_kernels_cannot_do_has_reasons():
-    from fp4ref_cuda import NOT_IN_KERNELS, unsupported
+    import fp4ref_cuda
+    from fp4ref_cuda import NOT_IN_KERNELS
+
+    def unsupported(spec: fp4ref.Spec) -> list[str]:
+        return fp4ref_cuda.unsupported(Call("quantize", spec))
 
     assert not unsupported(fp4ref.NVFP4)
     assert "NUM-5" in unsupported(fp4ref.profiles["jax.nvfp4"])[0]

@@ -146,7 +146,7 @@ def test_a_flag_of_another_kind_is_refused():
 @pytest.mark.rule("LAY-12", "CNF-5")
 def test_a_backend_without_flags_does_not_get_one_from_a_device():
     with pytest.raises(BackendError, match="no flag on a device"):
-        registry.choose("quantize", fp4ref.NVFP4, "cpu", "numpy", flag=True)
+        registry.choose(registry.Call("quantize", fp4ref.NVFP4, flag=True), "numpy")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -14,13 +14,14 @@ import fp4ref_numerics
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.cli import main
 from fp4ref.formats import STOCHASTIC_E2M1
+from fp4ref.registry import Call
 from fp4ref.specs import STANDARD
 
 COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)] or ["c++"]
 STRICT = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off"]
 INCLUDE = f"-I{fp4ref_numerics.INCLUDE}"
 EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "check_block.cpp"
-NATIVE = [spec for spec in fp4ref.profiles.values() if not fp4ref_numerics.unsupported(spec)]
+NATIVE = [spec for spec in fp4ref.profiles.values() if not fp4ref_numerics.unsupported(Call("quantize", spec))]
 
 
 def compiled(compiler: str, source: Path, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -93,9 +94,11 @@ def test_every_profile_is_native_and_what_is_not_has_a_reason():
     assert list(fp4ref.profiles.values()) == NATIVE
     for arithmetic in ARITHMETIC.values():
         if "." not in arithmetic.name:  # those of others have a vendor
-            assert not fp4ref_numerics.unsupported(fp4ref.NVFP4.replace(arithmetic=arithmetic)), arithmetic
+            assert not fp4ref_numerics.unsupported(Call("quantize", fp4ref.NVFP4.replace(arithmetic=arithmetic))), (
+                arithmetic
+            )
     theirs = dataclasses.replace(ARITHMETIC["te"], name="vendor.te")
-    (reason,) = fp4ref_numerics.unsupported(fp4ref.NVFP4.replace(arithmetic=theirs))
+    (reason,) = fp4ref_numerics.unsupported(Call("quantize", fp4ref.NVFP4.replace(arithmetic=theirs)))
     assert reason == "arithmetic vendor.te is in the golden model only: the header has no struct of that name (PRO-3)"
 
 

@@ -74,7 +74,9 @@ def test_which_backends_serve_which_profiles() -> None:
     for backend, reasons in found.items():
         refused = {name: reason for reason, names in reasons.items() for name in names}
         for name, spec in fp4ref.profiles.items():
-            assert refused.get(name, "") == "; ".join(registry.backends()[backend].unsupported(spec))
+            assert refused.get(name, "") == "; ".join(
+                registry.backends()[backend].unserved(registry.Call("quantize", spec))
+            )
     lines = [line.strip() for line in run("fp4ref profiles backends --match 'jax*'").splitlines()]
     assert "cpu: 2 of 2" in lines
     assert lines[lines.index("cuda: 0 of 2") + 2] == "jax.nvfp4, jax.mxfp8"

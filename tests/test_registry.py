@@ -10,7 +10,8 @@ import pytest
 
 import fp4ref
 from fp4ref import BackendError, registry
-from fp4ref.registry import Backend
+from fp4ref.layout import Digit, Layout
+from fp4ref.registry import Backend, Call
 
 X = np.ones((2, 16), np.float32)
 
@@ -33,7 +34,7 @@ def extra(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             load=refusing,
             operations=("quantize",),
             speed=50,
-            unsupported=lambda spec: ["no arithmetic te"],
+            unsupported=lambda call: ["no arithmetic te"],
         ),
     }
     monkeypatch.setattr(registry, "backends", lambda: found)
@@ -76,4 +77,64 @@ def test_a_backend_that_does_not_serve_the_spec() -> None:
 @pytest.mark.rule("CNF-5")
 def test_no_backend_for_a_device_names_every_reason() -> None:
     with pytest.raises(BackendError, match="numpy: an array on rocm, not on cpu"):
-        registry.choose("quantize", fp4ref.NVFP4, "rocm", None)
+        registry.choose(Call("quantize", fp4ref.NVFP4, device="rocm"), None)
+
+
+VENDOR = Layout("vendor.rows_of_8", "LAY-1", row_digits=(Digit(8, 1),), column_digits=(Digit(4, 8),))
+
+
+@pytest.fixture
+def vendor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layout that this project does not have."""
+    monkeypatch.setitem(fp4ref.LAYOUTS, VENDOR.name, VENDOR)
+
+
+@pytest.mark.rule("CNF-5", "LAY-7")
+@pytest.mark.usefixtures("vendor")
+def test_a_layout_that_a_backend_does_not_declare_is_never_handed_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Call] = []
+
+    def anything(call: Call) -> list[str]:
+        asked.append(call)
+        return []
+
+    fast = Backend(name="fast", load=refusing, operations=("quantize",), speed=99, unsupported=anything)
+    found = registry.backends() | {"fast": fast}
+    monkeypatch.setattr(registry, "backends", lambda: found)
+    q = fp4ref.quantize(np.ones((9, 16), np.float32), "nvfp4", scale_layout=VENDOR.name)
+    assert q.row.scales.tobytes() == bytes([126] * 8 + [0] * 24 + [126] + [0] * 31)  # row 8 is in the next tile
+    assert not asked  # it would have failed the test when called
+    with pytest.raises(BackendError, match=r"backend fast: layout vendor.rows_of_8, not one of linear, .*tiled_8x4"):
+        fp4ref.quantize(X, "nvfp4", scale_layout=VENDOR.name, backend="fast")
+
+
+def test_a_backend_is_asked_about_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Call] = []
+
+    def columns_only(call: Call) -> list[str]:
+        asked.append(call)
+        return [] if call.direction == "column" else ["rows"]
+
+    picky = Backend(name="picky", load=refusing, operations=("quantize",), speed=99, unsupported=columns_only)
+    found = registry.backends() | {"picky": picky}
+    monkeypatch.setattr(registry, "backends", lambda: found)
+    fp4ref.quantize(X, "nvfp4", scale_layout="tiled_8x4")
+    described = Call("quantize", fp4ref.NVFP4, layout=fp4ref.LAYOUTS["tiled_8x4"], device="cpu", shape=(2, 16))
+    assert asked == [described]
+
+
+@pytest.mark.rule("CNF-5")
+@pytest.mark.parametrize("operation", ["to_layout", "dequantize", "gemm"])
+@pytest.mark.usefixtures("vendor")
+def test_operations_name_the_layouts_that_they_read(operation: str) -> None:
+    q = fp4ref.quantize(X, "nvfp4", scale_layout=VENDOR.name)
+    plain = fp4ref.to_layout(q, "linear")  # by the golden model
+    calls = {
+        "to_layout": lambda: fp4ref.to_layout(plain, VENDOR.name, backend="torch"),
+        "dequantize": lambda: fp4ref.dequantize(q, backend="torch"),
+        "gemm": lambda: fp4ref.gemm(plain, q, backend="torch"),
+    }
+    with pytest.raises(BackendError, match="backend torch: layout vendor.rows_of_8, not one of linear"):
+        calls[operation]()
+    assert np.array_equal(fp4ref.dequantize(q), fp4ref.dequantize(plain))
+    assert np.array_equal(fp4ref.gemm(plain, q), fp4ref.gemm(plain, plain))

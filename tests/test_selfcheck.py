@@ -167,9 +167,8 @@ def test_failures_name_input_expected_and_got(monkeypatch):
 def changed(change):
     """The golden quantizer with its result changed."""
 
-    def wrong(x, spec, direction, scale_layout, amax, random_bits, out):
-        result = backend.quantize(x, spec, direction, scale_layout, amax, random_bits, out)
-        return change(x, spec, result, scale_layout)
+    def wrong(call, x, *operands):
+        return change(x, call.spec, backend.quantize(call, x, *operands), call.layout.name)
 
     return {"quantize": wrong}
 
@@ -244,7 +243,7 @@ def crash(x, spec, result, scale_layout):
             {"GEM-9", "SR-7", "DEQ-1"},
         ),
         (
-            {"gemm_fast": lambda a, b, rest: backend.gemm_fast(a, b, rest).astype(np.float16).astype(np.float32)},
+            {"gemm_fast": lambda *arguments: backend.gemm_fast(*arguments).astype(np.float16).astype(np.float32)},
             {"GEM-11"},
             {"GEM-2", "GEM-4", "SR-7", "DEQ-1"},
         ),
@@ -313,7 +312,7 @@ def test_what_a_backend_does_not_serve_is_counted_apart(monkeypatch):
         name="part",
         load=lambda: part,
         operations=("quantize",),
-        unsupported=lambda spec: [] if spec == NVFP4 else ["only nvfp4"],
+        unsupported=lambda call: [] if call.spec == NVFP4 else ["only nvfp4"],
     )
     use(monkeypatch, only)
     found = selfcheck.run(["part"])
@@ -327,15 +326,15 @@ def test_what_a_backend_does_not_serve_is_counted_apart(monkeypatch):
 def test_a_backend_that_compiles_sees_all_calls_once_in_a_rehearsal(monkeypatch):
     seen, said, rehearsing = {True: [], False: []}, [], [False]
 
-    def quantize(x, spec, direction, scale_layout, *rest):
-        seen[rehearsing[0]].append((spec.name, x.shape, x.dtype.name, direction, scale_layout))
-        return backend.quantize(x, spec, direction, scale_layout, *rest)
+    def quantize(call, x, *rest):
+        seen[rehearsing[0]].append((call.spec.name, x.shape, x.dtype.name, call.direction, call.layout.name))
+        return backend.quantize(call, x, *rest)
 
-    def dequantize(data, shape, spec, scale_layout, dtype, *rest):
-        seen[rehearsing[0]].append((spec.name, shape, np.dtype(dtype).name, "back", scale_layout))
+    def dequantize(call, data, out):
+        seen[rehearsing[0]].append((call.spec.name, call.encoded, call.to, "back", call.layout.name))
         if rehearsing[0]:
             raise ZeroDivisionError("what a rehearsal meets does not matter")
-        return backend.dequantize(data, shape, spec, scale_layout, dtype, *rest)
+        return backend.dequantize(call, data, out)
 
     def rehearse(act, tell):
         rehearsing[0] = True
@@ -353,7 +352,7 @@ def test_a_backend_that_compiles_sees_all_calls_once_in_a_rehearsal(monkeypatch)
 
 @pytest.mark.usefixtures("few_cases")
 def test_a_backend_that_serves_nothing_does_not_pass(monkeypatch):
-    nothing = Backend(name="nothing", load=SimpleNamespace, operations=(), unsupported=lambda spec: ["nothing"])
+    nothing = Backend(name="nothing", load=SimpleNamespace, operations=(), unsupported=lambda call: ["nothing"])
     use(monkeypatch, nothing)
     found = selfcheck.run(["nothing"])
     assert not found.ok or found.tests["nothing"]

@@ -20,6 +20,7 @@ from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.conformance.families.strategies import DTYPES, matrices, shapes
 from fp4ref.formats import E2M1, E4M3, E5M2, STOCHASTIC_E2M1, Codec, Rounding, Sign
 from fp4ref.quantized import DirectionData, Directions, Quantized
+from fp4ref.registry import Call
 from fp4ref.spec import Hadamard
 from fp4ref.specs import STANDARD
 
@@ -43,7 +44,11 @@ OURS = (
     fp4ref.MXFP8_E4M3.replace(name="wide", block=(2, 200), subnormals="flush"),
     fp4ref.NVFP4_RHT.replace(name="other-signs", hadamard=Hadamard(0x1234)),
 )
-NATIVE = [spec for spec in fp4ref.profiles.values() if not (fp4ref_torch.unsupported(spec) or spec.stochastic)]
+NATIVE = [
+    spec
+    for spec in fp4ref.profiles.values()
+    if not (fp4ref_torch.unsupported(Call("quantize", spec)) or spec.stochastic)
+]
 GPU = "" if torch.cuda.is_available() else "torch sees no CUDA device"
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(bool(GPU), reason=GPU or "runs")]
 
@@ -378,7 +383,8 @@ def test_moving_scales_between_layouts(shape, names):
     source, target = (fp4ref.LAYOUTS[name] for name in names)
     buffer = source.from_linear(scales).copy()
     buffer[~source.valid(*shape)] = 0x7F
-    same_bytes(operations.to_layout(buffer, *shape, *names), target.from_linear(scales))
+    call = Call("to_layout", layout=source, shape=shape, target=target)
+    same_bytes(operations.to_layout(call, buffer), target.from_linear(scales))
 
 
 @pytest.mark.rule("CNF-4")

@@ -6,19 +6,18 @@ from importlib import import_module
 from types import ModuleType
 
 import fp4ref_numerics
-from fp4ref.registry import Backend
-from fp4ref.spec import Spec
+from fp4ref.registry import Backend, Call
 
 STRIP = 512  # elements of a strip, where a block is not wider
-LARGEST_STRIPS = 1 << 17  # elements of the strips of one row of blocks; they lie on a thread's stack
+LARGEST_STRIPS = 1 << 17  # elements of the strips of one row of blocks; they are on a thread's stack
 
 
-def unsupported(spec: Spec) -> list[str]:
-    """Why the loops cannot compute a specification; empty if they can."""
-    rows, columns = spec.block
-    reasons = fp4ref_numerics.unsupported(spec)
-    if rows * max(4 * columns, STRIP) > LARGEST_STRIPS:
-        reasons.append(f"blocks of {rows}x{columns}")
+def unsupported(call: Call) -> list[str]:
+    """Return why the loops cannot serve a call; nothing if they can."""
+    reasons = fp4ref_numerics.unsupported(call)
+    for rows, columns in () if call.multiplies else [spec.block for spec in call.specs]:
+        if rows * max(4 * columns, STRIP) > LARGEST_STRIPS:
+            reasons.append(f"blocks of {rows}x{columns}")
     return reasons
 
 
@@ -33,6 +32,7 @@ BACKEND = Backend(
     name="cpu",
     load=load,
     operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
+    layouts=None,  # each lowers to strides and radices
     unsupported=unsupported,
     speed=10,
 )

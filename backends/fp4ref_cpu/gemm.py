@@ -19,13 +19,12 @@ from fp4ref.formats import E8M0, Codec, Rounding
 from fp4ref.layout import layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
 from fp4ref.quantized import DirectionData
+from fp4ref.registry import Call
 from fp4ref.spec import Block, Granularity, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.maps import Map, lowered
 from fp4ref_cpu.operations import _address, dequantize, exported
-
-FLOAT32 = np.dtype(np.float32)
 
 
 class Side(ctypes.Structure):
@@ -73,7 +72,8 @@ def _values(operand: Operand) -> NDArray[np.float32]:
     codes, scales, _ = operand.data
     data = DirectionData(arrays.to_numpy("gemm", codes), arrays.to_numpy("gemm", scales), None)
     spec = _decoding(operand.spec, Granularity.NONE)
-    result: NDArray[np.float32] = dequantize(data, operand.shape, spec, operand.scale_layout, FLOAT32, FLOAT32, False)
+    call = Call("dequantize", spec, layout=layout(operand.scale_layout), shape=operand.shape)
+    result: NDArray[np.float32] = dequantize(call, data, None)
     return result
 
 

@@ -22,9 +22,8 @@ from fp4ref import arrays, packing
 from fp4ref.errors import BackendError, ShapeError
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, Codec
 from fp4ref.hadamard import POINTS
-from fp4ref.layout import layout
-from fp4ref.operands import Epilogue, Operand
-from fp4ref.quantized import Direction, DirectionData
+from fp4ref.operands import Counters, Epilogue, Operand
+from fp4ref.quantized import DirectionChoice, DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Spec
 from fp4ref_cpu import threads
@@ -128,12 +127,12 @@ def prefetch(calls: Iterable[Call], tell: Callable[[str], None]) -> None:
     wanted = []
     for call in calls:
         if call.operation == "quantize":
-            spec = _of_direction(call.spec, call.direction)
+            spec = _of_direction(call.required, call.direction)
             wanted.append(_quantizing(_text(spec), call.source))
             if spec.global_scale is not Granularity.NONE:
                 wanted.append(_bounding(_text(_maximum(spec)), call.source))
         else:
-            spec = call.spec.replace(hadamard=None)
+            spec = call.required.replace(hadamard=None)
             source = call.source if fp4ref_numerics.narrows(spec) else "float32"
             wanted.append(_dequantizing(_text(_decoding(spec)), source, call.to))
     sources = missing(wanted)
@@ -143,13 +142,7 @@ def prefetch(calls: Iterable[Call], tell: Callable[[str], None]) -> None:
 
 
 def quantize(
-    x: Any,
-    spec: Spec,
-    direction: Direction,
-    scale_layout: str,
-    amax: NDArray[np.float32] | None,
-    random_bits: Any,
-    out: DirectionData | None,
+    call: Call, x: Any, amax: NDArray[np.float32] | None, random_bits: Any, out: DirectionData | None
 ) -> DirectionData:
     """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, BLK-9, GLB-1, LAY-5."""
     array = arrays.to_numpy("quantize", x)
@@ -158,24 +151,22 @@ def quantize(
     given = None if out is None else DirectionData(*(None if part is None else _buffer(part) for part in out))
     if given is not None:
         _require_apart("quantize", [part for part in given if part is not None], array)
-    matrix, kept = _input(array, direction)
-    rows, columns, form = matrix.rows, matrix.columns, layout(scale_layout)
+    matrix, kept = _input(array, call.direction)
+    rows, columns = matrix.rows, matrix.columns
+    spec = _of_direction(call.required, call.direction)
     blocks = -(-columns // spec.block.columns)
-    spec = _of_direction(spec, direction)
-    if direction == "row" and spec.hadamard:
-        spec = _without_hadamard(spec)
     native = _quantizer(_text(spec), array.dtype.name)
     if amax is None and spec.global_scale is not Granularity.NONE:
         amax = _amax(_bounder(_text(_maximum(spec)), array.dtype.name), matrix, spec)
     data = _result(given and given.data, (rows, packing.width(columns, spec.element.format)))
-    scales = _result(given and given.scales, form.padded_shape(rows, blocks))
+    scales = _result(given and given.scales, call.layout.padded_shape(rows, blocks))
     if scales.shape != (rows, blocks):
         scales[...] = 0
-        write_padding(scales, form, rows, blocks)
+        write_padding(scales, call.layout, rows, blocks)
     bits = None if random_bits is None else np.ascontiguousarray(arrays.to_numpy("quantize", random_bits))
     if rows and columns:
         pointers = (_address(amax), _address(bits), _address(data), _address(scales))
-        job = QuantizeJob(matrix, *pointers, lowered(form, rows, blocks), 0)
+        job = QuantizeJob(matrix, *pointers, lowered(call.layout, rows, blocks), 0)
         threads.run(native, job, rows * columns)
     del kept
     if given is None:
@@ -188,60 +179,52 @@ def quantize(
     return out
 
 
-def dequantize(
-    data: DirectionData,
-    shape: tuple[int, int],
-    spec: Spec,
-    scale_layout: str,
-    dtype: np.dtype[Any],
-    source: np.dtype[Any],
-    inverse_hadamard: bool,
-    out: Any = None,
-) -> Any:
-    """Values [rows, columns] of one direction; with `out`, contiguous, into it.
+def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
+    """Compute the values [rows, columns] of one direction; with `out`, contiguous, into it.
 
     Rules: DEQ-1, DEQ-2, DEQ-3, HAD-6, LAY-6.
     """
     parts = [None if part is None else np.ascontiguousarray(arrays.to_numpy("dequantize", part)) for part in data]
-    if spec.hadamard and not inverse_hadamard:
+    spec, shape = call.required, call.encoded
+    if spec.hadamard and not call.inverse_hadamard:
         spec = _without_hadamard(spec)
     if spec.hadamard and shape[1] % POINTS:
         raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-5")
-    values = np.empty(shape, dtype) if out is None else _buffer(out, "dequantize")
+    values = np.empty(shape, arrays.output_dtype("dequantize", call.to)) if out is None else _buffer(out, "dequantize")
     if out is not None:
         _require_apart("dequantize", [values], *(part for part in parts if part is not None))
-    read = source.name if fp4ref_numerics.narrows(spec) else "float32"
-    native = _dequantizer(_text(_decoding(spec)), read, dtype.name)
+    read = call.source if fp4ref_numerics.narrows(spec) else "float32"
+    native = _dequantizer(_text(_decoding(spec)), read, call.to)
     if values.size:
         codes, scales, amax = map(_address, parts)
-        order = lowered(layout(scale_layout), shape[0], -(-shape[1] // spec.block.columns))
+        order = lowered(call.layout, shape[0], -(-shape[1] // spec.block.columns))
         job = DequantizeJob(codes, scales, amax, *shape, _address(values), order, 0)
         threads.run(native, job, values.size)
     return arrays.restorer(data.data)(values) if out is None else out
 
 
-def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:
-    """Scale bytes [rows, columns] moved from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+def to_layout(call: Call, scales: Any) -> Any:
+    """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+    assert call.target is not None
+    rows, columns = call.encoded
     buffer = np.ascontiguousarray(arrays.to_numpy("to_layout", scales))
-    old, new = layout(source), layout(target)
-    padded = new.padded_shape(rows, columns)
+    padded = call.target.padded_shape(rows, columns)
     out = np.empty(padded, np.uint8) if padded == (rows, columns) else np.zeros(padded, np.uint8)
-    write_padding(out, new, rows, columns)
+    write_padding(out, call.target, rows, columns)
     if rows and columns:
-        maps = lowered(old, rows, columns), lowered(new, rows, columns)
+        maps = lowered(call.layout, rows, columns), lowered(call.target, rows, columns)
         job = RelayoutJob(_address(buffer), _address(out), rows, columns, *maps, 0)
         threads.run(_relayout(), job, rows * columns)
     return arrays.restorer(scales)(out)
 
 
-def random_bits(
-    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: Any, out: Any
-) -> Any:
-    """Random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+def random_bits(call: Call, counters: Counters, device: Any, out: Any) -> Any:
+    """Make random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
     buffer = None if out is None else _buffer(out)
-    result = _result(buffer, shape)
+    result = _result(buffer, call.encoded)
     if result.size:
-        job = RandomJob(_address(result), *shape, *origin, across, seed, upper, 0)
+        origin, *rest = counters
+        job = RandomJob(_address(result), *call.encoded, *origin, *rest, 0)
         threads.run(_randoms(), job, result.size)
     if buffer is None:
         return arrays.on_device("random_bits", result, device)
@@ -250,30 +233,30 @@ def random_bits(
     return out
 
 
-def gemm_exact(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """The true sums, rounded once. Rules: GEM-2."""
     from fp4ref_cpu import gemm
 
     return gemm.native("exact", a, b, epilogue)
 
 
-def gemm_blockwise(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+def gemm_blockwise(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """One block after the other, in float32. Rules: GEM-4."""
     from fp4ref_cpu import gemm
 
     return gemm.native("blockwise", a, b, epilogue)
 
 
-def gemm_fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+def gemm_fast(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """Exact operands, multiplied by NumPy's library. Rules: GEM-11."""
     from fp4ref_cpu import gemm
 
     return gemm.fast(a, b, epilogue)
 
 
-def _of_direction(spec: Spec, direction: Direction) -> Spec:
+def _of_direction(spec: Spec, direction: DirectionChoice) -> Spec:
     """The specification without a transform where there is none."""
-    return spec.replace(hadamard=None) if direction == "row" and spec.hadamard else spec
+    return _without_hadamard(spec) if direction == "row" and spec.hadamard else spec
 
 
 @lru_cache
@@ -379,7 +362,7 @@ def _amax(native: Any, matrix: Input, spec: Spec) -> NDArray[np.float32]:
     return result
 
 
-def _input(array: NDArray[Any], direction: Direction) -> tuple[Input, Any]:
+def _input(array: NDArray[Any], direction: DirectionChoice) -> tuple[Input, Any]:
     """The [M, K] matrix of a tensor, or its transpose; and what has to stay alive. Rules: NUM-4, BLK-8."""
     *leading, columns = array.shape
     rows = int(np.prod(leading, dtype=np.int64))

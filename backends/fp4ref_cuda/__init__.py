@@ -7,7 +7,7 @@ from types import ModuleType
 
 import fp4ref_numerics
 from fp4ref.errors import BackendError
-from fp4ref.registry import Backend
+from fp4ref.registry import Backend, Call
 from fp4ref.spec import Spec, Subnormals
 
 # Orders of operations (PRO-3) that the header has and the kernels have not, and why.
@@ -18,9 +18,13 @@ NOT_IN_KERNELS = dict.fromkeys(
 HEIGHTS, WIDTHS = (1, 2, 4, 8, 16, 32), (16, 32, 64)  # of blocks: the lines of one fit a warp, its columns a tile
 
 
-def unsupported(spec: Spec) -> list[str]:
-    """Why the kernels cannot serve a specification; empty if they can."""
-    reasons = fp4ref_numerics.unsupported(spec)
+def unsupported(call: Call) -> list[str]:
+    """Return why the kernels cannot serve a call; nothing if they can."""
+    return fp4ref_numerics.unsupported(call) + [reason for spec in call.specs for reason in _reasons(spec)]
+
+
+def _reasons(spec: Spec) -> list[str]:
+    reasons = []
     if spec.arithmetic.name in NOT_IN_KERNELS:
         reasons.append(
             f"arithmetic {spec.arithmetic.name} is not in the kernels: {NOT_IN_KERNELS[spec.arithmetic.name]}"
@@ -58,6 +62,7 @@ BACKEND = Backend(
         "convert_layout",
         "random_bits",
     ),
+    layouts=fp4ref_numerics.LAYOUTS,
     unsupported=unsupported,
     devices=("cuda",),
     speed=20,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from fp4ref import arrays
 from fp4ref.errors import BackendError
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionData
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,31 @@ class Library:
 
         device: contextlib.AbstractContextManager[Any] = cupy.cuda.Device(self.ordinal)
         return device
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The arrays of one call that quantizes, all on the device, beside the record that describes the call.
+
+    x: contiguous. targets: buffers to fill, per direction. amax, bits: given maxima and random bytes per direction.
+    flag: address of the word that keeps everything as it is, or 0. members: the table of a group of `count`, or None.
+    """
+
+    library: Library
+    x: Any
+    targets: Mapping[Direction, DirectionData]
+    amax: Mapping[str, Any]
+    bits: Mapping[str, Any]
+    flag: int = 0
+    members: Any = None
+    count: int = 1
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """Addresses of data, scales, amax and random bits, of the row and of the column direction."""
+        none = DirectionData(None, None, None)
+        each = [(*self.targets.get(name, none), self.bits.get(name)) for name in DIRECTIONS]
+        return tuple(pointer(buffer) for group in each for buffer in group)
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:

@@ -9,22 +9,14 @@ from fp4ref import arrays
 from fp4ref.api import buffer_shapes
 from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.quantized import Direction, DirectionData
-from fp4ref.spec import Spec
+from fp4ref.registry import Call
 from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import Library, pointer
 
 
-def target(
-    library: Library,
-    spec: Spec,
-    shape: tuple[int, ...],
-    name: Direction,
-    scale_layout: str,
-    out: DirectionData | None,
-    x: Any,
-) -> DirectionData:
-    """The caller's buffers if they can be written to, else new ones."""
-    shapes = buffer_shapes(spec, shape, name, scale_layout)
+def target(call: Call, library: Library, name: Direction, out: DirectionData | None, x: Any) -> DirectionData:
+    """Return the caller's buffers if they can be written to, else new ones."""
+    shapes = buffer_shapes(call.required, call.sizes, name, call.layout.name)
     if out is None:
         kinds = DirectionData("uint8", "uint8", "float32")
         return DirectionData(

@@ -9,72 +9,68 @@ from typing import Any
 import numpy as np
 
 import fp4ref_numerics
-from fp4ref import arrays, packing
+from fp4ref import packing
 from fp4ref.api import buffer_shapes
 from fp4ref.errors import ShapeError
 from fp4ref.quantized import Direction, DirectionData, Directions, Group, Quantized
+from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, maxima
-from fp4ref_cuda.buffers import Library, pointer
+from fp4ref_cuda.buffers import Library, Operands, pointer
 from fp4ref_cuda.checks import noop_flag, pointer_bits, require_buffer
-from fp4ref_cuda.launch import launch, require_reciprocal
-from fp4ref_cuda.paths import directions, fused
-from fp4ref_cuda.plan import GroupPlan, Plan, fused_label, fused_reason, group, layout_number, prelude, remember
+from fp4ref_cuda.launch import require_reciprocal
+from fp4ref_cuda.paths import fused, general
+from fp4ref_cuda.plan import GroupPlan, Plan, fused_label, fused_reason, group, remember
 
 OPERATION = "quantize_grouped"
 
 
 def quantize_grouped(
+    call: Call,
     x: Any,
-    splits: tuple[int, ...],
-    spec: Spec,
-    names: tuple[Direction, ...],
-    scale_layout: str,
     amax: Directions = Directions(),  # noqa: B008
     out: Directions | None = None,
     noop: Any = None,
 ) -> Group:
-    """Quantize consecutive row ranges of x; member i is what `quantize` makes of splits[i] rows.
+    """Quantize consecutive row ranges of x; member i is the same as `quantize` of the i-th of the call's splits.
 
     amax: given maxima of each direction, [members], or those of the members' rows end to end for a row scale.
     out: the memory of a group of the same shapes, which is filled again.
 
     Rules: LAY-8, LAY-12, GLB-1, GLB-5, BLK-9.
     """
-    dtype = arrays.require_input(OPERATION, x)
-    rows, columns = (int(size) for size in x.shape)
+    spec, names, splits = call.required, call.directions, call.splits
+    assert splits is not None
+    rows, columns = call.sizes
     x, library = buffers.adopt(OPERATION, x)
     with library.current():
         if fp4ref_numerics.takes_reciprocal(spec):
             require_reciprocal(library)
         x = buffers.contiguous(x)
         flag_word = noop_flag(noop, library)
-        flag = pointer(flag_word)
-        plan = group(spec, splits, columns, names, scale_layout, dtype)
+        plan = group(spec, splits, columns, names, call.layout.name, call.source)
         table = _uploaded(library, plan.table.tobytes(), len(splits))
         whole = {name: _whole(library, spec, plan, (rows, columns), name) for name in names} if out is None else {}
         if out is not None:
             whole = {name: _required(library, spec, plan, (rows, columns), name, out, x) for name in names}
         ran: tuple[str, ...] = ()
+        on = Operands(library, x, whole, amax._asdict(), {}, pointer(flag_word), table, len(splits))
         addresses = pointer(x) | pointer_bits(whole)
         reason = "one direction"
         if len(names) == 2:
-            reason = fused_reason(spec, dtype, (rows, columns), scale_layout, addresses, splits)
+            reason = fused_reason(spec, call.source, (rows, columns), call.layout.name, addresses, splits)
             if not reason and (amax.row is None) != (amax.column is None):
                 reason = "an amax for one direction"
         if not reason:
-            given, members = amax._asdict(), (table, len(splits))
-            ran = fused(library, x, dtype, spec, (rows, columns), scale_layout, whole, given, {}, flag, *members)
+            ran = fused(call, on)
         elif splits:
-            ran = maxima.fill(library, x, dtype, spec, (rows, columns), whole, amax._asdict(), flag, table, len(splits))
+            ran = maxima.fill(call, on)
         if reason and plan.total_tiles:
-            text = prelude(spec, dtype, HAS_ROW="row" in names, HAS_COLUMN="column" in names)
-            place = (rows, columns, layout_number(scale_layout), plan.across, pointer(table), len(splits))
-            launch(library, "quantize", text, (plan.total_tiles,), (pointer(x), *place, *directions(whole, {}), flag))
+            general(call, on, plan.total_tiles, plan.across)
             ran += ("quantize",)
     remember(Plan(f"grouped: {'tiles' if reason else fused_label(spec)}", ran, reason))
     memory = Directions(whole.get("row"), whole.get("column"))
-    return Group(_members(spec, plan, columns, whole, dtype, scale_layout), memory)
+    return Group(_members(call, plan, whole), memory)
 
 
 @lru_cache(maxsize=256)
@@ -110,18 +106,17 @@ def _starts(spec: Spec, columns: int, name: Direction, plan: GroupPlan, index: i
     return first * packing.width(columns, spec.element.format), plan.row_scales[index], first if by_row else index
 
 
-def _members(
-    spec: Spec, plan: GroupPlan, columns: int, whole: dict[Direction, DirectionData], dtype: str, scale_layout: str
-) -> list[Quantized]:
-    """Each member's views of the memory."""
+def _members(call: Call, plan: GroupPlan, whole: dict[Direction, DirectionData]) -> list[Quantized]:
+    """Return each member's views of the memory."""
     members = []
+    spec, (_, columns), scale_layout = call.required, call.sizes, call.layout.name
     for index, rows in enumerate(plan.splits):
         views: dict[str, Any] = {}
         for name, buffer in whole.items():
             shapes = buffer_shapes(spec, (rows, columns), name, scale_layout)
             starts = _starts(spec, columns, name, plan, index)
             views[name] = DirectionData(*map(_view, buffer, starts, shapes))
-        members.append(Quantized(spec, (rows, columns), dtype, scale_layout, **views))
+        members.append(Quantized(spec, (rows, columns), call.source, scale_layout, **views))
     return members
 
 

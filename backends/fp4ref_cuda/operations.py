@@ -7,7 +7,7 @@ that is after one call of the same kind; a given amax must then be on the device
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import fp4ref_numerics
@@ -15,9 +15,10 @@ from fp4ref import arrays
 from fp4ref.api import buffer_shapes
 from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
+from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths
-from fp4ref_cuda.buffers import pointer
+from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.launch import rehearse, require_reciprocal
 from fp4ref_cuda.plan import (
     BYTES,
@@ -51,29 +52,20 @@ __all__ = [
 
 
 def quantize(
-    x: Any,
-    spec: Spec,
-    direction: Direction,
-    scale_layout: str,
-    amax: Any,
-    random_bits: Any,
-    out: DirectionData | None,
-    noop: Any = None,
+    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None, noop: Any = None
 ) -> DirectionData:
     """Quantize one direction. noop: a number on the device; unless all its bits are zero, no buffer is written.
 
     Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-12.
     """
-    each = quantize_directions(
-        x, spec, (direction,), scale_layout, {direction: amax}, {direction: random_bits}, {direction: out}, noop
-    )
-    return each[direction]
+    (name,) = call.directions
+    each = quantize_directions(call, x, {name: amax}, {name: random_bits}, {name: out}, noop)
+    return each[name]
 
 
 def quantize_both(
+    call: Call,
     x: Any,
-    spec: Spec,
-    scale_layout: str,
     amax: Directions = Directions(),  # noqa: B008
     random_bits: Directions = Directions(),  # noqa: B008
     out: Directions = Directions(),  # noqa: B008
@@ -86,10 +78,7 @@ def quantize_both(
 
     Rules: BLK-1, BLK-7, BLK-8, LAY-5, LAY-12.
     """
-    names: tuple[Direction, ...] = ("row", "column")
-    each = quantize_directions(
-        x, spec, names, scale_layout, amax._asdict(), random_bits._asdict(), out._asdict(), noop, path
-    )
+    each = quantize_directions(call, x, amax._asdict(), random_bits._asdict(), out._asdict(), noop, path)
     return Directions(each["row"], each["column"])
 
 
@@ -106,40 +95,33 @@ PATHS = {
 
 
 def quantize_directions(
+    call: Call,
     x: Any,
-    spec: Spec,
-    names: Sequence[Direction],
-    scale_layout: str,
     amax: Mapping[str, Any],
     random_bits: Mapping[str, Any],
     out: Mapping[str, DirectionData | None],
     noop: Any,
     path: str | None = None,
 ) -> dict[Direction, DirectionData]:
-    """The body of both: maxima, then one kernel."""
-    dtype = arrays.require_input("quantize", x)
-    shape = tuple(int(size) for size in x.shape)
+    """Find maxima, then run one kernel: the body of both."""
+    spec = call.required
     x, library = buffers.adopt("quantize", x)
     with library.current():
         if fp4ref_numerics.takes_reciprocal(spec):
             require_reciprocal(library)
         x = buffers.contiguous(x)
         flag_word = checks.noop_flag(noop, library)
-        flag = pointer(flag_word)
         bits = {
             n: None if b is None else buffers.on_device("quantize", b, library, "uint8") for n, b in random_bits.items()
         }
-        targets = {name: checks.target(library, spec, shape, name, scale_layout, out.get(name), x) for name in names}
-        matrix = matrix_shape(shape)
+        targets = {name: checks.target(call, library, name, out.get(name), x) for name in call.directions}
+        on = Operands(library, x, targets, amax, bits, pointer(flag_word))
         addresses = pointer(x) | checks.pointer_bits(targets)
         if spec.stochastic:
             addresses |= pointer(bits.get("row")) | pointer(bits.get("column"))
         one_amax = (amax.get("row") is None) != (amax.get("column") is None)
-        label, reason = choose(spec, dtype, matrix, tuple(targets), scale_layout, addresses, one_amax)
-        if path is not None:
-            label, reason = path, "as asked"
-        run = PATHS[label]
-        ran = run(library, x, dtype, spec, matrix, scale_layout, targets, amax, bits, flag)
+        label, reason = choose(call, addresses, one_amax) if path is None else (path, "as asked")
+        ran = PATHS[label](call, on)
     remember(Plan(label, ran, reason))
     return targets
 
@@ -153,6 +135,7 @@ def amax(x: Any, spec: Spec, direction: Direction = "row", out: Any = None, noop
     if spec.global_scale is Granularity.NONE:
         raise BackendError("amax", f"{spec.name} without a global scale", "a tensor or row scale", "GLB-6")
     shape = tuple(int(size) for size in x.shape)
+    call = Call("amax", spec, dtype, direction, device="cuda", shape=matrix_shape(shape), out=out is not None)
     x, library = buffers.adopt("amax", x)
     with library.current():
         x = buffers.contiguous(x)
@@ -161,10 +144,10 @@ def amax(x: Any, spec: Spec, direction: Direction = "row", out: Any = None, noop
             out = library.empty(size, "float32")
         else:
             checks.require_buffer("amax: out", out, size, library, x)
-        target = {direction: DirectionData(None, None, out)}
+        target: dict[Direction, DirectionData] = {direction: DirectionData(None, None, out)}
         flag_word = checks.noop_flag(noop, library)
-        flag = pointer(flag_word)
-        remember(Plan("amax", maxima.fill(library, x, dtype, spec, matrix_shape(shape), target, {}, flag)))
+        on = Operands(library, x, target, {}, {}, pointer(flag_word))
+        remember(Plan("amax", maxima.fill(call, on)))
     return out
 
 
@@ -188,13 +171,14 @@ def hadamard(x: Any, spec: Spec, out: Any = None) -> Any:
         return paths.transformed(library, x, spec, (rows, columns), 0, out)
 
 
-def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:
-    """Scale bytes [rows, columns] moved from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
-    return convert_layout([scales], [(rows, columns)], source, target)[0]
+def to_layout(call: Call, scales: Any) -> Any:
+    """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+    assert call.target is not None
+    return convert_layout([scales], [call.encoded], call.layout.name, call.target.name)[0]
 
 
-def quantize_grouped(*arguments: Any, **named: Any) -> Any:
+def quantize_grouped(call: Call, x: Any, *arguments: Any, **named: Any) -> Any:
     """Quantize row ranges of one tensor in one launch; see `fp4ref_cuda.grouped`."""
     from fp4ref_cuda import grouped
 
-    return grouped.quantize_grouped(*arguments, **named)
+    return grouped.quantize_grouped(call, x, *arguments, **named)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from fp4ref.quantized import Direction, DirectionData
+from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import maxima
-from fp4ref_cuda.buffers import Library, pointer
+from fp4ref_cuda.buffers import Library, Operands, pointer
 from fp4ref_cuda.launch import launch, multiprocessors, target
 from fp4ref_cuda.plan import layout_number, prelude
 from fp4ref_cuda.plan import tiles as tile_counts
@@ -54,96 +54,60 @@ def magic(divisor: int) -> tuple[int, int]:
     return ((1 << 32) * ((1 << shift) - divisor)) // divisor + 1, shift
 
 
-def rows(
-    library: Library,
-    x: Any,
-    dtype: str,
-    spec: Spec,
-    matrix: tuple[int, int],
-    scale_layout: str,
-    targets: dict[Direction, DirectionData],
-    amax: Mapping[str, Any],
-    bits: Mapping[str, Any],
-    flag: int,
-) -> tuple[str, ...]:
-    """Maximum and codes of rows, the second kernel reducing what the first one left."""
-    out, value = targets["row"], amax.get("row")
-    strips = -(-matrix[1] // ROWS_WIDTH)
-    units = -(-matrix[0] // 128) * 32 * strips
+def rows(call: Call, on: Operands) -> tuple[str, ...]:
+    """Find the maximum, then the codes of rows, the second kernel reducing what the first one left."""
+    out, value = on.targets["row"], on.amax.get("row")
+    units, strips = _strips(call)
     ran: tuple[str, ...] = ()
     if not units:
-        return maxima.fill(library, x, dtype, spec, matrix, targets, amax, flag)
+        return maxima.fill(call, on)
     if value is None:
-        partials, parts, _ = maxima.partial(library, x, dtype, spec, matrix, 0, None, 1, flag)
+        partials, parts, _ = maxima.partial(call, on)
         ran = ("amax",)
     else:
-        partials, parts = maxima.given_amax(value, out.amax, library), 1
+        partials, parts = maxima.given_amax(value, out.amax, on.library), 1
     warps = row_warps(value is None)
-    text = prelude(spec, dtype, scale_layout, WARPS=warps, SEARCHED=value is None)
+    text = _text(call, WARPS=warps, SEARCHED=value is None)
     outs = (pointer(out.amax), pointer(out.data), pointer(out.scales))
-    arguments = (pointer(x), *matrix, units, strips, *magic(strips), pointer(partials), parts, *outs, flag)
-    grid = min(-(-units // warps), multiprocessors(library.ordinal))
+    whole = (pointer(on.x), *call.sizes, units, strips, *magic(strips))
+    grid = min(-(-units // warps), multiprocessors(on.library.ordinal))
     shared = OF_TABLE + warps * 2 * OF_STEP
-    launch(library, "rows", text, (grid,), arguments, warps * 32, shared)
+    launch(on.library, "rows", text, (grid,), (*whole, pointer(partials), parts, *outs, on.flag), warps * 32, shared)
     return (*ran, "rows")
 
 
-def row_blocks(
-    library: Library,
-    x: Any,
-    dtype: str,
-    spec: Spec,
-    matrix: tuple[int, int],
-    scale_layout: str,
-    targets: dict[Direction, DirectionData],
-    amax: Mapping[str, Any],
-    bits: Mapping[str, Any],
-    flag: int,
-) -> tuple[str, ...]:
-    """Maxima of the whole or of every row, then rows by the plain numerics."""
-    out, value = targets["row"], amax.get("row")
-    strips = -(-matrix[1] // ROWS_WIDTH)
-    units = -(-matrix[0] // 128) * 32 * strips
+def row_blocks(call: Call, on: Operands) -> tuple[str, ...]:
+    """Find maxima of the whole or of every row, then quantize rows by the plain numerics."""
+    out, value, spec, library = on.targets["row"], on.amax.get("row"), call.required, on.library
+    units, strips = _strips(call)
     if not units:
-        return maxima.fill(library, x, dtype, spec, matrix, targets, amax, flag)
+        return maxima.fill(call, on)
     ran: tuple[str, ...] = ()
     parts = 1
     if spec.global_scale is Granularity.ROW:
-        ran = maxima.fill(library, x, dtype, spec, matrix, targets, amax, flag)
+        ran = maxima.fill(call, on)
         partials = out.amax
     elif value is None:
-        partials, parts, _ = maxima.partial(library, x, dtype, spec, matrix, 0, None, 1, flag)
+        partials, parts, _ = maxima.partial(call, on)
         ran = ("amax",)
     else:
         partials = maxima.given_amax(value, out.amax, library)
     warps = block_warps(target(library.ordinal))
-    text = prelude(spec, dtype, scale_layout, WARPS=warps, SEARCHED=value is None)
-    outs = (pointer(bits.get("row")), pointer(out.data), pointer(out.scales))
-    whole = (units, strips, *magic(strips))
-    arguments = (pointer(x), *matrix, *whole, pointer(partials), parts, pointer(out.amax), *outs, flag)
+    text = _text(call, WARPS=warps, SEARCHED=value is None)
+    outs = (pointer(on.bits.get("row")), pointer(out.data), pointer(out.scales))
+    whole = (pointer(on.x), *call.sizes, units, strips, *magic(strips))
+    arguments = (*whole, pointer(partials), parts, pointer(out.amax), *outs, on.flag)
     grid = min(-(-units // warps), multiprocessors(library.ordinal))
     shared = warps * OF_STEP * (3 if spec.stochastic else 2) + (OF_MEANINGS if spec.four_over_six else 0)
     launch(library, "row_blocks", text, (grid,), arguments, warps * 32, shared)
     return (*ran, "row_blocks")
 
 
-def fused(
-    library: Library,
-    x: Any,
-    dtype: str,
-    spec: Spec,
-    matrix: tuple[int, int],
-    scale_layout: str,
-    targets: dict[Direction, DirectionData],
-    amax: Mapping[str, Any],
-    bits: Mapping[str, Any],
-    flag: int,
-    members: Any = None,
-    count: int = 1,
-) -> tuple[str, ...]:
-    """Both maxima in one pass, then both directions in one pass, of a tensor or of every member of a group."""
-    row, column = targets["row"], targets["column"]
-    values = amax.get("row"), amax.get("column")
+def fused(call: Call, on: Operands) -> tuple[str, ...]:
+    """Find both maxima in one pass, then both directions in one pass, of a tensor or of every member of a group."""
+    row, column = on.targets["row"], on.targets["column"]
+    values = on.amax.get("row"), on.amax.get("column")
+    spec, library, count = call.required, on.library, on.count
     ran: tuple[str, ...] = ("fused",)
     parts = 1
     if values[0] is not None:
@@ -153,53 +117,36 @@ def fused(
         parts = max(multiprocessors(library.ordinal) * 4 // count, 1)
         partials = library.empty((2, count, parts), "float32")
         first, second = pointer(partials), pointer(partials) + 4 * count * parts
-        search = (pointer(x), *matrix, pointer(members), first, flag)
-        launch(library, "fused_amax", prelude(spec, dtype, scale_layout), (parts, count), search)
+        search = (pointer(on.x), *call.sizes, pointer(on.members), first, on.flag)
+        launch(library, "fused_amax", _text(call), (parts, count), search)
         ran = ("fused_amax", "fused")
     else:
-        partials, parts, _ = maxima.partial(library, x, dtype, spec, matrix, 0, members, count, flag)
+        partials, parts, _ = maxima.partial(call, on)
         first = second = pointer(partials)
         ran = ("amax", "fused")
-    grouped = members is not None
+    grouped = on.members is not None
     teams = fused_teams(target(library.ordinal), grouped, spec.stochastic)
-    boxes = -(-matrix[0] // 128) * (matrix[1] // 64)
+    rows, columns = call.sizes
+    boxes = -(-rows // 128) * (columns // 64)
     outs = (row.amax, column.amax, row.data, row.scales, column.data, column.scales)
-    group = (pointer(members), count)
-    drawn = (pointer(bits.get("row")), pointer(bits.get("column")))
-    arguments = (pointer(x), *matrix, *drawn, *group, first, second, parts, *map(pointer, outs), flag)
-    text = prelude(spec, dtype, scale_layout, TEAMS=teams, SEARCHED=values[0] is None, GROUPED=grouped)
+    group = (pointer(on.members), count)
+    drawn = (pointer(on.bits.get("row")), pointer(on.bits.get("column")))
+    arguments = (pointer(on.x), rows, columns, *drawn, *group, first, second, parts, *map(pointer, outs), on.flag)
+    text = _text(call, TEAMS=teams, SEARCHED=values[0] is None, GROUPED=grouped)
     grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
     shared = fused_shared(teams, grouped, spec.stochastic)
     launch(library, "fused", text, (grid,), arguments, teams * 256, shared)
     return ran
 
 
-def separate(
-    library: Library,
-    x: Any,
-    dtype: str,
-    spec: Spec,
-    matrix: tuple[int, int],
-    scale_layout: str,
-    targets: dict[Direction, DirectionData],
-    amax: Mapping[str, Any],
-    bits: Mapping[str, Any],
-    flag: int,
-) -> tuple[str, ...]:
-    """Rows; then the transformed columns, written out, as rows of their own."""
-    plain = spec.replace(hadamard=None)
-    ran: tuple[str, ...] = ()
-    if "row" in targets:
-        ran = rows(library, x, dtype, plain, matrix, scale_layout, targets, amax, bits, flag)
-    turned = transformed(library, x, spec, matrix, flag)
-    column: dict[Direction, DirectionData] = {"row": targets["column"]}
-    found = {"row": amax.get("column")}
-    turned_matrix = (matrix[1], matrix[0])
-    return (
-        *ran,
-        "transform",
-        *rows(library, turned, dtype, plain, turned_matrix, scale_layout, column, found, bits, flag),
-    )
+def separate(call: Call, on: Operands) -> tuple[str, ...]:
+    """Quantize rows; then the transformed columns, written out, as rows of their own."""
+    spec, (down, across) = call.required, call.sizes
+    plain = replace(call, spec=spec.replace(hadamard=None), direction="row")
+    ran: tuple[str, ...] = rows(plain, on) if "row" in on.targets else ()
+    turned = transformed(on.library, on.x, spec, (down, across), on.flag)
+    columns = replace(on, x=turned, targets={"row": on.targets["column"]}, amax={"row": on.amax.get("column")})
+    return (*ran, "transform", *rows(replace(plain, shape=(across, down)), columns))
 
 
 def transformed(library: Library, x: Any, spec: Spec, matrix: tuple[int, int], flag: int = 0, out: Any = None) -> Any:
@@ -210,52 +157,40 @@ def transformed(library: Library, x: Any, spec: Spec, matrix: tuple[int, int], f
     return out
 
 
-def in_bytes(
-    library: Library,
-    x: Any,
-    dtype: str,
-    spec: Spec,
-    matrix: tuple[int, int],
-    scale_layout: str,
-    targets: dict[Direction, DirectionData],
-    amax: Mapping[str, Any],
-    bits: Mapping[str, Any],
-    flag: int,
-) -> tuple[str, ...]:
-    """Both directions of 8-bit elements."""
-    row, column = targets["row"], targets["column"]
-    pairs = -(-matrix[0] // 128) * -(-matrix[1] // 128)
-    arguments = (pointer(x), *matrix, *map(pointer, (row.data, row.scales, column.data, column.scales)), flag)
-    text = prelude(spec, dtype, scale_layout, RESIDENT=bytes_blocks(target(library.ordinal)))
-    launch(library, "bytes", text, (pairs,), arguments, shared=OF_BYTES)
+def in_bytes(call: Call, on: Operands) -> tuple[str, ...]:
+    """Quantize both directions of 8-bit elements."""
+    row, column, (rows, columns) = on.targets["row"], on.targets["column"], call.sizes
+    pairs = -(-rows // 128) * -(-columns // 128)
+    outs = (row.data, row.scales, column.data, column.scales)
+    arguments = (pointer(on.x), rows, columns, *map(pointer, outs), on.flag)
+    text = _text(call, RESIDENT=bytes_blocks(target(on.library.ordinal)))
+    launch(on.library, "bytes", text, (pairs,), arguments, shared=OF_BYTES)
     return ("bytes",)
 
 
-def tiles(
-    library: Library,
-    x: Any,
-    dtype: str,
-    spec: Spec,
-    matrix: tuple[int, int],
-    scale_layout: str,
-    targets: dict[Direction, DirectionData],
-    amax: Mapping[str, Any],
-    bits: Mapping[str, Any],
-    flag: int,
-) -> tuple[str, ...]:
-    """Maxima, then the general kernel over every tile of a matrix."""
-    ran = maxima.fill(library, x, dtype, spec, matrix, targets, amax, flag)
-    down, across = tile_counts(spec, *matrix, tuple(targets), scale_layout, dtype)
+def tiles(call: Call, on: Operands) -> tuple[str, ...]:
+    """Find maxima, then run the general kernel over every tile of a matrix."""
+    ran = maxima.fill(call, on)
+    down, across = tile_counts(call.required, *call.sizes, call.directions, call.layout.name, call.source)
     if not down * across:
         return ran
-    text = prelude(spec, dtype, HAS_ROW="row" in targets, HAS_COLUMN="column" in targets)
-    arguments = (pointer(x), *matrix, layout_number(scale_layout), across, 0, 1, *directions(targets, bits), flag)
-    launch(library, "quantize", text, (down * across,), arguments)
+    general(call, on, down * across, across)
     return (*ran, "quantize")
 
 
-def directions(targets: Mapping[Direction, DirectionData], bits: Mapping[str, Any]) -> tuple[int, ...]:
-    """Addresses of data, scales, amax and random bits, of the row and of the column direction."""
-    none = DirectionData(None, None, None)
-    each = [(*targets.get(name, none), bits.get(name)) for name in ("row", "column")]
-    return tuple(pointer(buffer) for group in each for buffer in group)
+def general(call: Call, on: Operands, count: int, across: int) -> None:
+    """Launch the kernel that serves every specification and layout, over tiles, `across` of them side by side."""
+    text = prelude(call.required, call.source, HAS_ROW="row" in on.targets, HAS_COLUMN="column" in on.targets)
+    place = (*call.sizes, layout_number(call.layout.name), across, pointer(on.members), on.count)
+    launch(on.library, "quantize", text, (count,), (pointer(on.x), *place, *on.buffers, on.flag))
+
+
+def _strips(call: Call) -> tuple[int, int]:
+    """Return the units of work of the kernels for rows, and the strips side by side."""
+    rows, columns = call.sizes
+    strips = -(-columns // ROWS_WIDTH)
+    return -(-rows // 128) * 32 * strips, strips
+
+
+def _text(call: Call, **constants: bool | int) -> str:
+    return prelude(call.required, call.source, call.layout.name, "float32", **constants)

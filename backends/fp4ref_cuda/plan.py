@@ -15,6 +15,7 @@ from fp4ref.arithmetic import TE
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, STOCHASTIC_E2M1
 from fp4ref.layout import layout
 from fp4ref.quantized import Direction
+from fp4ref.registry import Call
 from fp4ref.spec import Amax, Granularity, Spec
 
 TILE_COLUMNS = 64
@@ -202,24 +203,20 @@ DRAWN = "rows and columns by random bytes"
 BYTES, SEPARATE = "rows and columns of bytes", "rows and hadamard columns, apart"
 
 
-def choose(
-    spec: Spec,
-    dtype: str,
-    matrix: tuple[int, int],
-    names: Sequence[Direction],
-    scale_layout: str,
-    address: int,
-    one_amax: bool,
-) -> tuple[str, str]:
-    """The path of a call, and why no faster one can serve it; one_amax: given for one direction of two."""
-    if tuple(names) == ("row",):
+def choose(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
+    """Return the path of a call, and why no faster one can serve it.
+
+    address: all addresses, or-ed. one_amax: True if a maximum is given for one direction of two.
+    """
+    spec, dtype, matrix, scale_layout = call.required, call.source, call.sizes, call.layout.name
+    if call.direction == "row":
         reason = thresholds_reason(spec, dtype, matrix, address)
         if not reason:
             return ROWS, ""
         slower = blocks_reason(spec, dtype, matrix, address)
         return (TILES, slower) if slower else (ROW_BLOCKS, reason)
     reason = "the columns alone"
-    if len(names) == 2:
+    if call.direction == "both":
         if not bytes_reason(spec, dtype, matrix, scale_layout, address):
             return BYTES, ""
         reason = fused_reason(spec, dtype, matrix, scale_layout, address)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+from fp4ref.operands import Counters
+from fp4ref.registry import Call
 from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import Library, pointer
 from fp4ref_cuda.checks import require_buffer
@@ -14,11 +16,10 @@ from fp4ref_cuda.plan import Plan, remember
 THREADS, BLOCK, EACH = 256, 16, 4  # threads of a block, bytes of a random block, random blocks of a thread
 
 
-def random_bits(
-    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: Any, out: Any = None
-) -> Any:
-    """Random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
-    rows, columns = shape
+def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) -> Any:
+    """Make random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    shape = rows, columns = call.encoded
+    (down, right), across, seed, upper = counters
     library = buffers.adopt("random_bits", out)[1] if out is not None else _library(device)
     with library.current():
         if out is None:
@@ -27,7 +28,7 @@ def random_bits(
             require_buffer("random_bits: out", out, shape, library, None)
         units = rows * -(-columns // BLOCK)
         if units:
-            words = map(_signed, (origin[0] * across + origin[1], across, seed, upper))
+            words = map(_signed, (down * across + right, across, seed, upper))
             grid = (-(-units // (THREADS * EACH)),)
             launch(library, "random_bits", "", grid, (pointer(out), rows, columns, *words), THREADS)
     remember(Plan("random_bits", ("random_bits",) if units else ()))

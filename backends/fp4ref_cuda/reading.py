@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from fp4ref import arrays
 from fp4ref.errors import ShapeError
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData
-from fp4ref.spec import Spec
+from fp4ref.registry import Call
 from fp4ref.specs import NVFP4
 from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import pointer
@@ -21,21 +22,13 @@ from fp4ref_cuda.plan import Plan, decode_reason, layout_number, prelude, rememb
 ANY = NVFP4  # a kernel that moves bytes is the same for every specification
 
 
-def dequantize(
-    data: DirectionData,
-    shape: tuple[int, int],
-    spec: Spec,
-    scale_layout: str,
-    dtype: np.dtype[Any],
-    source: np.dtype[Any],
-    inverse_hadamard: bool,
-    out: Any = None,
-) -> Any:
-    """Values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
+def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
+    """Compute the values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
+    spec, shape, scale_layout = call.required, call.encoded, call.layout.name
     codes, library = buffers.adopt("dequantize", data.data)
     with library.current():
         if out is None:
-            out = library.empty(shape, dtype.name)
+            out = library.empty(shape, call.to)
         else:
             require_buffer("dequantize: out", out, shape, library, codes)
         rest = [
@@ -44,20 +37,20 @@ def dequantize(
         ]
         codes = buffers.contiguous(codes)
         ran: tuple[str, ...] = ()
-        reason = decode_reason(spec, dtype.name, shape[1], pointer(codes) | pointer(out), inverse_hadamard)
+        reason = decode_reason(spec, call.to, shape[1], pointer(codes) | pointer(out), call.inverse_hadamard)
         if shape[0] * shape[1]:
             arguments = (pointer(codes), *map(pointer, rest), *shape)
             if reason:
-                each = 16 if inverse_hadamard else 16 // dtype.itemsize
+                each = 16 if call.inverse_hadamard else 16 // arrays.output_dtype("dequantize", call.to).itemsize
                 units = shape[0] * -(-shape[1] // each)
-                text = prelude(spec, source.name, out=dtype.name, INVERSE=inverse_hadamard)
+                text = prelude(spec, call.source, out=call.to, INVERSE=call.inverse_hadamard)
                 order = layout_number(scale_layout)
                 launch(library, "dequantize", text, (-(-units // 256),), (*arguments, order, pointer(out)))
             else:
                 groups = -(-shape[0] // 128) * 32 if scale_layout == "tiled_128x4" else -(-shape[0] // 4)
                 units = groups * -(-shape[1] // 256)
                 grid = min(-(-units // 8), multiprocessors(library.ordinal) * 128)  # from there on, blocks take turns
-                text = prelude(spec, source.name, scale_layout, dtype.name)
+                text = prelude(spec, call.source, scale_layout, call.to)
                 launch(library, "decode", text, (grid,), (*arguments, units, pointer(out)))
             ran = ("dequantize",) if reason else ("decode",)
     remember(Plan("units" if reason else "table", ran, reason))

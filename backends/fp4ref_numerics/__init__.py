@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from fp4ref.formats import Codec, Format, Rounding
+from fp4ref.layout import LINEAR, LINEAR_PADDED, TILED_8X4, TILED_128X4
+from fp4ref.registry import Call
 from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
 
 INCLUDE = Path(__file__).parent / "include"
@@ -24,6 +26,8 @@ HEADERS = (
     "philox",
     "fp4ref",  # includes the others
 )
+
+LAYOUTS = (LINEAR, LINEAR_PADDED, TILED_128X4, TILED_8X4)  # those that the header has, as it numbers them
 
 INPUT_TYPES = ("float32", "bfloat16", "float16")
 # All of PRO-3 are in the header; what another distribution registers is not.
@@ -50,8 +54,12 @@ def _arithmetics() -> frozenset[str]:
     return frozenset(name.replace("_", "-") for name in _structs("arithmetic", "arithmetic"))
 
 
-def unsupported(spec: Spec) -> list[str]:
-    """Why the header cannot compute a specification; empty if it can."""
+def unsupported(call: Call) -> list[str]:
+    """Return why the header cannot serve a call; nothing if it can. Products read no more than formats and blocks."""
+    return [] if call.multiplies else [reason for spec in call.specs for reason in _reasons(spec)]
+
+
+def _reasons(spec: Spec) -> list[str]:
     search = spec.four_over_six
     reasons = []
     if spec.arithmetic.name not in _arithmetics():

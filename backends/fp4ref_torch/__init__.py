@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from fp4ref.formats import E8M0, Codec, Rounding
-from fp4ref.registry import Backend
+from fp4ref.registry import Backend, Call
 from fp4ref.spec import FourOverSix, Spec, encode
 
 # Orders of operations (PRO-3) that are written here, by name.
@@ -29,8 +29,12 @@ DIFFERENCES = ("dequantized", "dequantized_by_reciprocal", "scaled_units", "scal
 TOTALS = ("rows_by_tree", "sequential", "halves")
 
 
-def unsupported(spec: Spec) -> list[str]:
-    """Why a specification is not served; empty if it is."""
+def unsupported(call: Call) -> list[str]:
+    """Return why a call is not served; nothing if it is. Products read no more than formats and blocks."""
+    return [] if call.multiplies else [reason for spec in call.specs for reason in _reasons(spec)]
+
+
+def _reasons(spec: Spec) -> list[str]:
     reasons = []
     if spec.arithmetic.name not in ARITHMETICS:
         why = NOT_WRITTEN.get(spec.arithmetic.name, "its name is not one of PRO-3")
@@ -63,6 +67,7 @@ BACKEND = Backend(
     name="torch",
     load=load,
     operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
+    layouts=None,  # each is computed from its digits
     unsupported=unsupported,
     devices=("cpu", "cuda"),
     speed=-1,  # on a CPU the golden model is faster, and needs no torch

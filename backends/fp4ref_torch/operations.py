@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from fp4ref import arrays
 from fp4ref.errors import BackendError
-from fp4ref.operands import Epilogue, Operand
-from fp4ref.quantized import Direction, DirectionData
-from fp4ref.spec import Spec
+from fp4ref.operands import Counters, Epilogue, Operand
+from fp4ref.quantized import DirectionData
+from fp4ref.registry import Call
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,22 +24,14 @@ if TYPE_CHECKING:
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def quantize(
-    x: Any,
-    spec: Spec,
-    direction: Direction,
-    scale_layout: str,
-    amax: Any,
-    random_bits: Any,
-    out: DirectionData | None,
-) -> DirectionData:
+def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None) -> DirectionData:
     """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, LAY-5."""
     from fp4ref_torch.quantize import quantize_tensor
 
     tensor = _tensor("quantize", x)
     _require_no_flush("quantize", tensor)
     given = [None if value is None else _tensor("quantize", value).to(tensor.device) for value in (amax, random_bits)]
-    result = quantize_tensor(tensor, spec, direction, scale_layout, *given)
+    result = quantize_tensor(tensor, call.required, call.direction, call.layout.name, *given)
     if out is None:
         restore = _restorer(x)
         return DirectionData(*(None if part is None else restore(part) for part in result))
@@ -49,16 +41,7 @@ def quantize(
     return out
 
 
-def dequantize(
-    data: DirectionData,
-    shape: tuple[int, int],
-    spec: Spec,
-    scale_layout: str,
-    dtype: np.dtype[Any],
-    source: np.dtype[Any],
-    inverse_hadamard: bool,
-    out: Any = None,
-) -> Any:
+def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     """Values [rows, columns] of one direction; with `out`, into it. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
     import torch
 
@@ -68,31 +51,32 @@ def dequantize(
     _require_no_flush("dequantize", codes)
     scales = _tensor("dequantize", data.scales).to(codes.device)
     amax = None if data.amax is None else _tensor("dequantize", data.amax).to(codes.device)
-    to, of = (getattr(torch, kind.name) for kind in (dtype, source))
-    values = dequantize_tensor(codes, scales, amax, shape, spec, scale_layout, to, of, inverse_hadamard)
+    to, of = (getattr(torch, name) for name in (call.to, call.source))
+    values = dequantize_tensor(
+        codes, scales, amax, call.encoded, call.required, call.layout.name, to, of, call.inverse_hadamard
+    )
     if out is not None:
         _fill(out, values)
         return out
     return _restorer(data.data)(values)
 
 
-def to_layout(scales: Any, rows: int, columns: int, source: str, target: str) -> Any:
-    """Scale bytes [rows, columns] moved from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+def to_layout(call: Call, scales: Any) -> Any:
+    """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
     from fp4ref_torch import layouts
 
-    linear = layouts.to_linear(_tensor("to_layout", scales), rows, columns, source)
-    return _restorer(scales)(layouts.from_linear(linear, target).contiguous())
+    assert call.target is not None
+    linear = layouts.to_linear(_tensor("to_layout", scales), *call.encoded, call.layout.name)
+    return _restorer(scales)(layouts.from_linear(linear, call.target.name).contiguous())
 
 
-def random_bits(
-    shape: tuple[int, int], origin: tuple[int, int], across: int, seed: int, upper: int, device: Any, out: Any
-) -> Any:
-    """Random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+def random_bits(call: Call, counters: Counters, device: Any, out: Any) -> Any:
+    """Make random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
     import torch
 
     from fp4ref_torch.random_bytes import random_bytes
 
-    result = random_bytes(shape, origin, across, seed, upper, torch.device("cpu" if device is None else device))
+    result = random_bytes(call.encoded, *counters, torch.device("cpu" if device is None else device))
     if out is not None:
         _fill(out, result)
         return out
@@ -156,17 +140,17 @@ def _require_no_flush(operation: str, tensor: Tensor) -> None:
         raise BackendError(operation, got, "torch.set_flush_denormal(False)", "CNF-4")
 
 
-def gemm_exact(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """The true sums, rounded once. Rules: GEM-2."""
     return _gemm("exact_sums", a, b, epilogue)
 
 
-def gemm_blockwise(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+def gemm_blockwise(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """One block after the other, in float32. Rules: GEM-4."""
     return _gemm("blockwise", a, b, epilogue)
 
 
-def gemm_fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
+def gemm_fast(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
     """Exact operands through torch's matrix product. Rules: GEM-11."""
     return _gemm("fast", a, b, epilogue)
 

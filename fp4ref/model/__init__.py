@@ -8,4 +8,6 @@ BACKEND = Backend(
     name="numpy",
     load=lambda: import_module("fp4ref.model.backend"),
     operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
+    formats=None,
+    layouts=None,
 )

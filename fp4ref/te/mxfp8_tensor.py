@@ -275,7 +275,8 @@ class MXFP8Quantizer(Quantizer):
     def takes_noop(self, tensor: Tensor) -> bool:
         """Whether a backend for the tensor's device reads the flag where it lies. Rules: LAY-12."""
         spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
-        return tensor.device.type == "cpu" or registry.offers("quantize", spec, tensor.device.type, None, flag=True)
+        call = registry.Call("quantize", spec, device=tensor.device.type, flag=True)
+        return tensor.device.type == "cpu" or registry.offers(call, None)
 
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Quantize into the buffers of `dst`. Rules: TEL-3, TEL-5."""

@@ -197,7 +197,8 @@ class NVFP4Quantizer(Quantizer):
     def takes_noop(self, tensor: Tensor) -> bool:
         """Whether a backend for the tensor's device reads the flag where it lies. Rules: LAY-12."""
         spec = self.spec(tensor.dtype, tuple(tensor.shape))
-        return tensor.device.type == "cpu" or registry.offers("quantize", spec, tensor.device.type, None, flag=True)
+        call = registry.Call("quantize", spec, device=tensor.device.type, flag=True)
+        return tensor.device.type == "cpu" or registry.offers(call, None)
 
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Quantize into the buffers of `dst`; with a group, by the largest amax of its members.

@@ -120,7 +120,7 @@ def refused(profiles: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {}
     for name in profiles:
         for backend in registry.backends().values():
-            reasons = backend.unsupported(PROFILES[name])
+            reasons = backend.unserved(registry.Call("quantize", PROFILES[name]))
             by_reason = found.setdefault(backend.name, {})
             if reasons:
                 by_reason.setdefault("; ".join(reasons), []).append(name)

@@ -241,7 +241,7 @@ def _prefetch(name: str, files: Sequence[VectorFile], note: Callable[[str], None
         subject = ApiSubject(name)
         told = itertools.chain(*(subject.calls(test) for file in files for test in file.tests), _calls())
         calls = dict.fromkeys(told)
-        prefetch([call for call in calls if not backend.unsupported(call.spec)], note)
+        prefetch([call for call in calls if not backend.unserved(call)], note)
 
 
 def _run_without_looking(name: str, files: Sequence[VectorFile]) -> None:
@@ -250,7 +250,7 @@ def _run_without_looking(name: str, files: Sequence[VectorFile]) -> None:
     for file in files:
         _run_vectors(SelfCheckReport(), ApiSubject(name), file)
     for trial in trials():
-        if not backend.unsupported(trial.case.spec):
+        if not backend.unserved(Call("quantize", trial.case.spec)):
             with suppress(Exception):
                 api.dequantize(_result(name, trial), trial.to, trial.case.direction, backend=name)
     for check in selfcheck_others.checks(name):
@@ -412,7 +412,7 @@ def _with_golden(tell: Callable[[str], None], wanted: bool) -> Iterator[tuple[Ba
 
 def _run_trial(report: SelfCheckReport, name: str, trial: BackendTrial, expected: Expected) -> None:
     backend, case = registry.backends()[name], trial.case
-    reasons = backend.unsupported(case.spec)
+    reasons = backend.unserved(Call("quantize", case.spec))
     if reasons:
         report.unsupported.setdefault(name, Counter())[reasons[0]] += 1
         return

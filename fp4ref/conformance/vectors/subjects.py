@@ -99,7 +99,7 @@ class ApiSubject:
         backend = registry.backends()[self.backend]
         operations, spec = _needed(test)
         lacking = [f"no operation {name}" for name in operations if name not in backend.operations]
-        return lacking + (backend.unsupported(spec) if spec else [])
+        return lacking + (backend.unserved(Call("quantize", spec)) if spec else [])
 
     def calls(self, test: VectorTest) -> list[Call]:
         """Return the calls that a test will make, as far as they are known; none if the API refuses its arguments."""
