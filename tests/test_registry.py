@@ -10,7 +10,9 @@ import pytest
 
 import fp4ref
 from fp4ref import BackendError, registry
-from fp4ref.layout import Digit, Layout
+from fp4ref import model as fp4ref_model
+from fp4ref.layout import Layout
+from fp4ref.model import backend
 from fp4ref.registry import Backend, Call
 
 X = np.ones((2, 16), np.float32)
@@ -80,7 +82,7 @@ def test_no_backend_for_a_device_names_every_reason() -> None:
         registry.choose(Call("quantize", fp4ref.NVFP4, device="rocm"), None)
 
 
-VENDOR = Layout("vendor.rows_of_8", "LAY-1", row_digits=(Digit(8, 1),), column_digits=(Digit(4, 8),))
+VENDOR = Layout("vendor.rows_of_8", "m(8,*) k(4,*): m0 k0 k1 m1")
 
 
 @pytest.fixture
@@ -126,15 +128,18 @@ def test_a_backend_is_asked_about_the_whole_call(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.rule("CNF-5")
 @pytest.mark.parametrize("operation", ["to_layout", "dequantize", "gemm"])
 @pytest.mark.usefixtures("vendor")
-def test_operations_name_the_layouts_that_they_read(operation: str) -> None:
+def test_every_operation_names_the_layouts_that_it_reads(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    strict = Backend(name="strict", load=lambda: backend, operations=fp4ref_model.BACKEND.operations)
+    found = registry.backends() | {"strict": strict}
+    monkeypatch.setattr(registry, "backends", lambda: found)
     q = fp4ref.quantize(X, "nvfp4", scale_layout=VENDOR.name)
     plain = fp4ref.to_layout(q, "linear")  # by the golden model
     calls = {
-        "to_layout": lambda: fp4ref.to_layout(plain, VENDOR.name, backend="torch"),
-        "dequantize": lambda: fp4ref.dequantize(q, backend="torch"),
-        "gemm": lambda: fp4ref.gemm(plain, q, backend="torch"),
+        "to_layout": lambda: fp4ref.to_layout(plain, VENDOR.name, backend="strict"),
+        "dequantize": lambda: fp4ref.dequantize(q, backend="strict"),
+        "gemm": lambda: fp4ref.gemm(plain, q, backend="strict"),
     }
-    with pytest.raises(BackendError, match="backend torch: layout vendor.rows_of_8, not one of linear"):
+    with pytest.raises(BackendError, match="backend strict: layout vendor.rows_of_8, not one of linear"):
         calls[operation]()
     assert np.array_equal(fp4ref.dequantize(q), fp4ref.dequantize(plain))
     assert np.array_equal(fp4ref.gemm(plain, q), fp4ref.gemm(plain, plain))
