@@ -97,7 +97,7 @@ class Call:
         return (columns, rows) if self.direction == "column" else (rows, columns)
 
 
-class Named(Protocol):
+class Declared(Protocol):
     """A value with a name, which compares by its settings."""
 
     @property
@@ -155,7 +155,7 @@ class Backend:
         return found or self.unsupported(call)  # asked only about values that the declaration lists
 
 
-def _unlisted(kind: str, wanted: Iterable[Named], listed: Collection[Named] | None) -> list[str]:
+def _unlisted(kind: str, wanted: Iterable[Declared], listed: Collection[Declared] | None) -> list[str]:
     """Return a reason for every value that is not one of those listed; None lists all."""
     others = [] if listed is None else [value for value in wanted if value not in listed]
     if not others:
