@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis import displaced
 from fp4ref.conformance.diagnosis.evidence import FAILURES, SMALL, Item, Part, Tier
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis
-from fp4ref.conformance.diagnosis.place_learning import Labelled, joined, learn, likeliest
+from fp4ref.conformance.diagnosis.place_learning import joined, likeliest
+from fp4ref.conformance.diagnosis.place_rounds import DRAWN, drawn, learnt, recorded
 from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.judge.compare import unequal
 from fp4ref.conformance.mistakes.kernel import EVERY, CaseLike, Kernel, ScaleSide, code_side, kernel_of
@@ -34,8 +35,6 @@ WIDE = 1 << 21  # elements above which windows of rows stand for a case
 CUT = 16  # rows of a large case on which a mistake is tried before the whole
 WINDOW = 128  # rows of a window
 KEPT = 8  # possible mistakes whose place is learnt
-DRAWN = 600  # units of a case from which a place is learnt at first
-ROUNDS = 6  # of learning, each with the units that the last place got wrong
 PAIR_PROBES = 6  # views on which it is seen what a mistake explains of the whole
 PAIRS = 12  # pairs of mistakes that are tried on all views
 SHARE = 0.05  # of the blocks that differ, which each of two mistakes explains at least
@@ -65,6 +64,11 @@ class PlacedPart:
     def __init__(self, item: Item, rows: slice, tier: Tier) -> None:
         self.item, self.rows = item, rows
         self.part = Part(item, rows, EVERY, tier)
+
+    @property
+    def family(self) -> str | None:
+        """The family of the case."""
+        return _family(self.item.exhibit.case)
 
     @cached_property
     def got(self) -> tuple[Codes, Codes] | None:
@@ -156,10 +160,7 @@ class PlacedPart:
 
     def units(self, chosen: Bools, count: int, *, by_element: bool) -> Units:
         """Return some of the units that are marked, as arrays."""
-        row, across = np.nonzero(chosen)
-        if len(row) > count:
-            drawn = np.unique(np.linspace(0, len(row) - 1, count).astype(np.int64))
-            row, across = row[drawn], across[drawn]
+        row, across = drawn(chosen, count)
         width = self.item.spec.block.columns
         first = self.rows.start or 0
         column = across if by_element else across * width
@@ -322,7 +323,7 @@ class PlacedSearch:
         result: Hypothesis | None = self.base
         for mistake, found in zip((one, other), units, strict=True):
             telling = [unit for unit in found if unit[1].any() or unit[2].any()]
-            place = self._learnt(telling, by_element=False, about_tensor=False)
+            place = learnt(telling, self.tick, by_element=False)
             if place is None or result is None:
                 return None
             result = result.but(mistake.at(place) if place.predicates else mistake)
@@ -358,47 +359,12 @@ class PlacedSearch:
         by_element = any(labels.mixed for _, labels in labelled)
         units = [(view, *labels.of(by_element=by_element)) for view, labels in labelled]
         about_tensor = any(labels.about_tensor for _, labels in labelled)
-        return self._learnt(
-            [u for u in units if u[1].any() or u[2].any()], by_element=by_element, about_tensor=about_tensor
-        )
-
-    def _learnt(
-        self, labelled: Sequence[tuple[PlacedPart, Bools, Bools]], *, by_element: bool, about_tensor: bool
-    ) -> Place | None:
-        """Learn from some units of every view, then again with those that the place gets wrong."""
-
-        def sample(view: PlacedPart, chosen: Bools, wanted: bool) -> tuple[Units, Bools]:
-            units = view.units(chosen, DRAWN, by_element=by_element)
-            return units, np.full(len(units.row), wanted)
-
-        samples = [[sample(view, inside, True), sample(view, outside, False)] for view, inside, outside in labelled]
-        families = [_family(view.item.exhibit.case) for view, *_ in labelled]
-        for _ in range(ROUNDS if samples else 0):
-            self.tick()
-            place = learn(_record(samples, families), about_tensor=about_tensor, by_element=by_element)
-            if place is None:
-                return None
-            missed = False
-            for (view, inside, outside), known in zip(labelled, samples, strict=True):
-                held = view.inside(place, by_element=by_element)
-                for wanted, wrong in ((True, inside & ~held), (False, outside & held)):
-                    if wrong.any():
-                        missed = True
-                        known.append(sample(view, wrong, wanted))
-            if not missed:
-                return place
-        return None
+        telling = [unit for unit in units if unit[1].any() or unit[2].any()]
+        return learnt(telling, self.tick, by_element=by_element, about_tensor=about_tensor)
 
 
 def _family(case: CaseLike) -> str | None:
     return getattr(case, "family", None)
-
-
-def _record(samples: Sequence[Sequence[tuple[Units, Bools]]], families: Sequence[str | None] = ()) -> Labelled:
-    """Return the samples of every case as one record, in which a case has one number."""
-    given = joined([sample for case in samples for sample in case])
-    numbers = np.repeat(np.arange(len(samples)), [sum(len(labels) for _, labels in case) for case in samples])
-    return given._replace(case=numbers, families=tuple(families))
 
 
 def likely_place(items: Sequence[Item]) -> Place:
@@ -423,7 +389,7 @@ def confined(seen: Sequence[tuple[CaseLike, Bools]], width: int) -> Place:
         return EVERYWHERE
     families = {_family(case) for case, _ in failed}
     samples = [_units(*pair, width) for pair in failed if not pair[1].all()]
-    inside = likeliest(_record(samples), about_tensor=False) if samples else EVERYWHERE
+    inside = likeliest(recorded(samples), about_tensor=False) if samples else EVERYWHERE
     related = [pair for pair in seen if _family(pair[0]) in families]
     compared = [_whole(*pair, width) for pair in related if _any(inside, *pair, width)]
     tensors = likeliest(joined(compared), about_tensor=True)
@@ -443,9 +409,6 @@ def _any(place: Place, case: CaseLike, wrong: Bools, width: int) -> bool:
 def _units(case: CaseLike, wrong: Bools, width: int) -> list[tuple[Units, Bools]]:
     found = []
     for wanted, chosen in ((True, wrong), (False, ~wrong)):
-        row, block = np.nonzero(chosen)
-        if len(row) > 4 * DRAWN:
-            drawn = np.unique(np.linspace(0, len(row) - 1, 4 * DRAWN).astype(np.int64))
-            row, block = row[drawn], block[drawn]
+        row, block = drawn(chosen, 4 * DRAWN)
         found.append((units_of(case, width, row, block * width), np.full(len(row), wanted)))
     return found
