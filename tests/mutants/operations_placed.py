@@ -38,7 +38,7 @@ def before(array, rows):
     return array[taken]
 
 
-# Dequantizers: elements
+# Elements of dequantizers
 
 
 @mutant(r"nibble.*row % 2 == 1|row % 2 == 1.*nibble")
@@ -90,7 +90,7 @@ class OtherTableFarDown(Dequantizer):
         return np.where(rows & (np.abs(q) == 6), np.copysign(F(5), q), q) * (s * g)
 
 
-# Dequantizers: scales
+# Scales of dequantizers
 
 
 @mutant(r"NaN")
@@ -183,7 +183,7 @@ class LargestScaleIsInfinite(MX):
         return np.where(byte == 254, F(np.inf), super().scale(byte))
 
 
-# Dequantizers: amax
+# Global scales of dequantizers
 
 
 @mutant(r"amax.*(first row|row 0).*(128|tile)|amax.*128")
@@ -217,8 +217,7 @@ class ResultsInBfloat16(Dequantizer):
 @mutant(r"NaN.*element|element.*NaN|480|0x7F")
 class NanElementsSaturate(MX8):
     def __call__(self, data, scales, rows, columns):
-        y = super().__call__(np.where(data & 127 == 127, data - 1, data).astype(np.uint8), scales, rows, columns)
-        return y
+        return super().__call__(np.where(data & 127 == 127, data - 1, data).astype(np.uint8), scales, rows, columns)
 
 
 # Conversions
