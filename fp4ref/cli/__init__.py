@@ -23,7 +23,7 @@ COMMANDS = {
     "gen": "Write aimed cases for a program to quantize.",
     "verify": "Check bytes, kernels or backends against the standard.",
     "statement": "Check a statement of what was tried and found.",
-    "report": "Compare what specifications cost on the tensors of a file.",
+    "report": "Compare the error of specifications on the tensors of a file.",
     "explain": "Show every intermediate value of one block.",
     "where": "Say where an element and its scale are stored.",
     "diagram": "Draw formats, layouts and pipelines.",
@@ -32,7 +32,7 @@ COMMANDS = {
     "rules": "Rules of the standard: text, coverage, check.",
     "vectors": "Write or check the golden vectors.",
     "header": "Write the numerics as C++ headers.",
-    "doctor": "Say what works on this machine, and why the rest does not.",
+    "doctor": "Show what works on this machine, and why the rest does not.",
 }
 
 INTERRUPTED, READER_GONE = 128 + 2, 128 + 13  # as a shell reports SIGINT and SIGPIPE
@@ -136,6 +136,6 @@ def _fail_internally(error: Exception) -> NoReturn:
 def main() -> None:
     """Bytes of NVFP4, MXFP4 and MXFP8: make them, read them, check them.
 
-    Exit status: 0 success, 1 bytes differ, 2 bad input, 3 an internal error of fp4ref, whose traceback
-    FP4REF_TRACEBACK=1 shows.
+    Exit status: 0 success, 1 bytes differ, 2 bad input, 3 an internal error of fp4ref; set FP4REF_TRACEBACK=1 to see
+    its traceback.
     """

@@ -32,11 +32,17 @@ UNNAMED = "x"  # what the values of a tensor without a name are called
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help=".safetensors or .npz.")
 @click.option("--dtype", type=click.Choice(list(INPUT_DTYPES)), default="float32", show_default=True)
-@click.option("--direction", type=click.Choice(DIRECTIONS), default="row", show_default=True, help="column writes x^T.")
+@click.option(
+    "--direction",
+    type=click.Choice(DIRECTIONS),
+    default="row",
+    show_default=True,
+    help="The direction to read; column writes x^T.",
+)
 @click.option("--inverse-hadamard", is_flag=True, help="Undo the transform of the column direction.")
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
-@click.option("--spec", "spec_name", help="Instead of what the dump says: a profile, or a JSON file of one.")
-@click.option("--layout", "scale_layout", help="Instead of what the dump says.")
+@click.option("--spec", "spec_name", help="Use this profile, or JSON file of one, instead of the dump's.")
+@click.option("--layout", "scale_layout", help="Use this layout instead of the dump's.")
 @force_option
 def dequantize(
     source: Path,
@@ -51,7 +57,7 @@ def dequantize(
 ) -> None:
     """Compute the values that the bytes of a dump stand for, rounded once to --dtype.
 
-    One tensor at a time is in memory. The output appears when it is complete.
+    Only one tensor at a time is in memory. The output appears when it is complete.
     """
     spec, sources = None if spec_name is None else load_spec(spec_name), [*files_of(source), *spec_files(spec_name)]
     require_target(output, TENSORS, sources, force=force)

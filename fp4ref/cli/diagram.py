@@ -36,14 +36,18 @@ KINDS = {"text": kinds.TEXT, "svg": kinds.SVG, "png": kinds.PNG}
 @click.command("diagram", epilog=EPILOG, short_help="Draw formats, layouts and pipelines.")
 @click.argument("what", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="An .svg or .png file.")
-@click.option("--as", "kind", type=click.Choice(["text", "svg", "png"]), help="Instead of what the file's suffix says.")
+@click.option(
+    "--as", "kind", type=click.Choice(["text", "svg", "png"]), help="The format, if the file's suffix does not name it."
+)
 @click.option("--spec", help="A profile, or a JSON file of one.")
-@click.option("--shape", help="Of the tensor, MxK.")
-@click.option("--direction", type=click.Choice(DIRECTIONS), help="Which direction of the tensor.")
+@click.option("--shape", help="The shape of the tensor, MxK.")
+@click.option("--direction", type=click.Choice(DIRECTIONS), help="The direction of the tensor.")
 @click.option("--layout", "layout_name", help="With linear-tiled: the tiled layout.")
 @click.option("--element", help="ROW,COLUMN of the tensor, to highlight.")
 @click.option("--window", help="The part to draw, ROWS,COLUMNS like 0:256,4:12; of scales, elements or codes.")
-@click.option("--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="auto: as the page.")
+@click.option(
+    "--theme", type=click.Choice(THEMES), default="auto", show_default=True, help="The colours; auto follows the page."
+)
 @click.option("--zoom", type=click.FloatRange(0.1, 10), default=ZOOM, show_default=True, help="PNG: pixels per unit.")
 @click.option(
     "--all", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write every figure to a folder."
@@ -64,9 +68,9 @@ def diagram(
     folder: Path | None,
     force: bool,
 ) -> None:
-    """Draw WHAT; without WHAT, list the figures.
+    """Draw a figure; without WHAT, list the figures.
 
-    A layout is printed as text unless a file is named; other figures are SVG. Everything is read off the code's own
+    A layout is printed as text unless you name a file; other figures are SVG. All content comes from the code's own
     layouts, formats and specifications, and the same command writes the same bytes.
     """
     if folder is not None:

@@ -20,13 +20,13 @@ Examples:
 """
 
 
-@click.command("doctor", epilog=EPILOG, short_help="Say what works on this machine, and why the rest does not.")
+@click.command("doctor", epilog=EPILOG, short_help="Show what works on this machine, and why the rest does not.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
     """Show versions, backends, devices and compilers, and check that subnormals are computed.
 
-    Exit status: 1 if this machine flushes subnormals to zero, since no result on it can be trusted; else 0. A missing
-    backend is no failure: asking for it would be.
+    Exit status: 1 if this machine flushes subnormals to zero, because then no result can be trusted; else 0. A missing
+    backend is reported; it is an error only if you ask for it by name.
     """
     report = examine()
     if as_json:

@@ -39,11 +39,17 @@ Examples:
 @click.argument("column", required=False, type=int)
 @click.option("--spec", "spec_name", default="nvfp4", show_default=True, help="A profile, or a JSON file of one.")
 @click.option("--values", help="The tensor's values; decimals, nan, inf, or bits like 0x3f800000; 0*15 repeats.")
-@click.option("--columns", type=click.IntRange(1), help="With --values: so many values to a row, instead of all.")
-@click.option("--index", type=click.IntRange(0), default=0, show_default=True, help="With --values: which one.")
+@click.option("--columns", type=click.IntRange(1), help="With --values: the number of values in a row; by default all.")
+@click.option(
+    "--index",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="With --values: the index of the element to show.",
+)
 @click.option("--dtype", type=click.Choice(list(INPUT_DTYPES)), default="float32", show_default=True)
 @click.option("--direction", type=click.Choice(DIRECTIONS), default="row", show_default=True)
-@click.option("--amax", type=float, help="The global amax, instead of the tensor's.")
+@click.option("--amax", type=float, help="Use this global amax instead of the tensor's.")
 @click.option("--random-byte", type=click.IntRange(0, 255), help="The random byte of a stochastic specification.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(
@@ -61,10 +67,10 @@ def explain(
     random_byte: int | None,
     as_json: bool,
 ) -> None:
-    """Show how one element is quantized: every intermediate in decimal and hex, and the rule that made it.
+    """Show how one element is quantized: every intermediate value in decimal and hex, with its rule.
 
-    Takes FILE TENSOR ROW COLUMN (leading dimensions count as rows), or --values and --index. ROW and COLUMN are those
-    of the tensor, in the column direction too.
+    Give FILE TENSOR ROW COLUMN (leading dimensions count as rows), or --values and --index. ROW and COLUMN are those
+    of the tensor, also in the column direction.
     """
     if (values is None) == (file is None):
         raise click.UsageError("give either FILE TENSOR ROW COLUMN or --values")

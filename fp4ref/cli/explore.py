@@ -24,9 +24,9 @@ Examples:
 )
 @force_option
 def explore(output: Path, force: bool) -> None:
-    """Write the explorer: choose an element and see its nibble, its scale, its tile and every step of its quantization.
+    """Write the explorer, which shows the nibble, scale, tile and quantization steps of any element.
 
-    One file, no network. A link can say what it shows first:
+    The page is one file and needs no network. A link can choose what it shows first:
     explorer.html#spec=mxfp4&direction=row&layout=tiled_128x4&shape=160x256&element=37,130
     """
     write_bytes(output, html().encode(), HTML, force=force)

@@ -33,7 +33,9 @@ Examples:
 @click.option("--family", "families", multiple=True, help="Only these families.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(list(INPUT_DTYPES)), help="Only these types.")
 @click.option("--direction", type=click.Choice(["row", "column"]), default="row", show_default=True)
-@click.option("--size", type=click.IntRange(1), default=1, show_default=True, help="Multiplies the aimed blocks.")
+@click.option(
+    "--size", type=click.IntRange(1), default=1, show_default=True, help="Multiply the number of aimed blocks by this."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draw other random numbers.")
 @click.option(
     "--multiple",
@@ -42,10 +44,10 @@ Examples:
     default=(1, 1),
     help="Write only shapes whose rows and columns are multiples of these.",
 )
-@click.option("--no-empty", is_flag=True, help="Without tensors that have no elements.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="A file instead of standard output.")
+@click.option("--no-empty", is_flag=True, help="Leave out tensors without elements.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file instead of standard output.")
 @force_option
-@click.option("--families", "listing", is_flag=True, help="List the families with their reasons, and stop.")
+@click.option("--families", "listing", is_flag=True, help="List the families with their reasons, and exit.")
 def gen(
     spec: str | None,
     level: int,
@@ -60,7 +62,7 @@ def gen(
     force: bool,
     listing: bool,
 ) -> None:
-    """Write the aimed cases of SPEC as a binary stream; rule CNF-6 says what it holds.
+    """Write the aimed cases of SPEC as a binary stream in the format of rule CNF-6.
 
     The program answers each case; `fp4ref verify` reads the answers.
     """

@@ -25,7 +25,7 @@ NOTE = "// Generated: the standard's specifications as types, for the templates 
 def header(folder: Path, force: bool) -> None:
     """Write the C++ headers to FOLDER/fp4ref: `#include <fp4ref/specs.h>` and nothing to link.
 
-    They are C++17, include no other header, and serve host compilers, nvcc and NVRTC.
+    The headers are C++17, include no others, and compile with host compilers, nvcc and NVRTC.
     """
     import fp4ref_numerics
 

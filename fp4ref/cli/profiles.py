@@ -61,7 +61,7 @@ TENSORS_NAMED = 5  # in an error
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def profiles(context: click.Context, pattern: str, as_json: bool) -> None:
-    """List the specifications: this standard's own, and what other implementations do.
+    """List the specifications: this standard's own, and those of other implementations.
 
     A name works wherever a specification is asked for. Settings that equal the standard's are left out.
     """
@@ -108,19 +108,20 @@ def _row(name: str) -> tuple[str, ...]:
 @profiles.command("show", epilog=SHOW_EPILOG, short_help="Print the whole record as JSON.")
 @click.argument("name")
 def show(name: str) -> None:
-    """Print a specification as JSON; --spec takes a file of it, changed or not."""
+    """Print a specification as JSON. You may edit it, and give the file to --spec."""
     click.echo(load_spec(name).to_json())
 
 
 @profiles.command(
-    "backends", epilog=BACKENDS_EPILOG, short_help="Say which backends serve which profiles, and why not."
+    "backends", epilog=BACKENDS_EPILOG, short_help="Show which backends serve which profiles, and why not."
 )
 @click.option("--match", "pattern", default="*", metavar="PATTERN", help="Only names like torchao* or *mxfp4*.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def backends(pattern: str, as_json: bool) -> None:
     """Count the profiles that every installed backend serves; the golden model, numpy, serves all.
 
-    A profile that a backend refuses is named under the reason. Asking for it by name is an error with the same reason.
+    Profiles that a backend refuses are listed under the reason. If you ask for such a backend by name, the error gives
+    the same reason.
     """
     names = [name for name in PROFILES if fnmatch.fnmatchcase(name, pattern)]
     found = refused(names)
@@ -134,7 +135,7 @@ def backends(pattern: str, as_json: bool) -> None:
             _note(", ".join(those), 6)
 
 
-@profiles.command("diff", epilog=DIFF_EPILOG, short_help="Say where two specifications differ, and show a witness.")
+@profiles.command("diff", epilog=DIFF_EPILOG, short_help="Show where two specifications differ, with a witness.")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.argument("tensor", metavar="[FILE[:TENSOR]]", required=False)
@@ -142,7 +143,7 @@ def backends(pattern: str, as_json: bool) -> None:
 def diff(first: str, second: str, tensor: str | None, as_json: bool) -> None:
     """Compare two specifications: fields, formulas, bytes on a tensor, and the smallest inputs that tell them apart.
 
-    Without FILE the bytes are those of built-in tensors: ties, ends of ranges, zeros, NaN.
+    Without FILE, the bytes of built-in tensors are compared: ties, ends of ranges, zeros, NaN.
     """
     a, b = load_spec(first), load_spec(second)
     x = None if tensor is None else _tensor(tensor)

@@ -32,12 +32,26 @@ DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 @click.command("quantize", epilog=EPILOG, short_help="Quantize the tensors of a file.")
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The dump: .safetensors or .npz.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Write the dump to this .safetensors or .npz file.",
+)
 @click.option("--spec", "spec_name", default="nvfp4", show_default=True, help="A profile, or a JSON file of one.")
 @click.option("--directions", type=click.Choice([*DIRECTIONS, "both"]), default="row", show_default=True)
-@click.option("--layout", "scale_layout", default="linear", show_default=True, help=f"Of scales: {', '.join(LAYOUTS)}.")
+@click.option(
+    "--layout",
+    "scale_layout",
+    default="linear",
+    show_default=True,
+    help=f"The layout of the scales: {', '.join(LAYOUTS)}.",
+)
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
-@click.option("--keep-input/--no-keep-input", default=False, help="Store the input as well, so that the dump is whole.")
+@click.option(
+    "--keep-input/--no-keep-input", default=False, help="Store the input, too, so that the dump can be verified alone."
+)
 @force_option
 def quantize(
     source: Path,
@@ -51,8 +65,8 @@ def quantize(
 ) -> None:
     """Quantize the tensors of IN (.safetensors or .npz) with the golden model, into a dump.
 
-    Tensors that the specification cannot take are skipped, with the reason; one that --tensors names in full is an
-    error instead. One tensor at a time is in memory. The output appears when it is complete.
+    Tensors that the specification cannot take are skipped, with the reason; if --tensors names such a tensor in full,
+    that is an error. Only one tensor at a time is in memory. The output appears when it is complete.
     """
     spec, order = load_spec(spec_name), layout(scale_layout)
     sources = [*files_of(source), *spec_files(spec_name)]

@@ -47,13 +47,13 @@ class ReportSubject(NamedTuple):
     direction: Direction
 
 
-@click.command("report", epilog=EPILOG, short_help="Compare what specifications cost on the tensors of a file.")
+@click.command("report", epilog=EPILOG, short_help="Compare the error of specifications on the tensors of a file.")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--specs", default=SPECS, show_default=True, help="Profiles or JSON files of them; NAME:column for x^T.")
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a self-contained page with plots.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--backend", help="The backend that quantizes; the fastest by default, all of equal bytes.")
+@click.option("--backend", help="The backend that quantizes; by default the fastest. All give the same bytes.")
 @force_option
 def report(
     source: Path,
@@ -66,9 +66,10 @@ def report(
 ) -> None:
     """Quantize each tensor of FILE (.safetensors or .npz) by several specifications, and measure the error.
 
-    SQNR is 10 log10(sum x^2 / sum (y - x)^2); relative errors are |y - x| / |x| over x != 0. Saturated elements have
-    the largest code and were larger; underflowed ones were not zero and are. A Hadamard transform takes columns (x^T)
-    in bfloat16; compare it with NAME:column. Tensors of one dimension are left out unless --tensors names them.
+    SQNR is 10 log10(sum x^2 / sum (y - x)^2); relative errors are |y - x| / |x| over x != 0. Saturated elements
+    exceed the largest code's value; underflowed elements are not zero and become zero. A Hadamard transform takes
+    columns (x^T) in bfloat16; compare it with NAME:column. Tensors of one dimension are left out unless --tensors names
+    them.
     """
     subjects = [_subject(text) for text in specs.split(",")]
     sources = [*files_of(source), *spec_files(*(name.split(":")[0].strip() for name in specs.split(",")))]

@@ -24,7 +24,7 @@ Examples:
 @click.command("rules", epilog=EPILOG, short_help="Rules of the standard: text, coverage, check.")
 @click.argument("names", metavar="[ID|PREFIX]...", nargs=-1)
 @click.option("--kind", type=click.Choice([kind.value for kind in standard.RuleKind]), help="Only rules of this kind.")
-@click.option("--check", is_flag=True, help="Find rules and citations that do not fit each other.")
+@click.option("--check", is_flag=True, help="Report rules without citations, and citations without rules.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def rules(names: tuple[str, ...], kind: str | None, check: bool, as_json: bool) -> None:
     """List the rules of the standard, show some of them, or check that each is implemented and tested.

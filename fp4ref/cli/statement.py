@@ -26,10 +26,10 @@ def statement() -> None:
 def check(path: Path, as_json: bool) -> None:
     """Check a statement's digest, its form, and that its counts add up.
 
-    The digest is over what was tried and found. Facts of the machine and of the moment, such as the time
-    and the compiler, stand beside it and are not checked.
+    The digest covers what was tried and found. Facts of the machine and of the moment, such as the time
+    and the compiler, are recorded beside it and are not checked.
 
-    Exit status: 0 the statement holds, 1 it was changed or contradicts itself, 2 the file is no statement.
+    Exit status: 0 the statement is consistent, 1 it was changed or contradicts itself, 2 the file is no statement.
     """
     from fp4ref.conformance.verdict.statement_check import problems, read
 

@@ -43,7 +43,7 @@ Examples:
 
 @click.group("vectors", epilog=EPILOG, short_help="Write or check the golden vectors.")
 def vectors() -> None:
-    """Golden vectors: small inputs with the bits that the standard expects, as JSON."""
+    """Write, list or check golden vectors: small inputs with the expected bytes, as JSON."""
 
 
 @vectors.command("list", epilog=LIST_EPILOG)
@@ -107,15 +107,15 @@ def _show(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]], as_json: b
     type=click.Path(path_type=Path),
     default=Path("tests/data"),
     show_default=True,
-    help="Recorded outputs of other implementations; without them, files cut from them stay as they are.",
+    help="A folder of recorded outputs of other implementations; without it, files made from them stay as they are.",
 )
-@click.option("--check", is_flag=True, help="Write nothing; say what is out of date.")
+@click.option("--check", is_flag=True, help="Write nothing; list the files that are out of date.")
 @click.option("--change", is_flag=True, help="Allow expected bits of existing tests to change.")
 @force_option
 def write_vectors(directory: Path, recordings: Path, check: bool, change: bool, force: bool) -> None:
     """Write the vector files from their sources.
 
-    Tests that exist keep their ids. A test whose expected bits would change is an error unless --change is given.
+    Tests that exist keep their ids. A change of the expected bits of a test is an error unless --change is given.
 
     Exit status: 0 up to date or written, 1 out of date (--check), 2 refused.
     """
@@ -140,10 +140,22 @@ def write_vectors(directory: Path, recordings: Path, check: bool, change: bool, 
 
 @vectors.command("export", epilog=EXPORT_EPILOG)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--spec", "specs", multiple=True, metavar="SPEC", help="Default: nvfp4, mxfp4 and mxfp8-e4m3.")
-@click.option("--layout", "scale_layout", default="linear", show_default=True, help="Of the expected scales.")
-@click.option("--direction", type=click.Choice(["row", "column"]), default="row", show_default=True, help="Of blocks.")
-@click.option("--dtype", "dtypes", multiple=True, help="Of x: float32, bfloat16, float16; default: the first two.")
+@click.option(
+    "--spec", "specs", multiple=True, metavar="SPEC", help="A profile; by default nvfp4, mxfp4 and mxfp8-e4m3."
+)
+@click.option(
+    "--layout", "scale_layout", default="linear", show_default=True, help="The layout of the expected scales."
+)
+@click.option(
+    "--direction",
+    type=click.Choice(["row", "column"]),
+    default="row",
+    show_default=True,
+    help="The direction of the blocks.",
+)
+@click.option(
+    "--dtype", "dtypes", multiple=True, help="The type of x: float32, bfloat16 or float16; by default the first two."
+)
 @click.option(
     "--multiple",
     nargs=2,
@@ -166,9 +178,9 @@ def export_vectors(
 ) -> None:
     """Write aimed inputs with their golden bytes for programs without Python.
 
-    DIR gets a binary with all arrays, a C header and a JSON file that say what lies where, for every specification,
-    and SHA256SUMS for `sha256sum -c`. The same command writes the same bytes; docs/examples/golden_vectors.c reads
-    them.
+    DIR gets, for every specification, a binary with all arrays, and a C header and a JSON file with the offset of each
+    array; SHA256SUMS is for `sha256sum -c`. The same command writes the same bytes.
+    docs/examples/golden_vectors.c reads them.
     """
     from fp4ref.cli.common import load_spec
     from fp4ref.conformance.vectors.export import export

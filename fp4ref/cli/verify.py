@@ -99,16 +99,16 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 
 @click.command("verify", epilog=EPILOG, short_help="Check bytes, kernels or backends against the standard.")
 @click.argument("paths", metavar="[PATH|SPEC|-]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--spec", "spec_name", help="The specification of the bytes, if the dump names none or a wrong one.")
+@click.option("--spec", "spec_name", help="The specification of the bytes, if the dump names none or the wrong one.")
 @click.option("--profile", help="Judge by this profile instead of the dump's own specification.")
 @click.option("--layout", "scale_layout", help="The layout of the scales, if the dump does not name it.")
 @click.option(
-    "--dtype", type=click.Choice(list(INPUT_DTYPES)), help="The type of x, if the file holds its bits as integers."
+    "--dtype", type=click.Choice(list(INPUT_DTYPES)), help="The type of x, if the file stores its bits as integers."
 )
 @click.option("--input", "inputs", type=click.Path(path_type=Path), help="A file with x, if the dump has none.")
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
 @click.option(
-    "--amax", type=click.Choice(["computed", "given"]), help="Judge by the amax of x (default), or the dump's."
+    "--amax", type=click.Choice(["computed", "given"]), help="Judge by the amax of x (default), or by the dump's."
 )
 @click.option("--case", "case_id", metavar="ID", help="Show every element of one block, TENSOR:row:ROW:BLOCK.")
 @click.option(
@@ -116,11 +116,20 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 )
 @click.option("--library", metavar="LIB:FUNCTION", help="Check this function of a shared library, without a wrapper.")
 @click.option(
-    "--signature", metavar="NAME|FILE", help="The form of --library's function: an installed name, or a file."
+    "--signature", metavar="NAME|FILE", help="The signature of --library's function: an installed name, or a file."
 )
-@click.option("--signatures", is_flag=True, expose_value=False, callback=_list_signatures, help="List them, and stop.")
+@click.option(
+    "--signatures",
+    is_flag=True,
+    expose_value=False,
+    callback=_list_signatures,
+    help="List the installed signatures, and exit.",
+)
 @click.option("--direction", type=click.Choice(["row", "column"]), help="The direction that a kernel quantizes.")
-@click.option("--device", help="The device of the tensors that a kernel is given; except on cpu they are torch's.")
+@click.option(
+    "--device",
+    help="The device of the tensors that a kernel is given; on other devices than cpu they are torch tensors.",
+)
 @click.option(
     "--level",
     type=click.IntRange(1, 2),
@@ -128,9 +137,9 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     show_default=True,
     help="1: the cases of a second or two; 2: also large tensors and every bit pattern.",
 )
-@click.option("--huge", is_flag=True, help="Instead of these cases: inputs past 2^31 bytes, and past 2^32 elements.")
+@click.option("--huge", is_flag=True, help="Instead of these cases, use inputs past 2^31 bytes and past 2^32 elements.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Draw other random numbers for a kernel's cases.")
-@click.option("--forever", is_flag=True, help="Go on with the next seed until a case fails or you interrupt.")
+@click.option("--forever", is_flag=True, help="Continue with the next seed until a case fails or you interrupt.")
 @click.option("--family", "families", multiple=True, help="Only these families of cases.")
 @click.option(
     "--require",
@@ -138,7 +147,9 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     metavar="FAMILIES|all",
     help="Families that must be tried, separated by commas; if one is not, the exit status is 2.",
 )
-@click.option("--timeout", type=Seconds(0, min_open=True), default=30.0, help="Seconds for a kernel's case.")
+@click.option(
+    "--timeout", type=Seconds(0, min_open=True), default=30.0, help="Seconds that a kernel may take for a case."
+)
 @click.option(
     "--start-timeout",
     type=Seconds(0),
@@ -149,7 +160,7 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     "--time-limit",
     type=Seconds(0, min_open=True),
     metavar="SECONDS",
-    help="Try no further case after this time; the verdict says that the run was cut.",
+    help="Try no further case after this time; the verdict names the cases that were not tried.",
 )
 @click.option(
     "--repeat",
@@ -158,26 +169,29 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     metavar="N",
     help="Run a kernel's cases N more times forwards and N more times backwards, in fresh processes.",
 )
-@click.option("--weights", type=click.Path(path_type=Path), help="A model, whose tensors are cases for a kernel too.")
+@click.option("--weights", type=click.Path(path_type=Path), help="Use the tensors of this model as cases, too.")
 @click.option(
     "--nibbles", type=click.Choice(["low", "high"]), help="The nibble that holds element 0 of a kernel or stream."
 )
 @click.option(
     "--save-case", type=click.Path(path_type=Path), help="Write that block, or the first that differs, to a file."
 )
-@click.option("--backend", "backends", multiple=True, help="Without PATH: only this backend.")
+@click.option("--backend", "backends", multiple=True, help="Without PATH: check only this backend.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML too.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with pictures too.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write a JUnit XML report, too.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write an HTML page with pictures, too.")
 @click.option(
-    "--statement", type=click.Path(path_type=Path), metavar="FILE", help="Write what was tried and found, too."
+    "--statement",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a statement of what was tried and found, too.",
 )
 @click.option("--subject-version", default="", metavar="TEXT", help="The version of the subject, for the statement.")
 @click.option(
     "--known-failures",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Lines KERNEL SPEC CASE REASON, for the statement.",
+    help="A file of lines KERNEL SPEC CASE REASON, for the statement.",
 )
 @force_option
 @click.option("--no-diagnosis", is_flag=True, help="Compare only; do not look for the cause of wrong bytes.")
@@ -233,14 +247,14 @@ def verify(
     """Compare dumps byte by byte with the golden model, or a kernel's bytes on aimed cases.
 
     PATH is a .safetensors or .npz file, a .json beside raw binaries, a directory of these, or a stream that a program
-    made of `fp4ref gen`. SPEC or - reads such a stream from standard input. Without any, the installed backends are
-    checked. The verdict comes first. Every mismatch has a case ID, which --case shows alone.
+    made from `fp4ref gen`. SPEC or - reads such a stream from standard input. Without arguments, the installed backends
+    are checked. The verdict comes first. Every mismatch has a case ID; --case shows that case alone.
 
-    A function of a C library is called as its signature says, on the CPU or with pointers to a device (CNF-16).
-    A kernel declared with operation="gemm" is given operands, and a bias and C if it takes them (GEM-13 to GEM-17).
+    A function of a C library is called by its signature, on the CPU or with device pointers (CNF-16). A kernel
+    declared with operation="gemm" gets operands, and a bias and C if it takes them (GEM-13 to GEM-17).
 
     Exit status: 0 all bytes are right, 1 some differ, 2 bad input or a required family that was not tried, 3 an
-    internal error of fp4ref. If the diagnosis fails, that is reported, and verdict and status stay.
+    internal error of fp4ref. If the diagnosis fails, the failure is reported; verdict and status do not change.
     """
     seconds = 0.0 if no_diagnosis else diagnosis_seconds
     targets = [Path(target.rpartition(":")[0]) for target in (kernel, library) if target]

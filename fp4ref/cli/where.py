@@ -24,12 +24,12 @@ Examples:
 @click.command("where", epilog=EPILOG, short_help="Say where an element and its scale are stored.")
 @click.argument("row", required=False, type=int)
 @click.argument("column", required=False, type=int)
-@click.option("--shape", required=True, help="Of the tensor, MxK.")
+@click.option("--shape", required=True, help="The shape of the tensor, MxK.")
 @click.option("--spec", "spec_name", default="nvfp4", show_default=True, help="A profile, or a JSON file of one.")
 @click.option("--direction", type=click.Choice(DIRECTIONS), default="row", show_default=True)
 @click.option("--layout", "names", multiple=True, help=f"Layouts to name; {' and '.join(NAMED)} if none is given.")
-@click.option("--data-byte", type=int, help="Instead of ROW COLUMN: an offset in the data.")
-@click.option("--scale-byte", type=int, help="Instead of ROW COLUMN: an offset in the scales, in one --layout.")
+@click.option("--data-byte", type=int, help="Instead of ROW COLUMN, give an offset in the data.")
+@click.option("--scale-byte", type=int, help="Instead of ROW COLUMN, give an offset in the scales of one --layout.")
 def where(
     row: int | None,
     column: int | None,
@@ -40,9 +40,9 @@ def where(
     data_byte: int | None,
     scale_byte: int | None,
 ) -> None:
-    """Say at which bytes element ROW COLUMN of a tensor and its scale lie, or what a byte belongs to.
+    """Print where element ROW COLUMN of a tensor and its scale are stored, or what a byte belongs to.
 
-    ROW and COLUMN are those of the tensor, in the column direction too.
+    ROW and COLUMN are those of the tensor, also in the column direction.
     """
     geometry = Geometry(load_spec(spec_name), parse_shape(shape), direction)
     layouts = tuple(layout(name) for name in names) or tuple(LAYOUTS[name] for name in NAMED)
