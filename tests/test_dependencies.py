@@ -39,6 +39,40 @@ ROOMS = {
 }
 ROOM = {f"conformance.{name}": floor for floor, names in ROOMS.items() for name in names}
 
+# The modules of the backends and the plugin, each package from its lowest floor up.
+BACKENDS = {
+    "backends/fp4ref_numerics": (("cache", ""),),
+    "backends/fp4ref_cpu": (
+        ("threads", "maps", "build"),
+        ("native",),
+        ("quantizing", "reading", "randoms"),
+        ("gemm",),
+        ("operations",),
+        ("",),
+    ),
+    "backends/fp4ref_cuda": (
+        ("buffers", "compile"),
+        ("launch", "checks", "plan"),
+        ("maxima", "randoms", "reading"),
+        ("paths",),
+        ("grouped",),
+        ("operations",),
+        ("",),
+    ),
+    "backends/fp4ref_torch": (
+        ("exact", "layouts", "random_bytes"),
+        ("codecs", "known", "hadamard", "reciprocal", "wide_sums"),
+        ("powers_of_two", "tensor_scaled", "gemm"),
+        ("arithmetic",),
+        ("four_over_six",),
+        ("quantize",),
+        ("dequantize",),
+        ("operations",),
+        ("",),
+    ),
+    "plugins/fp4ref_pytest": (("",),),
+}
+
 # Names that Transformer Engine gives to two classes of its own.
 TWICE = {"Format", "MMParams"}
 
@@ -127,6 +161,21 @@ def test_a_room_imports_from_lower_floors(module: str) -> None:
     assert here in ROOM, f"give {module} a room in ROOMS"
     others = {room(target) for target in ours(module) if target.startswith("conformance.")} - {here}
     assert not {name for name in others if ROOM[name] >= ROOM[here]}
+
+
+@pytest.mark.parametrize("package", BACKENDS)
+def test_a_backend_imports_from_lower_floors(package: str) -> None:
+    floors = {name: floor for floor, names in enumerate(BACKENDS[package]) for name in names}
+    paths = {path.stem.removeprefix("__init__"): path for path in CHECKOUT.glob(f"{package}/*.py")}
+    assert paths.keys() == floors.keys(), "give every module a floor in BACKENDS"
+    top = Path(package).name
+    for name, path in paths.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] != top:
+                continue
+            inner = str(node.module).partition(".")[2]
+            targets = [inner] if inner else [alias.name if alias.name in floors else "" for alias in node.names]
+            assert all(floors[target] < floors[name] for target in targets), f"{name} imports {targets}"
 
 
 def test_class_names_are_unique() -> None:

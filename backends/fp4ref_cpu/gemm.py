@@ -24,7 +24,8 @@ from fp4ref.spec import Block, Granularity, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.maps import Map, lowered
-from fp4ref_cpu.operations import _address, dequantize, exported
+from fp4ref_cpu.native import address, exported
+from fp4ref_cpu.reading import dequantize
 
 
 class Side(ctypes.Structure):
@@ -84,7 +85,7 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
         if part is None:
             return None
         kept.append(np.ascontiguousarray(arrays.to_numpy("gemm", part), dtype))
-        return _address(kept[-1])
+        return address(kept[-1])
 
     def side(operand: Operand) -> Side:
         codes, scales, amax = operand.data
@@ -99,7 +100,7 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
     added = pointer(epilogue.bias, np.float32), pointer(epilogue.accumulate, epilogue.dtype)
     division = epilogue.alpha_rule is AlphaRule.DIVISION
     numbers = depth, epilogue.alpha, 0 if factor is None else factor, division
-    job = GemmJob(side(a), side(b), *numbers, *added, _address(sums), _address(out), 0)
+    job = GemmJob(side(a), side(b), *numbers, *added, address(sums), address(out), 0)
     if out.size:
         loops = _loops(_decoding(a.spec, a.spec.global_scale), _decoding(b.spec, b.spec.global_scale), out.dtype.name)
         threads.run(loops[function], job, out.size * max(depth, 1))

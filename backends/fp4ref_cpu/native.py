@@ -1,0 +1,65 @@
+"""C++ texts with exported functions, and arrays as the pointers that these take."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import fp4ref_numerics
+from fp4ref import arrays
+from fp4ref.errors import BackendError
+from fp4ref.spec import Spec
+
+
+def exported(prelude: str, header: str, loops: str, *names: str, job: str = "") -> str:
+    """A text with functions `fp4ref_NAME_@(job)` around the static functions of a type.
+
+    job: its C++ type, if not named after the function.
+    """
+    wrappers = "".join(
+        f'extern "C" __attribute__((visibility("default"))) '
+        f"void fp4ref_{name}_@({job or name.capitalize() + 'Job'}* job)\n"
+        f"{{\n    const FloatModes modes;\n    {loops}::{name}(*job);\n}}\n"
+        for name in names
+    )
+    return f'#include "{header}"\nnamespace text_@ {{\nusing namespace fp4ref_cpu;\n{prelude}{wrappers}}}\n'
+
+
+@lru_cache
+def text(spec: Spec) -> str:
+    """Lower a specification to the C++ text of its constants."""
+    return fp4ref_numerics.lower(spec)
+
+
+@lru_cache
+def without_hadamard(spec: Spec) -> Spec:
+    """Return the specification without its transform."""
+    return spec.replace(hadamard=None)
+
+
+def buffer_of(part: Any, operation: str = "quantize") -> NDArray[Any]:
+    """Return the caller's buffer as an array that can be written."""
+    buffer = arrays.to_numpy(operation, part)
+    if not buffer.flags.writeable:
+        raise BackendError(operation, "an out buffer that is read-only", "a writable one", "CNF-5")
+    return buffer
+
+
+def require_apart(operation: str, buffers: list[NDArray[Any]], *inputs: NDArray[Any]) -> None:
+    """Refuse buffers that overlap each other or the input, by the bounds of their memory."""
+    for i, buffer in enumerate(buffers):
+        if any(np.may_share_memory(buffer, other) for other in (*inputs, *buffers[:i])):
+            raise BackendError(operation, "an out buffer that overlaps the input or another", "memory of its own")
+
+
+def result_in(buffer: NDArray[Any] | None, shape: tuple[int, int]) -> NDArray[Any]:
+    """The caller's buffer if it is contiguous, else a new one."""
+    return buffer if buffer is not None and buffer.flags.c_contiguous else np.empty(shape, np.uint8)
+
+
+def address(array: NDArray[Any] | None) -> int | None:
+    """Return the address of the first byte; None for no array."""
+    return None if array is None else array.ctypes.data

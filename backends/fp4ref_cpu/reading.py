@@ -1,0 +1,125 @@
+"""Dequantize, and convert between layouts of scale bytes. Codes and scales that are not contiguous are copied."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from ctypes import c_longlong, c_void_p
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+import fp4ref_numerics
+from fp4ref import arrays
+from fp4ref.errors import ShapeError
+from fp4ref.formats import Codec
+from fp4ref.hadamard import POINTS
+from fp4ref.quantized import DirectionData
+from fp4ref.registry import Call
+from fp4ref.spec import Amax, Block, FourOverSix, Spec
+from fp4ref_cpu import threads
+from fp4ref_cpu.build import functions
+from fp4ref_cpu.maps import Map, lowered, write_padding
+from fp4ref_cpu.native import address, buffer_of, exported, require_apart, text, without_hadamard
+
+
+class DequantizeJob(ctypes.Structure):
+    """Arguments of `dequantize`."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("scales", c_void_p),
+        ("amax", c_void_p),
+        ("rows", c_longlong),
+        ("columns", c_longlong),
+        ("out", c_void_p),
+        ("map", Map),
+        ("next", c_longlong),
+    )
+
+
+class RelayoutJob(ctypes.Structure):
+    """Arguments of `relayout`."""
+
+    _fields_ = (
+        ("source", c_void_p),
+        ("target", c_void_p),
+        ("rows", c_longlong),
+        ("columns", c_longlong),
+        ("from_map", Map),
+        ("to_map", Map),
+        ("next", c_longlong),
+    )
+
+
+def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
+    """Compute the values [rows, columns] of one direction; with `out`, contiguous, into it.
+
+    Rules: DEQ-1, DEQ-2, DEQ-3, HAD-6, LAY-6.
+    """
+    parts = [None if part is None else np.ascontiguousarray(arrays.to_numpy("dequantize", part)) for part in data]
+    spec, shape = call.required, call.encoded
+    if spec.hadamard and not call.inverse_hadamard:
+        spec = without_hadamard(spec)
+    if spec.hadamard and shape[1] % POINTS:
+        raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-5")
+    values = (
+        np.empty(shape, arrays.output_dtype("dequantize", call.to)) if out is None else buffer_of(out, "dequantize")
+    )
+    if out is not None:
+        require_apart("dequantize", [values], *(part for part in parts if part is not None))
+    read = call.source if fp4ref_numerics.narrows(spec) else "float32"
+    native = _dequantizer(text(decoding(spec)), read, call.to)
+    if values.size:
+        codes, scales, amax = map(address, parts)
+        order = lowered(call.layout, shape[0], -(-shape[1] // spec.block.columns))
+        job = DequantizeJob(codes, scales, amax, *shape, address(values), order, 0)
+        threads.run(native, job, values.size)
+    return arrays.restorer(data.data)(values) if out is None else out
+
+
+def to_layout(call: Call, scales: Any) -> Any:
+    """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+    assert call.target is not None
+    rows, columns = call.encoded
+    buffer = np.ascontiguousarray(arrays.to_numpy("to_layout", scales))
+    padded = call.target.padded_shape(rows, columns)
+    out = np.empty(padded, np.uint8) if padded == (rows, columns) else np.zeros(padded, np.uint8)
+    write_padding(out, call.target, rows, columns)
+    if rows and columns:
+        maps = lowered(call.layout, rows, columns), lowered(call.target, rows, columns)
+        job = RelayoutJob(address(buffer), address(out), rows, columns, *maps, 0)
+        threads.run(relayout(), job, rows * columns)
+    return arrays.restorer(scales)(out)
+
+
+@lru_cache
+def decoding(spec: Spec) -> Spec:
+    """The specification without what only quantizing reads, so that many share one compiled library."""
+    search = spec.four_over_six
+    return dataclasses.replace(
+        spec,
+        element=Codec(format=spec.element.format, nan=(0, 0)),
+        scale=Codec(format=spec.scale.format, rounding=spec.scale.rounding, nan=(0, 0)),
+        block=Block(1, spec.block.columns),
+        amax=Amax.IGNORE_NAN,
+        four_over_six=search and FourOverSix(scale_max=search.scale_max),
+    )
+
+
+@lru_cache
+def _dequantizer(prelude: str, source: str, dtype: str) -> Any:
+    return functions(dequantizing_text(prelude, source, dtype), "dequantize")[0]
+
+
+def dequantizing_text(prelude: str, source: str, dtype: str) -> str:
+    """Return the text that exports `dequantize`, from the type that was quantized to the type of the result."""
+    loops = f"Values<Specification, fp4ref::{source}, fp4ref::{dtype}>"
+    return exported(prelude, "dequantize.h", loops, "dequantize")
+
+
+@lru_cache
+def relayout() -> Any:
+    """Return the compiled conversion of layouts."""
+    return functions(exported("", "relayout.h", "Bytes", "relayout"), "relayout")[0]
