@@ -198,7 +198,7 @@ def test_a_broken_diagnosis_of_random_bits_costs_the_diagnosis_only(monkeypatch)
     x = stochastic.aimed_inputs("float32")[1]
     data = fp4ref.quantize(x, spec, random_bits=np.zeros(x.shape, np.uint8), backend="numpy").row
     monkeypatch.setattr(stochastic, "_mistakes", broken)
-    report = stochastic.judge_stochastic(spec, [stochastic.Trial(x, {"row": data})])
+    report = stochastic.judge_stochastic(spec, [stochastic.StochasticTrial(x, {"row": data})])
     assert not report.ok
     assert "the diagnosis failed (ValueError)" in report.headline
     assert report.to_json()["internal_errors"][0]["message"] == "broken on purpose"

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
-from fp4ref.cli import main, verify_kernel
+from fp4ref.cli import main, verify_finish
 from fp4ref.conformance import families
 from fp4ref.conformance.run import recent, stream
 from fp4ref.conformance.run.rounds import in_order, named
@@ -133,11 +133,11 @@ def test_an_interrupted_run_without_end_has_a_verdict(here, monkeypatch):
     def judge(*arguments):
         if len(judged) == 8:
             raise KeyboardInterrupt
-        judged.append(verify_kernel.compared(*arguments))
+        judged.append(verify_finish.compared(*arguments))
         return judged[-1]
 
-    monkeypatch.setattr(verify_kernel, "compared", verify_kernel.judge, raising=False)
-    monkeypatch.setattr(verify_kernel, "judge", judge)
+    monkeypatch.setattr(verify_finish, "compared", verify_finish.judge, raising=False)
+    monkeypatch.setattr(verify_finish, "judge", judge)
     text = verify("--kernel kernels.py:good --family wide --forever --json", 0)
     found = json.loads(text)
     assert found["families"]["wide"]["total"] == 8

@@ -258,8 +258,8 @@ def test_reports_are_whole_before_text_is_printed(here, monkeypatch):
         assert (here / "r.html").read_text(encoding="utf-8").rstrip().endswith("</html>")
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("fp4ref.cli.verify.print_report", gone)
-    monkeypatch.setattr("fp4ref.cli.verify.json.dumps", gone)
+    monkeypatch.setattr("fp4ref.cli.verify_dump.print_report", gone)
+    monkeypatch.setattr("fp4ref.cli.verify_dump.json.dumps", gone)
     for more in ([], ["--json"]):
         (here / "r.xml").unlink(missing_ok=True)
         result = CliRunner().invoke(

@@ -1,46 +1,19 @@
-"""`fp4ref verify`: the verdict on dumps, on a kernel, or on the installed backends."""
+"""`fp4ref verify`: four jobs behind one name: dumps, a kernel, a program's answers, the installed backends."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.catalogue import PROFILES
-from fp4ref.cli.common import (
-    INTERNAL,
-    REFUSED,
-    Seconds,
-    console,
-    force_option,
-    given_options,
-    load_spec,
-    printable,
-    progress,
-    refuse_options,
-    select,
-    spec_files,
-)
+from fp4ref.cli.common import Seconds, force_option, given_options, refuse_options
+from fp4ref.cli.verify_choice import CaseChoice, Choice, DumpChoice, KernelChoice, Reporting
 from fp4ref.cli.verify_pages import Pages
+from fp4ref.cli.verify_sources import is_stream, sources
 from fp4ref.cli.verify_statement import Statement
-from fp4ref.cli.verify_text import print_replay, print_report
-from fp4ref.errors import FileError, Fp4Error
-from fp4ref.files import SUFFIXES, files_of, is_side_file, open_tensors
-from fp4ref.spec import SPEC_VERSION
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from fp4ref.conformance.reports.view import View
-    from fp4ref.conformance.verdict.dump_report import DumpReport
-    from fp4ref.conformance.verdict.dumps import DumpRequest
 
 EPILOG = """\b
 Examples:
@@ -80,6 +53,14 @@ CALLED_ONLY = frozenset(
         "--weights",
     ]
 )  # options of a subject that the command calls
+OF_DUMPS = (
+    "profile",
+    "dtype",
+    "inputs",
+    "patterns",
+    "amax",
+    "backends",
+)  # options that neither a stream nor a kernel has
 OF_BACKENDS = frozenset(
     ["--backend", "--json", "--junit", "--html", "--force", "--limit", "--no-diagnosis", "--diagnosis-seconds"]
 )  # options that apply without PATH
@@ -99,7 +80,7 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 
 @click.command("verify", epilog=EPILOG, short_help="Check bytes, kernels or backends against the standard.")
 @click.argument("paths", metavar="[PATH|SPEC|-]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--spec", "spec_name", help="The specification of the bytes, if the dump names none or the wrong one.")
+@click.option("--spec", help="The specification of the bytes, if the dump names none or the wrong one.")
 @click.option("--profile", help="Judge by this profile instead of the dump's own specification.")
 @click.option("--layout", "scale_layout", help="The layout of the scales, if the dump does not name it.")
 @click.option(
@@ -110,7 +91,7 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 @click.option(
     "--amax", type=click.Choice(["computed", "given"]), help="Judge by the amax of x (default), or by the dump's."
 )
-@click.option("--case", "case_id", metavar="ID", help="Show every element of one block, TENSOR:row:ROW:BLOCK.")
+@click.option("--case", metavar="ID", help="Show every element of one block, TENSOR:row:ROW:BLOCK.")
 @click.option(
     "--kernel", metavar="MODULE:FUNCTION", help="Check this Python function, or one of FILE.py, on aimed cases."
 )
@@ -204,46 +185,7 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 @click.option(
     "--limit", type=click.IntRange(0), default=10, show_default=True, help="The number of mismatches to show."
 )
-def verify(
-    paths: tuple[Path, ...],
-    spec_name: str | None,
-    profile: str | None,
-    scale_layout: str | None,
-    dtype: str | None,
-    inputs: Path | None,
-    patterns: tuple[str, ...],
-    amax: str | None,
-    case_id: str | None,
-    kernel: str | None,
-    library: str | None,
-    signature: str | None,
-    direction: str | None,
-    device: str | None,
-    level: int,
-    huge: bool,
-    seed: int,
-    forever: bool,
-    families: tuple[str, ...],
-    require: tuple[str, ...],
-    timeout: float,
-    start_timeout: float | None,
-    time_limit: float | None,
-    repeat: int,
-    weights: Path | None,
-    nibbles: str | None,
-    save_case: Path | None,
-    backends: tuple[str, ...],
-    as_json: bool,
-    junit: Path | None,
-    html: Path | None,
-    statement: Path | None,
-    subject_version: str,
-    known_failures: Path | None,
-    force: bool,
-    no_diagnosis: bool,
-    diagnosis_seconds: float | None,
-    limit: int,
-) -> None:
+def verify(paths: tuple[Path, ...], **options: Any) -> None:
     """Compare dumps byte by byte with the golden model, or a kernel's bytes on aimed cases.
 
     PATH is a .safetensors or .npz file, a .json beside raw binaries, a directory of these, or a stream that a program
@@ -256,244 +198,71 @@ def verify(
     Exit status: 0 all bytes are right, 1 some differ, 2 bad input or a required family that was not tried, 3 an
     internal error of fp4ref. If the diagnosis fails, the failure is reported; verdict and status do not change.
     """
-    seconds = 0.0 if no_diagnosis else diagnosis_seconds
-    targets = [Path(target.rpartition(":")[0]) for target in (kernel, library) if target]
-    others = [Path(path) for path in (inputs, weights, signature) if path]
-    sources = tuple(_sources([*paths, *others, *targets], spec_name or profile))
-    pages = Pages(junit, html, sources, force)
-    pages.require_whole(case_id, save_case)
-    stated = Statement.wanted(statement, subject_version, known_failures, pages, one_case=bool(case_id or save_case))
-    streamed = [path for path in paths if _is_stream(path)]
-    if (library is None) is not (signature is None) or (library and kernel):
+    raise SystemExit(_judge(paths, options, _reporting(paths, options)))
+
+
+def _reporting(paths: tuple[Path, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `Reporting` that several options decide; refuse files that may not be written.
+
+    Rules: FIL-6.
+    """
+    targets = [Path(options[name].rpartition(":")[0]) for name in ("kernel", "library") if options[name]]
+    others = [Path(options[name]) for name in ("inputs", "weights", "signature") if options[name]]
+    read = tuple(sources([*paths, *others, *targets], options["spec"] or options["profile"]))
+    pages = Pages(options["junit"], options["html"], read, options["force"])
+    pages.require_whole(options["case"], options["save_case"])
+    one_case = bool(options["case"] or options["save_case"])
+    version, known = options["subject_version"], options["known_failures"]
+    return {
+        "pages": pages,
+        "seconds": 0.0 if options["no_diagnosis"] else options["diagnosis_seconds"],
+        "statement": Statement.wanted(options["statement"], version, known, pages, one_case=one_case),
+        "given": given_options(),
+    }
+
+
+def _judge(paths: tuple[Path, ...], options: Mapping[str, Any], reporting: dict[str, Any]) -> int:
+    """Do the job that arguments and options call for; return the exit status."""
+    given, target = reporting["given"], options["kernel"] or options["library"]
+    streamed = [path for path in paths if is_stream(path)]
+    if (options["library"] is None) is not (options["signature"] is None) or (options["library"] and options["kernel"]):
         raise click.UsageError("--library needs --signature, and neither goes with --kernel")
-    kernel = kernel or library
-    given = given_options()
-    if kernel is None:
+    if target is None:
         refuse_options(given & CALLED_ONLY, "for --kernel or --library")
-    if kernel is not None or streamed:
-        if (kernel is not None and paths) or len(paths) > 1:
+    if target is not None or streamed:
+        if (target is not None and paths) or len(paths) > 1:
             raise click.UsageError("--kernel, --library and a stream take no other PATH")
-        if profile or dtype or inputs or patterns or amax or backends:
+        if any(options[name] for name in OF_DUMPS):
             raise click.UsageError(
                 "--profile, --dtype, --input, --tensors, --amax and --backend are for dumps and backends"
             )
-        from fp4ref.cli.verify_choice import Choice
-        from fp4ref.cli.verify_kernel import check_kernel, check_stream
-        from fp4ref.conformance.run.run_options import RunOptions
-
-        options = RunOptions.starting_now(timeout, start_timeout, time_limit, repeat)
-        choice = Choice(
-            spec_name,
-            scale_layout,
-            nibbles,
-            case_id,
-            save_case,
-            as_json,
-            limit,
-            pages,
-            seconds,
-            signature,
-            direction,
-            require,
-            stated,
-            forever,
-            given,
-            huge,
-        )
-        if kernel is None:
-            raise SystemExit(check_stream(streamed[0], choice))
-        cases = {"level": level, "seed": seed, "families": families or None, "weights": weights}
-        raise SystemExit(check_kernel(kernel, choice, device, options, cases))
+        return _run(streamed, target, options, reporting)
     refuse_options(given & {"--require", "--nibbles"}, "for --kernel, --library or a stream")
     if not paths:
+        from fp4ref.cli.verify_backends import check_backends
+
         refuse_options(given - OF_BACKENDS, f"not without PATH, where only {', '.join(sorted(OF_BACKENDS))} apply")
-        raise SystemExit(_check_backends(backends, as_json, pages))
-    if backends:
+        return check_backends(options["backends"], Reporting.of(options, **reporting))
+    if options["backends"]:
         raise click.UsageError("--backend applies without PATH")
-    if spec_name and profile:
+    if options["spec"] and options["profile"]:
         raise click.UsageError("--spec and --profile exclude each other")
-    from fp4ref.conformance.diagnosis.dumps import SECONDS
-    from fp4ref.conformance.verdict.dumps import DumpRequest
+    from fp4ref.cli.verify_dump import check_dumps
 
-    name = spec_name or profile
-    request = partial(
-        DumpRequest,
-        spec=load_spec(name) if name else None,
-        scale_layout=scale_layout,
-        dtype=dtype,
-        inputs=inputs,
-        select=partial(select, patterns=patterns),
-        amax=amax,
-        keep=max(limit, 16),
-        seconds=SECONDS if seconds is None else seconds,
-    )
-    files = _files(paths)
-    pages.require_one(len(files), stated is not None)
-    if case_id or save_case:
-        if len(files) > 1:
-            raise click.UsageError("--case and --save-case take one file")
-        raise SystemExit(_case(request(path=files[0]), case_id, save_case, as_json, force=force))
-    raise SystemExit(_verify(files, request, as_json, limit, pages, stated))
+    return check_dumps(paths, DumpChoice.of(options, **reporting))
 
 
-def _sources(paths: Iterable[Path], spec: str | None) -> Iterator[Path]:
-    """Every file that the command may read. Rules: FIL-6."""
-    for path in paths:
-        yield from _below(path) if path.is_dir() else files_of(path)
-    yield from spec_files(spec)
+def _run(streamed: list[Path], target: str | None, options: Mapping[str, Any], reporting: dict[str, Any]) -> int:
+    """Judge a stream, or a kernel that is called."""
+    from fp4ref.conformance.run.run_options import RunOptions
 
+    times = (options[name] for name in ("timeout", "start_timeout", "time_limit", "repeat"))
+    limits = RunOptions.starting_now(*times)
+    if target is None:
+        from fp4ref.cli.verify_stream import check_stream
 
-def _below(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+        return check_stream(streamed[0], Choice.of(options, **reporting))
+    from fp4ref.cli.verify_kernel import check_kernel
 
-
-def _is_stream(path: Path) -> bool:
-    """Whether an argument means a stream: -, a specification's name that no file has, or a file of results."""
-    if str(path) == "-" or (str(path) in PROFILES and not path.exists()):
-        if sys.stdin.isatty():
-            got = f"{path}: standard input is a terminal"
-            raise FileError("verify", got, f"a program's results: fp4ref gen {path} | PROGRAM | fp4ref verify {path}")
-        return True
-    if path.suffix.lower() in SUFFIXES or not path.is_file():
-        return False
-    from fp4ref.conformance.run.stream import MAGIC, is_stream
-
-    with path.open("rb") as file:
-        return is_stream(file.read(len(MAGIC)))
-
-
-def _files(paths: Iterable[Path]) -> list[Path]:
-    """The files to verify; in a directory, all tensor files below it that hold quantized bytes."""
-    found: list[Path] = []
-    for path in paths:
-        if not path.is_dir():
-            found.append(path)
-            continue
-        below = [file for file in _below(path) if file.suffix.lower() != ".json" or is_side_file(file)]
-        kept = [file for file in below if _may_be_dump(file)]
-        for file in below:
-            if file not in kept:
-                click.echo(f"skipped {file}: no quantized bytes in it", err=True)
-        if not kept:
-            raise FileError(f"verify {path}", "a directory without dumps", " or ".join(SUFFIXES), "FIL-3")
-        found += kept
-    return found
-
-
-def _may_be_dump(path: Path) -> bool:
-    """Whether a file has an entry for quantized data, or cannot be read, which is then reported."""
-    try:
-        with open_tensors(path) as file:
-            return any(name == "data" or name.endswith(".data") for name in file.names)
-    except Fp4Error:
-        return True
-
-
-def _verify(
-    files: Sequence[Path],
-    request: partial[DumpRequest],
-    as_json: bool,
-    limit: int,
-    pages: Pages,
-    stated: Statement | None,
-) -> int:
-    """Print the verdict on every file, after the pages are written; the worst exit status. Rules: CNF-11, CNF-12."""
-    out, found = console(), []
-    for path in files:
-        found.append(_checked(path, request, explained=bool(pages) or as_json, alone=len(files) == 1))
-        if not (pages or stated or as_json):
-            found[-1].show(out, limit)
-    status = max(item.status for item in found)
-    if stated is not None and found[0].report is not None:
-        stated.write_dump(found[0].report, files[0])
-    pages.write([item.view for item in found if item.view is not None])
-    if as_json:
-        record = {"fp4ref": SPEC_VERSION, "ok": status == 0, "files": [item.record for item in found]}
-        click.echo(json.dumps(record, indent=1, allow_nan=False))
-    elif pages or stated:
-        for item in found:
-            item.show(out, limit)
-    return status
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """A file: its exit status and JSON data, its report, or why there is none, and the view for pages."""
-
-    status: int
-    record: dict[str, Any]
-    report: DumpReport | None = None
-    view: View | None = None
-
-    def show(self, out: Console, limit: int) -> None:
-        """Print the report; a reason was printed when it arose."""
-        if self.report is not None:
-            print_report(out, self.report, limit)
-
-
-def _checked(path: Path, request: partial[DumpRequest], *, explained: bool, alone: bool) -> _Checked:
-    """Verify one file; among several, one that cannot be verified does not end the others. Rules: CNF-10, CNF-11."""
-    from fp4ref.conformance.judge.isolation import InternalError
-    from fp4ref.conformance.reports.intermediates import with_intermediates
-    from fp4ref.conformance.reports.view import of_dump, of_error
-    from fp4ref.conformance.verdict.dumps import verify as verify_file
-
-    record: dict[str, Any]
-    try:
-        with progress(None, "verify") as step:
-            report = verify_file(request(path=path), step)
-        view = of_dump(report, request(path=path)) if explained else None
-    except (Fp4Error, OSError) as error:
-        if alone:
-            raise
-        status, reason, record = REFUSED, str(error), {"path": str(path), "error": str(error)}
-    except Exception as error:
-        if alone:
-            raise
-        broken = InternalError.of("verification", error)
-        status, reason = INTERNAL, f"{path}: {broken}"
-        record = {"path": str(path), "error": reason, "internal_errors": [broken.to_json()]}
-    else:
-        record = report.to_json()
-        if view is not None and not report.ok:
-            record = with_intermediates(record, view)
-        return _Checked(report.kind.status, record, report, view)
-    click.echo(f"fp4ref: {printable(reason)}", err=True)
-    return _Checked(status, record, view=of_error(str(path), reason) if explained else None)
-
-
-def _case(request: DumpRequest, case_id: str | None, save_case: Path | None, as_json: bool, *, force: bool) -> int:
-    """Show one block, and save it; whether it differs."""
-    from fp4ref.conformance.dumps.cases import parse
-    from fp4ref.conformance.verdict.replay import block_of, first_case, replay, save
-
-    case = parse(case_id) if case_id else first_case(request)
-    block = block_of(request, case)
-    found = replay(block, case)
-    if save_case is not None:
-        save(save_case, block, case, request.path, force=force)
-    if as_json:
-        click.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
-    else:
-        out = console()
-        print_replay(out, request.path, found)
-        if save_case is not None:
-            out.print(f"saved; see it again: fp4ref verify {save_case}", markup=False, soft_wrap=True)
-    return 0 if found.equal else 1
-
-
-def _check_backends(backends: tuple[str, ...], as_json: bool, pages: Pages) -> int:
-    """Check every installed backend, or the named ones. Rules: CNF-5."""
-    from fp4ref.conformance.selfcheck import implementations as selfcheck
-
-    with progress(None, "verify") as step:
-        report = selfcheck.run(list(backends) or None, step, note=partial(click.echo, err=True))
-    if pages:
-        from fp4ref.conformance.reports.view import of_backends
-
-        pages.write([of_backends(report)])
-    if as_json:
-        click.echo(json.dumps(report.to_json(), indent=1))
-    else:
-        report.render(console())
-    return 0 if report.ok else 1
+    cases = CaseChoice.of(options)
+    return check_kernel(KernelChoice.of(options, **reporting, target=target, cases=cases), limits)

@@ -1,44 +1,103 @@
-"""What the options of `fp4ref verify` ask for, where a kernel is on trial."""
+"""The options of `fp4ref verify` as records: how to report, and what each of its jobs is asked to judge."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fp4ref.cli.verify_pages import Pages
 from fp4ref.cli.verify_statement import Statement
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The wishes that options express.
+@dataclass(frozen=True, kw_only=True)
+class Reporting:
+    """How a job reports its verdict.
 
-    case: the name of a case, or of a block of one. seconds: of processor time for a diagnosis; None for the default, 0
-    for no diagnosis. signature: the name or file of that of a C function. require: families, or "all". forever: go on
-    with the next seed until something fails or the run is interrupted. given: the options on the command line, each as
-    `--seed`.
+    case: the name of a case, or of a block of one, to show alone. save_case: a file for that block, or for the first
+    that differs. limit: the number of mismatches to show. seconds: of processor time for a diagnosis; None for the
+    default, 0 for no diagnosis. given: the options on the command line, each as `--seed`.
     """
 
-    spec: str | None
-    scale_layout: str | None
-    nibbles: str | None
-    case: str | None
-    save_case: Path | None
-    as_json: bool
-    limit: int
+    case: str | None = None
+    save_case: Path | None = None
+    as_json: bool = False
+    limit: int = 10
     pages: Pages = Pages()  # noqa: RUF009 - it is frozen
     seconds: float | None = None
-    signature: str | None = None
-    direction: str | None = None
-    require: tuple[str, ...] = ()
     statement: Statement | None = None
-    forever: bool = False
     given: frozenset[str] = frozenset()
-    huge: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], **more: Any) -> Self:
+        """Return a record with the options of the names of its fields."""
+        return cls(**{each.name: options[each.name] for each in fields(cls) if each.name in options} | more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpChoice(Reporting):
+    """Dumps to judge. profile: instead of their own specification; patterns: names of tensors."""
+
+    spec: str | None = None
+    profile: str | None = None
+    scale_layout: str | None = None
+    dtype: str | None = None
+    inputs: Path | None = None
+    patterns: tuple[str, ...] = ()
+    amax: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Reporting):
+    """A stream or a kernel to judge on aimed cases. require: families that must be tried, or "all"."""
+
+    spec: str | None = None
+    scale_layout: str | None = None
+    nibbles: str | None = None
+    require: tuple[str, ...] = ()
 
     @property
     def changes(self) -> dict[str, Any]:
         """Fields of a declaration that options set."""
-        given = {"scale_layout": self.scale_layout, "nibble_order": self.nibbles, "direction": self.direction}
+        given = {"scale_layout": self.scale_layout, "nibble_order": self.nibbles}
         return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseChoice:
+    """The cases that a kernel is run on. families: names, None for all; weights: a model whose tensors are cases."""
+
+    level: int = 2
+    seed: int = 0
+    families: tuple[str, ...] | None = None
+    weights: Path | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return the record of the options."""
+        level, seed, weights = options["level"], options["seed"], options["weights"]
+        return cls(level=level, seed=seed, families=options["families"] or None, weights=weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelChoice(Choice):
+    """A kernel that the command calls.
+
+    target: MODULE:FUNCTION, or LIB:FUNCTION with the name or file of its signature. forever: go on with the next seed
+    until something fails or the run is interrupted. huge: inputs past 2^31 bytes instead of the cases.
+    """
+
+    target: str
+    signature: str | None = None
+    direction: str | None = None
+    device: str | None = None
+    forever: bool = False
+    huge: bool = False
+    cases: CaseChoice = field(default_factory=CaseChoice)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Fields of a declaration that options set."""
+        given = {"direction": self.direction, "device": self.device or None}
+        return super().changes | {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,27 @@
+"""`fp4ref verify` without a path: the verdict on the installed backends."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import click
+
+from fp4ref.cli.common import console, progress
+from fp4ref.cli.verify_choice import Reporting
+from fp4ref.conformance.selfcheck import implementations as selfcheck
+
+
+def check_backends(backends: tuple[str, ...], choice: Reporting) -> int:
+    """Check every installed backend, or the named ones. Rules: CNF-5."""
+    with progress(None, "verify") as step:
+        report = selfcheck.run(list(backends) or None, step, note=partial(click.echo, err=True))
+    if choice.pages:
+        from fp4ref.conformance.reports.view import of_backends
+
+        choice.pages.write([of_backends(report)])
+    if choice.as_json:
+        click.echo(json.dumps(report.to_json(), indent=1))
+    else:
+        report.render(console())
+    return 0 if report.ok else 1

@@ -1,0 +1,67 @@
+"""The end of `fp4ref verify` of a kernel or a program: judgements become a report, and the report is written."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable
+
+import click
+
+from fp4ref.cli.common import console, repeat_options
+from fp4ref.cli.verify_case import save_first, show_case
+from fp4ref.cli.verify_choice import Choice
+from fp4ref.cli.verify_text import print_kernel
+from fp4ref.conformance.judge.cases import judge
+from fp4ref.conformance.reports.intermediates import with_intermediates
+from fp4ref.conformance.reports.view import of_kernel
+from fp4ref.conformance.run.runner import Run
+from fp4ref.conformance.verdict.kernel_report import KernelReport
+
+OF_A_CASE = [
+    "--kernel",
+    "--library",
+    "--signature",
+    "--spec",
+    "--layout",
+    "--nibbles",
+    "--direction",
+    "--device",
+    "--level",
+    "--weights",
+    "--timeout",
+    "--start-timeout",
+]  # options with which a case is the same again
+
+
+def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Callable[[str], None]) -> int:
+    """Judge what was run, and print the report, or one case of it; return the exit status. Rules: CNF-2."""
+    try:
+        for item in runs:
+            report.add(judge(item.case, item.outcome, report.declaration, item.expected))
+    except KeyboardInterrupt:
+        if not ("--forever" in choice.given and report.cases):
+            raise
+        report.stopped = "interrupted"
+    if choice.case is not None:
+        return show_case(report, choice)
+    if report.differing and choice.seconds != 0:
+        step("diagnosis")
+    report.explain(choice.seconds)
+    if choice.statement is not None:
+        choice.statement.write_kernel(report)
+    saved = save_first(report, choice.save_case, force=choice.pages.force)
+    view = of_kernel(report)
+    choice.pages.write([view])
+    if choice.as_json:
+        click.echo(json.dumps(with_intermediates(report.to_json(), view), indent=1, allow_nan=False))
+    else:
+        out = console()
+        print_kernel(out, report, choice.limit)
+        if saved:
+            out.print(f"saved {saved}; see it again: fp4ref verify {choice.save_case}", markup=False, soft_wrap=True)
+        if choice.given & {"--forever", "--seed"} and report.failures:
+            name = shlex.quote(report.failures[0].case.id)
+            again = f"fp4ref verify {repeat_options(OF_A_CASE)} --case {name}"
+            out.print(f"see it again: {again}", markup=False, soft_wrap=True)
+    return report.kind.status
