@@ -426,7 +426,7 @@ def block_scale_trace_mx(amax: Floats, g: Floats, k: Constants) -> Floats:
 
 def block_scale_qwix_mx(amax: Floats, g: Floats, k: Constants) -> Floats:
     """The power of two below c * amax / element_max, c = 12/7 or 60/31: outliers saturate on purpose."""
-    c = np.asarray(12 / 7 if k.element.name == "e2m1" else 60 / 31, F)
+    c = np.asarray(12 / 7 if k.element.bits == 4 else 60 / 31, F)
     d = k.narrow(amax / k.element_max)
     d = np.where(d < SMALLEST_QWIX, F(1), d)
     exponent = np.minimum(exponent_field(narrow_bfloat16(d * k.narrow(c))) - 127, 127)

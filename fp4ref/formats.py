@@ -1,7 +1,7 @@
 """Number formats and codecs: what a code means, and how a float32 becomes one.
 
 A Format is a grid of values. A Codec adds the choices on which implementations differ.
-One definition serves E2M1, E4M3, E5M2 and E8M0.
+One definition serves every format of 4, 6 or 8 bits.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fp4ref.errors import DomainError
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 F = np.float32
+WIDTHS = (4, 6, 8)  # bits of a code
 
 
 class Rounding(StrEnum):
@@ -50,7 +51,7 @@ class Format:
     holds powers of two only, code 0 being 2^-bias. infinity: the first code past the finite ones is infinite;
     every other code past them is NaN.
 
-    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1.
+    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, PACK-6, SPC-6.
     """
 
     name: str
@@ -60,6 +61,21 @@ class Format:
     codes: int
     signed: bool = True
     infinity: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bits not in WIDTHS:
+            raise DomainError(f"format {self.name}", f"codes of {self.bits} bits", "4, 6 or 8", "PACK-6")
+        magnitudes = 1 << (self.exponent_bits + self.mantissa_bits)
+        most = magnitudes - self.infinity
+        ranged = self.signed or not self.mantissa_bits
+        for bad, got, needed in (
+            (not 2 <= self.codes <= most, f"{self.codes} finite codes", f"2 to {most}"),
+            (not ranged, f"{self.mantissa_bits} mantissa bits without a sign", "none: powers of two"),
+        ):
+            if bad:
+                raise DomainError(f"format {self.name}", got, needed, "SPC-6")
+        if not _all_bfloat16(decisions(self)):
+            raise DomainError(f"format {self.name}", f"bias {self.bias}", "values and midpoints of bfloat16", "SPC-6")
 
     @property
     def max(self) -> float:
@@ -81,6 +97,11 @@ class Format:
         """Width of a code."""
         return self.signed + self.exponent_bits + self.mantissa_bits
 
+    @property
+    def digits(self) -> int:
+        """Hexadecimal digits of a code."""
+        return -(-self.bits // 4)
+
 
 @lru_cache
 def grid(form: Format) -> NDArray[np.float64]:
@@ -95,6 +116,18 @@ def grid(form: Format) -> NDArray[np.float64]:
     leading = (exponent > 0) << form.mantissa_bits
     step = np.maximum(exponent, 1) - form.bias - form.mantissa_bits
     return np.asarray(np.ldexp((mantissa + leading).astype(np.float64), step))
+
+
+def decisions(form: Format) -> NDArray[np.float64]:
+    """Return the magnitudes at which codes change: every value and every midpoint."""
+    values = grid(form)
+    return np.concatenate([values[:-1], (values[:-1] + values[1:]) / 2])
+
+
+@np.errstate(all="ignore")
+def _all_bfloat16(values: NDArray[np.float64]) -> bool:
+    narrow = values.astype(F)
+    return bool((narrow == values).all()) and not (narrow.view(np.uint32) & 0xFFFF).any()
 
 
 E2M1 = Format("e2m1", exponent_bits=2, mantissa_bits=1, bias=1, codes=8)
@@ -134,7 +167,7 @@ class Codec:
             if not 0 <= code < 1 << self.format.bits:
                 got = f"nan {self.nan}, overflow {self.overflow}"
                 raise DomainError("codec", got, f"codes of {self.format.bits} bits", "SPC-1")
-        if self.rounding is Rounding.STOCHASTIC and self.format is not E2M1:
+        if self.rounding is Rounding.STOCHASTIC and self.format != E2M1:
             raise DomainError("codec", f"stochastic rounding to {self.format.name}", "e2m1", "SR-1")
 
     @np.errstate(all="ignore")
@@ -225,8 +258,8 @@ class Codec:
         return np.where(np.isnan(values), not_a_number, code).astype(np.uint8)
 
 
-# Every value and every midpoint of the four formats is a bfloat16, so the upper half of a float32 and whether
-# the lower half is zero decide its code: 2^17 cases, tabulated from the definition.
+# Every value and every midpoint of a format is a bfloat16 (SPC-6), so the upper half of a float32 and whether the
+# lower half is zero decide its code: 2^17 cases, tabulated from the definition.
 
 
 def _decision(values: Floats) -> NDArray[np.intp]:
@@ -243,8 +276,6 @@ def _representatives() -> Floats:
 
 @lru_cache
 def _index_table(codec: Codec) -> NDArray[np.uint8]:
-    decisions = np.concatenate([grid(codec.format)[:-1], (grid(codec.format)[:-1] + grid(codec.format)[1:]) / 2])
-    assert not (decisions.astype(F).view(np.uint32) & 0xFFFF).any(), codec.format
     return np.minimum(codec._round(_representatives()), codec.format.codes).astype(np.uint8)
 
 

@@ -1,4 +1,6 @@
-"""Packing: two 4-bit codes in a byte, or one 8-bit code."""
+"""Packing: the codes of a row as one stream of bits, low bits first."""
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -7,29 +9,31 @@ from fp4ref.formats import Codes, Format
 
 
 def width(columns: int, form: Format) -> int:
-    """Bytes in a row of `columns` codes. Rules: PACK-1, PACK-2, PACK-3."""
+    """Bytes in a row of `columns` codes. Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5."""
     return -(-columns * form.bits // 8)
 
 
 def pack(codes: Codes, form: Format) -> Codes:
-    """Pack codes [..., K] into bytes [..., width], element 2i in the low nibble of byte i.
+    """Pack codes [..., K] into bytes [..., width]: code j begins at bit j * bits of its row, low bits first.
 
-    The spare high nibble of an odd row is 0. Eight-bit codes are their own bytes.
+    Two 4-bit codes share a byte, four 6-bit codes share three. Spare bits of a row are 0. Eight-bit codes are their own
+    bytes.
 
-    Rules: PACK-1, PACK-2, PACK-3.
+    Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5.
     """
     if form.bits == 8:
         return codes
-    packed = codes[..., 0::2].copy()
-    odd = codes[..., 1::2]
-    packed[..., : odd.shape[-1]] |= odd << 4
+    packed = np.zeros((*codes.shape[:-1], width(codes.shape[-1], form)), np.uint8)
+    for own, first, second, shift in _places(codes, packed, form.bits):
+        first[...] |= own << shift
+        second[...] |= own[..., : second.shape[-1]] >> (8 - shift)
     return packed
 
 
 def unpack(packed: Codes, columns: int, form: Format) -> Codes:
-    """Unpack bytes [..., width] into codes [..., columns]; a spare nibble is ignored.
+    """Unpack bytes [..., width] into codes [..., columns]; spare bits are ignored.
 
-    Rules: PACK-1, PACK-2, PACK-3.
+    Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5.
     """
     if packed.shape[-1] != width(columns, form):
         got = f"{packed.shape[-1]} bytes for {columns} codes of {form.bits} bits"
@@ -37,6 +41,22 @@ def unpack(packed: Codes, columns: int, form: Format) -> Codes:
     if form.bits == 8:
         return packed
     codes = np.empty((*packed.shape[:-1], columns), np.uint8)
-    codes[..., 0::2] = packed & 0b1111
-    codes[..., 1::2] = (packed >> 4)[..., : columns // 2]
+    mask = (1 << form.bits) - 1
+    for own, first, second, shift in _places(codes, packed, form.bits):
+        own[...] = first >> shift & mask
+        own[..., : second.shape[-1]] |= second << (8 - shift) & mask
     return codes
+
+
+def _places(codes: Codes, packed: Codes, bits: int) -> Iterator[tuple[Codes, Codes, Codes, int]]:
+    """Views of every code at one position of the repeating pattern, and of the bytes that hold its low and high bits.
+
+    A pattern is one byte of two 4-bit codes, or three bytes of four 6-bit codes. Yields the codes, the bytes of their
+    low bits, the bytes of the bits that these have no room for (none if all fit), and the position in the first byte.
+    """
+    each = np.lcm(bits, 8)  # bits of the pattern
+    for place in range(each // bits):
+        own = codes[..., place :: each // bits]
+        byte, shift = divmod(place * bits, 8)
+        first, second = (packed[..., start :: each // 8][..., : own.shape[-1]] for start in (byte, byte + 1))
+        yield own, first, second if shift + bits > 8 else second[..., :0], shift

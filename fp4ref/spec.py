@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic
 from fp4ref.errors import DomainError
-from fp4ref.formats import E2M1, E4M3, E8M0, FORMATS, Codec, Floats, Format, Rounding
+from fp4ref.formats import E2M1, E4M3, FORMATS, Codec, Floats, Format, Rounding
 from fp4ref.four_over_six import RULES, dequantized, rows_by_tree
 from fp4ref.hadamard import POINTS
 
@@ -141,7 +141,12 @@ class Spec:
         return dataclasses.replace(self, **{"name": f"{self.name}[{said}]", **changes})
 
     def to_json(self) -> str:
-        """The record as JSON: spec version, values, and names of functions. Rules: SPC-3."""
+        """Return the record as JSON: spec version, values, and the names of what is registered. Rules: SPC-3, SPC-4."""
+        named = ((self.element.format, FORMATS), (self.scale.format, FORMATS), (self.arithmetic, ARITHMETIC))
+        for value, names in named:
+            if names.get(value.name) != value:
+                kind = type(value).__name__.lower()
+                raise DomainError("spec", f"{kind} {value.name}", "a registered one, to be named", "SPC-4")
         return json.dumps({"fp4ref": SPEC_VERSION, **encode(self)}, indent=1)
 
     def __reduce__(self) -> tuple[Callable[[str], Spec], tuple[str]]:
@@ -155,8 +160,8 @@ def _require_legal(spec: Spec) -> None:
     row_scale = spec.global_scale is Granularity.ROW
     for bad, got, needed, rule in (
         (min(spec.block) < 1, f"block {spec.block.rows}x{spec.block.columns}", "at least 1x1", "BLK-1"),
-        (element.format is E8M0, "element e8m0", "a signed element format", "SPC-2"),
-        (scale.format is E2M1, "scale e2m1", "e4m3, e5m2 or e8m0", "SPC-2"),
+        (not element.format.signed, f"element {element.format.name}", "a signed element format", "SPC-2"),
+        (scale.format.bits != 8, f"scale {scale.format.name}", "a format of 8 bits", "SPC-2"),
         (scale.rounding is Rounding.STOCHASTIC, "a stochastic scale", "nearest or upward rounding", "SPC-2"),
         (
             spec.element_max is not None and not 0 < spec.element_max <= element.format.max,
@@ -173,19 +178,19 @@ def _require_legal(spec: Spec) -> None:
         (row_scale and spec.hadamard, "global_scale row with hadamard", "one of them", "GLB-5"),
         (row_scale and spec.stochastic, "global_scale row with stochastic rounding", "nearest rounding", "GLB-5"),
         (
-            spec.stochastic and scale.format is E8M0,
-            "stochastic rounding with scale e8m0",
+            spec.stochastic and not scale.format.signed,
+            f"stochastic rounding with scale {scale.format.name}",
             "e4m3 scales or nearest rounding",
             "SR-5",
         ),
         (
-            global_scale and scale.format is E8M0,
-            f"global_scale {spec.global_scale} with scale e8m0",
+            global_scale and not scale.format.signed,
+            f"global_scale {spec.global_scale} with scale {scale.format.name}",
             "global_scale none",
             "GLB-6",
         ),
-        (search and element.format is not E2M1, f"four_over_six with element {element.format.name}", "e2m1", "FOS-7"),
-        (search and scale.format is not E4M3, f"four_over_six with scale {scale.format.name}", "e4m3", "FOS-7"),
+        (search and element.format != E2M1, f"four_over_six with element {element.format.name}", "e2m1", "FOS-7"),
+        (search and scale.format != E4M3, f"four_over_six with scale {scale.format.name}", "e4m3", "FOS-7"),
         (search and not global_scale, "four_over_six with global_scale none", "tensor or row", "FOS-7"),
         (search and spec.stochastic, "four_over_six with stochastic rounding", "nearest rounding", "FOS-7"),
         (

@@ -120,7 +120,7 @@ def block_jax_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
 
 def block_qwix_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
     """pow2(exponent of bf16(d * n(fp32(c)))), d = n(a / E), 1 if below 2^-63; a if not finite."""
-    c = k.narrow(k.value(12 / 7 if k.spec.element.format.name == "e2m1" else 60 / 31))
+    c = k.narrow(k.value(12 / 7 if k.spec.element.format.bits == 4 else 60 / 31))
     d = k.narrow(div(amax, k.element_max))
     word = bits(rounded_bfloat16(mul(torch.where(d < 2.0**-63, 1.0, d), c))) & INFINITY
     return torch.where(is_finite(amax), floats(word.clamp(max=254 << 23)), amax)

@@ -126,6 +126,6 @@ def _print(stages: Stages, x: NDArray[Any]) -> None:
         click.secho(line, bold=heading, fg="cyan" if heading else None)
     click.echo()
     form = stages.spec.element.format
-    digits = form.bits // 4
+    digits = form.digits
     code, scale = f"0x{stages.code:0{digits}x}", f"0x{stages.scale:02x}"
     click.secho(f"code {code}, scale {scale}, value {decimal(stages.value)}", bold=True)

@@ -235,7 +235,7 @@ def _print_witness(witness: Witness, a: Spec, b: Spec) -> None:
     amax = "" if probe.amax is None else f", global amax {decimal(probe.amax)}"
     size = "x".join(map(str, probe.x.shape))
     _note(f"{size} {probe.x.dtype.name}{amax}{where}: {write_values(probe.x)}", 2)
-    digits = {spec.name: spec.element.format.bits // 4 for spec in (a, b)}
+    digits = {spec.name: spec.element.format.digits for spec in (a, b)}
     rows = [("", "scale", "code", "value", "")]
     for outcome in witness.outcomes:
         code = f"0x{outcome.code:0{digits[outcome.spec]}x}"

@@ -123,7 +123,7 @@ def scale_text(spec: Spec, code: int) -> str:
 
 def code_text(spec: Spec, code: int) -> str:
     """An element code and what it means."""
-    return f"0x{code:0{spec.element.format.bits // 4}x} {_value(spec.element, code):g}"
+    return f"0x{code:0{spec.element.format.digits}x} {_value(spec.element, code):g}"
 
 
 def _value(codec: Codec, code: int) -> float:

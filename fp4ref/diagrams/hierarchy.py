@@ -75,7 +75,7 @@ def _block(
     page.text(x[1] + 8, y + 33, f"0x{byte:02x} = {value:g}", size=11, mono=True)
     page.line([(x[1] + 148, y + 20), (x[2] - 4, y + 20)], head=True)
     first = block * spec.block.columns
-    digits = spec.element.format.bits // 4
+    digits = spec.element.format.digits
     for number in range(SHOWN):
         code = int(codes[row, first + number])
         q = float(spec.element.decode(np.array([code], np.uint8))[0])

@@ -39,7 +39,7 @@ def others(spec: Spec) -> list[str]:
 
 
 def _codec(role: str, codec: Codec) -> list[str]:
-    usual, digits = STANDARD[codec.format], codec.format.bits // 4
+    usual, digits = STANDARD[codec.format], codec.format.digits
     found = []
     if codec.rounding != usual.rounding:
         found.append(f"{role} rounding {codec.rounding}")

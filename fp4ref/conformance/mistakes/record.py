@@ -14,7 +14,7 @@ from fp4ref.arithmetic import narrow_bfloat16
 from fp4ref.arithmetic_peers import encoding, encoding_by_reciprocal, encoding_or_one
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.places import Place
-from fp4ref.formats import E2M1, E8M0, F, Floats
+from fp4ref.formats import F, Floats
 from fp4ref.spec import Granularity
 
 
@@ -142,7 +142,7 @@ def by_row(kernel: Kernel) -> bool:
 
 def mx(kernel: Kernel) -> bool:
     """Scales that are powers of two."""
-    return kernel.spec.scale.format is E8M0
+    return not kernel.spec.scale.format.signed
 
 
 def e4m3_scales(kernel: Kernel) -> bool:
@@ -152,12 +152,12 @@ def e4m3_scales(kernel: Kernel) -> bool:
 
 def e2m1(kernel: Kernel) -> bool:
     """Four-bit elements."""
-    return kernel.codec.format is E2M1
+    return kernel.codec.format.bits == 4
 
 
 def eight_bit(kernel: Kernel) -> bool:
     """Eight-bit elements."""
-    return not e2m1(kernel)
+    return kernel.codec.format.bits == 8
 
 
 def turns(kernel: Kernel) -> bool:

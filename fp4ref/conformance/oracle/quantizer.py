@@ -256,7 +256,7 @@ def dequantize(
 ) -> Rows:
     """The values that bytes stand for, rounded once to a type. Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, HAD-6."""
     packed, scales = data.data.tolist(), data.scales.tolist()
-    four_bits, width = spec.element.format.name == "e2m1", spec.block.columns
+    four_bits, width = spec.element.format.bits == 4, spec.block.columns
     values: Rows = []
     for i in range(shape[0]):
         row = []

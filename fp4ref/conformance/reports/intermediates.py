@@ -87,7 +87,7 @@ def _got(exhibit: ShownDirection, at: tuple[int, int]) -> dict[str, str]:
     blocks, block = -(-columns // spec.block.columns), column // spec.block.columns
     offset = layout(exhibit.scale_layout).offset(row, block, blocks)
     scale = int(np.asarray(exhibit.got.scales).reshape(-1)[offset])
-    digits = spec.element.format.bits // 4
+    digits = spec.element.format.digits
     found = {"scale byte": _coded(spec.scale, scale, 2), "code": _coded(spec.element, code, digits)}
     if exhibit.got.amax is not None:
         values = np.ravel(np.asarray(exhibit.got.amax))

@@ -1,0 +1,192 @@
+"""Formats of 6 bits, which users add: through the golden model, against rationals; refused by name elsewhere."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fp4ref
+from fp4ref import BackendError, DomainError, packing, registry
+from fp4ref.arithmetic import ARITHMETIC
+from fp4ref.formats import CUDA_E8M0, E2M1, Codec, Format
+from fp4ref.registry import Call
+
+E2M3 = Format("e2m3", exponent_bits=2, mantissa_bits=3, bias=1, codes=32)
+E3M2 = Format("e3m2", exponent_bits=3, mantissa_bits=2, bias=3, codes=32)
+LARGEST = {"e2m3": Fraction(15, 2), "e3m2": Fraction(28)}
+EMAX = {"e2m3": 2, "e3m2": 4}
+
+
+def spec_of(form: Format) -> fp4ref.Spec:
+    """MXFP6 by the floor rule of OCP."""
+    return fp4ref.Spec(
+        name=f"vendor.mx-{form.name}",
+        element=Codec(format=form, nan=(0x1F, 0x1F)),
+        scale=CUDA_E8M0,
+        block=(1, 32),
+        global_scale="none",
+        arithmetic=ARITHMETIC["ocp-floor"],
+    )
+
+
+SPECS = [spec_of(E2M3), spec_of(E3M2)]
+
+
+def value(code: int, name: str) -> Fraction:
+    """Read a code: sign, exponent, mantissa, subnormals below exponent 1."""
+    exponent_bits, mantissa_bits, bias = int(name[1]), int(name[3]), {"e2m3": 1, "e3m2": 3}[name]
+    sign, rest = divmod(code, 32)
+    exponent, mantissa = divmod(rest, 2**mantissa_bits)
+    assert exponent < 2**exponent_bits
+    leading = Fraction(mantissa, 2**mantissa_bits) + (1 if exponent else 0)
+    return (-1) ** sign * leading * Fraction(2) ** (max(exponent, 1) - bias)
+
+
+def nearest(x: Fraction, negative: bool, name: str) -> int:
+    """The closest code; of two equally close ones the even one; beyond the largest, the largest."""
+    code = min(range(32), key=lambda c: (abs(abs(x) - value(c, name)), c % 2))
+    return code + 32 * negative
+
+
+def scale_byte(amax: Fraction, name: str) -> int:
+    """The byte of 2^(floor(log2(amax)) - emax), the least if amax is 0."""
+    if not amax:
+        return 0
+    exponent = -149
+    while Fraction(2) ** (exponent + 1) <= amax:
+        exponent += 1
+    return min(max(exponent - EMAX[name] + 127, 0), 254)
+
+
+def stream(codes: list[int]) -> bytes:
+    """Six bits after six bits, each code's low bit first, as text of a number read backwards."""
+    text = "".join(f"{code:06b}" for code in reversed(codes))
+    return int(text or "0", 2).to_bytes(-(-6 * len(codes) // 8), "little")
+
+
+@pytest.mark.rule("PACK-4", "PACK-5")
+def test_the_bytes_of_the_rules():
+    assert packing.pack(np.uint8([[1, 2, 3, 4]]), E2M3).tobytes().hex() == "813010"
+    assert packing.pack(np.uint8([[0x3F]]), E3M2).tobytes().hex() == "3f"
+    assert packing.pack(np.uint8([[0x3F, 0x3F]]), E3M2).tobytes().hex() == "ff0f"
+    assert packing.unpack(np.uint8([[0xFF, 0xFF]]), 2, E3M2).tolist() == [[0x3F, 0x3F]]  # spare bits are ignored
+
+
+@pytest.mark.rule("PACK-4", "PACK-5")
+@given(rows=st.integers(1, 3), columns=st.integers(0, 21), data=st.data())
+def test_packing_is_a_stream_of_bits_and_unpacking_its_inverse(rows, columns, data):
+    row = st.lists(st.integers(0, 63), min_size=columns, max_size=columns)
+    drawn = data.draw(st.lists(row, min_size=rows, max_size=rows))
+    codes = np.array(drawn, np.uint8).reshape(rows, columns)
+    packed = packing.pack(codes, E2M3)
+    assert [line.tobytes() for line in packed] == [stream(line) for line in drawn]
+    assert np.array_equal(packing.unpack(packed, columns, E2M3), codes)
+
+
+@pytest.mark.rule("PACK-4", "PACK-5", "BLK-8", "DEQ-2")
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.element.format.name)
+@pytest.mark.parametrize("direction", ["row", "column"])
+def test_quantize_and_dequantize_against_rationals(spec, direction):
+    name = spec.element.format.name
+    rng = np.random.default_rng(6)
+    x = (rng.integers(-64, 65, (5, 75)) / 8 * np.exp2(rng.integers(-3, 3, (5, 1)))).astype(np.float32)
+    x[2, 3], x[3] = -0.0, 0
+    x[4, :40] = np.float32(LARGEST[name]) * np.float32([1, -1] * 20)
+    matrix = x if direction == "row" else x.T
+    q = fp4ref.quantize(x, spec, direction)  # by default dispatch, which skips what does not serve the format
+    data, (rows, columns) = q.direction(direction)
+    values = fp4ref.dequantize(q, direction=direction)
+    assert data.data.shape == (rows, -(-6 * columns // 8))
+    for i in range(rows):
+        codes = []
+        for left in range(0, columns, 32):
+            block = [Fraction(float(v)) for v in matrix[i, left : left + 32]]
+            byte = scale_byte(max(map(abs, block)), name)
+            scale = Fraction(2) ** (byte - 127)
+            assert data.scales[i, left // 32] == byte
+            signs = np.signbit(matrix[i, left : left + 32])
+            own = [nearest(v / scale, bool(s), name) for v, s in zip(block, signs, strict=True)]
+            assert [Fraction(float(v)) for v in values[i, left : left + 32]] == [value(c, name) * scale for c in own]
+            codes += own
+        assert data.data[i].tobytes() == stream(codes), i
+    assert fp4ref.dequantize(q, "bfloat16", direction).dtype == ml_dtypes.bfloat16
+
+
+@pytest.mark.rule("CNF-5")
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.element.format.name)
+@pytest.mark.parametrize("name", [name for name in ("cpu", "torch", "cuda") if name in registry.backends()])
+def test_other_backends_refuse_by_name_in_one_line(spec, name):
+    form = spec.element.format.name
+    (reason,) = registry.backends()[name].unserved(Call("quantize", spec))
+    assert reason == f"format {form}, not one of e2m1, e4m3, e5m2, e8m0"
+    if registry.available() and dict(registry.available())[name]:
+        return  # the backend cannot run here, which is then the message
+    x = np.ones((2, 32), np.float32)
+    q = fp4ref.quantize(x, spec)
+    for call in (
+        lambda: fp4ref.quantize(x, spec, backend=name),
+        lambda: fp4ref.quantize(x, spec, "both", backend=name),
+        lambda: fp4ref.dequantize(q, backend=name),
+        lambda: fp4ref.gemm(q, q, backend=name),
+    ):
+        with pytest.raises(BackendError, match=f"on backend {name}: format {form}, not one of e2m1, ") as failure:
+            call()
+        assert "\n" not in str(failure.value)
+
+
+@pytest.mark.rule("GEM-2", "PACK-4")
+def test_products_of_six_bits_in_the_golden_model():
+    x = np.float32([[6, 1, -0.5, 3] * 8])
+    q = fp4ref.quantize(x, SPECS[0])
+    assert fp4ref.gemm(q, q).item() == 8 * (36 + 1 + 0.25 + 9)
+
+
+def test_a_format_of_a_known_name_with_other_settings_is_another_one():
+    other = Format("e2m1", exponent_bits=2, mantissa_bits=1, bias=2, codes=8)
+    (reason,) = registry.backends()["torch"].unserved(
+        Call("quantize", fp4ref.NVFP4.replace(element=Codec(format=other, nan=(7, 7))))
+    )
+    assert reason == "format e2m1 with other settings, not one of e2m1, e4m3, e5m2, e8m0"
+    assert other != E2M1
+
+
+@pytest.mark.rule("PACK-6")
+@pytest.mark.parametrize(("exponent", "mantissa"), [(2, 2), (2, 0), (3, 3), (5, 3)])
+def test_codes_of_other_widths_are_refused(exponent, mantissa):
+    bits = 1 + exponent + mantissa
+    with pytest.raises(DomainError, match=rf"format mine: codes of {bits} bits, need 4, 6 or 8 \[PACK-6\]"):
+        Format("mine", exponent, mantissa, bias=1, codes=2)
+
+
+@pytest.mark.rule("SPC-6")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"codes": 33}, "33 finite codes, need 2 to 32"),
+        ({"codes": 32, "infinity": True}, "32 finite codes, need 2 to 31"),
+        ({"codes": 1}, "1 finite codes"),
+        ({"codes": 32, "bias": 200}, "bias 200, need values and midpoints of bfloat16"),
+        ({"codes": 32, "bias": -130}, "bias -130"),
+        ({"codes": 32, "mantissa_bits": 4, "signed": False}, "4 mantissa bits without a sign"),
+    ],
+)
+def test_formats_that_no_code_expresses_are_refused(settings, message):
+    given = {"exponent_bits": 2, "mantissa_bits": 3, "bias": 1} | settings
+    with pytest.raises(DomainError, match=f"format mine: {message}"):
+        Format("mine", **given)
+
+
+@pytest.mark.rule("SPC-6")
+def test_every_signed_format_of_six_bits_decodes_and_encodes_its_own_values():
+    for exponent, infinity in product(range(1, 5), (False, True)):
+        form = Format("mine", exponent, 5 - exponent, bias=1, codes=32 - infinity, infinity=infinity)
+        codec = Codec(format=form, nan=(0x1F, 0x3F))
+        codes = np.arange(64, dtype=np.uint8)
+        finite = np.isfinite(codec.decode(codes))
+        assert np.array_equal(codec.encode(codec.decode(codes))[finite], codes[finite])
