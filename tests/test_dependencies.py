@@ -178,6 +178,18 @@ def test_a_backend_imports_from_lower_floors(package: str) -> None:
             assert all(floors[target] < floors[name] for target in targets), f"{name} imports {targets}"
 
 
+@pytest.mark.parametrize(
+    ("title", "floors"), [("fp4ref/", FLOORS), ("fp4ref/conformance/", ROOMS)], ids=["house", "kit"]
+)
+def test_the_picture_in_contributing(title: str, floors: dict[int, tuple[str, ...]]) -> None:
+    text = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    picture = text.partition(f"\n{title}\n")[2].partition("\n\n")[0].partition("\n```")[0]
+    drawn = {int(line[:2]): line.partition("|")[2] for line in picture.splitlines()}
+    assert [*drawn] == [*reversed(floors)]
+    for floor, names in floors.items():
+        assert {*drawn[floor].partition("   ")[0].split()} == {*names} - {""}
+
+
 def test_class_names_are_unique() -> None:
     names = [
         node.name
