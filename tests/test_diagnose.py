@@ -283,7 +283,7 @@ def test_what_special_values_leave_open_is_said():
     assert not found.explanations
     assert found.partial.names == ("scale-division",)
     assert "NaN" in found.partial.except_on
-    assert verdict(found).endswith("not explained: what differs on NaN")
+    assert verdict(found).endswith("not explained: the differences on NaN")
 
 
 def test_the_time_is_kept():

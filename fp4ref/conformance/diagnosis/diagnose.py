@@ -524,7 +524,7 @@ def verdict(diagnosis: Diagnosis) -> str:
         return told[0] + others
     partial = diagnosis.partial
     if partial is not None and partial.text:
-        return f"{partial.text}; not explained: what differs on {', '.join(partial.except_on)}"
+        return f"{partial.text}; not explained: the differences on {', '.join(partial.except_on)}"
     if partial is not None:
         return f"not explained: bytes differ on {', '.join(partial.except_on)} only"
     parts = [f"{finding.stage}: {finding.text}" for finding in diagnosis.findings if finding.text]
@@ -539,7 +539,7 @@ def report_lines(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.conforms:
         return []
     lines = [
-        f"{'explains every byte' if number == 0 else 'so does'}: {explanation.text} [{', '.join(explanation.names)}]"
+        f"{'also ' if number else ''}explains every byte: {explanation.text} [{', '.join(explanation.names)}]"
         for number, explanation in enumerate(diagnosis.explanations)
     ]
     if diagnosis.partial is not None:

@@ -108,7 +108,7 @@ def _spelled(aimed: Aim, scales: Values, height: int, width: int, shift: int) ->
 FAMILIES = (
     Family("normal", "Values as activations and weights have them.", scaling_rules, normal),
     Family("positions", "Nibbles, columns or rows change places.", rules("PACK-1", "BLK-1"), positions),
-    Family("layout", "Scales lie in another layout; equal scales would hide it.", rules("LAY-7", "LAY-3"), layout),
+    Family("layout", "Scales are in another layout, which equal scales would hide.", rules("LAY-7", "LAY-3"), layout),
     Family(
         "ragged",
         "Sizes that fill no block, tile or vector are read or written wrongly.",

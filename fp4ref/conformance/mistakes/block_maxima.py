@@ -196,7 +196,7 @@ def block_amax() -> Iterator[Mistake]:
         yield known(
             stage,
             f"block-floor-{floor:.0e}",
-            f"block maxima are held at {floor:.3g} at least",
+            f"block maxima are clamped below at {floor:.3g}",
             special=True,
             block_amax=partial(lambda low, b, nan: np.maximum(largest(b, (2, 3), nan), low), F(floor)),
         )

@@ -15,7 +15,7 @@ Made = tuple[Codes, Codes]  # codes [rows, columns] and scale bytes [rows, block
 OTHERS: tuple[tuple[str, str, Callable[[Codes, Codes], Made]], ...] = (
     ("axis", "blocks run along the wrong axis", lambda codes, scales: (codes.T, scales)),
     ("axis-t", "blocks run along the wrong axis, scales transposed", lambda codes, scales: (codes.T, scales.T)),
-    ("other", "the other direction's codes and scales stand in the buffers", lambda codes, scales: (codes, scales)),
+    ("other", "the buffers contain the other direction's codes and scales", lambda codes, scales: (codes, scales)),
 )
 
 

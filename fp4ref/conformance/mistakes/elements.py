@@ -158,7 +158,7 @@ def codes() -> Iterator[Mistake]:
     yield known(
         stage,
         "element-clamp-4",
-        "elements are held at 4 instead of 6",
+        "elements are clamped to 4 instead of 6",
         e2m1,
         value=lambda y: np.clip(y, F(-4), F(4)),
     )
@@ -180,7 +180,7 @@ def codes() -> Iterator[Mistake]:
         yield known(
             stage,
             f"element-clamp-{top:g}",
-            f"elements are held at {top:g}",
+            f"elements saturate at {top:g}",
             eight_bit,
             value=partial(lambda t, y: np.clip(y, -t, t), F(top)),
         )

@@ -138,7 +138,7 @@ def factor() -> Iterator[Mistake]:
             yield known(
                 stage,
                 f"encode-unrounded-{name}",
-                f"elements are {text.split(' instead')[0]} with s before it was rounded to its byte",
+                f"elements are {text.split(' instead')[0]}, using s before it was rounded to its byte",
                 nv,
                 scaled=scaled,
                 working=ar.unrounded,
@@ -156,7 +156,7 @@ def factor() -> Iterator[Mistake]:
         yield known(
             stage,
             f"encode-global-{name}",
-            f"where elements are divided {text}",
+            f"where elements are divided, {text}",
             nv,
             element_global=partial(_own_global, form_of_g),
         )
@@ -236,7 +236,7 @@ def factor() -> Iterator[Mistake]:
     yield known(
         stage,
         "encode-unlimited",
-        "the factor is not held at FLT_MAX where the scale byte is 0",
+        "the factor is not clamped to FLT_MAX where the scale byte is 0",
         nv,
         special=True,
         scaled=lambda x, s, g, k: x * (F(1) / (s * (F(1) / g))),

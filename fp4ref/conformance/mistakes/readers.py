@@ -260,7 +260,7 @@ def digit_readers() -> Iterator[ScaleReader]:
                 yield ScaleReader(
                     f"layout-order-{high}x{wide}-{split}-{''.join(map(str, order))}",
                     Slot.LAYOUT,
-                    f"scales lie in tiles of {high}x{wide}, in the order {words}",
+                    f"scales are stored in tiles of {high}x{wide}, in the order {words}",
                     partial(_digits, order, split, high, wide),
                 )
 

@@ -57,7 +57,7 @@ def scale_codec() -> Iterator[Mistake]:
     yield known(
         stage,
         "scale-fnuz-240",
-        "scales are held at 240, the largest of E4M3FNUZ, and written with its bias 8",
+        "scales saturate at 240, the largest of E4M3FNUZ, and are written with its bias 8",
         e4m3_scales,
         scale_codec=Codec(format=E4M3_FNUZ, nan=(0x80, 0x80)),
         scale_value=lambda t: np.minimum(t, F(240)),

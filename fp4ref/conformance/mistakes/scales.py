@@ -326,7 +326,7 @@ def block_scale() -> Iterator[Mistake]:
         yield known(
             stage,
             f"scale-floor-{low:.3g}",
-            f"the block scale is held at {low:.4g} at least",
+            f"the block scale is clamped below at {low:.4g}",
             e4m3_scales,
             scale_value=partial(lambda least, t: np.maximum(t, least), F(low)),
         )
@@ -334,7 +334,7 @@ def block_scale() -> Iterator[Mistake]:
         yield known(
             stage,
             f"scale-top-{top:g}",
-            f"the block scale is held at {top:g} at most",
+            f"the block scale is clamped above at {top:g}",
             e4m3_scales,
             scale_value=partial(lambda most, t: np.minimum(t, most), F(top)),
         )

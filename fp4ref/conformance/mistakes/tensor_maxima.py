@@ -264,7 +264,7 @@ def tensor_amax() -> Iterator[Mistake]:
         yield known(
             stage,
             f"amax-floor-{floor:.0e}",
-            f"amax is held at {floor:.3g} at least",
+            f"amax is clamped below at {floor:.3g}",
             has_global,
             special=True,
             used=partial(lambda low, a, values: np.maximum(a, low), F(floor)),

@@ -119,7 +119,7 @@ class StochasticReport:
         if self.ok:
             return (
                 f"conforms to {self.spec.name} at the level {self.level}: every code is a neighbour, and "
-                f"{len(self.tests)} counts lie in exact intervals (false alarm below {FALSE_ALARM:g})"
+                f"{len(self.tests)} counts are in exact intervals (false alarm below {FALSE_ALARM:g})"
             )
         failed = [test for test in self.tests if not test.passed]
         counts = map(str, failed[:1])

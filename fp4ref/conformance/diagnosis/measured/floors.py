@@ -74,7 +74,7 @@ def _numbers(
     """Ways in which a number makes maxima that lie between bounds of those before, and the number."""
     for name, text, operation, less in (
         ("plus", "{0:g} is added to {1}", np.add, before),
-        ("floor", "{1} held at {0:g} at least", np.maximum, np.zeros_like(before)),
+        ("floor", "{1} clamped below at {0:g}", np.maximum, np.zeros_like(before)),
     ):
         number = _number(low - less, high - less, right)
         if number is not None:
