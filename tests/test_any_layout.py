@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import subprocess
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, example, given, settings
+from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
 import fp4ref
+import fp4ref_numerics
+from fp4ref import registry
 from fp4ref.errors import LayoutError
 from fp4ref.layout import LAYOUTS, Layout
+from fp4ref.registry import Call
 from fp4ref.strategies import drawn_layouts
+from fp4ref_numerics.layouts import lower_layout
 
 GFX950 = Layout("amd.gfx950_32x8", "m(16,2,*) k(4,2,*): m1 k1 m0 k0 k2 m2")
 WORDS = Layout("deepgemm.words", "m(*) k(4,*): k0 m0 k1; pad m 4 unspecified")
@@ -38,29 +45,43 @@ def decided(form: Layout, buffer, rows, columns):
     return np.where(form.compared(rows, columns), buffer, np.uint8(0)).tobytes()
 
 
+def placed(array, backend: str):
+    """The array where a backend reads it."""
+    if backend != "cuda":
+        return array
+    import torch
+
+    return torch.from_numpy(array).cuda()
+
+
+def host(array) -> np.ndarray:
+    """An array of any library in the memory of the host."""
+    return array if isinstance(array, np.ndarray) else array.cpu().numpy()
+
+
 def check(form: Layout, backend: str, rows: int, columns: int, spec, seed: int) -> None:
     """Quantize, dequantize and convert in a layout: bit for bit what the golden model does, padding included."""
     x = np.random.default_rng(seed).standard_normal((rows, columns), np.float32)
-    blocks = -(-columns // spec.block.columns)
+    blocks, others = -(-columns // spec.block.columns), (columns, -(-rows // spec.block.columns))
     with registered(form) as name:
-        golden = fp4ref.quantize(x, spec, scale_layout=name, backend="numpy")
+        golden = fp4ref.quantize(x, spec, "both", scale_layout=name, backend="numpy")
         linear = fp4ref.quantize(x, spec, backend="numpy")
         assert golden.row.scales.tobytes() == form.from_linear(linear.row.scales).tobytes()
-        both = fp4ref.quantize(x, spec, "both", scale_layout=name, backend=backend)
-        assert decided(form, both.row.scales, rows, blocks) == decided(form, golden.row.scales, rows, blocks)
-        assert both.row.data.tobytes() == golden.row.data.tobytes()
-        column = fp4ref.quantize(x, spec, "column", scale_layout=name, backend="numpy").column
-        other = columns, -(-rows // spec.block.columns)
-        assert decided(form, both.column.scales, *other) == decided(form, column.scales, *other)
-        values = fp4ref.dequantize(golden, backend=backend)
-        assert values.tobytes() == fp4ref.dequantize(linear, backend="numpy").tobytes()
-        there = fp4ref.to_layout(linear, name, backend=backend)
-        assert decided(form, there.row.scales, rows, blocks) == decided(form, golden.row.scales, rows, blocks)
-        poisoned = np.where(form.valid(rows, blocks), there.row.scales, np.uint8(0x7F))
-        back = fp4ref.to_layout(
-            there.__class__(**{**vars(there), "row": there.row._replace(scales=poisoned)}), "linear", backend=backend
-        )
-        assert back.row.scales.tobytes() == linear.row.scales.tobytes()
+        got = fp4ref.quantize(placed(x, backend), spec, "both", scale_layout=name, backend=backend)
+        assert decided(form, host(got.row.scales), rows, blocks) == decided(form, golden.row.scales, rows, blocks)
+        assert decided(form, host(got.column.scales), *others) == decided(form, golden.column.scales, *others)
+        assert host(got.row.data).tobytes() == golden.row.data.tobytes()
+        values = fp4ref.dequantize(got, backend=backend)
+        assert host(values).tobytes() == fp4ref.dequantize(linear, backend="numpy").tobytes()
+        back = fp4ref.to_layout(got, "linear", backend=backend)
+        assert host(back.row.scales).tobytes() == linear.row.scales.tobytes()
+        there = fp4ref.to_layout(back, name, backend=backend)
+        scales = host(there.row.scales)
+        assert decided(form, scales, rows, blocks) == decided(form, golden.row.scales, rows, blocks)
+        poisoned = placed(np.where(form.valid(rows, blocks), scales, np.uint8(0x7F)), backend)
+        poisoned = dataclasses.replace(there, row=there.row._replace(scales=poisoned), column=None)
+        back = fp4ref.to_layout(poisoned, "linear", backend=backend)
+        assert host(back.row.scales).tobytes() == linear.row.scales.tobytes()
 
 
 @pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17")
@@ -95,3 +116,97 @@ def test_a_packing_is_no_layout_of_scales():
     packing = Layout("nibbles", "n(*) k(2,*): k0 k1 n0; unit 4")
     with registered(packing), pytest.raises(LayoutError, match=r"'nibbles', which has units of 4 bits, not 8, need"):
         fp4ref.quantize(np.ones((2, 16), np.float32), fp4ref.NVFP4, scale_layout="nibbles")
+
+
+@pytest.mark.rule("LAY-13", "LAY-16", "LAY-17")
+@pytest.mark.parametrize("seed", range(2))
+def test_the_lowered_structs_store_every_scale_where_the_layout_does(seed, tmp_path):
+    drawn: list[Layout] = []
+
+    @settings(max_examples=25, deadline=None, database=None, phases=[Phase.generate])
+    @hypothesis_seed(seed)
+    @given(form=drawn_layouts())
+    def draw(form):
+        drawn.append(form)
+
+    draw()
+    forms = [*LAYOUTS.values(), GFX950, WORDS, GATED, DOWN, RECORD, *drawn]
+    sizes = [(37, 11), (1, 1), (130, 9)]
+    lines = ["#include <fp4ref/fp4ref.h>", "#include <cstdio>"]
+    lines += [lower_layout(form, f"L{number}") for number, form in enumerate(forms)]
+    lines += [
+        "template <class L> void all(unsigned rows, unsigned columns) {",
+        "for (unsigned m = 0; m < rows; ++m) for (unsigned k = 0; k < columns; ++k)",
+        'std::printf("%llu\\n", L::offset(m, k, columns, rows)); }',
+        "int main() {",
+        *(f"all<L{number}>({rows}, {columns});" for number in range(len(forms)) for rows, columns in sizes),
+        "}",
+    ]
+    (tmp_path / "maps.cpp").write_text("\n".join(lines))
+    flags = ["-std=c++17", "-O0", "-ffp-contract=off", f"-I{fp4ref_numerics.INCLUDE}"]
+    subprocess.run(["c++", *flags, str(tmp_path / "maps.cpp"), "-o", str(tmp_path / "maps")], check=True)
+    printed = subprocess.run([str(tmp_path / "maps")], capture_output=True, text=True, check=True).stdout
+    expected = [
+        offset
+        for form in forms
+        for rows, columns in sizes
+        for offset in form.offset(*np.indices((rows, columns)).reshape(2, -1), columns, rows).tolist()
+    ]
+    assert list(map(int, printed.split())) == expected
+
+
+def test_a_layout_of_another_name_with_the_same_map_takes_the_fast_paths():
+    from fp4ref_cuda import plan
+
+    same = Layout("cublas", LAYOUTS["tiled_128x4"].text)
+    with registered(same) as name, registered(GFX950):
+        assert not plan.fused_reason(fp4ref.NVFP4, "bfloat16", (128, 128), name, 0)
+        call = Call("quantize", fp4ref.NVFP4, "bfloat16", layout=same, shape=(128, 128))
+        assert plan.choose(call, 0, False) == (plan.ROWS, "")
+        path, reason = plan.choose(dataclasses.replace(call, layout=GFX950), 0, False)
+        assert path == plan.TILES
+        assert reason == "scales amd.gfx950_32x8, which only the general kernels serve"
+
+
+def no_gpu() -> str:
+    """Why the kernels cannot run here; empty if they can."""
+    return dict(registry.available()).get("cuda", "not installed") or ""
+
+
+@pytest.mark.gpu
+@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17")
+@pytest.mark.parametrize("form", [GFX950, WORDS, GATED, DOWN, RECORD], ids=lambda form: form.name)
+@pytest.mark.parametrize("rows, columns, spec", [(70, 300, SPECS[0]), (256, 512, SPECS[0]), (33, 1000, SPECS[1])])
+def test_named_layouts_on_a_gpu(form, rows, columns, spec):
+    if no_gpu():
+        pytest.skip(no_gpu())
+    check(form, "cuda", rows, columns, spec, 2)
+
+
+@pytest.mark.gpu
+@settings(max_examples=12, deadline=None)
+@given(form=drawn_layouts(), rows=st.integers(1, 200), columns=st.integers(1, 300))
+def test_layouts_drawn_from_the_algebra_on_a_gpu(form, rows, columns):
+    if no_gpu():
+        pytest.skip(no_gpu())
+    check(form, "cuda", rows, columns, fp4ref.NVFP4, 3)
+
+
+@pytest.mark.gpu
+@pytest.mark.rule("LAY-8")
+@pytest.mark.parametrize("form", [GFX950, WORDS, GATED, DOWN], ids=lambda form: form.name)
+def test_groups_on_a_gpu_in_another_layout(form):
+    if no_gpu():
+        pytest.skip(no_gpu())
+    x = np.random.default_rng(5).standard_normal((290, 192), np.float32)
+    splits = [100, 0, 33, 157]
+    with registered(form) as name:
+        got = fp4ref.quantize_grouped(placed(x, "cuda"), splits, fp4ref.NVFP4, "both", scale_layout=name)
+        for member, part in zip(got, np.split(x, np.cumsum(splits)[:-1]), strict=True):
+            golden = fp4ref.quantize(part, fp4ref.NVFP4, "both", scale_layout=name, backend="numpy")
+            for direction in ("row", "column"):
+                mine, theirs = getattr(member, direction), getattr(golden, direction)
+                lines = part.shape if direction == "row" else part.shape[::-1]
+                size = lines[0], -(-lines[1] // 16)
+                assert decided(form, host(mine.scales), *size) == decided(form, theirs.scales, *size)
+                assert host(mine.data).tobytes() == theirs.data.tobytes()

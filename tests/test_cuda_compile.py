@@ -19,7 +19,7 @@ import fp4ref
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.errors import BackendError
 from fp4ref.formats import STOCHASTIC_E2M1
-from fp4ref.layout import LAYOUTS, layout
+from fp4ref.layout import LAYOUTS, Layout, layout
 from fp4ref.registry import Call
 from fp4ref_numerics import cache
 
@@ -169,6 +169,36 @@ def test_every_kernel_compiles_stays_in_registers_and_converts_natively_where_it
         if not names or local or native != (encodes and target in NATIVE):
             wrong.append(f"{kernel}: {len(names)} instructions, {local} on local memory, native {native}\n{prelude}")
     assert not wrong, "\n".join(wrong)
+
+
+TEXTS = (
+    "m(16,2,*) k(4,2,*): m1 k1 m0 k0 k2 m2",  # of AMD
+    "m(*) k(4,*): k0 m0 k1; pad m 4 unspecified",  # words down the rows
+    "m(16,*,2) k(4,*): k0 m2 m0 k1 m1; pad m 0x7f",  # gate and up rows side by side
+    "m(*) k(8,*): k0^5 |34 k1 m0; base 2; pad k 16 0x7f",
+)
+
+
+@compiled
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.parametrize("text, target", zip(TEXTS, ("sm_90", "sm_100a", "sm_80", "sm_120a"), strict=True))
+def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, target, monkeypatch):
+    from fp4ref_cuda.plan import prelude
+    from fp4ref_numerics.layouts import lower_layout
+
+    form, both = Layout("other", text), {"HAS_ROW": True, "HAS_COLUMN": True}
+    monkeypatch.setitem(LAYOUTS, form.name, form)
+    cases = [
+        ("quantize", prelude(fp4ref.NVFP4, "bfloat16", form.name, **both)),
+        ("dequantize", prelude(fp4ref.NVFP4, "bfloat16", form.name, INVERSE=False)),
+        ("layout", f"{prelude(fp4ref.NVFP4)}\n{lower_layout(form, 'Source')}"),
+        ("layout", f"{prelude(fp4ref.NVFP4, scale_layout=form.name)}\n{lower_layout(LAYOUTS['linear'], 'Source')}"),
+    ]
+    for kernel, lines in cases:
+        names = instructions(kernel, lines, target)
+        assert names, kernel
+        assert not any(name.startswith(("LDL", "STL")) for name in names), kernel
 
 
 @compiled

@@ -10,7 +10,7 @@ from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import maxima
 from fp4ref_cuda.buffers import Library, Operands, pointer
 from fp4ref_cuda.launch import launch, multiprocessors, target
-from fp4ref_cuda.plan import layout_number, prelude
+from fp4ref_cuda.plan import compiled_in, layout_number, prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 
 TEAMS, ROWS_WIDTH = 3, 512  # teams of a block of the fused kernel, columns of a unit of the row kernel
@@ -180,7 +180,8 @@ def tiles(call: Call, on: Operands) -> tuple[str, ...]:
 
 def general(call: Call, on: Operands, count: int, across: int) -> None:
     """Launch the kernel that serves every specification and layout, over tiles, `across` of them side by side."""
-    text = prelude(call.required, call.source, HAS_ROW="row" in on.targets, HAS_COLUMN="column" in on.targets)
+    directions = {"HAS_ROW": "row" in on.targets, "HAS_COLUMN": "column" in on.targets}
+    text = prelude(call.required, call.source, compiled_in(call.layout.name), **directions)
     place = (*call.sizes, layout_number(call.layout.name), across, pointer(on.members), on.count)
     launch(on.library, "quantize", text, (count,), (pointer(on.x), *place, *on.buffers, on.flag))
 

@@ -13,10 +13,11 @@ import fp4ref_numerics
 from fp4ref import packing
 from fp4ref.arithmetic import TE
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, STOCHASTIC_E2M1
-from fp4ref.layout import layout
+from fp4ref.layout import LINEAR, TILED_128X4, layout
 from fp4ref.quantized import Direction
 from fp4ref.registry import Call
 from fp4ref.spec import Amax, Granularity, Spec
+from fp4ref_numerics.layouts import lower_layout, number
 
 TILE_COLUMNS = 64
 
@@ -50,15 +51,31 @@ def prelude(
     lines = [
         fp4ref_numerics.lower(spec),
         f"using S = Specification; using In = fp4ref::{dtype}; using Out = fp4ref::{out};",
-        f"using Layout = fp4ref::layout::{scale_layout};",
+        lower_layout(layout(scale_layout)),
+        f"constexpr {_constant('OWN_LAYOUT', number(layout(scale_layout)) < 0)};",
     ]
     lines += [f"constexpr {_constant(name, value)};" for name, value in constants.items()]
     return "\n".join(lines)
 
 
 def layout_number(scale_layout: str) -> int:
-    """What a kernel that is compiled for all layouts is told."""
-    return ("linear", "linear_padded", "tiled_128x4", "tiled_8x4").index(scale_layout)
+    """Return what a kernel that is compiled for all layouts is told; -1 is the one that is compiled in."""
+    return number(layout(scale_layout))
+
+
+def compiled_in(scale_layout: str) -> str:
+    """Return the layout that a general kernel is compiled for: one that the header lacks, else any of the header's."""
+    return scale_layout if layout_number(scale_layout) < 0 else LINEAR.name
+
+
+def own_map(scale_layout: str) -> str:
+    """Return why a layout takes a general kernel; empty if the header has its map."""
+    return "" if layout_number(scale_layout) >= 0 else f"scales {scale_layout}, which only the general kernels serve"
+
+
+def is_tiled(scale_layout: str) -> bool:
+    """Return True if scales are stored in the tiles of the matrix instructions, whatever the layout is called."""
+    return layout(scale_layout).form == TILED_128X4.form
 
 
 def _constant(name: str, value: bool | int) -> str:
@@ -80,7 +97,7 @@ def tiles(
     """Tiles down and across that cover a matrix and the padding of its scales; none for an empty one."""
     if not rows or not columns:
         return 0, 0
-    high, wide = layout(scale_layout).padded_shape(1, 1)
+    high, wide = layout(scale_layout).multiples
     width = spec.block.columns
     down, across = rows, columns
     if "row" in names:
@@ -177,7 +194,7 @@ def fused_reason(
         return f"{rows} x {columns}, not multiples of 64"
     if columns >= 1 << 24:
         return f"{columns} columns, not fewer than 2^24"
-    if scale_layout != "tiled_128x4":
+    if not is_tiled(scale_layout):
         return f"scales {scale_layout}, not tiled_128x4"
     nearest = spec.replace(element=CUDA_E2M1) if spec.element == STOCHASTIC_E2M1 else spec
     return thresholds_reason(nearest, dtype, matrix, address)
@@ -190,7 +207,7 @@ def bytes_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: 
         return f"{spec.name} does not have 8-bit elements in blocks of 1x32 without a global scale"
     if spec.stochastic or spec.hadamard or spec.four_over_six:
         return f"{spec.name} is stochastic, transformed or searched"
-    if dtype != "bfloat16" or scale_layout != "tiled_128x4":
+    if dtype != "bfloat16" or not is_tiled(scale_layout):
         return f"{dtype} and scales {scale_layout}, not bfloat16 and tiled_128x4"
     if rows % 16 or columns % 16 or not rows * columns or max(rows, columns) >= 1 << 31:
         return f"{rows} x {columns}, not multiples of 16 below 2^31"
@@ -208,6 +225,12 @@ def choose(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
 
     address: all addresses, or-ed. one_amax: True if a maximum is given for one direction of two.
     """
+    own = own_map(call.layout.name)
+    return (TILES, own) if own else _fastest(call, address, one_amax)
+
+
+def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
+    """Choose the path of a call in a layout whose map the header has."""
     spec, dtype, matrix, scale_layout = call.required, call.source, call.sizes, call.layout.name
     if call.direction == "row":
         reason = thresholds_reason(spec, dtype, matrix, address)

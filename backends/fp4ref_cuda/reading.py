@@ -17,7 +17,8 @@ from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import launch, multiprocessors
-from fp4ref_cuda.plan import Plan, decode_reason, layout_number, prelude, remember
+from fp4ref_cuda.plan import Plan, compiled_in, decode_reason, is_tiled, layout_number, own_map, prelude, remember
+from fp4ref_numerics.layouts import lower_layout
 
 ANY = NVFP4  # a kernel that moves bytes is the same for every specification
 
@@ -37,17 +38,19 @@ def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
         ]
         codes = buffers.contiguous(codes)
         ran: tuple[str, ...] = ()
-        reason = decode_reason(spec, call.to, shape[1], pointer(codes) | pointer(out), call.inverse_hadamard)
+        reason = own_map(scale_layout) or decode_reason(
+            spec, call.to, shape[1], pointer(codes) | pointer(out), call.inverse_hadamard
+        )
         if shape[0] * shape[1]:
             arguments = (pointer(codes), *map(pointer, rest), *shape)
             if reason:
                 each = 16 if call.inverse_hadamard else 16 // arrays.output_dtype("dequantize", call.to).itemsize
                 units = shape[0] * -(-shape[1] // each)
-                text = prelude(spec, call.source, out=call.to, INVERSE=call.inverse_hadamard)
+                text = prelude(spec, call.source, compiled_in(scale_layout), call.to, INVERSE=call.inverse_hadamard)
                 order = layout_number(scale_layout)
                 launch(library, "dequantize", text, (-(-units // 256),), (*arguments, order, pointer(out)))
             else:
-                groups = -(-shape[0] // 128) * 32 if scale_layout == "tiled_128x4" else -(-shape[0] // 4)
+                groups = -(-shape[0] // 128) * 32 if is_tiled(scale_layout) else -(-shape[0] // 4)
                 units = groups * -(-shape[1] // 256)
                 grid = min(-(-units // 8), multiprocessors(library.ordinal) * 128)  # from there on, blocks take turns
                 text = prelude(spec, call.source, scale_layout, call.to)
@@ -60,11 +63,11 @@ def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
 def convert_layout(
     scales: Sequence[Any], shapes: Sequence[tuple[int, int]], source: str, target: str, out: Sequence[Any] | None = None
 ) -> list[Any]:
-    """Scale bytes of many tensors in another layout, in one launch; padding is never read and written as zero.
+    """Scale bytes of many tensors in another layout, in one launch; padding is never read, and is written.
 
     scales: one buffer per tensor, in layout `source`. shapes: rows and columns of each one's scales.
 
-    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6.
+    Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-13, LAY-15.
     """
     if not scales:
         return []
@@ -79,7 +82,7 @@ def convert_layout(
                     f"to_layout: member {i}", f"{list(buffer.shape)}", f"{list(old.padded_shape(*size))}", "LAY-7"
                 )
             require_buffer(f"to_layout: out of member {i}", result, new.padded_shape(*size), library, buffer)
-        units = [rows * -(-columns // 4) for rows, columns in (new.padded_shape(*size) for size in shapes)]
+        units = [rows * -(-columns // 4) for rows, columns in (new.padded(*size) for size in shapes)]
         base_from, base_to = min(map(pointer, held)), min(map(pointer, made))
         starts = np.cumsum([0, *units])
         table = np.array(
@@ -90,7 +93,7 @@ def convert_layout(
             np.int64,
         )
         if starts[-1]:
-            text = prelude(ANY, scale_layout=target) + f"\nusing Source = fp4ref::layout::{source};"
+            text = f"{prelude(ANY, scale_layout=target)}\n{lower_layout(old, 'Source')}"
             members = library.upload(table) if len(held) > 1 else None
             arguments = (base_from, base_to, pointer(members), len(held), int(starts[-1]), *shapes[0])
             launch(library, "layout", text, (-(-int(starts[-1]) // 256),), arguments)

@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from fp4ref.formats import Codec, Format, Rounding
-from fp4ref.layout import LINEAR, LINEAR_PADDED, TILED_8X4, TILED_128X4
 from fp4ref.registry import Call
 from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
 
@@ -26,8 +25,6 @@ HEADERS = (
     "philox",
     "fp4ref",  # includes the others
 )
-
-LAYOUTS = (LINEAR, LINEAR_PADDED, TILED_128X4, TILED_8X4)  # those that the header has, as it numbers them
 
 INPUT_TYPES = ("float32", "bfloat16", "float16")
 # All of PRO-3 are in the header; what another distribution registers is not.

@@ -196,7 +196,7 @@ class Layout:
     def from_linear(self, scales: Bytes) -> Bytes:
         """Lay out scale bytes [M, Kb]; result: new bytes in the order and shape of the layout, padding as it says.
 
-        Unspecified padding and gaps hold 0x00.
+        Unspecified padding and gaps hold 0x00 in new memory.
 
         Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16.
         """

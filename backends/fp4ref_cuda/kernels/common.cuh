@@ -48,17 +48,6 @@ DEVICE bool aligned(const void* pointer, index_t pitch, int size)
     return ((index_t)pointer | pitch) % size == 0;
 }
 
-// Does something in the layout that a kernel is told by number, so that it need not be compiled for each.
-template <class Do> DEVICE auto in_layout(index_t number, const Do& act)
-{
-    switch (number) {
-    case 0: return act(fp4ref::layout::linear());
-    case 1: return act(fp4ref::layout::linear_padded());
-    case 2: return act(fp4ref::layout::tiled_128x4());
-    default: return act(fp4ref::layout::tiled_8x4());
-    }
-}
-
 // 16 bytes of what no kernel in flight writes. Through the first-level cache: past it, rows reach 5 % less bandwidth.
 DEVICE uint4 load_vector(const void* from) { return __ldg((const uint4*)from); }
 

@@ -1,14 +1,14 @@
 // Dequantize one direction.
 //
 //   data    uint8    [lines, bytes of a line]
-//   scales  uint8    in the layout that `layout` numbers; padding is never read
+//   scales  uint8    in the layout that `layout` numbers, or in Layout; padding is never read
 //   amax    float32  [1], or [lines] for a row scale; unused without a global scale
 //   out     Out      [lines, length]
 //
 // S, In (the type that was quantized), Out and INVERSE come before this file. A thread makes 16 bytes of
 // output, or one group of 16 elements where it undoes the Hadamard transform, so that a warp stores whole lines of
 // memory.
-#include "common.cuh"
+#include "maps.cuh"
 
 using word = Out::word;
 constexpr int ELEMENT_BITS = S::Element::Format::bits;
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dequantize(
     __align__(16) byte codes[BYTES];
     const index_t start = line * pitch + first * ELEMENT_BITS / 8;
     load_codes(codes, data + start, pitch - first * ELEMENT_BITS / 8, aligned(data, pitch, BYTES));
-    const index_t at = in_layout(layout, [&](auto order) { return order.offset(line, first / S::columns, blocks); });
+    const index_t at = in_layout(layout, [&](auto order) { return order.offset(line, first / S::columns, blocks, lines); });
     const float scale = fp4ref::decoded_scale<S, In>(scales[at], A);
     float y[EACH];
     UNROLL

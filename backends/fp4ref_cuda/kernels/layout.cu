@@ -1,12 +1,12 @@
 // Move scale bytes from one layout to another, for one or many tensors in one launch.
 //
 //   from    uint8  in Source; padding is never read
-//   to      uint8  in Layout, padding written as zero
+//   to      uint8  in Layout, padding is written
 //   shapes  int64  [members, 5]: rows, columns, start in `from`, start in `to`, first unit
 //
 // Source and Layout come before this file. A thread moves 4 neighbouring columns of one row: a unit. Rules: LAY-5,
 // LAY-6.
-#include "common.cuh"
+#include "maps.cuh"
 
 struct Grid {
     index_t rows, columns, from, to, first_unit;
@@ -32,9 +32,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) layout(
     const index_t inside = unit - grid.first_unit;
     const bool small = inside < 1ll << 32;  // a division of 32 bits is several times faster
     const index_t row = small ? (unsigned)inside / across : inside / across, column = (inside - row * across) * 4;
-    byte* target = to + grid.to + Layout::offset(row, column, grid.columns);
-    const byte* source = from + grid.from + Source::offset(row, column, grid.columns);
-    const bool whole = row < grid.rows && column + 3 < grid.columns;  // four neighbours are neighbours in every layout
+    if constexpr (!Source::adjacent || !Layout::adjacent || Layout::row_fill || Layout::column_fill) {
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+            if (column + i >= padded_columns) return;
+            const bool valid = row < grid.rows && column + i < grid.columns;
+            to[grid.to + Layout::offset(row, column + i, grid.columns, grid.rows)] = valid
+                ? from[grid.from + Source::offset(row, column + i, grid.columns, grid.rows)]
+                : padding<Layout>(row, grid.rows);
+        }
+        return;
+    }
+    byte* target = to + grid.to + Layout::offset(row, column, grid.columns, grid.rows);
+    const byte* source = from + grid.from + Source::offset(row, column, grid.columns, grid.rows);
+    const bool whole = row < grid.rows && column + 3 < grid.columns;  // four neighbours are side by side in both
     if (whole && ((index_t)target | (index_t)source) % 4 == 0) {
         *(unsigned*)target = __ldg((const unsigned*)source);
         return;

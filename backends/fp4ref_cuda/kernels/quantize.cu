@@ -2,14 +2,14 @@
 //
 //   x        In       [rows, columns], row-major; a member of a group is a range of its rows
 //   data     uint8    [lines, bytes of a line]; lines are rows of x, or of its transpose in the column direction
-//   scales   uint8    in the layout that `layout` numbers, padding written as zero
+//   scales   uint8    in the layout that `layout` numbers, or in Layout; padding is written
 //   amax     float32  one per member, or one per line for a row scale; unused without a global scale
 //   bits     uint8    [lines, elements of a line], for stochastic rounding
 //
-// S, In, HAS_ROW and HAS_COLUMN come before this file. A thread takes one line of a scale block; the lines of a
+// S, In, Layout, OWN_LAYOUT, HAS_ROW and HAS_COLUMN come before this file. A thread takes one line of a scale block; the lines of a
 // two-dimensional block lie in neighbouring lanes of one warp. Codes and scales leave
 // through shared memory.
-#include "common.cuh"
+#include "maps.cuh"
 
 using word = In::word;
 constexpr int TILE_ROWS = sizeof(word) == 4 ? 64 : 128, TILE_COLUMNS = 64;
@@ -247,22 +247,28 @@ template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&ti
 }
 
 // Scales of the tile, up to 4 neighbours of a line at once where the layout keeps them together.
-template <bool Column, class Layout> DEVICE void store_scales(const byte* staging, byte* scales, const Place& at)
+template <bool Column, class Map> DEVICE void store_scales(const byte* staging, byte* scales, const Place& at)
 {
     using Shape = Staging<Column>;
-    constexpr int each = Layout::column_multiple == 4 ? (Shape::blocks < 4 ? Shape::blocks : 4) : 1, groups =
+    constexpr bool filled = Map::row_fill || Map::column_fill;  // with other than zero
+    constexpr int each = Map::quads && !filled ? (Shape::blocks < 4 ? Shape::blocks : 4) : 1, groups =
         Shape::blocks / each;
     const index_t blocks = (at.length + S::columns - 1) / S::columns, first_block = at.first / S::columns;
-    const index_t padded_lines = (at.lines + Layout::row_multiple - 1) / Layout::row_multiple * Layout::row_multiple;
-    const index_t padded_blocks = (blocks + Layout::column_multiple
-        - 1) / Layout::column_multiple * Layout::column_multiple;
+    const index_t padded_lines = (at.lines + Map::row_multiple - 1) / Map::row_multiple * Map::row_multiple;
+    const index_t padded_blocks = (blocks + Map::column_multiple
+        - 1) / Map::column_multiple * Map::column_multiple;
     const int lines_left = Place::left(padded_lines - at.first_line), blocks_left = Place::left(padded_blocks
         - first_block);
     for (int i = threadIdx.x; i < Shape::lines * groups; i += THREADS) {
         const int l = i / groups, b = i % groups * each;
         if (l >= lines_left || b >= blocks_left) continue;
         const byte* from = staging + Shape::codes + l * Shape::blocks + b;
-        byte* to = scales + Layout::offset(at.first_line + l, first_block + b, blocks);
+        byte* to = scales + Map::offset(at.first_line + l, first_block + b, blocks, at.lines);
+        if constexpr (filled)
+            if (at.first_line + l >= at.lines || first_block + b >= blocks) {
+                *to = padding<Map>(at.first_line + l, at.lines);
+                continue;
+            }
         if (each == 4 && aligned(scales, 0, 4)) *(unsigned*)to = *(const unsigned*)from;
         else if (each == 2 && aligned(scales, 0, 2)) *(unsigned short*)to = *(const unsigned short*)from;
         else for (int k = 0; k < each; ++k) to[k] = from[k];

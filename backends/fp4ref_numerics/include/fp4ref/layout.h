@@ -1,4 +1,7 @@
-// Where a scale byte lies. Columns counts scale columns, before padding.
+// Where a scale byte is stored. Columns and rows count scales, before padding; no map here depends on the rows.
+//   quads     four columns from a multiple of 4 are one aligned word, padding included
+//   adjacent  they are side by side
+//   fill      the bytes of the padding after the rows, and after the columns
 #pragma once
 #include <fp4ref/config.h>
 
@@ -9,20 +12,23 @@ using offset_t = unsigned long long;
 
 // Rules: LAY-1.
 struct linear {
-    static constexpr unsigned row_multiple = 1, column_multiple = 1;
-    FP4_API offset_t offset(offset_t row, offset_t column, offset_t columns) { return row * columns + column; }
+    static constexpr unsigned row_multiple = 1, column_multiple = 1, row_fill = 0, column_fill = 0;
+    static constexpr bool quads = false, adjacent = true;
+    FP4_API offset_t offset(offset_t row, offset_t column, offset_t columns, offset_t = 0) { return row * columns + column; }
 };
 
 // Rules: LAY-2.
 struct linear_padded {
-    static constexpr unsigned row_multiple = 128, column_multiple = 4;
-    FP4_API offset_t offset(offset_t row, offset_t column, offset_t columns) { return row * ((columns + 3) / 4 * 4) + column; }
+    static constexpr unsigned row_multiple = 128, column_multiple = 4, row_fill = 0, column_fill = 0;
+    static constexpr bool quads = true, adjacent = true;
+    FP4_API offset_t offset(offset_t row, offset_t column, offset_t columns, offset_t = 0) { return row * ((columns + 3) / 4 * 4) + column; }
 };
 
 // Tiles of Rows rows and 4 columns, row tiles outermost; inside, row r has its 4 bytes in group r / Lanes of line r % Lanes.
 template <unsigned Rows, unsigned Lanes> struct tiled {
-    static constexpr unsigned row_multiple = Rows, column_multiple = 4, groups = Rows / Lanes;
-    FP4_API offset_t offset(offset_t row, offset_t column, offset_t columns)
+    static constexpr unsigned row_multiple = Rows, column_multiple = 4, row_fill = 0, column_fill = 0, groups = Rows / Lanes;
+    static constexpr bool quads = true, adjacent = true;
+    FP4_API offset_t offset(offset_t row, offset_t column, offset_t columns, offset_t = 0)
     {
         const offset_t tile = row / Rows * ((columns + 3) / 4) + column / 4;
         const unsigned inside = (unsigned)(row % Rows);
