@@ -182,7 +182,7 @@ TEXTS = (
 @compiled
 @pytest.mark.heavy
 @pytest.mark.slow
-@pytest.mark.parametrize("text, target", zip(TEXTS, ("sm_90", "sm_100a", "sm_80", "sm_120a"), strict=True))
+@pytest.mark.parametrize("text, target", list(zip(TEXTS, ("sm_90", "sm_100a", "sm_80", "sm_120a"), strict=True)))
 def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, target, monkeypatch):
     from fp4ref_cuda.plan import prelude
     from fp4ref_numerics.layouts import lower_layout

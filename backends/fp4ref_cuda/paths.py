@@ -180,8 +180,8 @@ def tiles(call: Call, on: Operands) -> tuple[str, ...]:
 
 def general(call: Call, on: Operands, count: int, across: int) -> None:
     """Launch the kernel that serves every specification and layout, over tiles, `across` of them side by side."""
-    directions = {"HAS_ROW": "row" in on.targets, "HAS_COLUMN": "column" in on.targets}
-    text = prelude(call.required, call.source, compiled_in(call.layout.name), **directions)
+    form, rows, columns = compiled_in(call.layout.name), "row" in on.targets, "column" in on.targets
+    text = prelude(call.required, call.source, form, HAS_ROW=rows, HAS_COLUMN=columns)
     place = (*call.sizes, layout_number(call.layout.name), across, pointer(on.members), on.count)
     launch(on.library, "quantize", text, (count,), (pointer(on.x), *place, *on.buffers, on.flag))
 
