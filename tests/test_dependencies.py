@@ -41,7 +41,7 @@ ROOM = {f"conformance.{name}": floor for floor, names in ROOMS.items() for name 
 
 # The modules of the backends and the plugin, each package from its lowest floor up.
 BACKENDS = {
-    "backends/fp4ref_numerics": (("cache", ""),),
+    "backends/fp4ref_numerics": (("cache", "layouts", ""),),
     "backends/fp4ref_cpu": (
         ("threads", "maps", "build"),
         ("native",),
