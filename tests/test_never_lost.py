@@ -18,16 +18,16 @@ import fp4ref
 from fp4ref import testing
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
-from fp4ref.cli import main
+from fp4ref.cli import main, verify_text
 from fp4ref.cli.common import DIFFERS, REFUSED
 from fp4ref.conformance.diagnosis import dumps as dump_diagnosis
-from fp4ref.conformance.diagnosis.diagnose import diagnose
+from fp4ref.conformance.diagnosis.diagnose import Diagnosis, diagnose
 from fp4ref.conformance.diagnosis.evidence import SMALL, Item
 from fp4ref.conformance.diagnosis.hypotheses import Search
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.reports import html, view
+from fp4ref.conformance.verdict import dump_report, kernel_report, stochastic, telling
 from fp4ref.conformance.verdict import dumps as verifying
-from fp4ref.conformance.verdict import kernel_report, stochastic
 from fp4ref.conformance.verdict import products as product_report
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import layout
@@ -190,6 +190,39 @@ def test_a_broken_diagnosis_of_a_kernel_costs_the_diagnosis_only(
     with pytest.raises(AssertionError) as raised:
         testing.assert_conforms(functions[operation], "nvfp4", families=[family])
     assert "\ninternal error, the diagnosis failed: ValueError: broken on purpose" in str(raised.value)
+
+
+@pytest.mark.rule("CNF-10", "CNF-11")
+@pytest.mark.parametrize("form", ["verdict", "report_lines", "to_json"])
+def test_a_diagnosis_that_cannot_be_told_costs_itself_only(form, tmp_path, monkeypatch):
+    path, junit, page = write_wrong(tmp_path / "d.npz"), tmp_path / "r.xml", tmp_path / "r.html"
+    if form == "to_json":
+        monkeypatch.setattr(Diagnosis, "to_json", broken)
+    for module in (telling, dump_report, view, verify_text):
+        if hasattr(module, form):
+            monkeypatch.setattr(module, form, broken)
+    for more in ([], ["--json"]):
+        result = run("verify", path, "--junit", junit, "--html", page, *more)
+        assert result.exit_code == 1, result.output
+        assert "the diagnosis failed (ValueError); differs from nvfp4 in 1 code" in result.stdout
+    assert len(json.loads(result.stdout)["files"][0]["internal_errors"]) == 1
+    assert "broken on purpose" in ET.parse(junit).find(".//failure").text
+    assert "broken on purpose" in page.read_text(encoding="utf-8")
+
+
+def full(*_, **__):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.rule("CNF-12")
+def test_a_report_that_cannot_be_written_costs_itself_only(tmp_path, monkeypatch):
+    path = write_wrong(tmp_path / "d.npz")
+    monkeypatch.setattr("fp4ref.conformance.reports.junit.write", full)
+    for more in ([], ["--json"]):
+        result = run("verify", path, "--no-diagnosis", "--junit", tmp_path / "r.xml", *more)
+        assert result.exit_code == 2
+        assert "differs from nvfp4 in 1 code" in result.stdout
+        assert "No space left on device" in result.stderr
 
 
 @pytest.mark.rule("CNF-10")

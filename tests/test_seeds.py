@@ -116,13 +116,34 @@ def test_what_failed_is_kept_by_name_only(here):
 @pytest.mark.slow  # three runs with processes of their own
 @pytest.mark.rule("CNF-21")
 def test_a_run_without_end_finds_a_seed_that_replays(here):
-    text = verify("--kernel kernels.py:rare --family wide --forever", 1)
+    text = verify("--kernel kernels.py:rare --family wide --forever --save-case case.npz", 1)
     again = next(line for line in text.splitlines() if line.startswith("see it again: "))
     name = again.split("--case ")[1]
     assert families.seed_of(name) > 0
     assert "--family" not in again
     assert name in verify(again.partition("fp4ref verify ")[2].replace("--spec nvfp4", ""), 1)
     assert recent.recall("kernels.py:rare", NVFP4) == [name]
+    assert f"saved {name}" in text
+    assert "differs from nvfp4" in CliRunner().invoke(main, ["verify", "case.npz", "--no-diagnosis"]).stdout
+
+
+@pytest.mark.slow  # a process of its own
+@pytest.mark.rule("CNF-21")
+def test_a_run_without_end_that_is_ended_keeps_what_it_found(here, monkeypatch):
+    found = []
+
+    def judge(*arguments):
+        if found:
+            raise SystemExit(143)
+        judgement = verify_finish.compared(*arguments)
+        found.extend([judgement] if not judgement.equal else [])
+        return judgement
+
+    monkeypatch.setattr(verify_finish, "compared", verify_finish.judge, raising=False)
+    monkeypatch.setattr(verify_finish, "judge", judge)
+    verify("--kernel kernels.py:rare --family wide --forever --save-case case.npz", 143)
+    assert recent.recall("kernels.py:rare", NVFP4) == [found[0].case.id]
+    assert "differs from nvfp4" in CliRunner().invoke(main, ["verify", "case.npz", "--no-diagnosis"]).stdout
 
 
 @pytest.mark.slow  # a process of its own

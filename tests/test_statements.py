@@ -130,6 +130,7 @@ def test_statements_of_products_and_dumps(here):
         ("statement check list.json", "no statement, need a statement of version 1"),
         ("statement check later.json", "version 2, need a statement of version 1"),
         ("statement check nan.json", "NaN is no number of JSON"),
+        ("verify unread.npz --statement s.json --known-failures known.txt", "--known-failures is for kernels"),
     ],
 )
 def test_what_is_refused(here, line, message):

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import io
+import os
+import re
 import shutil
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,8 @@ import pytest
 import fp4ref
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import stream
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.run.timed_input import TimedInput
 from fp4ref.conformance.subjects.subject import Declaration, golden
 from fp4ref.errors import FileError
 from fp4ref.formats import STOCHASTIC_E2M1
@@ -101,6 +106,73 @@ def test_wrong_bytes_are_seen_and_a_missing_amax_is_not_judged():
         return data._replace(amax=None, data=data.data ^ (index == 1))
 
     assert [j.equal for j in judged(program(cases, change))] == [True, False]
+
+
+def piped(answers: bytes, options: RunOptions):
+    """Kinds of findings on answers that arrive through a pipe, which stays open."""
+    source, target = os.pipe()
+    with os.fdopen(source, "rb") as file, os.fdopen(target, "wb") as sender:
+        reader = stream.Reader(TimedInput(file), "answers")
+        sender.write(answers)
+        sender.flush()
+        plan = stream.read_plan(reader, options)
+        declared = Declaration(inputs=("x", "amax"), direction=plan.direction)
+        runs = list(stream.read(reader, plan, declared, options))
+    return [run.outcome.finding and run.outcome.finding.kind for run in runs]
+
+
+SMALL = stream.StreamPlan(NVFP4, families=("empty", "ragged"), dtypes=("float32",))
+
+
+@pytest.mark.rule("CNF-45")
+def test_a_program_that_stops_answering_hangs():
+    whole = program(written(SMALL))
+    starts = [found.start() for found in re.finditer(b"DONE", whole)]
+    options = RunOptions(timeout=0.3, start_timeout=0.0)
+    assert set(piped(whole, options)) == {None}  # it does not end, but it has said everything
+    hung = piped(whole[: starts[2] + 40], options)
+    assert hung[:3] == [None, None, "hung"]
+    assert set(hung[3:]) == {"not-run"}
+    assert len(hung) == len(starts)
+    with pytest.raises(FileError, match=r"no answer within 0\.3 s from byte \d+ on, need b'END '"):
+        piped(whole[:-32], options)
+    with pytest.raises(FileError, match=r"no answer within 0\.3 s, need a preamble"):
+        piped(whole[:5], options)
+
+
+@pytest.mark.rule("CNF-38", "CNF-45")
+def test_the_time_of_a_run_ends_a_stream():
+    whole = program(written(SMALL))
+    second = [found.start() for found in re.finditer(b"DONE", whole)][1]
+    found = piped(whole[:second], RunOptions.starting_now(60.0, 60.0, 0.5))
+    assert found[0] is None
+    assert set(found[1:]) == {"not-tried"}
+
+
+@pytest.mark.slow  # a process of its own
+@pytest.mark.rule("CNF-45")
+def test_verify_of_a_hung_program_has_a_verdict():
+    whole = program(written(SMALL), lambda index, data: data._replace(data=data.data ^ 1))
+    command = [
+        sys.executable,
+        "-m",
+        "fp4ref",
+        "verify",
+        "-",
+        "--timeout",
+        "1",
+        "--start-timeout",
+        "9",
+        "--no-diagnosis",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(whole[:-33])
+        process.stdin.flush()
+        text = process.stdout.read().decode()
+        assert process.wait(20) == 1
+        process.stdin.close()
+    assert "hung in 1 of" in text
+    assert "no answer within 1 s" in text
 
 
 @pytest.mark.rule("CNF-9")

@@ -47,12 +47,10 @@ CALLED_ONLY = frozenset(
         "--level",
         "--repeat",
         "--seed",
-        "--start-timeout",
-        "--time-limit",
-        "--timeout",
         "--weights",
     ]
 )  # options of a subject that the command calls
+TIMES = frozenset(["--start-timeout", "--time-limit", "--timeout"])  # of a kernel, and of a program behind a pipe
 OF_DUMPS = (
     "profile",
     "dtype",
@@ -129,13 +127,16 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     help="Families that must be tried, separated by commas; if one is not, the exit status is 2.",
 )
 @click.option(
-    "--timeout", type=Seconds(0, min_open=True), default=30.0, help="Seconds that a kernel may take for a case."
+    "--timeout",
+    type=Seconds(0, min_open=True),
+    default=30.0,
+    help="Seconds that a kernel or program may take for a case.",
 )
 @click.option(
     "--start-timeout",
     type=Seconds(0),
     metavar="SECONDS",
-    help="More seconds for a kernel's first case, in which it may be compiled. [default: four times --timeout]",
+    help="More seconds for the first case, in which a kernel may be compiled. [default: four times --timeout]",
 )
 @click.option(
     "--time-limit",
@@ -229,6 +230,8 @@ def _judge(paths: tuple[Path, ...], options: Mapping[str, Any], reporting: dict[
         raise click.UsageError("--library needs --signature, and neither goes with --kernel")
     if target is None:
         refuse_options(given & CALLED_ONLY, "for --kernel or --library")
+        if not streamed:
+            refuse_options(given & TIMES, "for --kernel, --library or a stream")
     if target is not None or streamed:
         if (target is not None and paths) or len(paths) > 1:
             raise click.UsageError("--kernel, --library and a stream take no other PATH")
@@ -261,7 +264,7 @@ def _run(streamed: list[Path], target: str | None, options: Mapping[str, Any], r
     if target is None:
         from fp4ref.cli.verify_stream import check_stream
 
-        return check_stream(streamed[0], Choice.of(options, **reporting))
+        return check_stream(streamed[0], Choice.of(options, **reporting), limits)
     from fp4ref.cli.verify_kernel import check_kernel
 
     cases = CaseChoice.of(options)

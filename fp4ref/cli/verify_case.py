@@ -29,6 +29,11 @@ def no_case(name: str) -> DomainError:
     return DomainError("verify", f"no case {name!r}", "the ID of a case, as a report prints it", "CNF-2")
 
 
+def no_block() -> DomainError:
+    """Return the error for a report in which nothing differs that could be saved."""
+    return DomainError("verify", "no block that differs", "one to save", "CNF-2")
+
+
 def case_name(text: str) -> str:
     """The case of a name that may be that of a block."""
     return blocks.parse(text).tensor if _is_block(text) else text
@@ -50,12 +55,10 @@ def case_of_name(declared: Declaration, spec: Spec, text: str, cases: CaseChoice
 
 
 def save_first(report: KernelReport, path: Path | None, *, force: bool) -> str:
-    """Write the first block that differs; its name."""
-    if path is None:
-        return ""
+    """Write the first block that differs, and return its name; empty if there is none, or if it is not wanted."""
     found = [(result, item) for result in report.results() for item in result.compared.differences]
-    if not found:
-        raise DomainError("verify", "no block that differs", "one to save", "CNF-2")
+    if path is None or not found:
+        return ""
     result, item = min(found, key=lambda pair: pair[1].excuse is not None)
     name = result.case(item)
     failed = next(j for j in report.failures if j.case.id == name.tensor)

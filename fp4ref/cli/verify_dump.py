@@ -13,6 +13,7 @@ import click
 
 from fp4ref.cli.common import INTERNAL, REFUSED, console, load_spec, printable, progress, select
 from fp4ref.cli.verify_choice import DumpChoice
+from fp4ref.cli.verify_pages import Delayed
 from fp4ref.cli.verify_sources import dump_files
 from fp4ref.cli.verify_text import print_replay, print_report
 from fp4ref.conformance.diagnosis.dumps import SECONDS
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 def check_dumps(paths: Sequence[Path], choice: DumpChoice) -> int:
     """Judge dumps, or show one block of a dump; return the exit status. Rules: CNF-2, CNF-11, CNF-12."""
+    if choice.statement is not None:
+        choice.statement.require_no_known_failures()
     name = choice.spec or choice.profile
     request = partial(
         DumpRequest,
@@ -63,15 +66,19 @@ def _check(files: Sequence[Path], request: partial[DumpRequest], choice: DumpCho
         if not (pages or stated or choice.as_json):
             found[-1].show(out, choice.limit)
     status = max(item.status for item in found)
+    delayed = Delayed()
     if stated is not None and found[0].report is not None:
-        stated.write_dump(found[0].report, files[0])
-    pages.write([item.view for item in found if item.view is not None])
+        with delayed.attempt():
+            stated.write_dump(found[0].report, files[0])
+    with delayed.attempt():
+        pages.write([item.view for item in found if item.view is not None])
     if choice.as_json:
         record = {"fp4ref": SPEC_VERSION, "ok": status == 0, "files": [item.record for item in found]}
         click.echo(json.dumps(record, indent=1, allow_nan=False))
     elif pages or stated:
         for item in found:
             item.show(out, choice.limit)
+    delayed.end()
     return status
 
 

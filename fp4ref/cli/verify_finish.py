@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 import click
 
 from fp4ref.cli.common import console, repeat_options
-from fp4ref.cli.verify_case import save_first, show_case
+from fp4ref.cli.verify_case import no_block, save_first, show_case
 from fp4ref.cli.verify_choice import Choice
+from fp4ref.cli.verify_pages import Delayed
 from fp4ref.cli.verify_text import print_kernel
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.reports.intermediates import with_intermediates
@@ -36,11 +37,14 @@ OF_A_CASE = [
 
 def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Callable[[str], None]) -> int:
     """Judge what was run, and print the report, or one case of it; return the exit status. Rules: CNF-2."""
+    endless = "--forever" in choice.given
     try:
         for item in runs:
             report.add(judge(item.case, item.outcome, report.declaration, item.expected))
+            if endless and len(report.failures) == 1 and report.failures[0].case is item.case:
+                save_first(report, choice.save_case, force=choice.pages.force)  # at once: such a run may be killed
     except KeyboardInterrupt:
-        if not ("--forever" in choice.given and report.cases):
+        if not (endless and report.cases):
             raise
         report.stopped = "interrupted"
     if choice.case is not None:
@@ -48,11 +52,16 @@ def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Call
     if report.differing and choice.seconds != 0:
         step("diagnosis")
     report.explain(choice.seconds)
+    saved, view, delayed = "", of_kernel(report), Delayed()
     if choice.statement is not None:
-        choice.statement.write_kernel(report)
-    saved = save_first(report, choice.save_case, force=choice.pages.force)
-    view = of_kernel(report)
-    choice.pages.write([view])
+        with delayed.attempt():
+            choice.statement.write_kernel(report)
+    with delayed.attempt():
+        saved = save_first(report, choice.save_case, force=choice.pages.force)
+        if choice.save_case is not None and not saved and not endless:
+            raise no_block()
+    with delayed.attempt():
+        choice.pages.write([view])
     if choice.as_json:
         click.echo(json.dumps(with_intermediates(report.to_json(), view), indent=1, allow_nan=False))
     else:
@@ -64,4 +73,5 @@ def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Call
             name = shlex.quote(report.failures[0].case.id)
             again = f"fp4ref verify {repeat_options(OF_A_CASE)} --case {name}"
             out.print(f"see it again: {again}", markup=False, soft_wrap=True)
+    delayed.end()
     return report.kind.status

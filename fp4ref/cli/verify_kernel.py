@@ -63,10 +63,13 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
                 declared, spec, failed, forever=choice.forever, stop=lambda: bool(report.failures), **vars(cases)
             )
         runs = run(on_trial, _counted(chosen, declared, report, step), options)
-        status = finish(report, runs, choice, step)
-        if choice.case is None:
-            recent.remember(choice.target, spec, (judgement.case.id for judgement in report.failures))
-        return status
+        status = None
+        try:
+            status = finish(report, runs, choice, step)
+            return status
+        finally:
+            if choice.case is None and (report.failures or status is not None):
+                recent.remember(choice.target, spec, (judgement.case.id for judgement in report.failures))
 
 
 def require_all_cases(choice: Choice) -> None:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fp4ref.errors import FileError
+from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import kinds
 from fp4ref.files.targets import require_target
 
 if TYPE_CHECKING:
     from fp4ref.conformance.reports.view import View
+
+
+class Delayed:
+    """Attempts to write files, whose first failure is raised when the verdict has been printed. Rules: CNF-12."""
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Note a failure to write instead of raising it."""
+        try:
+            yield
+        except (Fp4Error, OSError) as error:
+            self._error = self._error or error
+
+    def end(self) -> None:
+        """Raise the first failure, if there was one."""
+        if self._error is not None:
+            raise self._error
 
 
 @dataclass(frozen=True)

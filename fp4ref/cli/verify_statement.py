@@ -60,6 +60,11 @@ class Statement:
         require_target(path, kinds.STATEMENT, sources, force=pages.force)
         return cls(path, version, known, None, sources, pages.force)
 
+    def require_no_known_failures(self) -> None:
+        """Refuse a file of known failures for a subject whose cases such a file does not name."""
+        if self.known is not None:
+            raise click.UsageError("--known-failures is for kernels")
+
     def about(self, kind: str, target: str, signature: Mapping[str, Any] | None = None) -> Statement:
         """Return the statement on a subject. target: as the user named it."""
         from fp4ref.conformance.verdict.statement import NamedSubject
@@ -84,8 +89,6 @@ class Statement:
         """Write the statement on a dump."""
         from fp4ref.conformance.verdict.statement import NamedSubject, of_dump, sha256_of
 
-        if self.known is not None:
-            raise click.UsageError("--known-failures is for kernels")
         subject = NamedSubject("dump", path.name, self.version, sha256_of(path))
         self._write(of_dump(report, subject), report.headline, [path])
 

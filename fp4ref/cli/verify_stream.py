@@ -17,25 +17,42 @@ from fp4ref.conformance import families
 from fp4ref.conformance.judge import coverage
 from fp4ref.conformance.run import stream
 from fp4ref.conformance.run.machine import require_no_flush
+from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import Run
+from fp4ref.conformance.run.timed_input import TimedInput
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
 from fp4ref.errors import DomainError
 
+STDIN = "standard input"
 
-def check_stream(path: Path, choice: Choice) -> int:
-    """Judge a program's answers, from a file or from standard input; the exit status. Rules: CNF-2, CNF-6."""
+
+def check_stream(path: Path, choice: Choice, options: RunOptions) -> int:
+    """Judge a program's answers, from a file or from standard input; return the exit status.
+
+    options: the times that answers from a pipe may take.
+
+    Rules: CNF-2, CNF-6, CNF-45.
+    """
     require_all_cases(choice)
     require_no_flush("verify")
     if path.is_file():
         with path.open("rb") as file:
-            return _check(file, str(path), None, choice)
-    return _check(sys.stdin.buffer, "standard input", None if str(path) == "-" else str(path), choice)
+            return _check(stream.Reader(file, str(path)), str(path), None, choice, options)
+    reader, named = stream.Reader(_standard_input(), STDIN), None if str(path) == "-" else str(path)
+    return _check(reader, STDIN, named, choice, options)
 
 
-def _check(file: IO[bytes], name: str, named: str | None, choice: Choice) -> int:
-    reader = stream.Reader(file, name)
-    plan = stream.read_plan(reader)
+def _standard_input() -> IO[bytes] | TimedInput:
+    """Return standard input, with limits of time if it is a stream of the system."""
+    try:
+        return TimedInput(sys.stdin.buffer)
+    except (OSError, ValueError):  # bytes in memory
+        return sys.stdin.buffer
+
+
+def _check(reader: stream.Reader, name: str, named: str | None, choice: Choice, options: RunOptions) -> int:
+    plan = stream.read_plan(reader, options)
     for wanted in filter(None, (named, choice.spec)):
         if load_spec(wanted) != plan.spec:
             raise DomainError(
@@ -53,7 +70,7 @@ def _check(file: IO[bytes], name: str, named: str | None, choice: Choice) -> int
     if choice.statement is not None:
         choice = replace(choice, statement=choice.statement.about("stream", name))
     with progress(None, "verify") as step:
-        runs = stream.read(reader, plan, declared)
+        runs = stream.read(reader, plan, declared, options)
         if choice.case is not None:
             wanted = case_name(choice.case)
             runs = _only(runs, wanted)

@@ -7,6 +7,7 @@ payload. The program copies the preamble, answers each case in order, and copies
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,9 @@ from fp4ref import api
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES, resolve
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.run.runner import Run
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.run.runner import COUNTING, Run
+from fp4ref.conformance.run.timed_input import SilentProgramError, TimedInput
 from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Outcome, cases_of, golden, reasons
 from fp4ref.errors import DomainError, FileError, Fp4Error
 from fp4ref.files.tensors import strict_json
@@ -33,6 +36,7 @@ HEAD = struct.Struct("<4s7I")
 CASE, DONE, END = b"CASE", b"DONE", b"END "
 RANDOM_BITS, CALLERS_AMAX, COLUMN = 1, 2, 4  # flags of a case
 TEXT_MAX = 1 << 20
+UNLIMITED = RunOptions(timeout=math.inf, start_timeout=0.0)
 TYPES = {name: number for number, name in enumerate(INPUT_DTYPES)}
 
 
@@ -111,9 +115,14 @@ def _head(case: Case, index: int, key: int, count: int) -> bytes:
 class Reader:
     """A stream that knows at which byte it is, and says so when it is refused."""
 
-    def __init__(self, stream: IO[bytes], name: str) -> None:
+    def __init__(self, stream: IO[bytes] | TimedInput, name: str) -> None:
         self._stream, self._name = stream, name
         self.offset = 0
+
+    def allow(self, seconds: float) -> None:
+        """Let the next bytes take this long, where the stream is a pipe."""
+        if isinstance(self._stream, TimedInput):
+            self._stream.allow(seconds)
 
     def take(self, count: int, what: str) -> bytes:
         """The next bytes, all of them."""
@@ -128,8 +137,11 @@ class Reader:
         return b"".join(parts)
 
     def more(self) -> bool:
-        """Return True if the stream goes on."""
-        return bool(self._stream.read(1))
+        """Return True if the stream goes on; a program that does not end has nothing more to say."""
+        try:
+            return bool(self._stream.read(1))
+        except SilentProgramError:
+            return False
 
     def refused(self, got: str, needed: str) -> FileError:
         """The error that says where a stream is no stream."""
@@ -141,8 +153,21 @@ def is_stream(start: bytes) -> bool:
     return start.startswith(MAGIC)
 
 
-def read_plan(reader: Reader) -> StreamPlan:
-    """The preamble of a stream of results. Rules: CNF-6."""
+def read_plan(reader: Reader, options: RunOptions = UNLIMITED) -> StreamPlan:
+    """Return the plan in the preamble of a stream of results.
+
+    Errors: FileError if there is no preamble, or none in the time of the first answer.
+
+    Rules: CNF-6, CNF-45.
+    """
+    reader.allow(min(options.timeout + options.allowance, max(options.left, 0.0)))
+    try:
+        return _read_plan(reader)
+    except SilentProgramError as error:
+        raise reader.refused(str(error), "a preamble, which the program copies from its input") from None
+
+
+def _read_plan(reader: Reader) -> StreamPlan:
     start = reader.take(len(MAGIC), "a preamble, which the program copies from its input")
     if start != MAGIC:
         raise reader.refused(f"{start!r} at byte 0", f"{MAGIC!r}, the preamble of the cases, copied")
@@ -169,32 +194,66 @@ def _plan(record: dict[str, Any]) -> StreamPlan:
     return StreamPlan(**fields)
 
 
-def read(reader: Reader, plan: StreamPlan, declared: Declaration) -> Iterator[Run]:
-    """What a program made of every case of a plan.
+def read(reader: Reader, plan: StreamPlan, declared: Declaration, options: RunOptions = UNLIMITED) -> Iterator[Run]:
+    """Yield what a program made of every case of a plan.
+
+    options: the times of a call, of the first call and of the run, for a program that is read through a pipe. After a
+    hang, and after the end of the time, the cases that are left are not run; they are counted as far as a second
+    suffices.
 
     Errors: FileError with the byte at which the stream breaks the format, ends, or answers another case.
 
-    Rules: CNF-6, CNF-9, CNF-32.
+    Rules: CNF-6, CNF-9, CNF-38, CNF-45.
     """
-    count = 0
+    count, ended = 0, None
     for index, case in enumerate(plan.cases()):
         count = index + 1
-        expected, key = golden(case), zlib.crc32(b"".join(_payload(case)))
-        start = reader.offset
-        kind, *numbers = HEAD.unpack(reader.take(HEAD.size, f"the answer to case {index} ({case.id})"))
-        if kind == END:
-            raise reader.refused(f"the end at byte {start} after {index} cases", f"the answer to case {index}")
-        if kind != DONE:
-            raise reader.refused(f"{kind!r} at byte {start}", f"{DONE!r}, the answer to case {index} ({case.id})")
-        if numbers[0] != index:
-            raise reader.refused(f"the answer to case {numbers[0]} at byte {start}", f"that to case {index}")
-        if numbers[1] != key:
-            needed = f"{key:08x}, copied from the case; the same version of fp4ref made it"
-            raise reader.refused(f"key {numbers[1]:08x} at byte {start + 8}", needed)
-        sizes = numbers[2], numbers[3], 4 * numbers[4]
-        yield Run(case, expected, _outcome(reader, case, declared, sizes))
+        if options.left < -COUNTING:
+            return
+        if ended is None:
+            expected, key = golden(case), zlib.crc32(b"".join(_payload(case)))
+            limit = options.timeout + (0 if index else options.allowance)
+            reader.allow(max(0.0, min(limit, options.left)))
+            try:
+                yield Run(case, expected, _answer(reader, index, case, key, declared))
+                continue
+            except SilentProgramError as error:
+                ended = str(error)
+                if options.left > 0:
+                    yield Run(case, None, Outcome(finding=Finding(FindingKind.HUNG, ended)))
+                    continue
+        kind = FindingKind.NOT_RUN if options.left > 0 else FindingKind.NOT_TRIED
+        text = f"after a hang: {ended}" if options.left > 0 else "the time of the run is over"
+        yield Run(case, None, Outcome(finding=Finding(kind, text)))
+    if ended is None:
+        _require_end(reader, count, options)
+
+
+def _answer(reader: Reader, index: int, case: Case, key: int, declared: Declaration) -> Outcome:
+    """Read the answer to one case. Rules: CNF-6."""
     start = reader.offset
-    kind, said, *_ = HEAD.unpack(reader.take(HEAD.size, f"{END!r} after {count} cases"))
+    kind, *numbers = HEAD.unpack(reader.take(HEAD.size, f"the answer to case {index} ({case.id})"))
+    if kind == END:
+        raise reader.refused(f"the end at byte {start} after {index} cases", f"the answer to case {index}")
+    if kind != DONE:
+        raise reader.refused(f"{kind!r} at byte {start}", f"{DONE!r}, the answer to case {index} ({case.id})")
+    if numbers[0] != index:
+        raise reader.refused(f"the answer to case {numbers[0]} at byte {start}", f"that to case {index}")
+    if numbers[1] != key:
+        needed = f"{key:08x}, copied from the case; the same version of fp4ref made it"
+        raise reader.refused(f"key {numbers[1]:08x} at byte {start + 8}", needed)
+    sizes = numbers[2], numbers[3], 4 * numbers[4]
+    return _outcome(reader, case, declared, sizes)
+
+
+def _require_end(reader: Reader, count: int, options: RunOptions) -> None:
+    """Refuse a stream that does not end after its last answer. Rules: CNF-6."""
+    start = reader.offset
+    reader.allow(options.timeout)
+    try:
+        kind, said, *_ = HEAD.unpack(reader.take(HEAD.size, f"{END!r} after {count} cases"))
+    except SilentProgramError as error:
+        raise reader.refused(f"{error} from byte {start} on", f"{END!r} {count}, copied") from None
     if kind != END or said != count:
         raise reader.refused(f"{kind!r} {said} at byte {start}", f"{END!r} {count}, copied")
     if reader.more():

@@ -25,6 +25,7 @@ from fp4ref.conformance.judge.compare import Comparison, Difference
 from fp4ref.conformance.judge.isolation import DIAGNOSIS, InternalError, attempted
 from fp4ref.conformance.run.machine import require_no_flush
 from fp4ref.conformance.verdict.dump_report import DumpReport, Result, Verdict
+from fp4ref.conformance.verdict.telling import told
 from fp4ref.errors import DomainError, Fp4Error, ShapeError
 from fp4ref.files import TensorFile, open_tensors
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, matrix_shape
@@ -87,7 +88,7 @@ def verify(request: DumpRequest, progress: Callable[[str], None] = lambda name: 
     diagnosis = None
     if kind is not Verdict.PROFILE and request.seconds:  # a profile is the explanation
         progress("diagnosis")
-        diagnosis = attempted(DIAGNOSIS, partial(evidence.diagnosis, request.seconds), errors)
+        diagnosis = told(partial(evidence.diagnosis, request.seconds), errors)
     return DumpReport(os.fspath(request.path), kind, profiles, tuple(results), diagnosis, tuple(errors), given(request))
 
 

@@ -18,9 +18,10 @@ from fp4ref.conformance.judge import coverage
 from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement, Zeros
 from fp4ref.conformance.judge.coverage import Coverage, Extent
 from fp4ref.conformance.judge.excuses import Excuse
-from fp4ref.conformance.judge.isolation import DIAGNOSIS, InternalError, attempted, unexplained
+from fp4ref.conformance.judge.isolation import InternalError, unexplained
 from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind
 from fp4ref.conformance.verdict.dump_report import Cell, Result, Verdict, counts, incomplete, result_json, untried_text
+from fp4ref.conformance.verdict.telling import told
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 
@@ -188,7 +189,7 @@ class KernelReport:
         """
         budget = BUDGET if seconds is None else seconds
         if budget and self.differing and not self.zeros.only and not self.findings.keys() & STATE:
-            self.diagnosis = attempted(DIAGNOSIS, partial(self._diagnosed, budget), self.errors)
+            self.diagnosis = told(partial(self._diagnosed, budget), self.errors)
 
     def _diagnosed(self, seconds: float) -> Diagnosis | None:
         """Return what explains the results, where there are any to explain."""
