@@ -230,7 +230,7 @@ def read(reader: Reader, plan: StreamPlan, declared: Declaration, options: RunOp
 
 
 def _answer(reader: Reader, index: int, case: Case, key: int, declared: Declaration) -> Outcome:
-    """Read the answer to one case. Rules: CNF-6."""
+    """Read the answer to one case. Rules: CNF-6, CNF-32."""
     start = reader.offset
     kind, *numbers = HEAD.unpack(reader.take(HEAD.size, f"the answer to case {index} ({case.id})"))
     if kind == END:
@@ -247,7 +247,7 @@ def _answer(reader: Reader, index: int, case: Case, key: int, declared: Declarat
 
 
 def _require_end(reader: Reader, count: int, options: RunOptions) -> None:
-    """Refuse a stream that does not end after its last answer. Rules: CNF-6."""
+    """Refuse a stream that does not end after its last answer. Rules: CNF-32."""
     start = reader.offset
     reader.allow(options.timeout)
     try:
