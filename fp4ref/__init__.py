@@ -7,6 +7,7 @@ from fp4ref.analysis import ErrorStatistics, error_statistics
 from fp4ref.api import dequantize, quantize, to_layout
 from fp4ref.arithmetic import Arithmetic, register_arithmetic
 from fp4ref.catalogue import PROFILES as profiles
+from fp4ref.catalogue import register
 from fp4ref.errors import (
     BackendError,
     DomainError,
@@ -23,7 +24,7 @@ from fp4ref.generators import MAPS as random_maps
 from fp4ref.generators import RandomMap
 from fp4ref.groups import quantize_grouped
 from fp4ref.kernels import Declaration, kernel
-from fp4ref.layout import LAYOUTS, swizzle_index, swizzle_offset
+from fp4ref.layout import LAYOUTS, Layout, swizzle_index, swizzle_offset
 from fp4ref.multiply import gemm, gemm_grouped
 from fp4ref.operands import AlphaRule
 from fp4ref.philox import philox4x32
@@ -106,6 +107,7 @@ __all__ = [
     "Granularity",
     "Group",
     "Hadamard",
+    "Layout",
     "LayoutError",
     "Metric",
     "Quantized",
@@ -128,6 +130,7 @@ __all__ = [
     "quantize_grouped",
     "random_bits",
     "random_maps",
+    "register",
     "register_arithmetic",
     "register_rule",
     "swizzle_index",

@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.errors import DomainError
 from fp4ref.formats import Codec, F, Floats, Format
+from fp4ref.names import Names
 
 Integers = NDArray[np.int64]
 
@@ -84,7 +84,7 @@ class Arithmetic:
         return f"Arithmetic({self.name!r})"
 
 
-ARITHMETIC: dict[str, Arithmetic] = {}
+ARITHMETIC: Names[Arithmetic] = Names("arithmetic")
 
 
 def register_arithmetic(
@@ -99,10 +99,7 @@ def register_arithmetic(
 
     Rules: SPC-4.
     """
-    if name in ARITHMETIC:
-        raise DomainError("register_arithmetic", f"{name} twice", "a new name", "SPC-4")
-    ARITHMETIC[name] = Arithmetic(name, global_scale, block_scale, scaled, working_scale, dequantized)
-    return ARITHMETIC[name]
+    return ARITHMETIC.register(Arithmetic(name, global_scale, block_scale, scaled, working_scale, dequantized))
 
 
 def narrow_bfloat16(x: Floats) -> Floats:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.errors import DomainError
+from fp4ref.names import Names
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
@@ -135,7 +136,9 @@ E4M3 = Format("e4m3", exponent_bits=4, mantissa_bits=3, bias=7, codes=127)
 E5M2 = Format("e5m2", exponent_bits=5, mantissa_bits=2, bias=15, codes=124, infinity=True)
 E8M0 = Format("e8m0", exponent_bits=8, mantissa_bits=0, bias=127, codes=255, signed=False)
 
-FORMATS = {form.name: form for form in (E2M1, E4M3, E5M2, E8M0)}
+FORMATS: Names[Format] = Names("format")
+for _form in (E2M1, E4M3, E5M2, E8M0):
+    FORMATS.register(_form, "this standard")
 
 
 @dataclass(frozen=True, kw_only=True)

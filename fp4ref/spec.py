@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import cache
@@ -285,7 +285,7 @@ def _decode(kind: Any, value: Any, field: str) -> Any:
 
 
 def _named(kind: Any, value: Any, field: str) -> Any:
-    names: dict[str, Any] = ARITHMETIC if kind is Arithmetic else FORMATS if kind is Format else RULES
+    names: Mapping[str, Any] = ARITHMETIC if kind is Arithmetic else FORMATS if kind is Format else RULES
     if not isinstance(value, str) or value not in names:
         raise DomainError("spec", f"{field} {value!r}", f"a registered name ({', '.join(sorted(names))})", "SPC-4")
     return names[value]

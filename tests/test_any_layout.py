@@ -33,11 +33,11 @@ OTHERS = ["cpu", "torch"]
 @contextmanager
 def registered(form: Layout):
     """Register a layout for as long as a test needs it."""
-    LAYOUTS[form.name] = form
+    LAYOUTS.register(form)
     try:
         yield form.name
     finally:
-        del LAYOUTS[form.name]
+        LAYOUTS.forget(form.name)
 
 
 def decided(form: Layout, buffer, rows, columns):

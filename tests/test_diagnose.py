@@ -158,7 +158,7 @@ def test_every_profile_is_reported_as_itself(name):
 
 def test_a_profile_registered_later_is_recognised(monkeypatch):
     wanted = NVFP4.replace(name="vendor.four", element_max=4.0, arithmetic=PROFILES["fouroversix.nvfp4_mse"].arithmetic)
-    monkeypatch.setitem(PROFILES._specs, wanted.name, wanted)
+    monkeypatch.setitem(PROFILES._values, wanted.name, wanted)
     found = diagnose(NVFP4, "linear", of_spec(wanted, NVFP4))
     assert "vendor.four" in found.profiles
 

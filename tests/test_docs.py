@@ -91,7 +91,8 @@ def test_blocks_run(page, tmp_path, monkeypatch):
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(fp4ref.profiles, "_specs", dict(fp4ref.profiles._specs), raising=True)
+    for known in (fp4ref.profiles, fp4ref.LAYOUTS, fp4ref.formats.FORMATS):
+        monkeypatch.setattr(known, "_values", dict(known._values), raising=True)
     names: dict[str, object] = {}
     for block in blocks(page):
         if block.kind == "python":

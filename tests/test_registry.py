@@ -86,9 +86,11 @@ VENDOR = Layout("vendor.rows_of_8", "m(8,*) k(4,*): m0 k0 k1 m1")
 
 
 @pytest.fixture
-def vendor(monkeypatch: pytest.MonkeyPatch) -> None:
+def vendor() -> Iterator[None]:
     """A layout that this project does not have."""
-    monkeypatch.setitem(fp4ref.LAYOUTS, VENDOR.name, VENDOR)
+    fp4ref.register(VENDOR)
+    yield
+    fp4ref.LAYOUTS.forget(VENDOR.name)
 
 
 @pytest.mark.rule("CNF-5", "LAY-7")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from fp4ref import __version__
-from fp4ref.cli.common import INTERNAL, REFUSED, printable
+from fp4ref.cli.common import INTERNAL, REFUSED, printable, with_imports
 from fp4ref.cli.session import degrade_output, leave_on_signals
 from fp4ref.errors import Fp4Error
 
@@ -34,6 +34,8 @@ COMMANDS = {
     "header": "Write the numerics as C++ headers.",
     "doctor": "Show what works on this machine, and why the rest does not.",
 }
+
+WITHOUT_NAMES = {"rules", "doctor", "statement"}  # these read none that a user registers
 
 INTERRUPTED, READER_GONE = 128 + 2, 128 + 13  # as a shell reports SIGINT and SIGPIPE
 TRACEBACK = "FP4REF_TRACEBACK"  # an environment variable; anything but nothing shows where an internal error arose
@@ -65,7 +67,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"fp4ref.cli.{cmd_name}"), cmd_name)
-        return command
+        return command if cmd_name in WITHOUT_NAMES else with_imports(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
 import threading
@@ -16,6 +17,7 @@ import click
 
 from fp4ref.catalogue import resolve
 from fp4ref.errors import DomainError, FileError
+from fp4ref.names import VARIABLE, import_extension
 from fp4ref.spec import Spec, from_json
 
 if TYPE_CHECKING:
@@ -52,6 +54,45 @@ class Seconds(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
         return float(number)
+
+
+def import_named(ctx: click.Context, place: str) -> None:
+    """Import a module that the user named; child processes import it, too, as long as the command runs."""
+    before = os.environ.get(VARIABLE)
+    ctx.find_root().call_on_close(lambda: _restored(before))
+    import_extension(place)
+
+
+def _each_imported(ctx: click.Context, _: click.Parameter, places: tuple[str, ...]) -> None:
+    for place in places:
+        import_named(ctx, place)
+
+
+def _restored(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = before
+
+
+import_option = click.option(
+    "--import",
+    metavar="MODULE",
+    multiple=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_each_imported,
+    help="Import a module or a Python file first, which registers formats, layouts or specifications; repeatable.",
+)
+
+
+def with_imports(command: click.Command) -> click.Command:
+    """Give a command, and all commands below it, the option `--import`."""
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        with_imports(below)
+    if not any("--import" in parameter.opts for parameter in command.params):
+        import_option(command)
+    return command
 
 
 force_option = click.option("--force", is_flag=True, help="Replace an existing file of another kind.")

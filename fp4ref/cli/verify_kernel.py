@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from fp4ref.cli.common import load_spec, progress, refuse_options
+from fp4ref.cli.common import import_named, load_spec, progress, refuse_options
 from fp4ref.cli.verify_case import case_of_name
 from fp4ref.cli.verify_choice import Choice, KernelChoice
 from fp4ref.cli.verify_finish import finish
@@ -20,6 +20,7 @@ from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import run, subject
 from fp4ref.conformance.subjects.subject import Declaration, Subject, draws, reasons
 from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
+from fp4ref.errors import DomainError
 from fp4ref.spec import Spec
 
 
@@ -30,7 +31,7 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
     if choice.forever and (options.repeat or choice.case):
         raise click.UsageError("--forever does not end, so it takes neither --repeat nor --case")
     require_all_cases(choice)
-    spec = load_spec(choice.spec)
+    spec = _spec_of(choice)
     require_no_flush("verify")
     with progress(None, "verify") as step:
         step(f"loading {choice.target}")
@@ -70,6 +71,19 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
         finally:
             if choice.case is None and (report.failures or status is not None):
                 recent.remember(choice.target, spec, (judgement.case.id for judgement in report.failures))
+
+
+def _spec_of(choice: KernelChoice) -> Spec:
+    """Return the specification that was asked for; the kernel's own file may register it. Rules: SPC-4, CNF-8."""
+    assert choice.spec is not None
+    try:
+        return load_spec(choice.spec)
+    except DomainError as unknown:
+        place = choice.target.rpartition(":")[0]
+        if unknown.rule != "SPC-4" or "." not in choice.spec or choice.signature is not None or not place:
+            raise
+    import_named(click.get_current_context(), place)
+    return load_spec(choice.spec)
 
 
 def require_all_cases(choice: Choice) -> None:

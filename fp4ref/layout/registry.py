@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from fp4ref.errors import LayoutError
 from fp4ref.layout.value import Layout
+from fp4ref.names import Names
 
 LINEAR = Layout("linear", "m(*) k(*): k0 m0", "LAY-1")
 LINEAR_PADDED = Layout("linear_padded", "m(*) k(*): k0 m0; pad m 128 unspecified; pad k 4 unspecified", "LAY-2")
 TILED_128X4 = Layout("tiled_128x4", "m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "LAY-3")
 TILED_8X4 = Layout("tiled_8x4", "m(8,*) k(4,*): k0 m0 k1 m1", "LAY-4")
-LAYOUTS = {value.name: value for value in (LINEAR, LINEAR_PADDED, TILED_128X4, TILED_8X4)}
+LAYOUTS: Names[Layout] = Names("layout")
+for _layout in (LINEAR, LINEAR_PADDED, TILED_128X4, TILED_8X4):
+    LAYOUTS.register(_layout, "this standard")
 
 swizzle_offset = TILED_128X4.offset
 swizzle_index = TILED_128X4.index

@@ -1,0 +1,110 @@
+"""Values by name: what this project registers, and what users add.
+
+If nobody registered a name so far, two kinds of modules are imported, once, before it counts as unknown: those that
+installed distributions declare in the entry-point group `fp4ref.values`, and those that the user named with `--import`.
+A file holds names, never modules.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Protocol, TypeVar
+
+from fp4ref.errors import DomainError, UnknownNameError
+from fp4ref.modules import load_module
+
+GROUP = "fp4ref.values"
+VARIABLE = "FP4REF_IMPORT"  # modules and files that the user named, for this process and its children
+
+_begun: set[str] = set()  # extensions whose import began
+_failed: dict[str, str] = {}  # those that could not be imported, and why
+
+
+class Nameable(Protocol):
+    """A value with a name of its own."""
+
+    @property
+    def name(self) -> str:
+        """The name under which it is registered."""
+
+
+Value = TypeVar("Value", bound=Nameable)
+
+
+class Names(Mapping[str, Value]):
+    """Values of one kind by name, each with a note that says where it comes from.
+
+    Rules: SPC-4.
+    """
+
+    def __init__(self, kind: str, advice: str = "") -> None:
+        self.kind = kind
+        self._advice = advice
+        self._values: dict[str, Value] = {}
+        self._sources: dict[str, str] = {}
+
+    def register(self, value: Value, source: str = "") -> Value:
+        """Add a value under its own name and return it; the same value twice is no error. Rules: SPC-4."""
+        if self._values.get(value.name, value) != value:
+            raise DomainError("register", f"{self.kind} {value.name} twice with other settings", "a new name", "SPC-4")
+        self._values[value.name] = value
+        self._sources[value.name] = source
+        return value
+
+    def forget(self, name: str) -> None:
+        """Remove a value, as a test does at its end."""
+        del self._values[name], self._sources[name]
+
+    def source(self, name: str) -> str:
+        """Return where a value comes from, and how far that was checked."""
+        return self._sources[self[name].name]
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self._values:
+            load_extensions()
+        if name in self._values:
+            return self._values[name]
+        near = difflib.get_close_matches(str(name), self._values, n=3) or [self._advice or ", ".join(self._values)]
+        got = "; ".join([f"unknown name {name!r}", *(f"{place}: {why}" for place, why in _failed.items())])
+        raise UnknownNameError(self.kind, got, f"a registered one ({', '.join(near)})", "SPC-4")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def load_extensions() -> None:
+    """Import every module that may register values and was not imported before; failures are kept for messages."""
+    for entry in entry_points(group=GROUP):
+        if entry.value not in _begun:
+            _begin(entry.value, entry.value.partition(":")[0])
+    for place in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        if place not in _begun:
+            _begin(place, place)
+
+
+def _begin(key: str, place: str) -> None:
+    _begun.add(key)
+    try:
+        load_module(place, "--import")
+    except Exception as error:  # noqa: BLE001 - importing a stranger's module may raise anything
+        _failed[place] = " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def import_extension(place: str) -> None:
+    """Import a module or file that the user named. Errors: DomainError in one line if that fails. Rules: SPC-4."""
+    known = [named for named in os.environ.get(VARIABLE, "").split(os.pathsep) if named]
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*known, place]))
+    _begun.add(place)
+    try:
+        load_module(place, "--import")
+    except Exception as error:
+        if isinstance(error, DomainError):
+            raise
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DomainError("--import", f"{place}: {why}", "a module or file that Python can import", "SPC-4") from error

@@ -1,0 +1,167 @@
+"""Values that users add: registered by a function, an installed distribution, `--import`, or a kernel's own file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fp4ref
+from fp4ref import DomainError, DTypeError, UnknownNameError, names
+from fp4ref.cli import main
+from fp4ref.formats import FORMATS, Codec, Format
+
+# What CONTRIBUTING shows: a format, a layout, an arithmetic, a specification
+MODULE = '''
+import fp4ref
+from fp4ref.arithmetic import OCP_FLOOR, TE
+from fp4ref.formats import CUDA_E8M0, Codec, Format
+
+E2M3 = fp4ref.register(Format("acme.e2m3", 2, 3, bias=1, codes=32), source="OCP MX 1.0")
+ROWS = fp4ref.register(fp4ref.Layout("acme.rows", "m(8,*) k(4,*): m0 k0 k1 m1"), source="an example")
+fp4ref.register(
+    fp4ref.Spec(
+        name="acme.mxfp6",
+        element=Codec(format=E2M3, nan=(0x1F, 0x1F)),
+        scale=CUDA_E8M0,
+        block=(1, 32),
+        global_scale="none",
+        arithmetic=OCP_FLOOR,
+    ),
+    source="OCP MX 1.0",
+)
+
+
+def divided(amax, g, k):
+    """amax * g / 6."""
+    return amax * g / 6
+
+
+DIVIDING = fp4ref.register_arithmetic("acme.divided", divided, TE.scaled, TE.global_scale, dequantized=TE.dequantized)
+fp4ref.register(fp4ref.NVFP4.replace(name="acme.nvfp4", arithmetic=DIVIDING), source="an example")
+'''
+
+
+@pytest.fixture
+def forgotten():
+    """Forget what a test registers."""
+    kinds = list(fp4ref.catalogue.KINDS.values())
+    before = [(dict(kind._values), dict(kind._sources)) for kind in kinds]
+    known = set(names._begun), dict(names._failed)
+    yield
+    for kind, (values, sources) in zip(kinds, before, strict=True):
+        kind._values, kind._sources = values, sources
+    names._begun.clear()
+    names._failed.clear()
+    names._begun.update(known[0])
+    names._failed.update(known[1])
+
+
+@pytest.mark.rule("SPC-4")
+@pytest.mark.usefixtures("forgotten")
+def test_every_kind_is_registered_by_one_function():
+    form = fp4ref.register(Format("vendor.e3m2", 3, 2, bias=3, codes=32), source="a test")
+    layout = fp4ref.register(fp4ref.Layout("vendor.rows", "m(8,*) k(4,*): m0 k0 k1 m1"))
+    spec = fp4ref.register(fp4ref.NVFP4.replace(name="vendor.nvfp4", element_max=4.0))
+    assert (FORMATS["vendor.e3m2"], FORMATS.source("vendor.e3m2")) == (form, "a test")
+    assert fp4ref.LAYOUTS["vendor.rows"] is layout
+    assert fp4ref.profiles["vendor.nvfp4"] is spec
+    assert fp4ref.register(spec) is spec  # the same once more
+    six = fp4ref.MXFP4.replace(name="vendor.mxfp6", element=Codec(format=form, nan=(31, 31)))
+    assert fp4ref.from_json(six.to_json()) == six
+    assert pickle.loads(pickle.dumps(six)) == six
+
+
+@pytest.mark.rule("SPC-4")
+@pytest.mark.usefixtures("forgotten")
+def test_what_cannot_be_registered():
+    fp4ref.register(Format("vendor.e3m2", 3, 2, bias=3, codes=32))
+    with pytest.raises(DomainError, match=r"register: format vendor.e3m2 twice with other settings, .* \[SPC-4\]"):
+        fp4ref.register(Format("vendor.e3m2", 3, 2, bias=2, codes=32))
+    with pytest.raises(DomainError, match=r"layout 'rows', need a name of the form vendor.name"):
+        fp4ref.register(fp4ref.Layout("rows", "m(8,*) k(4,*): m0 k0 k1 m1"))
+    with pytest.raises(DTypeError, match="register: a Codec, need one of Format, Layout, Arithmetic, Spec"):
+        fp4ref.register(fp4ref.NVFP4.element)
+    other = Codec(format=Format("vendor.unregistered", 2, 3, bias=1, codes=32), nan=(31, 31))
+    with pytest.raises(DomainError, match="format vendor.unregistered, need a registered one, to be named"):
+        fp4ref.register(fp4ref.MXFP4.replace(name="vendor.mxfp6", element=other))
+    with pytest.raises(AttributeError):
+        FORMATS["vendor.e3m2"].bias = 2
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_module_that_fails_is_named_where_a_name_is_unknown(tmp_path, monkeypatch):
+    monkeypatch.setenv("FP4REF_IMPORT", str(tmp_path / "gone.py"))
+    with pytest.raises(UnknownNameError, match=r"unknown name 'vendor.x'; .*gone.py: DomainError: .*no file"):
+        fp4ref.profiles["vendor.x"]
+    failed = CliRunner().invoke(main, ["where", "--import", str(tmp_path / "gone.py")])
+    assert failed.exit_code == 2
+    assert "--import: no file" in failed.output
+
+
+def distribution(folder: Path) -> dict[str, str]:
+    """Install a distribution by writing its files, and return the environment that finds it."""
+    (folder / "acme_formats.py").write_text(MODULE)
+    info = folder / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fp4ref.values]\nacme = acme_formats\n")
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
+    """Run a command of this program, which has to succeed."""
+    command = [sys.executable, "-m", "fp4ref", *arguments]
+    done = subprocess.run(command, check=False, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+    return done.stdout
+
+
+@pytest.mark.slow  # starts the program a few times
+@pytest.mark.rule("SPC-4")
+@pytest.mark.parametrize("way", ["installed", "imported"])
+def test_values_of_a_distribution_through_the_command_line(way, tmp_path):
+    installed, work = tmp_path / "installed", tmp_path / "work"
+    installed.mkdir()
+    work.mkdir()
+    environment = distribution(installed)
+    more: list[str] = []
+    if way == "imported":
+        environment.pop("PYTHONPATH")
+        more = ["--import", str(installed / "acme_formats.py")]
+    np.savez(work / "x.npz", w=np.random.default_rng(0).standard_normal((9, 64), np.float32))
+    for spec in ("acme.mxfp6", "acme.nvfp4"):
+        run(work, environment, "quantize", "x.npz", "-o", "q.npz", "--spec", spec, "--layout", "acme.rows", *more)
+        assert f"q.npz: conforms to {spec}" in run(work, environment, "verify", "q.npz", "--input", "x.npz", *more)
+        assert "float32" in run(work, environment, "dequantize", "q.npz", "-o", f"{spec}.npz", *more)
+        assert f'"name": "{spec}"' in run(work, environment, "profiles", "show", spec, *more)
+    assert "acme.rows byte 9" in run(
+        work, environment, "where", "1", "17", "--shape", "9x64", "--layout", "acme.rows", *more
+    )
+
+
+KERNEL = """
+import fp4ref
+import numpy as np
+
+SPEC = fp4ref.register(fp4ref.NVFP4.replace(name="mine.nvfp4", element_max=4.0), "this file")
+
+
+def kernel(x):
+    q = fp4ref.quantize(np.asarray(x), SPEC, backend="numpy")
+    return q.row.data, q.row.scales
+"""
+
+
+@pytest.mark.slow  # starts the program and a kernel's process
+@pytest.mark.rule("SPC-4")
+def test_a_kernels_file_registers_what_it_is_checked_against(tmp_path):
+    (tmp_path / "mine.py").write_text(KERNEL)
+    arguments = ["verify", "--kernel", "mine.py:kernel", "--spec", "mine.nvfp4", "--family", "normal"]
+    assert "mine.py:kernel: conforms to mine.nvfp4" in run(tmp_path, dict(os.environ), *arguments)
