@@ -41,7 +41,7 @@ PROFILE_SPEED = 0.5  # GB/s of float32 input
 
 
 class Case(NamedTuple):
-    """What is measured: a call, the copy it is compared with, and the goals for the ratio and for GB/s of input."""
+    """A measured case: a call, the copy it is compared with, and the goals for the ratio and for GB/s of input."""
 
     run: Callable[[], Any]
     copy: str = "bfloat16"
@@ -51,12 +51,12 @@ class Case(NamedTuple):
 
 
 def missed(case: Case, ratio: float, speed: float) -> bool:
-    """Whether a case is slower than its goal."""
+    """Return True if a case is slower than its goal."""
     return (case.goal is not None and ratio > case.goal) or (case.speed is not None and speed < case.speed)
 
 
 def copier(x: NDArray[Any], pool: ThreadPoolExecutor, threads: int) -> Callable[[], Any]:
-    """A copy of x by several threads, a part each; np.copyto releases the interpreter lock."""
+    """Return a copy of x by several threads, a part each; np.copyto releases the interpreter lock."""
     source, target = x.view(np.uint8).reshape(-1), np.ones(x.nbytes, np.uint8)
     ends = [x.nbytes * i // threads for i in range(threads + 1)]
     slices = [slice(*pair) for pair in pairwise(ends)]

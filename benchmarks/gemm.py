@@ -48,7 +48,7 @@ def cases(m: int, n: int, k: int, device: str) -> Iterator[tuple[tuple[str, str,
 
 
 def on(device: str, q: fp4ref.Quantized) -> fp4ref.Quantized:
-    """The same bytes as torch tensors on a device; NumPy's on the CPU."""
+    """Return the same bytes as torch tensors on a device; NumPy's on the CPU."""
     if device == "cpu":
         return q
     import dataclasses
@@ -61,7 +61,7 @@ def on(device: str, q: fp4ref.Quantized) -> fp4ref.Quantized:
 
 
 def settled(result: Any) -> Any:
-    """The result once a device has computed it."""
+    """Return the result once a device has computed it."""
     if hasattr(result, "is_cuda") and result.is_cuda:
         import torch
 
@@ -70,7 +70,7 @@ def settled(result: Any) -> Any:
 
 
 def reference(m: int, n: int, k: int, device: str) -> tuple[str, Callable[[], Any]]:
-    """The product that times are compared with: float32 by NumPy, or bfloat16 by torch on a device."""
+    """Return the product that times are compared with: float32 by NumPy, or bfloat16 by torch on a device."""
     x, w = np.ones((m, k), np.float32), np.ones((n, k), np.float32)
     if device == "cpu":
         return "float32 product by NumPy", lambda: x @ w.T

@@ -91,7 +91,7 @@ def copy_bandwidth(repeat: int) -> float:
 
 
 def buffers(spec: fp4ref.Spec, shape: tuple[int, int], direction: Any, layout: str = LAYOUT) -> DirectionData:
-    """Outputs of one direction, to be filled."""
+    """Return outputs of one direction, to be filled."""
     kinds = (torch.uint8, torch.uint8, torch.float32)
     return DirectionData(
         *(
@@ -272,7 +272,7 @@ def main(shapes: str, only: str, repeat: int, torchao: bool, path: Path | None) 
 
 
 def verdict(got: float, goal: float) -> str:
-    """Whether a goal is met."""
+    """Return True if a goal is met."""
     return ", met" if got >= goal else ", missed"
 
 

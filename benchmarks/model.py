@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 def cases(x: NDArray[Any]) -> dict[str, Callable[[], Any]]:
-    """What is measured, by name; prepared inputs are made here, outside the measurement."""
+    """Return what is measured, by name; prepared inputs are made here, outside the measurement."""
     quantized = fp4ref.quantize(x, fp4ref.NVFP4)
 
     def quantize(spec: fp4ref.Spec, directions: str = "row") -> Callable[[], Any]:
@@ -48,7 +48,7 @@ def cases(x: NDArray[Any]) -> dict[str, Callable[[], Any]]:
 
 
 def copier(x: NDArray[Any], pool: ThreadPoolExecutor) -> Callable[[], None]:
-    """A copy of x by two threads, half each; np.copyto releases the interpreter lock."""
+    """Return a copy of x by two threads, half each; np.copyto releases the interpreter lock."""
     source, target = x.view(np.uint8).reshape(-1), np.empty(x.nbytes, np.uint8)
     middle = x.nbytes // 2
     halves = [slice(0, middle), slice(middle, None)]
@@ -68,7 +68,7 @@ def seconds(function: Callable[[], Any]) -> float:
 
 
 def peak_bytes(function: Callable[[], Any]) -> int:
-    """The most memory that was held beyond the result."""
+    """Return the most memory that was held beyond the result."""
     tracemalloc.start()
     try:
         result = function()

@@ -60,7 +60,7 @@ def seconds(runs: dict[str, Run], device: str, repeat: int) -> dict[str, float]:
 
 
 def steps(module: Any, recipe: Any, x: Any, grad: Any, splits: list[int] | None = None) -> tuple[Run, Run]:
-    """The forward pass, and forward and backward together."""
+    """Return the forward pass, and forward and backward together."""
     arguments = (x,) if splits is None else (x, splits)
 
     def forward() -> Any:

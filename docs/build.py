@@ -97,7 +97,7 @@ def chapters(target: Path) -> None:
 
 
 class Page(HTMLParser):
-    """What a page links to, the anchors that it has, and the images without a description."""
+    """The links and anchors of a page, and its images without a description."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What quantization costs on given data: error, saturation, underflow, and the scales that were used."""
+"""Measure quantization on given data: error, saturation, underflow, and the scales that were used."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class ErrorStatistics:
         return self.relative / self.nonzero if self.nonzero else 0.0
 
     def share(self, count: int) -> float:
-        """A count as a part of all elements; 0 without any."""
+        """Return a count as a part of all elements; 0 without any."""
         return count / self.elements if self.elements else 0.0
 
     def __add__(self, other: ErrorStatistics) -> ErrorStatistics:
-        """The statistics of both sets of elements together."""
+        """Return the statistics of both sets of elements together."""
         largest = {name: max(getattr(self, name), getattr(other, name)) for name in ("relative_max", "error_max")}
         names = [f.name for f in dataclasses.fields(self) if f.name != "scale_format"]
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
@@ -100,7 +100,7 @@ class ErrorStatistics:
 
 
 def natural_direction(spec: Spec | str) -> Direction:
-    """The direction that shows what a specification does: a Hadamard transform is of columns only. Rules: HAD-5."""
+    """Return the direction to show: columns for a Hadamard transform, which rows do not have. Rules: HAD-5."""
     return "column" if resolve(spec).hadamard is not None else "row"
 
 
@@ -142,7 +142,7 @@ def error_statistics(
 
 
 def _part(q: Quantized, direction: Direction, rows: slice) -> Quantized:
-    """Some rows of one direction as a result of their own. 2D blocks repeat their scale for each row. Rules: LAY-1."""
+    """Return some rows of one direction as a result; 2D blocks repeat their scale for each row. Rules: LAY-1."""
     data, (_, columns) = q.direction(direction)
     own = q.spec.global_scale is Granularity.ROW
     bytes_ = DirectionData(data.data[rows], data.scales[rows], data.amax[rows] if own else data.amax)

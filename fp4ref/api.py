@@ -209,7 +209,7 @@ def dequantize(
 def to_layout(
     q: Quantized[Row_co, Column_co], scale_layout: LayoutName, backend: str | None = None
 ) -> Quantized[Row_co, Column_co]:
-    """The same result with its scales in another layout; codes and amax are shared, padding is written as zero.
+    """Return the same result with its scales in another layout; codes and amax are shared, padding is written as zero.
 
     Errors: LayoutError for an unknown layout, ShapeError for scales that do not fit theirs, BackendError.
 
@@ -253,7 +253,7 @@ def buffer_shapes(spec: Spec, shape: tuple[int, ...], direction: Direction, scal
 
 
 def read_flag(operation: str, noop: Any, out: Any) -> tuple[bool, dict[str, Any]]:
-    """Whether a flag in the CPU's memory is set; and the argument of the backend's function for one on a device.
+    """Return True if a flag in the CPU's memory is set, and the backend's argument for a flag on a device.
 
     Rules: LAY-12.
     """
@@ -276,7 +276,7 @@ def _shape_of(q: Quantized, direction: Direction) -> tuple[int, int]:
 
 
 def direction_names(directions: str, allow_both: bool = True) -> tuple[Direction, ...]:
-    """The directions that a word stands for. Rules: BLK-8."""
+    """Return the directions that a word stands for. Rules: BLK-8."""
     if directions == "both" and allow_both:
         return DIRECTIONS
     if directions not in DIRECTIONS:
@@ -286,7 +286,7 @@ def direction_names(directions: str, allow_both: bool = True) -> tuple[Direction
 
 
 def each_direction(value: Any, names: tuple[Direction, ...], spec: Spec, argument: str) -> dict[Direction, Any]:
-    """An argument per direction. One tensor amax serves both, unless the directions have amaxes of their own."""
+    """Return an argument per direction. One tensor amax serves both, unless the directions have amaxes of their own."""
     if isinstance(value, Directions):
         surplus = [name for name in DIRECTIONS if name not in names and getattr(value, name) is not None]
         missing = [name for name in names if getattr(value, name) is None and len(names) > 1]
@@ -303,7 +303,7 @@ def each_direction(value: Any, names: tuple[Direction, ...], spec: Spec, argumen
 
 
 def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
-    """The caller's amax as float32 [1] or [rows]; one on a device stays there unread. Rules: GLB-4, GLB-5, GLB-6."""
+    """Return the caller's amax as float32 [1] or [rows], unread if on a device. Rules: GLB-4, GLB-5, GLB-6."""
     if value is None:
         return None
     if spec.global_scale is Granularity.NONE:
@@ -362,7 +362,7 @@ def _require_bits(bits: Any, spec: Spec, shape: tuple[int, int]) -> None:
 def require_hadamard(
     spec: Spec, direction: Direction, shape: tuple[int, ...], dtype: str, operation: str = "quantize"
 ) -> None:
-    """The transform takes bfloat16 and whole groups. Rules: HAD-5."""
+    """Require bfloat16 and whole groups for the transform. Rules: HAD-5."""
     if spec.hadamard is None or direction == "row":
         return
     rows, columns = matrix_shape(shape)

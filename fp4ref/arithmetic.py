@@ -28,7 +28,7 @@ NEVER = F(np.nan)  # a scale that no block can have
 
 
 class Constants(NamedTuple):
-    """What the functions may know of the specification and the input."""
+    """The properties of the specification and the input that the functions may use."""
 
     element: Format
     scale: Codec
@@ -181,7 +181,7 @@ MANTISSA = (1 << 23) - 1
 
 
 def half_carry(mantissa_bits: int) -> int:
-    """Half a step of a mantissa of so many bits, as float32 bits: adding it carries where it rounds up."""
+    """Return half a step of a mantissa, as float32 bits: adding it carries where it rounds up."""
     return 1 << (22 - mantissa_bits)
 
 

@@ -23,7 +23,7 @@ INPUT_DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def is_torch(x: Any) -> bool:
-    """Whether x is a torch tensor; torch is not imported to find out."""
+    """Return True if x is a torch tensor; torch is not imported to find out."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
@@ -43,7 +43,7 @@ def device_of(x: Any) -> str:
 
 
 def to_numpy(operation: str, x: Any) -> NDArray[Any]:
-    """A CPU array of any library as NumPy, without a copy where that is possible.
+    """Return a CPU array of any library as NumPy, without a copy where that is possible.
 
     Errors: BackendError for an array on another device, DTypeError for what is not an array of numbers.
     """
@@ -63,7 +63,7 @@ def to_numpy(operation: str, x: Any) -> NDArray[Any]:
 
 
 def as_matrix(x: Any, shape: tuple[int, int]) -> Any:
-    """A contiguous array in another shape of the same size, sharing its memory; BackendError for one with gaps."""
+    """Return a contiguous array in another shape, sharing its memory; BackendError for an array with gaps."""
     contiguous = x.is_contiguous() if is_torch(x) else getattr(x, "flags", {"C_CONTIGUOUS": True})["C_CONTIGUOUS"]
     if not contiguous:
         raise BackendError("dequantize", "an out with gaps", "a contiguous one", "CNF-5")
@@ -80,7 +80,7 @@ def _from_torch(x: Any) -> NDArray[Any]:
 
 
 def restorer(x: Any) -> Callable[[NDArray[Any]], Any]:
-    """The function that turns a NumPy result into the kind of array that x is."""
+    """Return the function that turns a NumPy result into the kind of array that x is."""
     if isinstance(x, np.ndarray) or not (is_torch(x) or hasattr(x, "__array_namespace__")):
         return lambda result: result
     if is_torch(x):
@@ -99,7 +99,7 @@ def _to_torch(result: NDArray[Any]) -> Any:
 
 
 def on_device(operation: str, result: NDArray[Any], device: Any) -> Any:
-    """A new result as it is where no device was asked for, else as a torch tensor in the CPU's memory."""
+    """Return a new result as it is where no device was asked for, else as a torch tensor in the CPU's memory."""
     if device is None:
         return result
     try:
@@ -129,12 +129,12 @@ def require_array(operation: str, x: Any) -> None:
 
 
 def dtype_name(x: Any) -> str:
-    """The name of an array's element type, without its library's prefix."""
+    """Return the name of an array's element type, without its library's prefix."""
     return str(getattr(x, "dtype", type(x).__name__)).rsplit(".", 1)[-1]
 
 
 def require_input(operation: str, x: Any) -> str:
-    """The name of x's dtype, if a quantizer takes it. Rules: NUM-3."""
+    """Return the name of x's dtype, if a quantizer takes it. Rules: NUM-3."""
     require_array(operation, x)
     name = dtype_name(x)
     if name not in INPUT_DTYPES:
@@ -144,7 +144,7 @@ def require_input(operation: str, x: Any) -> str:
 
 
 def output_dtype(operation: str, name: Any) -> np.dtype[Any]:
-    """The NumPy type of an output named by string, NumPy type or torch type. Rules: DEQ-3."""
+    """Return the NumPy type of an output named by string, NumPy type or torch type. Rules: DEQ-3."""
     text = name if isinstance(name, str) else getattr(name, "__name__", None) or str(name)
     text = text.rsplit(".", 1)[-1]
     if text not in INPUT_DTYPES:

@@ -37,7 +37,7 @@ class BackendError(Fp4Error):
 
 
 class LayoutError(Fp4Error):
-    """Scale bytes do not lie as the operation needs them."""
+    """Scale bytes are not stored as the operation needs them."""
 
 
 class FileError(Fp4Error):

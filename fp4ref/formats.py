@@ -25,7 +25,7 @@ WIDTHS = (4, 6, 8)  # bits of a code
 
 
 class Rounding(StrEnum):
-    """How a magnitude between two neighbours is rounded."""
+    """The rounding of a magnitude between two neighbours."""
 
     EVEN = "even"  # nearest, ties to the even code
     DOWN = "down"  # nearest, ties toward zero
@@ -143,7 +143,7 @@ for _form in (E2M1, E4M3, E5M2, E8M0):
 
 @dataclass(frozen=True, kw_only=True)
 class Codec:
-    """How float32 becomes a code of `format`, and back.
+    """A conversion from float32 to codes of `format`, and back.
 
     nan: codes of a NaN with sign bit 0 and 1. overflow: code of a magnitude that rounds past the largest
     value, infinity included, before its sign is set; None saturates.
@@ -188,7 +188,7 @@ class Codec:
         return self._code(values, self._stochastic(values, random_bits))
 
     def expectation(self, values: Floats) -> NDArray[np.float64]:
-        """The exact mean of the decoded values over all 256 bytes of stochastic rounding, any shape; NaN counts as 6.
+        """Return the exact mean of the decoded values over all 256 bytes of stochastic rounding; NaN counts as 6.
 
         Rules: SR-4.
         """
@@ -204,7 +204,7 @@ class Codec:
         return np.copysign(grid(self.format).astype(F)[index], values)
 
     def decode(self, codes: Codes) -> Floats:
-        """The float32 values of codes, any shape; exact.
+        """Return the float32 values of codes, any shape; exact.
 
         Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4.
         """

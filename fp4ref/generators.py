@@ -96,7 +96,7 @@ def _places(of: RandomMap, direction: Direction, matrix: tuple[int, int], both: 
 
 
 def _drawn(places: Places, seed: int, offset: int, rounds: int) -> Codes:
-    """The bytes at places; byte i of a word, the low one first, is that of element i."""
+    """Return the bytes at places; byte i of a word, the low one first, is that of element i."""
     lines, groups, _ = places.shape
     result = np.empty((lines, groups, GROUP), np.uint8)
     key = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint64)
@@ -137,7 +137,7 @@ def _tuned_row(row: Places, column: Places, matrix: tuple[int, int], both: bool)
 
 
 def _tuned_column(row: Places, column: Places, matrix: tuple[int, int], both: bool) -> tuple[Places, Places]:
-    """A lane takes two columns; which 16 rows a warp takes turns with the lane."""
+    """Return a lane takes two columns; which 16 rows a warp takes turns with the lane."""
     stage = row % 128 // 64 * 2 + column % 128 // 64
     lane = column % 64 // 2
     warp = (row % 64 // 16 - lane // 2) % 4

@@ -102,7 +102,7 @@ def _sizes(splits: Any) -> tuple[int, ...]:
 
 
 def _agreed(what: str, value: Any, splits: tuple[int, ...]) -> Any:
-    """The one value that all members have. Rules: LAY-11."""
+    """Return the one value that all members have. Rules: LAY-11."""
     if isinstance(value, (str, Spec)):
         return value
     values = list(value)
@@ -118,7 +118,7 @@ def _agreed(what: str, value: Any, splits: tuple[int, ...]) -> Any:
 def _members(
     x: Any, splits: tuple[int, ...], spec: Spec, names: tuple[Direction, ...], scale_layout: str
 ) -> list[Quantized]:
-    """The records of all members, still without bytes."""
+    """Return the records of all members, still without bytes."""
     dtype = arrays.require_input(OPERATION, x)
     if len(x.shape) != 2 or any(rows < 0 for rows in splits) or sum(splits) != x.shape[0]:
         raise ShapeError(OPERATION, f"splits {list(splits)} of {list(x.shape)}", "[sum of splits, K]", "LAY-8")
@@ -130,7 +130,7 @@ def _members(
 
 
 def _require_out(out: Group, like: list[Quantized], names: tuple[Direction, ...]) -> None:
-    """The group of an earlier call. Rules: LAY-7, LAY-11."""
+    """Require the group of an earlier call. Rules: LAY-7, LAY-11."""
     if not isinstance(out, Group) or len(out) != len(like):
         raise ShapeError(
             OPERATION, f"out of {len(out)} members", f"the group of {len(like)} that it returned", "LAY-11"
@@ -146,7 +146,7 @@ def _require_out(out: Group, like: list[Quantized], names: tuple[Direction, ...]
 def _amaxes(
     amax: Any, like: list[Quantized], spec: Spec, names: tuple[Direction, ...]
 ) -> dict[Direction, tuple[Any, list[Any]]]:
-    """Checked maxima per direction: of all members, and of each. Rules: GLB-4."""
+    """Return checked maxima per direction: of all members, and of each. Rules: GLB-4."""
     result: dict[Direction, tuple[Any, list[Any]]] = {}
     for name, value in each_direction(amax, names, spec, "amax").items():
         shapes = [q.matrix if name == "row" else q.matrix[::-1] for q in like]

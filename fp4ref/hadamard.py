@@ -11,7 +11,7 @@ NORM = F(0.25)  # 1 / sqrt(POINTS): exact in bfloat16, and its own inverse's
 
 
 def sign_vector(mask: int) -> Floats:
-    """The 16 signs as +-1; bit i of the mask negates element i. Rules: HAD-1."""
+    """Return the 16 signs as +-1; bit i of the mask negates element i. Rules: HAD-1."""
     return np.where(mask >> np.arange(POINTS) & 1, F(-1), F(1))
 
 
@@ -37,7 +37,7 @@ def inverse(values: Floats, mask: int) -> Floats:
 
 
 def butterfly(groups: Floats) -> Floats:
-    """Sums and differences at strides 1, 2, 4, 8 over the last axis [..., 16], each rounded to nearest even.
+    """Return sums and differences at strides 1, 2, 4, 8 over the last axis [..., 16], each rounded to nearest even.
 
     Adding +0.0 at the end turns an exact zero into +0.
 

@@ -1,4 +1,4 @@
-"""What a kernel's author says about a function, so that the conformance kit can call it."""
+"""Declarations by which a kernel's author lets the conformance kit call a function."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """How a kernel is called, and what it gives back.
+    """The declaration of a kernel: its inputs, outputs, types, layouts and limits.
 
     operation: quantize, dequantize, to_layout, hadamard or gemm. inputs: positional arguments, in order: x [..., K];
     amax float32 [1] or [rows]; encode_scale and decode_scale, float32 like amax, the spec's global scale and its
@@ -61,8 +61,8 @@ class Declaration:
     [columns], and accumulate, [rows, columns] of type `to`, are added (GEM-8). in_place: what is added is in the
     buffer `out` instead. directions: of the tensors whose bytes a and b are; a_row_data, a_row_scales, a_column_data
     and a_column_scales are both directions of the tensor, and b's as well. transposed: column directions are given as
-    they lie beside the tensor, 8-bit data [depth, rows] and linear scales likewise; tiled ones as ever. specials: what
-    operands may hold beside numbers, of "nan" and "inf". multiple: of rows and columns, and of depth.
+    they are stored beside the tensor, 8-bit data [depth, rows] and linear scales likewise; tiled ones as ever.
+    specials: what operands may hold beside numbers, of "nan" and "inf". multiple: of rows and columns, and of depth.
 
     Rules: CNF-8.
     """
@@ -126,7 +126,7 @@ class Declaration:
         return any(name in SCALES_OF for name in self.inputs)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON data."""
+        """Return the record as JSON data."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
 
@@ -173,7 +173,7 @@ def kernel(function: Function | None = None, /, **settings: Any) -> Function | C
 
 
 def declaration_of(function: Any) -> Declaration:
-    """What was declared of a function; if nothing was: x in, data, scales and perhaps amax out."""
+    """Return what was declared of a function; if nothing was: x in, data, scales and perhaps amax out."""
     found = getattr(function, ATTRIBUTE, UNDECLARED)
     assert isinstance(found, Declaration)
     return found

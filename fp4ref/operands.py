@@ -13,7 +13,7 @@ from fp4ref.spec import Granularity, Spec
 
 
 class AlphaRule(StrEnum):
-    """How the global amaxes become a factor of the sum."""
+    """The rule by which the global amaxes become a factor of the sum."""
 
     RECIPROCAL = "reciprocal"  # times fp32(1 / factor), as the kernels do (GEM-5)
     DIVISION = "division"  # divided by the factor, as Transformer Engine's Python reference does (GEM-6)
@@ -29,7 +29,7 @@ class Operand(NamedTuple):
 
     @property
     def row_scaled(self) -> bool:
-        """Whether every row has an amax of its own."""
+        """True if every row has an amax of its own."""
         return self.spec.global_scale is Granularity.ROW
 
 
@@ -63,9 +63,9 @@ class Counters(NamedTuple):
 
 
 def alpha_factor(a: Spec, b: Spec) -> np.float32 | None:
-    """The number that the product of the amaxes is divided by: both element_max * scale_max, multiplied.
+    """Return the number that the product of the amaxes is divided by: both element_max * scale_max, multiplied.
 
-    None without global scales. 7225344 where both scale_max are 448, 4128768 for 448 and 256, 2359296 for 256.
+    Returns None without global scales. 7225344 where both scale_max are 448, 4128768 for 448 and 256, 2359296 for 256.
 
     Rules: GEM-5, GEM-6.
     """

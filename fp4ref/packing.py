@@ -49,7 +49,7 @@ def unpack(packed: Codes, columns: int, form: Format) -> Codes:
 
 
 def _places(codes: Codes, packed: Codes, bits: int) -> Iterator[tuple[Codes, Codes, Codes, int]]:
-    """Views of every code at one position of the repeating pattern, and of the bytes that hold its low and high bits.
+    """Yield views of every code at one position of the pattern, and of the bytes with its low and high bits.
 
     A pattern is one byte of two 4-bit codes, or three bytes of four 6-bit codes. Yields the codes, the bytes of their
     low bits, the bytes of the bits that these have no room for (none if all fit), and the position in the first byte.

@@ -1,4 +1,4 @@
-"""What other public quantizers do, as specifications: data, and at most one arithmetic each.
+"""Specifications of other public quantizers: data, and at most one arithmetic each.
 
 Rules: PRO-1, PRO-2, PRO-3.
 """

@@ -87,7 +87,7 @@ def _sizes(name: str, value: Any, count: int | None = None) -> Any:
 
 
 def _require_out(out: Any, shape: tuple[int, int], kind: str) -> None:
-    """A buffer of the result's kind. Rules: SR-1."""
+    """Require a buffer of the result's kind. Rules: SR-1."""
     if arrays.dtype_name(out) != "uint8":
         raise DTypeError("random_bits", f"out of dtype {arrays.dtype_name(out)}", "uint8", "SR-1")
     if tuple(out.shape) != shape:

@@ -120,7 +120,7 @@ class Backend:
 
     load: imports what the operations need; ImportError, OSError or BackendError say why it cannot run.
     operations: names of functions of the loaded module; see CONTRIBUTING for their signatures.
-    formats, layouts: those that it serves, as values; None serves all. What is not listed is never handed to it.
+    formats, layouts: those that it serves, as values; None serves all. Other operations are never handed to it.
     unsupported: further reasons against a call, none if it is served. devices: where its arrays are stored.
     speed: among backends that can serve a call, the largest wins.
     flags: True if its functions that quantize take `noop`, a flag that stays on the device unread.
@@ -174,7 +174,7 @@ def backends() -> dict[str, Backend]:
 
 @lru_cache
 def _loaded(name: str) -> ModuleType | str:
-    """The backend's operations, or the reason why it cannot run."""
+    """Return the backend's operations, or the reason why it cannot run."""
     try:
         return backends()[name].load()
     except (ImportError, OSError, BackendError) as error:
@@ -182,7 +182,7 @@ def _loaded(name: str) -> ModuleType | str:
 
 
 def get(name: str) -> ModuleType:
-    """The operations of a backend that was asked for by name; BackendError says why it cannot run. Rules: CNF-5."""
+    """Return the operations of a named backend; BackendError states why it cannot run. Rules: CNF-5."""
     if name not in backends():
         raise BackendError("backend", f"unknown name {name!r}", f"one of {', '.join(sorted(backends()))}", "CNF-5")
     module = _loaded(name)

@@ -18,7 +18,7 @@ from fp4ref.spec_root import PACKAGE, spec_root
 
 
 class RuleKind(StrEnum):
-    """What a rule asks of an implementation."""
+    """The kind of a rule: its demand on an implementation."""
 
     SHALL = "shall"  # every bit
     BOUND = "bound"  # a value of a set that the rule defines
@@ -62,7 +62,7 @@ class Tree:
 
 @dataclass
 class Index:
-    """What was read: rules by ID, citations by kind, and what is wrong or could not be checked."""
+    """The result of reading a tree: rules by ID, citations by kind, gaps, and notes on unchecked parts."""
 
     rules: dict[str, Rule] = field(default_factory=dict)
     functions: list[Citation] = field(default_factory=list)  # of the package
@@ -73,7 +73,7 @@ class Index:
     notes: list[str] = field(default_factory=list)
 
     def citing(self, rule: str) -> dict[str, list[Citation]]:
-        """The citations of one rule, by kind."""
+        """Return the citations of one rule, by kind."""
         kinds = ("functions", "backends", "tests", "vectors")
         return {kind: [found for found in getattr(self, kind) if found.rule == rule] for kind in kinds}
 
@@ -90,7 +90,7 @@ NATIVE = (".h", ".hpp", ".cuh", ".c", ".cpp", ".cu")
 
 
 def here(package: Path = PACKAGE) -> Tree:
-    """The tree that this package belongs to: a checkout with backends and tests, or an installation."""
+    """Return the tree that this package belongs to: a checkout with backends and tests, or an installation."""
     spec, root = spec_root(package), package.parent
     if spec.parent == root:
         return Tree(spec, package, tuple(sorted((root / "backends").glob("fp4ref_*/"))), root / "tests")
@@ -103,12 +103,12 @@ def chapters(spec: Path) -> list[Path]:
 
 
 def check(tree: Tree | None = None) -> list[str]:
-    """What is missing or wrong, one line each; empty if every rule is defined once and covered."""
+    """Return the gaps, one line each; empty if every rule is defined once and covered."""
     return read(tree).gaps
 
 
 def defined(tree: Tree | None = None) -> dict[str, Rule]:
-    """The rules alone, by ID; only the chapters are read."""
+    """Return the rules alone, by ID; only the chapters are read."""
     index = Index()
     _read_chapters(tree or here(), index)
     return index.rules
@@ -207,7 +207,7 @@ def _functions(tree: Tree, folder: Path, index: Index) -> Iterator[Citation]:
 
 
 def _declared(source: str) -> str:
-    """What the paragraph right behind a comment declares; nothing if it is a preprocessor line or blank."""
+    """Return what the paragraph right behind a comment declares; nothing if it is a preprocessor line or blank."""
     paragraph = source.removeprefix("\n").split("\n\n", 1)[0]
     named = None if paragraph.lstrip().startswith("#") else NAMED.search(paragraph)
     return (named[1] or named[2]) if named else ""

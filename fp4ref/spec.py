@@ -25,7 +25,7 @@ SPEC_VERSION = "0.1"
 
 
 class Granularity(StrEnum):
-    """What shares one global scale."""
+    """The part of a tensor that shares one global scale."""
 
     NONE = "none"  # the global scale is 1
     TENSOR = "tensor"
@@ -33,7 +33,7 @@ class Granularity(StrEnum):
 
 
 class Amax(StrEnum):
-    """What a maximum does with NaN."""
+    """The treatment of NaN by a maximum."""
 
     IGNORE_NAN = "ignore-nan"  # a running maximum from +0
     PROPAGATE_NAN = "propagate-nan"
@@ -41,14 +41,14 @@ class Amax(StrEnum):
 
 
 class Subnormals(StrEnum):
-    """What becomes of subnormal inputs."""
+    """The treatment of subnormal inputs."""
 
     KEEP = "keep"
     FLUSH = "flush"  # zero of the same sign
 
 
 class Metric(StrEnum):
-    """How the errors of a block's elements become one number."""
+    """The metric that turns the errors of a block's elements into one number."""
 
     ABSOLUTE = "mae"
     SQUARED = "mse"
@@ -97,7 +97,7 @@ class FourOverSix:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What distinguishes one block-scaled quantizer from another, completely.
+    """The complete record that distinguishes one block-scaled quantizer from another.
 
     Two specs are equal when all fields but the name are equal. Plain strings stand for enums and plain tuples for
     blocks. Layout, direction, random bits and backend are arguments of a call, not of a Spec.
@@ -130,11 +130,11 @@ class Spec:
 
     @property
     def stochastic(self) -> bool:
-        """Whether quantizing needs random bits."""
+        """True if quantizing needs random bits."""
         return self.element.rounding is Rounding.STOCHASTIC
 
     def replace(self, **changes: Any) -> Spec:
-        """A changed copy; unless named, its name says what changed. Rules: SPC-1."""
+        """Return a changed copy; unless named, its name says what changed. Rules: SPC-1."""
         said = ",".join(
             f"{field}={json.dumps(encode(value), separators=(',', ':'))}" for field, value in sorted(changes.items())
         )
@@ -226,7 +226,7 @@ def _coerce(record: Any) -> None:
 
 
 def encode(value: Any) -> Any:
-    """A field's value as JSON data; functions and formats by name. Rules: SPC-3, SPC-4."""
+    """Return a field's value as JSON data; functions and formats by name. Rules: SPC-3, SPC-4."""
     if isinstance(value, (Arithmetic, Format)):
         return value.name
     if dataclasses.is_dataclass(value):

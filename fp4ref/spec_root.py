@@ -11,7 +11,7 @@ FIRST_CHAPTER = "01-conventions.md"
 
 
 def spec_root(package: Path = PACKAGE) -> Path:
-    """The folder of the standard: `_spec` in an installed package, `../spec` in a checkout."""
+    """Return the folder of the standard: `_spec` in an installed package, `../spec` in a checkout."""
     places = (package / "_spec", package.parent / "spec")
     for place in places:
         if (place / FIRST_CHAPTER).is_file():

@@ -101,7 +101,7 @@ def specs(
 
 
 def _changed(spec: Spec, name: str, value: Any) -> Spec:
-    """The specification with another value in a field, or as it is if that has no meaning."""
+    """Return the specification with another value in a field, or as it is if that has no meaning."""
     try:
         return spec.replace(**{name: value})
     except DomainError:

@@ -57,7 +57,7 @@ class ExpectedFailure(NamedTuple):
     place: str
 
     def matches(self, case: str) -> bool:
-        """Whether it speaks of a case."""
+        """Return True if it speaks of a case."""
         return case.startswith(self.case.removesuffix("*")) if self.case.endswith("/*") else case == self.case
 
 
@@ -104,7 +104,7 @@ def cases(
     dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
     multiple: tuple[int, int] = (1, 1),
 ) -> Iterator[Case]:
-    """The aimed cases of a specification: x, amax and random bits under a name; the same in every run.
+    """Return the aimed cases of a specification: x, amax and random bits under a name; the same in every run.
 
     multiple: rows and columns are multiples of these, in the direction's matrix.
 
@@ -197,7 +197,7 @@ def assert_conforms(
 def _multiplies(
     on_trial: Subject, spec: Spec, families: Sequence[str] | None, options: RunOptions, require: tuple[str, ...]
 ) -> ProductReport:
-    """The same for a GEMM, on cases of its own; it has one level, and no list of known failures. Rules: GEM-13."""
+    """Check a GEMM on cases of its own, which have one level and no list of known failures. Rules: GEM-13."""
     __tracebackhide__ = True
     names = None if families is None else tuple(families)
     report = check(on_trial, spec, names, options, required=coverage.required(require, FAMILIES))
@@ -218,7 +218,7 @@ def _draws(on_trial: Subject, spec: Spec, options: RunOptions, required: tuple[s
 
 
 def message(report: KernelReport) -> str:
-    """The report in lines: the verdict, the diagnosis, what fails where, the first mismatches."""
+    """Return the report in lines: the verdict, the diagnosis, what fails where, the first mismatches."""
     from rich.console import Console
 
     from fp4ref.cli.verify_text import print_kernel
@@ -252,19 +252,19 @@ class _Accepted:
         self.failed: set[ExpectedFailure] = set()
 
     def seen(self, chosen: Iterable[Case]) -> Iterator[Case]:
-        """The same cases."""
+        """Yield the same cases."""
         for case in chosen:
             self.met |= {line for line in self.lines if line.matches(case.id)}
             yield case
 
     def takes(self, judgement: Judgement) -> bool:
-        """Whether a case is one that is known to fail, and does."""
+        """Return True if a case is one that is known to fail, and does."""
         found = set() if judgement.equal else {line for line in self.lines if line.matches(judgement.case.id)}
         self.failed |= found
         return bool(found)
 
     def require_known(self, families: Sequence[str] | None) -> None:
-        """An error for a name that no case has, as far as its family was run."""
+        """Raise for a name that no case has, as far as its family was run."""
         for line in self.lines:
             run_at_all = families is None or line.case.partition("/")[0] in families
             if run_at_all and line not in self.met:

@@ -22,7 +22,7 @@ def unsupported(call: Call) -> list[str]:
 
 
 def load() -> ModuleType:
-    """The operations, once it is certain that a compiler works; BackendError says why none does."""
+    """Return the operations, once it is certain that a compiler works; BackendError names the reason if none does."""
     operations = import_module("fp4ref_cpu.operations")
     operations.prepare()
     return operations

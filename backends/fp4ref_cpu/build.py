@@ -83,7 +83,7 @@ def compile_all(texts: Sequence[str]) -> None:
 
 
 def functions(text: str, *names: str) -> list[Any]:
-    """The functions `fp4ref_NAME_@` of a text; they return nothing."""
+    """Return the functions `fp4ref_NAME_@` of a text; they return nothing."""
     native, key = library(text), _key(text, tuple(compiler()))
     found = [getattr(native, f"fp4ref_{name}_{key}") for name in names]
     for function in found:
@@ -93,7 +93,7 @@ def functions(text: str, *names: str) -> list[Any]:
 
 @lru_cache
 def library(text: str) -> ctypes.CDLL:
-    """The compiled form of a C++ text that includes the shared header and the loops.
+    """Return the compiled form of a C++ text that includes the shared header and the loops.
 
     Errors: BackendError if there is no compiler, if it fails, or if the result cannot be loaded.
 
@@ -109,7 +109,7 @@ def library(text: str) -> ctypes.CDLL:
 
 
 def _found(texts: dict[str, str], command: tuple[str, ...]) -> dict[str, Path]:
-    """The entries of texts by key; those that the cache lacks are compiled, into one library."""
+    """Return the entries of texts by key; those that the cache lacks are compiled, into one library."""
     entries = {key: _entry(key) for key in texts}
     if None in entries.values():
         folder = CACHE.writable()
@@ -122,7 +122,7 @@ def _found(texts: dict[str, str], command: tuple[str, ...]) -> dict[str, Path]:
 
 
 def compiler() -> list[str]:
-    """The command that $CXX names, or the first compiler found."""
+    """Return the command that $CXX names, or the first compiler found."""
     asked = shlex.split(os.environ.get("CXX", ""))
     for command in [asked] if asked else [[name] for name in COMPILERS]:
         found = shutil.which(command[0])
@@ -134,7 +134,7 @@ def compiler() -> list[str]:
 
 @lru_cache
 def _key(text: str, command: tuple[str, ...]) -> str:
-    """A hash of everything that decides the code: text, headers, flags, compiler, machine."""
+    """Return a hash of everything that decides the code: text, headers, flags, compiler, machine."""
     flags = repr((FLAGS, OPTIMIZATION_FLAGS, MACHINE_FLAGS))
     parts = [text, _headers(), *command, _version(command), flags, _machine()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
@@ -149,7 +149,7 @@ def _headers() -> str:
 
 @lru_cache
 def _version(command: tuple[str, ...]) -> str:
-    """What the compiler says about itself; nothing if it cannot run, which compiling will then report."""
+    """Return the compiler's version text; nothing if it cannot run, which compiling will then report."""
     with suppress(OSError, subprocess.SubprocessError):
         run = subprocess.run([*command, "--version"], capture_output=True, timeout=60, check=False)  # noqa: S603
         return run.stdout.decode(errors="replace")
@@ -158,7 +158,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 @lru_cache
 def _machine() -> str:
-    """The processor that "native" means: its name and its features."""
+    """Return the processor that "native" means: its name and its features."""
     lines = [platform.system(), platform.machine(), platform.processor()]
     with suppress(OSError):
         wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU ")
@@ -184,7 +184,7 @@ def _entry(key: str) -> Path | None:
 
 
 def _mark(key: str) -> str:
-    """The name of a constant by which a library proves that it contains the text of a key."""
+    """Return the name of a constant by which a library proves that it contains the text of a key."""
     return f"fp4ref_{key}"
 
 

@@ -108,7 +108,7 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
 
 
 def _decoding(spec: Spec, global_scale: Granularity) -> Spec:
-    """What a product reads of a specification, so that many share one compiled library."""
+    """Return what a product reads of a specification, so that many share one compiled library."""
     rounding = Rounding.UP if spec.scale.format is E8M0 else Rounding.EVEN
     return Spec(
         name="operand",

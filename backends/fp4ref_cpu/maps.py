@@ -62,7 +62,7 @@ def _merged(digits: tuple[Digit, ...]) -> list[Digit]:
 
 
 def _step(across: list[Digit]) -> int:
-    """How far apart groups of four columns are that are stored side by side; 0 if columns are stored otherwise."""
+    """Return the distance of groups of four columns that are stored side by side; 0 if columns are stored otherwise."""
     if across[0].stride != 1 or len(across) > 2:
         return 0
     if len(across) == 1:

@@ -15,7 +15,7 @@ from fp4ref.spec import Spec
 
 
 def exported(prelude: str, header: str, loops: str, *names: str, job: str = "") -> str:
-    """A text with functions `fp4ref_NAME_@(job)` around the static functions of a type.
+    """Return a text with functions `fp4ref_NAME_@(job)` around the static functions of a type.
 
     job: its C++ type, if not named after the function.
     """
@@ -56,7 +56,7 @@ def require_apart(operation: str, buffers: list[NDArray[Any]], *inputs: NDArray[
 
 
 def result_in(buffer: NDArray[Any] | None, shape: tuple[int, int]) -> NDArray[Any]:
-    """The caller's buffer if it is contiguous, else a new one."""
+    """Return the caller's buffer if it is contiguous, else a new one."""
     return buffer if buffer is not None and buffer.flags.c_contiguous else np.empty(shape, np.uint8)
 
 

@@ -57,7 +57,7 @@ def prefetch(calls: Iterable[Call], tell: Callable[[str], None]) -> None:
 
 
 def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
-    """The true sums, rounded once. Rules: GEM-2."""
+    """Return the true sums, rounded once. Rules: GEM-2."""
     return gemm.native("exact", a, b, epilogue)
 
 

@@ -27,7 +27,7 @@ from fp4ref_cpu.native import address, buffer_of, exported, require_apart, resul
 
 
 class InputAxis(ctypes.Structure):
-    """How the offset of an element, counted in elements, depends on one index."""
+    """The dependence of an element's offset, counted in elements, on one index."""
 
     _fields_ = (("stride", c_longlong), ("offsets", c_void_p))
 
@@ -103,13 +103,13 @@ def quantize(
 
 
 def of_direction(spec: Spec, direction: DirectionChoice) -> Spec:
-    """The specification without a transform where there is none."""
+    """Return the specification without a transform where there is none."""
     return without_hadamard(spec) if direction == "row" and spec.hadamard else spec
 
 
 @lru_cache
 def maximum(spec: Spec) -> Spec:
-    """The specification without what a maximum does not depend on, so that many share one compiled function."""
+    """Return the specification without what a maximum does not depend on, so that many share one compiled function."""
     return Spec(
         name="maximum",
         element=CUDA_E2M1,
@@ -143,7 +143,7 @@ def bounding_text(prelude: str, dtype: str) -> str:
 
 
 def _amax(native: Any, matrix: Input, spec: Spec) -> NDArray[np.float32]:
-    """The maximum of the tensor, or of every row. Rules: GLB-1, GLB-5, HAD-4."""
+    """Return the maximum of the tensor, or of every row. Rules: GLB-1, GLB-5, HAD-4."""
     rows, columns = matrix.rows, matrix.columns
     by_row = spec.global_scale is Granularity.ROW
     result = np.zeros(rows if by_row else 1, np.float32)
@@ -155,7 +155,7 @@ def _amax(native: Any, matrix: Input, spec: Spec) -> NDArray[np.float32]:
 
 
 def _input(array: NDArray[Any], direction: DirectionChoice) -> tuple[Input, Any]:
-    """The [M, K] matrix of a tensor, or its transpose; and what has to stay alive. Rules: NUM-4, BLK-8."""
+    """Return the [M, K] matrix of a tensor, or its transpose; and what has to stay alive. Rules: NUM-4, BLK-8."""
     *leading, columns = array.shape
     rows = int(np.prod(leading, dtype=np.int64))
     *strides, last = (stride // array.itemsize for stride in array.strides)

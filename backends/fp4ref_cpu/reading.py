@@ -96,7 +96,7 @@ def to_layout(call: Call, scales: Any) -> Any:
 
 @lru_cache
 def decoding(spec: Spec) -> Spec:
-    """The specification without what only quantizing reads, so that many share one compiled library."""
+    """Return the specification without what only quantizing reads, so that many share one compiled library."""
     search = spec.four_over_six
     return dataclasses.replace(
         spec,

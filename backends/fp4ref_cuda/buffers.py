@@ -16,13 +16,13 @@ from fp4ref.quantized import DIRECTIONS, Direction, DirectionData
 
 @dataclass(frozen=True)
 class Library:
-    """What the kernels need from an array library, for one device."""
+    """The functions that the kernels need from an array library, for one device."""
 
     name: str
     ordinal: int
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
-        """New memory from the library's own allocator, ordered by its current stream."""
+        """Return new memory from the library's own allocator, ordered by its current stream."""
         if self.name == "torch":
             import torch
 
@@ -32,7 +32,7 @@ class Library:
         return cupy.empty(tuple(shape), _numpy_dtype(dtype))
 
     def upload(self, values: np.ndarray[Any, Any]) -> Any:
-        """A copy of a host array on the device."""
+        """Return a copy of a host array on the device."""
         if self.name == "torch":
             import torch
 
@@ -45,7 +45,7 @@ class Library:
         return cupy.asarray(values)
 
     def stream(self) -> int:
-        """The handle of the caller's current stream."""
+        """Return the handle of the caller's current stream."""
         if self.name == "torch":
             import torch
 
@@ -97,7 +97,7 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def adopt(operation: str, x: Any) -> tuple[Any, Library]:
-    """An array of torch or CuPy as it is, any other one on a CUDA device through DLPack.
+    """Return an array of torch or CuPy as it is, any other one on a CUDA device through DLPack.
 
     Errors: BackendError for an array elsewhere.
     """
@@ -118,7 +118,7 @@ def adopt(operation: str, x: Any) -> tuple[Any, Library]:
 
 
 def on_device(operation: str, value: Any, library: Library, dtype: str) -> Any:
-    """An argument that belongs beside x: a host array is copied, one on another device is an error."""
+    """Return an argument that belongs beside x: a host array is copied, one on another device is an error."""
     if arrays.device_of(value) == "cpu":
         return library.upload(np.asarray(arrays.to_numpy(operation, value), _numpy_dtype(dtype)))
     value, other = adopt(operation, value)
@@ -129,7 +129,7 @@ def on_device(operation: str, value: Any, library: Library, dtype: str) -> Any:
 
 
 def contiguous(x: Any) -> Any:
-    """The array with its rows one after the other; strides of any other kind cost a copy."""
+    """Return the array with its rows one after the other; strides of any other kind cost a copy."""
     if arrays.is_torch(x):
         return x.contiguous()
     import cupy
@@ -138,7 +138,7 @@ def contiguous(x: Any) -> Any:
 
 
 def aligned(x: Any) -> Any:
-    """The array, or a copy of one whose memory does not start at a multiple of 16 bytes."""
+    """Return the array, or a copy of one whose memory does not start at a multiple of 16 bytes."""
     if not pointer(x) % 16:
         return x
     return x.clone() if arrays.is_torch(x) else x.copy()
@@ -154,12 +154,12 @@ def widened(x: Any) -> Any:
 
 
 def is_contiguous(x: Any) -> bool:
-    """Whether the elements lie one after the other."""
+    """Return True if the elements lie one after the other."""
     return bool(x.is_contiguous() if arrays.is_torch(x) else x.flags.c_contiguous)
 
 
 def pointer(x: Any) -> int:
-    """The address of an array's first byte; 0 for None."""
+    """Return the address of an array's first byte; 0 for None."""
     if x is None:
         return 0
     return int(x.data_ptr() if arrays.is_torch(x) else x.data.ptr)

@@ -1,4 +1,4 @@
-"""What a call gets besides its input, checked before anything is written."""
+"""The arguments of a call besides its input, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def target(call: Call, library: Library, name: Direction, out: DirectionData | N
 
 
 def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, library: Library, x: Any) -> None:
-    """An output that is contiguous, on the device of x, of the right shape and apart from x, where there is an x."""
+    """Require an output that is contiguous, of the right shape, on the device of x and apart from x."""
     buffer, other = buffers.adopt(operation, buffer)
     if other.ordinal != library.ordinal:
         raise BackendError(operation, f"a buffer on cuda:{other.ordinal}", f"cuda:{library.ordinal}", "CNF-5")
@@ -60,7 +60,7 @@ def noop_flag(noop: Any, library: Library) -> Any:
 
 
 def pointer_bits(targets: Mapping[Direction, DirectionData]) -> int:
-    """The addresses of all codes, or-ed: their common alignment."""
+    """Return the addresses of all codes, or-ed: their common alignment."""
     together = 0
     for target in targets.values():
         together |= pointer(target.data)

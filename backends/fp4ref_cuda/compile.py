@@ -31,7 +31,7 @@ MOST = 32  # processes that compile; each takes some hundred megabytes
 
 
 def options(target: str) -> tuple[str, ...]:
-    """What the compiler must promise: no contraction, IEEE division, no flush to zero. Rules: NUM-1."""
+    """Return what the compiler must promise: no contraction, IEEE division, no flush to zero. Rules: NUM-1."""
     return (f"--gpu-architecture={target}", "--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 
 
@@ -43,7 +43,7 @@ def headers() -> dict[str, str]:
 
 
 def source(kernel: str, prelude: str) -> str:
-    """The translation unit of a kernel."""
+    """Return the translation unit of a kernel."""
     return f'#include <fp4ref/fp4ref.h>\n{prelude}\n#include "{kernel}.cu"\n'
 
 
@@ -71,7 +71,7 @@ def compile_cubin(text: str, target: str) -> bytes:
 
 
 def _log(program: object) -> str:
-    """The compiler's first error."""
+    """Return the compiler's first error."""
     from cuda.bindings import nvrtc
 
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
@@ -102,7 +102,7 @@ def _headers_hash() -> str:
 
 
 def key(text: str, target: str) -> str:
-    """The name of a cubin: a hash of all that determines it."""
+    """Return the name of a cubin: a hash of all that determines it."""
     parts = (text, _headers_hash(), *options(target), compiler_version())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 

@@ -75,7 +75,7 @@ def quantize_grouped(
 
 @lru_cache(maxsize=256)
 def _uploaded(library: Library, table: bytes, count: int) -> Any:
-    """A table of members on the device, kept: a captured graph may point to it."""
+    """Return a table of members on the device, kept: a captured graph may point to it."""
     return library.upload(np.frombuffer(table, np.int64).reshape(count, 6).copy()) if count else None
 
 
@@ -91,7 +91,7 @@ def _sizes(spec: Spec, plan: GroupPlan, matrix: tuple[int, int], name: Direction
 
 
 def _whole(library: Library, spec: Spec, plan: GroupPlan, matrix: tuple[int, int], name: Direction) -> DirectionData:
-    """New memory for all members of a direction."""
+    """Return new memory for all members of a direction."""
     data, scales, amax = _sizes(spec, plan, matrix, name)
     numbers = None if amax is None else library.empty((amax,), "float32")
     return DirectionData(library.empty((data,), "uint8"), library.empty((scales,), "uint8"), numbers)
@@ -133,7 +133,7 @@ def _required(
     out: Directions,
     x: Any,
 ) -> DirectionData:
-    """The caller's memory of a direction, if it can be written to."""
+    """Return the caller's memory of a direction, if it can be written to."""
     whole: DirectionData | None = getattr(out, name)
     if whole is None:
         raise ShapeError(OPERATION, f"out without the {name} direction", "the directions of the call", "LAY-11")

@@ -39,7 +39,7 @@ def _device(ordinal: int) -> Any:
 
 @lru_cache
 def target(ordinal: int) -> str:
-    """The compiler's name of a device."""
+    """Return the compiler's name of a device."""
     capability = _device(ordinal).compute_capability
     variant = "a" if tuple(capability) in FAMILY else ""
     return f"sm_{capability.major}{capability.minor}{variant}"
@@ -47,13 +47,13 @@ def target(ordinal: int) -> str:
 
 @lru_cache
 def multiprocessors(ordinal: int) -> int:
-    """How many multiprocessors a device has."""
+    """Return the number of multiprocessors of a device."""
     return int(_device(ordinal).properties.multiprocessor_count)
 
 
 @lru_cache
 def _early(ordinal: int) -> bool:
-    """Whether a kernel can wait for the one before it."""
+    """Return True if a kernel can wait for the one before it."""
     return tuple(_device(ordinal).compute_capability) >= (9, 0)
 
 
@@ -73,9 +73,9 @@ def _stream(ordinal: int, handle: int) -> Any:
 
 
 def _first_difference(library: Library, check: str, threads: int) -> int | None:
-    """The smallest float, as its bits, on which a check finds an instruction to differ from what the rules ask for.
+    """Return the smallest float, as its bits, on which an instruction differs from the rules.
 
-    None if there is none, which a file in the cache remembers; this waits.
+    Returns None without one, which a file in the cache remembers; this waits.
     """
     from cuda.core import launch as run
 
@@ -126,7 +126,7 @@ def _enter(library: Library) -> None:
 
 @lru_cache(maxsize=4096)
 def _kernel(name: str, prelude: str, ordinal: int, shared: int) -> Any:
-    """A kernel, loaded; dynamic shared memory past the default limit is allowed once, here."""
+    """Return a kernel, loaded; dynamic shared memory past the default limit is allowed once, here."""
     from cuda.bindings import driver
     from cuda.core import ObjectCode
 

@@ -47,7 +47,7 @@ def fill(call: Call, on: Operands) -> tuple[str, ...]:
 
 
 def given_amax(value: Any, like: Any, library: Library) -> Any:
-    """The caller's maxima beside x. Rules: GLB-4."""
+    """Return the caller's maxima beside x. Rules: GLB-4."""
     value = buffers.on_device("quantize", value, library, "float32").reshape(-1)
     if value.shape != like.shape:
         raise ShapeError("quantize", f"amax {list(value.shape)}", f"{list(like.shape)}", "GLB-4")

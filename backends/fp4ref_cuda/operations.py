@@ -127,7 +127,7 @@ def quantize_directions(
 
 
 def amax(x: Any, spec: Spec, direction: Direction = "row", out: Any = None, noop: Any = None) -> Any:
-    """The global maxima that `quantize` would find: float32 [1], or one per row of the direction for a row scale.
+    """Return the global maxima that `quantize` would find: float32 [1], or one per row for a row scale.
 
     Rules: GLB-1, GLB-5, BLK-2, HAD-4.
     """

@@ -1,4 +1,4 @@
-"""What a call runs, decided from shapes and specifications alone: no device is needed to read or test it."""
+"""The choice of kernels for a call, from shapes and specifications alone: no device is needed to read or test it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _last = threading.local()
 
 
 def last_plan() -> Plan | None:
-    """What this thread's latest call ran."""
+    """Return what this thread's latest call ran."""
     return getattr(_last, "plan", None)
 
 
@@ -47,7 +47,7 @@ def remember(plan: Plan) -> None:
 def prelude(
     spec: Spec, dtype: str = "float32", scale_layout: str = "linear", out: str = "float32", **constants: bool | int
 ) -> str:
-    """The types and constants that a kernel is compiled for."""
+    """Return the types and constants that a kernel is compiled for."""
     lines = [
         fp4ref_numerics.lower(spec),
         f"using S = Specification; using In = fp4ref::{dtype}; using Out = fp4ref::{out};",
@@ -252,7 +252,7 @@ def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
 
 
 def fused_label(spec: Spec) -> str:
-    """The name of the path for both directions."""
+    """Return the name of the path for both directions."""
     return FUSED_HADAMARD if spec.hadamard else DRAWN if spec.stochastic else FUSED
 
 

@@ -46,5 +46,5 @@ def _library(device: Any) -> Library:
 
 
 def _signed(word: int) -> int:
-    """A word of 64 bits as kernels take it."""
+    """Return a word of 64 bits as kernels take it."""
     return word - (1 << 64) if word >> 63 else word

@@ -33,7 +33,7 @@ _BY_AMAX = "by-amax"  # zero blocks are told by their maximum, which must not be
 
 
 def identifier(name: str) -> str:
-    """A registered name as C++ spells it."""
+    """Return a registered name as C++ spells it."""
     return re.sub(r"\W", "_", name)
 
 
@@ -77,18 +77,18 @@ def _reasons(spec: Spec) -> list[str]:
 
 @lru_cache
 def narrows(spec: Spec) -> bool:
-    """Whether the arithmetic rounds to the input's type, so that even dequantizing depends on it."""
+    """Return True if the arithmetic rounds to the input's type, so that even dequantizing depends on it."""
     return "In::" in _body(spec)
 
 
 @lru_cache
 def takes_reciprocal(spec: Spec) -> bool:
-    """Whether the arithmetic uses the approximate reciprocal, an instruction on some devices. Rules: APX-1."""
+    """Return True if the arithmetic uses the approximate reciprocal, a device's instruction. Rules: APX-1."""
     return "approximate_reciprocal(" in _body(spec)
 
 
 def _body(spec: Spec) -> str:
-    """The text of the arithmetic's struct."""
+    """Return the text of the arithmetic's struct."""
     text = (INCLUDE / "fp4ref" / "arithmetic.h").read_text("utf-8")
     name = identifier(spec.arithmetic.name)
     body = re.search(rf"^struct {name}\b.*?(^}};|{{}};)", text, re.MULTILINE | re.DOTALL)
@@ -97,7 +97,7 @@ def _body(spec: Spec) -> str:
 
 
 def lower(spec: Spec, name: str = "Specification") -> str:
-    """The specification as a C++ struct of types and constants; the name of the specification does not enter it."""
+    """Return the specification as a C++ struct of types and constants, which does not contain its name."""
     search = spec.four_over_six
     return f"""struct {name} {{
     using Element = {_codec(spec.element)};

@@ -17,7 +17,7 @@ IN_HEADER = {
 
 
 def number(form: Layout) -> int:
-    """The place of a layout among the maps of the header, or -1."""
+    """Return the place of a layout among the maps of the header, or -1."""
     return list(IN_HEADER).index(form.form) if form.form in IN_HEADER else -1
 
 
@@ -61,7 +61,7 @@ def _lines(form: Layout) -> str:
 
 
 def _digit(axis: Axis, term: Term) -> str:
-    """A digit of an index; the slowest one needs no remainder."""
+    """Return a digit of an index; the slowest one needs no remainder."""
     faster = " * ".join(_radix(axis, term.axis, digit) for digit in range(term.digit)) or "1"
     value = f"{('row', 'column')[term.axis]} / ({faster})"
     last = term.digit == len(axis.radices) - 1

@@ -57,7 +57,7 @@ def _search(search: FourOverSix) -> list[str]:
 
 
 def load() -> ModuleType:
-    """The operations; torch itself is imported by the first call, since listing backends needs no more than this."""
+    """Return the operations; the first call imports torch, which listing backends does not need."""
     if find_spec("torch") is None:
         raise ImportError("torch is not installed")
     return import_module("fp4ref_torch.operations")

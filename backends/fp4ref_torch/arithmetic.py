@@ -103,7 +103,7 @@ def scaled(x: Tensor, t: Tensor, scale: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def values(q: Tensor, s: Tensor, amax: Tensor | None, k: Known) -> Tensor:
-    """What a code and a scale stand for. Rules: DEQ-1, DEQ-2, DEQ-5."""
+    """Return the value of a code and a scale. Rules: DEQ-1, DEQ-2, DEQ-5."""
     if amax is None:
         return with_signed_nan(mul(q, s), q, s)
     return with_signed_nan(ORDERS[k.spec.arithmetic.name].values(q, s, amax, k), q, s, amax)

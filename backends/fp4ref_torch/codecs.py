@@ -35,7 +35,7 @@ def encode(values: Tensor, codec: Codec, random_bits: Tensor | None = None) -> T
 
 
 def nearest(values: Tensor, codec: Codec) -> Tensor:
-    """The values that `encode` picks, an overflow being the next value past the largest; not NaN. Rules: FOS-3."""
+    """Return the values that `encode` picks (not for NaN); an overflow is the next value. Rules: FOS-3."""
     form = codec.format
     last = form.codes - (codec.overflow is None)
     picked = _value_bits(_index(values, codec, None).clamp(max=last), form)
@@ -43,7 +43,7 @@ def nearest(values: Tensor, codec: Codec) -> Tensor:
 
 
 def decode(codes: Tensor, form: Format) -> Tensor:
-    """The float32 that codes mean. Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4."""
+    """Return the float32 that codes mean. Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4."""
     code = codes.to(torch.int32)
     index = code & (form.sign_bit - 1) if form.signed else code
     value = _value_bits(index, form)

@@ -54,7 +54,7 @@ def _values(data: Tensor, scales: Tensor, amax: Tensor | None, columns: int, spe
 
 
 def _narrowed(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rounded once to a type. Rules: DEQ-3."""
+    """Round once to a type. Rules: DEQ-3."""
     if dtype is torch.bfloat16:
         return exact.to_bfloat16(values)
     return exact.to_float16(values) if dtype is torch.float16 else values

@@ -1,6 +1,6 @@
 """float32 operations that round once, the same in eager mode and in code that torch.compile generates.
 
-What a compiler may change is kept out of its hands. Inductor contracts products and sums (Triton), divides
+Operations that a compiler may change are kept away from it. Inductor contracts products and sums (Triton), divides
 approximately (Triton), compiles with `-fno-signed-zeros`, so that `x + 0` is x (C++), and drops a conversion to a
 narrower type that is followed by one to a wider type. Hence
 * sums, differences, products and quotients are one custom operator, `fp4ref::rounded`, which runs the eager kernel;
@@ -38,7 +38,7 @@ _KERNELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @torch.library.custom_op("fp4ref::rounded", mutates_args=())
 def rounded(operation: str, a: Tensor, b: Tensor) -> Tensor:
-    """One of add, sub, mul and div on float32, by its eager kernel; contiguous. Rules: NUM-1."""
+    """Compute add, sub, mul or div on float32 by its eager kernel; contiguous. Rules: NUM-1."""
     return _KERNELS[operation](a, b).contiguous()
 
 
@@ -55,62 +55,62 @@ def _binary(operation: str, a: Tensor, b: Tensor) -> Tensor:
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
-    """a + b, rounded once."""
+    """Return a + b, rounded once."""
     return _binary("add", a, b)
 
 
 def sub(a: Tensor, b: Tensor) -> Tensor:
-    """a - b, rounded once."""
+    """Return a - b, rounded once."""
     return _binary("sub", a, b)
 
 
 def mul(a: Tensor, b: Tensor) -> Tensor:
-    """a * b, rounded once."""
+    """Return a * b, rounded once."""
     return _binary("mul", a, b)
 
 
 def div(a: Tensor, b: Tensor) -> Tensor:
-    """a / b, rounded once."""
+    """Return a / b, rounded once."""
     return _binary("div", a, b)
 
 
 def constant(like: Tensor, value: float) -> Tensor:
-    """A value on the device of another tensor, float32 [1, 1, 1, 1]."""
+    """Return a value on the device of another tensor, float32 [1, 1, 1, 1]."""
     return torch.full((1, 1, 1, 1), value, dtype=torch.float32, device=like.device)
 
 
 def bits(x: Tensor) -> Tensor:
-    """The bits of float32, as int32."""
+    """Return the bits of float32, as int32."""
     return x.view(torch.int32)
 
 
 def floats(x: Tensor) -> Tensor:
-    """The float32 that int32 bits mean."""
+    """Return the float32 that int32 bits mean."""
     return x.view(torch.float32)
 
 
 def magnitude(x: Tensor) -> Tensor:
-    """The bits of |x|, which sort as the magnitudes do, NaN last."""
+    """Return the bits of |x|, which sort as the magnitudes do, NaN last."""
     return bits(x) & MAGNITUDE
 
 
 def choose(condition: Tensor, a: int, b: int = 0) -> Tensor:
-    """a where the condition holds, else b; int32, which `torch.where` of two numbers is not."""
+    """Return a where the condition holds, else b; int32, which `torch.where` of two numbers is not."""
     return condition.to(torch.int32) * (a - b) + b
 
 
 def is_zero(x: Tensor) -> Tensor:
-    """Whether x is a zero of either sign."""
+    """Return True if x is a zero of either sign."""
     return magnitude(x) == 0
 
 
 def is_nan(x: Tensor) -> Tensor:
-    """Whether x is a NaN."""
+    """Return True if x is a NaN."""
     return magnitude(x) > INFINITY
 
 
 def is_finite(x: Tensor) -> Tensor:
-    """Whether x is neither infinite nor NaN."""
+    """Return True if x is neither infinite nor NaN."""
     return magnitude(x) < INFINITY
 
 

@@ -20,7 +20,7 @@ CHUNK = 1024  # elements of K whose sums, counted in steps of the products, stay
 
 
 def fast(a: Operand, b: Operand) -> Tensor:
-    """Sums by one matrix product with float32 accumulation. Rules: GEM-11."""
+    """Return sums by one matrix product with float32 accumulation. Rules: GEM-11."""
     if a.data.data.device.type == "cpu":
         return torch.mm(values(a, torch.float32), values(b, torch.float32).T)
     left, right = values(a, torch.bfloat16), values(b, torch.bfloat16).T
@@ -30,7 +30,7 @@ def fast(a: Operand, b: Operand) -> Tensor:
 
 
 def exact_sums(a: Operand, b: Operand) -> Tensor:
-    """The true sums, rounded once.
+    """Return the true sums, rounded once.
 
     E2M1 elements with E4M3 scales are integers up to 12 * 229376 in steps of 2^-10, held as float64. The sums over
     CHUNK elements are below 2^53, so float64 holds every partial sum in every order; int64 adds up the chunks while
@@ -76,7 +76,7 @@ def _blocks_of_e2m1(a: Operand, b: Operand) -> Tensor:
 
 
 def finish(sums: Tensor, a: Operand, b: Operand, epilogue: Epilogue) -> Tensor:
-    """The result of the sums: alpha, amaxes of rows, what is added, one cast. Rules: GEM-5, GEM-6, GEM-7, GEM-8."""
+    """Return the sums after alpha, amaxes of rows, additions and one cast. Rules: GEM-5, GEM-6, GEM-7, GEM-8."""
     by_row = a.row_scaled or b.row_scaled
     y = exact.mul(sums, _alpha(a, b, epilogue).to(sums.device))
     if by_row:
@@ -129,7 +129,7 @@ def _scales(operand: Operand) -> Tensor:
 
 
 def _is_small(a: Operand, b: Operand) -> bool:
-    """Whether both have E2M1 elements with E4M3 scales."""
+    """Return True if both have E2M1 elements with E4M3 scales."""
     return {operand.spec.element.format for operand in (a, b)} == {E2M1} and a.spec.scale.format is E4M3
 
 
@@ -158,7 +158,7 @@ def _alpha(a: Operand, b: Operand, epilogue: Epilogue) -> Tensor:
 
 
 def _cast(y: Tensor, epilogue: Epilogue) -> Tensor:
-    """Rounded once; every NaN the positive quiet one. Rules: GEM-3, GEM-8."""
+    """Round once; every NaN becomes the positive quiet one. Rules: GEM-3, GEM-8."""
     y = torch.where(exact.is_nan(y), torch.nan, y)
     name = epilogue.dtype.name
     return exact.to_bfloat16(y) if name == "bfloat16" else exact.to_float16(y) if name == "float16" else y

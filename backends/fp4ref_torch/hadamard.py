@@ -32,7 +32,7 @@ def _signed(values: Tensor, signs: int) -> Tensor:
 
 
 def _butterfly(values: Tensor) -> Tensor:
-    """A quarter of each value, then sums and differences with strides 1, 2, 4, 8; an exact zero is +0.
+    """Return a quarter of each value, then sums and differences with strides 1, 2, 4, 8; an exact zero is +0.
 
     Rules: HAD-2, HAD-3.
     """

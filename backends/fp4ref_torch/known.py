@@ -1,4 +1,4 @@
-"""What every order of operations builds on: constants of the specification, minima, the fused product."""
+"""The common parts of all orders of operations: constants of the specification, minima, the fused product."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fp4ref_torch.exact import constant, div, is_nan, is_zero, mul, rounded_bflo
 
 @dataclass(frozen=True)
 class Known:
-    """What an order of operations may know: the specification, the input's type, and a tensor on its device."""
+    """The inputs of an order of operations: the specification, the input's type, and a tensor on its device."""
 
     spec: Spec
     dtype: torch.dtype
     like: Tensor
 
     def value(self, number: float) -> Tensor:
-        """A constant, rounded to float32."""
+        """Return a constant, rounded to float32."""
         return constant(self.like, number)
 
     @property
@@ -57,17 +57,17 @@ Values = Callable[[Tensor, Tensor, Tensor, Known], Tensor]  # (q, s, global amax
 
 
 def at_most(x: Tensor, bound: float) -> Tensor:
-    """The smaller; the bound where x is NaN."""
+    """Return the smaller; the bound where x is NaN."""
     return torch.where(x <= bound, x, bound)
 
 
 def at_most_nan(x: Tensor, bound: float) -> Tensor:
-    """The smaller; NaN stays."""
+    """Return the smaller; NaN stays."""
     return torch.where(x > bound, bound, x)
 
 
 def at_least_nan(x: Tensor, bound: float) -> Tensor:
-    """The larger; NaN stays."""
+    """Return the larger; NaN stays."""
     return torch.where(x < bound, bound, x)
 
 

@@ -58,7 +58,7 @@ def from_linear(scales: Tensor, name: str) -> Tensor:
 
 
 def to_linear(buffer: Tensor, rows: int, columns: int, name: str) -> Tensor:
-    """The scale bytes [rows, columns] of a buffer; its padding is left out. Rules: LAY-6, LAY-13, LAY-16, LAY-17."""
+    """Return the scale bytes [rows, columns] of a buffer, without padding. Rules: LAY-6, LAY-13, LAY-16, LAY-17."""
     form = layout(name)
     high, wide = _padded(form, rows, columns)
     if not high * wide:
@@ -89,7 +89,7 @@ def _padded(form: Layout, rows: int, columns: int) -> tuple[int, int]:
 
 
 def _steps(form: Layout, high: int, wide: int) -> tuple[list[int], list[StoredDigit]]:
-    """The shape of the padded tensor split into digits, slowest first; and what is stored, fastest first."""
+    """Return the shape of the padded tensor split into digits, slowest first; and what is stored, fastest first."""
     radices = [
         [size // axis.tile if radix is None else radix for radix in axis.radices]
         for size, axis in zip((high, wide), form.axes, strict=True)

@@ -84,7 +84,7 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any) -> Any:
 
 
 def _tensor(operation: str, x: Any) -> Tensor:
-    """An array as a tensor on its device, without a copy where its strides and its memory allow that."""
+    """Return an array as a tensor on its device, without a copy where its strides and its memory allow that."""
     import torch
 
     if isinstance(x, torch.Tensor):
@@ -109,7 +109,7 @@ def _numpy(result: Tensor) -> NDArray[Any]:
 
 
 def _restorer(x: Any) -> Callable[[Tensor], Any]:
-    """The function that turns a tensor into the kind of array that x is."""
+    """Return the function that turns a tensor into the kind of array that x is."""
     if arrays.is_torch(x):
         return lambda result: result
     if arrays.device_of(x) == "cpu":
@@ -141,7 +141,7 @@ def _require_no_flush(operation: str, tensor: Tensor) -> None:
 
 
 def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
-    """The true sums, rounded once. Rules: GEM-2."""
+    """Return the true sums, rounded once. Rules: GEM-2."""
     return _gemm("exact_sums", a, b, epilogue)
 
 

@@ -23,12 +23,12 @@ SMALLEST_NORMAL = 2.0**-126
 
 
 def block_rceil(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """a * fp32(1/E), which the codec rounds up. Rules: MXS-1."""
+    """Return a * fp32(1/E), which the codec rounds up. Rules: MXS-1."""
     return mul(amax, k.over(k.element_max))
 
 
 def block_ocp_rceil(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """The same; NaN if a is not finite. Rules: MXS-1, MXS-5."""
+    """Return the same; NaN if a is not finite. Rules: MXS-1, MXS-5."""
     return torch.where(is_finite(amax), block_rceil(amax, g, k), NAN)
 
 
@@ -40,7 +40,7 @@ def exponent(amax: Tensor, addend: int, k: Known) -> Tensor:
 
 
 def half_step(mantissa_bits: int) -> int:
-    """What makes a mantissa of so many bits carry where it rounds half up."""
+    """Return the number that makes a mantissa of some bits carry where it rounds half up."""
     return 1 << (22 - mantissa_bits)
 
 
@@ -114,7 +114,7 @@ def block_flashinfer_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def block_jax_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """a / E."""
+    """Return a / E."""
     return div(amax, k.element_max)
 
 
@@ -152,7 +152,7 @@ def scaled_kernel_mxfp8(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def normal_or_infinite(s: Tensor) -> Tensor:
-    """What a scale divides by: 2^-126 if its byte is 0, Inf if it is FF."""
+    """Return what a scale divides by: 2^-126 if its byte is 0, Inf if it is FF."""
     return torch.where(is_smallest(s), SMALLEST_NORMAL, torch.where(is_nan(s), INF, s))
 
 
@@ -167,5 +167,5 @@ def scaled_jax_mx(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def is_smallest(s: Tensor) -> Tensor:
-    """Whether an E8M0 byte is 0."""
+    """Return True if an E8M0 byte is 0."""
     return bits(s) == 1 << 22

@@ -49,7 +49,7 @@ def quantize_tensor(
 
 
 def global_amax(matrix: Tensor, spec: Spec, direction: str) -> Tensor:
-    """The maximum magnitude of a direction's matrix, float32 [1], or of its rows; 0 where empty.
+    """Return the maximum magnitude of a direction's matrix, float32 [1], or of its rows; 0 where empty.
 
     Rules: GLB-1, GLB-5, BLK-2, HAD-4.
     """
@@ -67,7 +67,7 @@ def global_amax(matrix: Tensor, spec: Spec, direction: str) -> Tensor:
 
 
 def largest(values: Tensor, axes: tuple[int, ...], keep_nan: bool) -> Tensor:
-    """The maximum magnitude over axes, kept with length 1: a running maximum from +0. Rules: BLK-2."""
+    """Return the maximum magnitude over axes, kept with length 1: a running maximum from +0. Rules: BLK-2."""
     word = exact.magnitude(values)
     if keep_nan:
         return exact.floats(word.clamp(max=exact.NAN).amax(axes, keepdim=True))
@@ -98,7 +98,7 @@ def _piece(
 
 
 def _inputs(matrix: Tensor, spec: Spec, direction: str) -> Tensor:
-    """What the quantizer sees: float32, transformed, subnormals flushed. Rules: HAD-4, NUM-3, NUM-5."""
+    """Return what the quantizer sees: float32, transformed, subnormals flushed. Rules: HAD-4, NUM-3, NUM-5."""
     values = exact.widened(matrix)
     if spec.hadamard and direction == "column":
         values = hadamard.transform(values, spec.hadamard.signs)
@@ -127,12 +127,12 @@ def pieces(of: Tensor, columns: int, multiple: int) -> list[slice]:
 
 
 def part_of(values: Tensor | None, rows: slice) -> Tensor | None:
-    """What belongs to a range of rows; one value belongs to all."""
+    """Return what belongs to a range of rows; one value belongs to all."""
     return values if values is None or values.shape == (1,) else values[rows]
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """The results of the pieces, one after the other."""
+    """Return the results of the pieces, one after the other."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 

@@ -65,7 +65,7 @@ def encoding_narrow(amax: Tensor, k: Known) -> Tensor:
 
 
 def decoding(amax: Tensor, k: Known) -> Tensor:
-    """A / T."""
+    """Return a / T."""
     return div(amax, k.total)
 
 
@@ -78,12 +78,12 @@ def block_te(amax: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def block_te_python(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """a * (g * fp32(1/6))."""
+    """Return a * (g * fp32(1/6))."""
     return mul(amax, mul(g, k.sixth))
 
 
 def block_division(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """(a / 6) * g. Rules: FOS-1."""
+    """Return (a / 6) * g. Rules: FOS-1."""
     return mul(div(amax, k.value(6)), g)
 
 
@@ -94,7 +94,7 @@ def block_torchao(amax: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def block_modelopt(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """a / (6 * g); 0 becomes 1."""
+    """Return a / (6 * g); 0 becomes 1."""
     t = div(amax, mul(k.value(6), g))
     return torch.where(is_zero(t), 1.0, t)
 
@@ -107,7 +107,7 @@ def block_compressed_tensors(amax: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def block_fouroversix(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """(a / E) * g."""
+    """Return (a / E) * g."""
     return mul(div(amax, k.element_max), g)
 
 
@@ -202,7 +202,7 @@ def scaled_kernel(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def scaled_kernel_by_amax(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
-    """The same; x * 0 only if every element of the block is 0 or NaN. Rules: APX-1."""
+    """Return the same; x * 0 only if every element of the block is 0 or NaN. Rules: APX-1."""
     nothing = (is_zero(x) | is_nan(x)).to(torch.int32).amin((1, 3), keepdim=True) == 1
     return mul(x, torch.where(nothing, 0.0, reciprocal(mul(s, reciprocal(g)))))
 

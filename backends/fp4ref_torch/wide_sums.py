@@ -1,7 +1,7 @@
 """Exact sums of products whose exponents spread too far for 64-bit integers: those of MX operands.
 
 An operand is cut into windows by the exponents of its values: window p holds, over 2^(lowest + 12 p), integers below
-2^20, and 0 where a value lies in another window. The product of two windows is one matrix product of float64, exact in
+2^20, and 0 where a value is in another window. The product of two windows is one matrix product of float64, exact in
 every order; those with equal p + q are added in int64, as digit p + q of the sum. Digits are carried and rounded once
 at the end.
 """
@@ -22,7 +22,7 @@ SPARE = 6  # digits past the last one, for carries and the sign: 62 bits
 
 
 def sums(left: Tensor, right: Tensor) -> Tensor:
-    """The true sums over k of left[m, k] * right[n, k], each rounded once to float32, [M, N].
+    """Return the true sums over k of left[m, k] * right[n, k], each rounded once to float32, [M, N].
 
     left, right: float64 [rows, K] with at most SIGNIFICANT significant bits, of magnitude 2^-200 to 2^200 or 0;
     infinities and NaN as GEM-3 says. Reads minima and maxima back from the device.
@@ -42,7 +42,7 @@ def sums(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _windows(values: Tensor) -> tuple[int, dict[int, Tensor]]:
-    """The exponent of a step, and for each window its integers, float64 [rows, K], over 2^(DIGIT * p) steps."""
+    """Return the exponent of a step, and for each window its integers, float64 [rows, K], over 2^(DIGIT * p) steps."""
     exponent = torch.frexp(values).exponent.to(torch.int64) - SIGNIFICANT
     there = exponent[values != 0]
     if not there.numel():
@@ -87,7 +87,7 @@ def _rounded(digits: list[Tensor], low: int) -> Tensor:
 
 
 def _carried(digits: list[Tensor]) -> list[Tensor]:
-    """The same number with digits of DIGIT bits; the last one is -1 or 0, the sign."""
+    """Return the same number with digits of DIGIT bits; the last one is -1 or 0, the sign."""
     result, carry = [], torch.zeros_like(digits[0])
     for digit in digits[:-1]:
         whole = digit + carry

@@ -70,7 +70,7 @@ class GPT(torch.nn.Module):
 
 
 def train(recipe: Any, text: torch.Tensor, steps: int) -> list[float]:
-    """The loss of every step."""
+    """Return the loss of every step."""
     torch.manual_seed(0)
     model = GPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)

@@ -95,7 +95,7 @@ NAMES = {
 
 
 def load(folder: Path) -> Encoder:
-    """The encoder with its trained weights."""
+    """Return the encoder with its trained weights."""
     encoder, state = Encoder(), {}
     with open_tensors(folder / "model.safetensors") as file:
         for name in encoder.state_dict():

@@ -44,7 +44,7 @@ def e4m3(y):
 
 @triton.jit
 def mxfp8(x_pointer, data_pointer, scales_pointer, blocks, tile: tl.constexpr):
-    """A program quantizes a tile of blocks of 32 elements each."""
+    """Quantize a tile of blocks of 32 elements each, in one program."""
     block = tl.program_id(0) * tile + tl.arange(0, tile)
     place = block[:, None] * 32 + tl.arange(0, 32)[None, :]
     x = tl.load(x_pointer + place, mask=(block < blocks)[:, None], other=0).to(tl.float32)

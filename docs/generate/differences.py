@@ -37,7 +37,7 @@ expects. "Encode" scales multiply the input (about 2688 / amax), "decode" scales
 
 
 class Advice(NamedTuple):
-    """What a consumer expects."""
+    """The profiles, layouts and conventions that a consumer expects."""
 
     consumer: str
     profiles: tuple[str, ...]
@@ -131,7 +131,7 @@ def groups() -> Iterator[tuple[str, fp4ref.Spec, list[fp4ref.Spec]]]:
 
 
 def settings(members: Sequence[fp4ref.Spec]) -> Iterator[str]:
-    """What the records say: block, global scale, rounding, signs, NaN."""
+    """Yield what the records say: block, global scale, rounding, signs, NaN."""
     yield "### Settings\n"
     yield "Ties, sign and NaN are those of the element's codec; NaN codes are of a NaN with sign bit 0 and 1.\n"
     rows = []
@@ -148,7 +148,7 @@ def settings(members: Sequence[fp4ref.Spec]) -> Iterator[str]:
 
 
 def scale_formulas(members: Sequence[fp4ref.Spec]) -> Iterator[str]:
-    """The arithmetic, a row per one that differs, each operation rounded to float32."""
+    """Yield the arithmetic, a row per one that differs, each operation rounded to float32."""
     yield "\n### Arithmetic\n"
     yield "Each operation is rounded to float32, in the order written; g, or S_enc, is the global scale.\n"
     rows, users = [], []
@@ -231,7 +231,7 @@ def _share(count: difference.Count) -> str:
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table; bars in a cell are escaped."""
+    """Yield a table; bars in a cell are escaped."""
     yield "| " + " | ".join(heads) + " |"
     yield "|" + " --- |" * len(heads)
     for row in rows:

@@ -34,7 +34,7 @@ def main(target: Path, results: Path) -> None:
 
 
 def section(name: str, result: Any) -> Iterator[str]:
-    """A heading, what the run was on, and a table of the results."""
+    """Yield a heading, what the run was on, and a table of the results."""
     yield f"## {name}\n"
     record = result if isinstance(result, dict) else {"results": result}
     rows = record.get("results") or record.get("cases") or []
@@ -49,7 +49,7 @@ def section(name: str, result: Any) -> Iterator[str]:
 
 
 def shown(value: Any) -> str:
-    """A cell; a number with three digits."""
+    """Return a cell; a number with three digits."""
     return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)
 
 

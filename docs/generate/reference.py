@@ -59,7 +59,7 @@ def public(module: ModuleType) -> list[str]:
 
 
 def kind_of(value: object) -> str:
-    """How a name is documented."""
+    """Return the kind of a documented name."""
     if inspect.isclass(value):
         return "class"
     return "function" if callable(value) else "data"
@@ -77,12 +77,12 @@ def entry(module: ModuleType, name: str, kind: str) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """A signature's text without the quotes and enum reprs that Python puts around names."""
+    """Return a signature's text without the quotes and enum reprs that Python puts around names."""
     return ENUM.sub(r"\1", UNQUOTED.sub(r"\1\2", text))
 
 
 def signature(name: str, value: Callable[..., object]) -> str:
-    """How a function is called, a parameter to a line where one line is too narrow."""
+    """Return a function's signature, one parameter to a line if a single line is too narrow."""
     found = inspect.signature(value)
     line = name + plain(str(found))
     if len(line) <= WIDTH:
@@ -100,7 +100,7 @@ def signature(name: str, value: Callable[..., object]) -> str:
 
 
 def prose(docstring: str) -> Iterator[str]:
-    """A docstring's paragraphs as text, its examples and tables as they are."""
+    """Yield a docstring's paragraphs as text, its examples and tables as they are."""
     for paragraph in re.split(r"\n\s*\n", docstring):
         if paragraph.startswith(">>>"):
             yield f"```python\n{paragraph}\n```\n"
@@ -113,13 +113,13 @@ def prose(docstring: str) -> Iterator[str]:
 
 
 def short(value: object) -> str:
-    """A value's repr, unless it is long."""
+    """Return a value's repr, unless it is long."""
     text = repr(value)
     return text if len(text) < 400 else f"{type(value).__name__}(...)"
 
 
 def commands() -> Iterator[str]:
-    """The help of every command."""
+    """Yield the help of every command."""
     from fp4ref.cli import COMMANDS
 
     yield "# Command line\n"

@@ -26,7 +26,7 @@ COMMAND = "fp4ref verify --kernel ties_up.py:quantize --spec nvfp4 --limit 4"
 
 
 def output() -> str:
-    """What the command prints on a terminal of this width, in colours."""
+    """Return what the command prints on a terminal of this width, in colours."""
     ran = subprocess.run(
         [sys.executable, "-m", *shlex.split(COMMAND)],
         cwd=HERE.parent / "examples",
@@ -40,7 +40,7 @@ def output() -> str:
 
 
 def svg(printed: str) -> str:
-    """The terminal as SVG that loads nothing; its description is the first line that was printed."""
+    """Return the terminal as SVG that loads nothing; its description is the first line that was printed."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.assemble(("$ ", "bold green"), COMMAND))
     console.print(Text.from_ansi(printed.rstrip()), end="\n\n")

@@ -19,7 +19,7 @@ class Drawn(SphinxDirective):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """The drawing in both themes, of which a page shows one."""
+        """Return the drawing in both themes, of which a page shows one."""
         name = self.arguments[0]
         root = ET.parse(Path(self.env.srcdir) / f"figures/light/{name}.svg").getroot()
         title, text = (root.findtext(SVG + tag, "") for tag in ("title", "desc"))
@@ -41,6 +41,6 @@ class Drawn(SphinxDirective):
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """What Sphinx calls."""
+    """Connect the hooks for Sphinx."""
     app.add_directive("drawn", Drawn)
     return {"parallel_read_safe": True}

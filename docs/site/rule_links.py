@@ -28,14 +28,14 @@ def link(app: Any, name: str, source: list[str]) -> None:
 
 
 def find(app: Any, env: Any, names: list[str]) -> None:
-    """The rules that the chapters define."""
+    """Find the rules that the chapters define."""
     chapters = (app.srcdir / "standard").rglob("*.md")
     texts = [path.read_text("utf-8") for path in chapters]
     env.fp4ref_rules = {rule for text in texts for rule in re.findall(r"^\((\S+)\)=$", text, re.MULTILINE)}
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """What Sphinx calls."""
+    """Connect the hooks for Sphinx."""
     app.connect("env-before-read-docs", find)
     app.connect("source-read", link)
     return {"parallel_read_safe": True}

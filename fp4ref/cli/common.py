@@ -1,4 +1,4 @@
-"""What several commands share: names of specifications and tensors, and output that fits where it goes."""
+"""Shared parts of commands: names of specifications and tensors, and output that fits the terminal or file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def spec_files(*names: str | None) -> list[Path]:
 
 
 def load_spec(name: str) -> Spec:
-    """A registered specification, or the one in a JSON file. Rules: SPC-3, SPC-4."""
+    """Return a registered specification, or the one in a JSON file. Rules: SPC-3, SPC-4."""
     if not name.endswith(".json"):
         return resolve(name)
     with Path(name).open("rb") as file:
@@ -123,12 +123,12 @@ def repeat_options(options: Iterable[str]) -> str:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a selection can match many names."""
+    """Return True if a selection can match many names."""
     return any(character in text for character in "*?[")
 
 
 def select(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """The names that a pattern matches, all of them without a pattern; a pattern that matches none is an error."""
+    """Return the names that a pattern matches, or all without one; a pattern that matches none is an error."""
     for pattern in patterns:
         if not any(matches(name, pattern) for name in names):
             some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
@@ -137,7 +137,7 @@ def select(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a name is the pattern, or fits it; `*` takes dots too."""
+    """Return True if a name is the pattern, or fits it; `*` takes dots too."""
     return name == pattern or fnmatchcase(name, pattern)
 
 
@@ -147,7 +147,7 @@ def printable(text: str) -> str:
 
 
 def console() -> Console:
-    """Standard output: as wide as the terminal, or as the content where there is none, and plain there."""
+    """Return standard output: as wide as the terminal, or as the content where there is none, and plain there."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
@@ -156,7 +156,7 @@ def console() -> Console:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Lines of an unframed table; a column whose name begins with > is right-aligned.
 
-    What is too wide has the first column on lines of its own, so that nothing is cut or folded.
+    A table that is too wide has the first column on lines of its own, so that nothing is cut or folded.
     """
     cells = [[name.lstrip(">") for name in columns], *rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -169,7 +169,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 @contextmanager
 def _lines(what: str) -> Iterator[Callable[[str], None]]:
-    """The step that is at work, in a line of standard error after a while, and then now and again."""
+    """Show the step at work, in a line of standard error after a while, and then now and again."""
     current, done, stream = ["starting"], threading.Event(), sys.stderr
 
     def tell() -> None:
@@ -192,7 +192,7 @@ def _lines(what: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def progress(total: int | None, what: str) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error, or lines where that is no terminal; what is yielded takes the name of the next step.
+    """Show a bar on standard error, or lines without a terminal; yield a function that takes the next step's name.
 
     total: the number of steps, which are counted then; None if it is not known.
     """

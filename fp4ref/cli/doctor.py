@@ -57,7 +57,7 @@ def _print(report: MachineReport) -> None:
 
 
 def served(count: int, refused: Mapping[str, Sequence[str]]) -> str:
-    """How many of `count` profiles a backend serves, and where the reasons are."""
+    """Print the number of `count` profiles that a backend serves, and where the reasons are."""
     missing = sum(map(len, refused.values()))
     return f"{count - missing} of {count}" + (f"; fp4ref profiles backends says why not {missing}" if missing else "")
 

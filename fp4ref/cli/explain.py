@@ -91,7 +91,7 @@ def explain(
 
 
 def read_tensor(file: Path, name: str) -> NDArray[Any]:
-    """A tensor of a file; in a dump NAME stands for its input, NAME.x."""
+    """Return a tensor of a file; in a dump NAME stands for its input, NAME.x."""
     with open_tensors(file) as tensors:
         return np.asarray(tensors.read(f"{name}.x" if f"{name}.x" in tensors.names else name))
 

@@ -98,7 +98,7 @@ def _table(names: list[str]) -> None:
 
 
 def _row(name: str) -> tuple[str, ...]:
-    """The cells of a profile; one that only repeats another says so."""
+    """Return the cells of a profile; one that only repeats another says so."""
     *cells, others = table.row(PROFILES[name])
     same = next(other for other in PROFILES if PROFILES[other] == PROFILES[name])
     notes = [f"equals {same}"] if same != name else []
@@ -158,7 +158,7 @@ def diff(first: str, second: str, tensor: str | None, as_json: bool) -> None:
 
 
 def _tensor(argument: str) -> NDArray[Any]:
-    """The tensor of FILE:TENSOR, or the only floating-point one of FILE."""
+    """Return the tensor of FILE:TENSOR, or the only floating-point one of FILE."""
     path, _, name = argument, "", ""
     if not Path(argument).exists() and ":" in argument:
         path, _, name = argument.rpartition(":")
@@ -273,7 +273,7 @@ def _witness_record(witness: Witness, found: SpecComparison) -> dict[str, Any]:
 
 
 def _short(value: Any, field: str = "") -> str:
-    """A field's value in one line; codes in hex."""
+    """Return a field's value in one line; codes in hex."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {_short(item, name)}" for name, item in value.items())
     if isinstance(value, list):

@@ -89,7 +89,7 @@ def quantize(
 
 
 class _Job(NamedTuple):
-    """What every tensor's plan needs."""
+    """The settings of a run, which every tensor's plan needs."""
 
     file: TensorFile
     spec: Spec
@@ -99,7 +99,7 @@ class _Job(NamedTuple):
 
 
 def _planned(job: _Job, patterns: tuple[str, ...]) -> tuple[list[DumpPlan], list[tuple[str, str]]]:
-    """The tensors to quantize, and those to skip with the reason. Rules: NUM-3, NUM-4, HAD-5."""
+    """Return the tensors to quantize, and those to skip with the reason. Rules: NUM-3, NUM-4, HAD-5."""
     plans, skipped = [], []
     for name in select(job.file.names, patterns):
         error = _refusal(job, name)
@@ -156,7 +156,7 @@ def _plan(job: _Job, name: str) -> DumpPlan:
 
 
 def _announced(plan: DumpPlan, step: Callable[[str], None]) -> DumpPlan:
-    """The plan, whose making is reported."""
+    """Return the plan, whose making is reported."""
 
     def make() -> Dump:
         step(plan.name)

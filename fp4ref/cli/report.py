@@ -169,7 +169,7 @@ def _side_by_side(results: dict[str, ErrorStatistics | str], width: int) -> list
 
 
 def scales_or_reason(result: ErrorStatistics | str) -> str:
-    """A bar per power of two of the scale bytes, or why there are none."""
+    """Return a bar per power of two of the scale bytes, or why there are none."""
     if isinstance(result, str):
         return result
     bins = result.powers

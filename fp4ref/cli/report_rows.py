@@ -1,4 +1,4 @@
-"""What `fp4ref report` prints and draws: a row per tensor."""
+"""The output of `fp4ref report`: a row per tensor, printed and drawn."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def rules(names: tuple[str, ...], kind: str | None, check: bool, as_json: bool) 
 
 
 def _named(index: standard.Index, names: tuple[str, ...]) -> list[standard.Rule]:
-    """The rules with these IDs or prefixes, in the order of the chapters."""
+    """Return the rules with these IDs or prefixes, in the order of the chapters."""
     wanted = {name.upper() for name in names}
     known = {*index.rules, *(rule.prefix for rule in index.rules.values())}
     if wanted - known:

@@ -35,7 +35,7 @@ def no_block() -> DomainError:
 
 
 def case_name(text: str) -> str:
-    """The case of a name that may be that of a block."""
+    """Return the case of a name that may be that of a block."""
     return blocks.parse(text).tensor if _is_block(text) else text
 
 
@@ -47,7 +47,7 @@ def _is_block(text: str) -> bool:
 
 
 def case_of_name(declared: Declaration, spec: Spec, text: str, cases: CaseChoice) -> families.Case:
-    """The case of the name of a case or of a block of one. Rules: CNF-21."""
+    """Return the case of the name of a case or of a block of one. Rules: CNF-21."""
     found = named(declared, spec, case_name(text), **vars(cases))
     if found is None:
         raise no_case(case_name(text))

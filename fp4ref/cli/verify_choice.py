@@ -13,7 +13,7 @@ from fp4ref.cli.verify_statement import Statement
 
 @dataclass(frozen=True, kw_only=True)
 class Reporting:
-    """How a job reports its verdict.
+    """The ways in which a job reports its verdict.
 
     case: the name of a case, or of a block of one, to show alone. save_case: a file for that block, or for the first
     that differs. limit: the number of mismatches to show. seconds: of processor time for a diagnosis; None for the

@@ -113,7 +113,7 @@ def _subject(spec: Spec, choice: KernelChoice, options: RunOptions) -> Subject:
 def _counted(
     chosen: Iterable[families.Case], declared: Declaration, report: KernelReport, step: Callable[[str], None]
 ) -> Iterator[families.Case]:
-    """The cases that apply; the others are counted by reason."""
+    """Yield the cases that apply; the others are counted by reason."""
     for case in chosen:
         reason = reasons(case, declared)
         if reason:

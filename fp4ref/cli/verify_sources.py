@@ -26,7 +26,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether an argument means a stream: -, a specification's name that no file has, or a file of results."""
+    """Return True if an argument names a stream: -, a specification that is no file, or a file of results."""
     if str(path) == "-" or (str(path) in PROFILES and not path.exists()):
         if sys.stdin.isatty():
             got = f"{path}: standard input is a terminal"
@@ -42,7 +42,7 @@ def is_stream(path: Path) -> bool:
 
 
 def dump_files(paths: Iterable[Path]) -> list[Path]:
-    """The files to verify; in a directory, all tensor files below it that hold quantized bytes."""
+    """Return the files to verify; in a directory, all tensor files below it that hold quantized bytes."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -60,7 +60,7 @@ def dump_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def _may_be_dump(path: Path) -> bool:
-    """Whether a file has an entry for quantized data, or cannot be read, which is then reported."""
+    """Return True if a file has an entry for quantized data, or cannot be read, which is then reported."""
     try:
         with open_tensors(path) as file:
             return any(name == "data" or name.endswith(".data") for name in file.names)

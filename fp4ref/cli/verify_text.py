@@ -1,4 +1,4 @@
-"""What `fp4ref verify` prints for people: the verdict, tensors, mismatches, one block."""
+"""The text of `fp4ref verify` for people: the verdict, tensors, mismatches, one block."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _place_row(case: str, what: str, place: StrayByte) -> Row:
 
 
 def _block_rows(result: Result, found: Difference) -> Iterator[Row]:
-    """A line for the scale of a block, if it differs, and one for its first code that does."""
+    """Yield a line for the scale of a block, if it differs, and one for its first code that does."""
     spec, excuse = result.spec, found.excuse or ""
     scale = scale_text(spec, found.expected_scale)
     if found.got_scale != found.expected_scale:
@@ -98,7 +98,7 @@ def _block_rows(result: Result, found: Difference) -> Iterator[Row]:
 
 
 def print_replay(out: Console, path: object, found: Replay) -> None:
-    """The finding on one block, and every element of the row that its case names."""
+    """Print the finding on one block, and every element of the row that its case names."""
     _print(out, [f"{path} {found.case}: {found.headline}"], "bold")
     wanted, got = (scale_text(found.spec, scale) for scale in (found.expected_scale, found.got_scale))
     note = f"scale: expected {wanted}, got {got}" if found.expected_scale != found.got_scale else f"scale: {wanted}"
@@ -117,12 +117,12 @@ def print_replay(out: Console, path: object, found: Replay) -> None:
 
 
 def scale_text(spec: Spec, code: int) -> str:
-    """A scale byte and what it means."""
+    """Return a scale byte and what it means."""
     return f"0x{code:02x} {_value(spec.scale, code):.6g}"
 
 
 def code_text(spec: Spec, code: int) -> str:
-    """An element code and what it means."""
+    """Return an element code and what it means."""
     return f"0x{code:0{spec.element.format.digits}x} {_value(spec.element, code):g}"
 
 
@@ -143,7 +143,7 @@ def _print(out: Console, lines: Sequence[str], style: str | None = None) -> None
 
 
 def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
-    """The verdict on a kernel, its diagnosis, what failed where, and the first mismatches."""
+    """Print the verdict on a kernel, its diagnosis, the places that failed, and the first mismatches."""
     _print(out, [f"{report.subject}: {report.headline}"], "bold")
     _print(out, report.coverage.lines)
     _print(out, [str(error) for error in report.errors])
@@ -172,7 +172,7 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
 
 
 def print_kernel_case(out: Console, name: str, report: KernelReport, judgement: Judgement | None) -> None:
-    """The finding on one case whose blocks are not to be shown."""
+    """Print the finding on one case whose blocks are not shown."""
     if judgement is None:
         _print(out, [f"{report.subject} {name}: conforms to {report.spec.name}"], "bold")
         return

@@ -65,7 +65,7 @@ def _sentence(place: ElementPlace, layouts: tuple[Layout, ...]) -> str:
 
 
 def scale_sentence(geometry: Geometry, offset: int, found: Layout) -> str:
-    """What a byte of a scale buffer belongs to. Rules: BLK-1, BLK-7, LAY-5, LAY-10."""
+    """Return the owner of a byte of a scale buffer. Rules: BLK-1, BLK-7, LAY-5, LAY-10."""
     scale = geometry.of_scale_byte(offset, found)
     matrix = "x" if geometry.direction == "row" else "x^T"
     name = spoken(geometry.spec)

@@ -56,7 +56,7 @@ def blocks(request: Request) -> str:
 
 
 def require_visible(block: Block, operation: str) -> None:
-    """A block must fit into a figure. Rules: BLK-1."""
+    """Require that a block fits into a figure. Rules: BLK-1."""
     if block.rows > MOST[0] or block.columns > MOST[1] // 2:
         got = f"blocks of {block.rows} x {block.columns}"
         raise DomainError(operation, got, f"blocks of at most {MOST[0]} x {MOST[1] // 2} to draw", "BLK-1")
@@ -88,7 +88,7 @@ def _matrix(
     window: tuple[Range, Range],
     place: ElementPlace | None,
 ) -> None:
-    """The blocks of the window, with a line per element, and what pads the last ones."""
+    """Draw the blocks of the window, with a line per element, and the padding of the last ones."""
     (x, y), (wide, tall), (high, broad) = at, pixel, geometry.spec.block
     (top, bottom), (left, right) = window
     rows, columns = geometry.matrix
@@ -133,7 +133,7 @@ def _grid(page: Canvas, start: tuple[float, float], stop: tuple[float, float], p
 def _scales(
     page: Canvas, at: tuple[float, float], cell: tuple[float, float], geometry: Geometry, rows: Range, columns: Range
 ) -> None:
-    """The scale array: one byte per row and block column, named after its block."""
+    """Draw the scale array: one byte per row and block column, named after its block."""
     high = geometry.spec.block.rows
     for row in range(*rows):
         y = at[1] + (row - rows[0]) * cell[1]

@@ -1,4 +1,4 @@
-"""What every figure is drawn with: text, boxes, arrows, and colours that survive dark pages and colour blindness.
+"""The canvas of all figures: text, boxes, arrows, and colours that survive dark pages and colour blindness.
 
 Nothing is told by colour alone: a fill always comes with a label or a hatch. Colours are classes, so that a dark page
 changes them; a figure carries a title and a description for screen readers. The output is a function of the calls.
@@ -21,7 +21,7 @@ WIDE = frozenset("mwMWQOG@%—→≥≤×+=−")
 
 
 def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -> float:
-    """An upper estimate of the width of a text, for any common font."""
+    """Return an upper estimate of the width of a text, for any common font."""
     if mono:
         return len(text) * MONO * size
     return (BOLD if bold else 1.0) * size * sum(0.37 if c in NARROW else 0.84 if c in WIDE else 0.64 for c in text)
@@ -91,7 +91,7 @@ class Canvas:
         stroke: str = "edge",
         radius: float = 0,
     ) -> None:
-        """A rectangle; kind: a fill, or "pad" for the hatch of padding; title: what a pointer shows."""
+        """Draw a rectangle. kind: a fill, or "pad" for the hatch of padding; title: the text under a pointer."""
         round_corners = {"rx": radius} if radius else {}
         classes = _classes(f"fill-{kind}", f"line-{stroke}")
         shape = draw.Rectangle(_n(x), _n(y), _n(width), _n(height), class_=classes, **round_corners)
@@ -114,7 +114,7 @@ class Canvas:
         mono: bool = True,
         ink: str = "ink",
     ) -> None:
-        """A box with a label in its middle."""
+        """Draw a box with a label in its middle."""
         self.box(x, y, width, height, kind, title=title)
         if label:
             self.text(
@@ -122,11 +122,11 @@ class Canvas:
             )
 
     def mark(self, x: float, y: float, width: float, height: float) -> None:
-        """The frame around what is highlighted."""
+        """Draw the frame around the highlighted part."""
         self.box(x, y, width, height, "none", stroke="mark")
 
     def line(self, points: list[tuple[float, float]], *, stroke: str = "edge", head: bool = False) -> None:
-        """A line through points; head: with an arrow's head at its end."""
+        """Draw a line through points; head: with an arrow's head at its end."""
         flat = [_n(value) for point in points for value in point]
         self._add(draw.Lines(*flat, class_=_classes("fill-none", f"line-{stroke}")))
         if head:
@@ -134,13 +134,13 @@ class Canvas:
         self._reach(max(y for _, y in points))
 
     def heading(self, text: str) -> float:
-        """The figure's own title, visible; returns the y below it."""
+        """Return the figure's own title, visible; returns the y below it."""
         size = next(size for size in (17, 16, 15, 14, 13, 12) if text_width(text, size) <= self.width or size == 12)
         self.text(MARGIN, MARGIN + 16, text, size=size, bold=True)
         return MARGIN + 38
 
     def svg(self) -> str:
-        """The figure as text: valid XML, the same for the same calls."""
+        """Return the figure as text: valid XML, the same for the same calls."""
         height = self.bottom + MARGIN
         page = draw.Drawing(
             _n(self.width), _n(height), id_prefix=PREFIX, role="img", aria_labelledby="fp-title fp-desc"
@@ -162,7 +162,7 @@ class Canvas:
         self.bottom = max(self.bottom, y)
 
     def _head(self, start: tuple[float, float], end: tuple[float, float], stroke: str) -> None:
-        """A triangle at the end of a line."""
+        """Draw a triangle at the end of a line."""
         dx, dy = end[0] - start[0], end[1] - start[1]
         length = max((dx * dx + dy * dy) ** 0.5, 1e-9)
         ux, uy = dx / length, dy / length
@@ -183,7 +183,7 @@ def _classes(*names: str) -> str:
 
 
 def _n(value: float) -> float | int:
-    """A coordinate with at most two decimals, an integer where it is one."""
+    """Return a coordinate with at most two decimals, an integer where it is one."""
     rounded = round(float(value), 2)
     return int(rounded) if rounded == int(rounded) else rounded
 

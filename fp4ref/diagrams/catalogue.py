@@ -88,7 +88,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def figure(name: str) -> Figure:
-    """The figure of a name; an unknown one lists what there is."""
+    """Return the figure of a name; an unknown one lists what there is."""
     if name not in FIGURES:
         close = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.5)
         hint = f" (did you mean {close[0]}?)" if close else ""
@@ -97,7 +97,7 @@ def figure(name: str) -> Figure:
 
 
 def request(name: str, **options: Any) -> Request:
-    """The request of a figure: its defaults, then the options; one that it does not take is an error."""
+    """Return the request of a figure: its defaults, then the options; one that it does not take is an error."""
     found = figure(name)
     for option in options:
         if option not in (*found.takes, "theme"):
@@ -107,7 +107,7 @@ def request(name: str, **options: Any) -> Request:
 
 
 def draw(name: str, **options: Any) -> str:
-    """A figure as SVG text: the same bytes for the same options.
+    """Return a figure as SVG text: the same bytes for the same options.
 
     options: fields of Request that the figure takes, and theme ("auto", "light" or "dark").
     """
@@ -124,7 +124,7 @@ def draw(name: str, **options: Any) -> str:
 
 
 def text(name: str, **options: Any) -> str:
-    """A layout as text for a terminal, without any optional library."""
+    """Return a layout as text for a terminal, without any optional library."""
     found, asked = figure(name), request(name, **options)
     if found.text is None:
         named = ", ".join(other for other in FIGURES if FIGURES[other].text)

@@ -21,7 +21,7 @@ SIGNED = {
 
 
 def codec_words(codec: Codec) -> str:
-    """How a codec rounds, and what becomes of overflow and NaN. Rules: E2M1-6, E4M3-5, E5M2-5."""
+    """Describe a codec's rounding, overflow and NaN. Rules: E2M1-6, E4M3-5, E5M2-5."""
     last = codec.format.codes - 1
     past = f"past {codec.format.max:g} {last:#x}" if codec.overflow is None else f"overflow {codec.overflow:#x}"
     if codec.format.max > 1e6:
@@ -32,7 +32,7 @@ def codec_words(codec: Codec) -> str:
 
 
 def codec_rules(codec: Codec) -> tuple[str, ...]:
-    """The rules of a codec; one that differs from the standard's falls under the choice of its format."""
+    """Return the rules of a codec; one that differs from the standard's falls under the choice of its format."""
     prefix = codec.format.name.upper()
     if codec.rounding is Rounding.STOCHASTIC:
         return ("SR-1", "SR-2", "SR-3")

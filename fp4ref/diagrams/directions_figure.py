@@ -92,7 +92,7 @@ def _array(
 def _strip(
     page: Canvas, at: tuple[float, float], per: float, shape: tuple[int, int], spec: Spec, down: bool, kind: str
 ) -> None:
-    """A few blocks of the direction, drawn to scale inside a matrix."""
+    """Draw a few blocks of the direction, to scale, inside a matrix."""
     high, wide = spec.block.rows * per, spec.block.columns * per
     if down:
         high, wide = wide, high

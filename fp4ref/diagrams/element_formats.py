@@ -73,7 +73,7 @@ def _codes(codec: Codec, request: Request) -> tuple[int, int]:
 
 
 def number(value: float) -> str:
-    """A value as a figure writes it: decimal where that is short, else a power of two."""
+    """Return a value as a figure writes it: decimal where that is short, else a power of two."""
     text = f"{value:g}"
     if float(text) == value and len(text) <= 7 and "e" not in text:
         return text
@@ -124,7 +124,7 @@ def _value_formula(form: Format) -> str:
 
 
 def _special_words(form: Format) -> list[str]:
-    """What the codes past the largest finite one mean."""
+    """Return what the codes past the largest finite one mean."""
     past = range(form.codes, form.sign_bit if form.signed else 1 << form.bits)
     if not past:
         return [_range_words(form).split(",")[0], "no infinity, no NaN"]

@@ -24,7 +24,7 @@ class Pass(NamedTuple):
 
 
 def fused(request: Request) -> str:
-    """Passes over memory for both directions with tiled scales, as one kernel per step and fused.
+    """Draw passes over memory for both directions with tiled scales, as one kernel per step and fused.
 
     Rules: HAD-4, GLB-1, LAY-3.
     """

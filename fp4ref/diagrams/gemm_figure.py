@@ -22,12 +22,12 @@ class DrawnOperand(NamedTuple):
 
     @property
     def direction(self) -> Direction:
-        """Blocks lie along the summed axis: in rows if that is the last axis. Rules: BLK-1, BLK-8."""
+        """Blocks run along the summed axis: in rows if that is the last axis. Rules: BLK-1, BLK-8."""
         return "row" if self.axes[1] == self.summed else "column"
 
 
 class DrawnProduct(NamedTuple):
-    """One of the three products; the result has the axes that are left."""
+    """A product of the three; the result has the remaining axes."""
 
     name: str
     formula: str
@@ -45,7 +45,7 @@ PRODUCTS = (
 
 
 def gemm(request: Request) -> str:
-    """fprop, dgrad and wgrad: blocks always lie along the axis that is summed over.
+    """fprop, dgrad and wgrad: blocks always run along the axis that is summed over.
 
     Rules: GEM-1, GEM-10, BLK-1, BLK-8, HAD-4.
     """

@@ -16,7 +16,7 @@ ROWS, BLOCKS, SHOWN = 3, 2, 4  # of the tensor, per row, and codes that are show
 
 
 def hierarchy(request: Request) -> str:
-    """What one global scale, one block scale and one code cover, on real numbers.
+    """Draw the reach of one global scale, one block scale and one code, on real numbers.
 
     Rules: GLB-1, GLB-2, GLB-5, GLB-6, BLK-3.
     """

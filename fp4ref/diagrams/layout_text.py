@@ -13,7 +13,7 @@ LINES = 4
 
 
 def layout_text(request: Request) -> str:
-    """The layout of a request as text. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
+    """Print the layout of a request as text. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
     layout = request.layout or TILED_128X4
     geometry = Geometry(request.spec, request.shape or (300, 160), request.direction)
     place = geometry.place(*request.element) if request.element else None

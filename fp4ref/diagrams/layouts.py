@@ -15,7 +15,7 @@ MEMORY_LINES = 32
 
 
 def scale_layout(request: Request) -> str:
-    """A layout of a tensor's scales: tile order with padding, then the bytes of one tile in memory order.
+    """Return a layout of a tensor's scales: tile order with padding, then the bytes of one tile in memory order.
 
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5.
     """
@@ -125,7 +125,7 @@ def _plate(page: Canvas, x: float, y: float, text: str, size: float, bold: bool 
 
 
 def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: ElementPlace | None) -> float:
-    """A tile, or the start of a linear buffer, in memory order: 16 bytes to a line."""
+    """Return a tile, or the start of a linear buffer, in memory order: 16 bytes to a line."""
     tiled = found.layout.tile != (1, 1)
     count = found.layout.tile[0] * found.layout.tile[1] if tiled else LINE * MEMORY_LINES
     lines = found.lines(first, -(-count // LINE))
@@ -161,7 +161,7 @@ def _kind(found: ScaleMap, row: int, column: int) -> str:
 
 
 def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool) -> float:
-    """What the fills mean, at the left of the bytes."""
+    """Return what the fills mean, at the left of the bytes."""
     row, column = base.row, base.column
     _, wide = found.layout.tile
     if found.layout.tile != (1, 1):

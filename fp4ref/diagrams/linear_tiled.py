@@ -12,7 +12,7 @@ KINDS = "abcd"
 
 
 def linear_tiled(request: Request) -> str:
-    """The same scales in two layouts side by side, then the first bytes of both buffers.
+    """Return the same scales in two layouts side by side, then the first bytes of both buffers.
 
     Rules: LAY-1, LAY-3, LAY-4.
     """
@@ -63,7 +63,7 @@ def _offsets(
     columns: list[int],
     place: ElementPlace | None,
 ) -> float:
-    """A table of offsets; a gap where rows are left out."""
+    """Return a table of offsets; a gap where rows are left out."""
     cell = min((width - 52) / 8, 44)
     for number, column in enumerate(columns):
         page.text(x + 48 + (number + 0.5) * cell, y + 11, f"k {column}", size=10, anchor="middle", kind="muted")

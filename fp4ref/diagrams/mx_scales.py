@@ -49,7 +49,7 @@ def mx_scales(request: Request) -> str:
 
 
 def _blocks(page: Canvas, at: tuple[float, float], per: tuple[float, float], geometry: Geometry) -> None:
-    """A row block and a column block, as long as they are and thick enough to see."""
+    """Draw a row block and a column block, as long as they are and thick enough to see."""
     size = geometry.spec.block.columns
     length = max(min(size, geometry.shape[1]) * per[0] - 40, 12.0) if size >= geometry.shape[1] else size * per[0]
     page.box(at[0] + 30, at[1] + 14, length, 12, "a", title="a row block")

@@ -21,7 +21,7 @@ AWAY = NVFP4.replace(name="ties-away", element=Codec(format=CUDA_E2M1.format, ro
 
 
 def overview(request: Request) -> str:
-    """What the project is for. Rules: E2M1-3, BLK-1, PACK-1, LAY-3."""
+    """Draw the project's purpose. Rules: E2M1-3, BLK-1, PACK-1, LAY-3."""
     x = np.zeros((1, 16), F)
     x[0, :SHOWN] = BLOCK
     ours, theirs = quantize(x, NVFP4), quantize(x, AWAY)

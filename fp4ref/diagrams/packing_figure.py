@@ -1,4 +1,4 @@
-"""The figure of packing: which element's code lies in which nibble of which byte."""
+"""The figure of packing: which element's code is in which nibble of which byte."""
 
 from __future__ import annotations
 

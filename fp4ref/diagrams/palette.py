@@ -31,7 +31,7 @@ FILLS = "abcd"
 
 
 def css(theme: str = "auto") -> str:
-    """The style sheet of a figure; auto follows the reader's preference, which PNG renderers ignore."""
+    """Return the style sheet of a figure; auto follows the reader's preference, which PNG renderers ignore."""
     if theme not in THEMES:
         raise DomainError("diagram", f"theme {theme!r}", f"one of {', '.join(THEMES)}")
     rules = [f".{PREFIX}-sans{{font-family:{SANS}}}", f".{PREFIX}-mono{{font-family:{MONOSPACE}}}"]

@@ -55,7 +55,7 @@ class Geometry:
         return self._at(*((row, column) if self.direction == "row" else (column, row)))
 
     def of_data_byte(self, offset: int) -> list[ElementPlace]:
-        """The elements of a data byte: one, or two in the order of their nibbles. Rules: PACK-1, PACK-2, PACK-3."""
+        """Return the one or two elements of a data byte, in the order of nibbles. Rules: PACK-1, PACK-2, PACK-3."""
         size = self.matrix[0] * self.row_bytes
         if not 0 <= offset < size:
             raise DomainError("where", f"data byte {offset}", f"0 <= byte < {size}", "PACK-1")
@@ -65,7 +65,7 @@ class Geometry:
         return [self._at(row, column) for column in columns]
 
     def of_scale_byte(self, offset: int, layout: Layout) -> tuple[int, int] | None:
-        """The scale that lies at a byte of a buffer, or None for padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
+        """Return the scale at a byte of a buffer, or None for padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
         rows, columns = layout.padded_shape(*self.scales)
         if not 0 <= offset < rows * columns:
             raise DomainError("where", f"scale byte {offset}", f"0 <= byte < {rows * columns}", layout.rule)
@@ -100,7 +100,7 @@ class ElementPlace:
         return layout.offset(*self.scale, self.geometry.scales[1])
 
     def sentence(self, layouts: tuple[str, ...] = NAMED) -> str:
-        """The answer in words.
+        """Return the answer in words.
 
         >>> from fp4ref.specs import NVFP4
         >>> print(Geometry(NVFP4, (128, 256)).place(37, 130).sentence(('tiled_128x4',)))
@@ -126,15 +126,15 @@ def named(layout: Layout | None) -> tuple[str, ...]:
 
 
 def spoken(spec: Spec) -> str:
-    """A specification's name as prose has it: ours in capitals, others as they are registered."""
+    """Return a specification's name as prose has it: ours in capitals, others as they are registered."""
     return spec.name if "." in spec.name or "[" in spec.name else spec.name.upper()
 
 
 def short(layout: str) -> str:
-    """A layout's name in a sentence; the GEMM's layout is the tiled one."""
+    """Return a layout's name in a sentence; the GEMM's layout is the tiled one."""
     return "tiled" if layout == "tiled_128x4" else layout
 
 
 def article(word: str) -> str:
-    """The indefinite article of an axis, or of a name that is spelled out."""
+    """Return the indefinite article of an axis, or of a name that is spelled out."""
     return "an" if word.startswith(("M", "N")) else "a"

@@ -24,7 +24,7 @@ def png(svg: str, zoom: float = ZOOM) -> bytes:
 
 @cache
 def _draws_text() -> bool:
-    """Whether the renderer finds a font; it leaves text out where it finds none."""
+    """Return True if the renderer finds a font; it leaves text out where it finds none."""
     import resvg_py
 
     images = [

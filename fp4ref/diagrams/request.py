@@ -1,4 +1,4 @@
-"""What a caller may ask of a figure: a specification, a shape, a direction, a layout, an element, a window."""
+"""The options of a figure: a specification, a shape, a direction, a layout, an element, a window."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def parse_window(text: str) -> tuple[Range, Range]:
 
 
 def require_element(element: tuple[int, int], shape: tuple[int, int]) -> None:
-    """An element lies in its tensor. Rules: NUM-4."""
+    """Require that an element is in its tensor. Rules: NUM-4."""
     if not (0 <= element[0] < shape[0] and 0 <= element[1] < shape[1]):
         got = f"element ({element[0]}, {element[1]}) of a {shape[0]} x {shape[1]} tensor"
         raise DomainError("diagram", got, f"row < {shape[0]} and column < {shape[1]}", "NUM-4")
@@ -67,7 +67,7 @@ def require_element(element: tuple[int, int], shape: tuple[int, int]) -> None:
 def clipped(
     operation: str, window: tuple[Range, Range] | None, size: tuple[int, int], most: tuple[int, int]
 ) -> tuple[Range, Range]:
-    """The window, or all of it where there is none; more than can be drawn is an error that offers a window."""
+    """Return the window, or all of it where there is none; more than can be drawn is an error that offers a window."""
     (top, bottom), (left, right) = window or ((0, size[0]), (0, size[1]))
     bottom, right = min(bottom, size[0]), min(right, size[1])
     if top >= bottom or left >= right:

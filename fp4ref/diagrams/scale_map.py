@@ -1,4 +1,4 @@
-"""What the figures of layouts show, read off a layout object: tiles, the scale at every byte, padding, digits."""
+"""The content of layout figures, read off a layout object: tiles, the scale at every byte, padding, digits."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ScaleMap:
         return self.layout.offset(row, column, self.geometry.scales[1])
 
     def byte(self, offset: int) -> Byte:
-        """What lies at a byte. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
+        """Return the content of a byte. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
         row, column = self.layout.index(offset, self.geometry.scales[1])
         rows, columns = self.geometry.scales
         return Byte(offset, row, column, not (row < rows and column < columns))
@@ -87,7 +87,7 @@ class ScaleMap:
         return sorted(dict.fromkeys(row for row in wanted if row < rows), key=wanted.index)[:most]
 
     def digits(self) -> list[str]:
-        """The map in words: one line per digit of the row and the column."""
+        """Return the map in words: one line per digit of the row and the column."""
         parts: list[str] = []
         for axis, digits in zip(("row m", "column k"), self.layout.digits(*self.geometry.scales), strict=True):
             place = 1
@@ -112,7 +112,7 @@ class ScaleMap:
 
 
 def require_tiles(layout: Layout, operation: str) -> None:
-    """The figure shows tiles, which a linear layout does not have. Rules: LAY-1, LAY-3."""
+    """Require a layout with tiles, which a linear layout does not have. Rules: LAY-1, LAY-3."""
     if layout.tile == (1, 1):
         raise LayoutError(
             operation, f"layout {layout.name}, which has no tiles", "tiled_128x4 or tiled_8x4", layout.rule

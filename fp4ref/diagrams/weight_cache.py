@@ -59,7 +59,7 @@ LIVES = (
 
 
 def weight_cache(request: Request) -> str:
-    """The life of a quantized weight, and how often its scales are moved. Rules: TEL-4, TEL-5, TEL-7."""
+    """Return the life of a quantized weight, and how often its scales are moved. Rules: TEL-4, TEL-5, TEL-7."""
     title = "The weight cache: when a weight is quantized, and where its scales lie"
     words = "; ".join(f"{life.name}: moved alone {life.moved}, written by quantizing {life.written}" for life in LIVES)
     page = Canvas(title, f"{words}. N is the number of microbatches.", request.theme)

@@ -12,12 +12,12 @@ SCRIPTS = ("numerics", "layouts", "model", "page")
 
 
 def source(name: str) -> str:
-    """A part of the page."""
+    """Return a part of the page."""
     return (resources.files("fp4ref.explorer") / name).read_text(encoding="utf-8")
 
 
 def html() -> str:
-    """The whole page, the same for the same version of the package."""
+    """Return the whole page, the same for the same version of the package."""
     text = source("page.html").replace("/*STYLE*/", _colours() + source("style.css"))
     for name in SCRIPTS:
         text = text.replace(f"/*{name.upper()}*/", source(f"{name}.js"))
@@ -25,7 +25,7 @@ def html() -> str:
 
 
 def _colours() -> str:
-    """The colours as custom properties, for light and dark pages."""
+    """Return the colours as custom properties, for light and dark pages."""
     light, dark = ("".join(f"--{name}:{pair[side]};" for name, pair in COLOURS.items()) for side in (0, 1))
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
 

@@ -1,4 +1,4 @@
-"""What the explorer's script knows: formats, specifications, layouts and rules, read off the code's own objects."""
+"""The tables of the explorer's script: formats, specifications, layouts and rules, read off the code's own objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tables() -> dict[str, Any]:
 
 
 def offered(spec: Spec) -> bool:
-    """Whether the script computes every field of a specification."""
+    """Return True if the script computes every field of a specification."""
     return (
         spec.arithmetic.name in ARITHMETICS
         and spec.arithmetic.working_scale is stored
@@ -38,13 +38,13 @@ def offered(spec: Spec) -> bool:
 
 
 def _plain(codec: Codec) -> bool:
-    """A script cannot see the sign of a NaN."""
+    """Return a script cannot see the sign of a NaN."""
     nearest = codec.rounding in (Rounding.EVEN, Rounding.UP)
     return nearest and codec.sign is Sign.BIT and codec.overflow is None and codec.nan[0] == codec.nan[1]
 
 
 def _format(form: Format) -> dict[str, Any]:
-    """The finite values by code, and the one that would follow."""
+    """Return the finite values by code, and the one that would follow."""
     return {
         "bits": form.bits,
         "codes": form.codes,

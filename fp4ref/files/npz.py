@@ -209,12 +209,12 @@ def _array_header(stream: IO[bytes]) -> tuple[str, bool, tuple[int, ...], int]:
 
 
 def member(name: str) -> zipfile.ZipInfo:
-    """A member without a date: the same contents are the same file."""
+    """Return a member without a date: the same contents are the same file."""
     return zipfile.ZipInfo(name)
 
 
 def array_header(entry: Entry) -> bytes:
-    """The bytes in front of an array: what np.save writes for it, BF16 being V2 and other small types bytes."""
+    """Return the bytes in front of an array: what np.save writes for it, BF16 being V2 and other small types bytes."""
     stored = "|u1" if DTYPES[entry.dtype].array == np.uint8 and entry.dtype != "BOOL" else DESCRIPTIONS[entry.dtype]
     record = {"descr": stored, "fortran_order": False, "shape": stored_shape(entry.dtype, entry.shape)}
     header = io.BytesIO()

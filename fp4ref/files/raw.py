@@ -74,7 +74,7 @@ class RawFile(TensorFile):
         """Nothing is held open."""
 
     def _checked(self, name: str, value: Any) -> Entry:
-        """An entry whose bytes are in its file."""
+        """Return an entry whose bytes are in its file."""
         if not isinstance(value, dict) or set(value) - set(FIELDS) or not {"dtype", "shape", "file"} <= set(value):
             raise self.refused(f"entry {quoted(name)}", f"an object of {', '.join(FIELDS)}")
         dtype, shape, file, offset = (*(value[field] for field in FIELDS[:3]), value.get("offset", 0))
@@ -95,7 +95,7 @@ class RawFile(TensorFile):
 
 
 def is_side_file(path: Path) -> bool:
-    """Whether a JSON file means to be one of these. Rules: FIL-5."""
+    """Return True if a JSON file means to be one of these. Rules: FIL-5."""
     try:
         value = strict_json(path.read_text(encoding="utf-8"))
     except (ValueError, OSError):

@@ -134,9 +134,9 @@ def _brief(number: int) -> str:
 
 
 def header(path: Path, entries: Sequence[Entry], metadata: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
-    """The first bytes of a file with these tensors, and where in the file each tensor starts.
+    """Return the first bytes of a file with these tensors, and where in the file each tensor starts.
 
-    Tensors lie by falling alignment, then by name, and the data starts at a multiple of eight: all are aligned.
+    Tensors are ordered by falling alignment, then by name, and the data starts at a multiple of eight: all are aligned.
 
     Rules: FIL-1.
     """

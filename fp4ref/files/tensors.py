@@ -1,4 +1,4 @@
-"""What both formats share: element types, entries, and what a tensor file answers."""
+"""The shared parts of the file formats: element types, entries, and the interface of a tensor file."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class TensorFile(ABC):
         return self._tensors[name]
 
     def refused(self, got: str, needed: str = "") -> FileError:
-        """The error that says what is wrong with this file."""
+        """Return the error that says what is wrong with this file."""
         return FileError(f"read {shown(self.path)}", got, needed, self.rule)
 
     def __enter__(self) -> Self:
@@ -169,7 +169,7 @@ def _refuse(text: str) -> Any:
 
 
 def regular_file(path: Path, rule: str) -> int:
-    """The size of a file that can be read from anywhere; devices, pipes and folders are refused."""
+    """Return the size of a file that can be read from anywhere; devices, pipes and folders are refused."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
@@ -181,17 +181,17 @@ def regular_file(path: Path, rule: str) -> int:
 
 
 def reason(error: BaseException) -> str:
-    """What an exception says, in one line without paths."""
+    """Return what an exception says, in one line without paths."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split())[:200].lower() or type(error).__name__
 
 
 def quoted(name: str) -> str:
-    """A name from a file, safe to print: escaped and short."""
+    """Return a name from a file, safe to print: escaped and short."""
     return repr(name if len(name) <= 100 else f"{name[:97]}...")
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """A path, safe to print in one line."""
+    """Return a path, safe to print in one line."""
     text = os.fspath(path)
     return text if text.isprintable() else repr(text)

@@ -41,11 +41,11 @@ class Strides:
     size: int
 
     def place(self, axis: int, digit: int) -> int:
-        """How much a digit counts in its index: the product of the faster radices."""
+        """Return the weight of a digit in its index: the product of the faster radices."""
         return math.prod(faster.radix for faster in self.axes[axis][:digit])
 
     def spread(self, axis: int, index: Ints) -> Ints:
-        """The part of the offset that an index of one axis contributes. Rules: LAY-13."""
+        """Return the part of the offset that an index of one axis contributes. Rules: LAY-13."""
         digits = self.axes[axis]
         offset = np.zeros_like(index)
         for radix, stride in digits[:-1]:
@@ -110,7 +110,7 @@ def _numbers(parts: Sequence[Sequence[Digit]], digit: int) -> list[tuple[int, in
 
 
 def _runs(radix: int, stride: int, flip: int) -> list[Digit]:
-    """A digit as runs of bits that are all flipped or all kept: a flipped run is stored backwards. Rules: LAY-17."""
+    """Return a digit as runs of bits that are all flipped (stored backwards) or all kept. Rules: LAY-17."""
     runs: list[Digit] = []
     while flip:
         kept = flip & -flip  # the lowest flipped bit

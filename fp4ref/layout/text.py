@@ -55,13 +55,13 @@ class Product(NamedTuple):
     axes: tuple[int, ...] = ()
 
     def of(self, sizes: Sequence[int]) -> int:
-        """The number for given padded sizes."""
+        """Return the number for given padded sizes."""
         return self.number * math.prod(sizes[axis] for axis in self.axes)
 
 
 @dataclass(frozen=True)
 class Form:
-    """What the text of a layout says; a `Product` in the order aligns the stride of what follows."""
+    """The parsed text of a layout; a `Product` in the order aligns the stride of the next digit."""
 
     axes: tuple[Axis, ...]
     order: tuple[Term | Product, ...]

@@ -94,7 +94,7 @@ class Layout:
     @overload
     def padded(self, *sizes: int) -> tuple[int, ...]: ...
     def padded(self, *sizes: int) -> tuple[int, ...]:
-        """Padded size of each axis: rows and columns; an axis of 0 stays 0.
+        """Return the padded size of each axis: rows and columns; an axis of 0 stays 0.
 
         Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15.
         """
@@ -121,7 +121,7 @@ class Layout:
         return (1, self._strides(padded).size) if self.has_gaps else padded
 
     def strides(self, *sizes: int) -> Strides:
-        """The digits of all axes with their strides, for an array of these sizes. Rules: LAY-13."""
+        """Return the digits of all axes with their strides, for an array of these sizes. Rules: LAY-13."""
         return self._strides(self.padded(*sizes))
 
     def digits(self, rows: int, columns: int) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
@@ -170,7 +170,7 @@ class Layout:
     def index(self, offset: Index, columns: int, rows: int | None = None) -> tuple[int | Ints, int | Ints]:
         """Row and column whose scale is stored at an offset, the inverse of `offset`.
 
-        The result can lie in the padding: column >= columns, or a row past the last one. Gaps have no index.
+        The result can be in the padding: column >= columns, or a row past the last one. Gaps have no index.
 
         >>> swizzle_index(1674, columns=8)
         (200, 6)
@@ -234,7 +234,7 @@ class Layout:
         return list(itertools.accumulate(sizes, initial=0))
 
     def row_range(self, start: int, stop: int, rows: int, columns: int) -> slice:
-        """The units of rows [start, stop) in the flat buffer, if they are one piece; else LayoutError.
+        """Return the units of rows [start, stop) in the flat buffer, if they are one piece; else LayoutError.
 
         A row owns its padding columns, the last row the padding rows as well. No rows or no columns: slice(0, 0).
 
@@ -279,7 +279,7 @@ class Layout:
         return found, (most, padded[1]), most // tile * stride if padded[1] else 0
 
     def _mask(self, sizes: Sequence[int], axes: Sequence[Axis]) -> NDArray[np.bool_]:
-        """A buffer of bits: true for an index of the array, `fill` for the padding of an axis, false in gaps."""
+        """Return a buffer of bits: true for an index of the array, `fill` for the padding of an axis, false in gaps."""
         buffer = np.zeros(self.padded_shape(*sizes), np.bool_)
         conversion.stored(buffer.reshape(-1), np.broadcast_to(np.True_, sizes), axes, self.strides(*sizes))
         return buffer

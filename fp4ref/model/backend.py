@@ -67,7 +67,7 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any) -> Any:
 
 
 def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
-    """The true sums, rounded once. Rules: GEM-2."""
+    """Return the true sums, rounded once. Rules: GEM-2."""
     return _gemm(model_gemm.exact, a, b, epilogue)
 
 

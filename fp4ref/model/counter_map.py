@@ -1,4 +1,4 @@
-"""The standard's own random bytes: each follows from where its element lies in the whole tensor, and nothing else."""
+"""The standard's own random bytes: each follows from where its element is in the whole tensor, and nothing else."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def dequantize(
 
 
 def _of_elements(scales: Codes, column: slice, spec: Spec) -> Floats:
-    """The scale of every element of a range of columns."""
+    """Return the scale of every element of a range of columns."""
     width = spec.block.columns
     decoded = spec.scale.decode(scales[:, column.start // width : -(-column.stop // width)])
     return np.repeat(decoded, width, axis=1)[:, : column.stop - column.start]

@@ -15,7 +15,7 @@ Result = NDArray[Any]
 
 @ignoring_float_warnings
 def finish(sums: Floats, a: Operand, b: Operand, epilogue: Epilogue) -> Result:
-    """The result [M, N] of float32 sums.
+    """Return the result [M, N] of float32 sums.
 
     Rules: GEM-5, GEM-6, GEM-7, GEM-8, GEM-3.
     """
@@ -50,7 +50,7 @@ def total_alpha(a: Operand, b: Operand, epilogue: Epilogue) -> np.float32:
 
 
 def _row_scaled(y: Floats, a: Operand, b: Operand) -> Floats:
-    """Times the amax of every row: a product of two amaxes first if one of them is a tensor's. Rules: GEM-7."""
+    """Multiply by the amax of every row: by a product of two amaxes if one of them is a tensor's. Rules: GEM-7."""
     rows, columns = np.asarray(a.data.amax, F)[:, None], np.asarray(b.data.amax, F)[None, :]
     if a.row_scaled and b.row_scaled:
         return np.asarray(y * rows * columns)
@@ -58,5 +58,5 @@ def _row_scaled(y: Floats, a: Operand, b: Operand) -> Floats:
 
 
 def _cast(y: Floats, epilogue: Epilogue) -> Result:
-    """Rounded once to the result's type; every NaN the positive quiet one. Rules: GEM-3, GEM-8."""
+    """Round once to the result's type; every NaN becomes the positive quiet one. Rules: GEM-3, GEM-8."""
     return np.where(np.isnan(y), F(np.nan), y).astype(epilogue.dtype)

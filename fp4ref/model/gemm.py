@@ -19,7 +19,7 @@ SIDE = 1 << 9  # rows and columns of a tile of the result, at most
 
 @ignoring_float_warnings
 def exact(a: Operand, b: Operand) -> Floats:
-    """The true sums, each rounded once.
+    """Return the true sums, each rounded once.
 
     Integers are 64 bits wide where no partial sum can reach 2^63: K * max|A| * max|B| below it, which holds for
     NVFP4 (|A| <= 12 * 229376) up to K = 1,217,449. Elsewhere Python's integers add up the blocks.
@@ -90,13 +90,13 @@ def _aligned(part: Integers, width: int) -> tuple[Wide | None, int]:
 
 
 def _fits(a: Wide, b: Wide) -> bool:
-    """Whether no sum of products can leave 64 bits."""
+    """Return True if no sum of products can leave 64 bits."""
     most: int = a.shape[1] * int(np.abs(a).max()) * int(np.abs(b).max())
     return most < LIMIT
 
 
 def _wide(a: Integers, b: Integers, width: int) -> Wide:
-    """The sums over the smallest power of two of all products, in Python's integers."""
+    """Return the sums over the smallest power of two of all products, in Python's integers."""
     total = np.zeros((len(a.mantissa), len(b.mantissa)), object)
     low = int(a.exponent.min() + b.exponent.min())
     for part, exponent in _contributions(a, b, width):
@@ -123,7 +123,7 @@ def _blockwise(a: Integers, b: Integers, width: int) -> Floats:
 
 
 def _with_specials(sums: Floats, a: Floats, b: Floats) -> Floats:
-    """Sums whose terms are all finite, and what IEEE arithmetic makes of the others, whose size does not matter.
+    """Return sums whose terms are all finite, and what IEEE arithmetic makes of the others, whose size does not matter.
 
     Rules: GEM-3.
     """

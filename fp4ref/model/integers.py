@@ -33,12 +33,12 @@ class Integers(NamedTuple):
 
 
 def unit(form: Format) -> int:
-    """The exponent of a format's smallest step: every value is an integer times 2^unit."""
+    """Return the exponent of a format's smallest step: every value is an integer times 2^unit."""
     return 1 - form.bias - form.mantissa_bits
 
 
 def integers(operand: Operand, rows: slice) -> Integers:
-    """Some rows of an operand, exactly; its global scale has no part in it. Rules: GEM-1, GEM-3, LAY-6."""
+    """Return some rows of an operand, exactly; its global scale has no part in it. Rules: GEM-1, GEM-3, LAY-6."""
     spec, (height, columns) = operand.spec, operand.shape
     element, width = spec.element.format, spec.block.columns
     codes = packing.unpack(operand.data.data[rows], columns, element)

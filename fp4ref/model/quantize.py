@@ -55,7 +55,7 @@ def quantize(
 
 @ignoring_float_warnings
 def global_amax(x: NDArray[Any], spec: Spec, direction: Direction = "row") -> Floats:
-    """The maximum magnitude of the tensor, float32 [1], or of every row of the direction, [rows]; 0 where empty.
+    """Return the maximum magnitude of the tensor, float32 [1], or of every row of the direction, [rows]; 0 where empty.
 
     In the column direction of a spec with a Hadamard transform it is that of the transformed values.
 
@@ -72,7 +72,7 @@ def global_amax(x: NDArray[Any], spec: Spec, direction: Direction = "row") -> Fl
 
 
 def inputs(matrix: Matrix, tile: tuple[slice, slice], spec: Spec, direction: Direction) -> Floats:
-    """A tile as the quantizer sees it: float32, transformed, subnormals flushed. Rules: HAD-4, NUM-1, NUM-5."""
+    """Return a tile as the quantizer sees it: float32, transformed, subnormals flushed. Rules: HAD-4, NUM-1, NUM-5."""
     values = widen(matrix[tile])
     if spec.hadamard and direction == "column":
         values = hadamard.transform(values, spec.hadamard.signs)
@@ -90,7 +90,7 @@ def largest(values: Floats, axes: tuple[int, ...], propagate_nan: bool) -> Float
 
 
 def constants(spec: Spec, dtype: np.dtype[Any]) -> Constants:
-    """What the arithmetic may know."""
+    """Return what the arithmetic may know."""
     narrow: Callable[[Floats], Floats] = lambda v: v if dtype == F else v.astype(dtype).astype(F)  # noqa: E731
     element_max = spec.element_max or spec.element.format.max
     return Constants(spec.element.format, spec.scale, F(element_max), F(spec.scale_max), narrow)
@@ -104,12 +104,12 @@ def global_scale(amax: Floats | None, spec: Spec, k: Constants) -> Floats:
 
 
 def block_scale(block_amax: Floats, g: Floats, spec: Spec, k: Constants) -> Floats:
-    """The scale of every block before its codec. Rules: BLK-3, BLK-10."""
+    """Return the scale of every block before its codec. Rules: BLK-3, BLK-10."""
     return made_nan(spec.arithmetic.block_scale(block_amax, g, k), block_amax, g)
 
 
 def scaled(blocks: Floats, before: Floats, scale: Codes, g: Floats, spec: Spec, k: Constants) -> Floats:
-    """The elements in units of their scale, before the element codec. Rules: BLK-4, BLK-5, BLK-6."""
+    """Return the elements in units of their scale, before the element codec. Rules: BLK-4, BLK-5, BLK-6."""
     s = spec.arithmetic.working_scale(before, spec.scale.decode(scale))
     return made_nan(spec.arithmetic.scaled(blocks, s, g, k), blocks, s, g)
 
@@ -129,7 +129,7 @@ def _blocks(blocks: Floats, amax: Floats | None, bits: Codes | None, spec: Spec,
 def _four_over_six(
     blocks: Floats, before: Floats, g: Floats, amax: Floats | None, spec: Spec, k: Constants
 ) -> tuple[Codes, Codes]:
-    """The candidate with the smaller error, the first on a tie or NaN. Rules: FOS-1, FOS-3, FOS-5, FOS-6."""
+    """Return the candidate with the smaller error, the first on a tie or NaN. Rules: FOS-1, FOS-3, FOS-5, FOS-6."""
     search = spec.four_over_six
     assert search is not None
     errors: list[Floats] = []
@@ -161,7 +161,7 @@ def made_nan(result: Floats, *operands: Floats) -> Floats:
 
 
 def _of_rows(amax: Floats | None, rows: slice, spec: Spec) -> Floats | None:
-    """The amax of a tile's rows, shaped to broadcast over blocks."""
+    """Return the amax of a tile's rows, shaped to broadcast over blocks."""
     if amax is None:
         return None
     return (amax[rows] if spec.global_scale is Granularity.ROW else amax)[:, None, None, None]

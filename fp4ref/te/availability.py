@@ -9,44 +9,44 @@ from fp4ref.te.errors import SettingError
 
 
 def check_fp8_support() -> tuple[bool, str]:
-    """Whether per-tensor FP8 runs, and why not."""
+    """Return True if per-tensor FP8 runs, with the reason if not."""
     return _at_least((8, 9), "FP8")
 
 
 def check_mxfp8_support() -> tuple[bool, str]:
-    """Whether MXFP8 runs, and why not."""
+    """Return True if MXFP8 runs, with the reason if not."""
     if get_device_compute_capability() >= (12, 0):
         return False, "MXFP8 is not available on compute capability 12.0 and above."
     return _at_least((10, 0), "MXFP8")
 
 
 def check_nvfp4_support() -> tuple[bool, str]:
-    """Whether NVFP4 runs, and why not."""
+    """Return True if NVFP4 runs, with the reason if not."""
     return _at_least((10, 0), "NVFP4")
 
 
 def check_fp8_block_scaling_support() -> tuple[bool, str]:
-    """False, and why: it is not emulated."""
+    """Return False and the reason: it is not emulated."""
     return False, "FP8 block scaling is not emulated."
 
 
 def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Whether the emulated device runs per-tensor FP8; with the reason if it does not."""
+    """Return True if the emulated device runs per-tensor FP8; with the reason if it does not."""
     return check_fp8_support() if return_reason else check_fp8_support()[0]
 
 
 def is_mxfp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Whether the emulated device runs MXFP8; with the reason if it does not."""
+    """Return True if the emulated device runs MXFP8; with the reason if it does not."""
     return check_mxfp8_support() if return_reason else check_mxfp8_support()[0]
 
 
 def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Whether the emulated device runs NVFP4; with the reason if it does not."""
+    """Return True if the emulated device runs NVFP4; with the reason if it does not."""
     return check_nvfp4_support() if return_reason else check_nvfp4_support()[0]
 
 
 def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """False: the FP8 block-scaling recipe is not part of this layer; with that as the reason."""
+    """Return False: the FP8 block-scaling recipe is not part of this layer; with that as the reason."""
     return check_fp8_block_scaling_support() if return_reason else False
 
 

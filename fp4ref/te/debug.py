@@ -1,4 +1,4 @@
-"""What quantization cost: how often tensors of each role were quantized, and their scales moved to the GEMM layout.
+"""Counts of quantization: how often tensors of each role were quantized, and their scales moved to the GEMM layout.
 
 A role is the `role` attribute of the quantizer that made a tensor ("input", "weight", "grad_output", ...; "tensor" if
 nobody named one). Each direction of a tensor counts for itself where scales are moved.
@@ -19,7 +19,7 @@ def count(operation: str, role: str, times: int = 1) -> None:
 
 
 def operation_counts() -> dict[str, dict[str, int]]:
-    """Counts since the last reset: {"quantize" | "swizzle_standalone" | "swizzle_in_quantize": {role: count}}.
+    """Return counts since the last reset: {"quantize" | "swizzle_standalone" | "swizzle_in_quantize": {role: count}}.
 
     `quantize` counts calls; the other two count directions. Roles that did nothing are missing.
 

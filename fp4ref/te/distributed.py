@@ -24,17 +24,17 @@ from fp4ref.te.tensor import QuantizedTensor
 
 
 def get_distributed_world_size(group: Any = None) -> int:
-    """Processes of a group; 1 where torch.distributed is not in use."""
+    """Return the number of processes of a group; 1 without torch.distributed."""
     return dist.get_world_size(group) if dist.is_initialized() else 1
 
 
 def get_distributed_rank(group: Any = None) -> int:
-    """This process's place in a group."""
+    """Return this process's place in a group."""
     return dist.get_rank(group) if dist.is_initialized() else 0
 
 
 def allreduce(x: torch.Tensor, group: Any = None, async_op: bool = False) -> tuple[torch.Tensor, None]:
-    """The sum of x over the group, in x's own memory.
+    """Return the sum of x over the group, in x's own memory.
 
     Errors: NotSupportedError for async_op.
     """
@@ -48,7 +48,7 @@ def allreduce(x: torch.Tensor, group: Any = None, async_op: bool = False) -> tup
 def reduce_scatter_along_first_dim(
     x: torch.Tensor, group: Any = None, async_op: bool = False
 ) -> tuple[torch.Tensor, None]:
-    """This process's part of the first axis of the sum of x over the group.
+    """Return this process's part of the first axis of the sum of x over the group.
 
     Errors: SettingError if the first axis does not divide, NotSupportedError for async_op.
     """
@@ -81,17 +81,17 @@ class _Gather(torch.autograd.Function):
 
 
 def gather_rows(x: torch.Tensor, group: Any) -> torch.Tensor:
-    """The rows of all processes, one below the other; its gradient is summed and split again."""
+    """Gather the rows of all processes, one below the other; the gradient is summed and split again."""
     return _Gather.apply(x, group)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def gather_along_first_dim(
     inp: Any, process_group: Any = None, async_op: bool = False, quantizer: Any = None
 ) -> tuple[Any, None]:
-    """The parts of all processes, one below the other; with a quantizer, quantized, in its directions.
+    """Gather the parts of all processes, one below the other; with a quantizer, quantized in its directions.
 
-    inp: [m, K] with equal m everywhere, ordinary or quantized. What cannot be quantized by parts, or lacks a direction,
-    is gathered in high precision and then quantized, with a warning.
+    inp: [m, K] with equal m everywhere, ordinary or quantized. A part that cannot be quantized, or lacks a
+    direction, is gathered in high precision and then quantized, with a warning.
 
     Errors: SettingError for scales in the GEMM layout or unequal amaxes, NotSupportedError for a row-scaled tensor and
     for async_op.

@@ -64,5 +64,5 @@ GemmParallelModes = ("row", "column", None)
 
 
 def torch_dtype(dtype: DType | torch.dtype) -> torch.dtype:
-    """The torch type of either kind of name."""
+    """Return the torch type of either kind of name."""
     return dtype if isinstance(dtype, torch.dtype) else TE_DType_To_Torch[DType(dtype)]

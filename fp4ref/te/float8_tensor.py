@@ -42,11 +42,11 @@ class Float8TensorStorage(QuantizedTensorStorage):
         super()._assign(**values)
 
     def get_data_tensors(self) -> tuple[Tensor | None, ...]:
-        """The codes, which serve both directions."""
+        """Return the codes, which serve both directions."""
         return (self._data, None)
 
     def logical_shape(self) -> torch.Size:
-        """The shape of the tensor that was quantized."""
+        """Return the shape of the tensor that was quantized."""
         return self._codes().shape
 
     def _codes(self) -> Tensor:
@@ -75,7 +75,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
             self._codes()
 
     def view(self, *shape: Any) -> Any:
-        """The same bytes under another shape."""
+        """Return the same bytes under another shape."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         return Float8TensorStorage(
             **(super().get_metadata() | {"data": self._codes().view(sizes)}), fake_dtype=self._dtype
@@ -90,7 +90,7 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
         return QuantizedTensorStorage.get_metadata(self)
 
     def viewed(self, shape: tuple[int, ...]) -> Any:
-        """The same bytes under another shape."""
+        """Return the same bytes under another shape."""
         return self.rebuilt({"data": self._codes().view(shape)}, shape=shape)
 
     def pieces(self, sizes: list[int], dim: int) -> Any:
@@ -131,7 +131,7 @@ class Float8CurrentScalingQuantizer(Quantizer):
         return self.__dict__ | {"amax_reduction_group": None}  # process groups cannot be pickled
 
     def copy(self) -> Float8CurrentScalingQuantizer:
-        """A quantizer with the same settings, process group included."""
+        """Return a quantizer with the same settings, process group included."""
         other = Float8CurrentScalingQuantizer.__new__(Float8CurrentScalingQuantizer)
         other.__dict__.update(self.__dict__)
         return other
@@ -152,12 +152,12 @@ class Float8CurrentScalingQuantizer(Quantizer):
             raise SettingError("Float8CurrentScalingQuantizer", got, "a Float8Tensor", "TEL-5")
 
     def is_quantizable(self, inp: Tensor) -> bool:
-        """Always: there are no blocks."""
+        """Return True: every shape fits, without blocks."""
         return True
 
     @staticmethod
     def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
-        """The shape with its last dimension first."""
+        """Return the shape with its last dimension first."""
         sizes = tuple(shape)
         return (*sizes[-1:], *sizes[:-1])
 
@@ -166,7 +166,7 @@ class Float8CurrentScalingQuantizer(Quantizer):
         return False
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
-        """A tensor with uninitialized codes; storage if `internal`."""
+        """Return a tensor with uninitialized codes; storage if `internal`."""
         requires_grad = options.pop("requires_grad", False)
         values = {
             "data": torch.empty(shape, dtype=torch.uint8, device=device, **options),
@@ -219,7 +219,7 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
         self.scale, self.amax = scale, amax
 
     def copy(self) -> Float8Quantizer:
-        """A quantizer with the same settings, scale and amax."""
+        """Return a quantizer with the same settings, scale and amax."""
         other = Float8Quantizer.__new__(Float8Quantizer)
         other.__dict__.update(self.__dict__)
         return other
@@ -234,7 +234,7 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
 
 
 def _amax(tensor: Tensor) -> Tensor:
-    """The largest magnitude, NaN ignored; 0 without elements. Rules: GLB-1."""
+    """Return the largest magnitude, NaN ignored; 0 without elements. Rules: GLB-1."""
     if not tensor.numel():
         return torch.zeros((), dtype=torch.float32, device=tensor.device)
     return torch.nan_to_num(tensor.abs(), nan=0.0, posinf=math.inf).amax().to(torch.float32)

@@ -46,7 +46,7 @@ def repadded(scales: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 def received(target: Any, values: dict[str, Tensor | None], new: Any) -> Any:
-    """The gathered tensor: `target` with its buffers overwritten, or, without one, what `new` makes."""
+    """Return the gathered tensor: `target` with its buffers overwritten, or, without one, what `new` makes."""
     if target is None:
         return new(values)
     for name, value in values.items():

@@ -37,7 +37,7 @@ def general_gemm(
     """Multiply op(B) @ op(A), both quantized or both in high precision.
 
     layout: TN is B @ A^T (fprop: A weight [N, K], B input [..., K]), NN is B @ A (dgrad), NT is B^T @ A (wgrad). A
-    quantized operand is read in the direction that lies along the contraction. quantization_params: a quantizer of the
+    quantized operand is read in the direction that runs along the contraction. quantization_params: a quantizer of the
     output. gelu: apply it, and return what went in. grad: the gradient of gelu at gelu_in instead, and of the bias, the
     sum over B's rows.
     Returns (out, bias gradient, input of gelu, None).
@@ -93,7 +93,7 @@ def _gemm(
 
 
 def _gelu_backward(gradient: Tensor, gelu_in: Tensor | None) -> Tensor:
-    """The gradient of what went into gelu, from the gradient of what came out."""
+    """Return the gradient of what went into gelu, from the gradient of what came out."""
     if gelu_in is None:
         raise SettingError("general_gemm", "gelu and grad without gelu_in", "what went into gelu", "TEL-32")
     before = gelu_in.to(torch.float32).view(gradient.shape)

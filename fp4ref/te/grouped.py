@@ -67,11 +67,11 @@ class GroupedTensor:
 
     @property
     def num_tensors(self) -> int:
-        """How many pieces there are."""
+        """The number of pieces."""
         return len(self.quantized_tensors)
 
     def split_into_quantized_tensors(self) -> list[Any]:
-        """The pieces, in order."""
+        """Return the pieces, in order."""
         return list(self.quantized_tensors)
 
 

@@ -15,17 +15,17 @@ SIGNS = Hadamard().signs
 
 
 def get_wgrad_sign_vector(device: Any = None) -> Tensor:
-    """The signs as float32 [16]: -1 where the mask has a bit. Rules: HAD-1."""
+    """Return the signs as float32 [16]: -1 where the mask has a bit. Rules: HAD-1."""
     return torch.tensor([1.0 - 2.0 * (SIGNS >> i & 1) for i in range(POINTS)], device=device)
 
 
 def get_sign_from_vector(vector: Tensor) -> int:
-    """The mask of a vector of signs: bit i is set where element i is -1. Rules: HAD-1."""
+    """Return the mask of a vector of signs: bit i is set where element i is -1. Rules: HAD-1."""
     return sum(1 << i for i, sign in enumerate(vector.tolist()) if sign == -1)
 
 
 def get_random_sign_mask_for_rht(with_random_sign_mask: bool, device: Any = None) -> int:
-    """The mask of the transform: 0xD7E8, or 0 without signs. Rules: HAD-1."""
+    """Return the mask of the transform: 0xD7E8, or 0 without signs. Rules: HAD-1."""
     return SIGNS if with_random_sign_mask else 0
 
 
@@ -38,7 +38,7 @@ def get_hadamard_matrix(hadamard_dimension: int = POINTS, device: Any = None) ->
 
 @lru_cache
 def get_rht_matrix(with_random_sign_mask: bool, device: Any = None) -> Tensor:
-    """The matrix that a group of 16 is multiplied with from the right, bfloat16 [16, 16]. Rules: HAD-1."""
+    """Return the matrix that a group of 16 is multiplied with from the right, bfloat16 [16, 16]. Rules: HAD-1."""
     matrix = get_hadamard_matrix(device=device)
     if with_random_sign_mask:
         matrix = get_wgrad_sign_vector(device).unsqueeze(1) * matrix

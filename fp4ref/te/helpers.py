@@ -42,12 +42,12 @@ CUBLASLT_VERSION = 130600  # the first whose block-scaled products know every la
 
 
 def torch_version() -> tuple[int, ...]:
-    """The version of torch, as numbers."""
+    """Return the version of torch, as numbers."""
     return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:3] if part.isdigit())
 
 
 def get_cublasLt_version() -> int:  # noqa: N802 - a public name
-    """The version of the matrix library whose features are emulated."""
+    """Return the version of the matrix library whose features are emulated."""
     return CUBLASLT_VERSION
 
 
@@ -57,22 +57,22 @@ def get_cudnn_version() -> tuple[int, int, int]:
 
 
 def is_bf16_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """True: bfloat16 is computed everywhere; with an empty reason."""
+    """Return True: bfloat16 is computed everywhere; with an empty reason."""
     return (True, "") if return_reason else True
 
 
 def is_bf16_compatible() -> bool:
-    """True: bfloat16 is computed everywhere."""
+    """Return True: bfloat16 is computed everywhere."""
     return True
 
 
 def is_non_tn_fp8_gemm_supported() -> bool:
-    """Whether the emulated device multiplies per-tensor FP8 in every layout, so that no transpose is kept."""
+    """Return True if the emulated device multiplies per-tensor FP8 in every layout, so that no transpose is kept."""
     return get_device_compute_capability() >= (10, 0)
 
 
 def round_up_to_nearest_multiple(value: int, multiple: int) -> int:
-    """The least multiple that is not less than value."""
+    """Return the least multiple that is not less than value."""
     return -(-value // multiple) * multiple
 
 
@@ -84,7 +84,7 @@ def divide(numerator: int, denominator: int) -> int:
 
 
 def check_dim_for_fp8_exec(tensor: Tensor) -> bool:
-    """Whether the rows of a tensor are a multiple of 8, and its columns of 16."""
+    """Return True if the rows of a tensor are a multiple of 8, and its columns of 16."""
     return not (tensor.shape[:-1].numel() % 8 or tensor.shape[-1] % 16)
 
 
@@ -97,12 +97,12 @@ def assert_dim_for_fp8_exec(*tensors: Tensor) -> None:
 
 
 def cast_if_needed(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """The tensor in a type, itself if it has that already."""
+    """Return the tensor in a type, itself if it has that already."""
     return None if tensor is None else tensor.to(dtype)
 
 
 def requires_grad(*tensors: Tensor | None) -> bool:
-    """Whether any of these needs a gradient."""
+    """Return True if any of these needs a gradient."""
     return any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
@@ -116,7 +116,7 @@ def clear_tensor_data(*tensors: Any) -> None:
 
 
 def get_nvtx_range_context(msg: str) -> AbstractContextManager[None]:
-    """A context that records nothing."""
+    """Return a context that records nothing."""
     return nullcontext()
 
 
@@ -129,22 +129,22 @@ def nvtx_range_pop(msg: str | None = None) -> None:
 
 
 def init_method_normal(sigma: float) -> Callable[[Tensor], Tensor]:
-    """A function that fills a tensor by N(0, sigma)."""
+    """Return a function that fills a tensor by N(0, sigma)."""
     return partial(torch.nn.init.normal_, mean=0.0, std=sigma)
 
 
 def scaled_init_method_normal(sigma: float, num_layers: int) -> Callable[[Tensor], Tensor]:
-    """A function that fills a tensor by N(0, sigma / sqrt(2 num_layers))."""
+    """Return a function that fills a tensor by N(0, sigma / sqrt(2 num_layers))."""
     return partial(torch.nn.init.normal_, mean=0.0, std=sigma / (2.0 * num_layers) ** 0.5)
 
 
 def init_method_constant(val: float) -> Callable[[Tensor], Tensor]:
-    """A function that fills a tensor with one value."""
+    """Return a function that fills a tensor with one value."""
     return partial(torch.nn.init.constant_, val=val)
 
 
 def get_default_init_method() -> Callable[[Tensor], Tensor]:
-    """How modules fill their weights unless they are told otherwise."""
+    """Return the default initialization of weights."""
     return init_method_normal(0.023)
 
 
@@ -154,7 +154,7 @@ def attention_mask_func(attention_scores: Tensor, attention_mask: Tensor) -> Ten
 
 
 def check_set_window_size(attn_mask_type: str, window_size: Iterable[int] | None = None) -> tuple[int, int]:
-    """The sliding window (left, right) that a mask means: -1 is unlimited; a causal mask sees nothing to the right.
+    """Return the sliding window (left, right) of a mask: -1 is unlimited; a causal mask sees nothing to the right.
 
     Errors: TensorShapeError for a window that the mask does not have.
     """

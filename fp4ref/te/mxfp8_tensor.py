@@ -45,19 +45,19 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
     _with_gemm_swizzled_scales = False
 
     def logical_shape(self) -> torch.Size:
-        """The shape of the tensor that was quantized."""
+        """Return the shape of the tensor that was quantized."""
         data = self._rowwise_data if self._rowwise_data is not None else self._columnwise_data
         if data is None:
             raise SettingError("MXFP8Tensor", "no data", "a tensor with the buffers of one direction")
         return data.shape
 
     def directions(self) -> list[str]:
-        """The directions whose bytes exist."""
+        """Return the directions whose bytes exist."""
         present = {"row": self._rowwise_data, "column": self._columnwise_data}
         return [name for name, data in present.items() if data is not None]
 
     def scales_buffer(self, direction: str) -> Tensor:
-        """The buffer of one direction's scales."""
+        """Return the buffer of one direction's scales."""
         scales = self._rowwise_scale_inv if direction == "row" else self._columnwise_scale_inv
         if scales is None:
             got = f"a tensor without its {direction} direction"
@@ -101,7 +101,7 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
                 self.scales_buffer(direction)
 
     def view(self, *shape: Any) -> Any:
-        """The same bytes under other leading dimensions."""
+        """Return the same bytes under other leading dimensions."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         return MXFP8TensorStorage(**(self.get_metadata() | self.viewed_buffers(tuple(sizes))), fake_dtype=self._dtype)
 
@@ -119,7 +119,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
     """An MXFP8 tensor that torch sees as a tensor of a high-precision type."""
 
     def viewed(self, shape: tuple[int, ...]) -> Any:
-        """The same bytes under other leading dimensions; the values if the last one changes too."""
+        """Return the same bytes under other leading dimensions; the values if the last one changes too."""
         if shape[-1:] != tuple(self.shape[-1:]):
             return NotImplemented
         return self.rebuilt(self.viewed_buffers(shape), shape=shape)
@@ -140,7 +140,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
     def fsdp_pre_all_gather(
         self, mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any
     ) -> tuple[tuple[Tensor, ...], Any]:
-        """What a shard [m, K] sends: codes and scales of the directions that it has. Rules: TEL-15.
+        """Return the parts that a shard [m, K] sends: codes and scales of its directions. Rules: TEL-15.
 
         Errors: NotSupportedError for scales in the GEMM layout, TensorShapeError for a shard of broken blocks.
         """
@@ -157,7 +157,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
     def fsdp_post_all_gather(
         self, all_gather_outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Any = None
     ) -> tuple[Any, tuple[Tensor, ...]]:
-        """The whole parameter from the parts, into `out` if given. Rules: TEL-15."""
+        """Return the whole parameter from the parts, into `out` if given. Rules: TEL-15."""
         directions, width = metadata
         values: dict[str, Tensor | None] = dict.fromkeys(name.lstrip("_") for name in self.BUFFERS)
         shape = (all_gather_outputs[0].shape[0], width)
@@ -231,7 +231,7 @@ class MXFP8Quantizer(Quantizer):
             raise SettingError("MXFP8Quantizer", f"destination {type(dst).__name__}", "an MXFP8Tensor", "TEL-5")
 
     def is_quantizable(self, inp: Tensor) -> bool:
-        """Whether a tensor can be quantized: two dimensions at least, multiples of 32."""
+        """Return True if a tensor can be quantized: two dimensions at least, multiples of 32."""
         shape = tuple(inp.shape)
         return len(shape) > 1 and not (shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK)
 
@@ -241,15 +241,15 @@ class MXFP8Quantizer(Quantizer):
 
     @staticmethod
     def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
-        """The shape itself: columns are not transposed."""
+        """Return the shape itself: columns are not transposed."""
         return tuple(shape)
 
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
-        """Always: every kernel writes either layout. Rules: TEL-28."""
+        """Return True: every kernel writes either layout. Rules: TEL-28."""
         return True
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
-        """A tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
+        """Make a tensor with buffers for the directions in use, storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
         requires_grad = options.pop("requires_grad", False)
         values: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in MXFP8TensorStorage.BUFFERS)
         for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
@@ -273,7 +273,7 @@ class MXFP8Quantizer(Quantizer):
         dst._fp8_dtype, dst._with_gemm_swizzled_scales = self.dtype, self.optimize_for_gemm
 
     def takes_noop(self, tensor: Tensor) -> bool:
-        """Whether a backend for the tensor's device reads the flag where it lies. Rules: LAY-12."""
+        """Return True if a backend for the tensor's device reads the flag where it lies. Rules: LAY-12."""
         spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
         call = registry.Call("quantize", spec, device=tensor.device.type, flag=True)
         return tensor.device.type == "cpu" or registry.offers(call, None)

@@ -73,13 +73,13 @@ class NVFP4Quantizer(Quantizer):
         return self.__dict__ | {"amax_reduction_group": None}  # process groups cannot be pickled
 
     def copy(self) -> NVFP4Quantizer:
-        """A quantizer with the same settings, process group included."""
+        """Return a quantizer with the same settings, process group included."""
         other = NVFP4Quantizer.__new__(NVFP4Quantizer)
         other.__dict__.update(self.__dict__)
         return other
 
     def spec(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Spec:
-        """The specification of the bytes of a tensor of this type and shape. Rules: TEL-3."""
+        """Return the specification of the bytes of a tensor of this type and shape. Rules: TEL-3."""
         search = self.nvfp4_use_4over6
         plain = not (self.with_rht or self.with_2d_quantization or search)
         aligned = not (math.prod(shape[:-1]) % 32 or shape[-1] % 32)
@@ -120,7 +120,7 @@ class NVFP4Quantizer(Quantizer):
             raise SettingError("NVFP4Quantizer", f"destination {type(dst).__name__}", "an NVFP4Tensor", "TEL-5")
 
     def is_quantizable(self, inp: Tensor) -> bool:
-        """Whether a tensor can be quantized and gathered: two dimensions at least, multiples of 16, one amax."""
+        """Return True if a tensor can be quantized and gathered: two dimensions at least, multiples of 16, one amax."""
         shape = tuple(inp.shape)
         return len(shape) > 1 and not (self.row_scaled_nvfp4 or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK)
 
@@ -130,18 +130,18 @@ class NVFP4Quantizer(Quantizer):
 
     @staticmethod
     def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
-        """The shape with its last dimension first."""
+        """Return the shape with its last dimension first."""
         sizes = tuple(shape)
         return (*sizes[-1:], *sizes[:-1])
 
     @staticmethod
     def convert_shape_for_fp4(shape: Iterable[int]) -> tuple[int, ...]:
-        """The shape of packed bytes: half the last dimension."""
+        """Return the shape of packed bytes: half the last dimension."""
         sizes = tuple(shape)
         return (*sizes[:-1], sizes[-1] // 2)
 
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
-        """Whether quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-28."""
+        """Return True if quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-28."""
         matrix = math.prod(shape[:-1]), shape[-1]
         if self.with_rht:
             return swizzle.hadamard_fusion_eligible(*matrix)
@@ -149,7 +149,7 @@ class NVFP4Quantizer(Quantizer):
         return self.with_2d_quantization and plain and swizzle.tiles_fusion_eligible(*matrix)
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
-        """A tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
+        """Make a tensor with buffers for the directions in use, storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
         requires_grad = options.pop("requires_grad", False)
         rows, columns = math.prod(shape[:-1]), shape[-1]
 
@@ -195,7 +195,7 @@ class NVFP4Quantizer(Quantizer):
             setattr(dst, f"_{name}", value)
 
     def takes_noop(self, tensor: Tensor) -> bool:
-        """Whether a backend for the tensor's device reads the flag where it lies. Rules: LAY-12."""
+        """Return True if a backend for the tensor's device reads the flag where it lies. Rules: LAY-12."""
         spec = self.spec(tensor.dtype, tuple(tensor.shape))
         call = registry.Call("quantize", spec, device=tensor.device.type, flag=True)
         return tensor.device.type == "cpu" or registry.offers(call, None)

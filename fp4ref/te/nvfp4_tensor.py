@@ -91,12 +91,12 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
 
     @property
     def row_scaled_nvfp4(self) -> bool:
-        """Whether every row has an amax of its own."""
+        """True if every row has an amax of its own."""
         return self._row_scaled_nvfp4
 
     @property
     def nvfp4_use_4over6(self) -> bool:
-        """Whether blocks chose between two scales."""
+        """True if blocks chose between two scales."""
         return self._nvfp4_use_4over6
 
     @property
@@ -105,7 +105,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         return self._nvfp4_e4m3_max
 
     def logical_shape(self) -> torch.Size:
-        """The shape of the tensor that was quantized; two dimensions if only the column direction exists."""
+        """Return the shape of the tensor that was quantized; two dimensions if only the column direction exists."""
         if self._rowwise_data is not None:
             *leading, width = self._rowwise_data.shape
             return torch.Size([*leading, 2 * width])
@@ -115,16 +115,16 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         raise SettingError("NVFP4Tensor", "no data", "a tensor with the buffers of one direction")
 
     def directions(self) -> list[str]:
-        """The directions whose bytes exist."""
+        """Return the directions whose bytes exist."""
         present = {"row": self._rowwise_data, "column": self._columnwise_data}
         return [name for name, data in present.items() if data is not None]
 
     def global_amax(self, direction: str) -> Tensor | None:
-        """The amax of one direction."""
+        """Return the amax of one direction."""
         return self._amax_rowwise if direction == "row" else self._amax_columnwise
 
     def scales_buffer(self, direction: str) -> Tensor:
-        """The buffer of one direction's scales."""
+        """Return the buffer of one direction's scales."""
         scales = self._rowwise_scale_inv if direction == "row" else self._columnwise_scale_inv
         return self._needed(scales, direction)
 
@@ -181,7 +181,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
                 self._needed(self.global_amax(direction), direction)
 
     def _create_columnwise(self) -> None:
-        """The column direction from the row direction's bytes, which 16x16 tiles make equal. Rules: BLK-10, TEL-25."""
+        """Derive the column direction from the row direction's bytes, equal in 16x16 tiles. Rules: BLK-10, TEL-25."""
         quantizer = self._quantizer
         if quantizer is None or not quantizer.with_2d_quantization:
             raise SettingError("update_usage", "no columnwise data", "2D quantization, to derive it", "TEL-25")
@@ -206,7 +206,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
             raise NotSupportedError(operation, "a row-scaled NVFP4 tensor", "one amax per tensor", "TEL-9")
 
     def view(self, *shape: Any) -> Any:
-        """The same bytes under other leading dimensions."""
+        """Return the same bytes under other leading dimensions."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         return NVFP4TensorStorage(**(self.get_metadata() | self.viewed_buffers(tuple(sizes))), fake_dtype=self._dtype)
 
@@ -228,7 +228,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
     """An NVFP4 tensor that torch sees as a tensor of a high-precision type."""
 
     def viewed(self, shape: tuple[int, ...]) -> Any:
-        """The same bytes under other leading dimensions; the values if the last one changes too."""
+        """Return the same bytes under other leading dimensions; the values if the last one changes too."""
         if shape[-1:] != tuple(self.shape[-1:]):
             return NotImplemented
         return self.rebuilt(self.viewed_buffers(shape), shape=shape)
@@ -252,7 +252,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
     def fsdp_pre_all_gather(
         self, mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any
     ) -> tuple[tuple[Tensor, ...], Any]:
-        """What a shard [m, K] sends: its rows' codes and scales; columns are derived from those. Rules: TEL-9, TEL-15.
+        """Return the parts that a shard [m, K] sends: codes and scales of its rows. Rules: TEL-9, TEL-15.
 
         Errors: NotSupportedError for scales in the GEMM layout, row scaling, or columns without 16x16 tiles;
         TensorShapeError for a shard of broken blocks.
@@ -270,7 +270,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
     def fsdp_post_all_gather(
         self, all_gather_outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Any = None
     ) -> tuple[Any, tuple[Tensor, ...]]:
-        """The whole parameter from the parts, into `out` if given. Rules: TEL-15, TEL-37."""
+        """Return the whole parameter from the parts, into `out` if given. Rules: TEL-15, TEL-37."""
         data, scales = all_gather_outputs
         amax, columns, width = metadata
         shape = (data.shape[0], width)

@@ -46,12 +46,12 @@ def operand(x: Any, direction: str) -> Tensor:
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
-    """The type of exact operands on a device: float32 on a CPU, bfloat16 elsewhere. Rules: TEL-31."""
+    """Return the type of exact operands on a device: float32 on a CPU, bfloat16 elsewhere. Rules: TEL-31."""
     return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a [M, K] times the transpose of b [N, K], accumulated and returned in float32 [M, N]. Rules: TEL-31."""
+    """Multiply a [M, K] by the transpose of b [N, K], accumulated and returned in float32 [M, N]. Rules: TEL-31."""
     if a.device.type == "cpu" or torch.float32 in {a.dtype, b.dtype}:
         return _in_float32(a.to(torch.float32), b.to(torch.float32))
     b = b.to(a.dtype)

@@ -1,4 +1,4 @@
-"""What the current context asks of modules: whether to quantize, by which recipe, and whether parameters are packed."""
+"""The current context's request to modules: whether to quantize, by which recipe, and whether parameters are packed."""
 
 from __future__ import annotations
 
@@ -89,22 +89,22 @@ class FP8GlobalStateManager:
 
     @classmethod
     def is_fp8_available(cls) -> tuple[bool, str]:
-        """Whether per-tensor FP8 runs, and why not."""
+        """Return True if per-tensor FP8 runs, with the reason if not."""
         return check_fp8_support()
 
     @classmethod
     def is_mxfp8_available(cls) -> tuple[bool, str]:
-        """Whether MXFP8 runs, and why not."""
+        """Return True if MXFP8 runs, with the reason if not."""
         return check_mxfp8_support()
 
     @classmethod
     def is_nvfp4_available(cls) -> tuple[bool, str]:
-        """Whether NVFP4 runs, and why not."""
+        """Return True if NVFP4 runs, with the reason if not."""
         return check_nvfp4_support()
 
     @classmethod
     def is_fp8_block_scaling_available(cls) -> tuple[bool, str]:
-        """False, and why: it is not emulated."""
+        """Return False and the reason: it is not emulated."""
         return check_fp8_block_scaling_support()
 
     @staticmethod
@@ -114,38 +114,38 @@ class FP8GlobalStateManager:
 
     @classmethod
     def is_fp8_enabled(cls) -> bool:
-        """Whether an enabled `autocast` is active."""
+        """Return True if an enabled `autocast` is active."""
         return cls.quantization_state.fp8_enabled
 
     @classmethod
     def is_fp8_calibration(cls) -> bool:
-        """Always False: no emulated recipe has a history to calibrate."""
+        """Return False: no emulated recipe has a history to calibrate."""
         return cls.quantization_state.fp8_calibration
 
     @classmethod
     def with_fp8_parameters(cls) -> bool:
-        """Whether an enabled `quantized_model_init` is active."""
+        """Return True if an enabled `quantized_model_init` is active."""
         return cls.quantization_state.fp8_parameters
 
     @classmethod
     def with_high_precision_init_val(cls) -> bool:
-        """Whether packed parameters keep their initial values."""
+        """Return True if packed parameters keep their initial values."""
         return cls.quantization_state.high_precision_init_val
 
     @classmethod
     def get_fp8_recipe(cls) -> Any:
-        """The recipe of the innermost context, or the default."""
+        """Return the recipe of the innermost context, or the default."""
         recipe = cls.quantization_state.fp8_recipe
         return get_default_recipe() if recipe is None else recipe
 
     @classmethod
     def get_fp8_group(cls) -> Any:
-        """The process group of the innermost context."""
+        """Return the process group of the innermost context."""
         return cls.quantization_state.fp8_distributed_group
 
     @classmethod
     def get_autocast_state(cls) -> FP8GlobalState:
-        """A copy of the state, for `set_autocast_state`."""
+        """Return a copy of the state, for `set_autocast_state`."""
         return replace(cls.quantization_state)
 
     @classmethod
@@ -162,7 +162,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def get_skip_fp8_weight_update_tensor(cls) -> Any:
-        """The flag, or None."""
+        """Return the flag, or None."""
         return cls.quantization_state.skip_fp8_weight_update_tensor
 
 
@@ -245,7 +245,7 @@ def fp8_model_init(enabled: bool = True, recipe: Any = None, preserve_high_preci
 
 
 def get_default_recipe() -> Any:
-    """The recipe of an `autocast` without one: MXFP8."""
+    """Return the recipe of an `autocast` without one: MXFP8."""
     return MXFP8BlockScaling()
 
 

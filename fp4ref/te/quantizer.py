@@ -1,4 +1,4 @@
-"""What all quantizers have in common."""
+"""The base of all quantizers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Quantizer(abc.ABC):
 
     @abc.abstractmethod
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
-        """A quantized tensor with uninitialized buffers for the directions in use."""
+        """Make a quantized tensor with uninitialized buffers for the directions in use."""
 
     @abc.abstractmethod
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
@@ -101,12 +101,12 @@ class Quantizer(abc.ABC):
         """Quantize a contiguous tensor with elements into the buffers of `dst`, unless noop, uint8 [], is not 0."""
 
     def takes_noop(self, tensor: Tensor) -> bool:
-        """Whether `fill` of this tensor protects the buffers by itself."""
+        """Return True if `fill` of this tensor protects the buffers by itself."""
         return True
 
     @abc.abstractmethod
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
-        """Whether quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-28."""
+        """Return True if quantizing a tensor of this shape writes its scales in the GEMM layout. Rules: TEL-28."""
 
     @abc.abstractmethod
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
@@ -114,7 +114,7 @@ class Quantizer(abc.ABC):
 
     @abc.abstractmethod
     def is_quantizable(self, inp: Tensor) -> bool:
-        """Whether a tensor's shape and the settings allow to quantize it for an all-gather."""
+        """Return True if a tensor's shape and the settings allow to quantize it for an all-gather."""
 
     def make_empty(
         self,
@@ -125,7 +125,7 @@ class Quantizer(abc.ABC):
         pin_memory: bool = False,
         requires_grad: bool = False,
     ) -> Any:
-        """A quantized tensor with uninitialized buffers. Rules: TEL-4."""
+        """Return a quantized tensor with uninitialized buffers. Rules: TEL-4."""
         sizes = tuple(int(size) for size in shape)
         self.require(sizes, None)
         where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
@@ -139,18 +139,18 @@ class Quantizer(abc.ABC):
             self.columnwise_usage = columnwise
 
     def get_usages(self) -> dict[str, bool]:
-        """The directions to produce."""
+        """Return the directions to produce."""
         return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
 
     def copy(self) -> Quantizer:
-        """A quantizer with the same settings, which can be changed on its own."""
+        """Return a quantizer with the same settings, which can be changed on its own."""
         return copy.copy(self)
 
     def calibrate(self, tensor: Tensor) -> None:  # noqa: B027 - a hook for recipes with a history
         """Nothing: scales come from the tensor itself."""
 
     def supports_only_rowwise_all_gather(self) -> bool:
-        """Whether only the row direction can be gathered."""
+        """Return True if only the row direction can be gathered."""
         return False
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:

@@ -41,14 +41,14 @@ class Format(Enum):
 
 @dataclass(frozen=True)
 class MMParams:
-    """How a matrix product accumulates; emulated products always accumulate in float32."""
+    """The accumulation of a matrix product; emulated products always accumulate in float32."""
 
     use_split_accumulator: bool = True
 
 
 @dataclass(frozen=True)
 class QParams:
-    """How one operand is quantized."""
+    """The quantization of one operand."""
 
     power_2_scale: bool = False
     amax_epsilon: float = 0.0
@@ -61,41 +61,41 @@ class QParams:
 
 
 class Recipe:
-    """What the recipes have in common: predicates by kind, on classes and instances."""
+    """The base of all recipes: predicates by kind, on classes and instances."""
 
     @classmethod
     def nvfp4(cls) -> bool:
-        """Whether this is NVFP4 block scaling."""
+        """Return True if this is NVFP4 block scaling."""
         return issubclass(cls, NVFP4BlockScaling)
 
     @classmethod
     def mxfp8(cls) -> bool:
-        """Whether this is MXFP8 block scaling."""
+        """Return True if this is MXFP8 block scaling."""
         return issubclass(cls, MXFP8BlockScaling)
 
     @classmethod
     def float8_current_scaling(cls) -> bool:
-        """Whether this is per-tensor FP8 with a scale from the tensor itself."""
+        """Return True if this is per-tensor FP8 with a scale from the tensor itself."""
         return issubclass(cls, Float8CurrentScaling)
 
     @classmethod
     def float8_per_tensor_scaling(cls) -> bool:
-        """Whether this is FP8 with one scale per tensor."""
+        """Return True if this is FP8 with one scale per tensor."""
         return issubclass(cls, (Float8CurrentScaling, DelayedScaling))
 
     @classmethod
     def delayed(cls) -> bool:
-        """Whether scales come from earlier tensors."""
+        """Return True if scales come from earlier tensors."""
         return issubclass(cls, DelayedScaling)
 
     @classmethod
     def float8_block_scaling(cls) -> bool:
-        """Whether this is FP8 with float32 block scales."""
+        """Return True if this is FP8 with float32 block scales."""
         return issubclass(cls, Float8BlockScaling)
 
     @classmethod
     def custom(cls) -> bool:
-        """Whether a factory makes the quantizers."""
+        """Return True if a factory makes the quantizers."""
         return issubclass(cls, CustomRecipe)
 
     def __repr__(self) -> str:
@@ -290,12 +290,12 @@ class Float8BlockScaling(Recipe):
 
 
 def quantizer_factory(key: Hashable) -> Callable[[Factory], Factory]:
-    """A decorator that names what a factory of quantizers does, as its attribute `qfactory_key`."""
+    """Return a decorator that names what a factory of quantizers does, as its attribute `qfactory_key`."""
     return _labelled("quantizer_factory", "qfactory_key", key)
 
 
 def quantizer_policy(key: Hashable) -> Callable[[Factory], Factory]:
-    """A decorator that names what a factory of quantizers does, as its attribute `policy_key`."""
+    """Return a decorator that names what a factory of quantizers does, as its attribute `policy_key`."""
     return _labelled("quantizer_policy", "policy_key", key)
 
 

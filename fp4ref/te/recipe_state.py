@@ -78,7 +78,7 @@ class RecipeState:
         device: Any = None,
         roles: Sequence[QuantizerRole | None] | None = None,
     ) -> RecipeState:
-        """The state of a recipe.
+        """Return the state of a recipe.
 
         Errors: SettingError for a recipe that is not emulated.
         """
@@ -200,7 +200,7 @@ def get_fp8_te_dtype(fp8_recipe: Any, fprop_tensor: bool = True) -> DType:
 
 
 def get_fp8_torch_dtype(fp8_recipe: Any, fprop_tensor: bool = True) -> torch.dtype:
-    """The same as a torch type."""
+    """Return the same as a torch type."""
     return torch_dtype(get_fp8_te_dtype(fp8_recipe, fprop_tensor))
 
 

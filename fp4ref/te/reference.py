@@ -46,7 +46,7 @@ class GEMMType(Enum):
 
 @dataclass(frozen=True)
 class MMParams:
-    """How the reference's product accumulates; always in float32."""
+    """The accumulation of the reference's product, always in float32."""
 
     out_dtype: torch.dtype | None = None
     use_split_accumulator: bool = True
@@ -67,15 +67,15 @@ class NVFP4TensorRef(QuantizedTensorStorage):
     custom = True
 
     def logical_shape(self) -> torch.Size:
-        """The shape of the tensor that was quantized."""
+        """Return the shape of the tensor that was quantized."""
         return torch.Size(self.original_shape)
 
     def directions(self) -> list[str]:
-        """The directions whose bytes exist."""
+        """Return the directions whose bytes exist."""
         return [name for name, data in (("row", self.data), ("column", self.data_t)) if data is not None]
 
     def global_amax(self, direction: str) -> Tensor | None:
-        """The amax of one direction."""
+        """Return the amax of one direction."""
         return self.global_amax_row if direction == "row" else self.global_amax_col
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
@@ -97,7 +97,7 @@ class NVFP4TensorRef(QuantizedTensorStorage):
         return values
 
     def as_native(self) -> NVFP4TensorStorage:
-        """The same codes, scales and amaxes in the buffers of `NVFP4Tensor`, for the matrix product."""
+        """Return the same codes, scales and amaxes in the buffers of `NVFP4Tensor`, for the matrix product."""
         quantizer = self._get_quantizer()
         return NVFP4TensorStorage(
             rowwise_data=self.data,
@@ -206,7 +206,7 @@ class NVFP4QuantizerRef(Quantizer):
         return get_rht_matrix(self.with_random_sign_mask)
 
     def _apply_rht(self, x: Tensor) -> Tensor:
-        """The transform of groups of 16 along the last axis of a bfloat16 tensor, if it is on. Rules: HAD-3."""
+        """Return the transform of groups of 16 along the last axis of a bfloat16 tensor, if it is on. Rules: HAD-3."""
         if not self.with_rht:
             return x
         values = x.detach().to("cpu", torch.float32).numpy()
@@ -231,7 +231,7 @@ class NVFP4QuantizerRef(Quantizer):
         return False
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
-        """A tensor whose buffers are still missing."""
+        """Return a tensor whose buffers are still missing."""
         return NVFP4TensorRef(original_shape=shape, quantizer=self, fake_dtype=dtype)
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:

@@ -26,7 +26,7 @@ class RngState(NamedTuple):
 
 
 def next_state(device: torch.device) -> RngState:
-    """The state for one quantization on a device; torch's generator of that device moves on. Rules: TEL-6."""
+    """Return the state for one quantization on a device; torch's generator of that device moves on. Rules: TEL-6."""
     if device.type == "cuda":
         generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
         seed, offset = (int(word) for word in generator.get_state().view(torch.int64))

@@ -1,6 +1,6 @@
 """Quantize a matrix whose rows are split over processes, so that the bytes are those of the whole.
 
-What the parts share: the global amax, found by a maximum over the group, and random bytes that depend on the place of
+The parts share the global amax, found by a maximum over the group, and random bytes that depend on the place of
 an element in the whole, not on who rounds it. Cuts must not divide a block.
 """
 
@@ -31,7 +31,7 @@ def quantize_shard(
     seed: int | None = None,
     stream: int = 0,
 ) -> Quantized:
-    """This process's rows of a matrix, quantized as they are in the whole; scales in the linear layout.
+    """Quantize this process's rows of a matrix as they are in the whole; scales in the linear layout.
 
     x: [m, K], the rows after those of the processes before; m may be zero, and the process still takes part. seed and
     stream: of `fp4ref.random_bits`, the same everywhere, for a stochastic spec. Every process of the group calls this
@@ -63,7 +63,7 @@ def quantize_shard(
 
 
 def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
-    """The whole of which every process holds some rows, on every process.
+    """Gather the parts, and return the whole on every process.
 
     Errors: SettingError for scales in a tiled layout, which cannot be cut.
 
@@ -89,7 +89,7 @@ def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
 
 
 def _random_bits(seed: int, stream: int, names: list[Direction], start: int, total: int, x: torch.Tensor) -> Directions:
-    """The bytes of this part's place in the whole. Rules: TEM-9, SR-8."""
+    """Return the bytes of this part's place in the whole. Rules: TEM-9, SR-8."""
     part = (x.shape[0], x.shape[1])
     made = {
         name: random_bits(part, name, seed, stream, origin=(start, 0), whole=(total, part[1]), device=x.device)
@@ -153,7 +153,7 @@ def _require_whole_blocks(spec: Spec, direction: Direction, counts: list[int]) -
 def _reduced_amax(
     x: torch.Tensor, spec: Spec, names: list[Direction], directions: DirectionChoice, bits: Any, group: Any
 ) -> Directions:
-    """The amax of the whole, per direction: one number, or a row's own, or one per column over all processes.
+    """Return the amax of the whole, per direction: one number, or a row's own, or one per column over all processes.
 
     Rules: TEM-23.
     """

@@ -29,7 +29,7 @@ def nvfp4(
     float16_errors: bool = False,
     fast: bool = False,
 ) -> Spec:
-    """The specification of an NVFP4 quantizer.
+    """Return the specification of an NVFP4 quantizer.
 
     signs: the mask of the Hadamard transform, None without one. e4m3_max: None without 4over6, else 448 or 256.
 
@@ -56,11 +56,11 @@ def nvfp4(
 
 @lru_cache
 def mxfp8(dtype: DType, tiles: bool = False) -> Spec:
-    """The specification of an MXFP8 quantizer. Rules: TEL-3."""
+    """Return the specification of an MXFP8 quantizer. Rules: TEL-3."""
     spec = MXFP8_E5M2 if dtype is DType.kFloat8E5M2 else MXFP8_E4M3
     return spec.replace(block=MXFP8_2D.block) if tiles else spec
 
 
 def environment_flag(name: str) -> bool:
-    """Whether an environment variable that selects other arithmetic is set to 1 now."""
+    """Return True if an environment variable that selects other arithmetic is set to 1 now."""
     return os.environ.get(name, "0") == "1"

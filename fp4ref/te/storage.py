@@ -61,11 +61,11 @@ class QuantizedTensorStorage:
         return values | {"quantizer": self._quantizer}
 
     def buffers(self) -> list[Tensor]:
-        """The buffers that exist."""
+        """Return the buffers that exist."""
         return [value for name in self.BUFFERS if (value := getattr(self, name)) is not None]
 
     def get_data_tensors(self) -> tuple[Tensor | None, ...]:
-        """The buffers that hold elements, row direction first; None where there is none."""
+        """Return the buffers that hold elements, row direction first; None where there is none."""
         return tuple(getattr(self, name) for name in self.BUFFERS[:2])
 
     def clear(self) -> None:
@@ -74,7 +74,7 @@ class QuantizedTensorStorage:
             buffer.data = torch.empty(0, dtype=buffer.dtype, device=buffer.device)
 
     def prepare_for_saving(self) -> tuple[list[Tensor | None], Any]:
-        """The buffers, to be saved for backward, and this object, which lets go of them."""
+        """Return the buffers, to be saved for backward, and this object, which lets go of them."""
         saved: list[Tensor | None] = [getattr(self, name) for name in self.BUFFERS]
         for name in self.BUFFERS:
             setattr(self, name, None)
@@ -119,7 +119,7 @@ class QuantizedTensorStorage:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the buffers lie on a CUDA device."""
+        """True if the buffers lie on a CUDA device."""
         return self._some_buffer().is_cuda
 
     @property
@@ -139,20 +139,20 @@ class QuantizedTensorStorage:
         return buffers[0]
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape of the tensor that was quantized, or one of its sizes."""
+        """Return the shape of the tensor that was quantized, or one of its sizes."""
         shape = self.logical_shape()
         return shape if dim is None else shape[dim]
 
     def numel(self) -> int:
-        """The number of elements."""
+        """Return the number of elements."""
         return self.logical_shape().numel()
 
     def logical_shape(self) -> torch.Size:
-        """The shape of the tensor that was quantized, read off the buffers."""
+        """Return the shape of the tensor that was quantized, read off the buffers."""
         raise NotImplementedError
 
     def directions(self) -> list[str]:
-        """The directions whose bytes exist: "row", "column"."""
+        """Return the directions whose bytes exist: "row", "column"."""
         raise NotImplementedError
 
     def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
@@ -164,7 +164,7 @@ class QuantizedTensorStorage:
         raise NotImplementedError
 
     def scales_buffer(self, direction: str) -> Tensor:
-        """The buffer of one direction's scales."""
+        """Return the buffer of one direction's scales."""
         raise NotImplementedError
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -176,7 +176,7 @@ class QuantizedTensorStorage:
         return self.decode(dtype or self._dtype)
 
     def shown(self) -> str:
-        """The values as text, or why there are none."""
+        """Return the values as text, or why there are none."""
         try:
             return str(self.decode(torch.float32))
         except Fp4Error as error:
@@ -204,7 +204,7 @@ def prepare_for_saving(*tensors: Any) -> tuple[list[Tensor | None], list[Any]]:
 def restore_from_saved(
     tensors: list[Any], saved_tensors: Any, return_saved_tensors: bool = False
 ) -> list[Any] | tuple[list[Any], list[Any]]:
-    """The inverse of `prepare_for_saving`."""
+    """Return the inverse of `prepare_for_saving`."""
     remaining = list(saved_tensors)
     restored = []
     for tensor in tensors:

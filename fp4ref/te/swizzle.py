@@ -19,7 +19,7 @@ GEMM = "tiled_128x4"
 
 
 def role_of(tensor: Any) -> str:
-    """The role that the quantizer of a tensor names."""
+    """Return the role that the quantizer of a tensor names."""
     quantizer = tensor._quantizer
     return "tensor" if quantizer is None else str(quantizer.role)
 
@@ -36,7 +36,7 @@ def gemm_scales(tensor: Any, direction: str) -> Tensor:
 
 
 def swizzle_in_place(tensor: Any, role: str) -> None:
-    """Move the scales of every direction to the GEMM layout, in their buffers; nothing if they lie so.
+    """Move the scales of every direction to the GEMM layout, in their buffers; nothing if they are there already.
 
     Rules: TEL-5, TEL-7, TEL-29.
     """
@@ -61,7 +61,7 @@ def swizzle_scales_for_gemm_(tensor: Any) -> Any:
 
 
 def emulated_sm() -> int:
-    """The emulated device as one number: 100 for compute capability 10.0."""
+    """Return the emulated device as one number: 100 for compute capability 10.0."""
     major, minor = get_device_compute_capability()
     return 10 * major + minor
 

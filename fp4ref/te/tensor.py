@@ -46,7 +46,7 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         device: torch.device | None = None,
         **settings: Any,
     ) -> Self:
-        """A tensor from the storage's arguments, a shape and a nominal type."""
+        """Return a tensor from the storage's arguments, a shape and a nominal type."""
         values = cls._by_position(args) | settings
         if device is None:
             buffers = [value for value in values.values() if isinstance(value, Tensor)]
@@ -71,7 +71,7 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
     def rebuilt(
         self, changes: dict[str, Any] | None = None, *, shape: Iterable[int] | None = None, dtype: Any = None
     ) -> Any:
-        """The same bytes, with changed buffers or settings, shape or nominal type."""
+        """Return the same bytes, with changed buffers or settings, shape or nominal type."""
         metadata = self.get_metadata() | (changes or {})
         sizes = self.shape if shape is None else tuple(shape)
         return type(self)(shape=sizes, dtype=dtype or self._dtype, **metadata)
@@ -89,7 +89,7 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
             setattr(self, name, getattr(taken, name))
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """The memory of the first buffer that exists; others lie elsewhere."""
+        """Return the memory of the first buffer that exists; others are elsewhere."""
         buffers = self.buffers()
         return buffers[0].untyped_storage() if buffers else torch.UntypedStorage(0, device=self.device)  # type: ignore[no-untyped-call]
 
@@ -106,7 +106,7 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         return self.dequantize(dtype=torch.float16)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> Any:
-        """The same bytes in the CPU's memory."""
+        """Return the same bytes in the CPU's memory."""
         return self.to(device=torch.device("cpu"), memory_format=memory_format)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

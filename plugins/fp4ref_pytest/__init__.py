@@ -18,7 +18,7 @@ EXPECTED: pytest.StashKey[ExpectedFailures] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the conformance kit."""
+    """Add the options of the conformance kit."""
     group = parser.getgroup("fp4ref", "conformance of FP4 and FP8 kernels")
     group.addoption("--fp4ref-level", type=int, choices=(1, 2), default=1, help="1: seconds; 2: exhaustive.")
     group.addoption("--fp4ref-family", action="append", metavar="NAME", help="Only these families of cases.")

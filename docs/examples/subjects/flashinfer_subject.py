@@ -38,7 +38,7 @@ def quantize(x: Any, encode_scale: Any) -> tuple[Any, Any]:
     empty=False,
 )
 def quantize_linear(x: Any, encode_scale: Any) -> tuple[Any, Any]:
-    """The same with the scales in rows."""
+    """Return the same with the scales in rows."""
     import flashinfer
 
     return flashinfer.nvfp4_quantize(x, encode_scale, sfLayout=flashinfer.SfLayout.layout_linear, do_shuffle=False)

@@ -28,7 +28,7 @@ def quantize(x: Any, decode_scale: Any) -> tuple[Any, Any]:
 
 @fp4ref.kernel(inputs=("x", "decode_scale"), **{**SETTINGS, "scale_layout": "tiled_128x4"})
 def quantize_swizzled(x: Any, decode_scale: Any) -> tuple[Any, Any]:
-    """The same with swizzled scales."""
+    """Return the same with swizzled scales."""
     return _quantized(x, decode_scale.reshape(()), swizzled=True)
 
 

@@ -134,7 +134,7 @@ def _of_rows(place: Callable[[Any, int], Any], values: Any) -> Any:
 
 
 def _inside(place: Any, row: Any, count: int) -> Any:
-    """The place, or the row itself where there is no such row."""
+    """Return the place, or the row itself where there is no such row."""
     return np.where((place >= 0) & (place < count), place, row)
 
 

@@ -49,7 +49,7 @@ class Way:
 
 
 def made(ways: tuple[Way, ...], case: Case, declared: Declaration) -> Values | None:
-    """What a dequantizer with these mistakes makes of a case, None where they mean nothing. Rules: DEQ-1, DEQ-2."""
+    """Return the values of a dequantizer with these mistakes, None where they mean nothing. Rules: DEQ-1, DEQ-2."""
     q = golden(case)
     with np.errstate(all="ignore"):
         try:
@@ -73,7 +73,7 @@ SLOTS = ("elements", "scales", "decode", "form", "after")
 
 
 def _values(steps: Sequence[Any], case: Case, q: DirectionData) -> Floats:
-    """The float32 product, with other steps in the order of SLOTS."""
+    """Return the float32 product, with other steps in the order of SLOTS."""
     elements, scales, decode, form = steps[:4]
     spec, (_, columns) = case.spec, case.matrix
     codes = packing.unpack(q.data, columns, spec.element.format)
@@ -95,12 +95,12 @@ def inner(q: Floats, s: Floats, g: Floats) -> Floats:
 
 
 def top(spec: Spec) -> F:
-    """The largest product of an element and a scale."""
+    """Return the largest product of an element and a scale."""
     return F(spec.scale_max) * F(spec.element_max or spec.element.format.max)
 
 
 def taken(reader: ScaleReader, declared: str, buffer: Codes, shape: tuple[int, ...]) -> Codes:
-    """The scales that a reader finds in a buffer; ValueError where it reads outside."""
+    """Return the scales that a reader finds in a buffer; ValueError where it reads outside."""
     offsets = reader.offsets(layout(declared), *shape)
     if not fits(offsets, buffer.size):
         raise ValueError

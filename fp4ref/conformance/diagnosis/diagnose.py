@@ -60,13 +60,13 @@ class Explanation:
 
     @property
     def complete(self) -> bool:
-        """Whether it makes every byte of the evidence."""
+        """True if it makes every byte of the evidence."""
         return not self.except_on
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found out about a candidate.
+    """The findings about a candidate.
 
     conforms: nothing differs. explanations: what makes every byte, the simplest first; they are equally good on the
     evidence. partial: the best that does not. first_stage: where bytes first differ. findings: of what nothing
@@ -97,11 +97,11 @@ class Diagnosis:
 
     @property
     def explained(self) -> bool:
-        """Whether something makes every byte."""
+        """True if something makes every byte."""
         return self.conforms or bool(self.explanations)
 
     def to_json(self) -> dict[str, Any]:
-        """The diagnosis as JSON data."""
+        """Return the diagnosis as JSON data."""
         return {
             "explained": self.explained,
             "explanations": [vars(item) for item in self.explanations],
@@ -151,7 +151,7 @@ def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget
 
 
 def _few(items: Sequence[Item]) -> list[Item]:
-    """Return the first wrong cases and the first right ones, of so many elements that a search among them is quick."""
+    """Return the first wrong cases and the first right ones, few enough for a quick search."""
     kept: list[Item] = []
     for equal in (False, True):
         total = 0
@@ -264,7 +264,7 @@ class _Session:
         return replace(found, explanations=(), partial=left, place=self._likely.text, where=place(self.items))
 
     def _relocated(self, explanation: Explanation, hypothesis: Hypothesis) -> Explanation | None:
-        """An explanation of one place with the place that all of the evidence calls for; None if that is unclear."""
+        """Return an explanation of one place with the place that all evidence calls for; None if that is unclear."""
         if hypothesis.profile or hypothesis.scales is not DECLARED or hypothesis.data is not LOW_FIRST:
             held = self._likely
             told = replace(explanation, text=f"{explanation.text}, {held.text}", place=held.text)
@@ -316,7 +316,7 @@ class _Session:
         return itertools.islice(search.explanations(cost), ENOUGH)
 
     def _many(self) -> bool:
-        """Whether more differs than two accidents."""
+        """Return True if more differs than two accidents would explain."""
         return sum(item.differing for item in self.items) > FEW
 
     def _unnamed(self, search: Search) -> list[Hypothesis]:
@@ -329,7 +329,7 @@ class _Session:
         return self._in_time(tried)
 
     def _in_time(self, search: Callable[[], Iterable[Hypothesis]]) -> list[Hypothesis]:
-        """What was found until the time was over."""
+        """Return the findings up to the end of the time."""
         found: list[Hypothesis] = []
         try:
             for hypothesis in search():
@@ -340,7 +340,7 @@ class _Session:
         return found
 
     def _composed(self, parts: Sequence[Part]) -> list[Hypothesis]:
-        """What explains every stage on its own, if it explains the whole."""
+        """Return what explains every stage on its own, if it explains the whole."""
         stagewise = self._by_stages(parts)
         return [h for h in stagewise.composed if all(h.explains(item, False) for item in self.items)]
 
@@ -373,7 +373,7 @@ class _Session:
         return self._with(explanations, partial)
 
     def _with_specials(self, hypothesis: Hypothesis) -> tuple[Hypothesis, tuple[str, ...]]:
-        """The hypothesis with rules for special values, and the classes that stay unexplained."""
+        """Return the hypothesis with rules for special values, and the classes that stay unexplained."""
         bad = [kind for kind in self.kinds if not self._right(hypothesis, kind)]
         named = [mistake for mistake in MISTAKES if mistake.special]
         hypothesis, bad = self._bettered(hypothesis, bad, named)
@@ -432,7 +432,7 @@ class _Session:
                     yield both
 
     def _right(self, hypothesis: Hypothesis, kind: Special) -> bool:
-        """Whether a class of special values is explained."""
+        """Return True if a class of special values is explained."""
         return all(hypothesis.explains(item, kind) for item in self._of_kind(kind))
 
     def _of_kind(self, kind: Special) -> list[Item]:
@@ -493,7 +493,7 @@ def _located(mistake: Mistake) -> str:
 
 
 def place(items: Sequence[Item]) -> str:
-    """How many blocks differ, and where the first one is: case, row, block, and its first byte or code."""
+    """Return the number of blocks that differ, and the first one: case, row, block, and its first byte or code."""
     counts = [int(np.count_nonzero(item.wrong)) for item in items]
     found = next((item for item, count in zip(items, counts, strict=True) if count), None)
     if found is None:
@@ -514,7 +514,7 @@ def place(items: Sequence[Item]) -> str:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """The diagnosis in a line, to stand behind the word `wrong`. Rules: CNF-2."""
+    """Return the diagnosis in a line, to stand behind the word `wrong`. Rules: CNF-2."""
     if diagnosis.conforms:
         return "conforms"
     told = [explanation.text for explanation in diagnosis.explanations if explanation.profile is None]
@@ -535,7 +535,7 @@ def verdict(diagnosis: Diagnosis) -> str:
 
 
 def report_lines(diagnosis: Diagnosis) -> list[str]:
-    """The diagnosis in lines: what makes the bytes, else what is known of each stage."""
+    """Return the diagnosis in lines: what makes the bytes, else what is known of each stage."""
     if diagnosis.conforms:
         return []
     lines = [

@@ -1,4 +1,4 @@
-"""What a wrong dump did wrong: evidence from its tensors, large ones by a part."""
+"""The diagnosis of a wrong dump: evidence from its tensors, large ones by a part."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DumpEvidence:
         self._pairs.append(_rows(whole, got, compared.shape, first // ROWS * ROWS, *form))
 
     def diagnosis(self, seconds: float = SECONDS) -> Diagnosis | None:
-        """What explains them; None where there is nothing to explain, or no one thing."""
+        """Return the explanation of them; None if there is nothing to explain, or no single explanation."""
         if self._form is None or self._mixed or not self._pairs:
             return None
         found = diagnose(*self._form, self._pairs, seconds)
@@ -65,7 +65,7 @@ class DumpEvidence:
 def _rows(
     whole: Cut, got: DirectionData, shape: tuple[int, int], start: int, spec: Spec, scale_layout: str
 ) -> tuple[Cut, DirectionData]:
-    """Some rows of a direction's matrix and their bytes, judged by the dump's own amax. Rules: GLB-4, LAY-9."""
+    """Return some rows of a direction's matrix and their bytes, judged by the dump's own amax. Rules: GLB-4, LAY-9."""
     rows, columns = shape
     stop = min(start + max(ELEMENTS // columns // ROWS, 1) * ROWS, rows)
     x = Matrix(whole.x, whole.direction)[slice(start, stop), slice(0, columns)]

@@ -1,4 +1,13 @@
-"""Evidence: what a candidate made of some cases, cut small enough to try hundreds of hypotheses on it."""
+"""Evidence: a candidate's bytes on some cases, cut small enough to try hundreds of hypotheses on it.
+
+An item is one case with the candidate's amax, scale bytes and codes, as a reader of a declared layout finds them. A
+large item is also cut to a piece: 32 rows and some columns around the first block that differs. A hypothesis is tried
+on the piece first, and on the whole only if it makes all bytes of the piece. For example, a wrong tile of a matrix of
+4096 x 4096 elements is first tried as 32 rows of that tile.
+
+Special input (NaN, infinities, zeros, subnormals) is set apart in tiers: a hypothesis may explain all ordinary blocks
+first, and the rules for special values are looked for afterwards.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +71,7 @@ class Special(StrEnum):
 
 
 class Marks(NamedTuple):
-    """What is compared: blocks [rows, blocks], elements [rows, columns], and whether the maxima are."""
+    """The parts that are compared: blocks [rows, blocks], elements [rows, columns], and whether the maxima are."""
 
     blocks: Bools
     elements: Bools
@@ -108,7 +117,7 @@ class Item:
         return self.rows * self.columns
 
     def scales(self, reader: ScaleReader) -> Codes | None:
-        """The scale bytes [rows, blocks] as a reader finds them; None where they cannot lie so."""
+        """Return the scale bytes [rows, blocks] as a reader finds them; None if they cannot be stored that way."""
         if reader.name not in self._scales:
             found = None
             try:
@@ -122,14 +131,14 @@ class Item:
         return self._scales[reader.name]
 
     def shared(self, reader: ScaleReader) -> Bools:
-        """Which scales [rows, blocks] lie in a byte that another scale or padding has too."""
+        """Return the scales [rows, blocks] whose byte is also that of another scale or of padding."""
         down, across = self.declared.padded_shape(self.rows, self.blocks)
         assert reader.place is not None
         offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
         return np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
 
     def codes(self, reader: DataReader) -> Codes | None:
-        """The codes [rows, columns] as a reader finds them."""
+        """Return the codes [rows, columns] as a reader finds them."""
         if reader.name not in self._codes:
             try:
                 found = reader.read(self.data, self.exhibit.shape, self.spec.element.format)
@@ -139,7 +148,7 @@ class Item:
         return self._codes[reader.name]
 
     def stray(self, reader: ScaleReader) -> bool:
-        """Whether a byte that a reader takes for padding is not zero, where padding is specified. Rules: LAY-5."""
+        """Return True if a byte of specified padding, as a reader finds it, is not zero. Rules: LAY-5."""
         if not self.declared.pads_compared:
             return False
         offsets, left = reader.offsets(self.declared, self.rows, self.blocks), np.ones(self.stored.size, np.bool_)
@@ -149,18 +158,18 @@ class Item:
         return bool(self.stored[left].any())
 
     def spare(self) -> bool:
-        """Whether a spare nibble is not zero. Rules: PACK-2."""
+        """Return True if a spare nibble is not zero. Rules: PACK-2."""
         odd = self.spec.element.format.bits == 4 and self.columns % 2
         return bool(odd and self.data.size and (self.data.reshape(self.rows, -1)[:, -1] >> 4).any())
 
     @cached_property
     def base(self) -> ScaleSide:
-        """What the specification makes of the case, up to its scales."""
+        """The specification's own result for the case, up to its scales."""
         return scale_side(kernel_of(self.spec), self.exhibit, EVERY)
 
     @cached_property
     def equal(self) -> bool:
-        """Whether the candidate's bytes are the specification's, padding and spare nibbles left out."""
+        """True if the candidate's bytes are the specification's, padding and spare nibbles left out."""
         kernel = kernel_of(self.spec)
         return self.matches(kernel, DECLARED, LOW_FIRST, tier=True)
 
@@ -186,7 +195,7 @@ class Item:
         return np.repeat(found, spec.block.rows, axis=0)[: self.rows].astype(np.uint8)
 
     def _spread(self, flags: Bools) -> Bools:
-        """A special value reaches as far as the maximum that it may change."""
+        """Return the reach of a special value: as far as the maximum that it may change."""
         match self.spec.global_scale:
             case Granularity.TENSOR:
                 return np.full_like(flags, flags.any())
@@ -214,12 +223,12 @@ class Item:
         )
 
     def kinds(self) -> set[Special]:
-        """The classes that occur."""
+        """Return the classes that occur."""
         found = {list(Special)[code - 1] for code in np.unique(self.classes) if code}
         return found | ({Special.MINUS_ZERO} if self.minus_zero.any() else set())
 
     def marks(self, tier: Tier) -> Marks | None:
-        """What of the case belongs to a tier; None: all of it."""
+        """Return what of the case belongs to a tier; None: all of it."""
         if tier is True and not self.bounded and self.within is None:
             return None
         if tier not in self._marks:
@@ -262,7 +271,7 @@ class Item:
         return found if found._inside.any() else None
 
     def matches(self, kernel: Kernel, scales: ScaleReader, data: DataReader, tier: Tier) -> bool:
-        """Whether a kernel makes the candidate's bytes, of the whole case."""
+        """Return True if a kernel makes the candidate's bytes, of the whole case."""
         if kernel.whole and self.size > WHOLE:
             return False
         rows = self.rows if kernel.whole else max(LARGE // 4 // max(self.columns, 1) // STEP, 1) * STEP
@@ -274,7 +283,7 @@ class Item:
         return True
 
     def made(self, kernel: Kernel) -> tuple[bytes, bytes] | None:
-        """The scale bytes and codes that a kernel makes; None where it means nothing."""
+        """Return the scale bytes and codes that a kernel makes; None where it means nothing."""
         if self.size > LARGE:
             return None
         try:
@@ -284,7 +293,7 @@ class Item:
             return None
 
     def parts(self, tier: Tier) -> list[Part]:
-        """The case as hypotheses are tried on it; a large one also as a piece of it where the candidate differs."""
+        """Return the case as hypotheses are tried on it; a large case also as a piece where the candidate differs."""
         whole = Part(self, EVERY, EVERY, tier)
         if self.size <= SMALL:
             return [whole]
@@ -340,24 +349,24 @@ class Part:
         return len(down) * len(across)
 
     def serves(self, kernel: Kernel) -> bool:
-        """Whether a hypothesis is tried here: on a piece if that can be, else on the whole unless it is too large."""
+        """Return True if a hypothesis is tried here: on a piece if possible, else on a whole of limited size."""
         if self.item.size <= SMALL:
             return True
         return (self.whole == kernel.whole and self.item.size <= LARGE) or (not self.whole and not kernel.whole)
 
     def side(self, kernel: Kernel) -> ScaleSide | None:
-        """A kernel up to its scales; None where it means nothing."""
+        """Return a kernel up to its scales; None where it means nothing."""
         try:
             return scale_side(kernel, self.item.exhibit, self.rows, self.columns)
         except FAILURES:
             return None
 
     def scales_match(self, kernel: Kernel, side: ScaleSide, reader: ScaleReader) -> bool:
-        """Whether maxima and scale bytes are the candidate's."""
+        """Return True if maxima and scale bytes are the candidate's."""
         return self.amax_matches(kernel, side) and self.bytes_match(kernel, side, reader)
 
     def amax_matches(self, kernel: Kernel, side: ScaleSide) -> bool:
-        """Whether the maxima are the candidate's, if it has them. Rules: CNF-1, PRO-1."""
+        """Return True if the maxima are the candidate's, if it has them. Rules: CNF-1, PRO-1."""
         if self.item.amax is None or side.amax is None or not self.amax:
             return True
         got, wanted = self.item.amax, np.asarray(side.amax, F)
@@ -369,7 +378,7 @@ class Part:
         return not bad.any()
 
     def bytes_match(self, kernel: Kernel, side: ScaleSide, reader: ScaleReader) -> bool:
-        """Whether the scale bytes are the candidate's."""
+        """Return True if the scale bytes are the candidate's."""
         got = self.item.scales(reader)
         if got is None:
             return False
@@ -382,7 +391,7 @@ class Part:
         return not (bad if self.blocks is None else bad & self.blocks).any()
 
     def codes_match(self, kernel: Kernel, side: ScaleSide, reader: DataReader) -> bool:
-        """Whether the codes are the candidate's."""
+        """Return True if the codes are the candidate's."""
         got = self.item.codes(reader)
         if got is None:
             return False

@@ -1,7 +1,13 @@
 """The search: which small changes of a quantizer make the candidate's bytes.
 
-Scales are explained before codes: a hypothesis whose scale bytes are wrong on one piece of the evidence is dropped
-there, so that pairs cost little more than single mistakes.
+A hypothesis is a kernel with a few known mistakes, each of which replaces one stage: "ties go away from zero", or
+"block scales are rounded up", or both. Every hypothesis is run on pieces of the evidence, and an explanation is one
+that makes every byte of it.
+
+Scales are explained before codes, because codes depend on them. Suppose a candidate has both mistakes above. Among the
+single mistakes before the scale bytes, only "block scales are rounded up" makes the candidate's scale bytes on the
+first piece. All others are dropped there, before a code is computed, and only the one that is left is combined with
+each mistake of the element codec. So pairs cost little more than single mistakes.
 """
 
 from __future__ import annotations
@@ -74,13 +80,13 @@ class Hypothesis:
 
     @property
     def cost(self) -> int:
-        """How much it assumes."""
+        """The amount that it assumes, for ranking."""
         named = (self.profile is not None) + (self.scales is not DECLARED) + (self.data is not LOW_FIRST)
         return named + len(self.mistakes)
 
     @property
     def measured(self) -> bool:
-        """Whether a function in it was measured in the candidate's bytes, which two named mistakes may make as well."""
+        """True if a function in it was measured in the candidate's bytes, which two named mistakes may make as well."""
         return any(mistake.name.startswith(LOOSE) for mistake in self.mistakes)
 
     @property
@@ -89,7 +95,7 @@ class Hypothesis:
         return {mistake.stage for mistake in self.mistakes}
 
     def explains(self, item: Item, tier: Tier = True) -> bool:
-        """Whether it makes every byte of a case."""
+        """Return True if it makes every byte of a case."""
         return item.matches(self.kernel, self.scales, self.data, tier)
 
 
@@ -156,21 +162,21 @@ class Search:
         return self._found[cost]
 
     def _scale_side(self, cost: int) -> Iterator[Hypothesis]:
-        """Tried one after the other."""
+        """Yield hypotheses, which are tried one after the other."""
         readers = [DECLARED, *scale_readers(self.items[0].declared)] if self.items else [DECLARED]
         for start in self.starts:
             for changed in self._changed(start, cost - start.cost):
                 yield from self._read(changed, readers, cost - changed.cost)
 
     def unnamed_layouts(self) -> Iterator[Hypothesis]:
-        """The specification with its scales in tiles that have no name."""
+        """Yield the specification with its scales in tiles that have no name."""
         start = self.starts[0]
         for scales in self._read(start, list(digit_readers()), 1):
             yield from self._code_side(scales, 0)
             yield from self._code_side(scales, 1)
 
     def _changed(self, start: Hypothesis, count: int) -> Iterator[Hypothesis]:
-        """With up to so many mistakes of different stages before the scale bytes."""
+        """Yield hypotheses with up to `count` mistakes of different stages before the scale bytes."""
         if count < 0:
             return
         yield start
@@ -209,7 +215,7 @@ class Search:
         yield from ((one, other) for _, one, other in sorted(found, key=lambda pair: min(pair[0], CLASH)))
 
     def _outcomes(self, hypothesis: Hypothesis) -> Outcomes:
-        """What becomes of every block of the first small pieces, and of their maxima."""
+        """Return what becomes of every block of the first small pieces, and of their maxima."""
         made: list[NDArray[np.int64]] = []
         right: list[NDArray[np.bool_]] = []
         for part in self._small:
@@ -234,7 +240,7 @@ class Search:
         return mistake.stage not in AFTER_SCALES or start.kernel.search is not None
 
     def _read(self, hypothesis: Hypothesis, readers: Sequence[ScaleReader], left: int) -> Iterator[Hypothesis]:
-        """The same with every place of scales that the evidence allows."""
+        """Yield the same with every place of scales that the evidence allows."""
         kernel = hypothesis.kernel
         alive = [DECLARED] if left == 0 else [reader for reader in readers if reader is not DECLARED]
         if left not in {0, 1}:
@@ -257,7 +263,7 @@ class Search:
         return any(part.codes_match(kernel, side, reader) for reader in (LOW_FIRST, *DATA_READERS))
 
     def _code_side(self, start: Hypothesis, cost: int) -> Iterator[Hypothesis]:
-        """With so many mistakes after the scale bytes."""
+        """Yield hypotheses with `cost` mistakes after the scale bytes."""
         sides: dict[int, ScaleSide | None] = {}
         mark = self._mark(start)
         for changed, left in self._recoded(start, cost):
@@ -282,7 +288,7 @@ class Search:
         return hash((tuple(seen), hypothesis.profile, kernel.codec, kernel.scaled, kernel.value, kernel.code))
 
     def _recoded(self, start: Hypothesis, cost: int) -> Iterator[tuple[Hypothesis, int]]:
-        """With up to so many mistakes of different stages, and how many are left for the packing."""
+        """Yield hypotheses with up to `cost` mistakes of different stages, and the number left for the packing."""
         yield start, cost
         if cost < 1 or start.kernel.search is not None:
             return
@@ -298,7 +304,7 @@ class Search:
     def _data(
         self, hypothesis: Hypothesis, readers: list[DataReader], key: Hashable, sides: dict[int, ScaleSide | None]
     ) -> Iterator[Hypothesis]:
-        """The same with every packing that the evidence allows."""
+        """Yield the same with every packing that the evidence allows."""
         kernel = hypothesis.kernel
         for place, part in enumerate(self.parts):
             if not part.serves(kernel):
@@ -335,7 +341,7 @@ def together(start: Hypothesis, first: Mistake, second: Mistake) -> Hypothesis |
 
 
 def similar(a: Spec, b: Spec) -> bool:
-    """Whether two different specifications have buffers of the same shapes."""
+    """Return True if two different specifications have buffers of the same shapes."""
 
     def form(spec: Spec) -> tuple[object, ...]:
         return spec.element.format.bits, spec.block.columns, spec.stochastic
@@ -344,7 +350,7 @@ def similar(a: Spec, b: Spec) -> bool:
 
 
 def special_kinds(items: Iterable[Item]) -> list[Special]:
-    """The classes that occur in the evidence, in their order."""
+    """Return the classes that occur in the evidence, in their order."""
     found: set[Special] = set()
     for item in items:
         found |= item.kinds()

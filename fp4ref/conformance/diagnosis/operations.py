@@ -1,4 +1,4 @@
-"""What a wrong dequantizer, layout conversion or Hadamard kernel does: known mistakes, singly and in pairs."""
+"""Diagnosis of a wrong dequantizer, layout conversion or Hadamard kernel: known mistakes, singly and in pairs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_
 
 
 def same(declared: Declaration, case: Case, got: Values, wanted: Values) -> bool:
-    """Whether results are equal, all NaN being one; padding of linear scales may hold anything. Rules: CNF-1, LAY-2."""
+    """Return True if results are equal, all NaN being one and padding of linear scales ignored. Rules: CNF-1, LAY-2."""
     return bool(equal(declared, case, got, wanted).all())
 
 
@@ -193,7 +193,7 @@ def _moved(place: ScaleReader, source: ScaleReader, padding: Padding) -> KnownOp
 
 
 class Padding(NamedTuple):
-    """What lies in the padding: one byte, or the last scale of the row and column."""
+    """The content of the padding: one byte, or the last scale of the row and column."""
 
     text: str
     byte: int = 0

@@ -1,7 +1,8 @@
-"""Learning a place: the shortest conjunction of predicates that separates units of which some must be inside.
+"""Learning a place: the shortest conjunction of predicates that separates units inside from units outside.
 
-Every predicate is as tight as the units inside allow, so a place is the cheapest choice of predicates that together
-leave out every unit that must be outside.
+Every predicate is made as tight as the units inside allow. A place is then the cheapest choice of predicates that
+together leave out every unit outside. For example, wrong blocks in rows 127, 255 and 383 allow `row >= 127`,
+`row <= 383`, `row % 2 == 1` and `row % 128 == 127`; only the last one leaves out all right blocks by itself.
 """
 
 from __future__ import annotations

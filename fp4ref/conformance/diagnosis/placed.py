@@ -1,7 +1,11 @@
 """The search for a mistake that holds in one place only.
 
-Each known mistake is compared with the candidate block by block. It is possible if every block is either its own or the
-specification's; then the place is what separates the blocks where the two differ.
+Each known mistake is compared with the candidate block by block. It is possible if each block has either the bytes of
+the mistake or those of the specification; then a place must separate the two kinds of blocks.
+
+For example, a candidate rounds scales up in the last row of each tile of 128 rows. In rows 127 and 255 its bytes are
+those of the mistake "block scales are rounded up", in all others those of the specification. The predicate
+`row % 128 == 127` separates them, so the diagnosis names the mistake with that place.
 """
 
 from __future__ import annotations
@@ -246,7 +250,7 @@ class PlacedSearch:
         return [hypothesis for *_, hypothesis in sorted(found, key=lambda item: item[:2])]
 
     def _possible(self) -> list[Mistake]:
-        """The first mistakes that no probe refutes."""
+        """Return the first mistakes that no probe refutes."""
         possible: list[Mistake] = []
         for mistake in self._mistakes():
             self.tick()

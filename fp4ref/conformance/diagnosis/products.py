@@ -1,4 +1,4 @@
-"""What a wrong GEMM does instead: the known mistakes that give its very bits, and the width of its sums."""
+"""Diagnosis of a wrong GEMM: the known mistakes that make all of its bits, and the width of its sums."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def diagnose(evidence: Evidence, to: str, layout: str) -> ProductDiagnosis:
 
 
 def special(evidence: Evidence, to: str, layout: str) -> tuple[str, ...]:
-    """The mistakes with NaN and infinities that reproduce results of cases that hold them. Rules: GEM-17."""
+    """Return the mistakes with NaN and infinities that reproduce results of cases that hold them. Rules: GEM-17."""
     if not any(not judge(case, got, to).equal for case, got in evidence):
         return ()
     remaining: set[str] | None = None
@@ -86,7 +86,7 @@ def width(evidence: Evidence, to: str) -> int | None:
 
 
 def _matches(wrong: Evidence, aimed: Evidence, to: str, layout: str) -> Iterator[tuple[str, ...]]:
-    """The mistakes that reproduce everything: found on the first wrong case, then checked on all."""
+    """Yield the mistakes that reproduce everything: found on the first wrong case, then checked on all."""
     if not wrong:
         return
     wrong = sorted(wrong, key=lambda item: item[0].shape)

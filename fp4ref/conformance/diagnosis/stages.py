@@ -1,7 +1,13 @@
-"""Stage by stage: each stage of a candidate judged on its own output of the stages before.
+"""Stage by stage: each stage of a candidate, judged on the candidate's own output of the stages before it.
 
-So that a kernel with a mistake in each of three stages is still told what they are, and one that nothing explains is
-told which stages are right.
+A quantizer is a chain: maxima, scales, scale bytes, scaled elements, codes, packing. If the candidate's scale bytes are
+wrong, the golden codes say nothing about its codes. The codes that follow from the candidate's own scale bytes do: if
+these are the candidate's, then elements are right and the scales alone are to blame.
+
+For example, a kernel with a wrong amax, truncated scales and ties away from zero has three mistakes, more than a search
+over hypotheses can try together. Judged by stages, the scales are compared with those that follow from the kernel's own
+amax, and one mistake explains them; the codes are compared with those that follow from its own scale bytes, and another
+one explains them. If nothing explains a stage, the report still names the stages that are right.
 """
 
 from __future__ import annotations
@@ -49,7 +55,7 @@ ALIKE = 6  # explanations of the scales that are carried on to the codes
 
 @dataclass(frozen=True)
 class StageFinding:
-    """What is known of one stage: right, explained by something, or not explained (None)."""
+    """The state of one stage: right, explained by something, or not explained (None)."""
 
     stage: str
     right: bool
@@ -125,7 +131,7 @@ def _with(start: Hypothesis, mistakes: Iterable[Mistake]) -> Iterator[Hypothesis
 
 
 def _onto(start: Hypothesis, instead_of: Hypothesis, hypothesis: Hypothesis) -> Hypothesis | None:
-    """The same with other mistakes in the maxima: what follows was judged on the candidate's own."""
+    """Return the same with other mistakes in the maxima: what follows was judged on the candidate's own."""
     moved: Hypothesis | None = start.reading(hypothesis.scales, hypothesis.data)
     for mistake in hypothesis.mistakes:
         if mistake not in instead_of.mistakes:
@@ -152,7 +158,7 @@ def _maxima(base: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothe
 
 
 def given_amax(kernel: Kernel, item: Item) -> Kernel:
-    """The kernel with the candidate's own maxima."""
+    """Return the kernel with the candidate's own maxima."""
     if item.amax is None or not kernel.takes_amax:
         return kernel
     if (item.amax.size == item.rows) != (kernel.spec.global_scale == "row") and item.amax.size != 1:
@@ -162,7 +168,7 @@ def given_amax(kernel: Kernel, item: Item) -> Kernel:
 
 
 def given_scales(kernel: Kernel, part: Part, reader: ScaleReader) -> ScaleSide | None:
-    """A kernel's scale side with the candidate's own maxima and scale bytes."""
+    """Return a kernel's scale side with the candidate's own maxima and scale bytes."""
     side = part.side(given_amax(kernel, part.item))
     got = part.item.scales(reader)
     if side is None or got is None:
@@ -183,7 +189,7 @@ def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypoth
     moved = permuted(usable)
 
     def possible(reader: ScaleReader) -> bool:
-        """Padding that is not zero holds scales, if all of them are somewhere."""
+        """Return padding that is not zero holds scales, if all of them are somewhere."""
         return not (moved and any(part.item.stray(reader) for part in usable))
 
     readers = [reader for reader in readers if possible(reader)]
@@ -204,7 +210,7 @@ def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypoth
 def _read_as(
     changed: Hypothesis, parts: Sequence[Part], readers: Sequence[ScaleReader], tick: Tick
 ) -> Sequence[ScaleReader]:
-    """The places of scales in which a hypothesis makes the candidate's bytes, given its maxima."""
+    """Return the places of scales in which a hypothesis makes the candidate's bytes, given its maxima."""
     alive = readers
     for part in parts:
         tick()
@@ -288,7 +294,7 @@ def _codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothe
 
 
 def _side(found: Hypothesis, part: Part) -> ScaleSide | None:
-    """The scales that elements are divided by: the candidate's own, unless others are stored than are used."""
+    """Return the scales that elements are divided by: the candidate's own, unless others are stored than are used."""
     if found.kernel.scales is kernel_of(found.kernel.spec).scales:
         return given_scales(found.kernel, part, found.scales)
     return part.side(given_amax(found.kernel, part.item))
@@ -320,7 +326,7 @@ def _unnamed_codes(
 
 
 def permuted(parts: Sequence[Part]) -> bool:
-    """True if the scale bytes are the right ones at other places."""
+    """Return True if the scale bytes are the right ones at other places."""
     checked = [part.item for part in parts if part.whole and part.item.blocks > 1][:8]
 
     def sorted_bytes(scales: Codes) -> Any:

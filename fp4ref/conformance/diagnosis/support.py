@@ -46,7 +46,7 @@ def supported(mistake: Mistake, maxima: Floats) -> bool:
 
 
 def _maxima(items: Sequence[Item]) -> Floats:
-    """The different maxima, of tensors or rows, that a kernel computes itself."""
+    """Return the different maxima, of tensors or rows, that a kernel computes itself."""
     made = [item.exhibit.amax(kernel_of(item.spec)) for item in items if item.exhibit.case.amax is None]
     found = np.unique(np.concatenate([np.zeros(0, F), *(pair[0].reshape(-1) for pair in made if pair is not None)]))
     return np.asarray(found[np.isfinite(found)], F)

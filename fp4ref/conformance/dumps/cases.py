@@ -28,7 +28,7 @@ class CaseID(NamedTuple):
     block: int
 
     def __str__(self) -> str:
-        """The text that `parse` reads; a tensor without a name has no first part."""
+        """Return the text that `parse` reads; a tensor without a name has no first part."""
         place = f"{self.direction}:{self.row}:{self.block}"
         return f"{self.tensor}:{place}" if self.tensor else place
 
@@ -78,7 +78,7 @@ def cut(dump: Dump, case: CaseID, amax: NDArray[np.float32] | None) -> Dump:
 
 
 def expected(dump: Dump, direction: Direction, spec: Spec, amax: Any = None) -> DirectionData:
-    """The golden model's bytes of one direction of a tensor, scales linear. Rules: CNF-1, GLB-4."""
+    """Return the golden model's bytes of one direction of a tensor, scales linear. Rules: CNF-1, GLB-4."""
     bits = getattr(dump.random_bits, direction)
     q = api.quantize(dump.x, spec, direction, amax=amax, random_bits=bits, backend="numpy")
     return q.direction(direction)[0]

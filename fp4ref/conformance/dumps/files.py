@@ -131,7 +131,7 @@ class _Tensor:
             self._require_direction(direction)
 
     def read(self, version: str) -> Dump:
-        """The tensor's arrays, in the shapes of the API."""
+        """Return the tensor's arrays, in the shapes of the API."""
         row, column = (self._direction(d) if d in self._directions else None for d in DIRECTIONS)
         quantized = Quantized(self._spec, self.shape, self._dtype, self._layout, row, column)
         return Dump(self.name, self._x(), quantized, version, Directions(*map(self._random_bits, DIRECTIONS)))
@@ -156,7 +156,7 @@ class _Tensor:
         return self._file.read(self._parts[part]).view(np.uint8)
 
     def _source_dtype(self, said: Any) -> str:
-        """The type of x: what the file says and what lies in it, which must agree. Rules: NUM-3."""
+        """Return the type of x, for which the file's statement and its entry must agree. Rules: NUM-3."""
         if said is not None and said not in STORED:
             raise DTypeError(f"read {shown(self._file.path)}", f"dtype {said!r}", ", ".join(STORED), "NUM-3")
         if "x" not in self._parts:
@@ -170,7 +170,7 @@ class _Tensor:
         return str(found)
 
     def _source_shape(self, said: Any) -> tuple[int, ...]:
-        """The tensor's shape: as the metadata says, or that of x, or else as many codes as a row of data holds."""
+        """Return the tensor's shape: that of the metadata, that of x, or else as many codes as a row of data holds."""
         if said is not None and (why := misshapen("F32", said)):
             raise refused(self._file, f"shape of {self._label}: {why}", "a list of sizes")
         found = None if "x" not in self._parts else self._file.entry(self._parts["x"])[1]
@@ -227,7 +227,7 @@ class _Tensor:
     def _misplaced(
         self, label: str, found: tuple[int, ...], shape: tuple[int, ...], direction: Direction
     ) -> LayoutError:
-        """The error for a scale buffer of the wrong size; it names the layouts of that size, and takes none."""
+        """Return the error for a scale buffer of the wrong size; it names the layouts of that size, and takes none."""
         sizes = {name: part_shapes(self._spec, self.shape, name, direction)["scales"] for name in LAYOUTS}
         fitting = [name for name, other in sizes.items() if math.prod(other) == math.prod(found)]
         hint = f" ({' and '.join(fitting)} would have as many bytes: name it)" if fitting else ""

@@ -74,12 +74,12 @@ def part_shapes(
 
 
 def entry_name(tensor: str, part: str) -> str:
-    """The entry of a part of a tensor. Rules: FIL-3."""
+    """Return the entry of a part of a tensor. Rules: FIL-3."""
     return f"{tensor}.{part}" if tensor else part
 
 
 def read_metadata(file: TensorFile) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The spec version that a file names, and its records by tensor, with their specs resolved.
+    """Return the spec version that a file names, and its records by tensor, with their specs resolved.
 
     Rules: FIL-8, SPC-4.
     """
@@ -116,5 +116,5 @@ _spec = lru_cache(from_json)
 
 
 def refused(file: TensorFile, got: str, needed: str) -> FileError:
-    """The error that says how a file is no dump."""
+    """Return the error that says how a file is no dump."""
     return FileError(f"read {shown(file.path)}", got, needed, "FIL-3")

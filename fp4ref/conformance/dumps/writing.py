@@ -50,7 +50,7 @@ def write_dump(
 
 
 def planned(dump: Dump) -> DumpPlan:
-    """The plan of a tensor that is already there."""
+    """Return the plan of a tensor that is already there."""
     q = dump.quantized
     return DumpPlan(
         name=dump.name,
@@ -86,7 +86,7 @@ def _parts(plan: DumpPlan, direction: Direction) -> dict[str, tuple[int, ...]]:
 
 
 def _arrays(plan: DumpPlan, as_bits: bool) -> Iterator[NDArray[Any]]:
-    """The arrays of a tensor, made now, in the order of its entries."""
+    """Yield the arrays of a tensor, made now, in the order of its entries."""
     dump = plan.make()
     q = dump.quantized
     if (q.spec, q.shape, q.dtype, q.scale_layout) != (plan.spec, plan.shape, plan.dtype, plan.scale_layout):

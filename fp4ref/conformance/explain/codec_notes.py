@@ -1,4 +1,4 @@
-"""How a codec came from a value to its code, in words, and by which rules."""
+"""The way of a codec from a value to its code, in words, with its rules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHOICE = {E2M1: "E2M1-6", E4M3: "E4M3-5", E5M2: "E5M2-5", E8M0: "PRO-3"}
 
 
 def rounding(codec: Codec, value: Any, code: int, random_bits: int | None = None) -> tuple[str, tuple[str, ...]]:
-    """How a codec came from a value to its code, and by which rules."""
+    """Describe the way of a codec from a value to its code, with its rules."""
     form, magnitude, prefix = codec.format, abs(float(value)), codec.format.name.upper()
     values, nearest, past, nan = grid(form), *RULES[form]
     top = float(values[form.codes - 1])
@@ -53,13 +53,13 @@ def rounding(codec: Codec, value: Any, code: int, random_bits: int | None = None
 
 
 def _with_choice(codec: Codec, field: str, rule: str) -> tuple[str, ...]:
-    """The rule, or the one that lets a codec differ from the standard's in a field."""
+    """Return the rule, or the one that lets a codec differ from the standard's in a field."""
     same = getattr(codec, field) == getattr(STANDARD[codec.format], field)
     return (rule,) if same else (CHOICE[codec.format],)
 
 
 def _sign(codec: Codec, value: Any, code: int) -> tuple[str, tuple[str, ...]]:
-    """What happened to the sign bit, where that is worth a word."""
+    """Return what happened to the sign bit, where that is worth a word."""
     minus, kept = bool(np.signbit(value)), bool(code & codec.format.sign_bit)
     if np.isnan(value) or not codec.format.signed or minus == kept:
         return ("; the sign of zero stays", ("E2M1-2",)) if minus and value == 0 and codec.format is E2M1 else ("", ())

@@ -61,7 +61,7 @@ class Functions(NamedTuple):
 
 @dataclass(frozen=True)
 class Count:
-    """How much of one tensor, or of the tensors of one family, differs in one direction.
+    """Counts of differences in one direction of a tensor, or of the tensors of one family.
 
     codes, scales: differing element codes and scale bytes; None where bytes cannot be compared one to one.
     values: dequantized values that differ as numbers, where -0 equals 0 and NaN equals NaN.
@@ -77,7 +77,7 @@ class Count:
 
     @property
     def differs(self) -> bool:
-        """Whether anything that can be compared differs."""
+        """True if anything that can be compared differs."""
         return bool(self.values if self.codes is None else self.codes or self.scales)
 
 
@@ -102,7 +102,7 @@ def fields(a: Spec, b: Spec) -> dict[str, tuple[Any, Any]]:
 
 
 def functions(a: Spec, b: Spec) -> list[Functions]:
-    """The functions in which two specifications differ, as one-line formulas."""
+    """Return the functions in which two specifications differ, as one-line formulas."""
     found = []
     for slot in SLOTS:
         ours, theirs = getattr(a.arithmetic, slot), getattr(b.arithmetic, slot)
@@ -117,19 +117,19 @@ def functions(a: Spec, b: Spec) -> list[Functions]:
 
 
 def same_bytes(a: Spec, b: Spec) -> bool:
-    """Whether byte i means the same element or block in both, so that bytes can be compared one to one."""
+    """Return True if byte i means the same element or block in both, so that bytes can be compared one to one."""
     return (
         a.element.format == b.element.format and a.scale.format == b.scale.format and a.block.columns == b.block.columns
     )
 
 
 def directions(a: Spec, b: Spec) -> tuple[Direction, ...]:
-    """The column direction has rules of its own only where there is a Hadamard transform. Rules: BLK-8, HAD-4."""
+    """Return the directions that can differ: columns do only with a transform. Rules: BLK-8, HAD-4."""
     return ("row", "column") if a.hadamard or b.hadamard else ("row",)
 
 
 def inputs(a: Spec, b: Spec) -> Iterator[tuple[str, Direction, NDArray[Any]]]:
-    """The built-in tensors for a pair of specifications, in the directions in which they can differ, by family."""
+    """Yield the built-in tensors for two specifications, in the directions in which they can differ, by family."""
     forms = [(spec.element.format, spec.scale.format, spec.block, spec.global_scale) for spec in (a, b)]
     for direction in directions(a, b):
         aimed = [spec for spec in (a, b) if direction == "row" or spec.hadamard]

@@ -1,4 +1,4 @@
-"""What a function of the arithmetic says about itself: its one-line formula, and the rules that it implements."""
+"""The one-line formula of a function of the arithmetic, and the rules that it implements, from its docstring."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RULE_ID = re.compile(r"\b[A-Z][A-Z0-9]*-\d+\b")
 
 
 def formula(function: Callable[..., Any]) -> str:
-    """The first line of the docstring, without the rules that it cites."""
+    """Return the first line of the docstring, without the rules that it cites."""
     text = (_undecorated(function).__doc__ or "no formula given").strip().splitlines()[0]
     text = text.partition(" Rules:")[0].rstrip(".")
     bound = function.keywords if isinstance(function, partial) else {}
@@ -23,7 +23,7 @@ def formula(function: Callable[..., Any]) -> str:
 
 
 def cited(function: Callable[..., Any], default: str = "PRO-3") -> tuple[str, ...]:
-    """The rules that the docstring cites; an implementation's own order of operations falls under the default."""
+    """Return the rules that the docstring cites, or the default for an implementation's own order of operations."""
     return tuple(RULE_ID.findall((_undecorated(function).__doc__ or "").partition("Rules:")[2])) or (default,)
 
 
@@ -34,11 +34,11 @@ def _undecorated(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def decimal(value: Any) -> str:
-    """The shortest decimal that is this float32."""
+    """Return the shortest decimal that is this float32."""
     return str(F(value)).removesuffix(".0")
 
 
 def float_bits(value: Any) -> str:
-    """The bits of one number in hex, as wide as its type."""
+    """Return the bits of one number in hex, as wide as its type."""
     array = np.asarray(value)
     return f"0x{int(array.view(f'uint{8 * array.itemsize}')):0{2 * array.itemsize}x}"

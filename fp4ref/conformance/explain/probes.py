@@ -23,7 +23,7 @@ SMALLEST_NORMAL = 2.0**-6 / E4M3.max  # of a block's maximum to the tensor's: be
 
 
 class InputKind(StrEnum):
-    """What is special about an input; a witness of one kind no longer is one without it."""
+    """A special property of an input, without which a witness of its kind is no witness."""
 
     ORDINARY = "ordinary values"
     EXTREME = "very small or very large values"
@@ -42,7 +42,7 @@ class Probe:
 
 
 def kind_of(probe: Probe) -> InputKind:
-    """What is special about an input; the last kind of the list that applies."""
+    """Return what is special about an input; the last kind of the list that applies."""
     values = widen(probe.x if probe.direction == "row" else probe.x.T)
     if not np.isfinite(values).all():
         return InputKind.NAN_INF
@@ -58,13 +58,13 @@ def kind_of(probe: Probe) -> InputKind:
 
 
 def ordinary(x: NDArray[Any]) -> NDArray[Any]:
-    """The same values with +0 for everything special."""
+    """Return the same values with +0 for everything special."""
     values = widen(x)
     return np.where(np.isfinite(values) & (values != 0), values, F(0)).astype(x.dtype)
 
 
 def tamed(probe: Probe) -> Iterator[Probe]:
-    """The same, and each row of it, without what is too small beside the largest, in the middle of the range."""
+    """Yield the same, and each row of it, without what is too small beside the largest, in the middle of the range."""
     rows = probe.x if probe.direction == "row" else probe.x.T
     for values in (rows, *(rows if len(rows) > 1 else ())):
         magnitude = np.abs(widen(np.atleast_2d(values)))
@@ -75,7 +75,7 @@ def tamed(probe: Probe) -> Iterator[Probe]:
 
 
 def centered(probe: Probe) -> Probe:
-    """The same scaled by a power of two, so that the largest value or the amax lies in [1, 2)."""
+    """Return the values scaled by a power of two, so that the largest value or the amax is in [1, 2)."""
     values = widen(probe.x)
     finite = np.abs(values[np.isfinite(values)])
     top = max(float(finite.max(initial=0)), probe.amax or 0.0)
@@ -93,11 +93,11 @@ class SpecPair:
         self.a, self.b = a, b
 
     def differ(self, probe: Probe) -> bool:
-        """Whether their bytes differ, or their values where bytes cannot be compared."""
+        """Return True if their bytes differ, or their values where bytes cannot be compared."""
         return difference.count(self.a, self.b, probe.x, probe.direction, amax=probe.amax).differs
 
     def tells(self, probe: Probe, kind: InputKind) -> bool:
-        """Whether they differ on a probe because of its kind."""
+        """Return True if they differ on a probe because of its kind."""
         if kind_of(probe) is not kind or not self.differ(probe):
             return False
         if kind in {InputKind.MINUS_ZERO, InputKind.NAN_INF}:
@@ -106,5 +106,5 @@ class SpecPair:
 
 
 def oriented(matrix: NDArray[Any], direction: Direction) -> NDArray[Any]:
-    """A matrix of the direction as the tensor that has it."""
+    """Return a matrix of the direction as the tensor that has it."""
     return np.ascontiguousarray(matrix if direction == "row" else matrix.T)

@@ -77,7 +77,7 @@ def _used(x: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _center(trials: _Trials) -> None:
-    """Scale by a power of two, so that the largest value lies in [1, 2); and drop signs."""
+    """Scale by a power of two, so that the largest value is in [1, 2); and drop signs."""
     middle = centered(trials.best)
     trials.take(x=middle.x, amax=middle.amax)
     values = widen(trials.best.x)

@@ -74,12 +74,12 @@ def _input(stages: Stages) -> Iterator[Step]:
 
 
 def _span(name: str, part: slice) -> str:
-    """Indices of a range, the last one included."""
+    """Return indices of a range, the last one included."""
     return f"{name} {part.start}" if part.stop - part.start == 1 else f"{name}s {part.start}-{part.stop - 1}"
 
 
 def _elements(stages: Stages) -> str:
-    """The values of a block, the explained one in brackets, runs of equal ones as value*count."""
+    """Return the values of a block, the explained one in brackets, runs of equal ones as value*count."""
     shown: list[list[Any]] = []
     for index, value in np.ndenumerate(stages.blocks):
         text = f"[{decimal(value)}]" if index == stages.inside else decimal(value)
@@ -214,7 +214,7 @@ def lines(found: list[Section], width: int = 80) -> list[str]:
 
 
 def data(stages: Stages) -> dict[str, Any]:
-    """The same as plain data, for JSON."""
+    """Return the same as plain data, for JSON."""
     return {
         "spec": stages.spec.name,
         "direction": stages.direction,

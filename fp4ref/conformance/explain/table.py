@@ -10,7 +10,7 @@ HEADINGS = ("name", "formats", "block", "global", "arithmetic", "other settings"
 
 
 def row(spec: Spec) -> tuple[str, ...]:
-    """The cells of a specification under HEADINGS."""
+    """Return the cells of a specification under HEADINGS."""
     return (
         spec.name,
         f"{spec.element.format.name}/{spec.scale.format.name}",

@@ -43,7 +43,7 @@ class Candidate:
 class Stages:
     """Everything that happened to the element [row, column] of a tensor's [M, K] matrix.
 
-    at: where the element lies in the matrix of the direction, and inside: in its block. tile: the block's rows and
+    at: the element's place in the matrix of the direction, and inside: in its block. tile: the block's rows and
     columns. made, first: the quantizer's own result for the tile that starts at column `first`. value: dequantized.
     """
 
@@ -150,7 +150,7 @@ def explain(
 def _candidate(
     blocks: Floats, t: Floats, g: Floats, amax: Floats | None, bits: Codes | None, spec: Spec, k: Constants
 ) -> Candidate:
-    """What a block becomes with the scale t. Rules: BLK-4, BLK-5, FOS-3, FOS-5."""
+    """Return what a block becomes with the scale t. Rules: BLK-4, BLK-5, FOS-3, FOS-5."""
     scale = spec.scale.encode(t)
     s = spec.scale.decode(scale)
     y = model.scaled(blocks, t, scale, g, spec, k)
@@ -165,7 +165,7 @@ def _candidate(
 
 
 def _chosen(candidates: tuple[Candidate, ...]) -> int:
-    """The second only if its error is strictly smaller. Rules: FOS-6."""
+    """Return the second only if its error is strictly smaller. Rules: FOS-6."""
     first, second = candidates[0].error, candidates[-1].error
     return int(first is not None and second is not None and second < first)
 
@@ -178,7 +178,7 @@ def _tile(at: tuple[int, int], shape: tuple[int, int], block: Block) -> Tile:
 
 
 def _global_amax(x: NDArray[Any], spec: Spec, direction: Direction, row: int, given: float | None) -> Floats | None:
-    """The amax that the element's block sees, [1]. Rules: GLB-1, GLB-4, GLB-5, GLB-6."""
+    """Return the amax that the element's block sees, [1]. Rules: GLB-1, GLB-4, GLB-5, GLB-6."""
     if spec.global_scale is Granularity.NONE:
         return None
     if given is not None:
@@ -190,7 +190,7 @@ def _global_amax(x: NDArray[Any], spec: Spec, direction: Direction, row: int, gi
 def _quantized(
     matrix: Matrix, at: tuple[int, int], spec: Spec, direction: Direction, amax: Floats | None, bits: Codes | None
 ) -> tuple[DirectionData, int]:
-    """The quantizer's result for the element's block (for whole bytes: two blocks of odd width); its first column."""
+    """Return the quantizer's result for the element's block (two blocks of odd width), and its first column."""
     unit = Block(spec.block.rows, spec.block.columns * (1 + spec.block.columns % 2))
     tile = _tile(at, matrix.shape, unit)
     part = matrix[tile]
@@ -201,7 +201,7 @@ def _quantized(
 
 
 def _require_agreement(stages: Stages) -> None:
-    """The stages end at the bytes that the quantizer wrote for the same block."""
+    """Require that the stages end at the bytes that the quantizer wrote for the same block."""
     row, column = stages.inside[2], stages.at[1] - stages.first
     byte = int(stages.made.data[row, column * stages.spec.element.format.bits // 8])
     nibble = byte >> 4 * (column % 2) & 0xF if stages.spec.element.format.bits == 4 else byte
@@ -217,7 +217,7 @@ def _require(
     amax: float | None,
     random_bits: Codes | None,
 ) -> None:
-    """The checks of `fp4ref.quantize`, made on a tensor of the same rows and no columns."""
+    """Make the checks of `fp4ref.quantize` on a tensor of the same rows and no columns."""
     arrays.require_input("explain", x)
     if x.ndim == 0:
         raise ShapeError("explain", "a tensor without dimensions", "at least one", "NUM-4")

@@ -32,7 +32,7 @@ BLOCKS_TRIED = 6  # differing blocks of one tensor and of one sort that are trie
 
 @dataclass(frozen=True)
 class SpecOutcome:
-    """What one specification makes of one element of a witness."""
+    """The result of one specification for one element of a witness."""
 
     spec: str
     scale: int
@@ -51,7 +51,7 @@ class Witness:
     outcomes: tuple[SpecOutcome, SpecOutcome]
 
     def command(self, spec: Spec) -> str:
-        """The command line that explains the element under one of the specifications."""
+        """Return the command line that explains the element under one of the specifications."""
         x, words = self.probe.x, [f"fp4ref explain --spec {spec.name}"]
         words.append(f'--values "{write_values(x)}"')
         index = self.row * x.shape[1] + self.column
@@ -88,7 +88,7 @@ def suspects(pair: SpecPair, x: NDArray[Any], direction: Direction, backend: str
 
 
 def find(pair: SpecPair, probes: list[Probe], kind: InputKind) -> Witness | None:
-    """A shrunk witness of one kind, or None if no small input tells the two apart by it."""
+    """Return a shrunk witness of one kind, or None if no small input tells the two apart by it."""
     probe = next((probe for probe in probes if pair.tells(probe, kind)), None)
     if probe is None:
         return None
@@ -97,7 +97,7 @@ def find(pair: SpecPair, probes: list[Probe], kind: InputKind) -> Witness | None
 
 
 def _block(matrix: NDArray[Any], at: tuple[int, int], height: int, width: int) -> NDArray[Any]:
-    """The block that holds an element, as far as the matrix reaches."""
+    """Return the block that holds an element, as far as the matrix reaches."""
     row, column = at[0] // height * height, at[1] // width * width
     return matrix[row : row + height, column : column + width]
 
@@ -115,7 +115,7 @@ def _largest(matrix: NDArray[Any]) -> tuple[int, int]:
 
 
 def _global_amax(pair: SpecPair, x: NDArray[Any], direction: Direction) -> float:
-    """The tensor's amax, or NaN where no specification has a use for it."""
+    """Return the tensor's amax, or NaN where no specification has a use for it."""
     for spec in (pair.a, pair.b):
         if spec.global_scale is not Granularity.NONE:
             return float(global_amax(x, spec, direction).max(initial=0))
@@ -183,7 +183,7 @@ def _witness(pair: SpecPair, probe: Probe, kind: InputKind) -> Witness:
 
 @dataclass(frozen=True)
 class SpecComparison:
-    """What was found out about a pair of specifications: counts per tensor or family, a witness per kind."""
+    """The differences between two specifications: counts per tensor or family, a witness per kind."""
 
     a: Spec
     b: Spec
@@ -205,7 +205,7 @@ def compare(a: Spec, b: Spec, x: NDArray[Any] | None = None) -> SpecComparison:
 
 
 def _tensors(a: Spec, b: Spec, x: NDArray[Any] | None) -> Iterator[tuple[str, Direction, NDArray[Any]]]:
-    """The given tensor in the directions that its type and shape allow, or the built-in ones. Rules: HAD-5."""
+    """Yield the given tensor in the directions that its type and shape allow, or the built-in ones. Rules: HAD-5."""
     if x is None:
         yield from difference.inputs(a, b)
         return

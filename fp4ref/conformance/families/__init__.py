@@ -99,7 +99,7 @@ def members(
     direction: Direction = "row",
     reach: Reach = DEFAULT,
 ) -> Iterator[Member]:
-    """The members of a family for one type of tensor; none where the specification does not take it. Rules: HAD-5."""
+    """Yield the members of a family for one type of tensor, if the specification takes it. Rules: HAD-5."""
     if spec.hadamard and direction == "column" and dtype != "bfloat16":
         return
     with np.errstate(all="ignore"):
@@ -107,7 +107,7 @@ def members(
 
 
 def case_of(family: Family, member: Member, spec: Spec, direction: Direction, seed: int = 0) -> Case:
-    """A member as a call: its matrix turned to the direction, and padded to whole groups for a transform.
+    """Return a member as a call: its matrix turned to the direction, and padded to whole groups for a transform.
 
     Rules: BLK-8, HAD-5, SR-1.
     """

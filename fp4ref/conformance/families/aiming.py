@@ -25,7 +25,7 @@ def midpoints(form: Format) -> Values:
 
 
 def nearest(codec: Codec) -> Codec:
-    """The codec without its random bits, for aiming."""
+    """Return the codec without its random bits, for aiming."""
     return dataclasses.replace(codec, rounding=Rounding.EVEN) if codec.rounding is Rounding.STOCHASTIC else codec
 
 
@@ -41,7 +41,7 @@ def from_patterns(aimed: Aim, bits: Ordered) -> NDArray[Any]:
 
 
 def beside(aimed: Aim, values: NDArray[Any], by: int | NDArray[Any]) -> NDArray[Any]:
-    """The values of the type so many steps above; below for negative ones. Magnitudes in, magnitudes out."""
+    """Return the magnitudes of the type a number of steps above; below for negative numbers."""
     return from_patterns(aimed, patterns(aimed, values) + by)
 
 
@@ -65,7 +65,7 @@ class Steps:
 
     @ignoring_float_warnings
     def magnitudes(self, x: NDArray[Any], maxima: NDArray[Any]) -> Floats:
-        """The element values that magnitudes x [n, m] of blocks with the maxima [n] are rounded to."""
+        """Return the element values that magnitudes x [n, m] of blocks with the maxima [n] are rounded to."""
         before, codes = (part.reshape(-1, 1, 1, 1) for part in self.scale(maxima))
         blocks = x.astype(F)[:, None, None, :]
         y = scaled(blocks, before, codes, self._g, self._spec, self._k)
@@ -74,7 +74,7 @@ class Steps:
 
 
 def bisected(aimed: Aim, above: Callable[[NDArray[Any]], NDArray[np.bool_]], high: NDArray[Any]) -> NDArray[Any]:
-    """The smallest magnitudes of the type for which a monotone test holds; `high` where it never does below that."""
+    """Return the smallest magnitudes of the type for which a monotone test holds, or `high` if it never does."""
     low, top = np.full(high.shape, -1, np.int64), patterns(aimed, high)
     for _ in range(8 * aimed.dtype.itemsize):
         middle = (low + top) // 2
@@ -92,7 +92,7 @@ def element_thresholds(aimed: Aim, maxima: NDArray[Any], amax: float) -> NDArray
 
 
 def scale_thresholds(aimed: Aim, amax: float) -> NDArray[Any]:
-    """The smallest block maxima that reach each scale byte, up to the global amax or the largest value."""
+    """Return the smallest block maxima that reach each scale byte, up to the global amax or the largest value."""
     steps = Steps(aimed.spec, aimed.dtype, amax)
     form = aimed.spec.scale.format
     wanted = np.arange(1, form.codes)
@@ -115,7 +115,7 @@ def scale_values(aimed: Aim) -> Values:
 
 
 def exponents(aimed: Aim) -> tuple[int, int]:
-    """The smallest and largest power of two by which every element value can be multiplied exactly in the type."""
+    """Return the smallest and largest power of two by which every element value is multiplied exactly."""
     lowest = 1 - aimed.spec.element.format.bias - aimed.spec.element.format.mantissa_bits - 1
     low = int(np.log2(aimed.smallest_normal)) - lowest
     high = int(np.log2(aimed.finite_max)) - aimed.spec.element.format.emax - 1

@@ -1,4 +1,4 @@
-"""What a family is made of: the aim that it is given, the members that it yields, and the cases that these become."""
+"""The parts of a family: the aim that it is given, the members that it yields, and the cases that these become."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ class Aim:
         return self.dtype.name == min(self.reach.dtypes, key=lambda name: INPUT_DTYPES[name].itemsize)
 
     def shape(self, rows: int, columns: int) -> tuple[int, int]:
-        """The least multiples that hold a matrix [rows, columns] of the direction."""
+        """Return the least multiples that hold a matrix [rows, columns] of the direction."""
         below, across = self.reach.multiple
         return -(-rows // below) * below, -(-columns // across) * across
 
     def blocks(self, down: int, across: int) -> tuple[int, int]:
-        """The least counts of whole blocks that are multiples and hold `down` times `across` blocks."""
+        """Return the least counts of whole blocks that are multiples and hold `down` times `across` blocks."""
         (height, width), (rows, columns) = self.spec.block, self.reach.multiple
         rows, columns = lcm(rows, height) // height, lcm(columns, width) // width
         return -(-down // rows) * rows, -(-across // columns) * columns
@@ -122,7 +122,7 @@ class Aim:
 
     @property
     def count(self) -> int:
-        """How many blocks a family that could go on for ever makes."""
+        """The number of blocks a family that could go on for ever makes."""
         return 48 * self.reach.size * (8 if self.level > 1 else 1)
 
     @property
@@ -151,7 +151,7 @@ class Aim:
             return np.asarray(values).astype(F).astype(self.dtype)
 
     def normal(self, *shape: int) -> Values:
-        """Normally distributed values."""
+        """Return normally distributed values."""
         return self.rng.standard_normal(shape)
 
 
@@ -175,7 +175,7 @@ def aim(
     direction: Direction = "row",
     reach: Reach = DEFAULT,
 ) -> Aim:
-    """The aim of a family at a specification; random numbers depend on its name, the type and the seed only."""
+    """Return the aim of a family at a specification; random numbers depend on its name, the type and the seed only."""
     own = () if reach.seed == 0 else (reach.seed,)
     rng = np.random.default_rng([SEED, zlib.crc32(f"{family}/{dtype}".encode()), *own])
     return Aim(spec, INPUT_DTYPES[dtype], direction, reach, rng)
@@ -211,5 +211,5 @@ def arrange(aimed: Aim, blocks: Sequence[Any] | NDArray[Any], amax: float) -> tu
 
 
 def matrix_of(aimed: Aim, blocks: Any, amax: float | None = None) -> NDArray[Any]:
-    """The matrix of `arrange`, by default with the amax under which scale bytes mean themselves."""
+    """Return the matrix of `arrange`, by default with the amax under which scale bytes mean themselves."""
     return arrange(aimed, blocks, aimed.unit_amax if amax is None else amax)[0]

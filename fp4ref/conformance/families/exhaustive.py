@@ -48,7 +48,7 @@ def every_ratio(aimed: Aim) -> Iterator[Member]:
 
 
 def weights(aimed: Aim) -> Iterator[Member]:
-    """The first tensors of a model, as the matrices that they are, cut to a corner."""
+    """Yield the first tensors of a model, as the matrices that they are, cut to a corner."""
     if aimed.reach.weights is None:
         return
     with open_tensors(aimed.reach.weights) as file:

@@ -37,13 +37,13 @@ def fitted(case: Case, multiple: tuple[int, int]) -> Case:
 
 
 def _least_slabs(x: NDArray[Any], multiple: int) -> int:
-    """The smallest length of the first axis, its own or more, with which the rows of the matrix are a multiple."""
+    """Return the smallest sufficient length of the first axis for which the rows of the matrix are a multiple."""
     step = multiple // gcd(multiple, prod(x.shape[1:-1]))
     return -(-len(x) // step) * step
 
 
 def _wrapped(array: NDArray[Any], axis: int, length: int) -> NDArray[Any]:
-    """The array with an axis of the given length, on which its own entries repeat."""
+    """Return the array with an axis of the given length, on which its own entries repeat."""
     own = array.shape[axis]
     if own in (0, length):
         return array

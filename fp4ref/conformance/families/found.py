@@ -28,7 +28,7 @@ Pools = dict[Topic, tuple[Pool, ...]]
 
 
 def found(spec: Spec, dtype: str, profiles: tuple[str, ...]) -> Pools | None:
-    """What a search found; None for another specification, or where other profiles are to be told apart."""
+    """Return what a search found; None for another specification, or where other profiles are to be told apart."""
     stored = _archive()
     name = next((standard.name for standard in STANDARD if standard == spec), None)
     if name is None or stored["profiles"].tolist() != list(profiles):

@@ -83,7 +83,7 @@ def aimed_blocks(aimed: Aim) -> NDArray[Any]:
 
 
 def drawn(aimed: Aim, pool: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
-    """A matrix of blocks of a pool in no order; its last element, or that of each row, holds the global amax."""
+    """Return a matrix of blocks of a pool in no order; its last element, or that of each row, holds the global amax."""
     height, width = aimed.spec.block
     down, across = -(-rows // height), -(-columns // width)
     index = aimed.rng.integers(0, len(pool), (down, across))

@@ -29,7 +29,7 @@ def amax_powers(aimed: Aim) -> Iterator[Member]:
 
 
 def amax_places(aimed: Aim) -> Iterator[Member]:
-    """The one largest magnitude in the first and last row, column and block, negative as well.
+    """Yield the one largest magnitude in the first and last row, column and block, negative as well.
 
     No side is a whole block, unless a kernel takes nothing else.
     """
@@ -102,7 +102,7 @@ def scale_underflow(aimed: Aim) -> Iterator[Member]:
 
 
 def overflow(aimed: Aim) -> Iterator[Member]:
-    """A caller's amax below the true one, so that scales and elements saturate; and one above it."""
+    """Yield a caller's amax below the true one, so that scales and elements saturate; and one above it."""
     if aimed.spec.global_scale is Granularity.NONE:
         return
     values = aimed.narrow(aimed.normal(aimed.spec.block.rows + 3, aimed.spec.block.columns * 5) * 4)
@@ -134,7 +134,7 @@ def subnormals(aimed: Aim) -> Iterator[Member]:
 
 
 def zero_blocks(aimed: Aim) -> Iterator[Member]:
-    """Some blocks are zero, whole and but for one element."""
+    """Yield tensors of which some blocks are zero, whole or but for one element."""
     number = aimed.count // 2
     blocks = aimed.normal(number, aimed.area)
     blocks[::2] = 0
@@ -188,7 +188,7 @@ def _special(aimed: Aim, specials: tuple[float, float]) -> Iterator[Member]:
 
 
 def _amax(aimed: Aim, values: NDArray[Any]) -> Any:
-    """The global amax of a matrix of the direction, before any transform."""
+    """Return the global amax of a matrix of the direction, before any transform."""
     return global_amax(values, aimed.spec.replace(hadamard=None))
 
 

@@ -19,17 +19,17 @@ NOT_A_NUMBER = {"e2m1": "E2M1-5", "e4m3": "E4M3-4", "e5m2": "E5M2-4"}
 
 
 def element_rules(spec: Spec) -> tuple[str, ...]:
-    """Rounding of elements."""
+    """Return the rules on the rounding of elements."""
     return (NEAREST[spec.element.format.name],)
 
 
 def scale_rules(spec: Spec) -> tuple[str, ...]:
-    """Rounding of block scales."""
+    """Return the rules on the rounding of block scales."""
     return ("E8M0-2", "MXS-1") if spec.scale.format is E8M0 else (NEAREST[spec.scale.format.name], "BLK-3")
 
 
 def scaling_rules(spec: Spec) -> tuple[str, ...]:
-    """How elements are divided by their scale."""
+    """Return the rules on the division of elements by their scale."""
     return ("BLK-10",) if spec.scale.format is E8M0 else ("BLK-4", "BLK-5")
 
 
@@ -45,13 +45,13 @@ def nan_rules(spec: Spec) -> tuple[str, ...]:
 
 
 def global_rules(spec: Spec) -> tuple[str, ...]:
-    """The global amax and its scale."""
+    """Return the rules on the global amax and its scale."""
     by = {Granularity.NONE: ("GLB-6",), Granularity.TENSOR: ("GLB-1", "GLB-2"), Granularity.ROW: ("GLB-5",)}
     return by[spec.global_scale]
 
 
 def spec_rules(spec: Spec, direction: Direction) -> tuple[str, ...]:
-    """What a specification and a direction add to the rules of any input."""
+    """Return what a specification and a direction add to the rules of any input."""
     return (
         *(() if spec in OWN or spec.stochastic else ("PRO-1", "PRO-3")),
         *(("BLK-10",) if spec.scale.format is E8M0 else ("BLK-3", "BLK-4")),
@@ -65,7 +65,7 @@ def spec_rules(spec: Spec, direction: Direction) -> tuple[str, ...]:
 
 
 def rules(*names: str) -> RuleSet:
-    """The same rules for every specification."""
+    """Return the same rules for every specification."""
     return RuleSet(names)
 
 
@@ -75,5 +75,5 @@ class RuleSet(tuple[str, ...]):
     __slots__ = ()
 
     def __call__(self, spec: Spec) -> tuple[str, ...]:
-        """The rules."""
+        """Return the rules."""
         return self

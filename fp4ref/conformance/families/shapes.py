@@ -18,7 +18,7 @@ LONGER = ((3, 65), (63, 5), (64, 48), (65, 17), (127, 20), (128, 66), (129, 33),
 
 
 def normal(aimed: Aim) -> Iterator[Member]:
-    """Normally distributed values, whole blocks."""
+    """Yield normally distributed values, whole blocks."""
     shape = max(aimed.spec.block.rows * 2, 16) * aimed.reach.size, aimed.spec.block.columns * 8
     yield Member("1", aimed.narrow(aimed.normal(*shape)))
     yield Member("small", aimed.narrow(aimed.normal(*shape) * 0.02))
@@ -77,7 +77,7 @@ def positions(aimed: Aim) -> Iterator[Member]:
 
 
 def _digits(aimed: Aim) -> tuple[int, Values]:
-    """How many scales tell places apart, and these."""
+    """Return the number of scales that tell places apart, and these scales."""
     if aimed.spec.scale.format is E8M0:
         low, high = exponents(aimed)
         count = min(high - low, 64)

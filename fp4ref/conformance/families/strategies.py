@@ -28,7 +28,7 @@ SPECIALS = tuple(map(F, (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0)))
 
 
 def near(values: NDArray[np.float64], ulps: int = 1) -> st.SearchStrategy[np.float32]:
-    """One of some float32 values or a float32 up to so many steps from one, of either sign."""
+    """Return a strategy for float32 values up to a number of steps from some given ones, of either sign."""
     start = np.asarray(values, F).view(np.int32)
     around = (start[:, None] + np.arange(-ulps, ulps + 1)).ravel()
     magnitudes = np.unique(around[around >= 0]).astype(np.int32).view(F)
@@ -140,7 +140,7 @@ def matrices(
 
 
 def _filled(block: Block | tuple[int, int], values: st.SearchStrategy[np.float32]) -> st.SearchStrategy[Matrix]:
-    """A block of at most 16 values of their own; a larger one repeats them, every row from another start."""
+    """Return a block of at most 16 values of their own; a larger one repeats them, every row from another start."""
     count = min(block[0] * block[1], 16)
 
     def filled(found: list[np.float32]) -> Matrix:

@@ -1,4 +1,4 @@
-"""What some specifications add: random bits, the Hadamard transform, two candidates per block."""
+"""Families for single specifications: random bits, the Hadamard transform, two candidates per block."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def random_bits(aimed: Aim) -> Iterator[Member]:
 
 
 def transformed(aimed: Aim) -> Iterator[Member]:
-    """Groups of 16 whose transform lies on ties, on zero, or rounds to bfloat16; one element alone in each place."""
+    """Yield groups of 16 whose transform hits ties or zero, or rounds to bfloat16; one element alone in each place."""
     if aimed.spec.hadamard is None or aimed.direction == "row":
         return
     columns, signs = aimed.spec.block.columns, aimed.spec.hadamard.signs

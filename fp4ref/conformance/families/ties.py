@@ -53,7 +53,7 @@ def tied(aimed: Aim, scales: Values, multiple: int = 1) -> NDArray[Any]:
 
 
 def element_neighbours(aimed: Aim) -> Iterator[Member]:
-    """The last input that is rounded down and the first that is rounded up, at every boundary of the codes."""
+    """Yield the last input that is rounded down and the first that is rounded up, at every boundary of the codes."""
     for number, amax in enumerate(amaxes(aimed)):
         maxima = block_maxima(aimed, amax, aimed.count if aimed.spec.element.format is E2M1 else aimed.count // 4)
         up = element_thresholds(aimed, maxima, amax)
@@ -85,7 +85,7 @@ def scale_ties(aimed: Aim) -> Values:
 
 
 def scale_neighbours(aimed: Aim) -> Iterator[Member]:
-    """The largest block maximum of a scale byte and the smallest of the next, for every byte that can be reached."""
+    """Yield the largest block maximum of each reachable scale byte, and the smallest of the next."""
     for number, amax in enumerate(amaxes(aimed)):
         up = scale_thresholds(aimed, amax)
         if aimed.spec.scale.format is E8M0 and aimed.level == 1:
@@ -125,7 +125,7 @@ def _powers_first(scales: Values) -> tuple[Values, list[int]]:
 
 
 def _carry(aimed: Aim) -> float:
-    """The mantissa from which rounding to the element's mantissa carries into the exponent (MXS-4)."""
+    """Return the mantissa from which rounding to the element's mantissa carries into the exponent (MXS-4)."""
     return 2 - 0.5 ** (aimed.spec.element.format.mantissa_bits + 1)
 
 

@@ -24,7 +24,7 @@ from fp4ref.spec import Granularity, Metric, Spec, Subnormals
 
 
 class Topic(StrEnum):
-    """What a variant is about; the families of witnesses have these names."""
+    """The topic of a variant; the families of witnesses have these names."""
 
     RECIPROCAL = "reciprocal"
     ORDER = "operation-order"
@@ -85,7 +85,7 @@ NARROW: dict[str, np.dtype[Any]] = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "f
 
 
 def variants(spec: Spec, dtype: np.dtype[Any]) -> Iterator[Variant]:
-    """The variants of a specification; some may be the specification itself."""
+    """Yield the variants of a specification; some may be the specification itself."""
     if spec.global_scale is Granularity.NONE:
         yield from _without_global_scale(spec)
     else:
@@ -100,14 +100,14 @@ def variants(spec: Spec, dtype: np.dtype[Any]) -> Iterator[Variant]:
 
 
 def same_numbers(spec: Spec, **functions: Any) -> Spec:
-    """A specification with other functions in its arithmetic, where these are finite."""
+    """Return a specification with other functions in its arithmetic, where these are finite."""
     record = spec.arithmetic
     changed = {slot: _where_finite(function, getattr(record, slot)) for slot, function in functions.items()}
     return spec.replace(name="variant", arithmetic=dataclasses.replace(record, name="variant", **changed))
 
 
 def encodes(spec: Spec) -> bool:
-    """Whether the global scale of a specification multiplies the input, and not the result."""
+    """Return True if the global scale of a specification multiplies the input, and not the result."""
     k = Constants(spec.element.format, spec.scale, F(1), F(2), lambda v: v)
     return bool(spec.arithmetic.global_scale(np.ones((1, 1, 1, 1), F), k).item() > 1)
 
@@ -221,7 +221,7 @@ def _searched(spec: Spec) -> Iterator[Variant]:
 
 
 def _same_form(a: Spec, b: Spec) -> bool:
-    """Whether bytes mean the same in both, and the settings are others."""
+    """Return True if bytes mean the same in both, and the settings are others."""
     return (
         a != b
         and all(getattr(a, name) == getattr(b, name) for name in ("block", "global_scale", "hadamard", "stochastic"))

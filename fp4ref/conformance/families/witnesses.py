@@ -30,7 +30,7 @@ MULTIPLES = (3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0)  # odd numbers of units: thei
 
 
 def made(topic: Topic) -> Make:
-    """The function that yields the witnesses of a topic."""
+    """Return the function that yields the witnesses of a topic."""
 
     def make(aimed: Aim) -> Iterator[Member]:
         pools = search(aimed.spec, aimed.dtype.name, aimed.reach.size, aimed.reach.seed)
@@ -57,7 +57,7 @@ def search(spec: Spec, dtype: str, size: int, seed: int = 0) -> Pools:
 
 
 def searched(spec: Spec, dtype: str, size: int = 1, seed: int = 0) -> Pools:
-    """The same by a search."""
+    """Return the same by a search."""
     pools: Pools = _searched(spec, dtype, Reach(size=size, seed=seed), names())[0]
     return pools
 

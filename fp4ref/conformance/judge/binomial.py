@@ -15,7 +15,7 @@ LEAST = 2.0**-1000  # smaller tails, whose terms may be lost below float64's ran
 
 
 def upper_tail(count: int, n: int, p: float) -> float:
-    """A bound on the probability of at least `count` successes in n trials of probability p, close above its mean.
+    """Return a bound on the probability of `count` successes or more in n trials of probability p.
 
     Rules: SR-11.
     """
@@ -39,9 +39,9 @@ def upper_tail(count: int, n: int, p: float) -> float:
 
 
 def interval(n: int, low: float, high: float, alpha: float) -> tuple[int, int]:
-    """Counts that n trials, each with a probability between low and high, leave with a probability below alpha.
+    """Return counts that n trials, each with a probability between low and high, leave with a probability below alpha.
 
-    The number of successes of unlike trials lies between those of n trials at either bound, so half of alpha on each
+    The number of successes of unlike trials is between those of n trials at either bound, so half of alpha on each
     side holds for any mixture.
 
     Rules: SR-11.
@@ -52,7 +52,7 @@ def interval(n: int, low: float, high: float, alpha: float) -> tuple[int, int]:
 
 
 def _largest(n: int, p: float, alpha: float) -> int:
-    """The largest count whose upper tail is not below alpha."""
+    """Return the largest count whose upper tail is not below alpha."""
     inside, outside = 0, n + 1
     while outside - inside > 1:
         middle = (inside + outside) // 2

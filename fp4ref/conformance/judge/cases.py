@@ -50,7 +50,7 @@ BROKEN = frozenset(FindingKind) - {
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was found out about a case.
+    """The findings about a case.
 
     compared: the bytes of a quantizer. mismatches: of another operation, the first ones. finding: what went wrong
     otherwise. rules: those that the case checks; none where nothing was compared. got: a quantizer's bytes, low nibble
@@ -85,7 +85,7 @@ class Judgement:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing is wrong with the case."""
+        """True if nothing is wrong with the case."""
         right = self.compared is None or self.compared.equal
         return right and self.finding is None and not self.mismatches
 
@@ -209,7 +209,7 @@ def _blamed(compared: Comparison, *question: Any) -> Comparison:
 
 
 def _tolerance(x: NDArray[Any], spec: Spec, got: DirectionData, bits: NDArray[np.uint8] | None) -> Tolerance:
-    """Whether a block of the column direction is right for some order of the transform's additions. Rules: HAD-7."""
+    """Return True if a block of the columns is right for some order of the transform's additions. Rules: HAD-7."""
     matrix = Matrix(x, "column")
 
     def tolerates(block: Tile, scale: int, codes: Codes) -> bool:

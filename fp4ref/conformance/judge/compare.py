@@ -62,7 +62,7 @@ class StrayByte:
 
 @dataclass
 class Comparison:
-    """How the bytes of one direction differ: counts, first places, and excuses.
+    """The differences between the bytes of one direction: counts, first places, and excuses.
 
     codes, scales, amax, spare, padding: counts of differing codes, scale bytes, maxima, spare nibbles, padding bytes.
     excused: count of differing blocks and maxima by class of input. unexcused: count of all other differences. judged:
@@ -93,7 +93,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether every compared byte is the same. Rules: CNF-1."""
+        """True if every compared byte is the same. Rules: CNF-1."""
         return not (self.codes or self.scales or self.amax or self.spare or self.padding)
 
 
@@ -149,7 +149,7 @@ def unequal(codec: Codec, got: Codes, expected: Codes, spec: Spec) -> Bools:
 
 
 def codes_of(data: NDArray[Any], tile: Tile, spec: Spec) -> Codes:
-    """The element codes [rows, columns] of a tile of whole blocks."""
+    """Return the element codes [rows, columns] of a tile of whole blocks."""
     row, column = tile
     count = column.stop - column.start
     start = packing.width(column.start, spec.element.format)
@@ -158,7 +158,7 @@ def codes_of(data: NDArray[Any], tile: Tile, spec: Spec) -> Codes:
 
 
 def scales_of(scales: NDArray[Any], tile: Tile, spec: Spec) -> Codes:
-    """The linear scale bytes [rows, blocks] of a tile of whole blocks."""
+    """Return the linear scale bytes [rows, blocks] of a tile of whole blocks."""
     row, column = tile
     width = spec.block.columns
     return np.asarray(scales[row, column.start // width : -(-column.stop // width)])
@@ -166,12 +166,12 @@ def scales_of(scales: NDArray[Any], tile: Tile, spec: Spec) -> Codes:
 
 @ignoring_float_warnings
 def shown_inputs(matrix: Matrix, tile: Tile, spec: Spec, direction: Direction) -> NDArray[Any]:
-    """A tile as the quantizer sees it, in the type of the tensor."""
+    """Return a tile as the quantizer sees it, in the type of the tensor."""
     return inputs(matrix, tile, spec, direction).astype(matrix[slice(0, 0), slice(0, 0)].dtype)
 
 
 def hexadecimal(value: np.generic) -> str:
-    """The bits of a float, as 0x and as many digits as it has.
+    """Return the bits of a float, as 0x and as many digits as it has.
 
     >>> hexadecimal(np.float32(1))
     '0x3f800000'
@@ -230,7 +230,7 @@ class _Pair:
         self.bad = np.asarray(by_code | per_block(self.bad_scales, spec).any(axis=2))
 
     def area(self, down: int, across: int) -> Tile:
-        """Where a block lies in the tile."""
+        """Return the rows and columns of a block in the tile."""
         rows, columns = self.spec.block
         return (
             slice(down * rows, min((down + 1) * rows, self.codes.shape[0])),
@@ -238,7 +238,7 @@ class _Pair:
         )
 
     def whole(self, area: Tile) -> Tile:
-        """Where a part of the tile lies in the matrix."""
+        """Return the rows and columns of a part of the tile in the matrix."""
         (rows, columns), (top, left) = area, (part.start for part in self.tile)
         return slice(top + rows.start, top + rows.stop), slice(left + columns.start, left + columns.stop)
 

@@ -102,7 +102,7 @@ class Coverage:
         return f"{units}{families}, {' '.join(extent.dtypes)}, {sizes}"
 
     def to_json(self) -> dict[str, Any]:
-        """The basis as JSON data."""
+        """Return the basis as JSON data."""
         extent = self.extent
         return {
             f"{self.unit.replace(' ', '_')}s": extent.count,

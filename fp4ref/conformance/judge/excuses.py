@@ -21,7 +21,7 @@ Tile = tuple[slice, slice]
 
 
 class Excuse(StrEnum):
-    """What is special about the input of a block; the first that applies counts."""
+    """The special property of a block's input; the first that applies counts."""
 
     NAN = "NaN"
     INF = "Inf"
@@ -79,12 +79,12 @@ class Influence:
         self._rows: tuple[Bools, Bools] | None = None
 
     def anywhere(self) -> Excuse | None:
-        """The class of special input that the matrix holds."""
+        """Return the class of special input that the matrix holds."""
         nan, inf = self._special()
         return Excuse.NAN if nan.any() else Excuse.INF if inf.any() else None
 
     def of(self, rows: slice) -> tuple[Bools, Bools]:
-        """Whether NaN, and whether Inf, reaches each of these rows."""
+        """Return, for each of these rows, True if NaN reaches it, and True if Inf does."""
         if not self._possible:
             nothing = np.zeros(rows.stop - rows.start, np.bool_)
             return nothing, nothing

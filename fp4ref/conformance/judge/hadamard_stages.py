@@ -23,7 +23,7 @@ MARGIN = 1 / 128  # more than any rounding to bfloat16, or of a float64 sum, mov
 
 
 def accepts_amax(x: NDArray[Any], spec: Spec, amax: float) -> bool:
-    """Whether some order of additions in each group gives this maximum of the transformed tensor.
+    """Return True if some order of additions in each group gives this maximum of the transformed tensor.
 
     Rules: HAD-4, HAD-7.
     """
@@ -47,7 +47,7 @@ def accepts_block(
     codes: Codes,
     random_bits: Codes | None = None,
 ) -> bool:
-    """Whether some order of additions gives these bytes of one block.
+    """Return True if some order of additions gives these bytes of one block.
 
     values: the inputs before the transform, [rows, columns] of the column direction. amax, scale: the candidate's own.
 
@@ -76,7 +76,7 @@ def accepts_block(
 
 @ignoring_float_warnings
 def _groups(matrix: Matrix, spec: Spec, signs: int) -> tuple[float, list[tuple[Floats, float, float]]]:
-    """The maximum over groups that every order adds alike; and the others, each with bounds of its maximum."""
+    """Return the maximum over groups that every order adds alike; and the others, each with bounds of its maximum."""
     signed = np.array([[float(s) for s in exact_sums(row, signs)] for row in np.eye(POINTS).tolist()])
     narrow, wide = 0.0, []
     for tile in tiles(matrix.shape, spec.block):
@@ -95,7 +95,7 @@ def _groups(matrix: Matrix, spec: Spec, signs: int) -> tuple[float, list[tuple[F
 
 
 def spreads(groups: Floats) -> NDArray[np.bool_]:
-    """Whether the sums of groups [n, 16] may depend on the order of additions, by their exponents. Rules: HAD-7."""
+    """Return True if the sums of groups [n, 16] may depend on the order of additions. Rules: HAD-7."""
     exponents, zero = np.frexp(np.abs(groups))[1], groups == 0
     highest = np.where(zero, np.iinfo(np.int32).min // 2, exponents).max(axis=1)
     lowest = np.where(zero, np.iinfo(np.int32).max // 2, exponents).min(axis=1)
@@ -103,13 +103,13 @@ def spreads(groups: Floats) -> NDArray[np.bool_]:
 
 
 def _magnitudes(pair: tuple[float, float]) -> tuple[float, float]:
-    """The smallest and the largest magnitude in an interval."""
+    """Return the smallest and the largest magnitude in an interval."""
     low, high = pair
     return 0.0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high))
 
 
 def _order(codec: Codec, codes: Codes) -> NDArray[np.int64]:
-    """A number per code that grows with its value; -0 lies below 0."""
+    """Return a number per code that grows with its value; -0 is below 0."""
     sign = codec.format.sign_bit
     magnitude = (codes & (sign - 1)).astype(np.int64)
     return np.where(codes & sign, -1 - magnitude, magnitude)

@@ -1,7 +1,7 @@
 """Exact hypergeometric intervals: how often two independent draws agree, given how often each one succeeds.
 
-Weights are relative to that of the mode, and each is a product of at most 10^5 ratios, right to 1 part in 10^10. What
-lies beyond the last weight is bounded by a geometric series. Tails are divided by a sum that leaves out only positive
+Weights are relative to that of the mode, and each is a product of at most 10^5 ratios, right to 1 part in 10^10. The
+tail beyond the last weight is bounded by a geometric series. Tails are divided by a sum that leaves out only positive
 terms, so an interval can be too wide by one count, never too narrow.
 """
 

@@ -35,7 +35,7 @@ class InternalError:
         return f"internal error, the {self.part} failed: {self.type}{said} ({self.place}); the verdict stands"
 
     def to_json(self) -> dict[str, str]:
-        """The error as JSON data."""
+        """Return the error as JSON data."""
         return dict(vars(self))
 
 

@@ -23,7 +23,7 @@ HALF_STEP = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # t
 
 @dataclass(frozen=True)
 class ProductJudgement:
-    """What came of a case. low, high: the accepted results, equal where one is right. got: None if there is none."""
+    """The result of a case. low, high: the accepted results, equal if only one is right. got: None without a result."""
 
     case: GemmCase
     low: NDArray[Any]
@@ -43,28 +43,28 @@ class ProductJudgement:
 
     @property
     def equal(self) -> bool:
-        """Whether every result is accepted."""
+        """True if every result is accepted."""
         return not self.wrong.any()
 
 
 def operand(q: Quantized) -> Operand:
-    """The row direction of a tensor."""
+    """Return the row direction of a tensor."""
     return Operand(*q.direction("row"), q.spec, q.scale_layout)
 
 
 def judge(
     case: GemmCase, got: NDArray[Any] | None, to: str, rule: AlphaRule = AlphaRule.RECIPROCAL
 ) -> ProductJudgement:
-    """What a kernel's result [M, N] of type `to` is worth. Rules: GEM-13, GEM-14."""
+    """Return what a kernel's result [M, N] of type `to` is worth. Rules: GEM-13, GEM-14."""
     low, high = accepted(case, to, rule)
     return ProductJudgement(case, low, high, got)
 
 
 @ignoring_float_warnings
 def accepted(case: GemmCase, to: str, rule: AlphaRule) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The smallest and the largest result that is right.
+    """Return the smallest and the largest result that is right.
 
-    What follows the sums is monotone, so it maps the ends of their interval to the ends of the results'.
+    The steps after the sums are monotone, so they map the ends of their interval to the ends of the results'.
 
     Rules: GEM-13, GEM-14, GEM-15.
     """
@@ -79,19 +79,19 @@ def accepted(case: GemmCase, to: str, rule: AlphaRule) -> tuple[NDArray[Any], ND
 
 
 def _adds(case: GemmCase) -> bool:
-    """Whether anything but zeros is added."""
+    """Return True if anything but zeros is added."""
     return any(part is not None and part.any() for part in (case.bias, case.accumulate))
 
 
 def _scales_exactly(a: Operand, b: Operand, rest: Epilogue) -> bool:
-    """Whether alpha is a power of two, and no row has an amax of its own."""
+    """Return True if alpha is a power of two, and no row has an amax of its own."""
     return not (a.row_scaled or b.row_scaled) and bool(np.frexp(total_alpha(a, b, rest))[0] == 0.5)
 
 
 def _added(
     case: GemmCase, low: Floats, high: Floats, to: np.dtype[Any], *, row_scaled: bool
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The ends after additions in any order, each rounded or truncated, or fused with what comes before.
+    """Return the ends after additions in any order, each rounded or truncated, or fused with what comes before.
 
     Within four roundings of 2^-23 of the magnitudes; with amaxes of rows one more before C, to the result's type.
 
@@ -109,7 +109,7 @@ def _added(
 
 @ignoring_float_warnings
 def interval(a: Operand, b: Operand) -> tuple[Floats, Floats]:
-    """The sums that float32 additions in any order can give, rounded outward; of finite operands.
+    """Return the sums that float32 additions in any order can give, rounded outward; of finite operands.
 
     Computed in float64, whose own error, below K * 2^-52 of the sum of magnitudes, is added.
 

@@ -1,4 +1,4 @@
-"""What the bracket level looks at: neighbours of each element, counts of those rounded away, pairs rounded alike."""
+"""The tests of the bracket level: neighbours of each element, counts of those rounded away, pairs rounded alike."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StochasticTrial(NamedTuple):
 
 
 class ChanceCount(NamedTuple):
-    """A count that must lie in an interval: of elements rounded away, or of pairs that were rounded alike."""
+    """A count that must be in an interval: of elements rounded away, or of pairs that were rounded alike."""
 
     name: str
     found: int
@@ -45,7 +45,7 @@ class ChanceCount(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether the count lies inside."""
+        """True if the count is inside the interval."""
         return self.low <= self.found <= self.high
 
 
@@ -135,7 +135,7 @@ Share = Callable[[float], float]
 
 
 def frequency(of: Bin, alpha: float, share: Share | None = None) -> ChanceCount:
-    """The test of a bin. share: of bytes that round a frac away, in order; else any between its 256ths and frac itself.
+    """Return the test of a bin. share: of bytes that round a frac away, in order; else between its 256ths and frac.
 
     Rules: SR-4, SR-11.
     """
@@ -211,7 +211,7 @@ class Pairs(NamedTuple):
 
 
 def alike(calls: Sequence[Mapping[Direction, Rounded]]) -> dict[str, Pairs]:
-    """Counts of pairs by name, where there are enough."""
+    """Return counts of pairs by name, where there are enough."""
     found: dict[str, Pairs] = {}
     for name, first, second in pairs(calls):
         found[name] = found.get(name, Pairs()).with_(first, second)

@@ -18,7 +18,7 @@ from fp4ref.spec import Block
 
 
 def block_of(chosen: Callable[[Floats], Floats]) -> Any:
-    """The maxima of what a function makes of the blocks."""
+    """Return the maxima of what a function makes of the blocks."""
     return lambda blocks, keep_nan: largest(chosen(blocks), (2, 3), keep_nan)
 
 
@@ -80,7 +80,7 @@ def ranked(rank: int, blocks: Floats, keep_nan: bool) -> Floats:
 
 
 def averaged(power: int, blocks: Floats, keep_nan: bool) -> Floats:
-    """The mean magnitude of a block, or the root of its mean square."""
+    """Return the mean magnitude of a block, or the root of its mean square."""
     magnitude = np.abs(blocks) if keep_nan else np.nan_to_num(np.abs(blocks), nan=0, posinf=np.inf)
     mean = (magnitude**power).mean(axis=(2, 3), keepdims=True)
     return np.asarray(mean if power == 1 else np.sqrt(mean), F)
@@ -220,7 +220,7 @@ def _one_of(parts: int, stored: Callable[[Any], Any], scales: Any) -> Any:
 
 
 def _filled(heads: Callable[[Floats, int], Floats], kernel: Kernel) -> Callable[[Floats], Floats]:
-    """Values with a last partial block filled by what lies elsewhere."""
+    """Values with a last partial block filled by bytes from elsewhere."""
     return lambda values: np.concatenate([values, heads(values, -values.shape[1] % kernel.block.columns)], axis=1)
 
 

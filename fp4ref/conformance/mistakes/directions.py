@@ -47,7 +47,7 @@ def _reshaped(other: Callable[[Codes, Codes], Made], both: BothDirections) -> Ma
 
 
 def _with_scales(used: bool, both: BothDirections) -> Made:
-    """This direction's codes, and as many of the other's scale bytes as there is room for, one after the other."""
+    """Return this direction's codes, followed by as many of the other's scale bytes as fit."""
     own = both.own
     found = np.zeros(own.scales.size, np.uint8)
     flat = both.scales.reshape(-1)[: found.size]

@@ -108,7 +108,7 @@ def _factor(s: Floats, g: Floats) -> Floats:
 
 
 def raw_zero(kind: Callable[[Floats, Floats], Any], value: float | None, kernel: Kernel) -> ElementForm:
-    """The same, with other elements where the scale is zero."""
+    """Return the same, with other elements where the scale is zero."""
     scaled = kernel.scaled
 
     def changed(x: Floats, s: Floats, g: Floats, k: ar.Constants) -> Floats:

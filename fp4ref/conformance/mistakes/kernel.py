@@ -71,12 +71,12 @@ def flushed(values: Floats) -> Floats:
 
 
 def over_block(blocks: Floats, keep_nan: bool) -> Floats:
-    """The maximum magnitude of each block. Rules: BLK-2."""
+    """Return the maximum magnitude of each block. Rules: BLK-2."""
     return largest(blocks, (2, 3), keep_nan)
 
 
 def over_tensor(values: Values, keep_nan: bool, by_row: bool) -> Floats:
-    """The maximum magnitude of the quantized values, [1] or [rows]. Rules: GLB-1, GLB-5."""
+    """Return the maximum magnitude of the quantized values, [1] or [rows]. Rules: GLB-1, GLB-5."""
     if not values.transformed.size:
         return np.zeros(values.transformed.shape[0] if by_row else 1, F)
     found = largest(values.transformed, (1,) if by_row else (0, 1), keep_nan)
@@ -84,12 +84,12 @@ def over_tensor(values: Values, keep_nan: bool, by_row: bool) -> Floats:
 
 
 def rounded(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
-    """What the codec says."""
+    """Return what the codec says."""
     return codec.encode(y, bits)
 
 
 def smaller(second: Floats, first: Floats) -> NDArray[np.bool_]:
-    """Whether the second candidate is kept. Rules: FOS-6."""
+    """Return True if the second candidate is kept. Rules: FOS-6."""
     return np.asarray(second < first)
 
 
@@ -104,7 +104,7 @@ def twice(second: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool
 
 
 def six_and_four(t: Floats) -> tuple[Floats, Floats]:
-    """The scales that a block tries. Rules: FOS-1."""
+    """Return the scales that a block tries. Rules: FOS-1."""
     return t, t * F(1.5)
 
 
@@ -169,12 +169,12 @@ class Kernel:
     placed: tuple[tuple[Place, Callable[[Kernel], Kernel | None]], ...] = ()
 
     def but(self, **changes: Any) -> Kernel:
-        """A changed copy."""
+        """Return a changed copy."""
         return dataclasses.replace(self, **changes)
 
 
 def kernel_of(spec: Spec) -> Kernel:
-    """The kernel that makes a specification's bytes. Rules: SPC-5."""
+    """Return the kernel that makes a specification's bytes. Rules: SPC-5."""
     arithmetic = spec.arithmetic
     return Kernel(
         spec=spec,
@@ -223,7 +223,7 @@ class Exhibit:
         return widen(Matrix(x, self.case.direction)[slice(0, self.shape[0]), slice(0, self.shape[1])])
 
     def quantized(self, kernel: Kernel) -> Values:
-        """The values that a kernel quantizes."""
+        """Return the values that a kernel quantizes."""
         key = kernel.read, kernel.values, kernel.transform, kernel.turned
         if key not in self._values:
             if len(self._values) > 3:
@@ -235,7 +235,7 @@ class Exhibit:
         return self._values[key]
 
     def amax(self, kernel: Kernel) -> tuple[Floats, Floats] | None:
-        """The maximum as a kernel reports it, and as it uses it; None without a global scale."""
+        """Return the maximum as a kernel reports it, and as it uses it; None without a global scale."""
         granularity = kernel.spec.global_scale
         if granularity is Granularity.NONE:
             return None
@@ -250,7 +250,7 @@ class Exhibit:
 
 
 class ScaleSide(NamedTuple):
-    """What a kernel does up to its scale bytes, for some rows of a matrix.
+    """A kernel's stages up to its scale bytes, for some rows of a matrix.
 
     amax, used: as it is reported, and as the global scale is made of it. scales: [rows, blocks].
     The others are
@@ -306,7 +306,7 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
 
 @np.errstate(all="ignore")
 def code_side(kernel: Kernel, side: ScaleSide) -> Codes:
-    """The codes [rows, columns] that follow the scale bytes."""
+    """Return the codes [rows, columns] that follow the scale bytes."""
     if kernel.placed:
         assert side.codes is not None
         return side.codes
@@ -318,7 +318,7 @@ def code_side(kernel: Kernel, side: ScaleSide) -> Codes:
 
 @np.errstate(all="ignore")
 def before_codec(kernel: Kernel, side: ScaleSide) -> Floats:
-    """The elements in units of their scale, whole blocks."""
+    """Return the elements in units of their scale, whole blocks."""
     s = kernel.used_scale(kernel.working(side.t, kernel.scale_codec.decode(side.byte)))
     g = side.g if side.used is None else kernel.element_global(side.g, side.used, side.k)
     return kernel.value(made_nan(kernel.scaled(side.blocks, s, g, side.k), side.blocks, s, g))
@@ -327,7 +327,7 @@ def before_codec(kernel: Kernel, side: ScaleSide) -> Floats:
 def _searched(
     kernel: Kernel, blocks: Floats, t: Floats, g: Floats, amax: Floats | None, k: Constants
 ) -> tuple[Codes, Codes]:
-    """The candidate that 4over6 keeps: its codes and scale bytes. Rules: FOS-1, FOS-6."""
+    """Return the candidate that 4over6 keeps: its codes and scale bytes. Rules: FOS-1, FOS-6."""
     search = kernel.search
     assert search is not None
     errors, tried = [], []

@@ -259,7 +259,7 @@ def residues(axis: PlaceAxis, modulus: int, first: int, last: int) -> Predicate:
 
 
 def past_multiple(axis: PlaceAxis, modulus: int) -> Predicate:
-    """Return the predicate that holds past the last whole group of so many, where one is left incomplete."""
+    """Return the predicate that holds past the last whole group of a size, if an incomplete one follows."""
     return Predicate(
         f"in {axis.many} past the last multiple of {modulus}",
         PRIOR[axis.one] + 2,
@@ -276,7 +276,7 @@ def partial_block() -> Predicate:
 
 
 def last_group(axis: PlaceAxis, size: int) -> Predicate:
-    """Return the predicate that holds in the last group of so many, full or not."""
+    """Return the predicate that holds in the last group of a size, full or not."""
     return Predicate(
         f"in the last group of {size} {axis.many}",
         PRIOR[axis.one] + 3,

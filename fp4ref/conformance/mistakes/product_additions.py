@@ -17,7 +17,7 @@ Value = Callable[[Floats, Floats], Floats]  # of what is added, [1, N] or [M, N]
 
 @dataclass(frozen=True)
 class Adding:
-    """How one of two things is added. value: what is added in its place; early: to the sums, before alpha."""
+    """The way in which a bias or C is added. value: the values added in its place; early: to the sums, before alpha."""
 
     text: str
     value: Value
@@ -62,17 +62,17 @@ class Additions:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What is wrong with it."""
+        """The mistake, in words."""
         return tuple(filter(None, (self.bias.text, self.accumulate.text)))
 
     def early(self, y: Floats, pair: OperandPair) -> Floats:
-        """What is added before alpha."""
+        """Return what is added before alpha."""
         for adding, part in zip((self.bias, self.accumulate), _parts(pair), strict=True):
             y = y + adding.value(part, y) if adding.early and part is not None else y
         return np.asarray(y, F)
 
     def late(self, y: Floats, pair: OperandPair, to: str, *, row_scaled: bool) -> Floats:
-        """What is added after it, in the order of GEM-8. Rules: GEM-8."""
+        """Return what is added after it, in the order of GEM-8. Rules: GEM-8."""
         b, c = _parts(pair)
         b = None if b is None or self.bias.early else self.bias.value(b, y)
         if c is None or self.accumulate.early:

@@ -38,7 +38,7 @@ def _one(s: OperandSide) -> float:
 
 
 def _next_number(s: OperandSide) -> float:
-    """What the bits of a NaN scale would be as a number: 480 for E4M3, 2^128 for E8M0, which float32 calls infinite."""
+    """Return the number that a NaN scale's bits would stand for: 480 for E4M3, 2^128 (infinite) for E8M0."""
     return np.inf if s.part.spec.scale.format is E8M0 else 480.0
 
 
@@ -47,7 +47,7 @@ def _largest_scale(s: OperandSide) -> float:
 
 
 def _skipping(s: OperandSide) -> OperandSide:
-    """A block of zeros counts as zero, whatever its scale."""
+    """Count a block of zeros as zero, whatever its scale."""
     (rows, columns), width = s.elements.shape, s.width
     padded = np.pad(s.elements, ((0, 0), (0, -columns % width))).reshape(rows, -1, width)
     return replace(s, scales=np.where((padded == 0).all(axis=2), 0.0, s.scales))
@@ -93,7 +93,7 @@ RESULTS: tuple[tuple[str, Callable[[Floats, str], Floats]], ...] = (
 
 
 def special_sums(pair: OperandPair) -> Iterator[tuple[str, Wide]]:
-    """What each mistake in reading makes of the sums."""
+    """Yield what each mistake in reading makes of the sums."""
     for text, change in READERS:
         for which, said in SIDES:
             a, b = (change(s) if name in which else s for name, s in (("a", pair.a), ("b", pair.b)))

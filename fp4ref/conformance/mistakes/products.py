@@ -72,19 +72,19 @@ class Reading:
 
 
 def side(part: Operand, other: DirectionData | None, *, transposed: bool) -> OperandSide:
-    """An operand decoded. other: the bytes of its tensor's other direction. transposed: as the kernel is given it."""
+    """Decode an operand. other: the bytes of its tensor's other direction. transposed: as the kernel is given it."""
     codes = packing.unpack(part.data.data, part.shape[1], part.spec.element.format)
     elements, scales = part.spec.element.decode(codes), part.spec.scale.decode(part.data.scales)
     return OperandSide(elements.astype(np.float64), scales.astype(np.float64), part, other, transposed)
 
 
 def product(a: OperandSide, b: OperandSide) -> Wide:
-    """The sums."""
+    """Return the sums."""
     return a.values @ b.values.T
 
 
 def pair_of(case: GemmCase, layout: str) -> OperandPair:
-    """The operands of a case, and what is added."""
+    """Return the operands of a case, and what is added."""
     a, b = (
         side(
             part,
@@ -102,7 +102,7 @@ def pair_of(case: GemmCase, layout: str) -> OperandPair:
 def summed_blocks(
     a: OperandSide, b: OperandSide, order: Callable[[int], list[int]], *, of_b: bool = False
 ) -> Wide | None:
-    """Sums over the blocks of a list; with of_b, those of A in their own order and those of B in that one."""
+    """Return sums over the blocks of a list; with of_b, those of A in their own order and those of B in that one."""
     count, width = a.scales.shape[1], a.width
     chosen = order(count)
     if chosen == list(range(count)) or (of_b and len(chosen) != count):
@@ -202,7 +202,7 @@ def _of_other(part: str, s: OperandSide, layout: str) -> OperandSide | None:
 
 
 def _as_it_lies(s: OperandSide, layout: str) -> OperandSide | None:
-    """Data [K, rows] read as [rows, K]."""
+    """Return data [K, rows] read as [rows, K]."""
     if not s.transposed:
         return None
     return replace(s, elements=s.elements.T.reshape(s.elements.shape))
@@ -295,18 +295,18 @@ Rounds = Callable[[Floats], Floats]
 
 
 def truncated(y: Floats) -> Floats:
-    """The bits of a bfloat16, cut off."""
+    """Return the bits of a bfloat16, cut off."""
     return (np.asarray(y, F).view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
 
 
 @ignoring_float_warnings
 def narrowed(name: str, y: Floats) -> Floats:
-    """Rounded to a type, held as float32."""
+    """Round to a type, held as float32."""
     return np.asarray(y.astype(INPUT_DTYPES[name]).astype(F))
 
 
 def roundings(place: str) -> Iterator[tuple[str, str, Rounds]]:
-    """Roundings that do not belong there, none first."""
+    """Yield roundings that do not belong there, none first."""
     yield "none", "", lambda y: y
     for name in ("bfloat16", "float16"):
         yield f"{place}-{name}", f"{place} are rounded to {name}", partial(narrowed, name)

@@ -23,7 +23,7 @@ def added(drawn: Callable[[Any], Any], y: Floats, bits: Codes | None, codec: Cod
 
 
 def compared(away: Callable[[Any, Any], Any], y: Floats, bits: Codes | None, codec: Codec) -> Codes:
-    """Rounded away where the fraction and the bits say so."""
+    """Round away where the fraction and the bits demand it."""
     assert bits is not None
     values, magnitude = grid(codec.format), np.abs(y).astype(np.float64)
     lower = np.clip(np.searchsorted(values[:-1], magnitude, side="right") - 1, 0, codec.format.codes - 1)
@@ -62,14 +62,14 @@ def _rolled(by: int, bits: Codes) -> Codes:
 
 
 def _swapped(count: int, bits: Codes) -> Codes:
-    """Groups of so many elements in reverse."""
+    """Return groups of elements in reverse."""
     whole = bits.shape[-1] // count * count
     turned = bits[..., :whole].reshape(*bits.shape[:-1], -1, count)[..., ::-1].reshape(*bits.shape[:-1], whole)
     return np.concatenate([turned, bits[..., whole:]], axis=-1)
 
 
 def _swapped_padded(count: int, bits: Codes) -> Codes:
-    """The same, where the last group is filled with zeros."""
+    """Return the same, where the last group is filled with zeros."""
     filled = np.pad(bits, ((0, 0), (0, -bits.shape[1] % count)))
     return _swapped(count, filled)[:, : bits.shape[1]]
 

@@ -39,7 +39,7 @@ class ScaleReader:
     shares: bool = False
 
     def offsets(self, declared: Layout, rows: int, blocks: int) -> Offsets:
-        """The byte of every scale, [rows, blocks]."""
+        """Return the byte of every scale, [rows, blocks]."""
         row, block = np.arange(rows)[:, None], np.arange(blocks)[None, :]
         if self.place is None:
             return np.broadcast_to(declared.offset(row, block, blocks), (rows, blocks))
@@ -432,7 +432,7 @@ DATA_READERS = (
 
 
 def fits(offsets: Offsets, size: int) -> bool:
-    """Whether every scale has a byte of its own in a buffer."""
+    """Return True if every scale has a byte of its own in a buffer."""
     if offsets.size == 0:
         return True
     return int(offsets.min()) >= 0 and int(offsets.max()) < size and size >= offsets.size

@@ -94,7 +94,7 @@ def known(
     rounding: Callable[[Floats], Floats] | None = None,
     **changes: Any,
 ) -> Mistake:
-    """A mistake that replaces fields of a kernel; a change may be a function of the kernel, marked by `of`."""
+    """Return a mistake that replaces fields of a kernel; a change may be a function of the kernel, marked by `of`."""
 
     def apply(kernel: Kernel) -> Kernel | None:
         if when is not None and not when(kernel):
@@ -119,14 +119,14 @@ ENCODING_GLOBALS = {encoding, encoding_by_reciprocal, encoding_or_one}
 
 
 def nv(kernel: Kernel) -> bool:
-    """A global scale that encodes: 2688 / amax."""
+    """Return a global scale that encodes: 2688 / amax."""
     return has_global(kernel) and (
         kernel.spec.arithmetic.name in ENCODING or kernel.spec.arithmetic.global_scale in ENCODING_GLOBALS
     )
 
 
 def has_global(kernel: Kernel) -> bool:
-    """A global scale of any convention."""
+    """Return a global scale of any convention."""
     return kernel.spec.global_scale is not Granularity.NONE
 
 
@@ -161,7 +161,7 @@ def eight_bit(kernel: Kernel) -> bool:
 
 
 def turns(kernel: Kernel) -> bool:
-    """A Hadamard transform."""
+    """Return a Hadamard transform."""
     return kernel.spec.hadamard is not None
 
 
@@ -176,7 +176,7 @@ def stochastic(kernel: Kernel) -> bool:
 
 
 def other_than(codec: str, field: str, value: Any) -> When:
-    """A codec that does not do so already."""
+    """Return a codec that does not do so already."""
     return lambda kernel: getattr(getattr(kernel, codec), field) is not value
 
 
@@ -189,7 +189,7 @@ def both(*tests: When) -> When:
 
 
 def to_float16(x: Floats) -> Floats:
-    """Rounded to float16."""
+    """Round to float16."""
     return x.astype(np.float16).astype(F)
 
 
@@ -197,12 +197,12 @@ to_bfloat16 = narrow_bfloat16
 
 
 def cut_bfloat16(x: Floats) -> Floats:
-    """Truncated to bfloat16: the lower half of the bits dropped."""
+    """Truncate to bfloat16: drop the lower half of the bits."""
     return (np.ascontiguousarray(x, F).view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
 
 
 def to_tf32(x: Floats) -> Floats:
-    """Truncated to ten bits of mantissa."""
+    """Truncate to ten bits of mantissa."""
     return (np.ascontiguousarray(x, F).view(np.uint32) & np.uint32(0xFFFFE000)).view(F)
 
 

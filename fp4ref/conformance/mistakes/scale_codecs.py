@@ -178,7 +178,7 @@ def _integers(whole: Callable[[Floats], Floats], kernel: Kernel) -> Callable[[Co
 
 
 def _as_normal(byte: Codes) -> Floats:
-    """A subnormal taken for a normal with exponent -7."""
+    """Return a subnormal taken for a normal with exponent -7."""
     return np.asarray(np.ldexp(F(1) + (byte & 7).astype(F) / F(8), (byte >> 3).astype(np.int32) - 7).astype(F), F)
 
 

@@ -157,7 +157,7 @@ def _has_squares(kernel: Kernel) -> bool:
 
 
 def _turned(values: Any) -> Any:
-    """The transpose of a grid [down, across, ...], written row by row into the shape that it had."""
+    """Return the transpose of a grid [down, across, ...], written row by row into the shape that it had."""
     return np.swapaxes(values, 0, 1).reshape(values.shape)
 
 

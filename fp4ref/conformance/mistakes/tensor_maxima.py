@@ -15,7 +15,7 @@ from fp4ref.formats import F, Floats
 
 
 def amax_of(chosen: Callable[[Floats], Floats], values: Values, keep_nan: bool, by_row: bool) -> Floats:
-    """The maximum magnitude of what a function makes of the values."""
+    """Return the maximum magnitude of what a function makes of the values."""
     return over_tensor(Values(values.raw, chosen(values.transformed)), keep_nan, by_row)
 
 
@@ -25,12 +25,12 @@ def amax_raw(values: Values, keep_nan: bool, by_row: bool) -> Floats:
 
 
 def amax_both(values: Values, keep_nan: bool, by_row: bool) -> Floats:
-    """The larger of before and after the transform."""
+    """Return the larger of before and after the transform."""
     return np.maximum(amax_raw(values, keep_nan, by_row), over_tensor(values, keep_nan, by_row))
 
 
 def amax_after(narrow: Callable[[Floats], Floats], values: Values, keep_nan: bool, by_row: bool) -> Floats:
-    """The maximum, rounded."""
+    """Return the maximum, rounded."""
     return narrow(over_tensor(values, keep_nan, by_row))
 
 
@@ -47,7 +47,7 @@ def absolute_of_signed(values: Values, keep_nan: bool, by_row: bool) -> Floats:
 
 
 def largest_bits(kind: str, absolute: bool, values: Values, keep_nan: bool, by_row: bool) -> Floats:
-    """The value whose bits are the largest integer."""
+    """Return the value whose bits are the largest integer."""
     bits = np.ascontiguousarray(values.transformed, F).view(kind)
     found = np.asarray(bits.max(axis=1 if by_row else None, initial=0), kind).reshape(-1).view(F)
     return np.abs(found) if absolute else found

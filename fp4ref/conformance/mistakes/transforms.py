@@ -33,12 +33,12 @@ SYLVESTER = np.array([[(-1) ** (i & j).bit_count() for j in range(POINTS)] for i
 
 
 def exact_sums(groups: Floats) -> Floats:
-    """Sums in double precision."""
+    """Return sums in double precision."""
     return (groups.astype(np.float64) @ SYLVESTER).astype(F) + F(0)
 
 
 def ordered_sums(groups: Floats) -> Floats:
-    """Sums left to right in float32."""
+    """Return sums left to right in float32."""
     total = groups[..., :1] * SYLVESTER[0].astype(F)
     for i in range(1, POINTS):
         total = total + groups[..., i : i + 1] * SYLVESTER[i].astype(F)
@@ -46,7 +46,7 @@ def ordered_sums(groups: Floats) -> Floats:
 
 
 def other_orders(kernel: Kernel) -> tuple[Kernel, ...]:
-    """The same kernel with the transform's sums in other orders, which are not mistakes. Rules: HAD-7."""
+    """Return the same kernel with the transform's sums in other orders, which are not mistakes. Rules: HAD-7."""
     if not isinstance(kernel.transform, Turn):
         return ()
     return tuple(
@@ -64,7 +64,7 @@ def transformed(
     size: int = POINTS,
     whole: bool = False,
 ) -> Callable[[Floats], Floats]:
-    """The transform with other signs, another factor, signs after the sums, another last rounding.
+    """Return the transform with other signs, another factor, signs after the sums, another last rounding.
 
     whole: groups of another size take all signs of the mask in turn, not each its first ones.
     """
@@ -91,12 +91,12 @@ def _swapped_bytes(mask: int) -> int:
 
 
 def narrow_butterfly(groups: Floats) -> Floats:
-    """A butterfly whose every sum is rounded to bfloat16."""
+    """Return a butterfly whose every sum is rounded to bfloat16."""
     return _butterfly(groups, to_bfloat16)
 
 
 def half_butterfly(groups: Floats) -> Floats:
-    """A butterfly whose every sum is rounded to float16."""
+    """Return a butterfly whose every sum is rounded to float16."""
     return _butterfly(groups, to_float16)
 
 
@@ -111,18 +111,18 @@ def _butterfly(groups: Floats, narrow: Callable[[Floats], Floats]) -> Floats:
 
 
 def any_butterfly(groups: Floats) -> Floats:
-    """The butterfly of any power of two."""
+    """Return the butterfly of any power of two."""
     return _butterfly(groups, lambda sums: sums)
 
 
 def sequency(groups: Floats) -> Floats:
-    """The rows of the matrix ordered by their sign changes (Walsh)."""
+    """Return the rows of the matrix ordered by their sign changes (Walsh)."""
     order = np.argsort([np.count_nonzero(np.diff(row)) for row in SYLVESTER], kind="stable")
     return butterfly(groups)[..., order]
 
 
 def bit_reversed(groups: Floats) -> Floats:
-    """The outputs in bit-reversed order."""
+    """Return the outputs in bit-reversed order."""
     order = [int(f"{i:04b}"[::-1], 2) for i in range(POINTS)]
     return butterfly(groups)[..., order]
 
@@ -172,7 +172,7 @@ PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def truncated(values: Floats) -> Floats:
-    """Truncated to bfloat16."""
+    """Truncate to bfloat16."""
     return (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
 
 

@@ -30,7 +30,7 @@ class OracleMatrix(NamedTuple):
 
 
 def tiled(row: int, column: int, columns: int) -> int:
-    """The place of a scale byte in 128 x 4 tiles. Rules: LAY-3."""
+    """Return the place of a scale byte in 128 x 4 tiles. Rules: LAY-3."""
     tile = row // 128 * -(-columns // 4) + column // 4
     return 512 * tile + row % 32 * 16 + row % 128 // 32 * 4 + column % 4
 
@@ -63,7 +63,7 @@ def matrix(q: Quantized, direction: str = "row") -> OracleMatrix:
 
 
 def true_sum(a: OracleMatrix, b: OracleMatrix, m: int, n: int, ks: range) -> float:
-    """The sum over some k, rounded once. Rules: GEM-2, GEM-3."""
+    """Return the sum over some k, rounded once. Rules: GEM-2, GEM-3."""
     total, special = Fraction(0), 0.0
     for k in ks:
         q, s = (a.codes[m][k], b.codes[n][k]), (a.scales[m][k // a.width], b.scales[n][k // a.width])
@@ -81,7 +81,7 @@ def sign(v: float) -> float:
 
 
 def summed(a: OracleMatrix, b: OracleMatrix, m: int, n: int, mode: str) -> float:
-    """The sum of a mode. Rules: GEM-2, GEM-4."""
+    """Return the sum of a mode. Rules: GEM-2, GEM-4."""
     depth = len(a.codes[m])
     if mode == "exact":
         return true_sum(a, b, m, n, range(depth))
@@ -102,7 +102,7 @@ def expected(
     rule: str = "reciprocal",
     directions: Sequence[str] = ("row", "row"),
 ) -> NDArray[Any]:
-    """The result of `fp4ref.gemm` for small operands that fit.
+    """Return the result of `fp4ref.gemm` for small operands that fit.
 
     Rules: GEM-1, GEM-2, GEM-3, GEM-4, GEM-5, GEM-6, GEM-7, GEM-8.
     """

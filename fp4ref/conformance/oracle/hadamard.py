@@ -9,30 +9,30 @@ from fp4ref.conformance.oracle import rationals as r
 
 
 def minus_ones(i: int, j: int) -> int:
-    """Whether entry (i, j) of the Sylvester matrix is -1: the parity of the ones in i & j. Rules: HAD-1."""
+    """Return True if entry (i, j) of the Sylvester matrix is -1: the parity of the ones in i & j. Rules: HAD-1."""
     return (i & j).bit_count() % 2
 
 
 def exact_sums(group: Sequence[float], mask: int) -> list[Fraction]:
-    """The true sums of 16 finite values with their signs, a quarter each. Rules: HAD-1."""
+    """Return the true sums of 16 finite values with their signs, a quarter each. Rules: HAD-1."""
     signed = [-Fraction(v) if mask >> i & 1 else Fraction(v) for i, v in enumerate(group)]
     return [sum((-v if minus_ones(i, j) else v for i, v in enumerate(signed)), Fraction(0)) / 4 for j in range(16)]
 
 
 def transform(group: Sequence[float], mask: int) -> list[float]:
-    """The 16 values as the rules order them, rounded to bfloat16. Rules: HAD-2, HAD-3."""
+    """Return the 16 values as the rules order them, rounded to bfloat16. Rules: HAD-2, HAD-3."""
     signed = [r.times(v, -0.25 if mask >> i & 1 else 0.25) for i, v in enumerate(group)]
     return [r.narrowed(v, r.BFLOAT16) for v in butterfly(signed)]
 
 
 def inverse(group: Sequence[float], mask: int) -> list[float]:
-    """A quarter, the butterfly, then the signs. Rules: HAD-6."""
+    """Return a quarter, the butterfly, then the signs. Rules: HAD-6."""
     sums = butterfly([r.times(v, 0.25) for v in group])
     return [-v if mask >> i & 1 else v for i, v in enumerate(sums)]
 
 
 def butterfly(values: Sequence[float]) -> list[float]:
-    """Sums and differences of the elements 1, 2, 4 and 8 apart; then +0 is added. Rules: HAD-2, HAD-3."""
+    """Return sums and differences of the elements 1, 2, 4 and 8 apart; then +0 is added. Rules: HAD-2, HAD-3."""
     current = list(values)
     for stride in (1, 2, 4, 8):
         current = [

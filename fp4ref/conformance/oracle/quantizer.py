@@ -1,7 +1,7 @@
 """A slow second opinion on every byte: the rules read aloud, one element at a time, in exact rationals.
 
-It reads a Spec's fields and the names of its functions, and calls none of them. What it has no reading of, it refuses.
-Arrays come in and go out as bytes; between them are lists and Python numbers.
+It reads a Spec's fields and the names of its functions, and calls none of them. It refuses settings that it cannot
+read. Arrays come in and go out as bytes; between them are lists and Python numbers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def quantize(
 
 
 def seen(x: NDArray[Any], spec: Spec, direction: Direction) -> Rows:
-    """The matrix that is cut into blocks: transposed, transformed, subnormals flushed.
+    """Return the matrix that is cut into blocks: transposed, transformed, subnormals flushed.
 
     Rules: NUM-4, NUM-5, BLK-8, HAD-4.
     """
@@ -86,7 +86,7 @@ def seen(x: NDArray[Any], spec: Spec, direction: Direction) -> Rows:
 
 
 def largest(values: Sequence[float], propagate_nan: bool = False) -> float:
-    """The running maximum of magnitudes, from +0. Rules: BLK-2, GLB-1."""
+    """Return the running maximum of magnitudes, from +0. Rules: BLK-2, GLB-1."""
     found = 0.0
     for v in values:
         if math.isnan(v) and propagate_nan:
@@ -109,7 +109,7 @@ def pack(codes: Sequence[int], name: str) -> list[int]:
 
 
 def top(spec: Spec) -> float:
-    """The largest element times the scale of the block that holds the global maximum. Rules: GLB-2, FOS-2."""
+    """Return the largest element times the scale of the block that holds the global maximum. Rules: GLB-2, FOS-2."""
     scale_max = spec.four_over_six.scale_max if spec.four_over_six else ELEMENT_MAX[spec.scale.format.name]
     return ELEMENT_MAX[spec.element.format.name] * scale_max
 
@@ -121,7 +121,7 @@ def encoding_scale(amax: float, reaches: float) -> float:
 
 
 def power_of_two_scale(amax: float, mode: str, element: str) -> float:
-    """The power of two that an OCP mode picks for a block, NaN where amax is not finite; within 2^-127 .. 2^127.
+    """Return the power of two that an OCP mode picks for a block, NaN where amax is not finite; within 2^-127 .. 2^127.
 
     Rules: MXS-2, MXS-3, MXS-4, MXS-5.
     """
@@ -139,7 +139,7 @@ def power_of_two_scale(amax: float, mode: str, element: str) -> float:
 
 
 def block_scale(amax: float, g: float, spec: Spec) -> float:
-    """What the scale codec gets. Rules: BLK-3, BLK-10, FOS-1, MXS-1, MXS-5."""
+    """Return what the scale codec gets. Rules: BLK-3, BLK-10, FOS-1, MXS-1, MXS-5."""
     name, element = spec.arithmetic.name, spec.element.format.name
     if name in {"te", "te-fast"}:
         return r.at_most(r.times(amax, r.times(g, SIXTH)), r.FLT_MAX)
@@ -153,7 +153,7 @@ def block_scale(amax: float, g: float, spec: Spec) -> float:
 
 
 def scaled(x: float, s: float, g: float, spec: Spec) -> float:
-    """What the element codec gets, s being the scale that was stored. Rules: BLK-4, BLK-5, BLK-6, BLK-10, BLK-11."""
+    """Return the element codec's input; s is the stored scale. Rules: BLK-4, BLK-5, BLK-6, BLK-10, BLK-11."""
     name = spec.arithmetic.name
     if name == "te-fast":
         largest_bfloat16 = float((2 - r.power(-7)) * r.power(127))
@@ -166,7 +166,7 @@ def scaled(x: float, s: float, g: float, spec: Spec) -> float:
 def quantize_block(
     block: Rows, amax: float | None, spec: Spec, random_bits: list[list[int]] | None = None
 ) -> tuple[int, list[list[int]]]:
-    """The scale byte and the codes of one block. Rules: BLK-2, BLK-3, BLK-4, BLK-5, FOS-1, FOS-2, FOS-6."""
+    """Return the scale byte and the codes of one block. Rules: BLK-2, BLK-3, BLK-4, BLK-5, FOS-1, FOS-2, FOS-6."""
     g = 1.0 if amax is None else encoding_scale(amax, top(spec))
     flat = [v for row in block for v in row]
     first = block_scale(largest(flat, spec.amax is not Amax.IGNORE_NAN), g, spec)
@@ -191,7 +191,7 @@ def quantize_block(
 
 
 def block_error(codes: Sequence[int], s: float, g: float, amax: float, block: Rows, spec: Spec) -> float:
-    """How far a block's codes are from its inputs. Rules: FOS-3, FOS-4, FOS-5."""
+    """Return the distance of a block's codes from its inputs. Rules: FOS-3, FOS-4, FOS-5."""
     search = spec.four_over_six
     assert search is not None
     errors: Rows = []
@@ -207,7 +207,7 @@ def block_error(codes: Sequence[int], s: float, g: float, amax: float, block: Ro
 
 
 def difference(q: float, s: float, g: float, amax: float, x: float, kind: str, scale_max: float) -> float:
-    """Decoded minus input, in the units that the search compares. Rules: FOS-3, FOS-4."""
+    """Return decoded minus input, in the units that the search compares. Rules: FOS-3, FOS-4."""
     if kind == "dequantized":
         return r.minus(r.over(r.times(r.times(q, s), amax), 6 * scale_max), x)
     if kind == "dequantized_by_reciprocal":
@@ -220,7 +220,7 @@ def difference(q: float, s: float, g: float, amax: float, x: float, kind: str, s
 
 
 def in_order(values: Sequence[float]) -> float:
-    """((a + b) + c) + ... Rules: FOS-5."""
+    """Return ((a + b) + c) + ... Rules: FOS-5."""
     total = values[0]
     for v in values[1:]:
         total = r.plus(total, v)
@@ -228,7 +228,7 @@ def in_order(values: Sequence[float]) -> float:
 
 
 def by_halves(values: Sequence[float]) -> list[float]:
-    """The first half plus the second, element by element. Rules: FOS-5."""
+    """Return the first half plus the second, element by element. Rules: FOS-5."""
     half = len(values) // 2
     return [r.plus(a, b) for a, b in zip(values[:half], values[half:], strict=True)]
 
@@ -254,7 +254,7 @@ TOTALS: dict[str, Callable[[Rows], float]] = {
 def dequantize(
     data: DirectionData, shape: tuple[int, int], spec: Spec, to: r.Binary = r.FLOAT32, inverse: bool = False
 ) -> Rows:
-    """The values that bytes stand for, rounded once to a type. Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, HAD-6."""
+    """Return the values that bytes stand for, rounded once to a type. Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, HAD-6."""
     packed, scales = data.data.tolist(), data.scales.tolist()
     four_bits, width = spec.element.format.bits == 4, spec.block.columns
     values: Rows = []

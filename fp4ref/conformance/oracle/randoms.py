@@ -11,7 +11,7 @@ WORD = (1 << 32) - 1
 
 
 def philox(counter: int, key: int, rounds: int = 10) -> bytes:
-    """The 16 bytes of a counter of 128 bits under a key of 64, the low byte of a word first. Rules: SR-6."""
+    """Return the 16 bytes of a counter of 128 bits under a key of 64, the low byte of a word first. Rules: SR-6."""
     c = [counter >> 32 * i & WORD for i in range(4)]
     k = [key >> 32 * i & WORD for i in range(2)]
     for _ in range(rounds):
@@ -36,7 +36,7 @@ def random_bytes(
     origin: tuple[int, int],
     whole: tuple[int, int],
 ) -> Codes:
-    """What `fp4ref.random_bits` returns for legal arguments; shape, origin and whole are those of x. Rules: SR-7."""
+    """Return the bytes of `fp4ref.random_bits` for legal arguments; shapes are those of x. Rules: SR-7."""
     turn = 1 if direction == "row" else -1
     (rows, columns), (top, left), (_, width) = shape[::turn], origin[::turn], whole[::turn]
     upper = 2 * stream + (direction == "column")

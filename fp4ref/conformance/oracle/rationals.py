@@ -39,13 +39,13 @@ def power(exponent: int) -> Fraction:
 
 
 def floor_log2(value: Fraction) -> int:
-    """The largest n with 2^n <= value; value > 0."""
+    """Return the largest n with 2^n <= value; value > 0."""
     guess = value.numerator.bit_length() - value.denominator.bit_length()
     return guess if power(guess) <= value else guess - 1
 
 
 def rounded(value: Fraction, to: Binary = FLOAT32) -> float:
-    """The nearest number of a type, ties to the even one; past the largest an infinity.
+    """Return the nearest number of a type, ties to the even one; past the largest an infinity.
 
     Rules: NUM-1, DEQ-3.
     """
@@ -60,12 +60,12 @@ def rounded(value: Fraction, to: Binary = FLOAT32) -> float:
 
 
 def narrowed(x: float, to: Binary) -> float:
-    """A float32 rounded to a narrower type."""
+    """Return a float32 rounded to a narrower type."""
     return math.copysign(rounded(Fraction(x), to), x) if math.isfinite(x) else x
 
 
 def times(a: float, b: float) -> float:
-    """A * b. Rules: NUM-1, NUM-2."""
+    """Return a * b. Rules: NUM-1, NUM-2."""
     if math.isnan(a) or math.isnan(b):
         return a if math.isnan(a) else b
     if math.isinf(a) or math.isinf(b):
@@ -74,7 +74,7 @@ def times(a: float, b: float) -> float:
 
 
 def over(a: float, b: float) -> float:
-    """A / b. Rules: NUM-1, NUM-2."""
+    """Return a / b. Rules: NUM-1, NUM-2."""
     if math.isnan(a) or math.isnan(b):
         return a if math.isnan(a) else b
     if math.isinf(a):
@@ -86,7 +86,7 @@ def over(a: float, b: float) -> float:
 
 
 def plus(a: float, b: float) -> float:
-    """A + b; an exact zero is +0 unless both are -0. Rules: NUM-1, NUM-2."""
+    """Return a + b; an exact zero is +0 unless both are -0. Rules: NUM-1, NUM-2."""
     if math.isnan(a) or math.isnan(b):
         return a if math.isnan(a) else b
     if math.isinf(a) or math.isinf(b):
@@ -97,7 +97,7 @@ def plus(a: float, b: float) -> float:
 
 
 def minus(a: float, b: float) -> float:
-    """A - b."""
+    """Return a - b."""
     return plus(a, -b)
 
 
@@ -108,7 +108,7 @@ def fused_with_zero(a: float, b: float) -> float:
 
 
 def at_most(a: float, limit: float) -> float:
-    """The smaller one; limit if a is NaN."""
+    """Return the smaller one; limit if a is NaN."""
     return limit if math.isnan(a) or a > limit else a
 
 
@@ -140,7 +140,7 @@ def magnitude_bits(name: str) -> int:
 
 
 def value(code: int, name: str) -> float:
-    """What a code means, read from its bit fields.
+    """Return what a code means, read from its bit fields.
 
     Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4.
     """
@@ -158,20 +158,20 @@ def value(code: int, name: str) -> float:
 
 @cache
 def magnitudes(name: str) -> list[float]:
-    """The finite values without a sign, by code: ascending."""
+    """Return the finite values without a sign, by code: ascending."""
     count = (1 << magnitude_bits(name)) - len(FIELDS[name].specials)
     return [value(code, name) for code in range(count)]
 
 
 @cache
 def beyond(name: str) -> Fraction:
-    """The value that would follow the largest: a magnitude that rounds to it overflows."""
+    """Return the value that would follow the largest: a magnitude that rounds to it overflows."""
     *_, before, last = (Fraction(v) for v in magnitudes(name))
     return last * last / before if name == "e8m0" else last + (last - before)
 
 
 def nearest(magnitude: float, name: str, rounding: Rounding) -> int:
-    """The code of a finite or infinite magnitude; one past the last means that it overflows.
+    """Return the code of a finite or infinite magnitude; one past the last means that it overflows.
 
     Rules: E2M1-3, E4M3-2, E5M2-2, E8M0-2, E2M1-6.
     """
@@ -192,7 +192,7 @@ def nearest(magnitude: float, name: str, rounding: Rounding) -> int:
 
 
 def stochastic(magnitude: float, random_byte: int) -> int:
-    """The E2M1 code of a magnitude moved up by random_byte / 256 of a step, then cut off.
+    """Return the E2M1 code of a magnitude moved up by random_byte / 256 of a step, then cut off.
 
     Rules: SR-2, SR-3.
     """
@@ -204,7 +204,7 @@ def stochastic(magnitude: float, random_byte: int) -> int:
 
 
 def encode(x: float, codec: Codec, random_byte: int | None = None) -> int:
-    """The code of one float32.
+    """Return the code of one float32.
 
     Rules: E2M1-2, E2M1-4, E2M1-5, E2M1-6, E4M3-3, E4M3-4, E4M3-5, E5M2-3, E5M2-4, E5M2-5, E8M0-3, SR-1.
     """

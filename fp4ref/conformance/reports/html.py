@@ -37,7 +37,7 @@ def write(path: str | os.PathLike[str], view: View, sources: Paths = (), *, forc
 
 
 def page(view: View) -> str:
-    """The page as text; every name and message in it is escaped."""
+    """Return the page as text; every name and message in it is escaped."""
     template = Template(files(__package__).joinpath("page.html").read_text("utf-8"))
     return template.substitute(
         title=escape(view.title),
@@ -160,7 +160,7 @@ def _wrong_first(cells: Iterable[Cell]) -> bool:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table; a column whose name begins with > holds numbers."""
+    """Return a table; a column whose name begins with > holds numbers."""
     head = "".join(f'<th scope="col">{escape(name.removeprefix(">"))}</th>' for name in columns)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -33,7 +33,7 @@ class Explained:
 
 
 def explained(exhibit: ShownDirection, difference: Difference) -> Explained:
-    """The steps of the specification for an element; what was got stands at the steps that leave bytes.
+    """Return the steps of the specification for an element; what was got stands at the steps that leave bytes.
 
     Rules: CNF-1, BLK-3, BLK-4, GLB-4.
     """
@@ -59,7 +59,7 @@ def explained(exhibit: ShownDirection, difference: Difference) -> Explained:
 
 
 def first_explained(exhibit: ShownDirection) -> list[Explained]:
-    """The first blocks that differ."""
+    """Return the first blocks that differ."""
     return [explained(exhibit, difference) for difference in exhibit.compared.differences[:FIRST]]
 
 
@@ -80,7 +80,7 @@ def with_intermediates(record: dict[str, Any], view: View) -> dict[str, Any]:
 
 
 def _got(exhibit: ShownDirection, at: tuple[int, int]) -> dict[str, str]:
-    """What the candidate has, by the name of the step that makes it."""
+    """Return what the candidate has, by the name of the step that makes it."""
     spec, (row, column) = exhibit.spec, at
     columns = exhibit.compared.shape[1]
     code = int(packing.unpack(np.asarray(exhibit.got.data[row : row + 1]), columns, spec.element.format)[0, column])

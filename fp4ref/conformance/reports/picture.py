@@ -51,13 +51,13 @@ class Picture:
 
     @property
     def text(self) -> str:
-        """What a reader who does not see it needs to know."""
+        """The description for a reader who does not see the picture."""
         where = "" if self.first is None else f", the first at row {self.first[0]}, column {self.first[1]}"
         return f"{self.title}: {self.count:,} of {self.shape[0]:,} x {self.shape[1]:,} differ{where}"
 
 
 def pictures(exhibit: ShownDirection) -> tuple[Picture, Picture, list[Tile]]:
-    """Maps of the codes [M, K] and of the scales, in their places and with their padding; and the tiles that differ.
+    """Return maps of the codes [M, K] and of the scales as stored, with padding, and the tiles that differ.
 
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5.
     """
@@ -113,7 +113,7 @@ def _picture(
 def _tiles(
     codes: NDArray[np.bool_], scales: NDArray[np.bool_], unit: tuple[int, int], tile: tuple[int, int]
 ) -> list[Tile]:
-    """The tiles with differences, the worst first."""
+    """Return the tiles with differences, the worst first."""
     counts = [_per_tile(codes, unit), _per_tile(scales, tile)]
     shape = tuple(max(a, b) for a, b in zip(counts[0].shape, counts[1].shape, strict=True))
     by_code, by_scale = (np.pad(count, [(0, shape[axis] - count.shape[axis]) for axis in (0, 1)]) for count in counts)
@@ -130,7 +130,7 @@ def _per_tile(bad: NDArray[np.bool_], unit: tuple[int, int]) -> NDArray[np.int64
 
 
 def svg(picture: Picture, width: int = 420) -> str:
-    """The picture as an SVG element that stands alone, with a title for screen readers; cells keep their shape."""
+    """Return the picture as an independent SVG element with a title for screen readers; cells keep their shape."""
     rows, columns = picture.shape
     height = min(max(round(width * rows / (columns * picture.wide)), 40), width)
     lines = "".join(_grid(picture, width, height))
@@ -152,7 +152,7 @@ def _grid(picture: Picture, width: int, height: int) -> Iterator[str]:
 
 
 def _png(shares: NDArray[np.float64]) -> str:
-    """A picture of a few colours, as an address that holds it."""
+    """Return a picture of a few colours, as an address that holds it."""
     level = 1 + np.digitize(np.nan_to_num(shares), (0.1, 0.5))
     index = np.where(np.isnan(shares), len(SHADES) + 1, np.where(np.nan_to_num(shares) == 0, 0, level)).astype(np.uint8)
     palette = (EQUAL, *SHADES, PADDING)

@@ -1,4 +1,4 @@
-"""What a report shows, whatever was on trial: a dump, a kernel or the installed backends."""
+"""The content of a report on a dump, a kernel or the installed backends."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class View:
 
 
 def of_kernel(report: KernelReport) -> View:
-    """The view of a kernel's report. Rules: CNF-2, CNF-9."""
+    """Return the view of a kernel's report. Rules: CNF-2, CNF-9."""
     families = {
         name: (cell, FAMILIES[name].reason if name in FAMILIES else "") for name, cell in report.families.items()
     }
@@ -135,7 +135,7 @@ def traces(findings: Iterable[tuple[str, Finding]]) -> tuple[tuple[str, str], ..
 
 
 def _said(judgement: Judgement) -> str:
-    """What is wrong with a case, in a line."""
+    """Return what is wrong with a case, in a line."""
     parts = [] if judgement.finding is None else [f"{judgement.finding.kind}: {judgement.finding.text}"]
     parts += [str(item) for item in judgement.mismatches[:1]]
     if judgement.compared is not None and not judgement.compared.equal:
@@ -165,7 +165,7 @@ def _kernel_exhibits(report: KernelReport) -> Iterator[ShownDirection]:
 
 
 def of_dump(report: DumpReport, request: DumpRequest) -> View:
-    """The view of a dump's report; its tensors that differ are read again. Rules: CNF-2."""
+    """Return the view of a dump's report; its tensors that differ are read again. Rules: CNF-2."""
     errors = list(report.errors)
     rules: dict[str, dict[str, Cell]] = {}
     for result in report.results:
@@ -223,12 +223,12 @@ def _dump_exhibits(report: DumpReport, request: DumpRequest) -> Iterator[ShownDi
 
 
 def of_error(title: str, reason: str) -> View:
-    """The view of a file that could not be compared. Rules: CNF-11."""
+    """Return the view of a file that could not be compared. Rules: CNF-11."""
     return View(title, ok=False, headline=reason)
 
 
 def of_backends(report: selfcheck.SelfCheckReport) -> View:
-    """The view of the check of installed backends. Rules: CNF-5."""
+    """Return the view of the check of installed backends. Rules: CNF-5."""
     reasons = {
         f"{name}: {reason}": count for name, found in report.unsupported.items() for reason, count in found.items()
     }

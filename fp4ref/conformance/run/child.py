@@ -61,7 +61,7 @@ def loaded(
 
 
 def changed(declared: Declaration, changes: dict[str, Any]) -> Declaration:
-    """A declaration with other settings; another device than the CPU takes torch's arrays."""
+    """Return a declaration with other settings; another device than the CPU takes torch's arrays."""
     if changes.get("device", "cpu") != "cpu" and "arrays" not in changes:
         changes = {**changes, "arrays": "torch"}
     return replace(declared, **changes) if changes else declared
@@ -75,7 +75,7 @@ def _parts(error: BaseException) -> list[str]:
 
 
 def _own_streams() -> tuple[IO[bytes], IO[bytes]]:
-    """The pipes of this process under other numbers, so that a kernel that prints does no harm."""
+    """Return the pipes of this process under other numbers, so that a kernel that prints does no harm."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - not a path of ours
         os.dup2(nothing.fileno(), 0)

@@ -143,7 +143,7 @@ def _compared(function: Callable[..., Any], declared: Declaration, trial: HugeTr
 
 
 def _pair(trial: HugeTrial, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """An input of the two tiles."""
+    """Return an input of the two tiles."""
     body, last = trial.body.arguments[name], trial.last.arguments[name]
     assert isinstance(body, np.ndarray)
     assert isinstance(last, np.ndarray)
@@ -217,7 +217,7 @@ def _difference(
 
 
 def _flat(name: str, result: Any, output: Output, declared: Declaration) -> Any:
-    """The bytes of a result where they are, after a look at its type and shape; None for an amax that is none."""
+    """Return the bytes of a result in place, after checking its type and shape; None for an amax that is None."""
     if not present(name, result, output, declared):
         return None
     kind = arrays.dtype_name(result)

@@ -45,7 +45,7 @@ class Size(NamedTuple):
         return f"{self.unit} 2^{self.power}"
 
     def elements(self, itemsize: int) -> int:
-        """The elements that come before it."""
+        """Return the elements that come before it."""
         return (1 << self.power) // (itemsize if self.unit == "byte" else 1)
 
 
@@ -73,11 +73,11 @@ class HugePlan:
         return int(self.body.x.shape[1])
 
     def count(self, size: Size) -> int:
-        """The repetitions that reach past a size, and end in a whole tile behind it."""
+        """Return the repetitions that reach past a size, and end in a whole tile behind it."""
         return size.elements(self.body.x.itemsize) // self.body.x.size + 2
 
     def trial(self, size: Size, sizes: tuple[Size, ...], memory: int | None = None) -> HugeTrial:
-        """The call that reaches past a size; rows around all sizes below, and the first and last ones, are samples.
+        """Return the call past a size; samples are the rows around all sizes below, and the first and last rows.
 
         Rules: CNF-29.
         """
@@ -96,7 +96,7 @@ class HugePlan:
         return HugeTrial(body, last, pairs, given | made, count, PARTS, samples, memory)
 
     def row_of(self, name: str, byte: int) -> int | None:
-        """The row of x in a tile that decides a byte of a result of the tile; None if all rows do.
+        """Return the row of x in a tile that decides a byte of a result of the tile; None if all rows do.
 
         Rules: LAY-1, NUM-4.
         """
@@ -124,14 +124,14 @@ class HugePlan:
         return Fold(0 if by_row and self.spec.global_scale is Granularity.ROW and _is_amax(name) else None)
 
     def _parts(self, sizes: tuple[Size, ...], count: int) -> list[int]:
-        """The first and the last part of all tiles, and those around every size."""
+        """Return the first and the last part of all tiles, and those around every size."""
         rows = self.rows // PARTS
         around = [size.elements(self.body.x.itemsize) // self.columns // rows for size in sizes]
         wanted = {0, count * PARTS - 1, *around, *(part - 1 for part in around)}
         return sorted(part for part in wanted if 0 <= part < count * PARTS)
 
     def _sample(self, part: int, count: int) -> dict[str, NDArray[Any]]:
-        """The golden bytes of the rows of one part, computed from these rows and the amax alone."""
+        """Return the golden bytes of the rows of one part, computed from these rows and the amax alone."""
         tile, place = divmod(part, PARTS)
         case = self.last if tile == count - 1 else self.body
         rows = self.rows // PARTS
@@ -148,7 +148,7 @@ class HugePlan:
 
 
 def plan(spec: Spec, declared: Declaration, width: int = WIDTH) -> HugePlan:
-    """The inputs for a quantizer; width: about how many columns x has.
+    """Return the inputs for a quantizer; width: about how many columns x has.
 
     Errors: DomainError for another kernel than a quantizer, and for one that draws its own random bits.
 
@@ -191,7 +191,7 @@ def _values(rows: int, columns: int, dtype: str) -> NDArray[Any]:
 def _maxima(
     body: NDArray[Any], last: NDArray[Any], spec: Spec, direction: Direction
 ) -> tuple[Floats | None, Floats | None]:
-    """The amax to quantize each of the two tiles with: of its own rows, or of the whole tensor. Rules: GLB-1."""
+    """Return the amax to quantize each of the two tiles with: of its own rows, or of the whole tensor. Rules: GLB-1."""
     if spec.global_scale is Granularity.NONE:
         return None, None
     own = global_amax(body, spec, direction), global_amax(last, spec, direction)

@@ -24,7 +24,7 @@ class Fold(NamedTuple):
     high: int = 1
 
     def shape(self, tile: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """The shape of the whole array."""
+        """Return the shape of the whole array."""
         return tuple(size * count if axis == self.axis else size for axis, size in enumerate(tile))
 
     def split(self, tile: tuple[int, ...], size: int) -> tuple[int, int]:
@@ -71,7 +71,7 @@ class HugeTrial:
         return sum(math.prod(shape) * size for shape, size in given + made)
 
     def message(self) -> Message:
-        """The message that asks for this call."""
+        """Return the message that asks for this call."""
         record, sent = of_jobs([self.body, self.last])
         for name, (body, last) in self.expected.items():
             sent |= {f"body {name}": body, f"last {name}": last}
@@ -84,7 +84,7 @@ class HugeTrial:
 
     @classmethod
     def of(cls, message: Message) -> HugeTrial:
-        """The call that a message asks for."""
+        """Return the call that a message asks for."""
         plan, sent = message[0]["huge"], message[1]
         body, last = jobs_of(message)
         return cls(

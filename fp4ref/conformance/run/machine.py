@@ -1,4 +1,4 @@
-"""What the machine offers: versions, compilers, devices, backends; and whether it computes subnormals at all."""
+"""Facts of the machine: versions, compilers, devices, backends, and whether it computes subnormals at all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMEOUT = 10.0
 
 
 class Flush(NamedTuple):
-    """What a thread does to subnormals."""
+    """A thread's treatment of subnormals."""
 
     inputs: bool  # operands that are subnormal count as zero
     results: bool  # results that are subnormal become zero
@@ -88,7 +88,7 @@ class MachineReport:
 
     @property
     def healthy(self) -> bool:
-        """Whether results of this machine can be trusted. Rules: CNF-4."""
+        """True if results of this machine can be trusted. Rules: CNF-4."""
         return not any(self.flush)
 
 
@@ -128,7 +128,7 @@ def refused(profiles: Iterable[str]) -> dict[str, dict[str, list[str]]]:
 
 
 def installed(name: str) -> str | None:
-    """The version of an installed distribution, without importing it."""
+    """Return the version of an installed distribution, without importing it."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -136,7 +136,7 @@ def installed(name: str) -> str | None:
 
 
 def processor() -> str:
-    """The model of the CPU, as far as the system tells."""
+    """Return the model of the CPU, as far as the system tells."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - not a path of ours
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
@@ -146,7 +146,7 @@ def processor() -> str:
 
 
 def usable_processors() -> int:
-    """How many processors this process may run on."""
+    """Return the number of processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -171,7 +171,7 @@ def _first_line(command: list[str]) -> str | None:
 
 
 def cuda_devices() -> tuple[list[Device], str | None]:
-    """The CUDA devices of this process, asked of the driver; or the reason why there are none."""
+    """Return the CUDA devices of this process, asked of the driver; or the reason why there are none."""
     library = {"win32": "nvcuda.dll", "darwin": ""}.get(sys.platform, "libcuda.so.1")
     if not library:
         return [], "no CUDA on this system"

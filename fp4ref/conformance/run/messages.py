@@ -53,7 +53,7 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
 
 
 def of_jobs(jobs: Sequence[Job]) -> Message:
-    """The message that asks for calls."""
+    """Return the message that asks for calls."""
     records: list[dict[str, Any]] = []
     arrays: Arrays = {}
     for number, job in enumerate(jobs):
@@ -71,7 +71,7 @@ def of_jobs(jobs: Sequence[Job]) -> Message:
 
 
 def jobs_of(message: Message) -> list[Job]:
-    """The calls that a message asks for."""
+    """Return the calls that a message asks for."""
     found = []
     for number, record in enumerate(message[0]["jobs"]):
         arrays = _of(number, message[1])
@@ -85,7 +85,7 @@ def jobs_of(message: Message) -> list[Job]:
 
 
 def of_outcomes(outcomes: Sequence[Outcome]) -> Message:
-    """The message that says what came of calls."""
+    """Return the message that says what came of calls."""
     findings: list[list[str] | None] = []
     arrays: Arrays = {}
     for number, outcome in enumerate(outcomes):
@@ -98,7 +98,7 @@ def of_outcomes(outcomes: Sequence[Outcome]) -> Message:
 
 
 def outcomes_of(message: Message) -> list[Outcome]:
-    """The outcomes that a message tells."""
+    """Return the outcomes that a message tells."""
     found = []
     for number, said in enumerate(message[0]["findings"]):
         finding = None if said is None else Finding(FindingKind(said[0]), *said[1:])

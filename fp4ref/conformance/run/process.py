@@ -158,5 +158,5 @@ def _started(errors: IO[bytes]) -> tuple[int | None, subprocess.Popen[bytes]]:
 
 
 def _refused(target: str, got: str, needed: str = "", rule: str = "") -> BackendError:
-    """The error of a kernel that cannot be loaded; what is needed and the rule are said once."""
+    """Return the error of a kernel that cannot be loaded; what is needed and the rule are said once."""
     return BackendError(f"kernel {target}", got, needed or "a kernel that can be imported", rule or "CNF-5")

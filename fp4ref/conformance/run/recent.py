@@ -48,6 +48,6 @@ def remember(kernel: str, spec: Spec, names: Iterable[str]) -> None:
 
 
 def _path(kernel: str, spec: Spec) -> Path:
-    """The file of a kernel, as it is named from the current directory, and a specification."""
+    """Return the file of a kernel, as it is named from the current directory, and a specification."""
     key = hashlib.sha256(f"{Path.cwd()}\0{kernel}\0{spec.to_json()}".encode()).hexdigest()
     return cache.base() / "failing" / f"{key[:32]}.txt"

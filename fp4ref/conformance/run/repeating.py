@@ -105,7 +105,7 @@ def _together(calls: Calls, tries: Sequence[_Try], options: RunOptions) -> None:
 
 
 def _with_finding(each: _Try, declared: Declaration, separate: bool) -> Outcome:
-    """The first outcome, with the first finding that running the call again makes."""
+    """Return the first outcome, with the first finding that running the call again makes."""
     if each.first.finding is not None:
         return each.first
     runs = [*each.same, *each.other, *each.together]

@@ -49,7 +49,7 @@ class Run:
 def subject(
     target: str, library: Mapping[str, Any] | None = None, options: RunOptions = DEFAULT, /, **changes: Any
 ) -> Subject:
-    """The subject of `package.module:function` or `file.py:function`, which is imported in a process of its own.
+    """Return the subject of `package.module:function` or `file.py:function`, which is imported in a process of its own.
 
     library: how it is called, if it is a function of a C library. changes: fields of its declaration.
 
@@ -105,7 +105,7 @@ class _PreparedCase:
         self.expected: DirectionData | None = None
 
     def job(self) -> Job:
-        """The call."""
+        """Return the call."""
         self.expected = golden(self.case)
         return job_of(self.case, self._declared, self.expected)
 

@@ -62,7 +62,7 @@ class StreamPlan:
             raise DomainError("plan", f"seed {self.seed!r}", "an integer of 0 or more", "CNF-21")
 
     def cases(self) -> Iterator[Case]:
-        """The cases, in order."""
+        """Return the cases, in order."""
         inputs = ("x", "amax", "random_bits")
         declared = Declaration(
             inputs=inputs, direction=self.direction, dtypes=self.dtypes, multiple=self.multiple, empty=self.empty
@@ -71,7 +71,7 @@ class StreamPlan:
         return (case for case in found if not reasons(case, declared))
 
     def to_json(self) -> str:
-        """The plan as the text of a preamble."""
+        """Return the plan as the text of a preamble."""
         named = PROFILES.get(self.spec.name) == self.spec
         record = vars(self) | {"spec": self.spec.name if named else json.loads(self.spec.to_json())}
         return json.dumps({"fp4ref": SPEC_VERSION, **record})
@@ -101,7 +101,7 @@ def _payload(case: Case) -> list[bytes]:
 
 
 def golden_amax(case: Case) -> NDArray[np.float32] | None:
-    """The amax that a program is to use: the caller's, or that of x."""
+    """Return the amax that a program is to use: the caller's, or that of x."""
     return case.amax if case.amax is not None else golden(case).amax
 
 
@@ -125,7 +125,7 @@ class Reader:
             self._stream.allow(seconds)
 
     def take(self, count: int, what: str) -> bytes:
-        """The next bytes, all of them."""
+        """Return the next bytes, all of them."""
         parts, left = [], count
         while left:
             part = self._stream.read(min(left, 1 << 24))
@@ -144,12 +144,12 @@ class Reader:
             return False
 
     def refused(self, got: str, needed: str) -> FileError:
-        """The error that says where a stream is no stream."""
+        """Return the error that says where a stream is no stream."""
         return FileError(f"read {self._name}", got, needed, "CNF-6")
 
 
 def is_stream(start: bytes) -> bool:
-    """Whether a file that starts so is a stream."""
+    """Return True if a file that starts so is a stream."""
     return start.startswith(MAGIC)
 
 
@@ -261,7 +261,7 @@ def _require_end(reader: Reader, count: int, options: RunOptions) -> None:
 
 
 def _outcome(reader: Reader, case: Case, declared: Declaration, sizes: Sequence[int]) -> Outcome:
-    """The parts of one answer; of the wrong size they are a finding."""
+    """Return the parts of one answer; of the wrong size they are a finding."""
     shapes = api.buffer_shapes(case.spec, case.x.shape, case.direction, declared.scale_layout)
     limit = 1 << 31
     if max(sizes) > limit:

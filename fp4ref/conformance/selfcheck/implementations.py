@@ -94,7 +94,7 @@ class SelfCheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every subject ran and passed every test. Rules: CNF-2."""
+        """True if every subject ran and passed every test. Rules: CNF-2."""
         return bool(self.subjects) and all(self.tests[name] and not self.failed[name] for name in self.subjects)
 
     @property
@@ -292,7 +292,7 @@ def _run_vectors(report: SelfCheckReport, subject: ApiSubject, file: VectorFile)
 
 
 def _guarded(check: Callable[[], list[Mismatch]]) -> list[Mismatch]:
-    """What a check finds; an error of any kind in what is checked is a mismatch."""
+    """Return what a check finds; an error of any kind in what is checked is a mismatch."""
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - the code on trial may raise anything
@@ -337,7 +337,7 @@ class BackendTrial:
 
     @property
     def id(self) -> str:
-        """What tells the trial from others."""
+        """The trial's distinguishing settings."""
         return f"{self.case.spec.name}/{self.case.id}/{self.scale_layout}"
 
     @property
@@ -355,12 +355,12 @@ class Expected:
 
 
 def specs() -> list[Spec]:
-    """The standard's specifications, stochastic ones, and some of every kind of profile."""
+    """Return the standard's specifications, stochastic ones, and some of every kind of profile."""
     return [*STANDARD, *STOCHASTIC[:2], *(PROFILES[name] for name in PEERS)]
 
 
 def trials() -> Iterator[BackendTrial]:
-    """The families under every specification; directions, types and layouts take turns."""
+    """Yield the families under every specification; directions, types and layouts take turns."""
     turn, number = itertools.count(), itertools.count()
     for index, spec in enumerate(specs()):
         for family in FAMILIES.values():
@@ -381,14 +381,14 @@ def trials() -> Iterator[BackendTrial]:
 
 
 def _dtypes(index: int, spec: Spec) -> list[str]:
-    """The types that the trials of a specification have: one, or all in turn for the standard's own."""
+    """Return the types that the trials of a specification have: one, or all in turn for the standard's own."""
     names = [*INPUT_DTYPES]
     start = index % len(names)
     return [*names[start:], *names[:start]] if spec in STANDARD else names[start : start + 1]
 
 
 def _calls() -> Iterator[Call]:
-    """What the trials will ask of a backend."""
+    """Yield what the trials will ask of a backend."""
     for index, spec in enumerate(specs()):
         for source in _dtypes(index, spec):
             yield Call("quantize", spec, source)
@@ -426,7 +426,7 @@ def _run_trial(report: SelfCheckReport, name: str, trial: BackendTrial, expected
 
 
 def _result(name: str, trial: BackendTrial) -> Quantized:
-    """What a backend makes of a trial's case."""
+    """Return what a backend makes of a trial's case."""
     case = trial.case
     x, bits = placed(case.x, name), placed(case.random_bits, name)
     return api.quantize(x, case.spec, case.direction, trial.scale_layout, case.amax, bits, name)
@@ -456,7 +456,7 @@ def _quantized(name: str, trial: BackendTrial, expected: DirectionData) -> list[
 
 
 def _same(got: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether all arrays are the same in every byte, so that nothing needs to be explained. Rules: CNF-1."""
+    """Return True if all arrays are the same in every byte, so that nothing needs to be explained. Rules: CNF-1."""
     return all(_bytes(a) == _bytes(b) for a, b in zip(got, expected, strict=True))
 
 

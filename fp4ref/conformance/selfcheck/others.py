@@ -38,7 +38,7 @@ class Check(NamedTuple):
 
 
 def checks(name: str) -> Iterator[Check]:
-    """What a backend's `random_bits` and `gemm_*` are compared in, as far as it has them.
+    """Yield what a backend's `random_bits` and `gemm_*` are compared in, as far as it has them.
 
     Rules: CNF-1, SR-7, SR-8, GEM-2, GEM-4, GEM-11.
     """
@@ -79,7 +79,7 @@ def _cases(mode: str) -> tuple[GemmCase, ...]:
 
 
 def _product(name: str, mode: multiply.Mode, case: GemmCase) -> Check:
-    """The sums of a product, and what follows them. Rules: GEM-2, GEM-4, GEM-5, GEM-7, GEM-11."""
+    """Return the sums of a product, and what follows them. Rules: GEM-2, GEM-4, GEM-5, GEM-7, GEM-11."""
     rule = {"exact": "GEM-2", "blockwise": "GEM-4", "fast": "GEM-11"}[mode]
     after = () if case.a.row is None or case.a.row.amax is None else ("GEM-5", "GEM-7")
 
@@ -107,7 +107,7 @@ def _product(name: str, mode: multiply.Mode, case: GemmCase) -> Check:
 
 
 def _wanted(mode: str, case: GemmCase) -> tuple[Any, Any]:
-    """The results that are right: one, or the ends of an interval."""
+    """Return the results that are right: one, or the ends of an interval."""
     a, b = operand(case.a), operand(case.b)
     rest = Epilogue(np.float32(1), None, None, np.dtype(np.float32), AlphaRule.RECIPROCAL)
     if mode == "fast" and not case.aimed:

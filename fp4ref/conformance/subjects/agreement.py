@@ -34,7 +34,7 @@ class CallDifference(NamedTuple):
 
 
 def difference(first: Results, second: Results, declared: Declaration) -> CallDifference | None:
-    """The first result that differs between two calls with the same input. Rules: CNF-9, CNF-14."""
+    """Return the first result that differs between two calls with the same input. Rules: CNF-9, CNF-14."""
     for name, part in first.items():
         other = second[name]
         if (part is None) is not (other is None):
@@ -51,7 +51,7 @@ def difference(first: Results, second: Results, declared: Declaration) -> CallDi
 
 
 def disagreement(first: Results, second: Results, declared: Declaration) -> Finding | None:
-    """The finding about two calls that give different results: bytes were never written, or they come and go."""
+    """Return the finding about two calls that give different results: bytes were never written, or they come and go."""
     found = difference(first, second, declared)
     if found is None:
         return None
@@ -62,7 +62,7 @@ def disagreement(first: Results, second: Results, declared: Declaration) -> Find
 
 
 def nothing_written(first: Results, second: Results) -> Finding | None:
-    """The finding about two calls whose results all hold what their buffers were filled with. Rules: CNF-35."""
+    """Return the finding about two calls whose results all hold what their buffers were filled with. Rules: CNF-35."""
     filled = [
         (part.reshape(-1).view(np.uint8), fill[name])
         for results, fill in ((first, UNWRITTEN), (second, UNWRITTEN_AGAIN))

@@ -139,7 +139,7 @@ class Caller:
     def _once(
         self, job: Job, inputs: dict[str, Any], fill: Mapping[str, int]
     ) -> tuple[Results, Finding | None, dict[str, Any]]:
-        """The results of one call, what it touched that it should not have, and the arrays that hold the results."""
+        """Return the results of one call, its illegal writes, and the arrays that hold the results."""
         prepared = self._prepared(job, inputs, fill)
         returned = self._call(prepared)
         self._library.finish()
@@ -163,7 +163,7 @@ class Caller:
         return results, _touched(prepared.inputs, buffers), named
 
     def _overwritten(self) -> Finding | None:
-        """The first array of an earlier call whose bytes have changed since. Rules: CNF-14."""
+        """Return the first array of an earlier call whose bytes have changed since. Rules: CNF-14."""
         for returned in self._earlier:
             for name, (array, before) in returned.items():
                 count = int(np.count_nonzero(host_bytes(array) != before))
@@ -174,7 +174,7 @@ class Caller:
 
 
 def _remembered(returned: Mapping[str, Any]) -> dict[str, tuple[Any, NDArray[np.uint8]]]:
-    """The arrays that a kernel returned, and their bytes now."""
+    """Return the arrays that a kernel returned, and their bytes now."""
     return {name: (array, host_bytes(array).copy()) for name, array in returned.items() if array is not None}
 
 
@@ -187,7 +187,7 @@ def outcome_of(results: Mapping[str, NDArray[Any] | None], finding: Finding | No
 
 
 def named_results(returned: Any, declared: Declaration, job: Job) -> dict[str, Any]:
-    """What a kernel returned, by the names of its outputs."""
+    """Return a kernel's results, by the names of its outputs."""
     parts = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     wanted = [name for name in declared.outputs if name in job.outputs]
     if declared.optional_amax and len(parts) == len(wanted) - 1 and wanted[-1] == "amax":
@@ -201,7 +201,7 @@ def named_results(returned: Any, declared: Declaration, job: Job) -> dict[str, A
 
 
 def _checked(name: str, result: Any, output: Output, declared: Declaration) -> NDArray[Any] | None:
-    """A result on the host, in the expected shape and type. Rules: CNF-9."""
+    """Return a result on the host, in the expected shape and type. Rules: CNF-9."""
     if not present(name, result, output, declared):
         return None
     kind = arrays.dtype_name(result)
@@ -241,7 +241,7 @@ def require_shape(name: str, got: tuple[int, ...], output: Output, declared: Dec
 
 
 def _touched(inputs: Mapping[str, Any], buffers: Mapping[str, Guarded]) -> Finding | None:
-    """What a kernel changed that it should not have. Rules: CNF-9."""
+    """Return the illegal writes of a kernel. Rules: CNF-9."""
     guarded = {name: value for name, value in inputs.items() if isinstance(value, Guarded)}
     for name, value in (*guarded.items(), *buffers.items()):
         if where := value.outside():
@@ -253,7 +253,7 @@ def _touched(inputs: Mapping[str, Any], buffers: Mapping[str, Guarded]) -> Findi
 
 
 def raised(error: BaseException, function: Any) -> Finding:
-    """The finding about a kernel that raised: the error's first line, the kernel's own file and line, the traceback."""
+    """Return the finding about a kernel that raised: the error's first line, file and line, traceback."""
     lines = str(error).strip().splitlines() or [""]
     text = f"{type(error).__name__}: {lines[0]}".removesuffix(": ")[:300]
     cuda = "CUDA" in str(error) or type(error).__name__ == "AcceleratorError"
@@ -270,7 +270,7 @@ def raised(error: BaseException, function: Any) -> Finding:
 
 
 def _file_of(function: Any) -> str | None:
-    """The file of a function below its decorators, or of the method that calls an object."""
+    """Return the file of a function below its decorators, or of the method that calls an object."""
     inner = inspect.unwrap(function)
     code = getattr(inner if hasattr(inner, "__code__") else type(inner).__call__, "__code__", None)
     return None if code is None else str(code.co_filename)

@@ -11,7 +11,7 @@ GATE = 50_000_000  # cycles that a device waits, so that all calls are queued be
 def on_streams(device: str, calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """Make calls, each with another current stream, and return their results when the device has finished.
 
-    What was queued before comes first: no stream starts before a delay on the current one has passed.
+    Work queued before comes first: no stream starts before a delay on the current one has passed.
 
     Rules: CNF-14.
     """

@@ -31,7 +31,7 @@ class Arrays:
     device: str = "cpu"
 
     def bytes(self, count: int, value: int) -> Any:
-        """A new array of bytes, all the same."""
+        """Return a new array of bytes, all the same."""
         if self.library == "numpy":
             return np.full(count, value, np.uint8)
         import torch
@@ -69,19 +69,19 @@ class Arrays:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy type of a name, bfloat16 included."""
+    """Return the NumPy type of a name, bfloat16 included."""
     import ml_dtypes
 
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def host_bytes(array: Any) -> NDArray[np.uint8]:
-    """The bytes of an array of one byte per element, on the host."""
+    """Return the bytes of an array of one byte per element, on the host."""
     return np.ascontiguousarray(host(array)).reshape(-1).view(np.uint8)
 
 
 def host(array: Any) -> NDArray[Any]:
-    """An array of any library and device as a NumPy array of plain numbers; 8-bit floats as uint8."""
+    """Return an array of any library and device as a NumPy array of plain numbers; 8-bit floats as uint8."""
     if hasattr(array, "detach"):
         import torch
 
@@ -125,7 +125,7 @@ class Guarded:
 
     @classmethod
     def holding(cls, arrays: Arrays, values: NDArray[Any], alignment: int, strided: bool = False) -> Guarded:
-        """A guarded copy of values, for a kernel to read; its rows lie apart if strided."""
+        """Return a guarded copy of values, for a kernel to read; its rows are apart if strided."""
         shape = values.shape
         pitch = shape[-1] + GAP if strided and values.ndim > 1 else 0
         self = cls(arrays, values.dtype.name, shape, alignment, FENCE, pitch)
@@ -150,6 +150,6 @@ class Guarded:
         return f"{len(places)} bytes outside, {' and '.join(words)}"
 
     def changed(self) -> int:
-        """How many bytes of the array itself are not what they were."""
+        """Return the number of bytes of the array itself that have changed."""
         now = host_bytes(self._raw)[self._start : self._stop]
         return int(np.count_nonzero(now != self._before[self._start : self._stop]))

@@ -49,7 +49,7 @@ def reasons(case: GemmCase, declared: Declaration) -> str:
 
 
 def job_of(case: GemmCase, declared: Declaration) -> Job:
-    """The call of a kernel for a case that is fitted to it; padding of the scales is poisoned.
+    """Return the call of a kernel for a case that is fitted to it; padding of the scales is poisoned.
 
     Rules: CNF-8, GEM-15, GEM-16, LAY-6.
     """

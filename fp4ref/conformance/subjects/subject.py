@@ -46,7 +46,7 @@ POISON = 0x7F  # what padding is filled with: NaN as an E4M3 scale, 2^0 as an E8
 
 
 class FindingKind(StrEnum):
-    """What can go wrong with a kernel, other than its bytes."""
+    """The kinds of findings about a kernel, other than wrong bytes."""
 
     RAISED = "raised"
     CRASHED = "crashed"
@@ -75,13 +75,13 @@ class Finding:
     trace: str = ""
 
     def to_json(self) -> dict[str, str]:
-        """The texts as JSON data."""
+        """Return the texts as JSON data."""
         return {"text": self.text, "trace": self.trace}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a kernel made of a case.
+    """A kernel's result for a case.
 
     data: of a quantizer, as it returned it, in its declared layout and order of nibbles; uint8 [rows, width], [R, C],
     and float32 amax or None where that is not an output. values: of another operation. finding: what went wrong
@@ -124,14 +124,14 @@ class Subject:
 
     @classmethod
     def of(cls, function: Any, **changes: Any) -> Subject:
-        """The subject of a function, to be called in this process. changes: fields of its declaration."""
+        """Return the subject of a function, to be called in this process. changes: fields of its declaration."""
         name = getattr(function, "__qualname__", type(function).__name__)
         declared = declaration_of(function)
         return cls(name, replace(declared, **changes) if changes else declared, function)
 
 
 def cases_of(declared: Declaration, spec: Spec, **reach: Any) -> Iterator[Case]:
-    """The cases of a specification in the direction, the types and the multiples that a kernel takes.
+    """Return the cases of a specification in the direction, the types and the multiples that a kernel takes.
 
     reach: the other arguments of `families.cases`. The matrix of a Hadamard kernel has whole groups.
 
@@ -171,12 +171,12 @@ def reasons(case: Case, declared: Declaration) -> str:
 
 
 def draws(declared: Declaration) -> bool:
-    """Whether a quantizer has to draw its random bits itself."""
+    """Return True if a quantizer has to draw its random bits itself."""
     return declared.operation == "quantize" and "random_bits" not in declared.inputs
 
 
 def drawn_from(case: Case) -> tuple[int, int]:
-    """The seed and the offset that a case gives to a kernel that draws its own bits. Rules: SR-10."""
+    """Return the seed and the offset that a case gives to a kernel that draws its own bits. Rules: SR-10."""
     return SEED, zlib.crc32(case.id.encode())
 
 
@@ -185,13 +185,13 @@ def _transformable(case: Case) -> bool:
 
 
 def golden(case: Case) -> DirectionData:
-    """The golden model's bytes of a case, scales linear. Rules: CNF-1."""
+    """Return the golden model's bytes of a case, scales linear. Rules: CNF-1."""
     result: DirectionData = model_quantize.quantize(case.x, case.spec, case.direction, case.amax, case.random_bits)
     return result
 
 
 def job_of(case: Case, declared: Declaration, expected: DirectionData) -> Job:
-    """The call of a kernel for a case; its inputs are computed by the specification. expected: the golden bytes.
+    """Return the call of a kernel for a case; its inputs are computed by the specification. expected: the golden bytes.
 
     Padding of scales that a kernel reads is poisoned, for it must not matter.
 
@@ -244,13 +244,13 @@ def _outputs(case: Case, declared: Declaration, blocks: int) -> dict[str, Output
 
 
 def transform_input(case: Case) -> NDArray[Any]:
-    """The matrix whose rows a Hadamard kernel transforms, [rows, columns] of the direction. Rules: HAD-4."""
+    """Return the matrix whose rows a Hadamard kernel transforms, [rows, columns] of the direction. Rules: HAD-4."""
     rows, columns = case.matrix
     return Matrix(case.x, case.direction)[slice(0, rows), slice(0, columns)]
 
 
 def expected_values(case: Case, declared: Declaration, expected: DirectionData) -> NDArray[Any]:
-    """What an operation other than quantize makes of a case. Rules: DEQ-1, DEQ-2, DEQ-3, HAD-1, HAD-2, LAY-5."""
+    """Return the result of another operation than quantize. Rules: DEQ-1, DEQ-2, DEQ-3, HAD-1, HAD-2, LAY-5."""
     if declared.operation == "to_layout":
         return layout(declared.scale_layout).from_linear(expected.scales)
     if declared.operation == "hadamard":
@@ -262,7 +262,7 @@ def expected_values(case: Case, declared: Declaration, expected: DirectionData) 
 
 
 def signs(spec: Spec) -> int:
-    """The sign mask of a specification, the standard's if it has none. Rules: HAD-1."""
+    """Return the sign mask of a specification, the standard's if it has none. Rules: HAD-1."""
     return (spec.hadamard or Hadamard()).signs
 
 
@@ -279,7 +279,7 @@ def _amax(case: Case, expected: DirectionData) -> Floats:
 
 
 def global_scales(spec: Spec, amax: Floats) -> tuple[Floats, Floats]:
-    """The scales that encode and that decode: the specification's own global scale and its reciprocal.
+    """Return the scales that encode and that decode: the specification's own global scale and its reciprocal.
 
     Rules: CNF-8, GLB-2, GLB-3.
     """

@@ -15,7 +15,7 @@ from fp4ref.spec import Granularity
 
 
 def fitted(case: GemmCase, declared: Declaration) -> GemmCase:
-    """The same product of the declared directions, with zeros to add where the kernel adds and the case does not.
+    """Return the product of the declared directions, with zeros where the kernel adds and the case does not.
 
     Rules: GEM-15, GEM-16.
     """
@@ -46,7 +46,7 @@ def padded(case: GemmCase, multiple: tuple[int, int]) -> GemmCase:
 
 
 def _grown(q: Quantized, rows: int, columns: int) -> Quantized:
-    """The row direction of a tensor with rows and columns that are multiples."""
+    """Return the row direction of a tensor with rows and columns that are multiples."""
     assert q.row is not None
     (height, depth), form = q.matrix, q.spec.element.format
     shape = -(-height // rows) * rows, -(-depth // columns) * columns
@@ -60,12 +60,12 @@ def _grown(q: Quantized, rows: int, columns: int) -> Quantized:
 
 
 def adds_to_c(declared: Declaration) -> bool:
-    """Whether a kernel is given what is already there."""
+    """Return True if a kernel is given what is already there."""
     return "accumulate" in declared.inputs or declared.in_place
 
 
 def turned(q: Quantized, direction: Direction) -> Quantized:
-    """The row direction of a tensor as that direction of another one, whose other direction holds other numbers.
+    """Return the row direction of a tensor as that direction of another one, whose other direction holds other numbers.
 
     They are the same bytes with the rows moved by one, in the shape of the other direction, so that a kernel that
     reads them makes sums of the same size.

@@ -61,7 +61,7 @@ typedef struct {
 
 @dataclass(frozen=True)
 class Vector:
-    """A case, its golden bytes, and where its parts lie in the binary: offset and size in bytes."""
+    """A case, its golden bytes, and the places of its parts in the binary: offset and size in bytes."""
 
     case: Case
     expected: DirectionData
@@ -129,7 +129,7 @@ def _listed(folder: Path) -> set[str]:
 
 
 def identifier(spec: Spec) -> str:
-    """A specification's name as a name in C.
+    """Return a specification's name as a name in C.
 
     >>> identifier(resolve("torchao.nvfp4_2lvl"))
     'torchao_nvfp4_2lvl'
@@ -161,7 +161,7 @@ def _binary(chosen: Sequence[Case], scale_layout: str) -> tuple[bytes, list[Vect
 
 
 def _little_endian(array: NDArray[Any] | None) -> bytes:
-    """The bytes of an array, if there is one, also on a machine of the other order."""
+    """Return the bytes of an array, if there is one, also on a machine of the other order."""
     if array is None:
         return b""
     words = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")

@@ -87,7 +87,7 @@ class VectorTest:
 
 @lru_cache
 def _spec(text: str) -> Spec:
-    """The record that a group's tests share."""
+    """Return the record that a group's tests share."""
     return from_json(text)
 
 
@@ -102,7 +102,7 @@ class VectorFile:
 
 
 def vector_root() -> Path:
-    """The folder of the vectors, in a checkout or in an installed package."""
+    """Return the folder of the vectors, in a checkout or in an installed package."""
     return spec_root() / "vectors"
 
 
@@ -131,7 +131,7 @@ def _parse(path: Path) -> VectorFile:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of one file, unchecked."""
+    """Return the content of one file, unchecked."""
     if path.stat().st_size > LARGEST:
         raise FileError(f"vectors {path.name}", f"{path.stat().st_size} bytes", f"at most {LARGEST}")
     try:
@@ -144,7 +144,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with a file's content: the schema in short, and what a schema cannot say."""
+    """Yield what is wrong with a file's content: the schema in short, and what a schema cannot say."""
     if set(content) - FILE_KEYS or FILE_KEYS - {"inputs"} - set(content):
         yield f"keys {sorted(content)}"
         return
@@ -175,7 +175,7 @@ def problems(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def tensor(fields: Mapping[str, Any]) -> NDArray[Any]:
-    """The x of a test or input; types that no quantizer takes hold zeros only."""
+    """Return the x of a test or input; types that no quantizer takes hold zeros only."""
     shape, dtype = tuple(fields["shape"]), fields["dtype"]
     if dtype not in WORDS:
         return np.zeros(shape, dtype)

@@ -14,13 +14,13 @@ from fp4ref.quantized import DirectionData, Quantized
 
 
 def device_of(backend: str) -> str | None:
-    """The device that a backend's arrays must lie on; None if it takes those of the CPU. Rules: CNF-5."""
+    """Return the device that a backend's arrays must be on; None if it takes those of the CPU. Rules: CNF-5."""
     devices = registry.backends()[backend].devices
     return None if "cpu" in devices else devices[0]
 
 
 def placed(value: Any, backend: str) -> Any:
-    """A NumPy array as it is, or as a torch tensor on the device of a backend that takes no other; None stays None.
+    """Return a NumPy array as it is, or as a torch tensor if a backend takes no other; None stays None.
 
     Errors: BackendError without torch.
     """
@@ -38,7 +38,7 @@ def placed(value: Any, backend: str) -> Any:
 
 
 def placed_result(q: Quantized, backend: str) -> Quantized:
-    """The same bytes where a backend can use them."""
+    """Return the same bytes where a backend can use them."""
     row, column = (
         None if data is None else DirectionData(*(placed(part, backend) for part in data)) for data in (q.row, q.column)
     )
@@ -46,7 +46,7 @@ def placed_result(q: Quantized, backend: str) -> Quantized:
 
 
 def fetched(value: Any) -> NDArray[Any]:
-    """An array of any library and device as NumPy."""
+    """Return an array of any library and device as NumPy."""
     if arrays.is_torch(value):
         value = value.cpu()
     return arrays.to_numpy("verify", value)

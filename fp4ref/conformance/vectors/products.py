@@ -17,7 +17,7 @@ from fp4ref.spec import from_json
 
 
 class TestLike(Protocol):
-    """What a test and its group say."""
+    """A test of a vector file, with the fields of its group."""
 
     @property
     def group(self) -> Mapping[str, Any]:
@@ -29,7 +29,7 @@ class TestLike(Protocol):
 
 
 def gemm(test: TestLike, subject: Any) -> Iterator[Mismatch]:
-    """A product of two operands. Rules: CNF-1."""
+    """Yield a product of two operands. Rules: CNF-1."""
     fields, expected = test.fields, test.fields["expected"]
     to = fields.get("to", "float32")
     more: dict[str, Any] = {"dtype": to}
@@ -51,7 +51,7 @@ def gemm(test: TestLike, subject: Any) -> Iterator[Mismatch]:
 
 
 def _side(fields: Mapping[str, Any]) -> Quantized:
-    """An operand of a product."""
+    """Return an operand of a product."""
     spec = fields["spec"]
     parts = DirectionData(
         parse_rows(fields["data"]),
@@ -64,7 +64,7 @@ def _side(fields: Mapping[str, Any]) -> Quantized:
 
 
 def philox(test: TestLike, _: Any) -> Iterator[Mismatch]:
-    """An output of Philox. Rules: SR-6."""
+    """Yield an output of Philox. Rules: SR-6."""
     counter, key = ([int(word, 16) for word in test.fields[name].split()] for name in ("counter", "key"))
     got = " ".join(f"{word:08x}" for word in philox4x32(counter, key, test.group["rounds"]).tolist())
     if got != test.fields["words"]:

@@ -1,4 +1,4 @@
-"""What vectors run on: the golden model's own functions, or a backend through the public API.
+"""The subjects of vectors: the golden model's own functions, or a backend through the public API.
 
 A backend has no function that encodes one value or packs one row: such tests reach it through a quantizer whose
 probes have a block scale that makes them pass unchanged, and through zero blocks around one that is not.
@@ -44,7 +44,7 @@ ONE_E8M0 = 127
 
 
 def element_probe(codec: Codec) -> Spec:
-    """Encodes x as it is, given amax = the largest element, if that magnitude is in every block.
+    """Encode x as it is, given amax = the largest element, if that magnitude is in every block.
 
     S_enc is then 448, every scale saturates at 448, and 1 / (448 * fp32(1/448)) is 1.
     """
@@ -59,7 +59,7 @@ def element_probe(codec: Codec) -> Spec:
 
 
 def scale_probe(codec: Codec) -> Spec:
-    """Encodes the maximum of every block, as it is, as its scale."""
+    """Encode the maximum of every block, as it is, as its scale."""
     return Spec(
         name="scale-probe",
         element=CUDA_E2M1,
@@ -73,7 +73,7 @@ def scale_probe(codec: Codec) -> Spec:
 
 
 def decode_probe(codec: Codec) -> Spec:
-    """Decodes element codes under E8M0 scales, so as they are under byte 127."""
+    """Decode element codes under E8M0 scales: unchanged under byte 127."""
     return Spec(
         name="decode-probe",
         element=codec,
@@ -144,7 +144,7 @@ class ApiSubject:
         return codec.encode(self._dequantized(decode_probe(codec), packed, scales, columns))
 
     def check_transform(self, values: NDArray[Any], mask: int, expected: str) -> list[Mismatch]:
-        """The bytes that the column direction makes of values are those of the expected transform.
+        """Compare the bytes of the column direction with those of the expected transform.
 
         Rules: HAD-1, HAD-2, HAD-3, HAD-4.
         """
@@ -192,7 +192,7 @@ class ApiSubject:
     def gemm(
         self, a: Quantized, b: Quantized, mode: multiply.Mode, directions: tuple[Direction, Direction], **more: Any
     ) -> Any:
-        """The product of two operands."""
+        """Return the product of two operands."""
         left, right = (placed_result(operand, self.backend) for operand in (a, b))
         moved = {name: placed(v, self.backend) if isinstance(v, np.ndarray) else v for name, v in more.items()}
         return fetched(multiply.gemm(left, right, mode, directions, backend=self.backend, **moved))
@@ -244,19 +244,19 @@ class GoldenSubject(ApiSubject):
 
     @ignoring_float_warnings
     def check_transform(self, values: NDArray[Any], mask: int, expected: str) -> list[Mismatch]:
-        """The transform of a group. Rules: HAD-1, HAD-2, HAD-3."""
+        """Return the transform of a group. Rules: HAD-1, HAD-2, HAD-3."""
         got = hadamard.transform(values.astype(F), mask).astype(ml_dtypes.bfloat16)
         return mismatched_words("transformed", got, expected)
 
     @ignoring_float_warnings
     def check_inverse(self, values: NDArray[Any], mask: int, expected: str) -> list[Mismatch]:
-        """The inverse of a transform. Rules: HAD-6."""
+        """Return the inverse of a transform. Rules: HAD-6."""
         return mismatched_words("restored", hadamard.inverse(values.astype(F), mask), expected)
 
     def lay_out(
         self, name: str, rows: int, columns: int, positions: Sequence[Sequence[int]]
     ) -> tuple[tuple[int, ...], list[int], set[int]]:
-        """Padded shape, offsets of positions, and offsets of the padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
+        """Return the padded shape, offsets of positions and of the padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
         order = layout(name)
         offsets = [order.offset(row, column, columns) for row, column in positions]
         return order.padded_shape(rows, columns), offsets, set(np.flatnonzero(~order.valid(rows, columns)).tolist())

@@ -27,7 +27,7 @@ def format_words(values: NDArray[Any]) -> str:
 
 
 def pattern_words(values: NDArray[Any]) -> str:
-    """The same with the word `nan` for every NaN."""
+    """Return the same with the word `nan` for every NaN."""
     nan = np.isnan(values.ravel().astype(np.float32)).tolist()
     return " ".join("nan" if is_nan else word for word, is_nan in zip(format_words(values).split(), nan, strict=True))
 

@@ -59,7 +59,7 @@ RECORDED: dict[str, tuple[str, Callable[[recorded.Archive], list[Json]]]] = {
 
 @dataclass
 class VectorPlan:
-    """What writing would do.
+    """The changes that writing would make.
 
     texts: of every file, by name. stale: names of files whose text would change. changed: ids of tests whose inputs
     stay, but whose expected bits would change. kept: names of files whose recording is not here.
@@ -114,7 +114,7 @@ def _add(made: VectorPlan, directory: Path, name: str, operation: str, groups: l
 
 
 def numbered(operation: str, groups: list[Json], old: Json | None) -> Json:
-    """The content of a file: tests that exist keep their ids, others get the next ones; no id is used again.
+    """Return the content of a file: tests that exist keep their ids, others get the next ones; no id is used again.
 
     A test that names an input shares it: its tensor moves to the file's `inputs`.
     """
@@ -151,7 +151,7 @@ def _sharing(test: Json, inputs: Json) -> Json:
 
 
 def _key(content: Json, group: Json, test: Json) -> str:
-    """What makes a test the same test: its inputs and its group's settings."""
+    """Return what makes a test the same test: its inputs and its group's settings."""
     settings = {name: value for name, value in group.items() if name not in {"rules", "source", "tests"}}
     given = {name: value for name, value in test.items() if name not in {"id", "flags", "comment", "input"}}
     for answer in ANSWERS[content["operation"]]:
@@ -161,7 +161,7 @@ def _key(content: Json, group: Json, test: Json) -> str:
 
 
 def _answers(content: Json) -> dict[int, Json]:
-    """What each test of a file expects, by id."""
+    """Return what each test of a file expects, by id."""
     return {
         test["id"]: {name: test.get(name) for name in ANSWERS[content["operation"]]}
         for group in content["groups"]

@@ -26,7 +26,7 @@ def untried_text(count: int) -> str:
 
 @dataclass
 class Cell:
-    """How many tests of a rule, or of a family, a subject passed."""
+    """The numbers of tests of a rule or family that a subject passed, and of all."""
 
     passed: int = 0
     total: int = 0
@@ -59,7 +59,7 @@ class Result:
     compared: Comparison
 
     def case(self, difference: Difference) -> CaseID:
-        """The name of a differing block."""
+        """Return the name of a differing block."""
         return CaseID(self.name, self.compared.direction, difference.row, difference.block)
 
 
@@ -81,7 +81,7 @@ class DumpReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every byte is right."""
+        """True if every byte is right."""
         return self.kind is Verdict.CONFORMS
 
     @property
@@ -123,13 +123,13 @@ class DumpReport:
         return Coverage(extent, "tensor", not_judged={**amax, "other inputs": "a file shows its own only"})
 
     def _mistake(self) -> str:
-        """The known mistake that makes the bytes, where there is one beside the profiles."""
+        """Return the known mistake that makes the bytes, where there is one beside the profiles."""
         found = () if self.diagnosis is None else self.diagnosis.explanations
         told = next((explanation.text for explanation in found if explanation.profile is None), "")
         return f"; known mistake: {told}" if told else ""
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON data."""
+        """Return the report as JSON data."""
         return {
             "path": self.path,
             "verdict": self.kind.value,

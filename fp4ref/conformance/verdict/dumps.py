@@ -37,7 +37,7 @@ PROFILES_TRIED = "comparison with profiles"
 
 @dataclass(frozen=True, kw_only=True)
 class DumpRequest:
-    """What to verify, and how.
+    """A request to verify something, with its options.
 
     spec, scale_layout, dtype: take the place of what the file says; dtype is that of x, and says what 16-bit integers
     mean. inputs: a file that holds x where the dump has none.
@@ -93,7 +93,7 @@ def verify(request: DumpRequest, progress: Callable[[str], None] = lambda name: 
 
 
 def dumps(request: DumpRequest) -> Iterator[Dump]:
-    """The chosen tensors of a dump, one at a time, each with its input."""
+    """Yield the chosen tensors of a dump, one at a time, each with its input."""
     with read_dump(request.path, request.spec, request.scale_layout, request.dtype) as file:
         chosen = set(request.select(file.names))
         for index, name in enumerate(file.names):
@@ -102,7 +102,7 @@ def dumps(request: DumpRequest) -> Iterator[Dump]:
 
 
 def given(request: DumpRequest) -> bool:
-    """Whether the bytes are judged by the amax in the file. Rules: GLB-4."""
+    """Return True if the bytes are judged by the amax in the file. Rules: GLB-4."""
     if request.amax is not None:
         return request.amax == "given"
     with open_tensors(request.path) as file:
@@ -115,7 +115,7 @@ def given(request: DumpRequest) -> bool:
 
 
 def _with_input(dump: Dump, request: DumpRequest) -> Dump:
-    """The dump with its input, found in the other file if need be."""
+    """Return the dump with its input, found in the other file if need be."""
     label = f"tensor {dump.name!r}" if dump.name else "the tensor"
     if dump.x is None and request.inputs is None:
         raise DomainError(
@@ -133,7 +133,7 @@ def _with_input(dump: Dump, request: DumpRequest) -> Dump:
 
 
 def _input(file: TensorFile, dump: Dump) -> NDArray[Any]:
-    """The tensor of a file that is the input of a dump: NAME.x, NAME, or the only one for a dump without a name."""
+    """Return the input of a dump from another file: NAME.x, NAME, or the only tensor for a dump without a name."""
     names = [f"{dump.name}.x", dump.name] if dump.name else ["x"]
     if not dump.name and len(file.names) == 1:
         names += file.names
@@ -194,7 +194,7 @@ def _profiles(
 
 
 def _same_form(a: Spec, b: Spec) -> bool:
-    """Whether two specifications have buffers of the same shapes and meaning, and different settings."""
+    """Return True if two specifications have buffers of the same shapes and meaning, and different settings."""
 
     def form(spec: Spec) -> tuple[Any, ...]:
         return spec.element.format, spec.scale.format, spec.block, spec.global_scale, spec.hadamard, spec.stochastic

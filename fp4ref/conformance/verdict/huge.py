@@ -72,7 +72,7 @@ class HugeCase:
         return [f"{start} {_said(name, found)}" for name, found in self.differing.items()]
 
     def to_json(self) -> dict[str, Any]:
-        """The case as JSON data."""
+        """Return the case as JSON data."""
         return {
             "case": self.name,
             "dtype": self.dtype,
@@ -86,7 +86,7 @@ class HugeCase:
 
 
 def _said(name: str, found: dict[str, Any]) -> str:
-    """A result that differs, in a line."""
+    """Return a result that differs, in a line."""
     amount = f"{found['differing']:,} of {found['size']:,} bytes"
     first = f"the first is 0x{found['got']:02x}, expected 0x{found['expected']:02x}"
     if "row" not in found:
@@ -136,7 +136,7 @@ class HugeReport:
         return Coverage(extent, "huge case", not_judged=left)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON data."""
+        """Return the report as JSON data."""
         return {
             "subject": self.subject,
             "spec": self.spec.name,
@@ -186,7 +186,7 @@ def check(
 def _caller(
     subject: Subject, options: RunOptions, stack: contextlib.ExitStack
 ) -> Callable[[HugeTrial, int], dict[str, Any]]:
-    """The function that makes a call of so many elements: in this process, or in one of the kernel's own."""
+    """Return the function that makes a call of a number of elements: in this process, or in the kernel's own."""
     function, target = subject.function, subject.target
     if function is not None:
         return lambda trial, elements: attempt(function, subject.declaration, trial)
@@ -207,7 +207,7 @@ def _caller(
 
 
 def _completed(case: HugeCase, record: dict[str, Any], planned: HugePlan, sizes: tuple[Size, ...]) -> HugeCase:
-    """A case with what came of its call."""
+    """Return a case with what came of its call."""
     said = record.get("finding")
     finding = None if said is None else Finding(FindingKind(said[0]), *said[1:])
     results = {name: _placed(name, found, case, planned, sizes) for name, found in record.get("results", {}).items()}
@@ -217,7 +217,7 @@ def _completed(case: HugeCase, record: dict[str, Any], planned: HugePlan, sizes:
 def _placed(
     name: str, found: dict[str, Any], case: HugeCase, planned: HugePlan, sizes: tuple[Size, ...]
 ) -> dict[str, Any]:
-    """A difference with rows of x in place of repetitions of a tile."""
+    """Return a difference with rows of x in place of repetitions of a tile."""
     tile, part = planned.rows, planned.rows // PARTS
     first, last, ranges, samples = (found[key] for key in ("first", "last", "ranges", "samples"))
     placed = {key: found[key] for key in ("size", "differing", "got", "expected", "total", "expected_total")}
@@ -237,7 +237,7 @@ def _placed(
 
 
 def _place(element: int, planned: HugePlan, sizes: tuple[Size, ...]) -> str:
-    """An element of x in words, by the largest size that comes before it."""
+    """Return an element of x in words, by the largest size that comes before it."""
     before = [(size.elements(planned.body.x.itemsize), size.name) for size in sizes]
     start, name = max((pair for pair in before if pair[0] <= element), default=(0, ""))
     if not name:

@@ -49,7 +49,7 @@ class Settings:
 
 @dataclass
 class KernelReport:
-    """What was found out about one kernel under one specification.
+    """The findings about one kernel under one specification.
 
     families, rules: tests passed and made. findings: what went wrong other than bytes, counted, with the first of each
     kind. skipped: cases that do not apply, by reason. untried: at least as many were left when the time of the
@@ -175,7 +175,7 @@ class KernelReport:
         return self.coverage.missing(self.settings.required) if self.settings.required else {}
 
     def _evidence(self, case: Case, got: DirectionData) -> tuple[Case, DirectionData]:
-        """A case as the kernel saw it, and what it gave: a kernel that is told the amax cannot get it wrong."""
+        """Return a case as the kernel saw it, and what it gave: a kernel that is told the amax cannot get it wrong."""
         told = case.amax is None and self.declaration.told_amax
         returned = "amax" in self.declaration.outputs and not self.declaration.optional_amax
         return replace(case, amax=got.amax) if told else case, got if returned else got._replace(amax=None)
@@ -199,7 +199,7 @@ class KernelReport:
 
     @property
     def cases(self) -> int:
-        """How many cases were run."""
+        """The number of cases."""
         return sum(cell.total for cell in self.families.values())
 
     @property
@@ -215,7 +215,7 @@ class KernelReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return self.kind is Verdict.CONFORMS
 
     @property
@@ -252,13 +252,13 @@ class KernelReport:
         return told and f"{told}; "
 
     def _explained(self) -> str:
-        """The diagnosis of the bytes, if it explains them."""
+        """Return the diagnosis of the bytes, if it explains them."""
         if self.zeros.only:
             return ONLY_ZEROS
         return verdict(self.diagnosis) if self.diagnosis is not None and self.diagnosis.explanations else ""
 
     def _cause(self) -> str:
-        """What is wrong, in words: findings first, then what explains the bytes of the other cases."""
+        """Return the faults in words: findings first, then the explanation of the bytes of the other cases."""
         if self.findings:
             found = []
             for kind, (case, finding) in self.first.items():
@@ -273,7 +273,7 @@ class KernelReport:
         return f"{wrong} of {self.cases} cases fail"
 
     def results(self) -> list[Result]:
-        """The comparisons of the cases that failed, as those of a dump."""
+        """Return the comparisons of the cases that failed, as those of a dump."""
         return [
             Result(j.case.id, self.spec, j.case.x.dtype.name, j.case.x.shape, self.declaration.scale_layout, j.compared)
             for j in self.failures
@@ -281,7 +281,7 @@ class KernelReport:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON data."""
+        """Return the report as JSON data."""
         return {
             "subject": self.subject,
             "spec": self.spec.name,
@@ -318,7 +318,7 @@ class KernelReport:
 
 
 def collected(report: KernelReport, judgements: Iterable[Judgement]) -> KernelReport:
-    """The report with all judgements added and explained."""
+    """Return the report with all judgements added and explained."""
     for judgement in judgements:
         report.add(judgement)
     report.explain()

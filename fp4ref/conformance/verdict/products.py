@@ -30,7 +30,7 @@ from fp4ref.spec import Spec
 
 @dataclass
 class ProductReport:
-    """What was found out about one GEMM under one specification.
+    """The findings about one GEMM under one specification.
 
     judgements: of every case that has a result, by the pick of GEM-6 that suits the kernel better. findings: what went
     wrong otherwise, with the case. skipped: cases that do not apply, by reason; excluded: such a reason by family.
@@ -133,7 +133,7 @@ class ProductReport:
         return not any(np.asarray(judgement.got).astype(F).any() for judgement in self.judgements)
 
     def _unexplained(self) -> str:
-        """What failed, where no known mistake gives these bits."""
+        """Return what failed, where no known mistake gives these bits."""
         if undiagnosed := unexplained(self.errors):
             return undiagnosed
         failed = {judgement.case.family for judgement in self.failed}
@@ -148,11 +148,11 @@ class ProductReport:
         return "not explained"
 
     def families(self) -> dict[str, Cell]:
-        """Tests passed and made, by family."""
+        """Return tests passed and made, by family."""
         return self._cells(lambda family: (family,))
 
     def rules(self) -> dict[str, Cell]:
-        """Tests passed and made, by rule."""
+        """Return tests passed and made, by rule."""
         return self._cells(lambda family: FAMILIES[family].rules)
 
     def _cells(self, keys: Callable[[str], tuple[str, ...]]) -> dict[str, Cell]:
@@ -165,11 +165,11 @@ class ProductReport:
         return found
 
     def mismatches(self, limit: int) -> list[str]:
-        """The first wrong results, one of each case."""
+        """Return the first wrong results, one of each case."""
         return [_first(judgement) for judgement in self.failed[:limit]]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON data."""
+        """Return the report as JSON data."""
         return {
             "subject": self.subject,
             "spec": self.spec.name,

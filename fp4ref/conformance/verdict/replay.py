@@ -51,7 +51,7 @@ class Replay:
 
     @property
     def equal(self) -> bool:
-        """Whether every byte of the block is right."""
+        """True if every byte of the block is right."""
         return not self.codes and not self.scale_differs
 
     @property
@@ -62,7 +62,7 @@ class Replay:
         return f"differs from {self.spec.name} in {' and '.join(what)}" if what else f"conforms to {self.spec.name}"
 
     def to_json(self) -> dict[str, Any]:
-        """The replay as JSON data; a value that is not finite is null, its bits say what it is."""
+        """Return the replay as JSON data; a value that is not finite is null, its bits say what it is."""
         finite = self.amax is None or math.isfinite(self.amax)
         return {
             "case": str(self.case),
@@ -79,7 +79,7 @@ class Replay:
 
 
 def first_case(request: DumpRequest) -> CaseID:
-    """The first block of a file that differs; one without an excuse before one with."""
+    """Return the first block of a file that differs; one without an excuse before one with."""
     undiagnosed = replace(request, seconds=0)
     found = [(result, item) for result in verify(undiagnosed).results for item in result.compared.differences]
     if not found:
@@ -89,7 +89,7 @@ def first_case(request: DumpRequest) -> CaseID:
 
 
 def block_of(request: DumpRequest, case: CaseID) -> Dump:
-    """The block of a case as a dump, with the amax that its bytes are judged by. Rules: GLB-4, HAD-4."""
+    """Return the block of a case as a dump, with the amax that its bytes are judged by. Rules: GLB-4, HAD-4."""
     for dump in dumps(request):
         if dump.name == case.tensor:
             assert dump.x is not None

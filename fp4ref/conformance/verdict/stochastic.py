@@ -58,7 +58,7 @@ SIDE = 256  # rows and columns of an aimed input
 
 
 class Level(StrEnum):
-    """How sharply a kernel was judged."""
+    """The level at which a kernel was judged."""
 
     EXACT = "exact"
     MAP = "exact up to a map"
@@ -67,7 +67,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class StochasticReport:
-    """What was found out.
+    """The findings.
 
     level: the sharpest one that the kernel reached, or on which it failed. map: what makes every byte. wrong: what no
     bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed. errors: parts of
@@ -133,7 +133,7 @@ class StochasticReport:
         return [f"{self.subject}: {self.headline}", *self.coverage.lines, *shown, *more]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON data."""
+        """Return the report as JSON data."""
         return {
             "subject": self.subject,
             "spec": self.spec.name,
@@ -206,7 +206,7 @@ def judge_stochastic(
 
 
 def _is_of_map(spec: Spec, call: StochasticTrial, name: str, seed: int, offset: int) -> bool:
-    """Whether a map makes every byte of a call; one direction may have been made with the other. Rules: SR-10."""
+    """Return True if a map makes every byte of a call, whose directions may come from one call. Rules: SR-10."""
     produced: tuple[DirectionChoice, ...] = ("both",) if len(call.made) == 2 else (*call.made, "both")
     for directions in produced:
         try:

@@ -108,7 +108,7 @@ def _judged(
 
 
 def _cases(spec: Spec, declared: Declaration) -> Iterator[Case]:
-    """The aimed inputs; a type that the kernel takes, the narrowest first. Rules: SR-11."""
+    """Yield the aimed inputs; a type that the kernel takes, the narrowest first. Rules: SR-11."""
     dtype = next(name for name in ("bfloat16", "float16", "float32") if name in declared.dtypes)
     for number, x in enumerate(aimed_inputs(dtype)):
         bits = np.zeros(x.shape, np.uint8)  # for the golden bytes, of which only amax and scales are used
@@ -116,13 +116,13 @@ def _cases(spec: Spec, declared: Declaration) -> Iterator[Case]:
 
 
 def _in(case: Case, declared: Declaration) -> Case:
-    """The case in the direction of a kernel; seed and offset are those of the input, whatever the direction."""
+    """Return the case in the direction of a kernel; seed and offset are those of the input, whatever the direction."""
     direction: Direction = "row" if declared.direction == "row" else "column"
     return Case(**{**vars(case), "direction": direction})
 
 
 def _linear(case: Case, declared: Declaration, data: DirectionData) -> DirectionData:
-    """A kernel's bytes with the low nibble first and scales linear."""
+    """Return a kernel's bytes with the low nibble first and scales linear."""
     rows, columns = case.matrix
     found = normalised(case, declared, data)
     blocks = -(-columns // case.spec.block.columns)

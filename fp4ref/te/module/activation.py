@@ -43,7 +43,7 @@ CLAMPED = "clamped_swiglu"
 
 
 def is_gated(name: str) -> bool:
-    """Whether the activation takes twice as many features as it returns: f(first half) * second half.
+    """Return True if the activation takes twice as many features as it returns: f(first half) * second half.
 
     Errors: NotSupportedError for a name that is no activation.
     """

@@ -1,4 +1,4 @@
-"""What every quantizing module shares: its operands' quantizers, its cached weights, its parameters."""
+"""The base of quantizing modules: their operands' quantizers, their cached weights, their parameters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Init = Callable[[torch.Tensor], Any]
 
 
 def _enable_weight_preswizzle(quantizer: Any, weight: torch.Tensor) -> bool:
-    """Whether quantizing a weight writes its scales in the GEMM layout right away.
+    """Return True if quantizing a weight writes its scales in the GEMM layout right away.
 
     MXFP8: always. NVFP4: where the kernel can, so that a cached weight's buffers never move: 16x16 tiles at multiples
     of 128, Hadamard at multiples of 64 and 128. Never for packed parameters, which others read in the compact layout.
@@ -104,7 +104,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
         return {name: QuantizerRole(tensor_type=name) for name in names}
 
     def quantizer(self, operand: str) -> Any:
-        """The quantizer of a named operand."""
+        """Return the quantizer of a named operand."""
         return self._operands[operand]
 
     def set_meta_tensor(self, fwd: bool, recipe: Any) -> None:
@@ -170,16 +170,16 @@ class TransformerEngineBaseModule(torch.nn.Module):
         return x if allow_non_contiguous else x.contiguous()
 
     def end_forward(self) -> None:
-        """What follows a call: nothing."""
+        """Do nothing after a call."""
 
     @property
     def is_fsdp2(self) -> bool:
-        """Whether fully_shard wraps this very module, whose weights are then gathered anew for each pass."""
+        """True if fully_shard wraps this very module, whose weights are then gathered anew for each pass."""
         return hasattr(self, "_get_fsdp_state")
 
     @property
     def backward_override(self) -> str | None:
-        """How the backward pass sees the operands: None quantized, "dequantized", or "high_precision"."""
+        """The operands of the backward pass: None for quantized ones, "dequantized", or "high_precision"."""
         return self.fp8_meta["recipe"].backward_override if self.fp8 else None
 
     def _require_own_recipe(self) -> None:
@@ -200,11 +200,11 @@ class TransformerEngineBaseModule(torch.nn.Module):
         return [getattr(self, name) for name in self.weight_operands()]
 
     def _enable_weight_preswizzle(self, quantizer: Any, weight: torch.Tensor) -> bool:
-        """Whether a weight of this module is quantized into the GEMM layout of its scales."""
+        """Return True if a weight of this module is quantized into the GEMM layout of its scales."""
         return not self.primary_weights_in_fp8 and _enable_weight_preswizzle(quantizer, weight)
 
     def weight_quantizer(self, operand: str, weight: torch.Tensor) -> Any:
-        """The quantizer of a weight, told where its scales go and that nobody but this module sees the result."""
+        """Return the quantizer of a weight, set to this module's layout of scales and to internal results."""
         quantizer = self.quantizer(operand)
         quantizer.internal = True
         quantizer.optimize_for_gemm = self._enable_weight_preswizzle(quantizer, weight)
@@ -221,7 +221,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
         fsdp_group: Any = None,
         workspace_dtype: torch.dtype | None = None,
     ) -> Any:
-        """A quantized weight: the packed parameter itself, a cached one, or a new one.
+        """Return a quantized weight: the packed parameter itself, a cached one, or a new one.
 
         cache_name: keep it under this name; then update_workspace quantizes again into the same buffers, whose
         addresses never change, and skip_update_flag [1] on the device prevents that if it holds 1.
@@ -296,7 +296,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
         return parameter
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
-        """The process group over which this module's weights are split."""
+        """Set the process group over which this module's weights are split."""
         self.tp_group = tp_group
         self._recipe_seen = None
 

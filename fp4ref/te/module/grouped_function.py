@@ -38,12 +38,12 @@ class GroupedCall:
 
     @property
     def quantizes(self) -> bool:
-        """Whether fprop takes quantized operands."""
+        """True if fprop takes quantized operands."""
         return bool(self.quantized_weights)
 
     @property
     def quantizes_backward(self) -> bool:
-        """Whether dgrad and wgrad do."""
+        """True if dgrad and wgrad take quantized operands."""
         return self.quantizes and self.backward_override is None
 
 
@@ -148,14 +148,14 @@ def _save(ctx: Any, rows: torch.Tensor, inputs: Any, weights: Any, operands: Any
 
 
 def _operand(saved: Any, call: GroupedCall) -> Any:
-    """A saved operand as the backward GEMM takes it."""
+    """Return a saved operand as the backward GEMM takes it."""
     if isinstance(saved, QuantizedTensorStorage):
         return saved if call.quantizes_backward else saved.dequantize(dtype=call.dtype)
     return saved.to(call.dtype)
 
 
 def _inputs(saved: list[Any], call: GroupedCall) -> list[Any]:
-    """The inputs of wgrad, per group."""
+    """Return the inputs of wgrad, per group."""
     if len(saved) == len(call.m_splits) and isinstance(saved[0], QuantizedTensorStorage):
         return [_operand(operand, call) for operand in saved]
     if not call.quantizes_backward:

@@ -27,7 +27,7 @@ BEHIND_NORM = 5  # where the input is among what is saved, if a norm made it: th
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """How a weight is split over a process group: mode "column", "row" or None."""
+    """The split of a weight over a process group: mode "column", "row" or None."""
 
     mode: str | None = None
     group: Any = None
@@ -36,16 +36,16 @@ class Parallel:
 
     @property
     def gathers_input(self) -> bool:
-        """Whether each process has some rows of the input only."""
+        """True if each process has some rows of the input only."""
         return self.mode == "column" and self.sequence_parallel
 
     @property
     def gathers_grad_output(self) -> bool:
-        """Whether each process has some rows of the output's gradient only."""
+        """True if each process has some rows of the output's gradient only."""
         return self.mode == "row" and self.sequence_parallel
 
     def reduced(self, partial: torch.Tensor) -> torch.Tensor:
-        """The sum over the processes: this process's rows of it with sequence parallelism, else all."""
+        """Return the sum over the processes: this process's rows of it with sequence parallelism, else all."""
         if self.size == 1:
             return partial
         if self.sequence_parallel:
@@ -80,12 +80,12 @@ class LinearCall:
 
     @property
     def quantizes(self) -> bool:
-        """Whether fprop takes quantized operands."""
+        """True if fprop takes quantized operands."""
         return self.input_quantizer is not None
 
     @property
     def quantizes_backward(self) -> bool:
-        """Whether dgrad and wgrad do."""
+        """True if dgrad and wgrad take quantized operands."""
         return self.quantizes and self.backward_override is None
 
 
@@ -159,7 +159,7 @@ def _quantized_input(rows: torch.Tensor, call: LinearCall) -> Any:
 
 
 def _quantized_grad(rows: torch.Tensor, call: LinearCall) -> Any:
-    """The gradient of the output, whole, quantized for what is computed from it."""
+    """Return the gradient of the output, whole, quantized for what is computed from it."""
     quantizer = call.grad_output_quantizer if call.quantizes_backward else None
     operand: Any = rows
     if quantizer is not None:
@@ -212,7 +212,7 @@ def sharing_buffers(operand: Any) -> Any:
 
 
 def _backward_operand(saved: Any, call: LinearCall, *, gather: bool = False) -> Any:
-    """A saved operand as the backward GEMM takes it: gathered, quantized or not."""
+    """Return a saved operand as the backward GEMM takes it: gathered, quantized or not."""
     if call.quantizes and not call.quantizes_backward and isinstance(saved, QuantizedTensorStorage):
         saved = saved.dequantize(dtype=call.dtype)
     quantizer = call.input_quantizer if gather and call.quantizes_backward else None

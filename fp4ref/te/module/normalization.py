@@ -75,7 +75,7 @@ def _forward(
     eps: float,
     zero_centered_gamma: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """The result in float32, the mean of each row if it is subtracted, and 1 / its deviation."""
+    """Return the result in float32, the mean of each row if it is subtracted, and 1 / its deviation."""
     gamma, wide = _gamma(weight, zero_centered_gamma), x.float()
     if centered:
         beta = None if bias is None else bias.float()

@@ -114,7 +114,7 @@ class ParallelModule(TransformerEngineBaseModule):
                 getattr(self, name).sequence_parallel = self.sequence_parallel
 
     def need_backward_dw(self) -> bool:
-        """Whether `backward_dw` has to be called after each backward pass."""
+        """Return True if `backward_dw` has to be called after each backward pass."""
         return self.delay_wgrad_compute
 
     def backward_dw(self) -> None:
@@ -132,7 +132,7 @@ class ParallelModule(TransformerEngineBaseModule):
         self.deferred.clear()
 
     def joined(self, names: Sequence[str]) -> torch.Tensor:
-        """The parameters of these names, one below the other."""
+        """Return the parameters of these names, one below the other."""
         values = [getattr(self, name) for name in names]
         return values[0] if len(values) == 1 else torch.cat(values)
 
@@ -171,7 +171,7 @@ class ParallelModule(TransformerEngineBaseModule):
         return linear(x, weight, bias, call)
 
     def activation_quantizer(self, operand: str, *, communicated: bool) -> Any:
-        """The quantizer of an operand that lives for one call; only one that is not communicated is swizzled."""
+        """Return the quantizer of an operand that lives for one call; only one that is not communicated is swizzled."""
         quantizer = self.quantizer(operand)
         quantizer.internal, quantizer.optimize_for_gemm = True, not communicated
         if communicated:
@@ -181,7 +181,7 @@ class ParallelModule(TransformerEngineBaseModule):
     def quantized_weight(
         self, x: torch.Tensor, weight: torch.Tensor, operand: str, workspace: str, is_first_microbatch: bool | None
     ) -> Any:
-        """The weight operand."""
+        """Return the weight operand."""
         quantizer = self.weight_quantizer(operand, weight)
         needs_columns = torch.is_grad_enabled() and x.requires_grad and self.backward_override is None
         quantizer.set_usage(rowwise=True, columnwise=needs_columns)
@@ -197,7 +197,7 @@ class ParallelModule(TransformerEngineBaseModule):
 
 
 def require_main_grad(module: str, weight: torch.Tensor) -> torch.Tensor:
-    """The weight, if it has the buffer that its gradient is to be added to; SettingError otherwise."""
+    """Return the weight, if it has the buffer that its gradient is to be added to; SettingError otherwise."""
     if not hasattr(weight, "main_grad"):
         needed = "a weight in one piece, with a main_grad attribute"
         raise SettingError(module, "fuse_wgrad_accumulation without main_grad", needed)

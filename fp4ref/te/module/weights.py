@@ -26,7 +26,7 @@ def quantize_weight(
     workspace_dtype: torch.dtype | None = None,
     cache: bool = False,
 ) -> tuple[Any, Any]:
-    """A quantized weight, and the workspace that is to be kept for the next call, None if nothing new is.
+    """Return a quantized weight, and the workspace that is to be kept for the next call, None if nothing new is.
 
     tensor: the weight; a packed one is its own result. workspace: what an earlier call returned to be kept. It is
     quantized into again if update_workspace, with every address unchanged, unless skip_update_flag [1] holds 1; one
@@ -77,7 +77,7 @@ def _update(cached: Any, tensor: torch.Tensor, quantizer: Any, skip_update_flag:
 def get_dummy_wgrad(
     shape: Sequence[int], dtype: torch.dtype, zero: bool = False, device: torch.device | None = None
 ) -> torch.Tensor:
-    """What stands for a weight's gradient that was added elsewhere: one tensor per shape, type and device.
+    """Return the placeholder of a weight's gradient that was added elsewhere: one per shape, type and device.
 
     zero: fill it with zeros, whatever was added to it since.
     """
@@ -91,7 +91,7 @@ def get_dummy_wgrad(
 
 
 def placeholder_for(parameter: torch.Tensor) -> torch.Tensor | None:
-    """The gradient to return for a parameter whose `main_grad` has it already; None unless its owner asks for one."""
+    """Return the placeholder gradient of a parameter whose `main_grad` has it already, if its owner asks for one."""
     if not hasattr(parameter, "grad_added_to_main_grad"):
         return None
     parameter.grad_added_to_main_grad = True
@@ -105,5 +105,5 @@ def get_workspace() -> torch.Tensor:
 
 
 def get_multi_stream_cublas_workspace() -> list[torch.Tensor]:
-    """The same, per stream."""
+    """Return the same, per stream."""
     return [get_workspace()]

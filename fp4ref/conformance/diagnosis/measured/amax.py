@@ -143,7 +143,7 @@ def _missed(axis: int, one: Maximum) -> Bools:
 
 
 def _reached(axis: int, one: Maximum) -> int:
-    """The last row or column that certainly is seen: no other holds the maximum; -1 if none is certain."""
+    """Return the last row or column that certainly is seen: no other holds the maximum; -1 if none is certain."""
     equal = np.abs(one.values.transformed) == one.got.reshape(-1, 1)
     if axis == 1:
         equal = equal[equal.sum(axis=1) == 1]

@@ -56,7 +56,7 @@ Needed = tuple[Codes, NDArray[np.float64], NDArray[np.float64]]  # bits drawn, a
 
 
 def _needed(kernel: Kernel, part: Part, side: ScaleSide) -> Needed | None:
-    """The bits drawn, and between which numbers those that were used must lie, [rows, columns]."""
+    """Return the bits drawn, and between which numbers those that were used must lie, [rows, columns]."""
     drawn, got = part.item.exhibit.case.random_bits, part.item.codes(LOW_FIRST)
     if drawn is None or got is None or part.elements is None or not part.whole:
         return None

@@ -108,7 +108,7 @@ def measured_orders(declared: Declaration, results: list[tuple[Case, Values]]) -
 
 
 def _codes_at(stands: Order, axis: int, fill: bool, case: Case, declared: Declaration, q: DirectionData) -> Any:
-    """The data with codes at other places. fill: spare nibbles of a row belong to its last group."""
+    """Return the data with codes at other places. fill: spare nibbles of a row belong to its last group."""
     form = case.spec.element.format
     width = q.data.shape[1] * 8 // form.bits if fill else case.matrix[1]
     codes = packing.unpack(q.data, width, form)

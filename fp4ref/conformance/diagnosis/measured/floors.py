@@ -71,7 +71,7 @@ def floors(kernel: Kernel, parts: Sequence[Part]) -> Iterator[Mistake]:
 def _numbers(
     low: Exact, high: Exact, before: Exact, right: NDArray[np.bool_]
 ) -> Iterator[tuple[str, str, Callable[..., Any], float]]:
-    """Ways in which a number makes maxima that lie between bounds of those before, and the number."""
+    """Yield ways in which a number makes maxima between bounds of those before, with the number."""
     for name, text, operation, less in (
         ("plus", "{0:g} is added to {1}", np.add, before),
         ("floor", "{1} clamped below at {0:g}", np.maximum, np.zeros_like(before)),
@@ -82,7 +82,7 @@ def _numbers(
 
 
 def _number(low: Exact, high: Exact, right: NDArray[np.bool_]) -> float | None:
-    """The number with the fewest digits that all blocks that are wrong without it allow."""
+    """Return the number with the fewest digits that all blocks that are wrong without it allow."""
     use = ~right & np.isfinite(low) & (high > 0)
     if np.count_nonzero(use) < LEAST:
         return None

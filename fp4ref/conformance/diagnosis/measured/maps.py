@@ -27,7 +27,7 @@ Table = NDArray[np.uint8]
 
 
 def mapped(got: Codes, wanted: Codes) -> Table | None:
-    """What each right code becomes, if that is always the same and not itself; others stay."""
+    """Return what each right code becomes, if that is always the same and not itself; others stay."""
     if got.size < ENOUGH:
         return None
     low, high = np.full(256, 255, np.uint8), np.zeros(256, np.uint8)

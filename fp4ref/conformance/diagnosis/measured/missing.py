@@ -102,7 +102,7 @@ def _left_out(
 
 
 def _rule(seen: Sequence[Seen], axes: tuple[str, str, str]) -> tuple[MissingRule, int] | None:
-    """The first rule that fits, and the byte that stands in the place of what is missing."""
+    """Return the first rule that fits, and the byte that stands in the place of what is missing."""
     wrong = [(part.got != part.wanted) & part.counts for part in seen]
     found = np.concatenate([np.zeros(0, np.uint8), *(part.got[bad] for part, bad in zip(seen, wrong, strict=True))])
     if found.size < LEAST or (found != found[0]).any():

@@ -44,16 +44,16 @@ NAMED_ON = (384, 12)  # rows and blocks on which two orders are compared
 
 
 def smallest(pairs: Iterable[Pair]) -> Order | None:
-    """The order of the smallest size that fits nearly as well as that of any size."""
+    """Return the order of the smallest size that fits nearly as well as that of any size."""
     found = [fit for got, wanted in pairs if (fit := fitted(got, wanted)) is not None]
     most = max((share for _, share in found), default=1.0)
     return next((order for order, share in found if share >= NEARLY * most), None)
 
 
 def fitted(got: Codes, wanted: Codes) -> tuple[Order, float] | None:
-    """For each place of groups [n, size] the place that its bytes stand at, and the share of bytes that fit.
+    """Return for each place of groups [n, size] the place of its bytes, and the share of bytes that fit.
 
-    None if that is not clear, or is the same place for all.
+    Returns None if that is not clear, or is the same place for all.
     """
     if len(got) < SEEN:
         return None
@@ -195,7 +195,7 @@ def _all_units(sides: Sequence[tuple[Part, ScaleSide]], place: Place, unit: int)
 
 
 def _named(measured: ScaleReader, declared: Layout) -> ScaleReader:
-    """The order of digits that is the measured one, if one is."""
+    """Return the order of digits that is the measured one, if one is."""
     if declared.name != TILED_128X4.name:
         return measured
     wanted = measured.offsets(declared, *NAMED_ON)

@@ -89,18 +89,18 @@ def constants_of_scales(kernel: Kernel, parts: Sequence[Part], *, simple: bool =
 
 
 def _simple(number: float) -> bool:
-    """Whether three digits write it."""
+    """Return True if three digits write it."""
     return float(f"{number:.3g}") == number
 
 
 def _number(low: float, high: float, listed: Sequence[float]) -> tuple[float, bool]:
-    """A number between two others, one with a name if there is one."""
+    """Return a number between two others, one with a name if there is one."""
     inside = [value for value in listed if low < value < high]
     return (inside[0], True) if inside else (nicest(low, high), False)
 
 
 def nicest(low: float, high: float) -> float:
-    """The number with the fewest digits strictly between two others; powers of two and halves go by their digits."""
+    """Return the number with the fewest digits strictly between two others."""
     for digits in range(-6, 12):
         unit = 10.0**-digits
         number = round((math.floor(low / unit) + 1) * unit, max(digits, 0))
@@ -111,7 +111,7 @@ def nicest(low: float, high: float) -> float:
 
 @np.errstate(all="ignore")
 def _range(kernel: Kernel, borders: ScaleSteps, part: Part) -> tuple[float, float] | None:
-    """The factors of the block scale that the candidate's bytes allow."""
+    """Return the factors of the block scale that the candidate's bytes allow."""
     found = _before(kernel, part)
     if found is None:
         return None
@@ -127,7 +127,7 @@ def _range(kernel: Kernel, borders: ScaleSteps, part: Part) -> tuple[float, floa
 
 
 def _before(kernel: Kernel, part: Part) -> tuple[NDArray[np.float64], Codes] | None:
-    """The scales of a kernel before their codec, positive ones, and the candidate's bytes of the same blocks."""
+    """Return the scales of a kernel before their codec, positive ones, and the candidate's bytes of the same blocks."""
     side, got = part.side(kernel.but(scale_value=lambda t: t)), part.item.scales(DECLARED)
     if side is None or got is None or kernel.block.rows != 1 or part.blocks is None or side.t.ndim != 4:
         return None
@@ -169,6 +169,6 @@ def scale_boundaries(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
 
 
 def _rounded(first: Floats, values: Floats, before: Map, t: Floats) -> Floats:
-    """Values of the codec that lie in the place of those between the boundaries that were seen."""
+    """Return the codec's values with those that were seen in place of those between the seen boundaries."""
     place = np.searchsorted(first, t, side="right") - 1
     return np.where((t > 0) & (place >= 0), values[np.maximum(place, 0)], before(t))

@@ -1,4 +1,4 @@
-"""What becomes of NaN, of zero blocks and of infinite scales, read off the candidate's bytes."""
+"""The treatment of NaN, zero blocks and infinite scales, read off the candidate's bytes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _special(name: str, text: str, **changes: Any) -> Mistake:
 
 
 def _nan_codes(kernel: Kernel, items: Sequence[Item], data: DataReader) -> Iterator[Mistake]:
-    """The codes of NaN elements, by their sign."""
+    """Yield the codes of NaN elements, by their sign."""
     found: list[list[NDArray[Any]]] = [[], []]
     for item in items:
         codes = item.codes(data)
@@ -94,7 +94,7 @@ def _nan_codes(kernel: Kernel, items: Sequence[Item], data: DataReader) -> Itera
 
 
 def _byte(kernel: Kernel, items: Sequence[Item], scales: ScaleReader, kind: Any) -> int | None:
-    """The scale byte of all blocks of a kind, if it is always the same."""
+    """Return the scale byte of all blocks of a kind, if it is always the same."""
     found = []
     for item in items:
         got = item.scales(scales)

@@ -82,7 +82,7 @@ def _places(kept: NDArray[np.bool_]) -> str:
 
 @np.errstate(all="ignore")
 def sign_mask(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
-    """The sign mask that the candidate's codes show, if it is another than the specification's. Rules: HAD-1."""
+    """Return the sign mask that the candidate's codes show, if it is another than the specification's. Rules: HAD-1."""
     if not isinstance(kernel.transform, Turn):
         return None
     votes = np.zeros(POINTS)
@@ -168,7 +168,7 @@ def _boundaries(
 
 
 class ZeroSigns(NamedTuple):
-    """Whether a magnitude that is rounded to zero has its sign bit set, for positive and for negative elements."""
+    """The sign bit of magnitudes that are rounded to zero, for positive and for negative elements."""
 
     positive: bool
     negative: bool
@@ -185,7 +185,7 @@ KEPT = ZeroSigns(positive=False, negative=True)
 
 
 def _sign_of_zeros(y: Floats, code: Codes, minus: NDArray[np.bool_]) -> ZeroSigns | None:
-    """The signs of codes that are zero; None where they follow no rule."""
+    """Return the signs of codes that are zero; None where they follow no rule."""
     found = []
     for side, right in ((y > 0, False), (y < 0, True)):
         signs = minus[side & (code == 0)]
@@ -230,7 +230,7 @@ def _moved(codec: Codec, magnitude: Floats, code: Codes) -> list[Boundary] | Non
 
 
 def _said(codec: Codec, positive: list[Boundary], negative: list[Boundary]) -> str:
-    """The first boundaries in words; what both signs share is said once."""
+    """Return the first boundaries in words; what both signs share is said once."""
     if positive == negative or {b.code for b in positive} == {b.code for b in negative}:
         return _listed(codec, positive or negative, "")
     parts = [_listed(codec, moved, sign) for moved, sign in ((positive, "+"), (negative, "-")) if moved]

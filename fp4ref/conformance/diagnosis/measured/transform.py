@@ -57,7 +57,7 @@ def transform_matrix(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
 
 
 def kind_of(matrix: Matrix, right: Matrix) -> tuple[str, str]:
-    """What the matrix is, in terms of the right one."""
+    """Return what the matrix is, in terms of the right one."""
     for name, what, fit in (("inputs", "inputs", right.T @ matrix), ("outputs", "outputs", (matrix @ right.T).T)):
         if (np.count_nonzero(fit, axis=0) == 1).all():
             order = np.abs(fit).argmax(axis=0)
@@ -72,7 +72,7 @@ def kind_of(matrix: Matrix, right: Matrix) -> tuple[str, str]:
 
 
 def _by(matrix: Matrix, values: Floats) -> Floats:
-    """Sums that are exact, rounded once to float32 and once to bfloat16."""
+    """Return sums that are exact, rounded once to float32 and once to bfloat16."""
     groups = values.reshape(*values.shape[:-1], -1, POINTS).astype(np.float64)
     sums = (groups[..., None, :] * matrix).sum(axis=-1) / 4
     return narrow_bfloat16((sums + 0.0).astype(F)).reshape(values.shape)

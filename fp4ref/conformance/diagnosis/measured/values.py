@@ -21,7 +21,7 @@ SLACK = 2.0**-19  # of sums of 16 in float32, as a share of the sum of magnitude
 
 @np.errstate(all="ignore")
 def matrix_of(kernel: Kernel, results: Sequence[tuple[Matrix, Matrix]]) -> tuple[str, str, Matrix] | None:
-    """A name, a sentence and the matrix [output, input] that fits groups of inputs and outputs, if it is another."""
+    """Return a name, a sentence and the matrix [output, input] that fits groups, if it is another."""
     before = [x.astype(np.float64).reshape(-1, POINTS) for x, y in results if x.shape[1] % POINTS == 0]
     after = [y.astype(np.float64).reshape(-1, POINTS) for x, y in results if x.shape[1] % POINTS == 0]
     if not before or sum(map(len, before)) < ENOUGH or kernel.transform is None:
@@ -46,7 +46,7 @@ def matrix_of(kernel: Kernel, results: Sequence[tuple[Matrix, Matrix]]) -> tuple
 
 @np.errstate(all="ignore")
 def may_give(matrix: Matrix, values: Matrix, got: Matrix) -> bool:
-    """Whether sums with this matrix, in any order of float32 additions, may be rounded to what was got."""
+    """Return True if sums with this matrix, in any order of float32 additions, may be rounded to what was got."""
     if values.shape[1] % POINTS:
         return False
     groups = values.astype(np.float64).reshape(-1, 1, POINTS)

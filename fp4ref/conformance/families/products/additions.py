@@ -27,21 +27,21 @@ ELEMENT = 4.0  # the largest power of two that every element format has
 
 
 def bias(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """A product of -1024 + 8 m, and biases 1025 + 2 n of eleven significant bits. Rules: GEM-8, GEM-15."""
+    """Yield a product of -1024 + 8 m, and biases 1025 + 2 n of eleven significant bits. Rules: GEM-8, GEM-15."""
     case = _product(family, "cancels", spec, -128, np.arange(SIDE))
     yield replace(case, bias=_biases())
     yield _of_real_numbers(family, spec, random, bias=True)
 
 
 def sum_and_c(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """A product of 8 (2049 + 2 i), which no 16-bit type holds, and C = 8 (16 j - 2048). Rules: GEM-8, GEM-15."""
+    """Yield a product of 8 (2049 + 2 i), which no 16-bit type holds, and C = 8 (16 j - 2048). Rules: GEM-8, GEM-15."""
     case = _product(family, "cancels", spec, 2048, 1 + 2 * (np.arange(SIDE) % 4))
     yield replace(case, accumulate=(STEP * (16 * ((3 * ROW + 5 * COLUMN) % 16) - 2048)).astype(F))
     yield _of_real_numbers(family, spec, random, accumulate=True)
 
 
 def both(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """The product and the biases of the family bias, and C = 0 to 24. Rules: GEM-8, GEM-15."""
+    """Yield the product and the biases of the family bias, and C = 0 to 24. Rules: GEM-8, GEM-15."""
     case = _product(family, "cancels", spec, -128, np.arange(SIDE))
     yield replace(case, bias=_biases(), accumulate=(STEP * FOURTHS).astype(F))
     yield _of_real_numbers(family, spec, random, bias=True, accumulate=True)
@@ -81,7 +81,7 @@ def _with_amax(q: Quantized, amax: float) -> Quantized:
 def _of_real_numbers(
     family: str, spec: Spec, random: Random, *, bias: bool = False, accumulate: bool = False
 ) -> GemmCase:
-    """Normal numbers, and additions of the size of the product; C is a bfloat16 of six significant bits."""
+    """Return normal numbers, and additions of the size of the product; C is a bfloat16 of six significant bits."""
     sides = []
     for rows in (SIDE, SIDE + 8):
         x = random.standard_normal((rows, 16 * spec.block.columns)).astype(F)

@@ -68,7 +68,7 @@ class GemmCase:
 
 @dataclass(frozen=True)
 class ProductFamily:
-    """What goes wrong there, in a sentence, and the rules that it checks."""
+    """The reason of a family, in a sentence, and the rules that it checks."""
 
     make: Callable[[str, Spec, Random], Iterator[GemmCase]]
     reason: str
@@ -98,7 +98,7 @@ def scale_bytes(spec: Spec, values: NDArray[np.float64]) -> Codes:
 
 
 def case_of(family: str, name: str, spec: Spec, *sides: tuple[NDArray[np.float64], NDArray[np.float64]]) -> GemmCase:
-    """A case of element values [rows, K] and scales [rows, blocks]."""
+    """Return a case of element values [rows, K] and scales [rows, blocks]."""
     a, b = (record(spec, element_codes(spec, values), scale_bytes(spec, scales)) for values, scales in sides)
     return GemmCase(family, name, a, b)
 

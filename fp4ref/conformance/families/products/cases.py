@@ -77,7 +77,7 @@ def _dense(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
 
 
 def _deep(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """Sums over more than 1024 elements, 2^16 at most: (2 * 2)^2 * 4^2 * 2^16 = 2^24."""
+    """Yield sums over more than 1024 elements, 2^16 at most: (2 * 2)^2 * 4^2 * 2^16 = 2^24."""
     width = spec.block.columns
     for m, n, columns in ((5, 7, 1024 + 3 * width), (9, 5, 2048 + width), (4, 6, 4096 + 2 * width), (16, 32, 3072)):
         a, b = (integers(spec, random, rows, columns, largest=2, top=4) for rows in (m, n))

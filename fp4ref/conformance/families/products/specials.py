@@ -72,6 +72,6 @@ def _pair(spec: Spec, random: Random) -> tuple[Quantized, Quantized]:
 
 
 def bytes_of(q: Quantized) -> DirectionData:
-    """The row direction, which is there."""
+    """Return the row direction, which is there."""
     assert q.row is not None
     return q.row

@@ -81,7 +81,7 @@ def standard_codec_tests(codec: Codec) -> list[Json]:
 
 
 def encode_groups() -> list[Json]:
-    """The four standard codecs, the variations that others chose, and stochastic rounding."""
+    """Return the four standard codecs, the variations that others chose, and stochastic rounding."""
     rules = {
         CUDA_E2M1: "E2M1-2 E2M1-3 E2M1-4 E2M1-5",
         CUDA_E4M3: "E4M3-2 E4M3-3 E4M3-4",
@@ -190,7 +190,7 @@ def _packed(row: str) -> str:
 
 
 def hadamard_groups() -> list[Json]:
-    """Unit vectors, cancellation, orders of addition, specials; and back."""
+    """Return unit vectors, cancellation, orders of addition, specials; and back."""
     wide = (
         "bec8 c407 b7c3 c3da bdea ba9a c3bf 3b93 be85 bcb3 43d3 c4aa c01d c007 ba8d c3f1",
         "c1bc 3fb4 bee6 3f9c b752 4393 c17c bd51 379b 4104 bc69 b7d1 40f9 bc08 b9e1 c3a0",

@@ -31,7 +31,7 @@ def dequantized(
     inverse: bool = False,
     poison: int = 0,
 ) -> Json:
-    """A test with the oracle's values; poison: what the padding of the scales holds."""
+    """Return a test with the oracle's values; poison: what the padding of the scales holds."""
     values = oracle.dequantize(result, shape if direction == "row" else shape[::-1], spec, BINARY[to], inverse)
     more: Json = {} if direction == "row" else {"direction": direction}
     if scale_layout != "linear":
@@ -203,7 +203,7 @@ def dequantize_groups() -> list[Json]:
 
 
 def _codes(*codes: int) -> NDArray[np.uint8]:
-    """A block of 32 eight-bit codes, zeros at its end."""
+    """Return a block of 32 eight-bit codes, zeros at its end."""
     return block(np.array(codes, np.uint8), 32)
 
 

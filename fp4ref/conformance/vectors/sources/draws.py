@@ -100,7 +100,7 @@ def _bits(
 
 
 def random_bits_groups() -> list[Json]:
-    """The counter map: directions, seeds, streams, parts, and what is no part."""
+    """Return the counter map: directions, seeds, streams, parts, and what is no part."""
     far = (1 << 33, 48)
     map_tests = [
         _bits("CounterMap", "a ragged tail", (6, 40)),

@@ -13,7 +13,7 @@ from fp4ref.layout import LAYOUTS
 
 
 def cells(name: str, rows: int, columns: int) -> list[tuple[int, int]]:
-    """The (row, column) of every byte of a buffer, in order.
+    """Return the (row, column) of every byte of a buffer, in order.
 
     Rules: LAY-1, LAY-2, LAY-3, LAY-4.
     """
@@ -36,7 +36,7 @@ def cells(name: str, rows: int, columns: int) -> list[tuple[int, int]]:
 
 
 def padded(name: str, rows: int, columns: int) -> tuple[int, int]:
-    """The shape of a buffer."""
+    """Return the shape of a buffer."""
     down, across = {"linear": (1, 1), "linear_padded": (128, 4), "tiled_128x4": (128, 4), "tiled_8x4": (8, 4)}[name]
     return -(-rows // down) * down, -(-columns // across) * across
 

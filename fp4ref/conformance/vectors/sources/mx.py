@@ -77,7 +77,7 @@ def mx_groups() -> list[Json]:
 
 
 def _mx_tests(spec: Spec) -> list[Json]:
-    """A block's largest magnitude at and beside powers of two, the element's largest, and what EVEN rounds up."""
+    """Return block maxima at and beside powers of two, the element's largest, and numbers that EVEN rounds up."""
     form = spec.element.format
     carry = 4 * (2 - 2.0 ** -(form.mantissa_bits + 1))
     edges = (form.max, 2.0, carry, 2.0**-127, 1.5 * 2.0**-128, 2.0**100)

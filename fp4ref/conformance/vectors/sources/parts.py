@@ -97,7 +97,7 @@ def neighbours(values: Iterable[float], ulps: int = 1) -> NDArray[np.float32]:
 
 
 def group(rules: str, source: Json, tests: Sequence[Json], **settings: Any) -> Json:
-    """A group of tests; rules are separated by spaces."""
+    """Return a group of tests; rules are separated by spaces."""
     return {"rules": rules.split(), "source": source, **settings, "tests": list(tests)}
 
 
@@ -107,17 +107,17 @@ def test(flags: str, comment: str, **fields: Any) -> Json:
 
 
 def named(spec: Spec) -> str | Json:
-    """A specification as a group holds it: a name of the standard's, or the whole record."""
+    """Return a specification as a group holds it: a name of the standard's, or the whole record."""
     return STANDARD[STANDARD.index(spec)].name if spec in STANDARD else record(spec)
 
 
 def record(spec: Spec) -> Json:
-    """A whole specification as JSON data."""
+    """Return a whole specification as JSON data."""
     return {"fp4ref": SPEC_VERSION, **encode(spec)}
 
 
 def codec_record(codec: Codec) -> Json:
-    """A codec as a group holds it; codes in hex."""
+    """Return a codec as a group holds it; codes in hex."""
     return {**encode(codec), "nan": [f"{code:02x}" for code in codec.nan]}
 
 
@@ -133,11 +133,11 @@ def tensor_fields(x: NDArray[Any]) -> Json:
 
 
 def expected(result: DirectionData) -> Json:
-    """The bytes of one direction."""
+    """Return the bytes of one direction."""
     fields = {"data": format_rows(result.data), "scales": format_rows(result.scales)}
     return fields if result.amax is None else {**fields, "amax": format_words(result.amax)}
 
 
 def refused(error: str, rule: str) -> Json:
-    """An error instead of a result."""
+    """Return an error instead of a result."""
     return {"error": error, "rule": rule}

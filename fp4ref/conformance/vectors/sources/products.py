@@ -43,7 +43,7 @@ ONE, ONE_E8M0 = "38", "7f"
 
 
 def side(spec: Spec, columns: int, data: str, scales: str, amax: str = "") -> Json:
-    """An operand from hex rows and decimals, each separated by spaces."""
+    """Return an operand from hex rows and decimals, each separated by spaces."""
     rows = data.split()
     made = {"spec": named(spec), "shape": [len(rows), columns], "data": rows, "scales": scales.split()}
     return {**made, "amax": format_words(floats(amax))} if amax else made
@@ -55,13 +55,13 @@ def blocks(*contents: str) -> str:
 
 
 def product(flags: str, comment: str, a: Json, b: Json, expected: str | Json, mode: str = "exact", **more: Any) -> Json:
-    """A test; expected: words of the rows, separated by commas, or an error."""
+    """Return a test; expected: words of the rows, separated by commas, or an error."""
     answer = {"values": [row.strip() for row in expected.split(",")]} if isinstance(expected, str) else expected
     return test(flags, comment, mode=mode, a=a, b=b, **more, expected=answer)
 
 
 def sums() -> list[Json]:
-    """Sums whose contributions can be seen. Rules: GEM-1, GEM-2, GEM-4."""
+    """Return sums whose contributions can be seen. Rules: GEM-1, GEM-2, GEM-4."""
     a = side(BARE, 16, "27" * 8, ONE)
     both = side(BARE, 16, f"{'f2' * 8} {'45' * 8}", f"{ONE} {ONE}")
     large = "66" * 8, "78"  # 16 elements of 4 under 256: with itself 2^24
@@ -110,7 +110,7 @@ def specials() -> list[Json]:
 
 
 def alphas() -> list[Json]:
-    """Sums of 1 or 1000 times amaxes. Rules: GEM-5, GEM-6, GEM-7."""
+    """Return sums of 1 or 1000 times amaxes. Rules: GEM-5, GEM-6, GEM-7."""
 
     def unit(amax: str, spec: Spec = NVFP4) -> Json:
         return side(spec, 16, blocks("02"), ONE, amax)
@@ -133,7 +133,7 @@ def alphas() -> list[Json]:
 
 
 def added() -> list[Json]:
-    """What is added to a product of 1 or 1.00390625, in which order and type. Rules: GEM-8."""
+    """Return what is added to a product of 1 or 1.00390625, in which order and type. Rules: GEM-8."""
     one = side(BARE, 16, blocks("02"), ONE)
     more = side(BARE, 32, blocks("02", "02"), f"{ONE}18")  # with itself 1 + 2^-4 * 2^-4
     c: Json = {"accumulate": ["4380"], "to": "bfloat16"}  # 256
@@ -162,7 +162,7 @@ PAIRS = (
 
 
 def quantized(spec: Spec, x: NDArray[Any], direction: Direction = "row", scale_layout: str = "linear") -> Quantized:
-    """The oracle's bytes of one direction."""
+    """Return the oracle's bytes of one direction."""
     part = oracle.quantize(x, spec, direction)
     part = part._replace(scales=stored(part.scales, scale_layout))
     pair = (part, None) if direction == "row" else (None, part)
@@ -170,7 +170,7 @@ def quantized(spec: Spec, x: NDArray[Any], direction: Direction = "row", scale_l
 
 
 def recorded(q: Quantized) -> Json:
-    """A quantized tensor of one direction as a test holds it."""
+    """Return a quantized tensor of one direction as a test holds it."""
     direction: Direction = "row" if q.row is not None else "column"
     data: DirectionData = q.direction(direction)[0]
     made = {"spec": named(q.spec), "shape": list(q.shape), "data": format_rows(data.data)}
@@ -185,7 +185,7 @@ def recorded(q: Quantized) -> Json:
 def by_oracle(
     flags: str, comment: str, a: Quantized, b: Quantized, mode: str, to: str = "float32", **more: Any
 ) -> Json:
-    """A test with the oracle's result."""
+    """Return a test with the oracle's result."""
     directions = ["row" if q.row is not None else "column" for q in (a, b)]
     values = gemm_oracle.expected(a, b, mode, to, directions=directions, **more)
     fields: Json = {} if to == "float32" else {"to": to}

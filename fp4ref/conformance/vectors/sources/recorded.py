@@ -64,7 +64,7 @@ FEWER = {"zeros": 1, "normal": 1, "normal_bf16": 1}
 
 
 def peer_groups(archive: Archive) -> list[Json]:
-    """A group for each profile, a test for each input; inputs are shared."""
+    """Return a group for each profile, a test for each input; inputs are shared."""
     names = sorted({key.split("/")[1] for key in archive if key.endswith("/scales")})
     inputs = sorted({key.split("/")[0] for key in archive})
     kept = {name: _windows(archive, name, names) for name in inputs}
@@ -107,7 +107,7 @@ def _apart(
 
 
 def _span(part: NDArray[Any], column: int, width: int, columns: int) -> slice:
-    """The bytes of a row that belong to a range of columns."""
+    """Return the bytes of a row that belong to a range of columns."""
     per = columns // part.shape[1]
     return slice(column // per, (column + width) // per)
 
@@ -151,7 +151,7 @@ def _of_type(x: NDArray[Any], key: str) -> NDArray[Any]:
 
 
 def _amax(x: NDArray[Any], spec: Spec, rows: Sequence[slice]) -> NDArray[np.float32]:
-    """The maxima that the recording was made with: none, the whole tensor's, or those of rows."""
+    """Return the maxima that the recording was made with: none, the whole tensor's, or those of rows."""
     magnitude = np.abs(x.astype(F))
     parts = {Granularity.NONE: [], Granularity.TENSOR: [magnitude], Granularity.ROW: [magnitude[part] for part in rows]}
     return floats([part.max() for part in parts[spec.global_scale]])
@@ -161,7 +161,7 @@ def _amax(x: NDArray[Any], spec: Spec, rows: Sequence[slice]) -> NDArray[np.floa
 
 
 def te_spec(option: str) -> Spec:
-    """The specification of a recorded option."""
+    """Return the specification of a recorded option."""
     plain = {"1d": NVFP4, "2d": NVFP4_2D, "row": NVFP4_ROW_SCALED, "rht": NVFP4_RHT}
     if option in plain:
         return plain[option]
@@ -179,7 +179,7 @@ SOURCE = {"name": "Transformer Engine's Python reference, recorded on a CPU", "v
 
 
 def te_groups(archive: Archive) -> list[Json]:
-    """A group for each option, one or two tests for each recorded tensor."""
+    """Return a group for each option, one or two tests for each recorded tensor."""
     cases: dict[str, list[str]] = {}
     for case in map(str, archive["index"]):
         cases.setdefault(case.split("/")[0], []).append(case)
@@ -216,7 +216,7 @@ def _te_tests(archive: Archive, case: str, spec: Spec) -> list[Json]:
 
 
 def _aimed(x: NDArray[Any], spec: Spec, height: int, width: int, direction: Any = "row") -> tuple[int, int]:
-    """The window on which most other specifications give other bytes; the first one of equals."""
+    """Return the window on which most other specifications give other bytes; the first one of equals."""
     reference = quantize(x, spec, direction)
     counts = np.zeros((x.shape[0] // height, x.shape[1] // width), int)
     for other in _others(spec):

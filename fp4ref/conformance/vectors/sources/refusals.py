@@ -1,4 +1,4 @@
-"""What is refused: requests without a defined result."""
+"""Vectors of refused requests, which have no defined result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4, NVFP4_2D, NVFP4_4OVER6, NVFP4
 
 
 def refused_groups() -> list[Json]:
-    """Requests without a defined result, each with the rule that it breaks."""
+    """Return requests without a defined result, each with the rule that it breaks."""
 
     def ask(comment: str, error: str, rule: str, x: NDArray[Any] | None = None, **more: Any) -> Json:
         fields = tensor_fields(np.ones((2, 16), F) if x is None else x)
@@ -119,5 +119,5 @@ def refused_groups() -> list[Json]:
 
 
 def changed(spec: Spec, **changes: Any) -> Json:
-    """The JSON of a record that cannot exist."""
+    """Return the JSON of a record that cannot exist."""
     return record(spec) | {name: encode(value) for name, value in changes.items()}

@@ -34,7 +34,7 @@ def quantized(
     scale_layout: str = "linear",
     share: str = "",
 ) -> Json:
-    """A test with the oracle's bytes; share: a name under which tests share x."""
+    """Return a test with the oracle's bytes; share: a name under which tests share x."""
     given = None if amax is None else floats(amax)
     result = oracle.quantize(x, spec, direction, None if given is None else given.tolist(), random_bits)
     more: Json = {"input": share} if share else {}
@@ -51,7 +51,7 @@ def quantized(
 
 
 def both(flags: str, comment: str, spec: Spec, x: NDArray[Any]) -> list[Json]:
-    """The two directions of one tensor."""
+    """Return the two directions of one tensor."""
     column = flags if "ColumnDirection" in flags else f"{flags} ColumnDirection"
     return [quantized(flags, comment, spec, x), quantized(column, f"{comment}; columns", spec, x, "column")]
 

@@ -123,7 +123,7 @@ def encode_groups() -> list[Json]:
 
 
 def pack_groups() -> list[Json]:
-    """The order of nibbles."""
+    """Return the order of nibbles."""
     codes = test("NibbleOrder", "1.0 and -6.0", codes=["2", "f"], packed="f2")
     return [group("PACK-1", WORKED, [codes], format="e2m1")]
 
@@ -172,7 +172,7 @@ def nvfp4_groups() -> list[Json]:
 
 
 def mx_groups() -> list[Json]:
-    """The byte of a block's largest element, and its own."""
+    """Return the byte of a block's largest element, and its own."""
     tests = [
         test(
             {"nan": "NaN", "inf": "Infinity"}.get(text, "ScaleRounding"),
@@ -211,7 +211,7 @@ def four_over_six_groups() -> list[Json]:
 
 
 def dequantize_groups() -> list[Json]:
-    """The second NVFP4 block above: every element is rounded once to bfloat16."""
+    """Return the second NVFP4 block above: every element is rounded once to bfloat16."""
     values = floats(
         ".130859375 -.26171875 .26171875 .392578125 .5234375 -.5234375 .78515625 .78515625 "
         ".78515625 1.046875 1.046875 1.046875 -1.046875 1.5703125 1.5703125 1.5703125",
