@@ -69,7 +69,7 @@ class Geometry:
         rows, columns = layout.padded_shape(*self.scales)
         if not 0 <= offset < rows * columns:
             raise DomainError("where", f"scale byte {offset}", f"0 <= byte < {rows * columns}", layout.rule)
-        row, column = layout.index(offset, self.scales[1])
+        row, column = layout.index(offset, self.scales[1], self.scales[0])
         return (row, column) if row < self.scales[0] and column < self.scales[1] else None
 
     def _at(self, row: int, column: int) -> ElementPlace:
@@ -97,7 +97,7 @@ class ElementPlace:
 
     def scale_byte(self, layout: Layout) -> int:
         """Offset of the element's scale in a buffer of the layout. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
-        return layout.offset(*self.scale, self.geometry.scales[1])
+        return layout.offset(*self.scale, *reversed(self.geometry.scales))
 
     def sentence(self, layouts: tuple[str, ...] = NAMED) -> str:
         """Return the answer in words.

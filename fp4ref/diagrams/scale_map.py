@@ -62,11 +62,11 @@ class ScaleMap:
 
     def offset(self, row: int, column: int) -> int:
         """Byte of a scale, or of the padding at its place. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
-        return self.layout.offset(row, column, self.geometry.scales[1])
+        return self.layout.offset(row, column, *reversed(self.geometry.scales))
 
     def byte(self, offset: int) -> Byte:
         """Return the content of a byte. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
-        row, column = self.layout.index(offset, self.geometry.scales[1])
+        row, column = self.layout.index(offset, *reversed(self.geometry.scales))
         rows, columns = self.geometry.scales
         return Byte(offset, row, column, not (row < rows and column < columns))
 

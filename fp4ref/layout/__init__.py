@@ -12,6 +12,7 @@ from fp4ref.layout.registry import (
     TILED_8X4,
     TILED_128X4,
     layout,
+    scale_layouts,
     swizzle_index,
     swizzle_offset,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "Strides",
     "Term",
     "layout",
+    "scale_layouts",
     "swizzle_index",
     "swizzle_offset",
 ]

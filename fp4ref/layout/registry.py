@@ -18,6 +18,12 @@ swizzle_offset = TILED_128X4.offset
 swizzle_index = TILED_128X4.index
 
 
+def scale_layouts(rows: int = 0, columns: int = 0) -> list[Layout]:
+    """Return every registered layout in which rows x columns scales can be stored. Rules: LAY-13, LAY-15."""
+    fitting = (value for value in LAYOUTS.values() if not value.unfit_for_scales())
+    return [value for value in fitting if not value.refuses(rows, columns)]
+
+
 def layout(name: str) -> Layout:
     """Return the scale layout of a name; a layout is always named, never guessed. Rules: LAY-7, LAY-13."""
     if not isinstance(name, str) or name not in LAYOUTS:

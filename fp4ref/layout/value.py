@@ -74,6 +74,12 @@ class Layout:
         return not self.has_gaps and all(axis.fill is not None for axis in self.axes)
 
     @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that decide the bytes of a buffer: of the map, and of its padding if that is compared."""
+        padding = () if set(self.multiples) == {1} or not self.pads_compared else ("LAY-5",)
+        return (self.rule, *padding)
+
+    @property
     def has_gaps(self) -> bool:
         """True if units of the buffer belong to no index: a base, or an alignment. Rules: LAY-16."""
         return bool(self.form.base.number) or any(isinstance(item, Product) for item in self.form.order)
@@ -103,9 +109,8 @@ class Layout:
         got = f"{' x '.join(map(str, sizes))} {'scales' if count == 2 else 'units'}"
         if len(sizes) != count or min(sizes) < 0:
             raise ShapeError(operation, got, "counts >= 0" if len(sizes) == count else counted(count), self.rule)
-        for size, axis in zip(sizes, self.axes, strict=True):
-            if axis.refused and size % axis.multiple:
-                raise ShapeError(operation, got, f"a multiple of {axis.multiple} along {axis.name}", "LAY-15")
+        if axis := self.refuses(*sizes):
+            raise ShapeError(operation, got, f"a multiple of {axis.multiple} along {axis.name}", "LAY-15")
         return tuple(-(-size // axis.multiple) * axis.multiple for size, axis in zip(sizes, self.axes, strict=True))
 
     @overload
@@ -119,6 +124,11 @@ class Layout:
         """
         padded = self.padded(*sizes)
         return (1, self._strides(padded).size) if self.has_gaps else padded
+
+    def refuses(self, *sizes: int) -> Axis | None:
+        """Return the first axis that refuses its size instead of padding it, or None. Rules: LAY-15."""
+        each = zip(sizes, self.axes, strict=True)
+        return next((axis for size, axis in each if axis.refused and size % axis.multiple), None)
 
     def strides(self, *sizes: int) -> Strides:
         """Return the digits of all axes with their strides, for an array of these sizes. Rules: LAY-13."""

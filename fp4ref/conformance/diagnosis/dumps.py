@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.diagnose import Diagnosis, diagnose
 from fp4ref.conformance.dumps.files import Dump
 from fp4ref.conformance.judge.compare import Comparison
-from fp4ref.layout import layout
+from fp4ref.errors import LayoutError
+from fp4ref.formats import Codes
+from fp4ref.layout import Layout, layout
 from fp4ref.model.tiles import Matrix
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Granularity, Spec
@@ -71,10 +73,7 @@ def _rows(
     x = Matrix(whole.x, whole.direction)[slice(start, stop), slice(0, columns)]
     x = x if whole.direction == "row" else np.ascontiguousarray(x.T)
     order, blocks = layout(scale_layout), -(-columns // spec.block.columns)
-    owned = order.row_range(start, stop, rows, blocks)
-    stored = np.zeros(order.padded_shape(stop - start, blocks), np.uint8).reshape(-1)
-    piece = np.asarray(got.scales).reshape(-1)[owned][: stored.size]
-    stored[: piece.size] = piece
+    stored = _stored(np.asarray(got.scales), order, slice(start, stop), rows, blocks)
     own = got.amax
     if own is not None and spec.global_scale is Granularity.ROW:
         own = own[start:stop]
@@ -83,3 +82,18 @@ def _rows(
         np.asarray(got.data)[start:stop], stored.reshape(order.padded_shape(stop - start, blocks)), own
     )
     return Cut(x, whole.direction, own, bits), data
+
+
+def _stored(scales: Codes, order: Layout, part: slice, rows: int, blocks: int) -> Codes:
+    """The buffer of some rows: their bytes with the padding, or, if these are not one piece, the scales alone.
+
+    Rules: LAY-9.
+    """
+    try:
+        owned = order.row_range(part.start, part.stop, rows, blocks)
+    except LayoutError:
+        return order.from_linear(order.to_linear(scales, rows, blocks)[part])
+    stored = np.zeros(order.padded_shape(part.stop - part.start, blocks), np.uint8).reshape(-1)
+    piece = scales.reshape(-1)[owned][: stored.size]
+    stored[: piece.size] = piece
+    return stored

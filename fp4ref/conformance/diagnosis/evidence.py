@@ -132,7 +132,7 @@ class Item:
 
     def shared(self, reader: ScaleReader) -> Bools:
         """Return the scales [rows, blocks] whose byte is also that of another scale or of padding."""
-        down, across = self.declared.padded_shape(self.rows, self.blocks)
+        down, across = self.declared.padded(self.rows, self.blocks)
         assert reader.place is not None
         offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
         return np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
@@ -148,14 +148,20 @@ class Item:
         return self._codes[reader.name]
 
     def stray(self, reader: ScaleReader) -> bool:
-        """Return True if a byte of specified padding, as a reader finds it, is not zero. Rules: LAY-5."""
+        """Return True if a specified byte of padding, as a reader takes it, is not its fill. Rules: LAY-5, LAY-15."""
         if not self.declared.pads_compared:
             return False
-        offsets, left = reader.offsets(self.declared, self.rows, self.blocks), np.ones(self.stored.size, np.bool_)
-        if not fits(offsets, self.stored.size):
+        offsets = reader.offsets(self.declared, self.rows, self.blocks)
+        left = self.declared.compared(self.rows, self.blocks).reshape(-1)
+        if left.size != self.stored.size or not fits(offsets, self.stored.size):
             return False
         left[offsets] = False
-        return bool(self.stored[left].any())
+        return bool((self.stored != self._blank)[left].any())
+
+    @cached_property
+    def _blank(self) -> Codes:
+        """The declared buffer with padding alone."""
+        return self.declared.from_linear(np.zeros((self.rows, self.blocks), np.uint8)).reshape(-1)
 
     def spare(self) -> bool:
         """Return True if a spare nibble is not zero. Rules: PACK-2."""

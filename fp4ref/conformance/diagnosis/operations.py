@@ -98,9 +98,8 @@ def equal(declared: Declaration, case: Case, got: Values, wanted: Values) -> Boo
     if got.shape != wanted.shape:
         return np.zeros((1, 1), np.bool_)
     if declared.operation == "to_layout":
-        order = layout(declared.scale_layout)
         shape = case.matrix[0], -(-case.matrix[1] // case.spec.block.columns)
-        return np.asarray((got == wanted) | (False if order.pads_compared else ~order.valid(*shape)))
+        return np.asarray((got == wanted) | ~layout(declared.scale_layout).compared(*shape))
     kind = f"u{wanted.dtype.itemsize}"
     both_nan = np.isnan(got.astype(F)) & np.isnan(wanted.astype(F))
     return np.asarray((got.view(kind) == wanted.view(kind)) | both_nan)
@@ -219,13 +218,13 @@ def _placed(
         except ValueError:
             return None
     rows, blocks = scales.shape
-    shape = order.padded_shape(rows, blocks)
-    edges = ((0, shape[0] - rows), (0, shape[1] - blocks))
+    high, wide = order.padded(rows, blocks)
+    edges = ((0, high - rows), (0, wide - blocks))
+    out = order.from_linear(np.zeros_like(scales))
     if padding.repeats:
         scales = np.pad(scales, edges, "edge")
     elif padding.byte:
         scales = np.pad(scales, edges, constant_values=np.uint8(padding.byte))
-    out = np.zeros(shape, np.uint8)
     offsets = place.offsets(order, *scales.shape)
     if not fits(offsets, out.size):
         return None

@@ -61,7 +61,7 @@ def cut(dump: Dump, case: CaseID, amax: NDArray[np.float32] | None) -> Dump:
     values = Matrix(dump.x, case.direction)[rows, columns]
     codes = packing.unpack(np.asarray(got.data[rows]), shape[1], q.spec.element.format)[:, columns]
     blocks = -(-shape[1] // q.spec.block.columns)
-    offsets = layout(q.scale_layout).offset(np.arange(rows.start, rows.stop), case.block, blocks)
+    offsets = layout(q.scale_layout).offset(np.arange(rows.start, rows.stop), case.block, blocks, shape[0])
     own = amax[rows] if amax is not None and q.spec.global_scale is Granularity.ROW else amax
     data = DirectionData(
         packing.pack(codes, q.spec.element.format), np.asarray(got.scales).reshape(-1)[offsets][:, None], own

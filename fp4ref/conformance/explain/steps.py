@@ -15,7 +15,7 @@ from fp4ref.conformance.explain.codec_notes import rounding
 from fp4ref.conformance.explain.formulas import cited, decimal, float_bits, formula
 from fp4ref.conformance.explain.way import Candidate, Stages
 from fp4ref.formats import Codec, F, ignoring_float_warnings
-from fp4ref.layout import LAYOUTS
+from fp4ref.layout import scale_layouts
 from fp4ref.spec import Amax, Granularity
 
 NOTE_MIN = 36  # columns that a note needs, to stand beside its step
@@ -177,8 +177,8 @@ def _result(stages: Stages) -> Iterator[Step]:
     block = column // spec.block.columns
     repeated = ("BLK-7",) if spec.block.rows > 1 else ()
     yield Step("scale at", f"[{row}, {block}]", "", repeated, "its byte's offset in each layout:")
-    for layout in LAYOUTS.values():
-        offset = layout.offset(row, block, blocks)
+    for layout in scale_layouts(stages.matrix[0], blocks):
+        offset = layout.offset(row, block, blocks, stages.matrix[0])
         yield Step(f"  {layout.name}", str(offset), f"{offset:#x}", (layout.rule,))
     function = spec.arithmetic.dequantized
     with_global = stages.amax is not None

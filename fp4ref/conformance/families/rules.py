@@ -7,12 +7,6 @@ from fp4ref.quantized import Direction
 from fp4ref.spec import Granularity, Spec
 from fp4ref.specs import OWN
 
-LAYOUT_RULES = {
-    "linear": ("LAY-1",),
-    "linear_padded": ("LAY-2",),
-    "tiled_128x4": ("LAY-3", "LAY-5"),
-    "tiled_8x4": ("LAY-4", "LAY-5"),
-}
 NEAREST = {"e2m1": "E2M1-3", "e4m3": "E4M3-2", "e5m2": "E5M2-2"}
 SATURATES = {"e2m1": "E2M1-4", "e4m3": "E4M3-3", "e5m2": "E5M2-3"}
 NOT_A_NUMBER = {"e2m1": "E2M1-5", "e4m3": "E4M3-4", "e5m2": "E5M2-4"}

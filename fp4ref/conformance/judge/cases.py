@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fp4ref import api
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.families.rules import LAYOUT_RULES
 from fp4ref.conformance.judge.blame import at_fault, failed
 from fp4ref.conformance.judge.compare import Comparison, Tolerance, compare
 from fp4ref.conformance.judge.excuses import Tile
@@ -30,7 +29,7 @@ from fp4ref.conformance.subjects.subject import (
 from fp4ref.conformance.vectors.text import Mismatch, format_words, mismatched
 from fp4ref.formats import Codes, F
 from fp4ref.hadamard import POINTS
-from fp4ref.layout import layout
+from fp4ref.layout import layout, scale_layouts
 from fp4ref.model.tiles import Matrix, widen
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Granularity, Spec
@@ -151,8 +150,8 @@ def checked_rules(case: Case, declared: Declaration) -> tuple[str, ...]:
 
     Rules: CNF-22.
     """
-    layouts = LAYOUT_RULES[declared.scale_layout]
-    others = {rule for rules in LAYOUT_RULES.values() for rule in rules} - {*layouts}
+    layouts = layout(declared.scale_layout).rules
+    others = {rule for form in scale_layouts() for rule in form.rules} - {*layouts}
     scaled = "DEQ-2" if case.spec.global_scale is Granularity.NONE else "DEQ-1"
     rules = {
         "quantize": (*(rule for rule in case.rules if rule not in others), *layouts, "PACK-1"),
@@ -224,8 +223,7 @@ def _values(case: Case, got: NDArray[Any], declared: Declaration, expected: Dire
     """Where values or moved scales differ; all NaN are one. Rules: CNF-1, LAY-2, HAD-7, NUM-2."""
     wanted = expected_values(case, declared, expected)
     if declared.operation == "to_layout":
-        order = layout(declared.scale_layout)
-        compared = np.ones(wanted.shape, np.bool_) if order.pads_compared else order.valid(*expected.scales.shape)
+        compared = layout(declared.scale_layout).compared(*expected.scales.shape)
         return tuple(mismatched("scales", np.where(compared, got, 0), np.where(compared, wanted, 0))[:KEPT])
     kind = f"u{wanted.dtype.itemsize}"
     bad = got.view(kind) != wanted.view(kind)

@@ -180,15 +180,16 @@ def hexadecimal(value: np.generic) -> str:
 
 
 def _compare_padding(result: Comparison, order: Layout, scales: Codes, blocks: int) -> None:
-    """Count padding bytes that are not zero, where the layout specifies them. Rules: LAY-2, LAY-5, CNF-3."""
+    """Count padding bytes other than the fill, where the layout specifies one. Rules: LAY-2, LAY-5, LAY-15, CNF-3."""
     rows = result.shape[0]
-    if not order.pads_compared or scales.shape == (rows, blocks):
+    if scales.shape == (rows, blocks):
         return
-    bad = (scales != 0) & ~order.valid(rows, blocks)
+    wanted = order.from_linear(np.zeros((rows, blocks), np.uint8))
+    bad = (scales != wanted) & order.compared(rows, blocks) & ~order.valid(rows, blocks)
     result.padding = int(np.count_nonzero(bad))
     if result.padding:
         first = int(np.argmax(bad))
-        result.first_padding = StrayByte(first, f"0x{int(scales.flat[first]):02x}", "0x00")
+        result.first_padding = StrayByte(first, *(f"0x{int(part.flat[first]):02x}" for part in (scales, wanted)))
 
 
 def _compare_spare(result: Comparison, spec: Spec, got: DirectionData) -> None:

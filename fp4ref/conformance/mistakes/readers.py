@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import packing
+from fp4ref.conformance.mistakes.foreign import FOREIGN, is_tiled, tiles_exchanged
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.said import moved
 from fp4ref.formats import Codes, Format
-from fp4ref.layout import LAYOUTS, TILED_8X4, TILED_128X4, Layout
+from fp4ref.layout import Layout, scale_layouts
 
 Offsets = NDArray[np.int64]
 Place = Callable[[NDArray[np.int64], NDArray[np.int64], int, int], Offsets]  # (row, block, rows, blocks) -> byte
@@ -42,7 +43,7 @@ class ScaleReader:
         """Return the byte of every scale, [rows, blocks]."""
         row, block = np.arange(rows)[:, None], np.arange(blocks)[None, :]
         if self.place is None:
-            return np.broadcast_to(declared.offset(row, block, blocks), (rows, blocks))
+            return np.broadcast_to(declared.offset(row, block, blocks, rows), (rows, blocks))
         return np.broadcast_to(self.place(row, block, rows, blocks), (rows, blocks))
 
 
@@ -61,11 +62,11 @@ def _padded(value: int, to: int) -> int:
 
 
 def _by_layout(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    return np.asarray(form.offset(row, block, blocks))
+    return np.asarray(form.offset(row, block, blocks, rows))
 
 
 def _transposed_layout(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    return np.asarray(form.offset(block, row, rows))
+    return np.asarray(form.offset(block, row, rows, blocks))
 
 
 def _transposed(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
@@ -75,7 +76,7 @@ def _transposed(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
 def _twice(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     """Where a scale goes when a laid out buffer, taken for a linear one, is laid out again."""
     _, columns = form.padded_shape(rows, blocks)
-    once = np.asarray(form.offset(row, block, blocks))
+    once = np.asarray(form.offset(row, block, blocks, rows))
     return np.asarray(form.offset(once // columns, once % columns, columns))
 
 
@@ -88,16 +89,8 @@ def _undone(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offse
 
 
 def tiles_down(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    """Tiles that follow each other down the rows first."""
-    high, wide = form.tile
-    down = _padded(rows, high) // high
-    inside = np.asarray(form.offset(row % high, block % wide, wide))
-    return np.asarray(inside + (block // wide * down + row // high) * high * wide)
-
-
-def _mn_major(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    """Four scales of a row in a word, words of a column of four together, rows padded to 16 bytes."""
-    return np.asarray((block // 4 * _padded(rows, 4) + row) * 4 + block % 4)
+    """Return offsets if tiles follow each other down the rows first."""
+    return _by_layout(tiles_exchanged(form), row, block, rows, blocks)
 
 
 def _unpadded_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
@@ -127,13 +120,6 @@ def _digits(
     return offset
 
 
-def _amd(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    """32 x 8 tiles: [tile row][tile column][block % 4][row % 16][block // 4 % 2][row // 16 % 2]."""
-    across = _padded(blocks, 8) // 8
-    inside = ((block % 4 * 16 + row % 16) * 2 + block // 4 % 2) * 2 + row // 16 % 2
-    return np.asarray((row // 32 * across + block // 8) * 256 + inside)
-
-
 LOST = 0xFF  # in the place of a 4-bit code that was never stored
 ABSENT = 0x100  # the same, of codes that are held in 16 bits
 DECLARED = ScaleReader("", Slot.LAYOUT, "")
@@ -141,16 +127,16 @@ DECLARED = ScaleReader("", Slot.LAYOUT, "")
 
 def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
     """Named places of scales other than the declared layout's."""
-    for form in LAYOUTS.values():
-        if form.name != declared.name:
+    for form in scale_layouts():
+        if form.form != declared.form:
             yield ScaleReader(
                 f"layout-{form.name}",
                 Slot.LAYOUT,
                 f"scales are {form.name} where {declared.name} is declared",
                 partial(_by_layout, form),
             )
-    tiled = ((TILED_128X4, "128x4"), (TILED_8X4, "8x4"))
-    for form, words in tiled:
+    for form in filter(is_tiled, scale_layouts()):
+        words = form.name.removeprefix("tiled_")
         yield from (
             ScaleReader(f"layout-{words}-{name}", Slot.LAYOUT, text, partial(place, form))
             for name, text, place in (
@@ -160,29 +146,9 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
                 ("transposed", f"scales are transposed and then laid out in {words} tiles", _transposed_layout),
             )
         )
-    for name, order, text in (
-        (
-            "inner",
-            (0, 3, 1, 2, 4),
-            "inside a 128x4 tile the groups of 32 rows come first (the axes 32 and 4 exchanged)",
-        ),
-        ("column-major", (0, 3, 4, 1, 2), "inside a 128x4 tile bytes lie column by column"),
-        ("column-inner", (0, 3, 2, 4, 1), "inside a 128x4 tile the block and the group of 32 rows are exchanged"),
-        ("column-outer", (0, 3, 4, 2, 1), "inside a 128x4 tile blocks come first, groups of 32 rows last"),
-    ):
-        yield ScaleReader(f"layout-128x4-{name}", Slot.LAYOUT, text, partial(_digits, order, 32, 128, 4))
-    yield ScaleReader(
-        "layout-128x4-rows-4",
-        Slot.LAYOUT,
-        "128x4 tiles split rows as row % 4 and row // 4 instead of row % 32 and row // 32",
-        partial(_digits, (0, 3, 1, 2, 4), 4, 128, 4),
-    )
-    yield ScaleReader(
-        "layout-128x4-rows-4-inner",
-        Slot.LAYOUT,
-        "128x4 tiles take row // 4 where row % 32 is needed",
-        lambda row, block, rows, blocks: _digits((0, 3, 1, 2, 4), 4, 128, 4, row, block, rows, blocks),
-    )
+    for text, form in FOREIGN:
+        if all(form.form != known.form for known in scale_layouts()):
+            yield ScaleReader(f"layout-{form.name}", Slot.LAYOUT, text, partial(_by_layout, form))
     yield ScaleReader(
         "layout-unpadded",
         Slot.LAYOUT,
@@ -197,10 +163,6 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
         _compact_tiles,
     )
     yield ScaleReader("layout-transposed", Slot.LAYOUT, "scales are transposed", _transposed)
-    yield ScaleReader(
-        "layout-mn-major", Slot.LAYOUT, "scales are packed in words of four, rows fastest (MN-major)", _mn_major
-    )
-    yield ScaleReader("layout-amd", Slot.LAYOUT, "scales are in the 32x8 layout of AMD", _amd)
     for count in (2, 4, 8):
         yield ScaleReader(
             f"scale-bytes-reversed-{count}",
@@ -225,11 +187,11 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
 def _flip(declared: Layout, down: bool, across: bool, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     row = rows - 1 - row if down else row
     block = blocks - 1 - block if across else block
-    return np.asarray(declared.offset(row, block, blocks))
+    return np.asarray(declared.offset(row, block, blocks, rows))
 
 
 def _reversed(declared: Layout, count: int, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    offset = np.asarray(declared.offset(row, block, blocks))
+    offset = np.asarray(declared.offset(row, block, blocks, rows))
     return np.asarray(offset // count * count + (count - 1 - offset % count))
 
 

@@ -82,10 +82,10 @@ def with_intermediates(record: dict[str, Any], view: View) -> dict[str, Any]:
 def _got(exhibit: ShownDirection, at: tuple[int, int]) -> dict[str, str]:
     """Return what the candidate has, by the name of the step that makes it."""
     spec, (row, column) = exhibit.spec, at
-    columns = exhibit.compared.shape[1]
+    rows, columns = exhibit.compared.shape
     code = int(packing.unpack(np.asarray(exhibit.got.data[row : row + 1]), columns, spec.element.format)[0, column])
     blocks, block = -(-columns // spec.block.columns), column // spec.block.columns
-    offset = layout(exhibit.scale_layout).offset(row, block, blocks)
+    offset = layout(exhibit.scale_layout).offset(row, block, blocks, rows)
     scale = int(np.asarray(exhibit.got.scales).reshape(-1)[offset])
     digits = spec.element.format.digits
     found = {"scale byte": _coded(spec.scale, scale, 2), "code": _coded(spec.element, code, digits)}

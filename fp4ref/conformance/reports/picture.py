@@ -63,17 +63,18 @@ def pictures(exhibit: ShownDirection) -> tuple[Picture, Picture, list[Tile]]:
     """
     spec, (rows, columns) = exhibit.spec, exhibit.compared.shape
     order, blocks = layout(exhibit.scale_layout), -(-columns // spec.block.columns)
-    padded = order.padded_shape(rows, blocks)
+    padded = order.padded(rows, blocks)
     tile = order.tile if order.tile != (1, 1) else spec.block if spec.block.rows > 1 else (128, 4)
     unit = tile[0], tile[1] * spec.block.columns
-    stored = np.asarray(exhibit.got.scales).reshape(padded)
-    grid = order.to_linear(stored, *padded)
+    blank = order.from_linear(np.zeros((rows, blocks), np.uint8))
+    given = np.asarray(exhibit.got.scales).reshape(blank.shape)
+    stray = (given != blank) & order.compared(rows, blocks)
+    grid = order.to_linear(given, *padded)
+    outside = order.to_linear(stray.view(np.uint8), *padded)
     scales = np.zeros(padded, np.bool_)
     scales[:rows, :blocks] = unequal(spec.scale, grid[:rows, :blocks], exhibit.expected.scales, spec)
-    if order.pads_compared:
-        outside = grid != 0
-        outside[:rows, :blocks] = False
-        scales |= outside
+    outside[:rows, :blocks] = 0
+    scales |= outside.view(np.bool_)
     codes = _codes(exhibit)
     of_codes = _picture("element codes", codes, unit, (rows, columns))
     of_scales = _picture(f"scale bytes, {exhibit.scale_layout}", scales, tile, (rows, blocks), spec.block.columns)

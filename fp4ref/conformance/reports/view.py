@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.diagnose import Diagnosis, report_lines
 from fp4ref.conformance.dumps.cases import expected
 from fp4ref.conformance.families import FAMILIES
-from fp4ref.conformance.families.rules import LAYOUT_RULES, spec_rules
+from fp4ref.conformance.families.rules import spec_rules
 from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.judge.cases import Judgement
 from fp4ref.conformance.judge.compare import Comparison
@@ -26,6 +26,7 @@ from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
 from fp4ref.conformance.verdict.dumps import DumpRequest, dumps, given
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.formats import F
+from fp4ref.layout import layout
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 
@@ -191,7 +192,7 @@ def of_dump(report: DumpReport, request: DumpRequest) -> View:
 def _count(rules: dict[str, dict[str, Cell]], result: Result, subject: str) -> None:
     """Count a tensor for the rules that its bytes obey or not, as far as the differences speak of them."""
     compared = result.compared
-    checked = *spec_rules(result.spec, compared.direction), *LAYOUT_RULES[result.scale_layout], "PACK-1"
+    checked = *spec_rules(result.spec, compared.direction), *layout(result.scale_layout).rules, "PACK-1"
     wrong = failed(checked, result.spec, compared.at_fault)
     for rule in dict.fromkeys(checked):
         cell = rules.setdefault(rule, {}).setdefault(subject, Cell())

@@ -22,7 +22,6 @@ from fp4ref import api, registry
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.families import FAMILIES, Case, case_of, members
-from fp4ref.conformance.families.rules import LAYOUT_RULES
 from fp4ref.conformance.families.variants import Topic
 from fp4ref.conformance.judge.compare import compare
 from fp4ref.conformance.judge.coverage import Coverage, Extent, untried
@@ -34,7 +33,7 @@ from fp4ref.conformance.vectors.placing import fetched, placed, placed_result
 from fp4ref.conformance.vectors.subjects import ApiSubject, GoldenSubject
 from fp4ref.conformance.vectors.text import Mismatch, mismatched_words, pattern_words
 from fp4ref.conformance.verdict.dump_report import Cell
-from fp4ref.layout import LAYOUTS, layout
+from fp4ref.layout import layout, scale_layouts
 from fp4ref.model import dequantize as model_dequantize
 from fp4ref.model import quantize as model_quantize
 from fp4ref.quantized import DIRECTIONS, DirectionData, Quantized
@@ -343,7 +342,7 @@ class BackendTrial:
     @property
     def rules(self) -> tuple[str, ...]:
         """Those of the case and of the layout."""
-        return *self.case.rules, *LAYOUT_RULES[self.scale_layout]
+        return *self.case.rules, *layout(self.scale_layout).rules
 
 
 @dataclass(frozen=True)
@@ -376,7 +375,8 @@ def trials() -> Iterator[BackendTrial]:
                 transformed = spec.hadamard and direction == "column"
                 for member in members(family, spec, "bfloat16" if transformed else dtype, direction):
                     count = next(number)
-                    places = list(LAYOUTS)[count % len(LAYOUTS)], dtypes[count % 7 % len(dtypes)]
+                    orders = scale_layouts()
+                    places = orders[count % len(orders)].name, dtypes[count % 7 % len(dtypes)]
                     yield BackendTrial(case_of(family, member, spec, direction), *places)
 
 

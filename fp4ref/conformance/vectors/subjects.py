@@ -258,7 +258,7 @@ class GoldenSubject(ApiSubject):
     ) -> tuple[tuple[int, ...], list[int], set[int]]:
         """Return the padded shape, offsets of positions and of the padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
         order = layout(name)
-        offsets = [order.offset(row, column, columns) for row, column in positions]
+        offsets = [order.offset(row, column, columns, rows) for row, column in positions]
         return order.padded_shape(rows, columns), offsets, set(np.flatnonzero(~order.valid(rows, columns)).tolist())
 
 

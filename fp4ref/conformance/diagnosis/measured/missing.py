@@ -91,7 +91,7 @@ def _in_rows(rows: int, columns: int) -> Places:
 
 def _in_layout(form: Layout, rows: int, blocks: int) -> Places:
     row, block = np.indices((rows, blocks))
-    return row, block, np.asarray(form.offset(row, block, blocks))
+    return row, block, np.asarray(form.offset(row, block, blocks, rows))
 
 
 def _left_out(

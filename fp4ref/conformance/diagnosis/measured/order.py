@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.diagnosis.evidence import Part
+from fp4ref.conformance.mistakes.foreign import is_tiled
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side
 from fp4ref.conformance.mistakes.readers import (
     ABSENT,
@@ -28,7 +29,7 @@ from fp4ref.conformance.mistakes.readers import (
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.said import moved
 from fp4ref.formats import Codes, Format
-from fp4ref.layout import TILED_8X4, TILED_128X4, Layout
+from fp4ref.layout import TILED_128X4, Layout
 
 Order = tuple[int, ...]
 Pair = tuple[Codes, Codes]  # groups of the candidate and the right ones, [n, size]
@@ -141,11 +142,9 @@ def scale_orders(kernel: Kernel, parts: Sequence[Part]) -> Iterator[ScaleReader]
     sides = [(part, side) for part in usable if (side := part.side(kernel)) is not None]
     yield from _exchanges(declared, sides)
     starts: list[tuple[str, Place]] = [("", partial(_declared, declared))]
-    starts += [
-        (f", {form.tile[0]}x{form.tile[1]} tiles down the rows first", partial(tiles_down, form))
-        for form in (TILED_128X4, TILED_8X4)
-        if form.name == declared.name
-    ]
+    if is_tiled(declared):
+        high, wide = declared.tile
+        starts.append((f", {high}x{wide} tiles down the rows first", partial(tiles_down, declared)))
     for words, place in starts:
         order = smallest(_all_units(sides, place, unit) for unit in UNITS)
         if order is not None:
@@ -185,7 +184,7 @@ def _exchanged(form: Layout, order: Order, axis: int, row: Any, block: Any, rows
     index, count = (block, blocks) if axis else (row, rows)
     size = len(order)
     at = np.where(index < count // size * size, index // size * size + np.array(order)[index % size], index)
-    return np.asarray(form.offset(row, at, blocks) if axis else form.offset(at, block, blocks))
+    return np.asarray(form.offset(row, at, blocks, rows) if axis else form.offset(at, block, blocks, rows))
 
 
 def _all_units(sides: Sequence[tuple[Part, ScaleSide]], place: Place, unit: int) -> Pair:
@@ -196,7 +195,7 @@ def _all_units(sides: Sequence[tuple[Part, ScaleSide]], place: Place, unit: int)
 
 def _named(measured: ScaleReader, declared: Layout) -> ScaleReader:
     """Return the order of digits that is the measured one, if one is."""
-    if declared.name != TILED_128X4.name:
+    if declared.form != TILED_128X4.form:
         return measured
     wanted = measured.offsets(declared, *NAMED_ON)
     same = (reader for reader in digit_readers() if np.array_equal(reader.offsets(declared, *NAMED_ON), wanted))
@@ -204,7 +203,7 @@ def _named(measured: ScaleReader, declared: Layout) -> ScaleReader:
 
 
 def _declared(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    return np.asarray(form.offset(row, block, blocks))
+    return np.asarray(form.offset(row, block, blocks, rows))
 
 
 def _units(part: Part, side: ScaleSide, place: Place, unit: int) -> Pair | None:
