@@ -183,12 +183,13 @@ TEXTS = (
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.parametrize("text, target", list(zip(TEXTS, ("sm_90", "sm_100a", "sm_80", "sm_120a"), strict=True)))
-def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, target, monkeypatch):
+def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, target, request):
     from fp4ref_cuda.plan import prelude
     from fp4ref_numerics.layouts import lower_layout
 
     form, both = Layout("other", text), {"HAS_ROW": True, "HAS_COLUMN": True}
-    monkeypatch.setitem(LAYOUTS, form.name, form)
+    LAYOUTS.register(form)
+    request.addfinalizer(lambda: LAYOUTS.forget(form.name))
     cases = [
         ("quantize", prelude(fp4ref.NVFP4, "bfloat16", form.name, **both)),
         ("dequantize", prelude(fp4ref.NVFP4, "bfloat16", form.name, INVERSE=False)),

@@ -85,7 +85,7 @@ def _rows(
 
 
 def _stored(scales: Codes, order: Layout, part: slice, rows: int, blocks: int) -> Codes:
-    """The buffer of some rows: their bytes with the padding, or, if these are not one piece, the scales alone.
+    """Return the buffer of some rows: their bytes and padding, or the scales alone if these are not one piece.
 
     Rules: LAY-9.
     """
