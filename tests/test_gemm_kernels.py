@@ -118,7 +118,7 @@ def smaller(monkeypatch):
                 yield case
 
     monkeypatch.setattr(
-        products, "FAMILIES", {name: products.Family(few, f.reason, f.rules) for name, f in make.items()}
+        products, "FAMILIES", {name: products.ProductFamily(few, f.reason, f.rules) for name, f in make.items()}
     )
 
 

@@ -34,7 +34,7 @@ def check_gemm(
     if unknown:
         raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
     needed = required(choice.require, FAMILIES)
-    report = check(subject, spec, chosen, options, step, choice.case, diagnosed=choice.seconds != 0, required=needed)
+    report = check(subject, spec, chosen, options, step, choice.case, seconds=choice.seconds, required=needed)
     if choice.case is not None and not (report.judgements or report.findings or report.skipped):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
     if choice.statement is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+SECONDS = 9.0  # of processor time for what an operation other than a quantizer does
 GLANCE = 0.02  # seconds between two looks: asking for the processor time can take milliseconds
 
 
@@ -22,3 +23,19 @@ class Clock:
 
 
 processor_time = Clock()
+
+
+class OutOfTimeError(Exception):
+    """The time that a search may take is over."""
+
+
+class Deadline:
+    """The end of the processor time of a search; a call after it raises OutOfTimeError."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = processor_time() + seconds
+
+    def __call__(self) -> None:
+        """Raise OutOfTimeError if the time is over."""
+        if processor_time() > self._end:
+            raise OutOfTimeError

@@ -12,6 +12,7 @@ import numpy as np
 from fp4ref.arithmetic import narrow_bfloat16
 from fp4ref.conformance.diagnosis.dequantizing import Form, Way, inner, taken, top
 from fp4ref.conformance.families import Case
+from fp4ref.conformance.mistakes.gathered_rows import GATHERS
 from fp4ref.conformance.mistakes.kernel import Map
 from fp4ref.conformance.mistakes.readers import ScaleReader, scale_readers
 from fp4ref.conformance.mistakes.record import Slot, cut_bfloat16
@@ -55,11 +56,18 @@ def _packing(declared: Declaration, spec: Spec) -> Iterator[Way]:
 
 def _rows(spec: Spec) -> Iterator[Way]:
     """Yield rows that use the scales, or the amax, of other rows."""
-    for name, text, gather in GATHERED:
+    for gather in GATHERS:
         of_scales = partial(_other_scales, gather)
-        yield Way(f"scales-{name}", Slot.LAYOUT, text.format("scales"), of_scales, alone=True)
-    for name, text, gather in (*GATHERED, LARGEST) if spec.global_scale is Granularity.ROW else ():
-        yield Way(f"amax-{name}", Slot.AMAX, text.format("amax"), partial(_other_amax, gather), alone=True)
+        yield Way(f"scales-{gather.name}", Slot.LAYOUT, gather.text("scales"), of_scales, alone=True)
+    if spec.global_scale is Granularity.ROW:
+        for gather in GATHERS:
+            yield Way(f"amax-{gather.name}", Slot.AMAX, gather.text("amax"), partial(_other_amax, gather), alone=True)
+        text = "every row uses the largest amax of all rows"
+        yield Way("amax-largest", Slot.AMAX, text, partial(_other_amax, _largest), alone=True)
+
+
+def _largest(amax: Floats) -> Floats:
+    return np.full_like(amax, amax.max(initial=0))
 
 
 def _byte_zero(value: float, s: Floats, byte: Codes) -> Floats:
@@ -122,53 +130,6 @@ FORMS: tuple[tuple[str, str, Form], ...] = (
         "made in float64",
         lambda q, s, g: (q.astype(np.float64) * s.astype(np.float64) * g.astype(np.float64)).astype(F),
     ),
-)
-
-
-# Rows whose scales, or whose amax, are those of other rows
-
-
-def _of_rows(place: Callable[[Any, int], Any], values: Any) -> Any:
-    count = len(values)
-    return values[place(np.arange(count), count)] if count else values
-
-
-def _inside(place: Any, row: Any, count: int) -> Any:
-    """Return the place, or the row itself where there is no such row."""
-    return np.where((place >= 0) & (place < count), place, row)
-
-
-Rows = Any  # indices of rows
-PLACES: tuple[tuple[str, str, Callable[[Rows, int], Rows]], ...] = (
-    ("next", "each row uses the {} of the next row", lambda row, count: np.minimum(row + 1, count - 1)),
-    ("previous", "each row uses the {} of the row before", lambda row, count: np.maximum(row - 1, 0)),
-    ("next-around", "each row uses the {} of the next row, the last that of the first", lambda r, n: (r + 1) % n),
-    ("previous-around", "each row uses the {} of the row before, the first that of the last", lambda r, n: r - 1),
-    ("first", "every row uses the {} of the first row", lambda row, count: row * 0),
-    ("last", "every row uses the {} of the last row", lambda row, count: row * 0 + count - 1),
-    ("reversed", "rows use the {} of the rows in reverse order", lambda row, count: count - 1 - row),
-    *(
-        (f"tiles-{n}", f"every row uses the {{}} of the first row of its {n}", partial(lambda n, r, c: r // n * n, n))
-        for n in (2, 4, 8, 16, 32, 64, 128)
-    ),
-    *(
-        (f"modulo-{n}", f"rows from {n} on use the {{}} of row % {n}", partial(lambda n, r, c: r % n, n))
-        for n in (8, 16, 32, 64, 128)
-    ),
-    ("pairs", "the {} of rows 2i and 2i + 1 are exchanged", lambda row, count: _inside(row ^ 1, row, count)),
-    *(
-        (f"xor-{n}", f"the {{}} of rows r and r ^ {n} are exchanged", partial(lambda n, r, c: _inside(r ^ n, r, c), n))
-        for n in (2, 4, 8, 16, 32, 64)
-    ),
-)
-Change = Callable[[Any], Any]
-GATHERED: tuple[tuple[str, str, Change], ...] = tuple(
-    (name, text, partial(_of_rows, place)) for name, text, place in PLACES
-)
-LARGEST: tuple[str, str, Change] = (
-    "largest",
-    "every row uses the largest {} of all rows",
-    lambda a: np.full_like(a, a.max(initial=0)),
 )
 
 

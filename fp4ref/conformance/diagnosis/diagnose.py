@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance.diagnosis.clock import processor_time
+from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
 from fp4ref.conformance.diagnosis.evidence import LEAST, SMALLEST, Item, Part, Special, Tier
-from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis, OutOfTimeError, Search, special_kinds
+from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis, Search, special_kinds
 from fp4ref.conformance.diagnosis.measured.specials import measured_specials
 from fp4ref.conformance.diagnosis.placed import PlacedSearch, likely_place
 from fp4ref.conformance.diagnosis.profile_words import differences

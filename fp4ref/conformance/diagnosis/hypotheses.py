@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance.diagnosis.clock import processor_time
+from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
 from fp4ref.conformance.diagnosis.evidence import SMALL, Item, Part, Special, Tier
 from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
@@ -108,10 +108,6 @@ class Outcomes(NamedTuple):
     def same_as(self, other: Outcomes) -> NDArray[np.bool_]:
         """Where two hypotheses make the same, as far as both mean anything."""
         return np.asarray((self.made == other.made) & (self.made >= 0))
-
-
-class OutOfTimeError(Exception):
-    """The time that a search may take is over."""
 
 
 @dataclass

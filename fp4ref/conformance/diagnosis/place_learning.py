@@ -79,13 +79,15 @@ def learn(given: Labelled, *, about_tensor: bool = False, by_element: bool = Fal
 def predicates(given: Labelled, *, about_tensor: bool, by_element: bool) -> Iterator[Predicate]:
     """Yield every predicate that holds for all units inside, as tight as they allow."""
     ones, zeros = given.units.at(given.inside), given.units.at(~given.inside)
+    without_blocks = ones.width == 1
+    by_element = by_element or without_blocks
     yield from _about_kinds(ones)
     for axis in places.SIZES:
         yield from _about_size(axis, ones, zeros)
     if about_tensor:
         return
     for axis in places.COORDINATES:
-        if axis is places.NUMBER and by_element:
+        if (axis is places.NUMBER and by_element) or (axis is places.BLOCK and without_blocks):
             continue
         yield from _about_coordinate(axis, ones, zeros, least=1 if by_element or axis is not places.COLUMN else 0)
 

@@ -26,8 +26,8 @@ from fp4ref.conformance.diagnosis.place_learning import joined, likeliest
 from fp4ref.conformance.diagnosis.place_rounds import DRAWN, drawn, learnt, recorded
 from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.judge.compare import unequal
-from fp4ref.conformance.mistakes.kernel import EVERY, CaseLike, Kernel, ScaleSide, code_side, kernel_of
-from fp4ref.conformance.mistakes.places import EVERYWHERE, Place, Units, units_of
+from fp4ref.conformance.mistakes.kernel import EVERY, Kernel, ScaleSide, code_side, kernel_of
+from fp4ref.conformance.mistakes.places import EVERYWHERE, Place, Tensor, Units, units_of
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
 from fp4ref.conformance.mistakes.record import Mistake, Slot
 from fp4ref.formats import Codes
@@ -367,7 +367,7 @@ class PlacedSearch:
         return learnt(telling, self.tick, by_element=by_element, about_tensor=about_tensor)
 
 
-def _family(case: CaseLike) -> str | None:
+def _family(case: Tensor) -> str | None:
     return getattr(case, "family", None)
 
 
@@ -380,7 +380,7 @@ def likely_place(items: Sequence[Item]) -> Place:
     return confined(seen, items[0].spec.block.columns if items else 1)
 
 
-def confined(seen: Sequence[tuple[CaseLike, Bools]], width: int) -> Place:
+def confined(seen: Sequence[tuple[Tensor, Bools]], width: int) -> Place:
     """Return where units that differ are: first which rows and blocks, then which tensors of those that have such.
 
     seen: cases, and which blocks [rows, blocks] of each differ. Rows and blocks are compared within the tensors that
@@ -400,17 +400,17 @@ def confined(seen: Sequence[tuple[CaseLike, Bools]], width: int) -> Place:
     return Place((*inside.predicates, *tensors.predicates))
 
 
-def _whole(case: CaseLike, wrong: Bools, width: int) -> tuple[Units, Bools]:
+def _whole(case: Tensor, wrong: Bools, width: int) -> tuple[Units, Bools]:
     zero = np.zeros(1, np.int64)
     return units_of(case, width, zero, zero), np.array([bool(wrong.any())])
 
 
-def _any(place: Place, case: CaseLike, wrong: Bools, width: int) -> bool:
+def _any(place: Place, case: Tensor, wrong: Bools, width: int) -> bool:
     row, block = np.arange(wrong.shape[0])[:, None], np.arange(wrong.shape[1])[None]
     return bool(place.holds(units_of(case, width, row, block * width)).any())
 
 
-def _units(case: CaseLike, wrong: Bools, width: int) -> list[tuple[Units, Bools]]:
+def _units(case: Tensor, wrong: Bools, width: int) -> list[tuple[Units, Bools]]:
     found = []
     for wanted, chosen in ((True, wrong), (False, ~wrong)):
         row, block = drawn(chosen, 4 * DRAWN)

@@ -4,75 +4,100 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.diagnosis.clock import SECONDS, Deadline, OutOfTimeError
+from fp4ref.conformance.diagnosis.diagnose import Diagnosis, Explanation
+from fp4ref.conformance.diagnosis.placed_results import KnownResult, ResultSite, explained, place_of, same
 from fp4ref.conformance.families.products.case import GemmCase
 from fp4ref.conformance.judge.products import judge
-from fp4ref.conformance.mistakes.product_additions import Additions, ways
-from fp4ref.conformance.mistakes.product_amaxes import Scaling, scalings
+from fp4ref.conformance.mistakes.places import COLUMN, ROW
+from fp4ref.conformance.mistakes.product_additions import Additions, single_ways, ways
+from fp4ref.conformance.mistakes.product_amaxes import Scaling, of_other_rows, scalings
 from fp4ref.conformance.mistakes.product_depths import depths
 from fp4ref.conformance.mistakes.product_specials import RESULTS, special_sums
 from fp4ref.conformance.mistakes.products import OperandPair, Reading, Rounds, pair_of, product, readings, roundings
+from fp4ref.conformance.mistakes.result_places import result_mistakes
+from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.formats import F, Floats, ignoring_float_warnings
 from fp4ref.operands import alpha_factor
+from fp4ref.quantized import Direction
 
 Evidence = Sequence[tuple[GemmCase, NDArray[Any]]]
 BOUNDED = ("dense", "ragged", "deep")  # families whose operands are `integers`
 WIDTHS = {8: "bfloat16", 11: "float16 or TF32", 14: "the sums of FP8 tensor cores of SM89 and SM90"}
-
-
-@dataclass(frozen=True)
-class ProductDiagnosis:
-    """Sentences that explain the results; exact if they reproduce every bit of the aimed cases."""
-
-    texts: tuple[str, ...]
-    exact: bool
+TOLD = 3  # explanations
+SUM, RESULT = "sum", "results"
+OWN = {"a": ROW, "b": COLUMN}  # of a result, which are the rows of an operand
 
 
 @ignoring_float_warnings
-def diagnose(evidence: Evidence, to: str, layout: str) -> ProductDiagnosis:
-    """Explain results of aimed cases of which some are wrong.
+def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = SECONDS) -> Diagnosis:
+    """Explain results of which some are wrong.
 
-    evidence: cases and results [M, N] of type `to`. layout: that of the scales which the kernel was given.
+    evidence: cases and results [M, N] of the declared type. budget_seconds: of processor time.
+
+    Rules: CNF-2, CNF-26, GEM-13.
     """
+    tick, to = Deadline(budget_seconds), declared.to
     aimed = [(case, got) for case, got in evidence if case.aimed and not case.specials]
-    wrong = [(case, got) for case, got in aimed if not judge(case, got, to).equal]
-    if not wrong:
-        texts = special([(case, got) for case, got in evidence if case.specials], to, layout)
-        return ProductDiagnosis(texts, False)
+    right = [judge(case, got, to).equal for case, got in aimed]
+    if all(right):
+        told = special([(case, got) for case, got in evidence if case.specials], to, declared.scale_layout)
+        return Diagnosis(conforms=False, explanations=told, first_stage=RESULT)
     bits = width(aimed, to)
     if bits is not None:
-        like = f", as {WIDTHS[bits]} has" if bits in WIDTHS else ""
-        return ProductDiagnosis((f"sums are held in {bits} significant bits instead of 24{like}",), False)
-    wrong, aimed = ([item for item in items if item[0].family != "width"] for items in (wrong, aimed))
-    found = sorted(_matches(wrong, aimed, to, layout), key=len)  # the others' sums a mistake can make inexact
-    best = [texts for texts in found if len(texts) == len(found[0])][:3]
-    return ProductDiagnosis(tuple(" and ".join(texts) for texts in dict.fromkeys(best)), bool(best))
+        return Diagnosis(conforms=False, partial=_narrow(bits), first_stage=SUM)
+    ordered = sorted(zip(aimed, right, strict=True), key=lambda each: (each[1], each[0][0].shape))
+    search = _Search([item for item, _ in ordered if item[0].family != "width"], declared, tick)
+    complete = True
+    found: list[Explanation] = []
+    try:
+        found = search.single() or search.several()
+    except OutOfTimeError:
+        complete = False
+    told = tuple({explanation.text: explanation for explanation in found}.values())[:TOLD]
+    place = "" if told or not search.sites else place_of(search.sites)
+    return Diagnosis(conforms=False, explanations=told, first_stage=RESULT, complete=complete, place=place)
 
 
-def special(evidence: Evidence, to: str, layout: str) -> tuple[str, ...]:
+def _narrow(bits: int) -> Explanation:
+    """Return the measured width of sums; it tells no bits of sums in another order."""
+    like = f", as {WIDTHS[bits]} has" if bits in WIDTHS else ""
+    text = f"sums are held in {bits} significant bits instead of 24{like}"
+    return Explanation((f"sums-{bits}-bits",), SUM, text, except_on=("sums that this rounds",))
+
+
+def special(evidence: Evidence, to: str, layout: str) -> tuple[Explanation, ...]:
     """Return the mistakes with NaN and infinities that reproduce results of cases that hold them. Rules: GEM-17."""
     if not any(not judge(case, got, to).equal for case, got in evidence):
         return ()
-    remaining: set[str] | None = None
+    remaining: dict[str, str] | None = None
     for case, got in evidence:
         pair, judged = pair_of(case, layout), judge(case, got, to)
         right, adding = _scalings(pair)[0], next(ways(pair))
-        made = {text: finished(sums.astype(F), pair, right, adding, to) for text, sums in special_sums(pair)}
+        made = {
+            (name, text): finished(sums.astype(F), pair, right, adding, to) for name, text, sums in special_sums(pair)
+        }
         plain = finished(product(pair.a, pair.b).astype(F), pair, right, adding, "float32").astype(F)
-        made |= {text: change(plain, to).astype(INPUT_DTYPES[to]) for text, change in RESULTS}
+        made |= {(name, text): change(plain, to).astype(INPUT_DTYPES[to]) for name, text, change in RESULTS}
         beside = ~np.isfinite(judged.low.astype(F))
-        same = {text for text, values in made.items() if (_equal(values, got) | (beside & _near(values, got))).all()}
-        remaining = same if remaining is None else remaining & same
-    return tuple(sorted(remaining or ())[:3])
+        alike = {
+            text: name
+            for (name, text), values in made.items()
+            if (same(values, got) | (beside & _near(values, got))).all()
+        }
+        remaining = alike if remaining is None else {text: name for text, name in remaining.items() if text in alike}
+    return tuple(Explanation((name,), RESULT, text) for text, name in sorted((remaining or {}).items())[:TOLD])
 
 
 def width(evidence: Evidence, to: str) -> int | None:
-    """Significant bits of the accumulator, if the cases that measure it fail from some column on."""
+    """Return significant bits of the accumulator, if the cases that measure it fail from some column on."""
     measured: list[int] = []
     for case, got in evidence:
         if case.family != "width" or (to != "float32" and not case.name.startswith("cancel")):
@@ -85,50 +110,136 @@ def width(evidence: Evidence, to: str) -> int | None:
     return min(measured) if measured else None
 
 
-def _matches(wrong: Evidence, aimed: Evidence, to: str, layout: str) -> Iterator[tuple[str, ...]]:
-    """Yield the mistakes that reproduce everything: found on the first wrong case, then checked on all."""
-    if not wrong:
-        return
-    wrong = sorted(wrong, key=lambda item: item[0].shape)
-    ordered = [*wrong, *((case, got) for case, got in aimed if not any(case is other for other, _ in wrong))]
-    pairs = [pair_of(case, layout) for case, _ in ordered]
-    for reading in (*readings(), *depths()):
-        places = [i for i, (case, _) in enumerate(ordered) if not reading.bounded or case.family in BOUNDED]
+@dataclass(frozen=True)
+class ProductResult:
+    """A result [M, N] as a tensor in whose rows and columns something is wrong."""
+
+    x: NDArray[Any]
+    family: str
+    direction: Direction = "row"
+
+
+class _Search:
+    """Known mistakes on all cases, the wrong ones first, small ones first."""
+
+    def __init__(self, evidence: Evidence, declared: Declaration, tick: Callable[[], None]) -> None:
+        self.evidence, self.to, self.tick = evidence, declared.to, tick
+        self.pairs = [pair_of(case, declared.scale_layout) for case, _ in evidence]
+        self.sees_both = any(name[2:].startswith(("row_", "column_")) for name in declared.inputs)
+        self.sites = []
+        for case, got in evidence:
+            judged = judge(case, got, self.to)
+            self.sites.append(ResultSite(ProductResult(got, case.family), got, judged.low, accepted=~judged.wrong))
+        self.sums: dict[int, Floats] = {}
+
+    def right(self, index: int) -> Floats:
+        """Return the right sums of a case."""
+        if index not in self.sums:
+            self.sums[index] = np.asarray(product(self.pairs[index].a, self.pairs[index].b), F)
+        return self.sums[index]
+
+    def tells(self, reading: Reading, index: int) -> bool:
+        """Return True if a reading's sums of a case are exact."""
+        return not reading.bounded or self.evidence[index][0].family in BOUNDED
+
+    def single(self) -> list[Explanation]:
+        """Return single mistakes, in a place if need be."""
+        return explained(self.sites, self._singles(), self.tick, by_element=True)
+
+    def _singles(self) -> Iterator[KnownResult]:
+        if not self.sites:
+            return
+        fullest = max(self.pairs, key=lambda pair: (pair.bias is not None) + (pair.accumulate is not None))
+        right = _scalings(fullest)[0], next(ways(fullest))
+        for name, text, change in result_mistakes(numbers=True):
+            yield KnownResult((name,), RESULT, text.format("results"), partial(self._changed, change))
+        for stage, known in (("operands", readings(both=self.sees_both)), (SUM, depths())):
+            for reading in known:
+                if reading.text:
+                    made, tells = partial(self._read, reading, *right), partial(self.tells, reading)
+                    yield KnownResult((reading.name,), stage, reading.text, made, tells, OWN.get(reading.side))
+        for name, text, rounds in roundings("sums"):
+            if text:
+                yield KnownResult((name,), SUM, text, partial(self._ended, *right, rounds, _as_it_is))
+        for scaling in (*_scalings(fullest)[1:], *(of_other_rows() if fullest.row_scaled else ())):
+            assert scaling is not None
+            scaled = partial(self._ended, scaling, right[1], _as_it_is, _as_it_is)
+            yield KnownResult((scaling.name,), "global scale", scaling.text, scaled)
+        for adding in single_ways(fullest):
+            added = partial(self._ended, right[0], adding, _as_it_is, _as_it_is)
+            yield KnownResult(adding.names, "additions", adding.texts[0], added)
+        for name, text, rounds in roundings("results"):
+            if text:
+                yield KnownResult((name,), RESULT, text, partial(self._ended, *right, _as_it_is, rounds))
+
+    def _read(self, reading: Reading, scaling: Scaling | None, adding: Additions, index: int) -> NDArray[Any] | None:
+        sums = reading.sums(self.pairs[index])
+        return None if sums is None else finished(np.asarray(sums, F), self.pairs[index], scaling, adding, self.to)
+
+    def _ended(
+        self, scaling: Scaling | None, adding: Additions, early: Rounds, late: Rounds, index: int
+    ) -> NDArray[Any]:
+        return finished(early(self.right(index)), self.pairs[index], scaling, adding, self.to, late)
+
+    def _changed(self, change: Callable[[NDArray[Any]], NDArray[Any]], index: int) -> NDArray[Any]:
+        return change(self.sites[index].right)
+
+    def several(self) -> list[Explanation]:
+        """Return the fewest mistakes that reproduce everything: found on the first wrong case, then checked on all."""
+        found: list[Explanation] = []
+        for reading in (*readings(both=self.sees_both), *depths()):
+            self.tick()
+            found += self._with(reading)
+        fewest = min((len(explanation.names) for explanation in found), default=0)
+        return [explanation for explanation in found if len(explanation.names) == fewest]
+
+    def _with(self, reading: Reading) -> Iterator[Explanation]:
+        cases = [index for index in range(len(self.pairs)) if self.tells(reading, index)]
         known: dict[int, Floats] = {}
 
-        def of(i: int, reading: Reading = reading, known: dict[int, Floats] = known) -> Floats:
-            if i not in known:
-                found = reading.sums(pairs[i])
-                known[i] = np.asarray(product(pairs[i].a, pairs[i].b) if found is None else found, F)
-            return known[i]
+        def of(index: int) -> Floats:
+            if index not in known:
+                sums = reading.sums(self.pairs[index])
+                known[index] = self.right(index) if sums is None else np.asarray(sums, F)
+            return known[index]
 
-        if not places or reading.sums(pairs[places[0]]) is None:
-            continue
-        first = places[0]
-        for texts, way in _ways(pairs[first], to, alone=not reading.text):
+        if not cases or reading.sums(self.pairs[cases[0]]) is None:
+            return
+        first = cases[0]
+        for names, texts, way in _ways(self.pairs[first], self.to, alone=not reading.text):
+            self.tick()
             said = tuple(filter(None, (reading.text, *texts)))
-            if not said or not _same(way(of(first), pairs[first]), ordered[first][1]):
-                continue
-            if all(_same(way(of(i), pairs[i]), ordered[i][1]) for i in places):
-                yield said
+            if len(said) > 1 and self._made(way, of, [first]) and self._made(way, of, cases):
+                own = (reading.name,) if reading.text else ()
+                yield Explanation((*own, *names), "operands" if own else RESULT, " and ".join(said))
+
+    def _made(self, way: Way, of: Callable[[int], Floats], cases: Sequence[int]) -> bool:
+        """Return True if a way makes the results of some cases."""
+        return all(_same(way(of(index), self.pairs[index]), self.evidence[index][1]) for index in cases)
 
 
 Way = Callable[[Floats, OperandPair], NDArray[Any]]
 
 
-def _ways(pair: OperandPair, to: str, *, alone: bool) -> Iterator[tuple[tuple[str, ...], Way]]:
-    """Every way from sums to results: a rounding, the amaxes, what is added, another rounding, the cast.
+def _as_it_is(y: Floats) -> Floats:
+    return y
+
+
+def _ways(pair: OperandPair, to: str, *, alone: bool) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], Way]]:
+    """Yield every way from sums to results: a rounding, the amaxes, what is added, another rounding, the cast.
 
     alone: the sums are right, so that additions may be wrong in more than one place, or together with the amaxes.
     """
     additions = list(ways(pair))
-    for _, early_text, early in roundings("sums"):
+    for early_name, early_text, early in roundings("sums"):
         for scaling in _scalings(pair):
-            for _, late_text, late in roundings("results"):
+            for late_name, late_text, late in roundings("results"):
                 for adding in additions:
                     texts = (early_text, scaling.text if scaling else "", *adding.texts, late_text)
                     if adding.texts and (early_text or late_text or not (alone or len(list(filter(None, texts))) == 1)):
                         continue
+                    names = (early_name, scaling.name if scaling else "", *adding.names, late_name)
+                    told = tuple(name for name, text in zip(names, texts, strict=True) if text)
 
                     def way(
                         y: Floats,
@@ -140,7 +251,7 @@ def _ways(pair: OperandPair, to: str, *, alone: bool) -> Iterator[tuple[tuple[st
                     ) -> NDArray[Any]:
                         return finished(early(y), of, scaling, adding, to, late)
 
-                    yield texts, way
+                    yield told, texts, way
 
 
 def _scalings(pair: OperandPair) -> list[Scaling] | list[None]:
@@ -154,7 +265,7 @@ def finished(
     """Results of sums: the amaxes, what is added, a rounding, and the cast."""
     y = adding.early(y, pair)
     y = scaling.apply(y, *_amaxes(pair)) if scaling else y
-    y = adding.late(np.asarray(y, F), pair, to, row_scaled=pair.a.part.row_scaled or pair.b.part.row_scaled)
+    y = adding.late(np.asarray(y, F), pair, to, row_scaled=pair.row_scaled)
     return np.asarray(late(y)).astype(INPUT_DTYPES[to])
 
 
@@ -170,13 +281,7 @@ def _amaxes(pair: OperandPair) -> tuple[Floats, Floats, np.float32]:
 
 
 def _same(made: NDArray[Any], got: NDArray[Any]) -> bool:
-    return made.shape == got.shape and bool(_equal(made, got).all())
-
-
-def _equal(made: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where bits are equal; all NaN are one."""
-    kind = f"u{got.dtype.itemsize}"
-    return np.asarray((made.view(kind) == got.view(kind)) | np.isnan(made.astype(F)) & np.isnan(got.astype(F)))
+    return made.shape == got.shape and bool(same(made, got).all())
 
 
 def _near(made: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.diagnosis.clock import processor_time
+from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
 from fp4ref.conformance.diagnosis.evidence import LARGE, Item, Part
-from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis, OutOfTimeError
+from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis
 from fp4ref.conformance.diagnosis.measured.amax import measured_amax
 from fp4ref.conformance.diagnosis.measured.bits import source_of_bits
 from fp4ref.conformance.diagnosis.measured.floors import floors

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
 
 from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
 from fp4ref.conformance.mistakes.products import OperandPair, narrowed, truncated
 from fp4ref.formats import F, Floats
 
@@ -19,6 +21,7 @@ Value = Callable[[Floats, Floats], Floats]  # of what is added, [1, N] or [M, N]
 class Adding:
     """The way in which a bias or C is added. value: the values added in its place; early: to the sums, before alpha."""
 
+    name: str
     text: str
     value: Value
     early: bool = False
@@ -26,30 +29,37 @@ class Adding:
     alone: bool = False  # without the product
 
 
+def _gathered(gather: Gather, bias: Floats, y: Floats) -> Floats:
+    return np.asarray(gather(bias[0])[None], F)
+
+
 def _transposed(part: Floats, y: Floats) -> Floats:
     return part.T if y.shape[0] == y.shape[1] else part
 
 
 BIAS = (
-    Adding("", lambda b, y: b),
-    Adding("the bias is not added", lambda b, y: b * 0),
-    Adding("the bias is added twice", lambda b, y: b + b),
-    Adding("the bias is subtracted", lambda b, y: -b),
-    Adding("the bias is added before alpha", lambda b, y: b, early=True),
-    Adding("the bias is rounded to bfloat16", lambda b, y: narrowed("bfloat16", b)),
-    Adding("the bias is rounded to float16", lambda b, y: narrowed("float16", b)),
-    Adding("the bias is truncated to bfloat16", lambda b, y: truncated(b)),
-    Adding("the bias is added by rows instead of columns", _transposed),
+    Adding("right", "", lambda b, y: b),
+    Adding("bias-missing", "the bias is not added", lambda b, y: b * 0),
+    Adding("bias-twice", "the bias is added twice", lambda b, y: b + b),
+    Adding("bias-subtracted", "the bias is subtracted", lambda b, y: -b),
+    Adding("bias-early", "the bias is added before alpha", lambda b, y: b, early=True),
+    Adding("bias-bf16", "the bias is rounded to bfloat16", lambda b, y: narrowed("bfloat16", b)),
+    Adding("bias-fp16", "the bias is rounded to float16", lambda b, y: narrowed("float16", b)),
+    Adding("bias-cut", "the bias is truncated to bfloat16", lambda b, y: truncated(b)),
+    Adding("bias-rows", "the bias is added by rows instead of columns", _transposed),
+)
+OF_OTHERS = tuple(
+    Adding(f"bias-{gather.name}", gather.text("bias", "column"), partial(_gathered, gather)) for gather in GATHERS
 )
 ACCUMULATE = (
-    Adding("", lambda c, y: c),
-    Adding("C is not added: it is ignored, or overwritten", lambda c, y: c * 0),
-    Adding("C is added twice", lambda c, y: c + c),
-    Adding("C is subtracted", lambda c, y: -c),
-    Adding("C is scaled by alpha", lambda c, y: c, early=True),
-    Adding("the product is rounded to the result's type before C is added", lambda c, y: c, narrow=True),
-    Adding("the product is lost, the result is C", lambda c, y: c, alone=True),
-    Adding("C is added transposed", _transposed),
+    Adding("right", "", lambda c, y: c),
+    Adding("c-missing", "C is not added: it is ignored, or overwritten", lambda c, y: c * 0),
+    Adding("c-twice", "C is added twice", lambda c, y: c + c),
+    Adding("c-subtracted", "C is subtracted", lambda c, y: -c),
+    Adding("c-scaled", "C is scaled by alpha", lambda c, y: c, early=True),
+    Adding("c-narrow", "the product is rounded to the result's type before C is added", lambda c, y: c, narrow=True),
+    Adding("c-alone", "the product is lost, the result is C", lambda c, y: c, alone=True),
+    Adding("c-transposed", "C is added transposed", _transposed),
 )
 
 
@@ -59,6 +69,11 @@ class Additions:
 
     bias: Adding
     accumulate: Adding
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its mistakes."""
+        return tuple(adding.name for adding in (self.bias, self.accumulate) if adding.text)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -94,7 +109,14 @@ def _cast(y: Floats, to: str) -> Floats:
 
 
 def ways(pair: OperandPair) -> Iterator[Additions]:
-    """Every known way to add what a case has, the right one first, single mistakes before pairs."""
+    """Yield every known way to add what a case has, the right one first, single mistakes before pairs."""
     of_bias = BIAS if pair.bias is not None else BIAS[:1]
     of_c = ACCUMULATE if pair.accumulate is not None else ACCUMULATE[:1]
     yield from sorted((Additions(*both) for both in product(of_bias, of_c)), key=lambda way: len(way.texts))
+
+
+def single_ways(pair: OperandPair) -> Iterator[Additions]:
+    """Yield every known way to add that has one mistake, also with a bias of other columns."""
+    yield from (way for way in ways(pair) if len(way.texts) == 1)
+    if pair.bias is not None:
+        yield from (Additions(adding, ACCUMULATE[0]) for adding in OF_OTHERS)

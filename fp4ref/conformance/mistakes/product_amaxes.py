@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
 from fp4ref.formats import F, Floats
 
 Apply = Callable[[Floats, Floats, Floats, np.float32], Floats]  # sums, amax_A, amax_B, factor
@@ -62,6 +64,20 @@ def scalings() -> Iterator[Scaling]:
         ("each", "each operand has its own factor, amax / (6 * 448)", _each),
     )
     return (Scaling(*parts) for parts in known)
+
+
+def of_other_rows() -> Iterator[Scaling]:
+    """Yield amaxes of rows that are those of other rows."""
+    for gather in GATHERS:
+        for of_a, said in ((True, "A"), (False, "B")):
+            name, text = f"amax-{said.lower()}-{gather.name}", gather.text(f"amax of {said}")
+            yield Scaling(name, text, partial(_gathered, gather, of_a))
+
+
+def _gathered(gather: Gather, of_a: bool, y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:
+    if of_a:
+        return chain(y, gather(a) if a.ndim else a, b, factor)
+    return chain(y, a, gather(b.T).T if b.ndim else b, factor)
 
 
 def _each(y: Floats, a: Floats, b: Floats, factor: np.float32) -> Floats:

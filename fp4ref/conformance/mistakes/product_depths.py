@@ -11,6 +11,7 @@ import numpy as np
 
 from fp4ref.conformance.mistakes.products import OperandPair, Reading, Wide, product, summed_blocks
 
+WHOLE = (16, 32, 64)  # depths of an instruction, of which only whole ones may be summed
 DEPTHS = (128, 256, 512, 1024, 2048, 4096)
 PARTS = (2, 3, 4, 8)
 
@@ -64,6 +65,14 @@ def _whole(size: int, k: Any, depth: int, width: int) -> Any:
     return (k < depth // size * size) | (depth < size)
 
 
+def _tiles(size: int, k: Any, depth: int, width: int) -> Any:
+    return k < depth // size * size
+
+
+def _from(size: int, k: Any, depth: int, width: int) -> Any:
+    return (k >= size) | (depth <= size)
+
+
 def _part(place: int, size: Callable[[int, int], int], k: Any, depth: int, width: int) -> Any:
     """Return the places of the depth in the first part (0) or the last one (-1); `size` gives the size of a part."""
     each = max(size(depth, width), 1)
@@ -91,6 +100,13 @@ def depths() -> Iterator[Reading]:
             ("whole", f"depth past the last multiple of {size} is left out", _whole),
         ):
             yield Reading(f"depth-{name}-{size}", text, partial(_kept, partial(keep, size)))
+    for size in WHOLE:
+        text = f"depth past the last multiple of {size} is left out"
+        yield Reading(f"depth-whole-{size}", text, partial(_kept, partial(_whole, size)))
+        yield Reading(f"depth-whole-{size}", text, partial(_kept, partial(_tiles, size)))
+    for size in DEPTHS:
+        text = f"depth up to {size} is left out where there is more, as if its sums were overwritten"
+        yield Reading(f"depth-from-{size}", text, partial(_kept, partial(_from, size)))
     splits = [(f"in {count} parts", f"{count}-parts", partial(_share, count)) for count in PARTS]
     splits += [(f"every {size}", f"every-{size}", partial(_fixed, size)) for size in (64, *DEPTHS)]
     for text, name, each in splits:

@@ -57,19 +57,19 @@ def _without_nan(s: OperandSide) -> OperandSide:
     return _scale(_zero, _element(np.isnan, _zero, s))
 
 
-READERS: tuple[tuple[str, Change], ...] = (
-    ("NaN scales of {} count as 0", partial(_scale, _zero)),
-    ("NaN scales of {} count as 1", partial(_scale, _one)),
-    ("NaN scales of {} are read as the number after the largest", partial(_scale, _next_number)),
-    ("NaN scales of {} are read as the largest number", partial(_scale, _largest_scale)),
-    ("every NaN of {} counts as 0", _without_nan),
-    ("blocks of zeros of {} are skipped, with them the NaN of their scales", _skipping),
-    ("NaN elements of {} count as 0", partial(_element, np.isnan, _zero)),
-    ("NaN elements of {} saturate", partial(_element, np.isnan, _largest)),
-    ("NaN elements of {} are read as 480", partial(_element, np.isnan, lambda s: 480.0)),
-    ("infinities of {} saturate", partial(_element, np.isinf, _largest)),
-    ("infinities of {} count as 0", partial(_element, np.isinf, _zero)),
-    ("infinities of {} become NaN", partial(_element, np.isinf, lambda s: np.nan)),
+READERS: tuple[tuple[str, str, Change], ...] = (
+    ("nan-scale-0", "NaN scales of {} count as 0", partial(_scale, _zero)),
+    ("nan-scale-1", "NaN scales of {} count as 1", partial(_scale, _one)),
+    ("nan-scale-next", "NaN scales of {} are read as the number after the largest", partial(_scale, _next_number)),
+    ("nan-scale-largest", "NaN scales of {} are read as the largest number", partial(_scale, _largest_scale)),
+    ("nan-0", "every NaN of {} counts as 0", _without_nan),
+    ("zero-blocks-skipped", "blocks of zeros of {} are skipped, with them the NaN of their scales", _skipping),
+    ("nan-element-0", "NaN elements of {} count as 0", partial(_element, np.isnan, _zero)),
+    ("nan-element-saturates", "NaN elements of {} saturate", partial(_element, np.isnan, _largest)),
+    ("nan-element-480", "NaN elements of {} are read as 480", partial(_element, np.isnan, lambda s: 480.0)),
+    ("infinity-saturates", "infinities of {} saturate", partial(_element, np.isinf, _largest)),
+    ("infinity-0", "infinities of {} count as 0", partial(_element, np.isinf, _zero)),
+    ("infinity-nan", "infinities of {} become NaN", partial(_element, np.isinf, lambda s: np.nan)),
 )
 
 
@@ -86,15 +86,15 @@ LARGEST = {
     name: F(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
     for name, kind in INPUT_DTYPES.items()
 }
-RESULTS: tuple[tuple[str, Callable[[Floats, str], Floats]], ...] = (
-    ("NaN results become 0", _zeroed),
-    ("infinite results saturate", _saturated),
+RESULTS: tuple[tuple[str, str, Callable[[Floats, str], Floats]], ...] = (
+    ("nan-result-0", "NaN results become 0", _zeroed),
+    ("infinite-result-saturates", "infinite results saturate", _saturated),
 )
 
 
-def special_sums(pair: OperandPair) -> Iterator[tuple[str, Wide]]:
-    """Yield what each mistake in reading makes of the sums."""
-    for text, change in READERS:
+def special_sums(pair: OperandPair) -> Iterator[tuple[str, str, Wide]]:
+    """Yield each mistake in reading, its name, its sentence and its sums."""
+    for name, text, change in READERS:
         for which, said in SIDES:
-            a, b = (change(s) if name in which else s for name, s in (("a", pair.a), ("b", pair.b)))
-            yield text.format(said), product(a, b)
+            a, b = (change(s) if side in which else s for side, s in (("a", pair.a), ("b", pair.b)))
+            yield f"{name}-{which}", text.format(said), product(a, b)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fp4ref import packing
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families.products.case import GemmCase
+from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
 from fp4ref.conformance.subjects.subject import poisoned
 from fp4ref.formats import E8M0, F, Floats, ignoring_float_warnings
 from fp4ref.layout import LAYOUTS
@@ -56,6 +57,11 @@ class OperandPair:
     bias: Floats | None = None
     accumulate: Floats | None = None
 
+    @property
+    def row_scaled(self) -> bool:
+        """Return True if rows have amaxes of their own."""
+        return self.a.part.row_scaled or self.b.part.row_scaled
+
 
 Sums = Callable[[OperandPair], Wide | None]  # None where the mistake does not apply
 Change = Callable[[OperandSide, str], OperandSide | None]
@@ -63,12 +69,16 @@ Change = Callable[[OperandSide, str], OperandSide | None]
 
 @dataclass(frozen=True)
 class Reading:
-    """A mistake in what is summed. bounded: sums are exact where operands are `integers` only."""
+    """A mistake in what is summed.
+
+    bounded: sums are exact where operands are `integers` only. side: of the operand, "a" or "b", that it is about.
+    """
 
     name: str
     text: str
     sums: Sums
     bounded: bool = False
+    side: str = ""
 
 
 def side(part: Operand, other: DirectionData | None, *, transposed: bool) -> OperandSide:
@@ -158,6 +168,43 @@ def _nibbles(s: OperandSide, layout: str) -> OperandSide | None:
     return replace(s, elements=s.elements.reshape(len(s.elements), -1, 2)[:, :, ::-1].reshape(s.elements.shape))
 
 
+def _whole_nibbles(s: OperandSide, layout: str) -> OperandSide | None:
+    """An odd last element stays."""
+    return _turned_pairs(s, s.elements.shape[1] % 2)
+
+
+def _spare_nibbles(s: OperandSide, layout: str) -> OperandSide | None:
+    """An odd last element is exchanged with the spare nibble, which is zero."""
+    return _turned_pairs(s, 0)
+
+
+def _turned_pairs(s: OperandSide, left: int) -> OperandSide | None:
+    if s.part.spec.element.format.bits == 8:
+        return None
+    rows, depth = s.elements.shape
+    padded = np.pad(s.elements[:, : depth - left], ((0, 0), (0, (depth - left) % 2)))
+    turned = padded.reshape(rows, -1, 2)[:, :, ::-1].reshape(padded.shape)
+    return replace(s, elements=np.concatenate([turned, s.elements[:, depth - left :]], axis=1)[:, :depth])
+
+
+def _last_partial(s: OperandSide, layout: str) -> OperandSide | None:
+    """The last block, if it is not full, under the scale of the block before."""
+    blocks = s.scales.shape[1]
+    if s.elements.shape[1] % s.width == 0 or blocks == 1:
+        return s
+    return replace(s, scales=np.concatenate([s.scales[:, :-1], s.scales[:, -2:-1]], axis=1))
+
+
+def _byte_zero(s: OperandSide, layout: str) -> OperandSide | None:
+    if s.part.spec.scale.format is not E8M0:
+        return None
+    return replace(s, scales=np.where(s.scales == 2.0**-127, 0, s.scales))
+
+
+def _gathered(gather: Gather, s: OperandSide, layout: str) -> OperandSide | None:
+    return replace(s, scales=gather(s.scales))
+
+
 def _unsigned(s: OperandSide, layout: str) -> OperandSide | None:
     return replace(s, elements=np.abs(s.elements))
 
@@ -165,10 +212,6 @@ def _unsigned(s: OperandSide, layout: str) -> OperandSide | None:
 def _wider(s: OperandSide, layout: str) -> OperandSide | None:
     """One scale for two blocks."""
     return replace(s, scales=s.scales[:, np.arange(s.scales.shape[1]) // 2 * 2])
-
-
-def _of_first_row(s: OperandSide, layout: str) -> OperandSide | None:
-    return replace(s, scales=np.repeat(s.scales[:1], len(s.scales), axis=0))
 
 
 def _as_e8m0(s: OperandSide, layout: str) -> OperandSide | None:
@@ -225,11 +268,14 @@ READERS: tuple[tuple[str, str, Change], ...] = (
     *((f"layout-{name}", f"the scales of {{}} are read as {name}", partial(_laid, name)) for name in LAYOUTS),
     ("columns-first", "the scales of {} are read with rows fastest", _columns_first),
     ("nibbles", "the high nibble of {} is taken first", _nibbles),
+    ("nibbles-whole", "the high nibble of {} is taken first", _whole_nibbles),
+    ("nibbles-spare", "the high nibble of {} is taken first", _spare_nibbles),
     ("unsigned", "the signs of {} are lost", _unsigned),
     ("wider", "a block scale of {} serves two blocks", _wider),
-    ("first-row", "the scales of the first row of {} serve every row", _of_first_row),
     ("e8m0", "the scales of {} are read as e8m0", _as_e8m0),
     ("subnormal-scales", "subnormal scales of {} are flushed to zero", _without_subnormals),
+    ("byte-0-zero", "scale byte 0 of {} is decoded as 0 instead of 2^-127", _byte_zero),
+    ("last-partial", "the last, partial block of {} takes the scale of the block before", _last_partial),
 )
 
 
@@ -269,8 +315,11 @@ def _summed_scales(pair: OperandPair) -> Wide | None:
     return product(one, two)
 
 
-def readings() -> Iterator[Reading]:
-    """Yield every known mistake in how operands are read, the right way first."""
+def readings(*, both: bool) -> Iterator[Reading]:
+    """Yield every known mistake in how operands are read, the right way first.
+
+    both: the kernel is given both directions of the tensors.
+    """
     yield Reading("right", "", lambda pair: product(pair.a, pair.b))
     for name, text, order in SWAPS:
         yield Reading(
@@ -278,10 +327,15 @@ def readings() -> Iterator[Reading]:
             f"{text} in one operand",
             partial(lambda o, p: summed_blocks(p.a, p.b, o, of_b=True), order),
         )
-    for name, text, change in (*READERS, *OTHERS):
+    for known, bounded in ((READERS, False), (OTHERS if both else OTHERS[-1:], True)):
+        for name, text, change in known:
+            for which, said in SIDES:
+                yield Reading(f"{name}-{which}", text.format(said), partial(_read, change, which), bounded, which)
+    for gather in GATHERS:
         for which, said in SIDES:
-            of_others = (name, text, change) in OTHERS
-            yield Reading(f"{name}-{which}", text.format(said), partial(_read, change, which), of_others)
+            change = partial(_gathered, gather)
+            text = gather.text(f"block scales of {said}")
+            yield Reading(f"scales-{gather.name}-{which}", text, partial(_read, change, which), side=which)
     yield Reading("not-transposed", "B is not transposed: d = A B instead of A B^T", _not_transposed)
     yield Reading("result-in-columns", "the result is written transposed, column by column", _result_in_columns)
     yield Reading("result-transposed", "the result is transposed where it is square", _result_transposed)

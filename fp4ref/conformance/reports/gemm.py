@@ -33,7 +33,7 @@ def of_gemm(report: ProductReport) -> View:
         f"{report.subject}, GEMM of {report.spec.name}",
         report.ok,
         report.headline,
-        tuple(report.diagnosis.texts if report.diagnosis is not None else ()) + tuple(wrong),
+        report.causes + tuple(wrong),
         (report.subject,),
         {rule: {report.subject: cell} for rule, cell in report.rules().items()},
         {name: (cell, FAMILIES[name].reason) for name, cell in families.items()},

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.diagnosis.products import ProductDiagnosis, diagnose
+from fp4ref.conformance.diagnosis.clock import SECONDS
+from fp4ref.conformance.diagnosis.diagnose import Diagnosis
+from fp4ref.conformance.diagnosis.products import diagnose
 from fp4ref.conformance.families.products.case import GemmCase
 from fp4ref.conformance.families.products.cases import FAMILIES, cases
 from fp4ref.conformance.judge.cases import ONLY_ZEROS
@@ -47,7 +49,7 @@ class ProductReport:
     findings: list[tuple[str, Finding]] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     untried: int = 0
-    diagnosis: ProductDiagnosis | None = None
+    diagnosis: Diagnosis | None = None
     errors: list[InternalError] = field(default_factory=list)
     excluded: dict[str, str] = field(default_factory=dict)
     asked: tuple[str, ...] | None = None
@@ -123,9 +125,16 @@ class ProductReport:
             return f"wrong: {finding.kind} in {len(self.findings)} cases, first {case}: {finding.text}"
         if not count:
             return "wrong: no case applies"
-        texts = self.diagnosis.texts if self.diagnosis is not None else ()
-        texts = (ONLY_ZEROS,) if self.only_zeros else texts
+        texts = (ONLY_ZEROS,) if self.only_zeros else self.causes
         return f"wrong: {'; or '.join(texts) or self._unexplained()}; {wrong} of {count} cases fail"
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """The sentences that explain the results."""
+        if self.diagnosis is None:
+            return ()
+        told = (*self.diagnosis.explanations, self.diagnosis.partial)
+        return tuple(explanation.text for explanation in told if explanation is not None)
 
     @property
     def only_zeros(self) -> bool:
@@ -145,7 +154,8 @@ class ProductReport:
             return "the bias, or C, is not added as GEM-8 says"
         if failed == {"alpha"}:
             return "the amaxes are applied in another order than GEM-5 and GEM-7 say"
-        return "not explained"
+        place = "" if self.diagnosis is None else self.diagnosis.place
+        return f"not explained{place and f', {place}'}"
 
     def families(self) -> dict[str, Cell]:
         """Return tests passed and made, by family."""
@@ -188,7 +198,7 @@ class ProductReport:
             "findings": [{"case": case, "kind": found.kind.value} | found.to_json() for case, found in self.findings],
             "skipped": dict(self.skipped),
             "not_tried": self.untried,
-            "diagnosis": None if self.diagnosis is None else vars(self.diagnosis),
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
             "mismatches": self.mismatches(64),
             "internal_errors": [error.to_json() for error in self.errors],
         }
@@ -202,12 +212,13 @@ def check(
     step: Callable[[str], None] = lambda text: None,
     only: str | None = None,
     *,
-    diagnosed: bool = True,
+    seconds: float | None = None,
     required: tuple[str, ...] = (),
 ) -> ProductReport:
     """Run a GEMM on the cases of a specification, and explain what is wrong.
 
-    only: the ID of the one case to run. diagnosed: look for the cause of wrong results. required: families that must be
+    only: the ID of the one case to run. seconds: of processor time for the cause of wrong results; None for the
+    usual, 0 for no diagnosis. required: families that must be
     tried, or "all".
 
     Rules: CNF-8, CNF-9, CNF-10, GEM-6, GEM-13, GEM-14.
@@ -231,11 +242,11 @@ def check(
     for case, outcome in zip(chosen, found, strict=True):
         step(case.id)
         runs.append((case, outcome))
-    _judge(report, runs, diagnosed=diagnosed)
+    _judge(report, runs, SECONDS if seconds is None else seconds)
     return report
 
 
-def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]], *, diagnosed: bool) -> None:
+def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]], seconds: float) -> None:
     to = report.declaration.to
     for case, outcome in runs:
         if outcome.finding is not None and outcome.finding.kind is FindingKind.NOT_TRIED:
@@ -248,9 +259,9 @@ def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]], *, d
         other = [judge(j.case, j.got, to, AlphaRule.DIVISION) for j in report.judgements]
         if all(judgement.equal for judgement in other):
             report.rule, report.judgements = AlphaRule.DIVISION, other
-    if report.failed and diagnosed and not report.only_zeros:
+    if report.failed and seconds and not report.only_zeros:
         evidence = [(j.case, j.got) for j in report.judgements if j.got is not None]
-        act = partial(diagnose, evidence, to, report.declaration.scale_layout)
+        act = partial(diagnose, evidence, report.declaration, seconds)
         report.diagnosis = attempted(DIAGNOSIS, act, report.errors)
 
 

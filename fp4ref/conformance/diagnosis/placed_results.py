@@ -1,0 +1,155 @@
+"""Known mistakes of operations that give one array, each searched for in the place where it holds.
+
+A mistake is possible if every result is either its own or the specification's; then the place is what separates the
+results where the two differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.conformance.diagnosis.diagnose import Explanation
+from fp4ref.conformance.diagnosis.place_rounds import Bools, Marked, drawn, learnt
+from fp4ref.conformance.diagnosis.placed import confined
+from fp4ref.conformance.mistakes.places import Place, PlaceAxis, Tensor, Units, units_of
+from fp4ref.formats import F
+
+Values = NDArray[Any]
+KEPT = 6  # possible mistakes whose place is learnt
+
+
+@dataclass(frozen=True)
+class ResultSite:
+    """A result [rows, units] of a case: values, or bytes of blocks.
+
+    tensor: whose rows and columns places are about. right: the specification's result; accepted: which units are right,
+    where more than one result is. width: columns of a unit; block: of a block, 1 where results have no blocks.
+    """
+
+    tensor: Tensor
+    got: Values
+    right: Values
+    width: int = 1
+    block: int = 1
+    accepted: Bools | None = None
+
+    @property
+    def family(self) -> str | None:
+        """The family of the case."""
+        return getattr(self.tensor, "family", None)
+
+    @cached_property
+    def plain(self) -> Bools:
+        """The marks of units that are the specification's."""
+        return same(self.got, self.right) if self.accepted is None else self.accepted
+
+    def labels(self, made: Values | None) -> tuple[Bools, Bools] | None:
+        """Return which units are a mistake's only, and the specification's only; None if some are neither's."""
+        if made is None or made.shape != self.got.shape:
+            return (np.zeros_like(self.plain),) * 2 if self.plain.all() else None
+        own = same(self.got, made)
+        return (own & ~self.plain, self.plain & ~own) if (own | self.plain).all() else None
+
+    def units(self, chosen: Bools, count: int, *, by_element: bool) -> Units:
+        """Return some of the units that are marked, as arrays."""
+        return self._units(*drawn(chosen, count))
+
+    def inside(self, place: Place, *, by_element: bool) -> Bools:
+        """Return which units are in a place."""
+        row, column = np.ogrid[: self.got.shape[0], : self.got.shape[1]]
+        return place.holds(self._units(row, column))
+
+    def _units(self, row: Any, column: Any) -> Units:
+        return units_of(self.tensor, self.block, row, column * self.width)
+
+
+def _always(index: int) -> bool:
+    return True
+
+
+class KnownResult(NamedTuple):
+    """A mistake: its names, its stage, a sentence, and its result at a site, None where it means nothing.
+
+    tells: returns True at sites where its result is exact. own: the coordinate that it is about, if it is one.
+    """
+
+    names: tuple[str, ...]
+    stage: str
+    text: str
+    made: Callable[[int], Values | None]
+    tells: Callable[[int], bool] = _always
+    own: PlaceAxis | None = None
+
+    def foreign(self, place: Place) -> bool:
+        """Return True if a place is about another coordinate."""
+        axes = {predicate.axis for predicate in place.predicates if not predicate.about_tensor}
+        return self.own is not None and bool(axes) and self.own not in axes
+
+
+def explained(
+    sites: Sequence[ResultSite], known: Iterable[KnownResult], tick: Callable[[], None], *, by_element: bool
+) -> list[Explanation]:
+    """Return the mistakes that explain every unit everywhere; without one, those that do in one place.
+
+    sites: wrong ones first, small ones first. tick: is called before each mistake. The place with the shortest
+    description comes first.
+
+    Rules: CNF-26.
+    """
+    if all(site.plain.all() for site in sites):
+        return []
+    everywhere: list[KnownResult] = []
+    somewhere: list[tuple[KnownResult, list[Marked]]] = []
+    for mistake in known:
+        tick()
+        marked = _marked(sites, mistake)
+        if marked is None:
+            continue
+        if not any(outside.any() for *_, outside in marked):
+            everywhere.append(mistake)
+        elif len(somewhere) < KEPT and not everywhere:
+            somewhere.append((mistake, marked))
+    if everywhere:
+        return [Explanation(mistake.names, mistake.stage, mistake.text) for mistake in everywhere]
+    found: list[tuple[float, bool, int, Explanation]] = []
+    for number, (mistake, marked) in enumerate(somewhere):
+        place = learnt(marked, tick, by_element=by_element)
+        if place is not None and place.predicates:
+            text = f"{mistake.text}, {place.text}"
+            told = Explanation(mistake.names, mistake.stage, text, place=place.text)
+            found.append((place.bits, mistake.foreign(place), number, told))
+    return [item for *_, item in sorted(found, key=lambda each: each[:3])]
+
+
+def _marked(sites: Sequence[ResultSite], mistake: KnownResult) -> list[Marked] | None:
+    """Return the units of every site that must be inside and outside; None if some are neither's."""
+    marked: list[Marked] = []
+    for index, site in enumerate(sites):
+        if not mistake.tells(index):
+            continue
+        labels = site.labels(mistake.made(index))
+        if labels is None:
+            return None
+        if labels[0].any() or labels[1].any():
+            marked.append((site, *labels))
+    return marked if any(inside.any() for _, inside, _ in marked) else None
+
+
+def place_of(sites: Sequence[ResultSite]) -> str:
+    """Return where everything that differs is, in words. Rules: CNF-26."""
+    return confined([(site.tensor, ~site.plain) for site in sites if site.got.size], sites[0].block).text
+
+
+def same(one: Values, other: Values) -> Bools:
+    """Return where bits are equal; all NaN are one. Rules: CNF-1."""
+    if one.dtype == np.uint8:
+        return np.asarray(one == other)
+    kind = f"u{one.dtype.itemsize}"
+    both_nan = np.isnan(one.astype(F)) & np.isnan(other.astype(F))
+    return np.asarray((one.view(kind) == other.view(kind)) | both_nan)

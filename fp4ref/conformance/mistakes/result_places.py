@@ -1,0 +1,92 @@
+"""Mistakes in where a result is written, or in what it finally is, whatever was computed.
+
+They change an array [rows, columns] of right results: values, or bytes in rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[Any]
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128)
+TILES = (8, 16, 32, 64, 128)
+
+
+class ResultMistake(NamedTuple):
+    """A change of right results. text: with {} for what the results are called."""
+
+    name: str
+    text: str
+    change: Callable[[Values], Values]
+
+
+def result_mistakes(*, numbers: bool) -> Iterator[ResultMistake]:
+    """Yield each mistake. numbers: results are numbers, not bytes."""
+    yield ResultMistake("results-zero", "{} are 0, or not written", np.zeros_like)
+    for axis, word in ((0, "row"), (1, "column")):
+        yield from _moved(axis, word)
+    if numbers:
+        yield ResultMistake("results-negated", "{} have the opposite sign", np.negative)
+        yield ResultMistake("results-unsigned", "{} lose their sign", np.abs)
+        yield ResultMistake("results-clamped", "negative {} become 0", _clamped)
+        for factor in (2, 0.5, 4, 0.25):
+            text = f"{{}} are multiplied by {factor:g}"
+            yield ResultMistake(f"results-times-{factor:g}", text, partial(_times, factor))
+
+
+def _moved(axis: int, word: str) -> Iterator[ResultMistake]:
+    """Yield results that are those of another row or column."""
+    for count in STEPS:
+        for way, sign, step in (("before", "-", -count), ("after", "+", count)):
+            move = partial(_shifted, step)
+            yield _of(axis, f"results-of-{word}-{count}-{way}", f"{{}} are those of {word} {sign} {count}", move)
+    for count in STEPS:
+        text = f"{{}} of {word}s {_other(word)} and {_other(word)} ^ {count} are exchanged"
+        yield _of(axis, f"results-{word}-xor-{count}", text, partial(_exchanged, count))
+    for count in TILES:
+        first = f"{{}} are those of the first {word} of each {count}"
+        yield _of(axis, f"results-{word}-tiles-{count}", first, partial(_first_of, count))
+        text = f"{{}} of {word}s from {count} on are those of {word} % {count}"
+        yield _of(axis, f"results-{word}-modulo-{count}", text, partial(_modulo, count))
+
+
+def _other(word: str) -> str:
+    return word[0]
+
+
+def _of(axis: int, name: str, text: str, order: Callable[[Any, int], Any]) -> ResultMistake:
+    return ResultMistake(name, text, partial(_taken, axis, order))
+
+
+def _taken(axis: int, order: Callable[[Any, int], Any], values: Values) -> Values:
+    count = values.shape[axis]
+    return np.take(values, order(np.arange(count), count), axis) if count else values
+
+
+def _shifted(step: int, index: Any, count: int) -> Any:
+    return np.clip(index + step, 0, count - 1)
+
+
+def _exchanged(step: int, index: Any, count: int) -> Any:
+    return np.where(index ^ step < count, index ^ step, index)
+
+
+def _first_of(size: int, index: Any, count: int) -> Any:
+    return index // size * size
+
+
+def _modulo(size: int, index: Any, count: int) -> Any:
+    return index % size
+
+
+def _clamped(values: Values) -> Values:
+    return np.where(values < 0, values.dtype.type(0), values)
+
+
+def _times(factor: float, values: Values) -> Values:
+    return np.asarray(values * values.dtype.type(factor))
