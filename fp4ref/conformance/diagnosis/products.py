@@ -56,11 +56,11 @@ def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = 
     ordered = sorted(zip(aimed, right, strict=True), key=lambda each: (each[1], each[0][0].shape))
     search = _Search([item for item, _ in ordered if item[0].family != "width"], declared, tick)
     complete = True
-    found: list[Explanation] = []
     try:
-        found = search.single() or search.several()
+        search.run()
     except OutOfTimeError:
         complete = False
+    found = search.found
     told = tuple({explanation.text: explanation for explanation in found}.values())[:TOLD]
     place = "" if told or not search.sites else place_of(search.sites)
     return Diagnosis(conforms=False, explanations=told, first_stage=RESULT, complete=complete, place=place)
@@ -131,6 +131,13 @@ class _Search:
             judged = judge(case, got, self.to)
             self.sites.append(ResultSite(ProductResult(got, case.family), got, judged.low, accepted=~judged.wrong))
         self.sums: dict[int, Floats] = {}
+        self.found: list[Explanation] = []
+
+    def run(self) -> None:
+        """Look for single mistakes, in a place if need be, then for several; what is found is kept if time ends."""
+        self.found = explained(self.sites, self._singles(), self.tick, by_element=True)
+        if not self.found:
+            self._several()
 
     def right(self, index: int) -> Floats:
         """Return the right sums of a case."""
@@ -141,10 +148,6 @@ class _Search:
     def tells(self, reading: Reading, index: int) -> bool:
         """Return True if a reading's sums of a case are exact."""
         return not reading.bounded or self.evidence[index][0].family in BOUNDED
-
-    def single(self) -> list[Explanation]:
-        """Return single mistakes, in a place if need be."""
-        return explained(self.sites, self._singles(), self.tick, by_element=True)
 
     def _singles(self) -> Iterator[KnownResult]:
         if not self.sites:
@@ -184,14 +187,15 @@ class _Search:
     def _changed(self, change: Callable[[NDArray[Any]], NDArray[Any]], index: int) -> NDArray[Any]:
         return change(self.sites[index].right)
 
-    def several(self) -> list[Explanation]:
-        """Return the fewest mistakes that reproduce everything: found on the first wrong case, then checked on all."""
-        found: list[Explanation] = []
+    def _several(self) -> None:
+        """Look for the fewest mistakes that reproduce everything: found on the first wrong case, checked on all."""
         for reading in (*readings(both=self.sees_both), *depths()):
             self.tick()
-            found += self._with(reading)
-        fewest = min((len(explanation.names) for explanation in found), default=0)
-        return [explanation for explanation in found if len(explanation.names) == fewest]
+            for explanation in self._with(reading):
+                fewest = min((len(known.names) for known in self.found), default=len(explanation.names))
+                if len(explanation.names) <= fewest:
+                    kept = [known for known in self.found if len(known.names) == len(explanation.names)]
+                    self.found = [*kept, explanation]
 
     def _with(self, reading: Reading) -> Iterator[Explanation]:
         cases = [index for index in range(len(self.pairs)) if self.tells(reading, index)]
@@ -230,15 +234,17 @@ def _ways(pair: OperandPair, to: str, *, alone: bool) -> Iterator[tuple[tuple[st
 
     alone: the sums are right, so that additions may be wrong in more than one place, or together with the amaxes.
     """
-    additions = list(ways(pair))
+    additions = [(adding, adding.names, adding.texts) for adding in ways(pair)]
+    plain, others = additions[:1], additions[1:]
     for early_name, early_text, early in roundings("sums"):
         for scaling in _scalings(pair):
             for late_name, late_text, late in roundings("results"):
-                for adding in additions:
-                    texts = (early_text, scaling.text if scaling else "", *adding.texts, late_text)
-                    if adding.texts and (early_text or late_text or not (alone or len(list(filter(None, texts))) == 1)):
+                rounded, scaled = bool(early_text or late_text), scaling is not None and bool(scaling.text)
+                for adding, of_adding, said in (*plain, *(() if rounded or (scaled and not alone) else others)):
+                    if len(said) > 1 and not alone:
                         continue
-                    names = (early_name, scaling.name if scaling else "", *adding.names, late_name)
+                    names = (early_name, scaling.name if scaling else "", *of_adding, late_name)
+                    texts = (early_text, scaling.text if scaling else "", *said, late_text)
                     told = tuple(name for name, text in zip(names, texts, strict=True) if text)
 
                     def way(

@@ -20,52 +20,60 @@ from fp4ref.quantized import Quantized
 from fp4ref.spec import Spec
 
 SIDE = 24  # rows and columns of a result; square, so that a transposed one shows
+WIDE = 136  # of another one, past a tile of 128
 STEP = 8  # what sums are multiplied by, by alpha where there is a global scale
-ROW, COLUMN = np.indices((SIDE, SIDE))
-FOURTHS = (3 * ROW + 5 * COLUMN) % 4
+NAMES = (("cancels", SIDE), ("wide", WIDE))
 ELEMENT = 4.0  # the largest power of two that every element format has
 
 
 def bias(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """Yield a product of -1024 + 8 m, and biases 1025 + 2 n of eleven significant bits. Rules: GEM-8, GEM-15."""
-    case = _product(family, "cancels", spec, -128, np.arange(SIDE))
-    yield replace(case, bias=_biases())
+    """A product of -1024 + 8 m, and biases 1025 + 2 n of eleven significant bits. Rules: GEM-8, GEM-15."""
+    for name, side in NAMES:
+        yield replace(_product(family, name, spec, -128, np.arange(side) % SIDE), bias=_biases(side))
     yield _of_real_numbers(family, spec, random, bias=True)
 
 
 def sum_and_c(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """Yield a product of 8 (2049 + 2 i), which no 16-bit type holds, and C = 8 (16 j - 2048). Rules: GEM-8, GEM-15."""
-    case = _product(family, "cancels", spec, 2048, 1 + 2 * (np.arange(SIDE) % 4))
-    yield replace(case, accumulate=(STEP * (16 * ((3 * ROW + 5 * COLUMN) % 16) - 2048)).astype(F))
+    """A product of 8 (2049 + 2 i), which no 16-bit type holds, and C = 8 (16 j - 2048). Rules: GEM-8, GEM-15."""
+    for name, side in NAMES:
+        case = _product(family, name, spec, 2048, 1 + 2 * (np.arange(side) % 4))
+        yield replace(case, accumulate=(STEP * (16 * _mixed(side, 16) - 2048)).astype(F))
     yield _of_real_numbers(family, spec, random, accumulate=True)
 
 
 def both(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """Yield the product and the biases of the family bias, and C = 0 to 24. Rules: GEM-8, GEM-15."""
-    case = _product(family, "cancels", spec, -128, np.arange(SIDE))
-    yield replace(case, bias=_biases(), accumulate=(STEP * FOURTHS).astype(F))
+    """The product and the biases of the family bias, and C = 0 to 24. Rules: GEM-8, GEM-15."""
+    for name, side in NAMES:
+        case = _product(family, name, spec, -128, np.arange(side) % SIDE)
+        yield replace(case, bias=_biases(side), accumulate=(STEP * _mixed(side, 4)).astype(F))
     yield _of_real_numbers(family, spec, random, bias=True, accumulate=True)
 
 
-def _biases() -> Floats:
-    return (1025 + 2 * np.arange(SIDE)).astype(F)
+def _biases(side: int) -> Floats:
+    return (1025 + 2 * (np.arange(side) % SIDE)).astype(F)
+
+
+def _mixed(side: int, count: int) -> NDArray[np.int64]:
+    """Return integers below a count that differ along rows and columns."""
+    row, column = np.indices((side, side))
+    return np.asarray((3 * row + 5 * column) % count)
 
 
 def _product(family: str, name: str, spec: Spec, base: int, rest: NDArray[np.int64]) -> GemmCase:
     """Row m of the result is 8 * (base + rest[m]): base from the first block, a rest below 24 from the second."""
-    width = spec.block.columns
-    left, right = np.zeros((SIDE, 2, width)), np.ones((SIDE, 2, width))
+    width, side = spec.block.columns, len(rest)
+    left, right = np.zeros((side, 2, width)), np.ones((side, 2, width))
     left[:, 0, 0], right[:, 0, 0] = np.sign(base) * ELEMENT, ELEMENT
     fours, ones = np.divmod(rest, int(ELEMENT))
     left[:, 1, : width // 2] = np.arange(width // 2) < fours[:, None]
     left[:, 1, : width // 2] *= ELEMENT
     left[:, 1, width // 2 :] = np.arange(width - width // 2) < ones[:, None]
-    of_left, of_right = np.ones((SIDE, 2)), np.ones((SIDE, 2))
+    of_left, of_right = np.ones((side, 2)), np.ones((side, 2))
     of_left[:, 0] = abs(base) / ELEMENT**2 / 8
     of_right[:, 0] = 8
     factor = alpha_factor(spec, spec)
     of_right *= STEP if factor is None else 1
-    sides = ((values.reshape(SIDE, -1), scales) for values, scales in ((left, of_left), (right, of_right)))
+    sides = ((values.reshape(side, -1), scales) for values, scales in ((left, of_left), (right, of_right)))
     case = case_of(family, name, spec, *sides)
     if factor is None:
         return case

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from fp4ref.conformance.families.products.additions import bias, both, sum_and_c
-from fp4ref.conformance.families.products.case import GemmCase, ProductFamily, Random, case_of, integers
+from fp4ref.conformance.families.products.case import GemmCase, ProductFamily, Random, case_of, integers, scale_bytes
 from fp4ref.conformance.families.products.specials import specials
-from fp4ref.formats import F
+from fp4ref.formats import E8M0, F
 from fp4ref.model.quantize import quantize
 from fp4ref.quantized import Quantized
 from fp4ref.spec import Granularity, Spec
@@ -65,6 +65,23 @@ def _width(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
                 of_right[n, place] = 2.0 ** (n - 9 - many - element)
         flat = (values.reshape(len(values), -1) for values in (left, right))
         yield case_of(family, name, spec, *zip(flat, (of_left, of_right), strict=True))
+
+
+def _extremes(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
+    """The smallest and the largest scales of A, against those of B that bring the products back to small numbers.
+
+    Elements are 2 at most, so that an element times its scale is finite in float32.
+    """
+    mx = spec.scale.format is E8M0
+    pairs = ((-127, 126), (-126, 126), (126, -127), (0, 0)) if mx else ((-9, 8), (-8, 8), (8, -9), (0, 0))
+    scales = np.ldexp(1.0, np.array(pairs * 2))
+    sides = []
+    for place, rows in enumerate((40, 24)):
+        q = integers(spec, random, rows, len(scales) * spec.block.columns, largest=2)
+        assert q.row is not None
+        given = scale_bytes(spec, np.tile(scales[:, place], (rows, 1)))
+        sides.append(replace(q, row=q.row._replace(scales=given)))
+    yield GemmCase(family, "both-ends", sides[0], sides[1])
 
 
 def _dense(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
@@ -124,6 +141,9 @@ FAMILIES = {
     "width": ProductFamily(_width, "sums are narrower than float32, or rounded between blocks", ("GEM-13",)),
     "dense": ProductFamily(
         _dense, "rows, layouts or directions are mixed up, which equal scales hide", ("GEM-1", "GEM-13")
+    ),
+    "extremes": ProductFamily(
+        _extremes, "the smallest scale is read as zero, or a large one as infinite", ("GEM-1", "GEM-13")
     ),
     "deep": ProductFamily(_deep, "depth past a limit, or a part of a split K, is left out", ("GEM-1", "GEM-13")),
     "ragged": ProductFamily(_ragged, "the last block is not full", ("GEM-1", "GEM-13")),

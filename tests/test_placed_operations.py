@@ -1,0 +1,49 @@
+"""Operations other than quantizers that are wrong in some places only are caught, and told with cause and place."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import fp4ref
+from fp4ref.conformance.diagnosis.clock import SECONDS, processor_time
+from fp4ref.conformance.diagnosis.products import diagnose
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.products import check
+
+MUTANTS = Path(__file__).parent / "mutants"
+PRODUCTS = runpy.run_path(str(MUTANTS / "products_placed.py"))["PLACED"]
+FEW = ("columns past 64 doubled", "A swapped in odd rows", "bias of whole eights")
+
+
+def spec_of(kernel):
+    (name,) = (cell.cell_contents for cell in kernel.__closure__ if cell.cell_contents in tuple(fp4ref.profiles))
+    return fp4ref.profiles[name]
+
+
+@pytest.mark.slow  # each is called on every case
+@pytest.mark.rule("CNF-2", "CNF-26", "GEM-13")
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.heavy) for name in PRODUCTS]
+)
+def test_products_are_caught_and_told_with_their_place(name):
+    kernel, says = PRODUCTS[name]
+    report = check(Subject.of(kernel), spec_of(kernel))
+    assert not report.ok
+    assert re.search(says, report.headline), report.headline
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-2", "CNF-10")
+def test_the_diagnosis_of_a_product_ends_in_time():
+    kernel, _ = PRODUCTS["halves of fragments"]
+    report = check(Subject.of(kernel), spec_of(kernel), seconds=0)
+    assert report.diagnosis is None
+    evidence = [(item.case, item.got * (1 + item.got % 3)) for item in report.judgements]  # nothing explains it
+    start = processor_time()
+    found = diagnose(evidence, report.declaration, 0.5)
+    assert processor_time() - start < 3  # one mistake more on every case
+    assert not found.complete
+    assert not found.explanations
+    assert SECONDS < 10
