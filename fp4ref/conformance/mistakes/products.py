@@ -169,12 +169,12 @@ def _nibbles(s: OperandSide, layout: str) -> OperandSide | None:
 
 
 def _whole_nibbles(s: OperandSide, layout: str) -> OperandSide | None:
-    """An odd last element stays."""
+    """Exchange the elements of each pair; an odd last one stays."""
     return _turned_pairs(s, s.elements.shape[1] % 2)
 
 
 def _spare_nibbles(s: OperandSide, layout: str) -> OperandSide | None:
-    """An odd last element is exchanged with the spare nibble, which is zero."""
+    """Exchange the elements of each pair, an odd last one with the spare nibble, which is zero."""
     return _turned_pairs(s, 0)
 
 
@@ -188,7 +188,7 @@ def _turned_pairs(s: OperandSide, left: int) -> OperandSide | None:
 
 
 def _last_partial(s: OperandSide, layout: str) -> OperandSide | None:
-    """The last block, if it is not full, under the scale of the block before."""
+    """Take the scale of the block before for a last block that is not full."""
     blocks = s.scales.shape[1]
     if s.elements.shape[1] % s.width == 0 or blocks == 1:
         return s

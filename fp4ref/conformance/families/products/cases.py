@@ -68,7 +68,7 @@ def _width(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
 
 
 def _extremes(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """The smallest and the largest scales of A, against those of B that bring the products back to small numbers.
+    """Yield the smallest and the largest scales of A against those of B that bring the products back to small numbers.
 
     Elements are 2 at most, so that an element times its scale is finite in float32.
     """
