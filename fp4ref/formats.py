@@ -148,7 +148,7 @@ class Codec:
     nan: codes of a NaN with sign bit 0 and 1. overflow: code of a magnitude that rounds past the largest
     value, infinity included, before its sign is set; None saturates.
 
-    Rules: E2M1-6, E4M3-5, E5M2-5.
+    Rules: E2M1-6, E4M3-5, E5M2-5, SPC-7.
     """
 
     format: Format

@@ -48,6 +48,22 @@ def unpack(packed: Codes, columns: int, form: Format) -> Codes:
     return codes
 
 
+def part_of_byte(bits: int, column: int) -> str:
+    """Return the bits of a byte that hold a code, in words; empty if the code is the byte.
+
+    >>> part_of_byte(4, 3), part_of_byte(6, 0), part_of_byte(6, 1), part_of_byte(8, 0)
+    ('high nibble', 'bits 0 to 5', 'bits 6 to 7 and, in the next byte, 0 to 3', '')
+
+    Rules: PACK-1, PACK-3, PACK-4.
+    """
+    first = column * bits % 8
+    if bits in {4, 8}:
+        return {0: "low nibble", 4: "high nibble"}[first] if bits == 4 else ""
+    past = first + bits - 8
+    more = f" and, in the next byte, 0 to {past - 1}" if past > 0 else ""
+    return f"bits {first} to {min(first + bits, 8) - 1}{more}"
+
+
 def _places(codes: Codes, packed: Codes, bits: int) -> Iterator[tuple[Codes, Codes, Codes, int]]:
     """Yield views of every code at one position of the pattern, and of the bytes with its low and high bits.
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import fp4ref
 from fp4ref import BackendError, DomainError, packing, registry
 from fp4ref.arithmetic import ARITHMETIC
+from fp4ref.conformance.judge.compare import compare
+from fp4ref.diagrams.place import Geometry
 from fp4ref.formats import CUDA_E8M0, E2M1, Codec, Format
 from fp4ref.registry import Call
 
@@ -190,3 +192,29 @@ def test_every_signed_format_of_six_bits_decodes_and_encodes_its_own_values():
         codes = np.arange(64, dtype=np.uint8)
         finite = np.isfinite(codec.decode(codes))
         assert np.array_equal(codec.encode(codec.decode(codes))[finite], codes[finite])
+
+
+@pytest.mark.rule("SPC-7")
+def test_the_codes_of_the_rule():
+    codec = SPECS[0].element
+    assert codec.encode(np.float32([7.5, 100, 0.0625, -0.1875])).tolist() == [0x1F, 0x1F, 0x00, 0x22]
+
+
+@pytest.mark.rule("PACK-4")
+def test_where_speaks_of_six_bits():
+    geometry = Geometry(SPECS[0], (2, 64))
+    assert "data byte 50 bits 2 to 7, scale" in geometry.place(1, 3).sentence()
+    assert "data byte 0 bits 6 to 7 and, in the next byte, 0 to 3, scale" in geometry.place(0, 1).sentence()
+    parts = [[at.element[1] for at in geometry.of_data_byte(byte)] for byte in range(4)]
+    assert parts == [[0, 1], [1, 2], [2, 3], [4, 5]]
+
+
+@pytest.mark.rule("PACK-5", "CNF-1")
+def test_bytes_are_compared_with_their_spare_bits():
+    x = np.ones((3, 33), np.float32)
+    expected = fp4ref.quantize(x, SPECS[0]).row
+    assert compare(x, SPECS[0], "row", "linear", expected, expected).equal
+    dirty = expected.data.copy()
+    dirty[1, -1] |= 0x40  # 33 codes take 198 bits, so bits 6 and 7 of the last byte are spare
+    found = compare(x, SPECS[0], "row", "linear", expected._replace(data=dirty), expected)
+    assert (found.equal, found.codes, found.spare) == (False, 0, 1)

@@ -6,6 +6,7 @@ import numpy as np
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.request import Request, clipped
+from fp4ref.errors import DomainError
 from fp4ref.packing import pack
 
 MOST = 8  # elements in a figure
@@ -15,6 +16,8 @@ CELL = 94
 def packing(request: Request) -> str:
     """Codes of one row and the bytes they are packed into. Rules: PACK-1, PACK-2, PACK-3."""
     form = request.spec.element.format
+    if form.bits not in {4, 8}:
+        raise DomainError("diagram packing", f"{form.name} of {form.bits} bits", "a format of 4 or 8 bits", "PACK-4")
     columns = request.shape[1] if request.shape else 7 if form.bits == 4 else 4
     _, (first, stop) = clipped("diagram packing", request.window, (1, columns), (1, MOST))
     codes = (np.arange(columns)[None] * (3 if form.bits == 4 else 37) % (1 << form.bits)).astype(np.uint8)

@@ -8,7 +8,7 @@ from fp4ref.diagrams.request import require_element
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS, LINEAR, Layout
-from fp4ref.packing import width
+from fp4ref.packing import part_of_byte, width
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 
@@ -55,13 +55,13 @@ class Geometry:
         return self._at(*((row, column) if self.direction == "row" else (column, row)))
 
     def of_data_byte(self, offset: int) -> list[ElementPlace]:
-        """Return the one or two elements of a data byte, in the order of nibbles. Rules: PACK-1, PACK-2, PACK-3."""
+        """Return the elements of a data byte, in the order of their bits. Rules: PACK-1, PACK-2, PACK-3, PACK-4."""
         size = self.matrix[0] * self.row_bytes
         if not 0 <= offset < size:
             raise DomainError("where", f"data byte {offset}", f"0 <= byte < {size}", "PACK-1")
         row, byte = divmod(offset, self.row_bytes)
-        per_byte = 8 // self.spec.element.format.bits
-        columns = range(byte * per_byte, min((byte + 1) * per_byte, self.matrix[1]))
+        bits = self.spec.element.format.bits
+        columns = range(byte * 8 // bits, min(-(-(byte + 1) * 8 // bits), self.matrix[1]))
         return [self._at(row, column) for column in columns]
 
     def of_scale_byte(self, offset: int, layout: Layout) -> tuple[int, int] | None:
@@ -73,8 +73,9 @@ class Geometry:
         return (row, column) if row < self.scales[0] and column < self.scales[1] else None
 
     def _at(self, row: int, column: int) -> ElementPlace:
-        byte, place = divmod(column * self.spec.element.format.bits, 8)
-        nibble = None if self.spec.element.format.bits == 8 else "high" if place else "low"
+        bits = self.spec.element.format.bits
+        byte, place = divmod(column * bits, 8)
+        nibble = ("high" if place else "low") if bits == 4 else None
         element = (row, column) if self.direction == "row" else (column, row)
         scale = row, column // self.spec.block.columns
         return ElementPlace(self, element, (row, column), row * self.row_bytes + byte, nibble, scale)
@@ -85,7 +86,7 @@ class ElementPlace:
     """Where one element lies.
 
     element: (row, column) of the tensor; at: of the matrix of the direction. data_byte: offset in the data; nibble:
-    "low", "high", or None for 8-bit elements. scale: (row, column) of the scale array.
+    "low", "high", or None for elements that are not 4 bits wide. scale: (row, column) of the scale array.
     """
 
     geometry: Geometry
@@ -107,7 +108,8 @@ class ElementPlace:
         element (37, 130) of a K = 256 NVFP4 tensor: data byte 4801 low nibble, scale (37, 8), tiled byte 1108
 
         """
-        geometry, nibble = self.geometry, f" {self.nibble} nibble" if self.nibble else ""
+        geometry = self.geometry
+        part = part_of_byte(geometry.spec.element.format.bits, self.at[1])
         axis = f"K = {geometry.shape[1]}" if geometry.direction == "row" else f"M = {geometry.shape[0]}"
         through = (
             "" if geometry.direction == "row" else f" in the column direction, ({self.at[0]}, {self.at[1]}) of x^T"
@@ -116,7 +118,7 @@ class ElementPlace:
         bytes_of = ", ".join(f"{short(name)} byte {self.scale_byte(LAYOUTS[name])}" for name in layouts)
         return (
             f"element ({self.element[0]}, {self.element[1]}) of {article(axis)} {axis} {spec} tensor{through}: "
-            f"data byte {self.data_byte}{nibble}, scale ({self.scale[0]}, {self.scale[1]}), {bytes_of}"
+            f"data byte {self.data_byte}{part and f' {part}'}, scale ({self.scale[0]}, {self.scale[1]}), {bytes_of}"
         )
 
 

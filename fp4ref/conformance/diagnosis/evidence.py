@@ -164,9 +164,9 @@ class Item:
         return self.declared.from_linear(np.zeros((self.rows, self.blocks), np.uint8)).reshape(-1)
 
     def spare(self) -> bool:
-        """Return True if a spare nibble is not zero. Rules: PACK-2."""
-        odd = self.spec.element.format.bits == 4 and self.columns % 2
-        return bool(odd and self.data.size and (self.data.reshape(self.rows, -1)[:, -1] >> 4).any())
+        """Return True if spare bits of a row's last byte are not zero. Rules: PACK-2, PACK-5."""
+        used = self.columns * self.spec.element.format.bits % 8
+        return bool(used and self.data.size and (self.data.reshape(self.rows, -1)[:, -1] >> used).any())
 
     @cached_property
     def base(self) -> ScaleSide:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.explain.formulas import decimal
+from fp4ref.conformance.families.rules import OF_A_CODEC
 from fp4ref.formats import (
     CUDA_E2M1,
     CUDA_E4M3,
@@ -34,14 +35,14 @@ CHOICE = {E2M1: "E2M1-6", E4M3: "E4M3-5", E5M2: "E5M2-5", E8M0: "PRO-3"}
 
 def rounding(codec: Codec, value: Any, code: int, random_bits: int | None = None) -> tuple[str, tuple[str, ...]]:
     """Describe the way of a codec from a value to its code, with its rules."""
-    form, magnitude, prefix = codec.format, abs(float(value)), codec.format.name.upper()
-    values, nearest, past, nan = grid(form), *RULES[form]
+    form, magnitude = codec.format, abs(float(value))
+    values, nearest, past, nan = grid(form), *RULES.get(form, (OF_A_CODEC,) * 3)
     top = float(values[form.codes - 1])
     sign_note, sign_rules = _sign(codec, value, code)
     if np.isnan(value):
         return "NaN", _with_choice(codec, "nan", nan)
     if magnitude in values[: form.codes]:
-        return f"exact{sign_note}", sign_rules or (f"{prefix}-1",)
+        return f"exact{sign_note}", sign_rules or (f"{form.name.upper()}-1" if form in RULES else OF_A_CODEC,)
     if random_bits is not None and magnitude < top:
         return _stochastic(values, magnitude, random_bits) + sign_note, ("SR-2", *sign_rules)
     if magnitude > top and code == codec.overflow:
@@ -54,8 +55,8 @@ def rounding(codec: Codec, value: Any, code: int, random_bits: int | None = None
 
 def _with_choice(codec: Codec, field: str, rule: str) -> tuple[str, ...]:
     """Return the rule, or the one that lets a codec differ from the standard's in a field."""
-    same = getattr(codec, field) == getattr(STANDARD[codec.format], field)
-    return (rule,) if same else (CHOICE[codec.format],)
+    usual = STANDARD.get(codec.format, codec)
+    return (rule,) if getattr(codec, field) == getattr(usual, field) else (CHOICE[codec.format],)
 
 
 def _sign(codec: Codec, value: Any, code: int) -> tuple[str, tuple[str, ...]]:
@@ -63,7 +64,7 @@ def _sign(codec: Codec, value: Any, code: int) -> tuple[str, tuple[str, ...]]:
     minus, kept = bool(np.signbit(value)), bool(code & codec.format.sign_bit)
     if np.isnan(value) or not codec.format.signed or minus == kept:
         return ("; the sign of zero stays", ("E2M1-2",)) if minus and value == 0 and codec.format is E2M1 else ("", ())
-    return f"; sign bit {'set' if kept else 'dropped'} (sign {codec.sign})", (CHOICE[codec.format],)
+    return f"; sign bit {'set' if kept else 'dropped'} (sign {codec.sign})", (CHOICE.get(codec.format, OF_A_CODEC),)
 
 
 def _between(codec: Codec, magnitude: float) -> str:

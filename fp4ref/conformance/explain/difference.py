@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref import api
+from fp4ref import api, packing
 from fp4ref.conformance.explain.formulas import formula
 from fp4ref.conformance.families import cases
 from fp4ref.formats import F, Floats
@@ -182,10 +182,8 @@ def _same_amax(a: DirectionData, b: DirectionData) -> bool:
 
 
 def _different_codes(a: NDArray[np.uint8], b: NDArray[np.uint8], spec: Spec) -> int:
-    changed = a ^ b
-    if spec.element.format.bits == 8:
-        return int(np.count_nonzero(changed))
-    return int(np.count_nonzero(changed & 0xF) + np.count_nonzero(changed >> 4))
+    form = spec.element.format
+    return int(np.count_nonzero(packing.unpack(a ^ b, a.shape[-1] * 8 // form.bits, form)))
 
 
 def _different_values(

@@ -16,8 +16,10 @@ from fp4ref.conformance.explain.formulas import cited, decimal, float_bits, form
 from fp4ref.conformance.explain.way import Candidate, Stages
 from fp4ref.formats import Codec, F, ignoring_float_warnings
 from fp4ref.layout import scale_layouts
+from fp4ref.packing import part_of_byte
 from fp4ref.spec import Amax, Granularity
 
+PACKED = {4: "PACK-1", 6: "PACK-4", 8: "PACK-3"}  # the rule of a width
 NOTE_MIN = 36  # columns that a note needs, to stand beside its step
 
 
@@ -146,7 +148,7 @@ def _candidate(stages: Stages, tried: Candidate) -> Iterator[Step]:
     note, rules = rounding(spec.element, y, code, bits)
     q = _decoded(spec.element, code)
     width = spec.element.format.bits
-    yield Step("code", decimal(q), f"0x{code:0{width // 4}x}", rules, f"{code:#0{width + 2}b}: {note}")
+    yield Step("code", decimal(q), f"0x{code:0{spec.element.format.digits}x}", rules, f"{code:#0{width + 2}b}: {note}")
     if tried.error is not None and spec.four_over_six:
         search = spec.four_over_six
         note = f"{search.metric}: {formula(search.difference)}; added {formula(search.total)}"
@@ -170,9 +172,9 @@ def _result(stages: Stages) -> Iterator[Step]:
     byte = int(stages.made.data[stages.inside[2], (column - stages.first) * width // 8])
     per_row = -(-stages.matrix[1] * width // 8)
     offset = row * per_row + column * width // 8
-    nibble = f"{'high' if column % 2 else 'low'} nibble of " if width == 4 else ""
-    note = f"{nibble}byte {column * width // 8} of row {row}, offset {offset}"
-    yield Step("data byte", str(byte), f"0x{byte:02x}", ("PACK-1",) if width == 4 else ("PACK-3",), note)
+    part = part_of_byte(width, column)
+    note = f"{part and part + ' of '}byte {column * width // 8} of row {row}, offset {offset}"
+    yield Step("data byte", str(byte), f"0x{byte:02x}", (PACKED[width],), note)
     blocks = -(-stages.matrix[1] // spec.block.columns)
     block = column // spec.block.columns
     repeated = ("BLK-7",) if spec.block.rows > 1 else ()

@@ -39,7 +39,7 @@ def others(spec: Spec) -> list[str]:
 
 
 def _codec(role: str, codec: Codec) -> list[str]:
-    usual, digits = STANDARD[codec.format], codec.format.digits
+    usual, digits = STANDARD.get(codec.format, codec), codec.format.digits
     found = []
     if codec.rounding != usual.rounding:
         found.append(f"{role} rounding {codec.rounding}")

@@ -16,6 +16,7 @@ from fp4ref.formats import Codes, F, Floats, ignoring_float_warnings
 from fp4ref.model import quantize as model
 from fp4ref.model.dequantize import dequantize
 from fp4ref.model.tiles import Matrix, split
+from fp4ref.packing import unpack
 from fp4ref.quantized import Direction, DirectionData, matrix_shape
 from fp4ref.spec import Amax, Block, Granularity, Metric, Spec
 
@@ -203,10 +204,10 @@ def _quantized(
 def _require_agreement(stages: Stages) -> None:
     """Require that the stages end at the bytes that the quantizer wrote for the same block."""
     row, column = stages.inside[2], stages.at[1] - stages.first
-    byte = int(stages.made.data[row, column * stages.spec.element.format.bits // 8])
-    nibble = byte >> 4 * (column % 2) & 0xF if stages.spec.element.format.bits == 4 else byte
+    form = stages.spec.element.format
+    code = int(unpack(stages.made.data[row], stages.made.data.shape[1] * 8 // form.bits, form)[column])
     scale = int(stages.made.scales[row, column // stages.spec.block.columns])
-    assert (nibble, scale) == (stages.code, stages.scale), (nibble, scale, stages)
+    assert (code, scale) == (stages.code, stages.scale), (code, scale, stages)
 
 
 def _require(

@@ -12,14 +12,19 @@ SATURATES = {"e2m1": "E2M1-4", "e4m3": "E4M3-3", "e5m2": "E5M2-3"}
 NOT_A_NUMBER = {"e2m1": "E2M1-5", "e4m3": "E4M3-4", "e5m2": "E5M2-4"}
 
 
+OF_A_CODEC = "SPC-7"  # of a format without a chapter of its own
+
+
 def element_rules(spec: Spec) -> tuple[str, ...]:
     """Return the rules on the rounding of elements."""
-    return (NEAREST[spec.element.format.name],)
+    return (NEAREST.get(spec.element.format.name, OF_A_CODEC),)
 
 
 def scale_rules(spec: Spec) -> tuple[str, ...]:
-    """Return the rules on the rounding of block scales."""
-    return ("E8M0-2", "MXS-1") if spec.scale.format is E8M0 else (NEAREST[spec.scale.format.name], "BLK-3")
+    """Rounding of block scales."""
+    return (
+        ("E8M0-2", "MXS-1") if spec.scale.format is E8M0 else (NEAREST.get(spec.scale.format.name, OF_A_CODEC), "BLK-3")
+    )
 
 
 def scaling_rules(spec: Spec) -> tuple[str, ...]:
@@ -29,13 +34,13 @@ def scaling_rules(spec: Spec) -> tuple[str, ...]:
 
 def overflow_rules(spec: Spec) -> tuple[str, ...]:
     """Saturation of elements and scales."""
-    scale = ("E8M0-3",) if spec.scale.format is E8M0 else (SATURATES[spec.scale.format.name],)
-    return SATURATES[spec.element.format.name], *scale
+    scale = ("E8M0-3",) if spec.scale.format is E8M0 else (SATURATES.get(spec.scale.format.name, OF_A_CODEC),)
+    return SATURATES.get(spec.element.format.name, OF_A_CODEC), *scale
 
 
 def nan_rules(spec: Spec) -> tuple[str, ...]:
     """NaN in, and the maxima that meet it."""
-    return ("BLK-2", NOT_A_NUMBER[spec.element.format.name])
+    return ("BLK-2", NOT_A_NUMBER.get(spec.element.format.name, OF_A_CODEC))
 
 
 def global_rules(spec: Spec) -> tuple[str, ...]:

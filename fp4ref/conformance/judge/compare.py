@@ -193,11 +193,11 @@ def _compare_padding(result: Comparison, order: Layout, scales: Codes, blocks: i
 
 
 def _compare_spare(result: Comparison, spec: Spec, got: DirectionData) -> None:
-    """Count spare nibbles that are not zero. Rules: PACK-2."""
-    columns = result.shape[1]
-    if spec.element.format.bits == 8 or columns % 2 == 0:
+    """Count last bytes of rows whose spare bits are not zero. Rules: PACK-2, PACK-5."""
+    used = result.shape[1] * spec.element.format.bits % 8
+    if not used:
         return
-    spare = np.asarray(got.data[:, -1]) >> 4
+    spare = np.asarray(got.data[:, -1]) >> used
     result.spare = int(np.count_nonzero(spare))
     if result.spare:
         first = int(np.argmax(spare != 0))
