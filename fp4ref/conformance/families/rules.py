@@ -21,7 +21,7 @@ def element_rules(spec: Spec) -> tuple[str, ...]:
 
 
 def scale_rules(spec: Spec) -> tuple[str, ...]:
-    """Rounding of block scales."""
+    """Return the rules on the rounding of block scales."""
     return (
         ("E8M0-2", "MXS-1") if spec.scale.format is E8M0 else (NEAREST.get(spec.scale.format.name, OF_A_CODEC), "BLK-3")
     )
