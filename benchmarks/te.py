@@ -129,7 +129,7 @@ def linear(device: str, dtype: str | None, recipes: str, repeat: int, path: Path
 @repeat_option
 @json_option
 @click.option("--groups", default="4,8", show_default=True)
-@click.option("--rows", default="16384,32768,65536,98304", show_default=True, help="Of all groups together.")
+@click.option("--rows", default="16384,32768,65536,98304", show_default=True, help="The rows of all groups together.")
 @click.option("-k", default=7168, show_default=True)
 @click.option("-n", default=2048, show_default=True)
 def grouped(device: str, recipes: str, repeat: int, path: Path | None, groups: str, rows: str, k: int, n: int) -> None:

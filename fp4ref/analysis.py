@@ -89,7 +89,7 @@ class ErrorStatistics:
         return {int(e): int(counts[exponents == e].sum()) for e in np.unique(exponents[counts > 0])}
 
     def to_record(self) -> dict[str, Any]:
-        """Numbers for JSON; infinities and NaN as text, scales by byte in hex."""
+        """Return numbers for JSON; infinities and NaN as text, scales by byte in hex."""
         derived = {"sqnr_db": self.sqnr, "relative_mean": self.relative_mean}
         sums = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in {"scales", "scale_format"}
@@ -153,7 +153,7 @@ def _part(q: Quantized, direction: Direction, rows: slice) -> Quantized:
 
 
 def _largest_codes(data: NDArray[np.uint8], spec: Spec, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Where the code is the largest magnitude."""
+    """Return where the code is the largest magnitude."""
     element = spec.element.format
     codes = packing.unpack(data, shape[1], element)
     return np.asarray((codes & (element.sign_bit - 1)) == element.codes - 1)
@@ -163,7 +163,7 @@ def _largest_codes(data: NDArray[np.uint8], spec: Spec, shape: tuple[int, ...]) 
 def _compared(
     spec: Spec, x: NDArray[np.float64], y: NDArray[np.float64], largest: NDArray[np.bool_]
 ) -> ErrorStatistics:
-    """Statistics of some elements, without scales."""
+    """Return statistics of some elements, without scales."""
     finite = np.isfinite(x) & np.isfinite(y)
     nonzero = finite & (x != 0)
     error = np.abs(np.where(finite, y - x, 0))

@@ -242,7 +242,7 @@ def require_quantized(operation: str, q: object, name: str = "q") -> None:
 
 
 def buffer_shapes(spec: Spec, shape: tuple[int, ...], direction: Direction, scale_layout: str) -> DirectionData:
-    """Shapes of data, scales and amax of one direction of a tensor; None where there is no amax."""
+    """Return shapes of data, scales and amax of one direction of a tensor; None where there is no amax."""
     rows, columns = matrix_shape(shape) if direction == "row" else matrix_shape(shape)[::-1]
     counts = {Granularity.NONE: None, Granularity.TENSOR: (1,), Granularity.ROW: (rows,)}
     return DirectionData(
@@ -345,7 +345,7 @@ def _number(value: float) -> np.float32:
 
 
 def _require_bits(bits: Any, spec: Spec, shape: tuple[int, int]) -> None:
-    """Random bits exactly where the spec is stochastic. Rules: SR-1."""
+    """Require random bits exactly where the spec is stochastic. Rules: SR-1."""
     if spec.stochastic != (bits is not None):
         got = "no random_bits" if spec.stochastic else "random_bits"
         needed = "uint8, one byte per element" if spec.stochastic else "none"
@@ -373,7 +373,7 @@ def require_hadamard(
 
 
 def _require_bytes(operation: str, q: Quantized, direction: Direction) -> None:
-    """Buffers whose shapes fit the record. Rules: LAY-7."""
+    """Require buffers whose shapes fit the record. Rules: LAY-7."""
     expected = buffer_shapes(q.spec, q.shape, direction, q.scale_layout)
     data = q.direction(direction)[0]
     for name, value, shape in zip(DirectionData._fields, data, expected, strict=True):
@@ -387,7 +387,7 @@ def _require_bytes(operation: str, q: Quantized, direction: Direction) -> None:
 
 
 def _require_out(out: Quantized, like: Quantized, names: tuple[Direction, ...]) -> None:
-    """Buffers of the same call. Rules: LAY-7."""
+    """Require buffers of the same call. Rules: LAY-7."""
     require_quantized("quantize", out, "out")
     for field in ("spec", "shape", "dtype", "scale_layout"):
         if getattr(out, field) != getattr(like, field):

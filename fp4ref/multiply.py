@@ -119,7 +119,7 @@ def _require_mode(mode: str) -> None:
 
 
 def _operands(a: Quantized, b: Quantized, directions: tuple[Direction, Direction]) -> tuple[Operand, Operand]:
-    """Both operands, which fit each other. Rules: GEM-1, GEM-9, GEM-10."""
+    """Return both operands, which fit each other. Rules: GEM-1, GEM-9, GEM-10."""
     both = tuple(directions) if isinstance(directions, (tuple, list)) else ()
     if len(both) != 2 or any(name not in DIRECTIONS for name in both):
         raise DomainError("gemm", f"directions {directions!r}", "two of row and column, for a and b", "GEM-1")
@@ -136,7 +136,7 @@ def _operands(a: Quantized, b: Quantized, directions: tuple[Direction, Direction
 
 
 def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
-    """One side, its buffers checked. Rules: LAY-7, GEM-9."""
+    """Return one side, its buffers checked. Rules: LAY-7, GEM-9."""
     api.require_quantized("gemm", q, name)
     if (q.row if direction == "row" else q.column) is None:
         got = f"{name} ({q.spec.name}) without its {direction} direction"
@@ -148,7 +148,7 @@ def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
 
 
 def _require_formats(a: Operand, b: Operand) -> None:
-    """Scales of one format over blocks of one width, both with or both without a global scale. Rules: GEM-9."""
+    """Require scales of one format over blocks of one width, both or neither with a global scale. Rules: GEM-9."""
     both = f"a {a.spec.name} and b {b.spec.name}"
     for operand in (a, b):
         spec = operand.spec
@@ -170,7 +170,7 @@ def _require_same(both: str, what: str, of_a: Any, of_b: Any) -> None:
 
 
 def _require_hadamard(a: Operand, b: Operand, directions: tuple[str, ...]) -> None:
-    """Both transformed with the same signs, or neither. Rules: GEM-10."""
+    """Require that both are transformed with the same signs, or neither. Rules: GEM-10."""
     masks = [
         operand.spec.hadamard.signs if operand.spec.hadamard and direction == "column" else None
         for operand, direction in zip((a, b), directions, strict=True)

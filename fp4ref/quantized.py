@@ -162,7 +162,7 @@ class Group(list[Quantized]):
 
 
 def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """[M, K] of a tensor of at least one dimension. Rules: NUM-4."""
+    """Return [M, K] of a tensor of at least one dimension. Rules: NUM-4."""
     rows = 1
     for size in shape[:-1]:
         rows *= size

@@ -75,7 +75,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def _sizes(name: str, value: Any, count: int | None = None) -> Any:
-    """Sizes or positions as Python integers."""
+    """Return sizes or positions as Python integers."""
     needed = f"{count} integers >= 0" if count else "at least one integer >= 0"
     try:
         sizes = tuple(value)

@@ -153,7 +153,7 @@ def _read_chapters(tree: Tree, index: Index) -> None:
 
 
 def _sections(lines: list[str]) -> Iterator[tuple[int, str, str]]:
-    """Line number, heading and text of every section of level four or deeper; headings in code do not count."""
+    """Yield line number, heading and text of every section of level four or deeper; headings in code do not count."""
     starts, fenced = [], False
     for number, line in enumerate(lines):
         fenced ^= line.startswith("```")
@@ -192,7 +192,7 @@ def _sources(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, st
 
 
 def _functions(tree: Tree, folder: Path, index: Index) -> Iterator[Citation]:
-    """Citations in docstrings of modules, classes and functions, and in native comments."""
+    """Yield citations in docstrings of modules, classes and functions, and in native comments."""
     for path, source in _sources(folder, (".py",)):
         for node, name in _walk(ast.parse(source), STATEMENTS) if "Rules:" in source else ():
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -223,7 +223,7 @@ def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]
 
 
 def _walk(node: ast.AST, kinds: Kinds = ast.AST, name: str = "") -> Iterator[tuple[ast.AST, str]]:
-    """Every node below nodes of these kinds, with the dotted name of the definition that it belongs to.
+    """Yield every node below nodes of these kinds, with the dotted name of the definition that it belongs to.
 
     A decorator belongs to what it marks.
     """
@@ -236,7 +236,7 @@ def _walk(node: ast.AST, kinds: Kinds = ast.AST, name: str = "") -> Iterator[tup
 
 
 def _tests(tree: Tree, folder: Path) -> Iterator[Citation]:
-    """Citations by `pytest.mark.rule("ID", ...)`, on tests, classes, parameters and whole modules; literals only."""
+    """Yield citations by `pytest.mark.rule("ID", ...)` on tests, classes, parameters and modules; literals only."""
     for path, source in _sources(folder, (".py",)):
         for node, name in _walk(ast.parse(source)) if ".rule(" in source else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "rule"):
@@ -270,7 +270,7 @@ def _require_defined(index: Index) -> None:
 
 
 def _require_mentions_defined(tree: Tree, index: Index) -> None:
-    """IDs in prose, comments and messages: whatever has a chapter's prefix and a number has to be a rule."""
+    """Note IDs in prose, comments and messages, a chapter's prefix and a number, that are no rules."""
     prefixes = sorted({rule.prefix for rule in index.rules.values()})
     mention = re.compile(rf"\b(?:{'|'.join(prefixes)})-[0-9]+\b")
     known = {*index.rules, *(found.rule for found in (*index.functions, *index.backends, *index.tests))}

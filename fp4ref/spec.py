@@ -262,7 +262,7 @@ def from_json(text: str) -> Spec:
 
 
 def _decode(kind: Any, value: Any, field: str) -> Any:
-    """Inverse of `encode`, guided by the declared type."""
+    """Return inverse of `encode`, guided by the declared type."""
     kinds = [part for part in typing.get_args(kind) if part is not type(None)]
     if type(None) in typing.get_args(kind):
         return None if value is None else _decode(kinds[0], value, field)
@@ -307,7 +307,7 @@ def _decode_record(kind: Any, value: Any, field: str) -> Any:
 
 
 def differences(a: Spec, b: Spec) -> dict[str, tuple[Any, Any]]:
-    """Names of the fields in which two specs differ, nested ones dotted, with both values; names do not count."""
+    """Return the fields in which two specs differ, nested ones dotted, with both values; names do not count."""
     return _differences(encode(a), encode(b), "")
 
 

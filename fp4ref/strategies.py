@@ -81,7 +81,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
 def specs(
     draw: st.DrawFn, bases: Sequence[Spec | str] = STANDARD, *, changed: bool = True, stochastic: bool = False
 ) -> Spec:
-    """Specifications: one of `bases`, by default the standard's own, with some fields changed. All are legal.
+    """Draw specifications: one of `bases`, by default the standard's own, with some fields changed. All are legal.
 
     changed: whether fields are. stochastic: whether elements may round stochastically. They shrink to the first base.
 
@@ -117,7 +117,7 @@ def cases(
     dtypes: Sequence[str] = TYPES,
     direction: Direction = "row",
 ) -> Case:
-    """Aimed cases: x with the amax and the random bits that go with it; shrinks to the first family.
+    """Draw aimed cases: x with the amax and the random bits that go with it; shrinks to the first family.
 
     families: names, by default all but the large ones. dtypes: of x.
 
@@ -153,7 +153,7 @@ def tensors(
     dtypes: Sequence[str] = TYPES,
     direction: Direction = "row",
 ) -> st.SearchStrategy[NDArray[Any]]:
-    """Tensors [..., K] that are aimed at a specification: those of `cases`, and freely drawn ones of aimed blocks.
+    """Return tensors [..., K] aimed at a specification: those of `cases`, and freely drawn ones of aimed blocks.
 
     With `families`, only the members of these.
 
@@ -173,7 +173,7 @@ def tensors(
 
 
 def layouts() -> st.SearchStrategy[str]:
-    """Names of scale layouts; shrinks to linear.
+    """Return names of scale layouts; shrinks to linear.
 
     Rules: LAY-7.
     """
@@ -212,7 +212,7 @@ def drawn_layouts(draw: st.DrawFn) -> Layout:
 
 
 def random_bits(shape: tuple[int, int]) -> st.SearchStrategy[NDArray[np.uint8]]:
-    """Random bits for stochastic rounding, uint8 [rows, columns]: one byte everywhere, or any bytes.
+    """Return random bits for stochastic rounding, uint8 [rows, columns]: one byte everywhere, or any bytes.
 
     >>> from hypothesis import find
     >>> find(random_bits((2, 3)), lambda bits: True).tolist()

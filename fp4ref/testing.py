@@ -68,7 +68,7 @@ class ExpectedFailures:
     lines: tuple[ExpectedFailure, ...] = ()
 
     def of(self, kernel: str, spec: str) -> tuple[ExpectedFailure, ...]:
-        """Those of a kernel under a specification."""
+        """Return those of a kernel under a specification."""
         return tuple(line for line in self.lines if line.kernel in {kernel, "*"} and line.spec == spec)
 
 
@@ -273,7 +273,7 @@ class _Accepted:
                 )
 
     def passed(self) -> list[str]:
-        """Lines whose cases all pass."""
+        """Return lines whose cases all pass."""
         return [
             f"{line.place}: {line.case} passes, and was expected to fail: {line.reason}"
             for line in self.lines

@@ -59,7 +59,7 @@ class Commands(click.Group):
         return super().main(*args, **settings)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order in which a user meets them."""
+        """Return names in the order in which a user meets them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -136,7 +136,7 @@ def _fail_internally(error: Exception) -> NoReturn:
 @click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fp4ref")
 def main() -> None:
-    """Bytes of NVFP4, MXFP4 and MXFP8: make them, read them, check them.
+    """Make, read and check bytes of NVFP4, MXFP4 and MXFP8.
 
     Exit status: 0 success, 1 bytes differ, 2 bad input, 3 an internal error of fp4ref; set FP4REF_TRACEBACK=1 to see
     its traceback.

@@ -142,7 +142,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Text whose control characters are shown escaped: names from files do not steer a terminal."""
+    """Return text whose control characters are shown escaped: names from files do not steer a terminal."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
@@ -154,7 +154,7 @@ def console() -> Console:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Lines of an unframed table; a column whose name begins with > is right-aligned.
+    """Return lines of an unframed table; a column whose name begins with > is right-aligned.
 
     A table that is too wide has the first column on lines of its own, so that nothing is cut or folded.
     """

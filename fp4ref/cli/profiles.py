@@ -81,7 +81,7 @@ def _record(name: str) -> dict[str, Any]:
 
 
 def _table(names: list[str]) -> None:
-    """One line per profile, under the note on where its numbers come from."""
+    """Print one line per profile, under the note on where its numbers come from."""
     width = _width()
     for source in dict.fromkeys(map(PROFILES.source, names)):
         rows = [_row(name) for name in names if PROFILES.source(name) == source]
@@ -289,7 +289,7 @@ def _heading(text: str) -> None:
 
 
 def _columns(rows: Iterable[tuple[str, ...]], right: bool = False) -> None:
-    """Aligned columns, all but the first to the right where they hold numbers."""
+    """Print aligned columns, all but the first to the right where they hold numbers."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -310,5 +310,5 @@ def _wrapped(text: str, indent: int, width: int | None) -> list[str]:
 
 
 def _width() -> int | None:
-    """Columns of the terminal; None without one, where nothing needs to be wrapped."""
+    """Return columns of the terminal; None without one, where nothing needs to be wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -113,7 +113,7 @@ def _planned(job: _Job, patterns: tuple[str, ...]) -> tuple[list[DumpPlan], list
 
 
 def _refusal(job: _Job, name: str) -> Fp4Error | None:
-    """Why a tensor cannot be quantized."""
+    """Return why a tensor cannot be quantized."""
     stored, shape = job.file.entry(name)
     operation = f"quantize {name}"
     if stored not in DTYPES:

@@ -110,7 +110,7 @@ def _subject(text: str) -> ReportSubject:
 
 
 def _chosen(file: TensorFile, patterns: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Tensors to measure, and those left out."""
+    """Return tensors to measure, and those left out."""
     names, skipped = [], []
     for name in select(file.names, patterns):
         dtype, shape = file.entry(name)
@@ -140,7 +140,7 @@ def _measured(
 
 
 def _total(rows: list[Row], label: str) -> ErrorStatistics | None:
-    """All tensors that the specification could take; None if it took none."""
+    """Return all tensors that the specification could take; None if it took none."""
     parts = [part for row in rows if isinstance(part := row.results[label], ErrorStatistics)]
     return functools.reduce(operator.add, parts) if parts else None
 

@@ -31,7 +31,7 @@ figure { display: inline-block; margin: 0 1rem 1rem 0; } figcaption { font-size:
 
 
 def page_of(source: str, rows: Sequence[Row], total: Mapping[str, ErrorStatistics]) -> str:
-    """HTML of the whole report; every name from the file is escaped."""
+    """Return HTML of the whole report; every name from the file is escaped."""
     title = f"Quantization error of {escape(source)}"
     elements = sum(math.prod(row.shape) for row in rows)
     parts = [
@@ -75,7 +75,7 @@ def _cells(result: ErrorStatistics | str) -> str:
 
 
 def sqnr_plot(rows: Sequence[Row], labels: Sequence[str]) -> str:
-    """SVG: a line per specification, a dot per tensor with a finite SQNR."""
+    """Return SVG: a line per specification, a dot per tensor with a finite SQNR."""
     found = {label: list(_finite(rows, label)) for label in labels}
     values = [value for dots in found.values() for _, value in dots]
     if not values:
@@ -119,7 +119,7 @@ def _histogram_figure(label: str, result: ErrorStatistics | str) -> str:
 
 
 def histogram(result: ErrorStatistics) -> str:
-    """SVG: blocks by the power of two of their scale, heights linear."""
+    """Return SVG: blocks by the power of two of their scale, heights linear."""
     powers = result.powers
     if not powers:
         return ""

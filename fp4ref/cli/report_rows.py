@@ -17,6 +17,6 @@ class Row(NamedTuple):
 
 
 def numbers(result: ErrorStatistics) -> tuple[str, ...]:
-    """SQNR, relative errors, shares, as text."""
+    """Return SQNR, relative errors, shares, as text."""
     shares = (f"{100 * result.share(count):.3g} %" for count in (result.saturated, result.underflowed))
     return (f"{result.sqnr:.2f}", f"{result.relative_mean:.4f}", f"{result.relative_max:.4g}", *shares)

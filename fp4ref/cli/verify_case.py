@@ -72,7 +72,7 @@ def _save(path: Path, judgement: Judgement, name: blocks.CaseID, report: KernelR
 
 
 def _block(judgement: Judgement, name: blocks.CaseID, declared: Declaration) -> Dump:
-    """One block of a case as a dump."""
+    """Return one block of a case as a dump."""
     case, got = judgement.case, judgement.got
     assert got is not None
     parts = {case.direction: got}

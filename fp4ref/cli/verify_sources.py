@@ -15,7 +15,7 @@ from fp4ref.files import SUFFIXES, files_of, is_side_file, open_tensors
 
 
 def sources(paths: Iterable[Path], spec: str | None) -> Iterator[Path]:
-    """Every file that the command may read. Rules: FIL-6."""
+    """Yield every file that the command may read. Rules: FIL-6."""
     for path in paths:
         yield from _below(path) if path.is_dir() else files_of(path)
     yield from spec_files(spec)

@@ -111,7 +111,7 @@ def _words(bits: int, first: int, stop: int) -> str:
     if bits == 8:
         return f"Elements {first} to {stop - 1} of a row. An 8-bit code is its own byte."
     return (
-        f"Elements {first} to {stop - 1} of a row: element 2i lies in the low nibble of byte i, "
+        f"Elements {first} to {stop - 1} of a row: element 2i is in the low nibble of byte i, "
         "element 2i + 1 in the high one. "
         "The spare nibble of an odd row is 0 (hatched)."
     )

@@ -190,7 +190,7 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
 
 
 def _array_header(stream: IO[bytes]) -> tuple[str, bool, tuple[int, ...], int]:
-    """Type, Fortran order, shape and length of the header of a .npy array; read by a pattern, not evaluated."""
+    """Return type, Fortran order, shape and length of the header of a .npy array; read by a pattern, not evaluated."""
     magic = _exactly(stream, 8)
     if magic[:6] != b"\x93NUMPY" or magic[6] not in {1, 2, 3}:
         raise ValueError("not a .npy array")

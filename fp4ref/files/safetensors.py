@@ -117,7 +117,7 @@ class SafetensorsFile(TensorFile):
         return Entry(name, dtype, tuple(shape))
 
     def _require_cover(self) -> None:
-        """Tensors lie one behind the other and fill the file: no overlap, no gap, nothing behind the last."""
+        """Require that tensors fill the file one after the other: no overlap, no gap, nothing behind the last."""
         end = 0
         spans = ((self._starts[name], byte_count(dtype, shape), name) for name, dtype, shape in self._tensors.values())
         for start, count, name in sorted(spans):

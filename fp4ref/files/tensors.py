@@ -98,7 +98,7 @@ class TensorFile(ABC):
         return tuple(self._tensors)
 
     def entry(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """Element type and logical shape of a tensor, without reading it."""
+        """Return element type and logical shape of a tensor, without reading it."""
         _, dtype, shape = self._tensor(name)
         return dtype, shape
 
@@ -124,12 +124,12 @@ def stored_shape(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def byte_count(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor."""
+    """Return bytes of a tensor."""
     return math.prod(shape) * DTYPES[dtype].bits // 8
 
 
 def misshapen(dtype: str, shape: Any) -> str:
-    """Why a tensor cannot exist; empty if it can. Zero sizes are allowed, absurd ones next to them are not."""
+    """Return why a tensor cannot exist; empty if it can. Zero sizes are allowed, absurd ones next to them are not."""
     if dtype not in DTYPES:
         return f"unknown element type {quoted(str(dtype))}"
     if not isinstance(shape, (list, tuple)) or not all(type(size) is int and size >= 0 for size in shape):

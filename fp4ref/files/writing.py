@@ -71,7 +71,7 @@ def _require_entries(path: Path, entries: Sequence[Entry], metadata: Mapping[str
 
 
 def _paired(path: Path, entries: Sequence[Entry], arrays: Arrays) -> Iterator[tuple[Entry, memoryview]]:
-    """Every entry with the bytes of its array, once these are found to fit."""
+    """Yield every entry with the bytes of its array, once these are found to fit."""
     operation, iterator = f"write {shown(path)}", iter(arrays)
     for entry in entries:
         array = next(iterator, None)

@@ -51,7 +51,7 @@ def install_alias() -> None:
 
 
 def _modules() -> dict[str, ModuleType]:
-    """Every module by its other name."""
+    """Return every module by its other name."""
     made = {name: importlib.import_module(f"fp4ref.te.{path}") for name, path in SAME.items()}
     for name, sources in GATHERED.items():
         module = made[name] = ModuleType(name, "An alias of fp4ref.te.")

@@ -17,7 +17,7 @@ def get_device_compute_capability() -> tuple[int, int]:
 
 @contextmanager
 def emulate_device(major: int, minor: int = 0) -> Iterator[None]:
-    """Within the context, emulate a device of another compute capability.
+    """Emulate a device of another compute capability within the context.
 
     Errors: DomainError for a negative number.
     """

@@ -48,7 +48,7 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
 
 
 def dequantize(tensor: Any, otype: DType | torch.dtype) -> Tensor:
-    """Values of a quantized tensor, rounded once to a high-precision type. Rules: DEQ-1, DEQ-2, DEQ-3."""
+    """Return values of a quantized tensor, rounded once to a high-precision type. Rules: DEQ-1, DEQ-2, DEQ-3."""
     values: Tensor = tensor.decode(torch_dtype(otype))
     return values
 

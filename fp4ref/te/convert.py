@@ -56,7 +56,7 @@ def convert(
 
 
 def row_block(recipe: Any) -> int:
-    """Both sizes of a matrix that the recipe quantizes are multiples of this."""
+    """Return the number of which both sizes of a quantized matrix are multiples."""
     return 32 if recipe.mxfp8() else 16 if recipe.nvfp4() else 1
 
 
@@ -86,7 +86,7 @@ class ConvertedLinear(Linear):
         fp8_output: bool = False,
         fp8_grad: bool = False,
     ) -> torch.Tensor:
-        """As Linear, by this layer's recipe."""
+        """Compute as Linear, by this layer's recipe."""
         rows = inp.reshape(-1, inp.shape[-1])
         missing = -rows.shape[0] % row_block(self.recipe)
         with autocast(recipe=self.recipe):
@@ -96,5 +96,5 @@ class ConvertedLinear(Linear):
         return y[: rows.shape[0]].reshape(*inp.shape[:-1], y.shape[-1])
 
     def extra_repr(self) -> str:
-        """Sizes and recipe."""
+        """Return sizes and recipe."""
         return f"in_features={self.in_features}, out_features={self.out_features}, {self.recipe}"

@@ -188,7 +188,7 @@ def _rebuilt(inp: Any, group: Any, changes: dict[str, Any]) -> Any:
 
 
 def _require_equal(name: str, value: Any, group: Any) -> None:
-    """Parts quantized by different amaxes are not parts of one tensor."""
+    """Refuse parts quantized by different amaxes, which are not parts of one tensor."""
     both = torch.stack((value, -value))
     dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group)
     if not torch.equal(both[0], -both[1]):

@@ -32,7 +32,7 @@ class Float8TensorStorage(QuantizedTensorStorage):
     _transpose_invalid = True
 
     def get_metadata(self) -> dict[str, Any]:
-        """Everything but shape and nominal type, by the names of the constructor."""
+        """Return everything but shape and nominal type, by the names of the constructor."""
         return super().get_metadata() | {"fp8_scale_inv": self._scale_inv}
 
     def _assign(self, **values: Any) -> None:
@@ -55,11 +55,11 @@ class Float8TensorStorage(QuantizedTensorStorage):
         return self._data
 
     def directions(self) -> list[str]:
-        """Both: one scale serves rows and columns."""
+        """Return both: one scale serves rows and columns."""
         return [] if self._data is None else ["row", "column"]
 
     def codes(self) -> Tensor:
-        """Elements as torch's FP8 type, [..., K]."""
+        """Return elements as torch's FP8 type, [..., K]."""
         return self._codes().view(torch_dtype(self._fp8_dtype))
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -86,7 +86,7 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
     """A per-tensor FP8 tensor that torch sees as a tensor of a high-precision type."""
 
     def get_metadata(self) -> dict[str, Any]:
-        """Everything but shape and nominal type, by name."""
+        """Return everything but shape and nominal type, by name."""
         return QuantizedTensorStorage.get_metadata(self)
 
     def viewed(self, shape: tuple[int, ...]) -> Any:
@@ -94,7 +94,7 @@ class Float8Tensor(QuantizedTensor, Float8TensorStorage):  # type: ignore[misc]
         return self.rebuilt({"data": self._codes().view(shape)}, shape=shape)
 
     def pieces(self, sizes: list[int], dim: int) -> Any:
-        """Pieces along any dimension: there are no blocks."""
+        """Return pieces along any dimension: there are no blocks."""
         pieces = torch.split(self._codes(), sizes, dim)
         return tuple(self.rebuilt({"data": piece}, shape=piece.shape) for piece in pieces)
 

@@ -28,7 +28,7 @@ def require_shard(tensor: Any, block: int, mesh: Any, whole: Any) -> None:
 
 
 def owned(codes: Tensor) -> Tensor:
-    """Gathered codes that may be read by NumPy, after which the caller could no longer free its own memory."""
+    """Return gathered codes that may be read by NumPy, after which the caller could no longer free its own memory."""
     return codes.clone() if codes.device.type == "cpu" else codes
 
 
@@ -39,7 +39,7 @@ def share_amax(quantizer: Any, mesh: Any) -> None:
 
 
 def repadded(scales: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Scales with zeros behind them, in a buffer of another shape. Rules: LAY-2."""
+    """Return scales with zeros behind them, in a buffer of another shape. Rules: LAY-2."""
     buffer = scales.new_zeros(shape)
     buffer[: scales.shape[0], : scales.shape[1]] = scales
     return buffer

@@ -310,7 +310,7 @@ def _require_legal(out: Tensor | None, alpha: float, beta: float | None, accumul
 
 
 def _refuse(unsupported: dict[str, Any]) -> None:
-    """Arguments of the original that need its communication buffers; None and False mean that they are not used."""
+    """Refuse arguments that need the original's communication buffers; None and False mean that they are not used."""
     for name, value in unsupported.items():
         if name not in {"ub", "ub_type", "extra_output", "bulk_overlap", "workspace"}:
             raise TypeError(f"general_gemm() got an unexpected keyword argument {name!r}")

@@ -30,7 +30,7 @@ def get_random_sign_mask_for_rht(with_random_sign_mask: bool, device: Any = None
 
 
 def get_hadamard_matrix(hadamard_dimension: int = POINTS, device: Any = None) -> Tensor:
-    """H / 4 as float32 [16, 16], H[i, j] = (-1)^popcount(i & j). Rules: HAD-1."""
+    """Return H / 4 as float32 [16, 16], H[i, j] = (-1)^popcount(i & j). Rules: HAD-1."""
     assert hadamard_dimension == POINTS, f"hadamard of {hadamard_dimension} points, need {POINTS}"
     entries = [[0.25 * (-1) ** (i & j).bit_count() for j in range(POINTS)] for i in range(POINTS)]
     return torch.tensor(entries, device=device)

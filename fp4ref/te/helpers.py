@@ -149,7 +149,7 @@ def get_default_init_method() -> Callable[[Tensor], Tensor]:
 
 
 def attention_mask_func(attention_scores: Tensor, attention_mask: Tensor) -> Tensor:
-    """Scores with -10000 in the places that are masked, in their own memory."""
+    """Return scores with -10000 in the places that are masked, in their own memory."""
     return attention_scores.masked_fill_(attention_mask, -10000.0)
 
 

@@ -106,7 +106,7 @@ def _quantize_part(weight: Any, master: torch.Tensor | None, start: int, group: 
 
 
 def _tiles(flat: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """[tile rows, tile columns, elements]."""
+    """Return the tiles: [tile rows, tile columns, elements]."""
     split = flat.view(rows // TILE, TILE, columns // TILE, TILE)
     return split.transpose(1, 2).reshape(rows // TILE, columns // TILE, TILE * TILE)
 

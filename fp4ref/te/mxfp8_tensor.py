@@ -65,7 +65,7 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         return scales
 
     def record(self, direction: str) -> Quantized:
-        """One direction as a record of a matrix whose rows hold the blocks: for columns, the transpose."""
+        """Return one direction as a record of a matrix whose rows hold the blocks: for columns, the transpose."""
         scales = self.scales_buffer(direction)
         data = self._rowwise_data if direction == "row" else self._columnwise_data
         assert data is not None
@@ -78,7 +78,7 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         return Quantized(spec, tuple(codes.shape), "float32", lie, row=DirectionData(codes, scales, None))
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Values of the row direction if it exists, else of the column direction. Rules: DEQ-2, DEQ-3, TEL-8."""
+        """Return values of the row direction if it exists, else of the column direction. Rules: DEQ-2, DEQ-3, TEL-8."""
         shape = self.logical_shape()
         if not shape.numel():
             return torch.empty(shape, dtype=dtype, device=self.device)
@@ -125,7 +125,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
         return self.rebuilt(self.viewed_buffers(shape), shape=shape)
 
     def pieces(self, sizes: list[int], dim: int) -> Any:
-        """Pieces of whole blocks along the first dimension, if the scales are compact; else the values.
+        """Return pieces of whole blocks along the first dimension, if the scales are compact; else the values.
 
         Rules: TEL-27.
         """

@@ -135,7 +135,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         return buffer
 
     def record(self, direction: str) -> Quantized:
-        """One direction as a record: codes and block scales of a matrix, without a global scale."""
+        """Return one direction as a record: codes and block scales of a matrix, without a global scale."""
         data = self._needed(self._rowwise_data if direction == "row" else self._columnwise_data, direction)
         packed = data.reshape(math.prod(data.shape[:-1]), data.shape[-1])
         shape = (packed.shape[0], 2 * packed.shape[1])
@@ -144,7 +144,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
         return Quantized(specifications.NVFP4_OPERAND, shape, "float32", lie, row=parts)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Values of the row direction, from compact or GEMM scales. Rules: DEQ-1, DEQ-3, LAY-6, TEL-8.
+        """Return values of the row direction, from compact or GEMM scales. Rules: DEQ-1, DEQ-3, LAY-6, TEL-8.
 
         Errors: NotSupportedError if only the column direction exists.
         """
@@ -234,7 +234,7 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
         return self.rebuilt(self.viewed_buffers(shape), shape=shape)
 
     def pieces(self, sizes: list[int], dim: int) -> Any:
-        """Pieces of whole blocks along the first dimension with the amax of the whole, or the values. Rules: TEL-27."""
+        """Return pieces of whole blocks of rows with the amax of the whole, or the values. Rules: TEL-27."""
         if (
             dim
             or self.dim() != 2

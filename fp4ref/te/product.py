@@ -23,7 +23,7 @@ BLOCK_SCALED = (NVFP4TensorStorage, MXFP8TensorStorage)
 
 
 def operand(x: Any, direction: str) -> Tensor:
-    """One operand as a matrix [rows, K] to contract along its last axis, without any scale that is not of a block.
+    """Return one operand as a matrix [rows, K] to contract along its last axis, with block scales only.
 
     x: quantized, or a high-precision tensor [..., K]. direction: "row" for x, "column" for its transpose. float32 on a
     CPU, bfloat16 elsewhere if x is quantized; else of x's type.

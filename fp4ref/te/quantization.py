@@ -109,7 +109,7 @@ class FP8GlobalStateManager:
 
     @staticmethod
     def get_meta_tensor_key(forward: bool = True) -> str:
-        """Where a module's `fp8_meta` and `quantizers` keep one direction."""
+        """Return where a module's `fp8_meta` and `quantizers` keep one direction."""
         return "scaling_fwd" if forward else "scaling_bwd"
 
     @classmethod
@@ -174,7 +174,7 @@ def autocast(
     amax_reduction_group: Any = None,
     _graph: bool = False,
 ) -> Iterator[None]:
-    """Within the context, modules quantize the operands of their GEMMs by the recipe.
+    """Let modules quantize the operands of their GEMMs by the recipe, within the context.
 
     recipe: MXFP8BlockScaling if none is given. amax_reduction_group: of delayed scaling, recorded only.
 
@@ -215,7 +215,7 @@ def fp8_autocast(
 def quantized_model_init(
     enabled: bool = True, recipe: Any = None, preserve_high_precision_init_val: bool = False
 ) -> Iterator[None]:
-    """Within the context, modules are made with weights that hold packed bytes only.
+    """Let modules be made with weights that hold packed bytes only, within the context.
 
     preserve_high_precision_init_val: such a parameter also has `get_high_precision_init_val()`, its initial values on
     the CPU, and `clear_high_precision_init_val()`.
@@ -253,5 +253,5 @@ get_default_fp8_recipe = get_default_recipe  # its former name
 
 
 def get_align_size_for_quantization(recipe: Any) -> int:
-    """Rows to which a group is padded: 32 for MXFP8, 128 for NVFP4, 16 for per-tensor FP8."""
+    """Return rows to which a group is padded: 32 for MXFP8, 128 for NVFP4, 16 for per-tensor FP8."""
     return 32 if recipe.mxfp8() else 128 if recipe.nvfp4() else 16

@@ -93,7 +93,7 @@ class RecipeState:
         raise SettingError("RecipeState", type(recipe).__name__, "an emulated recipe")
 
     def make_quantizers(self) -> list[Any]:
-        """One quantizer per operand, in order."""
+        """Return one quantizer per operand, in order."""
         quantizers = []
         for index in range(self.num_quantizers):
             role = self._role(index)
@@ -195,7 +195,7 @@ class CustomRecipeState(RecipeState):
 
 
 def get_fp8_te_dtype(fp8_recipe: Any, fprop_tensor: bool = True) -> DType:
-    """Element type of an FP8 recipe's forward tensors, or of its gradients."""
+    """Return element type of an FP8 recipe's forward tensors, or of its gradients."""
     return fp8_dtype(fp8_recipe, "forward" if fprop_tensor else "backward")
 
 
@@ -205,7 +205,7 @@ def get_fp8_torch_dtype(fp8_recipe: Any, fprop_tensor: bool = True) -> torch.dty
 
 
 def get_fp4_te_dtype(fp4_recipe: Any) -> DType:
-    """Element type of an FP4 recipe; SettingError unless it is E2M1."""
+    """Return element type of an FP4 recipe; SettingError unless it is E2M1."""
     return NVFP4BlockScalingRecipeState(fp4_recipe, mode="forward").dtype
 
 

@@ -92,7 +92,7 @@ class NVFP4TensorRef(QuantizedTensorStorage):
                 raise SettingError("NVFP4TensorRef", f"no {direction} direction", "one that was quantized")
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Values of the row direction. Rules: DEQ-1, DEQ-3."""
+        """Return values of the row direction. Rules: DEQ-1, DEQ-3."""
         values: Tensor = self._get_quantizer().dequantize(self, dtype)
         return values
 
@@ -256,7 +256,7 @@ class NVFP4QuantizerRef(Quantizer):
             dst.data_t, dst.scale_t, dst.global_amax_col = q.column.data, _e4m3(q.column.scales), q.column.amax
 
     def dequantize(self, tensor: NVFP4TensorRef, dtype: torch.dtype | None = None) -> Tensor:
-        """Values of the row direction. Rules: DEQ-1, DEQ-3."""
+        """Return values of the row direction. Rules: DEQ-1, DEQ-3."""
         return tensor.as_native().decode(dtype or tensor._dtype).view(tensor.original_shape)
 
     def qgemm(
@@ -306,7 +306,7 @@ def _e4m3(scales: Tensor) -> Tensor:
 
 
 def nvfp4_ref_rht_2d_factory(role: Any) -> NVFP4QuantizerRef:
-    """For `CustomRecipe`: weights in 16x16 tiles, every other operand with a Hadamard transform of its columns."""
+    """Return quantizers for `CustomRecipe`: weights in 16x16 tiles, columns of other operands transformed."""
     weight = getattr(role, "tensor_type", None) == "weight"
     return NVFP4QuantizerRef(quant_tile_shape=(16, 16) if weight else (1, 16), with_rht=not weight)
 

@@ -36,7 +36,7 @@ def next_state(device: torch.device) -> RngState:
 
 
 def random_bytes(shape: tuple[int, int], direction: Direction, state: RngState, device: torch.device) -> Tensor:
-    """One byte per element of a matrix [M, K]: uint8 [M, K], or [K, M] for the columns. Rules: SR-7, TEL-6."""
+    """Return one byte per element of a matrix [M, K]: uint8 [M, K], or [K, M] for the columns. Rules: SR-7, TEL-6."""
     seed, stream = state.seed & SEED_MASK, state.offset & STREAM_MASK
     values: Tensor = random_bits(shape, direction, seed, stream, device=device)
     return values

@@ -114,7 +114,7 @@ def _device(q: Quantized) -> torch.device:
 
 
 def _all_counts(rows: int, device: torch.device, group: Any) -> list[int]:
-    """Rows of every process."""
+    """Return rows of every process."""
     if _world(group) == 1:
         return [rows]
     mine = torch.tensor([rows], dtype=torch.int64, device=device)
@@ -124,7 +124,7 @@ def _all_counts(rows: int, device: torch.device, group: Any) -> list[int]:
 
 
 def _row_counts(x: torch.Tensor, group: Any) -> list[int]:
-    """Rows of every process, after making sure that all have the same columns and type."""
+    """Return rows of every process, after making sure that all have the same columns and type."""
     kinds = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
     if x.dtype not in kinds:
         raise TensorDTypeError("quantize_shard", f"dtype {x.dtype}", "float32, bfloat16 or float16", "NUM-3")

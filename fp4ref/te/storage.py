@@ -26,7 +26,7 @@ class QuantizedTensorStorage:
     _dtype: torch.dtype
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
-        """Storage from arguments named as in `get_metadata`, or in the order that the class says."""
+        """Return storage from arguments named as in `get_metadata`, or in the order that the class says."""
         instance = super().__new__(cls)
         instance._assign(**cls._by_position(args), **settings)
         return instance
@@ -56,7 +56,7 @@ class QuantizedTensorStorage:
         self._dtype = values.get("fake_dtype") or torch.float32
 
     def get_metadata(self) -> dict[str, Any]:
-        """Everything but shape and nominal type, by name: what the constructor takes."""
+        """Return everything but shape and nominal type, by name: what the constructor takes."""
         values = {name.lstrip("_"): getattr(self, name) for name in (*self.BUFFERS, *self.SETTINGS)}
         return values | {"quantizer": self._quantizer}
 
@@ -160,7 +160,7 @@ class QuantizedTensorStorage:
         raise NotImplementedError
 
     def record(self, direction: str) -> Quantized:
-        """One direction as a record: codes and block scales of a matrix, without a global scale."""
+        """Return one direction as a record: codes and block scales of a matrix, without a global scale."""
         raise NotImplementedError
 
     def scales_buffer(self, direction: str) -> Tensor:
@@ -168,11 +168,11 @@ class QuantizedTensorStorage:
         raise NotImplementedError
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Values, rounded once to a high-precision type."""
+        """Return the values, rounded once to a high-precision type."""
         raise NotImplementedError
 
     def dequantize(self, *, dtype: torch.dtype | None = None) -> Tensor:
-        """Values, rounded once to `dtype`, the nominal type unless given. Rules: DEQ-1, DEQ-2, DEQ-3."""
+        """Return values, rounded once to `dtype`, the nominal type unless given. Rules: DEQ-1, DEQ-2, DEQ-3."""
         return self.decode(dtype or self._dtype)
 
     def shown(self) -> str:
@@ -187,7 +187,7 @@ class QuantizedTensorStorage:
 
 
 def prepare_for_saving(*tensors: Any) -> tuple[list[Tensor | None], list[Any]]:
-    """Tensors to save for backward, and the objects that take them back; ordinary tensors pass."""
+    """Return tensors to save for backward, and the objects that take them back; ordinary tensors pass."""
     saved: list[Tensor | None] = []
     objects: list[Any] = []
     for tensor in tensors:

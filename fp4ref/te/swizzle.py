@@ -25,7 +25,7 @@ def role_of(tensor: Any) -> str:
 
 
 def gemm_scales(tensor: Any, direction: str) -> Tensor:
-    """Scales of one direction in the GEMM layout: the tensor's own, or a moved copy. Rules: TEL-4, TEL-7, LAY-3."""
+    """Return scales of one direction in the GEMM layout, the tensor's or a moved copy. Rules: TEL-4, TEL-7, LAY-3."""
     record: Quantized = tensor.record(direction)
     if record.scale_layout != GEMM:
         debug.count("swizzle_standalone", role_of(tensor))

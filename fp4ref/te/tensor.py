@@ -58,7 +58,7 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         return instance
 
     def dequantize(self, *, dtype: torch.dtype | None = None) -> Tensor:
-        """Values, rounded once to `dtype`, the nominal type unless given; gradients pass through.
+        """Return values, rounded once to `dtype`, the nominal type unless given; gradients pass through.
 
         Rules: DEQ-1, DEQ-2, DEQ-3.
         """
@@ -94,15 +94,15 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         return buffers[0].untyped_storage() if buffers else torch.UntypedStorage(0, device=self.device)  # type: ignore[no-untyped-call]
 
     def float(self) -> Tensor:
-        """Values as float32."""
+        """Return values as float32."""
         return self.dequantize(dtype=torch.float32)
 
     def bfloat16(self) -> Tensor:
-        """Values as bfloat16."""
+        """Return values as bfloat16."""
         return self.dequantize(dtype=torch.bfloat16)
 
     def half(self) -> Tensor:
-        """Values as float16."""
+        """Return values as float16."""
         return self.dequantize(dtype=torch.float16)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> Any:
@@ -203,7 +203,7 @@ def _slice(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @handles(aten.new_zeros.default)
 def _new_zeros(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Zeros that are quantized alike, which a shard is copied into; zeros of another type are ordinary."""
+    """Return zeros that are quantized alike, which a shard is copied into; zeros of another type are ordinary."""
     quantizer, shape = tensor._quantizer, tuple(args[1])
     if kwargs.get("dtype") not in {None, tensor._dtype} or quantizer is None or len(shape) != tensor.dim():
         return NotImplemented

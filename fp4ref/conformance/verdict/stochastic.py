@@ -242,7 +242,7 @@ def _bracket(spec: Spec, calls: Sequence[StochasticTrial], again: Sequence[Colle
     twice = [test for call, same in zip(read, again, strict=True) for test in repeated(call, same, alpha)]
     tests += twice
     if not tests:
-        wrong.append("nothing lies between two values: no count can be judged")
+        wrong.append("no element is between two values: no count can be judged")
     shared = {name for name, test in independence.items() if not test.passed and test.found == test.n}
     mistakes, errors = list[str](), list[InternalError]()
     if not all(test.passed for test in tests):

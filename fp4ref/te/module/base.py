@@ -99,7 +99,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
     # Operands and their quantizers
 
     def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
-        """Operands of one direction by name, in the order of `quantizers`."""
+        """Return operands of one direction by name, in the order of `quantizers`."""
         names = ("input", "weight", "output") if forward else ("grad_output", "grad_input")
         return {name: QuantizerRole(tensor_type=name) for name in names}
 
@@ -274,7 +274,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
             setattr(self, name, parameter)
 
     def weight_operands(self) -> dict[str, str]:
-        """Names of the weight parameters, and the operands that they are."""
+        """Return names of the weight parameters, and the operands that they are."""
         return {}
 
     def _fill(self, parameter: torch.Tensor, init: Init, seeded: bool) -> None:
@@ -342,7 +342,7 @@ def keep_initial_value(parameter: torch.nn.Parameter, value: torch.Tensor) -> No
 
 
 def split_names(module: str, parameters_split: Sequence[str] | dict[str, int] | None, features: int) -> dict[str, int]:
-    """Prefixes of the parameters that one weight is split into, and the rows of each; "" for a weight in one piece."""
+    """Return prefixes of the parameters of one weight, and the rows of each; "" for a weight in one piece."""
     if parameters_split is None:
         return {"": features}
     if isinstance(parameters_split, dict):

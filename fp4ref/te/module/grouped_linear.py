@@ -97,7 +97,7 @@ class GroupedLinear(ParallelModule):
         self.reset_parameters(defer_init=memory["device"].type == "meta")
 
     def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
-        """Operands of one direction, group after group."""
+        """Return operands of one direction, group after group."""
         kinds = ("input", "weight", "output") if forward else ("grad_output", "grad_input")
         return {
             f"{kind}{group}": QuantizerRole("grouped_linear", kind, self.name or "")
@@ -106,7 +106,7 @@ class GroupedLinear(ParallelModule):
         }
 
     def weight_operands(self) -> dict[str, str]:
-        """Names of the weight parameters, and the operands that they are."""
+        """Return names of the weight parameters, and the operands that they are."""
         return {f"weight{group}": f"weight{group}" for group in range(self.num_gemms)}
 
     def _get_weight_quantizers(self) -> list[Any]:

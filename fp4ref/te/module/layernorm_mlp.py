@@ -119,7 +119,7 @@ class LayerNormMLP(ParallelModule):
         self.reset_parameters(defer_init=memory["device"].type == "meta")
 
     def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
-        """Operands of one direction."""
+        """Return operands of one direction."""
         kinds = ("input", "weight", "output") if forward else ("grad_output", "grad_input")
         return {
             f"{layer}_{kind}": QuantizerRole("linear", kind, f"{self.name or ''}.{layer}".lstrip("."))
@@ -128,7 +128,7 @@ class LayerNormMLP(ParallelModule):
         }
 
     def weight_operands(self) -> dict[str, str]:
-        """Names of the weight parameters, and the operands that they are."""
+        """Return names of the weight parameters, and the operands that they are."""
         return {f"{layer}_weight": f"{layer}_weight" for layer in LAYERS}
 
     def _get_weight_quantizers(self) -> list[Any]:

@@ -101,12 +101,12 @@ class Linear(ParallelModule):
         self.reset_parameters(defer_init=options.memory["device"].type == "meta")
 
     def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
-        """Operands of one direction."""
+        """Return operands of one direction."""
         names = ("input", "weight", "output") if forward else ("grad_output", "grad_input")
         return {name: QuantizerRole("linear", name, self.name or "") for name in names}
 
     def weight_operands(self) -> dict[str, str]:
-        """Names of the weight parameters, and the operands that they are."""
+        """Return names of the weight parameters, and the operands that they are."""
         return dict.fromkeys(self.weight_names, "weight")
 
     def _get_weight_quantizers(self) -> list[Any]:

@@ -205,7 +205,7 @@ def expose(ctx: Any, call: Any) -> None:
 
 
 def sharing_buffers(operand: Any) -> Any:
-    """Another object with the same buffers, so that one may let go of them."""
+    """Return another object with the same buffers, so that one may let go of them."""
     if isinstance(operand, torch.Tensor):
         return operand.detach()
     return type(operand)(**operand.get_metadata(), fake_dtype=operand.dtype)

@@ -93,7 +93,7 @@ def _backward(
     rstd: torch.Tensor,
     zero_centered_gamma: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Gradients of x, weight and bias, each in its own type."""
+    """Return gradients of x, weight and bias, each in its own type."""
     gamma = _gamma(weight, zero_centered_gamma)
     wide, grad = x.float(), dy.float()
     if mean is not None:
@@ -119,7 +119,7 @@ def layernorm_fwd(
     sm_margin: int = 0,
     zero_centered_gamma: bool = False,
 ) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """LayerNorm of [M, H]: the result in a type, quantized if a quantizer is given; mean, 1 / deviation, float32 [M].
+    """Compute LayerNorm of [M, H]: the result in a type, quantized on request; mean, 1 / deviation, float32 [M].
 
     ln_out: what is written and returned instead of a new tensor, or None. sm_margin is not read.
     """
@@ -138,7 +138,7 @@ def rmsnorm_fwd(
     sm_margin: int = 0,
     zero_centered_gamma: bool = False,
 ) -> tuple[Any, None, torch.Tensor]:
-    """RMSNorm of [M, H], as `layernorm_fwd`, without a mean."""
+    """Compute RMSNorm of [M, H], as `layernorm_fwd`, without a mean."""
     y, _, rstd = _forward(input, weight, None, False, eps, zero_centered_gamma)
     return _delivered(y.to(torch_dtype(otype)), ln_out, quantizer), None, rstd.reshape(-1)
 
@@ -152,7 +152,7 @@ def layernorm_bwd(
     sm_margin: int = 0,
     zero_centered_gamma: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Gradients of x [M, H], of the factor and of the summand [H], from the statistics [M] of `layernorm_fwd`."""
+    """Compute gradients of x [M, H], the factor and the summand [H], from the statistics [M] of `layernorm_fwd`."""
     statistics = mu.reshape(-1, 1), rsigma.reshape(-1, 1)
     return _backward(dz, x, gamma, torch.zeros_like(gamma), *statistics, zero_centered_gamma)
 
@@ -165,7 +165,7 @@ def rmsnorm_bwd(
     sm_margin: int = 0,
     zero_centered_gamma: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of x [M, H] and of the factor [H], from the statistics [M] of `rmsnorm_fwd`."""
+    """Return gradients of x [M, H] and of the factor [H], from the statistics [M] of `rmsnorm_fwd`."""
     return _backward(dz, x, gamma, None, None, rsigma.reshape(-1, 1), zero_centered_gamma)[:2]
 
 

@@ -150,7 +150,7 @@ class ParallelModule(TransformerEngineBaseModule):
         save_original_input: bool = False,
         norm: tuple[torch.Tensor | None, ...] | None = None,
     ) -> torch.Tensor:
-        """One linear operation with the quantizers of the named operands ("input", "weight", "grad_output")."""
+        """Return one linear operation with the quantizers of the named operands ("input", "weight", "grad_output")."""
         call = LinearCall(
             dtype=self.activation_dtype, parallel=parallel, save_original_input=save_original_input, norm=norm
         )
@@ -207,7 +207,7 @@ def require_main_grad(module: str, weight: torch.Tensor) -> torch.Tensor:
 def parts_of(
     module: str, parameters_split: Any, out_features: int, parallel_mode: str | None, tp_size: int
 ) -> dict[str, int]:
-    """Rows of each part of a weight, on this process."""
+    """Return rows of each part of a weight, on this process."""
     parts = split_names(module, parameters_split, out_features)
     if parallel_mode != "column":
         return parts

@@ -100,7 +100,7 @@ def placeholder_for(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def get_workspace() -> torch.Tensor:
-    """Memory for a matrix library that needs some; none of ours does."""
+    """Return memory for a matrix library that needs some; none of ours does."""
     return torch.empty(0, dtype=torch.uint8, device=default_device(None))
 
 
