@@ -1,7 +1,7 @@
 """Layouts in which a kernel stores scales by mistake, or for a consumer that no registered layout serves.
 
-They are layouts like any other, so that "stored in layout A where B is declared" needs no map of its own. One that is
-registered under another name is taken from the registry instead.
+They are layouts like any other, so that "stored in layout A where B is declared" needs no map of its own. If one of
+them is registered under another name, the registry's is used instead.
 """
 
 from __future__ import annotations
