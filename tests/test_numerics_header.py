@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -109,6 +110,32 @@ def test_which_arithmetics_narrow_and_which_take_the_reciprocal():
     narrowing = {name for name, spec in by.items() if fp4ref_numerics.narrows(spec)}
     assert {"compressed-tensors", "qwix"} <= narrowing
     assert not narrowing & {"te", "te-python", "jax", "microxcaling-floor", "rceil", "ocp-even"}
+
+
+def structs(header: str, namespace: str) -> dict[str, str]:
+    """The structs of a namespace of a header, and their text."""
+    text = (fp4ref_numerics.INCLUDE / "fp4ref" / f"{header}.h").read_text("utf-8")
+    body = text.split(f"namespace {namespace} {{", 1)[1].split(f"}}  // namespace {namespace}", 1)[0]
+    found = re.finditer(r"^struct (\w+)\b.*?(^};|{};)", body, re.MULTILINE | re.DOTALL)
+    return {match[1]: match[0] for match in found}
+
+
+@pytest.mark.rule("APX-1")
+def test_the_declared_tables_are_what_the_header_has():
+    found = structs("arithmetic", "arithmetic")
+    assert {name for name in ARITHMETIC if "." not in name} == fp4ref_numerics.ARITHMETICS
+    own = {name: found[fp4ref_numerics.identifier(name)] for name in fp4ref_numerics.ARITHMETICS}
+    assert {name for name, text in own.items() if "In::" in text} == fp4ref_numerics.NARROWING
+    using = {name for name, text in own.items() if "approximate_reciprocal(" in text}
+    assert using == fp4ref_numerics.BY_RECIPROCAL
+    assert structs("block", "difference").keys() == fp4ref_numerics.DIFFERENCES
+    assert structs("block", "total").keys() == fp4ref_numerics.TOTALS
+
+
+@pytest.mark.parametrize("name", ["half-up", "stored-scale-works", "Log2", "te_fast"])
+def test_a_helper_of_the_header_is_no_arithmetic(name):
+    theirs = dataclasses.replace(ARITHMETIC["te"], name=name)
+    assert fp4ref_numerics.unsupported(Call("quantize", fp4ref.NVFP4.replace(arithmetic=theirs)))
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from pathlib import Path
 
 from fp4ref.formats import Codec, Format, Rounding
@@ -27,6 +26,20 @@ HEADERS = (
 )
 
 INPUT_TYPES = ("float32", "bfloat16", "float16")
+# What the header has, as it stands there: orders of operations (PRO-3), and functions of 4over6 (FOS-3, FOS-5).
+ARITHMETICS = frozenset(
+    """
+    compressed-tensors compressed-tensors-mx cutlass deepgemm flashinfer flashinfer-mx flashinfer-trace
+    flashinfer-trace-mx fouroversix fouroversix-mx jax jax-mx kernel-approx kernel-approx-by-amax kernel-mxfp4
+    kernel-mxfp8 microxcaling-even microxcaling-floor microxcaling-nearest modelopt modelopt-mx ocp-ceil ocp-even
+    ocp-floor ocp-rceil qwix qwix-mx rceil rceil-cast-only te te-cpp-test-oracle te-division te-fast te-python
+    te-rht-fused torchao torchao-ceil torchao-even torchao-floor torchao-rceil
+    """.split()  # noqa: SIM905
+)
+NARROWING = frozenset({"compressed-tensors", "qwix", "qwix-mx"})  # these round to the input's type
+BY_RECIPROCAL = frozenset({"cutlass", "kernel-approx", "kernel-approx-by-amax", "kernel-mxfp8"})
+DIFFERENCES = frozenset({"dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16"})
+TOTALS = frozenset({"halves", "rows_by_tree", "sequential"})
 # All of PRO-3 are in the header; what another distribution registers is not.
 NO_STRUCT = "the header has no struct of that name (PRO-3)"
 _BY_AMAX = "by-amax"  # zero blocks are told by their maximum, which must not be NaN
@@ -37,20 +50,6 @@ def identifier(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-@lru_cache
-def _structs(header: str, namespace: str) -> frozenset[str]:
-    """Names of the structs in a namespace of a header."""
-    text = (INCLUDE / "fp4ref" / f"{header}.h").read_text()
-    body = text.split(f"namespace {namespace} {{", 1)[1].split(f"}}  // namespace {namespace}", 1)[0]
-    return frozenset(re.findall(r"^struct (\w+)", body, re.MULTILINE))
-
-
-@lru_cache
-def _arithmetics() -> frozenset[str]:
-    """Names under which the arithmetics of the header are registered; another spelling is another arithmetic."""
-    return frozenset(name.replace("_", "-") for name in _structs("arithmetic", "arithmetic"))
-
-
 def unsupported(call: Call) -> list[str]:
     """Return why the header cannot serve a call; nothing if it can. Products read no more than formats and blocks."""
     return [] if call.multiplies else [reason for spec in call.specs for reason in _reasons(spec)]
@@ -59,7 +58,7 @@ def unsupported(call: Call) -> list[str]:
 def _reasons(spec: Spec) -> list[str]:
     search = spec.four_over_six
     reasons = []
-    if spec.arithmetic.name not in _arithmetics():
+    if spec.arithmetic.name not in ARITHMETICS:
         reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only: {NO_STRUCT}")
     elif _BY_AMAX in spec.arithmetic.name and (search or spec.amax is not Amax.IGNORE_NAN):
         reasons.append(f"arithmetic {spec.arithmetic.name} with 4over6 or a maximum that keeps NaN")
@@ -67,33 +66,19 @@ def _reasons(spec: Spec) -> list[str]:
         reasons.append(f"a scale rounded {spec.scale.rounding}")
     if not spec.scale.format.signed and spec.scale.rounding is not Rounding.UP:
         reasons.append(f"an e8m0 scale rounded {spec.scale.rounding}")
-    if search and (
-        encode(search.difference) not in _structs("block", "difference")
-        or encode(search.total) not in _structs("block", "total")
-    ):
+    if search and (encode(search.difference) not in DIFFERENCES or encode(search.total) not in TOTALS):
         reasons.append(f"4over6 with {encode(search.difference)} and {encode(search.total)}")
     return reasons
 
 
-@lru_cache
 def narrows(spec: Spec) -> bool:
     """Return True if the arithmetic rounds to the input's type, so that even dequantizing depends on it."""
-    return "In::" in _body(spec)
+    return spec.arithmetic.name in NARROWING
 
 
-@lru_cache
 def takes_reciprocal(spec: Spec) -> bool:
     """Return True if the arithmetic uses the approximate reciprocal, a device's instruction. Rules: APX-1."""
-    return "approximate_reciprocal(" in _body(spec)
-
-
-def _body(spec: Spec) -> str:
-    """Return the text of the arithmetic's struct."""
-    text = (INCLUDE / "fp4ref" / "arithmetic.h").read_text("utf-8")
-    name = identifier(spec.arithmetic.name)
-    body = re.search(rf"^struct {name}\b.*?(^}};|{{}};)", text, re.MULTILINE | re.DOTALL)
-    assert body, "asked of a specification that the header cannot compute"
-    return body[0]
+    return spec.arithmetic.name in BY_RECIPROCAL
 
 
 def lower(spec: Spec, name: str = "Specification") -> str:
