@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import jsonschema
@@ -14,7 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 import fp4ref
-from fp4ref.cli import main
+from fp4ref.cli import main, verify_backends
+from fp4ref.conformance.selfcheck.implementations import SelfCheckReport
+from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.statement import digest
 from fp4ref.conformance.verdict.statement_check import problems, read, schema, violations
 from fp4ref.errors import FileError
@@ -124,7 +127,7 @@ def test_statements_of_products_and_dumps(here):
         ("verify --kernel kernels.py:good --spec nvfp4 --statement s.json --junit s.json", "two files"),
         ("verify --kernel kernels.py:good --spec nvfp4 --subject-version 1", "need --statement"),
         ("verify --kernel kernels.py:good --spec nvfp4 --statement s.json --case x", "is for whole reports"),
-        ("verify --statement s.json", "--statement: not without PATH"),
+        ("verify --statement s.json --known-failures known.txt", "--known-failures: not without PATH"),
         ("statement check absent.json", "absent.json"),
         ("statement check kernels.py", "need JSON text"),
         ("statement check list.json", "no statement, need a statement of version 1"),
@@ -141,6 +144,34 @@ def test_what_is_refused(here, line, message):
     text = run(line, 2)
     assert message in text
     assert len(text.splitlines()) <= 4
+
+
+@pytest.mark.rule("CNF-17", "CNF-41")
+def test_the_statement_on_backends_leaves_the_machine_out(here, monkeypatch):
+    def checked(*_, **__):
+        report = SelfCheckReport(subjects=["golden model", "numpy"], unavailable={"cuda": reasons.pop()})
+        for name in report.subjects:
+            report.add(name, "v/1", ("E2M1-3",), [])
+            report.add(name, "v/2", ("E2M1-3", "BLK-1"), [Mismatch("code", (), "", "1", "2")] if name in wrong else [])
+        report.unsupported["numpy"] = Counter({"no stream": 2})
+        return report
+
+    monkeypatch.setattr(verify_backends.selfcheck, "run", checked)
+    wrong, reasons, records = [], ["no driver", "no device", "no driver"], []
+    for _ in range(2):
+        run("verify --statement b.json --subject-version 7")
+        records.append(read(Path("b.json")))
+    wrong.append("numpy")
+    run("verify --statement b.json --subject-version 7", 1)
+    records.append(read(Path("b.json")))
+    assert [problems(record) for record in records] == [[], [], []]
+    assert records[0]["digest"] == records[1]["digest"] != records[2]["digest"]
+    found = records[2]["found"]
+    assert found["subject"] == {"kind": "backends", "name": "golden model, numpy", "version": "7"}
+    assert (found["conforms"], found["cases"], found["failing"]) == (False, 4, ["numpy: v/2"])
+    assert found["rules"] == {"BLK-1": {"passed": 1, "total": 2}, "E2M1-3": {"passed": 3, "total": 4}}
+    assert found["coverage"]["not_judged"] == {"cuda": "not available"}
+    assert records[1]["beside"]["unavailable"] == {"cuda": "no device"}
 
 
 # A statement by hand, and what a change does to it
@@ -172,6 +203,15 @@ FOUND = {
     "known_failures": [{"case": "b/1", "reason": "accepted"}],
 }
 
+IMPLAUSIBLE = {
+    "level": "bracket",
+    "map": "",
+    "seed": 0,
+    "seeds": 1,
+    "tests": {"away at frac 0.5": False, "away at frac 0.25": True},
+    "wrong": [],
+}
+
 
 def whole(found=FOUND):
     return {"fp4ref_statement": 1, "digest": digest(found), "found": copy.deepcopy(found), "beside": {"time": "now"}}
@@ -187,6 +227,12 @@ CHANGES = [
     (lambda found: found["failing"].pop(), "failing: 1 cases, but 2 of the families do"),
     (lambda found: found["failing"].append("b/2"), "failing: a case is listed twice"),
     (lambda found: found.update(conforms=True), "conforms: true, with 2 of 5 cases failing"),
+    (
+        lambda found: found.update(
+            conforms=True, failing=[], known_failures=[], findings=[], families={}, randomness=IMPLAUSIBLE
+        ),
+        "conforms: true, with 1 implausible counts and 0 other findings",
+    ),
     (lambda found: found.update(cases=6), "cases: 6, but the families have 5"),
     (lambda found: found["families"]["a"].update(passed=4), "families: a passed 4 of 3"),
     (lambda found: found["rules"]["E2M1-3"].update(passed=6), "rules: E2M1-3 passed 6 of 5"),

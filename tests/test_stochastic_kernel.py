@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ import fp4ref
 from fp4ref import DomainError
 from fp4ref.cli import main
 from fp4ref.conformance.subjects.subject import Subject
-from fp4ref.conformance.verdict.stochastic import Level
+from fp4ref.conformance.verdict import stochastic_kernel
+from fp4ref.conformance.verdict.statement_check import problems, read
+from fp4ref.conformance.verdict.stochastic import FALSE_ALARM, Level, StochasticReport, aimed_inputs
 from fp4ref.conformance.verdict.stochastic_kernel import judge_drawing
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.testing import assert_conforms
@@ -133,10 +136,56 @@ def down(x):
     run = CliRunner().invoke(main, [*verify, "kernels.py:given", "--family", "normal"])
     assert run.exit_code == 0, run.output
     assert "level exact" in run.output
+    digests = []
+    for seed in ([], [], ["--seed", "3"]):
+        run = CliRunner().invoke(main, [*verify, "kernels.py:own", "--statement", "s.json", *seed])
+        assert run.exit_code == 0, run.output
+        record = read(Path("s.json"))
+        assert not problems(record)
+        digests.append(record["digest"])
+    assert digests[0] == digests[1] != digests[2]
     run = CliRunner().invoke(main, [*verify, "kernels.py:own", "--case", "own-bits/0"])
     assert run.exit_code == 2
     run = CliRunner().invoke(main, [*verify, "kernels.py:own", "--level", "1", "--family", "normal"])
     assert "--family and --level: for a kernel that is given its random bits" in run.output
+
+
+@pytest.mark.slow  # three seeds
+@pytest.mark.rule("CNF-21", "SR-11")
+def test_a_run_without_end_ends_with_the_seed_that_fails():
+    broken = aimed_inputs("bfloat16", 7)[1].tobytes()
+
+    def rare(x):
+        return made(x, "row", np.zeros(x.shape, np.uint8)) if x.tobytes() == broken else drawing(x)
+
+    found = judge_drawing(SPEC, Subject.of(rare), seed=5, forever=True)
+    assert (found.ok, found.seed, found.seeds) == (False, 5, 3)
+    assert found.coverage.extent.count == 18
+    assert "seeds 5 to 7" in found.text(0)
+    assert judge_drawing(SPEC, Subject.of(rare), seed=6).ok
+    alone = judge_drawing(SPEC, Subject.of(rare), seed=7)
+    assert not alone.ok
+    assert "seed 7" in alone.text(0)
+
+
+@pytest.mark.rule("CNF-21", "CNF-38")
+@pytest.mark.parametrize("how", ["interrupted", "the time of the run is over"])
+def test_a_run_without_end_that_is_ended_has_a_verdict(how, monkeypatch):
+    calls = []
+
+    def judged(*arguments):
+        calls.append(arguments[-2:])
+        if len(calls) == 3:
+            if how == "interrupted":
+                raise KeyboardInterrupt
+            return StochasticReport(SPEC, Level.BRACKET, None, (stochastic_kernel.CUT,))
+        return StochasticReport(SPEC, Level.BRACKET)
+
+    monkeypatch.setattr(stochastic_kernel, "_judged", judged)
+    found = judge_drawing(SPEC, Subject.of(drawing), seed=1, forever=True)
+    assert (found.ok, found.seeds, found.coverage.stopped) == (True, 2, how)
+    assert [seed for seed, _ in calls] == [1, 2, 3]
+    assert [round(FALSE_ALARM / share) for _, share in calls] == [2, 6, 12]  # 1/2 + 1/6 + 1/12 + ... = 1
 
 
 @pytest.mark.rule("SR-11", "CNF-22", "CNF-23")

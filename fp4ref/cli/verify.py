@@ -60,7 +60,18 @@ OF_DUMPS = (
     "backends",
 )  # options that neither a stream nor a kernel has
 OF_BACKENDS = frozenset(
-    ["--backend", "--json", "--junit", "--html", "--force", "--limit", "--no-diagnosis", "--diagnosis-seconds"]
+    [
+        "--backend",
+        "--diagnosis-seconds",
+        "--force",
+        "--html",
+        "--json",
+        "--junit",
+        "--limit",
+        "--no-diagnosis",
+        "--statement",
+        "--subject-version",
+    ]
 )  # options that apply without PATH
 
 

@@ -17,10 +17,13 @@ from fp4ref.files import kinds
 from fp4ref.files.targets import require_target, write_bytes
 
 if TYPE_CHECKING:
+    from fp4ref.conformance.selfcheck.implementations import SelfCheckReport
     from fp4ref.conformance.verdict.dump_report import DumpReport
     from fp4ref.conformance.verdict.kernel_report import KernelReport
     from fp4ref.conformance.verdict.products import ProductReport
     from fp4ref.conformance.verdict.statement import NamedSubject
+    from fp4ref.conformance.verdict.stochastic import StochasticReport
+    from fp4ref.kernels import Declaration
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,23 @@ class Statement:
         failing = [*(case for case, _ in report.findings), *(judgement.case.id for judgement in report.failed)]
         self._with_known(of_product, report, failing, report.spec.name)
 
+    def write_drawing(self, report: StochasticReport, declared: Declaration) -> None:
+        """Write the statement on a kernel that draws its own random bits."""
+        from fp4ref.conformance.verdict.statement import of_drawing
+
+        assert self.subject is not None
+        place = Path(report.subject.rpartition(":")[0])
+        found = of_drawing(report, declared, self.subject)
+        self._write(found, report.headline, [place] if place.is_file() else [])
+
+    def write_backends(self, report: SelfCheckReport) -> None:
+        """Write the statement on the installed backends."""
+        from fp4ref.conformance.selfcheck.statement import of_backends
+        from fp4ref.conformance.verdict.statement import NamedSubject
+
+        subject = NamedSubject("backends", ", ".join(report.subjects), self.version)
+        self._write(of_backends(report, subject), report.headline, [], {"unavailable": report.unavailable})
+
     def write_dump(self, report: DumpReport, path: Path) -> None:
         """Write the statement on a dump."""
         from fp4ref.conformance.verdict.statement import NamedSubject, of_dump, sha256_of
@@ -105,10 +125,12 @@ class Statement:
         place = Path(report.subject.rpartition(":")[0])
         self._write(found(report, self.subject, known), report.headline, [place] if place.is_file() else [])
 
-    def _write(self, found: Mapping[str, Any], headline: str, files: list[Path]) -> None:
+    def _write(
+        self, found: Mapping[str, Any], headline: str, files: list[Path], more: Mapping[str, Any] | None = None
+    ) -> None:
         from fp4ref.conformance.verdict.statement import statement
 
-        record = statement(found, {"headline": headline, **_machine(files)})
+        record = statement(found, {"headline": headline, **_machine(files), **(more or {})})
         text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         write_bytes(self.path, text.encode(), kinds.STATEMENT, self.sources, force=self.force)
         click.echo(f"wrote {self.path}, {record['digest']}", err=True)

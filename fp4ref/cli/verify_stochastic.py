@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import click
 
-from fp4ref.cli.common import console, printable, refuse_options
-from fp4ref.cli.verify_choice import Choice
+from fp4ref.cli.common import console, printable, refuse_options, repeat_options
+from fp4ref.cli.verify_choice import KernelChoice
+from fp4ref.cli.verify_finish import OF_A_CASE
+from fp4ref.cli.verify_pages import Delayed
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.coverage import required
 from fp4ref.conformance.reports.drawing import of_drawing
@@ -18,23 +20,33 @@ from fp4ref.conformance.verdict.stochastic_kernel import judge_drawing
 from fp4ref.spec import Spec
 
 IGNORED = frozenset(
-    {"--case", "--save-case", "--statement", "--family", "--level", "--seed", "--forever", "--weights"}
+    {"--case", "--save-case", "--known-failures", "--family", "--level", "--weights"}
 )  # options about cases; such a kernel has aimed inputs of its own
 
 
 def check_stochastic(
-    on_trial: Subject, spec: Spec, choice: Choice, options: RunOptions, step: Callable[[str], None]
+    on_trial: Subject, spec: Spec, choice: KernelChoice, options: RunOptions, step: Callable[[str], None]
 ) -> int:
     """Print the verdict, its level, and the counts that fail; return the exit status. Rules: CNF-2, CNF-23, SR-11."""
     refuse_options(choice.given & IGNORED, "for a kernel that is given its random bits; this one draws its own")
     needed = required(choice.require, FAMILIES)
-    report = judge_drawing(spec, on_trial, options=options, step=step, required=needed)
+    report = judge_drawing(
+        spec, on_trial, options=options, step=step, required=needed, seed=choice.cases.seed, forever=choice.forever
+    )
+    delayed = Delayed()
+    if choice.statement is not None:
+        with delayed.attempt():
+            choice.statement.write_drawing(report, on_trial.declaration)
     if choice.pages:
-        choice.pages.write([of_drawing(report)])
+        with delayed.attempt():
+            choice.pages.write([of_drawing(report)])
     if choice.as_json:
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
-        return report.kind.status
-    out = console()
-    for line in report.text(choice.limit):
-        out.print(printable(line), markup=False, soft_wrap=True)
+    else:
+        out = console()
+        again = f"fp4ref verify {repeat_options(OF_A_CASE)} --seed {report.seed + report.seeds - 1}"
+        failed = choice.given & {"--forever", "--seed"} and not report.ok
+        for line in [*report.text(choice.limit), *([f"see it again: {again}"] if failed else [])]:
+            out.print(printable(line), markup=False, soft_wrap=True)
+    delayed.end()
     return report.kind.status

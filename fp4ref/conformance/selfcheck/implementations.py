@@ -69,6 +69,7 @@ class Failure:
 class SelfCheckReport:
     """A matrix of rules and subjects, and the first failures.
 
+    failing: all tests that failed, each as `SUBJECT: ID`.
     cells: by rule, then subject. tests, failed: counts by subject. unsupported: by subject, how many tests did not
     apply for which reason. unavailable: backends that nobody asked for and that cannot run, with their reasons.
     extent, families: of the aimed tensors that backends were compared on.
@@ -79,6 +80,7 @@ class SelfCheckReport:
     tests: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
+    failing: list[str] = field(default_factory=list)
     unsupported: dict[str, Counter[str]] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
     extent: Extent = field(default_factory=Extent)
@@ -117,6 +119,7 @@ class SelfCheckReport:
             cell.passed += not found or bool(blamed and rule not in blamed)
         if found:
             self.failed[subject] += 1
+            self.failing.append(f"{subject}: {test}")
             if self.failed[subject] <= KEPT:
                 self.failures.append(Failure(subject, test, tuple(blamed or rules), len(found), found[0]))
 

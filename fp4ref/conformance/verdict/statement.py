@@ -15,6 +15,8 @@ from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, counts
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.conformance.verdict.products import ProductReport
+from fp4ref.conformance.verdict.stochastic import StochasticReport
+from fp4ref.kernels import Declaration
 from fp4ref.spec import SPEC_VERSION, Spec
 
 VERSION = 1
@@ -26,8 +28,8 @@ PREFIX = "sha256:"
 class NamedSubject:
     """A subject as a statement names it.
 
-    kind: kernel, library, stream or dump. name: without a folder, so that it is the same on every machine. version: as
-    its author states it. sha256: of a dump's file, which is the subject itself. signature: of a C function.
+    kind: kernel, library, stream, dump or backends. name: without a folder, so that it is the same on every machine.
+    version: as its author states it. sha256: of a dump's file, which is the subject itself. signature: of a C function.
     """
 
     kind: str
@@ -68,12 +70,12 @@ def of_kernel(report: KernelReport, subject: NamedSubject, known: Mapping[str, s
     """
     first = {kind: case for kind, (case, _) in report.first.items()}
     return {
-        **_common(subject, report.ok, report.coverage.to_json(), report.failing, known),
-        "specs": _specs([report.spec]),
-        "declaration": _plain(report.declaration.to_json()),
+        **common(subject, report.ok, report.coverage.to_json(), report.failing, known),
+        "specs": specs_of([report.spec]),
+        "declaration": plain(report.declaration.to_json()),
         "cases": report.cases,
-        "families": _cells(report.families),
-        "rules": _cells(report.rules),
+        "families": cells(report.families),
+        "rules": cells(report.rules),
         "counts": dict(sorted(report.differing.items())),
         "differs_on": [excuse.value for excuse in Excuse if report.excused[excuse]],
         "findings": [{"kind": k.value, "count": report.findings[k], "first": first[k]} for k in sorted(first)],
@@ -92,12 +94,12 @@ def of_product(report: ProductReport, subject: NamedSubject, known: Mapping[str,
         kinds.setdefault(finding.kind.value, []).append(case)
     failing = dict.fromkeys([*broken, *(judgement.case.id for judgement in report.failed)])
     return {
-        **_common(subject, report.ok, report.coverage.to_json(), [*failing], known),
-        "specs": _specs([report.spec]),
-        "declaration": _plain(report.declaration.to_json()),
+        **common(subject, report.ok, report.coverage.to_json(), [*failing], known),
+        "specs": specs_of([report.spec]),
+        "declaration": plain(report.declaration.to_json()),
         "cases": sum(cell.total for cell in families.values()),
-        "families": _cells(families),
-        "rules": _cells(report.rules()),
+        "families": cells(families),
+        "rules": cells(report.rules()),
         "counts": {"results": len(report.failed)} if report.failed else {},
         "differs_on": [],
         "findings": [{"kind": kind, "count": len(kinds[kind]), "first": kinds[kind][0]} for kind in sorted(kinds)],
@@ -113,8 +115,8 @@ def of_dump(report: DumpReport, subject: NamedSubject) -> dict[str, Any]:
             total[what] = total.get(what, 0) + count
     failing = [f"{result.name}:{result.compared.direction}" for result in report.results if not result.compared.equal]
     return {
-        **_common(subject, report.ok, report.coverage.to_json(), failing, {}),
-        "specs": _specs([result.spec for result in report.results]),
+        **common(subject, report.ok, report.coverage.to_json(), failing, {}),
+        "specs": specs_of([result.spec for result in report.results]),
         "declaration": {},
         "cases": len(report.results),
         "families": {},
@@ -126,9 +128,42 @@ def of_dump(report: DumpReport, subject: NamedSubject) -> dict[str, Any]:
     }
 
 
-def _common(
+def of_drawing(report: StochasticReport, declared: Declaration, subject: NamedSubject) -> dict[str, Any]:
+    """Return what was tried on a kernel that draws its own random bits, and what was found.
+
+    The finding is which counts are plausible; the counts themselves, and causes that cite them, differ from run to run.
+
+    Rules: CNF-17, CNF-41.
+    """
+    plausible: dict[str, bool] = {}
+    for test in report.tests:
+        plausible[test.name] = test.passed and plausible.get(test.name, True)
+    return {
+        **common(subject, report.ok, report.coverage.to_json(), [], {}),
+        "specs": specs_of([report.spec]),
+        "declaration": plain(declared.to_json()),
+        "cases": report.coverage.extent.count,
+        "families": {},
+        "rules": {},
+        "counts": {},
+        "differs_on": [],
+        "findings": [],
+        "skipped": {},
+        "randomness": {
+            "level": report.level.value,
+            "map": report.map or "",
+            "seed": report.seed,
+            "seeds": report.seeds,
+            "tests": dict(sorted(plausible.items())),
+            "wrong": list(report.wrong),
+        },
+    }
+
+
+def common(
     subject: NamedSubject, ok: bool, basis: dict[str, Any], failing: Sequence[str], known: Mapping[str, str]
 ) -> dict[str, Any]:
+    """Return the fields that are alike for every kind of subject. basis: of the verdict; known: reasons by case."""
     return {
         "standard": SPEC_VERSION,
         "kit": __version__,
@@ -140,17 +175,19 @@ def _common(
     }
 
 
-def _specs(specs: Sequence[Spec]) -> dict[str, Any]:
+def specs_of(specs: Sequence[Spec]) -> dict[str, Any]:
+    """Return specifications as JSON data, by name."""
     return {spec.name: json.loads(spec.to_json()) for spec in specs}
 
 
-def _plain(record: Any) -> Any:
-    """Return data as JSON gives it back: tuples are lists."""
+def plain(record: Any) -> Any:
+    """Return data as JSON gives it back, with lists for tuples."""
     return json.loads(json.dumps(record))
 
 
-def _cells(cells: Mapping[str, Cell]) -> dict[str, dict[str, int]]:
-    return {name: {"passed": cell.passed, "total": cell.total} for name, cell in sorted(cells.items())}
+def cells(counted: Mapping[str, Cell]) -> dict[str, dict[str, int]]:
+    """Return tests passed and made, by name."""
+    return {name: {"passed": cell.passed, "total": cell.total} for name, cell in sorted(counted.items())}
 
 
 def sha256_of(path: Path) -> str:

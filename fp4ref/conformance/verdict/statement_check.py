@@ -117,6 +117,11 @@ def _sums(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"findings: {broken} cases, but {len(failing)} fail"
     if found["conforms"] and (failing or broken or not cases):
         yield f"conforms: true, with {len(failing)} of {cases} cases failing"
+    randomness = found.get("randomness", {"wrong": [], "tests": {}})
+    implausible = [name for name, passed in randomness["tests"].items() if not passed]
+    if found["conforms"] and (randomness["wrong"] or implausible):
+        others = len(randomness["wrong"])
+        yield f"conforms: true, with {len(implausible)} implausible counts and {others} other findings"
     if found["families"]:
         yield from _family_sums(found)
 

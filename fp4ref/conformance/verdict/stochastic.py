@@ -72,7 +72,7 @@ class StochasticReport:
     level: the sharpest one that the kernel reached, or on which it failed. map: what makes every byte. wrong: what no
     bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed. errors: parts of
     the judge that failed. subject: the name of the kernel. coverage: the basis of the verdict. required: families that
-    must be tried, or "all".
+    must be tried, or "all". seed: of the first aimed inputs; seeds: how many sets of these were tried.
     """
 
     spec: Spec
@@ -85,6 +85,8 @@ class StochasticReport:
     subject: str = ""
     coverage: Coverage = NOTHING
     required: tuple[str, ...] = ()
+    seed: int = 0
+    seeds: int = 1
 
     @property
     def ok(self) -> bool:
@@ -130,7 +132,9 @@ class StochasticReport:
         """Return the verdict, its basis, and the first lines on what failed."""
         more = [f"  and {len(self.lines) - limit} more"] if len(self.lines) > limit else []
         shown = [f"  {line}" for line in self.lines[:limit]]
-        return [f"{self.subject}: {self.headline}", *self.coverage.lines, *shown, *more]
+        last = self.seed + self.seeds - 1
+        tried = [f"seeds {self.seed} to {last}" if self.seeds > 1 else f"seed {last}"] if last else []
+        return [f"{self.subject}: {self.headline}", *self.coverage.lines, *tried, *shown, *more]
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON data."""
@@ -147,21 +151,23 @@ class StochasticReport:
             "wrong": list(self.wrong),
             "mistakes": list(self.mistakes),
             "false_alarm": FALSE_ALARM,
+            "seed": self.seed,
+            "seeds": self.seeds,
             "tests": [{**test._asdict(), "passed": test.passed} for test in self.tests],
             "internal_errors": [error.to_json() for error in self.errors],
         }
 
 
-def aimed_inputs(dtype: str = "bfloat16") -> list[NDArray[Any]]:
+def aimed_inputs(dtype: str = "bfloat16", seed: int = 0) -> list[NDArray[Any]]:
     """Tensors [256, 256] for the bracket level; every row and column of a 16x16 tile has one 6, so scales are alike.
 
     Else the first has quarters, halfway between two codes. The others have all 512ths up to 1/2, and all 16ths of the
     steps above; of both signs. All are exact in every input type. Two more are normally distributed, with NaN and -0,
-    and with an infinity.
+    and with an infinity. seed: draws other random numbers.
 
-    Rules: SR-11.
+    Rules: SR-11, CNF-21.
     """
-    rng = np.random.default_rng(0x5EED)
+    rng = np.random.default_rng([0x5EED, seed] if seed else 0x5EED)
     values = grid(E2M1)[: E2M1.codes]
     fine = np.arange(256) / 512
     coarse = (values[1:-1, None] + np.diff(values)[1:, None] * np.arange(16) / 16).ravel()
@@ -183,12 +189,14 @@ def judge_stochastic(
     seeds: Sequence[tuple[int, int]] | None = None,
     maps: Sequence[str] | None = None,
     again: Sequence[Collection[Direction]] | None = None,
+    false_alarm: float = FALSE_ALARM,
 ) -> StochasticReport:
     """Judge what a kernel made with bits of its own.
 
     trials: its calls, best on `aimed_inputs`, with both directions where it makes both. seeds: seed and offset of each
     call's generator, if they are declared; then all maps are tried, or those that are named. again: directions in
     which a second call with the same tensor, without a seed, gave the same bytes; None if no second call was made.
+    false_alarm: the probability with which a right kernel may fail.
 
     Errors: DomainError for a spec without stochastic rounding, ShapeError for bytes that do not fit.
 
@@ -202,7 +210,7 @@ def judge_stochastic(
     for name in (maps or MAPS) if seeds is not None and calls else ():
         if all(_is_of_map(spec, call, name, *seed) for call, seed in zip(calls, seeds or (), strict=True)):
             return StochasticReport(spec, Level.MAP, name)
-    return _bracket(spec, calls, again or [()] * len(calls))
+    return _bracket(spec, calls, again or [()] * len(calls), false_alarm)
 
 
 def _is_of_map(spec: Spec, call: StochasticTrial, name: str, seed: int, offset: int) -> bool:
@@ -223,7 +231,9 @@ def _is_drawn(spec: Spec, call: StochasticTrial, direction: Direction, bits: Cod
     return np.array_equal(expected.data, got.data) and np.array_equal(expected.scales, got.scales)
 
 
-def _bracket(spec: Spec, calls: Sequence[StochasticTrial], again: Sequence[Collection[Direction]]) -> StochasticReport:
+def _bracket(
+    spec: Spec, calls: Sequence[StochasticTrial], again: Sequence[Collection[Direction]], false_alarm: float
+) -> StochasticReport:
     """Judge neighbours, then all counts, which share the false alarm evenly. Rules: SR-3, SR-11, SR-13."""
     wrong: list[str] = []
     read: list[dict[Direction, Rounded]] = []
@@ -235,7 +245,7 @@ def _bracket(spec: Spec, calls: Sequence[StochasticTrial], again: Sequence[Colle
     parts = [part for each in read for part in each.values()]
     found = bins(parts) if parts else []
     together = alike(read)
-    alpha = FALSE_ALARM / max(len(found) + len(together) + len(parts), 1)
+    alpha = false_alarm / max(len(found) + len(together) + len(parts), 1)
     tests = [frequency(each, alpha) for each in found]
     independence = {name: counts.test(name, alpha) for name, counts in together.items()}
     tests += independence.values()

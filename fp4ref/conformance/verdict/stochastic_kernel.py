@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 
-from fp4ref.conformance.families import FAMILIES, Case
+from fp4ref.conformance.families import FAMILIES, Case, named
 from fp4ref.conformance.judge.cases import BROKEN
 from fp4ref.conformance.judge.coverage import Coverage, Extent, not_judged
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
@@ -15,6 +16,7 @@ from fp4ref.conformance.run.runner import run
 from fp4ref.conformance.subjects.subject import OWN_BITS as FAMILY
 from fp4ref.conformance.subjects.subject import Declaration, FindingKind, Subject, drawn_from, normalised, reasons
 from fp4ref.conformance.verdict.stochastic import (
+    FALSE_ALARM,
     Level,
     StochasticReport,
     StochasticTrial,
@@ -36,22 +38,51 @@ def judge_drawing(
     options: RunOptions = DEFAULT,
     step: Callable[[str], None] = lambda name: None,
     required: tuple[str, ...] = (),
+    seed: int = 0,
+    forever: bool = False,
 ) -> StochasticReport:
     """Judge a kernel with bits of its own, or two that make the two directions of one call.
 
     A kernel that declares the inputs seed and offset is held to every map of `fp4ref.random_maps` first. Only two
     subjects can show that both directions use the same bits. required: families that must be tried, or "all"; such a
-    kernel is run on its own aimed inputs only.
+    kernel is run on its own aimed inputs only. seed: draws other ones. forever: go on with the next seed until one
+    fails, the time is over or the run is interrupted; all seeds together share the probability of a false alarm.
 
     Errors: DomainError for two subjects of one direction.
 
-    Rules: CNF-8, CNF-9, CNF-22, CNF-23, SR-10, SR-11, SR-13.
+    Rules: CNF-8, CNF-9, CNF-21, CNF-22, CNF-23, SR-10, SR-11, SR-13.
     """
     extent = Extent()
-    found = _judged(spec, subjects, options, step, extent)
+
+    def judged(number: int, false_alarm: float) -> StochasticReport:
+        return _judged(spec, subjects, options, step, extent, number, false_alarm)
+
+    if forever:
+        found, seeds, stopped = _until_wrong(judged, seed)
+    else:
+        found, seeds, stopped = judged(seed, FALSE_ALARM), 1, ""
     name = " and ".join(dict.fromkeys(each.name for each in subjects))
-    basis = _coverage(found, subjects, extent, repeated=options.repeat > 0)
-    return replace(found, subject=name, coverage=basis, required=required)
+    basis = replace(_coverage(found, subjects, extent, repeated=options.repeat > 0), stopped=stopped)
+    return replace(found, subject=name, coverage=basis, required=required, seed=seed, seeds=seeds)
+
+
+def _until_wrong(judged: Callable[[int, float], StochasticReport], first: int) -> tuple[StochasticReport, int, str]:
+    """Return the report on the last seed, the number of seeds, and why the run ended if no seed failed.
+
+    The shares of the false alarm, 1/2, 1/6, 1/12 and so on, add up to the whole.
+    """
+    found = judged(first, FALSE_ALARM / 2)
+    for seeds in count(1):
+        if not found.ok:
+            return found, seeds, ""
+        try:
+            following = judged(first + seeds, FALSE_ALARM / ((seeds + 1) * (seeds + 2)))
+        except KeyboardInterrupt:
+            return found, seeds, "interrupted"
+        if following.wrong == (CUT,):
+            return found, seeds, "the time of the run is over"
+        found = following
+    raise AssertionError
 
 
 def _coverage(found: StochasticReport, subjects: Sequence[Subject], extent: Extent, *, repeated: bool) -> Coverage:
@@ -66,16 +97,22 @@ def _coverage(found: StochasticReport, subjects: Sequence[Subject], extent: Exte
 
 
 def _judged(
-    spec: Spec, subjects: Sequence[Subject], options: RunOptions, step: Callable[[str], None], extent: Extent
+    spec: Spec,
+    subjects: Sequence[Subject],
+    options: RunOptions,
+    step: Callable[[str], None],
+    extent: Extent,
+    seed: int,
+    false_alarm: float,
 ) -> StochasticReport:
-    """Return the report without its basis. extent: counts the calls that are judged."""
+    """Return the report on one seed without its basis. extent: counts the calls that are judged."""
     by_direction = {each.declaration.direction: each for each in subjects}
     if len(by_direction) != len(subjects) or not subjects:
         raise DomainError("judge", f"{len(subjects)} kernels of one direction", "one of each", "SR-11")
     wrong: list[str] = []
     made: list[dict[Direction, DirectionData]] = []
     same: list[set[Direction]] = []
-    calls = list(_cases(spec, next(iter(subjects)).declaration))
+    calls = list(_cases(spec, next(iter(subjects)).declaration, seed))
     for each in subjects:
         seeded = {"seed", "offset"} & set(each.declaration.inputs)
         for case in calls:
@@ -104,15 +141,16 @@ def _judged(
         return StochasticReport(spec, Level.BRACKET, None, tuple(dict.fromkeys(wrong)))
     all_seeded = all({"seed", "offset"} <= set(each.declaration.inputs) for each in subjects)
     seeds = [drawn_from(case) for case in calls] if all_seeded else None
-    return judge_stochastic(spec, [trial for trial, _ in whole], seeds, again=[twice for _, twice in whole])
+    trials, again_same = [trial for trial, _ in whole], [twice for _, twice in whole]
+    return judge_stochastic(spec, trials, seeds, again=again_same, false_alarm=false_alarm)
 
 
-def _cases(spec: Spec, declared: Declaration) -> Iterator[Case]:
-    """Yield the aimed inputs; a type that the kernel takes, the narrowest first. Rules: SR-11."""
+def _cases(spec: Spec, declared: Declaration, seed: int) -> Iterator[Case]:
+    """Yield the aimed inputs of a seed, in the narrowest type that the kernel takes. Rules: CNF-21, SR-11."""
     dtype = next(name for name in ("bfloat16", "float16", "float32") if name in declared.dtypes)
-    for number, x in enumerate(aimed_inputs(dtype)):
+    for number, x in enumerate(aimed_inputs(dtype, seed)):
         bits = np.zeros(x.shape, np.uint8)  # for the golden bytes, of which only amax and scales are used
-        yield Case(f"{FAMILY}/{number}", FAMILY, REASON, ("SR-11",), x, spec, "row", None, bits)
+        yield Case(named(f"{FAMILY}/{number}", seed), FAMILY, REASON, ("SR-11",), x, spec, "row", None, bits)
 
 
 def _in(case: Case, declared: Declaration) -> Case:
