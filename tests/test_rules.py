@@ -95,6 +95,12 @@ def test_the_real_tree_is_read(checkout):
     assert any(found.name == "Codec.encode" for found in index.citing("E2M1-3")["functions"])
 
 
+def test_rules_from_chapter_13_on_have_one_shall_each(checkout):
+    late = [rule for rule in checkout.rules.values() if rule.kind is rules.RuleKind.SHALL and rule.chapter >= "13"]
+    assert len(late) > 100
+    assert [rule.id for rule in late if len(re.findall(r"\bshall\b", rule.text)) != 1] == []
+
+
 def test_a_tree_without_gaps(tree):
     index = rules.read(tree)
     assert index.gaps == index.notes == []
