@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+import sys
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import Phase, example, given, settings
+from hypothesis import Phase, example, find, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
@@ -210,3 +211,67 @@ def test_groups_on_a_gpu_in_another_layout(form):
                 size = lines[0], -(-lines[1] // 16)
                 assert decided(form, host(mine.scales), *size) == decided(form, theirs.scales, *size)
                 assert host(mine.data).tobytes() == theirs.data.tobytes()
+
+
+KERNELS = '''
+import numpy as np
+import fp4ref
+from fp4ref.layout import Layout
+
+AMD = fp4ref.register(Layout("amd.gfx950_32x8", "m(16,2,*) k(4,2,*): m1 k1 m0 k0 k2 m2"))
+WORDS = fp4ref.register(Layout("deepgemm.words", "m(*) k(4,*): k0 m0 k1; pad m 4 unspecified"))
+DRAWN = fp4ref.register(Layout("test.drawn", {drawn!r}))
+
+
+def stored(written, declared):
+    def kernel(x):
+        """Scales stored in one layout, in a buffer of the size of another."""
+        q = fp4ref.quantize(x, "nvfp4", scale_layout=written.name, backend="numpy")
+        buffer = np.zeros(declared.padded_shape(len(x), -(-x.shape[1] // 16)), np.uint8)
+        buffer.reshape(-1)[: q.row.scales.size] = q.row.scales.reshape(-1)[: buffer.size]
+        return q.row.data, buffer, q.row.amax
+
+    results = ("data", "scales", "amax")
+    return fp4ref.kernel(inputs=("x",), outputs=results, scale_layout=declared.name, multiple=(32, 128))(kernel)
+
+
+amd, words, drawn = stored(AMD, AMD), stored(WORDS, WORDS), stored(DRAWN, DRAWN)
+linear = fp4ref.LAYOUTS["linear"]
+amd_as_words, linear_as_drawn = stored(AMD, WORDS), stored(linear, DRAWN)
+'''
+
+
+def command(line: str, here) -> subprocess.CompletedProcess[str]:
+    """Run the command line with the values of the kernels' file."""
+    words = [sys.executable, "-m", "fp4ref", *line.split(), "--import", "kernels.py"]
+    return subprocess.run(words, capture_output=True, text=True, cwd=here, check=False)
+
+
+@pytest.mark.heavy  # five runs of verify
+@pytest.mark.slow
+@pytest.mark.rule("LAY-13")
+def test_one_line_serves_where_diagram_and_verify(tmp_path):
+    drawn = find(
+        drawn_layouts(),
+        lambda form: form.has_gaps and form.tile[0] > 4 and form.tile[1] > 1 and form.axes[0].multiple < 64,
+        settings=settings(max_examples=2000, deadline=None, database=None),
+    )
+    (tmp_path / "kernels.py").write_text(KERNELS.replace("{drawn!r}", repr(drawn.text)))
+    for form in (GFX950, WORDS, drawn):
+        name = "test.drawn" if form is drawn else form.name
+        offset = form.offset(37, 8, columns=16, rows=128)
+        there = command(f"where 37 130 --shape 128x256 --layout {name}", tmp_path)
+        assert f"scale (37, 8), {name} byte {offset}" in there.stdout, there.stderr
+        back = command(f"where --shape 128x256 --scale-byte {offset} --layout {name}", tmp_path)
+        assert "scale (37, 8)" in back.stdout, back.stderr
+        figure = command(f"diagram {name} --shape 40x160 --element 3,17 -o figure.svg", tmp_path)
+        assert figure.returncode == 0, figure.stderr
+        assert f"byte {form.offset(3, 1, columns=10, rows=40)}: scale (3, 1)" in (tmp_path / "figure.svg").read_text()
+    few = "--spec nvfp4 --family normal"
+    for name in ("amd", "words", "drawn"):
+        good = command(f"verify --kernel kernels.py:{name} {few}", tmp_path)
+        assert good.returncode == 0, good.stdout + good.stderr
+    wrong = command(f"verify --kernel kernels.py:amd_as_words {few}", tmp_path)
+    assert "scales are amd.gfx950_32x8 where deepgemm.words is declared" in wrong.stdout
+    wrong = command(f"verify --kernel kernels.py:linear_as_drawn {few}", tmp_path)
+    assert "scales are linear where test.drawn is declared" in wrong.stdout

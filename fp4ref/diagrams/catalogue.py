@@ -12,7 +12,7 @@ from typing import Any
 from fp4ref.diagrams.layout_text import layout_text
 from fp4ref.diagrams.request import Request
 from fp4ref.errors import BackendError, DomainError, UnknownNameError
-from fp4ref.layout import LAYOUTS
+from fp4ref.layout import LAYOUTS, layout
 from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4_2D, NVFP4_RHT, NVFP4_ROW_SCALED, STANDARD
 
 SHAPES = {"tiled_8x4": (20, 160)}  # where a smaller tensor shows more
@@ -30,6 +30,11 @@ class Figure:
     text: Callable[[Request], str] | None = None
 
 
+def _of_layout(name: str) -> Figure:
+    defaults = {"layout": layout(name), "shape": SHAPES.get(name, (300, 288))}
+    return Figure("layouts:scale_layout", f"The scale layout {name}.", GEOMETRY, defaults, layout_text)
+
+
 FIGURES = {
     "overview": Figure("overview:overview", "The project in one picture."),
     "e2m1": Figure("element_formats:e2m1", "E2M1: bits, values, rounding intervals and ties.", ("window",)),
@@ -42,16 +47,7 @@ FIGURES = {
         "directions_figure:directions", "Row and column direction: what is transposed.", ("spec", "shape")
     ),
     "hierarchy": Figure("hierarchy:hierarchy", "Global scale, block scales, codes, with numbers.", ("spec",)),
-    **{
-        name: Figure(
-            "layouts:scale_layout",
-            f"The scale layout {name}.",
-            GEOMETRY,
-            {"layout": layout, "shape": SHAPES.get(name, (300, 288))},
-            layout_text,
-        )
-        for name, layout in LAYOUTS.items()
-    },
+    **{name: _of_layout(name) for name in LAYOUTS},
     "linear-tiled": Figure(
         "linear_tiled:linear_tiled", "The same scales, linear and tiled, side by side.", (*GEOMETRY, "layout")
     ),
@@ -86,7 +82,12 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def figure(name: str) -> Figure:
-    """Return the figure of a name; an unknown one lists what there is."""
+    """Return the figure of a name, also that of a layout that was registered later; an unknown one lists what there is.
+
+    Rules: LAY-13.
+    """
+    if name not in FIGURES and name in LAYOUTS:
+        return _of_layout(name)
     if name not in FIGURES:
         close = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.5)
         hint = f" (did you mean {close[0]}?)" if close else ""

@@ -30,7 +30,7 @@ def scale_layout(request: Request) -> str:
     y = page.heading(title)
     y = page.lines(MARGIN, y + 4, wrap(found.caption(), page.width - 2 * MARGIN, 12), kind="muted")
     first = _first_byte(request, found, place)
-    if layout.tile != (1, 1):
+    if found.tiled:
         y = _tiles(page, y + 6, request, found, place)
     y = _bytes(page, y + 26, found, first, place)
     y = page.lines(MARGIN, y + 22, [f"offset = sum over digits, {layout.rule}:"], size=12, bold=True)
@@ -46,7 +46,7 @@ def _first_byte(request: Request, found: ScaleMap, place: ElementPlace | None) -
     """First byte of the drawn piece of memory: that of the element's tile, or of the window's first scale."""
     if request.window:
         clipped(f"diagram {found.layout.name}", request.window, found.padded, found.padded)
-    size = found.layout.tile[0] * found.layout.tile[1] if found.layout.tile != (1, 1) else LINE * MEMORY_LINES
+    size = found.layout.tile[0] * found.layout.tile[1] if found.tiled else LINE * MEMORY_LINES
     scale = place.scale if place else (request.window[0][0], request.window[1][0]) if request.window else (0, 0)
     return found.offset(*scale) // size * size
 
@@ -97,7 +97,8 @@ def _tiles(page: Canvas, y: float, request: Request, found: ScaleMap, place: Ele
             if place and (place.scale[0] // high, place.scale[1] // wide) == (row, column):
                 page.mark(x + 2, line + 2, size - 4, tall - 4)
     y += (bottom - top) * tall
-    note = "Tiles follow each other along a row, then down. Hatched: padding, 0x00."
+    way = "down the rows, then across" if found.layout.takes_rows else "along a row, then down"
+    note = f"Tiles follow each other {way}. Hatched: padding{', 0x00' * found.layout.pads_are_zero}."
     page.text(MARGIN + label, y + 16, note, size=11, kind="muted")
     return y + 20
 
@@ -126,7 +127,7 @@ def _plate(page: Canvas, x: float, y: float, text: str, size: float, bold: bool 
 
 def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: ElementPlace | None) -> float:
     """Return a tile, or the start of a linear buffer, in memory order: 16 bytes to a line."""
-    tiled = found.layout.tile != (1, 1)
+    tiled = found.tiled
     count = found.layout.tile[0] * found.layout.tile[1] if tiled else LINE * MEMORY_LINES
     lines = found.lines(first, -(-count // LINE))
     left = MARGIN + 132
@@ -156,7 +157,7 @@ def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: ElementPl
 
 
 def _kind(found: ScaleMap, row: int, column: int) -> str:
-    tiled = found.layout.tile != (1, 1)
+    tiled = found.tiled
     return KINDS[(row // found.band if tiled else column // 4) % 4]
 
 
@@ -164,7 +165,7 @@ def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool)
     """Return what the fills mean, at the left of the bytes."""
     row, column = base.row, base.column
     _, wide = found.layout.tile
-    if found.layout.tile != (1, 1):
+    if found.tiled:
         page.text(MARGIN, y + 9, "the tile's rows:", size=11, kind="muted")
         names = [
             f"m {row + i * found.band}–{row + (i + 1) * found.band - 1}" if found.band > 1 else f"m % 4 = {i}"
@@ -178,9 +179,7 @@ def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool)
     y += 18 + len(names) * 26
     page.cell(MARGIN, y, 20, 18, "", "pad")
     page.text(MARGIN + 26, y + 13, "padding", size=11, kind="muted")
-    notes = (
-        [f"k {column}–{column + wide - 1} in bytes", "of one row side by side"] if found.layout.tile != (1, 1) else []
-    )
+    notes = [f"k {column}–{column + wide - 1} in bytes", "of one row side by side"] if found.tiled else []
     if relative:
         notes += ["labels count from", f"scale ({row}, {column})"]
     return page.lines(MARGIN, y + 38, notes, size=10, kind="muted")

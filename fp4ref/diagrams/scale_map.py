@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fp4ref.diagrams.place import ElementPlace, Geometry
-from fp4ref.errors import LayoutError
+from fp4ref.errors import DomainError, LayoutError
 from fp4ref.layout import Layout
 
 LINE = 16  # bytes in a line of memory
@@ -13,12 +14,18 @@ LINE = 16  # bytes in a line of memory
 
 @dataclass(frozen=True)
 class Byte:
-    """One byte of a scale buffer. padding: no scale lies here."""
+    """One byte of a scale buffer. fill: the value of padding, None for a scale. gap: no index has this byte."""
 
     offset: int
     row: int
     column: int
-    padding: bool
+    fill: int | None = None
+    gap: bool = False
+
+    @property
+    def padding(self) -> bool:
+        """True if no scale is stored here."""
+        return self.gap or self.fill is not None
 
     @property
     def label(self) -> str:
@@ -28,7 +35,9 @@ class Byte:
     @property
     def title(self) -> str:
         """The same in words."""
-        what = "padding, 0x00, of" if self.padding else "scale"
+        if self.gap:
+            return f"byte {self.offset}: a gap"
+        what = "scale" if self.fill is None else f"padding, 0x{self.fill:02x}, of"
         return f"byte {self.offset}: {what} ({self.row}, {self.column})"
 
 
@@ -41,19 +50,25 @@ class ScaleMap:
 
     @property
     def padded(self) -> tuple[int, int]:
-        """Rows and columns of the buffer. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
-        return self.layout.padded_shape(*self.geometry.scales)
+        """Rows and columns with their padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15."""
+        return self.layout.padded(*self.geometry.scales)
 
     @property
     def size(self) -> int:
         """Bytes of the buffer."""
-        return self.padded[0] * self.padded[1]
+        return math.prod(self.layout.padded_shape(*self.geometry.scales))
 
     @property
     def grid(self) -> tuple[int, int]:
         """Tiles down and across."""
         high, wide = self.layout.tile
         return self.padded[0] // high, self.padded[1] // wide
+
+    @property
+    def tiled(self) -> bool:
+        """True if the buffer is tiles that fill whole lines of memory."""
+        high, wide = self.layout.tile
+        return self.layout.has_tiles and high * wide >= LINE
 
     @property
     def band(self) -> int:
@@ -66,9 +81,14 @@ class ScaleMap:
 
     def byte(self, offset: int) -> Byte:
         """Return the content of a byte. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
-        row, column = self.layout.index(offset, *reversed(self.geometry.scales))
         rows, columns = self.geometry.scales
-        return Byte(offset, row, column, not (row < rows and column < columns))
+        try:
+            row, column = self.layout.index(offset, columns, rows)
+        except DomainError:
+            return Byte(offset, 0, 0, gap=True)
+        if row < rows and column < columns:
+            return Byte(offset, row, column)
+        return Byte(offset, row, column, self.layout.axes[0 if row >= rows else 1].fill or 0)
 
     def lines(self, first: int, count: int) -> list[list[Byte]]:
         """Lines of memory from byte `first`, as far as the buffer reaches."""
@@ -103,9 +123,9 @@ class ScaleMap:
 
     def caption(self) -> str:
         """Sizes of what is drawn."""
-        (rows, columns), (high, wide) = self.geometry.scales, self.padded
+        (rows, columns), (high, wide) = self.geometry.scales, self.layout.padded_shape(*self.geometry.scales)
         m, k = self.geometry.shape
-        tile = f", tiles of {self.layout.tile[0]} x {self.layout.tile[1]}" if self.layout.tile != (1, 1) else ""
+        tile = f", tiles of {self.layout.tile[0]} x {self.layout.tile[1]}" if self.tiled else ""
         of = "x^T of a" if self.geometry.direction == "column" else "a"
         size = f"{rows} x {columns} scales of {of} {m} x {k} tensor"
         return f"{size} in a buffer of {high} x {wide} = {high * wide} bytes{tile}"
@@ -113,7 +133,7 @@ class ScaleMap:
 
 def require_tiles(layout: Layout, operation: str) -> None:
     """Require a layout with tiles, which a linear layout does not have. Rules: LAY-1, LAY-3."""
-    if layout.tile == (1, 1):
+    if not layout.has_tiles:
         raise LayoutError(
             operation, f"layout {layout.name}, which has no tiles", "tiled_128x4 or tiled_8x4", layout.rule
         )

@@ -18,7 +18,7 @@ from fp4ref.errors import DomainError, LayoutError, ShapeError
 from fp4ref.layout import conversion
 from fp4ref.layout.arguments import Index, checked, counted, plain, require_units
 from fp4ref.layout.strides import Digit, Ints, Strides, is_unbounded, strides
-from fp4ref.layout.text import Axis, Form, Product, parse
+from fp4ref.layout.text import Axis, Form, Product, Term, parse
 
 Bytes = NDArray[np.uint8]
 
@@ -88,6 +88,19 @@ class Layout:
     def takes_rows(self) -> bool:
         """True if offsets depend on the number of rows, as where tiles follow each other down first."""
         return not is_unbounded(self.form)
+
+    @property
+    def pads_are_zero(self) -> bool:
+        """True if all padding is 0x00 by rule."""
+        return all(axis.fill == 0 for axis in self.axes)
+
+    @property
+    def has_tiles(self) -> bool:
+        """True if whole tiles are stored one after the other: the two slowest digits count them, and nothing gaps."""
+        last = {(item.axis, item.digit) for item in self.form.order[-2:] if isinstance(item, Term)}
+        rests = {(axis, found.radices.index(None)) for axis, found in enumerate(self.axes)}
+        whole = all(found.radices[-1] is None for found in self.axes)
+        return self.tile != (1, 1) and whole and last == rests and not self.has_gaps
 
     def unfit_for_scales(self) -> str:
         """Return why this cannot be the layout of a scale array; empty if it can. Rules: LAY-13."""
