@@ -25,7 +25,7 @@ code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap
 code.write(b"\\x0f\\xae\\x17\\xc3")  # ldmxcsr [rdi]; ret
 address = ctypes.addressof(ctypes.c_char.from_buffer(code))
 load = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_uint32))(address)
-import fp4ref.conformance.machine
+import fp4ref.conformance.run.machine
 load(ctypes.c_uint32({mxcsr:#x}))
 """
 SET_TORCH = "import torch; assert torch.set_flush_denormal(True)\n"
