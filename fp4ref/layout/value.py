@@ -164,6 +164,7 @@ class Layout:
         row, column: integers or arrays that broadcast; the padding of the grid has offsets too. rows: their (unpadded)
         number, needed only if `takes_rows`; without it rows have no upper bound, except that offsets fit in 63 bits.
 
+        >>> from fp4ref import swizzle_offset
         >>> swizzle_offset(200, 6, columns=8)
         1674
 
@@ -195,6 +196,7 @@ class Layout:
 
         The result can be in the padding: column >= columns, or a row past the last one. Gaps have no index.
 
+        >>> from fp4ref import swizzle_index
         >>> swizzle_index(1674, columns=8)
         (200, 6)
 
