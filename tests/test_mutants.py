@@ -30,7 +30,7 @@ LARGEST = 1 << 20  # elements of a case; a kernel that is slow on purpose takes 
 
 def golden(case):
     """The golden model's bytes of a case, made once for all kernels."""
-    key = case.spec.name, case.id
+    key = case.spec.name, case.id, case.x.shape, hash(case.x.tobytes())
     if key not in MADE:
         MADE[key] = GOLDEN(case)
     return MADE[key]
@@ -42,10 +42,10 @@ def spec_of(name):
 
 
 @cache
-def inputs(name, direction, dtypes=()):
+def inputs(name, direction, dtypes=(), multiple=(1, 1), largest=LARGEST):
     dtypes = dtypes or (("bfloat16",) if direction == "column" else ("float32",))  # what a transform takes
-    made = families.cases(spec_of(name), directions=(direction,), dtypes=dtypes)
-    return [case for case in made if case.x.size <= LARGEST]
+    made = families.cases(spec_of(name), directions=(direction,), dtypes=dtypes, multiple=multiple)
+    return [case for case in made if case.x.size <= largest]
 
 
 def subject_of(kernel):
@@ -77,12 +77,18 @@ def subject_of(kernel):
     return spec, Subject.of(called)
 
 
-def verified(kernel, monkeypatch):
+def judgements(kernel, cases, monkeypatch):
     monkeypatch.setattr(runner, "golden", golden)
+    _, subject = subject_of(kernel)
+    for run in runner.run(subject, cases):
+        yield judge(run.case, run.outcome, subject.declaration, run.expected)
+
+
+def verified(kernel, monkeypatch):
     spec, subject = subject_of(kernel)
-    runs = runner.run(subject, inputs(kernel.spec, kernel.direction, getattr(kernel, "dtypes", ())))
-    judged = (judge(run.case, run.outcome, subject.declaration, run.expected) for run in runs)
-    return collected(KernelReport(kernel.__name__, spec, subject.declaration), judged)
+    cases = inputs(kernel.spec, kernel.direction, getattr(kernel, "dtypes", ()), getattr(kernel, "multiple", (1, 1)))
+    report = KernelReport(kernel.__name__, spec, subject.declaration)
+    return collected(report, judgements(kernel, cases, monkeypatch))
 
 
 @pytest.mark.rule("CNF-1")

@@ -16,7 +16,7 @@ from fp4ref.cli.verify_choice import DumpChoice
 from fp4ref.cli.verify_pages import Delayed
 from fp4ref.cli.verify_sources import dump_files
 from fp4ref.cli.verify_text import print_replay, print_report
-from fp4ref.conformance.diagnosis.dumps import SECONDS
+from fp4ref.conformance.diagnosis.budget import SECONDS
 from fp4ref.conformance.dumps.cases import parse
 from fp4ref.conformance.judge.isolation import InternalError
 from fp4ref.conformance.reports.intermediates import with_intermediates

@@ -203,7 +203,7 @@ class RowsUpAndCut(RowScaled):
         return np.where(np.isnan(y), 7, code + 8 * np.signbit(y)).astype(np.uint8)
 
 
-@mutant("amax-tail|amax-other", "layout-128x4-down")
+@mutant("amax-tail|amax-other|amax-inferred-columns-past-16", "layout-128x4-down")
 class TailAndColumnMajor(NVFP4):
     """The last columns of each row are not in the amax, and tiles go down first."""
 

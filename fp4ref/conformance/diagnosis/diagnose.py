@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.diagnosis.budget import BEFORE_BOUNDS, INSIDE, SECONDS, Share
+from fp4ref.conformance.diagnosis.budget import FEW as AMONG_FEW
 from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
 from fp4ref.conformance.diagnosis.evidence import LEAST, SMALLEST, Item, Part, Special, Tier
 from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis, Search, special_kinds
@@ -23,6 +25,7 @@ from fp4ref.conformance.diagnosis.placed import PlacedSearch, likely_place
 from fp4ref.conformance.diagnosis.profile_words import differences
 from fp4ref.conformance.diagnosis.ranking import ranked
 from fp4ref.conformance.diagnosis.stages import StageFinding, Stagewise, by_stages, permuted
+from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import CaseLike, code_side, kernel_of
 from fp4ref.conformance.mistakes.places import EVERYWHERE, Place
@@ -116,7 +119,7 @@ class Diagnosis:
 
 
 @np.errstate(all="ignore")  # wrong formulas overflow
-def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget_seconds: float = 30) -> Diagnosis:
+def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget_seconds: float = SECONDS) -> Diagnosis:
     """Explain what a candidate made of some cases.
 
     scale_layout: the declared one, in which the scales of the evidence lie; data is packed as declared too.
@@ -134,11 +137,16 @@ def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget
         items = _items(spec, scale_layout, evidence, SMALLEST)
     ordered = _varied(sorted(items, key=lambda item: (item.equal, item.size)))
     near = _few(ordered)
+    end, refuted = start + budget_seconds, Refuted()
     if len(near) < len(ordered) and any(not item.equal for item in near):
-        confirmed = _confirmed(_Session(spec, near, start, 0.5 * budget_seconds), ordered)
+        first = _Session(spec, near, start + AMONG_FEW * budget_seconds)
+        confirmed = _confirmed(first, ordered)
         if confirmed is not None:
             return confirmed
-    found = _Session(spec, ordered, start, 0.7 * budget_seconds if spec.hadamard else budget_seconds).diagnosis()
+        refuted = first.tried
+    found = _Session(
+        spec, ordered, start + BEFORE_BOUNDS * budget_seconds if spec.hadamard else end, earlier=refuted
+    ).diagnosis()
     if found.explanations or spec.hadamard is None:
         return found
     bounded = _varied(
@@ -146,7 +154,7 @@ def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget
     )
     if all(item.equal for item in bounded) and not untidy:
         return Diagnosis(conforms=True)
-    again = _Session(spec, bounded, start, budget_seconds).diagnosis()
+    again = _Session(spec, bounded, end).diagnosis()
     return again if again.explanations else found
 
 
@@ -190,22 +198,48 @@ def _varied(items: Sequence[Item]) -> list[Item]:
     return [items[place] for *_, place in sorted(ranks)]
 
 
-class _Session:
-    """A diagnosis. within: the place to which the items are cut, None for everywhere."""
+class Refuted:
+    """Searches that ended in time, and all that they found: whatever else they tried is refuted, in more cases too.
 
-    def __init__(self, spec: Spec, items: list[Item], start: float, budget: float, within: Place | None = None) -> None:
+    found: by tier and cost. mistakes: the names of those that were tried. paired: whether two mistakes in two places
+    may explain the cases.
+    """
+
+    def __init__(self, mistakes: Sequence[str] = ()) -> None:
+        self.mistakes = mistakes
+        self.found: dict[tuple[Tier, int], list[Hypothesis]] = {}
+        self.paired = True
+
+
+class _Session:
+    """A diagnosis, from now until `end`. within: the place to which the items are cut, None for everywhere.
+
+    earlier: what is refuted by some of the items already.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        items: list[Item],
+        end: float,
+        within: Place | None = None,
+        earlier: Refuted | None = None,
+    ) -> None:
         self.spec, self.items, self.within = spec, items, within
         self.made_by: dict[tuple[str, ...], Hypothesis] = {}
-        self.start, self.budget = start, budget
+        self.start = processor_time()
+        self.budget = end - self.start
         self.complete = True
+        self.tried = Refuted([mistake.name for mistake in tellable(items, special=True)])
+        self.earlier = earlier if earlier is not None and earlier.mistakes == self.tried.mistakes else Refuted()
         self.kinds = special_kinds(items)
         self.stagewise: Stagewise | None = None
 
     def diagnosis(self) -> Diagnosis:
         """Mistakes that explain ordinary values, the fewest first, which rules for special ones then join."""
-        ordinary = self._search(tier=False, share=0.4)
+        ordinary = self._search(tier=False, share=Share.SINGLE)
         if self._cheapest(ordinary, (0,)):  # nothing but special values differs, and any mistake may do that
-            single = self._cheapest(self._search(tier=True, share=0.5), (0, 1))
+            single = self._cheapest(self._search(tier=True, share=Share.SPECIAL), (0, 1))
             single = single or self._placed(tier=True)
             if single:
                 return self._with([self._told(hypothesis) for hypothesis in ranked(single, only_special=True)])
@@ -223,8 +257,10 @@ class _Session:
         measured = [hypothesis for hypothesis in composed if hypothesis.measured]
         found = found or [hypothesis for hypothesis in composed if not hypothesis.measured]
         if not found and self._many():
-            found = self._cheapest(self._search(tier=False, share=0.7 if measured else 0.85), (2,))
-        found = found or measured or self._unnamed(self._search(tier=False, share=0.95))
+            found = self._cheapest(
+                self._search(tier=False, share=Share.PAIR_OR_MEASURED if measured else Share.PAIR), (2,)
+            )
+        found = found or measured or self._unnamed(self._search(tier=False, share=Share.UNNAMED))
         if found:
             return self._completed(found)
         return self._with([])
@@ -239,8 +275,8 @@ class _Session:
         read = hypothesis.scales
         return any(item.stray(read) for item in self.items if item.scales(read) is not None)
 
-    def _search(self, tier: Tier, share: float) -> Search:
-        deadline = self.start + share * self.budget
+    def _search(self, tier: Tier, share: Share) -> Search:
+        deadline = self.start + share.value * self.budget
         return Search(self.spec, self.items, tier, deadline, special=tier is True)
 
     @cached_property
@@ -254,7 +290,7 @@ class _Session:
             return None
         items = [item for item in (item.inside(self._likely) for item in self.items) if item is not None]
         now = processor_time()
-        session = _Session(self.spec, items, now, 0.8 * (self.start + self.budget - now), self._likely)
+        session = _Session(self.spec, items, now + INSIDE * (self.start + self.budget - now), self._likely)
         found = session.diagnosis()
         self.complete &= found.complete
         told = [e for e in (self._relocated(e, session.made_by[e.names]) for e in found.explanations) if e is not None]
@@ -269,7 +305,7 @@ class _Session:
             held = self._likely
             told = replace(explanation, text=f"{explanation.text}, {held.text}", place=held.text)
             return told if held.about_tensor else None
-        search = PlacedSearch(self.spec, self.items, True, self._ticking(1.0))
+        search = PlacedSearch(self.spec, self.items, True, self._ticking(Share.WORDS))
         try:
             exact = search.place_of(hypothesis)
         except OutOfTimeError:
@@ -286,17 +322,20 @@ class _Session:
         """Single mistakes that hold in one place only."""
         if self.within:
             return []
-        return self._in_time(PlacedSearch(self.spec, self.items, tier, self._ticking(0.5)).hypotheses)
+        return self._in_time(PlacedSearch(self.spec, self.items, tier, self._ticking(Share.PLACED)).hypotheses)
 
     def _placed_pairs(self) -> list[Hypothesis]:
         """Two mistakes that hold in two places."""
-        if self.within or not self._many():
+        if self.within or not self._many() or not self.earlier.paired:
             return []
-        return self._in_time(PlacedSearch(self.spec, self.items, False, self._ticking(0.58)).pairs)
+        search = PlacedSearch(self.spec, self.items, False, self._ticking(Share.PLACED_PAIRS))
+        found = self._in_time(search.pairs)
+        self.tried.paired = search.paired
+        return found
 
-    def _ticking(self, share: float) -> Callable[[], None]:
+    def _ticking(self, share: Share) -> Callable[[], None]:
         """Return the function that ends a search when its share of the time is over."""
-        deadline = self.start + share * self.budget
+        deadline = self.start + share.value * self.budget
 
         def tick() -> None:
             if processor_time() > deadline:
@@ -307,13 +346,25 @@ class _Session:
     def _cheapest(self, search: Search, costs: Iterable[int]) -> list[Hypothesis]:
         """Hypotheses of the lowest cost that has any."""
         for cost in costs:
-            found = self._in_time(partial(self._some, search, cost))
+            known = self.earlier.found.get((search.tier, cost))
+            if known is not None:
+                found = self._in_time(partial(filter, search.whole, known))
+            else:
+                found = self._in_time(partial(self._some, search, cost))
             if found:
                 return found
         return []
 
     def _some(self, search: Search, cost: int) -> Iterator[Hypothesis]:
-        return itertools.islice(search.explanations(cost), ENOUGH)
+        """Yield the first hypotheses of a cost; note all of them if they are that few and the search was not cut."""
+        found: list[Hypothesis] = []
+        for hypothesis in search.explanations(cost):
+            found.append(hypothesis)
+            yield hypothesis
+            if len(found) == ENOUGH:
+                return
+        if cost < 2 or not search.scales_right:
+            self.tried.found[search.tier, cost] = found
 
     def _many(self) -> bool:
         """Return True if more differs than two accidents would explain."""
@@ -323,7 +374,7 @@ class _Session:
         """Scales that are right, in a place that has no name."""
 
         def tried() -> Iterator[Hypothesis]:
-            if not search.scale_side(0) and permuted(search.parts):
+            if not search.scales_right and permuted(search.parts):
                 yield from itertools.islice(search.unnamed_layouts(), KEPT)
 
         return self._in_time(tried)
@@ -346,7 +397,7 @@ class _Session:
 
     def _by_stages(self, parts: Sequence[Part]) -> Stagewise:
         if self.stagewise is None:
-            deadline = self.start + 0.7 * self.budget
+            deadline = self.start + Share.STAGES.value * self.budget
             self.stagewise = by_stages(self.spec, self.items, parts, deadline)
             self.complete &= self.stagewise.complete
         return self.stagewise
@@ -476,7 +527,7 @@ class _Session:
         if told:
             others = tuple(explanation for explanation in told[KEPT:] if explanation.profile)
             return Diagnosis(False, told[:KEPT] + others, first_stage=told[0].stage, complete=self.complete)
-        stagewise = self._by_stages(self._search(tier=False, share=0.9).parts)
+        stagewise = self._by_stages(self._search(tier=False, share=Share.WORDS).parts)
         return Diagnosis(
             conforms=False,
             partial=partial[0] if partial else None,

@@ -18,6 +18,7 @@ from fp4ref.formats import Codes, Floats
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 ACROSS = (1, 2, 4, 8, 16)
+COLUMNS = (*ACROSS, 32, 64, 128)
 GROUPS = (2, 4, 8, 16)
 
 
@@ -31,7 +32,7 @@ def displaced(width: int) -> Iterator[Mistake]:
             yield _moved(
                 f"bytes-of-block-{count}-{way}", f"bytes are those of block {sign} {count}", 1, step, step * width
             )
-    for axis, word, counts in ((0, "row", ROWS), (1, "column", ACROSS)):
+    for axis, word, counts in ((0, "row", ROWS), (1, "column", COLUMNS)):
         for count in counts:
             for way, sign, step in (("before", "-", count), ("after", "+", -count)):
                 yield _moved(

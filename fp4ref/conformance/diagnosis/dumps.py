@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.conformance.diagnosis.budget import SECONDS
 from fp4ref.conformance.diagnosis.diagnose import Diagnosis, diagnose
 from fp4ref.conformance.dumps.files import Dump
 from fp4ref.conformance.judge.compare import Comparison
@@ -20,7 +21,6 @@ from fp4ref.spec import Granularity, Spec
 TENSORS = 8  # of those that differ
 ELEMENTS = 1 << 20  # of a tensor that is looked at as a whole
 ROWS = 128  # whole tiles of every layout, and whole blocks
-SECONDS = 20.0
 
 
 class Cut(NamedTuple):

@@ -48,6 +48,7 @@ CLASH = 0.1  # up to this share of contradicting blocks two mistakes are likely 
 LOOSE = ("element-inferred", "scale-codec-inferred", "scale-inferred", "global-inferred")
 SAMPLED = 24  # pieces on which pairs of mistakes are excluded
 FIRST = 12  # pieces on which a hypothesis that makes the same numbers as another need not fail again
+GLANCED = 24  # pieces on which scales are compared before codes are
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,25 @@ class Search:
         """Hypotheses of a cost that make every byte of the tier."""
         for first in range(cost + 1):
             for scales in self.scale_side(first):
-                yield from self._code_side(scales, cost - first)
+                yield from filter(self.whole, self._code_side(scales, cost - first))
+
+    def whole(self, hypothesis: Hypothesis) -> bool:
+        """Return True if a hypothesis makes every byte of the tier."""
+        for item in self.items:
+            self._tick()
+            if not hypothesis.explains(item, self.tier):
+                return False
+        return True
+
+    @cached_property
+    def scales_right(self) -> bool:
+        """True if the specification makes every maximum and scale byte of the tier, read as declared."""
+        kernel = self.starts[0].kernel
+        tried = ((part, part.side(kernel)) for part in self.parts if part.serves(kernel))
+        return all(side is not None and part.scales_match(kernel, side, DECLARED) for part, side in tried)
 
     def scale_side(self, cost: int) -> list[Hypothesis]:
-        """Hypotheses of a cost that make every maximum and scale byte of the tier."""
+        """Hypotheses of a cost that make every maximum and scale byte of the first pieces."""
         if cost not in self._found:
             self._found[cost] = list(self._scale_side(cost))
         return self._found[cost]
@@ -168,8 +184,8 @@ class Search:
         """Yield the specification with its scales in tiles that have no name."""
         start = self.starts[0]
         for scales in self._read(start, list(digit_readers()), 1):
-            yield from self._code_side(scales, 0)
-            yield from self._code_side(scales, 1)
+            yield from filter(self.whole, self._code_side(scales, 0))
+            yield from filter(self.whole, self._code_side(scales, 1))
 
     def _changed(self, start: Hypothesis, count: int) -> Iterator[Hypothesis]:
         """Yield hypotheses with up to `count` mistakes of different stages before the scale bytes."""
@@ -180,7 +196,7 @@ class Search:
         singles = [(m, h) for m in before if (h := start.but(m)) is not None] if count else []
         yield from (h for m, h in singles if not (m.alone and start.profile))
         singles = [(m, h) for m, h in singles if not m.alone]
-        if count < 2 or start.profile or (start.kernel.search is None and self.scale_side(0)):
+        if count < 2 or start.profile or (start.kernel.search is None and self.scales_right):
             return  # where the scales are right, no two mistakes made them
         for one, other in self._likeliest(start, singles):
             self._tick()
@@ -228,6 +244,11 @@ class Search:
         return Outcomes(np.concatenate(made), np.concatenate(right))
 
     @cached_property
+    def _glanced(self) -> list[Part]:
+        """The first pieces, and every piece of a large case."""
+        return [part for n, part in enumerate(self.parts) if n < GLANCED or part.item.size > SMALL]
+
+    @cached_property
     def _small(self) -> list[Part]:
         """The first small pieces: whole cases, and a piece of each case that is too large."""
         return [part for part in self.parts if part.item.size <= SMALL or not part.whole][:SAMPLED]
@@ -241,7 +262,7 @@ class Search:
         alive = [DECLARED] if left == 0 else [reader for reader in readers if reader is not DECLARED]
         if left not in {0, 1}:
             return
-        for part in self.parts:
+        for part in self._glanced:
             if not part.serves(kernel):
                 continue
             self._tick()
@@ -302,7 +323,7 @@ class Search:
     ) -> Iterator[Hypothesis]:
         """Yield the same with every packing that the evidence allows."""
         kernel = hypothesis.kernel
-        for place, part in enumerate(self.parts):
+        for place, part in enumerate(self._glanced):
             if not part.serves(kernel):
                 continue
             self._tick()
@@ -314,9 +335,7 @@ class Search:
                 if place < FIRST:
                     self._refuted.add(key)
                 return
-        large = [item for item in self.items if item.size > SMALL]
-        found = (hypothesis.reading(data=reader) for reader in readers)
-        yield from (h for h in found if all(h.explains(item, self.tier) for item in large))
+        yield from (hypothesis.reading(data=reader) for reader in readers)
 
     def _tick(self) -> None:
         if processor_time() > self.deadline:

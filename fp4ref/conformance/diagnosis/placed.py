@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ PROBES = 12  # views on which every mistake is tried first
 WIDE = 1 << 21  # elements above which windows of rows stand for a case
 CUT = 16  # rows of a large case on which a mistake is tried before the whole
 WINDOW = 128  # rows of a window
-KEPT = 8  # possible mistakes whose place is learnt
+KEPT = 8  # possible mistakes of a group whose place is learnt
 PAIR_PROBES = 6  # views on which it is seen what a mistake explains of the whole
 PAIRS = 12  # pairs of mistakes that are tried on all views
 SHARE = 0.05  # of the blocks that differ, which each of two mistakes explains at least
@@ -207,6 +207,7 @@ class PlacedSearch:
         self.base = Hypothesis(kernel_of(spec))
         self.views = views(items, tier)
         self.items = items
+        self.paired = True  # until no two mistakes are found that explain enough of the probes
 
     @cached_property
     def probes(self) -> list[PlacedPart]:
@@ -249,27 +250,27 @@ class PlacedSearch:
                 found.append((place.bits, number, hypothesis))
         return [hypothesis for *_, hypothesis in sorted(found, key=lambda item: item[:2])]
 
-    def _possible(self) -> list[Mistake]:
-        """Return the first mistakes that no probe refutes."""
-        possible: list[Mistake] = []
-        for mistake in self._mistakes():
-            self.tick()
-            changed = self.base.but(mistake)
-            if changed is None:
-                continue
-            probes = self.probes if changed.kernel.whole else [*self.cut[:1], *self.probes]
-            if all(view.labels(changed.kernel) is not None for view in probes):
-                possible.append(mistake)
-                if len(possible) == KEPT:
-                    break
-        return possible
+    def _possible(self) -> Iterator[Mistake]:
+        """Yield the first mistakes of each group that no probe refutes."""
+        for group in self._groups():
+            yield from itertools.islice(filter(self._unrefuted, group), KEPT)
 
-    def _mistakes(self) -> Iterator[Mistake]:
+    def _unrefuted(self, mistake: Mistake) -> bool:
+        """Return True if every block of the probes is the mistake's or the specification's."""
+        self.tick()
+        changed = self.base.but(mistake)
+        if changed is None:
+            return False
+        probes = self.probes if changed.kernel.whole else [*self.cut[:1], *self.probes]
+        return all(view.labels(changed.kernel) is not None for view in probes)
+
+    def _groups(self) -> Iterator[Iterable[Mistake]]:
+        """Yield the mistakes that are known everywhere, then those that are made in one place only."""
         known = tellable(self.items, special=self.tier is True)
-        yield from known
-        yield from (displaced.after_maxima(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
-        yield from self._constants()
-        yield from displaced.displaced(self.spec.block.columns)
+        yield known
+        yield (displaced.after_maxima(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
+        yield self._constants()
+        yield displaced.displaced(self.spec.block.columns)
 
     def pairs(self) -> list[Hypothesis]:
         """Return two mistakes, each in a place of its own, or one of them everywhere; the first two that explain all.
@@ -282,9 +283,9 @@ class PlacedSearch:
         if total < LEAST:
             return []
         useful: list[tuple[Mistake, Bools]] = []
-        for mistake in self._mistakes():
+        for mistake in itertools.chain.from_iterable(self._groups()):
             self.tick()
-            changed = self.base.but(mistake)
+            changed = None if mistake.alone else self.base.but(mistake)
             made = [] if changed is None else [view.own(changed.kernel) for view in probes]
             if changed is None or any(own is None for own in made):
                 continue
@@ -298,9 +299,11 @@ class PlacedSearch:
                 if (a & ~b).any() and (b & ~a).any()
             )
         )
-        for covered, n, m in ranked[:PAIRS]:
+        likely = [pair for pair in ranked[:PAIRS] if -2 * pair[0] >= total]
+        self.paired = bool(likely)
+        for _, n, m in likely:
             self.tick()
-            found = self._both(useful[n][0], useful[m][0]) if -2 * covered >= total else None
+            found = self._both(useful[n][0], useful[m][0])
             if found is not None:
                 return [found]
         return []

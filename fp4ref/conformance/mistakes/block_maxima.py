@@ -109,14 +109,7 @@ def block_amax() -> Iterator[Mistake]:
         text = "block maxima are max x, which can be negative or -0, instead of max |x|"
         yield known(stage, f"block-signed-{name}", text, block_amax=block)
     yield known(stage, "block-absolute", "block maxima are |max x| instead of max |x|", block_amax=absolute_block)
-    for factor in (2, 4, 8):
-        yield known(
-            stage,
-            f"block-{factor}-across",
-            f"{factor} neighbouring blocks of a row share their scale (blocks that much wider)",
-            block_amax=grouped(1, factor),
-            whole=True,
-        )
+    yield from _larger()
     for rows in (2, 4, 8, 16, 32, 64, 128):
         yield known(
             stage,
@@ -208,6 +201,26 @@ def block_amax() -> Iterator[Mistake]:
             block_amax=partial(lambda low, b, nan: largest(b, (2, 3), nan) + low, F(floor)),
         )
     yield from _replaced_maxima()
+
+
+def _larger() -> Iterator[Mistake]:
+    """Yield blocks of several times the width, and squares of several times the height."""
+    for factor in (2, 4, 8):
+        yield known(
+            Slot.BLOCK,
+            f"block-{factor}-across",
+            f"{factor} neighbouring blocks of a row share their scale (blocks that much wider)",
+            block_amax=grouped(1, factor),
+            whole=True,
+        )
+        yield known(
+            Slot.BLOCK,
+            f"block-{factor}-down",
+            f"{factor} neighbouring blocks of a column share their scale (blocks that much higher)",
+            lambda kernel: kernel.block.rows > 1,
+            block_amax=grouped(factor, 1),
+            whole=True,
+        )
 
 
 def _narrower(parts: int, kernel: Kernel) -> Block:

@@ -112,13 +112,23 @@ GLOBALS: tuple[tuple[str, str, GlobalForm], ...] = (
 )
 UNGUARDED: tuple[tuple[str, str, GlobalForm], ...] = (
     ("plain", "S_enc is 2688 / amax without a limit", lambda a, k: _top(k) / a),
-    ("or-one", "S_enc has no upper limit", lambda a, k: np.where(a == 0, F(1), _top(k) / a)),
+    (
+        "or-one",
+        "S_enc has no upper limit, and is 0 where amax is infinite",
+        lambda a, k: np.where(a == 0, F(1), _top(k) / a),
+    ),
+    ("unlimited", "S_enc has no upper limit", lambda a, k: np.where(_vanishes(a, k), F(1), _top(k) / a)),
     ("finite", "S_enc is FLT_MAX for a zero tensor", lambda a, k: np.fmin(_top(k) / a, FLT_MAX)),
     ("zero", "S_enc is 0 for a zero tensor", lambda a, k: np.where(a == 0, F(0), np.fmin(_top(k) / a, FLT_MAX))),
     ("top", "S_enc is 2688 for a zero tensor", lambda a, k: np.where(a == 0, _top(k), np.fmin(_top(k) / a, FLT_MAX))),
     ("inf-zero", "S_enc is 0 for an infinite amax", ap.global_scale_te_rht),
     ("inf-one", "S_enc is 1 where it is not finite", lambda a, k: _finite_or_one(_top(k) / a)),
 )
+
+
+def _vanishes(a: Floats, k: Constants) -> Any:
+    """Return where S_enc is 1 for want of another number: amax is 0, or so large that 2688 / amax is 0."""
+    return (a == 0) | (_top(k) / a == 0)
 
 
 def _finite_or_one(g: Floats) -> Floats:

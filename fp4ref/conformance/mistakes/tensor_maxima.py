@@ -11,6 +11,7 @@ import numpy as np
 from fp4ref.conformance.mistakes.inputs import SIZES, TINY
 from fp4ref.conformance.mistakes.kernel import Values, over_tensor
 from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, by_row, by_tensor, has_global, known, turns
+from fp4ref.conformance.mistakes.row_maxima import rows_for_others, shared_by
 from fp4ref.formats import F, Floats
 
 
@@ -55,9 +56,7 @@ def largest_bits(kind: str, absolute: bool, values: Values, keep_nan: bool, by_r
 
 def by_groups(rows: int, amax: Floats, values: Values) -> Floats:
     """Return the amax of each row's group of `rows` rows."""
-    own = over_tensor(values, keep_nan=False, by_row=True)
-    groups = np.maximum.reduceat(own, range(0, own.size, rows)) if own.size else own
-    return np.repeat(groups, rows)[: own.size]
+    return shared_by(rows, values, keep_nan=False, by_row=True)
 
 
 def of_first(count: int, amax: Floats, values: Values) -> Floats:
@@ -208,6 +207,7 @@ def tensor_amax() -> Iterator[Mistake]:
         by_row,
         amax=lambda values, nan, rows: np.repeat(over_tensor(values, nan, by_row=False), len(values.raw)),
     )
+    yield from rows_for_others()
     for kind, name in (("u4", "unsigned"), ("i4", "signed")):
         for absolute in (True, False):
             yield known(

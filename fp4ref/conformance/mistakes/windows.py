@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
 
@@ -49,6 +49,7 @@ EDGES: tuple[tuple[str, str, Callable[[int, Floats], Floats]], ...] = (
     ("around", "around the end of the row", _around),
     ("memory", "with the next row past the end of a row", _in_memory),
 )
+WHOLE = "whole", "as far as the row has any"
 SHIFTS = tuple(sign * by for by in (1, 2, 3, 4, 7, 8, 12, 15, 16, 24, 31) for sign in (1, -1))
 
 
@@ -66,6 +67,22 @@ def _beside() -> Iterator[Mistake]:
                 tails=partial(slid, by),
                 whole=True,
             )
+        if by < 0:
+            name, words = WHOLE
+            yield known(
+                Slot.BLOCK,
+                f"block-window-{by:+d}-{name}",
+                f"block maxima are taken over the elements {way}, {words}",
+                partial(_inside, by),
+                alone=True,
+                tails=of(partial(_filled, by)),
+                whole=True,
+            )
+
+
+def _filled(by: int, kernel: Kernel) -> Callable[[Floats], Floats]:
+    """Return the function that slides rows of whole blocks, so that the last block sees all of its window."""
+    return lambda values: _slid("constant", by, np.pad(values, ((0, 0), (0, -values.shape[1] % kernel.block.columns))))
 
 
 def _inside(by: int, kernel: Kernel) -> bool:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance.diagnosis.dumps import SECONDS, DumpEvidence
+from fp4ref.conformance.diagnosis.budget import SECONDS
+from fp4ref.conformance.diagnosis.dumps import DumpEvidence
 from fp4ref.conformance.dumps.cases import NOTE, CaseID, cut
 from fp4ref.conformance.dumps.files import Dump, read_dump
 from fp4ref.conformance.judge.cases import compare_direction

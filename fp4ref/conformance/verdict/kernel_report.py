@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fp4ref.conformance.diagnosis.budget import SECONDS as BUDGET
 from fp4ref.conformance.diagnosis.diagnose import Diagnosis, diagnose, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
 from fp4ref.conformance.families import FAMILIES, Case, Reach
@@ -29,7 +30,6 @@ KEPT = 64  # failed judgements that are kept whole
 EVIDENCE = 1 << 26  # bytes of input of which the outputs are kept for the diagnosis
 STATE = {FindingKind.UNSTABLE, FindingKind.DEPENDS}  # findings on bytes that no mistake of arithmetic explains
 LARGE = 1 << 22  # elements of a case that is evidence only if something is wrong with it
-BUDGET = 25.0  # seconds of processor time for a diagnosis
 
 
 @dataclass(frozen=True, kw_only=True)

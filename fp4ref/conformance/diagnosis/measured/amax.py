@@ -19,6 +19,7 @@ from fp4ref.formats import F, Floats
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 CLOSE = 3e-7  # of two roundings of float32, as a share of a maximum
 LEAST = 3  # maxima that a rule must be seen in
+RUNS = 2  # of residues that are told, unless they are evenly spaced; more of them follow from the data by chance
 Bools = NDArray[np.bool_]
 Index = NDArray[np.intp]
 
@@ -111,6 +112,9 @@ def _rules(kernel: Kernel, found: Sequence[Maximum]) -> Iterator[SeenRule]:
         last = int(from_end.max()) + 1
         words = f"misses the last {plural(last, one, many)}"
         yield SeenRule(f"{many}-last-{last}", words, axis, partial(_before_end, last))
+        for size in SIZES:
+            words = f"misses {many} past the last multiple of {size}, where there are at least {size}"
+            yield SeenRule(f"{many}-past-{size}", words, axis, partial(_whole_groups, size))
         first, until = int(at.min()), int(at.max())
         if first > seen:
             words = f"from {first} on" if first == seen + 1 else f"from one of {seen + 1} to {first} on"
@@ -133,7 +137,8 @@ def _residues(at: Index, size: int) -> Iterator[Index]:
             yield np.arange(low // wide * wide, low // wide * wide + wide)
         if high - low + 1 < size:
             yield np.arange(low, high + 1)
-        yield out
+        if np.count_nonzero(np.diff(out) > 1) < RUNS or len(np.unique(np.diff(out))) == 1:
+            yield out
 
 
 def _missed(axis: int, one: Maximum) -> Bools:
@@ -154,6 +159,10 @@ def _reached(axis: int, one: Maximum) -> int:
 
 def _before_end(count: int, index: Index, length: int) -> Bools:
     return np.asarray(index < length - count)
+
+
+def _whole_groups(size: int, index: Index, length: int) -> Bools:
+    return np.asarray((index < length // size * size) | (length < size))
 
 
 def _not_modulo(size: int, out: Index, index: Index, length: int) -> Bools:
