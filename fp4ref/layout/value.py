@@ -90,11 +90,6 @@ class Layout:
         return not is_unbounded(self.form)
 
     @property
-    def pads_are_zero(self) -> bool:
-        """True if all padding is 0x00 by rule."""
-        return all(axis.fill == 0 for axis in self.axes)
-
-    @property
     def has_tiles(self) -> bool:
         """True if whole tiles are stored one after the other: the two slowest digits count them, and nothing gaps."""
         last = {(item.axis, item.digit) for item in self.form.order[-2:] if isinstance(item, Term)}
@@ -136,7 +131,7 @@ class Layout:
         Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15, LAY-16.
         """
         padded = self.padded(*sizes)
-        return (1, self._strides(padded).size) if self.has_gaps else padded
+        return (1, strides(self.form, padded).size) if self.has_gaps else padded
 
     def refuses(self, *sizes: int) -> Axis | None:
         """Return the first axis that refuses its size instead of padding it, or None. Rules: LAY-15."""
@@ -145,7 +140,7 @@ class Layout:
 
     def strides(self, *sizes: int) -> Strides:
         """Return the digits of all axes with their strides, for an array of these sizes. Rules: LAY-13."""
-        return self._strides(self.padded(*sizes))
+        return strides(self.form, self.padded(*sizes))
 
     def digits(self, rows: int, columns: int) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
         """Digits of rows and of columns of a whole padded buffer, fastest first. Rules: LAY-13."""
@@ -180,7 +175,7 @@ class Layout:
         Rules: LAY-13.
         """
         padded = self.padded(*sizes)
-        found = self._strides(padded)
+        found = strides(self.form, padded)
         parts = (
             found.spread(number, checked(self, "offset", axis.name, index, stop))
             for number, (axis, index, stop) in enumerate(zip(self.axes, indices, padded, strict=True))
@@ -279,9 +274,6 @@ class Layout:
             raise LayoutError(operation, f"{asked} lie apart", f"whole tiles of {self.tile[0]} rows", "LAY-9")
         return slice(first + found.first, last + 1 + found.first)
 
-    def _strides(self, padded: tuple[int, ...]) -> Strides:
-        return strides(self.form, padded)
-
     def _space(self, operation: str, columns: int, rows: int | None) -> tuple[Strides, tuple[int, int], int]:
         """Strides for some columns, the bounds of row and column, and that of offsets.
 
@@ -292,13 +284,13 @@ class Layout:
         high, _ = self.multiples
         if rows is not None:
             padded = self.padded(rows, columns)
-            return self._strides(padded), padded, self._strides(padded).size
+            return strides(self.form, padded), padded, strides(self.form, padded).size
         if self.takes_rows:
             raise ShapeError(
                 f"{self.name}.{operation}", "no number of rows", "rows=, on which offsets depend", "LAY-13"
             )
         padded = self.padded(high, columns)
-        found = self._strides(padded)
+        found = strides(self.form, padded)
         tile, stride = self.tile[0], found.axes[0][-1].stride
         most = sys.maxsize // max(stride, 1) * tile // high * high
         return found, (most, padded[1]), most // tile * stride if padded[1] else 0
