@@ -98,7 +98,8 @@ def _tiles(page: Canvas, y: float, request: Request, found: ScaleMap, place: Ele
                 page.mark(x + 2, line + 2, size - 4, tall - 4)
     y += (bottom - top) * tall
     way = "down the rows, then across" if found.layout.takes_rows else "along a row, then down"
-    note = f"Tiles follow each other {way}. Hatched: padding{', 0x00' * all(axis.fill == 0 for axis in found.layout.axes)}."
+    fills = sorted({f"0x{axis.fill or 0:02x}" for axis in found.layout.axes})
+    note = f"Tiles follow each other {way}. Hatched: padding, {' or '.join(fills)}."
     page.text(MARGIN + label, y + 16, note, size=11, kind="muted")
     return y + 20
 
