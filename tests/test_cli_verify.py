@@ -24,7 +24,6 @@ from fp4ref.conformance.judge.hadamard_stages import accepts_amax, accepts_block
 from fp4ref.conformance.oracle import hadamard as hadamard_bound
 from fp4ref.conformance.run import machine
 from fp4ref.conformance.run.machine import Flush
-from fp4ref.conformance.selfcheck import implementations as selfcheck
 from fp4ref.conformance.verdict.dump_report import DumpReport, Verdict
 from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.formats import F
@@ -571,8 +570,10 @@ def test_a_machine_that_flushes_does_not_judge(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.rule("CNF-5")
 def test_without_a_path_the_backends_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(run("--backend", "nosuch"), "nosuch", "CNF-5")
-    monkeypatch.setattr(selfcheck, "specs", lambda: [fp4ref.NVFP4])  # one of many: the whole is tested elsewhere
-    monkeypatch.setattr(selfcheck, "OFTEN", ())
+    monkeypatch.setattr(
+        "fp4ref.conformance.selfcheck.trials.specs", lambda: [fp4ref.NVFP4]
+    )  # one of many: the whole is tested elsewhere
+    monkeypatch.setattr("fp4ref.conformance.selfcheck.trials.OFTEN", ())
     result = run("--backend", "numpy", "--json")
     assert (result.exit_code, json.loads(result.stdout)["ok"]) == (0, True)
 

@@ -20,8 +20,9 @@ from fp4ref.conformance.reports import html, junit
 from fp4ref.conformance.reports.picture import pictures, svg
 from fp4ref.conformance.reports.view import View, of_backends, of_dump, of_kernel
 from fp4ref.conformance.run.runner import run
-from fp4ref.conformance.selfcheck import implementations as selfcheck
+from fp4ref.conformance.selfcheck.report import SelfCheckReport
 from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.layout import layout
@@ -211,9 +212,9 @@ def test_a_tensor_of_any_size_becomes_a_small_picture(view):
 
 
 def test_backends_have_a_report_too(tmp_path):
-    report = selfcheck.SelfCheckReport(subjects=["golden model", "mine"])
+    report = SelfCheckReport(subjects=["golden model", "mine"])
     report.add("golden model", "a:1", ["BLK-3"], [])
-    report.add("mine", "a:1", ["BLK-3"], [selfcheck.Mismatch("code", (0, 1), "3f800000", "02", "03")])
+    report.add("mine", "a:1", ["BLK-3"], [Mismatch("code", (0, 1), "3f800000", "02", "03")])
     report.unavailable["cuda"] = "no device"
     found = of_backends(report)
     page = Page(html.page(found))

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import main, verify_backends
-from fp4ref.conformance.selfcheck.implementations import SelfCheckReport
+from fp4ref.conformance.selfcheck.report import SelfCheckReport
 from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.statement import digest
 from fp4ref.conformance.verdict.statement_check import problems, read, schema, violations

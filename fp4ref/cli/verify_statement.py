@@ -17,7 +17,7 @@ from fp4ref.files import kinds
 from fp4ref.files.targets import require_target, write_bytes
 
 if TYPE_CHECKING:
-    from fp4ref.conformance.selfcheck.implementations import SelfCheckReport
+    from fp4ref.conformance.selfcheck.report import SelfCheckReport
     from fp4ref.conformance.verdict.dump_report import DumpReport
     from fp4ref.conformance.verdict.kernel_report import KernelReport
     from fp4ref.conformance.verdict.products import ProductReport

@@ -19,7 +19,7 @@ from fp4ref.conformance.judge.cases import Judgement
 from fp4ref.conformance.judge.compare import Comparison
 from fp4ref.conformance.judge.coverage import Coverage
 from fp4ref.conformance.judge.isolation import InternalError, attempted
-from fp4ref.conformance.selfcheck import implementations as selfcheck
+from fp4ref.conformance.selfcheck.report import SelfCheckReport
 from fp4ref.conformance.subjects.subject import Finding, golden
 from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
@@ -228,7 +228,7 @@ def of_error(title: str, reason: str) -> View:
     return View(title, ok=False, headline=reason)
 
 
-def of_backends(report: selfcheck.SelfCheckReport) -> View:
+def of_backends(report: SelfCheckReport) -> View:
     """Return the view of the check of installed backends. Rules: CNF-5."""
     reasons = {
         f"{name}: {reason}": count for name, found in report.unsupported.items() for reason, count in found.items()

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fp4ref.conformance.selfcheck.implementations import SelfCheckReport, specs
+from fp4ref.conformance.selfcheck.report import SelfCheckReport
+from fp4ref.conformance.selfcheck.trials import specs
 from fp4ref.conformance.verdict.dump_report import Cell
 from fp4ref.conformance.verdict.statement import NamedSubject, cells, common, specs_of
 

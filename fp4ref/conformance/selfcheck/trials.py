@@ -1,0 +1,115 @@
+"""The aimed tensors on which a backend is compared with the golden model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.families import FAMILIES, Case, case_of, members
+from fp4ref.conformance.families.variants import Topic
+from fp4ref.layout import layout, scale_layouts
+from fp4ref.quantized import DIRECTIONS, DirectionData
+from fp4ref.registry import Call
+from fp4ref.spec import Spec
+from fp4ref.specs import MXFP4, NVFP4, STANDARD, STOCHASTIC
+
+PEERS = (
+    "torchao.nvfp4_2lvl",
+    "torchao.nvfp4_1lvl",
+    "torchao.mxfp4_floor",
+    "torchao.mxfp8_e5m2_even",
+    "modelopt.nvfp4",
+    "modelopt.mxfp4",
+    "compressed_tensors.nvfp4",
+    "deepgemm.mxfp4_ue8m0",
+    "fouroversix.nvfp4_mse",
+    "fouroversix.nvfp4_static_4",
+    "flashinfer.ref_nvfp4_te_pertoken",
+    "flashinfer.ref_4over6_mae_448_fast",
+    "jax.nvfp4",
+    "microxcaling.mxfp8_e4m3_even",
+    "te.fast_math_1d",
+    "te.mxfp8_cast_only",
+    "vllm.nvfp4_kernel",
+)
+OFTEN = (NVFP4, MXFP4)  # specifications whose cases include large tensors
+LARGE = ("large", "layout", "everywhere", "sizes")
+SHAPES = ("ragged", "axes", "empty")  # which a profile does not change
+WITNESSES = frozenset(Topic)  # searched for in one type, for the standard's own specifications
+
+
+@dataclass(frozen=True)
+class BackendTrial:
+    """An aimed case, where its scales are to lie, and the type that its bytes are dequantized to."""
+
+    case: Case
+    scale_layout: str
+    to: str
+
+    @property
+    def id(self) -> str:
+        """The trial's distinguishing settings."""
+        return f"{self.case.spec.name}/{self.case.id}/{self.scale_layout}"
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Those of the case and of the layout."""
+        return *self.case.rules, *layout(self.scale_layout).rules
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The golden model's bytes of a case, and the values that they stand for."""
+
+    data: DirectionData
+    values: NDArray[Any]
+
+
+def specs() -> list[Spec]:
+    """Return the standard's specifications, stochastic ones, and some of every kind of profile."""
+    return [*STANDARD, *STOCHASTIC[:2], *(PROFILES[name] for name in PEERS)]
+
+
+def trials() -> Iterator[BackendTrial]:
+    """Yield the families under every specification; directions, types and layouts take turns."""
+    turn, number = itertools.count(), itertools.count()
+    for index, spec in enumerate(specs()):
+        for family in FAMILIES.values():
+            searched = family.name in WITNESSES
+            if family.name in LARGE and spec not in OFTEN:
+                continue
+            if (searched or family.name in SHAPES) and spec not in STANDARD:
+                continue
+            some = DIRECTIONS if spec in STANDARD and not searched else DIRECTIONS[next(turn) % 2 :][:1]
+            for direction in some:
+                dtypes = _dtypes(index, spec)
+                dtype = dtypes[0 if searched else next(turn) % len(dtypes)]
+                transformed = spec.hadamard and direction == "column"
+                for member in members(family, spec, "bfloat16" if transformed else dtype, direction):
+                    count = next(number)
+                    orders = scale_layouts()
+                    places = orders[count % len(orders)].name, dtypes[count % 7 % len(dtypes)]
+                    yield BackendTrial(case_of(family, member, spec, direction), *places)
+
+
+def _dtypes(index: int, spec: Spec) -> list[str]:
+    """Return the types that the trials of a specification have: one, or all in turn for the standard's own."""
+    names = [*INPUT_DTYPES]
+    start = index % len(names)
+    return [*names[start:], *names[:start]] if spec in STANDARD else names[start : start + 1]
+
+
+def calls() -> Iterator[Call]:
+    """Yield what the trials will ask of a backend."""
+    for index, spec in enumerate(specs()):
+        for source in _dtypes(index, spec):
+            yield Call("quantize", spec, source)
+            yield from (Call("dequantize", spec, source, to=to) for to in _dtypes(index, spec))
+        if spec.hadamard:
+            yield Call("quantize", spec, "bfloat16", "column")
