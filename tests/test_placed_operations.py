@@ -7,13 +7,21 @@ from pathlib import Path
 import pytest
 
 import fp4ref
+from fp4ref.conformance import families
 from fp4ref.conformance.diagnosis.clock import SECONDS, processor_time
 from fp4ref.conformance.diagnosis.products import diagnose
+from fp4ref.conformance.judge.cases import judge
+from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
 from fp4ref.conformance.verdict.products import check
+from fp4ref.kernels import Declaration
 
 MUTANTS = Path(__file__).parent / "mutants"
 PRODUCTS = runpy.run_path(str(MUTANTS / "products_placed.py"))["PLACED"]
+OPERATIONS = runpy.run_path(str(MUTANTS / "operations_placed.py"))
+PLACED = {name: item for name, item in OPERATIONS["PLACED"].items() if item[1] is not None}
+SOME = ("NibblesOfOddRows", "OnlyFirstTile")
 FEW = ("columns past 64 doubled", "A swapped in odd rows", "bias of whole eights")
 
 
@@ -47,3 +55,30 @@ def test_the_diagnosis_of_a_product_ends_in_time():
     assert not found.complete
     assert not found.explanations
     assert SECONDS < 10
+
+
+def operation_report(kernel):
+    spec, declared = fp4ref.profiles[kernel.spec], Declaration(**OPERATIONS["declared"](kernel))
+    subject = Subject(kernel.__name__, declared, lambda *given: kernel()(*given))
+    cases = families.cases(spec, directions=("row",), dtypes=("bfloat16",))
+    runs = runner.run(subject, [case for case in cases if case.x.size <= 1 << 18])
+    judged = (judge(run.case, run.outcome, declared, run.expected) for run in runs)
+    return collected(KernelReport(kernel.__name__, spec, declared), judged)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.rule("CNF-2", "CNF-26")
+@pytest.mark.parametrize(
+    "name", [name if name in SOME else pytest.param(name, marks=pytest.mark.heavy) for name in PLACED]
+)
+def test_operations_are_caught_and_told_with_their_place(name):
+    kernel, says = PLACED[name]
+    report = operation_report(kernel)
+    assert not report.ok
+    assert re.search(says, report.headline), report.headline
+
+
+def test_most_of_them_are_told():
+    told = [says for _, says in (*PRODUCTS.values(), *PLACED.values()) if says]
+    assert len(told) >= 0.8 * (len(PRODUCTS) + len(PLACED))

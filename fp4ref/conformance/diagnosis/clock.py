@@ -35,6 +35,11 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self._end = processor_time() + seconds
 
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return max(self._end - processor_time(), 0.0)
+
     def __call__(self) -> None:
         """Raise OutOfTimeError if the time is over."""
         if processor_time() > self._end:

@@ -59,6 +59,7 @@ def _rows(spec: Spec) -> Iterator[Way]:
     for gather in GATHERS:
         of_scales = partial(_other_scales, gather)
         yield Way(f"scales-{gather.name}", Slot.LAYOUT, gather.text("scales"), of_scales, alone=True)
+        yield Way(f"codes-{gather.name}", Slot.PACKING, gather.text("codes"), partial(_other_codes, gather), alone=True)
     if spec.global_scale is Granularity.ROW:
         for gather in GATHERS:
             yield Way(f"amax-{gather.name}", Slot.AMAX, gather.text("amax"), partial(_other_amax, gather), alone=True)
@@ -145,6 +146,7 @@ def _globals(spec: Spec) -> Iterator[Way]:
         ("global-1536", "the global scale is amax / 1536", lambda a: a / F(1536)),
         ("global-1440", "the global scale is amax / 1440", lambda a: a / F(1440)),
         ("global-2880", "the global scale is amax / 2880", lambda a: a / F(2880)),
+        ("global-amax-bf16", "amax is rounded to bfloat16", lambda a: narrow_bfloat16(a) / most),
         ("global-squared", "the global scale is applied twice", lambda a: (a / most) * (a / most)),
         ("global-reciprocal", "the global scale is amax * (1 / 2688)", lambda a: a * (F(1) / most)),
         ("global-encode", "the global scale is 1 / (2688 / amax)", lambda a: F(1) / (most / a)),
@@ -197,6 +199,7 @@ def _scale_bytes(mx: bool) -> Iterator[tuple[str, str, Callable[[Codes], Codes]]
         lambda s: np.repeat(s[:, :1], s.shape[1], 1),
     )
     nan = np.uint8(0xFF if mx else 0x7F)
+    yield "scales-last-block", "the last block uses the scale of the one before", _last_before
     yield "scale-nan-zero", "a NaN scale is taken as 0", lambda s: np.where(s == nan, np.uint8(0), s)
     yield "scale-nan-largest", "a NaN scale is taken as the largest", lambda s: np.where(s == nan, nan - np.uint8(1), s)
     if mx:
@@ -210,6 +213,10 @@ def _scale_bytes(mx: bool) -> Iterator[tuple[str, str, Callable[[Codes], Codes]]
         yield "bias-8", "scale bytes are decoded with bias 8 (E4M3FNUZ)", lambda s: s - np.where(s >= 16, 8, 0)
 
 
+def _last_before(scales: Codes) -> Codes:
+    return np.concatenate([scales[:, :-1], scales[:, -2:-1]], axis=1) if scales.shape[1] > 1 else scales
+
+
 def _words(data: Codes) -> Codes:
     if data.shape[1] % 4:
         raise ValueError
@@ -219,6 +226,12 @@ def _words(data: Codes) -> Codes:
 def _misread(reader: ScaleReader, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
     order = layout(declared.scale_layout)
     return q._replace(scales=taken(reader, order.name, poisoned(q.scales, order.name), q.scales.shape))
+
+
+def _other_codes(
+    change: Callable[[Codes], Codes], case: Case, declared: Declaration, q: DirectionData
+) -> DirectionData:
+    return q._replace(data=change(q.data))
 
 
 def _other_amax(other: Map, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.diagnosis import dequantizing
-from fp4ref.conformance.diagnosis.clock import processor_time
+from fp4ref.conformance.diagnosis.clock import SECONDS, Deadline, OutOfTimeError
 from fp4ref.conformance.diagnosis.dequantizer_ways import ways
 from fp4ref.conformance.diagnosis.dequantizing import Way
 from fp4ref.conformance.diagnosis.diagnose import KEPT, PADDING, Diagnosis, Explanation, diagnose
@@ -20,6 +20,7 @@ from fp4ref.conformance.diagnosis.hypotheses import ORDER
 from fp4ref.conformance.diagnosis.measured import values as measured_values
 from fp4ref.conformance.diagnosis.measured.dequantizer import measured_elements, measured_factor, measured_orders
 from fp4ref.conformance.diagnosis.placed import confined
+from fp4ref.conformance.diagnosis.placed_operations import in_places
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, Map, Turn, kernel_of
@@ -56,29 +57,25 @@ class KnownOperation(NamedTuple):
     made: Callable[[Case, Declaration], Values | None]
 
 
-def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_seconds: float = 30) -> Diagnosis:
-    """Explain what a kernel other than a quantizer made of some cases. Rules: CNF-2."""
-    end = processor_time() + budget_seconds
+def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_seconds: float = SECONDS) -> Diagnosis:
+    """Explain what a kernel other than a quantizer made of some cases. Rules: CNF-2, CNF-26."""
+    tick = Deadline(budget_seconds)
     ordered = sorted(results, key=lambda result: result[1].size)
     right = [same(declared, case, got, expected_values(case, declared, golden(case))) for case, got in ordered]
     if all(right):
         return Diagnosis(conforms=True)
     wrong = [result for result, equal in zip(ordered, right, strict=True) if not equal]
     rest = [result for result, equal in zip(ordered, right, strict=True) if equal]
-    search = {"dequantize": _dequantizers, "to_layout": _layouts, "hadamard": _transforms}[declared.operation]
-    found: dict[tuple[str, ...], Explanation] = {}
+    found: list[Explanation] = []
     complete = True
-    for alternatives in search(declared, [*wrong, *rest]):
-        for known in alternatives:
-            if _explains(known, declared, [*wrong, *rest]):
-                found.setdefault(known.names, Explanation(known.names, known.stage.value, known.text))
-            complete = processor_time() < end
-            if not complete or len(found) >= KEPT:
-                break
-        if found or not complete:
-            break
+    try:
+        for item in _search(declared, [*wrong, *rest], tick):
+            if item.text not in [known.text for known in found]:
+                found.append(item)
+    except OutOfTimeError:
+        complete = False
     stage = {"dequantize": "values", "to_layout": "layout", "hadamard": "hadamard"}[declared.operation]
-    told = tuple(found.values())
+    told = tuple(found)
     return Diagnosis(
         conforms=False,
         explanations=told,
@@ -86,6 +83,32 @@ def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_
         complete=bool(told) or complete,
         place="" if told else _place(declared, [result for result in ordered if result[1].size]),
     )
+
+
+def _search(declared: Declaration, results: Sequence[Result], tick: Deadline) -> Iterator[Explanation]:
+    """Yield the explanations of the first kind that has any: single mistakes, those in one place, then the others.
+
+    results: wrong ones first.
+    """
+    searches = {"dequantize": _dequantizers, "to_layout": _layouts, "hadamard": _transforms}
+    first = True
+    for alternatives in searches[declared.operation](declared, results, tick):
+        known = list(alternatives) if first else alternatives
+        count = 0
+        for item in known:
+            tick()
+            if _explains(item, declared, results):
+                count += 1
+                yield Explanation(item.names, item.stage.value, item.text)
+            if count >= KEPT:
+                break
+        if not count and first:
+            placed = in_places(declared, results, list(known), tick)
+            yield from placed
+            count = len(placed)
+        if count:
+            return
+        first = False
 
 
 def same(declared: Declaration, case: Case, got: Values, wanted: Values) -> bool:
@@ -128,7 +151,9 @@ def _explains(known: KnownOperation, declared: Declaration, results: Sequence[Re
 # Dequantizers
 
 
-def _dequantizers(declared: Declaration, results: Sequence[Result]) -> Iterator[Iterable[KnownOperation]]:
+def _dequantizers(
+    declared: Declaration, results: Sequence[Result], tick: Deadline
+) -> Iterator[Iterable[KnownOperation]]:
     """Single mistakes; pairs in different stages; elements whose values were measured."""
     known = list(ways(declared, results[0][0].spec))
     yield (_ways(way) for way in known)
@@ -165,7 +190,7 @@ def _measured_values(
 # Layouts
 
 
-def _layouts(declared: Declaration, results: Sequence[Result]) -> Iterator[Iterable[KnownOperation]]:
+def _layouts(declared: Declaration, results: Sequence[Result], tick: Deadline) -> Iterator[Iterable[KnownOperation]]:
     """Single mistakes; another place and other padding; then scales that were placed in an order that was measured."""
     places = [DECLARED, *scale_readers(layout(declared.scale_layout))]
     sources = [DECLARED, *scale_readers(layout(declared.source_layout))]
@@ -179,7 +204,7 @@ def _layouts(declared: Declaration, results: Sequence[Result]) -> Iterator[Itera
     pairs += [(place, DECLARED, padding) for place in places[1:] for padding in PADDINGS[1:]]
     pairs += [(DECLARED, source, padding) for source in sources[1:] for padding in PADDINGS[1:]]
     yield (_moved(*pair) for pair in pairs)
-    yield _measured_places(declared, results)
+    yield _measured_places(declared, results, tick.left)
 
 
 def _moved(place: ScaleReader, source: ScaleReader, padding: Padding) -> KnownOperation:
@@ -240,10 +265,10 @@ def _unmoved(case: Case, declared: Declaration) -> Values:
     return out
 
 
-def _measured_places(declared: Declaration, results: Sequence[Result]) -> Iterator[KnownOperation]:
+def _measured_places(declared: Declaration, results: Sequence[Result], seconds: float) -> Iterator[KnownOperation]:
     """As a quantizer whose codes are right would have placed its scales."""
     evidence = [(case, golden(case)._replace(scales=got)) for case, got in results]
-    found = diagnose(results[0][0].spec, declared.scale_layout, evidence)
+    found = diagnose(results[0][0].spec, declared.scale_layout, evidence, seconds)
     given = {id(case): got for case, got in results}
     for told in found.explanations:
         yield KnownOperation(told.names, Slot(told.stage), told.text, lambda case, declared: given[id(case)])
@@ -252,7 +277,7 @@ def _measured_places(declared: Declaration, results: Sequence[Result]) -> Iterat
 # Transforms
 
 
-def _transforms(declared: Declaration, results: Sequence[Result]) -> Iterator[Iterable[KnownOperation]]:
+def _transforms(declared: Declaration, results: Sequence[Result], tick: Deadline) -> Iterator[Iterable[KnownOperation]]:
     """Single mistakes; pairs of them; then a matrix that was measured."""
     spec = results[0][0].spec
     spec = spec if spec.hadamard else spec.replace(hadamard=Hadamard())

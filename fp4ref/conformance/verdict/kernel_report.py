@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.budget import SECONDS as BUDGET
+from fp4ref.conformance.diagnosis.clock import SECONDS
 from fp4ref.conformance.diagnosis.diagnose import Diagnosis, diagnose, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
 from fp4ref.conformance.families import FAMILIES, Case, Reach
@@ -187,7 +188,8 @@ class KernelReport:
 
         Rules: CNF-10.
         """
-        budget = BUDGET if seconds is None else seconds
+        usual = BUDGET if self.declaration.operation == "quantize" else SECONDS
+        budget = usual if seconds is None else seconds
         if budget and self.differing and not self.zeros.only and not self.findings.keys() & STATE:
             self.diagnosis = told(partial(self._diagnosed, budget), self.errors)
 
