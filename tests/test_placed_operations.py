@@ -59,7 +59,7 @@ def test_the_diagnosis_of_a_product_ends_in_time():
 
 def operation_report(kernel):
     spec, declared = fp4ref.profiles[kernel.spec], Declaration(**OPERATIONS["declared"](kernel))
-    subject = Subject(kernel.__name__, declared, lambda *given: kernel()(*given))
+    subject = Subject(kernel.__name__, declared, kernel())
     cases = families.cases(spec, directions=("row",), dtypes=("bfloat16",))
     runs = runner.run(subject, [case for case in cases if case.x.size <= 1 << 18])
     judged = (judge(run.case, run.outcome, declared, run.expected) for run in runs)
