@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from fp4ref.conformance.diagnosis.hypotheses import ORDER
 from fp4ref.conformance.diagnosis.measured import values as measured_values
 from fp4ref.conformance.diagnosis.measured.dequantizer import measured_elements, measured_factor, measured_orders
 from fp4ref.conformance.diagnosis.placed import confined
-from fp4ref.conformance.diagnosis.placed_operations import in_places
+from fp4ref.conformance.diagnosis.placed_operations import KnownOperation, in_places
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import Kernel, Map, Turn, kernel_of
@@ -43,18 +43,6 @@ from fp4ref.spec import Hadamard
 Values = NDArray[Any]
 Bools = NDArray[np.bool_]
 Result = tuple[Case, Values]  # a case, and what a kernel made of it
-
-
-class KnownOperation(NamedTuple):
-    """Mistakes, one or two: their names, the first one's stage, a sentence, and what they make of a case.
-
-    made gives None where they mean nothing.
-    """
-
-    names: tuple[str, ...]
-    stage: Slot
-    text: str
-    made: Callable[[Case, Declaration], Values | None]
 
 
 def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_seconds: float = SECONDS) -> Diagnosis:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,28 +25,20 @@ Result = tuple[Case, Values]
 CALLED = {"dequantize": "values", "to_layout": "scale bytes", "hadamard": "values"}
 
 
-class Known(Protocol):
-    """Mistakes and what they make of a case, None where they mean nothing."""
+class KnownOperation(NamedTuple):
+    """Mistakes, one or two: their names, the first one's stage, a sentence, and what they make of a case.
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the mistakes."""
+    made gives None where they mean nothing.
+    """
 
-    @property
-    def stage(self) -> Slot:
-        """The stage of the first one."""
-
-    @property
-    def text(self) -> str:
-        """The mistakes in a sentence."""
-
-    @property
-    def made(self) -> Callable[[Case, Declaration], Values | None]:
-        """The function that makes the result of a case."""
+    names: tuple[str, ...]
+    stage: Slot
+    text: str
+    made: Callable[[Case, Declaration], Values | None]
 
 
 def in_places(
-    declared: Declaration, results: Sequence[Result], known: Sequence[Known], tick: Callable[[], None]
+    declared: Declaration, results: Sequence[Result], known: Sequence[KnownOperation], tick: Callable[[], None]
 ) -> list[Explanation]:
     """Return single mistakes that explain everything, each in one place.
 
@@ -80,7 +72,7 @@ class _PlacedOperations:
             self.sites.append(ResultSite(case, *pair, block if bytewise else 1, block))
             self.cases.append(case)
 
-    def mistakes(self, known: Sequence[Known]) -> Iterator[KnownResult]:
+    def mistakes(self, known: Sequence[KnownOperation]) -> Iterator[KnownResult]:
         """Yield mistakes of the operation, then those in where a result is written."""
         for item in known:
             yield KnownResult(item.names, item.stage.value, item.text, partial(self._made, item))
@@ -89,7 +81,7 @@ class _PlacedOperations:
             said = text.format(CALLED[operation])
             yield KnownResult((name,), CALLED[operation], said, partial(self._changed, change))
 
-    def _made(self, known: Known, index: int) -> Values | None:
+    def _made(self, known: KnownOperation, index: int) -> Values | None:
         made = known.made(self.cases[index], self.declared)
         wanted = self.sites[index].right
         if made is None or (self.declared.operation != "to_layout" and made.size != wanted.size):
