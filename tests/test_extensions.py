@@ -165,3 +165,24 @@ def test_a_kernels_file_registers_what_it_is_checked_against(tmp_path):
     (tmp_path / "mine.py").write_text(KERNEL)
     arguments = ["verify", "--kernel", "mine.py:kernel", "--spec", "mine.nvfp4", "--family", "normal"]
     assert "mine.py:kernel: conforms to mine.nvfp4" in run(tmp_path, dict(os.environ), *arguments)
+
+
+KERNEL_WITH_A_LAYOUT = """
+import numpy as np
+import fp4ref
+
+fp4ref.register(fp4ref.Layout("mine.turned", "m(16,*) k(2,*): k0 m0 m1 k1"), "a test")
+
+
+@fp4ref.kernel(inputs=("x",), outputs=("data", "scales", "amax"), scale_layout="mine.turned")
+def kernel(x):
+    return fp4ref.quantize(np.asarray(x), "nvfp4", scale_layout="mine.turned", backend="numpy").row
+"""
+
+
+@pytest.mark.slow  # starts the program and a kernel's process
+@pytest.mark.rule("SPC-4", "LAY-7")
+def test_a_kernels_file_registers_the_layout_that_it_declares(tmp_path):
+    (tmp_path / "mine.py").write_text(KERNEL_WITH_A_LAYOUT)
+    arguments = ["verify", "--kernel", "mine.py:kernel", "--spec", "nvfp4", "--family", "normal"]
+    assert "mine.py:kernel: conforms to nvfp4" in run(tmp_path, dict(os.environ), *arguments)

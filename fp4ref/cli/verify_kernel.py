@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import click
 
@@ -20,8 +22,11 @@ from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import run, subject
 from fp4ref.conformance.subjects.subject import Declaration, Subject, draws, reasons
 from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
-from fp4ref.errors import DomainError
+from fp4ref.errors import Fp4Error
 from fp4ref.spec import Spec
+
+Made = TypeVar("Made")
+NAMES = {"SPC-4", "LAY-7"}  # rules under which an unknown name is refused
 
 
 def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
@@ -31,12 +36,13 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
     if choice.forever and (options.repeat or choice.case):
         raise click.UsageError("--forever does not end, so it takes neither --repeat nor --case")
     require_all_cases(choice)
-    spec = _spec_of(choice)
+    assert choice.spec is not None
+    spec = _with_names_of_the_kernel(choice, partial(load_spec, choice.spec))
     require_no_flush("verify")
     with progress(None, "verify") as step:
         step(f"loading {choice.target}")
         options = replace(options, tell=step)
-        on_trial = _subject(spec, choice, options)
+        on_trial = _with_names_of_the_kernel(choice, partial(_subject, spec, choice, options))
         declared = on_trial.declaration
         choice = _stated(choice, on_trial)
         if choice.huge:
@@ -73,17 +79,19 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
                 recent.remember(choice.target, spec, (judgement.case.id for judgement in report.failures))
 
 
-def _spec_of(choice: KernelChoice) -> Spec:
-    """Return the specification that was asked for; the kernel's own file may register it. Rules: SPC-4, CNF-8."""
-    assert choice.spec is not None
+def _with_names_of_the_kernel(choice: KernelChoice, make: Callable[[], Made]) -> Made:
+    """Return what `make` returns; if it meets an unknown name of a third party, import the kernel's own file first.
+
+    Rules: SPC-4, CNF-8.
+    """
+    place = "" if choice.signature is not None else choice.target.rpartition(":")[0]
     try:
-        return load_spec(choice.spec)
-    except DomainError as unknown:
-        place = choice.target.rpartition(":")[0]
-        if unknown.rule != "SPC-4" or "." not in choice.spec or choice.signature is not None or not place:
+        return make()
+    except Fp4Error as unknown:
+        if unknown.rule not in NAMES or "." not in unknown.got or not place:
             raise
     import_named(click.get_current_context(), place)
-    return load_spec(choice.spec)
+    return make()
 
 
 def require_all_cases(choice: Choice) -> None:
