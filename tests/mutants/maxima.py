@@ -9,7 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-_BASE = runpy.run_path(str(Path(__file__).parent / "third.py"))
+_BASE = runpy.run_path(str(Path(__file__).parent / "kernels.py"))
 NVFP4, MXFP8, MXFP4, RHT, RowScaled = (_BASE[name] for name in ("NVFP4", "MXFP8", "MXFP4", "RHT", "RowScaled"))
 FourOverSix, Square, e4m3 = (_BASE[name] for name in ("FourOverSix", "Square", "e4m3"))
 F, FLT_MAX = np.float32, np.finfo(np.float32).max

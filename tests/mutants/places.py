@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-_BASE = runpy.run_path(str(Path(__file__).parent / "third.py"))
+_BASE = runpy.run_path(str(Path(__file__).parent / "kernels.py"))
 NVFP4, MXFP8, MXFP4, RHT, Square = (_BASE[name] for name in ("NVFP4", "MXFP8", "MXFP4", "RHT", "Square"))
 e2m1, e4m3, value, by_boundaries = (_BASE[name] for name in ("e2m1", "e4m3", "value", "by_boundaries"))
 F, FLT_MAX, GRID = np.float32, np.finfo(np.float32).max, _BASE["GRID"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-_BASE = runpy.run_path(str(Path(__file__).parent / "third.py"))
+_BASE = runpy.run_path(str(Path(__file__).parent / "kernels.py"))
 NVFP4, MXFP8, MXFP4, RHT, RowScaled = (_BASE[name] for name in ("NVFP4", "MXFP8", "MXFP4", "RHT", "RowScaled"))
 FourOverSix, Square, e4m3, tiled = (_BASE[name] for name in ("FourOverSix", "Square", "e4m3", "tiled"))
 value, GRID = _BASE["value"], _BASE["GRID"]

@@ -13,7 +13,7 @@ NVFP4, MXFP8, MXFP4, RHT, Square = (_BASE[name] for name in ("NVFP4", "MXFP8", "
 Somewhere, e2m1, value, by_boundaries, cut = (
     _BASE[name] for name in ("Somewhere", "e2m1", "value", "by_boundaries", "cut")
 )
-_THIRD = runpy.run_path(str(Path(__file__).parent / "third.py"))
+_THIRD = runpy.run_path(str(Path(__file__).parent / "kernels.py"))
 F, ALL, FLT_MAX = np.float32, _BASE["ALL"], np.finfo(np.float32).max
 BF16, E4M3, E5M2, FourOverSix = (_THIRD[name] for name in ("BF16", "E4M3", "E5M2", "FourOverSix"))
 MIDDLES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)

@@ -16,7 +16,7 @@ BF16, value, F, FLT_MAX = (_BASE[name] for name in ("BF16", "value", "F", "FLT_M
 _PLACES = runpy.run_path(str(Path(__file__).parent / "places.py"))
 e4m3 = _PLACES["e4m3"]
 CORRECT = ()
-MUTANTS, enter = runpy.run_path(str(Path(__file__).parent / "quantizers.py"))["mutants"]()
+MUTANTS, enter = runpy.run_path(str(Path(__file__).parent / "kernels.py"))["mutants"]()
 
 
 def mutant(*names, says, dtypes=("float32",), multiple=(1, 1)):

@@ -1,0 +1,29 @@
+"""Wrong quantizers: the values that are read from the tensor."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+
+_BASE = runpy.run_path(str(Path(__file__).parent / "kernels.py"))
+F, MXFP8, NVFP4 = (_BASE[name] for name in ("F", "MXFP8", "NVFP4"))
+MUTANTS, mutant = _BASE["mutants"]()
+CORRECT = ()
+
+
+@mutant("input-flush")
+class FlushesInput(NVFP4):
+    def read(self, x):
+        return np.where(np.abs(x) < np.finfo(F).tiny, np.copysign(F(0), x), x)
+
+
+@mutant("input-fp16")
+class InputHalf(MXFP8):
+    def read(self, x):
+        return x.astype(np.float16).astype(F)
+
+
+@mutant("input-fp16")
+class InputAsHalf(NVFP4):
+    def read(self, x):
+        return x.astype(np.float16).astype(F)
