@@ -27,6 +27,7 @@ from fp4ref.kernels import Declaration, kernel
 from fp4ref.layout import LAYOUTS, Layout, swizzle_index, swizzle_offset
 from fp4ref.multiply import gemm, gemm_grouped
 from fp4ref.operands import AlphaRule
+from fp4ref.packings import PACKINGS, repack
 from fp4ref.philox import philox4x32
 from fp4ref.quantized import DirectionData, Directions, Group, Quantized
 from fp4ref.random_source import random_bits
@@ -87,6 +88,7 @@ __all__ = [
     "NVFP4_RHT_SR",
     "NVFP4_ROW_SCALED",
     "NVFP4_SR",
+    "PACKINGS",
     "SPEC_VERSION",
     "AlphaRule",
     "Amax",
@@ -133,6 +135,7 @@ __all__ = [
     "register",
     "register_arithmetic",
     "register_rule",
+    "repack",
     "swizzle_index",
     "swizzle_offset",
     "to_layout",

@@ -114,7 +114,7 @@ class Layout:
         """
         sizes = tuple(map(operator.index, sizes))
         operation, count = f"{self.name}.padded_shape", len(self.axes)
-        got = f"{' x '.join(map(str, sizes))} {'scales' if count == 2 else 'units'}"
+        got = f"{' x '.join(map(str, sizes))} {'units' if self.unfit_for_scales() else 'scales'}"
         if len(sizes) != count or min(sizes) < 0:
             raise ShapeError(operation, got, "counts >= 0" if len(sizes) == count else counted(count), self.rule)
         if axis := self.refuses(*sizes):
