@@ -114,6 +114,35 @@ def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
     assert not report.ok  # too few that are named fail the run of all
 
 
+RAGGED = """AmaxInVectorsOfEight AmaxOfFourRowsAtOnce AmaxWithoutTail DirtySpare PartialBlockDropped
+PartialBlockTakesTheScaleBefore RaggedColumns TailCodesZero TailReadsNextRow"""
+OTHER_TYPES = """AmaxBfloat16 AmaxToBfloat16 AmaxUpToBfloat16 BlockMaximaInBfloat16 CutInFloat16 ElementsThroughHalf
+MXThroughE5M2InFloat16 NaNIsZeroInFloat16 OneLevelInFloat16 RowAmaxCutToBfloat16 ScaleTiesAwayInFloat16
+SquareCutInFloat32 TensorAmaxBf16 TiesDownInFloat16"""
+BELOW_128 = """AmaxInVectorsOf128 ColumnsNotPadded ColumnsPast64 MXCodesNotWrittenInTheTail MXColumnsPast128
+RowsColumnsPast32 TilesOfAWidthRoundedDown"""
+# Kernels that are right wherever rows and columns are such multiples, and in these types.
+CANNOT_SHOW = {
+    ((16, 16), ("bfloat16",)): f"{RAGGED} {OTHER_TYPES}",  # no partial block; maxima that bfloat16 holds exactly
+    ((128, 128), ("float32", "bfloat16", "float16")): f"{RAGGED} {BELOW_128}",  # nothing past a multiple of 128
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.slow  # every kernel on the cases of two multiples
+@pytest.mark.rule("CNF-19")
+@pytest.mark.parametrize(("multiple", "dtypes"), CANNOT_SHOW, ids=str)
+def test_mutants_are_caught_at_every_multiple(multiple, dtypes, monkeypatch):
+    conform = set()
+    for kernel in sorted(MUTANTS, key=lambda kernel: (kernel.spec, kernel.direction)):
+        if getattr(kernel, "multiple", (1, 1)) == (1, 1):
+            types = ("bfloat16",) if spec_of(kernel.spec).hadamard else dtypes  # those of a transform
+            cases = inputs(kernel.spec, kernel.direction, types, multiple)
+            if all(judgement.equal for judgement in judgements(kernel, cases, monkeypatch)):
+                conform.add(kernel.__name__)
+    assert conform == set(CANNOT_SHOW[multiple, dtypes].split())
+
+
 FEW = ("AmaxUpToE4M3", "MXColumnUsesScalesOfRows", "ScaleRowPairsExchanged", "RowBeforeAtTileEnd")
 
 
