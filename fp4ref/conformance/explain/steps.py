@@ -14,12 +14,12 @@ from fp4ref.arithmetic import stored
 from fp4ref.conformance.explain.codec_notes import rounding
 from fp4ref.conformance.explain.formulas import cited, decimal, float_bits, formula
 from fp4ref.conformance.explain.way import Candidate, Stages
+from fp4ref.conformance.families.rules import PACKED
 from fp4ref.formats import Codec, F, ignoring_float_warnings
 from fp4ref.layout import scale_layouts
 from fp4ref.packing import part_of_byte
 from fp4ref.spec import Amax, Granularity
 
-PACKED = {4: "PACK-1", 6: "PACK-4", 8: "PACK-3"}  # the rule of a width
 NOTE_MIN = 36  # columns that a note needs, to stand beside its step
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fp4ref.formats import E8M0
+from fp4ref.arithmetic import dequantized_te
+from fp4ref.formats import E8M0, Format
 from fp4ref.quantized import Direction
 from fp4ref.spec import Granularity, Spec
 from fp4ref.specs import OWN
@@ -10,7 +11,8 @@ from fp4ref.specs import OWN
 NEAREST = {"e2m1": "E2M1-3", "e4m3": "E4M3-2", "e5m2": "E5M2-2"}
 SATURATES = {"e2m1": "E2M1-4", "e4m3": "E4M3-3", "e5m2": "E5M2-3"}
 NOT_A_NUMBER = {"e2m1": "E2M1-5", "e4m3": "E4M3-4", "e5m2": "E5M2-4"}
-
+VALUES = {"e2m1": "E2M1-1", "e4m3": "E4M3-1", "e5m2": "E5M2-1", "e8m0": "E8M0-4"}
+PACKED = {4: "PACK-1", 6: "PACK-4", 8: "PACK-3"}  # the rule of a width
 
 OF_A_CODEC = "SPC-7"  # of a format without a chapter of its own
 
@@ -47,6 +49,20 @@ def global_rules(spec: Spec) -> tuple[str, ...]:
     """Return the rules on the global amax and its scale."""
     by = {Granularity.NONE: ("GLB-6",), Granularity.TENSOR: ("GLB-1", "GLB-2"), Granularity.ROW: ("GLB-5",)}
     return by[spec.global_scale]
+
+
+def value_rule(form: Format) -> str:
+    """Return the rule on the values of a format's codes."""
+    return VALUES.get(form.name, OF_A_CODEC)
+
+
+def dequantizing(spec: Spec, direction: Direction) -> tuple[str, ...]:
+    """Return the rules on values that are computed from bytes. Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, LAY-6."""
+    if spec.global_scale is Granularity.NONE:
+        order = "DEQ-2"
+    else:
+        order = "DEQ-1" if spec.arithmetic.dequantized is dequantized_te else "DEQ-5"
+    return (order, "DEQ-3", *(("DEQ-4",) if direction == "column" else ()), "LAY-6")
 
 
 def spec_rules(spec: Spec, direction: Direction) -> tuple[str, ...]:

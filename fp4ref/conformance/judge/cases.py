@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from fp4ref import api
 from fp4ref.conformance.families import Case
+from fp4ref.conformance.families.rules import PACKED, dequantizing, value_rule
 from fp4ref.conformance.judge.blame import at_fault, failed
 from fp4ref.conformance.judge.compare import Comparison, Tolerance, compare
 from fp4ref.conformance.judge.excuses import Tile
 from fp4ref.conformance.judge.hadamard_stages import accepts_amax, accepts_block
+from fp4ref.conformance.judge.result_stages import broken, differing
 from fp4ref.conformance.oracle.hadamard import interval
 from fp4ref.conformance.subjects.subject import (
     Declaration,
@@ -27,7 +29,7 @@ from fp4ref.conformance.subjects.subject import (
     transform_input,
 )
 from fp4ref.conformance.vectors.text import Mismatch, format_words, mismatched
-from fp4ref.formats import Codes, F
+from fp4ref.formats import Codes
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import layout, scale_layouts
 from fp4ref.model.tiles import Matrix, widen
@@ -54,7 +56,7 @@ class Judgement:
     compared: the bytes of a quantizer. mismatches: of another operation, the first ones. finding: what went wrong
     otherwise. rules: those that the case checks; none where nothing was compared. got: a quantizer's bytes, low nibble
     first, in the declared layout, with the golden amax where the kernel gives none. returned_amax: it gave one. values:
-    of another operation.
+    of another operation; broken: its rules that decide a wrong result.
     """
 
     case: Case
@@ -65,12 +67,13 @@ class Judgement:
     got: DirectionData | None = None
     values: NDArray[Any] | None = None
     returned_amax: bool = False
+    broken: frozenset[str] = frozenset()
 
     @property
     def failed(self) -> frozenset[str]:
         """Return the rules that decide a byte at fault. Rules: CNF-24."""
         if self.compared is None:
-            return frozenset(self.rules if self.mismatches else ())
+            return self.broken
         return failed(self.rules, self.case.spec, self.compared.at_fault)
 
     @property
@@ -124,8 +127,11 @@ def judge(case: Case, outcome: Outcome, declared: Declaration, expected: Directi
     expected = golden(case) if expected is None else expected
     if declared.operation != "quantize":
         assert outcome.values is not None
-        wrong = _values(case, outcome.values, declared, expected)
-        return Judgement(case, None, finding, rules, wrong, values=outcome.values)
+        got_values, wanted = outcome.values, expected_values(case, declared, expected)
+        wrong = _wrong(case, got_values, declared, wanted)
+        failing = broken(rules, case, declared, got_values, wanted, wrong, expected) if wrong.any() else frozenset()
+        mismatches = _mismatches(got_values, declared, wanted, wrong)
+        return Judgement(case, None, finding, rules, mismatches, values=got_values, broken=failing)
     assert outcome.data is not None
     got = normalised(case, declared, outcome.data)
     returned_amax = got.amax is not None
@@ -150,12 +156,13 @@ def checked_rules(case: Case, declared: Declaration) -> tuple[str, ...]:
 
     Rules: CNF-22.
     """
-    layouts = layout(declared.scale_layout).rules
-    others = {rule for form in scale_layouts() for rule in form.rules} - {*layouts}
-    scaled = "DEQ-2" if case.spec.global_scale is Granularity.NONE else "DEQ-1"
+    form = layout(declared.scale_layout)
+    layouts, (element, scale) = form.rules, (case.spec.element.format, case.spec.scale.format)
+    others = {rule for each in scale_layouts() for rule in each.rules} - {*layouts}
+    values = (*dequantizing(case.spec, case.direction), "NUM-1", value_rule(element), value_rule(scale))
     rules = {
         "quantize": (*(rule for rule in case.rules if rule not in others), *layouts, "PACK-1"),
-        "dequantize": (scaled, "DEQ-3", "LAY-6"),
+        "dequantize": (*values, form.rule, PACKED[element.bits]),
         "to_layout": (*layouts, "LAY-6", "LAY-7"),
         "hadamard": ("HAD-1", "HAD-2", "HAD-3", "HAD-7"),
     }[declared.operation]
@@ -219,17 +226,22 @@ def _tolerance(x: NDArray[Any], spec: Spec, got: DirectionData, bits: NDArray[np
     return tolerates
 
 
-def _values(case: Case, got: NDArray[Any], declared: Declaration, expected: DirectionData) -> tuple[Mismatch, ...]:
-    """Where values or moved scales differ; all NaN are one. Rules: CNF-1, LAY-2, HAD-7, NUM-2."""
-    wanted = expected_values(case, declared, expected)
+def _wrong(case: Case, got: NDArray[Any], declared: Declaration, wanted: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where values or moved scales differ; all NaN are one. Rules: CNF-1, LAY-2, HAD-7, NUM-2."""
     if declared.operation == "to_layout":
-        compared = layout(declared.scale_layout).compared(*expected.scales.shape)
-        return tuple(mismatched("scales", np.where(compared, got, 0), np.where(compared, wanted, 0))[:KEPT])
-    kind = f"u{wanted.dtype.itemsize}"
-    bad = got.view(kind) != wanted.view(kind)
-    bad &= ~(np.isnan(got.astype(F)) & np.isnan(wanted.astype(F)))
-    if declared.operation == "hadamard":
-        bad &= ~_within_bound(case, got, bad)
+        rows, columns = case.matrix
+        compared = layout(declared.scale_layout).compared(rows, -(-columns // case.spec.block.columns))
+        return np.asarray((got != wanted) & compared)
+    bad = differing(got, wanted)
+    return bad & ~_within_bound(case, got, bad) if declared.operation == "hadamard" else bad
+
+
+def _mismatches(
+    got: NDArray[Any], declared: Declaration, wanted: NDArray[Any], wrong: NDArray[np.bool_]
+) -> tuple[Mismatch, ...]:
+    """Return the first wrong values or moved scales."""
+    if declared.operation == "to_layout":
+        return tuple(mismatched("scales", np.where(wrong, got, 0), np.where(wrong, wanted, 0))[:KEPT])
     return tuple(
         Mismatch(
             "values",
@@ -237,16 +249,21 @@ def _values(case: Case, got: NDArray[Any], declared: Declaration, expected: Dire
             "",
             *(f"{format_words(part[tuple(index)][None])} ({float(part[tuple(index)]):.9g})" for part in (wanted, got)),
         )
-        for index in np.argwhere(bad)[:KEPT]
+        for index in np.argwhere(wrong)[:KEPT]
     )
 
 
 def _within_bound(case: Case, got: NDArray[Any], bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which values some order of additions gives; only groups with differences are looked at. Rules: HAD-7."""
+    """Which values some order of additions gives; only groups with differences are looked at.
+
+    Where only one value is accepted, a zero of the other sign is not.
+
+    Rules: HAD-3, HAD-7.
+    """
     inputs = widen(transform_input(case)).reshape(-1, POINTS)
     values, differs = got.astype(np.float64).reshape(-1, POINTS), bad.reshape(-1, POINTS)
     accepted = np.zeros_like(differs)
     for index in np.flatnonzero(differs.any(axis=1))[: 4 * KEPT]:
         low, high = np.array(interval(inputs[index].tolist(), signs(case.spec))).T
-        accepted[index] = (low <= values[index]) & (values[index] <= high)
+        accepted[index] = (low < high) & (low <= values[index]) & (values[index] <= high)
     return accepted.reshape(bad.shape)

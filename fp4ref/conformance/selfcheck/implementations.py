@@ -18,6 +18,7 @@ import numpy as np
 
 from fp4ref import api, registry
 from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.families.rules import dequantizing
 from fp4ref.conformance.judge.compare import compare
 from fp4ref.conformance.run.machine import require_no_flush
 from fp4ref.conformance.selfcheck import others as selfcheck_others
@@ -169,8 +170,7 @@ def _run_trial(report: SelfCheckReport, name: str, trial: BackendTrial, expected
         found = _guarded(lambda: _quantized(name, trial, expected.data))
         report.add(name, trial.id, trial.rules, found, blamed(trial.rules, found))
     if "dequantize" in backend.operations:
-        scale = "DEQ-2" if expected.data.amax is None else "DEQ-1" if case.spec.arithmetic.name == "te" else "DEQ-5"
-        rules = (scale, "DEQ-3", "LAY-6", *(("DEQ-4",) if case.direction == "column" else ()))
+        rules = dequantizing(case.spec, case.direction)
         report.add(name, f"{trial.id}/{trial.to}", rules, _guarded(lambda: _dequantized(name, trial, expected)))
 
 
