@@ -184,7 +184,7 @@ def layouts() -> st.SearchStrategy[str]:
 def drawn_layouts(draw: st.DrawFn) -> Layout:
     """Draw scale layouts out of the whole algebra: any digits, stored order, flips, alignment, base and padding.
 
-    No size is refused. They are not registered: `LAYOUTS[value.name] = value` makes one known by name.
+    No size is refused. They are not registered: `fp4ref.register` makes one known by name.
 
     >>> from hypothesis import find
     >>> find(drawn_layouts(), lambda layout: layout.has_gaps and layout.takes_rows).tile

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 import fp4ref
 import fp4ref_numerics
 from fp4ref import registry
+from fp4ref.conformance.vectors.sources import layouts
+from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.errors import LayoutError
+from fp4ref.explorer.tables import tables
 from fp4ref.layout import LAYOUTS, Layout
 from fp4ref.registry import Call
 from fp4ref.strategies import drawn_layouts
@@ -113,6 +116,21 @@ def test_products_and_groups_in_another_layout(backend):
 
 
 @pytest.mark.rule("LAY-13")
+def test_other_registered_layouts_disturb_nobody(tmp_path):
+    """Vectors are about the standard's layouts, the script has tiles only, and a wrong buffer is refused as before."""
+    groups = layouts.layout_groups()
+    refusing = Layout("test.refusing", "m(16,*) k(4,*): k0 m0 k1 m1; pad m refused; pad k refused")
+    with registered(DOWN), registered(GATED), registered(RECORD), registered(refusing), registered(GFX950):
+        assert layouts.layout_groups() == groups
+        shown = [layout["name"] for layout in tables()["layouts"]]
+        assert shown == [*(form.name for form in registry.STANDARD_LAYOUTS), GFX950.name]
+        q = fp4ref.quantize(np.ones((33, 40), np.float32), "nvfp4")
+        wrong = {"row.data": q.row.data, "row.scales": q.row.scales[:5], "row.amax": q.row.amax}
+        np.savez(tmp_path / "d.npz", x=np.ones((33, 40), np.float32), **wrong)
+        with pytest.raises(LayoutError, match="shape"):
+            verify(DumpRequest(path=tmp_path / "d.npz", spec=fp4ref.NVFP4, scale_layout="linear"))
+
+
 def test_a_packing_is_no_layout_of_scales():
     packing = Layout("nibbles", "n(*) k(2,*): k0 k1 n0; unit 4")
     with registered(packing), pytest.raises(LayoutError, match=r"'nibbles', which has units of 4 bits, not 8, need"):

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.vectors.sources.parts import STATED, Json, group, refused, test
-from fp4ref.layout import LAYOUTS
 
 
 def cells(name: str, rows: int, columns: int) -> list[tuple[int, int]]:
@@ -54,7 +53,7 @@ LAYOUT_RULES = {"linear": "LAY-1", "linear_padded": "LAY-2", "tiled_128x4": "LAY
 def layout_groups() -> list[Json]:
     """Offsets around the edges of tiles, and bytes that are padding."""
     groups = []
-    for name in LAYOUTS:
+    for name, rules in LAYOUT_RULES.items():
         tests = []
         for rows, columns in ((1, 1), (8, 4), (9, 5), (127, 3), (128, 4), (129, 9), (200, 7)):
             order = cells(name, rows, columns)
@@ -75,7 +74,7 @@ def layout_groups() -> list[Json]:
                     padding=padding[:4] + padding[-4:] if len(padding) > 8 else padding,
                 )
             )
-        groups.append(group(LAYOUT_RULES[name], STATED, tests, layout=name))
+        groups.append(group(rules, STATED, tests, layout=name))
     return groups
 
 
@@ -89,7 +88,7 @@ def group_offset_groups() -> list[Json]:
         [(7, 0), (256, 9)],
     )
     groups = []
-    for name in LAYOUTS:
+    for name in LAYOUT_RULES:
         tests = []
         for shapes in members:
             sizes = [math.prod(padded(name, *shape)) for shape in shapes]
@@ -104,7 +103,7 @@ def group_offset_groups() -> list[Json]:
 def row_range_groups() -> list[Json]:
     """Rows that are one piece of bytes, and rows that are not."""
     groups = []
-    for name in LAYOUTS:
+    for name in LAYOUT_RULES:
         tests = []
         for rows, columns, start, stop in (
             (300, 5, 0, 128),
