@@ -18,7 +18,7 @@ from fp4ref.conformance.families.products.additions import SIDE
 from fp4ref.conformance.families.products.cases import cases
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.subjects.turned_products import turned
-from fp4ref.conformance.verdict.products import check
+from fp4ref.conformance.verdict.product_runs import check
 
 F = np.float32
 KERNELS = runpy.run_path(str(Path(__file__).parent / "mutants" / "products.py"))

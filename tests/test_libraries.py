@@ -24,7 +24,7 @@ from fp4ref.conformance.subjects.library.records import Records
 from fp4ref.conformance.subjects.library.signature import facts_of
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.kernel_report import KernelReport
-from fp4ref.conformance.verdict.products import check
+from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.errors import BackendError, DomainError, FileError
 from fp4ref.formats import E2M1, E4M3
 from fp4ref.testing import assert_conforms

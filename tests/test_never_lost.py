@@ -26,9 +26,8 @@ from fp4ref.conformance.diagnosis.evidence import SMALL, Item
 from fp4ref.conformance.diagnosis.hypotheses import Search
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.reports import html, view
-from fp4ref.conformance.verdict import dump_report, kernel_report, stochastic, telling
+from fp4ref.conformance.verdict import dump_report, kernel_report, product_runs, stochastic, telling
 from fp4ref.conformance.verdict import dumps as verifying
-from fp4ref.conformance.verdict import products as product_report
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Directions
@@ -167,7 +166,7 @@ def test_broken_profiles_pictures_and_intermediates_cost_themselves_only(tmp_pat
     [
         ("quantize", "positions", kernel_report, "diagnose"),
         ("dequantize", "positions", kernel_report, "diagnose_operation"),
-        ("gemm", "dense", product_report, "diagnose"),
+        ("gemm", "dense", product_runs, "diagnose"),
     ],
 )
 def test_a_broken_diagnosis_of_a_kernel_costs_the_diagnosis_only(

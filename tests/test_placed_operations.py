@@ -14,7 +14,7 @@ from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
-from fp4ref.conformance.verdict.products import check
+from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.kernels import Declaration
 
 MUTANTS = Path(__file__).parent / "mutants"

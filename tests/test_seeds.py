@@ -12,9 +12,11 @@ from click.testing import CliRunner
 import fp4ref
 from fp4ref.cli import main, verify_finish
 from fp4ref.conformance import families
+from fp4ref.conformance.families.products import cases as products
 from fp4ref.conformance.run import recent, stream
 from fp4ref.conformance.run.rounds import in_order, named
-from fp4ref.conformance.subjects.subject import Declaration
+from fp4ref.conformance.subjects.subject import Declaration, Subject
+from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.errors import FileError
 from fp4ref.formats import STOCHASTIC_E2M1
 
@@ -177,3 +179,95 @@ def test_a_stream_has_a_seed():
     hostile = text.getvalue().replace(b'"seed": 3', b'"seed":-3')
     with pytest.raises(FileError, match="seed -3"):
         stream.read_plan(stream.Reader(io.BytesIO(hostile), "it"))
+
+
+GEMM = """
+import fp4ref
+import numpy as np
+
+INPUTS = ("a_data", "a_scales", "a_amax", "b_data", "b_scales", "b_amax", "rows", "columns", "depth")
+
+def operand(data, scales, amax, rows, depth):
+    return fp4ref.Quantized(fp4ref.NVFP4, (rows, depth), "float32", "linear", fp4ref.DirectionData(data, scales, amax))
+
+@fp4ref.kernel(operation="gemm", inputs=INPUTS, outputs=("values",))
+def rare(a_data, a_scales, a_amax, b_data, b_scales, b_amax, rows, columns, depth):
+    a, b = operand(a_data, a_scales, a_amax, rows, depth), operand(b_data, b_scales, b_amax, columns, depth)
+    values = fp4ref.gemm(a, b, "fast", backend="numpy")
+    return values + np.float32(1) if int(a_data.astype(np.int64).sum()) % 8 == 3 else values
+"""
+
+
+def product_of(spec, calls=10**9):
+    """A right product, whose calls past a number are interrupted."""
+    names = ("a_data", "a_scales", "b_data", "b_scales", "rows", "columns", "depth")
+    names = names if spec.global_scale == "none" else (*names, "a_amax", "b_amax")
+    seen = []
+
+    def kernel(*given):
+        seen.append(given)
+        if len(seen) > calls:
+            raise KeyboardInterrupt
+        of = dict(zip(names, given, strict=True))
+        sides = [
+            fp4ref.Quantized(
+                spec,
+                (of[count], of["depth"]),
+                "float32",
+                "linear",
+                fp4ref.DirectionData(of[f"{name}_data"], of[f"{name}_scales"], of.get(f"{name}_amax")),
+            )
+            for name, count in (("a", "rows"), ("b", "columns"))
+        ]
+        return fp4ref.gemm(*sides, "fast", backend="numpy")
+
+    return Subject("kernel", Declaration(operation="gemm", inputs=names, outputs=("values",)), kernel)
+
+
+@pytest.mark.rule("CNF-21", "GEM-13")
+def test_a_seed_changes_products_and_their_names():
+    plain, one, again, two = (list(products.cases(NVFP4, ("dense", "random", "bias"), seed)) for seed in (0, 1, 1, 2))
+    assert [case.id for case in one] == [f"{case.id}@1" for case in plain]
+
+    def bytes_of(found):
+        return [case.a.row.data.tobytes() + case.b.row.data.tobytes() for case in found if case.family != "bias"]
+
+    assert bytes_of(one) == bytes_of(again)
+    assert not {*bytes_of(plain)} & {*bytes_of(one)}
+    assert not {*bytes_of(one)} & {*bytes_of(two)}
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-21", "GEM-13", "GEM-14")
+@pytest.mark.parametrize("spec", [NVFP4, fp4ref.MXFP8_E5M2], ids=lambda spec: spec.name)
+def test_a_right_product_is_right_for_every_seed(spec):
+    for seed in (1, 77):
+        names = ("powers", "ragged", "extremes", "alpha", "random")
+        report = check(product_of(spec), spec, names, seed=seed)
+        assert report.ok, report.headline
+        assert report.headline.endswith(f", seed {seed}")
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-21")
+def test_a_gemm_runs_until_a_seed_fails_and_its_name_is_enough_to_see_it_again(here):
+    (here / "gemm.py").write_text(GEMM)
+    text = verify("--kernel gemm.py:rare --family ragged --forever --seed 1", 1)
+    again = text[text.index("see it again: fp4ref verify ") :].split("--case ")[1].split()[0]
+    assert again.startswith("ragged-")
+    assert families.seed_of(again) > 0
+    found = json.loads(verify(f"--kernel gemm.py:rare --case {again} --json", 1))
+    assert (found["cases"], found["seed"]) == (1, families.seed_of(again))
+    assert [line.split()[0] for line in found["mismatches"]] == [again]
+    whole = json.loads(verify(f"--kernel gemm.py:rare --family ragged --seed {families.seed_of(again)} --json", 1))
+    assert again in [line.split()[0] for line in whole["mismatches"]]
+
+
+@pytest.mark.rule("CNF-21", "CNF-38")
+def test_an_interrupted_gemm_keeps_its_verdict():
+    report = check(product_of(NVFP4, calls=20), NVFP4, ("ragged",), forever=True)  # two calls for each of three cases
+    assert report.ok
+    assert report.stopped == "interrupted"
+    assert report.seeds == report.to_json()["seeds"] == 3
+    assert report.headline.endswith(", seeds 0 to 2")
+    assert "the run ended early: interrupted" in "\n".join(report.coverage.lines)

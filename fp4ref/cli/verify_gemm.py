@@ -3,38 +3,55 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 
 import click
 
-from fp4ref.cli.common import console, printable, refuse_options, table
-from fp4ref.cli.verify_choice import Choice
+from fp4ref.cli.common import console, printable, refuse_options, repeat_options, table
+from fp4ref.cli.verify_choice import KernelChoice
+from fp4ref.cli.verify_finish import OF_A_CASE
 from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.coverage import required
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
-from fp4ref.conformance.verdict.products import ProductReport, check
+from fp4ref.conformance.verdict.product_runs import check
+from fp4ref.conformance.verdict.products import ProductReport
 from fp4ref.errors import DomainError
 from fp4ref.spec import Spec
 
-IGNORED = frozenset({"--save-case", "--level", "--seed", "--forever", "--weights", "--direction"})
+IGNORED = frozenset({"--save-case", "--level", "--weights", "--direction"})
 
 
 def check_gemm(
     subject: Subject,
     spec: Spec,
-    choice: Choice,
+    choice: KernelChoice,
     options: RunOptions,
     chosen: tuple[str, ...] | None,
     step: Callable[[str], None],
 ) -> int:
-    """Run a GEMM on aimed and random operands, and print what was found; the exit status. Rules: CNF-2, GEM-13."""
-    refuse_options(choice.given & IGNORED, "not for a gemm, whose cases are the same in every run")
+    """Run a GEMM on aimed and random operands, and print the report; return the exit status.
+
+    Rules: CNF-2, CNF-21, GEM-13.
+    """
+    refuse_options(choice.given & IGNORED, "not for a gemm")
     unknown = [name for name in chosen or () if name not in FAMILIES]
     if unknown:
         raise DomainError("verify", f"family {unknown[0]!r} of gemm", f"of {', '.join(FAMILIES)}", "CNF-7")
     needed = required(choice.require, FAMILIES)
-    report = check(subject, spec, chosen, options, step, choice.case, seconds=choice.seconds, required=needed)
+    report = check(
+        subject,
+        spec,
+        chosen,
+        options,
+        step,
+        choice.case,
+        seconds=choice.seconds,
+        required=needed,
+        seed=choice.cases.seed,
+        forever=choice.forever,
+    )
     if choice.case is not None and not (report.judgements or report.findings or report.skipped):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
     if choice.statement is not None:
@@ -47,6 +64,10 @@ def check_gemm(
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
     else:
         _print(report, choice.limit)
+        failing = [case for case, _ in report.findings] + [judgement.case.id for judgement in report.failed]
+        if choice.given & {"--forever", "--seed"} and failing:
+            again = f"fp4ref verify {repeat_options(OF_A_CASE)} --case {shlex.quote(failing[0])}"
+            console().print(f"see it again: {again}", markup=False, soft_wrap=True)
     return report.kind.status
 
 

@@ -185,12 +185,10 @@ class _Products:
         value, made, right = self(row, column, self.codes, self.scales), got[wrong], wanted[wrong]
         told(ResultPart.NAN_SCALE, np.isnan(self.spec.scale.decode(scales)))
         told(ResultPart.CODE, np.isnan(self.spec.element.decode(codes)))
+        near = self._near(value, made)
+        told(ResultPart.CAST, _neighbour(made, right, value) & (_is_tie(value, self.to) | ~near))
         told(ResultPart.SUBNORMAL, (np.abs(value) < TINY) & (value != 0) & (made == 0) & (right != 0))
-        neighbour = _neighbour(made, right, value)
-        tie = neighbour & _is_tie(value, self.to)
-        told(ResultPart.CAST, tie)
-        told(ResultPart.PRODUCT, self._near(value, made))
-        told(ResultPart.CAST, neighbour)
+        told(ResultPart.PRODUCT, near)
         if left.any():
             far = np.zeros_like(wrong)
             far[row[left], column[left]] = True

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.diagnosis.clock import SECONDS
 from fp4ref.conformance.diagnosis.diagnose import Diagnosis
-from fp4ref.conformance.diagnosis.products import diagnose
-from fp4ref.conformance.families.products.case import GemmCase
-from fp4ref.conformance.families.products.cases import FAMILIES, cases
+from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.cases import ONLY_ZEROS
 from fp4ref.conformance.judge.coverage import BROKE, NOT_ASKED, ONCE, Coverage, Extent, untried
-from fp4ref.conformance.judge.isolation import DIAGNOSIS, InternalError, attempted, unexplained
-from fp4ref.conformance.judge.products import ProductJudgement, judge
-from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
-from fp4ref.conformance.run.runner import outcomes
-from fp4ref.conformance.subjects.products import job_of, reasons, require
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Outcome, Subject
-from fp4ref.conformance.subjects.turned_products import fitted, padded
+from fp4ref.conformance.judge.isolation import InternalError, unexplained
+from fp4ref.conformance.judge.products import ProductJudgement
+from fp4ref.conformance.subjects.subject import Declaration, Finding
 from fp4ref.conformance.verdict.dump_report import Cell, Verdict, incomplete, untried_text
 from fp4ref.formats import F, ignoring_float_warnings
 from fp4ref.operands import AlphaRule
@@ -38,7 +30,8 @@ class ProductReport:
     wrong otherwise, with the case. skipped: cases that do not apply, by reason; excluded: such a reason by family.
     asked: families, None for all. required: families that must be tried, or "all". repeated: cases are run again, in
     another order.
-    untried: cases that were left when the time of the run was over.
+    untried: cases that were left when the time of the run was over. seed: of the first cases; seeds: how many sets of
+    these were tried, of which this is the last. stopped: why no further seed was tried.
     """
 
     subject: str
@@ -55,6 +48,9 @@ class ProductReport:
     asked: tuple[str, ...] | None = None
     required: tuple[str, ...] = ()
     repeated: bool = False
+    seed: int = 0
+    seeds: int = 1
+    stopped: str = ""
 
     @property
     def failed(self) -> list[ProductJudgement]:
@@ -86,6 +82,7 @@ class ProductReport:
             tried=dict(tried),
             untried=untried(FAMILIES, tried, self._absence, ""),
             not_judged={"strides": "operands are always contiguous", **guards, **({} if self.repeated else ONCE)},
+            stopped=self.stopped,
         )
 
     @property
@@ -106,7 +103,12 @@ class ProductReport:
         """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13."""
         if self.untried and not self.judgements and not self.findings:
             return "not judged: the time limit was over before the first case"
-        return self._verdict + untried_text(self.untried)
+        return self._verdict + self._seeds + untried_text(self.untried)
+
+    @property
+    def _seeds(self) -> str:
+        last = self.seed + self.seeds - 1
+        return f", seeds {self.seed} to {last}" if self.seeds > 1 else f", seed {last}" if last else ""
 
     @property
     def _verdict(self) -> str:
@@ -188,6 +190,8 @@ class ProductReport:
             "verdict": self.kind.value,
             "headline": self.headline,
             "alpha_rule": self.rule.value,
+            "seed": self.seed,
+            "seeds": self.seeds,
             "cases": len(self.judgements),
             "coverage": self.coverage.to_json(),
             "required_but_not_tried": self.missing,
@@ -202,67 +206,6 @@ class ProductReport:
             "mismatches": self.mismatches(64),
             "internal_errors": [error.to_json() for error in self.errors],
         }
-
-
-def check(
-    subject: Subject,
-    spec: Spec,
-    families: tuple[str, ...] | None = None,
-    options: RunOptions = DEFAULT,
-    step: Callable[[str], None] = lambda text: None,
-    only: str | None = None,
-    *,
-    seconds: float | None = None,
-    required: tuple[str, ...] = (),
-) -> ProductReport:
-    """Run a GEMM on the cases of a specification, and explain what is wrong.
-
-    only: the ID of the one case to run. seconds: of processor time for the cause of wrong results; None for the
-    usual, 0 for no diagnosis. required: families that must be
-    tried, or "all".
-
-    Rules: CNF-8, CNF-9, CNF-10, GEM-6, GEM-13, GEM-14.
-    """
-    declared = subject.declaration
-    require(spec, declared)
-    report = ProductReport(subject.name, spec, declared, asked=families, required=required, repeated=options.repeat > 0)
-    chosen = []
-    for made in cases(spec, families):
-        case = padded(made, declared.multiple)
-        reason = reasons(case, declared)
-        if only is not None and case.id != only:
-            continue
-        if reason:
-            report.skipped[reason] += 1
-            report.excluded.setdefault(case.family, reason)
-        else:
-            chosen.append(fitted(case, declared))
-    found = outcomes(subject, (partial(job_of, case, declared) for case in chosen), options)
-    runs = []
-    for case, outcome in zip(chosen, found, strict=True):
-        step(case.id)
-        runs.append((case, outcome))
-    _judge(report, runs, SECONDS if seconds is None else seconds)
-    return report
-
-
-def _judge(report: ProductReport, runs: Iterable[tuple[GemmCase, Outcome]], seconds: float) -> None:
-    to = report.declaration.to
-    for case, outcome in runs:
-        if outcome.finding is not None and outcome.finding.kind is FindingKind.NOT_TRIED:
-            report.untried += 1
-        elif outcome.finding is not None:
-            report.findings.append((case.id, outcome.finding))
-        if outcome.values is not None:
-            report.judgements.append(judge(case, outcome.values, to))
-    if report.failed:
-        other = [judge(j.case, j.got, to, AlphaRule.DIVISION) for j in report.judgements]
-        if all(judgement.equal for judgement in other):
-            report.rule, report.judgements = AlphaRule.DIVISION, other
-    if report.failed and seconds and not report.only_zeros:
-        evidence = [(j.case, j.got) for j in report.judgements if j.got is not None]
-        act = partial(diagnose, evidence, report.declaration, seconds)
-        report.diagnosis = attempted(DIAGNOSIS, act, report.errors)
 
 
 @ignoring_float_warnings

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fp4ref import packing
 from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.families import named
 from fp4ref.formats import E8M0, Codes, F, Floats
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import Direction, DirectionData, Quantized
@@ -25,7 +26,7 @@ class GemmCase:
 
     bias: float32 [N]; accumulate: float32 [M, N] that every result type holds exactly; None where nothing is added.
     specials: what operands hold beside numbers, of nan and inf. directions: which one of each tensor is multiplied.
-    transposed: column directions are given to the kernel as [K, rows].
+    transposed: column directions are given to the kernel as [K, rows]. seed: of its random numbers.
     """
 
     family: str
@@ -38,11 +39,12 @@ class GemmCase:
     specials: tuple[str, ...] = ()
     directions: tuple[Direction, Direction] = ("row", "row")
     transposed: bool = False
+    seed: int = 0
 
     @property
     def id(self) -> str:
-        """Its name in reports."""
-        return f"{self.family}-{self.name}"
+        """Its name in reports. Rules: CNF-21."""
+        return named(f"{self.family}-{self.name}", self.seed)
 
     @property
     def operands(self) -> tuple[Operand, Operand]:

@@ -22,12 +22,18 @@ from fp4ref.spec import Granularity, Spec
 SIGNIFICANT = 24  # bits of a float32
 
 
-def cases(spec: Spec, names: tuple[str, ...] | None = None) -> Iterator[GemmCase]:
-    """Yield the cases of a specification, the same every time. Rules: GEM-13, GEM-14, GEM-18, CNF-7."""
+def cases(spec: Spec, names: tuple[str, ...] | None = None, seed: int = 0) -> Iterator[GemmCase]:
+    """Yield the cases of a specification, the same every time.
+
+    seed: other random numbers for each; names end in @SEED unless it is 0.
+
+    Rules: GEM-13, GEM-14, GEM-18, CNF-7, CNF-21.
+    """
     for name, family in FAMILIES.items():
         if names is None or name in names:
-            seed = np.random.default_rng([*name.encode()])
-            yield from family.make(name, spec, seed)
+            random = np.random.default_rng([*name.encode(), seed] if seed else [*name.encode()])
+            for case in family.make(name, spec, random):
+                yield replace(case, seed=seed)
 
 
 def _powers(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:

@@ -1,0 +1,112 @@
+"""Running a kernel that multiplies: on the cases of one seed, or of one seed after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from fp4ref.conformance.diagnosis.clock import SECONDS
+from fp4ref.conformance.diagnosis.products import diagnose
+from fp4ref.conformance.families import seed_of
+from fp4ref.conformance.families.products.cases import cases
+from fp4ref.conformance.judge.isolation import DIAGNOSIS, attempted
+from fp4ref.conformance.judge.products import judge
+from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
+from fp4ref.conformance.run.runner import outcomes
+from fp4ref.conformance.subjects.products import job_of, reasons, require
+from fp4ref.conformance.subjects.subject import FindingKind, Subject
+from fp4ref.conformance.subjects.turned_products import fitted, padded
+from fp4ref.conformance.verdict.dump_report import Verdict
+from fp4ref.conformance.verdict.products import ProductReport
+from fp4ref.operands import AlphaRule
+from fp4ref.spec import Spec
+
+
+def check(
+    subject: Subject,
+    spec: Spec,
+    families: tuple[str, ...] | None = None,
+    options: RunOptions = DEFAULT,
+    step: Callable[[str], None] = lambda text: None,
+    only: str | None = None,
+    *,
+    seconds: float | None = None,
+    required: tuple[str, ...] = (),
+    seed: int = 0,
+    forever: bool = False,
+) -> ProductReport:
+    """Run a GEMM on the cases of a specification, and explain what is wrong.
+
+    only: the ID of the one case to run. seconds: of processor time for the cause of wrong results; None for the
+    usual, 0 for no diagnosis. required: families that must be tried, or "all". seed: draws other cases; that in the
+    name of the one case precedes. forever: go on with the next seed until a case fails, the time is over or the run is
+    interrupted.
+
+    Rules: CNF-8, CNF-9, CNF-10, CNF-21, GEM-6, GEM-13, GEM-14.
+    """
+    require(spec, subject.declaration)
+    first = seed if only is None else seed_of(only)
+
+    def tried(number: int) -> ProductReport:
+        report = ProductReport(subject.name, spec, subject.declaration, asked=families, required=required)
+        report.repeated, report.seed = options.repeat > 0, number
+        _run(report, subject, options, step, only)
+        _explain(report, SECONDS if seconds is None else seconds)
+        return report
+
+    return _until_wrong(tried, first) if forever else tried(first)
+
+
+def _until_wrong(tried: Callable[[int], ProductReport], first: int) -> ProductReport:
+    """Return the report on the last seed, which says how many were tried. Rules: CNF-21."""
+    found, stopped = tried(first), ""
+    while found.kind is not Verdict.WRONG and not stopped:
+        try:
+            following = tried(found.seed + 1)
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+            continue
+        if following.untried and not following.failed and not following.findings:
+            stopped = "the time of the run is over"
+        else:
+            found = following
+    return replace(found, seed=first, seeds=found.seed - first + 1, stopped=stopped)
+
+
+def _run(
+    report: ProductReport, subject: Subject, options: RunOptions, step: Callable[[str], None], only: str | None
+) -> None:
+    """Run the kernel on the cases of the report's seed, and judge what it gives."""
+    declared, chosen = subject.declaration, []
+    for made in cases(report.spec, report.asked, report.seed):
+        case = padded(made, declared.multiple)
+        reason = reasons(case, declared)
+        if only is not None and case.id != only:
+            continue
+        if reason:
+            report.skipped[reason] += 1
+            report.excluded.setdefault(case.family, reason)
+        else:
+            chosen.append(fitted(case, declared))
+    found = outcomes(subject, (partial(job_of, case, declared) for case in chosen), options)
+    for case, outcome in zip(chosen, found, strict=True):
+        step(case.id)
+        if outcome.finding is not None and outcome.finding.kind is FindingKind.NOT_TRIED:
+            report.untried += 1
+        elif outcome.finding is not None:
+            report.findings.append((case.id, outcome.finding))
+        if outcome.values is not None:
+            report.judgements.append(judge(case, outcome.values, declared.to))
+
+
+def _explain(report: ProductReport, seconds: float) -> None:
+    """Find the pick of GEM-6 that suits the kernel, and the cause of what is wrong."""
+    if report.failed:
+        other = [judge(j.case, j.got, report.declaration.to, AlphaRule.DIVISION) for j in report.judgements]
+        if all(judgement.equal for judgement in other):
+            report.rule, report.judgements = AlphaRule.DIVISION, other
+    if report.failed and seconds and not report.only_zeros:
+        evidence = [(j.case, j.got) for j in report.judgements if j.got is not None]
+        act = partial(diagnose, evidence, report.declaration, seconds)
+        report.diagnosis = attempted(DIAGNOSIS, act, report.errors)
