@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.errors import DomainError
 from fp4ref.layout import layout
+from fp4ref.packings import CANONICAL, packing
 from fp4ref.quantized import DIRECTIONS, Direction
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -47,8 +48,9 @@ class Declaration:
     reciprocal; random_bits uint8 [rows, columns], or seed and offset, integers, of a kernel that draws its own by a map
     of `fp4ref.random_maps`; hadamard_signs float32 [16], +-1; rows and columns, integers, of
     the direction's matrix; data and scales as outputs of quantize. outputs: results, in order; without amax it is not
-    judged. optional_amax: two results stand for three without the last. nibble_order: whether element 0 is in the
-    "low" or the "high" nibble. scale_layout: of the scales; source_layout: of those that to_layout is given.
+    judged. optional_amax: two results stand for three without the last. packing: the name of the packing of
+    data, "canonical" or one of `fp4ref.PACKINGS`; nibble_order: "high" is short for the packing "high_first" of 4-bit
+    elements. scale_layout: of the scales; source_layout: of those that to_layout is given.
     transposed: data and scales are the transposes of what they should be, which takes 8-bit elements and linear
     scales. to: type of the values that dequantize and gemm give. out_buffers: results are written to buffers given as
     the keyword `out`, a tuple in the order of the outputs. alignment: bytes to which buffers must be aligned; they are
@@ -72,6 +74,7 @@ class Declaration:
     outputs: tuple[str, ...] = ("data", "scales", "amax")
     optional_amax: bool = False
     nibble_order: str = "low"
+    packing: str = CANONICAL
     scale_layout: str = "linear"
     source_layout: str = "linear"
     direction: str = "row"
@@ -115,6 +118,10 @@ class Declaration:
         _require(set(self.specials) <= set(SPECIALS), f"specials {self.specials}", _words(SPECIALS))
         adds = self.operation == "gemm" and self.out_buffers and "accumulate" not in self.inputs
         _require(adds or not self.in_place, "in_place", "a gemm with out_buffers and without the input accumulate")
+        if self.packing != CANONICAL:
+            packing(self.packing)
+            plain = self.nibble_order == "low" and not self.transposed
+            _require(plain, f"packing {self.packing!r} and another order of data", "one of them")
         layout(self.scale_layout)
         layout(self.source_layout)
         linear = self.scale_layout == "linear" or self.operation == "gemm"

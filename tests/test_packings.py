@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import packing as canonical
+from fp4ref.cli import main
+from fp4ref.conformance.judge.cases import judge
+from fp4ref.conformance.run.runner import run
+from fp4ref.conformance.subjects.subject import Subject, cases_of
 from fp4ref.errors import DTypeError, LayoutError, ShapeError
 from fp4ref.formats import E2M1, E4M3, Format
 from fp4ref.layout import Layout
@@ -188,3 +194,106 @@ def test_a_conversion_needs_little_memory_beyond_its_result(name):
     finally:
         tracemalloc.stop()
     assert peak < data.nbytes + (24 << 20)
+
+
+def kernel_of(name: str, spoil: bool = False):
+    """A right quantizer whose codes are packed nibble by nibble, in another packing."""
+    form = PACKINGS[name]
+
+    def quantize(x):
+        q = fp4ref.quantize(x, "mxfp4", backend="numpy")
+        rows, columns = q.matrix
+        codes = canonical.unpack(q.row.data, columns, E2M1)
+        units = np.zeros(math.prod(form.padded_shape(rows, columns)), np.uint8)
+        units[form.offsets(list(np.indices(codes.shape)), codes.shape)] = codes
+        data = (units[0::2] | units[1::2] << 4).reshape(packed_shape(form, rows, columns))
+        if spoil and data.size:
+            data[-1, -1] |= repack(np.full_like(data, 255), rows, columns, form, form)[-1, -1] ^ 0xFF
+        return data, q.row.scales
+
+    return quantize
+
+
+FEW = ["normal", "ragged", "empty"]
+
+
+def kinds(function, **declared) -> set[str]:
+    """The kinds of findings about a kernel, or "differs" for wrong codes."""
+    subject = Subject.of(function, outputs=("data", "scales"), **declared)
+    cases = cases_of(subject.declaration, fp4ref.MXFP4, families=FEW)
+    judged = [judge(r.case, r.outcome, subject.declaration, r.expected) for r in run(subject, cases)]
+    assert len(judged) > 4
+    return {str(j.finding.kind) if j.finding else "equal" if j.equal else "differs" for j in judged}
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-8", "PACK-7", "PACK-8")
+@pytest.mark.parametrize("name", ["high_first", "pairs_16", "words_big", "ggml.mxfp4_data", "vllm.marlin_fp4"])
+def test_a_kernel_that_declares_another_packing_is_judged_by_its_codes(name):
+    assert kinds(kernel_of(name), packing=name) == {"equal"}
+    assert kinds(kernel_of(name)) & {"differs", "shape"}
+    assert kinds(kernel_of("low_first"), packing=name) & {"differs", "shape"}
+
+
+@pytest.mark.rule("PACK-2", "PACK-7")
+@pytest.mark.parametrize("name, found", [("high_first", True), ("pairs_16", True), ("ggml.mxfp4_data", False)])
+def test_padding_that_a_packing_states_is_judged(name, found):
+    assert ("wrong-padding" in kinds(kernel_of(name, spoil=True), packing=name)) == found
+
+
+@pytest.mark.rule("CNF-8", "PACK-7")
+def test_a_dequantizer_is_given_the_packing_that_it_declares():
+    @fp4ref.kernel(operation="dequantize", inputs=("data", "scales"), outputs=("values",), packing="words_high_first")
+    def dequantize(data, scales):
+        rows, columns = scales.shape[0], data.shape[1] * 2
+        codes = np.stack([data >> 4, data & 15], -1).reshape(rows, -1, 4, 2)[:, :, ::-1].reshape(rows, columns)
+        values = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])[codes]
+        return np.ldexp(values, (scales.astype(int) - 127).repeat(32, 1)[:, :columns])
+
+    subject = Subject.of(dequantize, multiple=(1, 8))
+    cases = cases_of(subject.declaration, fp4ref.MXFP4, families=["normal"])
+    judged = [judge(r.case, r.outcome, subject.declaration, r.expected) for r in run(subject, cases)]
+    assert {(j.equal, bool(j.mismatches)) for j in judged if j.case.x.size} == {(True, False)}
+
+
+@pytest.mark.rule("CNF-8", "PACK-7")
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"packing": "pairs"}, "packing: unknown name 'pairs'"),
+        ({"packing": "pairs_8", "nibble_order": "high"}, "packing 'pairs_8' and another order of data"),
+        ({"packing": "linear", "transposed": True}, "packing 'linear' and another order of data"),
+    ],
+)
+def test_wrong_declarations(settings, message):
+    with pytest.raises(fp4ref.Fp4Error, match=message):
+        fp4ref.kernel(**settings)
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-8", "PACK-7")
+def test_verify_of_a_kernel_whose_file_registers_its_packing(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import fp4ref\n"
+        "fp4ref.register(fp4ref.Layout('mine.pairs_4', 'n(*) k(4,2,*): k1 k0 k2 n0; unit 4'))\n"
+        "@fp4ref.kernel(outputs=('data', 'scales'), packing='mine.pairs_4', multiple=(1, 8))\n"
+        "def quantize(x):\n"
+        "    q = fp4ref.quantize(x, 'mxfp4', backend='numpy')\n"
+        "    pairs = q.row.data.reshape(len(q.row.data), -1, 4)\n"
+        "    low, high = pairs[:, :, :2], pairs[:, :, 2:]\n"
+        "    codes = [(part >> shift & 15) for part in (low, high) for shift in (0, 4)]\n"
+        "    even, odd = codes[0] | codes[2] << 4, codes[1] | codes[3] << 4\n"
+        "    import numpy as np\n"
+        "    return np.stack([even, odd], -1).reshape(q.row.data.shape), q.row.scales\n"
+    )
+    arguments = ["verify", "--kernel", f"{tmp_path / 'mine.py'}:quantize", "--family", "normal"]
+    try:
+        found = CliRunner().invoke(main, [*arguments, "--spec", "mxfp4"])
+        assert found.exit_code == 0, found.output
+        found = CliRunner().invoke(main, [*arguments, "--spec", "mxfp4", "--packing", "low_first"])
+        assert found.exit_code == 1, found.output
+        found = CliRunner().invoke(main, [*arguments, "--spec", "mxfp8-e4m3"])
+        assert found.exit_code == 2, found.output
+        assert "'mine.pairs_4' with units of 4 bits, need units of 8 bits [PACK-7]" in found.output
+    finally:
+        fp4ref.LAYOUTS.forget("mine.pairs_4")

@@ -55,12 +55,13 @@ class Choice(Reporting):
     spec: str | None = None
     scale_layout: str | None = None
     nibbles: str | None = None
+    packing: str | None = None
     require: tuple[str, ...] = ()
 
     @property
     def changes(self) -> dict[str, Any]:
         """Fields of a declaration that options set."""
-        given = {"scale_layout": self.scale_layout, "nibble_order": self.nibbles}
+        given = {"scale_layout": self.scale_layout, "nibble_order": self.nibbles, "packing": self.packing}
         return {name: value for name, value in given.items() if value is not None}
 
 

@@ -26,6 +26,7 @@ OF_A_CASE = [
     "--spec",
     "--layout",
     "--nibbles",
+    "--packing",
     "--direction",
     "--device",
     "--level",

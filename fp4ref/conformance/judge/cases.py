@@ -17,6 +17,7 @@ from fp4ref.conformance.judge.excuses import Tile
 from fp4ref.conformance.judge.hadamard_stages import accepts_amax, accepts_block
 from fp4ref.conformance.judge.result_stages import broken, differing
 from fp4ref.conformance.oracle.hadamard import interval
+from fp4ref.conformance.subjects.packed import padding_fault
 from fp4ref.conformance.subjects.subject import (
     Declaration,
     Finding,
@@ -38,6 +39,7 @@ from fp4ref.spec import Granularity, Spec
 
 KEPT = 16  # mismatches of an operation other than quantize that are described
 BROKEN = frozenset(FindingKind) - {
+    FindingKind.PADDING,
     FindingKind.OUTSIDE,
     FindingKind.MUTATED,
     FindingKind.UNWRITTEN,
@@ -54,9 +56,9 @@ class Judgement:
     """The findings about a case.
 
     compared: the bytes of a quantizer. mismatches: of another operation, the first ones. finding: what went wrong
-    otherwise. rules: those that the case checks; none where nothing was compared. got: a quantizer's bytes, low nibble
-    first, in the declared layout, with the golden amax where the kernel gives none. returned_amax: it gave one. values:
-    of another operation; broken: its rules that decide a wrong result.
+    otherwise. rules: those that the case checks; none where nothing was compared. got: a quantizer's bytes in the
+    canonical packing and the declared layout, with the golden amax where the kernel gives none. returned_amax: it gave
+    one. values: of another operation; broken: its rules that decide a wrong result.
     """
 
     case: Case
@@ -134,6 +136,9 @@ def judge(case: Case, outcome: Outcome, declared: Declaration, expected: Directi
         return Judgement(case, None, finding, rules, mismatches, values=got_values, broken=failing)
     assert outcome.data is not None
     got = normalised(case, declared, outcome.data)
+    fault = padding_fault(np.asarray(outcome.data.data), case.matrix, case.spec, declared)
+    if fault and finding is None:
+        finding = Finding(FindingKind.PADDING, fault)
     returned_amax = got.amax is not None
     if not returned_amax:
         got = got._replace(amax=expected.amax)

@@ -17,11 +17,13 @@ from fp4ref.api import buffer_shapes, require_hadamard
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.run.huge_trial import Fold, HugeTrial
-from fp4ref.conformance.subjects.subject import Declaration, as_declared, draws, golden, job_of
+from fp4ref.conformance.subjects.packed import as_declared
+from fp4ref.conformance.subjects.subject import Declaration, draws, golden, job_of
 from fp4ref.errors import DomainError
 from fp4ref.formats import F, Floats
 from fp4ref.layout import LINEAR, layout
 from fp4ref.model.quantize import global_amax
+from fp4ref.packings import CANONICAL
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Granularity, Spec
 
@@ -90,7 +92,10 @@ class HugePlan:
         for name in {"rows", "columns"} & set(body.arguments):
             if name == ("rows" if self.declared.direction == "row" else "columns"):
                 body.arguments[name] = last.arguments[name] = self.rows * count
-        forms = [_declared_form(each, self.spec, self.declared) for each in expected]
+        forms = [
+            _declared_form(each, case, self.declared)
+            for case, each in zip((self.body, self.last), expected, strict=True)
+        ]
         pairs = {name: (forms[0][name], forms[1][name]) for name in body.outputs}
         samples = {part: self._sample(part, count) for part in self._parts(sizes, count)}
         return HugeTrial(body, last, pairs, given | made, count, PARTS, samples, memory)
@@ -143,7 +148,7 @@ class HugePlan:
         if amax is not None and self._fold("amax").axis == 0:
             amax = amax[kept]
         cut = Case(case.id, case.family, "", (), case.x[kept], self.spec, case.direction, amax, bits)
-        form = _declared_form(golden(cut), self.spec, self.declared)
+        form = _declared_form(golden(cut), cut, self.declared)
         return {name: form[name] for name in ("data", "scales") if name in self.declared.outputs}
 
 
@@ -156,6 +161,8 @@ def plan(spec: Spec, declared: Declaration, width: int = WIDTH) -> HugePlan:
     """
     if declared.operation != "quantize":
         raise DomainError(OPERATION, f"a kernel with operation={declared.operation!r}", "a quantizer", "CNF-29")
+    if declared.packing != CANONICAL:
+        raise DomainError(OPERATION, f"packing={declared.packing!r}", "the canonical packing", "CNF-29")
     if spec.stochastic and draws(declared):
         raise DomainError(OPERATION, "a kernel that draws its own random bits", "one that takes random_bits", "CNF-29")
     unit = lcm(UNIT, 4 * spec.block.columns, spec.block.rows, *declared.multiple)
@@ -205,10 +212,10 @@ def _is_amax(name: str) -> bool:
     return name in {"amax", "encode_scale", "decode_scale"}
 
 
-def _declared_form(made: DirectionData, spec: Spec, declared: Declaration) -> dict[str, NDArray[Any]]:
-    """Golden results as a kernel gives them: its order of nibbles, its layout, its transposes."""
+def _declared_form(made: DirectionData, case: Case, declared: Declaration) -> dict[str, NDArray[Any]]:
+    """Return golden results as a kernel gives them: in its packing, its layout, its transposes."""
     found = {
-        "data": as_declared(made.data, spec, declared),
+        "data": as_declared(made.data, case.matrix, case.spec, declared),
         "scales": layout(declared.scale_layout).from_linear(made.scales),
     }
     if declared.transposed:

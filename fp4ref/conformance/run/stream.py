@@ -24,6 +24,7 @@ from fp4ref.conformance.families import Case
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import COUNTING, Run
 from fp4ref.conformance.run.timed_input import SilentProgramError, TimedInput
+from fp4ref.conformance.subjects.packed import data_shape
 from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Outcome, cases_of, golden, reasons
 from fp4ref.errors import DomainError, FileError, Fp4Error
 from fp4ref.files.tensors import strict_json
@@ -263,6 +264,7 @@ def _require_end(reader: Reader, count: int, options: RunOptions) -> None:
 def _outcome(reader: Reader, case: Case, declared: Declaration, sizes: Sequence[int]) -> Outcome:
     """Return the parts of one answer; of the wrong size they are a finding."""
     shapes = api.buffer_shapes(case.spec, case.x.shape, case.direction, declared.scale_layout)
+    shapes = shapes._replace(data=data_shape(case.matrix, case.spec, declared))
     limit = 1 << 31
     if max(sizes) > limit:
         raise reader.refused(f"an answer of {max(sizes)} bytes before byte {reader.offset}", f"at most {limit}")

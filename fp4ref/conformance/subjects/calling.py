@@ -23,6 +23,7 @@ from fp4ref.conformance.subjects.device_streams import on_streams
 from fp4ref.conformance.subjects.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, host, host_bytes
 from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Job, Outcome, Output
 from fp4ref.layout import layout
+from fp4ref.packings import CANONICAL
 from fp4ref.quantized import DirectionData
 
 ONE_BYTE = 1
@@ -235,6 +236,7 @@ def require_shape(name: str, got: tuple[int, ...], output: Output, declared: Dec
     shape, count = output.shape, math.prod(output.shape)
     flat = len(got) == 1 or (name == "amax" and not got)
     tiles = name == "scales" and layout(declared.scale_layout).tile != (1, 1)  # bytes in tile order have no rows
+    tiles |= name == "data" and declared.packing != CANONICAL
     same = flat or tiles or shape[-1:] == got[-1:] or name == "amax"
     if math.prod(got) != count or not (same or count == 0):
         raise Wrong(FindingKind.SHAPE, f"{name} has shape {list(got)}, need {list(shape)}")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families.products.case import GemmCase
+from fp4ref.conformance.subjects.packed import as_declared, multiples
 from fp4ref.conformance.subjects.subject import Declaration, Job, Output, poisoned
 from fp4ref.conformance.subjects.turned_products import adds_to_c
 from fp4ref.errors import DomainError
@@ -37,7 +38,7 @@ def require(spec: Spec, declared: Declaration) -> None:
 def reasons(case: GemmCase, declared: Declaration) -> str:
     """Why a case does not apply to a kernel; empty if it does. Rules: CNF-8."""
     m, n, depth = case.shape
-    rows, columns = declared.multiple
+    rows, columns = multiples(case.a.spec, declared)
     if m % rows or n % rows or depth % columns:
         return f"takes multiples of {rows} rows and K of {columns}"
     if case.bias is not None and "bias" not in declared.inputs:
@@ -56,8 +57,9 @@ def job_of(case: GemmCase, declared: Declaration) -> Job:
     given: dict[str, NDArray[Any] | int] = dict(zip(("rows", "columns", "depth"), case.shape, strict=True))
     for name, q, used in zip("ab", (case.a, case.b), case.directions, strict=True):
         for direction in DIRECTIONS:
-            part = q.direction(direction)[0]
-            said = {"data": _data(part.data, q.spec, declared), "scales": poisoned(part.scales, declared.scale_layout)}
+            part, shape = q.direction(direction)
+            data = as_declared(part.data, shape, q.spec, declared)
+            said = {"data": data, "scales": poisoned(part.scales, declared.scale_layout)}
             if declared.transposed and direction == "column":
                 linear = declared.scale_layout == "linear"
                 said = {what: array.T.copy() if what == "data" or linear else array for what, array in said.items()}
@@ -78,10 +80,3 @@ def job_of(case: GemmCase, declared: Declaration) -> Job:
     start = given["accumulate"] if declared.in_place else None
     assert not isinstance(start, int)
     return Job({name: given[name] for name in declared.inputs}, {"values": Output((m, n), declared.to, start)})
-
-
-def _data(data: NDArray[np.uint8], spec: Spec, declared: Declaration) -> NDArray[np.uint8]:
-    """Packed bytes with the nibbles in the declared order."""
-    if declared.nibble_order == "low" or spec.element.format.bits == 8:
-        return data
-    return np.asarray(data << 4 | data >> 4, np.uint8)

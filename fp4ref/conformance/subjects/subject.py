@@ -17,6 +17,7 @@ from fp4ref import api, hadamard
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families import Case, cases
 from fp4ref.conformance.families.variants import encodes
+from fp4ref.conformance.subjects.packed import as_canonical, as_declared, data_shape, multiples
 from fp4ref.errors import DomainError
 from fp4ref.formats import F, Floats
 from fp4ref.kernels import Declaration, declaration_of, kernel
@@ -54,6 +55,7 @@ class FindingKind(StrEnum):
     SHAPE = "shape"
     DTYPE = "dtype"
     DEVICE = "device"
+    PADDING = "wrong-padding"
     OUTSIDE = "wrote-outside"
     MUTATED = "mutated-input"
     UNWRITTEN = "not-written"
@@ -83,7 +85,7 @@ class Finding:
 class Outcome:
     """A kernel's result for a case.
 
-    data: of a quantizer, as it returned it, in its declared layout and order of nibbles; uint8 [rows, width], [R, C],
+    data: of a quantizer, as it returned it, in its declared layout and packing; uint8 [rows, width], [R, C],
     and float32 amax or None where that is not an output. values: of another operation. finding: what went wrong
     instead, or as well.
     """
@@ -137,7 +139,7 @@ def cases_of(declared: Declaration, spec: Spec, **reach: Any) -> Iterator[Case]:
 
     Rules: CNF-7, CNF-8, CNF-19.
     """
-    rows, columns = declared.multiple
+    rows, columns = multiples(spec, declared)
     multiple = rows, lcm(columns, hadamard.POINTS) if declared.operation == "hadamard" else columns
     direction: Direction = "row" if declared.direction == "row" else "column"
     return cases(spec, directions=(direction,), dtypes=declared.dtypes, multiple=multiple, **reach)
@@ -147,16 +149,14 @@ def reasons(case: Case, declared: Declaration) -> str:
     """Why a case does not apply to a kernel; empty if it does. Rules: CNF-8."""
     rows, columns = case.matrix
     spec = case.spec
+    high, wide = multiples(spec, declared)
     by_spec = spec.stochastic and draws(declared) and case.family != OWN_BITS
     for applies, reason in (
         (case.x.dtype.name in declared.dtypes, f"does not take {case.x.dtype.name}"),
         (case.direction == declared.direction, f"makes the {declared.direction} direction"),
         (declared.leading or case.x.ndim == 2, "takes matrices only"),
         (declared.empty or case.x.size > 0, "takes no empty tensors"),
-        (
-            rows % declared.multiple[0] == 0 and columns % declared.multiple[1] == 0,
-            f"takes multiples of {declared.multiple[0]} x {declared.multiple[1]}",
-        ),
+        (rows % high == 0 and columns % wide == 0, f"takes multiples of {high} x {wide}"),
         (case.amax is None or declared.told_amax, "takes no amax"),
         (not by_spec, "takes no random bits"),
         (declared.operation != "hadamard" or _transformable(case), "takes bfloat16 of whole groups"),
@@ -210,19 +210,12 @@ def job_of(case: Case, declared: Declaration, expected: DirectionData) -> Job:
         "hadamard_signs": lambda: hadamard.sign_vector(signs(case.spec)),
         "rows": lambda: rows,
         "columns": lambda: columns if declared.operation != "to_layout" else blocks,
-        "data": lambda: as_declared(expected.data, case.spec, declared),
+        "data": lambda: as_declared(expected.data, case.matrix, case.spec, declared),
         "scales": lambda: poisoned(
             expected.scales, declared.source_layout if declared.operation == "to_layout" else declared.scale_layout
         ),
     }
     return Job({name: given[name]() for name in declared.inputs}, _outputs(case, declared, blocks))
-
-
-def as_declared(data: NDArray[np.uint8], spec: Spec, declared: Declaration) -> NDArray[np.uint8]:
-    """Packed bytes with the nibbles in the declared order."""
-    if declared.nibble_order == "low" or spec.element.format.bits == 8:
-        return data
-    return np.asarray(data << 4 | data >> 4, np.uint8)
 
 
 def _outputs(case: Case, declared: Declaration, blocks: int) -> dict[str, Output]:
@@ -235,7 +228,10 @@ def _outputs(case: Case, declared: Declaration, blocks: int) -> dict[str, Output
     if declared.operation == "hadamard":
         return {"values": Output((rows, columns), "bfloat16")}
     shapes = api.buffer_shapes(spec, case.x.shape, case.direction, declared.scale_layout)
-    found = {"data": Output(shapes.data, "uint8"), "scales": Output(shapes.scales, "uint8")}
+    found = {
+        "data": Output(data_shape((rows, columns), spec, declared), "uint8"),
+        "scales": Output(shapes.scales, "uint8"),
+    }
     if shapes.amax is not None:
         found["amax"] = Output(shapes.amax, "float32")
     if declared.transposed:
@@ -302,5 +298,5 @@ def poisoned(linear: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
 
 
 def normalised(case: Case, declared: Declaration, data: DirectionData) -> DirectionData:
-    """Bytes of a kernel with the low nibble first; the layout stays. Rules: PACK-1."""
-    return data._replace(data=as_declared(np.asarray(data.data), case.spec, declared))
+    """Return bytes of a kernel in the canonical packing; the layout of scales stays. Rules: PACK-1, PACK-7."""
+    return data._replace(data=as_canonical(np.asarray(data.data), case.matrix, case.spec, declared))

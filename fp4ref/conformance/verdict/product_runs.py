@@ -14,6 +14,7 @@ from fp4ref.conformance.judge.isolation import DIAGNOSIS, attempted
 from fp4ref.conformance.judge.products import judge
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.run.runner import outcomes
+from fp4ref.conformance.subjects.packed import multiples
 from fp4ref.conformance.subjects.products import job_of, reasons, require
 from fp4ref.conformance.subjects.subject import FindingKind, Subject
 from fp4ref.conformance.subjects.turned_products import fitted, padded
@@ -80,7 +81,7 @@ def _run(
     """Run the kernel on the cases of the report's seed, and judge what it gives."""
     declared, chosen = subject.declaration, []
     for made in cases(report.spec, report.asked, report.seed):
-        case = padded(made, declared.multiple)
+        case = padded(made, multiples(made.a.spec, declared))
         reason = reasons(case, declared)
         if only is not None and case.id != only:
             continue

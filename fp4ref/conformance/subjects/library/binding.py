@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref import arrays, packing
+from fp4ref import arrays
 from fp4ref.conformance.subjects.calling import Wrong
 from fp4ref.conformance.subjects.guards import FENCE, Arrays, Guarded, host_bytes
 from fp4ref.conformance.subjects.library.arguments import RECORDS, Argument
@@ -19,6 +19,7 @@ from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, E4M3
 from fp4ref.kernels import Declaration
 from fp4ref.layout import layout
+from fp4ref.packings import packed_shape, packing
 from fp4ref.spec import Granularity
 
 TYPES: dict[str, Any] = {
@@ -192,12 +193,15 @@ class _Call:
         """Return a buffer for a result that is not judged in this run."""
         rows, columns = self._sizes["columns"], self._sizes["rows"]
         shapes = {
-            "data": (rows, packing.width(columns, self._form)),
+            "data": self._packed(rows, columns),
             "scales": layout(self._declared.scale_layout).padded_shape(rows, -(-columns // self._facts["block"])),
             "amax": {Granularity.TENSOR: (4,), Granularity.ROW: (4 * rows,)}.get(self._facts["amax"]),
         }
         shape = shapes[name]
         return None if shape is None else self._guarded(f"{name} of the other direction", shape)
+
+    def _packed(self, rows: int, columns: int) -> tuple[int, int]:
+        return packed_shape(packing(self._declared.packing, self._facts["bits"]), rows, columns)
 
     def _guarded(self, name: str, shape: tuple[int, ...]) -> Any:
         self._scratch[name] = Guarded(self._arrays, "uint8", shape, self._declared.alignment, FENCE)
@@ -234,7 +238,7 @@ class _Call:
         across = self._given.get("depth", columns)
         blocks = columns if operation == "to_layout" else -(-across // block)
         found = {"rows": rows, "columns": columns, "blocks": blocks, "elements": rows * columns}
-        found |= {"data_columns": packing.width(across, self._form), "depth": across}
+        found |= {"data_columns": self._packed(rows, across)[1], "depth": across}
         found |= {"x_rows": shape[0], "x_columns": shape[1], "x_stride": _stride(x, shape[1])}
         if operation != "gemm":
             padded = layout(self._declared.scale_layout).padded_shape(rows, blocks)
