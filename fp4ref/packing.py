@@ -56,7 +56,11 @@ def part_of_byte(bits: int, column: int) -> str:
 
     Rules: PACK-1, PACK-3, PACK-4.
     """
-    first = column * bits % 8
+    return bits_in_words(bits, column * bits % 8)
+
+
+def bits_in_words(bits: int, first: int) -> str:
+    """Return the bits of a byte from `first` on in words; empty for a whole byte."""
     if bits in {4, 8}:
         return {0: "low nibble", 4: "high nibble"}[first] if bits == 4 else ""
     past = first + bits - 8

@@ -102,6 +102,19 @@ def packed_shape(form: Layout | str, rows: int, columns: int) -> tuple[int, int]
     return _Places(packing(form), rows, columns).shape
 
 
+def bit_of(form: Layout | str, shape: tuple[int, int], row: int, column: int) -> tuple[int, int]:
+    """Return the byte in which a code begins, and its first bit there, for a matrix of some shape.
+
+    >>> bit_of("low_first", (3, 64), 0, 17), bit_of("pairs_16", (3, 64), 0, 17), bit_of("pairs_16", (3, 64), 1, 1)
+    ((8, 4), (1, 4), (33, 0))
+
+    Rules: PACK-7.
+    """
+    places = _Places(packing(form), *shape)
+    byte, bit = divmod(places.bits(np.array([row]), np.array([column])).item(), 8)
+    return byte, bit
+
+
 def repack(
     data: NDArray[np.uint8],
     rows: int,

@@ -297,3 +297,26 @@ def test_verify_of_a_kernel_whose_file_registers_its_packing(tmp_path):
         assert "'mine.pairs_4' with units of 4 bits, need units of 8 bits [PACK-7]" in found.output
     finally:
         fp4ref.LAYOUTS.forget("mine.pairs_4")
+
+
+@pytest.mark.rule("PACK-7", "PACK-8")
+@pytest.mark.parametrize(
+    "name, place",
+    [
+        ("low_first", "data byte 145 high nibble in low_first"),  # row 2 begins at byte 128, and 35 is odd
+        ("high_first", "data byte 145 low nibble in high_first"),
+        ("pairs_16", "data byte 147 low nibble in pairs_16"),  # code 3 of the second group of 32
+        ("words_big", "data byte 146 high nibble in words_big"),
+        ("ggml.mxfp4_data", "data byte 157 low nibble in ggml.mxfp4_data"),  # 17 bytes for each of 2 * 4 + 1 blocks
+    ],
+)
+def test_where_an_element_is_in_another_packing(name, place):
+    found = CliRunner().invoke(main, ["where", "2", "35", "--shape", "4x128", "--spec", "mxfp4", "--packing", name])
+    assert found.exit_code == 0, found.output
+    assert place in found.output
+
+
+def test_where_refuses_a_packing_of_another_width():
+    found = CliRunner().invoke(main, ["where", "0", "0", "--shape", "4x128", "--packing", "six_low_first"])
+    assert found.exit_code == 2
+    assert "packing: 'six_low_first' with units of 6 bits, need units of 4 bits [PACK-7]" in found.output

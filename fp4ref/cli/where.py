@@ -10,6 +10,7 @@ from fp4ref.cli.common import load_spec
 from fp4ref.diagrams.place import NAMED, ElementPlace, Geometry, article, spoken
 from fp4ref.diagrams.request import parse_shape
 from fp4ref.layout import LAYOUTS, Layout, layout
+from fp4ref.packings import CANONICAL
 from fp4ref.quantized import DIRECTIONS
 
 EPILOG = """\b
@@ -17,6 +18,7 @@ Examples:
   fp4ref where 37 130 --shape 128x256
   fp4ref where 37 130 --shape 128x256 --direction column --layout tiled_8x4
   fp4ref where --shape 128x256 --scale-byte 1108 --layout tiled_128x4
+  fp4ref where 37 130 --shape 128x256 --packing pairs_16
   fp4ref where --shape 128x256 --data-byte 4801 --spec mxfp4
 """
 
@@ -28,6 +30,7 @@ Examples:
 @click.option("--spec", "spec_name", default="nvfp4", show_default=True, help="A profile, or a JSON file of one.")
 @click.option("--direction", type=click.Choice(DIRECTIONS), default="row", show_default=True)
 @click.option("--layout", "names", multiple=True, help=f"Layouts to name; {' and '.join(NAMED)} if none is given.")
+@click.option("--packing", default=CANONICAL, show_default=True, help="The packing of the data, such as pairs_16.")
 @click.option("--data-byte", type=int, help="Instead of ROW COLUMN, give an offset in the data.")
 @click.option("--scale-byte", type=int, help="Instead of ROW COLUMN, give an offset in the scales of one --layout.")
 def where(
@@ -37,6 +40,7 @@ def where(
     spec_name: str,
     direction: Any,
     names: tuple[str, ...],
+    packing: str,
     data_byte: int | None,
     scale_byte: int | None,
 ) -> None:
@@ -49,6 +53,8 @@ def where(
     asked = [row is not None and column is not None, data_byte is not None, scale_byte is not None]
     if sum(asked) != 1 or (row is None) != (column is None):
         raise click.UsageError("give ROW COLUMN, or --data-byte, or --scale-byte")
+    if row is None and packing != CANONICAL:
+        raise click.UsageError("--packing applies to ROW COLUMN")
     if data_byte is not None:
         for place in geometry.of_data_byte(data_byte):
             click.echo(_sentence(place, layouts))
@@ -57,11 +63,11 @@ def where(
             raise click.UsageError("--scale-byte needs one --layout: a layout is named, never inferred [LAY-7]")
         click.echo(scale_sentence(geometry, scale_byte, layouts[0]))
     elif row is not None and column is not None:
-        click.echo(_sentence(geometry.place(row, column), layouts))
+        click.echo(_sentence(geometry.place(row, column), layouts, packing))
 
 
-def _sentence(place: ElementPlace, layouts: tuple[Layout, ...]) -> str:
-    return place.sentence(tuple(found.name for found in layouts))
+def _sentence(place: ElementPlace, layouts: tuple[Layout, ...], packing: str = CANONICAL) -> str:
+    return place.sentence(tuple(found.name for found in layouts), packing)
 
 
 def scale_sentence(geometry: Geometry, offset: int, found: Layout) -> str:

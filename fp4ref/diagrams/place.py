@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fp4ref import packings
 from fp4ref.diagrams.request import require_element
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS, LINEAR, Layout
-from fp4ref.packing import part_of_byte, width
+from fp4ref.packing import bits_in_words, width
+from fp4ref.packings import CANONICAL, bit_of
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 
@@ -100,8 +102,8 @@ class ElementPlace:
         """Offset of the element's scale in a buffer of the layout. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
         return layout.offset(*self.scale, *reversed(self.geometry.scales))
 
-    def sentence(self, layouts: tuple[str, ...] = NAMED) -> str:
-        """Return the answer in words.
+    def sentence(self, layouts: tuple[str, ...] = NAMED, packing: str = CANONICAL) -> str:
+        """Return the answer in words; packing: of the data, by its name.
 
         >>> from fp4ref.specs import NVFP4
         >>> print(Geometry(NVFP4, (128, 256)).place(37, 130).sentence(('tiled_128x4',)))
@@ -109,7 +111,10 @@ class ElementPlace:
 
         """
         geometry = self.geometry
-        part = part_of_byte(geometry.spec.element.format.bits, self.at[1])
+        bits = geometry.spec.element.format.bits
+        byte, first = bit_of(packings.packing(packing, bits), geometry.matrix, *self.at)
+        part = bits_in_words(bits, first)
+        order = "" if packing == CANONICAL else f" in {packing}"
         axis = f"K = {geometry.shape[1]}" if geometry.direction == "row" else f"M = {geometry.shape[0]}"
         through = (
             "" if geometry.direction == "row" else f" in the column direction, ({self.at[0]}, {self.at[1]}) of x^T"
@@ -118,7 +123,7 @@ class ElementPlace:
         bytes_of = ", ".join(f"{short(name)} byte {self.scale_byte(LAYOUTS[name])}" for name in layouts)
         return (
             f"element ({self.element[0]}, {self.element[1]}) of {article(axis)} {axis} {spec} tensor{through}: "
-            f"data byte {self.data_byte}{part and f' {part}'}, scale ({self.scale[0]}, {self.scale[1]}), {bytes_of}"
+            f"data byte {byte}{part and f' {part}'}{order}, scale ({self.scale[0]}, {self.scale[1]}), {bytes_of}"
         )
 
 
