@@ -1,5 +1,6 @@
 import re
 import runpy
+import time
 from pathlib import Path
 
 import ml_dtypes
@@ -10,9 +11,10 @@ import fp4ref
 from fp4ref import hadamard
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance import families
+from fp4ref.conformance.diagnosis.operations import diagnose_operation
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
-from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.subjects.subject import Subject, expected_values, golden
 from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
 from fp4ref.kernels import Declaration
 from fp4ref.layout import layout
@@ -205,3 +207,18 @@ def test_where_a_dequantizer_is_wrong_is_said_though_nothing_explains_it():
     found = report(kernel, right.spec, **KERNELS["declared"](right))
     assert found.diagnosis.place == "where row % 32 == 31"
     assert "not explained, where row % 32 == 31: " in found.headline
+
+
+@pytest.mark.heavy
+@pytest.mark.rule("CNF-26")
+def test_an_unexplained_dequantizer_costs_no_more_processor_time_than_it_may():
+    spec, declared = PROFILES["nvfp4"], Declaration(**DEQUANTIZE, dtypes=("bfloat16",))
+    results = []
+    for case in families.cases(spec, level=2, dtypes=("bfloat16",), families=["normal", "ragged", "sizes", "large"]):
+        values = expected_values(case, declared, golden(case))
+        results.append((case, values * np.random.default_rng(case.x.size).uniform(1, 2, values.shape).astype(F)))
+    assert sum(got.size for _, got in results) > 1 << 24
+    start = time.thread_time()
+    found = diagnose_operation(declared, results)
+    assert time.thread_time() - start < 12
+    assert not found.explanations

@@ -49,7 +49,8 @@ def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_
     """Explain what a kernel other than a quantizer made of some cases. Rules: CNF-2, CNF-26."""
     tick = Deadline(budget_seconds)
     ordered = sorted(results, key=lambda result: result[1].size)
-    right = [same(declared, case, got, expected_values(case, declared, golden(case))) for case, got in ordered]
+    marks = [~equal(declared, case, got, expected_values(case, declared, golden(case))) for case, got in ordered]
+    right = [not wrong.any() for wrong in marks]
     if all(right):
         return Diagnosis(conforms=True)
     wrong = [result for result, equal in zip(ordered, right, strict=True) if not equal]
@@ -69,7 +70,7 @@ def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_
         explanations=told,
         first_stage=told[0].stage if told else stage,
         complete=bool(told) or complete,
-        place="" if told else _place(declared, [result for result in ordered if result[1].size]),
+        place="" if told else _place(ordered, marks),
     )
 
 
@@ -85,7 +86,7 @@ def _search(declared: Declaration, results: Sequence[Result], tick: Deadline) ->
         count = 0
         for item in known:
             tick()
-            if _explains(item, declared, results):
+            if _explains(item, declared, results, tick):
                 count += 1
                 yield Explanation(item.names, item.stage.value, item.text)
             if count >= KEPT:
@@ -116,20 +117,22 @@ def equal(declared: Declaration, case: Case, got: Values, wanted: Values) -> Boo
     return np.asarray((got.view(kind) == wanted.view(kind)) | both_nan)
 
 
-def _place(declared: Declaration, results: Sequence[Result]) -> str:
-    """Return where everything that differs is, in words. Rules: CNF-44."""
+def _place(results: Sequence[Result], marks: Sequence[Bools]) -> str:
+    """Return where everything that differs is, in words. marks: what differs of each result. Rules: CNF-44."""
     seen = []
-    for case, got in results:
-        wrong = ~equal(declared, case, got, expected_values(case, declared, golden(case)))
-        if wrong.shape != case.matrix:  # scales in a layout: only the tensor is told
-            wrong = np.full((1, 1), wrong.any())
+    for (case, got), differs in zip(results, marks, strict=True):
+        if not got.size:
+            continue
+        # of scales in a layout only the tensor is told
+        wrong = differs if differs.shape == case.matrix else np.full((1, 1), differs.any())
         starts = range(0, wrong.shape[1], case.spec.block.columns)
         seen.append((case, np.logical_or.reduceat(wrong, starts, axis=1)))
-    return confined(seen, results[0][0].spec.block.columns).text
+    return confined(seen, results[0][0].spec.block.columns).text if seen else ""
 
 
-def _explains(known: KnownOperation, declared: Declaration, results: Sequence[Result]) -> bool:
+def _explains(known: KnownOperation, declared: Declaration, results: Sequence[Result], tick: Deadline) -> bool:
     for case, got in results:
+        tick()
         made = known.made(case, declared)
         if made is None or not same(declared, case, got, made):
             return False
@@ -145,11 +148,11 @@ def _dequantizers(
     """Single mistakes; pairs in different stages; elements whose values were measured."""
     known = list(ways(declared, results[0][0].spec))
     yield (_ways(way) for way in known)
-    yield _measured_values(declared, results, [()])
-    yield (_ways(way) for way in measured_orders(declared, list(results)))
+    yield _measured_values(declared, results, [()], tick)
+    yield (_ways(way) for way in measured_orders(declared, _ticked(results, tick)))
     known = [way for way in known if not way.alone]
     yield (_ways(*sorted(pair, key=_order)) for pair in itertools.combinations(known, 2) if _apart(*pair))
-    yield _measured_values(declared, results, [(way,) for way in known if way.inputs is not None])
+    yield _measured_values(declared, results, [(way,) for way in known if way.inputs is not None], tick)
 
 
 def _apart(one: Way, other: Way) -> bool:
@@ -166,13 +169,21 @@ def _ways(*several: Way) -> KnownOperation:
 
 
 def _measured_values(
-    declared: Declaration, results: Sequence[Result], others: Iterable[tuple[Way, ...]]
+    declared: Declaration, results: Sequence[Result], others: Iterable[tuple[Way, ...]], tick: Deadline
 ) -> Iterator[KnownOperation]:
+    spec = results[0][0].spec
     for other in others:
-        yield from (_ways(*other, way) for way in measured_factor(declared, list(results), other))
-        way = measured_elements(declared, list(results), other)
+        yield from (_ways(*other, way) for way in measured_factor(declared, spec, _ticked(results, tick), other))
+        way = measured_elements(declared, spec, _ticked(results, tick), other)
         if way is not None:
             yield _ways(*other, way)
+
+
+def _ticked(results: Sequence[Result], tick: Deadline) -> Iterator[Result]:
+    """Yield results while there is time."""
+    for result in results:
+        tick()
+        yield result
 
 
 # Layouts

@@ -46,7 +46,7 @@ def in_places(
 
     Rules: CNF-26.
     """
-    search = _PlacedOperations(declared, [(case, got) for case, got in results if got.size])
+    search = _PlacedOperations(declared, [(case, got) for case, got in results if got.size], tick)
     if not search.tidy:
         return []
     return explained(search.sites, search.mistakes(known), tick, by_element=declared.operation != "to_layout")
@@ -55,11 +55,12 @@ def in_places(
 class _PlacedOperations:
     """Results as matrices: values, or scale bytes in rows."""
 
-    def __init__(self, declared: Declaration, results: Sequence[Result]) -> None:
+    def __init__(self, declared: Declaration, results: Sequence[Result], tick: Callable[[], None]) -> None:
         self.declared, self.tidy, self.sites = declared, True, []
         self.cases: list[Case] = []
         bytewise = declared.operation == "to_layout"
         for case, got in results:
+            tick()
             wanted = expected_values(case, declared, golden(case))
             if got.shape != wanted.shape or not (bytewise or wanted.size == np.prod(case.matrix)):
                 self.tidy = False

@@ -97,8 +97,8 @@ def explained(
 ) -> list[Explanation]:
     """Return the mistakes that explain every unit everywhere; without one, those that do in one place.
 
-    sites: wrong ones first, small ones first. tick: is called before each mistake. The place with the shortest
-    description comes first.
+    sites: wrong ones first, small ones first. tick: is called before each mistake at each site. The place with the
+    shortest description comes first.
 
     Rules: CNF-26.
     """
@@ -108,7 +108,7 @@ def explained(
     somewhere: list[tuple[KnownResult, list[Marked]]] = []
     for mistake in known:
         tick()
-        marked = _marked(sites, mistake)
+        marked = _marked(sites, mistake, tick)
         if marked is None:
             continue
         if not any(outside.any() for *_, outside in marked):
@@ -127,12 +127,13 @@ def explained(
     return [item for *_, item in sorted(found, key=lambda each: each[:3])]
 
 
-def _marked(sites: Sequence[ResultSite], mistake: KnownResult) -> list[Marked] | None:
+def _marked(sites: Sequence[ResultSite], mistake: KnownResult, tick: Callable[[], None]) -> list[Marked] | None:
     """Return the units of every site that must be inside and outside; None if some are neither's."""
     marked: list[Marked] = []
     for index, site in enumerate(sites):
         if not mistake.tells(index):
             continue
+        tick()
         labels = site.labels(mistake.made(index))
         if labels is None:
             return None

@@ -29,6 +29,7 @@ from fp4ref.spec import Granularity
 Values = NDArray[Any]
 Wholes = NDArray[np.int64]
 NEAR = 4  # float32 steps that another order of a product can move it by
+LARGE = 1 << 18  # wrong results that are looked at in detail, and elements whose codes are read otherwise, at most
 SAMPLE = 64  # wrong results on which a reading is tried before it is tried on all
 TINY = F(2.0**-126)  # the smallest normal float32
 
@@ -117,16 +118,21 @@ def _dequantized(
     work = _Products(case, declared, given)
     if case.direction == "column" and not differing(np.ascontiguousarray(wanted.T).reshape(got.shape), got).any():
         return {ResultPart.TRANSPOSED}
-    chosen = np.argwhere(wrong)
-    chosen = chosen[:: -(-len(chosen) // SAMPLE)]
+    places = _spread(np.flatnonzero(wrong), LARGE)
+    chosen = np.divmod(_spread(places, SAMPLE), wrong.shape[1])
     for parts, codes, scales in work.readings():
-        row, column = chosen[:, 0], chosen[:, 1]
+        row, column = chosen
         if differing(work.cast(work(row, column, codes, scales)), got[row, column]).any():
             continue
         row, column = np.arange(wrong.shape[0])[:, None], np.arange(wrong.shape[1])[None, :]
         if not differing(work.cast(work(row, column, codes, scales)), got).any():
             return parts
-    return work.parts(got, wanted, wrong)
+    return work.parts(got, wanted, wrong, places)
+
+
+def _spread(places: Wholes, count: int) -> Wholes:
+    """Return at most `count` of the places, evenly spread."""
+    return places[:: max(-(-len(places) // count), 1)]
 
 
 class _Products:
@@ -137,6 +143,7 @@ class _Products:
         self.to = INPUT_DTYPES[declared.to]
         self.data, self.scales = np.asarray(given.data), np.asarray(given.scales)
         self.codes = packing.unpack(self.data, case.matrix[1], self.spec.element.format)
+        self.read_otherwise = self.codes.size <= LARGE
         self.amax = None if given.amax is None else np.asarray(given.amax, F)
 
     def __call__(self, row: Wholes, column: Wholes, codes: Codes, scales: Codes) -> Floats:
@@ -164,14 +171,14 @@ class _Products:
                 parts = {ResultPart.PLACE} if valid[offsets].all() else {ResultPart.PLACE, ResultPart.READ}
                 yield parts, self.codes, buffer[offsets]
         form = self.spec.element.format
-        for packed in DATA_READERS if form.bits == 4 else ():
+        for packed in DATA_READERS if form.bits == 4 and self.read_otherwise else ():
             read = packed.read(self.data, self.case.matrix, form) if packed.stage is Slot.PACKING else None
             if read is not None and read.shape == self.codes.shape:
                 yield {ResultPart.PACKING}, read & np.uint8(15), self.scales
 
-    def parts(self, got: Values, wanted: Values, wrong: Bools) -> set[ResultPart]:
-        """Return the parts at fault that single results tell."""
-        row, column = np.nonzero(wrong)
+    def parts(self, got: Values, wanted: Values, wrong: Bools, places: Wholes) -> set[ResultPart]:
+        """Return the parts at fault that single results tell. places: of wrong results in the flat matrix."""
+        row, column = np.divmod(places, wrong.shape[1])
         codes, scales = self.codes[row, column], self.scales[row, column // self.spec.block.columns]
         found: set[ResultPart] = set()
         left = np.ones(len(row), np.bool_)
@@ -182,14 +189,14 @@ class _Products:
                 found.add(part)
             left = left & ~where
 
-        value, made, right = self(row, column, self.codes, self.scales), got[wrong], wanted[wrong]
+        value, made, right = self(row, column, self.codes, self.scales), got[row, column], wanted[row, column]
         told(ResultPart.NAN_SCALE, np.isnan(self.spec.scale.decode(scales)))
         told(ResultPart.CODE, np.isnan(self.spec.element.decode(codes)))
         near = self._near(value, made)
         told(ResultPart.CAST, _neighbour(made, right, value) & (_is_tie(value, self.to) | ~near))
         told(ResultPart.SUBNORMAL, (np.abs(value) < TINY) & (value != 0) & (made == 0) & (right != 0))
         told(ResultPart.PRODUCT, near)
-        if left.any():
+        if left.any() and self.read_otherwise:
             far = np.zeros_like(wrong)
             far[row[left], column[left]] = True
             found.add(self._odd(far, wrong, wanted))
@@ -287,9 +294,6 @@ def _transformed(
     made, right = got[wrong], wanted[wrong]
     cast = _neighbour(made, right, value) | ((made == 0) & (right == 0))
     bounded = spreads(groups)[:, None] & wrong.reshape(-1, hadamard.POINTS)
-    checks: tuple[tuple[ResultPart, Any], ...] = (
-        (ResultPart.CAST, cast.any()),
-        (ResultPart.TRANSFORM, (~cast).any()),
-        (ResultPart.BOUND, bounded.any()),
-    )
-    return {part for part, holds in checks if holds}
+    found = {ResultPart.BOUND} if bounded.any() else set()
+    found |= {ResultPart.CAST} if cast.any() else set()
+    return found | ({ResultPart.TRANSFORM} if not cast.all() else set())

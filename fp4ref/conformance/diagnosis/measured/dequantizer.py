@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,15 +19,17 @@ from fp4ref.conformance.mistakes.said import moved
 from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden
 from fp4ref.formats import F, Floats
 from fp4ref.quantized import DirectionData
-from fp4ref.spec import Granularity
+from fp4ref.spec import Granularity, Spec
 
+ORDERED = 1 << 20  # elements from which an order is measured
 MEASURED = 64  # elements with one code from which its value is measured
 
 
 @np.errstate(all="ignore")
-def measured_elements(declared: Declaration, results: list[tuple[Case, Values]], other: tuple[Way, ...]) -> Way | None:
+def measured_elements(
+    declared: Declaration, spec: Spec, results: Iterable[tuple[Case, Values]], other: tuple[Way, ...]
+) -> Way | None:
     """Another value for some codes, if values with each code are one multiple of what the code for 1 gives."""
-    spec = results[0][0].spec
     count = 1 << spec.element.format.bits
     one = Way("", Slot.CODE, "", elements=np.ones(count, F))
     seen: list[list[Floats]] = [[] for _ in range(count)]
@@ -58,9 +60,11 @@ def measured_elements(declared: Declaration, results: list[tuple[Case, Values]],
 
 
 @np.errstate(all="ignore")
-def measured_factor(declared: Declaration, results: list[tuple[Case, Values]], other: tuple[Way, ...]) -> Iterator[Way]:
+def measured_factor(
+    declared: Declaration, spec: Spec, results: Iterable[tuple[Case, Values]], other: tuple[Way, ...]
+) -> Iterator[Way]:
     """Another constant in the global scale, or a factor, if all values are one multiple of the right ones."""
-    spec, low, high, count = results[0][0].spec, np.inf, 0.0, 0
+    low, high, count = np.inf, 0.0, 0
     for case, got in results:
         wide = made(other, case, declared)
         if wide is None:
@@ -86,12 +90,19 @@ def measured_factor(declared: Declaration, results: list[tuple[Case, Values]], o
         yield Way(f"global-inferred-{number:g}", Slot.GLOBAL, text, decode=over, form=form)
 
 
-def measured_orders(declared: Declaration, results: list[tuple[Case, Values]]) -> Iterator[Way]:
+def measured_orders(declared: Declaration, results: Iterable[tuple[Case, Values]]) -> Iterator[Way]:
     """Yield other orders along a row, and of rows, in groups of the smallest size that shows one.
+
+    results: small ones first, of which as many are looked at as the measurement needs.
 
     Values move with their scales, or codes without them; whole groups of a row, or its last group filled up as well.
     """
-    seen = [(got.astype(F), expected_values(case, declared, golden(case)).astype(F)) for case, got in results]
+    seen, elements = [], 0
+    for case, got in results:
+        seen.append((got.astype(F), expected_values(case, declared, golden(case)).astype(F)))
+        elements += got.size
+        if elements > ORDERED:
+            break
     bits = [(got.view(np.uint32), right.view(np.uint32)) for got, right in seen]
     for axis, what in ((1, "elements"), (0, "rows of elements")):
         order = smallest(
