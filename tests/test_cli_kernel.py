@@ -161,7 +161,6 @@ def test_cases_alone(here):
         ("verify --seed 3", "--seed: for --kernel or --library"),
         ("verify --kernel kernels.py:good --spec nvfp4 --forever --repeat 2", "takes neither --repeat nor --case"),
         ("verify --repeat 1", "--repeat: for --kernel or --library"),
-        ("verify nvfp4 --time-limit 5", "--time-limit: for --kernel or --library"),
         ("verify nvfp4 --level 1 --seed 3", "--level and --seed: for --kernel or --library"),
         ("verify nvfp4 --direction column", "--direction: for --kernel or --library"),
         ("verify x.npz --nibbles high", "--nibbles: for --kernel, --library or a stream"),
