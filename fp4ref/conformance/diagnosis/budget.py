@@ -8,7 +8,7 @@ that the time that a search does not need is left for those after it. For exampl
 
 from enum import Enum
 
-SECONDS = 20.0
+SECONDS = 9.5
 FEW = 0.5  # among few cases
 BEFORE_BOUNDS = 0.7  # under a transform: with all blocks, before those that are judged by a bound are left out
 INSIDE = 0.8  # of what is left: inside the place of everything that differs
