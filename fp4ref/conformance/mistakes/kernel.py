@@ -241,7 +241,7 @@ class Exhibit:
             return None
         given = self.case.amax if kernel.takes_amax else None
         source = kernel.read, kernel.values, kernel.transform, kernel.turned
-        key = *source, kernel.amax, kernel.used, kernel.keep_nan, given is None
+        key = *source, kernel.amax, kernel.used, kernel.keep_nan, granularity, given is None
         if key not in self._amax:
             by_row, values = granularity is Granularity.ROW, self.quantized(kernel)
             found = kernel.amax(values, kernel.keep_nan, by_row) if given is None else np.asarray(given, F).reshape(-1)
