@@ -101,7 +101,8 @@ force_option = click.option("--force", is_flag=True, help="Replace an existing f
 def given_options() -> frozenset[str]:
     """Return the options that stand on the command line, by the first spelling of each."""
     context = click.get_current_context()
-    named = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    # Arguments are left out: click 8.2 counts an argument that may be empty as given.
+    named = {option.name: option.opts[0] for option in context.command.params if isinstance(option, click.Option)}
     source = click.core.ParameterSource.COMMANDLINE
     return frozenset(option for name, option in named.items() if name and context.get_parameter_source(name) is source)
 
