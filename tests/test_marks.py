@@ -1,0 +1,37 @@
+"""Each mark is described, and each of CI's scripts selects the tests that it is for."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", ".ci/run", ".ci/release")}
+OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+MARKS = {name.partition("(")[0]: text for name, _, text in (line.partition(":") for line in OPTIONS["markers"])}
+
+
+def test_every_mark_is_described() -> None:
+    assert not [name for name, text in MARKS.items() if len(text.split()) < 3]
+    assert not [name for name in MARKS if f"`{name}`" not in TEXTS["CONTRIBUTING.md"] and name != "rule"]
+    assert '`@pytest.mark.rule("' in TEXTS["CONTRIBUTING.md"]
+
+
+def selected(script: str) -> list[str]:
+    return [quoted or word for quoted, word in re.findall(r' -m (?:"([^"]+)"|(gpu|heavy|release)\b)', TEXTS[script])]
+
+
+def test_scripts_select_the_marks() -> None:
+    assert selected(".ci/run") == ["heavy and not release", "not heavy and not release and not slow"]
+    assert selected(".ci/release") == ["heavy or release", "gpu"]
+
+
+@pytest.mark.parametrize("marks", ["heavy", "release", "heavy release"])
+def test_heavy_tests_and_those_for_a_release_are_left_out_by_default(marks: str) -> None:
+    (chosen,) = re.findall(r"-m '(.*?)'", OPTIONS["addopts"])
+    every = dict.fromkeys(MARKS, False)
+    assert not eval(chosen, {}, every | dict.fromkeys(marks.split(), True))
+    assert eval(chosen, {}, every | {"slow": True})
