@@ -272,6 +272,28 @@ def test_mutants_are_caught_and_named(name):
     assert re.search(text, report.headline), report.headline
 
 
+@pytest.mark.rule("CNF-26", "SPC-4")
+def test_scales_read_as_a_layout_that_was_registered_later():
+    """Bands of two rows, whose bytes alternate: no named layout stores them so."""
+
+    def in_bands(buffer, rows, blocks):
+        r, c = np.indices((rows, blocks))
+        return buffer.ravel()[r // 2 * 2 * blocks + c * 2 + r % 2]
+
+    @fp4ref.kernel(operation="gemm", inputs=INPUTS, outputs=("values",), multiple=(2, 16))
+    def gemm(ad, as_, aa, bd, bs, ba, m, n, k):
+        with np.errstate(all="ignore"):
+            return np.asarray(added(terms(ad, as_, bd, bs, m, n, k, scales=in_bands)) * alpha(aa, ba), F)
+
+    form = fp4ref.Layout("acme.bands", "m(2,*) k(*): m0 k0 m1; pad m refused")
+    assert "acme.bands" not in verdict(gemm, families=("powers",)).headline
+    fp4ref.register(form, source="a test")
+    try:
+        assert "the scales of A and B are read as acme.bands" in verdict(gemm, families=("powers",)).headline
+    finally:
+        fp4ref.LAYOUTS.forget(form.name)
+
+
 @pytest.mark.rule("GEM-14")
 def test_a_product_that_is_rounded_leaves_the_bound():
     def rounded_products(p):

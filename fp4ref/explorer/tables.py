@@ -9,7 +9,7 @@ from fp4ref.conformance.explain.formulas import cited, formula
 from fp4ref.diagrams.codec_words import codec_rules, codec_words
 from fp4ref.diagrams.place import spoken
 from fp4ref.formats import FORMATS, Codec, Format, Rounding, Sign, grid
-from fp4ref.layout import LAYOUTS, Layout, Term
+from fp4ref.layout import Layout, Term, scale_layouts
 from fp4ref.spec import Amax, Granularity, Metric, Spec, Subnormals
 from fp4ref.specs import STANDARD
 
@@ -21,7 +21,7 @@ def tables() -> dict[str, Any]:
     return {
         "formats": {name: _format(form) for name, form in FORMATS.items()},
         "specs": [_spec(spec) for spec in STANDARD if offered(spec)],
-        "layouts": [_layout(layout) for layout in LAYOUTS.values() if in_tiles(layout)],
+        "layouts": [_layout(layout) for layout in scale_layouts() if in_tiles(layout)],
     }
 
 
@@ -41,8 +41,7 @@ def in_tiles(layout: Layout) -> bool:
     """Return True if the script computes a layout: tiles along a row, then down, and 0x00 as their padding."""
     rests = [Term(axis, len(found.radices) - 1) for axis, found in enumerate(layout.axes) if found.radices[-1] is None]
     return (
-        not layout.unfit_for_scales()
-        and list(layout.form.order[-2:]) == rests[::-1]
+        list(layout.form.order[-2:]) == rests[::-1]
         and not layout.has_gaps
         and not any(isinstance(item, Term) and item.flip for item in layout.form.order)
         and not any(axis.fill or axis.refused for axis in layout.axes)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Self, overload
 
 import numpy as np
@@ -28,10 +27,10 @@ from fp4ref.conformance.dumps.form import (
     refused,
 )
 from fp4ref.conformance.dumps.writing import planned, write_dump
-from fp4ref.errors import DomainError, DTypeError, Fp4Error, LayoutError
+from fp4ref.errors import DomainError, DTypeError, LayoutError
 from fp4ref.files import TensorFile, open_tensors
 from fp4ref.files.tensors import misshapen, quoted, shown, stored_shape
-from fp4ref.layout import LAYOUTS, layout
+from fp4ref.layout import LINEAR, layout, scale_layouts
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
 from fp4ref.spec import Spec
 
@@ -229,11 +228,8 @@ class _Tensor:
         self, label: str, found: tuple[int, ...], shape: tuple[int, ...], direction: Direction
     ) -> LayoutError:
         """Return the error for a scale buffer of the wrong size; it names the layouts of that size, and takes none."""
-        fitting = []
-        for name in LAYOUTS:
-            with suppress(Fp4Error):  # a layout that is not one of scales, or that refuses this size
-                other = part_shapes(self._spec, self.shape, name, direction)["scales"]
-                fitting += [name] if math.prod(other) == math.prod(found) else []
+        (rows, columns), stored = part_shapes(self._spec, self.shape, LINEAR.name, direction)["scales"], math.prod(found)
+        fitting = [form.name for form in scale_layouts(rows, columns) if math.prod(form.padded_shape(rows, columns)) == stored]
         hint = f" ({' and '.join(fitting)} would have as many bytes: name it)" if fitting else ""
         got = f"{label} has shape {list(found)}"
         needed = f"{list(shape)} for scale_layout {self._layout}{hint}"

@@ -19,7 +19,7 @@ from fp4ref.conformance.families.products.case import GemmCase
 from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
 from fp4ref.conformance.subjects.subject import poisoned
 from fp4ref.formats import E8M0, F, Floats, ignoring_float_warnings
-from fp4ref.layout import LAYOUTS
+from fp4ref.layout import LAYOUTS, Layout, scale_layouts
 from fp4ref.operands import Operand
 from fp4ref.quantized import DirectionData
 
@@ -142,13 +142,13 @@ def _permuted(order: Callable[[int], list[int]], s: OperandSide, layout: str) ->
     return replace(s, scales=s.scales[:, order(s.scales.shape[1])])
 
 
-def _laid(read_as: str, s: OperandSide, layout: str) -> OperandSide | None:
-    """Scale bytes of the declared layout, read as another one's."""
-    if read_as == layout:
+def _laid(read: Layout, s: OperandSide, layout: str) -> OperandSide | None:
+    """Read scale bytes of the declared layout as those of another one."""
+    (rows, columns), width = s.part.shape, s.width
+    blocks = -(-columns // width)
+    if read.name == layout or read.refuses(rows, blocks):
         return None
-    data, (rows, columns) = s.part.data, s.part.shape
-    blocks = -(-columns // s.width)
-    given, read = poisoned(data.scales, layout), LAYOUTS[read_as]
+    given = poisoned(s.part.data.scales, layout)
     shape = read.padded_shape(rows, blocks)
     flat = np.zeros(max(shape[0] * shape[1], given.size), np.uint8)
     flat[: given.size] = given.ravel()
@@ -265,7 +265,6 @@ READERS: tuple[tuple[str, str, Change], ...] = (
         (f"scales-{name}", f"the block scales of {{}}: {text}", partial(_permuted, order))
         for name, text, order in SWAPS
     ),
-    *((f"layout-{name}", f"the scales of {{}} are read as {name}", partial(_laid, name)) for name in LAYOUTS),
     ("columns-first", "the scales of {} are read with rows fastest", _columns_first),
     ("nibbles", "the high nibble of {} is taken first", _nibbles),
     ("nibbles-whole", "the high nibble of {} is taken first", _whole_nibbles),
@@ -280,6 +279,14 @@ READERS: tuple[tuple[str, str, Change], ...] = (
 
 
 SIDES = (("a", "A"), ("b", "B"), ("ab", "A and B"))
+
+
+def _readers(*, both: bool) -> Iterator[tuple[str, str, Change, bool]]:
+    """Yield each way to misread an operand, and whether its sums are exact for integers only."""
+    yield from ((*reader, False) for reader in READERS)
+    for form in scale_layouts():
+        yield f"layout-{form.name}", f"the scales of {{}} are read as {form.name}", partial(_laid, form), False
+    yield from ((*reader, True) for reader in (OTHERS if both else OTHERS[-1:]))
 
 
 def _read(change: Change, which: str, pair: OperandPair) -> Wide | None:
@@ -327,10 +334,9 @@ def readings(*, both: bool) -> Iterator[Reading]:
             f"{text} in one operand",
             partial(lambda o, p: summed_blocks(p.a, p.b, o, of_b=True), order),
         )
-    for known, bounded in ((READERS, False), (OTHERS if both else OTHERS[-1:], True)):
-        for name, text, change in known:
-            for which, said in SIDES:
-                yield Reading(f"{name}-{which}", text.format(said), partial(_read, change, which), bounded, which)
+    for name, text, change, bounded in _readers(both=both):
+        for which, said in SIDES:
+            yield Reading(f"{name}-{which}", text.format(said), partial(_read, change, which), bounded, which)
     for gather in GATHERS:
         for which, said in SIDES:
             change = partial(_gathered, gather)
