@@ -40,5 +40,9 @@ class LayoutError(Fp4Error):
     """Scale bytes are not stored as the operation needs them."""
 
 
+class UnknownLayoutError(LayoutError, UnknownNameError):
+    """A scale layout that nobody registered."""
+
+
 class FileError(Fp4Error):
     """A file is truncated, hostile, or not what its header says."""

@@ -9,9 +9,9 @@ import numpy as np
 
 from fp4ref import api, arrays, registry
 from fp4ref.arithmetic import dequantized_te, product
-from fp4ref.errors import DomainError, DTypeError, LayoutError, ShapeError
+from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import E4M3, E8M0, F
-from fp4ref.layout import LAYOUTS, layout
+from fp4ref.layout import layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import DIRECTIONS, Direction, Quantized
 from fp4ref.spec import Granularity
@@ -141,8 +141,7 @@ def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
     if (q.row if direction == "row" else q.column) is None:
         got = f"{name} ({q.spec.name}) without its {direction} direction"
         raise DomainError("gemm", got, f"one quantized with directions={direction!r} or 'both'", "GEM-1")
-    if q.scale_layout not in LAYOUTS:
-        raise LayoutError("gemm", f"{name} in layout {q.scale_layout!r}", f"one of {', '.join(LAYOUTS)}", "LAY-7")
+    layout(q.scale_layout, f"gemm, scale_layout of {name}")
     api._require_bytes(f"gemm, operand {name}", q, direction)
     return Operand(*q.direction(direction), q.spec, q.scale_layout)
 

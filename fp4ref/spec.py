@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic
-from fp4ref.errors import DomainError
+from fp4ref.errors import DomainError, UnknownNameError
 from fp4ref.formats import E2M1, E4M3, FORMATS, Codec, Floats, Format, Rounding
 from fp4ref.four_over_six import RULES, dequantized, rows_by_tree
 from fp4ref.hadamard import POINTS
@@ -287,7 +287,7 @@ def _decode(kind: Any, value: Any, field: str) -> Any:
 def _named(kind: Any, value: Any, field: str) -> Any:
     names: Mapping[str, Any] = ARITHMETIC if kind is Arithmetic else FORMATS if kind is Format else RULES
     if not isinstance(value, str) or value not in names:
-        raise DomainError("spec", f"{field} {value!r}", f"a registered name ({', '.join(sorted(names))})", "SPC-4")
+        raise UnknownNameError("spec", f"{field} {value!r}", f"a registered name ({', '.join(sorted(names))})", "SPC-4")
     return names[value]
 
 

@@ -118,8 +118,10 @@ def test_what_failed_is_kept_by_name_only(here):
 @pytest.mark.slow  # three runs with processes of their own
 @pytest.mark.rule("CNF-21")
 def test_a_run_without_end_finds_a_seed_that_replays(here):
-    text = verify("--kernel kernels.py:rare --family wide --forever --save-case case.npz", 1)
+    (here / "values.py").write_text("import fp4ref\n")
+    text = verify("--import values.py --kernel kernels.py:rare --family wide --forever --save-case case.npz", 1)
     again = next(line for line in text.splitlines() if line.startswith("see it again: "))
+    assert "verify --import values.py --kernel kernels.py:rare " in again
     name = again.split("--case ")[1]
     assert families.seed_of(name) > 0
     assert "--family" not in again

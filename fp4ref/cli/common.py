@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DIFFERS, REFUSED, INTERNAL = 1, 2, 3  # exit statuses; 0 is success
 PIPE_WIDTH = 10_000
 QUIET, BETWEEN = 2.0, 15.0  # seconds until the first line of progress, and until the next
+IMPORTED = "fp4ref.imported"  # modules that the user named, in a command's context
 JSON_MAX = 1 << 20  # bytes of a specification in a file
 
 
@@ -64,6 +65,7 @@ def import_named(ctx: click.Context, place: str) -> None:
 
 
 def _each_imported(ctx: click.Context, _: click.Parameter, places: tuple[str, ...]) -> None:
+    ctx.meta[IMPORTED] = places
     for place in places:
         import_named(ctx, place)
 
@@ -120,7 +122,10 @@ def repeat_options(options: Iterable[str]) -> str:
     context = click.get_current_context()
     given = given_options()
     values = {each.opts[0]: context.params[each.name] for each in context.command.params if each.name in context.params}
-    return shlex.join(word for option in options if option in given for word in (option, str(values[option])))
+    values["--import"] = context.meta.get(IMPORTED, ())
+    repeated = ((option, values[option]) for option in options if option in given)
+    each = ((option, value) for option, found in repeated for value in (found if isinstance(found, tuple) else [found]))
+    return shlex.join(str(word) for pair in each for word in pair)
 
 
 def is_pattern(text: str) -> bool:

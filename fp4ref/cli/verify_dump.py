@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fp4ref.cli.common import INTERNAL, REFUSED, console, load_spec, printable, progress, select
+from fp4ref.cli.verify_again import see_saved
 from fp4ref.cli.verify_choice import DumpChoice
 from fp4ref.cli.verify_pages import Delayed
 from fp4ref.cli.verify_sources import dump_files
@@ -136,5 +137,5 @@ def _show_case(request: DumpRequest, choice: DumpChoice) -> int:
         out = console()
         print_replay(out, request.path, found)
         if choice.save_case is not None:
-            out.print(f"saved; see it again: fp4ref verify {choice.save_case}", markup=False, soft_wrap=True)
+            out.print(f"saved; {see_saved(choice.save_case)}", markup=False, soft_wrap=True)
     return 0 if found.equal else 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterable
 
 import click
 
-from fp4ref.cli.common import console, repeat_options
+from fp4ref.cli.common import console
+from fp4ref.cli.verify_again import SEEDED, see_again, see_saved
 from fp4ref.cli.verify_case import no_block, save_first, show_case
 from fp4ref.cli.verify_choice import Choice
 from fp4ref.cli.verify_pages import Delayed
@@ -18,22 +18,6 @@ from fp4ref.conformance.reports.intermediates import with_intermediates
 from fp4ref.conformance.reports.view import of_kernel
 from fp4ref.conformance.run.runner import Run
 from fp4ref.conformance.verdict.kernel_report import KernelReport
-
-OF_A_CASE = [
-    "--kernel",
-    "--library",
-    "--signature",
-    "--spec",
-    "--layout",
-    "--nibbles",
-    "--packing",
-    "--direction",
-    "--device",
-    "--level",
-    "--weights",
-    "--timeout",
-    "--start-timeout",
-]  # options with which a case is the same again
 
 
 def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Callable[[str], None]) -> int:
@@ -69,10 +53,9 @@ def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Call
         out = console()
         print_kernel(out, report, choice.limit)
         if saved:
-            out.print(f"saved {saved}; see it again: fp4ref verify {choice.save_case}", markup=False, soft_wrap=True)
-        if choice.given & {"--forever", "--seed"} and report.failures:
-            name = shlex.quote(report.failures[0].case.id)
-            again = f"fp4ref verify {repeat_options(OF_A_CASE)} --case {name}"
-            out.print(f"see it again: {again}", markup=False, soft_wrap=True)
+            assert choice.save_case is not None
+            out.print(f"saved {saved}; {see_saved(choice.save_case)}", markup=False, soft_wrap=True)
+        if choice.given & SEEDED and report.failures:
+            out.print(see_again("--case", report.failures[0].case.id), markup=False, soft_wrap=True)
     delayed.end()
     return report.kind.status

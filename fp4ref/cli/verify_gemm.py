@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable
 
 import click
 
-from fp4ref.cli.common import console, printable, refuse_options, repeat_options, table
+from fp4ref.cli.common import console, printable, refuse_options, table
+from fp4ref.cli.verify_again import SEEDED, see_again
 from fp4ref.cli.verify_choice import KernelChoice
-from fp4ref.cli.verify_finish import OF_A_CASE
 from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.coverage import required
 from fp4ref.conformance.run.run_options import RunOptions
@@ -65,9 +64,8 @@ def check_gemm(
     else:
         _print(report, choice.limit)
         failing = [case for case, _ in report.findings] + [judgement.case.id for judgement in report.failed]
-        if choice.given & {"--forever", "--seed"} and failing:
-            again = f"fp4ref verify {repeat_options(OF_A_CASE)} --case {shlex.quote(failing[0])}"
-            console().print(f"see it again: {again}", markup=False, soft_wrap=True)
+        if choice.given & SEEDED and failing:
+            console().print(see_again("--case", failing[0]), markup=False, soft_wrap=True)
     return report.kind.status
 
 

@@ -22,11 +22,10 @@ from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import run, subject
 from fp4ref.conformance.subjects.subject import Declaration, Subject, draws, reasons
 from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
-from fp4ref.errors import Fp4Error
+from fp4ref.errors import UnknownNameError
 from fp4ref.spec import Spec
 
 Made = TypeVar("Made")
-NAMES = {"SPC-4", "LAY-7"}  # rules under which an unknown name is refused
 
 
 def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
@@ -80,15 +79,15 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
 
 
 def _with_names_of_the_kernel(choice: KernelChoice, make: Callable[[], Made]) -> Made:
-    """Return what `make` returns; if it meets an unknown name of a third party, import the kernel's own file first.
+    """Return what `make` returns; if it meets an unknown name, import the kernel's own file first.
 
     Rules: SPC-4, CNF-8.
     """
     place = "" if choice.signature is not None else choice.target.rpartition(":")[0]
     try:
         return make()
-    except Fp4Error as unknown:
-        if unknown.rule not in NAMES or "." not in unknown.got or not place:
+    except UnknownNameError:
+        if not place:
             raise
     import_named(click.get_current_context(), place)
     return make()

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import click
 
-from fp4ref.cli.common import console, printable, refuse_options, repeat_options
+from fp4ref.cli.common import console, printable, refuse_options
+from fp4ref.cli.verify_again import SEEDED, see_again
 from fp4ref.cli.verify_choice import KernelChoice
-from fp4ref.cli.verify_finish import OF_A_CASE
 from fp4ref.cli.verify_pages import Delayed
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.coverage import required
@@ -44,9 +44,10 @@ def check_stochastic(
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
     else:
         out = console()
-        again = f"fp4ref verify {repeat_options(OF_A_CASE)} --seed {report.seed + report.seeds - 1}"
-        failed = choice.given & {"--forever", "--seed"} and not report.ok
-        for line in [*report.text(choice.limit), *([f"see it again: {again}"] if failed else [])]:
+        for line in report.text(choice.limit):
             out.print(printable(line), markup=False, soft_wrap=True)
+        if choice.given & SEEDED and not report.ok:
+            again = see_again("--seed", str(report.seed + report.seeds - 1))
+            out.print(printable(again), markup=False, soft_wrap=True)
     delayed.end()
     return report.kind.status

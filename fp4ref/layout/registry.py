@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp4ref.errors import LayoutError
+from fp4ref.errors import LayoutError, UnknownLayoutError
 from fp4ref.layout.value import Layout
 from fp4ref.names import Names
 
@@ -24,11 +24,14 @@ def scale_layouts(rows: int = 0, columns: int = 0) -> list[Layout]:
     return [value for value in fitting if not value.refuses(rows, columns)]
 
 
-def layout(name: str) -> Layout:
-    """Return the scale layout of a name; a layout is always named, never guessed. Rules: LAY-7, LAY-13."""
+def layout(name: str, operation: str = "scale_layout") -> Layout:
+    """Return the scale layout of a name; a layout is always named, never guessed. Rules: LAY-7, LAY-13.
+
+    operation: named by an error.
+    """
     if not isinstance(name, str) or name not in LAYOUTS:
-        raise LayoutError("scale_layout", repr(name), f"one of {', '.join(LAYOUTS)}", "LAY-7")
+        raise UnknownLayoutError(operation, repr(name), f"one of {', '.join(LAYOUTS)}", "LAY-7")
     found = LAYOUTS[name]
     if reason := found.unfit_for_scales():
-        raise LayoutError("scale_layout", f"{name!r}, which has {reason}", "bytes in rows and columns", "LAY-13")
+        raise LayoutError(operation, f"{name!r}, which has {reason}", "bytes in rows and columns", "LAY-13")
     return found

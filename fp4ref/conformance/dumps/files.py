@@ -228,8 +228,13 @@ class _Tensor:
         self, label: str, found: tuple[int, ...], shape: tuple[int, ...], direction: Direction
     ) -> LayoutError:
         """Return the error for a scale buffer of the wrong size; it names the layouts of that size, and takes none."""
-        (rows, columns), stored = part_shapes(self._spec, self.shape, LINEAR.name, direction)["scales"], math.prod(found)
-        fitting = [form.name for form in scale_layouts(rows, columns) if math.prod(form.padded_shape(rows, columns)) == stored]
+        (rows, columns), stored = (
+            part_shapes(self._spec, self.shape, LINEAR.name, direction)["scales"],
+            math.prod(found),
+        )
+        fitting = [
+            form.name for form in scale_layouts(rows, columns) if math.prod(form.padded_shape(rows, columns)) == stored
+        ]
         hint = f" ({' and '.join(fitting)} would have as many bytes: name it)" if fitting else ""
         got = f"{label} has shape {list(found)}"
         needed = f"{list(shape)} for scale_layout {self._layout}{hint}"

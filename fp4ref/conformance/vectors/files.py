@@ -196,9 +196,10 @@ def run(test: VectorTest, subject: Any) -> list[Mismatch]:
     try:
         return list(_RUNNERS[test.operation](test, subject))
     except Fp4Error as raised:
-        got = f"{type(raised).__name__} [{raised.rule}]"
         expected = f"{error} [{test.fields['expected']['rule']}]" if error else "a result"
-        return [] if got == expected else [Mismatch("error", (), "", expected, f"{got} {raised}")]
+        if expected in (f"{kind.__name__} [{raised.rule}]" for kind in type(raised).__mro__):
+            return []
+        return [Mismatch("error", (), "", expected, f"{type(raised).__name__} [{raised.rule}] {raised}")]
 
 
 def _encode(test: VectorTest, subject: Any) -> Iterator[Mismatch]:
