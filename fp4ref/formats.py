@@ -241,7 +241,9 @@ class Codec:
         magnitude = np.abs(values).astype(np.float64)
         lower = np.searchsorted(values_of, magnitude, side="right") - 1
         step = np.diff(values_of)[np.clip(lower, 0, self.format.codes - 2)]
-        moved = (magnitude + step * random_bits / 256).astype(F)  # exact in float64, so one rounding
+        # The sum may round in float64, but never onto a tie of float32: it is at least 2^-25 of a float32 ulp away from
+        # each tie that it does not equal, and float64 moves it by at most 2^-30 of that ulp. So it is rounded once.
+        moved = (magnitude + step * random_bits / 256).astype(F)
         return np.maximum(np.searchsorted(values_of, moved, side="right") - 1, 0)
 
     def _code(self, values: Floats, index: NDArray[np.intp]) -> Codes:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fp4ref
+from fp4ref import registry
 from fp4ref.arithmetic import SIXTH, TE_DIVISION, Constants, block_scale_te, encoding_te, scaled_te
 from fp4ref.conformance.families.strategies import (
     DTYPES,
@@ -22,6 +23,7 @@ from fp4ref.conformance.families.strategies import (
 )
 from fp4ref.conformance.oracle import quantizer as oracle
 from fp4ref.conformance.oracle import rationals
+from fp4ref.conformance.vectors.sources.four_over_six import sums_by_order
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import CUDA_E4M3, E2M1, E4M3, F
 from fp4ref.model import tiles
@@ -31,6 +33,9 @@ from fp4ref.random_source import random_bits
 DIRECTIONS = ("row", "column")
 SMALL = shapes(3, 33) | shapes(33, 3)
 NVFP4 = Constants(E2M1, CUDA_E4M3, F(6), F(448), lambda v: v)
+
+
+AVAILABLE = [name for name, reason in registry.available() if reason is None and name in {"numpy", "cpu", "torch"}]
 
 
 def block_of(maximum: float) -> np.ndarray:
@@ -149,7 +154,7 @@ def test_a_maximum_ignores_nan_and_starts_at_zero():
     assert global_amax(x, fp4ref.NVFP4).tolist() == [np.inf]
 
 
-@pytest.mark.rule("BLK-7")
+@pytest.mark.rule("BLK-7", "BLK-12")
 @pytest.mark.parametrize("spec", [fp4ref.NVFP4_2D, fp4ref.MXFP4_2D, fp4ref.MXFP8_2D], ids=lambda s: s.name)
 @given(data=st.data())
 def test_2d_scales_repeat_and_directions_are_transposes(spec, data):
@@ -161,6 +166,22 @@ def test_2d_scales_repeat_and_directions_are_transposes(spec, data):
     tile_bytes, other = row.scales[::size], column.scales[::size]
     assert np.array_equal(tile_bytes.T, other)
     assert np.array_equal(row.scales, np.repeat(tile_bytes, size, axis=0)[: x.shape[0]])
+
+
+def scale_bytes(quantized) -> set[int]:
+    """Return the values of the scale bytes of the only direction."""
+    return set((quantized.row or quantized.column).scales.ravel().tolist())
+
+
+@pytest.mark.rule("BLK-8", "BLK-12", "FOS-5")
+@pytest.mark.parametrize("backend", AVAILABLE)
+def test_a_transposed_block_can_choose_the_other_candidate(backend):
+    x = sums_by_order()
+    search = fp4ref.FourOverSix(scale_max=256)
+    spec = fp4ref.NVFP4_4OVER6.replace(name="nvfp4-4over6 2d 256", block=(16, 16), four_over_six=search)
+    for direction, byte in (("row", 0x78), ("column", 0x7C)):
+        assert scale_bytes(fp4ref.quantize(x, spec, direction, backend=backend)) == {byte}
+        assert scale_bytes(fp4ref.quantize(x, fp4ref.NVFP4_2D, direction, backend=backend)) == {0x7E}
 
 
 @pytest.mark.rule("BLK-8")

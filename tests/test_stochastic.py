@@ -89,7 +89,7 @@ def test_saturation_infinity_nan_and_minus_zero():
 
 @pytest.mark.rule("SR-4")
 @given(value=st.floats(2.0**-13, 6, width=32))
-def test_the_expectation_is_short_toward_zero_by_less_than_a_256th_of_a_step(value):
+def test_the_mean_is_the_value_or_nearer_to_zero_by_less_than_a_256th_of_a_step(value):
     exact = Fraction(value)
     step = 2 if value >= 4 else 1 if value >= 2 else Fraction(1, 2)
     mean = sum((Fraction(float(v)) for v in CUDA_E2M1.decode(encode_with_every_byte(value))), Fraction(0)) / 256
@@ -99,6 +99,21 @@ def test_the_expectation_is_short_toward_zero_by_less_than_a_256th_of_a_step(val
     fraction = exact / step - exact // step if value < 6 else Fraction(0)
     assert away - int(256 * fraction) in {0, 1}
     assert away == int(256 * fraction) or 256 * fraction - int(256 * fraction) > 1 - Fraction(1, 2**10)
+
+
+@pytest.mark.rule("SR-4")
+def test_the_mean_is_above_the_value_for_576_magnitudes():
+    """256 * frac is 512 a below 0.25: below the integer n by at most 2^-17 is between n / 512 - 2^-26 and n / 512."""
+    ends = np.arange(1, 129) / 512
+    first, last = ((ends + least).astype(F).view(np.uint32) for least in (-(2.0**-26), 0))
+    values = np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)]).astype(np.uint32).view(F)
+    values = values[np.ceil(512 * values.astype(np.float64)) - 512 * values.astype(np.float64) <= 2.0**-17]
+    assert len(values) == 576
+    above = STOCHASTIC_E2M1.expectation(values) - values
+    assert (above > 0).all()
+    assert above.max() == 2.0**-26
+    below = np.nextafter(first.view(F), F(0))
+    assert (STOCHASTIC_E2M1.expectation(below) < below).all()
 
 
 @pytest.mark.rule("SR-4")

@@ -3,12 +3,14 @@ from __future__ import annotations
 import io
 import pickle
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import fp4ref  # noqa: E402
 from fp4ref import te  # noqa: E402
+from fp4ref.conformance.vectors.sources.four_over_six import sums_by_order  # noqa: E402
 from fp4ref.te import (  # noqa: E402  # noqa: E402
     DType,
     MXFP8Quantizer,
@@ -19,7 +21,7 @@ from fp4ref.te import (  # noqa: E402  # noqa: E402
     restore_from_saved,
 )
 from fp4ref.te import Float8CurrentScalingQuantizer as Float8Quantizer  # noqa: E402
-from fp4ref.te.master_weights import replace_raw_data  # noqa: E402
+from fp4ref.te.master_weights import quantize_master_weights, replace_raw_data  # noqa: E402
 
 KINDS = [NVFP4Quantizer, MXFP8Quantizer, Float8Quantizer]
 WIDE = [torch.float32, torch.bfloat16, torch.float16]
@@ -89,6 +91,32 @@ def test_columns_of_tiles_are_derived():
     assert torch.equal(rows._columnwise_data, whole._columnwise_data)
     assert torch.equal(rows._columnwise_scale_inv[:160, :6], whole._columnwise_scale_inv[:160, :6])
     assert torch.equal(rows._amax_columnwise, whole._amax_columnwise)
+
+
+@pytest.mark.rule("TEL-25", "TEL-40", "BLK-12")
+@pytest.mark.parametrize(
+    "search, row, column", [({}, 0x7E, 0x7E), ({"nvfp4_use_4over6": True, "nvfp4_e4m3_max": 256}, 0x78, 0x7C)]
+)
+def test_derived_columns_are_the_transposed_rows(search, row, column):
+    x = torch.from_numpy(sums_by_order().astype(np.float32)).bfloat16()
+    quantizer = NVFP4Quantizer(with_2d_quantization=True, **search)
+    whole = quantizer(x)
+    quantizer.set_usage(columnwise=False)
+    derived = quantizer(x)
+    derived.update_usage(columnwise_usage=True)
+    codes = fp4ref.packing.unpack(derived._rowwise_data.numpy(), 16, fp4ref.NVFP4.element.format)
+    turned = fp4ref.packing.pack(np.ascontiguousarray(codes.T), fp4ref.NVFP4.element.format)
+    assert derived._columnwise_data.numpy().tobytes() == turned.tobytes()
+    assert torch.equal(derived._amax_columnwise, derived._amax_rowwise)
+    assert derived._columnwise_scale_inv[:16, 0].tolist() == [row] * 16
+    assert whole._columnwise_scale_inv[:16, 0].tolist() == [column] * 16
+
+
+@pytest.mark.rule("TEM-10", "TEM-26")
+def test_master_weights_with_4over6_are_refused():
+    weight = NVFP4Quantizer(with_2d_quantization=True, nvfp4_use_4over6=True)(sample(32, 32))
+    with pytest.raises(NotImplementedError, match="TEM-10"):
+        quantize_master_weights([weight], [sample(32, 32).flatten()], [0])
 
 
 @pytest.mark.rule("TEL-25")

@@ -15,8 +15,9 @@ from fp4ref.formats import E2M1, E4M3, Format
 from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
 from fp4ref_torch import codecs, exact, layouts, wide_sums
 
-SMALL_K = 1_217_449
-CHUNK = 1024  # elements of K whose sums, counted in steps of the products, stay below 2^53: CHUNK * (12 * 229376)^2
+LARGEST = 12 * 229376  # code * scale of E2M1 and E4M3, in steps of 2^-10
+SMALL_K = (2**63 - 1) // LARGEST**2  # elements of K whose sums 64 bits hold: 1217394
+CHUNK = 1024  # elements of K whose sums, counted in steps of the products, stay below 2^53: CHUNK * LARGEST**2
 
 
 def fast(a: Operand, b: Operand) -> Tensor:
@@ -34,7 +35,7 @@ def exact_sums(a: Operand, b: Operand) -> Tensor:
 
     E2M1 elements with E4M3 scales are integers up to 12 * 229376 in steps of 2^-10, held as float64. The sums over
     CHUNK elements are below 2^53, so float64 holds every partial sum in every order; int64 adds up the chunks while
-    K < 1,217,450. All others take a wide accumulator.
+    K <= SMALL_K. All others take a wide accumulator.
 
     Rules: GEM-2, GEM-3.
     """

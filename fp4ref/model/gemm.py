@@ -22,7 +22,7 @@ def exact(a: Operand, b: Operand) -> Floats:
     """Return the true sums, each rounded once.
 
     Integers are 64 bits wide where no partial sum can reach 2^63: K * max|A| * max|B| below it, which holds for
-    NVFP4 (|A| <= 12 * 229376) up to K = 1,217,449. Elsewhere Python's integers add up the blocks.
+    NVFP4 (|A| <= 12 * 229376) up to K = 1,217,394. Elsewhere Python's integers add up the blocks.
 
     Rules: GEM-1, GEM-2, GEM-3.
     """

@@ -30,7 +30,7 @@ def quantize(
     random_bits: [rows, columns] of the direction, for stochastic rounding.
     Rows are those of x^T in the column direction.
 
-    Rules: BLK-1, BLK-2, BLK-7, BLK-8, BLK-9, GLB-1, GLB-4, GLB-5, GLB-6, NUM-1, NUM-4.
+    Rules: BLK-1, BLK-2, BLK-7, BLK-8, BLK-9, BLK-12, GLB-1, GLB-4, GLB-5, GLB-6, NUM-1, NUM-4.
     """
     matrix = Matrix(x, direction)
     rows, columns = matrix.shape

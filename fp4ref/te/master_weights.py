@@ -50,7 +50,7 @@ def quantize_master_weights(
 
 
 def post_all_gather_processing(model_weights: Sequence[Any]) -> None:
-    """Make the column direction of packed weights anew, from the row direction. Rules: TEM-26, BLK-10."""
+    """Make the column direction of packed weights anew, from the row direction. Rules: TEM-26, TEL-40."""
     for weight in model_weights:
         _require_tiles(weight)
         weight.update_usage(columnwise_usage=False)

@@ -181,7 +181,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
                 self._needed(self.global_amax(direction), direction)
 
     def _create_columnwise(self) -> None:
-        """Derive the column direction from the row direction's bytes, equal in 16x16 tiles. Rules: BLK-10, TEL-25."""
+        """Make the column direction of 16x16 tiles by transposing the bytes of the rows. Rules: TEL-25, TEL-40."""
         quantizer = self._quantizer
         if quantizer is None or not quantizer.with_2d_quantization:
             raise SettingError("update_usage", "no columnwise data", "2D quantization, to derive it", "TEL-25")

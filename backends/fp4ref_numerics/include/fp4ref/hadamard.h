@@ -40,9 +40,9 @@ template <unsigned Signs, int Lanes> FP4_API void hadamard(float (&y)[16][Lanes]
 }
 
 // The same before rounding and 4 times as large: equal to it as long as nothing overflows, because both are then the same
-// sums of the same integers at another exponent. No sum is -0, for none has two operands that are -0, or -0 less +0: the
-// first element is not -0, hence neither are the two sums that it is in, then the four, and so on; each of them is the
-// lower operand of what follows. Rules: HAD-2.
+// sums of the same integers at another exponent. No result is -0, though sums on the way can be: element 0 is not -0, and
+// a sum or difference is -0 only if its lower operand is. So after the stage of stride h, the first 2h elements are not -0.
+// Rules: HAD-2.
 template <unsigned Signs> FP4_API void unscaled_hadamard(float (&y)[16])
 {
     FP4_UNROLL

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from fp4ref.conformance.vectors.sources.parts import ORACLE, Json, bits, block, floats, group, named
 from fp4ref.conformance.vectors.sources.tensors import NVFP4_STOCHASTIC, both, quantized, spread, two_blocks
@@ -66,6 +70,7 @@ def four_over_six_groups() -> list[Json]:
         tests = [quantized("FourOverSix", "errors in other units", spec, spread((2, 48), "float32", 33))]
         groups.append(group(rule, ORACLE, tests, spec=named(spec)))
     tile = NVFP4_4OVER6.replace(name="nvfp4-4over6 2d", block=(16, 16))
+    wide = tile.replace(name="nvfp4-4over6 2d 256", four_over_six=FourOverSix(scale_max=256))
     rowwise = NVFP4_4OVER6.replace(name="nvfp4-4over6 row", global_scale="row")
     return [
         *groups,
@@ -81,7 +86,31 @@ def four_over_six_groups() -> list[Json]:
             [quantized("RowScale", "each row's own maximum", rowwise, spread((3, 32), "bfloat16", 35))],
             spec=named(rowwise),
         ),
+        group(
+            "FOS-5 BLK-8 BLK-12",
+            ORACLE,
+            both("SharedTile OrderOfAdditions", "the transposed block makes another choice", wide, sums_by_order()),
+            spec=named(wide),
+        ),
     ]
+
+
+def sums_by_order() -> NDArray[Any]:
+    """Return the block of BLK-12, bfloat16 [16, 16]: its errors and their transpose have other sums."""
+    x = np.zeros((16, 16), ml_dtypes.bfloat16)
+    for place, value in {
+        (1, 3): 3.875,
+        (1, 14): 0.875,
+        (5, 4): -2,
+        (5, 10): -5,
+        (6, 4): 2.125,
+        (7, 6): 0.375,
+        (10, 13): 3.375,
+        (13, 15): -4.75,
+        (15, 0): 4.625,
+    }.items():
+        x[place] = value
+    return x
 
 
 def stochastic_groups() -> list[Json]:
@@ -104,8 +133,18 @@ def stochastic_groups() -> list[Json]:
         quantized("RandomBits", "all bytes 255", NVFP4_STOCHASTIC, x, random_bits=np.full((3, 18), 255, np.uint8)),
     ]
     tiles = NVFP4_2D.replace(name="nvfp4-2d stochastic", element=STOCHASTIC_E2M1)
-    four = [quantized("RandomBits", "under the scale of a tile", tiles, x, random_bits=drawn.reshape(3, 18))]
+    four = [
+        quantized("RandomBits", "under the scale of a tile", tiles, x, random_bits=drawn.reshape(3, 18)),
+        quantized(
+            "RandomBits ColumnDirection",
+            "columns of a tile take bytes of their own",
+            tiles,
+            x,
+            "column",
+            random_bits=drawn.reshape(18, 3),
+        ),
+    ]
     return [
         group("SR-1 SR-2 SR-3", ORACLE, tests, spec=named(NVFP4_STOCHASTIC)),
-        group("SR-2", ORACLE, four, spec=named(tiles)),
+        group("SR-1 SR-2 BLK-12", ORACLE, four, spec=named(tiles)),
     ]
