@@ -12,6 +12,7 @@ from fp4ref.catalogue import resolve
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import layout
+from fp4ref.memory import by_direction, require_apart
 from fp4ref.quantized import (
     DIRECTIONS,
     Column_co,
@@ -107,9 +108,10 @@ def quantize(
     >>> bytes(q.row.data[0, :2]).hex(), q.row.scales, q.row.amax
     ('f201', array([[126]], dtype=uint8), array([6.], dtype=float32))
 
-    Rules: NUM-3, NUM-4, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12.
+    Rules: NUM-3, NUM-4, NUM-6, NUM-7, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12.
     """
     spec = resolve(spec)
+    x = arrays.imported(x)
     dtype = arrays.require_input("quantize", x)
     shape = tuple(int(size) for size in x.shape)
     if not shape:
@@ -141,8 +143,11 @@ def quantize(
         require_hadamard(spec, name, shape, dtype)
         amaxes[name] = given_amax(amaxes[name], spec, _shape_of(empty, name))
         _require_bits(given_bits[name], spec, _shape_of(empty, name))
-    if skipped and out is not None:
-        return out
+    if out is not None:
+        taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
+        require_apart("quantize", parts_of(out, names), {"x": x, "noop": noop, **taken})
+        if skipped:
+            return out
     buffers: dict[Direction, Any] = {name: None if out is None else out.direction(name)[0] for name in names}
     if together:
         each = (Directions(given["row"], given["column"]) for given in (amaxes, given_bits, buffers))
@@ -171,7 +176,7 @@ def dequantize(
 
     Errors: DTypeError, ShapeError, DomainError, LayoutError, BackendError.
 
-    Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, HAD-6, LAY-6.
+    Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, HAD-6, LAY-6, NUM-6.
     """
     require_quantized("dequantize", q)
     to = arrays.output_dtype("dequantize", dtype)
@@ -200,6 +205,7 @@ def dequantize(
         if tuple(out.shape) != result or arrays.dtype_name(out) != to.name:
             got = f"out {arrays.dtype_name(out)} {list(out.shape)}"
             raise ShapeError("dequantize", got, f"{to.name} {list(result)}", "DEQ-3")
+        require_apart("dequantize", {"out": out}, data._asdict())
         function(call, data, arrays.as_matrix(out, shape))
         return out
     values = function(call, data, None)
@@ -384,6 +390,12 @@ def _require_bytes(operation: str, q: Quantized, direction: Direction) -> None:
         kind = "float32" if name == "amax" else "uint8"
         if value is not None and arrays.dtype_name(value) != kind:
             raise DTypeError(operation, f"{direction}.{name} {arrays.dtype_name(value)}", kind, "LAY-7")
+
+
+def parts_of(out: Quantized, names: tuple[Direction, ...], prefix: str = "out") -> dict[str, Any]:
+    """Name the buffers that a call fills."""
+    each = ((name, out.direction(name)[0]._asdict()) for name in names)
+    return {f"{prefix}.{name}.{field}": part for name, parts in each for field, part in parts.items()}
 
 
 def _require_out(out: Quantized, like: Quantized, names: tuple[Direction, ...]) -> None:

@@ -5,6 +5,7 @@ Bytes cross as uint8 and uint16 views, never as the libraries' own fp4, fp8 or b
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -62,6 +63,42 @@ def to_numpy(operation: str, x: Any) -> NDArray[Any]:
     return np.from_dlpack(x)
 
 
+def is_lazy_view(x: Any) -> bool:
+    """Return True for a torch tensor whose memory holds the negated or conjugated values. Rules: NUM-7."""
+    return is_torch(x) and (x.is_neg() or x.is_conj())
+
+
+def resolved(x: Any) -> Any:
+    """Return the array, or a copy with the values of a view that negates or conjugates when read. Rules: NUM-7."""
+    return x.resolve_conj().resolve_neg() if is_lazy_view(x) else x
+
+
+def imported(x: Any) -> Any:
+    """Return an object that has only the methods of DLPack as an array of NumPy, or of torch; others as is.
+
+    Errors: DTypeError for a type that DLPack carries and no library here takes.
+    """
+    if hasattr(x, "dtype") or not hasattr(x, "__dlpack__"):
+        return x
+    if device_of(x) == "cpu":
+        with contextlib.suppress(BufferError, RuntimeError, TypeError):  # bfloat16, which NumPy has not
+            return np.from_dlpack(x)
+    try:
+        import torch
+    except ImportError:
+        got = "an array that NumPy does not take"
+        raise DTypeError("from_dlpack", got, "torch for it: pip install 'fp4ref[torch]'", "NUM-3") from None
+    return torch.utils.dlpack.from_dlpack(x)
+
+
+def device_restorer(x: Any) -> Callable[[Any], Any]:
+    """Return the function that turns an array on a device into one of x's library, by DLPack."""
+    if is_torch(x) or not hasattr(x, "__array_namespace__"):
+        return lambda result: result
+    from_dlpack: Callable[[Any], Any] = x.__array_namespace__().from_dlpack
+    return from_dlpack
+
+
 def as_matrix(x: Any, shape: tuple[int, int]) -> Any:
     """Return a contiguous array in another shape, sharing its memory; BackendError for an array with gaps."""
     contiguous = x.is_contiguous() if is_torch(x) else getattr(x, "flags", {"C_CONTIGUOUS": True})["C_CONTIGUOUS"]
@@ -73,7 +110,7 @@ def as_matrix(x: Any, shape: tuple[int, int]) -> Any:
 def _from_torch(x: Any) -> NDArray[Any]:
     import torch
 
-    x = x.detach()
+    x = resolved(x.detach())
     if x.dtype is torch.bfloat16:
         return np.asarray(x.view(torch.uint16).numpy().view(ml_dtypes.bfloat16))
     return np.asarray(x.numpy())

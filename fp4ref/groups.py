@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from fp4ref import arrays, registry
-from fp4ref.api import direction_names, each_direction, given_amax, quantize, read_flag, require_hadamard
+from fp4ref.api import direction_names, each_direction, given_amax, parts_of, quantize, read_flag, require_hadamard
 from fp4ref.catalogue import resolve
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.layout import layout
+from fp4ref.memory import by_direction, require_apart
 from fp4ref.quantized import Direction, DirectionChoice, Directions, Group, LayoutName, Quantized
 from fp4ref.spec import Granularity, Spec
 
@@ -50,16 +51,20 @@ def quantize_grouped(
     >>> [(q.shape, float(q.row.amax[0])) for q in group]
     [((1, 16), 2.0), ((0, 16), 0.0), ((2, 16), 6.0)]
 
-    Rules: LAY-8, LAY-12, LAY-11, GLB-1, GLB-4, BLK-9.
+    Rules: LAY-8, LAY-12, LAY-11, NUM-6, GLB-1, GLB-4, BLK-9.
     """
     splits = _sizes(splits)
     spec = resolve(_agreed("spec", spec, splits))
     names = direction_names(_agreed("directions", directions, splits))
+    x = arrays.imported(x)
     form: str = _agreed("scale_layout", scale_layout, splits)
     stored = layout(form)
     like = _members(x, splits, spec, names, form)
     if out is not None:
         _require_out(out, like, names)
+        written = {key: part for i, q in enumerate(out) for key, part in parts_of(q, names, f"out[{i}]").items()}
+        drawn = {f"random_bits[{i}]": part for i, part in enumerate(random_bits or ())}
+        require_apart(OPERATION, written, {"x": x, "noop": noop, **by_direction("amax", amax), **drawn})
     skipped, flag = read_flag(OPERATION, noop, out)
     amaxes = _amaxes(amax, like, spec, names)
     call = registry.Call(

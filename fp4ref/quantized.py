@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias
 
@@ -57,6 +57,10 @@ class DirectionData(NamedTuple):  # noqa: PLW1641 - a tuple of arrays has no has
 
     def __repr__(self) -> str:
         return f"DirectionData({self.described})"
+
+    def mapped(self, function: Callable[[Any], Any]) -> DirectionData:
+        """Apply a function to every buffer that there is."""
+        return DirectionData(*(None if part is None else function(part) for part in self))
 
     @property
     def described(self) -> str:

@@ -33,6 +33,31 @@ def test_dlpack() -> None:
     assert bytes(fp4ref.quantize(OnlyDLPack(x), "nvfp4").row.data) == bytes(fp4ref.quantize(x, "nvfp4").row.data)
 
 
+class NothingElse:
+    """An object with the two methods of DLPack, and no dtype and no shape."""
+
+    def __init__(self, array: object) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: object) -> object:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+@pytest.mark.rule("NUM-3")
+def test_an_object_that_has_only_the_methods_of_dlpack() -> None:
+    x = np.float32(np.random.default_rng(1).standard_normal((8, 32)))
+    expected = fp4ref.quantize(x, "nvfp4")
+    assert fp4ref.quantize(NothingElse(x), "nvfp4") == expected
+    assert fp4ref.quantize_grouped(NothingElse(x), [8], "nvfp4")[0] == expected
+    torch = pytest.importorskip("torch", reason="needs the extra [torch]")
+    t = torch.from_numpy(x).bfloat16()  # a type that NumPy does not take
+    got = fp4ref.quantize(NothingElse(t), "nvfp4")
+    assert bytes(got.row.data.numpy()) == bytes(fp4ref.quantize(t, "nvfp4").row.data.numpy())
+
+
 @pytest.mark.rule("CNF-5")
 def test_an_array_on_another_device_is_never_copied_silently() -> None:
     with pytest.raises(fp4ref.BackendError, match="cuda"):

@@ -48,13 +48,6 @@ def buffer_of(part: Any, operation: str = "quantize") -> NDArray[Any]:
     return buffer
 
 
-def require_apart(operation: str, buffers: list[NDArray[Any]], *inputs: NDArray[Any]) -> None:
-    """Refuse buffers that overlap each other or the input, by the bounds of their memory."""
-    for i, buffer in enumerate(buffers):
-        if any(np.may_share_memory(buffer, other) for other in (*inputs, *buffers[:i])):
-            raise BackendError(operation, "an out buffer that overlaps the input or another", "memory of its own")
-
-
 def result_in(buffer: NDArray[Any] | None, shape: tuple[int, int]) -> NDArray[Any]:
     """Return the caller's buffer if it is contiguous, else a new one."""
     return buffer if buffer is not None and buffer.flags.c_contiguous else np.empty(shape, np.uint8)

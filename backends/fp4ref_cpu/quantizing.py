@@ -23,7 +23,7 @@ from fp4ref.spec import Block, Granularity, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.maps import Map, lowered, write_padding
-from fp4ref_cpu.native import address, buffer_of, exported, require_apart, result_in, text, without_hadamard
+from fp4ref_cpu.native import address, buffer_of, exported, result_in, text, without_hadamard
 
 
 class InputAxis(ctypes.Structure):
@@ -71,9 +71,7 @@ def quantize(
     array = arrays.to_numpy("quantize", x)
     if not array.flags.aligned:
         array = array.copy()
-    given = None if out is None else DirectionData(*(None if part is None else buffer_of(part) for part in out))
-    if given is not None:
-        require_apart("quantize", [part for part in given if part is not None], array)
+    given = None if out is None else out.mapped(buffer_of)
     matrix, kept = _input(array, call.direction)
     rows, columns = matrix.rows, matrix.columns
     spec = of_direction(call.required, call.direction)

@@ -21,7 +21,7 @@ from fp4ref.spec import Amax, Block, FourOverSix, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.maps import Map, lowered, write_padding
-from fp4ref_cpu.native import address, buffer_of, exported, require_apart, text, without_hadamard
+from fp4ref_cpu.native import address, buffer_of, exported, text, without_hadamard
 
 
 class DequantizeJob(ctypes.Structure):
@@ -67,8 +67,6 @@ def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     values = (
         np.empty(shape, arrays.output_dtype("dequantize", call.to)) if out is None else buffer_of(out, "dequantize")
     )
-    if out is not None:
-        require_apart("dequantize", [values], *(part for part in parts if part is not None))
     read = call.source if fp4ref_numerics.narrows(spec) else "float32"
     native = _dequantizer(text(decoding(spec)), read, call.to)
     if values.size:

@@ -105,7 +105,7 @@ def adopt(operation: str, x: Any) -> tuple[Any, Library]:
         got = f"an array on {arrays.device_of(x)}"
         raise BackendError(operation, got, "one in the memory of a CUDA device", "CNF-5")
     if arrays.is_torch(x):
-        return x.detach(), Library("torch", x.device.index)
+        return arrays.resolved(x.detach()), Library("torch", x.device.index)
     if type(x).__module__.split(".")[0] == "cupy":
         return x, Library("cupy", x.device.id)
     try:
@@ -163,10 +163,3 @@ def pointer(x: Any) -> int:
     if x is None:
         return 0
     return int(x.data_ptr() if arrays.is_torch(x) else x.data.ptr)
-
-
-def byte_range(x: Any) -> tuple[int, int]:
-    """Addresses of the first byte of a contiguous array and of the one after its last."""
-    start = pointer(x)
-    size = x.numel() * x.element_size() if arrays.is_torch(x) else x.nbytes
-    return start, start + int(size)

@@ -8,6 +8,7 @@ from typing import Any
 from fp4ref import arrays
 from fp4ref.api import buffer_shapes
 from fp4ref.errors import BackendError, DTypeError, ShapeError
+from fp4ref.memory import require_apart
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers
@@ -37,11 +38,7 @@ def require_buffer(operation: str, buffer: Any, shape: Sequence[int] | None, lib
         raise ShapeError(operation, f"shape {list(buffer.shape)}", f"{list(shape or ())}", "LAY-7")
     if not buffers.is_contiguous(buffer):
         raise BackendError(operation, "a buffer with gaps", "a contiguous one", "CNF-5")
-    if x is None:
-        return
-    (first, last), (start, stop) = buffers.byte_range(buffer), buffers.byte_range(x)
-    if first < stop and start < last and first < last and start < stop:
-        raise BackendError(operation, "a buffer that overlaps the input", "memory of its own", "CNF-5")
+    require_apart(operation, {"a buffer": buffer}, {"the input": x})
 
 
 def noop_flag(noop: Any, library: Library) -> Any:

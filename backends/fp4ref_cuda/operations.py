@@ -104,7 +104,7 @@ def quantize_directions(
     path: str | None = None,
 ) -> dict[Direction, DirectionData]:
     """Find maxima, then run one kernel: the body of both."""
-    spec = call.required
+    spec, restore = call.required, arrays.device_restorer(x)
     x, library = buffers.adopt("quantize", x)
     with library.current():
         if fp4ref_numerics.takes_reciprocal(spec):
@@ -123,7 +123,8 @@ def quantize_directions(
         label, reason = choose(call, addresses, one_amax) if path is None else (path, "as asked")
         ran = PATHS[label](call, on)
     remember(Plan(label, ran, reason))
-    return targets
+    given = any(each is not None for each in out.values())
+    return targets if given else {name: each.mapped(restore) for name, each in targets.items()}
 
 
 def amax(x: Any, spec: Spec, direction: Direction = "row", out: Any = None, noop: Any = None) -> Any:
@@ -174,7 +175,8 @@ def hadamard(x: Any, spec: Spec, out: Any = None) -> Any:
 def to_layout(call: Call, scales: Any) -> Any:
     """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
     assert call.target is not None
-    return convert_layout([scales], [call.encoded], call.layout.name, call.target.name)[0]
+    moved = convert_layout([scales], [call.encoded], call.layout.name, call.target.name)[0]
+    return arrays.device_restorer(scales)(moved)
 
 
 def quantize_grouped(call: Call, x: Any, *arguments: Any, **named: Any) -> Any:

@@ -28,6 +28,7 @@ def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
     spec, shape, scale_layout = call.required, call.encoded, call.layout.name
     codes, library = buffers.adopt("dequantize", data.data)
     with library.current():
+        restore = arrays.device_restorer(data.data if out is None else None)
         if out is None:
             out = library.empty(shape, call.to)
         else:
@@ -57,7 +58,7 @@ def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
                 launch(library, "decode", text, (grid,), (*arguments, units, pointer(out)))
             ran = ("dequantize",) if reason else ("decode",)
     remember(Plan("units" if reason else "table", ran, reason))
-    return out
+    return restore(out)
 
 
 def convert_layout(

@@ -31,10 +31,9 @@ def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData
     tensor = _tensor("quantize", x)
     _require_no_flush("quantize", tensor)
     given = [None if value is None else _tensor("quantize", value).to(tensor.device) for value in (amax, random_bits)]
-    result = quantize_tensor(tensor, call.required, call.direction, call.layout.name, *given)
+    result = DirectionData(*quantize_tensor(tensor, call.required, call.direction, call.layout.name, *given))
     if out is None:
-        restore = _restorer(x)
-        return DirectionData(*(None if part is None else restore(part) for part in result))
+        return result.mapped(_restorer(x))
     for buffer, part in zip(out, result, strict=True):
         if part is not None:
             _fill(buffer, part)
@@ -88,7 +87,8 @@ def _tensor(operation: str, x: Any) -> Tensor:
     import torch
 
     if isinstance(x, torch.Tensor):
-        return x
+        resolved: Tensor = arrays.resolved(x)
+        return resolved
     if arrays.device_of(x) != "cpu":
         return torch.utils.dlpack.from_dlpack(x)
     array = arrays.to_numpy(operation, x)
@@ -115,8 +115,7 @@ def _restorer(x: Any) -> Callable[[Tensor], Any]:
     if arrays.device_of(x) == "cpu":
         restore = arrays.restorer(x)
         return lambda result: restore(_numpy(result))
-    library = x.__array_namespace__() if hasattr(x, "__array_namespace__") else None
-    return library.from_dlpack if library is not None else lambda result: result
+    return arrays.device_restorer(x)
 
 
 def _fill(buffer: Any, part: Tensor) -> None:

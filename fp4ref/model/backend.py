@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,13 @@ def quantize(
             if value is not None:
                 arrays.to_numpy("quantize", buffer)[...] = value
         return out
-    restore = arrays.restorer(x)
-    return DirectionData(*(None if value is None else restore(value) for value in result))
+    restored: DirectionData = result.mapped(arrays.restorer(x))
+    return restored
 
 
 def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     """Values [rows, columns] of one direction; with `out`, into it. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
-    parts = DirectionData(*(None if part is None else arrays.to_numpy("dequantize", part) for part in data))
+    parts = data.mapped(partial(arrays.to_numpy, "dequantize"))
     spec, (rows, columns) = call.required, call.encoded
     parts = parts._replace(scales=call.layout.to_linear(parts.scales, rows, -(-columns // spec.block.columns)))
     dtype, source = (arrays.output_dtype("dequantize", name) for name in (call.to, call.source))

@@ -184,7 +184,7 @@ def _result(name: str, trial: BackendTrial) -> Quantized:
 def _quantized(name: str, trial: BackendTrial, expected: DirectionData) -> list[Mismatch]:
     """Where a backend's bytes differ from the golden model's. Rules: CNF-1, CNF-3."""
     case, q = trial.case, _result(name, trial)
-    got = DirectionData(*(None if part is None else fetched(part) for part in q.direction(case.direction)[0]))
+    got = q.direction(case.direction)[0].mapped(fetched)
     if _same(got, expected._replace(scales=layout(trial.scale_layout).from_linear(expected.scales))):
         return []
     found = compare(case.x, case.spec, case.direction, trial.scale_layout, got, expected, keep=1)

@@ -182,7 +182,7 @@ class ApiSubject:
         """Bytes of one direction."""
         moved, random = placed(x, self.backend), placed(bits, self.backend)
         q = api.quantize(moved, spec, direction, scale_layout, amax, random, self.backend)
-        return DirectionData(*(None if part is None else fetched(part) for part in q.direction(direction)[0]))
+        return q.direction(direction)[0].mapped(fetched)
 
     def dequantize(self, q: Quantized, to: str, direction: Direction, inverse_hadamard: bool) -> NDArray[Any]:
         """Values of one direction."""

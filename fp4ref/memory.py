@@ -1,0 +1,91 @@
+"""The memory of a call's arrays: a buffer that is written shares no byte with any other array of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fp4ref import arrays
+from fp4ref.errors import BackendError
+from fp4ref.quantized import Directions
+
+SEARCHED = 100_000  # candidates that NumPy tries before two arrays with gaps are taken to overlap
+
+
+class Memory(NamedTuple):
+    """An array's place in memory, on whatever device: address and shape, bytes from one element to the next."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Addresses of the first byte and of the one after the last."""
+        ways = [(size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True)]
+        lowest = self.address + sum(way for way in ways if way < 0)
+        return lowest, self.address + sum(way for way in ways if way > 0) + self.itemsize
+
+    def as_array(self) -> np.ndarray[Any, Any]:
+        """Return an array over these addresses, which nobody reads."""
+        described = {
+            "version": 3,
+            "typestr": f"|V{self.itemsize}",
+            "data": (self.address, True),
+            "shape": self.shape,
+            "strides": self.strides,
+        }
+        return np.asarray(SimpleNamespace(__array_interface__=described))
+
+
+def memory_of(x: Any) -> Memory | None:
+    """Return the memory of an array of NumPy, torch or CuPy; None for no array, an empty one, or another library's."""
+    if arrays.is_torch(x):
+        size = x.element_size()
+        found = Memory(x.data_ptr(), tuple(x.shape), tuple(stride * size for stride in x.stride()), size)
+    elif isinstance(x, np.ndarray) or hasattr(x, "__cuda_array_interface__"):
+        described = x.__array_interface__ if isinstance(x, np.ndarray) else x.__cuda_array_interface__
+        found = Memory(described["data"][0], tuple(x.shape), tuple(x.strides), x.dtype.itemsize)
+    else:
+        return None
+    return found if all(found.shape) else None
+
+
+def overlap(one: Memory, other: Memory) -> bool:
+    """Return True if two arrays have a byte in common, or if that is too hard to decide."""
+    (first, last), (start, stop) = one.bounds, other.bounds
+    if last <= start or stop <= first:
+        return False
+    try:
+        work: Any = SEARCHED  # NumPy's types know only the two words for "all" and "bounds only"
+        return np.shares_memory(one.as_array(), other.as_array(), max_work=work)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def require_apart(operation: str, written: Mapping[str, Any], read: Mapping[str, Any]) -> None:
+    """Refuse a call whose buffers overlap each other or what it reads, or are lazy views. Rules: NUM-6, NUM-7."""
+    for name, value in written.items():
+        if arrays.is_lazy_view(value):
+            raise BackendError(operation, f"{name} that negates or conjugates when it is read", "a tensor", "NUM-7")
+    found = [(name, memory_of(value), name in written) for name, value in {**read, **written}.items()]
+    placed = sorted(((place, name, out) for name, place, out in found if place), key=lambda entry: entry[0].bounds)
+    reaching: list[tuple[Memory, str, bool]] = []  # those that do not end before the next one starts
+    for place, name, out in placed:
+        reaching = [entry for entry in reaching if entry[0].bounds[1] > place.bounds[0]]
+        for other, other_name, other_out in reaching:
+            if (out or other_out) and overlap(place, other):
+                first, second = (name, other_name) if out else (other_name, name)
+                raise BackendError(operation, f"{first} that overlaps {second}", "memory of its own", "NUM-6")
+        reaching.append((place, name, out))
+
+
+def by_direction(argument: str, value: Any) -> dict[str, Any]:
+    """Name the arrays of an argument that may be one for each direction."""
+    if isinstance(value, Directions):
+        return {f"{argument}.{name}": part for name, part in value._asdict().items()}
+    return {argument: value}
