@@ -10,8 +10,10 @@ import torch
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.module.base import divide
 from fp4ref.te.module.grouped_function import GroupedCall, grouped_linear
-from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule, require_main_grad
+from fp4ref.te.module.parallel_module import UNSUPPORTED, LinearOptions, ParallelModule, require_main_grad
 from fp4ref.te.quantization import QuantizerRole
+
+UNSUPPORTED_IN_GROUPS = ("fsdp_group", "single_grouped_weight", "single_grouped_bias")
 
 
 class GroupedLinear(ParallelModule):
@@ -51,30 +53,7 @@ class GroupedLinear(ParallelModule):
         fsdp_group: Any = None,
     ) -> None:
         super().__init__(name)
-        options = LinearOptions(
-            sequence_parallel=sequence_parallel,
-            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
-            tp_group=tp_group,
-            tp_size=tp_size,
-            get_rng_state_tracker=get_rng_state_tracker,
-            rng_tracker_name=rng_tracker_name,
-            init_method=init_method,
-            bias=bias,
-            return_bias=return_bias,
-            params_dtype=params_dtype,
-            parallel_mode=parallel_mode,
-            device=device,
-            delay_wgrad_compute=delay_wgrad_compute,
-            save_original_input=save_original_input,
-            unsupported={
-                "ub_overlap_rs": ub_overlap_rs,
-                "ub_overlap_ag": ub_overlap_ag,
-                "ub_name": ub_name,
-                "fsdp_group": fsdp_group,
-                "single_grouped_weight": single_grouped_weight,
-                "single_grouped_bias": single_grouped_bias,
-            },
-        )
+        options = LinearOptions.of(locals(), (*UNSUPPORTED, *UNSUPPORTED_IN_GROUPS))
         self.read_options(options)
         if self.tp_size > 1 and bias:
             raise SettingError("GroupedLinear", "bias=True with a tensor-parallel group", "bias=False")

@@ -62,31 +62,7 @@ class LayerNormLinear(Linear):
     ) -> None:
         require_normalization("LayerNormLinear", normalization)
         ParallelModule.__init__(self, name)
-        options = LinearOptions(
-            sequence_parallel=sequence_parallel,
-            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
-            tp_group=tp_group,
-            tp_size=tp_size,
-            get_rng_state_tracker=get_rng_state_tracker,
-            rng_tracker_name=rng_tracker_name,
-            init_method=init_method,
-            bias=bias,
-            return_bias=return_bias,
-            params_dtype=params_dtype,
-            parallel_mode=parallel_mode,
-            device=device,
-            delay_wgrad_compute=delay_wgrad_compute,
-            fsdp_group=fsdp_group,
-            unsupported={
-                "ub_overlap_ag": ub_overlap_ag,
-                "ub_overlap_rs": ub_overlap_rs,
-                "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
-                "ub_bulk_dgrad": ub_bulk_dgrad,
-                "ub_bulk_wgrad": ub_bulk_wgrad,
-                "ub_name": ub_name,
-                "symmetric_ar_type": symmetric_ar_type,
-            },
-        )
+        options = LinearOptions.of(locals())
         self.build(in_features, out_features, parameters_split, options)
         self.normalization, self.eps, self.zero_centered_gamma = normalization, eps, zero_centered_gamma
         self.return_layernorm_output = return_layernorm_output

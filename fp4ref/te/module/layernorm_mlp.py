@@ -75,28 +75,7 @@ class LayerNormMLP(ParallelModule):
         super().__init__(name)
         require_normalization("LayerNormMLP", normalization)
         widening = 2 if is_gated(activation) else 1
-        options = LinearOptions(
-            sequence_parallel=sequence_parallel,
-            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
-            tp_group=tp_group,
-            tp_size=tp_size,
-            get_rng_state_tracker=get_rng_state_tracker,
-            init_method=init_method,
-            bias=bias,
-            return_bias=return_bias,
-            params_dtype=params_dtype,
-            device=device,
-            delay_wgrad_compute=delay_wgrad_compute,
-            fsdp_group=fsdp_group,
-            unsupported={
-                "ub_overlap_ag": ub_overlap_ag,
-                "ub_overlap_rs": ub_overlap_rs,
-                "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
-                "ub_bulk_dgrad": ub_bulk_dgrad,
-                "ub_bulk_wgrad": ub_bulk_wgrad,
-                "symmetric_ar_type": symmetric_ar_type,
-            },
-        )
+        options = LinearOptions.of(locals())
         self.read_options(options)
         self.set_parallel_mode, self.normalization, self.eps = set_parallel_mode, normalization, eps
         self.activation, self.activation_params = activation, activation_params

@@ -55,32 +55,7 @@ class Linear(ParallelModule):
         fsdp_group: Any = None,
     ) -> None:
         super().__init__(name)
-        options = LinearOptions(
-            sequence_parallel=sequence_parallel,
-            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
-            tp_group=tp_group,
-            tp_size=tp_size,
-            get_rng_state_tracker=get_rng_state_tracker,
-            rng_tracker_name=rng_tracker_name,
-            init_method=init_method,
-            bias=bias,
-            return_bias=return_bias,
-            params_dtype=params_dtype,
-            parallel_mode=parallel_mode,
-            device=device,
-            delay_wgrad_compute=delay_wgrad_compute,
-            save_original_input=save_original_input,
-            fsdp_group=fsdp_group,
-            unsupported={
-                "ub_overlap_ag": ub_overlap_ag,
-                "ub_overlap_rs": ub_overlap_rs,
-                "ub_overlap_rs_dgrad": ub_overlap_rs_dgrad,
-                "ub_bulk_dgrad": ub_bulk_dgrad,
-                "ub_bulk_wgrad": ub_bulk_wgrad,
-                "ub_name": ub_name,
-                "symmetric_ar_type": symmetric_ar_type,
-            },
-        )
+        options = LinearOptions.of(locals())
         self.build(in_features, out_features, parameters_split, options)
 
     def build(self, in_features: int, out_features: int, parameters_split: Any, options: LinearOptions) -> None:

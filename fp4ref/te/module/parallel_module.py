@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -16,6 +16,11 @@ from fp4ref.te.quantization import FP8GlobalStateManager
 from fp4ref.te.tensor import QuantizedTensor
 
 MODES = ("column", "row", None)
+# Options of linear modules that have no emulation: overlapped communication.
+UNSUPPORTED = (
+    *("ub_overlap_ag", "ub_overlap_rs", "ub_overlap_rs_dgrad", "ub_bulk_dgrad", "ub_bulk_wgrad", "ub_name"),
+    "symmetric_ar_type",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,13 @@ class LinearOptions:
     save_original_input: bool = False
     fsdp_group: Any = None
     unsupported: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], unsupported: Iterable[str] = UNSUPPORTED) -> LinearOptions:
+        """Select the options from the arguments of a constructor, which are its `locals()` when it begins."""
+        refused = {name: arguments[name] for name in unsupported if name in arguments}
+        names = {field.name for field in fields(cls)} - set(refused)
+        return cls(**{name: arguments[name] for name in names if name in arguments}, unsupported=refused)
 
     @property
     def memory(self) -> dict[str, Any]:
