@@ -111,9 +111,10 @@ def _from_torch(x: Any) -> NDArray[Any]:
     import torch
 
     x = resolved(x.detach())
+    # A view by DLPack, because x.numpy() would make the caller's storage one that cannot be resized, for ever.
     if x.dtype is torch.bfloat16:
-        return np.asarray(x.view(torch.uint16).numpy().view(ml_dtypes.bfloat16))
-    return np.asarray(x.numpy())
+        return np.from_dlpack(x.view(torch.uint16)).view(ml_dtypes.bfloat16)
+    return np.from_dlpack(x)
 
 
 def restorer(x: Any) -> Callable[[NDArray[Any]], Any]:

@@ -91,3 +91,12 @@ def test_torch_tensors(dtype: str) -> None:
     assert amax.tolist() == [3.0]
     with pytest.raises(fp4ref.DTypeError, match="float64"):
         fp4ref.quantize(t.double(), "nvfp4")
+
+
+@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+def test_the_memory_of_an_input_stays_resizable(backend: str) -> None:
+    torch = pytest.importorskip("torch", reason="needs the extra [torch]")
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.zeros(32, 32, dtype=dtype)
+        fp4ref.quantize(x, "nvfp4", backend=backend)
+        assert x.untyped_storage().resizable()

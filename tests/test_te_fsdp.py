@@ -15,6 +15,7 @@ RECIPES = {
     "nvfp4": lambda: te.recipe.NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True),
     "mxfp8": te.recipe.MXFP8BlockScaling,
 }
+CASES = (("nvfp4", True), ("mxfp8", True), ("mxfp8", False))  # recipe, packed weights
 SIZES = ((128, 256), (256, 128))
 
 
@@ -33,10 +34,10 @@ def _member(rank, address, results):
     dist.init_process_group("gloo", init_method=f"file://{address}", rank=rank, world_size=2)
     try:
         mesh = init_device_mesh("cpu", (2,))
-        for name, make in RECIPES.items():
+        for name, packed in CASES:
             torch.manual_seed(0)
-            recipe = make()
-            with te.quantized_model_init(recipe=recipe):
+            recipe = RECIPES[name]()
+            with te.quantized_model_init(packed, recipe=recipe):
                 layers = [te.Linear(i, o, params_dtype=torch.bfloat16, device="cpu", bias=False) for i, o in SIZES]
             model = torch.nn.Sequential(*layers)
             x = torch.randn(64, 128).to(torch.bfloat16)
@@ -53,7 +54,7 @@ def _member(rank, address, results):
                 torch.equal(layer.weight.grad._local_tensor, (2 * gradient).chunk(2)[rank])
                 for layer, gradient in zip(layers, gradients, strict=True)
             ]
-            results[name, rank] = shard, all(torch.equal(y, whole) for y in sharded), same
+            results[name, packed, rank] = shard, all(torch.equal(y, whole) for y in sharded), same
     finally:
         dist.destroy_process_group()
 
@@ -68,5 +69,6 @@ def test_fully_sharded_training_is_the_whole_one(tmp_path):
         mp.spawn(_member, args=(str(tmp_path / "store"), results), nprocs=2)
         gathered = dict(results)
     for rank in range(2):
-        assert gathered["nvfp4", rank] == ("NVFP4Tensor", True, [True, True])
-        assert gathered["mxfp8", rank] == ("MXFP8Tensor", True, [True, True])
+        assert gathered["nvfp4", True, rank] == ("NVFP4Tensor", True, [True, True])
+        assert gathered["mxfp8", True, rank] == ("MXFP8Tensor", True, [True, True])
+        assert gathered["mxfp8", False, rank] == ("Tensor", True, [True, True])
