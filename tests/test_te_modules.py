@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -204,6 +205,21 @@ def test_backward_in_high_precision(kind: str, recipe: str) -> None:
     got = step(module, x, RECIPES[recipe](backward_override="high_precision"))
     assert not torch.equal(exact.pop("y"), got.pop("y"))
     assert_same(exact, got)
+
+
+@pytest.mark.rule("TEM-16")
+@pytest.mark.parametrize("kind", ["Linear", "GroupedLinear"])
+def test_dequantized_operands_win_over_the_original_input(kind: str) -> None:
+    plain, original = (KINDS[kind](params_dtype=BF16, save_original_input=choice) for choice in (False, True))
+    original.load_state_dict(plain.state_dict())
+    x, recipe = torch.randn(128, 128).to(BF16), RECIPES["nvfp4"](backward_override="dequantized")
+    assert_same(step(plain, x, recipe), step(original, x, recipe))
+
+
+def test_parameters_of_a_group_are_in_the_order_of_optimizer_states() -> None:
+    module = KINDS["GroupedLinear"]()
+    order = [f"{kind}{group}" for group in range(3) for kind in ("weight", "bias")]
+    assert [name for name, _ in module.named_parameters()] == order
 
 
 @pytest.mark.rule("TEM-2", "TEM-16")
@@ -441,7 +457,7 @@ def test_no_tokens(kind: str, recipe: str) -> None:
     assert not any(parameter.grad.any() for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("kind", ["Linear", "LayerNormMLP"])
+@pytest.mark.parametrize("kind", ["Linear", "LayerNormLinear", "LayerNormMLP"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recomputation_is_under_the_recipe_of_the_forward_pass(kind: str, recipe: str) -> None:
     module = KINDS[kind](params_dtype=BF16)
@@ -463,6 +479,31 @@ def recomputing(module: Any) -> Any:
             return module.named_parameters(*args, **kwargs)
 
     return Recomputed()
+
+
+@pytest.mark.parametrize("kind", ["Linear", "LayerNormLinear"])
+def test_the_forward_pass_computes_nothing_again(kind: str, monkeypatch: Any) -> None:
+    module, calls = KINDS[kind](params_dtype=BF16), []
+    monkeypatch.setattr(module, "prepare_forward", lambda x: calls.append(1) or type(module).prepare_forward(module, x))
+    x = torch.randn(32, 128).to(BF16).requires_grad_()
+    y = checkpoint(module, x)
+    assert len(calls) == 1
+    y.sum().backward(retain_graph=True)
+    once, x.grad = x.grad, None
+    y.sum().backward()
+    assert torch.equal(once, x.grad)
+
+
+@pytest.mark.heavy  # imports the compiler
+def test_a_compiled_model_has_the_same_bits() -> None:
+    """The compiler warns of its own reading of gradients, which is none of ours."""
+    model = torch.nn.Sequential(KINDS["LayerNormLinear"](), torch.nn.ReLU(), Linear(256, 128), RMSNorm(128))
+    x, recipe = torch.randn(32, 128), MXFP8BlockScaling()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = step(torch.compile(model, backend="eager"), x, recipe)
+    expected = {name.replace("_orig_mod.", ""): value for name, value in compiled.items()}
+    assert_same(step(model, x, recipe), expected)
 
 
 def test_gradient_is_added_to_main_grad() -> None:

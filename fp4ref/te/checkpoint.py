@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch.utils.checkpoint
@@ -36,15 +36,19 @@ def checkpoint(
     )
     state = FP8GlobalStateManager.get_autocast_state()
     return torch.utils.checkpoint.checkpoint(
-        function, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), _under(state)), **kwargs
+        function, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), _Under(state)), **kwargs
     )
 
 
-@contextmanager
-def _under(state: FP8GlobalState) -> Iterator[None]:
-    before = FP8GlobalStateManager.get_autocast_state()
-    FP8GlobalStateManager.set_autocast_state(state)
-    try:
-        yield
-    finally:
-        FP8GlobalStateManager.set_autocast_state(before)
+class _Under:
+    """A context in which a recorded state holds; one backward pass after another may enter it."""
+
+    def __init__(self, state: FP8GlobalState) -> None:
+        self.state = self.before = state
+
+    def __enter__(self) -> None:
+        self.before = FP8GlobalStateManager.get_autocast_state()
+        FP8GlobalStateManager.set_autocast_state(self.state)
+
+    def __exit__(self, *error: object) -> None:
+        FP8GlobalStateManager.set_autocast_state(self.before)

@@ -10,41 +10,30 @@ import torch
 
 from fp4ref.te.gemm import general_grouped_gemm
 from fp4ref.te.grouped import split_quantize
-from fp4ref.te.module.linear_function import expose, sharing_buffers
+from fp4ref.te.module.linear_function import Call, expose, sharing_buffers
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
 
 
 @dataclass(kw_only=True)
-class GroupedCall:
+class GroupedCall(Call):
     """Everything of one call that autograd does not differentiate; lists hold one entry per group.
 
     m_splits: rows of each group, zero allowed. quantized_weights: empty where nothing is quantized. defer: takes the
     computation of wgrad, to be done later.
     """
 
-    dtype: torch.dtype
     m_splits: list[int]
     input_quantizers: list[Any] = field(default_factory=list)
     grad_output_quantizers: list[Any] = field(default_factory=list)
     quantized_weights: list[Any] = field(default_factory=list)
-    backward_override: str | None = None
-    save_original_input: bool = False
     main_grads_of: list[Any] = field(default_factory=list)
-    overwrite_main_grad: bool = False
     defer: Callable[[Callable[[], list[torch.Tensor | None]]], None] | None = None
-    wants_dgrad: bool = False
-    wants_wgrad: bool = False
 
     @property
     def quantizes(self) -> bool:
         """True if fprop takes quantized operands."""
         return bool(self.quantized_weights)
-
-    @property
-    def quantizes_backward(self) -> bool:
-        """True if dgrad and wgrad take quantized operands."""
-        return self.quantizes and self.backward_override is None
 
 
 def grouped_linear(
@@ -69,7 +58,7 @@ class _GroupedLinear(torch.autograd.Function):
         inputs: Any = torch.split(rows, call.m_splits)
         operands: Any = [weight.to(call.dtype) for weight in weights]
         if call.quantizes:
-            keep = call.wants_wgrad and call.quantizes_backward and not call.save_original_input
+            keep = call.wants_wgrad and call.quantizes_backward and not call.keeps_original_input
             for quantizer in call.input_quantizers:
                 quantizer.set_usage(rowwise=True, columnwise=keep)
             inputs, operands = split_quantize(rows, call.m_splits, call.input_quantizers), call.quantized_weights
@@ -132,8 +121,7 @@ def _save(ctx: Any, rows: torch.Tensor, inputs: Any, weights: Any, operands: Any
     saved_inputs: list[Any] = []
     saved_weights: list[Any] = []
     if call.wants_wgrad:
-        original = not call.quantizes or call.backward_override == "high_precision" or call.save_original_input
-        saved_inputs = [rows] if original else list(inputs)
+        saved_inputs = [rows] if call.keeps_original_input else list(inputs)
     if call.wants_dgrad:
         exact = call.backward_override == "high_precision"
         saved_weights = list(weights) if exact else [sharing_buffers(operand) for operand in operands]

@@ -9,6 +9,7 @@ import torch
 
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.module.base import divide
+from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.grouped_function import GroupedCall, grouped_linear
 from fp4ref.te.module.parallel_module import UNSUPPORTED, LinearOptions, ParallelModule, require_main_grad
 from fp4ref.te.quantization import QuantizerRole
@@ -19,8 +20,8 @@ UNSUPPORTED_IN_GROUPS = ("fsdp_group", "single_grouped_weight", "single_grouped_
 class GroupedLinear(ParallelModule):
     """y_i = x_i W_i^T + b_i: the rows of one input belong to num_gemms groups, each with a weight of its own.
 
-    Parameters are weight0, weight1, ... and bias0, ...; other options are those of Linear. With a tensor-parallel group
-    the weights are split, and communication is the caller's.
+    Parameters are weight0, bias0, weight1, bias1 and so on, in this order; other options are those of Linear. With a
+    tensor-parallel group the weights are split, and communication is the caller's.
 
     Errors: SettingError, NotSupportedError, TensorShapeError.
     """
@@ -67,7 +68,6 @@ class GroupedLinear(ParallelModule):
         for group in range(num_gemms):
             shape = (self.out_features, self.in_features)
             self.register_weight(f"weight{group}", torch.empty(shape, **memory), init_method)
-        for group in range(num_gemms):
             if bias:
                 value = torch.empty(self.out_features, **memory)
                 self.register_weight(f"bias{group}", value, torch.nn.init.zeros_, seeded=False)
@@ -93,6 +93,7 @@ class GroupedLinear(ParallelModule):
             return [None] * self.num_gemms
         return [self.weight_quantizer(name, getattr(self, name)) for name in self.weight_operands()]
 
+    @not_compiled
     def forward(
         self,
         inp: torch.Tensor,

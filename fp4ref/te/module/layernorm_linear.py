@@ -9,8 +9,9 @@ import torch
 
 from fp4ref.te.distributed import gather_rows
 from fp4ref.te.module.base import ones, zeros
+from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.linear import Linear
-from fp4ref.te.module.normalization import normalize, require_normalization
+from fp4ref.te.module.normalization import normalize_with_statistics, require_normalization
 from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule
 
 
@@ -72,6 +73,7 @@ class LayerNormLinear(Linear):
         for own in linear_parameters:  # the norm's come first
             self._parameters[own] = self._parameters.pop(own)
 
+    @not_compiled
     def forward(
         self,
         inp: torch.Tensor,
@@ -84,7 +86,7 @@ class LayerNormLinear(Linear):
         Errors: TensorShapeError, TensorDTypeError, SettingError, NotSupportedError.
         """
         inp = self.prepare_forward(inp)
-        normed = normalize(
+        normed, mean, rstd = normalize_with_statistics(
             inp,
             self.layer_norm_weight,
             self.layer_norm_bias,
@@ -93,11 +95,7 @@ class LayerNormLinear(Linear):
             zero_centered_gamma=self.zero_centered_gamma,
             dtype=self.activation_dtype,
         )
-        node: Any = normed.grad_fn
-        made_by = None
-        if node is not None:
-            x, gamma, _, mean, rstd = node.saved_tensors
-            made_by = (x, gamma, mean, rstd)
+        made_by = (inp, self.layer_norm_weight, mean, rstd)
         y = self.multiply(normed, is_first_microbatch, made_by, fp8_output=fp8_output, fp8_grad=fp8_grad)
         if not self.return_layernorm_output:
             return y

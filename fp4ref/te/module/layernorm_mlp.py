@@ -11,6 +11,7 @@ from fp4ref.te.checkpoint import checkpoint
 from fp4ref.te.distributed import gather_rows
 from fp4ref.te.module.activation import activate, is_gated
 from fp4ref.te.module.base import divide
+from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.layernorm_linear import register_norm
 from fp4ref.te.module.linear_function import Parallel
 from fp4ref.te.module.normalization import normalize, require_normalization
@@ -115,6 +116,7 @@ class LayerNormMLP(ParallelModule):
             return [None, None]
         return [self.weight_quantizer(name, getattr(self, name)) for name in self.weight_operands()]
 
+    @not_compiled
     def forward(self, inp: torch.Tensor, is_first_microbatch: bool | None = None) -> Any:
         """inp [..., hidden] -> [..., hidden]; then the bias of fc2, then the norm's output, where asked for.
 

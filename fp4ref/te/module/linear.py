@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fp4ref.te.module.base import divide, require_only_supported
+from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.linear_function import Parallel
 from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule, parts_of
 from fp4ref.te.quantization import QuantizerRole
@@ -89,6 +90,7 @@ class Linear(ParallelModule):
             return [None]
         return [self.weight_quantizer("weight", getattr(self, self.weight_names[0]))]
 
+    @not_compiled
     def forward(
         self,
         inp: torch.Tensor,

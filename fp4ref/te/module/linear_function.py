@@ -54,7 +54,40 @@ class Parallel:
 
 
 @dataclass(kw_only=True)
-class LinearCall:
+class Call:
+    """What calls with one weight and with several have in common.
+
+    save_original_input: keep the input as it came, and quantize it again for wgrad. overwrite_main_grad: store the
+    weight's gradient in its buffer instead of adding it.
+    """
+
+    dtype: torch.dtype
+    backward_override: str | None = None
+    save_original_input: bool = False
+    overwrite_main_grad: bool = False
+    wants_dgrad: bool = False
+    wants_wgrad: bool = False
+
+    @property
+    def quantizes(self) -> bool:
+        """True if fprop takes quantized operands."""
+        raise NotImplementedError
+
+    @property
+    def quantizes_backward(self) -> bool:
+        """True if dgrad and wgrad take quantized operands."""
+        return self.quantizes and self.backward_override is None
+
+    @property
+    def keeps_original_input(self) -> bool:
+        """True if wgrad starts from the input as it came: never with dequantized operands. Rules: TEM-15, TEM-16."""
+        if not self.quantizes or self.backward_override == "high_precision":
+            return True
+        return self.save_original_input and self.backward_override is None
+
+
+@dataclass(kw_only=True)
+class LinearCall(Call):
     """Everything of one call that autograd does not differentiate.
 
     quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized. main_grad_of: the
@@ -63,30 +96,19 @@ class LinearCall:
     input, to be shown on the node of the graph: its own input and weight, means, and 1 / deviations.
     """
 
-    dtype: torch.dtype
     parallel: Parallel
     input_quantizer: Any = None
     grad_output_quantizer: Any = None
     quantized_weight: Any = None
-    backward_override: str | None = None
-    save_original_input: bool = False
     fsdp_group: Any = None
     main_grad_of: Any = None
-    overwrite_main_grad: bool = False
     defer: Callable[[Callable[[], torch.Tensor | None]], None] | None = None
     norm: tuple[torch.Tensor | None, ...] | None = None
-    wants_dgrad: bool = False
-    wants_wgrad: bool = False
 
     @property
     def quantizes(self) -> bool:
         """True if fprop takes quantized operands."""
         return self.input_quantizer is not None
-
-    @property
-    def quantizes_backward(self) -> bool:
-        """True if dgrad and wgrad take quantized operands."""
-        return self.quantizes and self.backward_override is None
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor:
@@ -151,7 +173,7 @@ class _Linear(torch.autograd.Function):
 def _quantized_input(rows: torch.Tensor, call: LinearCall) -> Any:
     if not call.quantizes:
         return rows
-    for_wgrad = call.wants_wgrad and call.quantizes_backward and not call.save_original_input
+    for_wgrad = call.wants_wgrad and call.quantizes_backward and not call.keeps_original_input
     call.input_quantizer.set_usage(rowwise=True, columnwise=for_wgrad)
     if call.parallel.gathers_input and not call.input_quantizer.is_quantizable(rows):
         return rows  # gathered in high precision, then quantized
@@ -176,8 +198,7 @@ def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operan
     saved_input: Any = None
     saved_weight: Any = None
     if call.wants_wgrad:
-        original = call.backward_override == "high_precision" or call.save_original_input
-        saved_input = rows if original else local
+        saved_input = rows if call.keeps_original_input else local
         if call.quantizes_backward and isinstance(saved_input, QuantizedTensorStorage):
             saved_input.update_usage(rowwise_usage=False, columnwise_usage=True)
     if call.wants_dgrad:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.device import default_device
 from fp4ref.te.module.normalization import normalize
 
@@ -44,6 +45,7 @@ class _Norm(torch.nn.Module):
             if self.bias is not None:
                 self.bias.zero_()
 
+    @not_compiled
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalize x [..., *normalized_shape]; inside `torch.autocast` the result has its type."""
         autocast = torch.is_autocast_enabled(x.device.type)

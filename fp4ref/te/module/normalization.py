@@ -33,6 +33,28 @@ def normalize(
     x: [..., H]; weight, bias: [H], no bias for RMSNorm. zero_centered_gamma: the factor is 1 + weight, in float32.
     dtype: of the result, that of x if not given.
     """
+    return normalize_with_statistics(
+        x,
+        weight,
+        bias,
+        normalization=normalization,
+        eps=eps,
+        zero_centered_gamma=zero_centered_gamma,
+        dtype=dtype,
+    )[0]
+
+
+def normalize_with_statistics(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    normalization: str,
+    eps: float,
+    zero_centered_gamma: bool = False,
+    dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Return what `normalize` does, the mean of each row (None for RMSNorm), and 1 / its deviation, in float32."""
     return _Normalization.apply(  # type: ignore[no-any-return, no-untyped-call]
         x.contiguous(), weight, bias, normalization == "LayerNorm", eps, zero_centered_gamma, dtype or x.dtype
     )
@@ -51,11 +73,12 @@ class _Normalization(torch.autograd.Function):
         eps: float,
         zero_centered_gamma: bool,
         dtype: torch.dtype,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         y, mean, rstd = _forward(x, weight, bias, centered, eps, zero_centered_gamma)
         ctx.save_for_backward(x, weight, bias, mean, rstd)
         ctx.zero_centered_gamma = zero_centered_gamma
-        return y.to(dtype)
+        ctx.mark_non_differentiable(*(statistic for statistic in (mean, rstd) if statistic is not None))
+        return y.to(dtype), mean, rstd
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
