@@ -10,13 +10,13 @@ import torch
 
 from fp4ref.te.gemm import general_grouped_gemm
 from fp4ref.te.grouped import split_quantize
-from fp4ref.te.module.linear_function import Call, expose, sharing_buffers
+from fp4ref.te.module.linear_function import ProductCall, expose, sharing_buffers
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
 
 
 @dataclass(kw_only=True)
-class GroupedCall(Call):
+class GroupedCall(ProductCall):
     """Everything of one call that autograd does not differentiate; lists hold one entry per group.
 
     m_splits: rows of each group, zero allowed. quantized_weights: empty where nothing is quantized. defer: takes the

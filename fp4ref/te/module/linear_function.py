@@ -54,7 +54,7 @@ class Parallel:
 
 
 @dataclass(kw_only=True)
-class Call:
+class ProductCall:
     """What calls with one weight and with several have in common.
 
     save_original_input: keep the input as it came, and quantize it again for wgrad. overwrite_main_grad: store the
@@ -87,7 +87,7 @@ class Call:
 
 
 @dataclass(kw_only=True)
-class LinearCall(Call):
+class LinearCall(ProductCall):
     """Everything of one call that autograd does not differentiate.
 
     quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized. main_grad_of: the
