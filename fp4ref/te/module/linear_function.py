@@ -55,7 +55,7 @@ class Parallel:
 
 @dataclass(kw_only=True)
 class ProductCall:
-    """What calls with one weight and with several have in common.
+    """The settings that calls with one weight share with calls with several.
 
     save_original_input: keep the input as it came, and quantize it again for wgrad. overwrite_main_grad: store the
     weight's gradient in its buffer instead of adding it.
