@@ -7,7 +7,14 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 
-from fp4ref.te import Float8CurrentScalingQuantizer, MXFP8Quantizer, NVFP4Quantizer, group_quantize, split_quantize  # noqa: E402  # noqa: E402
+from fp4ref.te import (  # noqa: E402
+    Float8CurrentScalingQuantizer,
+    MXFP8Quantizer,
+    NVFP4Quantizer,
+    debug,
+    group_quantize,
+    split_quantize,
+)
 
 RHT = {"with_rht": True, "with_post_rht_amax": True}
 
@@ -32,6 +39,44 @@ def test_split_is_each_piece_alone(kind, sections):
     for tensor, piece in zip(got, x.split(sections), strict=True):
         if len(piece):
             assert same(tensor, kind()(piece))
+
+
+@pytest.mark.rule("TEL-40")
+@pytest.mark.parametrize(
+    "sections, columns, settings, expected",
+    [
+        ([128, 0, 256], 128, RHT, True),
+        ([64, 192], 128, RHT, False),
+        ([128, 48], 128, RHT, False),
+        ([128, 128], 144, RHT, False),
+        ([128, 128], 128, {}, False),
+    ],
+)
+def test_a_group_has_one_layout_of_scales(sections, columns, settings, expected):
+    quantizers = [NVFP4Quantizer(**settings) for _ in sections]
+    for quantizer in quantizers:
+        quantizer.optimize_for_gemm = True
+    x = sample(sum(sections), columns)
+    debug.reset_operation_counts()
+    made = split_quantize(x, sections, quantizers)
+    counts = debug.operation_counts()
+    assert [tensor._with_gemm_swizzled_scales for tensor in made] == [expected] * len(sections)
+    assert bool(counts["swizzle_in_quantize"]) is expected
+    assert not counts["swizzle_standalone"]
+    assert all(quantizer.optimize_for_gemm for quantizer in quantizers)
+    alone = split_quantize(x, sections, quantizers, disable_bulk_allocation=True)
+    assert all(tensor._with_gemm_swizzled_scales for tensor in alone)
+
+
+@pytest.mark.rule("TEL-41")
+@pytest.mark.parametrize("setting", ["with_2d_quantization", "with_amax_reduction"])
+def test_settings_that_the_kernel_of_a_group_lacks(setting):
+    quantizers = [NVFP4Quantizer(**{setting: True})] * 2
+    with pytest.raises(ValueError, match=f"{setting}=True with K 128.*TEL-41"):
+        split_quantize(sample(64, 128), [32, 32], quantizers)
+    if setting == "with_2d_quantization":
+        assert len(split_quantize(sample(64, 96), [32, 32], quantizers)) == 2
+        assert len(split_quantize(sample(64, 128), [32, 32], quantizers, disable_bulk_allocation=True)) == 2
 
 
 @pytest.mark.rule("TEL-13")

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
+from fp4ref.te.swizzle import hadamard_fusion_eligible
 
+MEMBER = 128  # where one kernel serves a whole group, the rows of each member and K are multiples of this
 # What one launch for all members cannot vary.
 COMMON = ("optimize_for_gemm", "rowwise_usage", "columnwise_usage", "dtype", "with_rht", "with_2d_quantization")
 
@@ -36,9 +38,12 @@ def split_quantize(
 ) -> list[Any]:
     """Quantize the row ranges of a tensor [..., K], one quantizer each; ranges without rows give empty tensors.
 
-    Errors: SettingError for quantizers that disagree, TensorShapeError for ranges that do not add up.
+    disable_bulk_allocation: quantize NVFP4 ranges as if each were a tensor of its own, not a member of a group.
 
-    Rules: TEL-13.
+    Errors: SettingError for quantizers that disagree, and for what no kernel of a whole group does; TensorShapeError
+    for ranges that do not add up.
+
+    Rules: TEL-13, TEL-40, TEL-41.
     """
     rows = tensor.reshape(-1, tensor.shape[-1])
     sections = [int(size) for size in split_sections]
@@ -49,8 +54,39 @@ def split_quantize(
         got = f"sections of {sum(sections)} rows in all"
         raise TensorShapeError("split_quantize", got, f"{rows.shape[0]}", "TEL-13")
     require_agreement(quantizer_list)
-    pieces = torch.split(rows, sections)
-    return [quantizer(piece) for quantizer, piece in zip(quantizer_list, pieces, strict=True)]
+    pieces = list(zip(quantizer_list, torch.split(rows, sections), strict=True))
+    if not pieces or disable_bulk_allocation or not isinstance(quantizer_list[0], NVFP4Quantizer):
+        return [quantizer(piece) for quantizer, piece in pieces]
+    _require_one_kernel(rows, quantizer_list[0])
+    swizzled = all(_eligible(quantizer, piece) for quantizer, piece in pieces)
+    return [_as_member(quantizer, piece, swizzled) for quantizer, piece in pieces]
+
+
+def _require_one_kernel(rows: Tensor, quantizer: NVFP4Quantizer) -> None:
+    """Refuse what the kernels of a whole group lack; other tensors are quantized range by range. Rules: TEL-41."""
+    if not rows.numel() or rows.shape[-1] % MEMBER or quantizer.row_scaled_nvfp4:
+        return
+    for name in ("with_2d_quantization", "with_amax_reduction"):
+        if getattr(quantizer, name):
+            got = f"{name}=True with K {rows.shape[-1]}"
+            raise SettingError("split_quantize", got, f"False where K is a multiple of {MEMBER}", "TEL-41")
+
+
+def _eligible(quantizer: NVFP4Quantizer, piece: Tensor) -> bool:
+    """Return True if the kernel of a group writes a member's scales in the GEMM layout. Rules: TEL-40."""
+    asked = quantizer.optimize_for_gemm and quantizer.with_rht
+    return asked and piece.shape[0] % MEMBER == 0 and hadamard_fusion_eligible(*piece.shape)
+
+
+def _as_member(quantizer: NVFP4Quantizer, piece: Tensor, swizzled: bool) -> Any:
+    """Quantize a member with the layout of scales that the whole group has. Rules: TEL-40."""
+    asked, quantizer.optimize_for_gemm = quantizer.optimize_for_gemm, swizzled
+    try:
+        made = quantizer(piece)
+    finally:
+        quantizer.optimize_for_gemm = asked
+    made._quantizer.optimize_for_gemm = asked
+    return made
 
 
 @dataclass(frozen=True)
