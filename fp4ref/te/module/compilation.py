@@ -14,7 +14,7 @@ Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 def not_compiled(forward: Forward) -> Forward:
     """Exclude a forward pass from torch.compile; the compiler is not imported as long as nobody compiles."""
-    excluded = torch._disable_dynamo(forward)
+    excluded = torch._disable_dynamo(forward)  # type: ignore[attr-defined]
 
     @functools.wraps(forward)
     def called(*args: Any, **kwargs: Any) -> Any:
