@@ -41,7 +41,7 @@ def test_split_is_each_piece_alone(kind, sections):
             assert same(tensor, kind()(piece))
 
 
-@pytest.mark.rule("TEL-40")
+@pytest.mark.rule("TEL-42")
 @pytest.mark.parametrize(
     "sections, columns, settings, expected",
     [

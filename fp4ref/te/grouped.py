@@ -43,7 +43,7 @@ def split_quantize(
     Errors: SettingError for quantizers that disagree, and for what no kernel of a whole group does; TensorShapeError
     for ranges that do not add up.
 
-    Rules: TEL-13, TEL-40, TEL-41.
+    Rules: TEL-13, TEL-42, TEL-41.
     """
     rows = tensor.reshape(-1, tensor.shape[-1])
     sections = [int(size) for size in split_sections]
@@ -73,13 +73,13 @@ def _require_one_kernel(rows: Tensor, quantizer: NVFP4Quantizer) -> None:
 
 
 def _eligible(quantizer: NVFP4Quantizer, piece: Tensor) -> bool:
-    """Return True if the kernel of a group writes a member's scales in the GEMM layout. Rules: TEL-40."""
+    """Return True if the kernel of a group writes a member's scales in the GEMM layout. Rules: TEL-42."""
     asked = quantizer.optimize_for_gemm and quantizer.with_rht
     return asked and piece.shape[0] % MEMBER == 0 and hadamard_fusion_eligible(*piece.shape)
 
 
 def _as_member(quantizer: NVFP4Quantizer, piece: Tensor, swizzled: bool) -> Any:
-    """Quantize a member with the layout of scales that the whole group has. Rules: TEL-40."""
+    """Quantize a member with the layout of scales that the whole group has. Rules: TEL-42."""
     asked, quantizer.optimize_for_gemm = quantizer.optimize_for_gemm, swizzled
     try:
         made = quantizer(piece)
