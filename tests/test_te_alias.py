@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import types
+from importlib import metadata
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from fp4ref import te  # noqa: E402
-from fp4ref.te import hadamard, helpers  # noqa: E402
+from fp4ref.te import alias_names, hadamard, helpers  # noqa: E402
 
 
 @pytest.fixture
@@ -85,6 +87,63 @@ def test_names_are_importable(line, alias):
         exec(f"from {module} import {name} as found", namespace)
         assert namespace["found"] is not None
     exec(f"import {module}")
+
+
+# What `transformer_engine.pytorch` of the emulated version binds.
+PUBLIC = """
+constants DType LayerNormLinear Linear LayerNormMLP LayerNorm RMSNorm GroupedLinear Fp8Padding Fp8Unpadding
+initialize_ub destroy_ub UserBufferQuantizationMode DotProductAttention FusedMLAQUpProjRopeQuant MultiheadAttention
+InferenceParams RotaryPositionEmbedding TransformerLayer moe_permute moe_permute_with_probs
+moe_permute_and_pad_with_probs moe_unpermute moe_sort_chunks_by_index moe_sort_chunks_by_index_with_probs fp8_autocast
+fp8_model_init autocast quantized_model_init is_fp8_available is_mxfp8_available is_fp8_block_scaling_available
+is_nvfp4_available get_default_recipe QuantizerRole QuantizerRequest DelayedScalingRequest get_cudnn_version
+get_device_compute_capability is_bf16_available deinterleave_glu_tensor interleave_glu_tensor make_graphed_callables
+checkpoint CudaRNGStatesTracker get_cpu_offload_context mark_not_offload ManualOffloadSynchronizer ops optimizers
+onnx_export parallel_cross_entropy CusolverMpCtx newton_schulz QuantizedTensorStorage QuantizedTensor Quantizer
+prepare_for_saving restore_from_saved restore_from_func_ctx Float8Quantizer Float8CurrentScalingQuantizer
+MXFP8Quantizer Float8BlockQuantizer NVFP4Quantizer Float8TensorStorage MXFP8TensorStorage NVFP4TensorStorage
+Float8BlockwiseQTensorStorage Float8Tensor MXFP8Tensor Float8BlockwiseQTensor NVFP4Tensor HybridQuantizer
+HybridQuantizedTensorStorage IdentityQuantizer IdentityTensorStorage HybridQuantizedTensor IdentityTensor
+_make_float8_tensor_in_reduce_ex _make_mxfp8_tensor_in_reduce_ex _make_nvfp4_tensor_in_reduce_ex
+_make_float8_blockwise_tensor_in_reduce_ex _make_hybrid_quantized_tensor_in_reduce_ex
+_make_identity_tensor_in_reduce_ex module tensor attention torch_version
+"""
+
+
+@pytest.mark.rule("TEL-14", "TEL-39")
+def test_every_public_name_imports_and_is_emulated_or_raises_by_name(alias):
+    aliased = importlib.import_module("transformer_engine.pytorch")
+    names = PUBLIC.split()
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert getattr(aliased, name) is not None, name
+    assert set(alias_names.NOT_EMULATED) <= set(names)
+    for name in alias_names.NOT_EMULATED:
+        assert getattr(te, name) is not None
+        for thing in (getattr(te, name), getattr(aliased, name)):
+            with pytest.raises(NotImplementedError, match=name):
+                thing()
+            with pytest.raises(NotImplementedError, match=f"{name}.member"):
+                _ = thing.member
+            assert not hasattr(thing, "member")
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = te.nonsense
+
+
+@pytest.mark.rule("TEL-14")
+def test_tools_find_the_library_while_the_alias_is_installed():
+    te.install_alias()
+    try:
+        for name in ("transformer_engine", "transformer_engine.pytorch", "transformer_engine_torch"):
+            assert importlib.util.find_spec(name).name == name
+        aliased = importlib.import_module("transformer_engine")
+        for distribution in ("transformer-engine", "transformer_engine"):
+            assert metadata.version(distribution) == aliased.__version__
+    finally:
+        te.uninstall_alias()
+    assert importlib.util.find_spec("transformer_engine") is None
+    with pytest.raises(metadata.PackageNotFoundError):
+        metadata.version("transformer-engine")
 
 
 @pytest.mark.rule("TEL-14")

@@ -9,7 +9,9 @@ except ImportError as error:
     raise ImportError("fp4ref.te needs torch: pip install 'fp4ref[torch]'") from error
 
 from fp4ref.te import debug, recipe
+from fp4ref.te.absent import absent as _absent
 from fp4ref.te.alias import install_alias, uninstall_alias
+from fp4ref.te.alias_names import NOT_EMULATED as _NOT_EMULATED
 from fp4ref.te.capability import emulate_device, get_device_compute_capability
 from fp4ref.te.cast import dequantize, quantize
 from fp4ref.te.checkpoint import checkpoint
@@ -47,6 +49,14 @@ from fp4ref.te.swizzle import swizzle_scales_for_gemm_
 from fp4ref.te.tensor import QuantizedTensor
 
 del _torch
+
+
+def __getattr__(name: str) -> type:
+    """Return what stands for a name of the emulated library that is not emulated. Rules: TEL-39."""
+    if name in _NOT_EMULATED:
+        return _absent(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "DType",

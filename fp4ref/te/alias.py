@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib import metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fp4ref.te.absent import absent
 from fp4ref.te.alias_names import (
     ABSENT,
     ABSENT_PACKAGES,
@@ -19,8 +22,9 @@ from fp4ref.te.alias_names import (
     RENAMED,
     ROOT,
     SAME,
+    VERSION,
 )
-from fp4ref.te.errors import NotSupportedError, SettingError
+from fp4ref.te.errors import SettingError
 
 _INSTALLED: dict[str, ModuleType] = {}
 
@@ -28,7 +32,7 @@ _INSTALLED: dict[str, ModuleType] = {}
 def install_alias() -> None:
     """Make `transformer_engine`, its submodules and `transformer_engine_torch` importable as this layer.
 
-    Doing it twice is doing it once.
+    Tools that look for the library find a module, a version and a distribution. Another call changes nothing.
 
     Errors: SettingError if the real library is loaded.
 
@@ -43,11 +47,15 @@ def install_alias() -> None:
     for name, module in _INSTALLED.items():
         if name not in SAME:
             module.__path__ = []  # a package, so that its submodules are looked up
+            module.__spec__ = ModuleSpec(name, _FINDER, is_package=True)
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(_INSTALLED[parent], child, module)
+    vars(_INSTALLED[ROOT])["__version__"] = VERSION
     sys.modules.update(_INSTALLED)
     sys.meta_path.insert(0, _FINDER)
+    for name in ABSENT_PACKAGES:  # as the library itself imports them
+        importlib.import_module(name)
 
 
 def _modules() -> dict[str, ModuleType]:
@@ -58,7 +66,7 @@ def _modules() -> dict[str, ModuleType]:
         for source in sources:
             _gather(module, source)
     for name, missing in ABSENT.items():
-        vars(made[name]).update({attribute: _absent(attribute) for attribute in missing})
+        vars(made[name]).update({attribute: absent(attribute) for attribute in missing})
     for name, source in BESIDES.items():
         _gather(made[name], source)
     return made | {name: made[target] for name, target in RENAMED.items()}
@@ -88,28 +96,31 @@ def _gather(module: ModuleType, source: str) -> None:
         setattr(module, name, getattr(origin, name))
 
 
-def _absent(name: str) -> type:
-    """Make a class that raises with this name when it is used. Rules: TEL-39."""
-
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise NotSupportedError("fp4ref.te", name, "a part of the interface that is emulated", "TEL-39")
-
-    return type(name, (), {"__init__": refuse, "__doc__": "Not emulated."})
-
-
 class _AbsentModule(ModuleType):
     """A module each of whose names is something absent."""
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        thing = _absent(name)
-        setattr(self, name, thing)
-        return thing
+        return absent(f"{self.__name__}.{name}")
 
 
-class _AbsentFinder(MetaPathFinder, Loader):
-    """Finds the absent packages and whatever is asked for below them."""
+class _Distribution(metadata.Distribution):
+    """What tools read about the installed library: its name and the version that is emulated."""
+
+    def read_text(self, filename: str) -> str | None:
+        return f"Metadata-Version: 2.1\nName: {ROOT}\nVersion: {VERSION}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Path:
+        return Path(__file__).parent / str(path)
+
+
+class _AbsentFinder(metadata.DistributionFinder, MetaPathFinder, Loader):
+    """Finds the absent packages and whatever is asked for below them, and the library's distribution."""
+
+    def find_distributions(self, context: Any = None) -> list[metadata.Distribution]:
+        name = None if context is None else context.name
+        return [_Distribution()] if name is None or name.lower().replace("-", "_") in {ROOT, EXTENSION} else []
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if not any(f"{fullname}.".startswith(f"{package}.") for package in ABSENT_PACKAGES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 ROOT, EXTENSION = "transformer_engine", "transformer_engine_torch"
+VERSION = "2.20.0.dev0"  # of the library whose interface and numerics are emulated
 PYTORCH = f"{ROOT}.pytorch"
 CUSTOM = f"{PYTORCH}.custom_recipes"
 TENSOR = f"{PYTORCH}.tensor"
@@ -28,8 +29,8 @@ GATHERED: dict[str, tuple[str, ...]] = {
     f"{ROOT}.common": (),
     PYTORCH: (
         ":*",
-        "helpers: torch_version is_bf16_available",
-        "quantization: get_default_fp8_recipe",
+        "helpers: torch_version is_bf16_available get_cudnn_version",
+        "quantization: get_default_fp8_recipe QuantizerRole",
         "recipe: quantizer_factory quantizer_policy",
         "storage: QuantizedTensorStorage",
     ),
@@ -90,21 +91,35 @@ RENAMED = {
     f"{PYTORCH}.experimental.quantization": f"{CUSTOM}.gemm",
     f"{PYTORCH}.float8_tensor": f"{TENSOR}.float8_tensor",
 }
-# Parts of the interface that are not emulated: they import, so that a file which uses some of them loads, and raise
-# when they are used.
+# Names of the package itself that are not emulated: they import, so that a file which uses some of them loads, and
+# raise when they are used.
+NOT_EMULATED = (
+    *("DotProductAttention", "FusedMLAQUpProjRopeQuant", "InferenceParams", "MultiheadAttention"),
+    *("RotaryPositionEmbedding", "TransformerLayer", "Fp8Padding", "Fp8Unpadding"),
+    *("moe_permute", "moe_permute_and_pad_with_probs", "moe_permute_with_probs", "moe_unpermute"),
+    *("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"),
+    *("DelayedScalingRequest", "QuantizerRequest", "Float8BlockQuantizer", "Float8BlockwiseQTensor"),
+    *("Float8BlockwiseQTensorStorage", "HybridQuantizedTensor", "HybridQuantizedTensorStorage", "HybridQuantizer"),
+    *("IdentityQuantizer", "IdentityTensor", "IdentityTensorStorage", "restore_from_func_ctx"),
+    *("CudaRNGStatesTracker", "CusolverMpCtx", "ManualOffloadSynchronizer", "UserBufferQuantizationMode"),
+    *("deinterleave_glu_tensor", "destroy_ub", "get_cpu_offload_context", "initialize_ub", "interleave_glu_tensor"),
+    *("make_graphed_callables", "mark_not_offload", "newton_schulz", "onnx_export", "parallel_cross_entropy"),
+    *(f"_make_{kind}_tensor_in_reduce_ex" for kind in ("float8", "mxfp8", "nvfp4", "float8_blockwise", "identity")),
+    "_make_hybrid_quantized_tensor_in_reduce_ex",
+)
+_TENSORS = (
+    *("Float8BlockQuantizer", "Float8BlockwiseQTensor", "Float8BlockwiseQTensorStorage", "GroupedTensorStorage"),
+    *(name for name in NOT_EMULATED if name.startswith(("Hybrid", "Identity"))),
+)
+# Names of other modules that are not emulated.
 ABSENT: dict[str, tuple[str, ...]] = {
-    PYTORCH: (
-        *("DotProductAttention", "MultiheadAttention", "TransformerLayer", "Fp8Padding", "Fp8Unpadding"),
-        *("Float8BlockQuantizer", "Float8BlockwiseQTensor", "Float8BlockwiseQTensorStorage", "InferenceParams"),
-        *("get_cpu_offload_context", "make_graphed_callables", "moe_permute", "moe_unpermute", "onnx_export"),
-        *("HybridQuantizer", "CudaRNGStatesTracker", "RotaryPositionEmbedding", "parallel_cross_entropy"),
-    ),
-    f"{PYTORCH}.module": ("Fp8Padding", "Fp8Unpadding"),
+    PYTORCH: NOT_EMULATED,
+    f"{PYTORCH}.module": ("Fp8Padding", "Fp8Unpadding", "initialize_ub", "destroy_ub", "UserBufferQuantizationMode"),
     f"{PYTORCH}.quantization": ("_amax_and_scale_update", "_default_sf_compute"),
     f"{PYTORCH}.distributed": ("CudaRNGStatesTracker", "prepare_te_modules_for_fsdp"),
     f"{PYTORCH}.module.base": ("get_ub", "initialize_ub", "destroy_ub"),
-    TENSOR: ("Float8BlockQuantizer", "Float8BlockwiseQTensor", "Float8BlockwiseQTensorStorage", "HybridQuantizer"),
-    STORAGE: ("Float8BlockwiseQTensorStorage",),
+    TENSOR: _TENSORS,
+    STORAGE: _TENSORS,
 }
 # Names that one of our modules under another name (SAME) has besides its own, as in GATHERED.
 BESIDES = {f"{PYTORCH}.distributed": "checkpoint: checkpoint"}
@@ -113,15 +128,18 @@ ABSENT_PACKAGES = (
     f"{ROOT}.debug",
     *(
         f"{PYTORCH}.{name}"
-        for name in ("_extra_state", "attention", "cpu_offload", "cross_entropy", "dynamo", "export")
+        for name in (
+            *("_extra_state", "attention", "cpu_offload", "cpu_offload_v1", "cross_entropy", "distributed_weight"),
+            *("dynamo", "ep", "export", "fuser", "graph", "jit", "newton_schulz", "numerics_debug"),
+            *("onnx_extensions", "ops", "optimizers", "permutation", "router", "transformer", "triton"),
+            *("module.fp8_padding", "module.fp8_unpadding"),
+        )
     ),
-    *(f"{PYTORCH}.{name}" for name in ("fuser", "graph", "jit", "ops", "optimizers", "permutation", "router")),
-    *(f"{PYTORCH}.{name}" for name in ("transformer", "triton", "module.fp8_padding", "module.fp8_unpadding")),
     f"{PYTORCH}.cpp_extensions.fused_attn",
     *(f"{CUSTOM}.{name}" for name in ("qdq", "quantizer_factories", "quantizer_factory_zoo")),
     *(f"{CUSTOM}.{name}" for name in ("quantization_recipes_base", "quantization_current_scaling")),
-    *(f"{TENSOR}.{name}" for name in ("float8_blockwise_tensor", "hybrid_tensor", "_internal")),
-    f"{STORAGE}.float8_blockwise_tensor_storage",
+    *(f"{TENSOR}.{name}" for name in ("float8_blockwise_tensor", "hybrid_tensor", "identity_tensor", "_internal")),
+    *(f"{STORAGE}.{name}_storage" for name in ("float8_blockwise_tensor", "hybrid_tensor", "identity_tensor")),
 )
 # Of a package that is otherwise absent.
 PRESENT_IN_ABSENT = {

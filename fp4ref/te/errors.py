@@ -21,3 +21,7 @@ class TensorDTypeError(DTypeError, AssertionError, RuntimeError):
 
 class NotSupportedError(DomainError, NotImplementedError):
     """Something that the emulated library, or this layer, does not do; the message names it."""
+
+
+class NotEmulatedError(NotSupportedError, AttributeError):
+    """A part of the emulated library that this layer lacks; also an AttributeError, so that hasattr returns False."""

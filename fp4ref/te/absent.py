@@ -1,0 +1,37 @@
+"""Parts of the emulated library that are not emulated: they import, and raise an error with their name when used."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NoReturn
+
+from fp4ref.te.errors import NotEmulatedError
+
+
+class _Absent(type):
+    """The type of everything absent: its attributes are absent as well."""
+
+    path: str
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(f"{cls.__name__} has no attribute {name}")
+        refuse(f"{cls.path}.{name}")
+
+
+@cache
+def absent(path: str) -> type:
+    """Return the class that stands for a name, the same one each time; to call it raises NotEmulatedError.
+
+    Rules: TEL-39.
+    """
+
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        refuse(path)
+
+    return _Absent(path.rpartition(".")[2], (), {"__init__": construct, "__doc__": "Not emulated.", "path": path})
+
+
+def refuse(path: str) -> NoReturn:
+    """Raise NotEmulatedError with a name. Rules: TEL-39."""
+    raise NotEmulatedError("fp4ref.te", path, "a part of the interface that is emulated", "TEL-39")
