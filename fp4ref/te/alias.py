@@ -56,6 +56,8 @@ def install_alias() -> None:
     sys.meta_path.insert(0, _FINDER)
     for name in ABSENT_PACKAGES:  # as the library itself imports them
         importlib.import_module(name)
+    for name, missing in ABSENT.items():  # last, because a package and a function of it may have one name
+        vars(_INSTALLED[name]).update({attribute: absent(attribute) for attribute in missing})
 
 
 def _modules() -> dict[str, ModuleType]:
@@ -65,8 +67,6 @@ def _modules() -> dict[str, ModuleType]:
         module = made[name] = ModuleType(name, "An alias of fp4ref.te.")
         for source in sources:
             _gather(module, source)
-    for name, missing in ABSENT.items():
-        vars(made[name]).update({attribute: absent(attribute) for attribute in missing})
     for name, source in BESIDES.items():
         _gather(made[name], source)
     return made | {name: made[target] for name, target in RENAMED.items()}
@@ -106,7 +106,7 @@ class _AbsentModule(ModuleType):
 
 
 class _Distribution(metadata.Distribution):
-    """What tools read about the installed library: its name and the version that is emulated."""
+    """The metadata that tools read about the library: its name and the version that is emulated."""
 
     def read_text(self, filename: str) -> str | None:
         return f"Metadata-Version: 2.1\nName: {ROOT}\nVersion: {VERSION}\n" if filename == "METADATA" else None
