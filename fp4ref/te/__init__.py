@@ -12,6 +12,7 @@ from fp4ref.te import debug, recipe
 from fp4ref.te.absent import absent as _absent
 from fp4ref.te.alias import install_alias, uninstall_alias
 from fp4ref.te.alias_names import NOT_EMULATED as _NOT_EMULATED
+from fp4ref.te.attention import DotProductAttention, RotaryPositionEmbedding
 from fp4ref.te.capability import emulate_device, get_device_compute_capability
 from fp4ref.te.cast import dequantize, quantize
 from fp4ref.te.checkpoint import checkpoint
@@ -60,6 +61,7 @@ def __getattr__(name: str) -> type:
 
 __all__ = [
     "DType",
+    "DotProductAttention",
     "Float8CurrentScalingQuantizer",
     "Float8Quantizer",
     "Float8Tensor",
@@ -80,6 +82,7 @@ __all__ = [
     "QuantizedTensor",
     "Quantizer",
     "RMSNorm",
+    "RotaryPositionEmbedding",
     "autocast",
     "checkpoint",
     "convert",

@@ -94,8 +94,8 @@ RENAMED = {
 # Names of the package itself that are not emulated: they import, so that a file which uses some of them loads, and
 # raise when they are used.
 NOT_EMULATED = (
-    *("DotProductAttention", "FusedMLAQUpProjRopeQuant", "InferenceParams", "MultiheadAttention"),
-    *("RotaryPositionEmbedding", "TransformerLayer", "Fp8Padding", "Fp8Unpadding"),
+    *("FusedMLAQUpProjRopeQuant", "InferenceParams", "MultiheadAttention"),
+    *("TransformerLayer", "Fp8Padding", "Fp8Unpadding"),
     *("moe_permute", "moe_permute_and_pad_with_probs", "moe_permute_with_probs", "moe_unpermute"),
     *("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"),
     *("DelayedScalingRequest", "QuantizerRequest", "Float8BlockQuantizer", "Float8BlockwiseQTensor"),
@@ -143,5 +143,8 @@ ABSENT_PACKAGES = (
 )
 # Of a package that is otherwise absent.
 PRESENT_IN_ABSENT = {
+    f"{PYTORCH}.attention": "attention: DotProductAttention RotaryPositionEmbedding apply_rotary_pos_emb",
+    f"{PYTORCH}.attention.dot_product_attention": "attention: DotProductAttention",
     f"{PYTORCH}.attention.dot_product_attention.utils": "helpers: check_set_window_size",
+    f"{PYTORCH}.attention.rope": "attention: RotaryPositionEmbedding apply_rotary_pos_emb",
 }
