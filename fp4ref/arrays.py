@@ -30,7 +30,7 @@ def is_torch(x: Any) -> bool:
 
 
 def device_of(x: Any) -> str:
-    """Where an array lies: "cpu", "cuda", ..."""
+    """Return the device of an array: "cpu", "cuda", ..."""
     if is_torch(x):
         return str(x.device.type)
     device = getattr(x, "__dlpack_device__", None)

@@ -36,7 +36,7 @@ class Rounding(StrEnum):
 
 
 class Sign(StrEnum):
-    """Which inputs set the sign bit of the code."""
+    """Inputs that set the sign bit of the code."""
 
     BIT = "bit"  # the sign bit, -0.0 included
     NEGATIVE = "negative"  # x < 0, so -0.0 encodes as +0

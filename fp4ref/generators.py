@@ -27,7 +27,7 @@ ROWS_AT_ONCE = 128
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMap:
-    """One implementation's map from elements to random bytes, as a function of shape, seed and offset.
+    """An implementation's map from elements to random bytes, as a function of shape, seed and offset.
 
     row, column: the maps of the two directions. multiples: of rows and columns, which the kernel needs.
     directions: what it can produce. certain, inferred: what is known of it, and what is only assumed.
@@ -66,7 +66,7 @@ class RandomMap:
         return Directions(*(None if part is None else _drawn(part, int(seed), int(offset), rounds) for part in places))
 
     def places(self, shape: tuple[int, ...], directions: DirectionChoice = "both") -> Directions:
-        """Where the bytes come from: int64 [rows, columns / 4, 2] of each direction, the sequence and the word.
+        """Return the source of the bytes: int64 [rows, columns / 4, 2] of each direction, the sequence and the word.
 
         Errors: ShapeError, DomainError.
 
@@ -194,7 +194,7 @@ def _fused_column(row: Places, column: Places, matrix: tuple[int, int], both: bo
 
 
 def _grouped_row(row: Places, column: Places, matrix: tuple[int, int], both: bool) -> tuple[Places, Places]:
-    """As `_fused_row`, past every sequence of the columns."""
+    """Do the same as `_fused_row`, past every sequence of the columns."""
     sequence, word = _fused_row(row, column, matrix, both)
     tiles = matrix[1] // 128 * -(-matrix[0] // 1024)
     return sequence + 512 * _steps(matrix) * tiles, word

@@ -23,7 +23,7 @@ GROUP = "fp4ref.backends"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call, described before it is made: everything about it but its arrays.
+    """A call without its arrays: everything that a backend needs in order to accept or refuse it.
 
     spec: None where no specification is needed; of `a` in a product, where `spec_b` is that of `b`.
     source, to: NumPy names of the types of the quantized tensor, and of the result of `dequantize` and products.

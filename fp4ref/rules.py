@@ -28,7 +28,7 @@ class RuleKind(StrEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: its heading's parts, the chapter that holds it, and its text in Markdown."""
+    """A rule: the parts of its heading, its chapter, and its text in Markdown."""
 
     id: str
     title: str

@@ -1,4 +1,4 @@
-"""Where the standard lies: its chapters and vectors are data of the package, in a checkout beside it."""
+"""The folder of the standard: its chapters and vectors are data of the package, or stand beside it in a checkout."""
 
 from __future__ import annotations
 

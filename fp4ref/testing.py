@@ -49,7 +49,7 @@ SHOWN = 10  # mismatches of a message
 
 
 class ExpectedFailure(NamedTuple):
-    """One line of a file: a case that is known to fail, and why."""
+    """A line of a file: a case that is known to fail, and the reason."""
 
     kernel: str
     spec: str
@@ -245,7 +245,7 @@ def _applying(chosen: Iterable[Case], report: KernelReport) -> Iterator[Case]:
 
 
 class _Accepted:
-    """Which of the lines met a case, and which of those met one that fails."""
+    """The lines that matched a case, and those of them that matched a failing one."""
 
     def __init__(self, lines: Sequence[ExpectedFailure]) -> None:
         self.lines = lines

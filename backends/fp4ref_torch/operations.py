@@ -145,7 +145,7 @@ def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
 
 
 def gemm_blockwise(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:
-    """One block after the other, in float32. Rules: GEM-4."""
+    """Add one block after the other, in float32. Rules: GEM-4."""
     return _gemm("blockwise", a, b, epilogue)
 
 

@@ -1,4 +1,4 @@
-"""One case of a kernel or a program: found by its name, shown alone, or saved as a dump."""
+"""Find a case of a kernel or a program by its name, show it alone, or save it as a dump."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Canvas:
         mono: bool = False,
         bold: bool = False,
     ) -> float:
-        """One line of text with its baseline at y; returns its width."""
+        """Draw a line of text with its baseline at y, and return its width."""
         style: dict[str, Any] = {"text_anchor": anchor} if anchor != "start" else {}
         if bold:
             style["font_weight"] = "bold"

@@ -15,7 +15,7 @@ TALL, GAP, NAME, BAR = 40.0, 8.0, 330.0, 26.0  # pixels; BAR: of a byte per elem
 
 
 class Pass(NamedTuple):
-    """One kernel: what it does, and the bytes per element of x that it reads and writes."""
+    """A kernel: its work, and the bytes per element of x that it reads and writes."""
 
     name: str
     what: str
@@ -64,7 +64,7 @@ def scale_bytes(spec: Spec) -> float:
 
 
 def unfused_passes(spec: Spec) -> list[Pass]:
-    """One kernel per step."""
+    """Return one kernel for each step."""
     step = "transform" if spec.hadamard else "transpose"
     out, scales = written(spec), scale_bytes(spec)
     return [

@@ -68,7 +68,7 @@ def gemm(request: Request) -> str:
 
 
 def _product(page: Canvas, y: float, product: DrawnProduct, spec: Spec) -> float:
-    """One product in a row: operands with their blocks, then the result."""
+    """Draw a product in a row: operands with their blocks, then the result."""
     page.text(MARGIN, y + 16, product.name, size=14, bold=True)
     page.text(MARGIN, y + 36, product.formula, size=12, mono=True)
     page.text(MARGIN, y + 54, f"sum over {product.a.summed}", size=12, kind="muted")
@@ -87,7 +87,7 @@ def _product(page: Canvas, y: float, product: DrawnProduct, spec: Spec) -> float
 
 
 def _operand(page: Canvas, x: float, y: float, operand: DrawnOperand, spec: Spec, kind: str, both: bool) -> float:
-    """One operand; both: whether both of the product are in the column direction, so that transforms cancel."""
+    """Draw an operand. both: both operands are in the column direction, so that their transforms cancel."""
     width, height = SIZES[operand.axes[1]], SIZES[operand.axes[0]]
     rows = operand.direction == "row"
     page.box(x, y, width, height, kind, title=f"{operand.name}, {operand.direction} direction")

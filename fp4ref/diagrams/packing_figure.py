@@ -56,7 +56,7 @@ def _byte(
     value: int,
     chosen: int | None,
 ) -> None:
-    """One byte, its high bits at the left, and arrows from its elements."""
+    """Draw a byte, its high bits at the left, with arrows from its elements."""
     bits = 8 // per_byte
     left = MARGIN + (byte * per_byte - window[0]) * CELL
     for part in range(per_byte):

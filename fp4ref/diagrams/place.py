@@ -1,4 +1,4 @@
-"""Where an element lies: its block, its data byte, and its scale in every layout; and what a byte belongs to."""
+"""The place of an element: its block, its data byte, and its scale in every layout; and the owner of a byte."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Geometry:
         return width(self.matrix[1], self.spec.element.format)
 
     def place(self, row: int, column: int) -> ElementPlace:
-        """Where element (row, column) of the tensor lies. Rules: NUM-4."""
+        """Return the place of element (row, column) of the tensor. Rules: NUM-4."""
         require_element((row, column), self.shape)
         return self._at(*((row, column) if self.direction == "row" else (column, row)))
 
@@ -85,7 +85,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class ElementPlace:
-    """Where one element lies.
+    """The place of an element.
 
     element: (row, column) of the tensor; at: of the matrix of the direction. data_byte: offset in the data; nibble:
     "low", "high", or None for elements that are not 4 bits wide. scale: (row, column) of the scale array.

@@ -14,7 +14,7 @@ LINE = 16  # bytes in a line of memory
 
 @dataclass(frozen=True)
 class Byte:
-    """One byte of a scale buffer. fill: the value of padding, None for a scale. gap: no index has this byte."""
+    """A byte of a scale buffer. fill: the value of padding, None for a scale. gap: no index has this byte."""
 
     offset: int
     row: int

@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 
 class Digit(NamedTuple):
-    """One digit of an index: how many values it takes, and how many units apart they are stored.
+    """A digit of an index: the number of its values, and their distance in units.
 
     A negative stride stores its values backwards.
     """

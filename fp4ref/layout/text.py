@@ -22,7 +22,7 @@ PADDING = re.compile(r"pad ([a-z]+)(?: (\d+))?(?: (0x[0-9a-fA-F]{1,8}|unspecifie
 
 
 class Axis(NamedTuple):
-    """One axis of the array: its digits, fastest first (None is the rest), and what surrounds its values.
+    """An axis of the array: its digits, fastest first (None is the rest), and its padding.
 
     multiple: the size is padded to a multiple of it. fill: the value of padding units, None if it is unspecified.
     refused: a size that is not a multiple is refused instead of padded.
@@ -41,7 +41,7 @@ class Axis(NamedTuple):
 
 
 class Term(NamedTuple):
-    """One digit in the stored order; its value is XORed with `flip`."""
+    """A digit in the stored order; its value is XORed with `flip`."""
 
     axis: int
     digit: int

@@ -168,5 +168,5 @@ def _of_rows(amax: Floats | None, rows: slice, spec: Spec) -> Floats | None:
 
 
 def _repeated(scale: Codes, spec: Spec) -> Codes:
-    """One scale byte for every row of a block. Rules: BLK-7, LAY-10."""
+    """Repeat a block's scale byte for each of its rows. Rules: BLK-7, LAY-10."""
     return np.repeat(scale, spec.block.rows, axis=0) if spec.block.rows > 1 else scale

@@ -29,7 +29,7 @@ Form = Callable[[Floats, Floats, Floats], Floats]  # (element, scale, decode sca
 
 @dataclass(frozen=True)
 class Way:
-    """One step done otherwise.
+    """A step that a kernel computes in another way.
 
     inputs: other bytes or amaxes. elements: values of the codes. scales: values of the scale bytes. decode: the global
     decode scale, made of amax. form: the order of the product. after: of the values, before they are narrowed. cast:

@@ -82,7 +82,7 @@ Tier = Special | bool  # True: everything; False: what is in no special class; o
 
 
 class Item:
-    """One case and the candidate's bytes, with readings of its buffers and classes of its input.
+    """A case with the candidate's bytes, readings of its buffers, and classes of its input.
 
     bounded: blocks that are judged by a bound are left out (HAD-7). within: only what is inside is looked at.
     """
@@ -313,7 +313,7 @@ class Item:
 
     @cached_property
     def wrong(self) -> Bools:
-        """Which blocks [rows, blocks] differ from the specification's, read as declared."""
+        """Return True for blocks [rows, blocks] that differ from the specification's, read as declared."""
         got, codes = self.scales(DECLARED), self.codes(LOW_FIRST)
         if got is None or codes is None:
             return np.ones((self.rows, self.blocks), np.bool_)

@@ -92,7 +92,7 @@ class Hypothesis:
 
     @property
     def stages(self) -> set[Slot]:
-        """Where it assumes something."""
+        """The stages that it changes."""
         return {mistake.stage for mistake in self.mistakes}
 
     def explains(self, item: Item, tier: Tier = True) -> bool:
@@ -107,7 +107,7 @@ class Outcomes(NamedTuple):
     right: NDArray[np.bool_]
 
     def same_as(self, other: Outcomes) -> NDArray[np.bool_]:
-        """Where two hypotheses make the same, as far as both mean anything."""
+        """Return True where two hypotheses make the same bytes and both are defined."""
         return np.asarray((self.made == other.made) & (self.made >= 0))
 
 

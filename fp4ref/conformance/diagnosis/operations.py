@@ -265,7 +265,7 @@ def _unmoved(case: Case, declared: Declaration) -> Values:
 
 
 def _measured_places(declared: Declaration, results: Sequence[Result], seconds: float) -> Iterator[KnownOperation]:
-    """As a quantizer whose codes are right would have placed its scales."""
+    """Yield measured placements: those of a quantizer with right codes and these scales."""
     evidence = [(case, golden(case)._replace(scales=got)) for case, got in results]
     found = diagnose(results[0][0].spec, declared.scale_layout, evidence, seconds)
     given = {id(case): got for case, got in results}

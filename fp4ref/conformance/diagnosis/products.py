@@ -291,6 +291,6 @@ def _same(made: NDArray[Any], got: NDArray[Any]) -> bool:
 
 
 def _near(made: NDArray[Any], got: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where they differ no more than sums of large numbers in float32 do, and a cast: of a mistaken infinity, say."""
+    """Return True where values are as close as two orders of float32 additions and a cast make them."""
     one, other = made.astype(np.float64), got.astype(np.float64)
     return np.asarray(np.abs(one - other) <= np.abs(one) * (2.0**-16 if got.dtype == F else 2.0**-6))

@@ -246,7 +246,7 @@ def _unnamed_scales(start: Hypothesis, known: Sequence[Mistake], parts: Sequence
 def _measured_pairs(
     start: Hypothesis, known: Sequence[Mistake], parts: Sequence[Part], found: Sequence[Hypothesis]
 ) -> Iterator[Hypothesis]:
-    """Where nothing single was found: each rounding with the constant that it allows; then any rounding."""
+    """Yield each rounding with the constant that it allows, then any rounding: for codes that nothing else explains."""
     roundings = [mistake for mistake in known if mistake.name.startswith(("scale-codec", "scale-double", "block-amax"))]
     for changed in (start.but(mistake) for mistake in roundings):
         if found:

@@ -47,7 +47,7 @@ def parse(text: str) -> CaseID:
 
 
 def cut(dump: Dump, case: CaseID, amax: NDArray[np.float32] | None) -> Dump:
-    """One block of a tensor as a dump of its own, scales linear; with blocks of many rows, all of these.
+    """Return a block of a tensor as a dump of its own, with linear scales and every row of the block.
 
     dump: with x. amax: of the direction, [1] or [rows], which the block's bytes are judged by; None without a global
     scale.

@@ -112,7 +112,7 @@ class DumpFile(Sequence[Dump]):
 
 
 class _Tensor:
-    """One tensor of an open file: its entries, found to fit its metadata."""
+    """A tensor of an open file, whose entries fit its metadata."""
 
     def __init__(self, file: TensorFile, name: str, parts: Mapping[str, str], record: Mapping[str, Any]) -> None:
         self.name, self._file, self._parts = name, file, parts

@@ -27,7 +27,7 @@ STORED = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 
 class Dump(NamedTuple):
-    """One tensor of a dump file.
+    """A tensor of a dump file.
 
     x: the input in the shape of the record, None where the file has none. random_bits: uint8 [rows, columns] of a
     direction that was rounded stochastically.

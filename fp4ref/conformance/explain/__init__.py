@@ -1,1 +1,1 @@
-"""One element's way through the stages, and where two specifications differ, in words and in the smallest input."""
+"""Explanations: each intermediate of an element, and the differences of two specifications with the smallest input."""

@@ -1,4 +1,4 @@
-"""Where two specifications differ: in their fields and functions, and in how many bytes of a tensor."""
+"""Differences of two specifications: their fields, their functions, and the bytes that they make of a tensor."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Count:
 
 
 def summed(counts: Iterable[Count]) -> list[Count]:
-    """One count for all tensors of a name in a direction."""
+    """Add the counts of all tensors of a name in a direction."""
     found: dict[tuple[str, Direction], Count] = {}
     for part in counts:
         whole = found.get((part.name, part.direction))
@@ -189,7 +189,7 @@ def _different_codes(a: NDArray[np.uint8], b: NDArray[np.uint8], spec: Spec) -> 
 def _different_values(
     a: Quantized, b: Quantized, direction: Direction, source: np.dtype[Any]
 ) -> Iterator[NDArray[np.bool_]]:
-    """Which values differ as numbers, in chunks of rows."""
+    """Yield True for values that differ as numbers, in chunks of rows."""
     rows, columns = a.direction(direction)[1]
     height = max(CHUNK // max(columns, 1), 1)
     for start in range(0, rows, height):

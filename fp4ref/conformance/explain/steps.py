@@ -25,7 +25,7 @@ NOTE_MIN = 36  # columns that a note needs, to stand beside its step
 
 @dataclass(frozen=True)
 class Step:
-    """One intermediate. value: decimal; bits: hex, or empty where there are none; note: how it was made."""
+    """An intermediate. value: decimal; bits: hex, or empty where there are none; note: how it was made."""
 
     name: str
     value: str
@@ -111,7 +111,7 @@ def _block_scale(stages: Stages) -> Iterator[Step]:
 
 
 def _first_at(stages: Stages, amax: Any) -> str:
-    """Where a block's maximum lies, in the matrix of the direction."""
+    """Return the place of a block's maximum in the matrix of the direction."""
     found = np.argwhere(np.abs(stages.blocks[0, 0]) == amax)
     if not len(found) or amax == 0:
         return ""

@@ -1,4 +1,4 @@
-"""One element's way through the quantization: every intermediate, in the model's own stages."""
+"""The quantization of one element: every intermediate, in the model's own stages."""
 
 from __future__ import annotations
 

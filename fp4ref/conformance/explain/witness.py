@@ -103,7 +103,7 @@ def _block(matrix: NDArray[Any], at: tuple[int, int], height: int, width: int) -
 
 
 def _largest(matrix: NDArray[Any]) -> tuple[int, int]:
-    """Where the largest finite magnitude lies."""
+    """Return the index of the largest finite magnitude."""
     best, at = -1.0, (0, 0)
     for row, values in enumerate(matrix):
         magnitude = np.abs(widen(values))
@@ -123,7 +123,7 @@ def _global_amax(pair: SpecPair, x: NDArray[Any], direction: Direction) -> float
 
 
 def _with_specials_kept(block: NDArray[Any]) -> NDArray[Any]:
-    """One special value at most, the others +0: a block may differ for an ordinary reason as well."""
+    """Keep at most one special value and set the others to +0: a block may differ for an ordinary reason as well."""
     special = np.argwhere(~np.isfinite(widen(block)) | ((widen(block) == 0) & np.signbit(widen(block))))
     kept = ordinary(block)
     if len(special):
@@ -134,7 +134,7 @@ def _with_specials_kept(block: NDArray[Any]) -> NDArray[Any]:
 def _differing(
     pair: SpecPair, x: NDArray[Any], direction: Direction, size: tuple[int, int], backend: str | None
 ) -> Iterator[tuple[int, int]]:
-    """Where blocks differ: some of each sort, spread over the tensor."""
+    """Yield some of the blocks that differ, of each sort, spread over the tensor."""
     ours, theirs = (difference.quantize(x, spec, direction, backend=backend) for spec in (pair.a, pair.b))
     matrix = x.reshape(-1, x.shape[-1]) if direction == "row" else x.reshape(-1, x.shape[-1]).T
     changed = split(_changed(pair, ours, theirs, direction, x.dtype), Block(*size))
@@ -151,7 +151,7 @@ def _differing(
 
 
 def _changed(pair: SpecPair, ours: Any, theirs: Any, direction: Direction, source: np.dtype[Any]) -> NDArray[np.bool_]:
-    """Which elements differ in their code, their scale byte or, where these cannot be compared, their value."""
+    """Return True for elements that differ in their code, their scale byte or, if these do not compare, their value."""
     if not difference.same_bytes(pair.a, pair.b):
         return np.concatenate([*difference._different_values(ours, theirs, direction, source)])
     (first, shape), (second, _) = ours.direction(direction), theirs.direction(direction)

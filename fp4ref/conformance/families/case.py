@@ -26,7 +26,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One call of a quantizer: its inputs, and what they are aimed at.
+    """A call of a quantizer: its inputs, and the mistake or rule at which they aim.
 
     id: unique among the cases of a specification, as `element-ties/3/bf16/row`. reason: of the family, one sentence.
     x: [..., K], float32, bfloat16 or float16. amax: the caller's, float32 [1] or [rows], or None for that of x.

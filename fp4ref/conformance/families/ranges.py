@@ -58,7 +58,7 @@ def amax_places(aimed: Aim) -> Iterator[Member]:
 
 
 def outlier(aimed: Aim) -> Iterator[Member]:
-    """One value that dwarfs all others, so that the other scales are small or underflow."""
+    """Yield tensors in which one value dwarfs all others, so that the other scales are small or underflow."""
     rows, columns = aimed.spec.block
     for exponent in (6, 10, 14):
         values = np.clip(aimed.normal(2 * rows + 2, columns * 6), -3, 3) * 2.0**-3

@@ -1,4 +1,4 @@
-"""Which rules a family's inputs put to the test, given the specification."""
+"""The rules that a family's inputs test, by specification."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def ragged(aimed: Aim) -> Iterator[Member]:
 
 
 def axes(aimed: Aim) -> Iterator[Member]:
-    """One dimension, and three."""
+    """Yield an array of one dimension, and one of three."""
     yield Member("1", aimed.narrow(aimed.normal(83)))
     yield Member("3", aimed.narrow(aimed.normal(2, 8, 20)))
 

@@ -76,7 +76,7 @@ def shapes(rows: int = 65, columns: int = 65, *, empty: bool = False) -> st.Sear
 
 @st.composite
 def blocks(draw: st.DrawFn, block: Block | tuple[int, int], element: Format = E2M1, *, finite: bool = True) -> Matrix:
-    """One aimed block, float32 [rows, columns], in a unit that is a power of two.
+    """Draw an aimed block, float32 [rows, columns], in a unit that is a power of two.
 
     Element ties; a maximum that puts the block's scale on a tie of E4M3; a maximum at a power of two; zeros;
     subnormals; one outlier; one value repeated; any bit patterns; NaN and infinities among small values.

@@ -130,7 +130,7 @@ def _carry(aimed: Aim) -> float:
 
 
 def _exact(aimed: Aim, values: Values) -> NDArray[np.bool_]:
-    """Which values the type holds exactly."""
+    """Return True for values that the type holds exactly."""
     return np.asarray(aimed.narrow(values).astype(np.float64) == values)
 
 

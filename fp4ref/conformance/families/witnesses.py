@@ -143,7 +143,7 @@ def _tied(aimed: Aim, amax: float) -> NDArray[Any]:
 
 
 def _extremes(aimed: Aim) -> Iterator[Pool]:
-    """Where inputs, scales or products are subnormal, or nearly infinite."""
+    """Yield inputs whose values, scales or products are subnormal, or nearly infinite."""
     low, high = np.log2(aimed.smallest_normal), np.log2(aimed.finite_max)
     for exponent in (low - 2, low + 2, low + 12, low + 24, high - 1, high - 10):
         lead = 1.3 * 2.0**exponent
@@ -163,7 +163,7 @@ def _bytes(spec: Spec, x: NDArray[Any], variant: Variant | None = None) -> Direc
 
 
 def _different(spec: Spec, a: DirectionData, b: DirectionData, shape: tuple[int, int]) -> NDArray[np.bool_]:
-    """Which blocks differ, [block rows, blocks]."""
+    """Return True for blocks that differ, [block rows, blocks]."""
     form, (rows, _) = spec.element.format, spec.block
     codes = packing.unpack(a.data, shape[1], form) != packing.unpack(b.data, shape[1], form)
     return np.asarray(split(codes, spec.block).any(axis=(2, 3)) | (a.scales != b.scales)[::rows])

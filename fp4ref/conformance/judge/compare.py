@@ -53,7 +53,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class StrayByte:
-    """Where a difference outside the blocks lies, what stands there and what is needed there."""
+    """A difference outside the blocks: its place, the byte, and the byte that is needed."""
 
     index: int
     got: str
@@ -138,7 +138,7 @@ def compare(
 
 
 def unequal(codec: Codec, got: Codes, expected: Codes, spec: Spec) -> Bools:
-    """Where two arrays of codes differ; to a profile of another implementation all NaN are one.
+    """Return True where two arrays of codes differ; for a profile of another implementation all NaN are equal.
 
     Rules: CNF-1, PRO-1.
     """
@@ -219,7 +219,7 @@ def _compare_amax(result: Comparison, spec: Spec, got: DirectionData, expected: 
 
 
 class _Pair:
-    """One tile of the candidate and of the golden model: codes and scale bytes, and where they differ."""
+    """A tile of the candidate and of the golden model: codes, scale bytes, and their differences."""
 
     def __init__(self, matrix: Matrix, tile: Tile, spec: Spec, got: DirectionData, expected: DirectionData) -> None:
         self.matrix, self.tile, self.spec = matrix, tile, spec

@@ -47,7 +47,7 @@ def excuses(
     expected_scales: NDArray[np.uint8],
     bad: tuple[Bools, Bools],
 ) -> NDArray[np.intp]:
-    """Which excuse each block of a tile has: indices into EXCUSES [block rows, blocks].
+    """Return the excuse of each block of a tile: indices into EXCUSES [block rows, blocks].
 
     bad: which codes [rows, columns] and which scales [rows, blocks] of the tile differ.
 
@@ -67,7 +67,7 @@ def excuses(
 
 
 class Influence:
-    """Which rows of a matrix a NaN or an infinity reaches through a global amax.
+    """The rows of a matrix that a NaN or an infinity reaches through a global amax.
 
     possible: whether there is a global amax that a special value may have changed; the input is only then read.
 

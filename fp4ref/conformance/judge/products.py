@@ -32,7 +32,7 @@ class ProductJudgement:
 
     @property
     def wrong(self) -> NDArray[np.bool_]:
-        """Which results are not accepted; all NaN are one."""
+        """Results that are not accepted; all NaN are equal."""
         if self.got is None:
             return np.ones(self.low.shape, np.bool_)
         low, high, got = (part.astype(F) for part in (self.low, self.high, self.got))

@@ -25,7 +25,7 @@ Real = NDArray[np.float64]
 
 
 class StochasticTrial(NamedTuple):
-    """One call: the tensor, and the bytes of each direction that it made, scales linear."""
+    """A call: the tensor, and the bytes of each direction that it made, with linear scales."""
 
     x: NDArray[Any]
     made: Mapping[Direction, DirectionData]

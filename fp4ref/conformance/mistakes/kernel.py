@@ -34,7 +34,7 @@ EVERY = slice(None)
 
 
 class CaseLike(Protocol):
-    """One call of a quantizer: the tensor, the direction, and what the caller gave."""
+    """A call of a quantizer: the tensor, the direction, and the caller's other arguments."""
 
     @property
     def x(self) -> NDArray[Any]:
@@ -42,7 +42,7 @@ class CaseLike(Protocol):
 
     @property
     def direction(self) -> Direction:
-        """Which matrix of it is quantized."""
+        """The direction that is quantized."""
 
     @property
     def amax(self) -> Any:

@@ -65,7 +65,7 @@ ACCUMULATE = (
 
 @dataclass(frozen=True)
 class Additions:
-    """One way to add both."""
+    """A way to add the bias and C."""
 
     bias: Adding
     accumulate: Adding

@@ -210,7 +210,7 @@ def _unsigned(s: OperandSide, layout: str) -> OperandSide | None:
 
 
 def _wider(s: OperandSide, layout: str) -> OperandSide | None:
-    """One scale for two blocks."""
+    """Let the scale of a block serve the next one as well."""
     return replace(s, scales=s.scales[:, np.arange(s.scales.shape[1]) // 2 * 2])
 
 
@@ -316,7 +316,7 @@ def _scales_exchanged(pair: OperandPair) -> Wide | None:
 
 
 def _summed_scales(pair: OperandPair) -> Wide | None:
-    """One product of scales per row and column: that of the first block."""
+    """Multiply by one product of scales per row and column, that of the first block."""
     one = replace(pair.a, scales=np.repeat(pair.a.scales[:, :1], pair.a.scales.shape[1], axis=1))
     two = replace(pair.b, scales=np.repeat(pair.b.scales[:, :1], pair.b.scales.shape[1], axis=1))
     return product(one, two)

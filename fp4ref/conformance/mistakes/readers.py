@@ -74,14 +74,14 @@ def _transposed(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
 
 
 def _twice(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    """Where a scale goes when a laid out buffer, taken for a linear one, is laid out again."""
+    """Return the offset of a scale if a laid out buffer is taken for a linear one and laid out again."""
     _, columns = form.padded_shape(rows, blocks)
     once = np.asarray(form.offset(row, block, blocks, rows))
     return np.asarray(form.offset(once // columns, once % columns, columns))
 
 
 def _undone(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
-    """Where a scale goes when a linear buffer, taken for a laid out one, is put in order."""
+    """Return the offset of a scale if a linear buffer is taken for a laid out one and put in order."""
     _, columns = form.padded_shape(rows, blocks)
     linear = np.asarray(row * columns + block)
     r, c = form.index(linear, columns)
@@ -231,7 +231,7 @@ def digit_readers() -> Iterator[ScaleReader]:
 
 
 def unpacked(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
-    """As the standard packs. Rules: PACK-1, PACK-3."""
+    """Unpack as the standard packs. Rules: PACK-1, PACK-3."""
     rows, columns = shape
     width = packing.width(columns, form)
     if data.size != rows * width:

@@ -19,7 +19,7 @@ from fp4ref.spec import Granularity
 
 
 class Slot(StrEnum):
-    """Where in the quantizer a mistake lies, in the order of computation."""
+    """The stage of the quantizer that a mistake changes, in the order of computation."""
 
     DIRECTION = "direction"
     INPUT = "input"
@@ -131,12 +131,12 @@ def has_global(kernel: Kernel) -> bool:
 
 
 def by_tensor(kernel: Kernel) -> bool:
-    """One global scale for the tensor."""
+    """Return True if there is one global scale for the tensor."""
     return kernel.spec.global_scale is Granularity.TENSOR
 
 
 def by_row(kernel: Kernel) -> bool:
-    """One global scale for each row."""
+    """Return True if each row has a global scale of its own."""
     return kernel.spec.global_scale is Granularity.ROW
 
 

@@ -36,7 +36,7 @@ def tiled(row: int, column: int, columns: int) -> int:
 
 
 def matrix(q: Quantized, direction: str = "row") -> OracleMatrix:
-    """One direction of a tensor; scales linear or tiled_128x4. Rules: GEM-1."""
+    """Return one direction of a tensor, decoded from linear or tiled_128x4 scales. Rules: GEM-1."""
     data = q.row if direction == "row" else q.column
     assert data is not None
     rows, columns = q.matrix if direction == "row" else q.matrix[::-1]

@@ -276,7 +276,7 @@ def dequantize(
 
 
 def differences(got: DirectionData, expected: DirectionData) -> str:
-    """Where two results differ, for a person to read; empty if every byte and every shape is the same.
+    """Return the differences of two results as text; empty if every byte and every shape is the same.
 
     Rules: CNF-1.
     """

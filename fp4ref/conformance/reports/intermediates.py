@@ -26,7 +26,7 @@ Line = tuple[str, str, str, str, tuple[str, ...], str]  # step, expected, bits, 
 
 @dataclass(frozen=True)
 class Explained:
-    """One element: a title, and a line for every step of the specification."""
+    """An element: a title, and a line for every step of the specification."""
 
     title: str
     steps: tuple[Line, ...]

@@ -1,4 +1,4 @@
-"""Where in a tensor bytes differ, as pictures: its codes and its scales, under the grid of tiles of the layout."""
+"""Pictures of the bytes of a tensor that differ: codes and scales, under the grid of the layout's tiles."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def pictures(exhibit: ShownDirection) -> tuple[Picture, Picture, list[Tile]]:
 
 
 def _codes(exhibit: ShownDirection) -> NDArray[np.bool_]:
-    """Which codes differ, [M, K]."""
+    """Codes that differ, [M, K]."""
     spec, (rows, columns) = exhibit.spec, exhibit.compared.shape
     bad = np.zeros((rows, columns), np.bool_)
     for start in range(0, rows, ROWS):

@@ -36,7 +36,7 @@ LARGEST = 1 << 26  # elements of a tensor that is shown
 
 @dataclass(frozen=True, eq=False)
 class ShownDirection:
-    """One direction of a tensor that differs, with everything that is needed to explain it.
+    """A direction of a tensor that differs, with everything that its explanation needs.
 
     x: [..., K]. got: scales in `scale_layout`; expected: scales linear. amax: by which the bytes are judged, or None
     for that of x.
@@ -56,7 +56,7 @@ class ShownDirection:
 
 @dataclass(frozen=True)
 class ReportLine:
-    """One line of a test report. failure: what is wrong, in lines, or empty. skipped: why it was not made."""
+    """A line of a test report. failure: the defects, in lines, or empty. skipped: the reason for not running it."""
 
     group: str
     name: str

@@ -43,7 +43,7 @@ TYPES = {name: number for number, name in enumerate(INPUT_DTYPES)}
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """Which cases a stream holds; two programs with the same plan have the same cases.
+    """The choice of a stream's cases; two programs with the same plan have the same cases.
 
     Rules: CNF-6, CNF-7.
     """

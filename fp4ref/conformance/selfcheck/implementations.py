@@ -116,7 +116,7 @@ def _chosen(backends: list[str] | None, report: SelfCheckReport) -> list[str]:
 
 
 def blamed(rules: Sequence[str], found: Sequence[Mismatch]) -> tuple[str, ...]:
-    """Those of a test's rules that speak of what differs; none if all may be."""
+    """Return the rules of a test that are about the parts that differ; empty if any rule may be."""
     elements = tuple(rule for rule in rules if not rule.startswith(("LAY-", "GLB-", "MXS-", "E8M0-", "BLK-3")))
     about = {
         "amax": ("GLB-1", "GLB-5", "HAD-4", "NUM-1", "BLK-2"),
@@ -182,7 +182,7 @@ def _result(name: str, trial: BackendTrial) -> Quantized:
 
 
 def _quantized(name: str, trial: BackendTrial, expected: DirectionData) -> list[Mismatch]:
-    """Where a backend's bytes differ from the golden model's. Rules: CNF-1, CNF-3."""
+    """Return the places at which a backend's bytes differ from the golden model's. Rules: CNF-1, CNF-3."""
     case, q = trial.case, _result(name, trial)
     got = q.direction(case.direction)[0].mapped(fetched)
     if _same(got, expected._replace(scales=layout(trial.scale_layout).from_linear(expected.scales))):
@@ -218,7 +218,10 @@ def _bytes(array: Any) -> tuple[tuple[int, ...], Any, bytes] | None:
 
 
 def _dequantized(name: str, trial: BackendTrial, expected: Expected) -> list[Mismatch]:
-    """Where a backend's values of the golden model's bytes differ; the padding is poisoned. Rules: CNF-1, LAY-6."""
+    """Return the places at which a backend decodes the golden bytes differently, with poisoned padding.
+
+    Rules: CNF-1, LAY-6.
+    """
     case, order = trial.case, layout(trial.scale_layout)
     linear = expected.data.scales
     scales = np.where(order.valid(*linear.shape), order.from_linear(linear), np.uint8(POISON))

@@ -30,7 +30,7 @@ STATES = ((0, 0), ((1 << 64) - 3, (1 << 63) - 2))  # seed and stream
 
 
 class Check(NamedTuple):
-    """One comparison of a backend with the golden model."""
+    """A comparison of a backend with the golden model."""
 
     id: str
     rules: tuple[str, ...]

@@ -59,7 +59,7 @@ class BackendTrial:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Those of the case and of the layout."""
+        """Rules of the case and of the layout."""
         return *self.case.rules, *layout(self.scale_layout).rules
 
 

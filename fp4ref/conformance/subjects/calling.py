@@ -1,4 +1,4 @@
-"""One call of a kernel: arguments into guarded buffers, the call, and a look at everything that it touched."""
+"""Call a kernel: put its arguments into guarded buffers, run it, and check everything that it touched."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Arrays:
 
     @staticmethod
     def address(raw: Any) -> int:
-        """Where an array of bytes starts."""
+        """Return the address at which an array of bytes starts."""
         return int(raw.ctypes.data if isinstance(raw, np.ndarray) else raw.data_ptr())
 
     def finish(self) -> None:
@@ -137,7 +137,7 @@ class Guarded:
         return self
 
     def outside(self) -> str:
-        """Where bytes outside were written; empty if none were."""
+        """Return the outside bytes that were written, in words; empty if none were."""
         now = host_bytes(self._raw)
         fence = np.ones(len(now), np.bool_)
         fence[self._start : self._stop] = False

@@ -52,7 +52,7 @@ LARGEST = 1 << 22  # bytes; a vector file has tens of thousands
 
 @dataclass(frozen=True)
 class VectorTest:
-    """One test: what its file, its group and itself say."""
+    """A test, with the fields of its file and of its group."""
 
     file: str
     operation: str

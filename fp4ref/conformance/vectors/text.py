@@ -39,13 +39,13 @@ def parse_rows(rows: list[str], width: int = 0) -> NDArray[np.uint8]:
 
 
 def format_rows(values: NDArray[np.uint8]) -> list[str]:
-    """One hex string per row of bytes."""
+    """Return one hex string for each row of bytes."""
     return [row.tobytes().hex() for row in values]
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One place where a result is not what was expected; values as text."""
+    """A place at which a result is not as expected; values as text."""
 
     field: str
     index: tuple[int, ...]
@@ -61,7 +61,7 @@ class Mismatch:
 def mismatched(
     field: str, got: NDArray[Any], expected: NDArray[Any], inputs: NDArray[Any] | None = None
 ) -> list[Mismatch]:
-    """Where two arrays of bytes differ; inputs: floats of the same shape. Rules: CNF-1."""
+    """Return the places at which two arrays of bytes differ; inputs: floats of the same shape. Rules: CNF-1."""
     if got.shape != expected.shape:
         return [Mismatch(field, (), "", f"shape {list(expected.shape)}", f"shape {list(got.shape)}")]
     if got.dtype != expected.dtype:
@@ -79,7 +79,7 @@ def mismatched(
 
 
 def mismatched_words(field: str, got: NDArray[Any], expected: str) -> list[Mismatch]:
-    """Where floats differ from hex words; the word `nan` stands for every NaN. Rules: CNF-1, NUM-2."""
+    """Return the places at which floats differ from hex words; `nan` stands for every NaN. Rules: CNF-1, NUM-2."""
     words, wanted = format_words(got).split(), expected.split()
     if len(words) != len(wanted):
         return [Mismatch(field, (), "", f"{len(wanted)} values", f"{len(words)} values")]

@@ -49,7 +49,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Result:
-    """One direction of one tensor, compared."""
+    """The comparison of one direction of a tensor."""
 
     name: str
     spec: Spec
@@ -175,7 +175,7 @@ def counts(compared: Comparison) -> dict[str, int]:
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """One direction of a tensor as JSON data."""
+    """Return one direction of a tensor as JSON data."""
     compared = result.compared
     places = {
         "amax": compared.first_amax,

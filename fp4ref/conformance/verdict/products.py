@@ -210,7 +210,7 @@ class ProductReport:
 
 @ignoring_float_warnings
 def _first(judgement: ProductJudgement) -> str:
-    """One wrong result in a line."""
+    """Return a line about one wrong result."""
     assert judgement.got is not None
     m, n = map(int, np.argwhere(judgement.wrong)[0])
     low, high, got = (float(part[m, n].astype(F)) for part in (judgement.low, judgement.high, judgement.got))

@@ -1,4 +1,4 @@
-"""One block alone: every element of it, as it is and as it should be."""
+"""A block shown alone: each of its elements, as it is and as it should be."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAVED = saved_case(NOTE)
 
 
 class Element(NamedTuple):
-    """One element of a block: the quantizer's input, and its code."""
+    """An element of a block: the quantizer's input, and its code."""
 
     column: int
     bits: str

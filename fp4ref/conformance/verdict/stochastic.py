@@ -300,7 +300,7 @@ def _biased(parts: Sequence[Rounded], found: Sequence[Bin], alpha: float) -> lis
 
 
 def _shared(names: set[str]) -> list[str]:
-    """Which elements share their bits, given the tests in which all pairs were rounded alike. Rules: SR-9."""
+    """Return the elements that share their bits, given the tests in which all pairs rounded alike. Rules: SR-9."""
 
     def alike_in(place: str) -> bool:
         return any(name.endswith(place) for name in names)

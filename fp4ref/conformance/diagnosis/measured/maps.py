@@ -94,7 +94,7 @@ def _signed_values(form: Format) -> NDArray[np.float64]:
 
 @np.errstate(all="ignore")
 def factor_of_elements(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]], reader: DataReader) -> Mistake | None:
-    """One number that all elements are multiplied by too much, if the candidate's codes allow one."""
+    """Return a factor that all elements have too much, if the candidate's codes allow one."""
     values, sign = (
         grid(kernel.codec.format)[: kernel.codec.format.codes].astype(np.float64),
         kernel.codec.format.sign_bit,

@@ -34,7 +34,7 @@ class Seen(NamedTuple):
 
 
 class MissingRule(NamedTuple):
-    """Which bytes are missing. key: for a name; words: for a sentence."""
+    """A place at which bytes are missing. key: for a name; words: for a sentence."""
 
     key: str
     words: str

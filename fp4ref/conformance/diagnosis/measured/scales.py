@@ -34,7 +34,7 @@ class ScaleSteps(NamedTuple):
 
 @np.errstate(all="ignore")
 def steps(kernel: Kernel) -> ScaleSteps:
-    """Where the scale bytes of a kernel change, whatever its rounding, if larger scales have larger bytes."""
+    """Return the scales at which a kernel's byte changes, for any rounding, if larger scales have larger bytes."""
     count = kernel.scale_codec.format.codes
     low, high = np.zeros(count, np.uint32), np.full(count, np.array(np.inf, F).view(np.uint32))
     while (high - low > 1).any():  # bisection over the bits of the float32 before the codec

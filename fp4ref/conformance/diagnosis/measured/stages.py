@@ -122,7 +122,7 @@ class Boundary(NamedTuple):
     first: np.float32
 
     def below(self, codec: Codec, magnitude: Floats) -> NDArray[np.bool_]:
-        """Which magnitudes have at most this code; between those that were seen, a number with few digits decides."""
+        """Return True for magnitudes of at most this code; between those seen, a number with few digits decides."""
         values = grid(codec.format)
         middle = (values[self.code] + values[self.code + 1]) / 2
         if not np.isfinite(self.first):

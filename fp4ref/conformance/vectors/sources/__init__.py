@@ -1,1 +1,1 @@
-"""Where the vectors come from: worked examples, aimed inputs with an oracle, and recordings of others."""
+"""Sources of the vectors: worked examples, aimed inputs with an oracle, and recordings of other implementations."""

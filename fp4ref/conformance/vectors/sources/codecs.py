@@ -51,7 +51,7 @@ def midpoints(codec: Codec) -> list[float]:
 
 
 def encode_tests(codec: Codec, values: Iterable[Any], flags: str) -> list[Json]:
-    """One test per float32, with the oracle's code."""
+    """Return a test for each float32, with the oracle's code."""
     width = 1 if codec.format is E2M1 else 2
     return [
         test(

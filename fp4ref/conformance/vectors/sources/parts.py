@@ -102,7 +102,7 @@ def group(rules: str, source: Json, tests: Sequence[Json], **settings: Any) -> J
 
 
 def test(flags: str, comment: str, **fields: Any) -> Json:
-    """One test without its id; flags are separated by spaces."""
+    """Return a test without its id; flags are separated by spaces."""
     return {"flags": flags.split(), "comment": comment, **fields}
 
 

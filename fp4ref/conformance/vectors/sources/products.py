@@ -50,7 +50,7 @@ def side(spec: Spec, columns: int, data: str, scales: str, amax: str = "") -> Js
 
 
 def blocks(*contents: str) -> str:
-    """One row of NVFP4 blocks of 16, each from the hex of its first bytes."""
+    """Return a row of NVFP4 blocks of 16, each from the hex of its first bytes."""
     return "".join(content.ljust(16, "0") for content in contents)
 
 

@@ -99,7 +99,7 @@ def _windows(arrays: Archive, key: str, names: Sequence[str]) -> list[tuple[int,
 def _apart(
     results: Sequence[tuple[NDArray[Any], NDArray[Any]]], row: int, column: int, columns: int
 ) -> NDArray[np.bool_]:
-    """Which pairs of profiles have other bytes in a window."""
+    """Return True for pairs of profiles whose bytes differ in a window."""
     seen = [b"".join(part[row, _span(part, column, WIDTH, columns)].tobytes() for part in pair) for pair in results]
     number = {value: i for i, value in enumerate(dict.fromkeys(seen))}
     which = np.array([number[value] for value in seen])
@@ -252,7 +252,7 @@ def _search(metric: str, top: int, total: str) -> FourOverSix:
 def _te_test(
     archive: Archive, case: str, x: NDArray[Any], direction: str, rows: tuple[int, int], columns: tuple[int, int]
 ) -> Json:
-    """One window of a recorded tensor in one direction."""
+    """Return a window of a recorded tensor in one direction."""
     (row, height), (column, width) = rows, columns
     suffix = "" if direction == "row" else "_t"
     data, scales, amax = (archive[f"{case}/{name}{suffix}"] for name in ("codes", "scales", "amax"))

@@ -186,7 +186,7 @@ def mx_groups() -> list[Json]:
 
 
 def four_over_six_groups() -> list[Json]:
-    """One row each: which candidate wins under which metric and scale."""
+    """Return a row for each pair of a metric and a scale, with the candidate that wins."""
     return [
         group(
             "FOS-1 FOS-2 FOS-3 FOS-6",
