@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 
 import fp4ref
 from fp4ref import hadamard
+from fp4ref.conformance.families import Case
 from fp4ref.conformance.families.strategies import float32s, matrices, near, shapes
+from fp4ref.conformance.judge.cases import judge
+from fp4ref.conformance.judge.hadamard_stages import within_bound
 from fp4ref.conformance.oracle import hadamard as hadamard_bound
 from fp4ref.conformance.oracle import quantizer as oracle
 from fp4ref.conformance.oracle import rationals
+from fp4ref.conformance.subjects.subject import Declaration, Outcome
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import E2M1, grid
 from fp4ref.model.quantize import global_amax, quantize
@@ -180,6 +184,37 @@ def test_any_order_of_additions_lies_in_the_interval(group, order):
             total += signed[i] if (i & j).bit_count() % 2 == 0 else -signed[i]
         assert low <= bfloat16(total) <= high
         assert low <= transform(group)[j] <= high
+
+
+@pytest.mark.rule("HAD-7")
+@given(group=NARROW | SPREAD | GROUPS, data=st.data())
+def test_many_groups_are_judged_as_each_alone(group, data):
+    group = bfloat16(np.float32(group))
+    low, high = np.float32(hadamard_bound.interval(group.tolist(), MASK)).T
+    below, above = (np.nextafter(bfloat16(end), np.float32(way)) for end, way in ((low, -np.inf), (high, np.inf)))
+    for values in (low, high, bfloat16((low + high) / 2), below, above, -low, transform(group)):
+        expected = (low < high) & (low <= values) & (values <= high)
+        groups = np.stack([np.full(16, np.nan, np.float32), group, group])
+        found = within_bound(groups, MASK, np.stack([values] * 3))
+        assert found.tolist() == [[False] * 16, expected.tolist(), expected.tolist()]
+
+
+@pytest.mark.rule("HAD-7", "CNF-1")
+@pytest.mark.parametrize("wrong", [None, 0, 70, 299])
+def test_every_group_of_another_order_is_judged(wrong):
+    spread = [-18944, 4.696846e-05, -6.914139e-05, 0.00022888, 1.8998981e-06, -0.00026893616, -0.003479, -0.01672363]
+    spread += [-19968, -876, -0.0194091796875, -0.00019550323, 1.1641532e-07, 0.00029754639, 6.556511e-06, -4.215e-05]
+    x = np.repeat(np.array(spread, ml_dtypes.bfloat16)[:, None], 300, axis=1)
+    values = np.stack([transform(x[:, 0])] * 300)
+    low, high = np.float32(hadamard_bound.interval(x[:, 0].astype(float).tolist(), MASK)).T
+    assert (low < high).any()
+    values[:] = np.where(values == low, high, low)
+    if wrong is not None:
+        values[wrong, 3] = 2 * high[3] + 1
+    declared = Declaration(operation="hadamard", inputs=("x",), outputs=("values",), dtypes=("bfloat16",))
+    case = Case("a/b", "a", "", (), x, fp4ref.NVFP4_RHT, "column")
+    judged = judge(case, Outcome(values=values.astype(ml_dtypes.bfloat16)), declared)
+    assert [mismatch.index for mismatch in judged.mismatches] == ([] if wrong is None else [(wrong, 3)])
 
 
 @pytest.mark.rule("HAD-7")

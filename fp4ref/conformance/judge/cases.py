@@ -14,9 +14,8 @@ from fp4ref.conformance.families.rules import PACKED, dequantizing, value_rule
 from fp4ref.conformance.judge.blame import at_fault, failed
 from fp4ref.conformance.judge.compare import Comparison, Tolerance, compare
 from fp4ref.conformance.judge.excuses import Tile
-from fp4ref.conformance.judge.hadamard_stages import accepts_amax, accepts_block
+from fp4ref.conformance.judge.hadamard_stages import accepts_amax, accepts_block, within_bound
 from fp4ref.conformance.judge.result_stages import broken, differing
-from fp4ref.conformance.oracle.hadamard import interval
 from fp4ref.conformance.subjects.packed import padding_fault
 from fp4ref.conformance.subjects.subject import (
     Declaration,
@@ -30,7 +29,7 @@ from fp4ref.conformance.subjects.subject import (
     transform_input,
 )
 from fp4ref.conformance.vectors.text import Mismatch, format_words, mismatched
-from fp4ref.formats import Codes
+from fp4ref.formats import Codes, F
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import layout, scale_layouts
 from fp4ref.model.tiles import Matrix, widen
@@ -238,7 +237,12 @@ def _wrong(case: Case, got: NDArray[Any], declared: Declaration, wanted: NDArray
         compared = layout(declared.scale_layout).compared(rows, -(-columns // case.spec.block.columns))
         return np.asarray((got != wanted) & compared)
     bad = differing(got, wanted)
-    return bad & ~_within_bound(case, got, bad) if declared.operation == "hadamard" else bad
+    if declared.operation != "hadamard":
+        return bad
+    inputs, values, wrong = (part.reshape(-1, POINTS) for part in (widen(transform_input(case)), got.astype(F), bad))
+    differs = wrong.any(axis=1)
+    wrong[differs] &= ~within_bound(inputs[differs], signs(case.spec), values[differs])
+    return wrong.reshape(bad.shape)
 
 
 def _mismatches(
@@ -256,19 +260,3 @@ def _mismatches(
         )
         for index in np.argwhere(wrong)[:KEPT]
     )
-
-
-def _within_bound(case: Case, got: NDArray[Any], bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which values some order of additions gives; only groups with differences are looked at.
-
-    Where only one value is accepted, a zero of the other sign is not.
-
-    Rules: HAD-3, HAD-7.
-    """
-    inputs = widen(transform_input(case)).reshape(-1, POINTS)
-    values, differs = got.astype(np.float64).reshape(-1, POINTS), bad.reshape(-1, POINTS)
-    accepted = np.zeros_like(differs)
-    for index in np.flatnonzero(differs.any(axis=1))[: 4 * KEPT]:
-        low, high = np.array(interval(inputs[index].tolist(), signs(case.spec))).T
-        accepted[index] = (low < high) & (low <= values[index]) & (values[index] <= high)
-    return accepted.reshape(bad.shape)

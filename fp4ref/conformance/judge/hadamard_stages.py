@@ -20,6 +20,8 @@ from fp4ref.spec import Spec
 
 SPREAD = 12  # exponents that far apart are added exactly in every order
 MARGIN = 1 / 128  # more than any rounding to bfloat16, or of a float64 sum, moves a value
+SLACK = 15 * 2.0**-23 / 4  # of the sum of magnitudes, by which orders of additions may differ
+WIDE_ERROR = 2.0**-44  # of the sum of magnitudes, which float64 sums and their slack keep by far
 
 
 def accepts_amax(x: NDArray[Any], spec: Spec, amax: float) -> bool:
@@ -75,9 +77,44 @@ def accepts_block(
 
 
 @ignoring_float_warnings
+def within_bound(groups: Floats, signs: int, values: Floats) -> NDArray[np.bool_]:
+    """Return True for transformed values of groups [n, 16] that are right for some order of additions only.
+
+    If a group has a single right value, no other is accepted, nor a zero of the other sign. float64 decides, except
+    close to a tie of bfloat16, where rationals do.
+
+    Rules: HAD-3, HAD-7.
+    """
+    accepted = np.zeros(groups.shape, np.bool_)
+    apart = np.flatnonzero(np.isfinite(groups).all(axis=1))
+    apart = apart[spreads(groups[apart])]
+    wide = groups[apart].astype(np.float64)
+    sums, size = wide @ _signed(signs), np.abs(wide).sum(axis=1, keepdims=True)
+    inner, outer = ((SLACK + error) * size for error in (-WIDE_ERROR, WIDE_ERROR))
+    low, high = _bfloat16(sums - outer), _bfloat16(sums + outer)
+    close = ((low != _bfloat16(sums - inner)) | (high != _bfloat16(sums + inner))).any(axis=1)
+    for i in np.flatnonzero(close):
+        low[i], high[i] = np.array(interval(groups[apart[i]].tolist(), signs)).T
+    accepted[apart] = (low < high) & (low <= values[apart]) & (values[apart] <= high)
+    return accepted
+
+
+def _bfloat16(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round to bfloat16 at once, ties to even; past the largest an infinity."""
+    step = np.ldexp(1.0, np.maximum(np.frexp(values)[1] - 8, -133))
+    found = np.rint(values / step) * step
+    return np.asarray(np.where(np.abs(found) < 2.0**128, found, np.copysign(np.inf, found)))
+
+
+def _signed(signs: int) -> NDArray[np.float64]:
+    """Return the transform as a matrix, a quarter of the signs."""
+    return np.array([[float(s) for s in exact_sums(row, signs)] for row in np.eye(POINTS).tolist()])
+
+
+@ignoring_float_warnings
 def _groups(matrix: Matrix, spec: Spec, signs: int) -> tuple[float, list[tuple[Floats, float, float]]]:
     """Return the maximum over groups that every order adds alike; and the others, each with bounds of its maximum."""
-    signed = np.array([[float(s) for s in exact_sums(row, signs)] for row in np.eye(POINTS).tolist()])
+    signed = _signed(signs)
     narrow, wide = 0.0, []
     for tile in tiles(matrix.shape, spec.block):
         groups = widen(matrix[tile]).reshape(-1, POINTS)
@@ -87,7 +124,7 @@ def _groups(matrix: Matrix, spec: Spec, signs: int) -> tuple[float, list[tuple[F
             narrow = max(narrow, float(np.abs(hadamard.transform(groups[~spread], signs)).max()))
         apart = groups[spread]
         sums = np.abs(apart.astype(np.float64) @ signed)
-        slack = 15 * 2.0**-23 * np.abs(apart.astype(np.float64)).sum(axis=1, keepdims=True) / 4
+        slack = SLACK * np.abs(apart.astype(np.float64)).sum(axis=1, keepdims=True)
         low = ((sums - slack) * (1 - MARGIN)).max(axis=1, initial=0)
         high = ((sums + slack) * (1 + MARGIN)).max(axis=1, initial=0)
         wide += [(group, float(a), float(b)) for group, a, b in zip(apart, low, high, strict=True)]
