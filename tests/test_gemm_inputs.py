@@ -25,6 +25,8 @@ KERNELS = runpy.run_path(str(Path(__file__).parent / "mutants" / "products.py"))
 DEPTHS = runpy.run_path(str(Path(__file__).parent / "mutants" / "depths.py"))["DEPTHS"]
 FEW = ("ragged", "powers", "alpha", "bias", "accumulate", "bias-accumulate", "special")
 DIRECTED = ("ragged", "dense")
+STAGED = ("width", "ragged", "alpha", "bias", "special")
+product, right = KERNELS["product"], KERNELS["right"]
 
 
 def named(kernels):
@@ -83,6 +85,57 @@ def test_right_additions_conform_in_any_order(name):
     report = verdict(KERNELS["ADD_RIGHT"][name])
     assert report.ok, report.headline
     assert {"bias", "accumulate", "bias-accumulate"} & set(report.families())
+
+
+def without_last_block(q, s):
+    s = s.copy()
+    s[:, -1] = 0
+    return q, s
+
+
+def truncated(y, alpha, bias=None, c=None, to=F):
+    y = np.asarray(y * alpha if bias is None else y * alpha + bias, F)
+    return (y.view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
+
+
+def in_bfloat16(y, alpha, **of):
+    return y.astype(ml_dtypes.bfloat16).astype(F) * alpha
+
+
+def one_amax(of):
+    return {**of, "b_amax": np.ones_like(of["b_amax"])}
+
+
+STAGES = {  # a kernel, and the rules that fail
+    "last block": (product("nvfp4", fix=without_last_block), "GEM-1 GEM-13"),
+    "last block, bfloat16": (product("nvfp4", fix=without_last_block, to="bfloat16"), "GEM-1 GEM-13"),
+    "last block, bias": (product("mxfp4", right, fix=without_last_block, more=("bias",)), "GEM-1 GEM-13"),
+    "last block, amaxes of rows": (product("nvfp4-row-scaled", fix=without_last_block), "GEM-1 GEM-13"),
+    "amax of B": (product("nvfp4", pick=one_amax), "GEM-5"),
+    "amaxes of rows of B": (product("nvfp4-row-scaled", pick=one_amax), "GEM-7"),
+    "amax of B and last block": (product("nvfp4", fix=without_last_block, pick=one_amax), "GEM-1 GEM-13 GEM-5"),
+    "bias": (product("nvfp4", more=("bias",)), "GEM-8 GEM-15"),
+    "bias and last block": (product("nvfp4", more=("bias",), fix=without_last_block), "GEM-1 GEM-13 GEM-8 GEM-15"),
+    "cast": (product("mxfp8-e4m3", truncated, to="bfloat16"), "GEM-8"),
+    "cast, bias": (product("nvfp4", truncated, to="bfloat16", more=("bias",)), "GEM-8"),
+    "precision": (product("nvfp4", in_bfloat16), "GEM-13"),
+    "NaN": (product("nvfp4", fix=KERNELS["nan_scales"](0)), "GEM-3 GEM-17"),
+}
+
+
+@pytest.mark.slow  # each kernel is called on fifty small cases
+@pytest.mark.rule("CNF-24", "GEM-1", "GEM-5", "GEM-8")
+@pytest.mark.parametrize("name", STAGES)
+def test_a_rule_fails_only_for_the_stage_that_it_decides(name):
+    function, broken = STAGES[name]
+    report = check(Subject.of(function), fp4ref.profiles[spec_of(function)], STAGED, seconds=0)
+    cells = report.rules()
+    assert {rule for rule, cell in cells.items() if cell.passed < cell.total} == {*broken.split()}
+    assert {"GEM-1", "GEM-13", "GEM-3", "GEM-17"} <= set(cells)
+    assert ("GEM-7" in cells, "GEM-5" in cells) == {
+        "nvfp4": (False, True),
+        "nvfp4-row-scaled": (True, False),
+    }.get(report.spec.name, (False, False))
 
 
 @pytest.mark.slow
@@ -212,4 +265,4 @@ def test_the_command_sends_what_a_buffer_holds(tmp_path, monkeypatch):
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     found = json.loads(result.output[result.output.index("{") :])
-    assert found["families"]["accumulate"]["passed"] == 3
+    assert found["families"]["accumulate"]["passed"] == 5

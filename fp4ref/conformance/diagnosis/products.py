@@ -15,6 +15,7 @@ from fp4ref.conformance.diagnosis.clock import SECONDS, Deadline, OutOfTimeError
 from fp4ref.conformance.diagnosis.diagnose import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.placed_results import KnownResult, ResultSite, explained, place_of, same
 from fp4ref.conformance.families.products.case import GemmCase
+from fp4ref.conformance.judge.product_stages import significant_bits
 from fp4ref.conformance.judge.products import judge
 from fp4ref.conformance.mistakes.places import COLUMN, ROW
 from fp4ref.conformance.mistakes.product_additions import Additions, single_ways, ways
@@ -50,7 +51,7 @@ def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = 
     if all(right):
         told = special([(case, got) for case, got in evidence if case.specials], to, declared.scale_layout)
         return Diagnosis(conforms=False, explanations=told, first_stage=RESULT)
-    bits = width(aimed, to)
+    bits = significant_bits((judge(case, got, to) for case, got in aimed), to)
     if bits is not None:
         return Diagnosis(conforms=False, partial=_narrow(bits), first_stage=SUM)
     ordered = sorted(zip(aimed, right, strict=True), key=lambda each: (each[1], each[0][0].shape))
@@ -94,20 +95,6 @@ def special(evidence: Evidence, to: str, layout: str) -> tuple[Explanation, ...]
         }
         remaining = alike if remaining is None else {text: name for text, name in remaining.items() if text in alike}
     return tuple(Explanation((name,), RESULT, text) for text, name in sorted((remaining or {}).items())[:TOLD])
-
-
-def width(evidence: Evidence, to: str) -> int | None:
-    """Return significant bits of the accumulator, if the cases that measure it fail from some column on."""
-    measured: list[int] = []
-    for case, got in evidence:
-        if case.family != "width" or (to != "float32" and not case.name.startswith("cancel")):
-            continue
-        wrong = np.asarray(judge(case, got, to).wrong.any(axis=0))
-        first = int(np.argmax(wrong))
-        if not wrong.any() or not wrong[first:].all() or first < 2:
-            continue
-        measured.append(first)
-    return min(measured) if measured else None
 
 
 @dataclass(frozen=True)

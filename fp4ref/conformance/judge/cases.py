@@ -239,7 +239,8 @@ def _wrong(case: Case, got: NDArray[Any], declared: Declaration, wanted: NDArray
     bad = differing(got, wanted)
     if declared.operation != "hadamard":
         return bad
-    inputs, values, wrong = (part.reshape(-1, POINTS) for part in (widen(transform_input(case)), got.astype(F), bad))
+    inputs, values = (part.reshape(-1, POINTS) for part in (widen(transform_input(case)), got.astype(F)))
+    wrong = bad.reshape(-1, POINTS)
     differs = wrong.any(axis=1)
     wrong[differs] &= ~within_bound(inputs[differs], signs(case.spec), values[differs])
     return wrong.reshape(bad.shape)

@@ -70,15 +70,15 @@ def accepted(case: GemmCase, to: str, rule: AlphaRule) -> tuple[NDArray[Any], ND
     """
     (a, b), rest = case.operands, case.epilogue(to, rule)
     sums = (exact(a, b),) * 2 if case.aimed else interval(a, b)
-    if not _adds(case) or (case.aimed and _scales_exactly(a, b, rest)):
+    if not adds(case) or (case.aimed and _scales_exactly(a, b, rest)):
         ends = [finish(end, a, b, rest) for end in sums]
         return ends[0], ends[1]
     plain = rest._replace(bias=None, accumulate=None, dtype=np.dtype(F))
     low, high = (finish(end, a, b, plain) for end in sums)
-    return _added(case, low, high, INPUT_DTYPES[to], row_scaled=a.row_scaled or b.row_scaled)
+    return with_additions(case, low, high, INPUT_DTYPES[to], row_scaled=a.row_scaled or b.row_scaled)
 
 
-def _adds(case: GemmCase) -> bool:
+def adds(case: GemmCase) -> bool:
     """Return True if anything but zeros is added."""
     return any(part is not None and part.any() for part in (case.bias, case.accumulate))
 
@@ -88,7 +88,7 @@ def _scales_exactly(a: Operand, b: Operand, rest: Epilogue) -> bool:
     return not (a.row_scaled or b.row_scaled) and bool(np.frexp(total_alpha(a, b, rest))[0] == 0.5)
 
 
-def _added(
+def with_additions(
     case: GemmCase, low: Floats, high: Floats, to: np.dtype[Any], *, row_scaled: bool
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the ends after additions in any order, each rounded or truncated, or fused with what comes before.

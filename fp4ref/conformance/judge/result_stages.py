@@ -193,7 +193,7 @@ class _Products:
         told(ResultPart.NAN_SCALE, np.isnan(self.spec.scale.decode(scales)))
         told(ResultPart.CODE, np.isnan(self.spec.element.decode(codes)))
         near = self._near(value, made)
-        told(ResultPart.CAST, _neighbour(made, right, value) & (_is_tie(value, self.to) | ~near))
+        told(ResultPart.CAST, neighbour(made, right, value) & (_is_tie(value, self.to) | ~near))
         told(ResultPart.SUBNORMAL, (np.abs(value) < TINY) & (value != 0) & (made == 0) & (right != 0))
         told(ResultPart.PRODUCT, near)
         if left.any() and self.read_otherwise:
@@ -239,7 +239,7 @@ def _keys(values: Values) -> Wholes:
     return np.where(bits & sign, -(bits & ~np.int64(sign)), bits)
 
 
-def _neighbour(made: Values, right: Values, value: Floats) -> Bools:
+def neighbour(made: Values, right: Values, value: Floats) -> Bools:
     """Return which results are the other one of the two between which a float32 value is."""
     if right.dtype.itemsize == 4:
         return np.zeros(right.shape, np.bool_)
@@ -292,7 +292,7 @@ def _transformed(
     signed = groups * (hadamard.sign_vector(signs(case.spec)) * hadamard.NORM)
     value = hadamard.butterfly(signed).reshape(wrong.shape)[wrong]
     made, right = got[wrong], wanted[wrong]
-    cast = _neighbour(made, right, value) | ((made == 0) & (right == 0))
+    cast = neighbour(made, right, value) | ((made == 0) & (right == 0))
     bounded = spreads(groups)[:, None] & wrong.reshape(-1, hadamard.POINTS)
     found = {ResultPart.BOUND} if bounded.any() else set()
     found |= {ResultPart.CAST} if cast.any() else set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +13,7 @@ from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.cases import ONLY_ZEROS
 from fp4ref.conformance.judge.coverage import BROKE, NOT_ASKED, ONCE, Coverage, Extent, untried
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
+from fp4ref.conformance.judge.product_stages import broken_rules, checked_rules
 from fp4ref.conformance.judge.products import ProductJudgement
 from fp4ref.conformance.subjects.subject import Declaration, Finding
 from fp4ref.conformance.verdict.dump_report import Cell, Verdict, incomplete, untried_text
@@ -161,19 +161,19 @@ class ProductReport:
 
     def families(self) -> dict[str, Cell]:
         """Return tests passed and made, by family."""
-        return self._cells(lambda family: (family,))
-
-    def rules(self) -> dict[str, Cell]:
-        """Return tests passed and made, by rule."""
-        return self._cells(lambda family: FAMILIES[family].rules)
-
-    def _cells(self, keys: Callable[[str], tuple[str, ...]]) -> dict[str, Cell]:
         found: dict[str, Cell] = {}
         for judgement in self.judgements:
-            for key in keys(judgement.case.family):
-                cell = found.setdefault(key, Cell())
-                cell.total += 1
-                cell.passed += judgement.equal
+            _count(found, judgement.case.family, passed=judgement.equal)
+        return found
+
+    def rules(self) -> dict[str, Cell]:
+        """Return tests passed and made, by rule; a rule fails only for a stage that it decides. Rules: CNF-24."""
+        found: dict[str, Cell] = {}
+        to = self.declaration.to
+        broken = broken_rules(self.judgements, to, self.rule)
+        for judgement, at_fault in zip(self.judgements, broken, strict=True):
+            for rule in checked_rules(judgement.case, to):
+                _count(found, rule, passed=rule not in at_fault)
         return found
 
     def mismatches(self, limit: int) -> list[str]:
@@ -206,6 +206,13 @@ class ProductReport:
             "mismatches": self.mismatches(64),
             "internal_errors": [error.to_json() for error in self.errors],
         }
+
+
+def _count(cells: dict[str, Cell], key: str, *, passed: bool) -> None:
+    """Add one test to a cell."""
+    cell = cells.setdefault(key, Cell())
+    cell.total += 1
+    cell.passed += passed
 
 
 @ignoring_float_warnings

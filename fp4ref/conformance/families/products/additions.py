@@ -29,7 +29,7 @@ ELEMENT = 4.0  # the largest power of two that every element format has
 def bias(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """Yield products of -1024 + 8 m, and biases 1025 + 2 n of eleven significant bits. Rules: GEM-8, GEM-15."""
     for name, side in NAMES:
-        yield replace(_product(family, name, spec, -128, np.arange(side) % SIDE), bias=_biases(side))
+        yield from _with_plain(_product(family, name, spec, -128, np.arange(side) % SIDE), bias=_biases(side))
     yield _of_real_numbers(family, spec, random, bias=True)
 
 
@@ -37,7 +37,7 @@ def sum_and_c(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """Yield products of 8 (2049 + 2 i), which no 16-bit type holds, and C = 8 (16 j - 2048). Rules: GEM-8, GEM-15."""
     for name, side in NAMES:
         case = _product(family, name, spec, 2048, 1 + 2 * (np.arange(side) % 4))
-        yield replace(case, accumulate=(STEP * (16 * _mixed(side, 16) - 2048)).astype(F))
+        yield from _with_plain(case, accumulate=(STEP * (16 * _mixed(side, 16) - 2048)).astype(F))
     yield _of_real_numbers(family, spec, random, accumulate=True)
 
 
@@ -45,8 +45,15 @@ def both(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
     """Yield the products and the biases of the family bias, and C = 0 to 24. Rules: GEM-8, GEM-15."""
     for name, side in NAMES:
         case = _product(family, name, spec, -128, np.arange(side) % SIDE)
-        yield replace(case, bias=_biases(side), accumulate=(STEP * _mixed(side, 4)).astype(F))
+        yield from _with_plain(case, bias=_biases(side), accumulate=(STEP * _mixed(side, 4)).astype(F))
     yield _of_real_numbers(family, spec, random, bias=True, accumulate=True)
+
+
+def _with_plain(case: GemmCase, bias: Floats | None = None, accumulate: Floats | None = None) -> Iterator[GemmCase]:
+    """Yield a product alone, which shows its sums, and with something added."""
+    plain = replace(case, name=f"{case.name}-plain")
+    yield plain
+    yield replace(case, plain=plain.name, bias=bias, accumulate=accumulate)
 
 
 def _biases(side: int) -> Floats:

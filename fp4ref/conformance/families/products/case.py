@@ -26,7 +26,8 @@ class GemmCase:
 
     bias: float32 [N]; accumulate: float32 [M, N] that every result type holds exactly; None where nothing is added.
     specials: what operands hold beside numbers, of nan and inf. directions: which one of each tensor is multiplied.
-    transposed: column directions are given to the kernel as [K, rows]. seed: of its random numbers.
+    transposed: column directions are given to the kernel as [K, rows]. seed: of its random numbers. plain: the name of
+    the family's case with the same elements and scales that shows their sums, if this one does not.
     """
 
     family: str
@@ -40,6 +41,7 @@ class GemmCase:
     directions: tuple[Direction, Direction] = ("row", "row")
     transposed: bool = False
     seed: int = 0
+    plain: str = ""
 
     @property
     def id(self) -> str:

@@ -20,6 +20,7 @@ from fp4ref.quantized import Quantized
 from fp4ref.spec import Granularity, Spec
 
 SIGNIFICANT = 24  # bits of a float32
+PLAIN = "plain"
 
 
 def cases(spec: Spec, names: tuple[str, ...] | None = None, seed: int = 0) -> Iterator[GemmCase]:
@@ -115,19 +116,22 @@ def _ragged(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
 
 
 def _alpha(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """Global amaxes whose products round differently in other orders; one for each row where rows have their own."""
+    """Global amaxes whose products round differently in other orders; one for each row where rows have their own.
+
+    A first case with the same elements and scales, but an alpha of one, shows their sums.
+    """
     if spec.global_scale is Granularity.NONE:
         return
-    width = spec.block.columns
+    a, b = (integers(spec, random, rows, 4 * spec.block.columns) for rows in (12, 20))
+    yield GemmCase(family, PLAIN, a, b)
     pairs = [(9.8125, 0.6171875), (4.0, 0.5), (1.1, 1.3), (0.02, 300.0), (1e-20, 3e18)]
     for amaxes in pairs:
         sides = []
-        for rows, amax in zip((12, 20), amaxes, strict=True):
-            q = integers(spec, random, rows, 4 * width)
+        for q, amax in zip((a, b), amaxes, strict=True):
             assert q.row is not None
             spread = 1 + np.arange(q.row.amax.size) / 7
             sides.append(replace(q, row=q.row._replace(amax=(amax * spread).astype(F))))
-        yield GemmCase(family, f"{amaxes[0]:g}-{amaxes[1]:g}", sides[0], sides[1])
+        yield GemmCase(family, f"{amaxes[0]:g}-{amaxes[1]:g}", sides[0], sides[1], plain=PLAIN)
 
 
 def _random(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
