@@ -14,7 +14,7 @@ from fp4ref.conformance.diagnosis.budget import SECONDS as BUDGET
 from fp4ref.conformance.diagnosis.clock import SECONDS
 from fp4ref.conformance.diagnosis.diagnose import Diagnosis, diagnose, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
-from fp4ref.conformance.families import FAMILIES, Case, Reach
+from fp4ref.conformance.families import FAMILIES, Case, Reach, seed_of
 from fp4ref.conformance.families.absence import absence
 from fp4ref.conformance.judge import coverage
 from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement, Zeros
@@ -58,7 +58,7 @@ class KernelReport:
     cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
     settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
     zeros: of these. tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an
-    amax was returned.
+    amax was returned. last_seed: the largest seed of a case.
     """
 
     subject: str
@@ -90,6 +90,7 @@ class KernelReport:
     diagnosis: Diagnosis | None = None
     errors: list[InternalError] = field(default_factory=list)
     size: int = 0
+    last_seed: int = 0
 
     def add(self, judgement: Judgement) -> None:
         """Count one case."""
@@ -100,6 +101,7 @@ class KernelReport:
             judgement = replace(judgement, finding=None)  # it was not tried again
         case, compared, finding = judgement.case, judgement.compared, judgement.finding
         family, failed = self.families.setdefault(case.family, Cell()), judgement.failed
+        self.last_seed = max(self.last_seed, seed_of(case.id))
         family.total += 1
         family.passed += judgement.equal
         for rule in judgement.rules:
@@ -169,6 +171,11 @@ class KernelReport:
             return coverage.BROKE
         direction: Direction = "row" if declared.direction == "row" else "column"
         return absence(family, self.spec, settings.reach, direction, declared.dtypes)
+
+    @property
+    def seeds(self) -> int:
+        """The number of seeds that were tried, from the first one on. Rules: CNF-21."""
+        return max(self.last_seed - self.settings.reach.seed, 0) + 1
 
     @property
     def missing(self) -> dict[str, str]:

@@ -78,6 +78,8 @@ def of_kernel(report: KernelReport, subject: NamedSubject, known: Mapping[str, s
         "rules": cells(report.rules),
         "counts": dict(sorted(report.differing.items())),
         "differs_on": [excuse.value for excuse in Excuse if report.excused[excuse]],
+        "seed": report.settings.reach.seed,
+        "seeds": report.seeds,
         "findings": [{"kind": k.value, "count": report.findings[k], "first": first[k]} for k in sorted(first)],
         "skipped": dict(sorted(report.skipped.items())),
     }
@@ -102,6 +104,8 @@ def of_product(report: ProductReport, subject: NamedSubject, known: Mapping[str,
         "rules": cells(report.rules()),
         "counts": {"results": len(report.failed)} if report.failed else {},
         "differs_on": [],
+        "seed": report.seed,
+        "seeds": report.seeds,
         "findings": [{"kind": kind, "count": len(kinds[kind]), "first": kinds[kind][0]} for kind in sorted(kinds)],
         "skipped": dict(sorted(report.skipped.items())),
     }
