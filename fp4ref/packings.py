@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from fp4ref.errors import DTypeError, LayoutError, ShapeError
 from fp4ref.formats import WIDTHS, Codes
-from fp4ref.layout import LAYOUTS, LINEAR, Layout
+from fp4ref.layout import LAYOUTS, LINEAR, ORIGINS, Layout
+from fp4ref.layout.field_data import CODES
+from fp4ref.layout.text import Form, Product, Term
 from fp4ref.names import Names
 
 PIECE = 1 << 18  # codes that a conversion moves at a time
 CANONICAL = "canonical"
-GGML = "ggml d99724f2; its C code was run"
-VLLM = "vLLM 0.33.0; its Python code was run"
 
 LOW_FIRST = Layout("low_first", "n(*) k(2,*): k0 k1 n0; unit 4", "PACK-1")
 HIGH_FIRST = Layout("high_first", "n(*) k(2,*): k0^1 k1 n0; unit 4", "PACK-8")
@@ -37,44 +37,21 @@ PACKINGS: Names[Layout] = Names("packing")
 for _value, _source in (
     *((value, "this standard") for value in CANONICAL_OF.values()),
     *((value, "this standard") for value in (HIGH_FIRST, PAIRS_8, PAIRS_16, WORDS_BIG, WORDS_HIGH_FIRST)),
-    (Layout("ggml.mxfp4_data", "n(*) k(16,2,*): k1 k0 |34 k2 n0; unit 4; pad k refused; base 2", "PACK-8"), GGML),
-    (Layout("ggml.nvfp4_data", "n(*) k(8,2,4,*): k1 k0 k2 |72 k3 n0; unit 4; pad k refused; base 8", "PACK-8"), GGML),
-    (
-        Layout(
-            "ggml.mxfp4x4_data",
-            "n(4,*) k(4,4,2,*): k2 k0 n0 k1 |136 k3 n1; unit 4; pad n refused; pad k refused; base 8",
-            "PACK-8",
-        ),
-        GGML,
-    ),
-    (
-        Layout(
-            "ggml.mxfp4x8_data",
-            "n(8,*) k(8,2,2,*): k2 k0 n0 k1 |272 k3 n1; unit 4; pad n refused; pad k refused; base 16",
-            "PACK-8",
-        ),
-        GGML,
-    ),
-    (
-        Layout(
-            "vllm.marlin_fp4",
-            "n(8,2,4,*) k(2,4,2,*): k2 n1 k0 n2 k1 n0 n3 k3; unit 4; pad n refused; pad k refused",
-            "PACK-8",
-        ),
-        VLLM,
-    ),
+    *((entry.layout, str(entry.origin)) for entry in CODES),
 ):
     PACKINGS.register(_value, _source)
+ORIGINS.update((entry.name, entry.origin) for entry in CODES)
 
 
 def packing(given: Layout | str, bits: int | None = None) -> Layout:
     """Return a packing by its name, or the value itself.
 
-    bits: the width that it must have. With it, the name "canonical" is that of the packing of model and backends.
+    bits: the width that it must have. With it, the name "canonical" is that of the packing of model and backends, and a
+    packing of bytes is that of the pairs of 4-bit codes in them.
 
     Errors: LayoutError for a value that cannot be a packing, or has units of another width.
 
-    Rules: PACK-7.
+    Rules: PACK-7, PACK-9.
     """
     if given == CANONICAL:
         if bits in CANONICAL_OF:
@@ -85,10 +62,39 @@ def packing(given: Layout | str, bits: int | None = None) -> Layout:
     if len(found.axes) != 2 or found.unit not in WIDTHS:
         got = f"{found.name!r} with {len(found.axes)} axes and units of {found.unit} bits"
         raise LayoutError("packing", got, "two axes and units of 4, 6 or 8 bits", "PACK-7")
+    if found.form.repeated:
+        got = f"{found.name!r}, {found.form.irregular}"
+        raise LayoutError("packing", got, "a place for every code", "LAY-20")
+    if bits == 4 and found.unit == 8:
+        return _of_pairs(found)
     if bits not in {None, found.unit}:
         got = f"{found.name!r} with units of {found.unit} bits"
         raise LayoutError("packing", got, f"units of {bits} bits", "PACK-7")
     return found
+
+
+@lru_cache
+def _of_pairs(form: Layout) -> Layout:
+    """Return a layout of bytes as that of the two codes in each byte, the first one low. Rules: PACK-9."""
+    down, across = form.form.axes
+    if down.fill or across.fill:
+        raise LayoutError("packing", f"{form.name!r} with padding other than 0x00", "0x00 around 4-bit codes", "PACK-9")
+    pairs = across._replace(radices=(2, *across.radices), multiple=2 * across.multiple)
+    order: list[Term | Product] = [Term(1, 0)]
+    for item in form.form.order:
+        if isinstance(item, Term):
+            by = (item.by[0], item.by[1] + item.by[0]) if item.by else None
+            order.append(item._replace(digit=item.digit + item.axis, by=by))
+        else:
+            order.append(_doubled(item))
+    table = tuple(2 * place + half for place in form.form.table for half in (0, 1))
+    codes = Form((down, pairs), tuple(order), 4, _doubled(form.form.base), form.form.repeated, table)
+    return Layout(form.name, str(codes), form.rule)
+
+
+def _doubled(units: Product) -> Product:
+    """Return a number of bytes as one of 4-bit codes; the padded size of the columns is doubled already."""
+    return units if 1 in units.axes else units._replace(number=2 * units.number)
 
 
 def packed_shape(form: Layout | str, rows: int, columns: int) -> tuple[int, int]:
@@ -176,7 +182,8 @@ class _Places:
         """Bytes of a row if the rows follow each other, each from a byte on; else 0. Rules: PACK-7."""
         last = self.form.form.order[-1]
         alone = self.form.axes[0].radices == (None,) and last[:2] == (0, 0)
-        return -(-self.units[1] * self.form.unit // 8) if alone and not self.form.has_gaps else 0
+        whole = not self.form.has_gaps and not self.form.form.irregular
+        return -(-self.units[1] * self.form.unit // 8) if alone and whole else 0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -204,8 +211,9 @@ class _Places:
     def bits(self, down: NDArray[np.int64], across: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first bit of each code of some rows and columns, counted from the start of the buffer."""
         strides, unit = self.form.strides(self.rows, self.columns), self.form.unit
-        starts = down * self.row_bytes * 8 if self.row_bytes else strides.spread(0, down) * unit
-        return np.asarray(starts[:, None] + (strides.spread(1, across) + strides.first) * unit)
+        if not self.row_bytes:
+            return strides.offsets([down[:, None], across[None, :]]) * unit
+        return np.asarray((down * self.row_bytes * 8)[:, None] + (strides.spread(1, across) + strides.first) * unit)
 
     def loaded(self, flat: Codes, down: NDArray[np.int64], across: NDArray[np.int64]) -> Codes:
         """Return the codes of some rows and columns."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from fp4ref.errors import BackendError
 from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Format
-from fp4ref.layout import LINEAR, LINEAR_PADDED, TILED_8X4, TILED_128X4, Layout
+from fp4ref.layout import LINEAR, STANDARD_LAYOUTS, Layout
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice
 from fp4ref.spec import Spec
 
@@ -106,7 +106,6 @@ class Declared(Protocol):
 
 
 STANDARD_FORMATS = (E2M1, E4M3, E5M2, E8M0)
-STANDARD_LAYOUTS = (LINEAR, LINEAR_PADDED, TILED_128X4, TILED_8X4)
 
 
 def everything(call: Call) -> list[str]:
@@ -124,6 +123,7 @@ class Backend:
     unsupported: further reasons against a call, none if it is served. devices: where its arrays are stored.
     speed: among backends that can serve a call, the largest wins.
     flags: True if its functions that quantize take `noop`, a flag that stays on the device unread.
+    irregular: True if it serves layouts whose offsets are not a sum over the axes (LAY-19 to LAY-21).
 
     Rules: CNF-5.
     """
@@ -137,6 +137,7 @@ class Backend:
     devices: tuple[str, ...] = ("cpu",)
     speed: int = 0
     flags: bool = False
+    irregular: bool = False
 
     def reasons(self, call: Call) -> list[str]:
         """Return the reasons why this backend cannot serve a call; none if it can. Rules: CNF-5."""
@@ -152,6 +153,9 @@ class Backend:
     def unserved(self, call: Call) -> list[str]:
         """Return the reasons against the values that a call names, on whatever device; none if all are served."""
         found = _unlisted("format", call.formats, self.formats) + _unlisted("layout", call.layouts, self.layouts)
+        if not self.irregular:
+            odd = (form for form in call.layouts if form.form.irregular)
+            found += [f"layout {form.name} with {form.form.irregular}" for form in odd]
         return found or self.unsupported(call)  # asked only about values that the declaration lists
 
 

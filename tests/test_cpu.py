@@ -17,11 +17,12 @@ import fp4ref
 from fp4ref import BackendError, DomainError, Quantized, ShapeError, registry
 from fp4ref.conformance.families.strategies import DTYPES, matrices, shapes
 from fp4ref.formats import STOCHASTIC_E2M1
+from fp4ref.layout import STANDARD_LAYOUTS
 from fp4ref.quantized import DirectionData, Directions
 from fp4ref.registry import Call
 from fp4ref.specs import STANDARD
 
-LAYOUTS = tuple(fp4ref.LAYOUTS)
+LAYOUTS = tuple(form.name for form in STANDARD_LAYOUTS)
 BOTH = ("row", "column")
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 STOCHASTIC = fp4ref.NVFP4.replace(name="nvfp4-sr", element=STOCHASTIC_E2M1)

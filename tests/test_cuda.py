@@ -13,7 +13,7 @@ from fp4ref.api import buffer_shapes
 from fp4ref.arrays import dtype_name
 from fp4ref.errors import BackendError, DomainError, ShapeError
 from fp4ref.formats import STOCHASTIC_E2M1
-from fp4ref.layout import LAYOUTS, layout
+from fp4ref.layout import STANDARD_LAYOUTS, layout
 from fp4ref.model import backend as golden
 from fp4ref.quantized import DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
@@ -34,6 +34,7 @@ def unavailable() -> str:
     return "" if torch.cuda.is_available() else "torch sees no CUDA device"
 
 
+LAYOUTS = tuple(form.name for form in STANDARD_LAYOUTS)
 REASON = unavailable()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(REASON), reason=REASON or "runs")]
 

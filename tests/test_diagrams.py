@@ -32,7 +32,7 @@ from fp4ref.diagrams.request import Request
 from fp4ref.diagrams.stochastic_figure import VALUES, runs
 from fp4ref.diagrams.weight_cache import LIVES
 from fp4ref.errors import BackendError, DomainError, Fp4Error, ShapeError
-from fp4ref.layout import LAYOUTS
+from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS
 
 RUNNER = CliRunner()
 SVG = "{http://www.w3.org/2000/svg}"
@@ -118,7 +118,7 @@ def test_any_options_give_a_clean_figure_or_a_reason(data: st.DataObject) -> Non
         "spec": st.sampled_from([spec for spec in fp4ref.profiles.values() if not spec.stochastic]),
         "shape": st.just(shape),
         "direction": st.sampled_from(["row", "column"]),
-        "layout": st.sampled_from([*LAYOUTS.values()]),
+        "layout": st.sampled_from(STANDARD_LAYOUTS),
         "element": st.tuples(st.integers(0, shape[0] - 1), st.integers(0, shape[1] - 1)),
         "window": st.tuples(ranges, ranges),
     }
@@ -192,7 +192,7 @@ def test_figures_are_deterministic() -> None:
 @pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5")
 @settings(max_examples=25, deadline=None)
 @given(
-    name=st.sampled_from([*LAYOUTS]),
+    name=st.sampled_from([form.name for form in STANDARD_LAYOUTS]),
     rows=st.integers(1, 600),
     columns=st.integers(1, 700),
     direction=st.sampled_from(["row", "column"]),
@@ -242,7 +242,12 @@ def test_side_by_side_labels(rows: int, columns: int, tiled: str) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(name=st.sampled_from([*LAYOUTS]), rows=st.integers(1, 500), columns=st.integers(1, 500), data=st.data())
+@given(
+    name=st.sampled_from([form.name for form in STANDARD_LAYOUTS]),
+    rows=st.integers(1, 500),
+    columns=st.integers(1, 500),
+    data=st.data(),
+)
 def test_text_has_the_offsets_of_the_layout(name: str, rows: int, columns: int, data: st.DataObject) -> None:
     element = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
     blocks, layout = -(-columns // 16), LAYOUTS[name]
@@ -263,7 +268,7 @@ def test_text_has_the_offsets_of_the_layout(name: str, rows: int, columns: int, 
     assert f"[{layout.offset(*scale, blocks)}]" in "\n".join(lines)
 
 
-@pytest.mark.parametrize("name", [*LAYOUTS])
+@pytest.mark.parametrize("name", [form.name for form in STANDARD_LAYOUTS])
 def test_golden_text(name: str) -> None:
     got = catalogue.text(name, shape=(200, 160), element=(37, 130))
     assert got == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
@@ -276,7 +281,7 @@ def test_golden_text(name: str) -> None:
     rows=st.integers(1, 70),
     columns=st.integers(1, 70),
     direction=st.sampled_from(["row", "column"]),
-    layout=st.sampled_from([*LAYOUTS]),
+    layout=st.sampled_from([form.name for form in STANDARD_LAYOUTS]),
     data=st.data(),
 )
 def test_place_is_where_the_quantizer_puts_it(

@@ -20,7 +20,7 @@ from fp4ref.conformance.explain.way import explain
 from fp4ref.diagrams.place import Geometry
 from fp4ref.explorer.page import html, source
 from fp4ref.explorer.tables import offered, tables
-from fp4ref.layout import LAYOUTS
+from fp4ref.layout import STANDARD_LAYOUTS
 from fp4ref.packing import unpack
 from fp4ref.specs import STANDARD
 
@@ -137,7 +137,7 @@ def test_steps_are_those_of_explain(engine: MiniRacer, name: str) -> None:
 def test_layouts_of_the_script(engine: MiniRacer) -> None:
     rng = np.random.default_rng(3)
     engine.eval("globalThis.L = Layouts(TABLES);")
-    for name, layout in LAYOUTS.items():
+    for name, layout in ((form.name, form) for form in STANDARD_LAYOUTS):
         for _ in range(40):
             rows, columns = (int(rng.integers(1, 400)) for _ in range(2))
             row, column = int(rng.integers(rows)), int(rng.integers(columns))

@@ -215,7 +215,7 @@ def test_units_of_32_bits_and_three_axes():
         ("m(*) k(*): k0 |0 m0", "need an alignment above 0"),
         ("m(*) k(8,*): k0 m0 k1; pad k 12", r"'pad k 12', need a multiple of 8 \[LAY-15\]"),
         ("m(*) k(*): k0 m0; pad k 0x1ff", r"padding 0x1ff, need a value of 8 bits"),
-        ("m(*) k(*): k0 m0; unit 7", "'unit 7', need pad AXIS, unit BITS or base UNITS"),
+        ("m(*) k(*): k0 m0; unit 7", "'unit 7', need pad AXIS, unit BITS, base UNITS, repeat DIGITS or table PLACES"),
         ("m(*) k(*): k0 m0; gap 3", "'gap 3', need"),
     ],
 )

@@ -19,6 +19,7 @@ from fp4ref import BackendError, DomainError, ShapeError
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.conformance.families.strategies import DTYPES, matrices, shapes
 from fp4ref.formats import E2M1, E4M3, E5M2, STOCHASTIC_E2M1, Codec, Rounding, Sign
+from fp4ref.layout import STANDARD_LAYOUTS
 from fp4ref.quantized import DirectionData, Directions, Quantized
 from fp4ref.registry import Call
 from fp4ref.spec import Hadamard
@@ -33,7 +34,7 @@ from fp4ref_torch.dequantize import dequantize_tensor  # noqa: E402
 from fp4ref_torch.quantize import quantize_tensor  # noqa: E402
 
 BOTH = ("row", "column")
-LAYOUTS = tuple(fp4ref.LAYOUTS)
+LAYOUTS = tuple(form.name for form in STANDARD_LAYOUTS)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 STOCHASTIC = fp4ref.NVFP4.replace(name="nvfp4-sr", element=STOCHASTIC_E2M1)
 OURS = (

@@ -75,7 +75,7 @@ def own_map(scale_layout: str) -> str:
 
 def is_tiled(scale_layout: str) -> bool:
     """Return True if scales are stored in the tiles of the matrix instructions, whatever the layout is called."""
-    return layout(scale_layout).form == TILED_128X4.form
+    return layout(scale_layout).map == TILED_128X4.map
 
 
 def _constant(name: str, value: bool | int) -> str:

@@ -9,26 +9,26 @@ from fp4ref.layout.text import Product
 
 # Maps that the header has itself; a layout of any name that is the same map is compiled as that type.
 IN_HEADER = {
-    LINEAR.form: "linear",
-    LINEAR_PADDED.form: "linear_padded",
-    TILED_128X4.form: "tiled_128x4",
-    TILED_8X4.form: "tiled_8x4",
+    LINEAR.map: "linear",
+    LINEAR_PADDED.map: "linear_padded",
+    TILED_128X4.map: "tiled_128x4",
+    TILED_8X4.map: "tiled_8x4",
 }
 
 
 def number(form: Layout) -> int:
     """Return the place of a layout among the maps of the header, or -1."""
-    return list(IN_HEADER).index(form.form) if form.form in IN_HEADER else -1
+    return list(IN_HEADER).index(form.map) if form.map in IN_HEADER else -1
 
 
 @lru_cache
 def lower_layout(form: Layout, name: str = "Layout") -> str:
     """Return a layout of two axes as a C++ type; the layout's own name does not enter it. Rules: LAY-13."""
-    if form.form in IN_HEADER:
-        return f"using {name} = fp4ref::layout::{IN_HEADER[form.form]};"
+    if form.map in IN_HEADER:
+        return f"using {name} = fp4ref::layout::{IN_HEADER[form.map]};"
     down, across = form.axes
     first = form.form.order[0]
-    quads = isinstance(first, Term) and first == (1, 0, 0) and (across.radices[0] or 1) % 4 == 0 and not form.has_gaps
+    quads = isinstance(first, Term) and first == Term(1, 0) and (across.radices[0] or 1) % 4 == 0 and not form.has_gaps
     return f"""struct {name} {{
     using offset_t = fp4ref::layout::offset_t;
     static constexpr unsigned row_multiple = {down.multiple}, column_multiple = {across.multiple};

@@ -17,7 +17,7 @@ from fp4ref.files import TensorFile, files_of, open_tensors
 from fp4ref.files.kinds import DUMP
 from fp4ref.files.targets import require_target
 from fp4ref.hadamard import POINTS
-from fp4ref.layout import LAYOUTS, layout
+from fp4ref.layout import STANDARD_LAYOUTS, layout
 from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
 from fp4ref.spec import SPEC_VERSION, Spec
 
@@ -46,7 +46,7 @@ DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
     "scale_layout",
     default="linear",
     show_default=True,
-    help=f"The layout of the scales: {', '.join(LAYOUTS)}.",
+    help=f"The layout of the scales: {', '.join(form.name for form in STANDARD_LAYOUTS)}, or one of `fp4ref layouts`.",
 )
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
 @click.option(

@@ -12,7 +12,7 @@ from typing import Any
 from fp4ref.diagrams.layout_text import layout_text
 from fp4ref.diagrams.request import Request
 from fp4ref.errors import BackendError, DomainError, UnknownNameError
-from fp4ref.layout import LAYOUTS, layout
+from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, layout
 from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4_2D, NVFP4_RHT, NVFP4_ROW_SCALED, STANDARD
 
 SHAPES = {"tiled_8x4": (20, 160)}  # where a smaller tensor shows more
@@ -47,7 +47,7 @@ FIGURES = {
         "directions_figure:directions", "Row and column direction: what is transposed.", ("spec", "shape")
     ),
     "hierarchy": Figure("hierarchy:hierarchy", "Global scale, block scales, codes, with numbers.", ("spec",)),
-    **{name: _of_layout(name) for name in LAYOUTS},
+    **{form.name: _of_layout(form.name) for form in STANDARD_LAYOUTS},
     "linear-tiled": Figure(
         "linear_tiled:linear_tiled", "The same scales, linear and tiled, side by side.", (*GEOMETRY, "layout")
     ),

@@ -5,10 +5,13 @@ digits of all axes are stored. Strides, the inverse, padding, conversions, group
 from that list, nowhere else.
 """
 
+from fp4ref.layout.origin import Origin
 from fp4ref.layout.registry import (
     LAYOUTS,
     LINEAR,
     LINEAR_PADDED,
+    ORIGINS,
+    STANDARD_LAYOUTS,
     TILED_8X4,
     TILED_128X4,
     layout,
@@ -24,11 +27,14 @@ __all__ = [
     "LAYOUTS",
     "LINEAR",
     "LINEAR_PADDED",
+    "ORIGINS",
+    "STANDARD_LAYOUTS",
     "TILED_8X4",
     "TILED_128X4",
     "Axis",
     "Digit",
     "Layout",
+    "Origin",
     "Strides",
     "Term",
     "layout",

@@ -25,22 +25,45 @@ def stored(buffer: Units, array: Units, axes: Sequence[Axis], strides: Strides) 
     """Write an array into a flat buffer that holds 0x00, its padding as its axes say. Rules: LAY-5, LAY-15."""
     whole = any(axis.fill for axis in axes)
     limits = [-(-n // a.multiple) * a.multiple if whole else n for n, a in zip(array.shape, axes, strict=True)]
+    if not strides.regular:
+        for part in _parts(limits):
+            buffer[strides.offsets(_indices(part))] = _filled(array[part], axes, part)
+        return
     for piece, part in _pieces(buffer, strides, limits):
-        values = array[part]
-        filled = np.zeros([stop.stop - stop.start for stop in part], buffer.dtype)
-        for axis in reversed(range(len(axes))):  # padding of several axes is that of the first
-            beyond = (slice(None),) * axis + (slice(values.shape[axis], None),)
-            filled[beyond] = axes[axis].fill or 0
-        filled[tuple(slice(0, n) for n in values.shape)] = values
-        piece[...] = filled.reshape(piece.shape)
+        piece[...] = _filled(array[part], axes, part).reshape(piece.shape)
 
 
 def loaded(array: Units, buffer: Units, strides: Strides) -> None:
     """Read an array from a flat buffer; padding has no influence. Rules: LAY-6."""
+    if not strides.regular:
+        for part in _parts(array.shape):
+            array[part] = buffer[strides.offsets(_indices(part))]
+        return
     for piece, part in _pieces(buffer, strides, array.shape):
         values = array[part]
         shape = [stop.stop - stop.start for stop in part]
         values[...] = piece.reshape(shape)[tuple(slice(0, n) for n in values.shape)]
+
+
+def _filled(values: Units, axes: Sequence[Axis], part: Sequence[slice]) -> Units:
+    """Return a part of the padded array: its values, and around them what the padding of each axis holds."""
+    filled = np.zeros([stop.stop - stop.start for stop in part], values.dtype)
+    for axis in reversed(range(len(axes))):  # padding of several axes is that of the first
+        beyond = (slice(None),) * axis + (slice(values.shape[axis], None),)
+        filled[beyond] = axes[axis].fill or 0
+    filled[tuple(slice(0, n) for n in values.shape)] = values
+    return filled
+
+
+def _parts(limits: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Yield parts of the array below the limits, cut along the first axis."""
+    height = max(PIECE // max(math.prod(limits[1:]), 1), 1)
+    for top in range(0, limits[0] if math.prod(limits) else 0, height):
+        yield slice(top, min(top + height, limits[0])), *(slice(0, limit) for limit in limits[1:])
+
+
+def _indices(part: Sequence[slice]) -> list[Units]:
+    return list(np.ogrid[tuple(part)])
 
 
 def _pieces(buffer: Units, strides: Strides, limits: Sequence[int]) -> Iterator[tuple[Units, tuple[slice, ...]]]:

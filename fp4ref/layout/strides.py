@@ -31,7 +31,8 @@ class Strides:
     """The digits of each axis, fastest first. offset = first + the sum of digit * stride over all axes.
 
     rests: which digit of an axis is the rest. stored: axis and digit of each digit, the fastest stored one first.
-    size: units of the whole buffer.
+    size: units of the whole buffer. turned: pairs of digits, of which the first is stored XOR the second. repeated:
+    digits without a place. table: where the units of a run are moved in the end.
     """
 
     axes: tuple[tuple[Digit, ...], ...]
@@ -39,6 +40,14 @@ class Strides:
     stored: tuple[tuple[int, int], ...]
     first: int
     size: int
+    turned: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = ()
+    repeated: tuple[tuple[int, int], ...] = ()
+    table: tuple[int, ...] = ()
+
+    @property
+    def regular(self) -> bool:
+        """True if an offset is the sum of what its indices contribute."""
+        return not (self.turned or self.repeated or self.table)
 
     def place(self, axis: int, digit: int) -> int:
         """Return the weight of a digit in its index: the product of the faster radices."""
@@ -53,11 +62,36 @@ class Strides:
             offset = offset + digit * stride
         return offset + index * digits[-1].stride
 
+    def offsets(self, indices: Sequence[Ints]) -> Ints:
+        """Return the offsets of indices, one array per axis, which broadcast. Rules: LAY-13, LAY-19, LAY-20, LAY-21."""
+        total = sum((self.spread(axis, index) for axis, index in enumerate(indices)), np.zeros((), np.int64))
+        for mine, other in self.turned:
+            value, by = self._value(indices, mine), self._value(indices, other)
+            total = total + ((value ^ by) - value) * self.axes[mine[0]][mine[1]].stride
+        if self.table:
+            total = total // len(self.table) * len(self.table) + np.array(self.table)[total % len(self.table)]
+        return np.asarray(total + self.first)
+
+    def ends(self, rows: Ints, columns: Ints) -> tuple[int, int]:
+        """Return the smallest and the largest offset of some rows and columns."""
+        if not self.regular:
+            offsets = self.offsets([rows[:, None], columns[None, :]])
+            return int(offsets.min()), int(offsets.max())
+        down, across = self.spread(0, rows), self.spread(1, columns)
+        return int(down.min() + across.min()) + self.first, int(down.max() + across.max()) + self.first
+
+    def _value(self, indices: Sequence[Ints], digit: tuple[int, int]) -> Ints:
+        axis, number = digit
+        return np.asarray(indices[axis] // self.place(axis, number) % self.axes[axis][number].radix)
+
     def gather(self, offset: Ints, endless: bool = False) -> tuple[list[Ints], NDArray[np.bool_]]:
         """Return the indices whose digits make up an offset, and where the offset belongs to a digit at all.
 
-        endless: the slowest stored digit has no upper bound.
+        endless: the slowest stored digit has no upper bound. A repeated digit is 0 in the indices.
         """
+        if self.table:
+            run = (offset - self.first) // len(self.table) * len(self.table) + self.first
+            offset = run + np.argsort(self.table)[(offset - self.first) % len(self.table)]
         lowest = self.first + sum(min(d.stride, 0) * (d.radix - 1) for digits in self.axes for d in digits)
         rest = offset - lowest
         indices = [np.zeros_like(offset) for _ in self.axes]
@@ -68,6 +102,9 @@ class Strides:
             if number or not endless:
                 found &= value < radix
             indices[axis] += (radix - 1 - value if stride < 0 else value) * self.place(axis, digit)
+        for mine, other in self.turned:
+            value, by = self._value(indices, mine), self._value(indices, other)
+            indices[mine[0]] += ((value ^ by) - value) * self.place(*mine)
         return indices, found & (rest == 0)
 
 
@@ -95,13 +132,22 @@ def strides(form: Form, padded: tuple[int, ...]) -> Strides:
         radix = padded[item.axis] // axis.tile if radix is None else radix
         made[item.axis][item.digit] = _runs(radix, running, item.flip)
         running *= radix
+    for axis_number, number in form.repeated:
+        radix = form.axes[axis_number].radices[number]
+        radix = padded[axis_number] // form.axes[axis_number].tile if radix is None else radix
+        made[axis_number][number] = [Digit(radix, 0)]
     digits = tuple(tuple(part for parts in axis for part in parts) for axis in made)
     places = [item for item in form.order if isinstance(item, Term)]
     stored = tuple((p.axis, start + i) for p in places for start, i in _numbers(made[p.axis], p.digit))
     rests = tuple(sum(map(len, made[a][: axis.radices.index(None)])) for a, axis in enumerate(form.axes))
     first -= sum(d.stride * (d.radix - 1) for axis in digits for d in axis if d.stride < 0)
     last = first + sum(max(d.stride, 0) * (d.radix - 1) for axis in digits for d in axis)
-    return Strides(digits, rests, stored, first, max(running, last + 1) if math.prod(padded) else 0)
+    size = max(running, last + 1) if math.prod(padded) else 0
+    size = -(-size // len(form.table)) * len(form.table) if form.table else size
+    starts = {(a, d): sum(map(len, made[a][:d])) for a, axis in enumerate(form.axes) for d in range(len(axis.radices))}
+    turned = tuple(((p.axis, starts[p[:2]]), (p.by[0], starts[p.by])) for p in places if p.by)
+    repeated = tuple((axis, starts[axis, digit]) for axis, digit in form.repeated)
+    return Strides(digits, rests, stored, first, size, turned, repeated, form.table)
 
 
 def _numbers(parts: Sequence[Sequence[Digit]], digit: int) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from fp4ref.errors import LayoutError
 RULE = "LAY-14"
 UNITS = (1, 2, 4, 6, 8, 16, 32)  # bits
 AXIS = re.compile(r"([a-z]+)\(([\d,* ]+)\)")
-PLACE = re.compile(r"([a-z]+)(\d+)(?:\^(\d+))?")
+PLACE = re.compile(r"([a-z]+)(\d+)(?:\^(?:(\d+)|([a-z]+)(\d+)))?")
 PADDING = re.compile(r"pad ([a-z]+)(?: (\d+))?(?: (0x[0-9a-fA-F]{1,8}|unspecified|refused))?")
 
 
@@ -41,11 +41,12 @@ class Axis(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A digit in the stored order; its value is XORed with `flip`."""
+    """A digit in the stored order; its value is XORed with `flip`, or with the digit `by`: (axis, digit)."""
 
     axis: int
     digit: int
     flip: int = 0
+    by: tuple[int, int] | None = None
 
 
 class Product(NamedTuple):
@@ -61,12 +62,27 @@ class Product(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """The parsed text of a layout; a `Product` in the order aligns the stride of the next digit."""
+    """The parsed text of a layout; a `Product` in the order aligns the stride of the next digit.
+
+    repeated: (axis, digit) of those whose values share a place. table: where the units of a run are moved in the end.
+    """
 
     axes: tuple[Axis, ...]
     order: tuple[Term | Product, ...]
     unit: int = 8
     base: Product = Product(0)  # noqa: RUF009 - a tuple
+    repeated: tuple[tuple[int, int], ...] = ()
+    table: tuple[int, ...] = ()
+
+    @property
+    def irregular(self) -> str:
+        """The part for which an offset is not a sum over the axes, in words; empty if there is none."""
+        turned = [item for item in self.order if isinstance(item, Term) and item.by]
+        if turned:
+            return f"digit {self._item(turned[0])}"
+        if self.repeated:
+            return f"digit {self._digit(*self.repeated[0])}, which is repeated"
+        return f"a table of {len(self.table)} units" if self.table else ""
 
     def __str__(self) -> str:
         axes = " ".join(
@@ -76,13 +92,19 @@ class Form:
         clauses = [f"{axes}: {' '.join(map(self._item, self.order))}"]
         clauses += [] if self.unit == 8 else [f"unit {self.unit}"]
         clauses += filter(None, map(_padding, self.axes))
+        clauses += [f"repeat {' '.join(self._digit(*digit) for digit in self.repeated)}"] if self.repeated else []
         clauses += [f"base {self._product(self.base)}"] if self.base.number else []
+        clauses += [f"table {','.join(map(str, self.table))}"] if self.table else []
         return "; ".join(clauses)
 
     def _item(self, item: Term | Product) -> str:
         if isinstance(item, Product):
             return f"|{self._product(item)}"
-        return f"{self.axes[item.axis].name}{item.digit}" + (f"^{item.flip}" if item.flip else "")
+        other = self._digit(*item.by) if item.by else item.flip
+        return self._digit(item.axis, item.digit) + (f"^{other}" if other else "")
+
+    def _digit(self, axis: int, digit: int) -> str:
+        return f"{self.axes[axis].name}{digit}"
 
     def _product(self, product: Product) -> str:
         return "*".join([str(product.number), *(self.axes[axis].name for axis in product.axes)])
@@ -117,20 +139,26 @@ class _Reader:
             raise self._error(f"{text!r}", "axes, a colon and the stored order, as in 'm(8,*) k(4,*): k0 m0 k1 m1'")
         self._read_axes(declared)
         unit, base = 8, Product(0)
+        repeated: tuple[tuple[int, int], ...] = ()
+        table: tuple[int, ...] = ()
         for clause in clauses:
             word, _, rest = clause.partition(" ")
             if word == "unit" and rest.isdigit() and int(rest) in UNITS:
                 unit = int(rest)
             elif word == "base":
                 base = self._product(rest)
+            elif word == "table":
+                table = self._table(rest)
+            elif word == "repeat" and rest:
+                repeated = tuple(self._place(item)[:2] for item in rest.split())
             elif match := PADDING.fullmatch(clause):
                 self._read_padding(match)
             else:
-                raise self._error(f"{clause!r}", "pad AXIS, unit BITS or base UNITS")
+                raise self._error(f"{clause!r}", "pad AXIS, unit BITS, base UNITS, repeat DIGITS or table PLACES")
         for axis in self.axes:
             if axis.fill is not None and axis.fill >> unit:
                 raise self._error(f"padding {axis.fill:#x}", f"a value of {unit} bits", "LAY-15")
-        return Form(tuple(self.axes), self._order(order), unit, base)
+        return Form(tuple(self.axes), self._order(order, repeated), unit, base, repeated, table)
 
     def _read_axes(self, declared: str) -> None:
         if AXIS.sub("", declared).strip() or not declared.strip():
@@ -157,12 +185,21 @@ class _Reader:
             axis = axis._replace(fill=None if word == "unspecified" else int(word, 16))
         self.axes[index] = axis
 
-    def _order(self, text: str) -> tuple[Term | Product, ...]:
+    def _table(self, text: str) -> tuple[int, ...]:
+        places = tuple(int(part) if part.strip().isdigit() else -1 for part in text.split(","))
+        if sorted(places) != list(range(len(places))):
+            raise self._error(f"'table {text}'", "every place from 0 on once", "LAY-21")
+        return places
+
+    def _order(self, text: str, repeated: tuple[tuple[int, int], ...]) -> tuple[Term | Product, ...]:
         items = tuple(self._product(item[1:]) if item[0] == "|" else self._place(item) for item in text.split())
-        stored = sorted(item[:2] for item in items if isinstance(item, Term))
+        stored = sorted([*(item[:2] for item in items if isinstance(item, Term)), *repeated])
         wanted = [(index, digit) for index, axis in enumerate(self.axes) for digit in range(len(axis.radices))]
         if stored != wanted:
             raise self._error(f"order {text.strip()!r}", "every digit of every axis once", "LAY-13")
+        turned = {item[:2] for item in items if isinstance(item, Term) and item.by}
+        if any(isinstance(item, Term) and item.by in {*turned, *repeated} for item in items):
+            raise self._error(f"order {text.strip()!r}", "an XOR with a digit that is stored as it is", "LAY-19")
         if any(isinstance(item, Product) and not item.number for item in items):
             raise self._error(f"order {text.strip()!r}", "an alignment above 0", "LAY-16")
         return items
@@ -171,12 +208,19 @@ class _Reader:
         match = PLACE.fullmatch(item)
         if not match:
             raise self._error(f"{item!r}", "a digit such as m0, m0^1, or an alignment such as |32")
-        place = Term(self._axis(match[1]), int(match[2]), int(match[3] or 0))
-        radices = self.axes[place.axis].radices
-        radix = radices[place.digit] if place.digit < len(radices) else None
-        if place.flip and (radix is None or radix & (radix - 1) or place.flip >= radix):
+        by = (self._axis(match[4]), int(match[5])) if match[4] else None
+        place = Term(self._axis(match[1]), int(match[2]), int(match[3] or 0), by)
+        radix, other = self._radix(place.axis, place.digit), self._radix(*by) if by else None
+        whole = radix is not None and radix & (radix - 1) == 0
+        if place.flip and not (whole and place.flip < (radix or 0)):
             raise self._error(f"{item!r}", "a digit of 2^n values and a constant below that", "LAY-17")
+        if by and not (whole and other is not None and other <= (radix or 0)):
+            raise self._error(f"{item!r}", "a digit of 2^n values and another of no more values", "LAY-19")
         return place
+
+    def _radix(self, axis: int, digit: int) -> int | None:
+        radices = self.axes[axis].radices
+        return radices[digit] if digit < len(radices) else None
 
     def _product(self, text: str) -> Product:
         factors = [part.strip() for part in text.split("*")]

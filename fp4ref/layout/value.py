@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import math
 import operator
 import sys
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fp4ref.errors import DomainError, LayoutError, ShapeError
 from fp4ref.layout import conversion
 from fp4ref.layout.arguments import Index, checked, counted, plain, require_units
+from fp4ref.layout.members import Starts, bound_starts, group_starts
 from fp4ref.layout.strides import Digit, Ints, Strides, is_unbounded, strides
 from fp4ref.layout.text import Axis, Form, Product, Term, parse
 
@@ -47,6 +48,11 @@ class Layout:
     def form(self) -> Form:
         """The parts of the text."""
         return parse(self.name, self.text)
+
+    @cached_property
+    def map(self) -> Form:
+        """The same parts without the names of axes: equal for layouts that store and pad alike. Rules: LAY-18."""
+        return dataclasses.replace(self.form, axes=tuple(axis._replace(name="") for axis in self.axes))
 
     @property
     def unit(self) -> int:
@@ -131,7 +137,7 @@ class Layout:
         Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15, LAY-16.
         """
         padded = self.padded(*sizes)
-        return (1, strides(self.form, padded).size) if self.has_gaps else padded
+        return (1, strides(self.form, padded).size) if self.has_gaps or self.form.repeated else padded
 
     def refuses(self, *sizes: int) -> Axis | None:
         """Return the first axis that refuses its size instead of padding it, or None. Rules: LAY-15."""
@@ -166,21 +172,18 @@ class Layout:
         Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-13.
         """
         found, bounds, _ = self._space("offset", columns, rows)
-        across = found.spread(1, checked(self, "offset", "column", column, bounds[1]))
-        return plain(found.spread(0, checked(self, "offset", "row", row, bounds[0])) + across + found.first)
+        across = checked(self, "offset", "column", column, bounds[1])
+        return plain(found.offsets([checked(self, "offset", "row", row, bounds[0]), across]))
 
     def offsets(self, indices: Sequence[Index], sizes: Sequence[int]) -> Ints:
         """Offsets of units of an array of any number of axes: one index, or array of indices, per axis.
 
-        Rules: LAY-13.
+        Rules: LAY-13, LAY-19, LAY-20, LAY-21.
         """
         padded = self.padded(*sizes)
         found = strides(self.form, padded)
-        parts = (
-            found.spread(number, checked(self, "offset", axis.name, index, stop))
-            for number, (axis, index, stop) in enumerate(zip(self.axes, indices, padded, strict=True))
-        )
-        return np.asarray(sum(parts, np.int64(found.first)))
+        each = zip(self.axes, indices, padded, strict=True)
+        return found.offsets([checked(self, "offset", axis.name, index, stop) for axis, index, stop in each])
 
     @overload
     def index(self, offset: int, columns: int, rows: int | None = None) -> tuple[int, int]: ...
@@ -218,11 +221,16 @@ class Layout:
 
         Unspecified padding and gaps hold 0x00 in new memory.
 
-        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16.
+        Errors: LayoutError for scales that differ where the layout has one place for them.
+
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-20.
         """
         require_units(self, "from_linear", scales, len(self.axes))
         buffer = np.zeros(self.padded_shape(*scales.shape), scales.dtype)
         conversion.stored(buffer.reshape(-1), scales, self.axes, self.strides(*scales.shape))
+        if self.form.repeated and (self.to_linear(buffer, *scales.shape) != scales).any():
+            got = f"scales that differ along {self.form.irregular}"
+            raise LayoutError(f"{self.name}.from_linear", got, "equal ones, which share a place", "LAY-20")
         return buffer
 
     @overload
@@ -243,15 +251,28 @@ class Layout:
         conversion.loaded(scales, np.ascontiguousarray(buffer).reshape(-1), self.strides(*sizes))
         return scales
 
-    def group_offsets(self, shapes: Iterable[tuple[int, int]]) -> list[int]:
+    def group_offsets(self, shapes: Iterable[tuple[int, int]], starts: Starts = "packed") -> list[int]:
         """Offset at which each member of a group starts, then the size of the whole buffer.
 
-        shapes: (rows, columns) of each member's scales.
+        shapes: (rows, columns) of each member's scales. starts: "packed", one after the other; "bound", where a member
+        starts no matter how the rows before it are divided among members; "fixed", all as far apart as the largest
+        member requires.
 
-        Rules: LAY-8.
+        >>> from fp4ref import LAYOUTS
+        >>> [LAYOUTS["tiled_128x4"].group_offsets([(3, 4), (130, 4)], starts) for starts in ("packed", "bound")]
+        [[0, 512, 1536], [0, 1024, 2048]]
+
+        Rules: LAY-8, LAY-22.
         """
-        sizes = (math.prod(self.padded_shape(rows, columns)) for rows, columns in shapes)
-        return list(itertools.accumulate(sizes, initial=0))
+        shapes = list(shapes)
+        if starts != "bound":
+            return group_starts([math.prod(self.padded_shape(*shape)) for shape in shapes], starts)
+        operation, widths = f"{self.name}.group_offsets", {self.padded(0, columns)[1] for _, columns in shapes}
+        if self.takes_rows or self.has_gaps or self.form.irregular or len(widths) > 1:
+            got = f"{len(widths)} widths of members" if len(widths) > 1 else f"layout {self.text!r}"
+            needed = "whole rows of tiles of one width"
+            raise LayoutError(operation, f"starts 'bound' for {got}", needed, "LAY-22")
+        return bound_starts([rows for rows, _ in shapes], self.multiples[0], max(widths, default=0))
 
     def row_range(self, start: int, stop: int, rows: int, columns: int) -> slice:
         """Return the units of rows [start, stop) in the flat buffer, if they are one piece; else LayoutError.
@@ -267,12 +288,14 @@ class Layout:
         owned = np.arange(start, padded_rows if start < stop == rows else stop)
         if owned.size * padded_columns == 0:
             return slice(0, 0)
-        found = self.strides(rows, columns)
-        down, across = found.spread(0, owned), found.spread(1, np.arange(padded_columns))
-        first, last = int(down.min() + across.min()), int(down.max() + across.max())
+        if self.form.repeated:
+            raise LayoutError(
+                operation, f"{asked} along {self.form.irregular}", "rows with places of their own", "LAY-20"
+            )
+        first, last = self.strides(rows, columns).ends(owned, np.arange(padded_columns))
         if last + 1 - first != owned.size * padded_columns:  # distinct offsets: equal means no gap
             raise LayoutError(operation, f"{asked} lie apart", f"whole tiles of {self.tile[0]} rows", "LAY-9")
-        return slice(first + found.first, last + 1 + found.first)
+        return slice(first, last + 1)
 
     def _space(self, operation: str, columns: int, rows: int | None) -> tuple[Strides, tuple[int, int], int]:
         """Strides for some columns, the bounds of row and column, and that of offsets.

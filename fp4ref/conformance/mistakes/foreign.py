@@ -43,7 +43,6 @@ FOREIGN = tuple(
             "m(*) k(4,*): k0 m0 k1; pad m 4 unspecified",
             "scales are packed in words of four, rows fastest (MN-major)",
         ),
-        ("amd", "m(16,2,*) k(4,2,*): m1 k1 m0 k0 k2 m2", "scales are in the 32x8 layout of AMD"),
     )
 )
 

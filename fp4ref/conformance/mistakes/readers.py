@@ -7,9 +7,10 @@ reader of scales does not touch are padding.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,17 @@ def _padded(value: int, to: int) -> int:
 
 def _by_layout(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     return np.asarray(form.offset(row, block, blocks, rows))
+
+
+@lru_cache
+def _taking_any_size(form: Layout) -> Layout:
+    """Return a layout that pads the sizes which its owner refuses. Rules: LAY-15."""
+    return Layout(form.name, re.sub(r"; pad \w+( \d+)? refused", "", form.text), form.rule)
+
+
+def _places(form: Layout) -> Any:
+    """Return the parts of a layout that decide offsets; the contents of padding have no influence."""
+    return tuple((axis.radices, axis.multiple) for axis in form.axes), form.form.order, form.form.base
 
 
 def _transposed_layout(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
@@ -127,14 +139,17 @@ DECLARED = ScaleReader("", Slot.LAYOUT, "")
 
 def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
     """Named places of scales other than the declared layout's."""
-    for form in scale_layouts():
-        if form.form != declared.form:
-            yield ScaleReader(
-                f"layout-{form.name}",
-                Slot.LAYOUT,
-                f"scales are {form.name} where {declared.name} is declared",
-                partial(_by_layout, form),
-            )
+    others: dict[Any, Layout] = {}
+    for form in scale_layouts(field=True):
+        others.setdefault(_places(form), form)
+    others.pop(_places(declared), None)
+    for form in others.values():
+        yield ScaleReader(
+            f"layout-{form.name}",
+            Slot.LAYOUT,
+            f"scales are {form.name} where {declared.name} is declared",
+            partial(_by_layout, _taking_any_size(form)),
+        )
     for form in filter(is_tiled, scale_layouts()):
         words = form.name.removeprefix("tiled_")
         yield from (
@@ -147,7 +162,7 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
             )
         )
     for text, form in FOREIGN:
-        if all(form.form != known.form for known in scale_layouts()):
+        if _places(form) not in others and _places(form) != _places(declared):
             yield ScaleReader(f"layout-{form.name}", Slot.LAYOUT, text, partial(_by_layout, form))
     yield ScaleReader(
         "layout-unpadded",

@@ -195,7 +195,7 @@ def _all_units(sides: Sequence[tuple[Part, ScaleSide]], place: Place, unit: int)
 
 def _named(measured: ScaleReader, declared: Layout) -> ScaleReader:
     """Return the order of digits that is the measured one, if one is."""
-    if declared.form != TILED_128X4.form:
+    if declared.map != TILED_128X4.map:
         return measured
     wanted = measured.offsets(declared, *NAMED_ON)
     same = (reader for reader in digit_readers() if np.array_equal(reader.offsets(declared, *NAMED_ON), wanted))
