@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Score(NamedTuple):
-    """How the diagnosis did on kernels that are wrong on purpose: of `count` that there are, those that were tried."""
+    """How the diagnosis did on kernels that are wrong on purpose; it is judged if at least `count` were tried."""
 
     count: int
     tried: int
@@ -46,7 +46,7 @@ class Score(NamedTuple):
 
     @property
     def enough(self) -> bool:
-        """Whether all were caught and 90 % named first, if all of them ran."""
+        """True if all were caught and 90 % named first, or too few of them ran."""
         return self.tried < self.count or (self.caught == self.tried and 10 * self.named >= 9 * self.tried)
 
     def __str__(self) -> str:

@@ -156,7 +156,9 @@ def instructions(kernel: str, prelude: str, target: str) -> tuple[str, ...]:
 @compiled
 @pytest.mark.heavy  # compiles some forty kernels for each target
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(  # in CI a target without the conversions and one with them
+    "target", [pytest.param(t, marks=[pytest.mark.release] * (t not in {"sm_90", "sm_100a"})) for t in TARGETS]
+)
 @pytest.mark.rule("E2M1-3", "NUM-1")
 def test_every_kernel_compiles_stays_in_registers_and_converts_natively_where_it_can(target):
     cases = list(kernels(target))

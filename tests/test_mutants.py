@@ -1,4 +1,8 @@
-"""Kernels that are wrong on purpose, through the whole kit; none of them knows the library of mistakes."""
+"""Kernels that are wrong on purpose, through the whole kit; none of them knows the library of mistakes.
+
+CI runs every mutant on its own cases until one of them differs, diagnoses every fifth mutant of each file (a file is a
+stage), and judges every tenth mutant at two more multiples of shapes. `.ci/release` does all this for all mutants.
+"""
 
 import re
 import runpy
@@ -23,6 +27,7 @@ from fp4ref.specs import NVFP4
 
 SETS = [runpy.run_path(str(path)) for path in sorted((Path(__file__).parent / "mutants").glob("*.py"))]
 MUTANTS = [kernel for kernels in SETS for kernel in kernels["MUTANTS"]]
+SAMPLE = [kernel for kernels in SETS for kernel in kernels["MUTANTS"][::5]]  # those that CI diagnoses
 CORRECT = [kernel for kernels in SETS for kernel in kernels["CORRECT"]]
 GOLDEN, MADE = runner.golden, {}
 LARGEST = 1 << 20  # elements of a case; a kernel that is slow on purpose takes long for more
@@ -84,11 +89,14 @@ def judgements(kernel, cases, monkeypatch):
         yield judge(run.case, run.outcome, subject.declaration, run.expected)
 
 
+def cases_of(kernel):
+    return inputs(kernel.spec, kernel.direction, getattr(kernel, "dtypes", ()), getattr(kernel, "multiple", (1, 1)))
+
+
 def verified(kernel, monkeypatch):
     spec, subject = subject_of(kernel)
-    cases = inputs(kernel.spec, kernel.direction, getattr(kernel, "dtypes", ()), getattr(kernel, "multiple", (1, 1)))
     report = KernelReport(kernel.__name__, spec, subject.declaration)
-    return collected(report, judgements(kernel, cases, monkeypatch))
+    return collected(report, judgements(kernel, cases_of(kernel), monkeypatch))
 
 
 @pytest.mark.rule("CNF-1")
@@ -97,10 +105,29 @@ def test_correct_kernels_conform(kernel, monkeypatch):
     assert verified(kernel, monkeypatch).ok
 
 
+def differs(kernel, cases, monkeypatch):
+    """Return True at the first case whose bytes are wrong."""
+    return any(not judgement.equal for judgement in judgements(kernel, cases, monkeypatch))
+
+
+@pytest.mark.heavy  # runs all mutants
+@pytest.mark.slow
+@pytest.mark.rule("CNF-1")
+@pytest.mark.parametrize("kernels", SETS, ids=lambda kernels: Path(kernels["__file__"]).stem)
+def test_every_mutant_is_caught(kernels, monkeypatch):
+    missed = [kernel.__name__ for kernel in kernels["MUTANTS"] if not differs(kernel, cases_of(kernel), monkeypatch)]
+    assert not missed
+
+
+def in_ci(values, chosen):
+    """Return parameters of which those that are not chosen are left to a release."""
+    return [value if value in chosen else pytest.param(value, marks=pytest.mark.release) for value in values]
+
+
 @pytest.mark.heavy  # each is a diagnosis over all cases
 @pytest.mark.slow
 @pytest.mark.rule("CNF-2")
-@pytest.mark.parametrize("kernel", MUTANTS, ids=lambda kernel: kernel.__name__)
+@pytest.mark.parametrize("kernel", in_ci(MUTANTS, SAMPLE), ids=lambda kernel: kernel.__name__)
 def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
     report = verified(kernel, monkeypatch)
     found = report.diagnosis
@@ -110,7 +137,7 @@ def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
     if kernel.says:  # the sentence as well, and nothing beside it
         right &= first is not None and len(first.names) == len(kernel.names)
         right &= re.search(kernel.says, report.headline) is not None
-    record_property("mutant", (kernel.__name__, len(MUTANTS), not report.ok, right and not report.ok))
+    record_property("mutant", (kernel.__name__, len(SAMPLE), not report.ok, right and not report.ok))
     assert not report.ok  # too few that are named fail the run of all
 
 
@@ -131,16 +158,16 @@ CANNOT_SHOW = {
 @pytest.mark.heavy
 @pytest.mark.slow  # every kernel on the cases of two multiples
 @pytest.mark.rule("CNF-19")
+@pytest.mark.parametrize("tried", [slice(0, None, 10), pytest.param(slice(None), marks=pytest.mark.release)], ids=str)
 @pytest.mark.parametrize(("multiple", "dtypes"), CANNOT_SHOW, ids=str)
-def test_mutants_are_caught_at_every_multiple(multiple, dtypes, monkeypatch):
-    conform = set()
-    for kernel in sorted(MUTANTS, key=lambda kernel: (kernel.spec, kernel.direction)):
+def test_mutants_are_caught_at_every_multiple(multiple, dtypes, tried, monkeypatch):
+    conform, kernels = set(), MUTANTS[tried]
+    for kernel in sorted(kernels, key=lambda kernel: (kernel.spec, kernel.direction)):
         if getattr(kernel, "multiple", (1, 1)) == (1, 1):
             types = ("bfloat16",) if spec_of(kernel.spec).hadamard else dtypes  # those of a transform
-            cases = inputs(kernel.spec, kernel.direction, types, multiple)
-            if all(judgement.equal for judgement in judgements(kernel, cases, monkeypatch)):
+            if not differs(kernel, inputs(kernel.spec, kernel.direction, types, multiple), monkeypatch):
                 conform.add(kernel.__name__)
-    assert conform == set(CANNOT_SHOW[multiple, dtypes].split())
+    assert conform == set(CANNOT_SHOW[multiple, dtypes].split()) & {kernel.__name__ for kernel in kernels}
 
 
 FEW = ("AmaxUpToE4M3", "MXColumnUsesScalesOfRows", "ScaleRowPairsExchanged", "RowBeforeAtTileEnd")
@@ -179,5 +206,6 @@ def test_mutant(outcome, record_property):
 
 
 def test_there_are_enough_mutants():
-    assert len(MUTANTS) >= 100
+    assert len(MUTANTS) >= 400
+    assert len(SAMPLE) >= len(MUTANTS) / 5
     assert sum(len(kernel.names) > 1 for kernel in MUTANTS) >= 10

@@ -541,7 +541,9 @@ def test_every_output_is_complete_whatever_is_wrong(dump, tmp_path):
 
 @pytest.mark.rule("CNF-10", "CNF-2")
 @pytest.mark.heavy
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(  # CI does every third damage
+    "damage", [pytest.param(damage, marks=[pytest.mark.release] * bool(i % 3)) for i, damage in enumerate(DAMAGES)]
+)
 @settings(max_examples=3, **QUIETLY)
 @given(dump=wrongs(SIZES))
 def test_every_output_is_complete_whatever_is_wrong_at_all_sizes(damage, dump, tmp_path):

@@ -1,4 +1,7 @@
-"""Operations other than quantizers that are wrong in some places only are caught, and told with cause and place."""
+"""Operations other than quantizers that are wrong in some places only are caught, and told with cause and place.
+
+A few of them run by default, and every third in CI; `.ci/release` runs all.
+"""
 
 import re
 import runpy
@@ -25,6 +28,16 @@ SOME = ("NibblesOfOddRows", "OnlyFirstTile")
 FEW = ("columns past 64 doubled", "A swapped in odd rows", "bias of whole eights")
 
 
+def marked(names, default):
+    """Return the names as parameters: some for every run, a third of the others for CI, the rest for a release."""
+    left = [name for name in names if name not in default]
+    heavy = [
+        pytest.param(name, marks=[pytest.mark.heavy, *[pytest.mark.release] * bool(i % 3)])
+        for i, name in enumerate(left)
+    ]
+    return [*default, *heavy]
+
+
 def spec_of(kernel):
     (name,) = (cell.cell_contents for cell in kernel.__closure__ if cell.cell_contents in tuple(fp4ref.profiles))
     return fp4ref.profiles[name]
@@ -32,9 +45,7 @@ def spec_of(kernel):
 
 @pytest.mark.slow  # each is called on every case
 @pytest.mark.rule("CNF-2", "CNF-26", "GEM-13")
-@pytest.mark.parametrize(
-    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.heavy) for name in PRODUCTS]
-)
+@pytest.mark.parametrize("name", marked(PRODUCTS, FEW))
 def test_products_are_caught_and_told_with_their_place(name):
     kernel, says = PRODUCTS[name]
     report = check(Subject.of(kernel), spec_of(kernel))
@@ -69,9 +80,7 @@ def operation_report(kernel):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.rule("CNF-2", "CNF-26")
-@pytest.mark.parametrize(
-    "name", [name if name in SOME else pytest.param(name, marks=pytest.mark.heavy) for name in PLACED]
-)
+@pytest.mark.parametrize("name", marked(PLACED, SOME))
 def test_operations_are_caught_and_told_with_their_place(name):
     kernel, says = PLACED[name]
     report = operation_report(kernel)

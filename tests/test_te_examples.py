@@ -30,12 +30,14 @@ def example(name: str) -> Any:
 
 @pytest.mark.heavy  # trains six small models
 @pytest.mark.slow
-def test_gpt_learns_by_every_recipe(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [20, pytest.param(200, marks=pytest.mark.release)])
+def test_gpt_learns_by_every_recipe(steps: int, tmp_path: Path) -> None:
     plotted = ["--plot", str(tmp_path / "losses.png")] if find_spec("matplotlib") else []
-    command = [sys.executable, str(EXAMPLES / "te_gpt.py"), "--steps", "200", "--json", str(tmp_path / "losses.json")]
+    made = tmp_path / "losses.json"
+    command = [sys.executable, str(EXAMPLES / "te_gpt.py"), "--steps", str(steps), "--json", str(made)]
     run = subprocess.run([*command, *plotted], capture_output=True, text=True, check=False, timeout=1800)
     assert run.returncode == 0, run.stdout + run.stderr
-    losses = json.loads((tmp_path / "losses.json").read_text())
+    losses = json.loads(made.read_text())
     assert len(losses) == 6
     first = losses["bf16"][0]
     for name, values in losses.items():
