@@ -8,17 +8,23 @@ from fp4ref.arithmetic import ARITHMETIC, Arithmetic
 from fp4ref.errors import DomainError, DTypeError
 from fp4ref.formats import FORMATS, Format
 from fp4ref.layout import LAYOUTS, Layout
-from fp4ref.names import Names
+from fp4ref.names import Nameable, Names
 from fp4ref.spec import Spec
 
 PROFILES: Names[Spec] = Names("profile", "see `fp4ref profiles`")
 KINDS: dict[type, Names[Any]] = {Format: FORMATS, Layout: LAYOUTS, Arithmetic: ARITHMETIC, Spec: PROFILES}
-Value = TypeVar("Value", Format, Layout, Arithmetic, Spec)
+Value = TypeVar("Value", bound=Nameable)
+
+
+def add_kind(kind: type, names: Names[Any]) -> None:
+    """Let `register` take values of one more type. Rules: SPC-4."""
+    KINDS[kind] = names
 
 
 def register(value: Value, source: str = "") -> Value:
-    """Register a format, layout, arithmetic or specification under its own name, `vendor.name`, and return it.
+    """Register a value under its own name, `vendor.name`, and return it.
 
+    value: a format, layout, arithmetic or specification, or a convention of checkpoints.
     source: where it comes from, and how far that was checked. A specification needs its formats and its arithmetic
     registered first, since files hold their names.
 

@@ -21,7 +21,7 @@ FLOORS = {
     3: ("spec",),
     4: ("catalogue", "specs", "peers", "quantized", "arrays", "memory", "registry", "operands"),
     5: ("model", "api", "random_source", "generators", "analysis", "kernels", "multiply", "groups", ""),
-    6: ("conformance", "rules", "diagrams", "te", "explorer"),
+    6: ("conformance", "checkpoints", "rules", "diagrams", "te", "explorer"),
     7: ("cli", "__main__", "testing", "strategies"),
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}

@@ -24,6 +24,7 @@ COMMANDS = {
     "verify": "Check bytes, kernels or backends against the standard.",
     "statement": "Check a statement of what was tried and found.",
     "report": "Compare the error of specifications on the tensors of a file.",
+    "lint": "Find what is wrong with a checkpoint.",
     "explain": "Show every intermediate value of one block.",
     "where": "Say where an element and its scale are stored.",
     "diagram": "Draw formats, layouts and pipelines.",

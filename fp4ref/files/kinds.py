@@ -52,6 +52,7 @@ SVG = containing("an SVG figure", b"<svg")
 PNG = beginning_with("a PNG image", lambda data: data.startswith(PNG_MAGIC))
 TEXT = beginning_with("a text", _is_text)
 JSON = beginning_with("a JSON file", lambda data: data.lstrip()[:1] in (b"{", b"[") and _is_text(data))
+SARIF = containing("a SARIF log", b"sarif")
 STATEMENT = containing("a statement", b'"fp4ref_statement"')
 HEADER = beginning_with(
     "a C or C++ header", lambda data: (b"#pragma once" in data or b"#ifndef" in data) and _is_text(data)

@@ -1,0 +1,17 @@
+"""Checkpoints: files of quantized models, the conventions in which they are stored, and a linter for them."""
+
+from fp4ref.checkpoints.convention import CONVENTIONS, Convention, Direction, ScaleWay, StoredRole
+from fp4ref.checkpoints.findings import CODES, LintFinding
+from fp4ref.checkpoints.lint import LintReport, lint
+
+__all__ = [
+    "CODES",
+    "CONVENTIONS",
+    "Convention",
+    "Direction",
+    "LintFinding",
+    "LintReport",
+    "ScaleWay",
+    "StoredRole",
+    "lint",
+]

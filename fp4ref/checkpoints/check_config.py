@@ -1,0 +1,183 @@
+"""Checks of declarations against the stored tensors, and against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fp4ref.checkpoints.checkpoint import CONFIG, HF_QUANT
+from fp4ref.checkpoints.declared import MODELOPT, QuantizationConfig
+from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
+from fp4ref.checkpoints.groups import Recognized, TensorGroup
+
+EITHER = {"mixed_precision", "mixed-precision", ""}  # algorithms that name no single format
+BITS = {"e2m1": 4, "e4m3": 8}
+
+
+def check_config(found: Recognized) -> Iterator[LintFinding]:
+    """Yield the contradictions of a checkpoint's declarations. Rules: CKP-12."""
+    files = [*found.config.files] or [CONFIG]
+    yield from _family(found)
+    yield from _presence(found)
+    contradictory = [*_two_files(found.config)]
+    yield from contradictory
+    mismatched: dict[str, list[TensorGroup]] = {}
+    for group in () if any(each.code == "config" for each in contradictory) else found.groups:
+        if "codes" in group.parts and (why := _contradiction(found, group)):
+            mismatched.setdefault(why, []).append(group)
+    for why, groups in mismatched.items():
+        everywhere = len(groups) == len(found.groups) or found.config.layers is None
+        names = files if everywhere else [group.name for group in groups]
+        example = f"{groups[0].name} and {len(groups) - 1} more" if len(groups) > 1 else groups[0].name
+        yield finding(
+            "config",
+            ERROR,
+            [*files, *(group.name for group in groups)] if everywhere else names,
+            f"{why}, but {example} is stored as {groups[0].convention.name}",
+        )
+    yield from _group_settings(found)
+    yield from _unquantized_layers(found)
+    yield from _metadata(found)
+
+
+def _family(found: Recognized) -> Iterator[LintFinding]:
+    config = found.config
+    others = {"gguf", "torchao", "comfy"}
+    if config.family and found.groups and config.family != found.family and found.family not in others:
+        text = f"quant_method is {config.method or config.family!r}, but the tensors have the names of {found.family}"
+        yield finding("config", ERROR, [*config.files], text)
+    named = config.files.get(CONFIG, {})
+    if HF_QUANT in config.files and named.get("quant_method") not in {None, *MODELOPT}:
+        text = f"{CONFIG} declares {named['quant_method']!r}, {HF_QUANT} is modelopt's"
+        yield finding("config", ERROR, [CONFIG, HF_QUANT], text)
+
+
+def _presence(found: Recognized) -> Iterator[LintFinding]:
+    """Yield a finding if the model is configured, but its quantization is not."""
+    loaded = {"modelopt", "compressed-tensors", "mlx", "gpt-oss"}
+    if found.groups and found.checkpoint.config is not None and not found.config.files and found.family in loaded:
+        text = f"no quantization is declared, but {len(found.groups)} modules are quantized"
+        yield finding("config", ERROR, [CONFIG], text)
+
+
+def _two_files(config: QuantizationConfig) -> Iterator[LintFinding]:
+    """Compare config.json with hf_quant_config.json."""
+    if not {CONFIG, HF_QUANT} <= config.files.keys():
+        return
+    one, two = config.files[CONFIG], config.files[HF_QUANT]
+    a, b = one.get("quant_algo"), two.get("quant_algo")
+    if a and b and str(a).lower() != str(b).lower():
+        yield finding("config", ERROR, [CONFIG, HF_QUANT], f"quant_algo is {a!r} in one and {b!r} in the other")
+    sizes = {
+        weights["group_size"]
+        for group in config.groups
+        if isinstance(weights := group.weights, dict) and isinstance(weights.get("group_size"), int)
+    }
+    declared = two.get("group_size")
+    if isinstance(declared, int) and sizes and declared not in sizes:
+        text = f"group_size is {sorted(sizes)} in {CONFIG} and {declared} in {HF_QUANT}"
+        yield finding("group-size", ERROR, [CONFIG, HF_QUANT], text)
+    ours, theirs = one.get("kv_cache_scheme"), two.get("kv_cache_quant_algo")
+    if ("kv_cache_scheme" in one or theirs) and bool(ours) != bool(theirs) and "kv_cache_quant_algo" in two:
+        text = f"the KV cache is {ours or 'not quantized'} in {CONFIG} and {theirs or 'not quantized'} in {HF_QUANT}"
+        yield finding("config", WARNING, [CONFIG, HF_QUANT], text)
+    lists = one.get("ignore"), two.get("exclude_modules")
+    if None not in lists and (only := sorted(set(map(str, lists[0] or ())) ^ set(map(str, lists[1] or ())))):
+        text = f"the lists of excluded modules differ: {', '.join(only[:3])}"
+        yield finding("exclude-list", WARNING, [CONFIG, HF_QUANT], text)
+
+
+def _contradiction(found: Recognized, group: TensorGroup) -> str:
+    """Return the declaration that a group contradicts; "" if none."""
+    config, convention = found.config, group.convention
+    if found.family in {"torchao", "gguf", "comfy"} or not config.files:
+        if config.experts and ".experts." in group.name and config.experts not in convention.declared:
+            return f"expert_dtype is {config.experts!r}"
+        return ""
+    declared = config.of(group.module)
+    if declared is None or declared in EITHER:
+        return ""
+    if declared not in convention.declared:
+        return f"{declared!r} is declared"
+    return ""
+
+
+def _group_settings(found: Recognized) -> Iterator[LintFinding]:
+    """Check the settings of `config_groups`: bits, kind and symmetry of the numbers."""
+    if found.family not in {"modelopt", "compressed-tensors"}:
+        return
+    for entry in found.config.groups:
+        taken = [
+            group for group in found.groups if entry.takes(group.module) and not found.config.ignores(group.module)
+        ]
+        last = [
+            group for group in taken if [each for each in found.config.groups if each.takes(group.module)][-1] is entry
+        ]
+        if not last:
+            continue
+        convention = last[0].convention
+        for key, needed in _settings(convention).items():
+            value = entry.weights.get(key)
+            if value is not None and value != needed:
+                place = f"config_groups.{entry.name}.weights.{key}"
+                text = f"{place} is {value!r}; stored is {convention.name}: need {needed!r}"
+                yield finding("config", ERROR, [*found.config.files][:1], text)
+    if len(found.config.groups) < 2 or found.family != "compressed-tensors":
+        return
+    twice = [
+        group.name
+        for group in found.groups
+        if len({each.format for each in found.config.groups if each.takes(group.module)}) > 1
+    ]
+    if twice:
+        text = (
+            "targets of groups with different formats match these modules; consumers that take the first mistype them"
+        )
+        yield finding("config", WARNING, [*found.config.files, *twice], text)
+
+
+def _settings(convention: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"num_bits": BITS[convention.element], "type": "float"}
+    if convention.bits == 4:
+        settings |= {"symmetric": True, "dynamic": False}
+    return settings
+
+
+def _unquantized_layers(found: Recognized) -> Iterator[LintFinding]:
+    """Compare `quantized_layers` with what is stored."""
+    layers = found.config.layers
+    if layers is None:
+        return
+    groups = {group.module for group in found.groups}
+    plain = {name.removesuffix(".weight") for name in found.plain if name.endswith(".weight")}
+    high = [name for name in layers if name in plain and name not in groups]
+    if high:
+        yield finding("config", ERROR, high, "declared in quantized_layers, stored in high precision")
+    undeclared = [group.name for group in found.groups if group.module not in layers and "codes" in group.parts]
+    if undeclared:
+        yield finding("config", ERROR, undeclared, "quantized, but not listed in quantized_layers")
+
+
+def _metadata(found: Recognized) -> Iterator[LintFinding]:
+    """Compare the attributes in a file's metadata with the stored tensors: torchao's and Comfy's."""
+    wrong: dict[str, list[str]] = {}
+    for group in found.groups:
+        said = str(group.facts.get("_type") or group.facts.get("format") or "").lower()
+        element = str(group.facts.get("elem_dtype", ""))
+        bits = 4 if "float4" in element else 8 if "float8" in element else 0
+        known = {name for each in _siblings(found) for name in each.declared}
+        if said and said in known and said not in group.convention.declared:
+            wrong.setdefault(f"the metadata declares {said!r}: stored is {group.convention.name}", []).append(
+                group.name
+            )
+        elif bits and bits != group.convention.bits:
+            text = f"the metadata declares {element!r}: stored is {group.convention.name}"
+            wrong.setdefault(text, []).append(group.name)
+    for text, names in wrong.items():
+        yield finding("config", ERROR, names, text)
+
+
+def _siblings(found: Recognized) -> list[Any]:
+    from fp4ref.checkpoints.convention import families
+
+    return families().get(found.family, [])

@@ -1,0 +1,140 @@
+"""Checks of names: tensors that are missing, and tensors that belong to nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
+from fp4ref.checkpoints.groups import Recognized, TensorGroup
+
+STATE = re.compile(r"_quantizer\.|_quantizer$|\._amax$|_observer\.|_fake_quant\.|\.activation_post_process")
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.+)")
+EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+def check_presence(found: Recognized) -> Iterator[LintFinding]:
+    """Yield a finding for each role that modules lack, and for tensors without a weight. Rules: CKP-7, CKP-8."""
+    states = [name for name in found.checkpoint.tensors if STATE.search(name)]
+    if states:
+        yield finding("orphan-tensor", WARNING, states, "the internal state of a quantizer, which no loader expects")
+    stems = {_pattern(group.name) for group in found.groups if "codes" in group.parts}
+    absent: dict[str, list[str]] = {}
+    orphans: list[str] = []
+    for group in found.groups:
+        known = _pattern(group.name) in stems or len([*_needed(found, group)]) > 2
+        if "codes" not in group.parts and not known:
+            orphans += group.names
+            continue
+        for suffix in _needed(found, group):
+            if group.name + suffix not in _stored(group):
+                absent.setdefault(suffix, []).append(group.name + suffix)
+    orphans += [
+        tensor.name
+        for stem, parts in found.strays.items()
+        for tensor in parts.values()
+        if tensor.dtype not in {"BF16", "F16"} or not tensor.name.endswith(".weight")
+        if not STATE.search(tensor.name) and stem
+    ]
+    lost = found.checkpoint.lost
+    if found.checkpoint.complete:
+        for suffix, lacking in absent.items():
+            names = [name for name in lacking if name not in lost]
+            if names:
+                yield finding("missing-tensor", ERROR, names, f"not stored; the convention requires every {suffix}")
+        yield from _missing_experts(found)
+        yield from _missing_members(found)
+        yield from _missing_names(found)
+        orphans = [name for name in orphans if not _lost_weight(found, name)]
+        if orphans:
+            yield finding("orphan-tensor", WARNING, orphans, "a scale without a quantized weight")
+
+
+def _lost_weight(found: Recognized, name: str) -> bool:
+    stem = name.rpartition(".")[0]
+    return any(each.startswith(stem) for each in found.checkpoint.lost)
+
+
+def _pattern(name: str) -> str:
+    return NUMBER.sub("#", name)
+
+
+def _stored(group: TensorGroup) -> set[str]:
+    return {tensor.name for tensor in group.parts.values()}
+
+
+def _needed(found: Recognized, group: TensorGroup) -> Iterator[str]:
+    """Yield the suffixes of the tensors that a group must have."""
+    for name, role in group.convention.roles.items():
+        if role.needed or (name == "input_scale" and needs_input_scale(found, group)):
+            yield role.suffix
+
+
+def needs_input_scale(found: Recognized, group: TensorGroup) -> bool:
+    """Return True if the declaration, or most groups of the convention, make an input scale necessary."""
+    config, convention = found.config, group.convention
+    for each in config.groups:
+        if found.family == "compressed-tensors" and each.takes(group.module):
+            return each.inputs is not None and each.inputs.get("dynamic") in {"local", False}
+    algorithm = config.of(group.module)
+    if found.family == "modelopt" and algorithm:
+        return algorithm in {"nvfp4", "nvfp4_awq", "fp8", "w4a8_nvfp4_fp8"} and convention.input_scale is not None
+    same = [other for other in found.groups if other.convention is convention]
+    having = sum("input_scale" in other.parts for other in same)
+    return 2 * having > len(same)
+
+
+def _missing_experts(found: Recognized) -> Iterator[LintFinding]:
+    """Yield experts that a layer lacks: all tensors of a projection."""
+    experts: dict[tuple[str, str], set[int]] = {}
+    for name in found.checkpoint.tensors:
+        if match := EXPERT.fullmatch(name):
+            experts.setdefault((match[1], match[3].split(".")[0]), set()).add(int(match[2]))
+    declared = next((found.config.geometry.get(key) for key in EXPERT_KEYS if key in found.config.geometry), None)
+    stored = max((max(numbers) + 1 for numbers in experts.values()), default=0)
+    count = declared if isinstance(declared, int) and 0 < declared < 1 << 16 else stored
+    missing = [
+        f"{prefix}.{number}.{projection}"
+        for (prefix, projection), numbers in experts.items()
+        for number in range(count)
+        if number not in numbers and not _lost_weight(found, f"{prefix}.{number}.{projection}.weight")
+    ]
+    if missing:
+        yield finding("missing-tensor", ERROR, missing, f"experts without tensors; {count} experts are declared")
+
+
+def _missing_members(found: Recognized) -> Iterator[LintFinding]:
+    """Yield members of fused sets that are absent in one place and present in the others."""
+    modules = {group.name for group in found.groups}
+    modules |= {name.removesuffix(".weight") for name in found.plain if name.endswith(".weight")}
+    sets = {members for group in found.groups for members in group.convention.fused}
+    missing = []
+    for members in sets:
+        homes: dict[str, set[str]] = {}
+        for name in modules:
+            head, _, last = name.rpartition(".")
+            if last in members:
+                homes.setdefault(head, set()).add(last)
+        usual = {frozenset(present) for head, present in homes.items()}
+        for head, present in homes.items():
+            alike = [other for place, other in homes.items() if place != head and _pattern(place) == _pattern(head)]
+            if len(usual) > 1 and alike and all(other > present for other in alike):
+                lacking = [f"{head}.{member}" for member in alike[0] - present]
+                missing += [name for name in lacking if not _lost_weight(found, f"{name}.weight")]
+    if missing and not any(EXPERT.fullmatch(f"{name}.x") for name in missing):
+        yield finding("missing-tensor", ERROR, sorted(missing), "a module that the same block has everywhere else")
+
+
+def _missing_names(found: Recognized) -> Iterator[LintFinding]:
+    """Yield tensors that the metadata of a file lists and that are not stored."""
+    missing = []
+    for group in found.groups:
+        listed = group.facts.get("_tensor_data_names")
+        required = {group.name + suffix for suffix in _needed(found, group)}
+        for name in listed if isinstance(listed, list) else ():
+            full = f"{group.name}_{name}"
+            if full not in found.checkpoint.tensors and full not in required | found.checkpoint.lost:
+                missing.append(full)
+    if missing:
+        yield finding("missing-tensor", ERROR, missing, "listed in the file's metadata, not stored")

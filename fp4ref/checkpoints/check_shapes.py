@@ -1,0 +1,189 @@
+"""Checks of element types, shapes and block sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from fp4ref.checkpoints.check_presence import EXPERT_KEYS
+from fp4ref.checkpoints.convention import FLOATS
+from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
+from fp4ref.checkpoints.groups import Recognized, TensorGroup
+from fp4ref.layout import LINEAR, TILED_128X4
+
+SIZES = (8, 16, 32, 64, 128, 256)  # block sizes that a declaration may mean
+BY_HIDDEN = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # projections that read the hidden state
+Complaint = tuple[str, str, str]  # code, the stored tensor's role, and what is wrong
+
+
+def check_shapes(found: Recognized) -> Iterator[LintFinding]:
+    """Yield one finding for each kind of contradiction, with all the tensors that have it.
+
+    Rules: CKP-9, CKP-10, CKP-11.
+    """
+    grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for group in found.groups:
+        for code, role, message in _complaints(found, group):
+            kind = role if code in {"shape", "group-size", "scale-layout"} else message
+            grouped.setdefault((code, kind), []).append((group.parts[role].name, message))
+    for (code, _), entries in grouped.items():
+        yield finding(code, ERROR, [name for name, _ in entries], entries[0][1])
+    yield from _geometry(found)
+
+
+def sound(group: TensorGroup) -> bool:
+    """Return True if the bytes of a group can be read block by block."""
+    complaints = [*_scale_shape(group)] if {"codes", "scales"} <= group.parts.keys() else []
+    codes = group.parts.get("codes")
+    return bool(group.shape) and not complaints and codes is not None and codes.dtype in group.convention.codes.dtypes
+
+
+def _complaints(found: Recognized, group: TensorGroup) -> Iterator[Complaint]:
+    """Yield what contradicts the convention in one group; a wrong layout hides the types that follow from it."""
+    convention = group.convention
+    shape = [*_code_shape(group)] or ([*_scale_shape(group)] if {"codes", "scales"} <= group.parts.keys() else [])
+    codes = group.parts.get("codes")
+    if codes is not None and codes.dtype in FLOATS:
+        shape = []  # the elements' type is wrong, so that their number of columns means nothing
+    yield from shape
+    for name, role in convention.roles.items():
+        tensor = group.parts.get(name)
+        if (
+            tensor is None
+            or tensor.dtype in role.dtypes
+            or any(name == each and code == "scale-layout" for code, each, _ in shape)
+        ):
+            continue
+        if name == "scales" and convention.scale == "e8m0" and tensor.dtype in FLOATS:
+            continue  # the values say whether bytes were converted as numbers
+        yield "dtype", name, f"{role.suffix} is {tensor.dtype}: need {' or '.join(role.dtypes)}"
+    for name in ("global_scale", "input_scale"):
+        tensor = group.parts.get(name)
+        if tensor is not None and tensor.size != 1 and (tensor.size != group.matrices if group.shape else False):
+            yield "shape", name, f"{getattr(convention, name).suffix} has shape {[*tensor.shape]}: need one number"
+    size = group.facts.get("block_size")
+    if isinstance(size, int) and convention.block[1] and size != convention.block[1]:
+        yield "group-size", "codes", f"the metadata declares blocks of {size}: stored are {convention.block[1]}"
+    elif not shape and _declares_blocks(group):
+        declared = found.config.group_size_of(group.module)
+        if declared and declared != convention.block[1]:
+            yield "group-size", "codes", f"blocks of {declared} are declared: stored are {convention.block[1]}"
+    if found.config.block and convention.block[0] > 1 and not shape and found.config.block != convention.block:
+        yield "group-size", "codes", f"blocks of {found.config.block} are declared: stored are {convention.block}"
+
+
+def _declares_blocks(group: TensorGroup) -> bool:
+    return group.convention.block[1] > 0 and group.convention.block[0] == 1
+
+
+def _code_shape(group: TensorGroup) -> Iterator[Complaint]:
+    codes = group.parts.get("codes")
+    if codes is not None and not group.shape:
+        yield "shape", "codes", f"{group.convention.codes.suffix} has {len(codes.shape)} dimensions: need at least 2"
+    elif codes is not None and group.convention.split and codes.shape[-1] * group.convention.codes_per_item != 32:
+        yield "group-size", "codes", f"blocks of {codes.shape[-1] * 2} elements are stored: need 32"
+
+
+def scale_shape(group: TensorGroup) -> tuple[int, ...]:
+    """Return the shape that the convention gives the block scales of a group. Rules: CKP-10."""
+    rows, columns = group.convention.block
+    front = group.shape[:-2]
+    high, wide = -(-group.rows // rows), -(-group.columns // columns)
+    return (*front, *group.layout.padded_shape(high, wide))
+
+
+def _scale_shape(group: TensorGroup) -> Iterator[Complaint]:
+    """Yield what is wrong with the shape of the block scales: at most one thing."""
+    convention, stored = group.convention, group.parts["scales"].shape
+    if not group.shape:
+        return
+    rows, columns = convention.block
+    if not columns:
+        yield from _float_scale_shape(group)
+        return
+    expected = scale_shape(group)
+    if stored == expected or (convention.per_tensor_layout and math.prod(stored) == math.prod(expected)):
+        return
+    high, wide = -(-group.rows // rows), -(-group.columns // columns)
+    front = group.shape[:-2]
+    tiled, linear = (*front, *TILED_128X4.padded_shape(high, wide)), (*front, high, wide)
+    suffix = convention.scales.suffix if convention.scales else ""
+    told = f"{suffix} has shape {[*stored]}"
+    if len(stored) == 1 and stored[0] in {math.prod(tiled), math.prod(linear)} and rows == 1:
+        yield "scale-layout", "scales", f"{told}: need {[*expected]}; one dimension is what a tiled buffer leaves"
+    elif stored in {tiled, linear} and rows == 1:
+        other = TILED_128X4 if stored == tiled else LINEAR
+        yield "scale-layout", "scales", f"{told}: need {[*expected]}; this is the shape of layout {other.name}"
+    elif len(stored) == len(expected) and (size := _stored_size(group, stored)):
+        yield "group-size", "scales", f"{told}: need {[*expected]}; these are blocks of {size}"
+    else:
+        yield "shape", "scales", f"{told}: need {[*expected]} for elements of shape {[*group.shape]}"
+
+
+def _stored_size(group: TensorGroup, stored: tuple[int, ...]) -> int:
+    """Return the size of the blocks that a shape of scales has; 0 if it has none."""
+    rows, columns = group.convention.block
+    if stored[:-2] != group.shape[:-2] or min(stored) < 1:
+        return 0
+    for size in SIZES:
+        high = -(-group.rows // (size if rows > 1 else 1))
+        if size != columns and stored[-2:] == (high, -(-group.columns // size)):
+            return size
+    return 0
+
+
+def _float_scale_shape(group: TensorGroup) -> Iterator[Complaint]:
+    """Check the scale of a whole tensor, of its rows, or of square blocks."""
+    stored, shape = group.parts["scales"].shape, group.shape
+    count = math.prod(stored)
+    squares = (*shape[:-2], -(-shape[-2] // 128), -(-shape[-1] // 128))
+    allowed = {(), (1,), (1, 1), shape[:-2], shape[:-1], (*shape[:-1], 1), (*shape[:-2], 1, 1), squares}
+    if stored not in allowed and count != 1:
+        suffix = group.convention.scales.suffix if group.convention.scales else ""
+        yield "shape", "scales", f"{suffix} has shape {[*stored]}: need one number, or one for each of {shape[-2]} rows"
+
+
+def _geometry(found: Recognized) -> Iterator[LintFinding]:
+    """Compare shapes with the declared sizes of the model, where most tensors agree with these."""
+    experts = next((found.config.geometry.get(key) for key in EXPERT_KEYS if key in found.config.geometry), None)
+    wrong = [
+        group.parts["codes"].name
+        for group in found.groups
+        if isinstance(experts, int) and len(group.shape) == 3 and group.shape[0] != experts
+    ]
+    if wrong:
+        yield finding("shape", ERROR, wrong, f"the number of matrices is not the declared {experts} experts")
+    hidden = found.config.geometry.get("hidden_size")
+    if not isinstance(hidden, int):
+        return
+    reading = [group for group in found.groups if group.name.rpartition(".")[2] in BY_HIDDEN and len(group.shape) == 2]
+    good = [group for group in reading if group.columns == hidden]
+    bad = [group for group in reading if group.columns != hidden and sound(group)]
+    if bad and 2 * len(good) > len(reading):
+        names = [group.parts["codes"].name for group in bad]
+        yield finding("shape", ERROR, names, f"{bad[0].columns} columns; the declared hidden_size is {hidden}")
+    yield from _rows(found, hidden)
+
+
+def _rows(found: Recognized, hidden: int) -> Iterator[LintFinding]:
+    """Compare rows with the declared sizes, where another module of the same name agrees with these."""
+    sizes = found.config.geometry
+    heads, width = sizes.get("num_attention_heads"), sizes.get("head_dim")
+    if isinstance(heads, int) and heads > 0 and not isinstance(width, int):
+        width = hidden // heads
+    keys = sizes.get("num_key_value_heads", heads)
+    declared = {
+        "gate_proj": sizes.get("intermediate_size"),
+        "up_proj": sizes.get("intermediate_size"),
+        "o_proj": hidden,
+        "down_proj": hidden,
+        "q_proj": heads * width if isinstance(heads, int) and isinstance(width, int) else None,
+        "k_proj": keys * width if isinstance(keys, int) and isinstance(width, int) else None,
+    }
+    declared["v_proj"] = declared["k_proj"]
+    for last, rows in declared.items():
+        groups = [group for group in found.groups if group.name.rpartition(".")[2] == last and len(group.shape) == 2]
+        good = [group for group in groups if group.rows == rows]
+        bad = [group.parts["codes"].name for group in groups if group.rows != rows and ".experts." not in group.name]
+        if good and bad and len(good) >= len(bad):
+            yield finding("shape", ERROR, bad, f"the number of rows is not the declared {rows}")

@@ -1,0 +1,197 @@
+"""Declarations: what the files of configuration say of a checkpoint's tensors, as one record."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fp4ref.checkpoints.checkpoint import CONFIG, HF_QUANT, Checkpoint
+
+MODELOPT = ("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8")
+FAMILIES = {  # of `quant_method`
+    **dict.fromkeys(MODELOPT, "modelopt"),
+    "compressed-tensors": "compressed-tensors",
+    "mxfp4": "gpt-oss",
+    "fp8": "deepseek",
+    "torchao": "torchao",
+}
+INNER = ("text_config", "llm_config", "language_config")  # keys under which multimodal models keep a configuration
+
+
+@dataclass
+class QuantizationGroup:
+    """One entry of `config_groups`: modules by target, and the settings of their weights and inputs."""
+
+    name: str
+    targets: tuple[str, ...]
+    format: str
+    weights: dict[str, Any]
+    inputs: dict[str, Any] | None
+
+    def takes(self, module: str) -> bool:
+        """Return True if a target matches a linear module. Rules: CKP-12."""
+        return any(_target_matches(target, module) for target in self.targets)
+
+
+@dataclass
+class QuantizationConfig:
+    """The quantization that a checkpoint declares; every field is empty where nothing is declared.
+
+    algorithm: of all modules that `ignore` does not match. layers: algorithm and block size by module. files: the
+    record of each file that declares something.
+    """
+
+    family: str = ""
+    method: str = ""
+    algorithm: str = ""
+    group_size: int | None = None
+    kv: str = ""
+    ignore: tuple[str, ...] = ()
+    layers: dict[str, dict[str, Any]] | None = None
+    groups: list[QuantizationGroup] = field(default_factory=list)
+    block: tuple[int, int] | None = None
+    scale_format: str = ""
+    experts: str = ""
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    geometry: dict[str, Any] = field(default_factory=dict)
+
+    def ignores(self, module: str) -> bool:
+        """Return True if the producer's own rule leaves a module in high precision. Rules: CKP-13."""
+        return any(producer_matches(entry, module) for entry in self.ignore)
+
+    def of(self, module: str) -> str | None:
+        """Return the declared algorithm of a module; None if it is to stay in high precision, "" if unknown."""
+        if self.layers is not None:
+            entry = self.layers.get(module)
+            return str(entry.get("quant_algo", entry.get("mode", ""))).lower() if entry is not None else None
+        if self.ignores(module):
+            return None
+        if self.experts and ".experts." in module:
+            return self.experts
+        if self.groups:
+            taken = [group for group in self.groups if group.takes(module)]
+            return (taken[-1].format or self.algorithm) if taken else None
+        return self.algorithm
+
+    def group_size_of(self, module: str) -> int | None:
+        """Return the declared number of elements that share a scale; None if nothing is declared."""
+        entry = (self.layers or {}).get(module, {})
+        size = entry.get("group_size", self.group_size)
+        for group in self.groups:
+            if group.takes(module) and group.weights.get("group_size") is not None:
+                size = group.weights["group_size"]
+        return size if isinstance(size, int) and size > 0 else None
+
+
+def _target_matches(target: str, module: str) -> bool:
+    if target.startswith("re:"):
+        try:
+            return re.match(target[3:], module) is not None
+        except re.error:
+            return False
+    return target in {"Linear", "MoEGMM", "FusedMoE"} or target == module or module.endswith(f".{target}")
+
+
+def producer_matches(entry: str, module: str) -> bool:
+    """Return True if an entry of an exclude list names a module or one above it, wildcards included."""
+    if entry.startswith("re:"):
+        return _target_matches(entry, module)
+    if "*" in entry:
+        return fnmatchcase(module, entry)
+    return module == entry or module.startswith(f"{entry}.")
+
+
+def declared(checkpoint: Checkpoint) -> QuantizationConfig:
+    """Return what the files of configuration declare. Rules: CKP-12."""
+    config = checkpoint.config or {}
+    inner = [config, *(config[key] for key in INNER if isinstance(config.get(key), dict))]
+    found = QuantizationConfig(geometry={key: value for each in reversed(inner) for key, value in each.items()})
+    quantization = next((q for each in inner if isinstance(q := each.get("quantization_config"), dict)), None)
+    if quantization is not None:
+        found.files[CONFIG] = quantization
+        _read_method(found, quantization)
+    mlx = config.get("quantization")
+    if isinstance(mlx, dict) and "group_size" in mlx and quantization in (None, mlx):
+        found.files[CONFIG] = mlx
+        _read_mlx(found, mlx)
+    if checkpoint.hf_quant is not None:
+        _read_hf_quant(found, checkpoint.hf_quant)
+    experts = found.geometry.get("expert_dtype")
+    if isinstance(experts, str):
+        found.experts, found.family = experts.lower(), found.family or "deepseek"
+    return found
+
+
+def _read_method(found: QuantizationConfig, record: dict[str, Any]) -> None:
+    found.method = str(record.get("quant_method", "")).lower()
+    producer = record.get("producer")
+    named = str(producer.get("name", "")) if isinstance(producer, dict) else ""
+    found.family = FAMILIES.get(found.method) or FAMILIES.get(named, "")
+    found.algorithm = str(record.get("quant_algo") or record.get("format") or "").lower()
+    if found.family in {"deepseek", "gpt-oss"}:
+        found.algorithm = found.algorithm or found.method
+    found.ignore = _names(record, "ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
+    size = record.get("group_size")
+    found.group_size = size if isinstance(size, int) else None
+    block = record.get("weight_block_size")
+    if isinstance(block, list) and len(block) == 2 and all(isinstance(size, int) for size in block):
+        found.block = block[0], block[1]
+    found.scale_format = str(record.get("scale_fmt") or "").lower()
+    found.kv = _kv(record.get("kv_cache_scheme", record.get("kv_cache_quant_algo")))
+    groups = record.get("config_groups")
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        if isinstance(group, dict):
+            _read_group(found, name, group)
+    if isinstance(record.get("quantized_layers"), dict):
+        found.layers = {name: entry for name, entry in record["quantized_layers"].items() if isinstance(entry, dict)}
+
+
+def _read_group(found: QuantizationConfig, name: str, group: dict[str, Any]) -> None:
+    weights, inputs = group.get("weights"), group.get("input_activations")
+    targets = group.get("targets")
+    found.groups.append(
+        QuantizationGroup(
+            name,
+            tuple(map(str, targets)) if isinstance(targets, list) else (),
+            str(group.get("format") or ("" if found.algorithm == "mixed-precision" else found.algorithm)).lower(),
+            weights if isinstance(weights, dict) else {},
+            inputs if isinstance(inputs, dict) else None,
+        )
+    )
+
+
+def _read_mlx(found: QuantizationConfig, record: dict[str, Any]) -> None:
+    found.family, found.method = "mlx", "mlx"
+    found.algorithm = str(record.get("mode", "affine")).lower()
+    found.group_size = record["group_size"] if isinstance(record["group_size"], int) else None
+
+
+def _read_hf_quant(found: QuantizationConfig, record: dict[str, Any]) -> None:
+    """Read modelopt's own file, which consumers prefer over config.json."""
+    inner = record.get("quantization")
+    if not isinstance(inner, dict):
+        return
+    found.files[HF_QUANT] = inner
+    found.family = found.family or "modelopt"
+    found.algorithm = str(inner.get("quant_algo") or found.algorithm or "").lower()
+    if isinstance(inner.get("group_size"), int):
+        found.group_size = inner["group_size"]
+    found.kv = _kv(inner.get("kv_cache_quant_algo")) or found.kv
+    if "exclude_modules" in inner:
+        found.ignore = _names(inner, "exclude_modules")
+    if isinstance(inner.get("quantized_layers"), dict):
+        found.layers = {name: entry for name, entry in inner["quantized_layers"].items() if isinstance(entry, dict)}
+
+
+def _names(record: dict[str, Any], *keys: str) -> tuple[str, ...]:
+    values: list[Any] = next((record[key] for key in keys if isinstance(record.get(key), list)), [])
+    return tuple(value for value in values if isinstance(value, str))
+
+
+def _kv(value: Any) -> str:
+    """Return the declared algorithm of the KV cache: "" for none."""
+    if isinstance(value, dict):
+        return f"fp{value.get('num_bits', 8)}" if value.get("dynamic") is not True else ""
+    return str(value).lower() if value and value != "none" else ""

@@ -1,0 +1,102 @@
+"""Findings: the defects that the linter names, by stable codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+SHOWN = 3  # tensors that a message lists
+
+
+class Code(NamedTuple):
+    """The rule that defines a code of findings, and its meaning in one sentence."""
+
+    rule: str
+    meaning: str
+
+
+CODES = {
+    "header": Code("CKP-1", "The header cannot be read, or contradicts itself."),
+    "truncated": Code("CKP-2", "The file ends before bytes that its header promises."),
+    "index": Code("CKP-3", "The index and the shards disagree."),
+    "duplicate-tensor": Code("CKP-4", "Two shards contain a tensor of the same name."),
+    "missing-tensor": Code("CKP-7", "A tensor that the convention requires is not stored."),
+    "orphan-tensor": Code("CKP-8", "A tensor belongs to no weight of the convention."),
+    "dtype": Code("CKP-9", "A tensor has another element type than the convention stores."),
+    "shape": Code("CKP-10", "Shapes contradict each other or the declared geometry."),
+    "group-size": Code("CKP-11", "The declared block size is not the stored one."),
+    "config": Code("CKP-12", "A declaration contradicts the stored tensors or another declaration."),
+    "exclude-list": Code("CKP-13", "The list of modules in high precision contradicts the stored tensors."),
+    "scale-nan": Code("", "Block scales contain NaN."),
+    "scale-negative": Code("", "Block scales contain a byte with the sign set."),
+    "scale-zero": Code("", "A block scale is zero, its elements are not."),
+    "scale-layout": Code("", "Block scales are stored in another layout than the convention's."),
+    "scale-value-cast": Code("", "Exponent bytes were converted as numbers."),
+    "unwritten": Code("", "A region of scales or elements was never written."),
+    "bit-damage": Code("", "Single bytes are implausible, or differ from the source."),
+    "saturation": Code("", "Too many elements have the largest code: the scales are too small."),
+    "range-unused": Code("", "No block reaches the upper codes: the scales are too large."),
+    "value-factor": Code("", "All decoded values are the source's times one constant."),
+    "scale-direction": Code("CKP-20", "A scale is stored in another direction than the convention's."),
+    "global-scale-value": Code("CKP-21", "A global scale is zero, negative, infinite or NaN."),
+    "fused-global-scale": Code("CKP-22", "Members of a fused set have different scales."),
+    "input-scale": Code("CKP-21", "An activation scale is not a positive finite number, or was never set."),
+    "kv-scale": Code("CKP-21", "A scale of the key or value cache is missing or is not a positive finite scalar."),
+    "nibble-order": Code("", "The two elements of each byte are exchanged."),
+    "element-order": Code("", "Elements are permuted inside a block or a word."),
+    "row-order": Code("", "Rows are the source's in another order."),
+    "code-histogram": Code("", "The element codes cannot be those of a weight in the declared format."),
+    "element-nan": Code("", "Elements of an FP8 tensor are NaN."),
+    "padding": Code("", "Bytes outside the logical shape are not those that the convention writes."),
+    "producer-bytes": Code("", "The declared producer does not write these bytes."),
+    "value-mismatch": Code("", "Decoded values are not the source's, for no other named reason."),
+}
+
+
+@dataclass(frozen=True)
+class LintFinding:
+    """One defect of a checkpoint, with the tensors that have it.
+
+    consumers: for each consumer that it breaks, how. repair: the command that repairs it, if there is one.
+    """
+
+    code: str
+    severity: str
+    tensors: tuple[str, ...]
+    message: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+    consumers: dict[str, str] = field(default_factory=dict)
+    repair: str = ""
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the finding as JSON data."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "tensors": [*self.tensors],
+            "message": self.message,
+            "rule": CODES[self.code].rule,
+            "evidence": self.evidence,
+            "consumers": self.consumers,
+            "repair": self.repair,
+        }
+
+
+def finding(code: str, severity: str, tensors: Iterable[str], message: str, **more: Any) -> LintFinding:
+    """Return a finding on some tensors, whose message begins with a few of their names."""
+    names = tuple(dict.fromkeys(tensors))
+    return LintFinding(code, severity, names, f"{listed(names)}: {message}" if names else message, **more)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first names of a list, and the number of the others."""
+    names = [*names]
+    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + rest
+
+
+def is_failure(findings: Iterable[LintFinding]) -> bool:
+    """Return True if a finding is an error or a warning. Rules: CKP-6."""
+    return any(each.severity != NOTE for each in findings)

@@ -1,0 +1,113 @@
+"""Lint a checkpoint: first what its headers and declarations say, then its bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fp4ref.checkpoints.check_config import check_config
+from fp4ref.checkpoints.check_excludes import check_excludes
+from fp4ref.checkpoints.check_presence import check_presence
+from fp4ref.checkpoints.check_shapes import check_shapes
+from fp4ref.checkpoints.checkpoint import open_checkpoint
+from fp4ref.checkpoints.findings import LintFinding, is_failure
+from fp4ref.checkpoints.groups import Recognized, recognize
+from fp4ref.checkpoints.scalars import check_fused, check_kv, check_values
+from fp4ref.errors import FileError
+
+
+@dataclass
+class LintReport:
+    """The findings on a checkpoint, and what they rest on.
+
+    failure: why the checkpoint could not be read to its end; "" if it was. facts: per quantized module, its convention
+    and measured numbers.
+    """
+
+    path: str
+    findings: list[LintFinding] = field(default_factory=list)
+    families: list[str] = field(default_factory=list)
+    evidence: list[str] = field(default_factory=list)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    read_bytes: int = 0
+    tensors: int = 0
+    header_only: bool = False
+    failure: str = ""
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 nothing, 1 an error or a warning, 2 the checkpoint cannot be read. Rules: CKP-6."""
+        return 2 if self.failure else int(is_failure(self.findings))
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the report as JSON data. Rules: CKP-6."""
+        return {
+            "path": self.path,
+            "convention": self.families,
+            "recognized_by": self.evidence,
+            "findings": [each.to_record() for each in self.findings],
+            "remarks": self.remarks,
+            "consumers": sorted({name for each in self.findings for name in each.consumers}),
+            "tensors": self.facts,
+            "tensor_count": self.tensors,
+            "header_only": self.header_only,
+            "bytes_read": self.read_bytes,
+            **({"failure": self.failure} if self.failure else {}),
+        }
+
+
+def lint(
+    path: str | os.PathLike[str],
+    *,
+    source: str | os.PathLike[str] | None = None,
+    consumer: str | None = None,
+    convention: str | None = None,
+    header_only: bool = False,
+    step: Callable[[str], None] = lambda name: None,
+) -> LintReport:
+    """Check a checkpoint, and return everything that is wrong with it.
+
+    path: a directory, a `.safetensors` or a `.gguf` file. source: the checkpoint in high precision. consumer: report
+    only what breaks this one, where it matters. convention: a name or a family, instead of the recognized one.
+    header_only: read no tensor, so that of each file only the head need be present. step: is told each module's name.
+
+    Errors: FileError if nothing can be read.
+
+    Rules: CKP-6.
+    """
+    checkpoint = open_checkpoint(path, head_only=header_only)
+    report = LintReport(os.fspath(path), header_only=header_only)
+    report.findings += checkpoint.problems
+    report.tensors = len(checkpoint.tensors)
+    if not checkpoint.tensors and checkpoint.problems:
+        report.failure = checkpoint.problems[0].message
+        report.read_bytes = checkpoint.read_bytes
+        return report
+    found = recognize(checkpoint, convention)
+    report.families, report.evidence = found.conventions or [found.family or "none"], found.evidence
+    report.facts = {group.name: _facts(group) for group in found.groups}
+    try:
+        for each in _header_checks(found, consumer, header_only):
+            report.findings.append(each)
+    except FileError as error:
+        report.failure = str(error)
+    report.read_bytes = checkpoint.read_bytes
+    return report
+
+
+def _facts(group: Any) -> dict[str, Any]:
+    return {"convention": group.convention.name, "shape": [*group.shape], "tensors": group.names}
+
+
+def _header_checks(found: Recognized, consumer: str | None, header_only: bool) -> Iterator[LintFinding]:
+    yield from check_presence(found)
+    yield from check_shapes(found)
+    yield from check_config(found)
+    yield from check_excludes(found, consumer)
+    yield from check_kv(found, header_only=header_only)
+    if not header_only:
+        yield from check_values(found)
+        yield from check_fused(found)

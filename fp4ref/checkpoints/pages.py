@@ -1,0 +1,76 @@
+"""Reports on checkpoints as files: a SARIF log and an HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any
+
+from fp4ref import __version__
+from fp4ref.checkpoints.findings import CODES, ERROR, WARNING, LintFinding
+from fp4ref.checkpoints.lint import LintReport
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #8884;padding:.3rem .6rem;"
+    "text-align:left;vertical-align:top;overflow-wrap:anywhere}@media(prefers-color-scheme:dark)"
+    "{body{background:#111;color:#ddd}}"
+)
+
+
+def sarif(report: LintReport) -> str:
+    """Return the findings as a SARIF 2.1.0 log."""
+    used = sorted({each.code for each in report.findings})
+    rules = [{"id": code, "shortDescription": {"text": CODES[code].meaning}} for code in used]
+    driver = {"name": "fp4ref", "version": __version__, "rules": rules}
+    results = [_result(report, each) for each in report.findings]
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+    return json.dumps(log, indent=1)
+
+
+def _result(report: LintReport, each: LintFinding) -> dict[str, Any]:
+    level = each.severity if each.severity in {ERROR, WARNING} else "note"
+    return {
+        "ruleId": each.code,
+        "level": level,
+        "message": {"text": each.message},
+        "locations": [
+            {
+                "physicalLocation": {"artifactLocation": {"uri": report.path}},
+                "logicalLocations": [{"fullyQualifiedName": name} for name in each.tensors],
+            }
+        ],
+        "properties": {"evidence": each.evidence, "consumers": each.consumers},
+    }
+
+
+def html(report: LintReport) -> str:
+    """Return the report as a page; every name and message in it is escaped."""
+    rows = "".join(
+        f"<tr><td>{escape(each.severity)}</td><td>{escape(each.code)}<br>{escape(CODES[each.code].rule)}</td>"
+        f"<td>{escape(each.message)}{_more(each)}</td></tr>"
+        for each in report.findings
+    )
+    table = f"<table><tr><th>severity</th><th>code</th><th>message</th></tr>{rows}</table>" if rows else ""
+    remarks = "".join(f"<li>{escape(each)}</li>" for each in report.remarks)
+    verdict = f"{len(report.findings)} findings" if report.findings else "nothing found"
+    facts = "".join(
+        f"<tr><td>{escape(name)}</td><td>{escape(str(fact['convention']))}</td>"
+        f"<td>{escape(' x '.join(map(str, fact['shape'])))}</td></tr>"
+        for name, fact in report.facts.items()
+    )
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fp4ref lint</title>'
+        f"<style>{STYLE}</style></head><body><h1>{escape(report.path)}</h1>"
+        f"<p>{escape(', '.join(report.families))}: {verdict}. {report.tensors} tensors, "
+        f"{report.read_bytes:,} bytes read, fp4ref {escape(__version__)}.</p>{table}<ul>{remarks}</ul>"
+        f"<details><summary>Quantized modules</summary><table>"
+        f"<tr><th>module</th><th>convention</th><th>shape</th></tr>{facts}</table></details></body></html>\n"
+    )
+
+
+def _more(each: LintFinding) -> str:
+    breaks = "".join(f"<br>{escape(name)} {escape(how)}" for name, how in each.consumers.items())
+    names = "".join(f"<li>{escape(name)}</li>" for name in each.tensors)
+    return f"{breaks}<details><summary>{len(each.tensors)} names</summary><ul>{names}</ul></details>"

@@ -1,0 +1,87 @@
+"""Shards: files of a checkpoint, of which each read is bounded and counted.
+
+Files are read by position and not mapped: a file that shrinks while it is read gives an error instead of a signal.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fp4ref.checkpoints.findings import ERROR, LintFinding
+from fp4ref.errors import FileError
+from fp4ref.files.tensors import reason, regular_file, shown
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as stored: element type, shape, and its bytes in a shard."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: Shard
+    start: int
+    count: int
+
+    def bytes(self, begin: int = 0, count: int | None = None) -> bytes:
+        """Return some of the tensor's bytes."""
+        count = self.count - begin if count is None else count
+        assert 0 <= begin <= begin + count <= self.count
+        return self.shard.read(self.start + begin, count)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        size = 1
+        for each in self.shape:
+            size *= each
+        return size
+
+
+@dataclass(eq=False)
+class Shard:
+    """One file: its header's claims as far as they can be true, and what is wrong with it.
+
+    whole: false if the header could not be read, so that it is not known which tensors the file contains. hidden: names
+    in the header whose entries cannot be used. read_bytes: the number of bytes read so far.
+    """
+
+    path: Path
+    name: str
+    size: int = 0
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+    problems: list[LintFinding] = field(default_factory=list)
+    whole: bool = True
+    hidden: set[str] = field(default_factory=set)
+    read_bytes: int = 0
+
+    def read(self, start: int, count: int) -> bytes:
+        """Return bytes at a position. Errors: FileError if the file has fewer by now. Rules: CKP-5."""
+        parts, done = [], 0
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                while done < count:
+                    part = os.pread(file.fileno(), min(count - done, 1 << 30), start + done)
+                    if not part:
+                        break
+                    parts.append(part)
+                    done += len(part)
+        except OSError as error:
+            raise FileError(f"read {shown(self.path)}", reason(error), "a readable file", "CKP-5") from None
+        self.read_bytes += done
+        if done < count:
+            got = f"the file ends at byte {start + done}"
+            raise FileError(f"read {shown(self.path)}", got, f"{count} bytes from byte {start}", "CKP-5")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def refuse(self, message: str, code: str = "header", names: tuple[str, ...] = ()) -> None:
+        """Note a problem of this file; without names it is the file's own."""
+        self.problems.append(LintFinding(code, ERROR, names or (self.name,), f"{self.name}: {message}"))
+
+
+def opened(path: Path, name: str) -> Shard:
+    """Return a shard whose header is not yet read. Errors: FileError unless it is a regular file."""
+    return Shard(path, name, regular_file(path, "CKP-1"))

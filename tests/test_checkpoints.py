@@ -1,0 +1,269 @@
+"""Checkpoints: readers with hostile input, recognition, and the linter over small exports."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import struct
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fp4ref
+from fp4ref.checkpoints import CONVENTIONS, Direction, ScaleWay, lint
+from fp4ref.checkpoints.checkpoint import open_checkpoint
+from fp4ref.checkpoints.gguf_header import read_gguf
+from fp4ref.checkpoints.safetensors_header import read_safetensors
+from fp4ref.checkpoints.shards import opened
+from fp4ref.cli import main
+from fp4ref.errors import FileError
+
+
+def script(name: str) -> ModuleType:
+    """Load a module beside this one, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+corpus = script("checkpoints_corpus")
+defects = script("checkpoints_defects")
+
+
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(main, ["lint", *map(str, arguments)])
+
+
+def codes(path: Path, **options: Any) -> set[str]:
+    return {each.code for each in lint(path, **options).findings}
+
+
+def packed(header: Any, data: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(count: int, begin: int, end: int | None = None) -> dict[str, Any]:
+    return {"dtype": "U8", "shape": [count], "data_offsets": [begin, begin + count if end is None else end]}
+
+
+@pytest.mark.rule("CKP-29", "CKP-28")
+@pytest.mark.parametrize("name", corpus.CLEAN)
+def test_a_clean_export_has_no_finding(name: str, tmp_path: Path) -> None:
+    report = lint(corpus.CLEAN[name]().write(tmp_path))
+    assert [(each.code, each.message) for each in report.findings] == []
+    expected = (
+        "none" if name == "source" else name.split("-", maxsplit=1)[0].replace("compressed", "compressed-tensors")
+    )
+    assert report.families[0].startswith(expected.replace("gpt", "gpt-oss"))
+    assert lint(tmp_path, header_only=True).findings == []
+
+
+@pytest.mark.rule("CKP-3", "CKP-4", "CKP-7", "CKP-8", "CKP-9", "CKP-10")
+@pytest.mark.rule("CKP-11", "CKP-12", "CKP-13", "CKP-21", "CKP-22")
+@pytest.mark.parametrize("defect", defects.DEFECTS, ids=lambda defect: defect.name)
+def test_a_defect_is_named(defect: Any, tmp_path: Path) -> None:
+    export = corpus.CLEAN[defect.base]()
+    defect.change(export)
+    report = lint(export.write(tmp_path / "checkpoint"), **defect.options(tmp_path, corpus))
+    found = {each.code for each in report.findings}
+    assert found == {defect.code}, [(each.code, each.message) for each in report.findings]
+    assert len(report.findings) <= defect.most
+    named = {name for each in report.findings for name in each.tensors}
+    assert any(defect.tensor in name for name in named), named
+
+
+@pytest.mark.rule("CKP-1")
+@pytest.mark.parametrize(
+    ("data", "code"),  # nothing in these files can be read
+    [
+        (b"", "header"),
+        (b"\xff" * 16, "header"),
+        (struct.pack("<Q", 1 << 60) + b"{}", "header"),
+        (packed(b"[1]"), "header"),
+        (packed(b'{"a": 1, "a": 1}'), "header"),
+        (packed({"a": entry(4, 0, 5)}, bytes(5)), "header"),
+        (packed({"a": entry(4, 0), "b": entry(4, 2)}, bytes(6)), "header"),
+        (packed({"a": {**entry(4, 0), "dtype": "Q9"}}, bytes(4)), "header"),
+        (packed({"a": {**entry(4, 0), "shape": [1 << 70]}}, bytes(4)), "header"),
+        (packed({"a": entry(4, -4)}, bytes(4)), "header"),
+        (packed({"a": entry(4, 0)}, bytes(3)), "truncated"),
+    ],
+)
+def test_a_false_header_is_named(data: bytes, code: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(data)
+    assert codes(path) == {code}
+    result = run(path, "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["findings"][0]["code"] == code
+    assert result.stderr.count("\n") == 1
+    assert "a.safetensors" in result.stderr
+
+
+@pytest.mark.rule("CKP-1", "CKP-6")
+@pytest.mark.parametrize(
+    "data", [packed({"a": entry(4, 0), "b": entry(4, 6)}, bytes(10)), packed({"a": entry(4, 0)}, bytes(9))]
+)
+def test_a_gap_is_named(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(data)
+    assert codes(tmp_path) == {"header"}
+    assert run(tmp_path).exit_code == 1
+
+
+@pytest.mark.rule("CKP-1", "CKP-2")
+@settings(max_examples=50)
+@given(data=st.binary(max_size=300), kind=st.sampled_from(["safetensors", "gguf"]))
+def test_no_bytes_break_a_reader(data: bytes, kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / f"fuzzed.{kind}"
+    whole = corpus.safetensors_bytes({"a": ("U8", np.zeros(4, np.uint8))}, {})
+    if kind == "gguf":
+        whole = corpus.gguf_bytes({"a": ("F32", np.zeros((1, 4), np.float32))})
+    cut = len(data) * 7 % len(whole)
+    for mixed in (data, whole[:cut] + data, whole[:cut] + data[:3] + whole[cut + 3 :]):
+        path.write_bytes(mixed)
+        shard = opened(path, path.name)
+        (read_gguf if kind == "gguf" else read_safetensors)(shard)
+        for tensor in shard.tensors.values():
+            assert len(tensor.bytes()) == tensor.count
+
+
+@pytest.mark.rule("CKP-2", "CKP-6")
+def test_one_truncated_shard_hides_nothing_else(tmp_path: Path) -> None:
+    folder = corpus.modelopt().write(tmp_path)
+    shard = folder / "model-00002-of-00002.safetensors"
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-9])
+    result = run(folder, "--json")
+    assert result.exit_code == 1
+    assert [each["code"] for each in json.loads(result.stdout)["findings"]] == ["truncated"]
+    assert run(folder, "--header-only").exit_code == 0
+
+
+@pytest.mark.rule("CKP-3")
+def test_nothing_outside_the_directory_is_read(tmp_path: Path) -> None:
+    folder = corpus.modelopt().write(tmp_path / "inside")
+    outside = tmp_path / "outside.safetensors"
+    target = folder / "model-00001-of-00002.safetensors"
+    target.rename(outside)
+    target.symlink_to(outside)
+    assert codes(folder) == {"index"}
+    index = folder / "model.safetensors.index.json"
+    target.unlink()
+    index.write_text(index.read_text().replace("model-00001-of-00002", "../outside"))
+    report = lint(folder)
+    assert {each.code for each in report.findings} == {"index"}
+    assert report.read_bytes < outside.stat().st_size
+
+
+@pytest.mark.rule("CKP-3")
+def test_a_hubs_cache_is_read(tmp_path: Path) -> None:
+    folder = corpus.compressed().write(tmp_path / "snapshots" / "abc")
+    (tmp_path / "blobs").mkdir()
+    for path in folder.glob("*.safetensors"):
+        path.rename(tmp_path / "blobs" / path.name)
+        path.symlink_to(f"../../blobs/{path.name}")
+    assert lint(folder).findings == []
+
+
+@pytest.mark.rule("CKP-5")
+def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(packed({"a": entry(40, 0)}, bytes(40)))
+    found = open_checkpoint(path)
+    os.truncate(path, 70)
+    with pytest.raises(FileError, match="the file ends at byte 70"):
+        found.tensors["a"].bytes()
+
+
+@pytest.mark.rule("CKP-6")
+def test_headers_alone_are_enough(tmp_path: Path) -> None:
+    folder = corpus.modelopt().write(tmp_path)
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file:
+            head = file.read(8 + int.from_bytes(file.read(8), "little"))
+        length = int.from_bytes(path.read_bytes()[:8], "little")
+        path.write_bytes(path.read_bytes()[: 8 + length])
+        assert head
+    assert lint(folder, header_only=True).findings == []
+
+
+@pytest.mark.rule("CKP-6")
+def test_a_hundred_shards_cost_their_headers(tmp_path: Path) -> None:
+    export = corpus.modelopt(experts=True)
+    export.shards = 100
+    report = lint(export.write(tmp_path), header_only=True)
+    assert report.findings == []
+    assert report.read_bytes < 1 << 20
+
+
+@pytest.mark.rule("CKP-6")
+def test_a_path_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    for path in (tmp_path, tmp_path / "absent", tmp_path / "notes.txt"):
+        result = run(path)
+        assert result.exit_code == 2
+        assert str(path) in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.rule("CKP-20")
+@pytest.mark.parametrize(
+    ("name", "stored"), [("modelopt.nvfp4", 6 / 2688), ("compressed-tensors.nvfp4", 448.0), ("mlx.nvfp4", 6.0)]
+)
+def test_a_direction_gives_the_amax(name: str, stored: float) -> None:
+    direction = CONVENTIONS[name].global_direction
+    assert direction.stored(6.0) == stored
+    assert direction.amax(stored) == pytest.approx(6.0, rel=1e-15)
+    assert direction.multiplier(stored) == pytest.approx(6 / 2688)
+
+
+@pytest.mark.rule("CKP-28")
+def test_a_registered_convention_is_used(tmp_path: Path) -> None:
+    ours = replace(
+        CONVENTIONS["compressed-tensors.nvfp4"],
+        name="acme.nvfp4",
+        codes=CONVENTIONS["compressed-tensors.nvfp4"].codes._replace(suffix=".acme"),
+        global_direction=Direction(ScaleWay.MULTIPLIER, 2688.0),
+    )
+    fp4ref.register(ours, source="a test")
+    try:
+        export = corpus.compressed()
+        export.config = None
+        for name in [name for name in export.tensors if name.endswith(".weight_packed")]:
+            export.tensors[name.replace(".weight_packed", ".acme")] = export.tensors.pop(name)
+        report = lint(export.write(tmp_path), convention="acme", header_only=True)
+        assert report.families == ["acme.nvfp4"]
+        assert report.findings == []
+    finally:
+        CONVENTIONS.forget("acme.nvfp4")
+    assert run(tmp_path, "--convention", "acme").exit_code == 2
+
+
+@pytest.mark.rule("CKP-6")
+def test_reports_are_written(tmp_path: Path) -> None:
+    export = corpus.modelopt()
+    export.drop("model.layers.0.mlp.up_proj.weight_scale")
+    folder = export.write(tmp_path / "<b>")
+    result = run(folder, "--sarif", tmp_path / "a.sarif", "--html", tmp_path / "a.html")
+    assert result.exit_code == 1
+    assert "missing-tensor: model.layers.0.mlp.up_proj.weight_scale" in result.stdout
+    log = json.loads((tmp_path / "a.sarif").read_text())
+    assert [each["ruleId"] for each in log["runs"][0]["results"]] == ["missing-tensor"]
+    page = (tmp_path / "a.html").read_text()
+    assert "up_proj.weight_scale" in page
+    assert "<b>" not in page
+    assert run(folder, "--html", folder / "config.json").exit_code == 2
