@@ -267,6 +267,24 @@ def test_more_than_one_unit_of_work(spec, shape, monkeypatch):
     assert_same(results[0], results[2])
 
 
+@pytest.mark.rule("BLK-1", "PACK-2")
+@pytest.mark.parametrize("spec", [*OURS, fp4ref.MXFP8_E4M3], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("shape", [(130, 16), (67, 48), (9, 31), (40, 512), (40, 513), (131, 100), (600, 1)])
+def test_short_rows_are_quantized_side_by_side(spec, shape):
+    rng = np.random.default_rng(5)
+    x = (rng.standard_normal(shape, np.float32) * np.exp2(rng.integers(-30, 30, (shape[0], 1)))).astype(np.float32)
+    x[rng.random(shape) < 0.01] = np.nan
+    x[shape[0] // 2] = 0
+    if spec.hadamard:
+        x = np.resize(x, (shape[0] // 16 * 16 or 16, shape[1])).astype(BFLOAT16)
+    gapped = np.full((x.shape[0], x.shape[1] + 3), np.inf, x.dtype)
+    gapped[:, : x.shape[1]] = x
+    for values in (x, gapped[:, : x.shape[1]]):
+        q = same(values, spec, "both", "tiled_8x4", random_bits=random_bits(spec, x.shape, "both"))
+        for direction in BOTH:
+            same_values(q, "float32", direction)
+
+
 def guarded(size, fill):
     """Bytes with a guard of 64 on both sides, and a function that checks the guards."""
     memory = np.full(size + 128, fill, np.uint8)

@@ -147,9 +147,17 @@ def _amax(native: Any, matrix: Input, spec: Spec) -> NDArray[np.float32]:
     result = np.zeros(rows if by_row else 1, np.float32)
     if not by_row and not spec.hadamard and matrix.along.stride != 1:  # any order will do
         matrix = Input(matrix.x, matrix.along, matrix.down, columns, rows)
+    if not by_row and not spec.hadamard and _is_flat(matrix):
+        matrix = Input(matrix.x, InputAxis(0, None), matrix.along, 1, rows * columns)
     if rows and columns:
         threads.run(native, AmaxJob(matrix, address(result), 0), rows * columns)
     return result
+
+
+def _is_flat(matrix: Input) -> bool:
+    """Return True if every row follows the one before it in memory."""
+    down, along = matrix.down, matrix.along
+    return not down.offsets and not along.offsets and along.stride == 1 and down.stride == matrix.columns
 
 
 def _input(array: NDArray[Any], direction: DirectionChoice) -> tuple[Input, Any]:

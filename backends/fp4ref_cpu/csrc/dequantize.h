@@ -78,43 +78,50 @@ template <class S, class In, class Out> struct Values {
             }
     }
 
-    static void strip(const DequantizeJob& job, size row, size column, int width)
+    using Pieces = SideBySide<WIDTH, B, BITS>;
+
+    // A strip of `width` values of one row, or of the next `pieces.count` rows below `bottom`.
+    static void strip(const DequantizeJob& job, size row, size bottom, size column, int width, const Pieces& pieces)
     {
         const size pitch = (job.columns * BITS + 7) / 8;
+        const int rows = bottom - row < pieces.count ? (int)(bottom - row) : pieces.count, blocks = (width + B - 1) / B;
+        const bool direct = width == WIDTH || (pieces.fill_strips() && rows == pieces.count);
         const float A = S::global == Global::none ? 0.0f : job.amax[S::global == Global::row ? row : 0];
-        alignas(64) byte bytes[BLOCKS] = {};
-        ScaleRow::of(job.scales, job.map, row).read(column / B, bytes, (width + B - 1) / B);
+        alignas(64) byte bytes[BLOCKS] = {}, padded[WIDTH * BITS / 8];
+        for (int p = 0; p < rows; ++p) ScaleRow::of(job.scales, job.map, row + p).read(column / B, bytes + p * blocks, blocks);
         alignas(64) float decoded[BLOCKS];
         for (int b = 0; b < BLOCKS; ++b) decoded[b] = decoded_scale<S, In>(bytes[b], A);
         bool numbers = only_numbers && is_finite(A);
         for (int b = 0; b < BLOCKS; ++b) numbers &= is_finite(decoded[b]);
         const byte* data = job.data + row * pitch + column * BITS / 8;
-        word* const out = (word*)job.out + row * job.columns + column;
-        if (width == WIDTH && WIDTH % 16 == 0 && streams(out, job.rows * job.columns * (size)sizeof(word))) {
-            alignas(64) word all[WIDTH];
-            numbers ? values<true>(data, decoded, A, all) : values<false>(data, decoded, A, all);
-            stream(out, all, sizeof(all));
-        } else if (width == WIDTH) {
-            numbers ? values<true>(data, decoded, A, out) : values<false>(data, decoded, A, out);
-        } else {
-            alignas(64) byte padded[WIDTH * BITS / 8] = {};
-            alignas(64) word all[WIDTH];
-            __builtin_memcpy(padded, data, (unsigned)(width * BITS + 7) / 8);
-            values<false>(padded, decoded, A, all);
-            __builtin_memcpy(out, all, sizeof(word) * (unsigned)width);
+        if (!direct) {
+            __builtin_memset(padded, 0, sizeof padded);
+            for (int p = 0; p < rows; ++p)
+                __builtin_memcpy(padded + p * pieces.pitch * BITS / 8, data + p * pitch, (unsigned)(width * BITS + 7) / 8);
+            data = padded;
         }
+        word* const out = (word*)job.out + row * job.columns + column;
+        alignas(64) word all[WIDTH];
+        const bool past = direct && WIDTH % 16 == 0 && streams(out, job.rows * job.columns * (size)sizeof(word));
+        word* const to = direct && !past ? out : all;
+        numbers ? values<true>(data, decoded, A, to) : values<false>(data, decoded, A, to);
+        if (past) stream(out, all, sizeof(all));
+        else if (!direct)
+            for (int p = 0; p < rows; ++p) __builtin_memcpy(out + p * job.columns, all + p * pieces.pitch, sizeof(word) * (unsigned)width);
     }
 
     static void dequantize(DequantizeJob& job)
     {
-        const Units units(&job.next, job.rows, job.columns, LINES, SPAN);
+        const Pieces pieces(S::global == Global::row ? 0 : job.columns);
+        const int lines = pieces.count == 1 ? LINES : SPAN / WIDTH * pieces.count;
+        const Units units(&job.next, job.rows, job.columns, lines, SPAN);
         for (size unit; units.take(unit);) {
-            const size top = unit / units.across * LINES, left = unit % units.across * SPAN;
-            const size bottom = top + LINES < job.rows ? top + LINES : job.rows;
+            const size top = unit / units.across * lines, left = unit % units.across * SPAN;
+            const size bottom = top + lines < job.rows ? top + lines : job.rows;
             const size right = left + SPAN < job.columns ? left + SPAN : job.columns;
-            for (size row = top; row < bottom; ++row)
+            for (size row = top; row < bottom; row += pieces.count)
                 for (size column = left; column < right; column += WIDTH)
-                    strip(job, row, column, right - column < WIDTH ? (int)(right - column) : WIDTH);
+                    strip(job, row, bottom, column, right - column < WIDTH ? (int)(right - column) : WIDTH, pieces);
         }
         settle();
     }

@@ -68,6 +68,19 @@ struct Units {
     bool take(size& unit) const { return (unit = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED)) < count; }
 };
 
+// Rows of at most half a strip of WIDTH elements are put side by side, `count` of them, `pitch` elements from one to the
+// next; a whole block of B elements of BITS bits takes whole bytes.
+template <int WIDTH, int B, int BITS> struct SideBySide {
+    int width, pitch, count;
+
+    explicit SideBySide(size columns) : width(0), pitch(WIDTH), count(1)  // 0 columns: one row at a time
+    {
+        if (B * BITS % 8 || columns == 0 || columns > WIDTH / 2) return;
+        width = (int)columns, pitch = (width + B - 1) / B * B, count = WIDTH / pitch;
+    }
+    bool fill_strips() const { return width == pitch && pitch * count == WIDTH; }
+};
+
 // One digit of an index: how many values it takes, bytes between them, and log2 of their number, or -1.
 struct Digit {
     size radix, stride, log2;

@@ -79,9 +79,10 @@ template <class S, class Raw> struct Loops {
         }
     }
 
-    static void gather(const Input& in, Gathered& to, size row, int lines, size column, int width)
+    // `end`: how many columns of the result are read.
+    static void gather(const Input& in, Gathered& to, size row, int lines, size column, int width, int end)
     {
-        for (int c0 = 0; c0 < WIDTH; c0 += TILE) {
+        for (int c0 = 0; c0 < end; c0 += TILE) {
             Tile tile;
             load(in, tile, row, lines, column + c0, width - c0);
             const int stop = WIDTH - c0 < TILE ? WIDTH - c0 : TILE;
@@ -195,8 +196,8 @@ template <class S, class Raw> struct Loops {
         }
     }
 
-    // The scales of a strip of R rows.
-    static void choose(const word* const (&x)[R], float g, float A, StripScales& scales)
+    // The scales of a strip of R rows, the first `used` of whose blocks count.
+    static void choose(const word* const (&x)[R], float g, float A, int used, StripScales& scales)
     {
         alignas(64) word amax[BLOCKS];
         bool nan = block_maxima(x[0], amax);
@@ -214,7 +215,7 @@ template <class S, class Raw> struct Loops {
         else choose_scales<S, In, BLOCKS>(largest, g, A, false, 0, 0, 0, scales);
         unsigned wide = nan;
         for (int b = 0; b < BLOCKS; ++b)
-            wide |= !is_narrow<S, In>(largest[b], Scale{0, scales.s[b], scales.factor[b]});
+            wide |= (b < used) & !is_narrow<S, In>(largest[b], Scale{0, scales.s[b], scales.factor[b]});
         scales.narrow = !wide;
     }
 
@@ -250,44 +251,77 @@ template <class S, class Raw> struct Loops {
             else out16[k] = (unsigned short)packed[k];
     }
 
-    // R rows of one strip, `width` elements of it in the matrix.
-    static void strip(const QuantizeJob& job, const word* const (&x)[R], size row, size column, int width)
+    using Pieces = SideBySide<WIDTH, B, BITS>;
+
+    // A strip of R rows, `width` elements of it in the matrix; or of `count` times R rows from `row` on, below `bottom`.
+    static void strip(const QuantizeJob& job, const word* const (&x)[R], size row, size bottom, size column, int width, const Pieces& pieces)
     {
         const Input& in = job.input;
         const float A = S::global == Global::none ? 0.0f : job.amax[by_row ? row : 0], g = global_scale<S, In>(A);
         const size pitch = (in.columns * BITS + 7) / 8;
+        const int count = pieces.count, blocks = (width + B - 1) / B;
+        const bool direct = width == WIDTH || (R == 1 && pieces.fill_strips() && row + count <= bottom);
         StripScales scales;
-        choose(x, g, A, scales);
-        alignas(64) byte bytes[BLOCKS];
+        choose(x, g, A, count * blocks, scales);
+        alignas(64) byte bytes[BLOCKS], all[WIDTH * BITS / 8], drawn[S::Element::stochastic ? WIDTH : 1];
         for (int b = 0; b < BLOCKS; ++b) bytes[b] = (byte)scales.byte[b];
-        for (int r = 0; r < R && row + r < in.rows; ++r) {
+        for (int r = 0; r < R && row + r < bottom; ++r) {
             byte* const out = job.data + (row + r) * pitch + column * BITS / 8;
             const byte* random = job.random ? job.random + (row + r) * in.columns + column : nullptr;
-            if (width == WIDTH) {
-                ahead(x[r] + WIDTH / 2, WIDTH / 2);
-                scales.narrow ? codes<true>(x[r], scales, g, random, out) : codes<false>(x[r], scales, g, random, out);
-            } else {
-                alignas(64) byte all[WIDTH * BITS / 8], drawn[WIDTH] = {};
-                if (random) __builtin_memcpy(drawn, random, (unsigned)width);
-                codes<false>(x[r], scales, g, drawn, all);
-                if (BITS == 4 && width % 2) all[width / 2] &= 0x0f;  // the spare nibble (PACK-2)
-                __builtin_memcpy(out, all, (unsigned)(width * BITS + 7) / 8);
+            if (direct) ahead(x[r] + WIDTH / 2, WIDTH / 2);
+            if (!direct && S::Element::stochastic) {
+                __builtin_memset(drawn, 0, sizeof drawn);
+                for (int p = 0; p < count && row + p * R + r < bottom; ++p)
+                    __builtin_memcpy(drawn + p * pieces.pitch, random + p * R * in.columns, (unsigned)width);
+                random = drawn;
             }
-            ScaleRow::of(job.scales, job.map, row + r).write(column / B, bytes, (width + B - 1) / B);
+            byte* const to = direct ? out : all;
+            scales.narrow ? codes<true>(x[r], scales, g, random, to) : codes<false>(x[r], scales, g, random, to);
+            for (int p = 0; p < count && row + p * R + r < bottom; ++p) {
+                byte* const from = all + p * pieces.pitch * BITS / 8;
+                if (!direct) {
+                    if (BITS == 4 && width % 2) from[width / 2] &= 0x0f;  // the spare nibble (PACK-2)
+                    __builtin_memcpy(out + p * R * pitch, from, (unsigned)(width * BITS + 7) / 8);
+                }
+                ScaleRow::of(job.scales, job.map, row + p * R + r).write(column / B, bytes + p * blocks, blocks);
+            }
         }
     }
 
     static void quantize(QuantizeJob& job)
     {
         const Input& in = job.input;
-        const bool straight = in.along.unit() && !S::has_hadamard;
-        const int lines = straight ? ROWS : LINES;
+        const Pieces pieces(by_row ? 0 : in.columns);
+        const bool straight = in.along.unit() && !S::has_hadamard, one = pieces.count == 1;
+        const int lines = !straight ? LINES : one ? ROWS : SPAN / WIDTH * R * pieces.count;
         const Units units(&job.next, in.rows, in.columns, lines, SPAN);
         for (size unit; units.take(unit);) {
             const size top = unit / units.across * lines, left = unit % units.across * SPAN;
             const size bottom = top + lines < in.rows ? top + lines : in.rows;
             const size right = left + SPAN < in.columns ? left + SPAN : in.columns;
-            straight ? from_rows(job, top, bottom, left, right) : from_columns(job, top, bottom, left, right);
+            if (!straight) from_columns(job, top, bottom, left, right, pieces);
+            else if (one) from_rows(job, top, bottom, left, right, pieces);
+            else side_by_side(job, top, bottom, pieces, in.down.stride == in.columns && !in.down.offsets,
+                [&](size row) { return (const word*)in.x + in.down.at(row); });
+        }
+    }
+
+    // Rows of at most half a strip; `line` finds them. `flat`: one follows the other in memory.
+    template <class Line> static void side_by_side(const QuantizeJob& job, size top, size bottom, const Pieces& pieces, bool flat, Line line)
+    {
+        for (size row = top; row < bottom; row += R * pieces.count) {
+            alignas(64) word words[R][WIDTH];
+            const word* x[R];
+            for (int r = 0; r < R; ++r) x[r] = words[r];
+            if (flat && R == 1 && pieces.fill_strips() && row + pieces.count <= bottom) {
+                x[0] = line(row);
+            } else {
+                __builtin_memset(words, 0, sizeof words);
+                for (int p = 0; p < pieces.count; ++p)
+                    for (int r = 0; r < R && row + p * R + r < bottom; ++r)
+                        __builtin_memcpy(words[r] + p * pieces.pitch, line(row + p * R + r), sizeof(word) * (unsigned)pieces.width);
+            }
+            strip(job, x, row, bottom, 0, pieces.width, pieces);
         }
     }
 
@@ -297,7 +331,7 @@ template <class S, class Raw> struct Loops {
         for (int i = 0; i < width; i += 64 / (int)sizeof(word)) __builtin_prefetch((const char*)(x + i) + AHEAD);
     }
 
-    static void from_rows(const QuantizeJob& job, size top, size bottom, size left, size right)
+    static void from_rows(const QuantizeJob& job, size top, size bottom, size left, size right, const Pieces& pieces)
     {
         alignas(64) const word zeros[R > 1 ? WIDTH : 1] = {};
         for (size row = top; row < bottom; row += R)
@@ -312,20 +346,25 @@ template <class S, class Raw> struct Loops {
                     for (int i = 0; i < WIDTH; ++i) padded[r][i] = i < width ? x[r][i] : word(0);
                     x[r] = padded[r];
                 }
-                strip(job, x, row, column, width);
+                strip(job, x, row, bottom, column, width, pieces);
             }
     }
 
-    static void from_columns(const QuantizeJob& job, size top, size bottom, size left, size right)
+    static void from_columns(const QuantizeJob& job, size top, size bottom, size left, size right, const Pieces& pieces)
     {
         Gathered gathered;
+        if (pieces.count > 1) {
+            gather(job.input, gathered, top, (int)(bottom - top), 0, pieces.width, pieces.width);
+            side_by_side(job, top, bottom, pieces, false, [&](size row) { return gathered.words[row - top]; });
+            return;
+        }
         for (size column = left; column < right; column += WIDTH) {
             const int width = right - column < WIDTH ? (int)(right - column) : WIDTH;
-            gather(job.input, gathered, top, (int)(bottom - top), column, width);
+            gather(job.input, gathered, top, (int)(bottom - top), column, width, WIDTH);
             for (size row = top; row < bottom; row += R) {
                 const word* x[R];
                 for (int r = 0; r < R; ++r) x[r] = gathered.words[row - top + r];
-                strip(job, x, row, column, width);
+                strip(job, x, row, bottom, column, width, pieces);
             }
         }
     }
