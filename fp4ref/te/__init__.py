@@ -8,7 +8,7 @@ try:
 except ImportError as error:
     raise ImportError("fp4ref.te needs torch: pip install 'fp4ref[torch]'") from error
 
-from fp4ref.te import debug, recipe
+from fp4ref.te import debug, optimizers, recipe
 from fp4ref.te.absent import absent as _absent
 from fp4ref.te.alias import install_alias, uninstall_alias
 from fp4ref.te.alias_names import NOT_EMULATED as _NOT_EMULATED
@@ -31,6 +31,7 @@ from fp4ref.te.module.norm_modules import LayerNorm, RMSNorm
 from fp4ref.te.mxfp8_tensor import MXFP8Quantizer, MXFP8Tensor, MXFP8TensorStorage
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer, quantize_nvfp4
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage
+from fp4ref.te.offload import get_cpu_offload_context, mark_not_offload
 from fp4ref.te.quantization import (
     autocast,
     fp8_autocast,
@@ -44,6 +45,7 @@ from fp4ref.te.quantization import (
     quantized_model_init,
 )
 from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.random_states import CudaRNGStatesTracker
 from fp4ref.te.recipe import Format
 from fp4ref.te.storage import prepare_for_saving, restore_from_saved
 from fp4ref.te.swizzle import swizzle_scales_for_gemm_
@@ -60,6 +62,7 @@ def __getattr__(name: str) -> type:
 
 
 __all__ = [
+    "CudaRNGStatesTracker",
     "DType",
     "DotProductAttention",
     "Float8CurrentScalingQuantizer",
@@ -96,6 +99,7 @@ __all__ = [
     "general_grouped_gemm",
     "generic_gemm",
     "get_align_size_for_quantization",
+    "get_cpu_offload_context",
     "get_default_recipe",
     "get_device_compute_capability",
     "get_random_sign_mask_for_rht",
@@ -107,6 +111,8 @@ __all__ = [
     "is_fp8_block_scaling_available",
     "is_mxfp8_available",
     "is_nvfp4_available",
+    "mark_not_offload",
+    "optimizers",
     "prepare_for_saving",
     "quantize",
     "quantize_nvfp4",

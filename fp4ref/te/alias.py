@@ -67,8 +67,9 @@ def _modules() -> dict[str, ModuleType]:
         module = made[name] = ModuleType(name, "An alias of fp4ref.te.")
         for source in sources:
             _gather(module, source)
-    for name, source in BESIDES.items():
-        _gather(made[name], source)
+    for name, sources in BESIDES.items():
+        for source in sources:
+            _gather(made[name], source)
     return made | {name: made[target] for name, target in RENAMED.items()}
 
 
@@ -79,7 +80,8 @@ def uninstall_alias() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in {ROOT, EXTENSION}]:
         del sys.modules[name]
     for name in SAME:  # our own modules lose what they were given
-        for attribute in (*ABSENT.get(name, ()), *BESIDES.get(name, "").partition(":")[2].split()):
+        besides = [other for source in BESIDES.get(name, ()) for other in source.partition(":")[2].split()]
+        for attribute in (*ABSENT.get(name, ()), *besides):
             delattr(_INSTALLED[name], attribute)
     sys.meta_path.remove(_FINDER)
     _INSTALLED.clear()

@@ -101,9 +101,9 @@ NOT_EMULATED = (
     *("DelayedScalingRequest", "QuantizerRequest", "Float8BlockQuantizer", "Float8BlockwiseQTensor"),
     *("Float8BlockwiseQTensorStorage", "HybridQuantizedTensor", "HybridQuantizedTensorStorage", "HybridQuantizer"),
     *("IdentityQuantizer", "IdentityTensor", "IdentityTensorStorage", "restore_from_func_ctx"),
-    *("CudaRNGStatesTracker", "CusolverMpCtx", "ManualOffloadSynchronizer", "UserBufferQuantizationMode"),
-    *("deinterleave_glu_tensor", "destroy_ub", "get_cpu_offload_context", "initialize_ub", "interleave_glu_tensor"),
-    *("make_graphed_callables", "mark_not_offload", "newton_schulz", "onnx_export", "parallel_cross_entropy"),
+    *("CusolverMpCtx", "ManualOffloadSynchronizer", "UserBufferQuantizationMode"),
+    *("deinterleave_glu_tensor", "destroy_ub", "initialize_ub", "interleave_glu_tensor"),
+    *("make_graphed_callables", "newton_schulz", "onnx_export", "parallel_cross_entropy"),
     *(f"_make_{kind}_tensor_in_reduce_ex" for kind in ("float8", "mxfp8", "nvfp4", "float8_blockwise", "identity")),
     "_make_hybrid_quantized_tensor_in_reduce_ex",
 )
@@ -116,13 +116,19 @@ ABSENT: dict[str, tuple[str, ...]] = {
     PYTORCH: NOT_EMULATED,
     f"{PYTORCH}.module": ("Fp8Padding", "Fp8Unpadding", "initialize_ub", "destroy_ub", "UserBufferQuantizationMode"),
     f"{PYTORCH}.quantization": ("_amax_and_scale_update", "_default_sf_compute"),
-    f"{PYTORCH}.distributed": ("CudaRNGStatesTracker", "prepare_te_modules_for_fsdp"),
+    f"{PYTORCH}.distributed": ("_NVFP4AllGatherAsyncHandle", "prepare_te_modules_for_fsdp"),
     f"{PYTORCH}.module.base": ("get_ub", "initialize_ub", "destroy_ub"),
     TENSOR: _TENSORS,
     STORAGE: _TENSORS,
 }
 # Names that one of our modules under another name (SAME) has besides its own, as in GATHERED.
-BESIDES = {f"{PYTORCH}.distributed": "checkpoint: checkpoint"}
+BESIDES = {
+    f"{PYTORCH}.distributed": (
+        "checkpoint: checkpoint activation_recompute_forward get_activation_recompute_contexts",
+        "checkpoint: in_fp8_activation_recompute_phase is_fp8_activation_recompute_enabled",
+        "random_states: CudaRNGStatesTracker get_all_rng_states set_all_rng_states",
+    ),
+}
 # Packages that are not emulated at all: every submodule and every name of theirs imports, and raises when it is used.
 ABSENT_PACKAGES = (
     f"{ROOT}.debug",
@@ -143,7 +149,10 @@ ABSENT_PACKAGES = (
 )
 # Of a package that is otherwise absent.
 PRESENT_IN_ABSENT = {
-    f"{PYTORCH}.attention": "attention: DotProductAttention RotaryPositionEmbedding apply_rotary_pos_emb",
+    f"{PYTORCH}.cpu_offload": "offload:*",
+    f"{PYTORCH}.cpu_offload_v1": "offload:*",
+    f"{PYTORCH}.optimizers": "optimizers:*",
+    f"{PYTORCH}.attention": "attention:*",
     f"{PYTORCH}.attention.dot_product_attention": "attention: DotProductAttention",
     f"{PYTORCH}.attention.dot_product_attention.utils": "helpers: check_set_window_size",
     f"{PYTORCH}.attention.rope": "attention: RotaryPositionEmbedding apply_rotary_pos_emb",

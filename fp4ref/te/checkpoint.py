@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ContextDecorator, nullcontext
 from typing import Any
 
 import torch.utils.checkpoint
@@ -52,3 +52,33 @@ class _Under:
 
     def __exit__(self, *error: object) -> None:
         FP8GlobalStateManager.set_autocast_state(self.before)
+
+
+class activation_recompute_forward(ContextDecorator):  # noqa: N801 - a public name
+    """Says for its duration that activations are recomputed, and whether this is the recomputation."""
+
+    recomputes = recomputation = False
+
+    def __init__(self, activation_recompute: bool = False, recompute_phase: bool = False) -> None:
+        self.said = activation_recompute, recompute_phase
+
+    def __enter__(self) -> None:
+        activation_recompute_forward.recomputes, activation_recompute_forward.recomputation = self.said
+
+    def __exit__(self, *error: object) -> None:
+        activation_recompute_forward.recomputes = activation_recompute_forward.recomputation = False
+
+
+def is_fp8_activation_recompute_enabled() -> bool:
+    """Return True where activations are recomputed and an `autocast` is active."""
+    return activation_recompute_forward.recomputes and FP8GlobalStateManager.is_fp8_enabled()
+
+
+def in_fp8_activation_recompute_phase() -> bool:
+    """Return True within a recomputation."""
+    return activation_recompute_forward.recomputation
+
+
+def get_activation_recompute_contexts() -> tuple[activation_recompute_forward, activation_recompute_forward]:
+    """Return the contexts of the forward pass and of its recomputation."""
+    return activation_recompute_forward(True), activation_recompute_forward(True, True)

@@ -14,6 +14,7 @@ from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.errors import TensorShapeError
 
 __all__ = [
+    "SplitAlongDim",
     "assert_dim_for_fp8_exec",
     "attention_mask_func",
     "cast_if_needed",
@@ -31,6 +32,7 @@ __all__ = [
     "is_bf16_available",
     "is_bf16_compatible",
     "is_non_tn_fp8_gemm_supported",
+    "make_weak_ref",
     "nvtx_range_pop",
     "nvtx_range_push",
     "requires_grad",
@@ -104,6 +106,21 @@ def cast_if_needed(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 def requires_grad(*tensors: Tensor | None) -> bool:
     """Return True if any of these needs a gradient."""
     return any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+class SplitAlongDim:
+    """torch.split by the name and arguments of the emulated library's autograd function."""
+
+    @staticmethod
+    def apply(tensor: Tensor, dim: int, sizes: int | Iterable[int], squeeze: bool = False) -> tuple[Tensor, ...]:
+        """Return the parts along a dimension, without it if asked for."""
+        parts = torch.split(tensor, sizes if isinstance(sizes, int) else list(sizes), dim)
+        return tuple(part.squeeze(dim) for part in parts) if squeeze else tuple(parts)
+
+
+def make_weak_ref(x: Any) -> Any:
+    """Return x itself: memory is freed by torch, not by a graph's owner."""
+    return x
 
 
 def clear_tensor_data(*tensors: Any) -> None:

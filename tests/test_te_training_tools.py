@@ -1,0 +1,145 @@
+"""Optimizers, random states, recomputation and offloading, as training frameworks use them."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fp4ref import te  # noqa: E402
+from fp4ref.te import helpers, optimizers, random_states  # noqa: E402
+from fp4ref.te.checkpoint import (  # noqa: E402
+    get_activation_recompute_contexts,
+    in_fp8_activation_recompute_phase,
+    is_fp8_activation_recompute_enabled,
+)
+from fp4ref.te.quantization import autocast  # noqa: E402
+
+BETAS, RATE, EPS, DECAY = (0.8, 0.9), 0.01, 1e-6, 0.1
+
+
+def adam(value, grads, decoupled):
+    """The formula, in float64."""
+    first = second = torch.zeros_like(value, dtype=torch.float64)
+    value = value.double()
+    for step, grad in enumerate(grads, 1):
+        slope = grad.double() if decoupled else grad.double() + DECAY * value
+        first, second = BETAS[0] * first + (1 - BETAS[0]) * slope, BETAS[1] * second + (1 - BETAS[1]) * slope**2
+        update = first / (1 - BETAS[0] ** step) / ((second / (1 - BETAS[1] ** step)).sqrt() + EPS)
+        value = value - RATE * (update + (DECAY * value if decoupled else 0))
+    return value
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+@pytest.mark.parametrize("dtype, master", [(torch.float32, False), (torch.bfloat16, True)])
+def test_adam_by_its_formula(decoupled, dtype, master):
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(64).to(dtype))
+    start, grads = weight.detach().clone(), [torch.randn(64).to(dtype) for _ in range(3)]
+    optimizer = optimizers.FusedAdam([weight], RATE, BETAS, EPS, DECAY, adam_w_mode=decoupled, master_weights=master)
+    for grad in grads:
+        weight.grad = grad.clone()
+        optimizer.step()
+    state, expected = optimizer.state[weight], adam(start, grads, decoupled)
+    values = state["master_param"] if master else weight.detach()
+    assert torch.allclose(values.double(), expected, rtol=1e-5, atol=1e-7)
+    assert torch.equal(weight.detach(), values.to(dtype))
+    assert set(state) == {"exp_avg", "exp_avg_sq", *(["master_param"] if master else [])}
+    assert optimizer.param_groups[0]["step"] == 3
+
+
+def test_adam_updates_packed_weights():
+    with te.quantized_model_init(recipe=te.recipe.MXFP8BlockScaling()):
+        layer = te.Linear(32, 32, bias=False)
+    optimizer = optimizers.FusedAdam(layer.parameters(), lr=0.5, master_weights=True)
+    layer.weight.grad = torch.ones(32, 32)
+    before = layer.weight.dequantize()
+    optimizer.step()
+    assert isinstance(layer.weight, te.MXFP8Tensor)
+    assert torch.allclose(layer.weight.dequantize(), before - 0.5, atol=0.05)
+
+
+def test_sgd_is_torchs():
+    pairs = []
+    for kind in (optimizers.FusedSGD, torch.optim.SGD):
+        weight = torch.nn.Parameter(torch.arange(4.0))
+        optimizer = kind([weight], lr=0.1, momentum=0.9, weight_decay=0.01)
+        for _ in range(2):
+            weight.grad = torch.ones(4)
+            optimizer.step()
+        pairs.append(weight.detach())
+    assert torch.equal(*pairs)
+
+
+def test_optimizers_refuse_by_name():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    for options in ({"amsgrad": True}, {"use_decoupled_grad": True}, {"exp_avg_dtype": torch.bfloat16}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            optimizers.FusedAdam([weight], **options)
+    with pytest.raises(ValueError, match="wd_after_momentum"):
+        optimizers.FusedSGD([weight], 0.1, wd_after_momentum=True)
+
+
+def test_operations_on_lists_of_tensors():
+    flag, lists = torch.zeros(1, dtype=torch.int32), [[torch.tensor([3.0]), torch.empty(0), torch.tensor([0.0, 4.0])]]
+    norm, each = optimizers.multi_tensor_applier(optimizers.multi_tensor_l2norm, flag, lists, True)
+    assert (norm.tolist(), each.tolist()) == ([5], [3, 4])
+    targets = [torch.empty_like(tensor) for tensor in lists[0]]
+    optimizers.multi_tensor_applier(optimizers.multi_tensor_scale, flag, [lists[0], targets], 0.5)
+    assert (targets[2].tolist(), flag.item()) == ([0, 2], 0)
+    optimizers.multi_tensor_applier(optimizers.multi_tensor_scale, flag, [[torch.tensor([torch.inf])], targets[:1]], 1)
+    assert flag.item() == 1
+    with pytest.raises(ValueError, match="lists of 3, 1 tensors"):
+        optimizers.multi_tensor_applier(optimizers.multi_tensor_scale, flag, [lists[0], targets[:1]], 1)
+    assert optimizers.multi_tensor_applier(optimizers.multi_tensor_l2norm, flag, [[]]) is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="draws from the generator of the CPU")
+def test_named_random_states_go_on_where_they_stopped():
+    tracker = te.CudaRNGStatesTracker()
+    tracker.add("model-parallel-rng", 7)
+    assert random_states.get_all_rng_states() == tracker.states_
+    before = torch.get_rng_state()
+    drawn = []
+    for _ in range(2):
+        with tracker.fork():
+            drawn.append(torch.rand(3))
+    assert torch.equal(before, torch.get_rng_state())
+    expected = torch.rand(6, generator=torch.Generator().manual_seed(7))
+    assert torch.equal(torch.cat(drawn), expected)
+    other = te.CudaRNGStatesTracker()
+    other.set_states(tracker.get_states())
+    tracker.reset()
+    with pytest.raises(RuntimeError, match="already exists"):
+        other.add("model-parallel-rng", 8)
+    with pytest.raises(KeyError, match="not added"), tracker.fork():
+        pass
+
+
+def test_a_recomputation_says_what_it_is():
+    forward, again = get_activation_recompute_contexts()
+    with forward:
+        assert not is_fp8_activation_recompute_enabled()
+        with autocast():
+            assert is_fp8_activation_recompute_enabled()
+            assert not in_fp8_activation_recompute_phase()
+    with again:
+        assert in_fp8_activation_recompute_phase()
+    assert not in_fp8_activation_recompute_phase()
+
+
+def test_offloading_changes_nothing():
+    context, end_of_layer = te.get_cpu_offload_context(enabled=True, num_layers=1, model_layers=2)
+    x = torch.ones(2)
+    with context:
+        assert end_of_layer(x) is x
+    te.mark_not_offload(x)
+    with pytest.raises(ValueError, match="manual_synchronization"):
+        te.get_cpu_offload_context(manual_synchronization=True)
+
+
+def test_splitting_along_a_dimension():
+    first, second = helpers.SplitAlongDim.apply(torch.arange(6.0).view(2, 3), 1, [1, 2])
+    assert (first.tolist(), second.tolist()) == ([[0], [3]], [[1, 2], [4, 5]])
+    assert helpers.SplitAlongDim.apply(torch.ones(2, 3), 0, 1, squeeze=True)[0].shape == (3,)
+    assert helpers.make_weak_ref(first) is first
