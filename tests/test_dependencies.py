@@ -19,7 +19,7 @@ FLOORS = {
     1: ("errors", "modules", "names", "formats", "packing", "hadamard", "reciprocal", "philox"),
     2: ("arithmetic", "arithmetic_peers", "four_over_six", "layout", "packings", "files", "spec_root"),
     3: ("spec",),
-    4: ("catalogue", "specs", "peers", "quantized", "arrays", "memory", "registry", "operands"),
+    4: ("catalogue", "specs", "peers", "quantized", "arrays", "memory", "registry", "operands", "relayouts"),
     5: ("model", "api", "random_source", "generators", "analysis", "kernels", "multiply", "groups", ""),
     6: ("conformance", "checkpoints", "rules", "diagrams", "te", "explorer"),
     7: ("cli", "__main__", "testing", "strategies"),

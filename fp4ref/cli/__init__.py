@@ -30,6 +30,7 @@ COMMANDS = {
     "diagram": "Draw formats, layouts and pipelines.",
     "explore": "Write the explorer, one HTML file.",
     "profiles": "List the specifications; compare two.",
+    "layouts": "List the layouts; compare, find them.",
     "rules": "Rules of the standard: text, coverage, check.",
     "vectors": "Write or check the golden vectors.",
     "header": "Write the numerics as C++ headers.",
