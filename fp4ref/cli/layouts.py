@@ -146,8 +146,7 @@ def find(first: Path, second: Path, shape: str | None, bits: str | None, as_json
     """Find every registered layout that stores the array FROM as the buffer TO.
 
     FROM is in row-major order: scales [rows, columns], or packed codes [rows, bytes] with --bits. TO may have any
-    shape. Files are .npy arrays, or raw bytes. Distinct values tell layouts apart; equal ones hide where they are
-    stored.
+    shape. Files are .npy arrays, or raw bytes. If values are equal, several layouts may fit; distinct values decide.
 
     Exit status: 1 if no layout does.
     """
