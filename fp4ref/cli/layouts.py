@@ -140,7 +140,7 @@ def _sizes(text: str, count: int) -> tuple[int, ...]:
 @click.argument("first", metavar="FROM", type=click.Path(path_type=Path))
 @click.argument("second", metavar="TO", type=click.Path(path_type=Path))
 @click.option("--shape", help="The shape of FROM, such as 128x8; needed for files other than .npy.")
-@click.option("--bits", type=click.Choice(["4", "6", "8"]), help="FROM holds packed codes of so many bits.")
+@click.option("--bits", type=click.Choice(["4", "6", "8"]), help="The width of the packed codes that FROM holds.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def find(first: Path, second: Path, shape: str | None, bits: str | None, as_json: bool) -> None:
     """Find every registered layout that stores the array FROM as the buffer TO.
