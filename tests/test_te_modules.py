@@ -19,7 +19,7 @@ from fp4ref.te.module.layernorm_mlp import LayerNormMLP  # noqa: E402
 from fp4ref.te.module.linear import Linear  # noqa: E402
 from fp4ref.te.module.norm_modules import LayerNorm, RMSNorm  # noqa: E402
 from fp4ref.te.module.normalization import layernorm_bwd, layernorm_fwd, rmsnorm_bwd, rmsnorm_fwd  # noqa: E402
-from fp4ref.te.mxfp8_tensor import MXFP8Quantizer  # noqa: E402
+from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer  # noqa: E402
 from fp4ref.te.quantization import autocast, quantized_model_init  # noqa: E402
 from fp4ref.te.recipe import Float8CurrentScaling, MXFP8BlockScaling, NVFP4BlockScaling  # noqa: E402
 from fp4ref.te.storage import restore_from_saved  # noqa: E402

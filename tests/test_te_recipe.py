@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fp4ref.te import MXFP8Quantizer, recipe
+from fp4ref.te import MXFP8Quantizer, get_align_size_for_quantization, recipe
 from fp4ref.te.recipe_state import QuantizerRole, RecipeState
 
 QParams = recipe.QParams
@@ -141,3 +141,36 @@ def test_a_factory_hears_of_no_role_where_the_consumer_is_unknown():
     strict = recipe.CustomRecipe(qfactory=lambda role: None)
     with pytest.raises(ValueError, match="no quantizer for"):
         RecipeState.create(strict, mode="forward", num_quantizers=3, roles=roles).make_quantizers()
+
+
+@pytest.mark.rule("TEL-43")
+def test_a_role_without_a_known_tensor_is_that_of_its_position():
+    def quantizers(kind, roles):
+        made = RecipeState.create(kind, mode="forward", num_quantizers=len(roles), roles=roles)
+        return made.make_quantizers()
+
+    odd = QuantizerRole("dpa", "qkv")
+    got = quantizers(recipe.NVFP4BlockScaling(), [QuantizerRole("linear", "weight"), odd, None, odd])
+    assert [q.with_rht for q in got] == [False, False, True, True]
+    assert [q.with_2d_quantization for q in got] == [True, True, False, False]
+    heard = []
+    quantizers(recipe.CustomRecipe(qfactory=lambda role: heard.append(role) or MXFP8Quantizer()), [odd, odd])
+    assert heard == [odd, odd]
+
+
+@pytest.mark.rule("TEL-20")
+def test_tiles_need_a_role_that_names_a_linear_layer():
+    made = recipe.MXFP8BlockScaling(enable_2d_quantization=True)
+    roles = [QuantizerRole(kind, "weight") for kind in ("linear", "grouped_linear", "", "dpa")]
+    for given, expected in ((roles, [True, True, False, False]), (None, [False] * 4), ([None] * 4, [False] * 4)):
+        state = RecipeState.create(made, mode="forward", num_quantizers=4, roles=given)
+        assert [q.with_2d_quantization for q in state.make_quantizers()] == expected
+
+
+def test_custom_recipes_say_to_what_groups_are_padded():
+    factory = {"qfactory": lambda role: MXFP8Quantizer()}
+    assert get_align_size_for_quantization(recipe.CustomRecipe(**factory)) == 128
+    assert get_align_size_for_quantization(recipe.CustomRecipe(**factory, quantization_alignment=32)) == 32
+    assert recipe.CustomRecipe(**factory).fp8_format is recipe.Format.HYBRID
+    with pytest.raises(ValueError, match="quantization_alignment 0"):
+        recipe.CustomRecipe(**factory, quantization_alignment=0)

@@ -287,7 +287,27 @@ def test_pickle_and_save(kind):
     file = io.BytesIO()
     torch.save({"weight": tensor}, file)
     file.seek(0)
-    assert same(torch.load(file, weights_only=False)["weight"], tensor)
+    for trusted in (False, True):
+        file.seek(0)
+        loaded = torch.load(file, weights_only=not trusted)["weight"]
+        assert same(loaded, tensor)
+        assert same(loaded._quantizer(sample(32, 32)), tensor._quantizer(sample(32, 32)))
+
+
+@pytest.mark.rule("TEL-15", "TEL-38")
+@pytest.mark.parametrize("columnwise", [False, True])
+def test_gathered_buffers_of_mxfp8_are_the_whole(columnwise):
+    whole, quantizer = sample(192, 64), MXFP8Quantizer(columnwise=columnwise)
+    sent = [quantizer(part).fsdp_extract_buffers() for part in whole.chunk(2)]
+    gathered = tuple(torch.cat(parts) for parts in zip(*(buffers for buffers, _ in sent), strict=True))
+    assert [len(buffer) for buffer in gathered] == [192, 192, 192, 6][: len(gathered)]
+    target = quantizer(torch.zeros(192, 64))
+    target.fsdp_assign_gathered(gathered, sent[0][1])
+    assert sent[0][1]["field_names"] == target.fsdp_buffer_fields()
+    assert same(target, quantizer(whole))
+    quantizer.optimize_for_gemm = True
+    with pytest.raises(NotImplementedError, match="fsdp_extract_buffers"):
+        quantizer(whole).fsdp_extract_buffers()
 
 
 def test_storage_without_the_tensor():

@@ -28,7 +28,8 @@ from fp4ref.te.module.layernorm_linear import LayerNormLinear
 from fp4ref.te.module.layernorm_mlp import LayerNormMLP
 from fp4ref.te.module.linear import Linear
 from fp4ref.te.module.norm_modules import LayerNorm, RMSNorm
-from fp4ref.te.mxfp8_tensor import MXFP8Quantizer, MXFP8Tensor, MXFP8TensorStorage
+from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
+from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer, quantize_nvfp4
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage
 from fp4ref.te.offload import get_cpu_offload_context, mark_not_offload
@@ -47,11 +48,13 @@ from fp4ref.te.quantization import (
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.random_states import CudaRNGStatesTracker
 from fp4ref.te.recipe import Format
+from fp4ref.te.serialization import allow_safe_loading as _allow_safe_loading
 from fp4ref.te.storage import prepare_for_saving, restore_from_saved
 from fp4ref.te.swizzle import swizzle_scales_for_gemm_
 from fp4ref.te.tensor import QuantizedTensor
 
 del _torch
+_allow_safe_loading()
 
 
 def __getattr__(name: str) -> type:

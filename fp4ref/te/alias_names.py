@@ -58,7 +58,7 @@ GATHERED: dict[str, tuple[str, ...]] = {
     TENSOR: ("__init__:*", "master_weights: cast_master_weights_to_fp8 quantize_master_weights"),
     f"{TENSOR}.quantized_tensor": ("tensor: QuantizedTensor", "quantizer: Quantizer", "storage:*"),
     f"{TENSOR}.nvfp4_tensor": ("nvfp4_tensor:*", "nvfp4_quantizer:*", "hadamard:*"),
-    f"{TENSOR}.mxfp8_tensor": ("mxfp8_tensor:*",),
+    f"{TENSOR}.mxfp8_tensor": ("mxfp8_tensor:*", "mxfp8_quantizer:*"),
     f"{TENSOR}.float8_tensor": ("float8_tensor:*",),
     f"{TENSOR}.utils": ("master_weights:*",),
     f"{TENSOR}.grouped_tensor": ("grouped: GroupedTensor",),

@@ -12,13 +12,18 @@ from torch import Tensor
 from fp4ref.te.errors import NotSupportedError, TensorShapeError
 
 
+def require_compact(operation: str, tensor: Any) -> None:
+    """Raise NotSupportedError for scales in the GEMM layout. Rules: TEL-38."""
+    if tensor._with_gemm_swizzled_scales:
+        raise NotSupportedError(operation, "GEMM-swizzled scales", "compact ones", "TEL-38")
+
+
 def require_shard(tensor: Any, block: int, mesh: Any, whole: Any) -> None:
     """Raise unless a shard can be gathered: two dimensions, whole blocks of rows, compact scales, equal shards.
 
     Rules: TEL-38.
     """
-    if tensor._with_gemm_swizzled_scales:
-        raise NotSupportedError("fsdp_pre_all_gather", "GEMM-swizzled scales", "compact ones", "TEL-38")
+    require_compact("fsdp_pre_all_gather", tensor)
     if tensor.dim() != 2 or tensor.shape[0] % block:
         got = f"a shard of shape {list(tensor.shape)}"
         raise TensorShapeError("fsdp_pre_all_gather", got, f"two dimensions, rows a multiple of {block}", "TEL-38")

@@ -7,22 +7,18 @@ rowwise_data, columnwise_data: uint8 [..., K], neither transposed. Scales: uint8
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fp4ref import api, registry
+from fp4ref import api
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.te import fsdp, specifications
-from fp4ref.te.cast import write
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
-from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
-from fp4ref.te.quantizer import Quantizer
-from fp4ref.te.recipe import MXFP8BlockScaling, Recipe
+from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.swizzle import COMPACT, GEMM
 from fp4ref.te.tensor import QuantizedTensor
@@ -100,6 +96,33 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
             elif wanted:
                 self.scales_buffer(direction)
 
+    def fsdp_buffer_fields(self) -> tuple[str, ...]:
+        """Return the attributes of the buffers that a shard sends. Rules: TEL-15."""
+        return tuple(f"_{name}wise_{part}" for name in self.directions() for part in ("data", "scale_inv"))
+
+    def fsdp_extract_buffers(self) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Return the buffers that a shard sends, without the padding of scales, and their attributes.
+
+        Errors: NotSupportedError for scales in the GEMM layout.
+
+        Rules: TEL-15, TEL-38.
+        """
+        fsdp.require_compact("fsdp_extract_buffers", self)
+        names, shape = self.fsdp_buffer_fields(), self.logical_shape()
+        rows = {"_rowwise_scale_inv": shape[:-1].numel(), "_columnwise_scale_inv": shape[:-1].numel() // BLOCK}
+        return tuple(getattr(self, name)[: rows.get(name)] for name in names), {"field_names": names}
+
+    def fsdp_assign_gathered(self, gathered: tuple[Tensor, ...], meta: dict[str, Any]) -> None:
+        """Take over gathered buffers, and pad their scales with zeros again. Rules: TEL-15, LAY-2."""
+        given = dict(zip(meta["field_names"], gathered, strict=True))
+        for direction in ("row", "column"):
+            codes = given.get(f"_{direction}wise_data")
+            if codes is not None:
+                padded = scale_shape(tuple(codes.shape), columnwise=direction == "column")
+                setattr(self, f"_{direction}wise_data", codes)
+                scales = fsdp.repadded(given[f"_{direction}wise_scale_inv"], padded)
+                setattr(self, f"_{direction}wise_scale_inv", scales)
+
     def view(self, *shape: Any) -> Any:
         """Return the same bytes under other leading dimensions."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
@@ -145,14 +168,7 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
         Errors: NotSupportedError for scales in the GEMM layout, TensorShapeError for a shard of broken blocks.
         """
         fsdp.require_shard(self, BLOCK, mesh, orig_size)
-        directions = self.directions()
-        sent: list[Tensor] = []
-        for direction in directions:
-            rows = self.shape[0] if direction == "row" else self.shape[0] // BLOCK
-            data = self._rowwise_data if direction == "row" else self._columnwise_data
-            assert data is not None
-            sent += [data, self.scales_buffer(direction)[:rows]]
-        return tuple(sent), (tuple(directions), self.shape[1])
+        return self.fsdp_extract_buffers()[0], (tuple(self.directions()), self.shape[1])
 
     def fsdp_post_all_gather(
         self, all_gather_outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Any = None
@@ -193,110 +209,3 @@ def scale_shape(shape: tuple[int, ...], *, columnwise: bool) -> tuple[int, int]:
     outer, inner = (columns, rows) if columnwise else (rows, columns)
     padded = layout(COMPACT).padded_shape(outer, -(-inner // BLOCK))
     return padded[::-1] if columnwise else padded
-
-
-class MXFP8Quantizer(Quantizer):
-    """Makes MXFP8 tensors from [..., K], both dimensions of the matrix multiples of 32.
-
-    fp8_dtype: kFloat8E4M3 or kFloat8E5M2. with_2d_quantization: 32x32 tiles.
-
-    Rules: TEL-3, TEL-23, TEL-28.
-    """
-
-    def __init__(
-        self,
-        fp8_dtype: DType = DType.kFloat8E4M3,
-        *,
-        rowwise: bool = True,
-        columnwise: bool = True,
-        with_2d_quantization: bool = False,
-    ) -> None:
-        super().__init__(rowwise=rowwise, columnwise=columnwise)
-        self.dtype = fp8_dtype
-        self.with_2d_quantization = with_2d_quantization
-
-    def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
-        """Raise unless the settings fit a tensor's shape and dtype. Rules: TEL-3, TEL-23."""
-        if self.dtype not in {DType.kFloat8E4M3, DType.kFloat8E5M2}:
-            raise SettingError("MXFP8Quantizer", f"fp8_dtype {self.dtype!r}", "kFloat8E4M3 or kFloat8E5M2", "TEL-3")
-        if not shape or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK:
-            got = f"shape {list(shape)}"
-            raise TensorShapeError("MXFP8Quantizer", got, f"both matrix dimensions divisible by {BLOCK}", "TEL-23")
-        if dtype not in {None, torch.float32, torch.bfloat16, torch.float16}:
-            raise TensorDTypeError("MXFP8Quantizer", f"dtype {dtype}", "float32, bfloat16 or float16", "TEL-3")
-
-    def require_destination(self, dst: Any) -> None:
-        """Raise unless `dst` holds MXFP8 bytes."""
-        if not isinstance(dst, MXFP8TensorStorage):
-            raise SettingError("MXFP8Quantizer", f"destination {type(dst).__name__}", "an MXFP8Tensor", "TEL-5")
-
-    def is_quantizable(self, inp: Tensor) -> bool:
-        """Return True if a tensor can be quantized: two dimensions at least, multiples of 32."""
-        shape = tuple(inp.shape)
-        return len(shape) > 1 and not (shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK)
-
-    def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, int]:
-        """Shape of the scales of a tensor. Rules: LAY-2."""
-        return scale_shape(tuple(shape), columnwise=columnwise)
-
-    @staticmethod
-    def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
-        """Return the shape itself: columns are not transposed."""
-        return tuple(shape)
-
-    def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
-        """Return True: every kernel writes either layout. Rules: TEL-28."""
-        return True
-
-    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
-        """Make a tensor with buffers for the directions in use, storage if `internal`. Rules: TEL-3, TEL-22, TEL-28."""
-        requires_grad = options.pop("requires_grad", False)
-        values: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in MXFP8TensorStorage.BUFFERS)
-        for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
-            if used:
-                scales = scale_shape(shape, columnwise=direction == "column")
-                values[f"{direction}wise_data"] = torch.empty(shape, dtype=torch.uint8, device=device, **options)
-                values[f"{direction}wise_scale_inv"] = torch.zeros(scales, dtype=torch.uint8, device=device, **options)
-        values |= {"fp8_dtype": self.dtype, "with_gemm_swizzled_scales": self.optimize_for_gemm, "quantizer": self}
-        if self.internal:
-            return MXFP8TensorStorage(**values, fake_dtype=dtype)
-        return MXFP8Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
-
-    def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
-        """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-4, TEL-5."""
-        if tuple(dst.shape) != shape:
-            raise TensorShapeError("update_quantized", f"source {list(shape)}", f"{list(dst.shape)}", "TEL-5")
-        fresh = self.allocate(shape, dst.dtype, device)
-        for name in MXFP8TensorStorage.BUFFERS:
-            if getattr(dst, name) is None or getattr(fresh, name) is None:
-                setattr(dst, name, getattr(fresh, name))
-        dst._fp8_dtype, dst._with_gemm_swizzled_scales = self.dtype, self.optimize_for_gemm
-
-    def takes_noop(self, tensor: Tensor) -> bool:
-        """Return True if a backend for the tensor's device reads the flag where it lies. Rules: LAY-12."""
-        spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
-        call = registry.Call("quantize", spec, device=tensor.device.type, flag=True)
-        return tensor.device.type == "cpu" or registry.offers(call, None)
-
-    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
-        """Quantize into the buffers of `dst`. Rules: TEL-3, TEL-5."""
-        if not tensor.numel():
-            return
-        x = tensor.view(-1, tensor.shape[-1])
-        matrix = (x.shape[0], x.shape[1])
-        spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
-        lie = GEMM if dst._with_gemm_swizzled_scales else COMPACT
-        if self.rowwise_usage:
-            row = DirectionData(dst._rowwise_data.view(matrix), dst._rowwise_scale_inv, None)
-            out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), lie, row=row)
-            api.quantize(x, spec, "row", lie, out=out, noop=noop)
-        if self.columnwise_usage:
-            column = api.quantize(x, spec, "column", lie).column
-            assert column is not None
-            write(dst._columnwise_data.view(matrix), column.data.t(), noop)
-            scales = dst._columnwise_scale_inv
-            moved = column.scales.reshape(scales.shape) if lie == GEMM else column.scales.t()
-            write(scales, moved, noop)
-
-    def _get_compatible_recipe(self) -> type[Recipe] | None:
-        return MXFP8BlockScaling

@@ -242,16 +242,20 @@ class Float8CurrentScaling(Recipe):
 class CustomRecipe(Recipe):
     """A factory makes the quantizer of each tensor: `qfactory(role)`, None for a tensor that is not quantized.
 
-    The role is None for a tensor whose consumer is unknown: the output, and the gradient of the input. qfactory_key,
-    policy_key: names of what the factory does, taken from the factory if it has them; nothing here reads them.
+    The role is None for a tensor whose consumer is unknown: the output, and the gradient of the input. fp8_format:
+    read by scripts, does not choose anything. quantization_alignment: groups are padded to multiples of this many
+    rows. qfactory_key, policy_key: names of what the factory does, taken from the factory if it has them; nothing here
+    reads them.
 
     Rules: TEL-2.
     """
 
     qfactory: Callable[..., Any]
+    fp8_format: Format = Format.HYBRID
     fp8_dpa: bool = False
     fp8_mha: bool = False
     backward_override: str | None = os.environ.get("NVTE_BACKWARD_OVERRIDE")
+    quantization_alignment: int = 128
     qfactory_key: Any = None
     policy_key: Any = None
 
@@ -260,6 +264,8 @@ class CustomRecipe(Recipe):
         self.policy_key = self.policy_key or getattr(self.qfactory, "policy_key", None)
         if not callable(self.qfactory):
             raise DomainError("CustomRecipe", f"qfactory {self.qfactory!r}", "a function of a tensor's role", "TEL-2")
+        if self.quantization_alignment <= 0:
+            raise SettingError("CustomRecipe", f"quantization_alignment {self.quantization_alignment}", "more than 0")
         _require_backward_override(self.backward_override)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,12 +11,13 @@ import torch
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer
-from fp4ref.te.mxfp8_tensor import MXFP8Quantizer
+from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.recipe import Format
 
 # The order in which a caller without roles lists its operands, forward and backward, repeated per GEMM.
 UNNAMED = {"forward": ("input", "weight", "output"), "backward": ("grad_output", "grad_input")}
+TENSORS = {name for names in UNNAMED.values() for name in names}
 TWO_SIDED_WEIGHTS = ("linear", "grouped_linear")
 
 
@@ -104,9 +105,18 @@ class RecipeState:
         return quantizers
 
     def _role(self, index: int) -> QuantizerRole:
+        """Return an operand's role, whose tensor is that of its position unless the role names one. Rules: TEL-43."""
+        given = self._given(index)
+        return given if given.tensor_type in TENSORS else replace(given, tensor_type=self._by_position(index))
+
+    def _given(self, index: int) -> QuantizerRole:
+        """Return the role that the caller gave, or one by position."""
+        given = None if self.roles is None else self.roles[index]
+        return QuantizerRole(tensor_type=self._by_position(index)) if given is None else given
+
+    def _by_position(self, index: int) -> str:
         order = UNNAMED[self.mode]
-        unnamed = QuantizerRole(tensor_type=order[index % len(order)])
-        return unnamed if self.roles is None else self.roles[index] or unnamed
+        return order[index % len(order)]
 
     def _make(self, role: QuantizerRole) -> Any:
         raise NotImplementedError
@@ -157,7 +167,7 @@ class MXFP8BlockScalingRecipeState(RecipeState):
 
     def _make(self, role: QuantizerRole) -> MXFP8Quantizer:
         tiles = self.mode == "forward" and role.tensor_type == "weight" and self.recipe.enable_2d_quantization
-        tiles = tiles and role.module_type in {"", *TWO_SIDED_WEIGHTS}
+        tiles = tiles and role.module_type in TWO_SIDED_WEIGHTS
         return MXFP8Quantizer(fp8_dtype=self.dtype, with_2d_quantization=tiles)
 
 
@@ -185,6 +195,9 @@ class Float8CurrentScalingRecipeState(RecipeState):
 
 class CustomRecipeState(RecipeState):
     """Quantizers that the recipe's `qfactory(role)` returns; the role of an operand with no known consumer is None."""
+
+    def _role(self, index: int) -> QuantizerRole:
+        return self._given(index)
 
     def _make(self, role: QuantizerRole) -> Any:
         consumed = role.tensor_type not in {"output", "grad_input"}

@@ -114,7 +114,7 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         metadata = {**self.get_metadata(), "shape": tuple(self.shape), "dtype": self._dtype}
-        return _rebuild, (type(self), metadata, self.requires_grad)
+        return rebuild, (type(self), metadata, self.requires_grad)
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -139,7 +139,8 @@ class QuantizedTensor(torch.Tensor, QuantizedTensorStorage):  # type: ignore[mis
         return written if isinstance(written, QuantizedTensor) else outcome
 
 
-def _rebuild(kind: Any, metadata: dict[str, Any], requires_grad: bool) -> Any:
+def rebuild(kind: Any, metadata: dict[str, Any], requires_grad: bool) -> Any:
+    """Return a tensor from what its pickle holds."""
     return kind(**metadata, requires_grad=requires_grad)
 
 

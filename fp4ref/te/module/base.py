@@ -22,7 +22,7 @@ from fp4ref.te.module.weights import (
     get_workspace,
     quantize_weight,
 )
-from fp4ref.te.mxfp8_tensor import MXFP8Quantizer
+from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
 from fp4ref.te.tensor import QuantizedTensor

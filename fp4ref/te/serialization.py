@@ -1,0 +1,22 @@
+"""The classes that a checkpoint of quantized weights names, so that torch.load reads it without executing code."""
+
+from __future__ import annotations
+
+from torch.serialization import add_safe_globals
+
+from fp4ref.te.dtypes import DType
+from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Float8TensorStorage
+from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
+from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage
+from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
+from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage
+from fp4ref.te.tensor import rebuild
+
+TENSORS = (Float8Tensor, MXFP8Tensor, NVFP4Tensor)
+STORAGES = (Float8TensorStorage, MXFP8TensorStorage, NVFP4TensorStorage)
+QUANTIZERS = (Float8CurrentScalingQuantizer, Float8Quantizer, MXFP8Quantizer, NVFP4Quantizer)
+
+
+def allow_safe_loading() -> None:
+    """Let torch.load(weights_only=True) read quantized tensors."""
+    add_safe_globals([rebuild, DType, *TENSORS, *STORAGES, *QUANTIZERS])
