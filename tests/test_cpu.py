@@ -161,7 +161,7 @@ def test_dequantize_every_code_under_every_scale(spec, amax):
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "SR-2", "SR-3", "LAY-5", "LAY-10", "HAD-4")
 @pytest.mark.parametrize("spec", [*NATIVE, *OURS[len(STANDARD) :]], ids=lambda spec: spec.name)
 @pytest.mark.usefixtures("compiled_together")
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_every_native_spec_is_the_models(spec, data):
     dtype = data.draw(st.sampled_from(dtypes_of(spec)))

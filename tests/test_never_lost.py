@@ -201,7 +201,7 @@ def test_a_diagnosis_that_cannot_be_told_costs_itself_only(form, tmp_path, monke
         if hasattr(module, form):
             monkeypatch.setattr(module, form, broken)
     for more in ([], ["--json"]):
-        result = run("verify", path, "--junit", junit, "--html", page, *more)
+        result = run("verify", path, "--diagnosis-seconds", "1", "--junit", junit, "--html", page, *more)
         assert result.exit_code == 1, result.output
         assert "the diagnosis failed (ValueError); differs from nvfp4 in 1 code" in result.stdout
     assert len(json.loads(result.stdout)["files"][0]["internal_errors"]) == 1
