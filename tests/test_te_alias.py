@@ -221,7 +221,7 @@ def test_our_own_modules_keep_no_absent_names():
         ("causal", (-1, -1), (-1, 0)),
         ("padding_causal", (128, 64), (128, 0)),
         ("no_mask", None, (-1, -1)),
-        ("padding", (-1, 0), (-1, 0)),
+        ("padding", (-1, 0), (-1, -1)),
         ("no_mask", (8, 8), (8, 8)),
     ],
 )

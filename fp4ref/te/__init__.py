@@ -12,7 +12,7 @@ from fp4ref.te import debug, optimizers, recipe
 from fp4ref.te.absent import absent as _absent
 from fp4ref.te.alias import install_alias, uninstall_alias
 from fp4ref.te.alias_names import NOT_EMULATED as _NOT_EMULATED
-from fp4ref.te.attention import DotProductAttention, RotaryPositionEmbedding
+from fp4ref.te.attention import DotProductAttention, MultiheadAttention, RotaryPositionEmbedding
 from fp4ref.te.capability import emulate_device, get_device_compute_capability
 from fp4ref.te.cast import dequantize, quantize
 from fp4ref.te.checkpoint import checkpoint
@@ -52,6 +52,7 @@ from fp4ref.te.serialization import allow_safe_loading as _allow_safe_loading
 from fp4ref.te.storage import prepare_for_saving, restore_from_saved
 from fp4ref.te.swizzle import swizzle_scales_for_gemm_
 from fp4ref.te.tensor import QuantizedTensor
+from fp4ref.te.transformer import TransformerLayer
 
 del _torch
 _allow_safe_loading()
@@ -82,6 +83,7 @@ __all__ = [
     "MXFP8Quantizer",
     "MXFP8Tensor",
     "MXFP8TensorStorage",
+    "MultiheadAttention",
     "NVFP4Quantizer",
     "NVFP4Tensor",
     "NVFP4TensorStorage",
@@ -89,6 +91,7 @@ __all__ = [
     "Quantizer",
     "RMSNorm",
     "RotaryPositionEmbedding",
+    "TransformerLayer",
     "autocast",
     "checkpoint",
     "convert",

@@ -94,8 +94,7 @@ RENAMED = {
 # Names of the package itself that are not emulated: they import, so that a file which uses some of them loads, and
 # raise when they are used.
 NOT_EMULATED = (
-    *("FusedMLAQUpProjRopeQuant", "InferenceParams", "MultiheadAttention"),
-    *("TransformerLayer", "Fp8Padding", "Fp8Unpadding"),
+    *("FusedMLAQUpProjRopeQuant", "InferenceParams", "Fp8Padding", "Fp8Unpadding"),
     *("moe_permute", "moe_permute_and_pad_with_probs", "moe_permute_with_probs", "moe_unpermute"),
     *("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"),
     *("DelayedScalingRequest", "QuantizerRequest", "Float8BlockQuantizer", "Float8BlockwiseQTensor"),
@@ -155,5 +154,7 @@ PRESENT_IN_ABSENT = {
     f"{PYTORCH}.attention": "attention:*",
     f"{PYTORCH}.attention.dot_product_attention": "attention: DotProductAttention",
     f"{PYTORCH}.attention.dot_product_attention.utils": "helpers: check_set_window_size",
+    f"{PYTORCH}.attention.multi_head_attention": "attention: MultiheadAttention",
+    f"{PYTORCH}.transformer": "transformer: TransformerLayer",
     f"{PYTORCH}.attention.rope": "attention: RotaryPositionEmbedding apply_rotary_pos_emb",
 }

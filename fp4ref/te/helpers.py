@@ -173,13 +173,15 @@ def attention_mask_func(attention_scores: Tensor, attention_mask: Tensor) -> Ten
 def check_set_window_size(attn_mask_type: str, window_size: Iterable[int] | None = None) -> tuple[int, int]:
     """Return the sliding window (left, right) of a mask: -1 is unlimited; a causal mask sees nothing to the right.
 
+    (-1, -1) and (-1, 0) both mean no window, of either kind of mask.
+
     Errors: TensorShapeError for a window that the mask does not have.
     """
     causal = "causal" in attn_mask_type
     unlimited = (-1, 0) if causal else (-1, -1)
     left, right = unlimited if window_size is None else tuple(window_size)
     if (left, right) in {(-1, -1), (-1, 0)}:
-        return unlimited if causal else (left, right)
+        return unlimited
     if left < 0 or right < 0:
         got = f"window_size {(left, right)} with mask {attn_mask_type}"
         raise TensorShapeError("check_set_window_size", got, "two sizes of at least 0, or -1 for no limit")
