@@ -259,7 +259,7 @@ class MultiheadAttention(torch.nn.Module):
         return made if isinstance(made, tuple) else (made, None)
 
     def _split(self, mixed: Tensor, heads: list[int]) -> tuple[Tensor, ...]:
-        """Return the parts of a projection, each with so many heads per group: [..., heads, size]."""
+        """Return the parts of a projection, [..., heads, size] each; heads: how many each part has per group."""
         groups, size = self.num_gqa_groups_per_partition, self.hidden_size_per_attention_head
         if self.qkv_weight_interleaved:
             parts = torch.split(mixed.view(*mixed.shape[:-1], groups, sum(heads), size), heads, -2)
