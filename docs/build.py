@@ -22,7 +22,7 @@ from fp4ref import rules
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 IN_CHAPTER = {
-    "02-element-formats": ("e2m1", "e4m3", "e5m2"),
+    "02-element-formats": ("e2m1", "e4m3", "e5m2", "e2m3", "e3m2"),
     "03-scale-formats": ("e8m0", "mxfp8-scales"),
     "04-packing": ("packing",),
     "05-block-scaling": ("blocks", "blocks-2d", "directions"),

@@ -18,7 +18,7 @@ from fp4ref.errors import (
     ShapeError,
     UnknownNameError,
 )
-from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Codec, Format, Rounding, Sign
+from fp4ref.formats import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, Codec, Format, Rounding, Sign
 from fp4ref.four_over_six import register_rule
 from fp4ref.generators import MAPS as random_maps
 from fp4ref.generators import RandomMap
@@ -46,6 +46,8 @@ from fp4ref.spec import (
 from fp4ref.specs import (
     MXFP4,
     MXFP4_2D,
+    MXFP6_E2M3,
+    MXFP6_E3M2,
     MXFP8_2D,
     MXFP8_E4M3,
     MXFP8_E5M2,
@@ -69,12 +71,16 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 __all__ = [
     "E2M1",
+    "E2M3",
+    "E3M2",
     "E4M3",
     "E5M2",
     "E8M0",
     "LAYOUTS",
     "MXFP4",
     "MXFP4_2D",
+    "MXFP6_E2M3",
+    "MXFP6_E3M2",
     "MXFP8_2D",
     "MXFP8_E4M3",
     "MXFP8_E5M2",

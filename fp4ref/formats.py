@@ -135,10 +135,12 @@ def _all_bfloat16(values: NDArray[np.float64]) -> bool:
 E2M1 = Format("e2m1", exponent_bits=2, mantissa_bits=1, bias=1, codes=8)
 E4M3 = Format("e4m3", exponent_bits=4, mantissa_bits=3, bias=7, codes=127)
 E5M2 = Format("e5m2", exponent_bits=5, mantissa_bits=2, bias=15, codes=124, infinity=True)
+E2M3 = Format("e2m3", exponent_bits=2, mantissa_bits=3, bias=1, codes=32)
+E3M2 = Format("e3m2", exponent_bits=3, mantissa_bits=2, bias=3, codes=32)
 E8M0 = Format("e8m0", exponent_bits=8, mantissa_bits=0, bias=127, codes=255, signed=False)
 
 FORMATS: Names[Format] = Names("format")
-for _form in (E2M1, E4M3, E5M2, E8M0):
+for _form in (E2M1, E4M3, E5M2, E8M0, E2M3, E3M2):
     FORMATS.register(_form, "this standard")
 
 
@@ -180,7 +182,8 @@ class Codec:
 
         values: any shape, every float32 allowed. random_bits: the same shape, for stochastic rounding only.
 
-        Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E4M3-2, E4M3-3, E4M3-4, E5M2-2, E5M2-3, E5M2-4, E8M0-2, E8M0-3.
+        Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E4M3-2, E4M3-3, E4M3-4, E5M2-2, E5M2-3, E5M2-4, E8M0-2, E8M0-3, E2M3-2,
+        E2M3-3, E2M3-4, E3M2-2, E3M2-3, E3M2-4.
         """
         if self.rounding is not Rounding.STOCHASTIC:
             return _code_table(self)[_decision(values)]
@@ -207,7 +210,7 @@ class Codec:
     def decode(self, codes: Codes) -> Floats:
         """Return the float32 values of codes, any shape; exact.
 
-        Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4.
+        Rules: E2M1-1, E2M3-1, E3M2-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4.
         """
         table = _value_table(self.format)
         if codes.size and int(codes.max()) >= len(table):
@@ -309,6 +312,8 @@ def ignoring_float_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
 CUDA_E2M1 = Codec(format=E2M1, nan=(0x7, 0x7))
 CUDA_E4M3 = Codec(format=E4M3, nan=(0x7F, 0x7F))
 CUDA_E5M2 = Codec(format=E5M2, nan=(0x7F, 0x7F))
+CUDA_E2M3 = Codec(format=E2M3, nan=(0x1F, 0x1F))
+CUDA_E3M2 = Codec(format=E3M2, nan=(0x1F, 0x1F))
 CUDA_E8M0 = Codec(format=E8M0, rounding=Rounding.UP, nan=(0xFF, 0xFF))
 STOCHASTIC_E2M1 = Codec(format=E2M1, rounding=Rounding.STOCHASTIC, nan=(0x7, 0x7))
 # What torch before 2.12, ml_dtypes and JAX do with a magnitude above 464.

@@ -6,8 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-from fp4ref.formats import E8M0, Codec, Rounding
-from fp4ref.registry import Backend, Call
+from fp4ref.formats import E2M3, E3M2, E8M0, Codec, Rounding
+from fp4ref.registry import STANDARD_FORMATS, Backend, Call
 from fp4ref.spec import FourOverSix, Spec, encode
 
 # Orders of operations (PRO-3) that are written here, by name.
@@ -67,6 +67,7 @@ BACKEND = Backend(
     name="torch",
     load=load,
     operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
+    formats=(*STANDARD_FORMATS, E2M3, E3M2),
     layouts=None,  # each is computed from its digits
     unsupported=unsupported,
     devices=("cpu", "cuda"),

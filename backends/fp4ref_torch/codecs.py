@@ -92,16 +92,40 @@ def _value_bits(index: Tensor, form: Format) -> Tensor:
 
 
 def pack(codes: Tensor, form: Format) -> Tensor:
-    """Codes uint8 [rows, columns] as bytes, low nibble first, a spare one 0. Rules: PACK-1, PACK-2, PACK-3."""
+    """Codes uint8 [rows, columns] as bytes, low bits first, spare ones 0.
+
+    Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5.
+    """
     if form.bits == 8:
         return codes
+    if form.bits == 6:
+        return _pack_four_in_three(codes)
     if codes.shape[1] % 2:
         codes = torch.nn.functional.pad(codes, (0, 1))
     return codes[:, 0::2] | codes[:, 1::2] << 4
 
 
 def unpack(packed: Tensor, columns: int, form: Format) -> Tensor:
-    """Bytes [rows, width] as codes uint8 [rows, columns]. Rules: PACK-1, PACK-2, PACK-3."""
+    """Bytes [rows, width] as codes uint8 [rows, columns]. Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5."""
     if form.bits == 8:
         return packed
+    if form.bits == 6:
+        return _unpack_four_in_three(packed, columns)
     return torch.stack([packed & 0b1111, packed >> 4], dim=-1).flatten(1)[:, :columns]
+
+
+def _pack_four_in_three(codes: Tensor) -> Tensor:
+    """Every four 6-bit codes as a number of 24 bits, then as three bytes. Rules: PACK-4, PACK-5."""
+    columns = codes.shape[1]
+    groups = torch.nn.functional.pad(codes, (0, -columns % 4)).reshape(codes.shape[0], -1, 4).to(torch.int32)
+    number = groups[..., 0] | groups[..., 1] << 6 | groups[..., 2] << 12 | groups[..., 3] << 18
+    parts = torch.stack([number & 255, number >> 8 & 255, number >> 16], dim=-1)
+    return parts.to(torch.uint8).flatten(1)[:, : (6 * columns + 7) // 8].contiguous()
+
+
+def _unpack_four_in_three(packed: Tensor, columns: int) -> Tensor:
+    """Every three bytes as a number of 24 bits, then as four 6-bit codes. Rules: PACK-4, PACK-5."""
+    parts = torch.nn.functional.pad(packed, (0, -packed.shape[1] % 3)).reshape(packed.shape[0], -1, 3).to(torch.int32)
+    number = parts[..., 0] | parts[..., 1] << 8 | parts[..., 2] << 16
+    codes = torch.stack([number >> shift & 63 for shift in (0, 6, 12, 18)], dim=-1)
+    return codes.to(torch.uint8).flatten(1)[:, :columns]

@@ -104,8 +104,10 @@ def values(operand: Operand, dtype: torch.dtype) -> Tensor:
 
 
 def _decoded(operand: Operand, dtype: torch.dtype) -> Tensor:
-    """Element values: one look-up per byte gives both elements of a packed one."""
+    """Element values: one look-up per byte gives both elements of a packed one; 6-bit codes share bytes otherwise."""
     form, data = operand.spec.element.format, operand.data.data
+    if form.bits == 6:
+        return codecs.decode(_codes(operand), form).to(dtype)
     table = _table(form, dtype, data.device)
     pairs = torch.nn.functional.embedding(data.to(torch.int32), table)
     return pairs.reshape(data.shape[0], data.shape[1] * table.shape[1])[:, : operand.shape[1]]

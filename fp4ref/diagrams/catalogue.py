@@ -40,6 +40,8 @@ FIGURES = {
     "e2m1": Figure("element_formats:e2m1", "E2M1: bits, values, rounding intervals and ties.", ("window",)),
     "e4m3": Figure("element_formats:e4m3", "E4M3: bits, values, rounding intervals and ties.", ("window",)),
     "e5m2": Figure("element_formats:e5m2", "E5M2: bits, values, rounding intervals and ties.", ("window",)),
+    "e2m3": Figure("element_formats:e2m3", "E2M3: bits, values, rounding intervals and ties.", ("window",)),
+    "e3m2": Figure("element_formats:e3m2", "E3M2: bits, values, rounding intervals and ties.", ("window",)),
     "e8m0": Figure("element_formats:e8m0", "E8M0: bits, values, and what rounds up to what.", ("window",)),
     "packing": Figure("packing_figure:packing", "The nibble of each code.", ("spec", "shape", "element", "window")),
     "blocks": Figure("blocks:blocks", "Which elements share a scale, 1-D or 2-D.", GEOMETRY),

@@ -34,6 +34,16 @@ def e5m2(request: Request) -> str:
     return element_format("e5m2", request)
 
 
+def e2m3(request: Request) -> str:
+    """E2M3. Rules: E2M3-1, E2M3-2, E2M3-3, E2M3-4."""
+    return element_format("e2m3", request)
+
+
+def e3m2(request: Request) -> str:
+    """E3M2. Rules: E3M2-1, E3M2-2, E3M2-3, E3M2-4."""
+    return element_format("e3m2", request)
+
+
 def e8m0(request: Request) -> str:
     """E8M0. Rules: E8M0-1, E8M0-2, E8M0-3, E8M0-4."""
     return element_format("e8m0", request)

@@ -29,6 +29,13 @@ template <class S, class In, class Out> struct Values {
     }
     template <bool Numbers> static word rounded(float x) { return Numbers ? Out::round_number(x) : Out::round(x); }
 
+    // Codes 2 k and 2 k + 1 of a strip, the first one low: 12 bits from bit 12 k on. Rules: PACK-4.
+    static unsigned six_bit_pair(const byte* data, int k)
+    {
+        const byte* const at = data + k / 2 * 3;
+        return k % 2 ? at[1] >> 4 | (unsigned)at[2] << 4 : at[0] | (at[1] & 15u) << 8;
+    }
+
     // Element values of a strip: even ones and odd ones.
     static void decode(const byte* data, float (&even)[WIDTH / 2], float (&odd)[WIDTH / 2])
     {
@@ -46,7 +53,9 @@ template <class S, class In, class Out> struct Values {
 #endif
         alignas(64) unsigned codes[WIDTH / 2];  // widened beforehand: afterwards, a compiler widens every term
         const pair_of_bytes* data16 = (const pair_of_bytes*)data;
-        for (int k = 0; k < WIDTH / 2; ++k) codes[k] = BITS == 4 ? data[k] : data16[k];
+        for (int k = 0; k < WIDTH / 2; ++k)
+            if constexpr (BITS == 6) codes[k] = six_bit_pair(data, k);
+            else codes[k] = BITS == 4 ? data[k] : data16[k];
         for (int k = 0; k < WIDTH / 2; ++k) {
             even[k] = S::Element::decode(codes[k] & ((1u << BITS) - 1));
             odd[k] = S::Element::decode(codes[k] >> BITS);

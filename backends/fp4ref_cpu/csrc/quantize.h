@@ -244,7 +244,16 @@ template <class S, class Raw> struct Loops {
             const int first = STEP == 2 ? k : 2 * k, second = STEP == 2 ? k : 2 * k + 1;
             const unsigned a = code<Narrow>(In::widen(low), s[first], factor[first], g, bits & 0xffu);
             const unsigned b = code<Narrow>(In::widen(high), s[second], factor[second], g, bits >> 8);
-            packed[k] = (BITS == 4 ? a : a & 255u) | b << BITS;
+            if constexpr (BITS == 6) packed[k] = (a & 63u) | (b & 63u) << 6;
+            else packed[k] = (BITS == 4 ? a : a & 255u) | b << BITS;
+        }
+        if constexpr (BITS == 6) {  // four codes in three bytes (PACK-4)
+            static_assert(WIDTH % 4 == 0, "whole groups of codes");
+            for (int k = 0; k < WIDTH / 4; ++k) {
+                const unsigned four = packed[2 * k] | packed[2 * k + 1] << 12;
+                out[3 * k] = (byte)four, out[3 * k + 1] = (byte)(four >> 8), out[3 * k + 2] = (byte)(four >> 16);
+            }
+            return;
         }
         for (int k = 0; k < WIDTH / 2; ++k)
             if constexpr (BITS == 4) out[k] = (byte)packed[k];
@@ -280,7 +289,8 @@ template <class S, class Raw> struct Loops {
             for (int p = 0; p < count && row + p * R + r < bottom; ++p) {
                 byte* const from = all + p * pieces.pitch * BITS / 8;
                 if (!direct) {
-                    if (BITS == 4 && width % 2) from[width / 2] &= 0x0f;  // the spare nibble (PACK-2)
+                    const int used = width * BITS % 8;  // bits of the last byte; the others are spare (PACK-2, PACK-5)
+                    if (used) from[width * BITS / 8] &= (byte)((1 << used) - 1);
                     __builtin_memcpy(out + p * R * pitch, from, (unsigned)(width * BITS + 7) / 8);
                 }
                 ScaleRow::of(job.scales, job.map, row + p * R + r).write(column / B, bytes + p * blocks, blocks);

@@ -48,6 +48,11 @@ template <class S> struct Row {
     float element(size k) const
     {
         if constexpr (BITS == 4) return S::Element::decode(data[k / 2] >> k % 2 * 4 & 15u);
+        if constexpr (BITS == 6) {  // from bit 6 k on; the last code of a row needs no next byte
+            const size first = k * 6 / 8;
+            const int shift = (int)(k * 6 % 8);
+            return S::Element::decode((data[first] | (shift > 2 ? data[first + 1] << 8 : 0)) >> shift & 63u);
+        }
         return S::Element::decode(data[k]);
     }
     unsigned scale_byte(size block) const { return scales.at(block); }

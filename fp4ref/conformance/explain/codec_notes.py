@@ -10,10 +10,14 @@ from fp4ref.conformance.explain.formulas import decimal
 from fp4ref.conformance.families.rules import OF_A_CODEC
 from fp4ref.formats import (
     CUDA_E2M1,
+    CUDA_E2M3,
+    CUDA_E3M2,
     CUDA_E4M3,
     CUDA_E5M2,
     CUDA_E8M0,
     E2M1,
+    E2M3,
+    E3M2,
     E4M3,
     E5M2,
     E8M0,
@@ -23,11 +27,13 @@ from fp4ref.formats import (
     grid,
 )
 
-STANDARD = {codec.format: codec for codec in (CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0)}
+STANDARD = {codec.format: codec for codec in (CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0)}
 RULES = {  # of a rounded value, of one past the ends of the grid, of NaN
     E2M1: ("E2M1-3", "E2M1-4", "E2M1-5"),
     E4M3: ("E4M3-2", "E4M3-3", "E4M3-4"),
     E5M2: ("E5M2-2", "E5M2-3", "E5M2-4"),
+    E2M3: ("E2M3-2", "E2M3-3", "E2M3-4"),
+    E3M2: ("E3M2-2", "E3M2-3", "E3M2-4"),
     E8M0: ("E8M0-2", "E8M0-3", "E8M0-3"),
 }
 CHOICE = {E2M1: "E2M1-6", E4M3: "E4M3-5", E5M2: "E5M2-5", E8M0: "PRO-3"}
@@ -56,7 +62,7 @@ def rounding(codec: Codec, value: Any, code: int, random_bits: int | None = None
 def _with_choice(codec: Codec, field: str, rule: str) -> tuple[str, ...]:
     """Return the rule, or the one that lets a codec differ from the standard's in a field."""
     usual = STANDARD.get(codec.format, codec)
-    return (rule,) if getattr(codec, field) == getattr(usual, field) else (CHOICE[codec.format],)
+    return (rule,) if getattr(codec, field) == getattr(usual, field) else (CHOICE.get(codec.format, OF_A_CODEC),)
 
 
 def _sign(codec: Codec, value: Any, code: int) -> tuple[str, tuple[str, ...]]:

@@ -164,8 +164,10 @@ def checked_rules(case: Case, declared: Declaration) -> tuple[str, ...]:
     layouts, (element, scale) = form.rules, (case.spec.element.format, case.spec.scale.format)
     others = {rule for each in scale_layouts() for rule in each.rules} - {*layouts}
     values = (*dequantizing(case.spec, case.direction), "NUM-1", value_rule(element), value_rule(scale))
+    packing = {"PACK-1": "PACK-4", "PACK-2": "PACK-5"} if element.bits == 6 else {}  # what families name
+    packed = packing.get("PACK-1", "PACK-1")
     rules = {
-        "quantize": (*(rule for rule in case.rules if rule not in others), *layouts, "PACK-1"),
+        "quantize": (*(packing.get(rule, rule) for rule in case.rules if rule not in others), *layouts, packed),
         "dequantize": (*values, form.rule, PACKED[element.bits]),
         "to_layout": (*layouts, "LAY-6", "LAY-7"),
         "hadamard": ("HAD-1", "HAD-2", "HAD-3", "HAD-7"),

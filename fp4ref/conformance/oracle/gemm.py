@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.oracle import rationals
-from fp4ref.conformance.oracle.quantizer import top
+from fp4ref.conformance.oracle.quantizer import top, unpack
 from fp4ref.conformance.oracle.rationals import BFLOAT16, FLOAT16, FLOAT32, over, plus, rounded, times
 from fp4ref.quantized import Quantized
 from fp4ref.spec import Granularity
@@ -46,8 +46,7 @@ def matrix(q: Quantized, direction: str = "row") -> OracleMatrix:
     buffer = np.asarray(data.scales)
 
     def code(m: int, k: int) -> int:
-        byte = int(packed[m][k if element.bits == 8 else k // 2])
-        return byte if element.bits == 8 else byte >> (4 * (k % 2)) & 15
+        return unpack(packed[m], element.bits, k)
 
     def scale(m: int, block: int) -> int:
         if q.scale_layout == "tiled_128x4":

@@ -23,9 +23,6 @@ from fp4ref.spec import Amax, Granularity, Metric, Spec, Subnormals
 
 Rows = list[list[float]]
 SIXTH = r.over(1.0, 6.0)
-ELEMENT_MAX = {"e2m1": 6.0, "e4m3": 448.0, "e5m2": 57344.0}
-EMAX = {"e2m1": 2, "e4m3": 8, "e5m2": 15}
-MANTISSA_BITS = {"e2m1": 1, "e4m3": 3, "e5m2": 2}
 
 
 def quantize(
@@ -60,9 +57,9 @@ def quantize(
         for i in down:
             scales[i][left // spec.block.columns] = scale
             codes[i][across.start : across.stop] = block_codes[i - top][: len(across)]
-    packed = [pack(row, spec.element.format.name) for row in codes]
+    packed = [pack(row, spec.element.format.bits) for row in codes]
     return DirectionData(
-        np.array(packed, np.uint8).reshape(height, len(pack([0] * width, spec.element.format.name))),
+        np.array(packed, np.uint8).reshape(height, len(pack([0] * width, spec.element.format.bits))),
         np.array(scales, np.uint8).reshape(height, -(-width // spec.block.columns)),
         None if amax is None else np.array(amax, np.float32),
     )
@@ -95,14 +92,20 @@ def largest(values: Sequence[float], propagate_nan: bool = False) -> float:
     return found
 
 
-def pack(codes: Sequence[int], name: str) -> list[int]:
-    """Two 4-bit codes in a byte, the first one low; the last byte of an odd row has an empty upper half.
+def pack(codes: Sequence[int], bits: int) -> list[int]:
+    """Return the bytes of one long number, of which the first code is the lowest digit.
 
-    Rules: PACK-1, PACK-2, PACK-3.
+    Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5.
     """
-    if name != "e2m1":
-        return list(codes)
-    return [low + 16 * high for low, high in itertools.zip_longest(codes[0::2], codes[1::2], fillvalue=0)]
+    number = 0
+    for code in reversed(codes):
+        number = number << bits | code
+    return list(number.to_bytes(-(-len(codes) * bits // 8), "little"))
+
+
+def unpack(row: Sequence[int], bits: int, column: int) -> int:
+    """Return a code of a packed row. Rules: PACK-1, PACK-3, PACK-4."""
+    return int.from_bytes(bytes(row), "little") >> column * bits & (1 << bits) - 1
 
 
 # Scales
@@ -110,8 +113,8 @@ def pack(codes: Sequence[int], name: str) -> list[int]:
 
 def top(spec: Spec) -> float:
     """Return the largest element times the scale of the block that holds the global maximum. Rules: GLB-2, FOS-2."""
-    scale_max = spec.four_over_six.scale_max if spec.four_over_six else ELEMENT_MAX[spec.scale.format.name]
-    return ELEMENT_MAX[spec.element.format.name] * scale_max
+    scale_max = spec.four_over_six.scale_max if spec.four_over_six else r.magnitudes(spec.scale.format.name)[-1]
+    return r.magnitudes(spec.element.format.name)[-1] * scale_max
 
 
 def encoding_scale(amax: float, reaches: float) -> float:
@@ -134,8 +137,8 @@ def power_of_two_scale(amax: float, mode: str, element: str) -> float:
         if mode == "ceil":
             exponent += excess > 1
         if mode == "even":  # half way from the element's largest mantissa to the next power of two
-            exponent += excess >= 2 - r.power(-MANTISSA_BITS[element] - 1)
-    return float(r.power(min(max(exponent - EMAX[element], -127), 127)))
+            exponent += excess >= 2 - r.power(-r.FIELDS[element].mantissa - 1)
+    return float(r.power(min(max(exponent - r.floor_log2(Fraction(r.magnitudes(element)[-1])), -127), 127)))
 
 
 def block_scale(amax: float, g: float, spec: Spec) -> float:
@@ -146,7 +149,7 @@ def block_scale(amax: float, g: float, spec: Spec) -> float:
     if name == "te-division":
         return r.times(r.over(amax, 6.0), g)
     if name in {"rceil", "rceil-cast-only"} or (name == "ocp-rceil" and math.isfinite(amax)):
-        return r.times(amax, r.over(1.0, spec.element_max or ELEMENT_MAX[element]))
+        return r.times(amax, r.over(1.0, spec.element_max or r.magnitudes(element)[-1]))
     if name.startswith("ocp-"):
         return power_of_two_scale(amax, name.removeprefix("ocp-"), element)
     raise DomainError("oracle", f"arithmetic {name}", "one of the standard's")
@@ -256,12 +259,12 @@ def dequantize(
 ) -> Rows:
     """Return the values that bytes stand for, rounded once to a type. Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, HAD-6."""
     packed, scales = data.data.tolist(), data.scales.tolist()
-    four_bits, width = spec.element.format.bits == 4, spec.block.columns
+    bits, width = spec.element.format.bits, spec.block.columns
     values: Rows = []
     for i in range(shape[0]):
         row = []
         for j in range(shape[1]):
-            code = packed[i][j // 2] >> 4 * (j % 2) & 0b1111 if four_bits else packed[i][j]
+            code = unpack(packed[i], bits, j)
             q = r.value(code, spec.element.format.name)
             s = r.value(scales[i][j // width], spec.scale.format.name)
             if data.amax is not None:

@@ -131,6 +131,8 @@ FIELDS = {
     "e4m3": Fields(1, 4, 3, 7, {0x7F: math.nan}),
     "e5m2": Fields(1, 5, 2, 15, {0x7C: math.inf, 0x7D: math.nan, 0x7E: math.nan, 0x7F: math.nan}),
     "e8m0": Fields(0, 8, 0, 127, {0xFF: math.nan}),
+    "e2m3": Fields(1, 2, 3, 1, {}),
+    "e3m2": Fields(1, 3, 2, 3, {}),
 }
 
 

@@ -8,7 +8,7 @@ enum class Rounding { even, down, away, truncate, up, stochastic };
 enum class Sign { bit, negative, not_positive, nonzero };
 
 // A signed grid: Codes finite magnitudes; the next code is infinite where HasInfinity, every other one NaN.
-// Rules: E2M1-1, E4M3-1, E5M2-1.
+// Rules: E2M1-1, E2M3-1, E3M2-1, E4M3-1, E5M2-1.
 template <int ExponentBits, int MantissaBits, int Bias, int Codes, bool HasInfinity> struct Format {
     static constexpr int mantissa_bits = MantissaBits, bias = Bias, codes = Codes;
     static constexpr int bits = 1 + ExponentBits + MantissaBits;
@@ -19,6 +19,8 @@ template <int ExponentBits, int MantissaBits, int Bias, int Codes, bool HasInfin
 using e2m1 = Format<2, 1, 1, 8, false>;
 using e4m3 = Format<4, 3, 7, 127, false>;
 using e5m2 = Format<5, 2, 15, 124, true>;
+using e2m3 = Format<2, 3, 1, 32, false>;
+using e3m2 = Format<3, 2, 3, 32, false>;
 struct e8m0 {
     static constexpr int bits = 8, codes = 255;
 };

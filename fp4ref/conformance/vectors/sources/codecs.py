@@ -186,7 +186,7 @@ def pack_groups() -> list[Json]:
 
 
 def _packed(row: str) -> str:
-    return bytes(oracle.pack([int(code, 16) for code in row], "e2m1")).hex()
+    return bytes(oracle.pack([int(code, 16) for code in row], 4)).hex()
 
 
 def hadamard_groups() -> list[Json]:
