@@ -84,9 +84,7 @@ def _peer_group(name: str, order: Callable[[float, float, float], float]) -> Jso
 
 def dequantize_groups() -> list[Json]:
     """Orders of operations, output types, specials, layouts with poisoned padding, and the inverse transform."""
-    every = DirectionData(
-        np.array([oracle.pack(range(16), 4)], np.uint8), np.array([[0x37]], np.uint8), floats([3.3])
-    )
+    every = DirectionData(np.array([oracle.pack(range(16), 4)], np.uint8), np.array([[0x37]], np.uint8), floats([3.3]))
     small = DirectionData(
         np.array([[0x21, 0xA7, 0, 0, 0, 0, 0, 0]], np.uint8), np.array([[0x01]], np.uint8), floats([2.0**-118])
     )
