@@ -33,7 +33,7 @@ def test_pack_is_the_oracles_and_unpack_its_inverse(data, rows, columns, form):
     row = st.lists(code, min_size=columns, max_size=columns)
     codes = np.array(data.draw(st.lists(row, min_size=rows, max_size=rows)), np.uint8).reshape(rows, columns)
     packed = packing.pack(codes, form)
-    assert packed.tolist() == [oracle.pack(row, form.name) for row in codes.tolist()]
+    assert packed.tolist() == [oracle.pack(row, form.bits) for row in codes.tolist()]
     assert packed.shape[1] == packing.width(columns, form)
     assert np.array_equal(packing.unpack(packed, columns, form), codes)
 
