@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from click.testing import CliRunner
 from fp4ref import relayouts
 from fp4ref.cli import main
 from fp4ref.errors import Fp4Error
-from fp4ref.layout import LAYOUTS, Layout
+from fp4ref.layout import LAYOUTS, ORIGINS, Layout
 from fp4ref.packings import PACKINGS, repack
 
 RNG = np.random.default_rng(8)
@@ -177,3 +180,15 @@ def test_bad_input_is_one_line(arguments, message, tmp_path):
     assert found.exit_code == 2
     assert message in found.output
     assert len(found.output.strip().splitlines()) == 1
+
+
+def test_the_page_of_consumers_names_every_layout(tmp_path):
+    script = Path(__file__).parents[1] / "docs/generate/field_layouts.py"
+    subprocess.run([sys.executable, str(script), str(tmp_path / "page.md")], check=True)
+    page = (tmp_path / "page.md").read_text("utf-8")
+    scales, data = page.split("## Packed data")
+    for name, origin in ORIGINS.items():
+        row = f"| {origin.consumer} | `{name}` | "
+        assert (row in scales) != (row in data)
+        assert (row in data) == (name in PACKINGS or relayouts.named(name).unit == 1 or "weight" in name)
+    assert "* `rocm.gfx950_32x8`, `aiter.shuffle_scale`, `aiter.gemm_gfx950`, `triton.cdna4_scale`\n" in page
