@@ -18,11 +18,11 @@ from fp4ref.layout.field_scales import SCALES
 
 INTRO = """# Which consumer wants which layout
 
-Libraries and kernels store block scales and packed codes in many orders. Buffers of two orders often have one size, so a
-wrong one goes unnoticed until the numbers are wrong. The names below work wherever fp4ref asks for a layout, and for
+Libraries and kernels store block scales and packed codes in many orders. Buffers of two orders often have one size, so
+a wrong one goes unnoticed until the numbers are wrong. The names below work wherever fp4ref asks for a layout, and for
 `fp4ref.repack` where they are packings. This page is generated from the registered layouts; `fp4ref layouts` prints the
-same, `fp4ref layouts compare A B` shows where two differ, and `fp4ref layouts find FROM.npy TO.npy` names the order of a
-buffer. LAY-13 and LAY-14 explain the texts.
+same, `fp4ref layouts compare A B` shows where two differ, and `fp4ref layouts find FROM.npy TO.npy` names the order of
+a buffer. LAY-13 and LAY-14 explain the texts.
 """
 SCALE_NAMES = {entry.name for entry in SCALES}
 SAME = """## One map, several names
