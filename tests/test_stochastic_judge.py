@@ -207,6 +207,19 @@ def test_a_biased_generator_is_not_said_to_share_its_bits():
     assert "share their bits" not in always.headline
 
 
+@pytest.mark.rule("SR-11")
+@pytest.mark.parametrize(
+    ("bits", "said"),
+    [(0, "always rounds down, as with random bits that are all zero"), (255, "always rounds away from zero")],
+)
+def test_bits_that_are_constant_in_one_call_are_no_bias(bits, said):
+    def draw(number, shape, direction):
+        return np.full(shape, bits, np.uint8) if number == 2 else uniform(number, shape, direction)
+
+    report = judge_stochastic(SPEC, trials(SPEC, draw, directions=("row",)))
+    assert report.mistakes == (f"{said}, in 1 of 6 calls, first in call 3",)
+
+
 @pytest.mark.rule("SR-13")
 def test_the_same_bits_in_every_call_are_named():
     calls = list(trials(SPEC, uniform))

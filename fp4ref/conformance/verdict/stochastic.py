@@ -21,13 +21,9 @@ from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.judge.coverage import Coverage, Extent
 from fp4ref.conformance.judge.isolation import DIAGNOSIS, InternalError, attempted, unexplained
 from fp4ref.conformance.judge.stochastic import (
-    BOTH_ELEMENTS,
-    BOTH_PLACES,
     FALSE_ALARM,
-    Bin,
     ChanceCount,
     Rounded,
-    Share,
     StochasticTrial,
     alike,
     bins,
@@ -36,6 +32,7 @@ from fp4ref.conformance.judge.stochastic import (
     rounded,
 )
 from fp4ref.conformance.verdict.dump_report import Verdict, incomplete
+from fp4ref.conformance.verdict.stochastic_causes import biased, constant, constant_in_some, known_mistakes
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.formats import E2M1, Codes, F, grid
 from fp4ref.generators import MAPS
@@ -256,65 +253,11 @@ def _bracket(
     shared = {name for name, test in independence.items() if not test.passed and test.found == test.n}
     mistakes, errors = list[str](), list[InternalError]()
     if not all(test.passed for test in tests):
-        mistakes = attempted(DIAGNOSIS, partial(_mistakes, parts, found, shared, alpha), errors) or []
-    if not all(test.passed for test in twice) and not _constant(parts):
+        mistakes = attempted(DIAGNOSIS, partial(known_mistakes, parts, found, shared, alpha), errors) or []
+    if not all(test.passed for test in twice) and not constant(parts):
         mistakes = [*mistakes, "the random bits are the same in every call"]
+    if not mistakes and not all(test.passed for test in tests):
+        mistakes = constant_in_some(read)
     if not mistakes and not errors and tests and all(test.passed for test in independence.values()):
-        mistakes = _biased(parts, found, alpha)
+        mistakes = biased(parts, found, alpha)
     return StochasticReport(spec, Level.BRACKET, None, tuple(wrong), tuple(tests), tuple(mistakes), tuple(errors))
-
-
-def _mistakes(parts: Sequence[Rounded], found: Sequence[Bin], shared: set[str], alpha: float) -> list[str]:
-    """Known mistakes that explain what failed. Rules: SR-9, SR-11."""
-    constant = _constant(parts)
-    if constant:
-        return constant
-    shares: dict[str, Share] = {
-        "the probability of rounding away is reversed": lambda frac: 1 - np.floor(frac * 256) / 256,
-        "only four random bits are used": lambda frac: np.floor(frac * 16) / 16,
-        "rounds away with probability 1/2, whatever the value": lambda frac: 0.5,
-    }
-    return _shared(shared) or [
-        name for name, share in shares.items() if all(frequency(each, alpha, share).passed for each in found)
-    ]
-
-
-def _constant(parts: Sequence[Rounded]) -> list[str]:
-    """Return the rounding that uses no random bits, if the candidate's is one. Rules: SR-11."""
-    if not any(part.away.any() for part in parts):
-        return ["always rounds down, as with random bits that are all zero"]
-    if all((part.away == part.open).all() for part in parts):
-        return ["always rounds away from zero"]
-    if all((part.away == (part.nearest & part.open)).all() for part in parts):
-        return ["always rounds to nearest"]
-    return []
-
-
-def _biased(parts: Sequence[Rounded], found: Sequence[Bin], alpha: float) -> list[str]:
-    """Say how often halfway elements are rounded away, where the counts of elements fail and those of pairs do not."""
-    halves = np.concatenate([part.away[part.open & (part.frac == 0.5)] for part in parts])
-    if not len(halves) or all(frequency(each, alpha).passed for each in found):
-        return []
-    rate = f"{int(halves.sum()):,} of {len(halves):,}"
-    return [f"the random bits are independent, but biased: {rate} halfway elements are rounded away"]
-
-
-def _shared(names: set[str]) -> list[str]:
-    """Return the elements that share their bits, given the tests in which all pairs rounded alike. Rules: SR-9."""
-
-    def alike_in(place: str) -> bool:
-        return any(name.endswith(place) for name in names)
-
-    said = []
-    if BOTH_ELEMENTS in names or BOTH_PLACES in names:
-        said.append("both directions use the same bits")
-    if alike_in("in a group of four"):
-        block = alike_in("in two groups of a block")
-        said.append(f"the {'elements of a block' if block else 'four elements of a word'} share their bits")
-    elif alike_in("in two groups of a block"):
-        said.append("the groups of a block use the same bits")
-    if alike_in("in two blocks of a row"):
-        said.append("every block uses the same bits")
-    if alike_in("in two rows"):
-        said.append("every row uses the same bits")
-    return said
