@@ -12,6 +12,9 @@ from fp4ref.conformance.mistakes.said import moved, of_every, runs
 from fp4ref.specs import MXFP4, NVFP4
 
 
+LATE = "10 12 8 13 9 15 11 14 16 17 18 19 20 21 22 23"
+
+
 @pytest.mark.rule("CNF-28")
 @pytest.mark.parametrize(
     ("order", "said"),
@@ -26,6 +29,11 @@ from fp4ref.specs import MXFP4, NVFP4
         ([0, 4, 2, 6, 1, 5, 3, 7], "rows of each 8 are stored in bit-reversed order"),
         ([0, 3, 2, 1, 4], "rows 1 and 3 of each 5 are exchanged"),
         ([0, 3, 4, 1, 2, 5], "rows of each 6 stand at other places: 1 to 2 at 3 to 4, 3 to 4 at 1 to 2"),
+        ([*range(16), *(i ^ 1 for i in range(16, 32))], "rows 2i and 2i + 1 are exchanged among 16 to 31 of each 32"),
+        (
+            [*range(8), 10, 12, 8, 14, 9, 11, 15, 13, *range(16, 24), *range(31, 23, -1)],
+            f"rows of each 32 are stored in the order {LATE} ..., from place 8 on",
+        ),
         ([0, 2, 4, 6, 1, 7, 5, 3], "rows of each 8 are stored in the order 0 4 1 7 2 6 3 5"),
     ],
 )

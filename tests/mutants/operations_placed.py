@@ -17,7 +17,6 @@ RowScaled, MX8 = _MORE["RowScaled"], _MORE["MX8"]
 F, BF16 = np.float32, ml_dtypes.bfloat16
 MUTANTS, CORRECT = [], []  # of quantizers: none here
 PLACED = {}
-CAUGHT = ""  # its cause is not told
 NOT_SHOWN = None  # by no scales and codes that a quantizer makes
 
 
@@ -168,7 +167,7 @@ class ByteZeroFarDown(MX):
         return np.where((byte == 0) & (np.arange(len(byte))[:, None] >= 64), F(0), s)
 
 
-@mutant(CAUGHT)
+@mutant(r"16 columns share a scale")
 class BlocksOf16(MX):
     """Scale j of a block of 16 instead of 32."""
 
@@ -255,7 +254,7 @@ class BlocksInWholes(Tiles):
         return out
 
 
-@mutant(CAUGHT)
+@mutant(r"bytes 2i and 2i \+ 1 are exchanged among 16 to 31 of each 32")
 class BlocksExchanged(Tiles):
     """Blocks 2j and 2j + 1 are exchanged in odd rows."""
 
@@ -272,7 +271,7 @@ class NanBytesCleared(Tiles):
         return np.where(out == 0x7F, 0, out).astype(np.uint8)
 
 
-@mutant(CAUGHT)
+@mutant(r"scale bytes above 0x78 become 0x78")
 class BytesClamped(Tiles):
     """Bytes above 0x78 become 0x78."""
 
@@ -283,7 +282,7 @@ class BytesClamped(Tiles):
 # Transforms
 
 
-@mutant(CAUGHT)
+@mutant(r"input 15 of each 16 has the opposite sign")
 class LastSignLost(Transform):
     """The sign of the last point is lost."""
 
@@ -322,7 +321,7 @@ class LastGroupMissing(Transform):
         return made
 
 
-@mutant(CAUGHT)
+@mutant(r"no signs are applied, in rows from 64 on")
 class NoSignsFarDown(Transform):
     """Rows from 64 on have no signs."""
 

@@ -39,6 +39,9 @@ def ways(declared: Declaration, spec: Spec) -> Iterator[Way]:
         yield Way(f"element-{name}", Slot.CODE, text, elements=table)
     for name, text, scales in DECODED_E8M0 if spec.scale.format is E8M0 else DECODED_E4M3:
         yield Way(name, Slot.SCALE_CODEC, text, scales=scales)
+    for width in (8, 16, 32, 64):
+        if width != spec.block.columns:
+            yield Way(f"blocks-of-{width}", Slot.BLOCK, f"{width} columns share a scale", width=width)
     for name, text, after in (*AFTER, CAST["bfloat16" if declared.to == "bfloat16" else "float32"]):
         yield Way(name, Slot.SIGN, text, after=after)
 

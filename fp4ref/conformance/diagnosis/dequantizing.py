@@ -33,7 +33,8 @@ class Way:
 
     inputs: other bytes or amaxes. elements: values of the codes. scales: values of the scale bytes. decode: the global
     decode scale, made of amax. form: the order of the product. after: of the values, before they are narrowed. cast:
-    the narrowing. Steps that are None are the specification's. alone: it is never paired with a second one.
+    the narrowing. width: columns that share a scale. Steps that are None are the specification's. alone: it is never
+    paired with a second one.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Way:
     decode: Map | None = None
     form: Form | None = None
     after: Map | None = None
+    width: int | None = None
     alone: bool = False
 
 
@@ -69,17 +71,18 @@ def made(ways: tuple[Way, ...], case: Case, declared: Declaration) -> Values | N
         return np.ascontiguousarray(values.astype(INPUT_DTYPES[declared.to]))
 
 
-SLOTS = ("elements", "scales", "decode", "form", "after")
+SLOTS = ("elements", "scales", "decode", "form", "after", "width")
 
 
 def _values(steps: Sequence[Any], case: Case, q: DirectionData) -> Floats:
     """Return the float32 product, with other steps in the order of SLOTS."""
-    elements, scales, decode, form = steps[:4]
+    elements, scales, decode, form, _, width = steps
     spec, (_, columns) = case.spec, case.matrix
     codes = packing.unpack(q.data, columns, spec.element.format)
     x = spec.element.decode(codes) if elements is None else elements[codes]
     s = spec.scale.decode(q.scales)
-    s = np.repeat(s if scales is None else scales(s, q.scales), spec.block.columns, axis=1)[:, :columns]
+    s = s if scales is None else scales(s, q.scales)
+    s = s[:, np.minimum(np.arange(columns) // (width or spec.block.columns), s.shape[1] - 1)]
     if q.amax is None:
         return np.asarray(x * s if form is None else form(x, s, np.ones((1, 1), F)), F)
     amax = np.asarray(q.amax, F)[:, None]

@@ -17,6 +17,7 @@ from fp4ref.conformance.diagnosis.dequantizer_ways import ways
 from fp4ref.conformance.diagnosis.dequantizing import Way
 from fp4ref.conformance.diagnosis.diagnose import KEPT, PADDING, Diagnosis, Explanation, diagnose
 from fp4ref.conformance.diagnosis.hypotheses import ORDER
+from fp4ref.conformance.diagnosis.measured import bytes_moved as measured_bytes
 from fp4ref.conformance.diagnosis.measured import values as measured_values
 from fp4ref.conformance.diagnosis.measured.dequantizer import measured_elements, measured_factor, measured_orders
 from fp4ref.conformance.diagnosis.placed import confined
@@ -203,6 +204,7 @@ def _layouts(declared: Declaration, results: Sequence[Result], tick: Deadline) -
     pairs += [(place, DECLARED, padding) for place in places[1:] for padding in PADDINGS[1:]]
     pairs += [(DECLARED, source, padding) for source in sources[1:] for padding in PADDINGS[1:]]
     yield (_moved(*pair) for pair in pairs)
+    yield _measured_bytes(declared, results)
     yield _measured_places(declared, results, tick.left)
 
 
@@ -264,6 +266,26 @@ def _unmoved(case: Case, declared: Declaration) -> Values:
     return out
 
 
+def _measured_bytes(declared: Declaration, results: Sequence[Result]) -> Iterator[KnownOperation]:
+    """Yield the map that a conversion applies to the bytes that it moves, if each byte becomes one other."""
+    found = measured_bytes.byte_map(
+        (got, expected_values(case, declared, golden(case)), _valid(case, declared)) for case, got in results
+    )
+    if found is not None:
+        text, table = found
+
+        def mapped(case: Case, declared: Declaration) -> Values:
+            wanted = expected_values(case, declared, golden(case))
+            return np.where(_valid(case, declared), table[wanted], wanted)
+
+        yield KnownOperation(("scale-bytes-changed",), Slot.SCALE_CODEC, text, mapped)
+
+
+def _valid(case: Case, declared: Declaration) -> Bools:
+    """Return True where a byte of a conversion's result is a scale."""
+    return layout(declared.scale_layout).valid(case.matrix[0], -(-case.matrix[1] // case.spec.block.columns))
+
+
 def _measured_places(declared: Declaration, results: Sequence[Result], seconds: float) -> Iterator[KnownOperation]:
     """Yield measured placements: those of a quantizer with right codes and these scales."""
     evidence = [(case, golden(case)._replace(scales=got)) for case, got in results]
@@ -302,7 +324,9 @@ def _transforms(declared: Declaration, results: Sequence[Result], tick: Deadline
             got = given[id(case)]
             return got if measured_values.may_give(matrix, transform_input(case), got) else None
 
-        yield [KnownOperation((name,), Slot.HADAMARD, text, whole)]
+        mask = measured_values.signs_of(matrix)
+        made = whole if mask is None else partial(_turned, Turn(mask))
+        yield [KnownOperation((name,), Slot.HADAMARD, text, made)]
 
 
 def _transform(mistakes: Sequence[Mistake], changed: Kernel) -> KnownOperation:

@@ -99,13 +99,26 @@ def _pieces(at: Places, what: str, each: str) -> str:
     return f"{each} stand at other places: {', '.join(said)}"
 
 
+def _exchanged_in_part(at: Places, what: str, each: str) -> str:
+    """Return a sentence for an order that exchanges places i and i ^ m in some runs of a group only."""
+    changed = np.flatnonzero(at != _own(at))
+    mask, size = int(at[changed[0]] ^ changed[0]), len(at)
+    pieces = np.split(changed, np.flatnonzero(np.diff(changed) != 1) + 1)
+    if len(pieces) > SHOWN or (at[changed] != changed ^ mask).any():
+        return ""
+    pairs = "2i and 2i + 1" if mask == 1 else f"i and i ^ {mask}"
+    return f"{what} {pairs} are exchanged among {runs(changed)} of each {size}"
+
+
 def _listed(at: Places, what: str, each: str) -> str:
-    order = " ".join(map(str, np.argsort(at)[:LISTED]))
-    return f"{each} are stored in the order {order}" + " ..." * (len(at) > LISTED)
+    first = int(np.argmax(at != _own(at))) if len(at) > LISTED else 0
+    order = " ".join(map(str, np.argsort(at)[first : first + LISTED]))
+    more = " ..." * (len(at) > first + LISTED)
+    return f"{each} are stored in the order {order}{more}" + (f", from place {first} on" if first else "")
 
 
 def _own(at: Places) -> Places:
     return np.arange(len(at))
 
 
-WORDS = (_reversed, _exchanged, _rotated, _transposed, _bit_reversed, _two, _pieces, _listed)
+WORDS = (_reversed, _exchanged, _rotated, _transposed, _bit_reversed, _two, _pieces, _exchanged_in_part, _listed)

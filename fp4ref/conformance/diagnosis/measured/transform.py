@@ -13,7 +13,7 @@ from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.mistakes.kernel import Kernel, Turn
 from fp4ref.conformance.mistakes.readers import LOW_FIRST
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
-from fp4ref.conformance.mistakes.said import moved
+from fp4ref.conformance.mistakes.said import moved, runs
 from fp4ref.formats import F, Floats, grid
 from fp4ref.hadamard import POINTS
 
@@ -64,7 +64,9 @@ def kind_of(matrix: Matrix, right: Matrix) -> tuple[str, str]:
             minus = fit[order, range(POINTS)] < 0
             said = " ".join(("-" if m else "") + str(i) for m, i in zip(minus, order, strict=True))
             if (order == np.arange(POINTS)).all():
-                return f"{name}-signs", f"{what} 0 to 15 have other signs: {said}"
+                flipped = np.flatnonzero(minus)
+                subject, has = (what, "have") if len(flipped) > 1 else (what.removesuffix("s"), "has")
+                return f"{name}-signs", f"{subject} {runs(flipped)} of each 16 {has} the opposite sign"
             if not minus.any():
                 return name, moved(order.tolist(), what, "taken")
             return name, f"{what} 0 to 15 stand for {said}"

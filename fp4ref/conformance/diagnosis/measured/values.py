@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.measured.transform import kind_of
-from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.mistakes.kernel import Kernel, Turn
 from fp4ref.formats import F
 from fp4ref.hadamard import POINTS
 
@@ -42,6 +42,13 @@ def matrix_of(kernel: Kernel, results: Sequence[tuple[Matrix, Matrix]]) -> tuple
         factor = f" and the factor is {plus:g}" if plus != np.abs(right).max() else ""
         return f"hadamard-inferred-{name}", f"Hadamard: {text}{factor}", matrix
     return "hadamard-inferred-matrix", "Hadamard: the matrix is another one", matrix
+
+
+def signs_of(matrix: Matrix) -> int | None:
+    """Return the mask of signs whose transform has this matrix, None if none has."""
+    plain = Turn(0)(np.eye(POINTS, dtype=F)).T
+    mask = sum(1 << i for i in range(POINTS) if (matrix[:, i] == -plain[:, i]).all())
+    return mask if (matrix == Turn(mask)(np.eye(POINTS, dtype=F)).T).all() else None
 
 
 @np.errstate(all="ignore")
