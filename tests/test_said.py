@@ -11,7 +11,6 @@ from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.said import moved, of_every, runs
 from fp4ref.specs import MXFP4, NVFP4
 
-
 LATE = "10 12 8 13 9 15 11 14 16 17 18 19 20 21 22 23"
 
 
