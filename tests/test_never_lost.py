@@ -164,7 +164,7 @@ def test_broken_profiles_pictures_and_intermediates_cost_themselves_only(tmp_pat
 @pytest.mark.parametrize(
     ("operation", "family", "module", "name"),
     [
-        ("quantize", "positions", kernel_report, "diagnose"),
+        ("quantize", "positions", kernel_report, "diagnose_packed"),
         ("dequantize", "positions", kernel_report, "diagnose_operation"),
         ("gemm", "dense", product_runs, "diagnose"),
     ],

@@ -214,7 +214,7 @@ class DigitsExchanged(Tiles):
     order = (0, 3, 1, 2, 4)
 
 
-@mutant("layout-128x4-down", "padding")
+@mutant("layout-", "padding")
 class ColumnMajorPoisoned(Tiles):
     """Tiles go down first, and the padding holds 0x7F."""
 

@@ -42,7 +42,7 @@ class TiledTwice(NVFP4):
         return tiled(tiled(scales))
 
 
-@mutant("layout-128x4-down")
+@mutant("layout-128x4-down|layout-cutlass.sf_mn_major")
 class TilesDown(NVFP4):
     def place(self, scales):
         return tiled(scales, order=(3, 0, 2, 1, 4))
@@ -133,7 +133,7 @@ class RowsByFours(NVFP4):
         return tiled(scales, order=(0, 3, 2, 1, 4), inner=4)
 
 
-@mutant("layout-128x4-down")
+@mutant("layout-128x4-down|layout-cutlass.sf_mn_major")
 class TilesColumnMajor(MXFP8):
     def place(self, scales):
         right = tiled(scales)

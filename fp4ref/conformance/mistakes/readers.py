@@ -152,6 +152,7 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
         )
     for form in filter(is_tiled, scale_layouts()):
         words = form.name.removeprefix("tiled_")
+        named = _places(tiles_exchanged(form)) in {*others, _places(declared)}
         yield from (
             ScaleReader(f"layout-{words}-{name}", Slot.LAYOUT, text, partial(place, form))
             for name, text, place in (
@@ -160,6 +161,7 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
                 ("down", f"{words} tiles follow each other down the rows first (tile axes exchanged)", tiles_down),
                 ("transposed", f"scales are transposed and then laid out in {words} tiles", _transposed_layout),
             )
+            if not (named and name == "down")  # then it is told by the name of that layout
         )
     for text, form in FOREIGN:
         if _places(form) not in others and _places(form) != _places(declared):

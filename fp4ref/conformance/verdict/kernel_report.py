@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.budget import SECONDS as BUDGET
 from fp4ref.conformance.diagnosis.clock import SECONDS
-from fp4ref.conformance.diagnosis.diagnose import Diagnosis, diagnose, verdict
+from fp4ref.conformance.diagnosis.declared_packing import diagnose_packed
+from fp4ref.conformance.diagnosis.diagnose import Diagnosis, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
 from fp4ref.conformance.families import FAMILIES, Case, Reach, seed_of
 from fp4ref.conformance.families.absence import absence
@@ -203,7 +204,7 @@ class KernelReport:
     def _diagnosed(self, seconds: float) -> Diagnosis | None:
         """Return what explains the results, where there are any to explain."""
         if self.declaration.operation == "quantize" and self.evidence:
-            return diagnose(self.spec, self.declaration.scale_layout, self.evidence, seconds)
+            return diagnose_packed(self.declaration, self.evidence, seconds)
         return diagnose_operation(self.declaration, self.results_of, seconds) if self.results_of else None
 
     @property

@@ -1,0 +1,85 @@
+"""Data that a kernel packs in another way than it declares.
+
+A kernel's data are judged in the canonical packing, so a wrong declaration looks like a strange order of codes. Here
+they are read as each other packing instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fp4ref.conformance.diagnosis.diagnose import Diagnosis, Explanation, diagnose
+from fp4ref.conformance.families import Case
+from fp4ref.conformance.judge.cases import compare_direction
+from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.subjects.packed import packing_of
+from fp4ref.conformance.subjects.subject import golden
+from fp4ref.formats import Codes
+from fp4ref.kernels import Declaration
+from fp4ref.layout import Layout
+from fp4ref.packings import CANONICAL_OF, PACKINGS, packed_shape, repack
+from fp4ref.quantized import DirectionData
+
+Evidence = Sequence[tuple[Case, DirectionData]]
+TRIED = 4  # cases on which a packing is tried before it is tried on all
+
+
+def diagnose_packed(declared: Declaration, evidence: Evidence, seconds: float) -> Diagnosis:
+    """Explain a quantizer's bytes; if another packing than the declared one makes its codes right, that comes first.
+
+    Rules: CNF-26, PACK-7.
+    """
+    spec = evidence[0][0].spec
+    form = packing_of(spec, declared)
+    other = None if form in CANONICAL_OF.values() else _other_packing(form, evidence)
+    if other is None:
+        return diagnose(spec, declared.scale_layout, evidence, seconds)
+    text = f"data are packed as {other.name} where {form.name} is declared"
+    own = Explanation((f"packing-{other.name}",), Slot.PACKING.value, text)
+    whole = [(case, got) for case, got in evidence if _fills(form, case) and _fills(other, case)]
+    read = [(case, got._replace(data=_read_as(other, form, case, got))) for case, got in whole]
+    if all(_equal(case, got, declared) for case, got in read):
+        return Diagnosis(conforms=False, explanations=(own,), first_stage=own.stage)
+    found = diagnose(spec, declared.scale_layout, read, seconds)
+    more = [replace(e, names=(*own.names, *e.names), text=f"{text}; {e.text}") for e in found.explanations]
+    return replace(found, explanations=tuple(more), partial=found.partial if more else own)
+
+
+def _other_packing(form: Layout, evidence: Evidence) -> Layout | None:
+    """Return the packing in which the codes of all cases are right, of those that it fills without padding."""
+    for other in (each for each in PACKINGS.values() if each.unit == form.unit and each != form):
+        whole = [(case, got) for case, got in evidence if _fills(form, case) and _fills(other, case)]
+        telling = [item for item in whole if len(np.unique(item[1].data)) > 1]
+        if len(telling) >= TRIED and all(_right(other, form, *item) for item in (*telling[:TRIED], *whole)):
+            return other
+    return None
+
+
+def _fills(form: Layout, case: Case) -> bool:
+    """Return True if a packing stores the codes of a case without padding."""
+    rows, columns = case.matrix
+    if not rows * columns or form.refuses(rows, columns):
+        return False
+    return int(np.prod(packed_shape(form, rows, columns))) * 8 == rows * columns * form.unit
+
+
+def _right(other: Layout, form: Layout, case: Case, got: DirectionData) -> bool:
+    return np.array_equal(_read_as(other, form, case, got), golden(case).data)
+
+
+def _read_as(other: Layout, form: Layout, case: Case, got: DirectionData) -> Codes:
+    """Return the canonical bytes if the kernel's own, which were read as one packing, are read as another."""
+    canonical = CANONICAL_OF[form.unit]
+    own = repack(got.data, *case.matrix, canonical, form)
+    return repack(own, *case.matrix, other, canonical)
+
+
+def _equal(case: Case, got: DirectionData, declared: Declaration) -> bool:
+    expected = golden(case)
+    given = got if got.amax is not None else got._replace(amax=expected.amax)
+    return compare_direction(
+        case.x, case.spec, case.direction, declared.scale_layout, given, random_bits=case.random_bits, expected=expected
+    ).equal
