@@ -311,3 +311,41 @@ def test_hadamard_helpers():
     x[0, 3] = 4
     row = [-1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1]
     assert (x @ matrix.float()).tolist() == [row]
+
+
+def test_layers_that_frameworks_derive_train(alias):
+    """A block as Megatron builds it: its classes derive from the library's, and take their arguments by name."""
+    import transformer_engine as engine
+    from transformer_engine.common.recipe import NVFP4BlockScaling
+    from transformer_engine.pytorch.attention import _SplitAlongDim
+    from transformer_engine.pytorch.fp8 import fp8_autocast
+    from transformer_engine.pytorch.optimizers import FusedAdam
+
+    class Attention(engine.pytorch.DotProductAttention):
+        def forward(self, query, key, value, mask):
+            return super().forward(query, key, value, mask, attn_mask_type="causal", num_splits=None)
+
+    class Column(engine.pytorch.LayerNormLinear):
+        def forward(self, x):
+            return super().forward(x, is_first_microbatch=True)
+
+    torch.manual_seed(0)
+    tracker = engine.pytorch.distributed.CudaRNGStatesTracker()
+    tracker.add("model-parallel-rng", 1)
+    options = {"params_dtype": torch.bfloat16, "bias": False, "get_rng_state_tracker": lambda: tracker}
+    column = Column(in_features=64, out_features=192, normalization="RMSNorm", parallel_mode="column", **options)
+    row = engine.pytorch.Linear(64, 64, parallel_mode="row", **options)
+    attention = Attention(num_attention_heads=4, kv_channels=16, num_gqa_groups=4, layer_number=1)
+    parameters = [*column.parameters(), *row.parameters()]
+    optimizer = FusedAdam(parameters, lr=1e-2, master_weights=True)
+    x, losses = torch.randn(16, 2, 64).bfloat16(), []
+    for _ in range(3):
+        with fp8_autocast(enabled=True, fp8_recipe=NVFP4BlockScaling()):
+            heads = _SplitAlongDim.apply(column(x).view(16, 2, 4, 48), 3, [16, 16, 16])
+            y = row(attention(*heads, None))
+        loss = (y.float() - x.float()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[2] < losses[1] < losses[0]

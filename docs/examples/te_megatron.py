@@ -1,0 +1,177 @@
+"""Train Megatron-LM's GPTModel with its Transformer Engine layers on a CPU, in bfloat16, MXFP8 and NVFP4.
+
+    pip install 'fp4ref[torch]' megatron-core==0.16.1
+    python docs/examples/te_megatron.py --steps 50 --plot losses.png
+    python docs/examples/te_megatron.py --tensor-parallel 2 --sequence-parallel --checkpoint folder
+
+Megatron is imported as it is. It asks CUDA for the current device even if it works on a CPU; without a GPU this script
+answers for it. Every run starts from the same weights and sees the same bytes of the standard's text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fp4ref import te
+from fp4ref.spec_root import spec_root
+
+WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 128, 4, 2, 64, 4
+RECIPES: dict[str, dict[str, Any]] = {
+    "bf16": {},
+    "mxfp8": {"fp8": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {"fp4": "e2m1", "fp4_recipe": "nvfp4"},
+}
+
+
+def batches(steps: int) -> list[torch.Tensor]:
+    """Return pieces of the standard's text, [BATCH, CONTEXT + 1] bytes each."""
+    text = b"".join(path.read_bytes() for path in sorted(spec_root().glob("*.md")))
+    data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    generator = torch.Generator().manual_seed(1)
+    starts = torch.randint(len(data) - CONTEXT - 1, (steps, BATCH), generator=generator)
+    return [torch.stack([data[start : start + CONTEXT + 1] for start in row]) for row in starts.tolist()]
+
+
+def model(recipe: dict[str, Any], options: argparse.Namespace) -> Any:
+    """Return Megatron's GPT with the layers of its Transformer Engine specification."""
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_with_transformer_engine_spec
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        num_layers=LAYERS,
+        hidden_size=WIDTH,
+        num_attention_heads=HEADS,
+        normalization="RMSNorm",
+        add_bias_linear=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        bf16=True,
+        params_dtype=torch.bfloat16,
+        use_cpu_initialization=True,
+        tensor_model_parallel_size=options.tensor_parallel,
+        sequence_parallel=options.sequence_parallel,
+        **recipe,
+    )
+    return GPTModel(
+        config,
+        get_gpt_layer_with_transformer_engine_spec(),
+        vocab_size=256,
+        max_sequence_length=CONTEXT,
+        position_embedding_type="rope",
+    ).bfloat16()
+
+
+def train(gpt: Any, steps: int) -> list[float]:
+    """Return the loss of each step; a microbatch is a whole batch, so every step quantizes the weights anew."""
+    optimizer = te.optimizers.FusedAdam(gpt.parameters(), lr=2e-3, master_weights=True)
+    places = torch.arange(CONTEXT).expand(BATCH, CONTEXT)
+    losses = []
+    for tokens in batches(steps):
+        gpt.set_is_first_microbatch()
+        loss = gpt(tokens[:, :-1], places, None, labels=tokens[:, 1:]).float().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        finish_gradients(gpt)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def finish_gradients(gpt: Any) -> None:
+    """Sum the gradients of the norms, of which each process saw some rows only."""
+    from megatron.core import parallel_state
+
+    for parameter in gpt.parameters():
+        if getattr(parameter, "sequence_parallel", False) and parameter.grad is not None:
+            dist.all_reduce(parameter.grad, group=parallel_state.get_tensor_model_parallel_group())
+
+
+def save_and_load(gpt: Any, folder: Path) -> None:
+    """Write a distributed checkpoint, change the weights, and read them back."""
+    from megatron.core import dist_checkpointing
+
+    before = {name: value.detach().clone() for name, value in gpt.named_parameters()}
+    if dist.get_rank() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+    dist.barrier()
+    dist_checkpointing.save(gpt.sharded_state_dict(), str(folder))
+    with torch.no_grad():
+        for value in gpt.parameters():
+            value.zero_()
+    gpt.load_state_dict(dist_checkpointing.load(gpt.sharded_state_dict(), str(folder)))
+    assert all(torch.equal(value, before[name]) for name, value in gpt.named_parameters())
+
+
+def run(rank: int, options: argparse.Namespace, store: str) -> None:
+    """Train by every recipe, as one of the processes; the first writes the losses."""
+    warnings.simplefilter("ignore")  # Megatron's, of packages that it would use if they were there
+    torch.set_num_threads(1)
+    if not torch.cuda.is_available():
+        torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment, return-value]
+        torch.cuda.synchronize = lambda *args: None  # type: ignore[assignment]
+    te.install_alias()
+    from megatron.core import parallel_state, tensor_parallel
+
+    size = options.tensor_parallel
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    parallel_state.initialize_model_parallel(size)
+    tensor_parallel.model_parallel_cuda_manual_seed(1, te_rng_tracker=True)
+    losses: dict[str, list[float]] = {}
+    for name, recipe in RECIPES.items():
+        gpt = model(recipe, options)
+        te.debug.reset_operation_counts()
+        losses[name] = train(gpt, options.steps)
+        if rank == 0:
+            quantized = te.debug.operation_counts()["quantize"]
+            print(f"{name:6s} loss {losses[name][0]:.3f} -> {losses[name][-1]:.3f}, quantized {quantized}")
+        if options.checkpoint is not None:
+            save_and_load(gpt, options.checkpoint / name)
+    if rank == 0 and options.json is not None:
+        options.json.write_text(json.dumps(losses))
+    if rank == 0 and options.plot is not None:
+        plot(losses, options.plot)
+    dist.destroy_process_group()
+
+
+def plot(losses: dict[str, list[float]], path: Path) -> None:
+    """Draw the losses."""
+    from matplotlib import pyplot as plt
+
+    for name, values in losses.items():
+        plt.plot(values, label=name)
+    plt.xlabel("step")
+    plt.ylabel("loss")
+    plt.legend()
+    plt.savefig(path)
+
+
+def main() -> None:
+    """Read the options and start the processes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--sequence-parallel", action="store_true")
+    parser.add_argument("--checkpoint", type=Path, help="save and load distributed checkpoints here")
+    parser.add_argument("--json", type=Path, help="write the losses")
+    parser.add_argument("--plot", type=Path, help="draw the losses; needs matplotlib")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        if options.tensor_parallel == 1:
+            run(0, options, store)
+        else:
+            torch.multiprocessing.spawn(run, args=(options, store), nprocs=options.tensor_parallel)
+
+
+if __name__ == "__main__":
+    main()
