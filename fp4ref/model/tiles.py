@@ -63,7 +63,9 @@ def split(tile: NDArray[Scalar], block: Block) -> NDArray[Scalar]:
     rows, columns = tile.shape
     below, right = -rows % block.rows, -columns % block.columns
     if below or right:
-        tile = np.pad(tile, ((0, below), (0, right)))
+        padded = np.zeros((rows + below, columns + right), tile.dtype)
+        padded[:rows, :columns] = tile
+        tile = padded
     blocks = tile.reshape(tile.shape[0] // block.rows, block.rows, tile.shape[1] // block.columns, block.columns)
     return blocks.transpose(0, 2, 1, 3)
 

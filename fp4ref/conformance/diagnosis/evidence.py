@@ -152,11 +152,16 @@ class Item:
         if not self.declared.pads_compared:
             return False
         offsets = reader.offsets(self.declared, self.rows, self.blocks)
-        left = self.declared.compared(self.rows, self.blocks).reshape(-1)
+        left = self._compared.copy()
         if left.size != self.stored.size or not fits(offsets, self.stored.size):
             return False
         left[offsets] = False
         return bool((self.stored != self._blank)[left].any())
+
+    @cached_property
+    def _compared(self) -> Bools:
+        """True for every byte of the declared buffer that is compared."""
+        return self.declared.compared(self.rows, self.blocks).reshape(-1)
 
     @cached_property
     def _blank(self) -> Codes:

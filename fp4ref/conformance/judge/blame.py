@@ -5,7 +5,7 @@ A wrong maximum makes other scales, and a wrong scale other codes; these are the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -131,7 +131,7 @@ def at_fault(
         moved = any(np.array_equal(_sorted(stored), _sorted(part.scales)) for part in (expected, own))
         found.add(Stage.PLACE if moved else Stage.SCALE)
     if wrong_codes:
-        moved = any(_reordered(np.asarray(got.data), part.data, matrix.shape, spec) for part in (expected, own))
+        moved = _reordered(np.asarray(got.data), (expected.data, own.data), matrix.shape, spec)
         found.add(Stage.PACKING if moved else Stage.CODE)
     return frozenset(found)
 
@@ -184,12 +184,14 @@ def _sorted(scales: Codes) -> Codes:
     return np.asarray(flat[flat != 0])
 
 
-def _reordered(got: Codes, wanted: Codes, shape: tuple[int, int], spec: Spec) -> bool:
-    """Return True if a known order of the codes makes the expected ones."""
+def _reordered(got: Codes, wanted: Iterable[Codes], shape: tuple[int, int], spec: Spec) -> bool:
+    """Return True if a known order of the codes makes any of the wanted ones."""
     tile = slice(0, shape[0]), slice(0, shape[1])
-    codes = codes_of(wanted, tile, spec)
+    every = [codes_of(data, tile, spec) for data in wanted]
     for reader in DATA_READERS if spec.element.format.bits == 4 else ():
         found = reader.read(got, shape, spec.element.format) if reader.stage is Slot.PACKING else None
-        if found is not None and found.shape == codes.shape and ((found == codes) | (found == LOST)).all():
+        if found is None:
+            continue
+        if any(found.shape == codes.shape and ((found == codes) | (found == LOST)).all() for codes in every):
             return True
     return False
