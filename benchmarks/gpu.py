@@ -21,7 +21,7 @@ import torch
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "backends")]
 
 import fp4ref  # noqa: E402
-from fp4ref.api import buffer_shapes  # noqa: E402
+from fp4ref.arguments import buffer_shapes  # noqa: E402
 from fp4ref.formats import STOCHASTIC_E2M1  # noqa: E402
 from fp4ref.layout import layout as named_layout  # noqa: E402
 from fp4ref.quantized import DirectionData, Directions  # noqa: E402

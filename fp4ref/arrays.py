@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -168,7 +169,12 @@ def require_array(operation: str, x: Any) -> None:
 
 def dtype_name(x: Any) -> str:
     """Return the name of an array's element type, without its library's prefix."""
-    return str(getattr(x, "dtype", type(x).__name__)).rsplit(".", 1)[-1]
+    return _last_part(getattr(x, "dtype", type(x).__name__))
+
+
+@lru_cache(maxsize=256)
+def _last_part(dtype: Any) -> str:
+    return str(dtype).rsplit(".", 1)[-1]
 
 
 def require_input(operation: str, x: Any) -> str:

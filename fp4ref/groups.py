@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fp4ref import arrays, registry
-from fp4ref.api import direction_names, each_direction, given_amax, parts_of, quantize, read_flag, require_hadamard
+from fp4ref.api import quantize
+from fp4ref.arguments import direction_names, each_direction, given_amax, parts_of, read_flag, require_hadamard
 from fp4ref.catalogue import resolve
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.layout import layout

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fp4ref import api, arrays, registry
+from fp4ref import arguments, arrays, registry
 from fp4ref.arithmetic import dequantized_te, product
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import E4M3, E8M0, F
@@ -137,12 +137,12 @@ def _operands(a: Quantized, b: Quantized, directions: tuple[Direction, Direction
 
 def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
     """Return one side, its buffers checked. Rules: LAY-7, GEM-9."""
-    api.require_quantized("gemm", q, name)
+    arguments.require_quantized("gemm", q, name)
     if (q.row if direction == "row" else q.column) is None:
         got = f"{name} ({q.spec.name}) without its {direction} direction"
         raise DomainError("gemm", got, f"one quantized with directions={direction!r} or 'both'", "GEM-1")
     layout(q.scale_layout, f"gemm, scale_layout of {name}")
-    api._require_bytes(f"gemm, operand {name}", q, direction)
+    arguments.require_bytes(f"gemm, operand {name}", q, direction)
     return Operand(*q.direction(direction), q.spec, q.scale_layout)
 
 

@@ -16,6 +16,7 @@ from fp4ref.errors import BackendError
 from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Format
 from fp4ref.layout import LINEAR, STANDARD_LAYOUTS, Layout
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice
+from fp4ref.remembered import Same
 from fp4ref.spec import Spec
 
 GROUP = "fp4ref.backends"
@@ -176,6 +177,11 @@ def backends() -> dict[str, Backend]:
     return {entry.name: entry.load() for entry in entry_points(group=GROUP)}
 
 
+def registered() -> Same:
+    """Return a key for what is remembered of the backends that are registered now."""
+    return Same(backends())
+
+
 @lru_cache
 def _loaded(name: str) -> ModuleType | str:
     """Return the backend's operations, or the reason why it cannot run."""
@@ -211,6 +217,11 @@ def choose(call: Call, name: str | None) -> Callable[..., Any]:
 
     Rules: CNF-5.
     """
+    return _chosen(call, name, registered())
+
+
+@lru_cache(maxsize=4096)
+def _chosen(call: Call, name: str | None, registered: Same) -> Callable[..., Any]:
     if name is not None:
         module = get(name)
         reasons = backends()[name].reasons(call)
@@ -229,6 +240,11 @@ def choose(call: Call, name: str | None) -> Callable[..., Any]:
 
 def offers(call: Call, name: str | None) -> bool:
     """Return True if `choose` finds a backend for a call that few can serve."""
+    return _offered(call, name, registered())
+
+
+@lru_cache(maxsize=4096)
+def _offered(call: Call, name: str | None, registered: Same) -> bool:
     try:
         choose(call, name)
     except BackendError:

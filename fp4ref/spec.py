@@ -20,6 +20,7 @@ from fp4ref.errors import DomainError, UnknownNameError
 from fp4ref.formats import E2M1, E4M3, FORMATS, Codec, Floats, Format, Rounding
 from fp4ref.four_over_six import RULES, dequantized, rows_by_tree
 from fp4ref.hadamard import POINTS
+from fp4ref.remembered import hashed_once
 
 SPEC_VERSION = "0.1"
 
@@ -95,6 +96,7 @@ class FourOverSix:
             raise DomainError("spec", f"4over6 scale_max {self.scale_max}", f"0 < scale_max <= {E4M3.max}", "FOS-2")
 
 
+@hashed_once
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """The complete record that distinguishes one block-scaled quantizer from another.

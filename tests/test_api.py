@@ -10,7 +10,7 @@ import pytest
 
 import fp4ref
 from fp4ref import DirectionData, Directions, DomainError, DTypeError, LayoutError, ShapeError
-from fp4ref.api import buffer_shapes
+from fp4ref.arguments import buffer_shapes
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import STANDARD_LAYOUTS
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref.api import buffer_shapes
+from fp4ref.arguments import buffer_shapes
 from fp4ref.arrays import dtype_name
 from fp4ref.errors import BackendError, DomainError, ShapeError
 from fp4ref.formats import STOCHASTIC_E2M1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
 from typing import Any
 
@@ -55,4 +56,9 @@ def result_in(buffer: NDArray[Any] | None, shape: tuple[int, int]) -> NDArray[An
 
 def address(array: NDArray[Any] | None) -> int | None:
     """Return the address of the first byte; None for no array."""
-    return None if array is None else array.ctypes.data
+    if array is None:
+        return None
+    if array.size and array.dtype.isbuiltin == 1 and array.flags.writeable and array.flags.c_contiguous:
+        buffer: Any = array
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))  # four times as fast as array.ctypes
+    return array.ctypes.data

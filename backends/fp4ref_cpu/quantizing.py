@@ -10,13 +10,14 @@ import ctypes
 from ctypes import c_longlong, c_void_p
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import arrays, packing
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3
+from fp4ref.layout import Layout
 from fp4ref.quantized import DirectionChoice, DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Block, Granularity, Spec
@@ -64,6 +65,26 @@ class AmaxJob(ctypes.Structure):
     _fields_ = (("input", Input), ("amax", c_void_p), ("next", c_longlong))
 
 
+class Prepared(NamedTuple):
+    """Everything that quantizing one direction needs besides the arrays; the jobs lack addresses.
+
+    rows, columns: of the direction. data, scales: shapes of the buffers. padded: True if scales are written with
+    padding. amax: number of maxima, None without a global scale. kept: the tables that the jobs point to.
+    """
+
+    rows: int
+    columns: int
+    data: tuple[int, int]
+    scales: tuple[int, int]
+    padded: bool
+    amax: int | None
+    quantize: Any
+    search: Any
+    quantize_job: QuantizeJob
+    search_job: AmaxJob
+    kept: Any
+
+
 def quantize(
     call: Call, x: Any, amax: NDArray[np.float32] | None, random_bits: Any, out: DirectionData | None
 ) -> DirectionData:
@@ -72,24 +93,22 @@ def quantize(
     if not array.flags.aligned:
         array = array.copy()
     given = None if out is None else out.mapped(buffer_of)
-    matrix, kept = _input(array, call.direction)
-    rows, columns = matrix.rows, matrix.columns
-    spec = of_direction(call.required, call.direction)
-    blocks = -(-columns // spec.block.columns)
-    native = _quantizer(text(spec), array.dtype.name)
-    if amax is None and spec.global_scale is not Granularity.NONE:
-        amax = _amax(_bounder(text(maximum(spec)), array.dtype.name), matrix, spec)
-    data = result_in(given and given.data, (rows, packing.width(columns, spec.element.format)))
-    scales = result_in(given and given.scales, call.layout.padded_shape(rows, blocks))
-    if scales.shape != (rows, blocks):
+    key = call.required, call.layout, call.direction, arrays.dtype_name(array), array.shape, array.strides
+    ready = (_prepared if array.ndim <= 2 or array.flags.c_contiguous else _prepare)(*key)
+    start = address(array)
+    if amax is None and ready.amax is not None:
+        amax = _amax(ready, start)
+    data = result_in(given and given.data, ready.data)
+    scales = result_in(given and given.scales, ready.scales)
+    if ready.padded:
         scales[...] = 0
-        write_padding(scales, call.layout, rows, blocks)
+        write_padding(scales, call.layout, ready.rows, -(-ready.columns // call.required.block.columns))
     bits = None if random_bits is None else np.ascontiguousarray(arrays.to_numpy("quantize", random_bits))
-    if rows and columns:
-        pointers = (address(amax), address(bits), address(data), address(scales))
-        job = QuantizeJob(matrix, *pointers, lowered(call.layout, rows, blocks), 0)
-        threads.run(native, job, rows * columns)
-    del kept
+    if ready.rows and ready.columns:
+        job = QuantizeJob.from_buffer_copy(ready.quantize_job)
+        job.input.x = start
+        job.amax, job.random, job.data, job.scales = address(amax), address(bits), address(data), address(scales)
+        threads.run(ready.quantize, job, ready.rows * ready.columns)
     if given is None:
         restore = arrays.restorer(x)
         return DirectionData(restore(data), restore(scales), None if amax is None else restore(amax))
@@ -98,6 +117,36 @@ def quantize(
             buffer[...] = value
     assert out is not None
     return out
+
+
+def _prepare(
+    spec: Spec, form: Layout, direction: DirectionChoice, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Prepared:
+    """Work out the jobs for arrays of one shape."""
+    spec = of_direction(spec, direction)
+    matrix, tables = _input(shape, strides, arrays.INPUT_DTYPES[dtype].itemsize, direction)
+    rows, columns = matrix.rows, matrix.columns
+    blocks = -(-columns // spec.block.columns)
+    scales = form.padded_shape(rows, blocks)
+    searched = spec.global_scale is not Granularity.NONE
+    by_row = spec.global_scale is Granularity.ROW
+    map_ = lowered(form, rows, blocks)
+    return Prepared(
+        rows,
+        columns,
+        (rows, packing.width(columns, spec.element.format)),
+        scales,
+        scales != (rows, blocks),
+        (rows if by_row else 1) if searched else None,
+        _quantizer(text(spec), dtype),
+        _bounder(text(maximum(spec)), dtype) if searched else None,
+        QuantizeJob(matrix, None, None, None, None, map_, 0),
+        AmaxJob(_as_searched(matrix, spec), None, 0),
+        (tables, map_),
+    )
+
+
+_prepared = lru_cache(maxsize=1024)(_prepare)  # not for views with a table of their rows, which can be large
 
 
 def of_direction(spec: Spec, direction: DirectionChoice) -> Spec:
@@ -140,36 +189,41 @@ def bounding_text(prelude: str, dtype: str) -> str:
     return exported(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "amax")
 
 
-def _amax(native: Any, matrix: Input, spec: Spec) -> NDArray[np.float32]:
+def _amax(ready: Prepared, start: int | None) -> NDArray[np.float32]:
     """Return the maximum of the tensor, or of every row. Rules: GLB-1, GLB-5, HAD-4."""
-    rows, columns = matrix.rows, matrix.columns
-    by_row = spec.global_scale is Granularity.ROW
-    result = np.zeros(rows if by_row else 1, np.float32)
-    if not by_row and not spec.hadamard and matrix.along.stride != 1:  # any order will do
-        matrix = Input(matrix.x, matrix.along, matrix.down, columns, rows)
-    if not by_row and not spec.hadamard and _is_flat(matrix):
-        matrix = Input(matrix.x, InputAxis(0, None), matrix.along, 1, rows * columns)
-    if rows and columns:
-        threads.run(native, AmaxJob(matrix, address(result), 0), rows * columns)
+    assert ready.amax is not None
+    result = np.zeros(ready.amax, np.float32)
+    if ready.rows and ready.columns:
+        job = AmaxJob.from_buffer_copy(ready.search_job)
+        job.input.x, job.amax = start, address(result)
+        threads.run(ready.search, job, ready.rows * ready.columns)
     return result
 
 
-def _is_flat(matrix: Input) -> bool:
-    """Return True if every row follows the one before it in memory."""
-    down, along = matrix.down, matrix.along
-    return not down.offsets and not along.offsets and along.stride == 1 and down.stride == matrix.columns
+def _as_searched(matrix: Input, spec: Spec) -> Input:
+    """Return the matrix as a search for its maximum walks through it: any order will do, but for maxima of rows."""
+    if spec.global_scale is Granularity.ROW or spec.hadamard:
+        return matrix
+    down, along, rows, columns = matrix.down, matrix.along, matrix.rows, matrix.columns
+    if along.stride != 1:
+        down, along, rows, columns = along, down, columns, rows
+    if not down.offsets and not along.offsets and along.stride == 1 and down.stride == columns:
+        return Input(None, InputAxis(0, None), along, 1, rows * columns)  # every row follows the one before it
+    return Input(None, down, along, rows, columns)
 
 
-def _input(array: NDArray[Any], direction: DirectionChoice) -> tuple[Input, Any]:
+def _input(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, direction: DirectionChoice
+) -> tuple[Input, Any]:
     """Return the [M, K] matrix of a tensor, or its transpose; and what has to stay alive. Rules: NUM-4, BLK-8."""
-    *leading, columns = array.shape
+    *leading, columns = shape
     rows = int(np.prod(leading, dtype=np.int64))
-    *strides, last = (stride // array.itemsize for stride in array.strides)
-    down, table = _flattened(leading, strides)
+    *steps, last = (stride // itemsize for stride in strides)
+    down, table = _flattened(leading, steps)
     along = InputAxis(last, None)
     if direction == "column":
-        return Input(array.ctypes.data, along, down, columns, rows), table
-    return Input(array.ctypes.data, down, along, rows, columns), table
+        return Input(None, along, down, columns, rows), table
+    return Input(None, down, along, rows, columns), table
 
 
 def _flattened(shape: list[int], strides: list[int]) -> tuple[InputAxis, Any]:

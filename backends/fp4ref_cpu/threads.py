@@ -26,7 +26,8 @@ def count() -> int:
 
 def run(function: Callable[[Any], Any], job: ctypes.Structure, elements: int) -> None:
     """Call a native function on every thread; it returns when the job has no more units."""
-    others = min(count(), elements // WORTH_A_THREAD) - 1
+    worth = elements // WORTH_A_THREAD
+    others = min(count(), worth) - 1 if worth > 1 else 0
     if others <= 0:
         function(ctypes.byref(job))
         return

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fp4ref import arrays
-from fp4ref.api import buffer_shapes
+from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.memory import require_apart
 from fp4ref.quantized import Direction, DirectionData

@@ -10,7 +10,7 @@ import numpy as np
 
 import fp4ref_numerics
 from fp4ref import packing
-from fp4ref.api import buffer_shapes
+from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import ShapeError
 from fp4ref.quantized import Direction, DirectionData, Directions, Group, Quantized
 from fp4ref.registry import Call

@@ -12,7 +12,7 @@ from typing import Any
 
 import fp4ref_numerics
 from fp4ref import arrays
-from fp4ref.api import buffer_shapes
+from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call

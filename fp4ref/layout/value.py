@@ -20,10 +20,12 @@ from fp4ref.layout.arguments import Index, checked, counted, plain, require_unit
 from fp4ref.layout.members import Starts, bound_starts, group_starts
 from fp4ref.layout.strides import Digit, Ints, Strides, is_unbounded, strides
 from fp4ref.layout.text import Axis, Form, Product, Term, parse
+from fp4ref.remembered import hashed_once
 
 Bytes = NDArray[np.uint8]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Layout:
     """A map from the index of a unit (row and column of a scale) to its offset in a buffer, as a value.

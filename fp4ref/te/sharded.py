@@ -12,7 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fp4ref.api import buffer_shapes, quantize
+from fp4ref.api import quantize
+from fp4ref.arguments import buffer_shapes
 from fp4ref.catalogue import resolve
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice, DirectionData, Directions, Quantized
 from fp4ref.random_source import random_bits

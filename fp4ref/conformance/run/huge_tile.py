@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.api import buffer_shapes, require_hadamard
+from fp4ref.arguments import buffer_shapes, require_hadamard
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.run.huge_trial import Fold, HugeTrial

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref import api
+from fp4ref import arguments
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES, resolve
 from fp4ref.conformance.families import Case
@@ -263,7 +263,7 @@ def _require_end(reader: Reader, count: int, options: RunOptions) -> None:
 
 def _outcome(reader: Reader, case: Case, declared: Declaration, sizes: Sequence[int]) -> Outcome:
     """Return the parts of one answer; of the wrong size they are a finding."""
-    shapes = api.buffer_shapes(case.spec, case.x.shape, case.direction, declared.scale_layout)
+    shapes = arguments.buffer_shapes(case.spec, case.x.shape, case.direction, declared.scale_layout)
     shapes = shapes._replace(data=data_shape(case.matrix, case.spec, declared))
     limit = 1 << 31
     if max(sizes) > limit:

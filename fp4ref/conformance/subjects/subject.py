@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref import api, hadamard
+from fp4ref import arguments, hadamard
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families import Case, cases
 from fp4ref.conformance.families.variants import encodes
@@ -227,7 +227,7 @@ def _outputs(case: Case, declared: Declaration, blocks: int) -> dict[str, Output
         return {"values": Output((rows, columns), declared.to)}
     if declared.operation == "hadamard":
         return {"values": Output((rows, columns), "bfloat16")}
-    shapes = api.buffer_shapes(spec, case.x.shape, case.direction, declared.scale_layout)
+    shapes = arguments.buffer_shapes(spec, case.x.shape, case.direction, declared.scale_layout)
     found = {
         "data": Output(data_shape((rows, columns), spec, declared), "uint8"),
         "scales": Output(shapes.scales, "uint8"),
