@@ -28,11 +28,13 @@ from fp4ref.te.module.layernorm_linear import LayerNormLinear
 from fp4ref.te.module.layernorm_mlp import LayerNormMLP
 from fp4ref.te.module.linear import Linear
 from fp4ref.te.module.norm_modules import LayerNorm, RMSNorm
+from fp4ref.te.module.padding import Fp8Padding, Fp8Unpadding
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer, quantize_nvfp4
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage
 from fp4ref.te.offload import get_cpu_offload_context, mark_not_offload
+from fp4ref.te.permutation import moe_permute, moe_unpermute
 from fp4ref.te.quantization import (
     autocast,
     fp8_autocast,
@@ -74,6 +76,8 @@ __all__ = [
     "Float8Tensor",
     "Float8TensorStorage",
     "Format",
+    "Fp8Padding",
+    "Fp8Unpadding",
     "GroupedLinear",
     "GroupedTensor",
     "LayerNorm",
@@ -118,6 +122,8 @@ __all__ = [
     "is_mxfp8_available",
     "is_nvfp4_available",
     "mark_not_offload",
+    "moe_permute",
+    "moe_unpermute",
     "optimizers",
     "prepare_for_saving",
     "quantize",

@@ -34,7 +34,9 @@ GATHERED: dict[str, tuple[str, ...]] = {
         "recipe: quantizer_factory quantizer_policy",
         "storage: QuantizedTensorStorage",
     ),
-    f"{PYTORCH}.module": (":GroupedLinear LayerNorm LayerNormLinear LayerNormMLP Linear RMSNorm",),
+    f"{PYTORCH}.module": (
+        ":Fp8Padding Fp8Unpadding GroupedLinear LayerNorm LayerNormLinear LayerNormMLP Linear RMSNorm",
+    ),
     f"{PYTORCH}.module.layernorm": (":LayerNorm",),
     f"{PYTORCH}.module.rmsnorm": (":RMSNorm",),
     f"{PYTORCH}.constants": ("dtypes:*",),
@@ -94,8 +96,8 @@ RENAMED = {
 # Names of the package itself that are not emulated: they import, so that a file which uses some of them loads, and
 # raise when they are used.
 NOT_EMULATED = (
-    *("FusedMLAQUpProjRopeQuant", "InferenceParams", "Fp8Padding", "Fp8Unpadding"),
-    *("moe_permute", "moe_permute_and_pad_with_probs", "moe_permute_with_probs", "moe_unpermute"),
+    *("FusedMLAQUpProjRopeQuant", "InferenceParams"),
+    *("moe_permute_and_pad_with_probs", "moe_permute_with_probs"),
     *("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"),
     *("DelayedScalingRequest", "QuantizerRequest", "Float8BlockQuantizer", "Float8BlockwiseQTensor"),
     *("Float8BlockwiseQTensorStorage", "HybridQuantizedTensor", "HybridQuantizedTensorStorage", "HybridQuantizer"),
@@ -113,7 +115,7 @@ _TENSORS = (
 # Names of other modules that are not emulated.
 ABSENT: dict[str, tuple[str, ...]] = {
     PYTORCH: NOT_EMULATED,
-    f"{PYTORCH}.module": ("Fp8Padding", "Fp8Unpadding", "initialize_ub", "destroy_ub", "UserBufferQuantizationMode"),
+    f"{PYTORCH}.module": ("initialize_ub", "destroy_ub", "UserBufferQuantizationMode"),
     f"{PYTORCH}.quantization": ("_amax_and_scale_update", "_default_sf_compute"),
     f"{PYTORCH}.distributed": ("_NVFP4AllGatherAsyncHandle", "prepare_te_modules_for_fsdp"),
     f"{PYTORCH}.module.base": ("get_ub", "initialize_ub", "destroy_ub"),
@@ -148,6 +150,9 @@ ABSENT_PACKAGES = (
 )
 # Of a package that is otherwise absent.
 PRESENT_IN_ABSENT = {
+    f"{PYTORCH}.module.fp8_padding": "module.padding: Fp8Padding",
+    f"{PYTORCH}.module.fp8_unpadding": "module.padding: Fp8Unpadding",
+    f"{PYTORCH}.permutation": "permutation: moe_permute moe_unpermute",
     f"{PYTORCH}.cpu_offload": "offload:*",
     f"{PYTORCH}.cpu_offload_v1": "offload:*",
     f"{PYTORCH}.optimizers": "optimizers:*",

@@ -1,0 +1,56 @@
+"""Tokens on their way to experts and back, and rows that fill up whole blocks."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fp4ref import te  # noqa: E402
+
+CHOICES = [[2, 0], [1, 2], [2, 1], [0, 1]]  # the experts of four tokens
+SORTED = [0, 3, 1, 2, 3, 0, 1, 2]  # the tokens of the experts 0, 1 and 2
+
+
+def routing(kind):
+    if kind == "index":
+        return torch.tensor(CHOICES, dtype=torch.int32)
+    return torch.tensor([[expert in row for expert in range(3)] for row in CHOICES]).int()
+
+
+@pytest.mark.parametrize("kind", ["mask", "index"])
+def test_tokens_are_sorted_by_expert_and_merged_again(kind):
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
+    rows, places = te.moe_permute(x, routing(kind), 8, map_type=kind)
+    assert torch.equal(rows, x[SORTED])
+    probabilities = torch.tensor([[0.5, 0.25, 0.125]] * 4) if kind == "mask" else torch.tensor([[0.5, 0.25]] * 4)
+    merged = te.moe_unpermute(rows, places, probabilities, restore_shape=(4, 8), map_type=kind)
+    for token, row in enumerate(CHOICES):
+        total = sum(probabilities[token][expert if kind == "mask" else place] for place, expert in enumerate(row))
+        assert torch.equal(merged[token], (x[token].float() * total).bfloat16())
+    assert torch.equal(te.moe_unpermute(rows, places, restore_shape=(4, 8), map_type=kind), 2 * x)
+    rows.float().sum().backward()
+    assert x.grad.unique().tolist() == [2]
+    assert torch.equal(te.moe_permute(x, routing(kind), 3, map_type=kind)[0], x[SORTED[:3]])
+    with pytest.raises(ValueError, match="map_type 'odd'"):
+        te.moe_permute(x, routing(kind), map_type="odd")
+
+
+def test_groups_are_padded_for_the_recipe_and_cut_again():
+    x, splits = torch.randn(40, 64).bfloat16().requires_grad_(), [3, 0, 37]
+    with te.autocast(recipe=te.recipe.MXFP8BlockScaling()):
+        padding, unpadding = te.Fp8Padding(3), te.Fp8Unpadding(3)
+        padded, sizes = padding(x, splits)
+        y = te.GroupedLinear(3, 64, 32, params_dtype=torch.bfloat16)(padded, sizes)
+        cut = unpadding(y, splits)
+    assert sizes == [32, 0, 64]
+    assert torch.equal(padded[:3], x[:3])
+    assert torch.equal(padded[32:69], x[3:])
+    assert not padded[3:32].any()
+    assert not padded[69:].any()
+    assert torch.equal(cut, torch.cat((y[:3], y[32:69])))
+    cut.float().sum().backward()
+    assert x.grad.shape == x.shape
+    assert te.Fp8Padding(1, align_size=8)(x, [40])[1] == [40]
+    with pytest.raises(ValueError, match="1 m_splits"):
+        padding(x, [40])
