@@ -35,7 +35,7 @@ class Fp8Padding(_Aligned):
     def forward(self, inp: Tensor, m_splits: Sequence[int]) -> tuple[Tensor, list[int]]:
         """Return the padded rows of inp [rows, K], and the rows of each group."""
         sizes = self.padded(m_splits)
-        pieces = inp.reshape(-1, inp.shape[-1]).split(list(m_splits))
+        pieces = torch.split(inp.reshape(-1, inp.shape[-1]), list(m_splits))
         rows = [torch.nn.functional.pad(x, (0, 0, 0, size - len(x))) for x, size in zip(pieces, sizes, strict=True)]
         return torch.cat(rows), sizes
 
@@ -46,5 +46,5 @@ class Fp8Unpadding(_Aligned):
     @not_compiled
     def forward(self, inp: Tensor, m_splits: Sequence[int]) -> Tensor:
         """Return the rows of the groups; m_splits: the rows of each group without padding."""
-        pieces = inp.reshape(-1, inp.shape[-1]).split(self.padded(m_splits))
+        pieces = torch.split(inp.reshape(-1, inp.shape[-1]), self.padded(m_splits))
         return torch.cat([x[:size] for x, size in zip(pieces, m_splits, strict=True)])
