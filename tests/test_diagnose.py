@@ -318,3 +318,18 @@ def test_buffers_of_another_size_and_no_evidence_at_all():
     found = diagnose(NVFP4, "linear", [(case, got._replace(scales=got.scales[:, :-1]))], budget_seconds=2)
     assert not found.conforms
     assert not found.explained
+
+
+@pytest.mark.rule("CNF-10")
+@pytest.mark.parametrize("part", ["data", "scales"])
+def test_right_bytes_differ_at_no_stage_when_the_time_is_over(part):
+    rng, evidence = np.random.default_rng(3), []
+    for case in cases(NVFP4, families=["normal", "layout"], directions=["row"], dtypes=["float32"]):
+        got = quantize(case.x, NVFP4)
+        noise = rng.integers(1, 256, getattr(got, part).shape, np.uint8)
+        evidence.append((case, got._replace(**{part: getattr(got, part) ^ noise})))
+    found = diagnose(NVFP4, "linear", evidence, 0.001)
+    assert not found.complete
+    assert found.first_stage == {"data": "code", "scales": "scale"}[part]
+    right = {finding.stage for finding in found.findings if finding.right}
+    assert right == {"data": {"amax", "scale"}, "scales": {"amax"}}[part]

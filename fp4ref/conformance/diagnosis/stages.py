@@ -33,7 +33,7 @@ from fp4ref.conformance.diagnosis.measured.stages import element_boundaries, see
 from fp4ref.conformance.diagnosis.measured.transform import transform_matrix
 from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.mistakes import MISTAKES
-from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side, kernel_of
+from fp4ref.conformance.mistakes.kernel import EVERY, Kernel, ScaleSide, code_side, kernel_of
 from fp4ref.conformance.mistakes.readers import (
     DATA_READERS,
     DECLARED,
@@ -92,9 +92,10 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
             complete = False
             return []
 
-    maxima = found(_maxima, base)
+    # Right bytes are seen without a search, so that a search that runs out of time does not count as a difference.
+    maxima = found(_maxima, base) or [base] * all(_right_maxima(item) for item in items)
     for start in dict.fromkeys([*maxima[:2], *maxima[-2:]]) if maxima else [base]:
-        scales = found(_scales, start)
+        scales = found(_scales, start) or [base] * (start is base and all(_right_scales(item) for item in items))
         codes = found(_codes, scales[0] if scales else start)
         if scales and codes:
             break
@@ -111,6 +112,17 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
     if first == "code" and not codes:
         first = _code_stage(start, parts)
     return Stagewise(findings, tuple(composed), first, complete)
+
+
+def _right_maxima(item: Item) -> bool:
+    """Return True if the candidate's maxima are the specification's, or it gives none."""
+    return Part(item, EVERY, EVERY, tier=True).amax_matches(kernel_of(item.spec), item.base)
+
+
+def _right_scales(item: Item) -> bool:
+    """Return True if the candidate's scale bytes, read as declared, are the specification's."""
+    got = item.scales(DECLARED)
+    return got is not None and np.array_equal(got, item.base.scales)
 
 
 def _finding(stage: str, start: Hypothesis, found: Sequence[Hypothesis]) -> StageFinding:
