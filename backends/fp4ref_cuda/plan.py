@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,10 @@ import fp4ref_numerics
 from fp4ref import packing
 from fp4ref.arithmetic import TE
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, STOCHASTIC_E2M1
-from fp4ref.layout import LINEAR, TILED_128X4, layout
+from fp4ref.layout import LINEAR, TILED_128X4, Layout, layout
 from fp4ref.quantized import Direction
 from fp4ref.registry import Call
+from fp4ref.remembered import Same
 from fp4ref.spec import Amax, Granularity, Spec
 from fp4ref_numerics.layouts import lower_layout, number
 
@@ -48,13 +50,18 @@ def prelude(
     spec: Spec, dtype: str = "float32", scale_layout: str = "linear", out: str = "float32", **constants: bool | int
 ) -> str:
     """Return the types and constants that a kernel is compiled for."""
+    return _prelude(spec, dtype, layout(scale_layout), out, tuple(constants.items()))
+
+
+@lru_cache(maxsize=4096)
+def _prelude(spec: Spec, dtype: str, form: Layout, out: str, constants: tuple[tuple[str, bool | int], ...]) -> str:
     lines = [
         fp4ref_numerics.lower(spec),
         f"using S = Specification; using In = fp4ref::{dtype}; using Out = fp4ref::{out};",
-        lower_layout(layout(scale_layout)),
-        f"constexpr {_constant('OWN_LAYOUT', number(layout(scale_layout)) < 0)};",
+        lower_layout(form),
+        f"constexpr {_constant('OWN_LAYOUT', number(form) < 0)};",
     ]
-    lines += [f"constexpr {_constant(name, value)};" for name, value in constants.items()]
+    lines += [f"constexpr {_constant(name, value)};" for name, value in constants]
     return "\n".join(lines)
 
 
@@ -75,7 +82,7 @@ def own_map(scale_layout: str) -> str:
 
 def is_tiled(scale_layout: str) -> bool:
     """Return True if scales are stored in the tiles of the matrix instructions, whatever the layout is called."""
-    return layout(scale_layout).map == TILED_128X4.map
+    return number(layout(scale_layout)) == number(TILED_128X4)
 
 
 def _constant(name: str, value: bool | int) -> str:
@@ -225,8 +232,13 @@ def choose(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
 
     address: all addresses, or-ed. one_amax: True if a maximum is given for one direction of two.
     """
-    own = own_map(call.layout.name)
-    return (TILES, own) if own else _fastest(call, address, one_amax)
+    return _chosen(Same(call), address % 16, one_amax)
+
+
+@lru_cache(maxsize=4096)
+def _chosen(call: Same, address: int, one_amax: bool) -> tuple[str, str]:
+    own = own_map(call.value.layout.name)
+    return (TILES, own) if own else _fastest(call.value, address, one_amax)
 
 
 def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:

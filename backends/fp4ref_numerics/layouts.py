@@ -16,6 +16,7 @@ IN_HEADER = {
 }
 
 
+@lru_cache
 def number(form: Layout) -> int:
     """Return the place of a layout among the maps of the header, or -1."""
     return list(IN_HEADER).index(form.map) if form.map in IN_HEADER else -1
