@@ -18,7 +18,7 @@ from fp4ref.errors import (
     ShapeError,
     UnknownNameError,
 )
-from fp4ref.formats import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, Codec, Format, Rounding, Sign
+from fp4ref.formats import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, INT8, Codec, Format, Rounding, Sign
 from fp4ref.four_over_six import register_rule
 from fp4ref.generators import MAPS as random_maps
 from fp4ref.generators import RandomMap
@@ -51,6 +51,7 @@ from fp4ref.specs import (
     MXFP8_2D,
     MXFP8_E4M3,
     MXFP8_E5M2,
+    MXINT8,
     NVFP4,
     NVFP4_2D,
     NVFP4_2D_SR,
@@ -76,6 +77,7 @@ __all__ = [
     "E4M3",
     "E5M2",
     "E8M0",
+    "INT8",
     "LAYOUTS",
     "MXFP4",
     "MXFP4_2D",
@@ -84,6 +86,7 @@ __all__ = [
     "MXFP8_2D",
     "MXFP8_E4M3",
     "MXFP8_E5M2",
+    "MXINT8",
     "NVFP4",
     "NVFP4_2D",
     "NVFP4_2D_SR",

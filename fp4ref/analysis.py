@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fp4ref import api, arrays, packing
 from fp4ref.catalogue import resolve
-from fp4ref.formats import Format, grid, ignoring_float_warnings
+from fp4ref.formats import F, Format, grid, ignoring_float_warnings
 from fp4ref.quantized import Direction, DirectionData, Quantized, matrix_shape
 from fp4ref.spec import Granularity, Spec
 
@@ -156,7 +156,7 @@ def _largest_codes(data: NDArray[np.uint8], spec: Spec, shape: tuple[int, ...]) 
     """Return where the code is the largest magnitude."""
     element = spec.element.format
     codes = packing.unpack(data, shape[1], element)
-    return np.asarray((codes & (element.sign_bit - 1)) == element.codes - 1)
+    return np.asarray(np.abs(spec.element.decode(codes)) == F(element.max))
 
 
 @ignoring_float_warnings

@@ -50,9 +50,10 @@ class Format:
 
     codes: count of finite codes without a sign. A signed format has a zero and subnormals; an unsigned one
     holds powers of two only, code 0 being 2^-bias. infinity: the first code past the finite ones is infinite;
-    every other code past them is NaN.
+    every other code past them is NaN. complement: negative codes are those of two's complement, so that there is one
+    zero, and one more negative value than positive ones.
 
-    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, PACK-6, SPC-6.
+    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, INT8-1, PACK-6, SPC-6.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Format:
     codes: int
     signed: bool = True
     infinity: bool = False
+    complement: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in WIDTHS:
@@ -72,6 +74,11 @@ class Format:
         for bad, got, needed in (
             (not 2 <= self.codes <= most, f"{self.codes} finite codes", f"2 to {most}"),
             (not ranged, f"{self.mantissa_bits} mantissa bits without a sign", "none: powers of two"),
+            (
+                self.complement and (not self.signed or self.codes < magnitudes),
+                "two's complement",
+                "a sign, no specials",
+            ),
         ):
             if bad:
                 raise DomainError(f"format {self.name}", got, needed, "SPC-6")
@@ -137,10 +144,11 @@ E4M3 = Format("e4m3", exponent_bits=4, mantissa_bits=3, bias=7, codes=127)
 E5M2 = Format("e5m2", exponent_bits=5, mantissa_bits=2, bias=15, codes=124, infinity=True)
 E2M3 = Format("e2m3", exponent_bits=2, mantissa_bits=3, bias=1, codes=32)
 E3M2 = Format("e3m2", exponent_bits=3, mantissa_bits=2, bias=3, codes=32)
+INT8 = Format("int8", exponent_bits=0, mantissa_bits=7, bias=0, codes=128, complement=True)
 E8M0 = Format("e8m0", exponent_bits=8, mantissa_bits=0, bias=127, codes=255, signed=False)
 
 FORMATS: Names[Format] = Names("format")
-for _form in (E2M1, E4M3, E5M2, E8M0, E2M3, E3M2):
+for _form in (E2M1, E4M3, E5M2, E8M0, E2M3, E3M2, INT8):
     FORMATS.register(_form, "this standard")
 
 
@@ -183,7 +191,7 @@ class Codec:
         values: any shape, every float32 allowed. random_bits: the same shape, for stochastic rounding only.
 
         Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E4M3-2, E4M3-3, E4M3-4, E5M2-2, E5M2-3, E5M2-4, E8M0-2, E8M0-3, E2M3-2,
-        E2M3-3, E2M3-4, E3M2-2, E3M2-3, E3M2-4.
+        E2M3-3, E2M3-4, E3M2-2, E3M2-3, E3M2-4, INT8-2, INT8-3, INT8-4.
         """
         if self.rounding is not Rounding.STOCHASTIC:
             return _code_table(self)[_decision(values)]
@@ -210,7 +218,7 @@ class Codec:
     def decode(self, codes: Codes) -> Floats:
         """Return the float32 values of codes, any shape; exact.
 
-        Rules: E2M1-1, E2M3-1, E3M2-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4.
+        Rules: E2M1-1, E2M3-1, E3M2-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4, INT8-1.
         """
         table = _value_table(self.format)
         if codes.size and int(codes.max()) >= len(table):
@@ -262,7 +270,8 @@ class Codec:
             Sign.NOT_POSITIVE: values <= 0,
             Sign.NONZERO: (values < 0) & (code != 0),
         }[self.sign]
-        code = code | np.where(minus, self.format.sign_bit, 0)
+        signs = self.format.sign_bit
+        code = np.where(minus, (2 * signs - code) % (2 * signs) if self.format.complement else code | signs, code)
         not_a_number = np.where(np.signbit(values), self.nan[1], self.nan[0])
         return np.where(np.isnan(values), not_a_number, code).astype(np.uint8)
 
@@ -300,6 +309,8 @@ def _value_table(form: Format) -> Floats:
     value = np.where(index < form.codes, grid(form)[np.minimum(index, form.codes - 1)], np.nan)
     if form.infinity:
         value = np.where(index == form.codes, np.inf, value)
+    if form.complement:
+        return np.where(code & form.sign_bit, code - 2 * form.sign_bit, code).astype(F) * F(grid(form)[1])
     return np.where(code & form.sign_bit, -value, value).astype(F)
 
 
@@ -314,6 +325,7 @@ CUDA_E4M3 = Codec(format=E4M3, nan=(0x7F, 0x7F))
 CUDA_E5M2 = Codec(format=E5M2, nan=(0x7F, 0x7F))
 CUDA_E2M3 = Codec(format=E2M3, nan=(0x1F, 0x1F))
 CUDA_E3M2 = Codec(format=E3M2, nan=(0x1F, 0x1F))
+OCP_INT8 = Codec(format=INT8, nan=(0x7F, 0x7F))
 CUDA_E8M0 = Codec(format=E8M0, rounding=Rounding.UP, nan=(0xFF, 0xFF))
 STOCHASTIC_E2M1 = Codec(format=E2M1, rounding=Rounding.STOCHASTIC, nan=(0x7, 0x7))
 # What torch before 2.12, ml_dtypes and JAX do with a magnitude above 464.

@@ -2,7 +2,7 @@
 
 from fp4ref import arithmetic as ar
 from fp4ref.catalogue import PROFILES
-from fp4ref.formats import CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, STOCHASTIC_E2M1
+from fp4ref.formats import CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, OCP_INT8, STOCHASTIC_E2M1
 from fp4ref.spec import Block, FourOverSix, Granularity, Hadamard, Spec
 
 NVFP4 = Spec(
@@ -32,6 +32,7 @@ MXFP8_2D = MXFP8_E4M3.replace(name="mxfp8-2d", block=Block(32, 32))
 MXFP4 = MXFP8_E4M3.replace(name="mxfp4", element=CUDA_E2M1)
 MXFP6_E2M3 = MXFP8_E4M3.replace(name="mxfp6-e2m3", element=CUDA_E2M3)
 MXFP6_E3M2 = MXFP8_E4M3.replace(name="mxfp6-e3m2", element=CUDA_E3M2)
+MXINT8 = MXFP8_E4M3.replace(name="mxint8", element=OCP_INT8, arithmetic=ar.OCP_FLOOR)
 MXFP4_2D = MXFP4.replace(name="mxfp4-2d", block=Block(32, 32))
 
 STANDARD = (
@@ -61,6 +62,6 @@ NVFP4_FAST_SR = stochastic_twin(NVFP4_FAST)
 
 STOCHASTIC = (NVFP4_SR, NVFP4_2D_SR, NVFP4_RHT_SR, NVFP4_FAST_SR)
 SIX_BITS = (MXFP6_E2M3, MXFP6_E3M2)  # the cuda backend does not serve these
-OWN = (*STANDARD, *STOCHASTIC, *SIX_BITS)
+OWN = (*STANDARD, *STOCHASTIC, *SIX_BITS, MXINT8)
 for _spec in OWN:
     PROFILES.register(_spec, "this standard")

@@ -124,6 +124,7 @@ class Fields(NamedTuple):
     mantissa: int
     bias: int
     specials: dict[int, float]  # by code without sign
+    complement: bool = False  # negative codes are those of two's complement
 
 
 FIELDS = {
@@ -133,6 +134,7 @@ FIELDS = {
     "e8m0": Fields(0, 8, 0, 127, {0xFF: math.nan}),
     "e2m3": Fields(1, 2, 3, 1, {}),
     "e3m2": Fields(1, 3, 2, 3, {}),
+    "int8": Fields(1, 0, 7, 0, {}, complement=True),
 }
 
 
@@ -147,6 +149,8 @@ def value(code: int, name: str) -> float:
     Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4.
     """
     fields = FIELDS[name]
+    if fields.complement and code >> magnitude_bits(name):
+        return float(Fraction(code - 256, 64))
     magnitude = code % (1 << magnitude_bits(name))
     sign = -1.0 if code >> magnitude_bits(name) else 1.0
     if magnitude in fields.specials:
@@ -222,4 +226,6 @@ def encode(x: float, codec: Codec, random_byte: int | None = None) -> int:
         Sign.NOT_POSITIVE: x <= 0,
         Sign.NONZERO: x < 0 and code != 0,
     }[codec.sign]
+    if FIELDS[name].complement:
+        return -code & 0xFF if minus_sign else code
     return code | 1 << magnitude_bits(name) if minus_sign and FIELDS[name].sign else code

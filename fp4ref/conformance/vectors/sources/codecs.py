@@ -27,12 +27,15 @@ from fp4ref.conformance.vectors.sources.parts import (
 from fp4ref.conformance.vectors.text import format_words, pattern_words
 from fp4ref.formats import (
     CUDA_E2M1,
+    CUDA_E2M3,
+    CUDA_E3M2,
     CUDA_E4M3,
     CUDA_E5M2,
     CUDA_E8M0,
     E2M1,
     E5M2,
     NAN_OVERFLOW_E4M3,
+    OCP_INT8,
     STOCHASTIC_E2M1,
     Codec,
     F,
@@ -87,6 +90,11 @@ def encode_groups() -> list[Json]:
         CUDA_E4M3: "E4M3-2 E4M3-3 E4M3-4",
         CUDA_E5M2: "E5M2-2 E5M2-3 E5M2-4",
     }
+    later = {  # at the end, since numbers of tests stay
+        CUDA_E2M3: "E2M3-2 E2M3-3 E2M3-4",
+        CUDA_E3M2: "E3M2-2 E3M2-3 E3M2-4",
+        OCP_INT8: "INT8-2 INT8-3 INT8-4",
+    }
     groups = [
         group(rule, ORACLE, standard_codec_tests(codec), codec=codec_record(codec)) for codec, rule in rules.items()
     ]
@@ -118,7 +126,10 @@ def encode_groups() -> list[Json]:
     groups.append(
         group("E5M2-5", ORACLE, encode_tests(OVERFLOW_E5M2, over, "Saturation"), codec=codec_record(OVERFLOW_E5M2))
     )
-    return [*groups, group("SR-2 SR-3 SR-4", ORACLE, stochastic_tests(), codec=codec_record(STOCHASTIC_E2M1))]
+    groups.append(group("SR-2 SR-3 SR-4", ORACLE, stochastic_tests(), codec=codec_record(STOCHASTIC_E2M1)))
+    return groups + [
+        group(rule, ORACLE, standard_codec_tests(codec), codec=codec_record(codec)) for codec, rule in later.items()
+    ]
 
 
 def stochastic_tests() -> list[Json]:
@@ -149,6 +160,9 @@ def decode_groups() -> list[Json]:
             (0, 1, 3, 4, 0x3C, 0x77, 0x7A, 0x7B, 0x7C, 0x7D, 0x7F, 0x80, 0x83, 0xBC, 0xFB, 0xFC, 0xFE),
         ),
         "E8M0-1 E8M0-4": (CUDA_E8M0, (0, 1, 2, 0x7E, 0x7F, 0x80, 0xFD, 0xFE, 0xFF)),
+        "E2M3-1": (CUDA_E2M3, (0, 1, 7, 8, 0x10, 0x1F, 0x20, 0x3F)),
+        "E3M2-1": (CUDA_E3M2, (0, 1, 3, 4, 0x0C, 0x1F, 0x20, 0x3F)),
+        "INT8-1": (OCP_INT8, (0, 1, 0x40, 0x7F, 0xFF, 0xC0, 0x81, 0x80)),
     }
     groups = []
     for rules, (codec, codes) in chosen.items():
