@@ -93,7 +93,6 @@ def encode_groups() -> list[Json]:
     later = {  # at the end, since numbers of tests stay
         CUDA_E2M3: "E2M3-2 E2M3-3 E2M3-4",
         CUDA_E3M2: "E3M2-2 E3M2-3 E3M2-4",
-        OCP_INT8: "INT8-2 INT8-3 INT8-4",
     }
     groups = [
         group(rule, ORACLE, standard_codec_tests(codec), codec=codec_record(codec)) for codec, rule in rules.items()
