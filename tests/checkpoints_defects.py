@@ -388,3 +388,284 @@ def a_vector_of_key_scales(e):
 @defect("modelopt-nvfp4-kv", "kv-scale", "k_scale")
 def nan_key_scale(e):
     e.put("model.layers.1.self_attn.k_proj.k_scale", "F32", np.nan)
+
+
+# Bytes of scales
+
+
+def edit(e: Any, name: str, change: Callable[[np.ndarray], Any]) -> None:
+    """Change an array in place."""
+    array = e.array(name).copy()
+    change(array)
+    e.tensors[name] = e.tensors[name][0], array
+
+
+@defect("modelopt-nvfp4", "scale-nan", f"{UP}.weight_scale")
+def nan_in_a_scale(e):
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__((3, 2), 0x7F))
+
+
+@defect("compressed-mxfp4", "scale-nan", f"{UP}.weight_scale")
+def nan_exponent(e):
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__((3, 2), 0xFF))
+
+
+@defect("modelopt-fp8", "scale-nan", f"{UP}.weight_scale")
+def nan_tensor_scale(e):
+    e.put(f"{UP}.weight_scale", "F32", np.nan)
+
+
+@defect("compressed-nvfp4", "scale-negative", f"{UP}.weight_scale")
+def negative_scales(e):
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__((slice(3, 6), 1), a[3:6, 1] | 0x80))
+
+
+@defect("deepseek-fp8", "scale-negative", f"{UP}.weight_scale_inv")
+def negative_square(e):
+    edit(e, f"{UP}.weight_scale_inv", lambda a: a.__setitem__((0, 0), -a[0, 0]))
+
+
+@defect("modelopt-nvfp4", "scale-zero", f"{UP}.weight_scale")
+def zero_scales(e):
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__((slice(3, 9), 1), 0))
+
+
+@defect("torchao-nvfp4", "scale-zero", f"{UP}._weight_scale")
+def one_zero_scale(e):
+    edit(e, f"{UP}._weight_scale", lambda a: a.__setitem__((8, 1), 0))
+
+
+@defect("compressed-mxfp4", "scale-value-cast", f"{UP}.weight_scale")
+def exponents_as_numbers(e):
+    retype(e, f"{UP}.weight_scale", "F32", lambda a: a.astype(np.float32))
+
+
+@defect("compressed-mxfp8", "scale-value-cast", f"{UP}.weight_scale")
+def numbers_rounded_to_bytes(e):
+    retype(e, f"{UP}.weight_scale", "U8", lambda a: (2.0 ** (a.astype(float) - 127)).astype(np.uint8))
+
+
+@defect("deepseek-fp8-ue8m0", "scale-value-cast", f"{UP}.weight_scale_inv")
+def squares_rounded_to_bytes(e):
+    retype(e, f"{UP}.weight_scale_inv", "U8", lambda a: a * 0)
+
+
+@defect("deepseek-fp8", "scale-value-cast", f"{UP}.weight_scale_inv")
+def squares_as_numbers(e):
+    retype(e, f"{UP}.weight_scale_inv", "F32", lambda a: np.ceil(np.log2(a)) + 127)
+
+
+@defect("compressed-mxfp4", "dtype", f"{UP}.weight_scale")
+def exponents_as_powers(e):
+    retype(e, f"{UP}.weight_scale", "F32", lambda a: 2.0 ** (a.astype(np.float32) - 127))
+
+
+@defect("modelopt-nvfp4", "scale-layout", f"{Q}.weight_scale")
+def tiles_read_as_rows(e):
+    import checkpoints_corpus as corpus
+
+    for name in [
+        name for name in e.tensors if name.endswith(".weight_scale") and "k_proj" not in name and "v_proj" not in name
+    ]:
+        retype(e, name, "F8_E4M3", corpus.tiled)
+
+
+@defect("comfy-nvfp4", "scale-layout", "double_blocks.1.img_attn.qkv.weight_scale")
+def rows_read_as_tiles(e):
+    for index in (1, 2):
+        name = f"double_blocks.{index}.img_attn.qkv.weight_scale"
+        array = e.array(name)
+        high, wide = array.shape
+        parts = array.reshape(high // 128, wide // 4, 32, 4, 4).transpose(0, 3, 2, 1, 4)
+        retype(e, name, "F8_E4M3", lambda a, parts=parts: np.ascontiguousarray(parts).reshape(a.shape))
+
+
+# Regions
+
+
+@defect("modelopt-nvfp4", "unwritten", f"{UP}.weight")
+def rows_of_zeros(e):
+    edit(e, f"{UP}.weight", lambda a: a.__setitem__(slice(200, None), 0))
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__(slice(200, None), 0))
+
+
+@defect("modelopt-nvfp4", "unwritten", f"{UP}.weight_scale")
+def rows_of_zero_scales(e):
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__(slice(128, None), 0))
+
+
+@defect("compressed-nvfp4", "unwritten", f"{UP}.weight_scale")
+def scales_of_foreign_memory(e):
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__(slice(60, 70), 0x4D))
+
+
+@defect("compressed-nvfp4", "unwritten", f"{UP}.weight")
+def elements_never_written(e):
+    edit(e, f"{UP}.weight_packed", lambda a: a.__setitem__(slice(60, 70), 0))
+
+
+@defect("compressed-mxfp4", "unwritten", f"{UP}.weight_scale")
+def exponents_of_foreign_memory(e):
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__(slice(60, 70), 0xCD))
+
+
+@defect("gpt-oss", "unwritten", "gate_up_proj")
+def an_expert_never_written(e):
+    for part in ("blocks", "scales"):
+        edit(e, f"model.layers.0.mlp.experts.gate_up_proj_{part}", lambda a: a.__setitem__(2, 0))
+
+
+@defect("modelopt-nvfp4", "unwritten", f"{UP}.weight_scale")
+def scales_left_at_one(e):
+    edit(e, f"{UP}.weight_scale", lambda a: a.fill(0x38))
+
+
+@defect("modelopt-mxfp8", "unwritten", f"{UP}.weight")
+def elements_of_foreign_memory(e):
+    edit(e, f"{UP}.weight", lambda a: a.__setitem__(slice(60, 70), 0x4D))
+
+
+@defect("compressed-mxfp4", "bit-damage", f"{UP}.weight_scale")
+def a_flipped_exponent(e):
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__((7, 1), a[7, 1] ^ 0x40))
+
+
+@defect("modelopt-nvfp4", "bit-damage", f"{UP}.weight")
+def a_flipped_element(e):
+    def change(a):
+        codes = np.stack([a & 15, a >> 4], -1).reshape(256, 8, 16)
+        block = next(index for index in range(8) if (codes[9, index] & 7 == 7).sum() == 1)
+        codes[9, block][codes[9, block] & 7 == 7] ^= 4
+        flat = codes.reshape(256, -1)
+        a[...] = flat[:, 0::2] | flat[:, 1::2] << 4
+
+    edit(e, f"{UP}.weight", change)
+
+
+# Elements
+
+
+@defect("modelopt-nvfp4", "saturation", f"{UP}.weight")
+def scales_of_half_the_size(e):
+    import checkpoints_corpus as corpus
+    import ml_dtypes
+
+    halves = e.array(f"{UP}.weight_scale") - 8
+    e.put(f"{UP}.weight_scale", "F8_E4M3", halves)
+    factors = halves.view(ml_dtypes.float8_e4m3fn).astype(np.float32) * e.array(f"{UP}.weight_scale_2")
+    scaled = corpus.model()[UP] / np.repeat(factors, 16, 1)
+    codes = np.searchsorted(np.float32([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5]), np.abs(scaled)).astype(np.uint8)
+    codes |= np.signbit(scaled).astype(np.uint8) << 3
+    e.put(f"{UP}.weight", "U8", codes[:, 0::2] | codes[:, 1::2] << 4)
+
+
+@defect("modelopt-nvfp4", "range-unused", f"{UP}.weight")
+def scales_of_twice_the_size(e):
+    def change(a):
+        half = np.uint8([0, 0, 1, 2, 2, 3, 4, 5])
+        low, high = half[a & 7] | a & 8, half[a >> 4 & 7] | a >> 4 & 8
+        a[...] = low | high << 4
+
+    edit(e, f"{UP}.weight", change)
+
+
+@defect("modelopt-nvfp4", "code-histogram", f"{UP}.weight")
+def two_s_complement(e):
+    rng = np.random.default_rng(5)
+    codes = (np.clip(np.round(rng.normal(0, 2.5, (256, 128))), -8, 7).astype(int) & 15).astype(np.uint8)
+    e.put(f"{UP}.weight", "U8", codes[:, 0::2] | codes[:, 1::2] << 4)
+
+
+@defect("compressed-mxfp4", "code-histogram", f"{UP}.weight_packed")
+def signs_lost(e):
+    edit(e, f"{UP}.weight_packed", lambda a: np.bitwise_and(a, 0x77, out=a))
+
+
+@defect("modelopt-fp8", "code-histogram", f"{UP}.weight")
+def integers_in_fp8(e):
+    rng = np.random.default_rng(5)
+    e.put(f"{UP}.weight", "F8_E4M3", rng.normal(0, 30, (256, 128)).astype(np.int8).view(np.uint8))
+
+
+@defect("modelopt-mxfp8", "element-nan", f"{UP}.weight")
+def nan_elements(e):
+    edit(e, f"{UP}.weight", lambda a: a.__setitem__((3, slice(4)), 0x7F))
+
+
+@defect("comfy-nvfp4", "padding", "double_blocks.0.img_attn.qkv.weight_scale")
+def poisoned_padding(e):
+    edit(e, "double_blocks.0.img_attn.qkv.weight_scale", lambda a: a.__setitem__(slice(100, None), 0x38))
+
+
+@defect("comfy-nvfp4", "padding", "double_blocks.0.img_attn.qkv.weight")
+def rows_below_the_bias(e):
+    edit(e, "double_blocks.0.img_attn.qkv.weight", lambda a: a.__setitem__(slice(44, None), 0x21))
+
+
+@defect("mlx-nvfp4", "producer-bytes", f"{UP}.weight")
+def minus_zero_by_mlx(e):
+    edit(e, f"{UP}.weight", lambda a: a.__setitem__((0, 0), a[0, 0] & 0xFFFFFFF0 | 8))
+
+
+@defect("modelopt-mxfp4", "producer-bytes", f"{UP}.weight")
+def plus_zero_by_modelopt(e):
+    edit(e, f"{UP}.weight", lambda a: a.__setitem__((5, slice(0, 16)), 0))
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__((5, 0), 0))
+
+
+# Directions
+
+
+@defect("modelopt-nvfp4", "scale-direction", f"{UP}.weight_scale_2")
+def a_divisor_for_a_multiplier(e):
+    for name in [name for name in e.tensors if name.endswith(".weight_scale_2")]:
+        e.put(name, "F32", 1 / e.array(name))
+
+
+@defect("modelopt-nvfp4", "scale-direction", f"{UP}.weight_scale_2")
+def the_amax_for_a_multiplier(e):
+    for name in [name for name in e.tensors if name.endswith(".weight_scale_2")]:
+        e.put(name, "F32", 2688 * e.array(name))
+
+
+@defect("compressed-nvfp4", "scale-direction", f"{UP}.weight_global_scale")
+def a_multiplier_for_a_divisor(e):
+    for member in ("gate_proj", "up_proj"):
+        name = f"model.layers.0.mlp.{member}.weight_global_scale"
+        e.put(name, "F32", 1 / e.array(name))
+
+
+@defect("compressed-nvfp4", "scale-direction", f"{UP}.weight_global_scale")
+def one_multiplier_for_a_divisor(e):
+    e.put(f"{UP}.weight_global_scale", "F32", 1 / e.array(f"{UP}.weight_global_scale"))
+
+
+@defect("comfy-nvfp4", "scale-direction", "double_blocks.1.img_attn.qkv.weight_scale_2")
+def a_divisor_in_comfy(e):
+    for index in range(3):
+        name = f"double_blocks.{index}.img_attn.qkv.weight_scale_2"
+        e.put(name, "F32", 1 / e.array(name))
+
+
+@defect("deepseek-fp8", "scale-direction", f"{UP}.weight_scale_inv")
+def really_inverse(e):
+    for name in [name for name in e.tensors if name.endswith(".weight_scale_inv")]:
+        e.put(name, "F32", 1 / e.array(name))
+
+
+@defect("modelopt-nvfp4", "scale-direction", f"{UP}.input_scale")
+def inputs_as_divisors(e):
+    for name in [name for name in e.tensors if name.endswith(".input_scale")]:
+        e.put(name, "F32", 1 / e.array(name))
+
+
+@defect("compressed-nvfp4", "scale-direction", f"{UP}.input_global_scale")
+def inputs_as_multipliers(e):
+    for name in [name for name in e.tensors if name.endswith(".input_global_scale")]:
+        e.put(name, "F32", 1 / e.array(name))
+
+
+@defect("modelopt-nvfp4", "nibble-order", f"{UP}.weight")
+def high_nibble_first(e):
+    for name in [name for name in e.tensors if e.tensors[name][0] == "U8" and name.endswith(".weight")]:
+        edit(e, name, lambda a: a.__setitem__(..., a >> 4 | a << 4))

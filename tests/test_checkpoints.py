@@ -19,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fp4ref
-from fp4ref.checkpoints import CONVENTIONS, Direction, ScaleWay, lint
+from fp4ref.checkpoints import CONVENTIONS, Direction, ScaleWay, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.gguf_header import read_gguf
+from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.safetensors_header import read_safetensors
 from fp4ref.checkpoints.shards import opened
 from fp4ref.cli import main
@@ -41,6 +42,12 @@ def script(name: str) -> ModuleType:
 
 corpus = script("checkpoints_corpus")
 defects = script("checkpoints_defects")
+
+
+def marks_of(defect: Any) -> list[pytest.MarkDecorator]:
+    """Return the mark of all but the first defect of each code, so that a run of the default tests takes seconds."""
+    first = next(each for each in defects.DEFECTS if each.code == defect.code)
+    return [] if defect is first else [pytest.mark.heavy]
 
 
 def run(*arguments: Any) -> Result:
@@ -74,7 +81,9 @@ def test_a_clean_export_has_no_finding(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.rule("CKP-3", "CKP-4", "CKP-7", "CKP-8", "CKP-9", "CKP-10")
 @pytest.mark.rule("CKP-11", "CKP-12", "CKP-13", "CKP-21", "CKP-22")
-@pytest.mark.parametrize("defect", defects.DEFECTS, ids=lambda defect: defect.name)
+@pytest.mark.rule("CKP-14", "CKP-15", "CKP-16", "CKP-17", "CKP-18", "CKP-19")
+@pytest.mark.rule("CKP-23", "CKP-25", "CKP-26", "CKP-27")
+@pytest.mark.parametrize("defect", [pytest.param(each, id=each.name, marks=marks_of(each)) for each in defects.DEFECTS])
 def test_a_defect_is_named(defect: Any, tmp_path: Path) -> None:
     export = corpus.CLEAN[defect.base]()
     defect.change(export)
@@ -267,3 +276,34 @@ def test_reports_are_written(tmp_path: Path) -> None:
     assert "up_proj.weight_scale" in page
     assert "<b>" not in page
     assert run(folder, "--html", folder / "config.json").exit_code == 2
+
+
+@pytest.mark.rule("CKP-30")
+def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    export = corpus.torchao(swizzled=True)
+    groups = recognize(open_checkpoint(export.write(tmp_path))).groups
+    group = next(each for each in groups if each.rows == 256)
+    whole = [*access.pieces(group)]
+    assert len(whole) == 1
+    monkeypatch.setattr(access, "PIECE", 1000)
+    parts = [*access.pieces(group)]
+    assert [each.row for each in parts] == [0, 128]
+    assert (np.concatenate([each.codes for each in parts]) == whole[0].codes).all()
+    scales = np.concatenate([each.scales for each in parts if each.scales is not None])
+    expected = corpus.quantized(corpus.model()[group.module], "torchao.nvfp4_2lvl")
+    assert (scales == expected[1]).all()
+    assert (whole[0].codes[:, ::2] == expected[0] & 15).all()
+
+
+@pytest.mark.rule("CKP-23", "CKP-15")
+def test_without_evidence_it_cannot_be_told(tmp_path: Path) -> None:
+    export = corpus.modelopt()
+    rng = np.random.default_rng(3)
+    for name in [name for name in export.tensors if name.endswith(".weight_scale")]:
+        rng.shuffle(export.array(name).reshape(-1))
+    for name in [name for name in export.tensors if "layernorm" in name]:
+        export.put(name, "BF16", corpus.bf16(np.ones(128)))
+    report = lint(export.write(tmp_path))
+    assert report.findings == []
+    assert any(each.startswith("scale layout: cannot tell") for each in report.remarks)
+    assert any(each.startswith("nibble order: cannot tell") for each in report.remarks)

@@ -219,6 +219,7 @@ TORCHAO_NVFP4 = _add(
         input_scale=StoredRole("_act_per_tensor_scale", ONE_FLOAT, needed=False),
         global_direction=FULL_SCALE,
         input_direction=FULL_SCALE,
+        zero_block=(0x08, 0),
         declared=("nvfp4tensor",),
         specs=("torchao.nvfp4_2lvl", "torchao.nvfp4_1lvl"),
         per_tensor_layout=True,
@@ -229,6 +230,7 @@ TORCHAO_MXFP4 = _add(
     replace(
         TORCHAO_NVFP4,
         name="torchao.mxfp4",
+        zero_block=(0, 0),
         scale="e8m0",
         block=(1, 32),
         scales=StoredRole("_scale", ("F8_E8M0",)),

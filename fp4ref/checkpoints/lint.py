@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from fp4ref.checkpoints.check_bytes import check_bytes
 from fp4ref.checkpoints.check_config import check_config
 from fp4ref.checkpoints.check_excludes import check_excludes
 from fp4ref.checkpoints.check_presence import check_presence
@@ -14,7 +15,7 @@ from fp4ref.checkpoints.check_shapes import check_shapes
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.findings import LintFinding, is_failure
 from fp4ref.checkpoints.groups import Recognized, recognize
-from fp4ref.checkpoints.scalars import check_fused, check_kv, check_values
+from fp4ref.checkpoints.scalars import check_kv, check_values
 from fp4ref.errors import FileError
 
 
@@ -90,8 +91,11 @@ def lint(
     report.families, report.evidence = found.conventions or [found.family or "none"], found.evidence
     report.facts = {group.name: _facts(group) for group in found.groups}
     try:
-        for each in _header_checks(found, consumer, header_only):
-            report.findings.append(each)
+        for each in _checks(found, consumer, header_only, step):
+            if isinstance(each, str):
+                report.remarks.append(each)
+            else:
+                report.findings.append(each)
     except FileError as error:
         report.failure = str(error)
     report.read_bytes = checkpoint.read_bytes
@@ -102,7 +106,10 @@ def _facts(group: Any) -> dict[str, Any]:
     return {"convention": group.convention.name, "shape": [*group.shape], "tensors": group.names}
 
 
-def _header_checks(found: Recognized, consumer: str | None, header_only: bool) -> Iterator[LintFinding]:
+def _checks(
+    found: Recognized, consumer: str | None, header_only: bool, step: Callable[[str], None]
+) -> Iterator[LintFinding | str]:
+    """Yield findings, and remarks on what cannot be told."""
     yield from check_presence(found)
     yield from check_shapes(found)
     yield from check_config(found)
@@ -110,4 +117,4 @@ def _header_checks(found: Recognized, consumer: str | None, header_only: bool) -
     yield from check_kv(found, header_only=header_only)
     if not header_only:
         yield from check_values(found)
-        yield from check_fused(found)
+        yield from check_bytes(found, step)

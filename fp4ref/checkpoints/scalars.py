@@ -28,6 +28,13 @@ def numbers(tensor: StoredTensor | None) -> list[float]:
     return [float(value) for value in array]
 
 
+def exponents_or_numbers(tensor: StoredTensor | None) -> list[float]:
+    """Return the values of a small tensor of scales: powers of two where it holds exponent bytes."""
+    if tensor is not None and tensor.dtype in {"U8", "F8_E8M0"} and tensor.size <= SCALAR_MAX:
+        return [2.0 ** (byte - 127) if byte < 255 else math.nan for byte in tensor.bytes()]
+    return numbers(tensor)
+
+
 def bad(value: float) -> str:
     """Return why a number cannot be a scale; "" if it can."""
     if math.isnan(value):
@@ -75,7 +82,7 @@ def _tensor_scales(found: Recognized) -> Iterator[LintFinding]:
     wrong: dict[str, list[str]] = {}
     for group in found.groups:
         tensor = group.parts.get("scales")
-        if group.convention.scale or tensor is None or tensor.size > SCALAR_MAX:
+        if group.convention.scale or tensor is None or tensor.dtype not in FLOATING or tensor.size > SCALAR_MAX:
             continue
         for why in {bad(value) for value in numbers(tensor)} - {""}:
             wrong.setdefault(why, []).append(tensor.name)
@@ -137,14 +144,19 @@ def _missing_kv(found: Recognized, stored: set[str]) -> Iterator[LintFinding]:
         )
 
 
-def check_fused(found: Recognized) -> Iterator[LintFinding]:
-    """Yield fused sets whose members have different global or input scales. Rules: CKP-22."""
+def check_fused(found: Recognized, without: set[str]) -> Iterator[LintFinding]:
+    """Yield fused sets whose members have different global or input scales.
+
+    without: tensors that are known to be wrong in another way.
+
+    Rules: CKP-22.
+    """
     for role in ("global_scale", "input_scale"):
         tensors: list[str] = []
         ratio, sets = 1.0, 0
         for members in _sets(found):
             values = {group.parts[role].name: _comparable(group, role) for group in members if role in group.parts}
-            values = {name: value for name, value in values.items() if value}
+            values = {name: value for name, value in values.items() if value and name not in without}
             if len(values) > 1 and len({tuple(value) for value in values.values()}) > 1:
                 firsts = [value[0] for value in values.values()]
                 ratio, sets = max(ratio, max(firsts) / min(firsts)), sets + 1

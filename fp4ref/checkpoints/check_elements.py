@@ -1,0 +1,123 @@
+"""Checks of element codes: saturation, unused range, impossible histograms, NaN, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fp4ref.checkpoints.access import padding_bytes, pieces
+from fp4ref.checkpoints.check_scales import Verdict
+from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
+from fp4ref.checkpoints.measure import Measured
+from fp4ref.checkpoints.shards import StoredTensor
+
+ENOUGH = 512  # elements from which a histogram means something
+ONE_SIDED = 0.35  # difference of both signs' histograms that no weight has
+CROWDED = {"e4m3": 0.25, "e8m0": 0.42}  # share of the largest code in weights scaled to their amax, at most
+NAN = 0x7F
+
+
+def judge_elements(found: Measured) -> Iterator[Verdict]:
+    """Yield what is wrong with a group's elements: one cause. Rules: CKP-17, CKP-18, CKP-19, CKP-25, CKP-27."""
+    name = found.group.parts["codes"].name
+    total = int(found.codes.sum())
+    four = found.group.convention.bits == 4
+    strange = _histogram(found, total)
+    if strange:
+        yield "code-histogram", WARNING, name, strange
+        return
+    if not four:
+        nan = int(found.codes[NAN] + found.codes[NAN | 0x80])
+        if nan:
+            yield "element-nan", ERROR, name, f"{nan} of {total} elements are NaN"
+        yield from _wide_range(found, name, total)
+        return
+    yield from _narrow_range(found, name, total)
+    if found.group.convention.no_negative_zero and found.codes[8]:
+        text = f"{int(found.codes[8])} elements are -0, which {found.group.convention.family} never writes"
+        yield "producer-bytes", NOTE, name, text
+
+
+def _histogram(found: Measured, total: int) -> str:
+    """Return why the codes are no weight's in the declared format; "" if they can be."""
+    sign = len(found.codes) // 2
+    positive, negative = found.codes[1:sign].astype(float), found.codes[sign + 1 :].astype(float)
+    if sign > 8:  # by exponent and its next bit: neighbouring codes of a sample differ by chance
+        positive, negative = (np.add.reduceat(each, range(0, sign - 1, 4)) for each in (positive, negative))
+    used = positive.sum() + negative.sum()
+    if total < ENOUGH or used < total / 50:
+        return ""
+    largest = int(found.codes.argmax())
+    if found.codes[largest] > 0.999 * total and largest % sign:
+        return f"{found.codes[largest]} of {total} elements have code {largest}"
+    apart = float(np.abs(positive - negative).sum() / used)
+    if apart > max(ONE_SIDED, 6 / np.sqrt(used) * np.sqrt(len(positive))):
+        side = "positive" if positive.sum() > negative.sum() else "negative"
+        share = max(positive.sum(), negative.sum()) / used
+        return f"{share:.0%} of the elements are {side}, and the histograms of both signs differ by {apart:.0%}"
+    return ""
+
+
+def _narrow_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:
+    """Judge the largest codes of four-bit elements."""
+    top = int(found.codes[7] + found.codes[15])
+    second = int(found.codes[6] + found.codes[14])
+    lower = total - top - second - int(found.codes[0] + found.codes[8])
+    if (
+        total >= ENOUGH
+        and top > CROWDED[found.group.convention.scale] * total
+        and top > 1.35 * second
+        and lower > total / 5
+    ):
+        text = f"{top / total:.0%} of the elements have the largest code, {second / total:.0%} the next"
+        yield "saturation", WARNING, name, f"{text}: the scales are too small"
+        return
+    blocks = int(found.tops.sum())
+    block_size = found.group.convention.block[1]
+    if blocks < 16:
+        return
+    floor = 7 if found.group.convention.scale == "e4m3" else 5
+    below = int(found.tops[:floor].sum())
+    reaching = int(found.tops[7]) if floor == 7 else int(found.tops[6:].sum())
+    if reaching < blocks / 200:
+        highest = int(np.flatnonzero(found.tops)[-1])
+        text = f"the largest code in {blocks} blocks of {block_size} is {highest}"
+        yield "range-unused", WARNING, name, f"{text}: the scales are too large"
+    elif 0 < below <= max(blocks // 500, 1) and blocks >= 256 and below < 8:
+        text = f"{below} of {blocks} blocks do not reach the codes that all the others reach"
+        yield "bit-damage", WARNING, name, text
+
+
+def _wide_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:
+    """Judge the largest codes of eight-bit elements."""
+    if total < ENOUGH:
+        return
+    magnitudes = found.codes[:128] + found.codes[128:]
+    top = int(magnitudes[0x7E])
+    near = int(magnitudes[0x78:0x7E].sum())
+    if top > total / 10 and top > near:
+        yield "saturation", WARNING, name, f"{top / total:.0%} of the elements have the largest code"
+        return
+    highest = int(np.flatnonzero(magnitudes)[-1])
+    blocks = int(found.tops.sum())
+    if found.group.convention.scale and blocks >= 16 and not found.tops[0x70:].any():
+        yield "range-unused", WARNING, name, f"no block of {blocks} has an element of magnitude 128 or more"
+    elif not found.group.convention.scale and 0 < highest < 0x58:
+        yield "range-unused", WARNING, name, "no element has a magnitude of 16 or more, of at most 448"
+
+
+def judge_padding(found: Measured, bias: StoredTensor | None) -> Iterator[Verdict]:
+    """Check the bytes outside the logical shape, where padding and a bias show it. Rules: CKP-26."""
+    group = found.group
+    if "scales" in group.parts and len(group.shape) == 2 and group.convention.scale:
+        count = padding_bytes(group)
+        if count:
+            yield "padding", WARNING, group.parts["scales"].name, f"{count} bytes of the padding of tiles are not zero"
+    rows = bias.size if bias is not None else group.rows
+    if group.convention.multiples[0] == 1 or not 0 < group.rows - rows < group.convention.multiples[0]:
+        return
+    count = sum(int(np.count_nonzero(piece.codes[max(rows - piece.row, 0) :] & 7)) for piece in pieces(group))
+    if count:
+        text = f"{count} elements below row {rows}, the length of the bias, are not zero"
+        yield "padding", WARNING, group.parts["codes"].name, text

@@ -1,0 +1,209 @@
+"""Checks of block scales: bytes that they cannot have, regions that nobody wrote, and number conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
+from fp4ref.checkpoints.groups import TensorGroup
+from fp4ref.checkpoints.measure import Measured
+from fp4ref.checkpoints.scalars import exponents_or_numbers, numbers
+
+FAR = 20  # exponents between a plausible byte and the others of its tensor
+RARE = 4  # bytes that count as single
+ZERO_BYTES = {"e4m3": {0x38, 0x20, 0x08, 0x00}, "e8m0": {0x00, 0x7F}}  # what producers write for blocks of zeros
+Verdict = tuple[str, str, str, str]  # code, severity, name of the tensor, message
+
+
+def judge_scales(found: Measured) -> Iterator[Verdict]:
+    """Yield what is wrong with a group's block scales: one cause, the strongest, for each region.
+
+    Rules: CKP-14, CKP-16, CKP-17, CKP-18, CKP-27.
+    """
+    group = found.group
+    if not group.convention.scale or not found.blocks:
+        return
+    name = group.parts["scales" if "scales" in group.parts else "codes"].name
+    signed = group.convention.scale == "e4m3"
+    bytes_ = found.scales
+    nan = int(bytes_[0x7F] + bytes_[0xFF]) if signed else int(bytes_[0xFF])
+    if nan:
+        yield "scale-nan", ERROR, name, f"{nan} of {found.blocks} block scales are NaN"
+    negative = int(bytes_[0x80:0xFF].sum()) if signed else 0
+    if negative:
+        yield "scale-negative", ERROR, name, f"{negative} of {found.blocks} block scales have the sign set"
+    cast = "" if signed else _cast(found)
+    if cast:
+        yield "scale-value-cast", ERROR, name, cast
+        return
+    unwritten = _unwritten(found)
+    if unwritten:
+        yield "unwritten", ERROR, name, unwritten
+        return
+    if found.zero_scales and signed:
+        row, block = found.first_zero_scale or (0, 0)
+        text = f"{found.zero_scales} block scales are zero with elements that are not, the first at row {row}"
+        yield "scale-zero", ERROR, name, f"{text}, block {block}"
+    elif found.zero_scales and found.zero_scales <= RARE < found.blocks - found.zero_scales and _low(found) > FAR:
+        yield "bit-damage", WARNING, name, f"{found.zero_scales} exponent bytes are 0, far from all others"
+    elif (text := _outlier(found)) and not nan and not negative:
+        yield "bit-damage", WARNING, name, text
+    yield from _zero_blocks(found, name)
+
+
+def _low(found: Measured) -> int:
+    present = np.nonzero(found.scales[1:255])[0] + 1
+    return int(present[0]) if len(present) else 0
+
+
+def _cast(found: Measured) -> str:
+    """Return the evidence that exponent bytes were rounded from numbers; "" if there is none."""
+    small = int(found.scales[:4].sum())
+    if found.zero_scales and small == found.blocks:
+        return f"all {small} exponent bytes are at most 3 with elements that are not zero: numbers rounded into bytes"
+    return ""
+
+
+def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield the first and last row, exclusive, of each run of true rows."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
+    yield from ((int(first), int(last)) for first, last in edges.reshape(-1, 2))
+
+
+def _unwritten(found: Measured) -> str:
+    """Return the evidence that rows of scales or elements were never written; "" if there is none."""
+    group, blocks = found.group, max(found.blocks // max(len(found.constant_scale), 1), 1)
+    scale, code, empty = found.constant_scale, found.constant_code, found.empty_row
+    for first, last in _runs((scale == 0) & ~empty):
+        if (last - first) * blocks >= 4:
+            return f"the scales of rows {first} to {last - 1} are 0, their elements are not"
+    alone = [index for index in range(group.matrices) if _is_zero(found, index)]
+    if 0 < len(alone) < group.matrices:
+        return f"scales and elements of matrix {alone[0]} of {group.matrices} are 0"
+    if group.convention.zero_block is not None:
+        zero_byte = group.convention.zero_block[0]
+        for first, last in _runs((scale == 0) & empty):
+            if _is_never_written(found, first, last, zero_byte, blocks):
+                return f"scales and elements of rows {first} to {last - 1} are 0"
+        for first, last in _runs(empty & (scale != zero_byte) & (scale != 0)):
+            if (last - first) * blocks >= 4 and not _tiny(found):
+                return f"the elements of rows {first} to {last - 1} are 0 under scales that are not those of zeros"
+    constant = (code >= 0) & ~empty & (scale < 0)
+    for first, last in _runs(constant):
+        if blocks >= 2:
+            return f"the elements of rows {first} to {last - 1} are one repeated byte under scales that vary"
+    return _constant_scales(found, blocks)
+
+
+def _is_zero(found: Measured, matrix: int) -> bool:
+    """Return True if a whole matrix, such as an expert, has neither scales nor elements."""
+    rows = slice(matrix * found.group.rows, (matrix + 1) * found.group.rows)
+    return bool(((found.constant_scale[rows] == 0) & found.empty_row[rows]).all())
+
+
+def _is_never_written(found: Measured, first: int, last: int, zero_byte: int, blocks: int) -> bool:
+    """Return True if rows of nothing but zeros are not what the producer writes for weights that are zero."""
+    if found.empty_row.all() or (last - first) * blocks < 4 or last - first < found.group.convention.multiples[0]:
+        return False
+    padded = found.group.name.endswith(("lm_head", "embed_tokens"))  # vocabularies are padded with zeros
+    return zero_byte != 0 or (not padded and last - first >= max(16, len(found.empty_row) // 4))
+
+
+def _tiny(found: Measured) -> bool:
+    """Return True if blocks of zeros have the smallest scales, as values have that vanish beside the tensor's amax."""
+    present = np.flatnonzero(found.zeros)
+    return len(present) > 0 and int(present[-1]) <= 1
+
+
+def _constant_scales(found: Measured, blocks: int) -> str:
+    """Return the evidence that rows of scales are one repeated byte that the rest of the tensor does not explain."""
+    signed, rows = found.group.convention.scale == "e4m3", found.constant_scale
+    for byte in {int(each) for each in rows if each > 0}:
+        mask = (rows == byte) & ~found.empty_row
+        inside = int(mask.sum()) * blocks
+        outside = found.blocks - inside
+        share = (found.scales[byte] - inside + 1) / (outside + 2)
+        for first, last in _runs(mask):
+            count = (last - first) * blocks
+            unlikely = count >= 8 and (last - first) * share**count * len(rows) < 1e-9 and share < 0.25
+            if outside == 0:
+                unlikely = signed and count >= 64 and len(np.flatnonzero(found.codes)) > 10
+            if unlikely and (signed or abs(_median(found, byte) - byte) >= 8):
+                return f"the scales of rows {first} to {last - 1} are all 0x{byte:02X}, which hardly occurs elsewhere"
+    return ""
+
+
+def _median(found: Measured, without: int) -> int:
+    counts = found.scales.copy()
+    counts[without] = 0
+    return int(np.searchsorted(np.cumsum(counts), counts.sum() / 2)) if counts.any() else without
+
+
+def _outlier(found: Measured) -> str:
+    """Return the evidence for single damaged scale bytes: far from every other scale of the tensor."""
+    if found.blocks < 64:
+        return ""
+    counts = found.scales.copy()
+    if found.group.convention.scale == "e4m3":
+        counts[0x7F:] = 0
+        present = np.flatnonzero(counts[1:]) + 1
+        if len(present) > 1 and counts[present[-1]] <= RARE and present[-1] - present[-2] >= 5 * 8:
+            return f"a block scale of byte 0x{present[-1]:02X} is over 32 times the next largest, 0x{present[-2]:02X}"
+        return ""
+    counts[0] = counts[255] = 0
+    common = np.flatnonzero(counts > RARE)
+    if not len(common):
+        return ""
+    for byte in np.flatnonzero(counts):
+        gap = max(int(byte) - int(common[-1]), int(common[0]) - int(byte))
+        if gap >= FAR:
+            usual = f"0x{common[0]:02X} to 0x{common[-1]:02X}"
+            return f"{counts[byte]} exponent bytes are 0x{byte:02X}; the others are {usual}"
+    return ""
+
+
+def _zero_blocks(found: Measured, name: str) -> Iterator[Verdict]:
+    """Yield bytes of blocks of zeros that another producer writes, not this one."""
+    expected = found.group.convention.zero_block
+    if expected is None:
+        return
+    allowed = {expected[0], 1}
+    foreign = sorted(ZERO_BYTES[found.group.convention.scale] - allowed)
+    count = int(found.zeros[foreign].sum())
+    if count:
+        byte = max(foreign, key=lambda each: int(found.zeros[each]))
+        text = f"{count} blocks of zeros have scale 0x{byte:02X}; {found.group.convention.family} writes"
+        yield "producer-bytes", NOTE, name, f"{text} 0x{expected[0]:02X}"
+    elif found.group.convention.scale == "e8m0" and found.zeros[expected[0]] and found.odd_zeros:
+        text = f"{found.odd_zeros} blocks of zeros have codes other than {expected[1]}"
+        yield "producer-bytes", NOTE, name, f"{text}, which {found.group.convention.family} writes"
+
+
+def judge_float_scales(group: TensorGroup) -> Iterator[Verdict]:
+    """Check scales that are stored as numbers of floating-point type. Rules: CKP-9, CKP-14, CKP-16."""
+    tensor = group.parts.get("scales")
+    if tensor is None or (group.convention.scale and tensor.dtype in group.convention.scales.dtypes):  # type: ignore[union-attr]
+        return
+    values = np.asarray(numbers(tensor), np.float64)
+    if group.convention.scale == "e8m0" and values.size:
+        role = group.convention.scales
+        whole = np.isfinite(values).all() and (values == np.round(values)).all() and values.max() > 1
+        if whole and (values >= 0).all() and values.max() < 256:
+            text = f"{values.min():g} to {values.max():g}, whole numbers: exponent bytes converted as numbers"
+            yield "scale-value-cast", ERROR, tensor.name, text
+        else:
+            yield "dtype", ERROR, tensor.name, f"{tensor.dtype}, need {' or '.join(role.dtypes if role else ())}"
+    elif not group.convention.scale and values.size and group.convention.block[0] > 1:
+        whole = np.isfinite(values).all() and (values == np.round(values)).all()
+        if whole and values.min() >= 32 and values.max() < 256:
+            text = f"{values.min():g} to {values.max():g}, whole numbers: exponent bytes converted as numbers"
+            yield "scale-value-cast", ERROR, tensor.name, text
+    if not group.convention.scale and tensor.dtype in {"U8", "F8_E8M0"}:
+        stored = np.frombuffer(tensor.bytes(), np.uint8)
+        if (stored == 255).any():
+            yield "scale-nan", ERROR, tensor.name, f"{int((stored == 255).sum())} exponent bytes are NaN"
+        elif stored.size and stored.max() <= 3:
+            yield "scale-value-cast", ERROR, tensor.name, "every exponent byte is at most 3: numbers rounded into bytes"
+        assert exponents_or_numbers(tensor)

@@ -1,0 +1,80 @@
+"""Suspicions: defects that no byte proves, with the evidence and its strength, or "cannot tell"."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.checkpoints.anchors import floats, norm_of
+from fp4ref.checkpoints.findings import WARNING, LintFinding, finding
+from fp4ref.checkpoints.groups import Recognized
+from fp4ref.checkpoints.measure import Measured
+
+EXPLAINED = 0.12  # share of variance beyond chance that shows rows and columns
+LESS = 0.5  # of it, at most, in the declared layout
+SURE = 6.0  # standard deviations
+Numbers = NDArray[np.float64]
+
+
+def suspect_layout(measured: list[Measured]) -> Iterator[LintFinding | str]:
+    """Yield scales whose rows and columns show only in the other layout, or that it cannot be told. Rules: CKP-15."""
+    known = [each for each in measured if each.structure is not None]
+    wrong = []
+    shown = 0.0, 0.0
+    for each in known:
+        declared, other = each.structure or (0.0, 0.0)
+        if other > EXPLAINED and declared < LESS * other and each.blocks >= 512:
+            wrong.append(each.group.parts["scales"].name)
+            shown = max(shown, (other, declared))
+    if wrong:
+        other, declared = shown
+        layout = known[0].group.layout.name
+        text = f"rows and columns explain {declared:.0%} of the log scales in layout {layout}, {other:.0%} in the other"
+        yield finding("scale-layout", WARNING, wrong, text, evidence={"declared": declared, "other": other})
+    elif known and not any(max(each.structure or (0, 0)) > EXPLAINED for each in known):
+        yield "scale layout: cannot tell, rows and columns explain no more of the scales than chance"
+
+
+def suspect_nibbles(found: Recognized, measured: list[Measured]) -> Iterator[LintFinding | str]:
+    """Compare column energies with the norms that feed the matrices, as stored and with nibbles exchanged.
+
+    Rules: CKP-23.
+    """
+    by_norm: dict[str, tuple[Numbers, Numbers, list[str]]] = {}
+    for each in measured:
+        tensor = norm_of(found, each.group)
+        if tensor is None or each.group.convention.bits != 4 or not (each.energy > 0).all():
+            continue
+        weight = np.abs(floats(tensor)).astype(np.float64)
+        if not (np.isfinite(each.energy).all() and (weight > 0).all()):
+            continue
+        log = np.log(each.energy)
+        energy, _, names = by_norm.get(tensor.name, (np.zeros_like(log), log, []))
+        by_norm[tensor.name] = energy + log, np.log(weight), [*names, each.group.parts["codes"].name]
+    if not by_norm:
+        return
+    scores = [(_score(energy, norm), _score(_exchanged(energy), norm)) for energy, norm, _ in by_norm.values()]
+    declared, swapped = (abs(sum(each)) / math.sqrt(len(scores)) for each in zip(*scores, strict=True))
+    names = [name for *_, each in by_norm.values() for name in each]
+    if swapped > SURE and declared < swapped / 2:
+        text = f"column energies follow the norms by {swapped:.1f} standard deviations with nibbles exchanged,"
+        text += f" by {declared:.1f} as declared"
+        yield finding("nibble-order", WARNING, names, text, evidence={"declared": declared, "exchanged": swapped})
+    elif max(declared, swapped) < SURE:
+        yield f"nibble order: cannot tell, column energies follow the norms by {declared:.1f} standard deviations only"
+
+
+def _exchanged(values: Numbers) -> Numbers:
+    pairs = values[: len(values) // 2 * 2].reshape(-1, 2)[:, ::-1].ravel()
+    return np.concatenate([pairs, values[len(pairs) :]])
+
+
+def _score(energy: Numbers, norm: Numbers) -> float:
+    """Return the correlation in standard deviations, by Fisher's transform."""
+    if np.ptp(energy) == 0 or np.ptp(norm) == 0 or len(norm) < 16:
+        return 0.0
+    correlation = float(np.clip(np.corrcoef(energy, norm)[0, 1], -0.999, 0.999))
+    return math.atanh(correlation) * math.sqrt(len(norm) - 3)
