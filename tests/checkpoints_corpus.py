@@ -421,7 +421,7 @@ def mlx(form: str = "nvfp4") -> Export:
     plain(export)
     spec = {"nvfp4": "qwix.nvfp4", "mxfp4": "torchao.mxfp4_ceil", "mxfp8": "torchao.mxfp8_e4m3_rceil"}[form]
     for name, values in model().items():
-        data, scales = quantized(values * 64, spec)
+        data, scales = quantized(values * (64 if form == "nvfp4" else 1), spec)
         if form != "mxfp8":  # the writer turns -0 into 0
             data = np.where(data & 15 == 8, data & 240, data)
             data = np.where(data >> 4 == 8, data & 15, data)

@@ -669,3 +669,82 @@ def inputs_as_multipliers(e):
 def high_nibble_first(e):
     for name in [name for name in e.tensors if e.tensors[name][0] == "U8" and name.endswith(".weight")]:
         edit(e, name, lambda a: a.__setitem__(..., a >> 4 | a << 4))
+
+
+# With the source
+
+
+@defect("modelopt-nvfp4", "value-factor", f"{UP}.weight", source=True)
+def values_of_four_thirds(e):
+    e.put(f"{GATE}.weight_scale_2", "F32", e.array(f"{GATE}.weight_scale_2") * np.float32(4 / 3))
+    e.put(f"{UP}.weight_scale_2", "F32", e.array(f"{UP}.weight_scale_2") * np.float32(4 / 3))
+
+
+@defect("compressed-nvfp4", "nibble-order", f"{UP}.weight_packed", source=True)
+def one_tensor_with_high_nibbles_first(e):
+    edit(e, f"{UP}.weight_packed", lambda a: a.__setitem__(..., a >> 4 | a << 4))
+
+
+@defect("mlx-mxfp4", "nibble-order", f"{UP}.weight", source=True)
+def words_with_high_nibbles_first(e):
+    def change(a):
+        data = a.view(np.uint8)
+        data[...] = data >> 4 | data << 4
+
+    edit(e, f"{UP}.weight", change)
+
+
+@defect("mlx-mxfp4", "element-order", f"{UP}.weight", source=True)
+def words_of_big_endian(e):
+    edit(e, f"{UP}.weight", lambda a: a.byteswap(inplace=True))
+
+
+@defect("modelopt-mxfp4", "element-order", f"{UP}.weight", source=True)
+def halves_of_a_block_interleaved(e):
+    def change(a):
+        codes = np.stack([a & 15, a >> 4], -1).reshape(-1, 2, 16)
+        a[...] = (codes[:, 0] | codes[:, 1] << 4).reshape(a.shape)
+
+    edit(e, f"{UP}.weight", change)
+
+
+@defect("modelopt-nvfp4", "row-order", f"{UP}.weight", source=True)
+def rows_interleaved(e):
+    order = np.arange(256).reshape(2, 128).T.ravel()
+    for part in ("weight", "weight_scale"):
+        edit(e, f"{UP}.{part}", lambda a: a.__setitem__(..., a[order]))
+
+
+@defect("modelopt-nvfp4", "scale-layout", f"{UP}.weight_scale", source=True)
+def one_tiled_tensor(e):
+    import checkpoints_corpus as corpus
+
+    retype(e, f"{UP}.weight_scale", "F8_E4M3", corpus.tiled)
+
+
+@defect("modelopt-nvfp4", "scale-direction", f"{UP}.weight_scale_2", source=True)
+def amax_by_source(e):
+    for part in (UP, GATE):
+        e.put(f"{part}.weight_scale_2", "F32", e.array(f"{part}.weight_scale_2") * np.float32(2688))
+
+
+@defect("modelopt-nvfp4", "bit-damage", f"{UP}.weight", source=True)
+def a_flipped_scale(e):
+    edit(e, f"{UP}.weight_scale", lambda a: a.__setitem__((7, 1), a[7, 1] ^ 0x04))
+
+
+@defect("modelopt-nvfp4", "value-mismatch", f"{UP}.weight", source=True)
+def another_layer_s_weight(e):
+    other = "model.layers.1.mlp.up_proj"
+    for part in ("weight", "weight_scale"):
+        e.tensors[f"{UP}.{part}"] = e.tensors[f"{other}.{part}"]
+
+
+@defect("modelopt-nvfp4", "value-mismatch", f"{UP}.weight", source=True)
+def another_layer_s_scales(e):
+    e.tensors[f"{UP}.weight_scale"] = e.tensors["model.layers.1.mlp.up_proj.weight_scale"]
+
+
+@defect("modelopt-nvfp4", "value-mismatch", "model.norm.weight", source=True)
+def another_model_s_norm(e):
+    e.put("model.norm.weight", "BF16", np.full(128, 0x3FC0))

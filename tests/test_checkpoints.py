@@ -82,7 +82,7 @@ def test_a_clean_export_has_no_finding(name: str, tmp_path: Path) -> None:
 @pytest.mark.rule("CKP-3", "CKP-4", "CKP-7", "CKP-8", "CKP-9", "CKP-10")
 @pytest.mark.rule("CKP-11", "CKP-12", "CKP-13", "CKP-21", "CKP-22")
 @pytest.mark.rule("CKP-14", "CKP-15", "CKP-16", "CKP-17", "CKP-18", "CKP-19")
-@pytest.mark.rule("CKP-23", "CKP-25", "CKP-26", "CKP-27")
+@pytest.mark.rule("CKP-23", "CKP-24", "CKP-25", "CKP-26", "CKP-27")
 @pytest.mark.parametrize("defect", [pytest.param(each, id=each.name, marks=marks_of(each)) for each in defects.DEFECTS])
 def test_a_defect_is_named(defect: Any, tmp_path: Path) -> None:
     export = corpus.CLEAN[defect.base]()
@@ -307,3 +307,14 @@ def test_without_evidence_it_cannot_be_told(tmp_path: Path) -> None:
     assert report.findings == []
     assert any(each.startswith("scale layout: cannot tell") for each in report.remarks)
     assert any(each.startswith("nibble order: cannot tell") for each in report.remarks)
+
+
+@pytest.mark.rule("CKP-24")
+def test_the_source_names_the_specification(tmp_path: Path) -> None:
+    folder = corpus.compressed().write(tmp_path / "checkpoint")
+    report = lint(folder, source=corpus.source().write(tmp_path / "source"))
+    assert report.findings == []
+    assert {fact["closest_spec"] for fact in report.facts.values()} == {"compressed_tensors.nvfp4"}
+    assert {fact["differing_bytes"] for fact in report.facts.values()} == {0}
+    result = run(folder, "--source", tmp_path / "source", "--header-only")
+    assert result.exit_code == 2

@@ -13,7 +13,7 @@ from fp4ref.checkpoints.check_excludes import check_excludes
 from fp4ref.checkpoints.check_presence import check_presence
 from fp4ref.checkpoints.check_shapes import check_shapes
 from fp4ref.checkpoints.checkpoint import open_checkpoint
-from fp4ref.checkpoints.findings import LintFinding, is_failure
+from fp4ref.checkpoints.findings import ERROR, LintFinding, is_failure
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.scalars import check_kv, check_values
 from fp4ref.errors import FileError
@@ -91,7 +91,7 @@ def lint(
     report.families, report.evidence = found.conventions or [found.family or "none"], found.evidence
     report.facts = {group.name: _facts(group) for group in found.groups}
     try:
-        for each in _checks(found, consumer, header_only, step):
+        for each in _checks(found, consumer, header_only, step, report, source):
             if isinstance(each, str):
                 report.remarks.append(each)
             else:
@@ -107,7 +107,12 @@ def _facts(group: Any) -> dict[str, Any]:
 
 
 def _checks(
-    found: Recognized, consumer: str | None, header_only: bool, step: Callable[[str], None]
+    found: Recognized,
+    consumer: str | None,
+    header_only: bool,
+    step: Callable[[str], None],
+    report: LintReport,
+    source: str | os.PathLike[str] | None,
 ) -> Iterator[LintFinding | str]:
     """Yield findings, and remarks on what cannot be told."""
     yield from check_presence(found)
@@ -117,4 +122,31 @@ def _checks(
     yield from check_kv(found, header_only=header_only)
     if not header_only:
         yield from check_values(found)
-        yield from check_bytes(found, step)
+        if source is None:
+            yield from check_bytes(found, step)
+        else:
+            yield from _with_source(found, os.fspath(source), report, step)
+
+
+def _with_source(
+    found: Recognized, source: str, report: LintReport, step: Callable[[str], None]
+) -> Iterator[LintFinding | str]:
+    """Yield findings on the bytes, and then what the source shows of tensors that have none.
+
+    A suspicion gives way to what the source proves of the same tensors.
+    """
+    from fp4ref.checkpoints.source import check_source
+
+    alone = [*check_bytes(found, step)]
+    certain = [each for each in (*report.findings, *alone) if isinstance(each, LintFinding) and each.severity == ERROR]
+    broken = {name for each in certain for name in each.tensors}
+    proved = [*check_source(found, source, report.facts, broken, step)]
+    named = {name for each in proved if isinstance(each, LintFinding) for name in each.tensors}
+    modules = {group.name for group in found.groups if named & set(group.names)}
+    covered = {name for group in found.groups if group.name in modules for name in group.names}
+    for each in alone:
+        if isinstance(each, LintFinding) and each.severity != ERROR and set(each.tensors) <= covered:
+            continue
+        if not isinstance(each, str) or not proved:
+            yield each
+    yield from proved
