@@ -37,6 +37,10 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
         )
     yield from _group_settings(found)
     yield from _unquantized_layers(found)
+    bits = found.config.files.get(CONFIG, {}).get("bits")
+    wrong = [group for group in found.groups if isinstance(bits, int) and group.convention.bits != bits]
+    if found.family == "mlx" and wrong and len(wrong) == len(found.groups):
+        yield finding("config", ERROR, [CONFIG], f"bits is {bits}; stored is {wrong[0].convention.name}")
     yield from _metadata(found)
 
 

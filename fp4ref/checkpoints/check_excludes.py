@@ -9,6 +9,7 @@ from typing import NamedTuple
 from fp4ref.checkpoints.declared import producer_matches
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
+from fp4ref.errors import UnknownNameError
 
 FLOATS = {"BF16", "F16", "F32"}
 LINEAR = {
@@ -53,6 +54,13 @@ CONSUMERS = (
 )
 
 
+def require_consumer(name: str | None) -> None:
+    """Refuse a consumer whose rules are not known. Rules: CKP-13."""
+    known = [each.name for each in CONSUMERS]
+    if name is not None and name not in known:
+        raise UnknownNameError("lint", f"unknown consumer {name!r}", f"one of {', '.join(known)}", "CKP-13")
+
+
 def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[LintFinding]:
     """Yield modules that the list treats otherwise than they are stored. Rules: CKP-13."""
     if found.family not in LISTED or not found.config.files or found.config.layers is not None:
@@ -68,9 +76,10 @@ def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[L
         text = "stored in high precision, but not in the list of excluded modules"
         yield finding("exclude-list", ERROR, high, text)
     swallowed = [group for group in groups if group not in excluded]
+    known = {entry for group in excluded for entry in _entries(found, group.module)}
     for each in CONSUMERS:
         if found.family in each.families and consumer in {None, each.name}:
-            wide = _wider(found, swallowed, each)
+            wide = _wider(found, swallowed, each, known)
             if wide:
                 swallowed = [group for group in swallowed if group.module not in wide]
                 entries = sorted(set(wide.values()))
@@ -116,11 +125,11 @@ def _linear(found: Recognized) -> list[str]:
     ]
 
 
-def _wider(found: Recognized, groups: list[TensorGroup], consumer: Consumer) -> dict[str, str]:
+def _wider(found: Recognized, groups: list[TensorGroup], consumer: Consumer, known: set[str]) -> dict[str, str]:
     """Return quantized modules that a consumer's rule excludes, with the entry that does so."""
-    wide = {}
+    wide: dict[str, str] = {}
     for group in groups:
         for entry in found.config.ignore:
-            if not entry.startswith("re:") and consumer.matches(entry, group.module):
+            if not entry.startswith("re:") and entry not in known and consumer.matches(entry, group.module):
                 wide[group.module] = entry
     return wide

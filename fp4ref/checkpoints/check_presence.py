@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 
 STATE = re.compile(r"_quantizer\.|_quantizer$|\._amax$|_observer\.|_fake_quant\.|\.activation_post_process")
+LAYERS = re.compile(r"((?:language_model\.)?(?:model\.)?(?:language_model\.)?layers)\.(\d+)\.")
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.+)")
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -46,6 +48,7 @@ def check_presence(found: Recognized) -> Iterator[LintFinding]:
         yield from _missing_experts(found)
         yield from _missing_members(found)
         yield from _missing_names(found)
+        yield from _missing_modules(found)
         orphans = [name for name in orphans if not _lost_weight(found, name)]
         if orphans:
             yield finding("orphan-tensor", WARNING, orphans, "a scale without a quantized weight")
@@ -124,6 +127,41 @@ def _missing_members(found: Recognized) -> Iterator[LintFinding]:
                 missing += [name for name in lacking if not _lost_weight(found, f"{name}.weight")]
     if missing and not any(EXPERT.fullmatch(f"{name}.x") for name in missing):
         yield finding("missing-tensor", ERROR, sorted(missing), "a module that the same block has everywhere else")
+
+
+def _missing_modules(found: Recognized) -> Iterator[LintFinding]:
+    """Yield layers that the declared geometry requires, a head that is not tied, and what torchao's metadata lists."""
+    sizes, tensors = found.config.geometry, found.checkpoint.tensors
+    stored: dict[str, set[int]] = {}
+    for match in filter(None, map(LAYERS.match, tensors)):
+        stored.setdefault(match[1], set()).add(int(match[2]))
+    count = sizes.get("num_hidden_layers")
+    missing = [
+        f"{prefix}.{number}"
+        for prefix, numbers in stored.items()
+        for number in range(count if isinstance(count, int) and count < 1 << 16 else 0)
+        if number not in numbers and not _lost_weight(found, f"{prefix}.{number}.x")
+    ]
+    heads = [name for name in tensors if name.startswith("lm_head.")]
+    embedded = "model.embed_tokens.weight" in tensors
+    if (
+        sizes.get("tie_word_embeddings") is False
+        and embedded
+        and not heads
+        and not _lost_weight(found, "lm_head.weight")
+    ):
+        missing.append("lm_head.weight")
+    try:
+        listed = json.loads(found.checkpoint.metadata.get("tensor_names", "[]"))
+    except ValueError:
+        listed = []
+    for name in listed if found.family == "torchao" and isinstance(listed, list) else ():
+        head, _, last = str(name).rpartition(".")
+        flat = f"{head}._{last}_".lstrip(".")
+        if name not in tensors and not any(each.startswith(flat) for each in (*tensors, *found.checkpoint.lost)):
+            missing.append(str(name))
+    if missing:
+        yield finding("missing-tensor", ERROR, missing, "required by the declared geometry or the metadata, not stored")
 
 
 def _missing_names(found: Recognized) -> Iterator[LintFinding]:

@@ -127,7 +127,8 @@ def _stored_size(group: TensorGroup, stored: tuple[int, ...]) -> int:
         return 0
     for size in SIZES:
         high = -(-group.rows // (size if rows > 1 else 1))
-        if size != columns and stored[-2:] == (high, -(-group.columns // size)):
+        both = rows == 1 or all(a != b for a, b in zip(stored[-2:], scale_shape(group)[-2:], strict=True))
+        if both and size != columns and stored[-2:] == (high, -(-group.columns // size)):
             return size
     return 0
 

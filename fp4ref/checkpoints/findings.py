@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -95,6 +95,19 @@ def listed(names: Iterable[str]) -> str:
     names = [*names]
     rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + rest
+
+
+def merged(findings: Iterable[LintFinding]) -> list[LintFinding]:
+    """Join findings on layouts: shapes prove some, and the others are suspected for the same cause."""
+    found: list[LintFinding] = []
+    for each in findings:
+        first = next((other for other in found if other.code == each.code == "scale-layout"), None)
+        if first is None:
+            found.append(each)
+        else:
+            names = tuple(dict.fromkeys(first.tensors + each.tensors))
+            found[found.index(first)] = replace(first, tensors=names, evidence={**each.evidence, **first.evidence})
+    return found
 
 
 def is_failure(findings: Iterable[LintFinding]) -> bool:

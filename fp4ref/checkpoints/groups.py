@@ -240,7 +240,7 @@ def _place(
 
 def _score(convention: Convention, parts: dict[str, StoredTensor], algorithm: str | None, facts: dict[str, Any]) -> int:
     """Return how well a convention fits: one defect must not change which one fits best."""
-    score = 3 * (algorithm is not None and algorithm in convention.declared)
+    score = 4 * (algorithm is not None and algorithm in convention.declared)
     bits = 4 if "float4" in str(facts.get("elem_dtype")) else 8 if "float8" in str(facts.get("elem_dtype")) else 0
     score += 3 * (bits == convention.bits)
     score += 3 * (str(facts.get("_type", facts.get("format", ""))).lower() in convention.declared)

@@ -9,11 +9,11 @@ from typing import Any
 
 from fp4ref.checkpoints.check_bytes import check_bytes
 from fp4ref.checkpoints.check_config import check_config
-from fp4ref.checkpoints.check_excludes import check_excludes
+from fp4ref.checkpoints.check_excludes import check_excludes, require_consumer
 from fp4ref.checkpoints.check_presence import check_presence
 from fp4ref.checkpoints.check_shapes import check_shapes
 from fp4ref.checkpoints.checkpoint import open_checkpoint
-from fp4ref.checkpoints.findings import ERROR, LintFinding, is_failure
+from fp4ref.checkpoints.findings import ERROR, LintFinding, is_failure, merged
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.scalars import check_kv, check_values
 from fp4ref.errors import FileError
@@ -71,14 +71,16 @@ def lint(
 ) -> LintReport:
     """Check a checkpoint, and return everything that is wrong with it.
 
-    path: a directory, a `.safetensors` or a `.gguf` file. source: the checkpoint in high precision. consumer: report
-    only what breaks this one, where it matters. convention: a name or a family, instead of the recognized one.
-    header_only: read no tensor, so that of each file only the head need be present. step: is told each module's name.
+    path: a directory, a `.safetensors` or a `.gguf` file. source: the checkpoint in high precision. consumer: judge the
+    list of excluded modules by the rules of this one only. convention: a name or a family, instead of the recognized
+    one. header_only: read no tensor, so that of each file only the head need be present. step: is told each module's
+    name.
 
     Errors: FileError if nothing can be read.
 
     Rules: CKP-6.
     """
+    require_consumer(consumer)
     checkpoint = open_checkpoint(path, head_only=header_only)
     report = LintReport(os.fspath(path), header_only=header_only)
     report.findings += checkpoint.problems
@@ -98,6 +100,7 @@ def lint(
                 report.findings.append(each)
     except FileError as error:
         report.failure = str(error)
+    report.findings = merged(report.findings)
     report.read_bytes = checkpoint.read_bytes
     return report
 

@@ -86,6 +86,14 @@ def _tensor_scales(found: Recognized) -> Iterator[LintFinding]:
             continue
         for why in {bad(value) for value in numbers(tensor)} - {""}:
             wrong.setdefault(why, []).append(tensor.name)
+    uneven = [
+        group.parts["scales"].name
+        for group in found.groups
+        if found.config.scale_format == "ue8m0" and not group.convention.scale and "scales" in group.parts
+        if any(math.frexp(value)[0] != 0.5 for value in numbers(group.parts["scales"]) if not bad(value))
+    ]
+    if uneven:
+        yield finding("config", ERROR, [*found.config.files, *uneven], "scale_fmt is ue8m0: need powers of two")
     codes = {"NaN": "scale-nan", "negative": "scale-negative", "zero": "scale-zero", "infinite": "scale-nan"}
     for why, names in wrong.items():
         yield finding(codes[why], ERROR, names, f"a scale is {why}; need positive finite numbers")

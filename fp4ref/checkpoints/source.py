@@ -239,17 +239,17 @@ def _reproduced(group: TensorGroup, original: _Original, spec: str, amax: float 
         if 0 < different <= SINGLE:
             expected = decoded(group, piece._replace(codes=codes, scales=scales))
             values += int((expected != decoded(group, piece)).sum())
-            far += _far(codes, piece.codes) + _far(scales, piece.scales)
+            far += _far(codes, piece.codes, 8 if group.convention.bits == 4 else 128) + _far(scales, piece.scales, 256)
         differing += different
         error.add(rows, np.asarray(dequantize(made), np.float32))
     return _Reproduction(spec, differing, values, far, error.decibels)
 
 
-def _far(expected: Bytes, stored: Bytes) -> int:
+def _far(expected: Bytes, stored: Bytes, sign: int) -> int:
     """Count codes that are not the expected ones nor neighbours of these; zeros of both signs are one."""
-    sign = 8 if max(int(expected.max(initial=0)), int(stored.max(initial=0))) < 16 else 128
-    a, b = (np.where(each & sign, -(each & (sign - 1)).astype(int), each & (sign - 1)) for each in (expected, stored))
-    return int((np.abs(a.astype(int) - b) > 1).sum())
+    wide = (each.astype(np.int64) for each in (expected, stored))
+    a, b = (np.where(each & sign, -(each & (sign - 1)), each) for each in wide)
+    return int((np.abs(a - b) > 1).sum())
 
 
 def _diagnosed(group: TensorGroup, original: _Original, error: _Error, needed: float, name: str) -> Verdict:

@@ -28,7 +28,9 @@ Examples:
 @click.command("lint", epilog=EPILOG, short_help="Find what is wrong with a checkpoint.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--source", type=click.Path(path_type=Path), help="The checkpoint in high precision, to compare with.")
-@click.option("--consumer", metavar="NAME", help="Report only what breaks this consumer, such as vllm.")
+@click.option(
+    "--consumer", metavar="NAME", help="Judge the list of excluded modules by this consumer's rules only, such as vllm."
+)
 @click.option("--convention", metavar="NAME", help="The convention or its family, instead of the recognized one.")
 @click.option("--header-only", is_flag=True, help="Read headers and configuration, no tensors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
