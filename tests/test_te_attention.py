@@ -172,6 +172,7 @@ def test_attention_refuses_by_name():
         (lambda: DotProductAttention(HEADS, SIZE, 3), "num_attention_heads 4 over 3"),
         (lambda: attention(q, k, v, core_attention_bias_type="alibi"), "alibi"),
         (lambda: attention(q, k, v, fp8_output=True), "fp8_output"),
+        (lambda: attention(q, k, v, alibi_slopes=torch.ones(HEADS)), "alibi_slopes=a tensor"),
         (lambda: attention(q, k, v, attn_mask_type="padding"), "attention_mask or cu_seqlens_q"),
         (lambda: attention(q, q, v), "4 heads of queries and 4 of keys"),
     ):

@@ -96,8 +96,7 @@ RENAMED = {
 # Names of the package itself that are not emulated: they import, so that a file which uses some of them loads, and
 # raise when they are used.
 NOT_EMULATED = (
-    *("FusedMLAQUpProjRopeQuant", "InferenceParams"),
-    *("moe_permute_and_pad_with_probs", "moe_permute_with_probs"),
+    *("FusedMLAQUpProjRopeQuant", "InferenceParams", "moe_permute_and_pad_with_probs", "moe_permute_with_probs"),
     *("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"),
     *("DelayedScalingRequest", "QuantizerRequest", "Float8BlockQuantizer", "Float8BlockwiseQTensor"),
     *("Float8BlockwiseQTensorStorage", "HybridQuantizedTensor", "HybridQuantizedTensorStorage", "HybridQuantizer"),
@@ -148,7 +147,7 @@ ABSENT_PACKAGES = (
     *(f"{TENSOR}.{name}" for name in ("float8_blockwise_tensor", "hybrid_tensor", "identity_tensor", "_internal")),
     *(f"{STORAGE}.{name}_storage" for name in ("float8_blockwise_tensor", "hybrid_tensor", "identity_tensor")),
 )
-# Of a package that is otherwise absent.
+# The names that exist in packages that are otherwise absent.
 PRESENT_IN_ABSENT = {
     f"{PYTORCH}.module.fp8_padding": "module.padding: Fp8Padding",
     f"{PYTORCH}.module.fp8_unpadding": "module.padding: Fp8Unpadding",

@@ -319,8 +319,9 @@ def require_only_supported(module: str, **options: Any) -> None:
     Rules: TEM-4.
     """
     for name, value in options.items():
-        if value not in (None, False):
-            raise NotSupportedError(module, f"{name}={value!r}", f"{name} left out: it has no emulation")
+        if isinstance(value, torch.Tensor) or value not in (None, False):
+            shown = "a tensor" if isinstance(value, torch.Tensor) else repr(value)
+            raise NotSupportedError(module, f"{name}={shown}", f"{name} left out: it has no emulation")
 
 
 def divide(module: str, name: str, value: int, parts: int) -> int:
