@@ -3,6 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from fp4ref import peers as _peers  # registers the profiles
+from fp4ref import peers_engines as _engines  # and those of engines
 from fp4ref.analysis import ErrorStatistics, error_statistics
 from fp4ref.api import dequantize, quantize, to_layout
 from fp4ref.arithmetic import Arithmetic, register_arithmetic

@@ -35,6 +35,8 @@ class Constants(NamedTuple):
     element_max: np.float32  # magnitude that the block maximum is mapped to
     scale_max: np.float32  # scale of the block that holds the global maximum
     narrow: Callable[[Floats], Floats]  # float32 -> float32, rounded to the input's type
+    smallest_normal: np.float32 = np.finfo(F).tiny  # of the input's type
+    is_float32: bool = True  # the input's type
 
 
 Global = Callable[[Floats, Constants], Floats]  # (amax, k) -> g

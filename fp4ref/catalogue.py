@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from fp4ref.arithmetic import ARITHMETIC, Arithmetic
 from fp4ref.errors import DomainError, DTypeError
 from fp4ref.formats import FORMATS, Format
 from fp4ref.layout import LAYOUTS, Layout
-from fp4ref.names import Nameable, Names
+from fp4ref.names import VERSION, Nameable, Names
+from fp4ref.promise import Promise
 from fp4ref.spec import Spec
 
 PROFILES: Names[Spec] = Names("profile", "see `fp4ref profiles`")
+PROMISES: dict[str, Promise] = {}
 KINDS: dict[type, Names[Any]] = {Format: FORMATS, Layout: LAYOUTS, Arithmetic: ARITHMETIC, Spec: PROFILES}
 Value = TypeVar("Value", bound=Nameable)
 
@@ -21,12 +24,21 @@ def add_kind(kind: type, names: Names[Any]) -> None:
     KINDS[kind] = names
 
 
-def register(value: Value, source: str = "") -> Value:
+def register_profile(spec: Spec, promise: Promise, also: Iterable[str] = ()) -> Spec:
+    """Register a specification with its promise; each version is another name, NAME@VERSION. Rules: PRO-1, PRO-4."""
+    base = spec.name.partition(VERSION)[0]
+    versions = (f"{base}{VERSION}{version}" for version in promise.versions)
+    PROMISES[spec.name] = promise
+    return PROFILES.register(spec, promise.source, {*versions, *also} - {spec.name})
+
+
+def register(value: Value, source: str = "", promise: Promise | None = None) -> Value:
     """Register a value under its own name, `vendor.name`, and return it.
 
     value: a format, layout, arithmetic or specification, or a convention of checkpoints.
-    source: where it comes from, and how far that was checked. A specification needs its formats and its arithmetic
-    registered first, since files hold their names.
+    source: where it comes from, and how far that was checked. promise: the same as data, for a specification that
+    stands for an implementation. A specification needs its formats and its arithmetic registered first, since files
+    hold their names.
 
     >>> import fp4ref
     >>> tiles = fp4ref.register(fp4ref.Layout("vendor.8x4", "m(8,*) k(4,*): m0 k0 k1 m1"), source="an example")
@@ -45,6 +57,9 @@ def register(value: Value, source: str = "") -> Value:
         raise DomainError("register", f"{names.kind} {value.name!r}", "a name of the form vendor.name", "SPC-4")
     if isinstance(value, Spec):
         value.to_json()  # fails for what has no registered name
+        if promise:
+            register_profile(value, promise)
+            return value
     registered: Value = names.register(value, source)
     return registered
 

@@ -7,7 +7,7 @@ One definition serves every format of 4, 6 or 8 bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -21,6 +21,7 @@ from fp4ref.names import Names
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 F = np.float32
+OPTIONAL = "optional"  # of a field: JSON leaves it out where it is None
 WIDTHS = (4, 6, 8)  # bits of a code
 
 
@@ -156,8 +157,9 @@ for _form in (E2M1, E4M3, E5M2, E8M0, E2M3, E3M2, INT8):
 class Codec:
     """A conversion from float32 to codes of `format`, and back.
 
-    nan: codes of a NaN with sign bit 0 and 1. overflow: code of a magnitude that rounds past the largest
-    value, infinity included, before its sign is set; None saturates.
+    nan: codes of a NaN with sign bit 0 and 1. overflow: code of a finite magnitude that rounds past the largest
+    value, before its sign is set; None saturates. infinity: code of infinity, before its sign is set; None is the code
+    of an overflow.
 
     Rules: E2M1-6, E4M3-5, E5M2-5, SPC-7.
     """
@@ -167,6 +169,7 @@ class Codec:
     sign: Sign = Sign.BIT
     nan: tuple[int, int]
     overflow: int | None = None
+    infinity: int | None = field(default=None, metadata={OPTIONAL: True})
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -177,9 +180,9 @@ class Codec:
             got, names = f"rounding {self.rounding!r}, sign {self.sign!r}", (*Rounding, *Sign)
             raise DomainError("codec", got, f"of {', '.join(names)}", "SPC-1") from None
         set_field(self, "nan", (int(self.nan[0]), int(self.nan[1])))
-        for code in (*self.nan, self.overflow or 0):
+        for code in (*self.nan, self.overflow or 0, self.infinity or 0):
             if not 0 <= code < 1 << self.format.bits:
-                got = f"nan {self.nan}, overflow {self.overflow}"
+                got = f"nan {self.nan}, overflow {self.overflow}, infinity {self.infinity}"
                 raise DomainError("codec", got, f"codes of {self.format.bits} bits", "SPC-1")
         if self.rounding is Rounding.STOCHASTIC and self.format != E2M1:
             raise DomainError("codec", f"stochastic rounding to {self.format.name}", "e2m1", "SR-1")
@@ -211,9 +214,15 @@ class Codec:
 
     @np.errstate(all="ignore")
     def nearest(self, values: Floats) -> Floats:
-        """Round to the values that `encode` picks, before an overflow turns into a code; not NaN."""
+        """Round to the values that `encode` picks, before an overflow turns into a code; not NaN.
+
+        An infinity that has a code of its own becomes NaN.
+        """
         index = np.minimum(_index_table(self)[_decision(values)], self.format.codes - (self.overflow is None))
-        return np.copysign(grid(self.format).astype(F)[index], values)
+        nearest = np.copysign(grid(self.format).astype(F)[index], values)
+        if self.infinity in (None, self.overflow):
+            return nearest
+        return np.where(np.isinf(values), F(np.nan), nearest)
 
     def decode(self, codes: Codes) -> Floats:
         """Return the float32 values of codes, any shape; exact.
@@ -264,6 +273,8 @@ class Codec:
         """
         last = self.format.codes - 1
         code = np.where(index > last, last if self.overflow is None else self.overflow, index)
+        if self.infinity is not None:
+            code = np.where(np.isinf(values), self.infinity, code)
         minus = {
             Sign.BIT: np.signbit(values),
             Sign.NEGATIVE: values < 0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from fp4ref.errors import DomainError, UnknownNameError
 from fp4ref.modules import load_module
 
 GROUP = "fp4ref.values"
+VERSION = "@"  # between a name and a version
 VARIABLE = "FP4REF_IMPORT"  # modules and files that the user named, for this process and its children
 
 _begun: set[str] = set()  # extensions whose import began
@@ -45,18 +46,26 @@ class Names(Mapping[str, Value]):
         self._advice = advice
         self._values: dict[str, Value] = {}
         self._sources: dict[str, str] = {}
+        self._other_names: dict[str, str] = {}
 
-    def register(self, value: Value, source: str = "") -> Value:
-        """Add a value under its own name and return it; the same value twice is no error. Rules: SPC-4."""
+    def register(self, value: Value, source: str = "", also: Iterable[str] = ()) -> Value:
+        """Add a value under its own name and return it; the same value twice is no error.
+
+        also: other names of it, such as NAME@VERSION, which lookups accept and listings leave out.
+
+        Rules: SPC-4, PRO-4.
+        """
         if self._values.get(value.name, value) != value:
             raise DomainError("register", f"{self.kind} {value.name} twice with other settings", "a new name", "SPC-4")
         self._values[value.name] = value
         self._sources[value.name] = source
+        self._other_names |= dict.fromkeys(also, value.name)
         return value
 
     def forget(self, name: str) -> None:
-        """Remove a value, as a test does at its end."""
+        """Remove a value and its other names, as a test does at its end."""
         del self._values[name], self._sources[name]
+        self._other_names = {other: of for other, of in self._other_names.items() if of != name}
 
     def source(self, name: str) -> str:
         """Return where a value comes from, and how far that was checked."""
@@ -67,9 +76,31 @@ class Names(Mapping[str, Value]):
             load_extensions()
         if name in self._values:
             return self._values[name]
+        if name in self._other_names:
+            return self._values[self._other_names[name]]
+        if VERSION in str(name):
+            return self._of_version(str(name))
         near = difflib.get_close_matches(str(name), self._values, n=3) or [self._advice or ", ".join(self._values)]
         got = "; ".join([f"unknown name {name!r}", *(f"{place}: {why}" for place, why in _failed.items())])
         raise UnknownNameError(self.kind, got, f"a registered one ({', '.join(near)})", "SPC-4")
+
+    def versions(self, name: str) -> dict[str, str]:
+        """Return the versions that NAME@VERSION may name, each with the name of its value. Rules: PRO-4."""
+        every = {**self._other_names, **{known: known for known in self._values}}
+        return {known.partition(VERSION)[2]: of for known, of in every.items() if known.startswith(f"{name}{VERSION}")}
+
+    def _of_version(self, name: str) -> Value:
+        """Return the value of NAME@VERSION; 0.40 also stands for 0.40.1, if no other version begins with it."""
+        base, _, version = name.partition(VERSION)
+        known = self.versions(base)
+        found = {of for full, of in known.items() if full.startswith(f"{version}.")} if version else set()
+        if len(found) == 1:
+            return self._values[found.pop()]
+        if known:
+            got, needed = f"unknown version {version!r} of {base}", f"one of {', '.join(known)}"
+        else:
+            got, needed = f"unknown name {name!r}", f"a name that has versions; {self._advice}"
+        raise UnknownNameError(self.kind, got, needed, "PRO-4")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic
 from fp4ref.errors import DomainError, UnknownNameError
-from fp4ref.formats import E2M1, E4M3, FORMATS, Codec, Floats, Format, Rounding
+from fp4ref.formats import E2M1, E4M3, FORMATS, OPTIONAL, Codec, Floats, Format, Rounding
 from fp4ref.four_over_six import RULES, dequantized, rows_by_tree
 from fp4ref.hadamard import POINTS
 from fp4ref.remembered import hashed_once
@@ -232,7 +232,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, (Arithmetic, Format)):
         return value.name
     if dataclasses.is_dataclass(value):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {field.name: encode(of) for field, of in fields if of is not None or OPTIONAL not in field.metadata}
     if isinstance(value, Enum):
         return value.value
     if callable(value):
@@ -317,7 +318,7 @@ def _differences(a: Any, b: Any, prefix: str) -> dict[str, tuple[Any, Any]]:
     if not (isinstance(a, dict) and isinstance(b, dict)):
         return {} if a == b else {prefix: (a, b)}
     found: dict[str, tuple[Any, Any]] = {}
-    for name in a:
+    for name in dict.fromkeys((*a, *b)):
         if prefix or name != "name":
-            found |= _differences(a[name], b[name], f"{prefix}.{name}" if prefix else name)
+            found |= _differences(a.get(name), b.get(name), f"{prefix}.{name}" if prefix else name)
     return found

@@ -1,9 +1,10 @@
 """The standard's own specifications, by name."""
 
 from fp4ref import arithmetic as ar
-from fp4ref.catalogue import PROFILES
+from fp4ref.catalogue import register_profile
 from fp4ref.formats import CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, OCP_INT8, STOCHASTIC_E2M1
-from fp4ref.spec import Block, FourOverSix, Granularity, Hadamard, Spec
+from fp4ref.promise import Checked, Promise
+from fp4ref.spec import SPEC_VERSION, Block, FourOverSix, Granularity, Hadamard, Spec
 
 NVFP4 = Spec(
     name="nvfp4",
@@ -63,5 +64,6 @@ NVFP4_FAST_SR = stochastic_twin(NVFP4_FAST)
 STOCHASTIC = (NVFP4_SR, NVFP4_2D_SR, NVFP4_RHT_SR, NVFP4_FAST_SR)
 SIX_BITS = (MXFP6_E2M3, MXFP6_E3M2)  # the cuda backend does not serve these
 OWN = (*STANDARD, *STOCHASTIC, *SIX_BITS, MXINT8)
+DEFINED = Promise(versions=(SPEC_VERSION,), checked=Checked.DEFINED, how="this standard")
 for _spec in OWN:
-    PROFILES.register(_spec, "this standard")
+    register_profile(_spec, DEFINED)

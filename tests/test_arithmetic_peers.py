@@ -113,7 +113,12 @@ def test_which_total_and_difference_each_4over6_profile_has():
         if search is None or name == "nvfp4-4over6":
             continue
         if name.startswith("fouroversix."):
-            assert (search.total, search.difference, search.scale_max) == (fos.halves, fos.dequantized, 256)
+            total = fos.lanes if "_2d_" in name else fos.halves
+            assert (search.total, search.difference, search.scale_max) == (total, fos.dequantized, 256)
+        elif name.startswith("te."):
+            metric, top = name.removesuffix("_2d").removesuffix("_row").split("_")[-2:]
+            assert (search.total, search.difference) == (fos.sequential, fos.dequantized)
+            assert (search.metric, search.scale_max) == (metric, float(top))
         else:
             *_, metric, top, kind = name.split("_")
             difference = {"strict": fos.dequantized_by_reciprocal, "fast": fos.scaled_units}[kind]

@@ -15,11 +15,15 @@ PACKAGE = Path(fp4ref.__file__).parent
 CHECKOUT = Path(__file__).parents[1]
 
 # A module imports from its own floor or a lower one, and never in a circle. A package stands for what is in it.
+ARITHMETICS = ("arithmetic_peers", "arithmetic_peers_mx", "arithmetic_xla", "arithmetic_engines")
 FLOORS = {
     1: ("errors", "modules", "names", "formats", "packing", "hadamard", "reciprocal", "philox", "remembered"),
-    2: ("arithmetic", "arithmetic_peers", "four_over_six", "layout", "packings", "files", "spec_root"),
-    3: ("spec",),
-    4: ("catalogue", "specs", "peers", "quantized", "arrays", "memory", "registry", "operands", "relayouts"),
+    2: ("arithmetic", *ARITHMETICS, "four_over_six", "layout", "packings", "files", "spec_root"),
+    3: ("spec", "promise"),
+    4: (
+        *("catalogue", "specs", "peers", "peers_engines", "quantized"),
+        *("arrays", "memory", "registry", "operands", "relayouts"),
+    ),
     5: (
         "model",
         "api",
@@ -89,8 +93,8 @@ BACKENDS = {
 TWICE = {"Format", "MMParams"}
 
 # The golden model. Only what registers it as a backend (its package and `backend`) knows more of fp4ref.
-MODEL = {*FLOORS[1], "arithmetic", "arithmetic_peers", "four_over_six", "layout", "spec"}
-MODEL |= {"catalogue", "specs", "peers", "quantized", "operands", "model"}
+MODEL = {*FLOORS[1], "arithmetic", *ARITHMETICS, "four_over_six", "layout", "spec", "promise"}
+MODEL |= {"catalogue", "specs", "peers", "peers_engines", "quantized", "operands", "model"}
 DECLARES_BACKEND = {"model", "model.backend"}
 
 THIRD_PARTY = {

@@ -23,8 +23,8 @@ NAMES = [
     "fouroversix.mxfp4_static_4",
     "fouroversix.mxfp4_static_6",
     "modelopt.mxfp4",
-    "torchao.mxfp4_rceil_0_18",
-    "torchao.mxfp8_e4m3_even_0_18",
+    "torchao.mxfp4_rceil@0.18.0",
+    "torchao.mxfp8_e4m3_even@0.18.0",
 ]
 STEPS = np.r_[-70:71, -(1 << 21) - 2 : -(1 << 21) + 3, (1 << 21) - 2 : (1 << 21) + 3]
 

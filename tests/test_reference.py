@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fp4ref
+from fp4ref.catalogue import PROMISES
 from fp4ref.formats import F
 from fp4ref.model.quantize import quantize
 from fp4ref.packing import unpack
@@ -18,6 +19,8 @@ DATA = Path(__file__).parent / "data"
 with np.load(DATA / "te_nvfp4.npz") as archive:
     TE_CASES = archive["index"].tolist()
 PEERS = sorted(set(fp4ref.profiles) - {spec.name for spec in OWN})
+OLDER = {"modelopt.nvfp4": "modelopt.nvfp4@5a4242fa"}  # what these recordings are of, where a newer version differs
+SHAPED = {("zeros.bf16", "jax.nvfp4"), ("zeros.fp32", "jax.nvfp4")}  # no promise: 0 / 0, in a tensor of 256 rows
 INPUTS = [
     f"{kind}.{dtype}"
     for kind in ("mixed", "mxties", "normal", "normal_bf16", "scaleties", "ties", "tiny", "zeros")
@@ -88,8 +91,10 @@ def test_recorded_peers(case, peers):
     assert len(names) == 61
     wrong = []
     for name in names:
+        if (case, name) in SHAPED:
+            continue
         expected = peers[case, name]
-        q = quantize(x, fp4ref.profiles[name])
+        q = quantize(x, fp4ref.profiles[OLDER.get(name, name)])
         data = expected["packed"] if "packed" in expected else expected["codes"]
         if q.data.tobytes() != data.tobytes() or q.scales.tobytes() != expected["scales"].tobytes():
             wrong.append((name, int((q.data != data).sum()), int((q.scales != expected["scales"]).sum())))
@@ -133,14 +138,13 @@ def test_flashinfers_exact_reference_is_nvfp4_but_for_minus_zero(case, peers):
 
 
 @pytest.mark.rule("PRO-2")
-def test_profiles_that_nobody_recorded_say_so(peers):
-    with np.load(DATA / "releases.npz") as releases:
-        recorded = {name for _, name in peers} | {"te.python_reference"} | {key.split("/")[1] for key in releases.files}
+def test_profiles_that_nobody_recorded_say_so():
     for name in PEERS:
+        uses_reciprocal = name.split(".")[0] in {"qutlass", "cutlass"} or name.endswith("_kernel")
         source = fp4ref.profiles.source(name)
-        assert source.startswith("recorded" if name in recorded else "read from source"), name
-        uses_reciprocal = name.split(".")[0] in {"vllm", "qutlass", "cutlass"} or name.endswith("_kernel")
+        assert source.startswith(("recorded: ", "read from source: ")), name
         assert ("SM90" in source) == uses_reciprocal, name
+        assert PROMISES[name].finite.holds == source.startswith("recorded"), name
 
 
 @pytest.mark.rule("PRO-3")

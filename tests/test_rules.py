@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from fp4ref import rules, spec_root
 from fp4ref.arithmetic import ARITHMETIC
-from fp4ref.catalogue import PROFILES
+from fp4ref.catalogue import PROFILES, PROMISES
 from fp4ref.cli.rules import rules as command
 from fp4ref.errors import FileError, UnknownNameError
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, E8M0, Codec
@@ -254,7 +254,8 @@ def codec_cell(codec: Codec) -> str:
     parts += [f"rounding {codec.rounding}"] * (codec.rounding != base.rounding)
     parts += [f"sign {codec.sign}"] * (codec.sign != base.sign)
     parts += ["nan {:X} {:X}".format(*codec.nan)] * (codec.nan != base.nan)
-    return ", ".join(parts + ([] if codec.overflow is None else [f"overflow {codec.overflow:X}"]))
+    parts += [] if codec.overflow is None else [f"overflow {codec.overflow:X}"]
+    return ", ".join(parts + ([] if codec.infinity is None else [f"infinity {codec.infinity:X}"]))
 
 
 def other_cell(spec: Spec) -> str:
@@ -272,26 +273,30 @@ def other_cell(spec: Spec) -> str:
     return ", ".join(parts) or "-"
 
 
-@pytest.mark.rule("PRO-2", "PRO-3", "SPC-5")
+def source_cell(name: str) -> str:
+    promise = PROMISES[name]
+    return f"{promise.checked}: {', '.join(promise.versions)}"
+
+
+def promise_cell(name: str) -> str:
+    claims = {"finite": "finite", "nan": "NaN", "inf": "Inf"}
+    return ", ".join(word for kind, word in claims.items() if PROMISES[name].claims[kind].holds) or "-"
+
+
+def profile_cells(name: str) -> str:
+    spec = PROFILES[name]
+    codecs = (codec_cell(spec.element), codec_cell(spec.scale))
+    cells = (f"`{spec.arithmetic.name}`", *codecs, other_cell(spec), source_cell(name), promise_cell(name))
+    return " | ".join(cells)
+
+
+@pytest.mark.rule("PRO-1", "PRO-2", "PRO-3", "SPC-5")
 def test_the_table_of_profiles_is_the_catalogue():
     text = chapter_12()
-    rows = re.findall(
-        r"(?m)^\| `([a-z_]+\.[a-z0-9_]+)` \| (`.*) \|$", text[text.index("| profile | arithmetic | element") :]
-    )
+    table = text[text.index("| profile | arithmetic | element") :]
+    rows = re.findall(r"(?m)^\| `([a-z_]+\.[^`]+)` \| (`.*) \|$", table)
     own = {spec.name for spec in OWN}
-    others = {name: PROFILES[name] for name in PROFILES if name not in own and "." in name}
-    assert dict(rows) == {
-        name: " | ".join(
-            (
-                f"`{spec.arithmetic.name}`",
-                codec_cell(spec.element),
-                codec_cell(spec.scale),
-                other_cell(spec),
-                PROFILES.source(name).split()[0],
-            )
-        )
-        for name, spec in others.items()
-    }
+    assert dict(rows) == {name: profile_cells(name) for name in PROFILES if name not in own and "." in name}
 
 
 @pytest.mark.rule("PRO-3")

@@ -41,8 +41,8 @@ def verified(target, spec, names=FEW, **changes):
         ("quantize", "torchao.nvfp4_2lvl"),
         ("quantize_swizzled", "torchao.nvfp4_2lvl"),
         ("quantize_one_level", "torchao.nvfp4_1lvl"),
-        ("quantize_mxfp8_rceil", "torchao.mxfp8_e4m3_rceil_0_18"),
-        ("quantize_mxfp4_floor", "torchao.mxfp4_floor_0_18"),
+        ("quantize_mxfp8_rceil", "torchao.mxfp8_e4m3_rceil@0.18.0"),
+        ("quantize_mxfp4_floor", "torchao.mxfp4_floor@0.18.0"),
     ],
 )
 def test_torchao(name, spec):

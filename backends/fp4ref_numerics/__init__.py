@@ -16,6 +16,7 @@ HEADERS = (
     "reciprocal",
     "codec",
     "arithmetic",
+    "engines",
     "block",
     "thresholds",
     "drawn",
@@ -29,19 +30,31 @@ INPUT_TYPES = ("float32", "bfloat16", "float16")
 # What the header has, as it stands there: orders of operations (PRO-3), and functions of 4over6 (FOS-3, FOS-5).
 ARITHMETICS = frozenset(
     """
-    compressed-tensors compressed-tensors-mx cutlass deepgemm flashinfer flashinfer-mx flashinfer-trace
-    flashinfer-trace-mx fouroversix fouroversix-mx jax jax-mx kernel-approx kernel-approx-by-amax kernel-mxfp4
-    kernel-mxfp8 microxcaling-even microxcaling-floor microxcaling-nearest modelopt modelopt-mx ocp-ceil ocp-even
-    ocp-floor ocp-rceil qwix qwix-mx rceil rceil-cast-only te te-cpp-test-oracle te-division te-fast te-python
-    te-rht-fused torchao torchao-ceil torchao-even torchao-floor torchao-rceil
+    aiter-ceil aiter-even aiter-round-down aiter-round-up comfy-kitchen comfy-kitchen-mx compressed-tensors
+    compressed-tensors-mx cutlass deepgemm flashinfer flashinfer-mx flashinfer-trace flashinfer-trace-mx fouroversix
+    fouroversix-mx fouroversix-mx-unguarded ggml ggml-nvfp4 jax jax-mx kernel-approx kernel-approx-by-amax
+    kernel-mxfp4 kernel-mxfp8 microxcaling-even microxcaling-floor microxcaling-nearest mlx mlx-fp8 mlx-nvfp4
+    mlx-nvfp4-global modelopt modelopt-mx modelopt-mxfp8 modelopt-unclamped ocp-ceil ocp-even ocp-floor ocp-rceil
+    quark-even qwix qwix-mx rceil rceil-cast-only te te-cpp-test-oracle te-division te-fast te-python
+    te-python-division te-rht-fused torchao torchao-ceil torchao-even torchao-even-carry torchao-floor torchao-rceil
+    triton-down triton-nvfp4 triton-up vllm-emulation vllm-mxfp8
     """.split()  # noqa: SIM905
 )
-NARROWING = frozenset({"compressed-tensors", "qwix", "qwix-mx"})  # these round to the input's type
+NARROWING = frozenset(  # these round to the input's type
+    """
+    comfy-kitchen compressed-tensors compressed-tensors-mx jax-mx mlx mlx-fp8 mlx-nvfp4 mlx-nvfp4-global qwix qwix-mx
+    """.split()  # noqa: SIM905
+)
 BY_RECIPROCAL = frozenset({"cutlass", "kernel-approx", "kernel-approx-by-amax", "kernel-mxfp8"})
 DIFFERENCES = frozenset({"dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16"})
 TOTALS = frozenset({"halves", "rows_by_tree", "sequential"})
-# All of PRO-3 are in the header; what another distribution registers is not.
 NO_STRUCT = "the header has no struct of that name (PRO-3)"
+# Those of PRO-3 that are not in the header, and why.
+NOT_IN_HEADER = {
+    "qwix-ceil": "it rounds a natural logarithm, which the header does not compute",
+    "quark-floor": "its scales may be smaller than any byte of E8M0 means",
+    "quark-ceil": "its scales may be smaller than any byte of E8M0 means",
+}
 _BY_AMAX = "by-amax"  # zero blocks are told by their maximum, which must not be NaN
 
 
@@ -59,7 +72,8 @@ def _reasons(spec: Spec) -> list[str]:
     search = spec.four_over_six
     reasons = []
     if spec.arithmetic.name not in ARITHMETICS:
-        reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only: {NO_STRUCT}")
+        why = NOT_IN_HEADER.get(spec.arithmetic.name, NO_STRUCT)
+        reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only: {why}")
     elif _BY_AMAX in spec.arithmetic.name and (search or spec.amax is not Amax.IGNORE_NAN):
         reasons.append(f"arithmetic {spec.arithmetic.name} with 4over6 or a maximum that keeps NaN")
     if spec.scale.format.signed and spec.scale.rounding is not Rounding.EVEN:
@@ -104,11 +118,11 @@ def lower(spec: Spec, name: str = "Specification") -> str:
 
 def _codec(codec: Codec) -> str:
     overflow = -1 if codec.overflow is None else codec.overflow
-    rest = (int(codec.nan[0]), int(codec.nan[1]), overflow)
-    if not codec.format.signed:
-        return f"fp4ref::Codec<fp4ref::e8m0, fp4ref::Rounding::up, fp4ref::Sign::bit, {rest[0]}, {rest[1]}, {rest[2]}>"
+    codes = [*codec.nan, overflow, *([] if codec.infinity is None else [codec.infinity])]
     choices = f"fp4ref::Rounding::{codec.rounding}, fp4ref::Sign::{identifier(codec.sign)}"
-    return f"fp4ref::Codec<{_format(codec.format)}, {choices}, {rest[0]}, {rest[1]}, {rest[2]}>"
+    if not codec.format.signed:
+        choices = "fp4ref::Rounding::up, fp4ref::Sign::bit"
+    return f"fp4ref::Codec<{_format(codec.format)}, {choices}, {', '.join(map(str, codes))}>"
 
 
 def _format(form: Format) -> str:

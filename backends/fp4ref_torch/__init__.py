@@ -13,17 +13,26 @@ from fp4ref.spec import FourOverSix, Spec, encode
 # Orders of operations (PRO-3) that are written here, by name.
 WITH_TENSOR_SCALE = """
     te te-fast te-division te-python te-rht-fused te-cpp-test-oracle torchao modelopt compressed-tensors fouroversix
-    flashinfer flashinfer-trace kernel-approx kernel-approx-by-amax cutlass jax qwix
+    te-python-division modelopt-unclamped flashinfer flashinfer-trace kernel-approx kernel-approx-by-amax cutlass jax
+    qwix
 """.split()  # noqa: SIM905
 WITH_POWERS_OF_TWO = """
     rceil rceil-cast-only ocp-rceil ocp-floor ocp-ceil ocp-even kernel-mxfp4 kernel-mxfp8 compressed-tensors-mx deepgemm
-    fouroversix-mx flashinfer-mx jax-mx qwix-mx torchao-floor torchao-ceil torchao-even
+    fouroversix-mx flashinfer-mx jax-mx qwix-mx torchao-floor torchao-ceil torchao-even torchao-even-carry
+    fouroversix-mx-unguarded
 """.split()  # noqa: SIM905
 ARITHMETICS = frozenset(WITH_TENSOR_SCALE + WITH_POWERS_OF_TWO)
 # Those that are not, and why.
-NOT_WRITTEN = dict.fromkeys(
-    "modelopt-mx flashinfer-trace-mx torchao-rceil microxcaling-nearest microxcaling-even microxcaling-floor".split(),  # noqa: SIM905
-    "it rounds a logarithm once, which torch does not promise",
+LOGARITHMS = """
+    modelopt-mx modelopt-mxfp8 flashinfer-trace-mx torchao-rceil microxcaling-nearest microxcaling-even
+    microxcaling-floor vllm-mxfp8 comfy-kitchen-mx ggml qwix-ceil quark-floor quark-ceil
+""".split()  # noqa: SIM905
+ENGINES = """
+    ggml-nvfp4 mlx mlx-fp8 mlx-nvfp4 mlx-nvfp4-global triton-up triton-down triton-nvfp4 vllm-emulation
+    aiter-round-down aiter-round-up aiter-even aiter-ceil quark-even comfy-kitchen
+""".split()  # noqa: SIM905
+NOT_WRITTEN = dict.fromkeys(LOGARITHMS, "it rounds a logarithm once, which torch does not promise") | dict.fromkeys(
+    ENGINES, "the golden model and the cpu backend serve this engine"
 )
 DIFFERENCES = ("dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16")
 TOTALS = ("rows_by_tree", "sequential", "halves")

@@ -44,7 +44,9 @@ ORDERS = {
     "te-rht-fused": Order(ts.block_te_python, ts.scaled_te_python, ts.encoding_te_rht, ts.values_te),
     "te-cpp-test-oracle": Order(ts.block_te, ts.scaled_te_cpp_test_oracle, ts.encoding_te, ts.values_te),
     "torchao": Order(ts.block_torchao, ts.scaled_torchao, ts.decoding, ts.values_decoding),
-    "modelopt": Order(ts.block_modelopt, ts.scaled_modelopt, ts.decoding, ts.values_decoding),
+    "te-python-division": Order(ts.block_division, ts.scaled_te_python, ts.encoding_te_python, ts.values_te),
+    "modelopt": Order(ts.block_modelopt_clamped, ts.scaled_modelopt, ts.decoding, ts.values_decoding),
+    "modelopt-unclamped": Order(ts.block_modelopt, ts.scaled_modelopt, ts.decoding, ts.values_decoding),
     "compressed-tensors": Order(
         ts.block_compressed_tensors, ts.scaled_compressed_tensors, ts.encoding_narrow, ts.values_narrow
     ),
@@ -58,7 +60,7 @@ ORDERS = {
         ts.block_flashinfer, ts.scaled_kernel_by_amax, ts.encoding_by_reciprocal, ts.values_encoding
     ),
     "cutlass": Order(ts.block_te, ts.scaled_cutlass, ts.encoding, ts.values_te),
-    "jax": Order(ts.block_jax, ts.scaled_jax, ts.decoding, ts.values_decoding),
+    "jax": Order(ts.block_jax, ts.scaled_jax, ts.decoding_jax, ts.values_decoding),
     "qwix": Order(ts.block_qwix, ts.scaled_qwix),
     "rceil": Order(p2.block_rceil),
     "rceil-cast-only": Order(p2.block_rceil, p2.scaled_cast_only),
@@ -71,10 +73,12 @@ ORDERS = {
     "torchao-floor": Order(p2.block_torchao_floor, normal=True),
     "torchao-ceil": Order(p2.block_torchao_ceil, normal=True),
     "torchao-even": Order(p2.block_torchao_even, normal=True),
-    "compressed-tensors-mx": Order(p2.block_compressed_tensors_mx, infinite=True),
+    "torchao-even-carry": Order(p2.block_torchao_even_carry),
+    "compressed-tensors-mx": Order(p2.block_compressed_tensors_mx, p2.scaled_narrow, infinite=True),
     "deepgemm": Order(p2.block_deepgemm),
-    "fouroversix-mx": Order(p2.block_fouroversix_mx, p2.scaled_or_zero),
-    "flashinfer-mx": Order(p2.block_flashinfer_mx, p2.scaled_or_zero),
+    "fouroversix-mx": Order(p2.block_fouroversix_mx, p2.scaled_or_zero, infinite=True),
+    "fouroversix-mx-unguarded": Order(p2.block_fouroversix_mx, p2.scaled_unguarded, infinite=True),
+    "flashinfer-mx": Order(p2.block_flashinfer_mx, p2.scaled_or_zero, infinite=True),
     "jax-mx": Order(p2.block_jax_mx, p2.scaled_jax_mx, infinite=True),
     "qwix-mx": Order(p2.block_qwix_mx, infinite=True),
 }

@@ -21,6 +21,8 @@ def encode(values: Tensor, codec: Codec, random_bits: Tensor | None = None) -> T
     index = _index(values, codec, random_bits)
     overflow = form.codes - 1 if codec.overflow is None else codec.overflow
     code = torch.where(index < form.codes, index, overflow)
+    if codec.infinity is not None:
+        code = torch.where(exact.magnitude(values) == exact.INFINITY, codec.infinity, code)
     nan, zero = exact.is_nan(values), exact.is_zero(values)
     if form.signed:
         minus = word < 0
@@ -35,10 +37,15 @@ def encode(values: Tensor, codec: Codec, random_bits: Tensor | None = None) -> T
 
 
 def nearest(values: Tensor, codec: Codec) -> Tensor:
-    """Return the values that `encode` picks (not for NaN); an overflow is the next value. Rules: FOS-3."""
+    """Return the values that `encode` picks (not for NaN); an overflow is the next value. Rules: FOS-3.
+
+    An infinity that has a code of its own has no value: NaN.
+    """
     form = codec.format
     last = form.codes - (codec.overflow is None)
     picked = _value_bits(_index(values, codec, None).clamp(max=last), form)
+    if codec.infinity not in (None, codec.overflow):
+        picked = torch.where(exact.magnitude(values) == exact.INFINITY, exact.NAN, picked)
     return exact.floats(picked | (exact.bits(values) & exact.SIGN))
 
 

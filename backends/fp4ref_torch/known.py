@@ -9,7 +9,21 @@ import torch
 from torch import Tensor
 
 from fp4ref.spec import Spec
-from fp4ref_torch.exact import constant, div, is_nan, is_zero, mul, rounded_bfloat16, rounded_float16
+from fp4ref_torch.exact import (
+    SIGN,
+    SMALLEST_NORMAL,
+    bits,
+    constant,
+    div,
+    floats,
+    is_nan,
+    is_zero,
+    magnitude,
+    mul,
+    rounded_bfloat16,
+    rounded_float16,
+    sub,
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,11 @@ class Known:
     def sixth(self) -> Tensor:
         """fp32(1/6)."""
         return div(self.value(1), self.value(6))
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest normal number of the input's type."""
+        return float(torch.finfo(self.dtype).smallest_normal)
 
     def over(self, divisor: Tensor) -> Tensor:
         """1 / divisor."""
@@ -69,6 +88,22 @@ def at_most_nan(x: Tensor, bound: float) -> Tensor:
 def at_least_nan(x: Tensor, bound: float) -> Tensor:
     """Return the larger; NaN stays."""
     return torch.where(x < bound, bound, x)
+
+
+def flushed(x: Tensor) -> Tensor:
+    """Return x, or a zero of its sign where x is subnormal."""
+    return floats(torch.where(magnitude(x) < SMALLEST_NORMAL, bits(x) & SIGN, bits(x)))
+
+
+def first_of_the_nearest(y: Tensor) -> Tensor:
+    """y; from 2^24 on the first of the E2M1 values with the smallest rounded distance, 2^-149 for 0, of y's sign."""
+    size = floats(magnitude(y))
+    best, error = torch.full_like(y, 2.0**-149), size
+    for value in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0):
+        distance = floats(magnitude(sub(size, torch.full_like(y, value))))
+        closer = distance < error
+        best, error = torch.where(closer, value, best), torch.where(closer, distance, error)
+    return torch.where(size >= 2.0**24, floats(bits(best) | bits(y) & SIGN), y)
 
 
 def fused(x: Tensor, factor: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fp4ref_torch.exact import INFINITY, bits, div, floats, is_finite, is_nan, mul, rounded_bfloat16
-from fp4ref_torch.known import Known, at_least_nan, at_most_nan, fused
+from fp4ref_torch.known import Known, at_least_nan, at_most_nan, flushed, fused
 from fp4ref_torch.reciprocal import reciprocal
 
 NAN, INF = float("nan"), float("inf")
@@ -59,11 +59,24 @@ def block_ocp_even(amax: Tensor, g: Tensor, k: Known) -> Tensor:
     return torch.where(is_finite(amax), exponent(amax, half_step(k.spec.element.format.mantissa_bits), k), NAN)
 
 
+def block_torchao_even_carry(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """EVEN; NaN if a is not finite, or becomes so."""
+    half = half_step(k.spec.element.format.mantissa_bits)
+    stays = is_finite(amax) & (torch.where(is_finite(amax), bits(amax), 0) + half < INFINITY)
+    return torch.where(stays, exponent(amax, half, k), NAN)
+
+
 def block_compressed_tensors_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """EVEN with one mantissa bit; Inf if a is not finite, or becomes so."""
-    word = bits(amax)
-    stays = is_finite(amax) & (word + half_step(1) < INFINITY)
-    return torch.where(stays, exponent(amax, half_step(1), k), INF)
+    """n(FLOOR of p), 1 for 0, Inf if p is infinite; p is n(the power of two of a rounded half up to one bit).
+
+    Below the smallest normal number of the type p is that number from 3/4 of it on, else 0.
+    """
+    low, finite = k.smallest_normal, is_finite(amax)
+    word = torch.where(finite, bits(amax), 0) + half_step(1) & INFINITY
+    power = torch.where(amax < low, torch.where(amax < 0.75 * low, 0.0, low), k.narrow(floats(word)))
+    scale = k.narrow(exponent(power, 0, k))
+    scale = torch.where(scale == 0, 1.0, scale)
+    return torch.where(finite & is_finite(power), scale, INF)
 
 
 def exponent_of_any(amax: Tensor, addend: int, k: Known) -> Tensor:
@@ -103,19 +116,18 @@ def block_deepgemm(amax: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def block_fouroversix_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """up(a / E); NaN if a is infinite, 0 if a is NaN."""
-    t = torch.where(is_finite(amax), up(div(amax, k.element_max)), NAN)
-    return torch.where(is_nan(amax), 0.0, t)
+    """up(a / E); 0 if a is NaN."""
+    return torch.where(is_nan(amax), 0.0, up(div(amax, k.element_max)))
 
 
 def block_flashinfer_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """up(a * fp32(1/6))."""
-    return up(mul(amax, k.sixth))
+    """up(a * fp32(1/6)); 0 if a is NaN."""
+    return torch.where(is_nan(amax), 0.0, up(mul(amax, k.sixth)))
 
 
 def block_jax_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """Return a / E."""
-    return div(amax, k.element_max)
+    """n(flush(a / E))."""
+    return k.narrow(flushed(div(amax, k.element_max)))
 
 
 def block_qwix_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
@@ -159,6 +171,16 @@ def normal_or_infinite(s: Tensor) -> Tensor:
 def scaled_or_zero(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
     """x / s; +0 if the byte is 0."""
     return torch.where(is_smallest(s), 0.0, div(x, s))
+
+
+def scaled_unguarded(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """x / s, with 0 for s if the byte is 0."""
+    return div(x, torch.where(is_smallest(s), 0.0, s))
+
+
+def scaled_narrow(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """n(x / s)."""
+    return k.narrow(div(x, s))
 
 
 def scaled_jax_mx(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:

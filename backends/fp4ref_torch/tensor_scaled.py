@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fp4ref_torch import codecs
 from fp4ref_torch.exact import FLT_MAX, bits, div, is_finite, is_nan, is_zero, mul, rounded_bfloat16
-from fp4ref_torch.known import Known, at_least_nan, at_most, at_most_nan, fused
+from fp4ref_torch.known import Known, at_least_nan, at_most, at_most_nan, first_of_the_nearest, flushed, fused
 from fp4ref_torch.reciprocal import reciprocal
 
 BF16_MAX = (2 - 2**-7) * 2.0**127
@@ -99,6 +99,11 @@ def block_modelopt(amax: Tensor, g: Tensor, k: Known) -> Tensor:
     return torch.where(is_zero(t), 1.0, t)
 
 
+def block_modelopt_clamped(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """clamp_nan(a / (6 * g), 2^-9, scale_max), 0 taken as 1."""
+    return at_most_nan(at_least_nan(block_modelopt(amax, g, k), 2.0**-9), k.spec.scale_max)
+
+
 def block_compressed_tensors(amax: Tensor, g: Tensor, k: Known) -> Tensor:
     """min_nan(g * n(a / 6), scale_max); 1/8 if its byte means 0."""
     t = at_most_nan(mul(g, k.narrow(div(amax, k.value(6)))), k.spec.scale_max)
@@ -116,10 +121,19 @@ def block_flashinfer(amax: Tensor, g: Tensor, k: Known) -> Tensor:
     return mul(g, mul(amax, k.sixth))
 
 
+def decoding_jax(amax: Tensor, k: Known) -> Tensor:
+    """Return flush(a / T)."""
+    return flushed(decoding(amax, k))
+
+
+def times_reciprocal(x: Tensor, d: Tensor, k: Known) -> Tensor:
+    """Return flush(x * flush(1 / d))."""
+    return flushed(mul(x, flushed(k.over(d))))
+
+
 def block_jax(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """min_nan(abs(a * (1 / g)) * fp32(1/6), scale_max); NaN becomes 0."""
-    t = mul(mul(amax, k.over(g)).abs(), k.sixth)
-    return torch.where(is_nan(t), 0.0, at_most_nan(t, k.spec.scale_max))
+    """min_nan(flush(abs(flush(a * flush(1 / g))) * fp32(1/6)), scale_max)."""
+    return at_most_nan(flushed(mul(times_reciprocal(amax, g, k).abs(), k.sixth)), k.spec.scale_max)
 
 
 def block_qwix(amax: Tensor, g: Tensor, k: Known) -> Tensor:
@@ -182,13 +196,13 @@ def scaled_flashinfer(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
 
 
 def scaled_flashinfer_trace(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
-    """(x * g) / s, with 1 for s unless s > 0."""
-    return div(mul(x, g), torch.where(s > 0, s, 1.0))
+    """first(v) of v = (x * g) / s, with 1 for s unless s > 0."""
+    return first_of_the_nearest(div(mul(x, g), torch.where(s > 0, s, 1.0)))
 
 
 def scaled_jax(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
-    """(x * (1 / g)) * (1 / s)."""
-    return mul(mul(x, k.over(g)), k.over(s))
+    """flush(flush(x * flush(1 / g)) * flush(1 / s))."""
+    return times_reciprocal(times_reciprocal(x, g, k), s, k)
 
 
 def scaled_qwix(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:

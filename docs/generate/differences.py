@@ -62,7 +62,7 @@ ADVICE = (
     ),
     Advice(
         "torchao 0.18, MX",
-        ("torchao.mxfp8_e4m3_rceil_0_18", "torchao.mxfp4_floor_0_18"),
+        ("torchao.mxfp8_e4m3_rceil@0.18.0", "torchao.mxfp4_floor@0.18.0"),
         "linear, or tiled_128x4",
         "none",
     ),

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fp4ref.catalogue import resolve
-from fp4ref.errors import DomainError, FileError
+from fp4ref.errors import DomainError, FileError, UnknownNameError
 from fp4ref.names import VARIABLE, import_extension
 from fp4ref.spec import Spec, from_json
 
@@ -28,6 +28,7 @@ PIPE_WIDTH = 10_000
 QUIET, BETWEEN = 2.0, 15.0  # seconds until the first line of progress, and until the next
 IMPORTED = "fp4ref.imported"  # modules that the user named, in a command's context
 JSON_MAX = 1 << 20  # bytes of a specification in a file
+Made = TypeVar("Made")
 
 
 def spec_files(*names: str | None) -> list[Path]:
@@ -62,6 +63,23 @@ def import_named(ctx: click.Context, place: str) -> None:
     before = os.environ.get(VARIABLE)
     ctx.find_root().call_on_close(lambda: _restored(before))
     import_extension(place)
+
+
+def with_names_of(target: str, make: Callable[[], Made]) -> Made:
+    """Return what `make` returns; if it meets an unknown name, import the file of a target first.
+
+    target: MODULE:FUNCTION or FILE.py:FUNCTION.
+
+    Rules: SPC-4, CNF-8.
+    """
+    place = target.rpartition(":")[0]
+    try:
+        return make()
+    except UnknownNameError:
+        if not place:
+            raise
+    import_named(click.get_current_context(), place)
+    return make()
 
 
 def _each_imported(ctx: click.Context, _: click.Parameter, places: tuple[str, ...]) -> None:

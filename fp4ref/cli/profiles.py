@@ -15,9 +15,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.catalogue import PROFILES
+from fp4ref.catalogue import PROFILES, PROMISES
 from fp4ref.cli.common import load_spec
 from fp4ref.cli.explain import read_tensor
+from fp4ref.cli.profiles_check import check
 from fp4ref.conformance.explain import difference, table
 from fp4ref.conformance.explain.difference import Count
 from fp4ref.conformance.explain.formulas import decimal, float_bits
@@ -53,6 +54,7 @@ SHOW_EPILOG = """\b
 Example:
   fp4ref profiles show nvfp4-4over6 > mine.json
 """
+KINDS = {"finite": "finite input", "nan": "NaN", "inf": "Inf"}
 TENSORS_NAMED = 5  # in an error
 
 
@@ -63,7 +65,9 @@ TENSORS_NAMED = 5  # in an error
 def profiles(context: click.Context, pattern: str, as_json: bool) -> None:
     """List the specifications: this standard's own, and those of other implementations.
 
-    A name works wherever a specification is asked for. Settings that equal the standard's are left out.
+    Above each group stand the versions that it models, how they were checked, and for which inputs its bytes are
+    promised. An older version has a name of its own, such as torchao.mxfp4_even@0.18.0. A name works wherever a
+    specification is asked for. Settings that equal the standard's are left out.
     """
     if context.invoked_subcommand is not None:
         return
@@ -77,16 +81,32 @@ def profiles(context: click.Context, pattern: str, as_json: bool) -> None:
 
 
 def _record(name: str) -> dict[str, Any]:
-    return {"name": name, "source": PROFILES.source(name), "spec": json.loads(PROFILES[name].to_json())}
+    promise = PROMISES.get(name)
+    return {
+        "name": name,
+        "source": PROFILES.source(name),
+        "promise": promise and promise.record(),
+        "spec": json.loads(PROFILES[name].to_json()),
+    }
+
+
+def _evidence(name: str) -> tuple[str, str]:
+    """Return where a profile's numbers come from, and for which inputs its bytes are promised. Rules: PRO-1, PRO-2."""
+    promise = PROMISES.get(name)
+    said = "" if promise is None else "; ".join(f"{KINDS[kind]}: {claim}" for kind, claim in promise.claims.items())
+    return PROFILES.source(name), said
 
 
 def _table(names: list[str]) -> None:
-    """Print one line per profile, under the note on where its numbers come from."""
+    """Print one line per profile, under the note on where its numbers come from and what is promised."""
     width = _width()
-    for source in dict.fromkeys(map(PROFILES.source, names)):
-        rows = [_row(name) for name in names if PROFILES.source(name) == source]
+    for evidence in dict.fromkeys(map(_evidence, names)):
+        rows = [_row(name) for name in names if _evidence(name) == evidence]
         widths = [max(map(len, column)) for column in zip(table.HEADINGS, *rows, strict=True)]
+        source, promise = evidence
         click.secho(source or "registered by a user", bold=True)
+        if promise:
+            click.secho("\n".join(_wrapped(f"equal bytes, {promise}", 2, width)))
         for number, row in enumerate([table.HEADINGS, *rows]):
             head = "  " + "".join(f"{part:<{size + 2}}" for part, size in zip(row[:-1], widths, strict=False))
             beside = width is None or len(head) + widths[-1] <= width
@@ -278,7 +298,7 @@ def _short(value: Any, field: str = "") -> str:
         return ", ".join(f"{name} {_short(item, name)}" for name, item in value.items())
     if isinstance(value, list):
         return "/".join(f"{code:#x}" for code in value) if field.endswith("nan") else "x".join(map(str, value))
-    if value is None or field.endswith(("signs", "overflow")):
+    if value is None or field.endswith(("signs", "overflow", "infinity")):
         return "none" if value is None else f"{value:#x}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -312,3 +332,6 @@ def _wrapped(text: str, indent: int, width: int | None) -> list[str]:
 def _width() -> int | None:
     """Return columns of the terminal; None without one, where nothing needs to be wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+profiles.add_command(check)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-from fp4ref.cli.common import import_named, load_spec, progress, refuse_options
+from fp4ref.cli.common import load_spec, progress, refuse_options, with_names_of
 from fp4ref.cli.verify_case import case_of_name
 from fp4ref.cli.verify_choice import Choice, KernelChoice
 from fp4ref.cli.verify_finish import finish
@@ -22,7 +22,6 @@ from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import run, subject
 from fp4ref.conformance.subjects.subject import Declaration, Subject, draws, reasons
 from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
-from fp4ref.errors import UnknownNameError
 from fp4ref.spec import Spec
 
 Made = TypeVar("Made")
@@ -80,18 +79,8 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
 
 
 def _with_names_of_the_kernel(choice: KernelChoice, make: Callable[[], Made]) -> Made:
-    """Return what `make` returns; if it meets an unknown name, import the kernel's own file first.
-
-    Rules: SPC-4, CNF-8.
-    """
-    place = "" if choice.signature is not None else choice.target.rpartition(":")[0]
-    try:
-        return make()
-    except UnknownNameError:
-        if not place:
-            raise
-    import_named(click.get_current_context(), place)
-    return make()
+    """Return what `make` returns; a kernel's own file may register the names. Rules: SPC-4, CNF-8."""
+    return make() if choice.signature is not None else with_names_of(choice.target, make)
 
 
 def require_all_cases(choice: Choice) -> None:

@@ -27,7 +27,8 @@ def codec_words(codec: Codec) -> str:
     if codec.format.max > 1e6:
         past = f"past the largest {last:#x}" if codec.overflow is None else f"overflow {codec.overflow:#x}"
     nan = f"NaN {codec.nan[0]:#x}" if codec.nan[0] == codec.nan[1] else f"NaN {codec.nan[0]:#x}, −NaN {codec.nan[1]:#x}"
-    parts = [f"{codec.format.name.upper()}: {ROUNDED[codec.rounding]}", past, nan, SIGNED[codec.sign]]
+    infinite = "" if codec.infinity is None else f"infinity {codec.infinity:#x}"
+    parts = [f"{codec.format.name.upper()}: {ROUNDED[codec.rounding]}", past, infinite, nan, SIGNED[codec.sign]]
     return "; ".join(part for part in parts if part)
 
 

@@ -51,7 +51,8 @@ def in_tiles(layout: Layout) -> bool:
 def _plain(codec: Codec) -> bool:
     """Return True if the script computes a codec; it cannot see the sign of a NaN."""
     nearest = codec.rounding in (Rounding.EVEN, Rounding.UP)
-    return nearest and codec.sign is Sign.BIT and codec.overflow is None and codec.nan[0] == codec.nan[1]
+    saturates = codec.overflow is None and codec.infinity is None
+    return nearest and codec.sign is Sign.BIT and saturates and codec.nan[0] == codec.nan[1]
 
 
 def _format(form: Format) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -93,7 +94,8 @@ def constants(spec: Spec, dtype: np.dtype[Any]) -> Constants:
     """Return what the arithmetic may know."""
     narrow: Callable[[Floats], Floats] = lambda v: v if dtype == F else v.astype(dtype).astype(F)  # noqa: E731
     element_max = spec.element_max or spec.element.format.max
-    return Constants(spec.element.format, spec.scale, F(element_max), F(spec.scale_max), narrow)
+    smallest = F(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
+    return Constants(spec.element.format, spec.scale, F(element_max), F(spec.scale_max), narrow, smallest, dtype == F)
 
 
 def global_scale(amax: Floats | None, spec: Spec, k: Constants) -> Floats:

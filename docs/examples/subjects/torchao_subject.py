@@ -2,8 +2,8 @@
 
 fp4ref verify --kernel torchao_subject.py:quantize --spec torchao.nvfp4_2lvl
 fp4ref verify --kernel torchao_subject.py:quantize_one_level --spec torchao.nvfp4_1lvl
-fp4ref verify --kernel torchao_subject.py:quantize_mxfp8_rceil --spec torchao.mxfp8_e4m3_rceil_0_18
-fp4ref verify --kernel torchao_subject.py:quantize_mxfp4_floor --spec torchao.mxfp4_floor_0_18
+fp4ref verify --kernel torchao_subject.py:quantize_mxfp8_rceil --spec torchao.mxfp8_e4m3_rceil@0.18.0
+fp4ref verify --kernel torchao_subject.py:quantize_mxfp4_floor --spec torchao.mxfp4_floor@0.18.0
 """
 
 from typing import Any

@@ -71,3 +71,6 @@ def _codecs(what: str, own: Codec, other: Codec) -> Iterator[str]:
         yield f"NaN {what} become {' or '.join(f'{code:#04x}' for code in dict.fromkeys(other.nan))}"
     if own.overflow != other.overflow:
         yield f"{what} past the largest " + ("saturate" if other.overflow is None else f"become {other.overflow:#04x}")
+    if own.infinity != other.infinity:
+        code = other.overflow if other.infinity is None else other.infinity
+        yield f"infinite {what} " + ("saturate" if code is None else f"become {code:#04x}")

@@ -56,12 +56,18 @@ def rounding(codec: Codec, value: Any, code: int, random_bits: int | None = None
         return f"exact{sign_note}", sign_rules or (f"{form.name.upper()}-1" if form in RULES else OF_A_CODEC,)
     if random_bits is not None and magnitude < top:
         return _stochastic(values, magnitude, random_bits) + sign_note, ("SR-2", *sign_rules)
-    if magnitude > top and code == codec.overflow:
+    if magnitude > top and code in _codes_past(codec, magnitude):
         return f"rounds past the largest value {decimal(top)}: code {code:#x}", _with_choice(codec, "overflow", past)
     if magnitude > top and codec.overflow is None:
         return f"above the largest value {decimal(top)}: saturates{sign_note}", (past, *sign_rules)
     rule = nearest if magnitude > values[0] else past
     return _between(codec, magnitude) + sign_note, (*_with_choice(codec, "rounding", rule), *sign_rules)
+
+
+def _codes_past(codec: Codec, magnitude: float) -> tuple[int | None, ...]:
+    """Return the code, with either sign, that stands for a magnitude past the largest value, if there is one."""
+    own = codec.infinity if np.isinf(magnitude) and codec.infinity is not None else codec.overflow
+    return () if own is None else (own, own | codec.format.sign_bit)
 
 
 def _with_choice(codec: Codec, field: str, rule: str) -> tuple[str, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.explain.probes import InputKind, Probe, SpecPair, centered
+from fp4ref.conformance.explain.probes import InputKind, Probe, centered
 from fp4ref.formats import F
 from fp4ref.model.tiles import widen
 
@@ -19,7 +19,14 @@ MANTISSA_BITS = 23
 LARGEST = float(np.finfo(F).max)
 
 
-def shrunk(pair: SpecPair, probe: Probe, kind: InputKind) -> Probe:
+class Tells(Protocol):
+    """Two quantizers, and the question whether a probe tells them apart."""
+
+    def tells(self, probe: Probe, kind: InputKind) -> bool:
+        """Return True if they differ on a probe of a kind."""
+
+
+def shrunk(pair: Tells, probe: Probe, kind: InputKind) -> Probe:
     """Zero elements, cut them off, then make the remaining numbers round; every step keeps the kind of difference."""
     trials = _Trials(pair, probe, kind)
     if probe.amax is not None:
@@ -32,7 +39,7 @@ def shrunk(pair: SpecPair, probe: Probe, kind: InputKind) -> Probe:
 class _Trials:
     """Keeps the smallest probe so far, and counts what it costs."""
 
-    def __init__(self, pair: SpecPair, probe: Probe, kind: InputKind) -> None:
+    def __init__(self, pair: Tells, probe: Probe, kind: InputKind) -> None:
         self.pair, self.best, self.kind, self.left = pair, probe, kind, TRIALS
 
     def take(self, **changes: Any) -> bool:

@@ -49,4 +49,6 @@ def _codec(role: str, codec: Codec) -> list[str]:
         found.append(f"{role} nan " + "/".join(f"{code:0{digits}x}" for code in codec.nan))
     if codec.overflow is not None:
         found.append(f"{role} overflow {codec.overflow:0{digits}x}")
+    if codec.infinity is not None:
+        found.append(f"{role} infinity {codec.infinity:0{digits}x}")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,21 +19,13 @@ E3M0 = Format("e3m0", exponent_bits=3, mantissa_bits=0, bias=3, codes=8)
 
 
 def _codec(kernel: Kernel, **changes: Any) -> Codec:
-    old = kernel.codec
-    fields = {
-        "format": old.format,
-        "rounding": old.rounding,
-        "sign": old.sign,
-        "nan": old.nan,
-        "overflow": old.overflow,
-    }
-    return Codec(**{**fields, **changes})
+    return replace(kernel.codec, **changes)
 
 
 def signed_ties(up: bool, y: Floats, bits: Codes | None, codec: Codec) -> Codes:
     """Ties toward plus (or minus) infinity."""
-    toward = _with(codec, rounding=Rounding.AWAY).encode(y)
-    back = _with(codec, rounding=Rounding.DOWN).encode(y)
+    toward = replace(codec, rounding=Rounding.AWAY).encode(y)
+    back = replace(codec, rounding=Rounding.DOWN).encode(y)
     return np.where((y > 0) == up, toward, back)
 
 
@@ -49,29 +42,16 @@ def _odd(low: int) -> int:
 
 def odd_ties(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
     """Ties to the odd code."""
-    even = _with(codec, rounding=Rounding.EVEN).encode(y)
-    away, down = (_with(codec, rounding=r).encode(y) for r in (Rounding.AWAY, Rounding.DOWN))
+    even = replace(codec, rounding=Rounding.EVEN).encode(y)
+    away, down = (replace(codec, rounding=r).encode(y) for r in (Rounding.AWAY, Rounding.DOWN))
     return np.where(away != down, np.where(even == away, down, away), even)
 
 
 def directed(up: bool, y: Floats, bits: Codes | None, codec: Codec) -> Codes:
     """Toward plus (or minus) infinity."""
-    larger = _with(codec, rounding=Rounding.UP).encode(y)
-    smaller = _with(codec, rounding=Rounding.TRUNCATE).encode(y)
+    larger = replace(codec, rounding=Rounding.UP).encode(y)
+    smaller = replace(codec, rounding=Rounding.TRUNCATE).encode(y)
     return np.where((y > 0) == up, larger, smaller)
-
-
-def _with(codec: Codec, **changes: Any) -> Codec:
-    return Codec(
-        **{
-            "format": codec.format,
-            "rounding": codec.rounding,
-            "sign": codec.sign,
-            "nan": codec.nan,
-            "overflow": codec.overflow,
-            **changes,
-        }
-    )
 
 
 def table(values: tuple[float, ...], y: Floats, bits: Codes | None, codec: Codec) -> Codes:

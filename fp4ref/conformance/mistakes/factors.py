@@ -10,6 +10,7 @@ import numpy as np
 
 from fp4ref import arithmetic as ar
 from fp4ref import arithmetic_peers as ap
+from fp4ref import arithmetic_peers_mx as apm
 from fp4ref.arithmetic import BF16_MAX, FLT_MAX, SIXTH
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import (
@@ -229,7 +230,7 @@ def factor() -> Iterator[Mistake]:
     )
     yield known(stage, "encode-byte-0-one", "scale byte 0 divides by 1", mx, special=True, scaled=ap.scaled_or_as_it_is)
     yield known(
-        stage, "encode-byte-0-zero", "scale byte 0 makes elements 0", mx, special=True, scaled=ap.scaled_or_zero
+        stage, "encode-byte-0-zero", "scale byte 0 makes elements 0", mx, special=True, scaled=apm.scaled_or_zero
     )
     for name, text, kind, value in UNFIT:
         yield known(stage, f"encode-{name}", text, special=True, scaled=of(partial(raw_zero, kind, value)))

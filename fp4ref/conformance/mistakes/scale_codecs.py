@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fp4ref import arithmetic_peers as ap
+from fp4ref import arithmetic_peers_mx as apm
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot, When, e4m3_scales, known, mx, of, other_than
 from fp4ref.conformance.mistakes.scales import E4M3_FNUZ, ROUNDINGS
@@ -74,7 +75,7 @@ def scale_codec() -> Iterator[Mistake]:
         "scale-power",
         "scales are rounded up to powers of two",
         e4m3_scales,
-        scale_value=lambda t: ap.up_from_any(np.asarray(t, F)),
+        scale_value=lambda t: apm.up_from_any(np.asarray(t, F)),
     )
     yield known(
         stage,
@@ -102,22 +103,14 @@ def scale_codec() -> Iterator[Mistake]:
         "scale-infinite",
         "elements are divided by infinity where the scale is infinite",
         special=True,
-        working=ap.infinite,
+        working=apm.infinite,
     )
     yield from _bytes()
 
 
 def _codec(kernel: Kernel, **changes: Any) -> Codec:
-    old = kernel.scale_codec
-    fields = {
-        "format": old.format,
-        "rounding": old.rounding,
-        "sign": old.sign,
-        "nan": old.nan,
-        "overflow": old.overflow,
-    }
     changes = {name: min(value, 0xFF) if name == "overflow" else value for name, value in changes.items()}
-    return Codec(**{**fields, **changes})
+    return replace(kernel.scale_codec, **changes)
 
 
 def _moved(by: int, byte: Codes) -> Codes:

@@ -220,6 +220,8 @@ def encode(x: float, codec: Codec, random_byte: int | None = None) -> int:
     code = nearest(abs(x), name, codec.rounding) if random_byte is None else stochastic(abs(x), random_byte)
     if code == len(magnitudes(name)):
         code = code - 1 if codec.overflow is None else codec.overflow
+    if math.isinf(x) and codec.infinity is not None:
+        code = codec.infinity
     minus_sign = {
         Sign.BIT: negative,
         Sign.NEGATIVE: x < 0,

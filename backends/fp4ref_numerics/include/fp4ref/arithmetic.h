@@ -19,6 +19,9 @@ namespace arithmetic {
 
 #define FP4_RULE template <class S, class In> FP4_API float
 
+// Whether `apply` grows with |x|.
+template <class Arithmetic> constexpr bool grows = true;
+
 struct stored_scale_works {
     FP4_API float working(float, float s, float) { return s; }
 };
@@ -99,6 +102,10 @@ struct te_python : te {
     FP4_RULE factor(float s, float g) { return at_most_float_max(1.0f / (s * (1.0f / g))); }
 };
 
+struct te_python_division : te_python {
+    FP4_RULE block_scale(float a, float g) { return a / 6.0f * g; }
+};
+
 struct te_rht_fused : te_python {
     FP4_RULE global_scale(float A) { return A > 0.0f ? at_most_float_max(S::scale_max * S::element_max / A) : 1.0f; }
 };
@@ -132,7 +139,7 @@ struct torchao : stored_scale_works {
     FP4_RULE value(float q, float d, float) { return q * d; }
 };
 
-struct modelopt : torchao {
+struct modelopt_unclamped : torchao {
     FP4_RULE block_scale(float a, float g)
     {
         const float t = a / (6.0f * g);
@@ -140,6 +147,14 @@ struct modelopt : torchao {
     }
     FP4_RULE factor(float s, float g) { return s * g; }
     FP4_RULE apply(float x, float f, float) { return x / f; }
+};
+
+struct modelopt : modelopt_unclamped {
+    FP4_RULE block_scale(float a, float g)
+    {
+        const float t = modelopt_unclamped::block_scale<S, In>(a, g);
+        return t < 0x1p-9f ? 0x1p-9f : t > S::scale_max ? S::scale_max : t;
+    }
 };
 
 struct compressed_tensors : stored_scale_works {
@@ -181,21 +196,39 @@ struct flashinfer : stored_scale_works {
     FP4_RULE value(float q, float d, float) { return q * d; }
 };
 
+// y, but from 2^24 on the E2M1 value whose distance from it, rounded, is the smallest, the first of equals. For 0 the
+// smallest subnormal, because its sign counts.
+FP4_API float first_of_the_nearest(float y)
+{
+    const float m = magnitude(y);
+    if (!(m >= 0x1p24f)) return y;
+    constexpr float VALUES[8] = {0x1p-149f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    float best = VALUES[0], error = m;
+    for (int i = 1; i < 8; ++i) {
+        const float distance = magnitude(VALUES[i] - m);
+        best = distance < error ? VALUES[i] : best, error = distance < error ? distance : error;
+    }
+    return y < 0.0f ? -best : best;
+}
+
 struct flashinfer_trace : flashinfer {
     FP4_RULE block_scale(float a, float g) { return a / 6.0f * g; }
     FP4_RULE factor(float, float g) { return g; }
-    FP4_RULE apply(float x, float g, float s) { return x * g / (s > 0.0f ? s : 1.0f); }
+    FP4_RULE apply(float x, float g, float s) { return first_of_the_nearest(x * g / (s > 0.0f ? s : 1.0f)); }
 };
+template <> constexpr bool grows<flashinfer_trace> = false;
 
-// g decodes; a NaN is dropped.
+// g decodes; a subnormal result becomes a zero of its sign.
+FP4_API float flushed(float x) { return float_of(magnitude_bits(x) < 0x800000u ? bits_of(x) & 0x80000000u : bits_of(x)); }
 struct jax : torchao {
+    FP4_RULE global_scale(float A) { return flushed(torchao::global_scale<S, In>(A)); }
     FP4_RULE block_scale(float a, float g)
     {
-        const float t = magnitude(a * (1.0f / g)) * SIXTH;
-        return is_nan(t) ? 0.0f : t > S::scale_max ? S::scale_max : t;
+        const float t = flushed(magnitude(flushed(a * flushed(1.0f / g))) * SIXTH);
+        return t > S::scale_max ? S::scale_max : t;
     }
-    FP4_RULE factor(float, float g) { return 1.0f / g; }
-    FP4_RULE apply(float x, float f, float s) { return x * f * (1.0f / s); }
+    FP4_RULE factor(float, float g) { return flushed(1.0f / g); }
+    FP4_RULE apply(float x, float f, float s) { return flushed(flushed(x * f) * flushed(1.0f / s)); }
 };
 
 struct qwix : no_global_scale {
@@ -299,13 +332,27 @@ struct torchao_even : no_global_scale_by<normal_or_infinite_scale_works> {
     }
 };
 
-// EVEN with one mantissa bit for every element format; a block that this makes infinite is divided by infinity.
+// EVEN, but a carry out of float32 gives NaN.
+struct torchao_even_carry : no_global_scale {
+    FP4_RULE block_scale(float a, float)
+    {
+        const unsigned field = (bits_of(a) + (1u << (22 - S::Element::Format::mantissa_bits))) >> 23;
+        return field < 255u ? shared_scale<S>(field) : float_of(0x7fc00000u);
+    }
+};
+
+// EVEN with one mantissa bit for every element format, each step in the input's type; a block that becomes infinite is
+// divided by infinity, one whose scale the type flushes by 1.
 struct compressed_tensors_mx : no_global_scale_by<infinite_scale_works> {
     FP4_RULE block_scale(float a, float)
     {
-        const unsigned field = (bits_of(a) + (1u << 21)) >> 23;
-        return field < 255u ? shared_scale<S>(field) : float_of(0x7f800000u);
+        const float low = In::smallest_normal, below = a < 0.75f * low ? 0.0f : low;
+        const float power = a < low ? below : In::narrow(float_of((bits_of(a) + (1u << 21)) & 0x7f800000u));
+        if (!is_finite(a) || !is_finite(power)) return float_of(0x7f800000u);
+        const float scale = In::narrow(shared_scale<S>(bits_of(power) >> 23));
+        return scale == 0.0f ? 1.0f : scale;
     }
+    FP4_RULE apply(float x, float f, float) { return In::narrow(x * f); }
 };
 
 // The next power of two of t >= 0, 2^-126 for every subnormal above 2^-127 or below; what is not finite stays.
@@ -324,18 +371,22 @@ struct deepgemm : no_global_scale {
     }
 };
 
-// Elements of a block whose byte is 0 are 0.
-struct zero_below_normal : no_global_scale {
+// Elements of a block whose byte is 0 are 0; those of an infinite block are divided by infinity.
+struct zero_below_normal : no_global_scale_by<infinite_scale_works> {
     FP4_RULE apply(float x, float f, float s) { return s == 0x1p-127f ? 0.0f : x * f; }
 };
 struct fouroversix_mx : zero_below_normal {
     FP4_RULE block_scale(float a, float)
     {
-        return is_nan(a) ? 0.0f : finite_or_nan(a, up_from_any(a / S::element_max));
+        return is_nan(a) ? 0.0f : up_from_any(a / S::element_max);
     }
 };
+struct fouroversix_mx_unguarded : no_global_scale_by<infinite_scale_works> {
+    FP4_RULE block_scale(float a, float g) { return fouroversix_mx::block_scale<S, In>(a, g); }
+    FP4_RULE factor(float s, float) { return s == 0x1p-127f ? float_of(0x7f800000u) : 1.0f / s; }
+};
 struct flashinfer_mx : zero_below_normal {
-    FP4_RULE block_scale(float a, float) { return up_from_any(a * SIXTH); }
+    FP4_RULE block_scale(float a, float) { return is_nan(a) ? 0.0f : up_from_any(a * SIXTH); }
 };
 
 // 2^exponent, held within the values of E8M0.
@@ -346,7 +397,7 @@ FP4_API float scale_of(int exponent)
 
 // The smallest scale is flushed, so what it divides becomes infinite; zero becomes NaN.
 struct jax_mx : no_global_scale_by<infinite_scale_works> {
-    FP4_RULE block_scale(float a, float) { return a / S::element_max; }
+    FP4_RULE block_scale(float a, float) { return In::narrow(flushed(a / S::element_max)); }
     FP4_RULE factor(float s, float) { return s == 0x1p-127f ? float_of(0x7f800000u) : 1.0f / s; }
 };
 
@@ -425,13 +476,26 @@ struct torchao_rceil : no_global_scale {
     }
     FP4_RULE factor(float s, float) { return s == 0x1p-127f ? 1.0f : 1.0f / s; }
 };
+struct modelopt_mxfp8 : no_global_scale {
+    FP4_RULE block_scale(float a, float)
+    {
+        const float t = a / S::element_max;
+        return !(t > 0.0f) ? 0x1p-127f : is_finite(t) ? scale_of(log2_ceil(t)) : 0x1p127f;
+    }
+};
 struct flashinfer_trace_mx : no_global_scale {
     FP4_RULE block_scale(float a, float)
     {
         const float t = a / S::element_max;
-        return !(t > 0.0f) ? 1.0f : is_finite(t) ? scale_of(log2_floor(t)) : 0x1p127f;
+        return !(t > 0.0f) ? 1.0f : is_finite(t) ? scale_of(log2_floor(t)) : 0x1p-127f;
+    }
+    FP4_RULE apply(float x, float f, float)
+    {
+        if constexpr (S::Element::Format::bits == 4) return first_of_the_nearest(x * f);
+        return x * f;
     }
 };
+template <> constexpr bool grows<flashinfer_trace_mx> = false;
 
 // Both exponents, that of the block and that of every element, come from a rounded logarithm; Integer rounds an element
 // in units of its step. A block's elements are below 2^(emax + 2) of its scale, so no power of two here leaves the range.

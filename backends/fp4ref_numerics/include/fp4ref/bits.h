@@ -86,6 +86,7 @@ struct float32 {
     using word = unsigned;
     static constexpr unsigned infinity = 0x7f800000u;
     static constexpr int precision = 24;  // bits of a significand
+    static constexpr float smallest_normal = 0x1p-126f;
     FP4_API float widen(word w) { return float_of(w); }
     FP4_API word round_number(float x) { return bits_of(x); }
     FP4_API word round(float x) { return bits_of(x); }
@@ -96,6 +97,7 @@ struct bfloat16 {
     using word = unsigned short;
     static constexpr unsigned infinity = 0x7f80u;
     static constexpr int precision = 8;  // bits of a significand
+    static constexpr float smallest_normal = 0x1p-126f;
     FP4_API float widen(unsigned w) { return float_of(w << 16); }  // a word, or one whose type is wider already
     FP4_API word round_number(float x)
     {
@@ -113,6 +115,7 @@ struct float16 {
     using word = unsigned short;
     static constexpr unsigned infinity = 0x7c00u;
     static constexpr int precision = 11;  // bits of a significand
+    static constexpr float smallest_normal = 0x1p-14f;
     // The 15 lower bits, moved up, lack 112 in the exponent field; a subnormal is what it is above 2^-14, less 2^-14.
     FP4_API float widen(unsigned w)
     {

@@ -4,7 +4,7 @@
 // (none, tensor, row), block_keeps_nan, amax_keeps_nan, flushes, has_hadamard, signs. In is the input type, `flushing` if
 // S::flushes.
 #pragma once
-#include <fp4ref/arithmetic.h>
+#include <fp4ref/engines.h>
 
 namespace fp4ref {
 
@@ -70,9 +70,10 @@ template <class S, class In> FP4_API unsigned encode(float x, const Scale& scale
 }
 
 // Whether a block whose maximum is `amax`, without a NaN, may be encoded by `encode_narrow`: every arithmetic grows with
-// |x|, and a NaN compares false.
+// |x|, and a NaN compares false. One that does not grow proves nothing by its maximum.
 template <class S, class In> FP4_API bool is_narrow(float amax, const Scale& scale)
 {
+    if constexpr (!arithmetic::grows<typename S::Arithmetic>) return !S::Element::by_sums;
     return magnitude(S::Arithmetic::template apply<S, In>(amax, scale.factor, scale.s)) < S::Element::narrow_limit;
 }
 

@@ -25,10 +25,12 @@ struct e8m0 {
     static constexpr int bits = 8, codes = 255;
 };
 
-// NaN and NegativeNaN are the codes of NaN by sign; Overflow is the code past the largest value, -1 to saturate.
-template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overflow> struct Codec {
+// NaN and NegativeNaN are the codes of NaN by sign; Overflow is the code past the largest value, -1 to saturate; Infinity
+// that of an infinity, before its sign.
+template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overflow, int Infinity = Overflow> struct Codec {
     using Format = Format_;
     static constexpr bool keeps_nan_sign = NaN != NegativeNaN, stochastic = R == Rounding::stochastic;
+    static constexpr bool tells_infinity = Infinity != Overflow;
     static constexpr bool by_sums = R == Rounding::even && Format::codes == e2m1::codes;
     static constexpr float narrow_limit = by_sums ? 7.0f : 0x1.fffffep127f;  // below 7, E2M1 does not saturate
     static constexpr int shift = 23 - Format::mantissa_bits;                        // of a mantissa in a float
@@ -104,6 +106,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
         unsigned code = i;
         if constexpr (!by_sums) code = i < Format::codes ? i : (unsigned)(Overflow < 0 ? Format::codes - 1 : Overflow);
         else if constexpr (!Narrow && Overflow >= 0) code = (i & 15u) < Format::codes ? i : (unsigned)Overflow;
+        if constexpr (tells_infinity && !Narrow) code = magnitude_bits(x) == 0x7f800000u ? (unsigned)Infinity : code;
         if constexpr (S == Sign::bit) return code | (bits_of(x) >> (32 - Format::bits) & Format::sign_bit);
         bool sign = x < 0.0f;
         if constexpr (S == Sign::not_positive) sign = x <= 0.0f;
@@ -111,17 +114,19 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
         return code | (sign ? Format::sign_bit : 0u);
     }
 
-    // The value that encode rounds to, before an overflow turns into a code; x not NaN. Rules: FOS-3.
+    // The value that encode rounds to, before an overflow turns into a code; x not NaN. An infinity with a code of its own
+    // has no value. Rules: FOS-3.
     FP4_API float nearest(float x)
     {
         const float v = value(smaller(index(x, 0), (unsigned)(Format::codes - (Overflow < 0))));
+        if (tells_infinity && magnitude_bits(x) == 0x7f800000u) return float_of(0x7fc00000u);
         return float_of(bits_of(v) | (bits_of(x) & 0x80000000u));
     }
 
     // Its magnitude, given |x|; a NaN counts as the largest. Rules: FOS-3.
     FP4_API float nearest_magnitude(float a)
     {
-        if constexpr (R == Rounding::even && Overflow < 0) return nearest_narrow(float_of(smaller(bits_of(a), bits_of(value(Format::codes - 1)))));
+        if constexpr (R == Rounding::even && Overflow < 0 && !tells_infinity) return nearest_narrow(float_of(smaller(bits_of(a), bits_of(value(Format::codes - 1)))));
         else return magnitude(nearest(a));
     }
 
@@ -167,14 +172,16 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
 
 // Powers of two, rounded up as the hardware does: code 0 also holds everything not above 2^-127.
 // Rules: E8M0-1, E8M0-2, E8M0-3, E8M0-4.
-template <int NaN, int NegativeNaN, int Overflow> struct Codec<e8m0, Rounding::up, Sign::bit, NaN, NegativeNaN, Overflow> {
+template <int NaN, int NegativeNaN, int Overflow, int Infinity>
+struct Codec<e8m0, Rounding::up, Sign::bit, NaN, NegativeNaN, Overflow, Infinity> {
     using Format = e8m0;
     static constexpr bool keeps_nan_sign = NaN != NegativeNaN;
     FP4_API unsigned encode(float t)
     {
         const unsigned m = magnitude_bits(t), field = m >> 23, mantissa = m & 0x7fffffu;
         const unsigned code = field + (field ? mantissa != 0 : mantissa > 0x400000u);
-        const unsigned number = code < 255 ? code : (unsigned)(Overflow < 0 ? 254 : Overflow);
+        const unsigned past = (unsigned)(Overflow < 0 ? 254 : Overflow), infinite = (unsigned)(Infinity < 0 ? 254 : Infinity);
+        const unsigned number = m == 0x7f800000u ? infinite : code < 255 ? code : past;
         return is_nan(t) ? (unsigned)(bits_of(t) >> 31 ? NegativeNaN : NaN) : number;
     }
     FP4_API float decode(unsigned code) { return float_of(code == 255 ? 0x7fc00000u : code ? code << 23 : 0x400000u); }

@@ -56,6 +56,8 @@ VERSIONS = {
     "qwix": "aa623acb, 2026-08-13, jax 0.10.2",
     "torchao": "36027d82, 2026-08-21, torch 2.13",
 }
+OLDER = {"modelopt.nvfp4": "modelopt.nvfp4@0.40.0"}  # profiles of what was recorded, where a newer version differs
+SHAPED = {("zeros.bf16", "jax.nvfp4"), ("zeros.fp32", "jax.nvfp4")}  # bytes that depend on the tensor's shape
 WINDOWS = 2  # of a peer's tensor
 FEWER = {"zeros": 1, "normal": 1, "normal_bf16": 1}
 
@@ -72,8 +74,13 @@ def peer_groups(archive: Archive) -> list[Json]:
         group(
             "PRO-1 PRO-3",
             {"name": f"{name}, recorded on a CPU", "version": VERSIONS[name.partition(".")[0]]},
-            [made for key in inputs for made in _peer_tests(archive, key, name, kept[key])],
-            spec=name,
+            [
+                made
+                for key in inputs
+                if (key, name) not in SHAPED
+                for made in _peer_tests(archive, key, name, kept[key])
+            ],
+            spec=OLDER.get(name, name),
         )
         for name in names
     ]

@@ -1,0 +1,51 @@
+"""The promise of a profile, held against bytes that the implementation returned."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.formats import Codes
+from fp4ref.model.quantize import quantize
+from fp4ref.model.tiles import widen
+from fp4ref.packing import unpack
+from fp4ref.promise import Promise
+from fp4ref.spec import Spec
+
+
+def promised(promise: Promise, x: NDArray[Any]) -> bool:
+    """Return True if a promise covers an input. Rules: PRO-1."""
+    values = widen(x)
+    found = {"finite": True, "nan": bool(np.isnan(values).any()), "inf": bool(np.isinf(values).any())}
+    return all(promise.claims[kind].holds for kind, present in found.items() if present)
+
+
+def equal_bytes(spec: Spec, x: NDArray[Any], data: Codes, scales: Codes) -> bool:
+    """Return True if a specification makes these bytes of x [rows, columns], up to the sign of a NaN.
+
+    data, scales: canonical and linear. Rules: PRO-1.
+    """
+    form, columns = spec.element.format, x.shape[1]
+    ours = quantize(x, spec)
+    codes, theirs = unpack(ours.data, columns, form), unpack(data, columns, form)
+    same_scales, same_codes = ours.scales == scales, codes == theirs
+    if not np.isfinite(widen(x)).all() and not (same_scales.all() and same_codes.all()):
+        if spec.scale.format.signed:
+            same_scales |= (ours.scales ^ scales) == spec.scale.format.sign_bit
+            same_scales &= (ours.scales == scales) | np.isnan(spec.scale.decode(ours.scales))
+        same_codes |= _stand_for_nan(spec, x) & ((codes ^ theirs) == form.sign_bit)
+    return bool(same_scales.all() and same_codes.all())
+
+
+def _stand_for_nan(spec: Spec, x: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return the elements that other NaN codes change, and those under a NaN scale."""
+    made = [
+        quantize(x, spec.replace(name="other", element=dataclasses.replace(spec.element, nan=(code, code))))
+        for code in (0, 1)
+    ]
+    first, second = (unpack(q.data, x.shape[1], spec.element.format) for q in made)
+    under = np.repeat(np.isnan(spec.scale.decode(made[0].scales)), spec.block.columns, axis=1)[:, : x.shape[1]]
+    return np.asarray((first != second) | under)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+from click.testing import CliRunner
+
+import fp4ref
+from fp4ref.cli import main
+
+KERNELS = """
+import dataclasses
+
+import fp4ref
+
+VENDOR = fp4ref.register(fp4ref.MXFP4.replace(name="checked.mxfp4"), source="an example")
+AWAY = fp4ref.MXFP4.replace(element=dataclasses.replace(fp4ref.MXFP4.element, rounding="away"))
+
+
+def of(spec):
+    def quantize(x):
+        row = fp4ref.quantize(x, spec, backend="numpy").row
+        return row.data, row.scales
+
+    return quantize
+
+
+right = of(fp4ref.MXFP4)
+away = of(AWAY)
+ggml = of("ggml.mxfp4")
+
+
+def third(x):
+    data, scales = right(x)
+    return data ^ (scales.sum() % 3 == 0), scales
+"""
+FAMILIES = ("--family", "element-ties")
+
+
+@pytest.fixture
+def check(tmp_path):
+    path = tmp_path / "kernels.py"
+    path.write_text(textwrap.dedent(KERNELS))
+
+    def run(profile: str, function: str, *options: str, families: tuple[str, ...] = FAMILIES):
+        arguments = ["profiles", "check", profile, "--against", f"{path}:{function}", *families, *options]
+        return CliRunner().invoke(main, arguments)
+
+    yield run
+    if "checked.mxfp4" in fp4ref.profiles:
+        fp4ref.profiles.forget("checked.mxfp4")
+
+
+@pytest.mark.rule("PRO-5")
+def test_equal_cases_by_family_and_type(check):
+    result = check("checked.mxfp4", "right")  # its file registers the profile
+    assert result.exit_code == 0, result.output
+    assert "equal: " in result.output
+    rows = [line.split() for line in result.output.splitlines() if line.split()[:1] == ["element-ties"]]
+    assert all(cell.split("/")[0] == cell.split("/")[1] for cell in rows[0][1:])
+    assert len(rows[0]) == 4
+
+
+@pytest.mark.rule("PRO-5")
+def test_the_smallest_difference_and_its_field(check):
+    result = check("mxfp4", "away", "--json")
+    assert result.exit_code == 1, result.output
+    found = json.loads(result.stdout)
+    assert [(change["field"], change["theirs"]) for change in found["fields"]] == [("element.rounding", "away")]
+    assert found["smallest"]["values"] == "1.25"
+    assert found["smallest"]["profile"]["data"] == ["06"]
+    assert found["smallest"]["implementation"]["data"] == ["07"]
+    shares = {(share["family"], share["dtype"]): (share["equal"], share["cases"]) for share in found["shares"]}
+    assert shares["element-ties", "float32"][0] < shares["element-ties", "float32"][1]
+
+
+@pytest.mark.rule("PRO-5")
+def test_another_profile_is_named_and_no_field_is_made_up(check):
+    found = json.loads(check("mxfp4", "ggml", "--json").stdout)
+    assert "ggml.mxfp4" in found["headline"]
+    result = check("mxfp4", "third", families=("--family", "minus-zero"))
+    assert result.exit_code == 1
+    assert "no change of a single field explains all bytes" in result.output
+
+
+@pytest.mark.parametrize(
+    ("profile", "function", "message"),
+    [
+        ("mxfp5", "right", "unknown name 'mxfp5'"),
+        ("modelopt.nvfp4@0.1", "right", "unknown version '0.1' of modelopt.nvfp4, need one of 0.47.0"),
+        ("mxfp4", "missing", "no missing in"),
+    ],
+)
+def test_bad_arguments(check, profile, function, message):
+    result = check(profile, function)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.rule("PRO-4")
+def test_versions_of_a_profile():
+    names = fp4ref.profiles
+    assert names["modelopt.nvfp4@0.47.0"] is names["modelopt.nvfp4"]
+    assert names["modelopt.nvfp4@0.40"] is names["modelopt.nvfp4@5a4242fa"] is names["modelopt.nvfp4@0.40.0"]
+    assert names["torchao.mxfp4_even_0_18"] is names["torchao.mxfp4_even@0.18.0"]
+    assert names["torchao.mxfp4_even@36027d82"] is names["torchao.mxfp4_even"]
+    with pytest.raises(fp4ref.UnknownNameError, match=r"need one of .*0\.47\.0.*PRO-4"):
+        names["modelopt.nvfp4@0.4"]
