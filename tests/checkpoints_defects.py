@@ -748,3 +748,28 @@ def another_layer_s_scales(e):
 @defect("modelopt-nvfp4", "value-mismatch", "model.norm.weight", source=True)
 def another_model_s_norm(e):
     e.put("model.norm.weight", "BF16", np.full(128, 0x3FC0))
+
+
+@defect("deepseek-fp8", "missing-tensor", f"{UP}.weight_scale_inv")
+def another_producer_s_name(e):
+    e.tensors[f"{UP}.weight_scale"] = e.tensors.pop(f"{UP}.weight_scale_inv")
+
+
+@defect("modelopt-nvfp4", "missing-tensor", "model.layers.1")
+def no_last_layer(e):
+    e.drop(*[name for name in e.tensors if name.startswith("model.layers.1.")])
+
+
+@defect("torchao-nvfp4", "missing-tensor", UP)
+def nothing_of_a_listed_tensor(e):
+    e.drop(*[name for name in e.tensors if name.startswith(f"{UP}._weight")])
+
+
+@defect("deepseek-fp8", "config", "config.json")
+def powers_of_two_declared(e):
+    e.config["quantization_config"]["scale_fmt"] = "ue8m0"
+
+
+@defect("mlx-mxfp8", "config", "config.json")
+def four_bits_declared(e):
+    e.config["quantization"]["bits"] = 4

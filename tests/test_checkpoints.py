@@ -318,3 +318,45 @@ def test_the_source_names_the_specification(tmp_path: Path) -> None:
     assert {fact["differing_bytes"] for fact in report.facts.values()} == {0}
     result = run(folder, "--source", tmp_path / "source", "--header-only")
     assert result.exit_code == 2
+
+
+def row_of(convention: Any) -> str:
+    """Return the row of the page of conventions."""
+    scales = "in the struct" if convention.struct else f"`{convention.scales.suffix}`"
+    block = " x ".join(map(str, convention.block)) if convention.block[1] else "tensor or row"
+    direction = convention.global_direction
+    second = f"{direction.way}, {direction.constant:g}" if direction.way != "none" else "none"
+    zero = "any" if convention.zero_block is None else f"0x{convention.zero_block[0]:02X}, {convention.zero_block[1]}"
+    cells = [
+        f"`{convention.name}`",
+        f"`{convention.codes.suffix}` {' or '.join(convention.codes.dtypes)}, {convention.packing.name}",
+        f"{scales} {convention.scale or 'numbers'}, {convention.layout.name}",
+        block,
+        second,
+        zero,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+@pytest.mark.rule("CKP-28")
+def test_the_page_of_conventions_is_the_values() -> None:
+    text = (Path(__file__).parents[1] / "docs/site/checkpoints.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert rows == [row_of(each) for each in CONVENTIONS.values()]
+
+
+@pytest.mark.rule("CKP-29")
+def test_formats_that_are_not_judged_have_no_finding(tmp_path: Path) -> None:
+    export = corpus.torchao()
+    for name in [name for name in export.metadata if name.endswith("up_proj.weight")]:
+        export.metadata[name] = export.metadata[name].replace("NVFP4Tensor", "Float8Tensor")
+        stem = name.removesuffix(".weight")
+        export.put(f"{stem}._weight_qdata", "F8_E4M3", np.full((256, 128), 0x40))
+        export.put(f"{stem}._weight_scale", "F32", 0.01)
+        export.drop(f"{stem}._weight_per_tensor_scale")
+        export.metadata[name] = export.metadata[name].replace('"per_tensor_scale", ', "")
+    assert lint(export.write(tmp_path / "torchao")).findings == []
+    export = corpus.compressed()
+    for name in [name for name in export.tensors if name.endswith("up_proj.weight_packed")]:
+        export.put(name, "I64", np.zeros((256, 8)))
+    assert lint(export.write(tmp_path / "compressed"), header_only=True).findings == []

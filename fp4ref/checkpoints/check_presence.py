@@ -39,6 +39,9 @@ def check_presence(found: Recognized) -> Iterator[LintFinding]:
         if tensor.dtype not in {"BF16", "F16"} or not tensor.name.endswith(".weight")
         if not STATE.search(tensor.name) and stem
     ]
+    named = [group for group in found.groups if group.convention.name == "deepseek.fp8-tensor"]
+    if 0 < 2 * len(named) < len(found.groups):  # single modules with another producer's name for the scale
+        absent.setdefault(".weight_scale_inv", []).extend(f"{group.name}.weight_scale_inv" for group in named)
     lost = found.checkpoint.lost
     if found.checkpoint.complete:
         for suffix, lacking in absent.items():

@@ -4,184 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS, Convention, Direction, ScaleWay, StoredRole
-from fp4ref.formats import E2M1, E4M3
+from fp4ref.checkpoints.convention import FLOATS, Convention, Direction, ScaleWay, StoredRole
+from fp4ref.checkpoints.conventions_nvidia import (
+    BYTES,
+    E4M3_SCALES,
+    E8M0_BYTES,
+    FP8_SCALE,
+    FULL,
+    FULL_SCALE,
+    MODELOPT_FP8,
+    MODELOPT_MXFP8,
+    MODELOPT_NVFP4,
+    ONE_FLOAT,
+    WEIGHT,
+    add,
+)
 from fp4ref.layout import TILED_128X4
 from fp4ref.packings import HIGH_FIRST, PACKINGS
 
-FULL = E2M1.max * E4M3.max  # 2688: the amax of a tensor whose global scale is 1
-FULL_SCALE = Direction(ScaleWay.MULTIPLIER, FULL)
-DIVISOR = Direction(ScaleWay.DIVISOR, FULL)
-FP8_SCALE = Direction(ScaleWay.MULTIPLIER, E4M3.max)
-FUSED = (
-    ("q_proj", "k_proj", "v_proj"),
-    ("wq", "wk", "wv"),
-    ("q_a_proj", "kv_a_proj_with_mqa"),
-    ("wq_a", "wkv_a_with_mqa"),
-    ("gate_proj", "up_proj"),
-    ("w1", "w3"),
-    ("to_q", "to_k", "to_v"),
-)
-E4M3_SCALES, BYTES, E8M0_BYTES = ("F8_E4M3",), ("U8",), ("U8", "F8_E8M0")
-ONE_FLOAT = ("F32",)
-AWQ = (".pre_quant_scale", ".svdquant_lora_a", ".svdquant_lora_b", ".lora_a", ".lora_b")
-WEIGHT = ".weight"
-
-
-def _add(value: Convention, source: str) -> Convention:
-    return CONVENTIONS.register(value, source)
-
-
-MODELOPT_SOURCE = "Model-Optimizer a2fbac7ba (2026-08-21), and exports of modelopt 0.47.0"
-MODELOPT_NVFP4 = _add(
-    Convention(
-        name="modelopt.nvfp4",
-        element="e2m1",
-        scale="e4m3",
-        block=(1, 16),
-        codes=StoredRole(WEIGHT, BYTES),
-        scales=StoredRole(".weight_scale", E4M3_SCALES),
-        global_scale=StoredRole(".weight_scale_2", ONE_FLOAT),
-        input_scale=StoredRole(".input_scale", ONE_FLOAT, needed=False),
-        others=AWQ,
-        global_direction=FULL_SCALE,
-        input_direction=FULL_SCALE,
-        zero_block=(0x38, 0),
-        declared=("nvfp4", "nvfp4_awq", "nvfp4_svd", "w4a16_nvfp4"),
-        fused=FUSED,
-        specs=("modelopt.nvfp4", "nvfp4"),
-        static_input=True,
-    ),
-    MODELOPT_SOURCE,
-)
-_add(
-    replace(
-        MODELOPT_NVFP4,
-        name="modelopt.w4a8_nvfp4_fp8",
-        block=(1, 32),
-        global_direction=FP8_SCALE,
-        input_direction=FP8_SCALE,
-        declared=("w4a8_nvfp4_fp8",),
-        specs=(),
-    ),
-    MODELOPT_SOURCE,
-)
-MODELOPT_MXFP4 = _add(
-    Convention(
-        name="modelopt.mxfp4",
-        element="e2m1",
-        scale="e8m0",
-        block=(1, 32),
-        codes=StoredRole(WEIGHT, BYTES),
-        scales=StoredRole(".weight_scale", BYTES),
-        input_scale=StoredRole(".input_scale", ONE_FLOAT, needed=False),
-        others=AWQ,
-        input_direction=FP8_SCALE,
-        zero_block=(0, 8),
-        declared=("mxfp4", "w4a8_mxfp4_fp8"),
-        specs=("modelopt.mxfp4",),
-    ),
-    MODELOPT_SOURCE,
-)
-MODELOPT_MXFP8 = _add(
-    Convention(
-        name="modelopt.mxfp8",
-        element="e4m3",
-        scale="e8m0",
-        block=(1, 32),
-        codes=StoredRole(WEIGHT, ("F8_E4M3",)),
-        scales=StoredRole(".weight_scale", BYTES),
-        codes_per_item=1,
-        zero_block=(0, 0),
-        declared=("mxfp8",),
-        specs=("torchao.mxfp8_e4m3_rceil", "mxfp8-e4m3"),
-    ),
-    MODELOPT_SOURCE,
-)
-MODELOPT_FP8 = _add(
-    Convention(
-        name="modelopt.fp8",
-        element="e4m3",
-        scale="",
-        block=(0, 0),
-        codes=StoredRole(WEIGHT, ("F8_E4M3",)),
-        scales=StoredRole(".weight_scale", FLOATS),
-        input_scale=StoredRole(".input_scale", ONE_FLOAT, needed=False),
-        others=AWQ,
-        codes_per_item=1,
-        input_direction=FP8_SCALE,
-        declared=("fp8", "fp8_per_channel_per_token", "fp8_pb_wo", "fp8_pb_real"),
-    ),
-    MODELOPT_SOURCE,
-)
-CT_SOURCE = "compressed-tensors ac8e2ba8 (2026-08-06), and exports of llmcompressor 0.14.0.1"
-CT_OTHERS = (".weight_zero_point", ".weight_shape")
-CT_NVFP4 = _add(
-    Convention(
-        name="compressed-tensors.nvfp4",
-        element="e2m1",
-        scale="e4m3",
-        block=(1, 16),
-        codes=StoredRole(".weight_packed", BYTES),
-        scales=StoredRole(".weight_scale", E4M3_SCALES),
-        global_scale=StoredRole(".weight_global_scale", ONE_FLOAT),
-        input_scale=StoredRole(".input_global_scale", ONE_FLOAT, needed=False),
-        global_direction=DIVISOR,
-        input_direction=DIVISOR,
-        zero_block=(0x20, 0),
-        declared=("nvfp4-pack-quantized",),
-        fused=FUSED,
-        specs=("compressed_tensors.nvfp4", "nvfp4"),
-        static_input=True,
-    ),
-    CT_SOURCE,
-)
-CT_MXFP4 = _add(
-    Convention(
-        name="compressed-tensors.mxfp4",
-        element="e2m1",
-        scale="e8m0",
-        block=(1, 32),
-        codes=StoredRole(".weight_packed", BYTES),
-        scales=StoredRole(".weight_scale", BYTES),
-        zero_block=(0, 0),
-        declared=("mxfp4-pack-quantized",),
-        specs=("compressed_tensors.mxfp4",),
-    ),
-    CT_SOURCE,
-)
-CT_MXFP8 = _add(
-    Convention(
-        name="compressed-tensors.mxfp8",
-        element="e4m3",
-        scale="e8m0",
-        block=(1, 32),
-        codes=StoredRole(WEIGHT, ("F8_E4M3",)),
-        scales=StoredRole(".weight_scale", BYTES),
-        codes_per_item=1,
-        zero_block=(0, 0),
-        declared=("mxfp8-quantized",),
-        specs=("compressed_tensors.mxfp8",),
-    ),
-    CT_SOURCE,
-)
-CT_FP8 = _add(
-    Convention(
-        name="compressed-tensors.fp8",
-        element="e4m3",
-        scale="",
-        block=(0, 0),
-        codes=StoredRole(WEIGHT, ("F8_E4M3",)),
-        scales=StoredRole(".weight_scale", FLOATS),
-        input_scale=StoredRole(".input_scale", FLOATS, needed=False),
-        others=CT_OTHERS,
-        codes_per_item=1,
-        input_direction=FP8_SCALE,
-        declared=("float-quantized", "naive-quantized"),
-    ),
-    CT_SOURCE,
-)
-GPT_OSS = _add(
+GPT_OSS = add(
     Convention(
         name="gpt-oss.mxfp4",
         element="e2m1",
@@ -196,7 +37,7 @@ GPT_OSS = _add(
     ),
     "gpt-oss 7b58334 (2026-07-24), transformers 5.23.0",
 )
-_add(
+add(
     replace(
         GPT_OSS,
         name="gpt-oss.original",
@@ -207,7 +48,7 @@ _add(
     "gpt-oss 7b58334 (2026-07-24)",
 )
 TORCHAO_SOURCE = "torchao 36027d82d (2026-08-21), and exports of torchao 0.18.0"
-TORCHAO_NVFP4 = _add(
+TORCHAO_NVFP4 = add(
     Convention(
         name="torchao.nvfp4",
         element="e2m1",
@@ -226,7 +67,7 @@ TORCHAO_NVFP4 = _add(
     ),
     TORCHAO_SOURCE,
 )
-TORCHAO_MXFP4 = _add(
+TORCHAO_MXFP4 = add(
     replace(
         TORCHAO_NVFP4,
         name="torchao.mxfp4",
@@ -243,7 +84,7 @@ TORCHAO_MXFP4 = _add(
     ),
     TORCHAO_SOURCE,
 )
-_add(
+add(
     replace(
         TORCHAO_MXFP4,
         name="torchao.mxfp8",
@@ -255,7 +96,7 @@ _add(
     TORCHAO_SOURCE,
 )
 COMFY_SOURCE = "comfy-kitchen 7d86acf (2026-08-21), and exports of comfy-kitchen 0.2.40"
-_add(
+add(
     replace(
         MODELOPT_NVFP4,
         name="comfy.nvfp4",
@@ -271,11 +112,11 @@ _add(
     ),
     COMFY_SOURCE,
 )
-_add(
+add(
     replace(MODELOPT_FP8, name="comfy.fp8", declared=("float8_e4m3fn", "fp8"), others=(".comfy_quant", ".bias")),
     COMFY_SOURCE,
 )
-_add(
+add(
     replace(
         MODELOPT_MXFP8,
         name="comfy.mxfp8",
@@ -287,7 +128,7 @@ _add(
     COMFY_SOURCE,
 )
 DEEPSEEK_SOURCE = "DeepSeek-V3 9b4e978 (2025-08-28); the fourth version from its issue threads"
-DEEPSEEK = _add(
+DEEPSEEK = add(
     Convention(
         name="deepseek.fp8",
         element="e4m3",
@@ -302,11 +143,15 @@ DEEPSEEK = _add(
     ),
     DEEPSEEK_SOURCE,
 )
-_add(
+add(
     replace(DEEPSEEK, name="deepseek.fp8-scale", scales=StoredRole(".scale", ("F32", "BF16", "F8_E8M0", "U8"))),
     DEEPSEEK_SOURCE,
 )
-_add(
+add(
+    replace(DEEPSEEK, name="deepseek.fp8-tensor", block=(0, 0), scales=StoredRole(".weight_scale", FLOATS)),
+    "AutoFP8 and others that declare quant_method fp8",
+)
+add(
     Convention(
         name="deepseek.fp4",
         element="e2m1",
@@ -319,14 +164,14 @@ _add(
     ),
     DEEPSEEK_SOURCE,
 )
-_add(
+add(
     replace(
         MODELOPT_MXFP8, name="deepseek.mxfp8", scales=StoredRole(".weight_scale_inv", E8M0_BYTES), declared=("mxfp8",)
     ),
     "issue threads on MiniMax-M3",
 )
 MLX_SOURCE = "mlx 846d17622 (2026-08-22), and exports of mlx 0.32.4"
-MLX_NVFP4 = _add(
+MLX_NVFP4 = add(
     Convention(
         name="mlx.nvfp4",
         element="e2m1",
@@ -343,7 +188,7 @@ MLX_NVFP4 = _add(
     ),
     MLX_SOURCE,
 )
-MLX_MXFP4 = _add(
+MLX_MXFP4 = add(
     replace(
         MLX_NVFP4,
         name="mlx.mxfp4",
@@ -356,7 +201,7 @@ MLX_MXFP4 = _add(
     ),
     MLX_SOURCE,
 )
-_add(
+add(
     replace(
         MLX_MXFP4,
         name="mlx.mxfp8",
@@ -368,7 +213,7 @@ _add(
     MLX_SOURCE,
 )
 GGUF_SOURCE = "ggml as copied in other repositories; gguf 0.19.0 was run"
-GGUF_MXFP4 = _add(
+GGUF_MXFP4 = add(
     Convention(
         name="gguf.mxfp4",
         element="e2m1",
@@ -383,7 +228,7 @@ GGUF_MXFP4 = _add(
     ),
     GGUF_SOURCE,
 )
-_add(
+add(
     replace(
         GGUF_MXFP4,
         name="gguf.nvfp4",

@@ -40,7 +40,7 @@ class QuantizationConfig:
     """The quantization that a checkpoint declares; every field is empty where nothing is declared.
 
     algorithm: of all modules that `ignore` does not match. layers: algorithm and block size by module. files: the
-    record of each file that declares something.
+    record of each file that declares something. overrides: what MLX declares of single modules.
     """
 
     family: str = ""
@@ -56,6 +56,7 @@ class QuantizationConfig:
     experts: str = ""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     geometry: dict[str, Any] = field(default_factory=dict)
+    overrides: dict[str, Any] = field(default_factory=dict)
 
     def ignores(self, module: str) -> bool:
         """Return True if the producer's own rule leaves a module in high precision. Rules: CKP-13."""
@@ -66,8 +67,10 @@ class QuantizationConfig:
         if self.layers is not None:
             entry = self.layers.get(module)
             return str(entry.get("quant_algo", entry.get("mode", ""))).lower() if entry is not None else None
-        if self.ignores(module):
+        if self.ignores(module) or self.overrides.get(module) is False:
             return None
+        if isinstance(own := self.overrides.get(module), dict) and own.get("mode"):
+            return str(own["mode"]).lower()
         if self.experts and ".experts." in module:
             return self.experts
         if self.groups:
@@ -78,7 +81,8 @@ class QuantizationConfig:
     def group_size_of(self, module: str) -> int | None:
         """Return the declared number of elements that share a scale; None if nothing is declared."""
         entry = (self.layers or {}).get(module, {})
-        size = entry.get("group_size", self.group_size)
+        own = self.overrides.get(module)
+        size = (own if isinstance(own, dict) else entry).get("group_size", self.group_size)
         for group in self.groups:
             if group.takes(module) and group.weights.get("group_size") is not None:
                 size = group.weights["group_size"]
@@ -166,6 +170,7 @@ def _read_mlx(found: QuantizationConfig, record: dict[str, Any]) -> None:
     found.family, found.method = "mlx", "mlx"
     found.algorithm = str(record.get("mode", "affine")).lower()
     found.group_size = record["group_size"] if isinstance(record["group_size"], int) else None
+    found.overrides = {name: entry for name, entry in record.items() if isinstance(entry, dict) or entry is False}
 
 
 def _read_hf_quant(found: QuantizationConfig, record: dict[str, Any]) -> None:

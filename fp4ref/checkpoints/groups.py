@@ -224,6 +224,11 @@ def _place(
     if any(name in found.checkpoint.tensors for name in (f"{stem}.biases", f"{stem}.weight_packed_zero")):
         found.plain.update((tensor.name, tensor) for tensor in parts.values())  # affine: integers, not judged here
         return
+    said = str(facts.get("_type", facts.get("format", ""))).lower()
+    integers = any(tensor.dtype not in CODED | set(FLOATS) for tensor in codes)
+    if integers or (said and not any(said in each.declared for each in candidates)):
+        found.plain.update((tensor.name, tensor) for tensor in parts.values())  # a format that is not judged here
+        return
     best = max(candidates, key=lambda each: _score(each, parts, found.config.of(stem.removesuffix("._weight")), facts))
     roles = {name: role for name, role in best.roles.items() if role.suffix in parts}
     needed = [name for name, role in best.roles.items() if role.needed and name != "codes"]
@@ -231,6 +236,12 @@ def _place(
     plain = found.config.of(stem) not in best.declared and len(needed) < 2  # one stray scale makes no quantized weight
     if (not codes and not complete) or (codes and not coded and (not complete or plain)):
         found.strays[stem] = parts
+        return
+    algorithm = found.config.of(stem)
+    foreign = algorithm and "-precision" not in algorithm.replace("_", "-")
+    foreign = foreign and not any(algorithm in each.declared for each in candidates)
+    if foreign and not all(parts[best.roles[name].suffix].dtype in best.roles[name].dtypes for name in roles):
+        found.plain.update((tensor.name, tensor) for tensor in parts.values())
         return
     if codes and codes[0].dtype == "I8" and best.element != "e2m1":
         found.plain.update((tensor.name, tensor) for tensor in parts.values())
