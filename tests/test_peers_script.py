@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import datetime as dt
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref.model.quantize import quantize
+
+SCRIPT = Path(__file__).parents[1] / ".ci" / "peers"
+if not SCRIPT.exists():
+    pytest.skip("the script is part of the checkout, not of the wheel", allow_module_level=True)
+loader = SourceFileLoader("peers_script", str(SCRIPT))
+script = module_from_spec(spec_from_loader("peers_script", loader))
+loader.exec_module(script)
+
+
+def results(x: np.ndarray, profile: str, where: str) -> dict[str, np.ndarray]:
+    q = quantize(x, fp4ref.profiles[profile])
+    return {f"{where}/{profile}/data": q.data, f"{where}/{profile}/scales": q.scales}
+
+
+@pytest.mark.rule("PRO-1")
+def test_equal_and_different_bytes_are_counted_by_promise():
+    x = np.random.default_rng(5).standard_normal((2, 32)).astype(np.float32)
+    nan = x.copy()
+    nan[0, 0] = np.nan
+    given = {"0/float32/32": x.view(np.uint32), "1/float32/32": nan.view(np.uint32)}
+    made = results(x, "compressed_tensors.mxfp4", "0/float32/32")
+    made |= results(nan, "compressed_tensors.mxfp4", "1/float32/32")
+    (line,) = script.lines("peer", "1.0", given, made)
+    assert (line.equal, line.claimed, line.equal_others, line.others) == (1, 1, 1, 1)
+    assert line.kept
+    made["1/float32/32/compressed_tensors.mxfp4/data"] ^= 1  # no promise for NaN
+    (line,) = script.lines("peer", "1.0", given, made)
+    assert line.kept
+    made["0/float32/32/compressed_tensors.mxfp4/data"] ^= 1
+    (line,) = script.lines("peer", "1.0", given, made)
+    assert not line.kept
+
+
+def test_the_exit_status_tells_a_broken_promise(monkeypatch, tmp_path, capsys):
+    kept = script.Line("mlx", "1", "mlx.mxfp4", 3, 3, 0, 0)
+    broken = script.Line("mlx", "1", "mlx.mxfp8", 2, 3, 0, 1)
+    monkeypatch.setattr(script, "inputs", lambda seed: {})
+    for found, status in (([kept], 0), ([kept, broken], 1)):
+        monkeypatch.setattr(script, "execute", lambda *arguments, found=found: found)
+        assert script.main(["--only", "mlx", "--page", str(tmp_path / "page.md")]) == status
+    assert "| mlx | 1 | `mlx.mxfp8` | 2 of 3 | 0 of 1 |" in capsys.readouterr().out
+    assert "2 of 3" in (tmp_path / "page.md").read_text("utf-8")
+
+
+def test_inputs_are_matrices_of_whole_blocks(monkeypatch):
+    cases = script.inputs(1)
+    assert {key.split("/")[1] for key in cases} == {"float32", "bfloat16", "float16"}
+    for key, x in cases.items():
+        assert x.ndim == 2
+        assert x.shape[1] % int(key.rsplit("/", 1)[1]) == 0
+    other = script.inputs(2)
+    assert any(not np.array_equal(other[key], x) for key, x in cases.items() if key in other)
+
+
+def test_the_page_has_date_and_seed():
+    text = script.page([], 7, dt.date(2026, 11, 22))
+    assert text.startswith("# Peers, executed on 2026-11-22\n")
+    assert "seed (7)" in text
