@@ -6,8 +6,7 @@ from importlib import import_module
 from types import ModuleType
 
 import fp4ref_numerics
-from fp4ref.formats import E2M3, E3M2
-from fp4ref.registry import STANDARD_FORMATS, Backend, Call
+from fp4ref.registry import Backend, Call
 
 STRIP = 512  # elements of a strip, where a block is not wider
 LARGEST_STRIPS = 1 << 17  # elements of the strips of one row of blocks; they are on a thread's stack
@@ -33,7 +32,7 @@ BACKEND = Backend(
     name="cpu",
     load=load,
     operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
-    formats=(*STANDARD_FORMATS, E2M3, E3M2),
+    formats=fp4ref_numerics.FORMATS,
     layouts=None,  # each lowers to strides and radices
     unsupported=unsupported,
     speed=10,

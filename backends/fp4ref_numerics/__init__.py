@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fp4ref.formats import Codec, Format, Rounding
-from fp4ref.registry import Call
+from fp4ref.formats import E2M3, E3M2, Codec, Format, Rounding
+from fp4ref.registry import STANDARD_FORMATS, Call
 from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
 
 INCLUDE = Path(__file__).parent / "include"
@@ -45,6 +45,7 @@ NARROWING = frozenset(  # these round to the input's type
     comfy-kitchen compressed-tensors compressed-tensors-mx jax-mx mlx mlx-fp8 mlx-nvfp4 mlx-nvfp4-global qwix qwix-mx
     """.split()  # noqa: SIM905
 )
+FORMATS = (*STANDARD_FORMATS, E2M3, E3M2)
 BY_RECIPROCAL = frozenset({"cutlass", "kernel-approx", "kernel-approx-by-amax", "kernel-mxfp8"})
 DIFFERENCES = frozenset({"dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16"})
 TOTALS = frozenset({"halves", "rows_by_tree", "sequential"})
@@ -70,7 +71,8 @@ def unsupported(call: Call) -> list[str]:
 
 def _reasons(spec: Spec) -> list[str]:
     search = spec.four_over_six
-    reasons = []
+    others = {codec.format.name: None for codec in (spec.element, spec.scale) if codec.format not in FORMATS}
+    reasons = [f"format {name} is in the golden model only" for name in others]
     if spec.arithmetic.name not in ARITHMETICS:
         why = NOT_IN_HEADER.get(spec.arithmetic.name, NO_STRUCT)
         reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only: {why}")
