@@ -67,7 +67,8 @@ def test_the_smallest_difference_and_its_field(check):
     result = check("mxfp4", "away", "--json")
     assert result.exit_code == 1, result.output
     found = json.loads(result.stdout)
-    assert [(change["field"], change["theirs"]) for change in found["fields"]] == [("element.rounding", "away")]
+    fields = [(change["field"], change["theirs"]) for change in found["fields"]]
+    assert fields[0] == ("element.rounding", "away")  # others explain these families' cases, too, and come after it
     assert found["smallest"]["values"] == "1.25"
     assert found["smallest"]["profile"]["data"] == ["06"]
     assert found["smallest"]["implementation"]["data"] == ["07"]
