@@ -37,7 +37,7 @@ FLOORS = {
         "groups",
         "",
     ),
-    6: ("conformance", "checkpoints", "rules", "diagrams", "te", "explorer"),
+    6: ("conformance", "checkpoints", "proof", "rules", "diagrams", "te", "explorer"),
     7: ("cli", "__main__", "testing", "strategies"),
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}
@@ -101,6 +101,7 @@ THIRD_PARTY = {
     "cli": {"numpy", "ml_dtypes", "click", "rich"},
     "conformance": {"numpy", "ml_dtypes", "rich"},
     "diagrams": {"numpy", "ml_dtypes", "drawsvg", "resvg_py"},
+    "proof": {"numpy", "ml_dtypes", "fp4ref_cpu", "fp4ref_numerics", "fp4ref_torch"},  # the subjects of its claims
     "te": {"numpy", "torch"},
     "testing": {"rich"},
 }
@@ -110,7 +111,7 @@ HEADERS = {
 }
 FOR_TESTS = {name: {"numpy", "ml_dtypes", "hypothesis"} for name in ("strategies", "conformance.families.strategies")}
 TYPES_ONLY = {"typing_extensions"}  # under `if TYPE_CHECKING`: type checkers bring it
-LAZY_ONLY = {"torch"}  # optional: imported inside a function, by a caller who has it already
+LAZY_ONLY = {"torch", "z3"}  # optional: imported inside a function, by a caller who has it already
 
 
 def module_name(path: Path) -> str:

@@ -32,12 +32,13 @@ COMMANDS = {
     "profiles": "List the specifications; compare two.",
     "layouts": "List the layouts; compare, find them.",
     "rules": "Rules of the standard: text, coverage, check.",
+    "prove": "Replay the certificates: what holds for every input.",
     "vectors": "Write or check the golden vectors.",
     "header": "Write the numerics as C++ headers.",
     "doctor": "Show what works on this machine, and why the rest does not.",
 }
 
-WITHOUT_NAMES = {"rules", "doctor", "statement"}  # these read none that a user registers
+WITHOUT_NAMES = {"rules", "prove", "doctor", "statement"}  # these read none that a user registers
 
 INTERRUPTED, READER_GONE = 128 + 2, 128 + 13  # as a shell reports SIGINT and SIGPIPE
 TRACEBACK = "FP4REF_TRACEBACK"  # an environment variable; anything but nothing shows where an internal error arose

@@ -10,6 +10,9 @@ import click
 from fp4ref import rules as standard
 from fp4ref.cli.common import console
 from fp4ref.errors import UnknownNameError
+from fp4ref.proof import records
+from fp4ref.proof.catalogue import claims_of
+from fp4ref.proof.claims import Claim
 
 EPILOG = """\b
 Examples:
@@ -65,6 +68,7 @@ def _record(index: standard.Index, rule: standard.Rule) -> dict[str, Any]:
         "chapter": rule.chapter,
         "text": rule.text,
         **cited,
+        "certificates": [{"name": claim.name, "state": _state(claim)} for claim in claims_of(rule.id)],
     }
 
 
@@ -76,6 +80,24 @@ def _show(index: standard.Index, rule: standard.Rule) -> None:
         for found in places:
             click.echo(f"  {found.name}  {found.place}")
 
+    for claim in claims_of(rule.id):
+        click.echo(f"certificate {claim.name}: {claim.method}, {_state(claim)}\n  {claim.statement}")
+        click.echo(f"  domain: {claim.domain}; replay: fp4ref prove {claim.name}")
+
+
+def _state(claim: Claim) -> str:
+    """Return whether a claim's record holds."""
+    record = records.read(claim)
+    if record is None:
+        return "no record"
+    return "out of date" if records.outdated(claim, record) else f"proved on {record['date']}"
+
+
+def _proved_for(rule: str) -> list[str]:
+    """Return the subjects of the claims about a rule whose records hold."""
+    found = dict.fromkeys(claim.subject.value for claim in claims_of(rule) if _state(claim).startswith("proved"))
+    return [*found]
+
 
 def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
     from rich import box
@@ -86,18 +108,19 @@ def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
         table.add_column(column, no_wrap=column != "title")
     for column in ("code", "tests", "vectors"):
         table.add_column(column, justify="right")
+    table.add_column("proved for", no_wrap=True)
     for rule in chosen:
         cited = index.citing(rule.id)
         code = len(cited["functions"]) + len(cited["backends"])
-        table.add_row(
-            rule.id, rule.kind.value, rule.title, str(code), str(len(cited["tests"])), str(len(cited["vectors"]))
-        )
+        counts = [str(code), str(len(cited["tests"])), str(len(cited["vectors"]))]
+        table.add_row(rule.id, rule.kind.value, rule.title, *counts, ", ".join(_proved_for(rule.id)))
     console().print(table)
     click.echo(f"{len(chosen)} rules; `fp4ref rules ID` shows one")
 
 
 def _check(index: standard.Index, as_json: bool) -> None:
-    """Print gaps and notes; exit status 1 if there are gaps."""
+    """Print gaps and notes, those of the certificates too; exit status 1 if there are gaps."""
+    index.gaps += records.gaps()
     if as_json:
         click.echo(json.dumps({"rules": len(index.rules), "gaps": index.gaps, "notes": index.notes}, indent=1))
     else:

@@ -1,0 +1,150 @@
+"""`fp4ref prove`: replay the certificates, and say which claims hold for every input."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from datetime import UTC, datetime
+from importlib import metadata, util
+from typing import Any
+
+import click
+
+from fp4ref.cli.common import console
+from fp4ref.errors import UnknownNameError
+from fp4ref.proof import native, records
+from fp4ref.proof.catalogue import claims
+from fp4ref.proof.claims import Claim, ClaimSubject, Method, Replayed
+
+EPILOG = """\b
+Examples:
+  fp4ref prove                            all but the long ones
+  fp4ref prove E2M1-3                     those of one rule; BLK: of one topic
+  fp4ref prove encode-e4m3-all/golden     one certificate, also a long one
+  fp4ref prove --subject header --long    those of the C++ header, the long ones too
+  fp4ref prove --list                     what there is, and what is out of date
+"""
+
+
+@click.command("prove", epilog=EPILOG, short_help="Replay the certificates: what holds for every input.")
+@click.argument("names", metavar="[ID|PREFIX|CERTIFICATE]...", nargs=-1)
+@click.option("--subject", type=click.Choice([*ClaimSubject]), help="Only claims about this implementation.")
+@click.option("--long", "with_long", is_flag=True, help="Also replay those that take minutes.")
+@click.option("--list", "only_list", is_flag=True, help="List the certificates and replay none.")
+@click.option("--record", is_flag=True, help="Write the record of each claim that is proved.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def prove(
+    names: tuple[str, ...], subject: str | None, with_long: bool, only_list: bool, record: bool, as_json: bool
+) -> None:
+    """Decide each claim anew: proved, or refuted with a witness.
+
+    A record is out of date if code that it covers has changed since it was written. Exit status: 0 if each claim is
+    proved, 1 if one is refuted.
+    """
+    chosen = _chosen(names, subject, with_long or only_list)
+    if only_list:
+        _list(chosen, as_json)
+        return
+    results = [_replay(claim, record, as_json) for claim in chosen]
+    if as_json:
+        click.echo(json.dumps(results, indent=1, ensure_ascii=False))
+    counts = {
+        word: sum(result["result"] == word for result in results) for word in ("proved", "refuted", "not replayed")
+    }
+    if not as_json:
+        click.echo(", ".join(f"{count} {word}" for word, count in counts.items() if count) or "nothing to prove")
+    if counts["refuted"]:
+        raise SystemExit(1)
+
+
+def _chosen(names: tuple[str, ...], subject: str | None, with_long: bool) -> list[Claim]:
+    """Return the claims with these names, or about these rules or topics."""
+    known = {word for claim in claims().values() for rule in claim.rules for word in (rule, rule.rpartition("-")[0])}
+    unknown = [name for name in names if name not in claims() and name.upper() not in known]
+    if unknown:
+        raise UnknownNameError(
+            "prove", f"no certificate of {', '.join(unknown)}", "an ID, prefix or name of `fp4ref prove --list`"
+        )
+    wanted = {name.upper() for name in names}
+    return [
+        claim
+        for claim in claims().values()
+        if (subject is None or claim.subject == subject)
+        and (claim.name in names or ((with_long or not claim.long) and (not names or _words(claim) & wanted)))
+    ]
+
+
+def _words(claim: Claim) -> set[str]:
+    return {word for rule in claim.rules for word in (rule, rule.rpartition("-")[0])}
+
+
+def _replay(claim: Claim, record: bool, quiet: bool) -> dict[str, Any]:
+    """Decide one claim, print its line, and return its result."""
+    if claim.needs and util.find_spec(claim.needs) is None:
+        reason = f"{claim.needs} is not installed"
+        if not quiet:
+            click.echo(f"{claim.name}: not replayed: {reason}")
+        return {"name": claim.name, "result": "not replayed", "reason": reason}
+    started = time.process_time()
+    finding = _decided(claim, quiet)
+    seconds = time.process_time() - started
+    result = "refuted" if finding.witness else "proved"
+    if record and not finding.witness:
+        records.written(claim, finding, seconds, datetime.now(UTC).date().isoformat(), _tools(claim))
+    kept = records.read(claim)
+    changed = records.outdated(claim, kept) if kept else ["no record"]
+    if not quiet:
+        click.echo(f"{claim.name}: {result} ({finding.computed:,} of {claim.size:,} inputs computed, {seconds:.1f} s)")
+        if finding.witness:
+            click.echo(f"  {claim.statement}\n  witness: {finding.witness}")
+        elif changed:
+            click.echo(f"  its record is out of date: {', '.join(changed)}")
+    return {
+        "name": claim.name,
+        "rules": [*claim.rules],
+        "result": result,
+        "witness": finding.witness,
+        "inputs_computed": finding.computed,
+        "processor_seconds": round(seconds, 1),
+        "changed_since_record": changed,
+    }
+
+
+def _decided(claim: Claim, quiet: bool) -> Replayed:
+    """Decide a claim with a progress bar, on a terminal only."""
+    from rich.progress import Progress
+
+    with Progress(console=console(), transient=True, disable=quiet or not console().is_terminal) as progress:
+        task = progress.add_task(claim.name, total=1.0)
+        return claim.decide(lambda done: progress.update(task, completed=done))
+
+
+def _tools(claim: Claim) -> dict[str, str]:
+    """Return the versions of what a claim was decided with."""
+    tools = {"python": platform.python_version(), "numpy": metadata.version("numpy"), "machine": platform.machine()}
+    if claim.subject is ClaimSubject.HEADER:
+        tools["compiler"] = native.version()
+    if claim.subject is ClaimSubject.TORCH:
+        tools["torch"] = metadata.version("torch")
+    if claim.method is Method.SMT:
+        tools["z3"] = metadata.version("z3-solver")
+    return tools
+
+
+def _list(chosen: list[Claim], as_json: bool) -> None:
+    """Print the claims with the state of their records."""
+    rows = [(claim, records.read(claim)) for claim in chosen]
+    if as_json:
+        click.echo(json.dumps([kept for _, kept in rows if kept], indent=1, ensure_ascii=False))
+        return
+    for claim, kept in rows:
+        state = (
+            "no record"
+            if kept is None
+            else "out of date"
+            if records.outdated(claim, kept)
+            else f"proved {kept['date']}"
+        )
+        click.echo(f"{claim.name}  {', '.join(claim.rules)}  {claim.method}{', long' if claim.long else ''}: {state}")
+        click.echo(f"  {claim.statement} Domain: {claim.domain}.")

@@ -1,0 +1,21 @@
+"""All claims, by name."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from fp4ref.proof import encoders
+from fp4ref.proof.claims import Claim
+
+SOURCES = (encoders.claims,)
+
+
+@lru_cache
+def claims() -> dict[str, Claim]:
+    """Return the claims by name, those of one module together."""
+    return {claim.name: claim for source in SOURCES for claim in source()}
+
+
+def claims_of(rule: str) -> list[Claim]:
+    """Return the claims about a rule."""
+    return [claim for claim in claims().values() if rule in claim.rules]

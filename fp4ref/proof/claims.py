@@ -1,0 +1,68 @@
+"""What a certificate claims, and the outcome of a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any, NamedTuple
+
+
+class Method(StrEnum):
+    """The way in which a claim is decided."""
+
+    EXHAUSTIVE = "exhaustive"  # every input of the domain is computed and compared
+    SMT = "smt"  # a solver finds no counterexample
+    ARGUMENT = "argument"  # an argument in words reduces the domain to inputs that are all computed
+
+
+class ClaimSubject(StrEnum):
+    """The implementation that a claim is about."""
+
+    GOLDEN = "golden"  # the golden model, on NumPy
+    HEADER = "header"  # the shared C++ header, compiled for this machine's processor
+    TORCH = "torch"  # the torch backend, on the CPU
+    FORMULA = "formula"  # an identity of numbers on which code relies
+
+
+class Replayed(NamedTuple):
+    """The outcome of a replay: how many inputs were computed, and the first one that refutes the claim, in words."""
+
+    computed: int
+    witness: str | None = None
+
+
+Tell = Callable[[float], None]  # takes the part that is done, 0 to 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One claim: what holds for which inputs, of whose code, and the function that decides it.
+
+    size: inputs of the domain. reduction: why fewer inputs, or other ones, decide the claim. rests_on: names of claims
+    that the reduction uses. covers: the definitions that the claim is about, `module:name` in Python, `file.h:name` in
+    the shared header; those that they call are found. needs: a library without which it cannot be replayed.
+    long: not replayed unless asked for by name.
+    """
+
+    name: str
+    rules: tuple[str, ...]
+    method: Method
+    subject: ClaimSubject
+    statement: str
+    domain: str
+    size: int
+    decide: Callable[[Tell], Replayed]
+    covers: tuple[str, ...] = ()
+    reduction: str = ""
+    rests_on: tuple[str, ...] = ()
+    needs: str = ""
+    long: bool = False
+
+    def decider(self) -> str:
+        """Return the reference of the function that decides the claim."""
+        function: Any = self.decide
+        while isinstance(function, partial):
+            function = function.func
+        return f"{function.__module__}:{function.__qualname__}"

@@ -1,0 +1,120 @@
+"""Records of claims that were proved: JSON files beside the standard, one for each claim, in `certificates`.
+
+A record is out of date if a definition that its claim covers, or the function that decides it, has changed since.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fp4ref.errors import FileError
+from fp4ref.proof import sources
+from fp4ref.proof.catalogue import claims
+from fp4ref.proof.claims import Claim, Replayed
+from fp4ref.spec_root import spec_root
+
+PROVED = "proved"
+Record = dict[str, Any]
+
+
+def folder() -> Path:
+    """Return the folder of the records."""
+    return spec_root() / "certificates"
+
+
+def path_of(claim: Claim) -> Path:
+    """Return the file of a claim's record."""
+    return folder() / f"{claim.name.replace('/', '.')}.json"
+
+
+@lru_cache
+def covered(name: str) -> dict[str, str]:
+    """Return a digest of every definition that a claim covers, the function that decides it included."""
+    claim = claims()[name]
+    return sources.digests((claim.decider(), *claim.covers))
+
+
+def written(claim: Claim, finding: Replayed, seconds: float, date: str, tools: dict[str, str]) -> Record:
+    """Write the record of a claim that was proved, and return it."""
+    parts = covered(claim.name)
+    record = {
+        **_stated(claim),
+        "result": PROVED,
+        "inputs_computed": finding.computed,
+        "processor_seconds": round(seconds, 1),
+        "date": date,
+        "tools": tools,
+        "digest": sources.total(parts),
+        "covered": parts,
+    }
+    folder().mkdir(exist_ok=True)
+    path_of(claim).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return record
+
+
+def read(claim: Claim) -> Record | None:
+    """Return the record of a claim, or None.
+
+    Errors: FileError for a file that is not a record.
+    """
+    path = path_of(claim)
+    try:
+        record = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise FileError(f"certificate {path.name}", f"no JSON ({error})", "a record, written by fp4ref prove") from None
+    if not isinstance(record, dict) or not isinstance(record.get("covered"), dict):
+        raise FileError(f"certificate {path.name}", "no `covered`", "a record, written by fp4ref prove")
+    return record
+
+
+def outdated(claim: Claim, record: Record) -> list[str]:
+    """Return how a record differs from its claim as it stands now: changed parts of the statement or of the code."""
+    stated = [f"its {key}" for key, value in _stated(claim).items() if record.get(key) != value]
+    before, now = record["covered"], covered(claim.name)
+    return stated + sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def gaps() -> list[str]:
+    """Return one line for each record that is out of date or missing, and each that no claim has."""
+    lines = []
+    for claim in claims().values():
+        record = read(claim)
+        if record is None and claim.long:
+            continue  # it is listed as not proved
+        if record is None:
+            lines.append(f"certificate {claim.name}: no record; run `fp4ref prove {claim.name} --record`")
+        elif changed := outdated(claim, record):
+            named = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+            lines.append(
+                f"certificate {claim.name}: out of date: {named} changed; run `fp4ref prove {claim.name} --record`"
+            )
+        lines += [
+            f"certificate {claim.name}: rests on {name}, which is none"
+            for name in claim.rests_on
+            if name not in claims()
+        ]
+    known = {path_of(claim).name for claim in claims().values()}
+    return lines + [
+        f"certificate {path.name}: no claim has it"
+        for path in sorted(folder().glob("*.json"))
+        if path.name not in known
+    ]
+
+
+def _stated(claim: Claim) -> Record:
+    return {
+        "name": claim.name,
+        "rules": [*claim.rules],
+        "method": claim.method.value,
+        "subject": claim.subject.value,
+        "statement": claim.statement,
+        "domain": claim.domain,
+        "size": claim.size,
+        "reduction": claim.reduction,
+        "rests_on": [*claim.rests_on],
+    }

@@ -1,0 +1,205 @@
+"""Each claim must refute a planted mistake, and a record must notice that code changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fp4ref_numerics
+from fp4ref import formats
+from fp4ref.cli import main
+from fp4ref.proof import cpp_sources, encoders, records, sources, steps
+from fp4ref.proof.catalogue import claims
+from fp4ref_cpu import build
+
+MISTAKES = {  # in the header: file, text, its replacement, and a claim that must refute it
+    "E2M1 sums": ("codec.h", "0x1p23f + 2.0f", "0x1p23f + 3.0f", "encode-e2m1/header"),
+    "E2M1 stop": ("codec.h", "Overflow < 0 ? 7.0f : 8.0f", "Overflow < 0 ? 7.0f : 7.0f", "encode-e2m1-overflow/header"),
+    "E8M0 subnormal": ("codec.h", "mantissa > 0x400000u", "mantissa >= 0x400000u", "encode-e8m0/header"),
+    "NaN": (
+        "codec.h",
+        "bits_of(x) >> 31 ? NegativeNaN : NaN",
+        "bits_of(x) >> 31 ? NaN : NaN",
+        "encode-e4m3-nan/header",
+    ),
+}
+
+
+@pytest.fixture
+def planted(monkeypatch, tmp_path):
+    """Return a function that replaces a text of the shared header for this test."""
+    folder = tmp_path / "include"
+    shutil.copytree(fp4ref_numerics.INCLUDE, folder)
+    caches = (build._headers, build._key, build.library)
+
+    def plant(file: str, right: str, wrong: str) -> None:
+        path = folder / "fp4ref" / file
+        text = path.read_text()
+        assert right in text
+        path.write_text(text.replace(right, wrong))
+        monkeypatch.setattr(fp4ref_numerics, "INCLUDE", folder)
+        for cache in caches:
+            cache.cache_clear()
+
+    yield plant
+    for cache in caches:
+        cache.cache_clear()
+
+
+def decided(name: str):
+    return claims()[name].decide(lambda done: None)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_header_is_refuted(mistake, planted):
+    *where, name = MISTAKES[mistake]
+    planted(*where)
+    assert decided(name).witness
+
+
+def test_a_wrong_key_of_the_golden_table_is_refuted(monkeypatch):
+    right = formats._decision
+    monkeypatch.setattr(
+        formats,
+        "_decision",
+        lambda values: right(np.asarray((values.view(np.uint32) & ~np.uint32(2)).view(np.float32))),
+    )
+    assert "0x00000002" in decided("decision-key/golden").witness
+
+
+@pytest.mark.rule("E2M1-3", "E4M3-2", "E5M2-2", "E8M0-2")
+@pytest.mark.parametrize("name", encoders.CODECS)
+def test_a_wrong_rounding_of_the_golden_model_is_refuted(name, monkeypatch):
+    wrong = formats.Rounding.DOWN if encoders.CODECS[name].format.signed else formats.Rounding.AWAY
+    table = formats._code_table
+
+    def rounded_otherwise(codec):
+        return table(formats.Codec(format=codec.format, rounding=wrong, nan=codec.nan, overflow=codec.overflow))
+
+    monkeypatch.setattr(formats, "_code_table", rounded_otherwise)
+    assert "has code" in decided(f"encode-{name}/golden").witness
+
+
+@pytest.mark.parametrize("name", encoders.CODECS)
+def test_a_mistake_in_one_input_of_torch_is_refuted(name, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from fp4ref_torch import codecs
+
+    right, start = codecs.encode, int(encoders.expected(name).starts[1])
+
+    def wrong(values, codec, random_bits=None):
+        return torch.where(values.view(torch.int32) == start - 1, 1, right(values, codec, random_bits))
+
+    assert decided(f"encode-{name}/torch").witness is None
+    monkeypatch.setattr(codecs, "encode", wrong)
+    assert f"0x{start - 1:08X}" in decided(f"encode-{name}/torch").witness
+
+
+@pytest.mark.rule("E2M1-1", "E2M1-3")
+def test_steps_are_those_of_the_rules():
+    found = steps.steps(formats.CUDA_E2M1)
+    halves = [0, 0x3E800001, 0x3F400000, 0x3FA00001, 0x3FE00000, 0x40200001, 0x40600000, 0x40A00001]
+    assert found.starts[:8].tolist() == halves
+    assert found.codes[:10].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 7, 7]  # past the largest, and NaN
+
+
+# Digests
+
+
+HEADER = """// a comment
+namespace fp4ref {
+struct Pair {
+    int low;  // of two
+    FP4_API int sum(int a) { return helper(a) + Other::twice(a); }
+    FP4_API int unused(int a) { return a; }
+};
+template <class A> FP4_API int helper(A a) { return a + LIMIT; }
+constexpr int LIMIT = 3;
+}  // namespace fp4ref
+"""
+
+
+@pytest.mark.parametrize(
+    "right, wrong, changes",
+    [
+        ("// of two", "// of them", False),
+        ("return a; }", "return -a; }", False),
+        ("LIMIT = 3", "LIMIT = 4", True),
+        ("helper(a) +", "helper(a) -", True),
+        ("return a + LIMIT", "return a  +\n  LIMIT", False),
+    ],
+)
+def test_a_digest_of_the_header_changes_with_what_is_used(right, wrong, changes, tmp_path, monkeypatch):
+    monkeypatch.setattr(cpp_sources, "folder", lambda: tmp_path)
+
+    def digest(text):
+        (tmp_path / "pair.h").write_text(text)
+        cpp_sources.definitions.cache_clear()
+        return sources.total(sources.digests(("pair.h:Pair::sum",)))
+
+    try:
+        assert right in HEADER
+        assert (digest(HEADER) != digest(HEADER.replace(right, wrong))) == changes
+    finally:
+        cpp_sources.definitions.cache_clear()
+
+
+def test_a_digest_of_python_follows_what_is_used():
+    found = sources.digests(("fp4ref.formats:Codec.encode",))
+    assert {
+        "fp4ref.formats:_decision",
+        "fp4ref.formats:_code_table",
+        "fp4ref.formats:Codec._stochastic",
+    } <= found.keys()
+    assert "fp4ref.formats:ignoring_float_warnings" not in found
+
+
+def test_a_record_of_other_code_is_out_of_date(monkeypatch):
+    claim = claims()["encode-e2m1/golden"]
+    record = records.read(claim)
+    assert records.outdated(claim, record) == []
+    changed = {**record, "statement": "?", "covered": {**record["covered"], "fp4ref.formats:_decision": "0"}}
+    assert records.outdated(claim, changed) == ["its statement", "fp4ref.formats:_decision"]
+    monkeypatch.setattr(records, "read", lambda _: changed)
+    result = CliRunner().invoke(main, ["rules", "--check"])
+    assert result.exit_code == 1
+    assert (
+        "certificate encode-e2m1/golden: out of date: its statement, fp4ref.formats:_decision changed" in result.output
+    )
+
+
+# The commands
+
+
+def test_prove_says_what_it_proved_and_refuted(monkeypatch):
+    result = CliRunner().invoke(main, ["prove", "encode-e4m3/golden", "decision-key/golden"])
+    assert result.exit_code == 0, result.output
+    assert "encode-e4m3/golden: proved (1,245,184 of 4,294,967,296 inputs computed" in result.output
+    assert result.output.endswith("2 proved\n")
+    monkeypatch.setattr(formats, "_code_table", lambda codec: np.zeros(1 << 17, np.uint8))
+    result = CliRunner().invoke(main, ["prove", "encode-e4m3/golden", "--json"])
+    assert result.exit_code == 1
+    assert [(row["result"], row["witness"][:10]) for row in json.loads(result.output)] == [("refuted", "0x3A800001")]
+
+
+def test_unknown_certificates_are_refused():
+    result = CliRunner().invoke(main, ["prove", "E2M1-99"])
+    assert result.exit_code == 2
+    assert "no certificate of E2M1-99" in result.output
+
+
+def test_rules_show_certificates():
+    result = CliRunner().invoke(main, ["rules", "E2M1-3"])
+    assert "certificate encode-e2m1/header: exhaustive, proved on" in result.output
+    assert "replay: fp4ref prove encode-e2m1/header" in result.output
+
+
+@pytest.mark.parametrize("claim", claims().values(), ids=lambda claim: claim.name)
+def test_a_claim_rests_on_claims_and_covers_code(claim):
+    assert set(claim.rests_on) <= claims().keys()
+    assert len(records.covered(claim.name)) > 1
