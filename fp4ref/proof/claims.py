@@ -1,4 +1,4 @@
-"""What a certificate claims, and the outcome of a replay."""
+"""The record of a certificate: a claim about every input of a domain, and the outcome of a replay."""
 
 from __future__ import annotations
 
