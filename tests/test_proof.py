@@ -12,7 +12,8 @@ from click.testing import CliRunner
 import fp4ref_numerics
 from fp4ref import formats
 from fp4ref.cli import main
-from fp4ref.proof import cpp_sources, encoders, records, sources, steps
+from fp4ref.errors import BackendError
+from fp4ref.proof import cpp_sources, encoders, golden_scales, records, solver, sources, steps
 from fp4ref.proof.catalogue import claims
 from fp4ref_cpu import build
 
@@ -20,6 +21,15 @@ MISTAKES = {  # in the header: file, text, its replacement, and a claim that mus
     "E2M1 sums": ("codec.h", "0x1p23f + 2.0f", "0x1p23f + 3.0f", "encode-e2m1/header"),
     "E2M1 stop": ("codec.h", "Overflow < 0 ? 7.0f : 8.0f", "Overflow < 0 ? 7.0f : 7.0f", "encode-e2m1-overflow/header"),
     "E8M0 subnormal": ("codec.h", "mantissa > 0x400000u", "mantissa >= 0x400000u", "encode-e8m0/header"),
+    "an encode scale by one division": (
+        "arithmetic.h",
+        "1.0f / (s * (1.0f / g)), FLOAT_MAX",
+        "g / s, FLOAT_MAX",
+        "factor-significands/header",
+    ),
+    "an infinite maximum": ("arithmetic.h", "A == 0.0f || g == 0.0f", "A == 0.0f", "encoding-448/header"),
+    "a block scale in another order": ("arithmetic.h", "a * (g * SIXTH)", "a * g * SIXTH", "block-scale/header"),
+    "a product by one part": ("block.h", "high, x * low)", "high, 0.0f)", "over-6/header"),
     "NaN": (
         "codec.h",
         "bits_of(x) >> 31 ? NegativeNaN : NaN",
@@ -98,6 +108,43 @@ def test_a_mistake_in_one_input_of_torch_is_refuted(name, monkeypatch):
     assert decided(f"encode-{name}/torch").witness is None
     monkeypatch.setattr(codecs, "encode", wrong)
     assert f"0x{start - 1:08X}" in decided(f"encode-{name}/torch").witness
+
+
+@pytest.mark.rule("GLB-2", "GLB-3", "BLK-3", "BLK-4", "DEQ-1", "BLK-5")
+@pytest.mark.parametrize(
+    "name, function, wrong",
+    [
+        ("encoding-448", "encoding_te", lambda amax, k: np.fmin(k.scale_max * k.element_max / amax, np.float32(3e38))),
+        ("encoding-256", "encoding_te", lambda amax, k: k.element_max * (k.scale_max / amax)),
+        ("block-scale", "block_scale_te", lambda a, g, k: np.fmin(a * g * np.float32(1 / 6), np.finfo("f").max)),
+        ("factor", "scaled_te", lambda x, s, g, k: x * np.fmin(g / s, np.finfo("f").max)),
+        ("decode", "dequantized_te", lambda q, s, amax, k: q * (s * (amax * np.float32(1 / 2688)))),
+        ("block", "scaled_te", lambda x, s, g, k: x * g / s),
+    ],
+)
+def test_a_mistake_in_the_golden_scales_is_refuted(name, function, wrong, monkeypatch):
+    monkeypatch.setattr(golden_scales, function, np.errstate(all="ignore")(wrong))
+    assert decided(f"{name}/golden").witness
+
+
+@pytest.mark.rule("E2M1-3", "BLK-10", "SR-2")
+@pytest.mark.parametrize(
+    "decide, mistake",
+    [
+        (solver.sums, {"ones": solver.ONES + 1}),
+        (solver.power_of_two, {"byte_of_one": 126}),
+        (solver.drawn, {"lowest": 0x40000000}),
+    ],
+)
+def test_a_mistake_in_a_formula_is_refuted(decide, mistake):
+    pytest.importorskip("z3", reason="the extra `prove` is not installed")
+    assert decide(lambda done: None, **mistake).witness
+
+
+def test_an_empty_premise_proves_nothing():
+    z3 = pytest.importorskip("z3", reason="the extra `prove` is not installed")
+    with pytest.raises(BackendError, match="an unmet premise"):
+        solver.refuted(z3.BoolVal(False), z3.BoolVal(True), (), 1)
 
 
 @pytest.mark.rule("E2M1-1", "E2M1-3")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from fp4ref.proof import encoders
+from fp4ref.proof import encoders, scales, shortcuts, solver
 from fp4ref.proof.claims import Claim
 
-SOURCES = (encoders.claims,)
+SOURCES = (encoders.claims, scales.claims, shortcuts.claims, solver.claims)
 
 
 @lru_cache
