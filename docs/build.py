@@ -60,6 +60,7 @@ def main(out: Path, results: Path | None) -> None:
     run("docs/generate/differences.py", source / "differences.md")
     run("docs/generate/field_layouts.py", source / "field-layouts.md")
     run("docs/generate/performance.py", source / "performance.md", *([results] if results else []))
+    run("docs/generate/proved.py", source / "proved.md")
     run("docs/generate/reference.py", source / "reference")
     (out / "explorer").mkdir()
     fp4ref("explore", "-o", out / "explorer/explorer.html")

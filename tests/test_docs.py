@@ -145,11 +145,19 @@ def test_how_tos_name_profiles_and_layouts(page):
 def test_pages_are_in_the_index():
     index = (DOCS / "site/index.md").read_text("utf-8")
     listed = {line for block in blocks(DOCS / "site/index.md") for line in block.text.splitlines()}
-    generated = {"standard/index", "reference/index", "differences", "performance", "field-layouts"}
+    generated = {"standard/index", "reference/index", "differences", "performance", "field-layouts", "proved"}
     assert {name(page)[:-3] for page in PAGES} - {"index"} == {
         line for line in listed if line and not line.startswith(":") and line != "overview"
     } - generated
     assert 'href="explorer.html"' in index
+
+
+def test_the_page_of_proofs_is_made_of_the_records(tmp_path):
+    script(DOCS / "generate/proved.py").main(tmp_path / "proved.md")
+    text = (tmp_path / "proved.md").read_text("utf-8")
+    assert "| BLK-3 | exhaustive | exhaustive |" in text
+    assert "| `encode-e2m1/header` |" in text
+    assert "4,294,967,296 | 4,294,967,296 |" in text
 
 
 def test_performance_page_takes_what_the_benchmarks_write(tmp_path):

@@ -1,0 +1,75 @@
+"""Write the page of what is proved, from the records of the certificates.
+
+    python docs/generate/proved.py OUT.md
+
+A record that is out of date is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fp4ref.proof import records
+from fp4ref.proof.catalogue import claims
+from fp4ref.proof.claims import Claim, ClaimSubject, Method
+
+INTRO = """# What is proved
+
+A certificate is a claim about every input of a domain, and a program that decides it. `fp4ref prove` replays the
+certificates: each claim is proved, or refuted with a witness. In a checkout, `fp4ref rules --check` fails if code that a
+certificate covers has changed since.
+
+```sh
+fp4ref prove E2M1-3
+```
+
+The golden model and torch are proved as they stand, the header as the compiler named in the record builds it for one
+processor. Nothing here was decided on a GPU. `exhaustive` claims compute every input, `argument` claims those to which
+an argument reduces the domain, and `smt` claims, on formulas that code relies on, ask a solver.
+"""
+
+
+def main(target: Path) -> None:
+    """Write the table by rule and subject, then each claim."""
+    target.write_text("\n".join([INTRO, *by_rule(), *by_claim()]) + "\n", "utf-8")
+
+
+def proved() -> list[tuple[Claim, records.Record]]:
+    """Return the claims whose records hold, with these."""
+    kept = ((claim, records.read(claim)) for claim in claims().values())
+    return [(claim, record) for claim, record in kept if record and not records.outdated(claim, record)]
+
+
+def by_rule() -> Iterator[str]:
+    """Yield a table of methods, one row a rule, one column a subject."""
+    yield "## By rule\n"
+    yield "| rule | " + " | ".join(ClaimSubject) + " |"
+    yield "|" + " --- |" * (1 + len(ClaimSubject))
+    rules = sorted(
+        {rule for claim, _ in proved() for rule in claim.rules},
+        key=lambda rule: (rule.split("-")[0], int(rule.split("-")[1])),
+    )
+    for rule in rules:
+        cells = []
+        for subject in ClaimSubject:
+            methods = [claim.method for claim, _ in proved() if claim.subject is subject and rule in claim.rules]
+            cells.append(", ".join(method for method in Method if method in methods))
+        yield f"| {rule} | " + " | ".join(cells) + " |"
+    yield ""
+
+
+def by_claim() -> Iterator[str]:
+    """Yield a table of claims, with their domains, counts and dates."""
+    yield "## By certificate\n"
+    yield "| certificate | claim | domain | inputs | computed | date |"
+    yield "| --- | --- | --- | ---: | ---: | --- |"
+    for claim, record in proved():
+        reduced = f" Reduced: {claim.reduction}." if claim.reduction else ""
+        counts = f"{claim.size:,} | {record['inputs_computed']:,} | {record['date']}"
+        yield f"| `{claim.name}` | {claim.statement}{reduced} | {claim.domain} | {counts} |"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
