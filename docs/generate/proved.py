@@ -18,8 +18,8 @@ from fp4ref.proof.claims import Claim, ClaimSubject, Method
 INTRO = """# What is proved
 
 A certificate is a claim about every input of a domain, and a program that decides it. `fp4ref prove` replays the
-certificates: each claim is proved, or refuted with a witness. In a checkout, `fp4ref rules --check` fails if code that a
-certificate covers has changed since.
+certificates: each claim is proved, or refuted with a witness. `fp4ref rules --check` fails if code that a certificate
+covers has changed since.
 
 ```sh
 fp4ref prove E2M1-3
