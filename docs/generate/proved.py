@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fp4ref.proof import records
 from fp4ref.proof.catalogue import claims
-from fp4ref.proof.claims import Claim, ClaimSubject, Method
+from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim
 
 INTRO = """# What is proved
 
@@ -36,7 +36,7 @@ def main(target: Path) -> None:
     target.write_text("\n".join([INTRO, *by_rule(), *by_claim()]) + "\n", "utf-8")
 
 
-def proved() -> list[tuple[Claim, records.Record]]:
+def proved() -> list[tuple[ProofClaim, records.Record]]:
     """Return the claims whose records hold, with these."""
     kept = ((claim, records.read(claim)) for claim in claims().values())
     return [(claim, record) for claim, record in kept if record and not records.outdated(claim, record)]

@@ -15,7 +15,7 @@ from fp4ref.cli.common import console
 from fp4ref.errors import UnknownNameError
 from fp4ref.proof import native, records
 from fp4ref.proof.catalogue import claims
-from fp4ref.proof.claims import Claim, ClaimSubject, Method, Replayed
+from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed
 
 EPILOG = """\b
 Examples:
@@ -58,7 +58,7 @@ def prove(
         raise SystemExit(1)
 
 
-def _chosen(names: tuple[str, ...], subject: str | None, with_long: bool) -> list[Claim]:
+def _chosen(names: tuple[str, ...], subject: str | None, with_long: bool) -> list[ProofClaim]:
     """Return the claims with these names, or about these rules or topics."""
     known = {word for claim in claims().values() for rule in claim.rules for word in (rule, rule.rpartition("-")[0])}
     unknown = [name for name in names if name not in claims() and name.upper() not in known]
@@ -75,11 +75,11 @@ def _chosen(names: tuple[str, ...], subject: str | None, with_long: bool) -> lis
     ]
 
 
-def _words(claim: Claim) -> set[str]:
+def _words(claim: ProofClaim) -> set[str]:
     return {word for rule in claim.rules for word in (rule, rule.rpartition("-")[0])}
 
 
-def _replay(claim: Claim, record: bool, quiet: bool) -> dict[str, Any]:
+def _replay(claim: ProofClaim, record: bool, quiet: bool) -> dict[str, Any]:
     """Decide one claim, print its line, and return its result."""
     if claim.needs and util.find_spec(claim.needs) is None:
         reason = f"{claim.needs} is not installed"
@@ -111,7 +111,7 @@ def _replay(claim: Claim, record: bool, quiet: bool) -> dict[str, Any]:
     }
 
 
-def _decided(claim: Claim, quiet: bool) -> Replayed:
+def _decided(claim: ProofClaim, quiet: bool) -> Replayed:
     """Decide a claim with a progress bar, on a terminal only."""
     from rich.progress import Progress
 
@@ -120,7 +120,7 @@ def _decided(claim: Claim, quiet: bool) -> Replayed:
         return claim.decide(lambda done: progress.update(task, completed=done))
 
 
-def _tools(claim: Claim) -> dict[str, str]:
+def _tools(claim: ProofClaim) -> dict[str, str]:
     """Return the versions of what a claim was decided with."""
     tools = {"python": platform.python_version(), "numpy": metadata.version("numpy"), "machine": platform.machine()}
     if claim.subject is ClaimSubject.HEADER:
@@ -132,7 +132,7 @@ def _tools(claim: Claim) -> dict[str, str]:
     return tools
 
 
-def _list(chosen: list[Claim], as_json: bool) -> None:
+def _list(chosen: list[ProofClaim], as_json: bool) -> None:
     """Print the claims with the state of their records."""
     rows = [(claim, records.read(claim)) for claim in chosen]
     if as_json:

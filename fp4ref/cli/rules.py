@@ -12,7 +12,7 @@ from fp4ref.cli.common import console
 from fp4ref.errors import UnknownNameError
 from fp4ref.proof import records
 from fp4ref.proof.catalogue import claims_of
-from fp4ref.proof.claims import Claim
+from fp4ref.proof.claims import ProofClaim
 
 EPILOG = """\b
 Examples:
@@ -85,7 +85,7 @@ def _show(index: standard.Index, rule: standard.Rule) -> None:
         click.echo(f"  domain: {claim.domain}; replay: fp4ref prove {claim.name}")
 
 
-def _state(claim: Claim) -> str:
+def _state(claim: ProofClaim) -> str:
     """Return whether a claim's record holds."""
     record = records.read(claim)
     if record is None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import lru_cache
 
 from fp4ref.proof import encoders, scales, shortcuts, solver
-from fp4ref.proof.claims import Claim
+from fp4ref.proof.claims import ProofClaim
 
 SOURCES = (encoders.claims, scales.claims, shortcuts.claims, solver.claims)
 
 
 @lru_cache
-def claims() -> dict[str, Claim]:
+def claims() -> dict[str, ProofClaim]:
     """Return the claims by name, those of one module together."""
     return {claim.name: claim for source in SOURCES for claim in source()}
 
 
-def claims_of(rule: str) -> list[Claim]:
+def claims_of(rule: str) -> list[ProofClaim]:
     """Return the claims about a rule."""
     return [claim for claim in claims().values() if rule in claim.rules]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fp4ref import formats
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, E2M1, E5M2, NAN_OVERFLOW_E4M3, Codec, F
 from fp4ref.proof import native
-from fp4ref.proof.claims import Claim, ClaimSubject, Method, Replayed, Tell
+from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.steps import PATTERNS, CodeSteps, shown, steps
 
 CODECS = {
@@ -140,9 +140,9 @@ STATEMENT = "Every float32, NaN and infinities included, has the {name} code tha
 ALL = "all float32 bit patterns"
 
 
-def claims() -> Iterator[Claim]:
+def claims() -> Iterator[ProofClaim]:
     """Yield the claims about encoders."""
-    yield Claim(
+    yield ProofClaim(
         name="decision-key/golden",
         rules=("SPC-6",),
         method=Method.ARGUMENT,
@@ -158,7 +158,7 @@ def claims() -> Iterator[Claim]:
         rules = RULES[codec.format.name]
         statement = STATEMENT.format(name=name)
         shared: dict[str, Any] = {"rules": rules, "statement": statement, "domain": ALL, "size": PATTERNS}
-        yield Claim(
+        yield ProofClaim(
             name=f"encode-{name}/header",
             method=Method.EXHAUSTIVE,
             subject=ClaimSubject.HEADER,
@@ -166,7 +166,7 @@ def claims() -> Iterator[Claim]:
             covers=("codec.h:Codec::encode",),
             **shared,
         )
-        yield Claim(
+        yield ProofClaim(
             name=f"encode-{name}/golden",
             method=Method.ARGUMENT,
             subject=ClaimSubject.GOLDEN,
@@ -176,7 +176,7 @@ def claims() -> Iterator[Claim]:
             rests_on=("decision-key/golden",),
             **shared,
         )
-        yield Claim(
+        yield ProofClaim(
             name=f"encode-{name}-all/golden",
             method=Method.EXHAUSTIVE,
             subject=ClaimSubject.GOLDEN,
@@ -186,7 +186,7 @@ def claims() -> Iterator[Claim]:
             **shared,
         )
         torch_covers = ("fp4ref_torch.codecs:encode", "fp4ref_torch.exact:rounded_code")
-        yield Claim(
+        yield ProofClaim(
             name=f"encode-{name}/torch",
             method=Method.ARGUMENT,
             subject=ClaimSubject.TORCH,
@@ -196,7 +196,7 @@ def claims() -> Iterator[Claim]:
             needs="torch",
             **shared,
         )
-        yield Claim(
+        yield ProofClaim(
             name=f"encode-{name}-all/torch",
             method=Method.EXHAUSTIVE,
             subject=ClaimSubject.TORCH,

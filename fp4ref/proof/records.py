@@ -13,7 +13,7 @@ from typing import Any
 from fp4ref.errors import FileError
 from fp4ref.proof import sources
 from fp4ref.proof.catalogue import claims
-from fp4ref.proof.claims import Claim, Replayed
+from fp4ref.proof.claims import ProofClaim, Replayed
 from fp4ref.spec_root import spec_root
 
 PROVED = "proved"
@@ -25,7 +25,7 @@ def folder() -> Path:
     return spec_root() / "certificates"
 
 
-def path_of(claim: Claim) -> Path:
+def path_of(claim: ProofClaim) -> Path:
     """Return the file of a claim's record."""
     return folder() / f"{claim.name.replace('/', '.')}.json"
 
@@ -37,7 +37,7 @@ def covered(name: str) -> dict[str, str]:
     return sources.digests((claim.decider(), *claim.covers))
 
 
-def written(claim: Claim, finding: Replayed, seconds: float, date: str, tools: dict[str, str]) -> Record:
+def written(claim: ProofClaim, finding: Replayed, seconds: float, date: str, tools: dict[str, str]) -> Record:
     """Write the record of a claim that was proved, and return it."""
     parts = covered(claim.name)
     record = {
@@ -55,7 +55,7 @@ def written(claim: Claim, finding: Replayed, seconds: float, date: str, tools: d
     return record
 
 
-def read(claim: Claim) -> Record | None:
+def read(claim: ProofClaim) -> Record | None:
     """Return the record of a claim, or None.
 
     Errors: FileError for a file that is not a record.
@@ -72,7 +72,7 @@ def read(claim: Claim) -> Record | None:
     return record
 
 
-def outdated(claim: Claim, record: Record) -> list[str]:
+def outdated(claim: ProofClaim, record: Record) -> list[str]:
     """Return how a record differs from its claim as it stands now: changed parts of the statement or of the code."""
     stated = [f"its {key}" for key, value in _stated(claim).items() if record.get(key) != value]
     before, now = record["covered"], covered(claim.name)
@@ -106,7 +106,7 @@ def gaps() -> list[str]:
     ]
 
 
-def _stated(claim: Claim) -> Record:
+def _stated(claim: ProofClaim) -> Record:
     return {
         "name": claim.name,
         "rules": [*claim.rules],

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fp4ref.proof import golden_scales
-from fp4ref.proof.claims import Claim, ClaimSubject, Method, Replayed, Tell
+from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.header_scales import BFLOAT16, BYTES, CHECKS, ONE_MAXIMUM, SIGNIFICANDS, header
 from fp4ref.proof.steps import INFINITY
 
@@ -23,13 +23,13 @@ QUOTIENT = (
 DOUBLE = "the same operations in double precision, each rounded once to float32"
 
 
-def claims() -> Iterator[Claim]:
+def claims() -> Iterator[ProofClaim]:
     """Yield the claims about scales."""
     yield from _of_maxima()
     yield from _of_blocks()
 
 
-def _of_maxima() -> Iterator[Claim]:
+def _of_maxima() -> Iterator[ProofClaim]:
     for top in TOPS:
         shared: dict[str, Any] = {
             "rules": ("GLB-2", "GLB-3", *(("FOS-2",) if top != TOPS[0] else ())),
@@ -38,7 +38,7 @@ def _of_maxima() -> Iterator[Claim]:
             "domain": "all float32 maxima from 0 to infinity",
             "size": INFINITY + 1,
         }
-        yield Claim(
+        yield ProofClaim(
             name=f"encoding-{top}/header",
             subject=ClaimSubject.HEADER,
             decide=partial(header, f"encoding_{top}", ()),
@@ -50,11 +50,11 @@ def _of_maxima() -> Iterator[Claim]:
             "subject": ClaimSubject.GOLDEN,
             "covers": ("fp4ref.arithmetic:encoding_te",),
         }
-        yield Claim(
+        yield ProofClaim(
             name=f"encoding-{top}-all/golden", decide=partial(golden_scales.encoding, top, True), long=True, **golden
         )
         golden |= {"method": Method.ARGUMENT, "decide": partial(golden_scales.encoding, top, False)}
-        yield Claim(name=f"encoding-{top}/golden", reduction=QUOTIENT, **golden)
+        yield ProofClaim(name=f"encoding-{top}/golden", reduction=QUOTIENT, **golden)
     pairs: dict[str, Any] = {
         "rules": ("BLK-3",),
         "method": Method.EXHAUSTIVE,
@@ -62,7 +62,7 @@ def _of_maxima() -> Iterator[Claim]:
         "domain": "all pairs of a block maximum and a global maximum, both bfloat16",
         "size": BFLOAT16**2,
     }
-    yield Claim(
+    yield ProofClaim(
         name="block-scale/header",
         subject=ClaimSubject.HEADER,
         decide=partial(header, "block_scale", ()),
@@ -70,7 +70,7 @@ def _of_maxima() -> Iterator[Claim]:
         rests_on=("encoding-448/header",),
         **pairs,
     )
-    yield Claim(
+    yield ProofClaim(
         name="block-scale/golden",
         subject=ClaimSubject.GOLDEN,
         decide=golden_scales.block_scale,
@@ -80,7 +80,7 @@ def _of_maxima() -> Iterator[Claim]:
     )
 
 
-def _of_blocks() -> Iterator[Claim]:
+def _of_blocks() -> Iterator[ProofClaim]:
     operations: tuple[tuple[str, tuple[str, ...], str, tuple[str, ...], Callable[[Tell], Replayed], str], ...] = (
         (
             "factor",
@@ -105,7 +105,7 @@ def _of_blocks() -> Iterator[Claim]:
             ("", BYTES * BFLOAT16, "all scale bytes under all bfloat16 maxima"),
             ("_significands", SIGNIFICANDS, "all significands of a scale and of a float32 maximum, in one binade each"),
         ):
-            yield Claim(
+            yield ProofClaim(
                 name=f"{name}{suffix.replace('_', '-')}/header",
                 method=Method.EXHAUSTIVE,
                 subject=ClaimSubject.HEADER,
@@ -115,7 +115,7 @@ def _of_blocks() -> Iterator[Claim]:
                 covers=covers,
                 **shared,
             )
-        yield Claim(
+        yield ProofClaim(
             name=f"{name}/golden",
             method=Method.ARGUMENT,
             subject=ClaimSubject.GOLDEN,
@@ -132,7 +132,7 @@ def _of_blocks() -> Iterator[Claim]:
         "statement": "The code of an element is that of the product with the encode scale, rounded once.",
     }
     covers = ("block.h:encode", "arithmetic.h:arithmetic::te::apply", "codec.h:Codec::encode")
-    yield Claim(
+    yield ProofClaim(
         name="block/header",
         subject=ClaimSubject.HEADER,
         domain="all bfloat16 magnitudes under all scale bytes and 128 bfloat16 maxima of one binade",
@@ -142,7 +142,7 @@ def _of_blocks() -> Iterator[Claim]:
         rests_on=("factor/header", "encoding-448/header"),
         **block,
     )
-    yield Claim(
+    yield ProofClaim(
         name="block-all/header",
         subject=ClaimSubject.HEADER,
         domain="all float32 under all scale bytes and the maximum 1.6015625",
@@ -153,7 +153,7 @@ def _of_blocks() -> Iterator[Claim]:
         long=True,
         **block,
     )
-    yield Claim(
+    yield ProofClaim(
         name="block/golden",
         subject=ClaimSubject.GOLDEN,
         domain="all bfloat16 magnitudes under all scale bytes and the maximum 1.6015625",

@@ -9,7 +9,7 @@ import numpy as np
 
 from fp4ref.formats import F
 from fp4ref.proof import native
-from fp4ref.proof.claims import Claim, ClaimSubject, Method, Replayed, Tell
+from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.steps import INFINITY, PATTERNS, shown
 from fp4ref.reciprocal import TABLE
 
@@ -80,10 +80,10 @@ def stochastic(tell: Tell) -> Replayed:
     return Replayed(4 * size, witness)
 
 
-def claims() -> Iterator[Claim]:
+def claims() -> Iterator[ProofClaim]:
     """Yield the claims about shortcuts."""
     for constant in CONSTANTS:
-        yield Claim(
+        yield ProofClaim(
             name=f"over-{constant}/header",
             rules=("FOS-3", "FOS-1") if constant == CONSTANTS[-1] else ("FOS-3",),
             method=Method.EXHAUSTIVE,
@@ -94,7 +94,7 @@ def claims() -> Iterator[Claim]:
             decide=partial(quotient, constant),
             covers=("block.h:over_constant",),
         )
-    yield Claim(
+    yield ProofClaim(
         name="reciprocal/header",
         rules=("APX-1",),
         method=Method.EXHAUSTIVE,
@@ -106,7 +106,7 @@ def claims() -> Iterator[Claim]:
         long=True,
         covers=("reciprocal.h:modelled_reciprocal",),
     )
-    yield Claim(
+    yield ProofClaim(
         name="stochastic/header",
         rules=("SR-2", "SR-3"),
         method=Method.ARGUMENT,

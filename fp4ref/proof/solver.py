@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fp4ref.errors import BackendError
-from fp4ref.proof.claims import Claim, ClaimSubject, Method, Replayed, Tell
+from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.steps import INFINITY, PATTERNS, shown
 
 Formula = Any  # of z3
@@ -125,7 +125,7 @@ def drawn(tell: Tell, lowest: int = 0x3F800000) -> Replayed:
     return refuted(premise, index == sum(reached, z3.BitVecVal(0, 32)), (x, byte), SIX << 8)
 
 
-def claims() -> Iterator[Claim]:
+def claims() -> Iterator[ProofClaim]:
     """Yield the claims that a solver decides."""
     table: tuple[tuple[str, tuple[str, ...], Callable[[Tell], Replayed], str, str, int, tuple[str, ...]], ...] = (
         (
@@ -157,7 +157,7 @@ def claims() -> Iterator[Claim]:
         ),
     )
     for name, rules, decide, statement, domain, size, covers in table:
-        yield Claim(
+        yield ProofClaim(
             name=f"{name}/formula",
             rules=rules,
             method=Method.SMT,
