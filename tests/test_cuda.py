@@ -47,13 +47,8 @@ KINDS = "normal heavy ties zeros special bits tiny signed_zero mixed_zero edge".
 def native() -> list[str]:
     if REASON:
         return ["nvfp4"]
-    import fp4ref_cuda
-
-    return [
-        name
-        for name, spec in fp4ref.profiles.items()
-        if not (fp4ref_cuda.unsupported(Call("quantize", spec)) or spec.stochastic)
-    ]
+    reasons = fp4ref.registry.backends()["cuda"].unserved
+    return [name for name, spec in fp4ref.profiles.items() if not (reasons(Call("quantize", spec)) or spec.stochastic)]
 
 
 def values(shape, dtype, kind, seed=0):

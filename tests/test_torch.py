@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fp4ref
-from fp4ref import BackendError, DomainError, ShapeError
+from fp4ref import BackendError, DomainError, ShapeError, registry
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.conformance.families.strategies import DTYPES, matrices, shapes
 from fp4ref.formats import E2M1, E4M3, E5M2, STOCHASTIC_E2M1, Codec, Rounding, Sign
@@ -48,7 +48,7 @@ OURS = (
 NATIVE = [
     spec
     for spec in fp4ref.profiles.values()
-    if not (fp4ref_torch.unsupported(Call("quantize", spec)) or spec.stochastic)
+    if not (registry.backends()["torch"].unserved(Call("quantize", spec)) or spec.stochastic)
 ]
 GPU = "" if torch.cuda.is_available() else "torch sees no CUDA device"
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(bool(GPU), reason=GPU or "runs")]
