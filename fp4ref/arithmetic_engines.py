@@ -194,8 +194,11 @@ VLLM_MX = register_arithmetic("vllm-mxfp8", block_scale_vllm_mx, working_scale=n
 
 
 def block_scale_aiter(amax: Floats, g: Floats, k: Constants, divisor: float, carry: int, up: bool) -> Floats:
-    """The exponent of amax / divisor, amax rounded by a carry before, and up or not after; NaN past float32."""
-    bits = np.asarray(amax, F).view(np.uint32)
+    """The exponent of amax / divisor, amax rounded by a carry before, and up or not after; NaN past float32.
+
+    A NaN has no payload here: its carry would make a number of some.
+    """
+    bits = np.where(np.isnan(amax), np.uint32(0x7FC00000), np.asarray(amax, F).view(np.uint32))
     rounded = ((bits + carry) >> 23 << 23).view(F) if carry else amax
     v = np.asarray(rounded / F(divisor), F)
     return finite(v, two_to(np.minimum(exponent_field(v, MANTISSA if up else 0), 254) - 127))

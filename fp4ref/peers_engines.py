@@ -10,6 +10,7 @@ from fp4ref.peers import (
     CPU,
     INFINITE_E8M0,
     NONE,
+    PAYLOAD,
     TORCH_E4M3,
     TORCH_E5M2,
     TORCH_MX,
@@ -93,7 +94,9 @@ peer(
 
 # AMD
 for _mode, _arithmetic in ae.AITER.items():
-    peer(TORCH_MX, f"aiter.mxfp4_{_mode}", recorded("e4048607"), arithmetic=_arithmetic, element=TORCHAO_E2M1)
+    _claims = {"nan": PAYLOAD} if _mode == "even" else {}  # its carry makes a number of some payloads
+    _promise = recorded("e4048607", **_claims)
+    peer(TORCH_MX, f"aiter.mxfp4_{_mode}", _promise, arithmetic=_arithmetic, element=TORCHAO_E2M1)
 # Quark returns values; its scales stay in float32, and may be smaller than any byte of E8M0.
 NO_CODE = Claim(False, "the peer returns values that no code or byte of the format holds")
 TINY_SCALE = Claim(True, "where a block's scale is at least 2^-127, the smallest of E8M0")

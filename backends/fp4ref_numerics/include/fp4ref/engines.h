@@ -128,6 +128,7 @@ struct vllm_mxfp8 : no_global_scale_by<nan_scale_works> {
 template <int Divisor, unsigned Carry, bool Up> struct aiter : no_global_scale {
     FP4_RULE block_scale(float a, float)
     {
+        if (is_nan(a)) return float_of(0x7fc00000u);
         const float v = (Carry ? float_of((bits_of(a) + Carry) & 0xff800000u) : a) / (float)Divisor;
         const unsigned field = (bits_of(v) + (Up ? 0x7fffffu : 0u)) >> 23;
         return is_finite(v) ? scale_of((int)smaller(field, 254u) - 127) : float_of(0x7fc00000u);
