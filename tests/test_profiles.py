@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +21,7 @@ from fp4ref.conformance.families import cases
 from fp4ref.formats import STOCHASTIC_E2M1
 
 RUNNER = CliRunner()
+MY_PROFILE = "import fp4ref\n\nfp4ref.register(fp4ref.NVFP4.replace(name='vendor.nvfp4'), source='a test')\n"
 NAMES = list(fp4ref.profiles)
 COMMANDS = (profiles, *profiles.commands.values())
 EXAMPLES = {
@@ -38,7 +40,17 @@ def test_help_examples_run(line: str, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     x = np.random.default_rng(3).standard_normal((8, 160)).astype(ml_dtypes.bfloat16)
     fp4ref.files.write_tensors("model.safetensors", [("lm_head.weight", "BF16", x.shape)], {}, [x])
-    assert run(line)
+    quantize = "import fp4ref\n\n\ndef quantize(x):\n    return fp4ref.quantize(x, 'nvfp4').row\n"
+    Path("my_package").mkdir()
+    Path("my_package/mx.py").write_text(quantize.replace("nvfp4", "torchao.mxfp4_floor"), "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("my_kernel.py").write_text(quantize, "utf-8")
+    Path("my_profile.py").write_text(MY_PROFILE + quantize, "utf-8")
+    try:
+        assert run(line)
+    finally:
+        if "vendor.nvfp4" in fp4ref.profiles:
+            fp4ref.profiles.forget("vendor.nvfp4")
 
 
 @pytest.mark.rule("SPC-5", "PRO-2")
@@ -179,7 +191,7 @@ def test_no_difference_found_counts_blocks(tmp_path, monkeypatch) -> None:
 def test_functions_as_formulas() -> None:
     changed = functions(fp4ref.profiles["torchao.nvfp4_2lvl"], fp4ref.profiles["modelopt.nvfp4"])
     assert [(slot, b) for slot, _, b in changed] == [
-        ("block_scale", "amax / (6 * g); an exact 0 becomes 1"),
+        ("block_scale", "amax / (6 * g), an exact 0 taken as 1; held within [2^-9, scale_max], E4M3's positive values"),
         ("scaled", "x / (s * g)"),
     ]
     a, b = (fp4ref.profiles[f"flashinfer.ref_4over6_mae_448_{name}"] for name in ("strict", "fast"))

@@ -11,9 +11,22 @@ import numpy as np
 from fp4ref.diagrams.canvas import MARGIN, Canvas, text_width
 from fp4ref.diagrams.request import Request
 from fp4ref.errors import DomainError
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, Codec, F, Format, Rounding, grid
+from fp4ref.formats import (
+    CUDA_E2M1,
+    CUDA_E2M3,
+    CUDA_E3M2,
+    CUDA_E4M3,
+    CUDA_E5M2,
+    CUDA_E8M0,
+    Codec,
+    F,
+    Format,
+    Rounding,
+    grid,
+)
 
-CODECS = {codec.format.name: codec for codec in (CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0)}
+STANDARD = (CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0)
+CODECS = {codec.format.name: codec for codec in STANDARD}
 SHOWN = 9  # codes whose rounding intervals are drawn
 BIT = 46
 Axis = Callable[[float], float]
