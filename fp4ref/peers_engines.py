@@ -94,8 +94,8 @@ peer(
 
 # AMD
 for _mode, _arithmetic in ae.AITER.items():
-    _claims = {"nan": PAYLOAD} if _mode == "even" else {}  # its carry makes a number of some payloads
-    _promise = recorded("e4048607", **_claims)
+    _commit = "e4048607"
+    _promise = recorded(_commit, nan=PAYLOAD) if _mode == "even" else recorded(_commit)  # a carry changes payloads
     peer(TORCH_MX, f"aiter.mxfp4_{_mode}", _promise, arithmetic=_arithmetic, element=TORCHAO_E2M1)
 # Quark returns values; its scales stay in float32, and may be smaller than any byte of E8M0.
 NO_CODE = Claim(False, "the peer returns values that no code or byte of the format holds")
