@@ -142,13 +142,20 @@ def test_every_16_bit_input(spec, dtype):
     same_values(q, "float32", "row")
 
 
+def in_three_bytes(codes):
+    """Codes of 6 bits, four in three bytes, low bits first."""
+    words = sum(codes[i::4].astype(np.uint32) << 6 * i for i in range(4))
+    return np.stack([words >> 8 * i & 255 for i in range(3)], axis=1).astype(np.uint8).reshape(-1)
+
+
 @pytest.mark.rule("E4M3-1", "E4M3-3", "E5M2-1", "E8M0-1", "E8M0-4", "DEQ-1", "DEQ-2", "DEQ-3", "DEQ-5")
 @pytest.mark.parametrize("amax", [1.0, 0.0, np.inf, np.nan, -np.nan, 1e-44, 3e38])
 @pytest.mark.parametrize("spec", codecs(), ids=lambda spec: spec.name)
 def test_dequantize_every_code_under_every_scale(spec, amax):
     bits, columns = spec.element.format.bits, spec.block.columns
     row = np.resize(np.arange(1 << bits, dtype=np.uint8), 256)
-    data = np.tile(row[0::2] | row[1::2] << 4 if bits == 4 else row, (256, 1))
+    packed = {4: row[0::2] | row[1::2] << 4, 6: in_three_bytes(row), 8: row}[bits]
+    data = np.tile(packed, (256, 1))
     scales = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 256 // columns, axis=1)
     given = None if spec.global_scale == "none" else np.float32([amax])
     q = Quantized(spec, (256, 256), "bfloat16", "linear", DirectionData(data, scales, given))

@@ -229,7 +229,7 @@ def test_a_broken_diagnosis_of_random_bits_costs_the_diagnosis_only(monkeypatch)
     spec = NVFP4.replace(name="drawn", element=STOCHASTIC_E2M1)
     x = stochastic.aimed_inputs("float32")[1]
     data = fp4ref.quantize(x, spec, random_bits=np.zeros(x.shape, np.uint8), backend="numpy").row
-    monkeypatch.setattr(stochastic, "_mistakes", broken)
+    monkeypatch.setattr(stochastic, "known_mistakes", broken)
     report = stochastic.judge_stochastic(spec, [stochastic.StochasticTrial(x, {"row": data})])
     assert not report.ok
     assert "the diagnosis failed (ValueError)" in report.headline

@@ -73,7 +73,7 @@ template <class S, class In> FP4_API unsigned encode(float x, const Scale& scale
 // |x|, and a NaN compares false. One that does not grow proves nothing by its maximum.
 template <class S, class In> FP4_API bool is_narrow(float amax, const Scale& scale)
 {
-    if constexpr (!arithmetic::grows<typename S::Arithmetic>) return !S::Element::by_sums;
+    if constexpr (!arithmetic::grows<typename S::Arithmetic>) return false;
     return magnitude(S::Arithmetic::template apply<S, In>(amax, scale.factor, scale.s)) < S::Element::narrow_limit;
 }
 
