@@ -256,8 +256,8 @@ def _bracket(
         mistakes = attempted(DIAGNOSIS, partial(known_mistakes, parts, found, shared, alpha), errors) or []
     if not all(test.passed for test in twice) and not constant(parts):
         mistakes = [*mistakes, "the random bits are the same in every call"]
-    if not mistakes and not all(test.passed for test in tests):
-        mistakes = constant_in_some(read)
+    if not mistakes and not errors and not all(test.passed for test in tests):
+        mistakes = attempted(DIAGNOSIS, partial(constant_in_some, read), errors) or []
     if not mistakes and not errors and tests and all(test.passed for test in independence.values()):
         mistakes = biased(parts, found, alpha)
     return StochasticReport(spec, Level.BRACKET, None, tuple(wrong), tuple(tests), tuple(mistakes), tuple(errors))
