@@ -103,7 +103,13 @@ def members(
     if spec.hadamard and direction == "column" and dtype != "bfloat16":
         return
     with np.errstate(all="ignore"):
-        yield from family.make(aim(family.name, spec, dtype, direction, reach))
+        made = iter(family.make(aim(family.name, spec, dtype, direction, reach)))
+    while True:
+        with np.errstate(all="ignore"):  # for one member, not across a yield: the caller may never come back
+            member = next(made, None)
+        if member is None:
+            return
+        yield member
 
 
 def case_of(family: Family, member: Member, spec: Spec, direction: Direction, seed: int = 0) -> Case:
