@@ -41,9 +41,9 @@ def reasons(case: GemmCase, declared: Declaration) -> str:
     rows, columns = multiples(case.a.spec, declared)
     if m % rows or n % rows or depth % columns:
         return f"takes multiples of {rows} rows and K of {columns}"
-    if case.bias is not None and "bias" not in declared.inputs:
+    if (case.bias is not None or "bias" in case.beside) and "bias" not in declared.inputs:
         return "takes no bias"
-    if case.accumulate is not None and not adds_to_c(declared):
+    if (case.accumulate is not None or "accumulate" in case.beside) and not adds_to_c(declared):
         return "takes nothing to accumulate to"
     missing = [name for name in case.specials if name not in declared.specials]
     return f"is not defined on {' and '.join(missing)}" if missing else ""

@@ -51,7 +51,9 @@ def both(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
 
 def _with_plain(case: GemmCase, bias: Floats | None = None, accumulate: Floats | None = None) -> Iterator[GemmCase]:
     """Yield a product alone, which shows its sums, and with something added."""
-    plain = replace(case, name=f"{case.name}-plain")
+    added = {"bias": bias, "accumulate": accumulate}
+    beside = tuple(name for name, values in added.items() if values is not None)
+    plain = replace(case, name=f"{case.name}-plain", beside=beside)
     yield plain
     yield replace(case, plain=plain.name, bias=bias, accumulate=accumulate)
 

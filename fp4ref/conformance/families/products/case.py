@@ -27,7 +27,8 @@ class GemmCase:
     bias: float32 [N]; accumulate: float32 [M, N] that every result type holds exactly; None where nothing is added.
     specials: what operands hold beside numbers, of nan and inf. directions: which one of each tensor is multiplied.
     transposed: column directions are given to the kernel as [K, rows]. seed: of its random numbers. plain: the name of
-    the family's case with the same elements and scales that shows their sums, if this one does not.
+    the family's case with the same elements and scales that shows their sums, if this one does not. beside: what that
+    case stands beside, of "bias" and "accumulate": it says nothing of a kernel that takes neither.
     """
 
     family: str
@@ -42,6 +43,7 @@ class GemmCase:
     transposed: bool = False
     seed: int = 0
     plain: str = ""
+    beside: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
