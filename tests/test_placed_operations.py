@@ -16,7 +16,7 @@ from fp4ref.conformance.diagnosis.products import diagnose
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject
-from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.kernels import Declaration
 
@@ -48,7 +48,7 @@ def spec_of(kernel):
 @pytest.mark.parametrize("name", marked(PRODUCTS, FEW))
 def test_products_are_caught_and_told_with_their_place(name):
     kernel, says = PRODUCTS[name]
-    report = check(Subject.of(kernel), spec_of(kernel))
+    report = check(Subject.of(kernel), spec_of(kernel), seconds=4 * SECONDS)  # on a busy machine too
     assert not report.ok
     assert re.search(says, report.headline), report.headline
 
@@ -74,7 +74,11 @@ def operation_report(kernel):
     cases = families.cases(spec, directions=("row",), dtypes=("bfloat16",))
     runs = runner.run(subject, [case for case in cases if case.x.size <= 1 << 18])
     judged = (judge(run.case, run.outcome, declared, run.expected) for run in runs)
-    return collected(KernelReport(kernel.__name__, spec, declared), judged)
+    report = KernelReport(kernel.__name__, spec, declared)
+    for judgement in judged:
+        report.add(judgement)
+    report.explain(4 * SECONDS)  # on a busy machine too
+    return report
 
 
 @pytest.mark.slow
