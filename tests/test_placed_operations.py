@@ -16,7 +16,7 @@ from fp4ref.conformance.diagnosis.products import diagnose
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
 from fp4ref.conformance.subjects.subject import Subject
-from fp4ref.conformance.verdict.kernel_report import KernelReport
+from fp4ref.conformance.verdict.kernel_report import KernelReport, collected
 from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.kernels import Declaration
 
@@ -74,11 +74,7 @@ def operation_report(kernel):
     cases = families.cases(spec, directions=("row",), dtypes=("bfloat16",))
     runs = runner.run(subject, [case for case in cases if case.x.size <= 1 << 18])
     judged = (judge(run.case, run.outcome, declared, run.expected) for run in runs)
-    report = KernelReport(kernel.__name__, spec, declared)
-    for judgement in judged:
-        report.add(judgement)
-    report.explain(4 * SECONDS)  # on a busy machine too
-    return report
+    return collected(KernelReport(kernel.__name__, spec, declared), judged, 4 * SECONDS)  # on a busy machine too
 
 
 @pytest.mark.slow

@@ -327,9 +327,9 @@ class KernelReport:
         }
 
 
-def collected(report: KernelReport, judgements: Iterable[Judgement]) -> KernelReport:
-    """Return the report with all judgements added and explained."""
+def collected(report: KernelReport, judgements: Iterable[Judgement], seconds: float | None = None) -> KernelReport:
+    """Return the report with all judgements added and explained. seconds: those of `KernelReport.explain`."""
     for judgement in judgements:
         report.add(judgement)
-    report.explain()
+    report.explain(seconds)
     return report
