@@ -241,6 +241,14 @@ def test_a_direction_gives_the_amax(name: str, stored: float) -> None:
 
 
 @pytest.mark.rule("CKP-28")
+def test_a_convention_of_other_formats_is_refused_by_name() -> None:
+    given = CONVENTIONS["compressed-tensors.nvfp4"]
+    for change, words in ({"element": "e3m2"}, "elements 'e3m2'"), ({"scale": "e5m2"}, "scales 'e5m2'"):
+        with pytest.raises(fp4ref.DomainError, match=f"{words}.*CKP-28"):
+            replace(given, name="acme.other", **change)
+
+
+@pytest.mark.rule("CKP-28")
 def test_a_registered_convention_is_used(tmp_path: Path) -> None:
     ours = replace(
         CONVENTIONS["compressed-tensors.nvfp4"],

@@ -11,7 +11,6 @@ from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 
 EITHER = {"mixed_precision", "mixed-precision", ""}  # algorithms that name no single format
-BITS = {"e2m1": 4, "e4m3": 8}
 
 
 def check_config(found: Recognized) -> Iterator[LintFinding]:
@@ -141,7 +140,7 @@ def _group_settings(found: Recognized) -> Iterator[LintFinding]:
 
 
 def _settings(convention: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {"num_bits": BITS[convention.element], "type": "float"}
+    settings: dict[str, Any] = {"num_bits": convention.bits, "type": "float"}
     if convention.bits == 4:
         settings |= {"symmetric": True, "dynamic": False}
     return settings

@@ -77,7 +77,7 @@ def _narrow_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:
     block_size = found.group.convention.block[1]
     if blocks < 16:
         return
-    floor = 7 if found.group.convention.scale == "e4m3" else 5
+    floor = 7 if found.group.convention.signed_scales else 5
     below = int(found.tops[:floor].sum())
     reaching = int(found.tops[7]) if floor == 7 else int(found.tops[6:].sum())
     if reaching < blocks / 200:

@@ -26,7 +26,7 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
     if not group.convention.scale or not found.blocks:
         return
     name = group.parts["scales" if "scales" in group.parts else "codes"].name
-    signed = group.convention.scale == "e4m3"
+    signed = group.convention.signed_scales
     bytes_ = found.scales
     nan = int(bytes_[0x7F] + bytes_[0xFF]) if signed else int(bytes_[0xFF])
     if nan:
@@ -119,7 +119,7 @@ def _tiny(found: Measured) -> bool:
 
 def _constant_scales(found: Measured, blocks: int) -> str:
     """Return the evidence that rows of scales are one repeated byte that the rest of the tensor does not explain."""
-    signed, rows = found.group.convention.scale == "e4m3", found.constant_scale
+    signed, rows = found.group.convention.signed_scales, found.constant_scale
     for byte in {int(each) for each in rows if each > 0}:
         mask = (rows == byte) & ~found.empty_row
         inside = int(mask.sum()) * blocks
@@ -146,7 +146,7 @@ def _outlier(found: Measured) -> str:
     if found.blocks < 64:
         return ""
     counts = found.scales.copy()
-    if found.group.convention.scale == "e4m3":
+    if found.group.convention.signed_scales:
         counts[0x7F:] = 0
         present = np.flatnonzero(counts[1:]) + 1
         if len(present) > 1 and counts[present[-1]] <= RARE and present[-1] - present[-2] >= 5 * 8:

@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from fp4ref.catalogue import add_kind
+from fp4ref.errors import DomainError
+from fp4ref.formats import FORMATS
 from fp4ref.layout import LINEAR, Layout
 from fp4ref.names import Names
 from fp4ref.packings import LOW_FIRST
@@ -55,10 +57,11 @@ class Direction(NamedTuple):
 
 
 NO_SCALE = Direction()
+ELEMENTS, SCALES = ("e2m1", "e4m3"), ("", "e4m3", "e8m0")  # formats that the checks of bytes have bounds for
 
 
 class StoredRole(NamedTuple):
-    """One tensor of a group: what follows the module's name, and the element types that it may have.
+    """A tensor of a group: what follows the module's name, and the element types that it may have.
 
     needed: false if the convention allows that it is absent.
     """
@@ -126,10 +129,21 @@ class Convention:
         }
         return {name: role for name, role in named.items() if role is not None}
 
+    def __post_init__(self) -> None:
+        for what, name, read in (("elements", self.element, ELEMENTS), ("scales", self.scale, SCALES)):
+            if name not in read:
+                got = f"convention {self.name} with {what} {name!r}"
+                raise DomainError("lint", got, f"of {', '.join(filter(None, read))}, whose bytes are judged", "CKP-28")
+
     @property
     def bits(self) -> int:
         """Bits of an element."""
-        return 4 if self.element == "e2m1" else 8
+        return FORMATS[self.element].bits
+
+    @property
+    def signed_scales(self) -> bool:
+        """True if scale bytes have a sign bit, as those of E4M3; False where there are none."""
+        return bool(self.scale) and FORMATS[self.scale].signed
 
 
 CONVENTIONS: Names[Convention] = Names("convention")

@@ -1,4 +1,4 @@
-"""One pass over a group's bytes, which collects everything that the checks of blocks ask for."""
+"""A pass over a group's bytes, which collects everything that the checks of blocks ask for."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def _count_blocks(found: Measured, piece: GroupPiece) -> None:
     parts = codes.reshape(rows, blocks, width)
     tops = (parts & (sign - 1)).max(-1)
     found.scales += np.bincount(scales.ravel(), minlength=256)
-    normal = (scales & 0x7F) >= FIRST_NORMAL if group.convention.scale == "e4m3" else (scales > 0) & (scales < 255)
+    normal = (scales & 0x7F) >= FIRST_NORMAL if group.convention.signed_scales else (scales > 0) & (scales < 255)
     found.tops += np.bincount(tops[normal & (tops > 0)].ravel(), minlength=len(found.tops))
     zero = tops == 0
     found.zeros += np.bincount(scales[zero].ravel(), minlength=256)
     if group.convention.zero_block is not None and zero.any():
         found.odd_zeros += int((parts[zero] != group.convention.zero_block[1]).any(-1).sum())
-    wrong = (scales & (0x7F if group.convention.scale == "e4m3" else 0xFF) == 0) & ~zero
+    wrong = (scales & (0x7F if group.convention.signed_scales else 0xFF) == 0) & ~zero
     if wrong.any() and found.first_zero_scale is None:
         row, block = (int(each[0]) for each in np.nonzero(wrong))
         found.first_zero_scale = piece.row + row, block
