@@ -22,7 +22,7 @@ INNER = ("text_config", "llm_config", "language_config")  # keys under which mul
 
 @dataclass
 class QuantizationGroup:
-    """One entry of `config_groups`: modules by target, and the settings of their weights and inputs."""
+    """An entry of `config_groups`: modules by target, and the settings of their weights and inputs."""
 
     name: str
     targets: tuple[str, ...]

@@ -57,7 +57,7 @@ CODES = {
 
 @dataclass(frozen=True)
 class LintFinding:
-    """One defect of a checkpoint, with the tensors that have it.
+    """A defect of a checkpoint, with the tensors that have it.
 
     consumers: for each consumer that it breaks, how. repair: the command that repairs it, if there is one.
     """

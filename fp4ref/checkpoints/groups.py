@@ -25,7 +25,7 @@ COMFY_METADATA = "_quantization_metadata"
 
 @dataclass
 class TensorGroup:
-    """One quantized weight. parts: its tensors by role. facts: attributes that the file's metadata declares for it."""
+    """A quantized weight. parts: its tensors by role. facts: attributes that the file's metadata declares for it."""
 
     name: str
     convention: Convention

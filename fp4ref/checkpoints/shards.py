@@ -42,7 +42,7 @@ class StoredTensor:
 
 @dataclass(eq=False)
 class Shard:
-    """One file: its header's claims as far as they can be true, and what is wrong with it.
+    """A file of a checkpoint: the claims of its header that can be true, and what is wrong with it.
 
     whole: false if the header could not be read, so that it is not known which tensors the file contains. hidden: names
     in the header whose entries cannot be used. read_bytes: the number of bytes read so far.

@@ -175,7 +175,7 @@ def _compare(
 
 @dataclass
 class _Reproduction:
-    """How far a specification reproduces a group.
+    """The share of a group that a specification reproduces.
 
     values: differing bytes that change a decoded value. far: those that no other rounding explains, because the
     specification's byte is no neighbour.

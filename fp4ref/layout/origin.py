@@ -1,4 +1,4 @@
-"""Where a layout comes from: its owner, the version that was looked at, how, and who reads buffers of it."""
+"""The origin of a layout: its owner, the version that was looked at, how, and who reads buffers of it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Origin(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """One line of the catalogue: a layout and its origin.
+    """A line of the catalogue: a layout and its origin.
 
     owner: a key of `OWNERS`; after an @, another version than the owner's.
     """

@@ -38,7 +38,7 @@ Tell = Callable[[float], None]  # takes the part that is done, 0 to 1
 
 @dataclass(frozen=True, kw_only=True)
 class ProofClaim:
-    """One claim: what holds for which inputs, of whose code, and the function that decides it.
+    """A claim: what holds for which inputs, of whose code, and the function that decides it.
 
     size: inputs of the domain. reduction: why fewer inputs, or other ones, decide the claim. rests_on: names of claims
     that the reduction uses. covers: the definitions that the claim is about, `module:name` in Python, `file.h:name` in

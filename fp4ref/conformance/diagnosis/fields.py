@@ -17,7 +17,7 @@ FIRST = 8  # pieces of evidence on which most changes fail at once
 
 
 class FieldChange(NamedTuple):
-    """One field, its value in the specification, and the value that makes all the bytes."""
+    """A field, its value in the specification, and the value that makes all the bytes."""
 
     field: str
     ours: Any

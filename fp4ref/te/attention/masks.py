@@ -1,4 +1,4 @@
-"""Which keys a query does not attend to, from the kind of mask, the sliding window and the lengths of sequences."""
+"""The keys that a query does not attend to, by the kind of mask, the sliding window and the lengths of sequences."""
 
 from __future__ import annotations
 
