@@ -24,6 +24,7 @@ class RuleKind(StrEnum):
     BOUND = "bound"  # a value of a set that the rule defines
     CHOICE = "choice"  # one of a closed list, declared
     RECOMMEND = "recommend"
+    THEOREM = "theorem"  # nothing: it follows from other rules
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ FLOORS = {
         "kernels",
         "multiply",
         "groups",
+        "theorems",
         "",
     ),
     6: ("conformance", "checkpoints", "proof", "rules", "diagrams", "te", "explorer"),
