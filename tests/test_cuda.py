@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fp4ref
+from fp4ref import packing
 from fp4ref.arguments import buffer_shapes
 from fp4ref.arrays import dtype_name
 from fp4ref.errors import BackendError, DomainError, ShapeError
@@ -219,6 +220,8 @@ def test_both_directions_of_every_native_spec(name):
         "mxfp4-2d",
         "compressed_tensors.nvfp4",
         "mxfp8-e5m2",
+        "mxfp6-e2m3",
+        "mxfp6-e3m2",
     ],
 )
 def test_other_input_types(name, dtype):
@@ -228,7 +231,7 @@ def test_other_input_types(name, dtype):
 
 
 @pytest.mark.parametrize("scale_layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "nvfp4-rht", "mxfp8-e4m3"])
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "nvfp4-rht", "mxfp8-e4m3", "mxfp6-e2m3"])
 @pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5")
 def test_single_directions_in_every_layout(name, scale_layout):
     spec = fp4ref.profiles[name]
@@ -239,8 +242,10 @@ def test_single_directions_in_every_layout(name, scale_layout):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-row-scaled", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2", "nvfp4-fast"])
-@pytest.mark.rule("E2M1-3", "E4M3-2", "E5M2-2")
+@pytest.mark.parametrize(
+    "name", ["nvfp4", "nvfp4-row-scaled", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2", "mxfp6-e2m3", "mxfp6-e3m2", "nvfp4-fast"]
+)
+@pytest.mark.rule("E2M1-3", "E4M3-2", "E5M2-2", "E2M3-2", "E3M2-2")
 def test_every_input_of_16_bits(name, dtype):
     spec = fp4ref.profiles[name]
     every = np.arange(1 << 16, dtype=np.uint16).view(DTYPES[dtype])
@@ -387,6 +392,25 @@ def test_dequantize_every_code_under_every_scale():
         assert not len(wrong), (amax, out, scale_layout, len(wrong), wrong[0])
 
 
+@pytest.mark.rule("PACK-4", "PACK-5", "DEQ-2")
+@pytest.mark.parametrize("name", ["mxfp6-e2m3", "mxfp6-e3m2"])
+def test_dequantize_every_code_of_six_bits_under_every_scale(name):
+    spec = fp4ref.profiles[name]
+    for columns, out in product((64, 61, 33), DTYPES):  # the last byte of 61 and 33 codes has spare bits, set here
+        codes = np.tile(np.arange(64, dtype=np.uint8)[:columns], (256, 1))
+        data = packing.pack(codes, spec.element.format)
+        data[:, -1] |= (0xFF << (6 * columns % 8 or 8)) & 0xFF
+        scales = np.tile(np.arange(256, dtype=np.uint8)[:, None], (1, 2))
+        parts = DirectionData(data, scales, None)
+        kind, source = np.dtype(DTYPES[out]), np.dtype(np.float32)
+        given = DirectionData(cuda(data), cuda(scales), None)
+        mine = dequantize(given, (256, columns), spec, "linear", kind, source)
+        theirs = golden.dequantize(decoding((256, columns), spec, "linear", kind, source), parts, None)
+        mine = mine.view(bit_types()[kind.itemsize]).cpu().numpy()
+        wrong = np.argwhere(mine != theirs.view(mine.dtype))
+        assert not len(wrong), (columns, out, len(wrong), wrong[0])
+
+
 def bit_types():
     import torch
 
@@ -447,7 +471,7 @@ def test_misaligned_strided_and_three_dimensional_inputs():
             same(got, expected_of(x, spec, direction, "tiled_128x4"), "tiled_128x4", (what, direction))
 
 
-@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-row-scaled", "mxfp8-e4m3", "nvfp4-rht"])
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-row-scaled", "mxfp8-e4m3", "mxfp6-e3m2", "nvfp4-rht"])
 @pytest.mark.rule("BLK-9")
 def test_empty_tensors(name):
     spec = fp4ref.profiles[name]
@@ -479,7 +503,9 @@ def guarded(shapes, filler=0xA5):
     return DirectionData(*made), untouched
 
 
-@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "nvfp4-rht", "nvfp4-row-scaled", "mxfp8-e4m3", "mxfp4"])
+@pytest.mark.parametrize(
+    "name", ["nvfp4", "nvfp4-2d", "nvfp4-rht", "nvfp4-row-scaled", "mxfp8-e4m3", "mxfp4", "mxfp6-e2m3"]
+)
 @pytest.mark.rule("LAY-5", "CNF-1")
 def test_out_buffers_are_filled_and_nothing_around_them(name):
     spec = fp4ref.profiles[name]
@@ -543,7 +569,7 @@ def test_graph_capture_and_other_streams(name):
         same(getattr(got, d), expected_of(fresh, spec, d, "tiled_128x4"), "tiled_128x4", (name, d))
 
 
-@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "nvfp4-row-scaled", "mxfp8-e4m3"])
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "nvfp4-row-scaled", "mxfp8-e4m3", "mxfp6-e3m2"])
 @pytest.mark.rule("LAY-8")
 def test_groups(name):
     spec = fp4ref.profiles[name]
@@ -601,7 +627,7 @@ def test_groups_whose_members_are_whole_boxes_are_fused(name, kind):
     assert "32 rows of member 1" in operations.last_plan().reason
 
 
-@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "nvfp4-row-scaled", "mxfp8-e4m3"])
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "nvfp4-row-scaled", "mxfp8-e4m3", "mxfp6-e2m3"])
 @pytest.mark.rule("LAY-8", "LAY-11", "LAY-12")
 def test_public_functions_on_the_device(name):
     """Groups, flags and outputs of the caller through fp4ref's own functions, which choose this backend."""

@@ -73,6 +73,7 @@ def searched_and_stochastic(target):
         "nvfp4-4over6",
         "nvfp4-fast",
         "mxfp4",
+        "mxfp6-e2m3",
         "mxfp8-e4m3",
     ):
         spec = profiles[name]
@@ -103,7 +104,8 @@ def others(target):
     yield "random_bits", "", False
     for dtype in ("float16", "float32"):
         yield "quantize", prelude(profiles["nvfp4"], dtype, HAS_ROW=True, HAS_COLUMN=False), True
-        yield "quantize", prelude(profiles["mxfp8-2d"], dtype, HAS_ROW=False, HAS_COLUMN=True), False
+        for name in ("mxfp8-2d", "mxfp6-e3m2"):
+            yield "quantize", prelude(profiles[name], dtype, HAS_ROW=False, HAS_COLUMN=True), False
     for scale_layout, searched in (("tiled_128x4", True), ("linear", False)):
         rows = {"WARPS": paths.row_warps(searched), "SEARCHED": searched}
         yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
@@ -121,6 +123,7 @@ def others(target):
     yield "amax_finish", "", False
     for out, inverse in (("bfloat16", False), ("float32", True)):
         yield "dequantize", prelude(profiles["nvfp4-rht"], "bfloat16", out=out, INVERSE=inverse), False
+        yield "dequantize", prelude(profiles["mxfp6-e2m3"], "bfloat16", out=out, INVERSE=False), False
     yield "decode", prelude(profiles["nvfp4"], "bfloat16", "tiled_128x4", "bfloat16"), False
     yield "self_check", "", True
     yield "reciprocal_check", "", False

@@ -62,6 +62,7 @@ BACKEND = Backend(
         "convert_layout",
         "random_bits",
     ),
+    formats=fp4ref_numerics.FORMATS,
     layouts=None,  # each lowers to a struct
     unsupported=unsupported,
     devices=("cuda",),

@@ -18,7 +18,7 @@ constexpr int BYTES = EACH * ELEMENT_BITS / 8;
 // `BYTES` bytes of codes, of which `valid` exist.
 DEVICE void load_codes(byte (&codes)[BYTES], const byte* from, index_t valid, bool vector)
 {
-    if (vector && valid >= BYTES) {
+    if (ELEMENT_BITS != 6 && vector && valid >= BYTES) {
         if constexpr (BYTES == 2) *(unsigned short*)codes = *(const unsigned short*)from;
         if constexpr (BYTES == 4) *(unsigned*)codes = *(const unsigned*)from;
         if constexpr (BYTES == 8) *(uint2*)codes = *(const uint2*)from;
@@ -27,6 +27,14 @@ DEVICE void load_codes(byte (&codes)[BYTES], const byte* from, index_t valid, bo
         UNROLL
         for (int i = 0; i < BYTES; ++i) codes[i] = i < valid ? from[i] : 0;
     }
+}
+
+// Code `i` of those, packed from the lowest bits. Rules: PACK-1, PACK-3, PACK-4.
+DEVICE unsigned code_of(const byte (&codes)[BYTES], int i)
+{
+    const int at = i * ELEMENT_BITS / 8, from = i * ELEMENT_BITS % 8;
+    const unsigned next = from + ELEMENT_BITS > 8 ? codes[at + 1] : 0u;  // a code of 6 bits may reach into the next byte
+    return (codes[at] | next << 8) >> from & ((1u << ELEMENT_BITS) - 1u);
 }
 
 DEVICE void store(word* out, const word (&values)[EACH], index_t valid, bool vector)
@@ -62,8 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dequantize(
     float y[EACH];
     UNROLL
     for (int i = 0; i < EACH; ++i) {
-        const unsigned code = ELEMENT_BITS == 4 ? codes[i / 2] >> 4 * (i % 2) & 15u : codes[i * ELEMENT_BITS / 8];
-        y[i] = fp4ref::dequantized<S, In>(code, scale, A);
+        y[i] = fp4ref::dequantized<S, In>(code_of(codes, i), scale, A);
     }
     if constexpr (INVERSE) fp4ref::inverse_hadamard<S::signs>(*(float(*)[16][1])y);
     __align__(16) word values[EACH];

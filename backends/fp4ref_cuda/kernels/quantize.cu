@@ -16,7 +16,7 @@ constexpr int TILE_ROWS = sizeof(word) == 4 ? 64 : 128, TILE_COLUMNS = 64;
 // odd multiples of 16 bytes: no bank conflicts by row or column
 constexpr int PITCH = TILE_COLUMNS + 16 / sizeof(word);
 constexpr int ELEMENT_BITS = S::Element::Format::bits;
-constexpr int STEP = ELEMENT_BITS == 4 ? 8 : 16;  // bytes that leave at once
+constexpr int STEP = ELEMENT_BITS == 4 ? 8 : ELEMENT_BITS == 6 ? 4 : 16;  // bytes that leave at once
 constexpr bool BOTH = HAS_ROW && HAS_COLUMN;
 constexpr int RESIDENT = ELEMENT_BITS == 4 ? 2 : sizeof(word) == 4 || BOTH ? 4 : 5;  // blocks of threads, as registers allow
 
@@ -148,10 +148,10 @@ DEVICE Drawn load_bits(const byte* bits, int valid, bool vectors)
 }
 
 // Codes of one line of a block, `valid` elements of it inside the matrix, packed from the lowest bits.
-DEVICE void encode_line(unsigned (&packed)[S::columns * ELEMENT_BITS / 32], float (&x)[S::columns],
+constexpr int WORDS = S::columns * ELEMENT_BITS / 32;
+DEVICE void encode_line(unsigned (&packed)[WORDS], float (&x)[S::columns],
     const Choice& choice, float g, int valid, const Drawn& random)
 {
-    constexpr int per_word = 32 / ELEMENT_BITS;
     const fp4ref::Scale& scale = choice.scale;
     const bool narrow = BY_EIGHTS && __all_sync(~0u, choice.narrow);
     if constexpr (BY_EIGHTS) if (narrow) {
@@ -163,23 +163,27 @@ DEVICE void encode_line(unsigned (&packed)[S::columns * ELEMENT_BITS / 32], floa
             packed[w] = fp4ref::packed_narrow<S::Element>(y);
         }
     }
+    const auto pair = [&](int i) {
+        const float low = fp4ref::scaled<S, In>(x[i], scale, g), high = fp4ref::scaled<S, In>(x[i + 1], scale, g);
+        return fp4ref::encode_pair<S::Element>(low, high, random[i], random[i + 1]);
+    };
     if (!narrow) {
         UNROLL
-        for (int w = 0; w < S::columns / per_word; ++w) {
-            packed[w] = 0;
-            UNROLL
-            for (int c = 0; c < per_word; c += 2) {
-                const int i = w * per_word + c;
-                const float low = fp4ref::scaled<S, In>(x[i], scale, g), high = fp4ref::scaled<S, In>(x[i + 1], scale, g);
-                packed[w] |= fp4ref::encode_pair<S::Element>(low, high, random[i], random[i + 1]) << ELEMENT_BITS * c;
-            }
+        for (int w = 0; w < WORDS; ++w) packed[w] = 0;
+        UNROLL
+        for (int i = 0; i < S::columns; i += 2) {
+            constexpr int both = 2 * ELEMENT_BITS;
+            const int at = i * ELEMENT_BITS, w = at / 32;
+            const unsigned codes = pair(i);
+            packed[w] |= codes << at % 32;
+            if (at % 32 + both > 32) packed[w + 1] |= codes >> (32 - at % 32);  // a pair of 6 bits in two words (PACK-4)
         }
     }
-    if (valid < S::columns) {  // PACK-2
+    if (valid < S::columns) {  // PACK-2, PACK-5
         UNROLL
-        for (int w = 0; w < S::columns / per_word; ++w) {
-            const int inside = valid - w * per_word;
-            if (inside < per_word) packed[w] &= inside <= 0 ? 0u : (1u << inside * ELEMENT_BITS) - 1u;
+        for (int w = 0; w < WORDS; ++w) {
+            const int inside = valid * ELEMENT_BITS - w * 32;
+            if (inside < 32) packed[w] &= inside <= 0 ? 0u : (1u << inside) - 1u;
         }
     }
 }
@@ -233,12 +237,13 @@ template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&ti
         if constexpr (S::Element::stochastic)
             random = load_bits(to.bits + line * at.length + at.first + first, valid, aligned(to.bits, at.length, 16));
         const Choice choice = choose(x, g, A);
-        unsigned packed[bytes / 4];
+        unsigned packed[WORDS];
         encode_line(packed, x, choice, g, valid, random);
         byte* out = staging + l * Shape::pitch + b * bytes;
         UNROLL
         for (int i = 0; i < bytes / STEP; ++i) {
-            if constexpr (STEP == 8) ((uint2*)out)[i] = {packed[2 * i], packed[2 * i + 1]};
+            if constexpr (STEP == 4) ((unsigned*)out)[i] = packed[i];
+            else if constexpr (STEP == 8) ((uint2*)out)[i] = {packed[2 * i], packed[2 * i + 1]};
             else ((uint4*)out)[i] = {packed[4 * i], packed[4 * i + 1], packed[4 * i + 2], packed[4 * i + 3]};
         }
         // LAY-5
@@ -278,11 +283,16 @@ template <bool Column, class Map> DEVICE void store_scales(const byte* staging, 
 template <bool Column> DEVICE void store_codes(const byte* staging, byte* data, const Place& at)
 {
     using Shape = Staging<Column>;
-    constexpr int across = Shape::bytes / STEP, turns = Shape::lines * across / THREADS;
+    constexpr int across = Shape::bytes / STEP, turns = Shape::lines * across / THREADS;  // turns: of powers of two
     const index_t pitch = (at.length * ELEMENT_BITS + 7) / 8, start = at.first * ELEMENT_BITS / 8;
     const int lines_left = at.lines_left(), bytes_left = Place::left(pitch - start);
     byte* to = data + at.first_line * pitch + start;
-    if (aligned(data, pitch, STEP)) {
+    if (THREADS % across && aligned(data, pitch, STEP)) {  // words of 6-bit codes, whose count is no power of two
+        for (int i = threadIdx.x; i < Shape::lines * across; i += THREADS) {
+            const int l = i / across, b = i % across * STEP;
+            if (l < lines_left && b < bytes_left) *(unsigned*)(to + l * pitch + b) = *(const unsigned*)(staging + l * Shape::pitch + b);
+        }
+    } else if (aligned(data, pitch, STEP)) {
         const int l = threadIdx.x / across, b = threadIdx.x % across * STEP;
         to += l * pitch + b;
         UNROLL

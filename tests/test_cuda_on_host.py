@@ -1,0 +1,104 @@
+"""The general CUDA kernels, compiled for the host with threads for a block's threads: 6-bit codes without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fp4ref
+import fp4ref_cuda
+import fp4ref_numerics
+from fp4ref_cuda import plan
+
+HERE, KERNELS = Path(__file__).parent, Path(fp4ref_cuda.__file__).parent / "kernels"
+COMPILER = shutil.which("g++")
+FLAGS = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-ffp-contract=off"]
+STARTS = {
+    "quantize": """
+extern "C" void start(unsigned blocks, const void* x, long long rows, long long columns, long long layout,
+    long long across, void* row_data, void* row_scales, void* column_data, void* column_scales)
+{
+    on_host(blocks, THREADS, [=] {
+        quantize((const In::word*)x, rows, columns, layout, across, nullptr, 0, (byte*)row_data, (byte*)row_scales,
+            nullptr, nullptr, (byte*)column_data, (byte*)column_scales, nullptr, nullptr, nullptr);
+    });
+}
+""",
+    "dequantize": """
+extern "C" void start(unsigned blocks, const void* data, const void* scales, long long lines, long long length,
+    long long layout, void* out)
+{
+    on_host(blocks, THREADS, [=] {
+        dequantize((const byte*)data, (const byte*)scales, nullptr, lines, length, layout, (Out::word*)out);
+    });
+}
+""",
+}
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(COMPILER is None, reason="needs g++, whose threads stand in for a block's"),
+]
+
+
+def built(folder: Path, kernel: str, prelude: str) -> ctypes.CDLL:
+    """A kernel as a library of the host."""
+    text = f'#include "cuda_on_host.h"\n#include <fp4ref/fp4ref.h>\n{prelude}\n#include "{kernel}.cu"\n{STARTS[kernel]}'
+    source, made = folder / f"{kernel}.cpp", folder / f"{kernel}.so"
+    source.write_text(text)
+    includes = [f"-I{folder}" for folder in (HERE, KERNELS, fp4ref_numerics.INCLUDE)]
+    subprocess.run([COMPILER, *FLAGS, *includes, str(source), "-o", str(made)], check=True)
+    return ctypes.CDLL(str(made))
+
+
+def pointers(*arrays: np.ndarray) -> list[ctypes.c_void_p]:
+    return [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+
+
+def inputs(shape: tuple[int, int], dtype: type) -> np.ndarray:
+    """Numbers on and beside ties under scales of many sizes, with special ones among them."""
+    rng = np.random.default_rng(shape)
+    x = rng.integers(-64, 65, shape) / 16 * np.exp2(rng.integers(-130, 120, (shape[0], 1)))
+    hard = np.float32([np.nan, -np.nan, np.inf, -np.inf, -0.0, 1e-45])
+    return np.where(rng.random(shape) < 0.01, rng.choice(hard, shape), x).astype(np.float32).astype(dtype)
+
+
+@pytest.mark.rule("PACK-4", "PACK-5", "BLK-8", "LAY-5", "DEQ-2")
+@pytest.mark.parametrize(
+    ("spec", "dtype"),
+    [(fp4ref.MXFP6_E2M3, ml_dtypes.bfloat16), (fp4ref.MXFP6_E3M2, np.float32)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_codes_of_six_bits(spec, dtype, tmp_path):
+    source = np.dtype(dtype).name
+    both = plan.prelude(spec, source, HAS_ROW=True, HAS_COLUMN=True)
+    quantizer = built(tmp_path, "quantize", both)
+    decoder = built(tmp_path, "dequantize", plan.prelude(spec, source, out=source, INVERSE=False))
+    for rows, columns, scale_layout in (
+        (130, 70, "tiled_128x4"),
+        (3, 5, "linear"),
+        (128, 64, "tiled_8x4"),
+        (33, 96, "linear"),
+    ):
+        x = inputs((rows, columns), dtype)
+        q = fp4ref.quantize(x, spec, "both", scale_layout, backend="numpy")
+        expected = (q.row.data, q.row.scales, q.column.data, q.column.scales)
+        got = [np.full(part.size + 64, 0xA5, np.uint8) for part in expected]
+        down, across = plan.tiles(spec, rows, columns, ("row", "column"), scale_layout, source)
+        sizes = [ctypes.c_longlong(n) for n in (rows, columns, plan.layout_number(scale_layout), across)]
+        quantizer.start(down * across, *pointers(x), *sizes, *pointers(*got))
+        for mine, theirs in zip(got, expected, strict=True):
+            assert mine[: theirs.size].tobytes() == theirs.tobytes(), (rows, columns, scale_layout)
+            assert (mine[theirs.size :] == 0xA5).all()
+        out = np.empty((rows, columns), dtype)
+        each = 16 // out.itemsize
+        blocks = -(-rows * -(-columns // each) // 256)
+        sizes = [ctypes.c_longlong(n) for n in (rows, columns, plan.layout_number(scale_layout))]
+        decoder.start(blocks, *pointers(q.row.data, q.row.scales), *sizes, *pointers(out))
+        values = fp4ref.dequantize(q, source, backend="numpy")
+        assert out.tobytes() == values.tobytes(), (rows, columns, scale_layout)
