@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -20,19 +21,19 @@ import fp4ref
 from fp4ref import rules
 from fp4ref.cli import main
 from fp4ref.diagrams import catalogue
-from fp4ref.diagrams.canvas import text_width
 from fp4ref.diagrams.gemm_figure import PRODUCTS
 from fp4ref.diagrams.mx_scales import mx_scales
 from fp4ref.diagrams.overview import AWAY, BLOCK
-from fp4ref.diagrams.palette import COLOURS, FILLS
+from fp4ref.diagrams.palette import COLOURS, FILLS, MONOSPACE, SANS
 from fp4ref.diagrams.pipeline import pipeline
 from fp4ref.diagrams.place import Geometry
 from fp4ref.diagrams.png import _draws_text, png
 from fp4ref.diagrams.request import Request
 from fp4ref.diagrams.stochastic_figure import VALUES, runs
+from fp4ref.diagrams.text_width import BOLD, REGULAR, text_width
 from fp4ref.diagrams.weight_cache import LIVES
 from fp4ref.errors import BackendError, DomainError, Fp4Error, ShapeError
-from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS
+from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, TILED_128X4, Layout, worked
 
 RUNNER = CliRunner()
 SVG = "{http://www.w3.org/2000/svg}"
@@ -58,7 +59,7 @@ def titles(svg: str) -> list[str]:
 def box(element: ET.Element) -> tuple[float, float, float, float]:
     """What a text covers at most: left, top, right, bottom."""
     size, mono = float(element.get("font-size")), "fp-mono" in element.get("class", "")
-    width = text_width(element.text or "", size, mono)
+    width = text_width(element.text or "", size, mono, element.get("font-weight") == "bold")
     left = (
         float(element.get("x")) - {"start": 0.0, "middle": width / 2, "end": width}[element.get("text-anchor", "start")]
     )
@@ -78,8 +79,26 @@ def test_figure_is_valid_and_described(name: str) -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/)", ALL[name])
 
 
+def too_wide(svg: str, boxes: list[tuple[float, float, float, float]]) -> list[str]:
+    """Texts that cross the edge of the smallest box with an edge that their middle is in."""
+    rects = [
+        tuple(float(found.get(name)) for name in ("x", "y", "width", "height"))
+        for found in ET.fromstring(svg).findall(f".//{SVG}rect")
+        if found.get("x") and not {"fp-line-none", "fp-line-mark"} & set(found.get("class").split())
+    ]
+    said = []
+    for element, (left, top, right, bottom) in zip(texts(svg), boxes, strict=True):
+        x, y = (left + right) / 2, (top + bottom) / 2
+        around = [one for one in rects if one[0] <= x <= one[0] + one[2] and one[1] <= y <= one[1] + one[3]]
+        if around:
+            cell = min(around, key=lambda one: one[2] * one[3])
+            if left < cell[0] - 0.5 or right > cell[0] + cell[2] + 0.5:
+                said.append(f"wider than its cell: {element.text}")
+    return said
+
+
 def faults(svg: str) -> list[str]:
-    """Texts that are clipped, too small, or over each other, by the widest common font."""
+    """Texts that are clipped, too small, wider than their cells, or over each other, by the widest common font."""
     root, found = ET.fromstring(svg), texts(svg)
     width, height = float(root.get("width")), float(root.get("height"))
     boxes = [box(element) for element in found]
@@ -88,6 +107,7 @@ def faults(svg: str) -> list[str]:
         for element, (left, top, right, bottom) in zip(found, boxes, strict=True)
         if left < -1 or top < 0 or right > width + 1 or bottom > height
     ]
+    said += too_wide(svg, boxes)
     said += [f"small: {element.text}" for element in found if float(element.get("font-size")) < 7]
     order = sorted(range(len(boxes)), key=lambda index: boxes[index][1])
     for place, first in enumerate(order):
@@ -436,7 +456,8 @@ def test_all_writes_every_figure(tmp_path: Path) -> None:
         ("diagram mxfp8-scales --spec mxfp8-2d", "[BLK-7]"),
         ("diagram linear-tiled --layout linear", "[LAY-1]"),
         ("diagram linear-tiled --layout swizzled", "[LAY-7]"),
-        ("diagram tiled_128x4 --shape 8192x8192 -o x.svg", "--window 0:2048,0:48"),
+        ("diagram tiled_128x4 --shape 8192x8192 -o x.svg", "--window 0:2048,0:48, or an --element"),
+        ("diagram tiled_128x4 --shape 8192x8192 --element 5000,8000 --window 0:4096,0:8 -o x.svg", "4096:6144,480:512"),
         ("diagram tiled_8x4 --shape 300x160 -o x.svg", "--window"),
         ("diagram blocks --shape 4096x4096", "--window"),
         ("diagram tiled_128x4 --shape 128x256 --element 128,0", "[NUM-4]"),
@@ -501,9 +522,16 @@ const [svg] = arguments, holder = document.body;
 holder.innerHTML = svg.slice(svg.indexOf("<svg"));
 const root = holder.querySelector("svg"), [, , width, height] = root.getAttribute("viewBox").split(" ").map(Number);
 const shown = [...root.querySelectorAll("text")].map((one) => [one.textContent, one.getBBox()]);
+const cells = [...root.querySelectorAll("svg > rect, svg > g > rect")]
+  .filter((one) => one.hasAttribute("x") && !/fp-line-(none|mark)/.test(one.getAttribute("class")))
+  .map((one) => one.getBBox()).sort((a, b) => a.width * a.height - b.width * b.height);
 const faults = [];
 shown.forEach(([text, a], i) => {
   if (a.x < 0 || a.y < -2 || a.x + a.width > width + 1 || a.y + a.height > height + 1) faults.push(`clipped: ${text}`);
+  const x = a.x + a.width / 2, y = a.y + a.height / 2;
+  const cell = cells.find((c) => c.x <= x && x <= c.x + c.width && c.y <= y && y <= c.y + c.height);
+  const past = (c) => Math.max(c.x - a.x, a.x + a.width - c.x - c.width);
+  if (cell && past(cell) > 0.5) faults.push(`out of its cell: ${text}`);
   for (const [other, b] of shown.slice(i + 1)) {
     const across = Math.min(a.x + a.width, b.x + b.width) - Math.max(a.x, b.x);
     const down = Math.min(a.y + a.height, b.y + b.height) - Math.max(a.y, b.y);
@@ -512,13 +540,105 @@ shown.forEach(([text, a], i) => {
 });
 return faults;
 """
+FONTS = {"DejaVu": ("DejaVu Sans", "DejaVu Sans Mono"), "Liberation": ("Liberation Sans", "Liberation Mono")}
+WIDTHS = """
+const [family, texts] = arguments, context = document.createElement("canvas").getContext("2d");
+return texts.map(([text, bold]) => {
+  context.font = `${bold ? "bold " : ""}100px '${family}', monospace`;
+  return context.measureText(text).width;
+});
+"""
 
 
-def test_no_text_overlaps_in_a_browser(chromium: Any) -> None:
-    """Measured with the browser's own fonts; boxes have room above and below the glyphs."""
+@pytest.fixture(params=["DejaVu", pytest.param("Liberation", marks=pytest.mark.heavy)])
+def in_font(request: pytest.FixtureRequest, chromium: Any) -> Any:
+    """A browser, and a function that measures a figure's text in the font; CI has both fonts."""
+    sans, mono = FONTS[request.param]
     chromium.get("data:text/html,<body></body>")
-    faults = {name: chromium.execute_script(MEASURE, svg) for name, svg in ALL.items()}
+    if len(set(chromium.execute_script(WIDTHS, sans, [("iiii", False), ("WWWW", False)]))) == 1:
+        missing = f"no {sans} here: apt-get install fonts-dejavu-core fonts-liberation"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
+
+    def measured(svg: str) -> list[str]:
+        found: list[str] = chromium.execute_script(
+            MEASURE, svg.replace(SANS, f"'{sans}'").replace(MONOSPACE, f"'{mono}'")
+        )
+        return found
+
+    return measured
+
+
+def test_text_stays_in_its_canvas_and_cell_in_a_browser(in_font: Any) -> None:
+    """Measured with two fonts; boxes have room above and below the glyphs."""
+    faults = {name: in_font(svg) for name, svg in ALL.items()}
     assert {name: found for name, found in faults.items() if found} == {}
+
+
+LARGE = [(131072, 16384), (8192, 8192), (7168, 2048), (1, 1), (100, 18), (999, 99999)]
+
+
+@pytest.mark.release
+def test_text_of_random_shapes_stays_in_its_cell_in_a_browser(in_font: Any) -> None:
+    chosen = random.Random(19)
+    faults = {}
+    for name in [name for name in catalogue.FIGURES if "element" in catalogue.figure(name).takes]:
+        for shape in LARGE + [(chosen.randrange(1, 5000), chosen.randrange(1, 5000)) for _ in range(4)]:
+            element = chosen.randrange(shape[0]), chosen.randrange(shape[1])
+            found = in_font(catalogue.draw(name, shape=shape, element=element))
+            faults.update({(name, shape, element): found} if found else {})
+    assert faults == {}
+
+
+def test_text_widths_are_upper_estimates(chromium: Any) -> None:
+    """Every character that a figure can show, and the figures' own texts, regular and bold, in every font here."""
+    chromium.get("data:text/html,<body></body>")
+    characters = [c for table in (REGULAR, BOLD) for listed in table.values() for c in listed]
+    words = [element.text for svg in ALL.values() for element in texts(svg)][::7]
+    asked = [(text, bold) for text in sorted({*characters, *words}) for bold in (False, True)]
+    for sans, mono in FONTS.values():
+        for family, is_mono in ((sans, False), (mono, True)):
+            for (text, bold), width in zip(asked, chromium.execute_script(WIDTHS, family, asked), strict=True):
+                assert width <= text_width(text, 100, is_mono, bold) + 0.1, (family, text, bold)
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_any_element_of_any_shape_is_drawn(data: st.DataObject) -> None:
+    """A figure that takes an element draws the part with it, however large the tensor is, and says its bytes."""
+    name = data.draw(st.sampled_from([name for name in catalogue.FIGURES if "element" in catalogue.figure(name).takes]))
+    shape = data.draw(st.tuples(st.integers(1, 200_000), st.integers(1, 40_000)) | st.sampled_from(LARGE))
+    element = data.draw(st.tuples(st.integers(0, shape[0] - 1), st.integers(0, shape[1] - 1)))
+    svg = catalogue.draw(name, shape=shape, element=element)
+    assert faults(svg) == []
+    marked = [rect for rect in ET.fromstring(svg).iter(f"{SVG}rect") if "fp-line-mark" in rect.get("class", "")]
+    assert marked
+    place = Geometry(fp4ref.NVFP4, shape).place(*element)
+    assert f"data byte {place.data_byte} " in " ".join(one.text for one in texts(svg))
+
+
+@pytest.mark.parametrize("name", [name for name, found in LAYOUTS.items() if len(found.axes) == 2])
+@pytest.mark.rule("LAY-13", "LAY-17", "LAY-19", "LAY-20")
+def test_the_worked_sum_is_the_offset(name: str) -> None:
+    """Python evaluates the sum, in numbers and in symbols, to the byte that the layout's map gives."""
+    layout, chosen = LAYOUTS[name], random.Random(name)
+    sizes = tuple(3 * axis.multiple for axis in layout.axes)
+    for _ in range(10):
+        index = tuple(chosen.randrange(size) for size in sizes)
+        said = worked.worked(layout, sizes, index)
+        text, _, answer = said.rpartition(" = ")
+        assert int(answer) == int(layout.offsets(index, sizes))
+        assert eval(text) == int(answer), said
+        assert eval(worked.formula(layout, sizes, ("m", "k")), dict(zip("mk", index, strict=True))) == int(answer)
+
+
+@pytest.mark.rule("LAY-13")
+def test_worked_sum_and_cute_of_the_tiled_layout() -> None:
+    """Written down here from the rule's own digits."""
+    assert worked.worked(TILED_128X4, (300, 18), (37, 8)) == (
+        "(37 // 128)*2560 + (8 // 4)*512 + (37 % 32)*16 + (37 // 32 % 4)*4 + 8 % 4 = 1108"
+    )
+    assert worked.cute(TILED_128X4, (128, 4), (1, 16)) == "((32,4,1),(16,4,1)):((16,4,512),(0,1,512))"
+    assert worked.cute(Layout("turned", "m(8,*) k(8,*): k0^m0 m0 k1 m1"), (8, 8)) == ""
 
 
 def test_text_places_and_explorer_need_no_extra(tmp_path: Path) -> None:

@@ -118,6 +118,8 @@ def _one(
         if request.element and request.shape:
             place = Geometry(request.spec, request.shape, request.direction).place(*request.element)
             click.echo(place.sentence(named(request.layout)))
+            for line in place.sums(named(request.layout)):
+                click.echo(f"  {line}")
 
 
 def _kind(output: Path | None, has_text: bool) -> str:

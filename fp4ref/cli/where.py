@@ -63,7 +63,10 @@ def where(
             raise click.UsageError("--scale-byte needs one --layout: a layout is named, never inferred [LAY-7]")
         click.echo(scale_sentence(geometry, scale_byte, layouts[0]))
     elif row is not None and column is not None:
-        click.echo(_sentence(geometry.place(row, column), layouts, packing))
+        place = geometry.place(row, column)
+        click.echo(_sentence(place, layouts, packing))
+        for line in place.sums(tuple(found.name for found in layouts)):
+            click.echo(f"  {line}")
 
 
 def _sentence(place: ElementPlace, layouts: tuple[Layout, ...], packing: str = CANONICAL) -> str:

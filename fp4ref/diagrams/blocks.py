@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fp4ref.diagrams.canvas import MARGIN, Canvas, wrap
+from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import ElementPlace, Geometry, spoken
 from fp4ref.diagrams.request import Range, Request, clipped
+from fp4ref.diagrams.text_width import fitting, text_width, wrap
 from fp4ref.errors import DomainError
 from fp4ref.spec import Block
 
@@ -21,7 +22,8 @@ def blocks(request: Request) -> str:
     )
     geometry = Geometry(spec, shape, request.direction)
     place = geometry.place(*request.element) if request.element else None
-    window = clipped("diagram blocks", request.window, geometry.matrix, MOST)
+    near = max(8, 2 * spec.block.rows), 4 * spec.block.columns
+    window = clipped("diagram blocks", request.window, geometry.matrix, MOST, place.at if place else None, near)
     title = f"{spoken(spec)}: one scale for {_block_words(spec.block)}"
     page = Canvas(title, _summary(geometry), request.theme)
     y = page.heading(title)
@@ -35,7 +37,6 @@ def blocks(request: Request) -> str:
     x, y = MARGIN + 40, y + 24
     name = "x" if request.direction == "row" else "x^T"
     page.text(x, y - 6, f"{name}: {geometry.matrix[0]} x {geometry.matrix[1]} elements", size=12, bold=True)
-    _matrix(page, (x, y), (pixel, tall), geometry, window, place)
     x_scales = page.width - MARGIN - scales_width
     page.text(
         page.width - MARGIN,
@@ -45,6 +46,9 @@ def blocks(request: Request) -> str:
         anchor="end",
         bold=True,
     )
+    y += 16
+    _column_numbers(page, (x, y - 5), geometry, (left, right), pixel, 32.0, x_scales)
+    _matrix(page, (x, y), (pixel, tall), geometry, window, place)
     _scales(page, (x_scales, y), (32.0, tall), geometry, (top, bottom), (scale_left, scale_right))
     middle = y + (bottom - top) * tall / 2
     page.line([(x_scales - 74, middle), (x_scales - 44, middle)], head=True)
@@ -109,7 +113,7 @@ def _matrix(
             page.box(box_x, box_y, end_x - box_x, end_y - box_y, "none")
             label = f"B ({down}, {across})"
             size = 10 if used_x - box_x > 62 else 8
-            width = len(label) * 0.602 * size + 4
+            width = text_width(label, size, mono=True) + 4
             chosen = place is not None and (place.at[0] // high, place.at[1] // broad) == (down, across)
             if used_x - box_x > width and used_y - box_y > size + 4 and not chosen:
                 cx, cy = (box_x + used_x) / 2, (box_y + used_y) / 2
@@ -117,6 +121,22 @@ def _matrix(
                 page.text(cx, cy + size * 0.35, label, size=size, anchor="middle", mono=True)
     for row in range(top, bottom, max(high, 1)):
         page.text(x - 6, y + (row - top + 0.5) * tall + 4, f"{row}", size=9, anchor="end", mono=True, kind="muted")
+
+
+def _column_numbers(
+    page: Canvas, at: tuple[float, float], geometry: Geometry, window: Range, pixel: float, cell: float, scales: float
+) -> None:
+    """Write the first column of each block, and the column of each scale."""
+    broad, (left, right) = geometry.spec.block.columns, window
+    for number, block in enumerate(range(left // broad, -(-right // broad))):
+        first = str(max(block * broad, left))
+        if text_width(first, 9, mono=True) < broad * pixel - 2:
+            x = at[0] + (int(first) - left) * pixel
+            page.text(x, at[1], first, size=9, mono=True, kind="muted")
+        points = fitting(str(block), cell - 2, 9)
+        page.text(
+            scales + (number + 0.5) * cell, at[1], str(block), size=points, anchor="middle", mono=True, kind="muted"
+        )
 
 
 def _grid(page: Canvas, start: tuple[float, float], stop: tuple[float, float], pixel: tuple[float, float]) -> None:
@@ -148,11 +168,13 @@ def _scales(
         for column in range(*columns):
             x, y = at[0] + (column - columns[0]) * cell[0], at[1] + top * cell[1]
             label, tall = f"{down},{column}", (bottom - top) * cell[1]
+            label = label if text_width(label, 9, mono=True) <= cell[0] else f"{column}"
+            size = fitting(label, cell[0] - 2, 10)
             page.box(x, y, cell[0], tall, "none")
             if high > 1:
-                width = len(label) * 6.1 + 4
+                width = text_width(label, size, mono=True) + 2
                 page.box(x + (cell[0] - width) / 2, y + tall / 2 - 7, width, 14, _kind(down, column), stroke="none")
-            page.text(x + cell[0] / 2, y + tall / 2 + 3.5, label, size=10, anchor="middle", mono=True)
+            page.text(x + cell[0] / 2, y + tall / 2 + 3.5, label, size=size, anchor="middle", mono=True)
 
 
 def _highlight(

@@ -11,37 +11,10 @@ from typing import Any
 import drawsvg as draw
 
 from fp4ref.diagrams.palette import PREFIX, css
+from fp4ref.diagrams.text_width import text_width, wrap
 
 WIDTH = 800
 MARGIN = 16
-BOLD = 1.2  # times the width of a regular text
-MONO = 0.602  # width of a character of a monospaced font, in units of its size
-NARROW = frozenset("iljtfr.,:;'|!()[] /\\I-")
-WIDE = frozenset("mwMWQOG@%—→≥≤×+=−")
-
-
-def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -> float:
-    """Return an upper estimate of the width of a text, for any common font."""
-    if mono:
-        return len(text) * MONO * size
-    return (BOLD if bold else 1.0) * size * sum(0.37 if c in NARROW else 0.84 if c in WIDE else 0.64 for c in text)
-
-
-def wrap(text: str, width: float, size: float, mono: bool = False, bold: bool = False) -> list[str]:
-    """Lines of a text that fit a width; a word that is too long alone is cut."""
-    lines: list[str] = [""]
-    for word in text.split():
-        joined = f"{lines[-1]} {word}".strip()
-        if text_width(joined, size, mono, bold) <= width:
-            lines[-1] = joined
-            continue
-        rest = word
-        while text_width(rest, size, mono, bold) > width:
-            fit = next(n for n in range(len(rest) - 1, 0, -1) if text_width(rest[:n], size, mono, bold) <= width)
-            lines.append(rest[:fit])
-            rest = rest[fit:]
-        lines.append(rest)
-    return [line for line in lines if line] or [""]
 
 
 class Canvas:
@@ -70,7 +43,7 @@ class Canvas:
             style["font_weight"] = "bold"
         self._add(draw.Text(text, size, _n(x), _n(y), class_=_classes(kind, "mono" if mono else "sans"), **style))
         self._reach(y + 0.3 * size)
-        return text_width(text, size, mono)
+        return text_width(text, size, mono, bold)
 
     def lines(self, x: float, y: float, lines: list[str], *, size: float = 12, **how: Any) -> float:
         """Lines of text below each other; returns the baseline after the last."""
@@ -135,9 +108,12 @@ class Canvas:
 
     def heading(self, text: str) -> float:
         """Return the figure's own title, visible; returns the y below it."""
-        size = next(size for size in (17, 16, 15, 14, 13, 12) if text_width(text, size) <= self.width or size == 12)
-        self.text(MARGIN, MARGIN + 16, text, size=size, bold=True)
-        return MARGIN + 38
+        room = self.width - 2 * MARGIN
+        size = next(
+            size for size in (17, 16, 15, 14, 13, 12) if text_width(text, size, bold=True) <= room or size == 12
+        )
+        below = self.lines(MARGIN, MARGIN + 16, wrap(text, room, size, bold=True), size=size, bold=True)
+        return below + 22 - 1.4 * size
 
     def svg(self) -> str:
         """Return the figure as text: valid XML, the same for the same calls."""

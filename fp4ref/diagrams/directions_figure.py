@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fp4ref.diagrams.canvas import MARGIN, Canvas, text_width, wrap
+from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import Geometry, spoken
 from fp4ref.diagrams.request import Request
+from fp4ref.diagrams.text_width import text_width, wrap
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 

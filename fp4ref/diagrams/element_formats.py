@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fp4ref.diagrams.canvas import MARGIN, Canvas, text_width
+from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.request import Request
+from fp4ref.diagrams.text_width import text_width
 from fp4ref.errors import DomainError
 from fp4ref.formats import (
     CUDA_E2M1,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fp4ref.diagrams.canvas import MARGIN, Canvas, wrap
+from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import spoken
 from fp4ref.diagrams.request import Request
+from fp4ref.diagrams.text_width import wrap
 from fp4ref.errors import DomainError
 from fp4ref.spec import Granularity, Spec
 

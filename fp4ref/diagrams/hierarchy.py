@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fp4ref.diagrams.canvas import MARGIN, Canvas, wrap
+from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import spoken
 from fp4ref.diagrams.request import Request
+from fp4ref.diagrams.text_width import wrap
 from fp4ref.formats import F
 from fp4ref.model.quantize import constants, global_scale, quantize
 from fp4ref.packing import unpack

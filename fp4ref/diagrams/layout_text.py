@@ -18,13 +18,13 @@ def layout_text(request: Request) -> str:
     geometry = Geometry(request.spec, request.shape or (300, 160), request.direction)
     place = geometry.place(*request.element) if request.element else None
     found = ScaleMap(geometry, layout)
-    parts = [f"{layout.name} [{layout.rule}]: {found.caption()}", ""]
-    parts += [f"  {line}" for line in found.digits()]
+    parts = [*f"{layout.name} [{layout.rule}]: {found.caption()}".replace("; ", "\n  ").split("\n"), ""]
+    parts += [f"  {line}" for line in [*found.digits(), *found.expressions()]]
     parts += ["", "byte of scale (row, column):", *_table(found, _rows(request, found, place), place)]
     first = found.offset(*place.scale) // LINE * LINE if place else 0
     parts += ["", "scale (row,column) at each byte; -- is padding:", *_memory(found, first, place)]
     if place:
-        parts += ["", place.sentence(named(layout))]
+        parts += ["", place.sentence(named(layout)), *place.sums((layout.name,))]
     return "\n".join(parts) + "\n"
 
 

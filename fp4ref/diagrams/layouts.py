@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from fp4ref.diagrams.canvas import MARGIN, Canvas, text_width, wrap
+from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import ElementPlace, Geometry, named
 from fp4ref.diagrams.request import Request, clipped
 from fp4ref.diagrams.scale_map import LINE, Byte, ScaleMap
+from fp4ref.diagrams.text_width import text_width, wrap
 from fp4ref.layout import TILED_128X4
 
 KINDS = "abcd"
 MOST_TILES = (16, 12)
+NEAR_TILES = (4, 6)  # that are drawn around an element of a large tensor
 CELL = (36, 15)  # pixels of a byte
 MEMORY_LINES = 32
 
@@ -33,12 +35,14 @@ def scale_layout(request: Request) -> str:
     if found.tiled:
         y = _tiles(page, y + 6, request, found, place)
     y = _bytes(page, y + 26, found, first, place)
-    y = page.lines(MARGIN, y + 22, [f"offset = sum over digits, {layout.rule}:"], size=12, bold=True)
-    half = (len(found.digits()) + 1) // 2
-    for column, lines in enumerate((found.digits()[:half], found.digits()[half:])):
-        page.lines(MARGIN + column * 390, y, lines, size=11, mono=True)
+    room = page.width - 2 * MARGIN
+    y = page.lines(MARGIN, y + 22, [f"offset of scale (m, k), {layout.rule}:"], size=12, bold=True)
+    for line in found.expressions():
+        y = page.lines(MARGIN, y, wrap(line, room, 11, mono=True), size=11, mono=True)
     if place:
-        page.lines(MARGIN, page.bottom + 20, wrap(said, page.width - 2 * MARGIN, 12, bold=True), kind="mark", bold=True)
+        y = page.lines(MARGIN, y + 8, wrap(said, room, 12, bold=True), kind="mark", bold=True)
+        sums = place.sums((layout.name,))[0]
+        page.lines(MARGIN, y + 2, wrap(sums, room, 12, mono=True, bold=True), kind="mark", mono=True, bold=True)
     return page.svg()
 
 
@@ -59,18 +63,15 @@ def _tiles(page: Canvas, y: float, request: Request, found: ScaleMap, place: Ele
     if window:
         (top, bottom), (left, right) = window
         window = (top // high, -(-bottom // high)), (left // wide, -(-right // wide))
-    (top, bottom), (left, right) = _window(found, window, (down, across))
-    label = 78
+    (top, bottom), (left, right) = _window(found, window, (down, across), place)
+    label = 12 + text_width(f"m {bottom * high}–{bottom * high}", 10)
     size = min(112.0, (page.width - 2 * MARGIN - label) / (right - left))
     tall = 44.0
     for column in range(left, right):
+        words = [f"k {column * wide}–{column * wide + wide - 1}", f"k {column * wide}", f"{column * wide}"]
+        text, points = _largest(words, size - 4)
         page.text(
-            MARGIN + label + (column - left + 0.5) * size,
-            y + 10,
-            f"k {column * wide}–{column * wide + wide - 1}",
-            size=10 if size > 60 else 8,
-            anchor="middle",
-            kind="muted",
+            MARGIN + label + (column - left + 0.5) * size, y + 10, text, size=points, anchor="middle", kind="muted"
         )
     y += 16
     for row in range(top, bottom):
@@ -92,8 +93,9 @@ def _tiles(page: Canvas, y: float, request: Request, found: ScaleMap, place: Ele
             page.box(x, line, size, tall, "pad", title=f"{text}, hatched part padding")
             page.box(x, line, size * used[1], tall * used[0], "paper", stroke="none", title=text)
             page.box(x, line, size, tall, "none")
-            _plate(page, x + size / 2, line + 18, f"tile {number}" if size > 60 else str(number), 11, bold=True)
-            _plate(page, x + size / 2, line + 34, f"{first}–{first + high * wide - 1}", 10 if size > 80 else 8)
+            _plate(page, x + size / 2, line + 18, [f"tile {number}", str(number)], size - 10, bold=True)
+            last = first + high * wide - 1
+            _plate(page, x + size / 2, line + 34, [f"{first}–{last}", f"{first} …", f"{first}"], size - 10)
             if place and (place.scale[0] // high, place.scale[1] // wide) == (row, column):
                 page.mark(x + 2, line + 2, size - 4, tall - 4)
     y += (bottom - top) * tall
@@ -105,22 +107,35 @@ def _tiles(page: Canvas, y: float, request: Request, found: ScaleMap, place: Ele
 
 
 def _window(
-    found: ScaleMap, window: tuple[tuple[int, int], tuple[int, int]] | None, grid: tuple[int, int]
+    found: ScaleMap,
+    window: tuple[tuple[int, int], tuple[int, int]] | None,
+    grid: tuple[int, int],
+    place: ElementPlace | None,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Tiles to draw. A grid that is too large is refused in the caller's units, scales."""
     high, wide = found.layout.tile
     in_scales = None
     if window:
         in_scales = (window[0][0] * high, window[0][1] * high), (window[1][0] * wide, window[1][1] * wide)
-    most = MOST_TILES[0] * high, MOST_TILES[1] * wide
+    most, near = ((down * high, across * wide) for down, across in (MOST_TILES, NEAR_TILES))
+    size = grid[0] * high, grid[1] * wide
     (top, bottom), (left, right) = clipped(
-        f"diagram {found.layout.name}", in_scales, (grid[0] * high, grid[1] * wide), most
+        f"diagram {found.layout.name}", in_scales, size, most, place.scale if place else None, near
     )
     return (top // high, bottom // high), (left // wide, right // wide)
 
 
-def _plate(page: Canvas, x: float, y: float, text: str, size: float, bold: bool = False) -> None:
-    """Text on a plate that keeps it off a hatch."""
+def _largest(
+    texts: list[str], room: float, mono: bool = False, sizes: tuple[float, ...] = (10, 9, 8)
+) -> tuple[str, float]:
+    """Return the first text that fits, and its size; if all are too wide, the last and a size at which it fits."""
+    fits = ((text, size) for text in texts for size in sizes if text_width(text, size, mono) <= room)
+    return next(fits, (texts[-1], max(room / text_width(texts[-1], 1, mono), 7)))
+
+
+def _plate(page: Canvas, x: float, y: float, texts: list[str], room: float, bold: bool = False) -> None:
+    """Draw the longest text that fits, on a plate that keeps it off a hatch."""
+    text, size = _largest(texts, room, mono=True)
     width = text_width(text, size, mono=True) + 4
     page.box(x - width / 2, y - size, width, size + 3, "paper", stroke="none")
     page.text(x, y, text, size=size, anchor="middle", mono=True, bold=bold)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from fp4ref.diagrams.canvas import MARGIN, Canvas, wrap
+from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import ElementPlace, Geometry, named
 from fp4ref.diagrams.request import Request
 from fp4ref.diagrams.scale_map import LINE, ScaleMap, require_tiles
+from fp4ref.diagrams.text_width import fitting, text_width, wrap
 from fp4ref.layout import LINEAR, TILED_128X4
 
 KINDS = "abcd"
+COLUMNS = 8  # of scales in a table
 
 
 def linear_tiled(request: Request) -> str:
@@ -40,8 +42,12 @@ def linear_tiled(request: Request) -> str:
         page.text(MARGIN, y + 26, f"{found.layout.name} in memory: scale (m, k) at each byte", bold=True)
         y = _strip(page, y + 34, found, place)
     if place:
-        text = wrap(place.sentence(named(layout)), page.width - 2 * MARGIN, 12, bold=True)
-        page.lines(MARGIN, y + 24, text, kind="mark", bold=True)
+        room = page.width - 2 * MARGIN
+        y = page.lines(MARGIN, y + 24, wrap(place.sentence(named(layout)), room, 12, bold=True), kind="mark", bold=True)
+        for line in place.sums((LINEAR.name, layout.name)):
+            y = page.lines(
+                MARGIN, y, wrap(line, room, 11, mono=True, bold=True), size=11, kind="mark", mono=True, bold=True
+            )
     return page.svg()
 
 
@@ -49,8 +55,8 @@ def _columns(request: Request, geometry: Geometry, place: ElementPlace | None) -
     """Eight scale columns: the window's, or those around the element."""
     columns = geometry.scales[1]
     first = request.window[1][0] if request.window else place.scale[1] // 4 * 4 if place else 0
-    first = max(min(first, columns - 8), 0)
-    return list(range(first, min(first + 8, columns)))
+    first = max(min(first, columns - COLUMNS), 0)
+    return list(range(first, min(first + COLUMNS, columns)))
 
 
 def _offsets(
@@ -64,9 +70,10 @@ def _offsets(
     place: ElementPlace | None,
 ) -> float:
     """Return a table of offsets; a gap where rows are left out."""
-    cell = min((width - 52) / 8, 44)
+    cell = min((width - 52) / COLUMNS, 44)
     for number, column in enumerate(columns):
-        page.text(x + 48 + (number + 0.5) * cell, y + 11, f"k {column}", size=10, anchor="middle", kind="muted")
+        label = f"k {column}" if text_width(f"k {column}", 10) <= cell else f"{column}"
+        page.text(x + 48 + (number + 0.5) * cell, y + 11, label, size=10, anchor="middle", kind="muted")
     y += 16
     for number, row in enumerate(rows):
         if number and row != rows[number - 1] + 1:
@@ -77,7 +84,8 @@ def _offsets(
             offset = found.offset(row, column)
             title = f"scale ({row}, {column}): byte {offset}"
             kind = KINDS[row // 32 % 4]
-            page.cell(x + 48 + at * cell, y, cell, 18, str(offset), kind, size=10 if offset < 10**6 else 8, title=title)
+            points = fitting(str(offset), cell - 2, 10)
+            page.cell(x + 48 + at * cell, y, cell, 18, str(offset), kind, size=points, title=title)
             if place and place.scale == (row, column):
                 page.mark(x + 48 + at * cell, y, cell, 18)
         y += 18
@@ -97,7 +105,11 @@ def _strip(page: Canvas, y: float, found: ScaleMap, place: ElementPlace | None) 
             kind = "pad" if byte.padding else KINDS[byte.row // 32 % 4]
             x = MARGIN + 52 + (byte.offset - start) * cell
             label = "" if byte.padding else byte.label
-            page.cell(x, y, cell, 20, label, kind, size=10 if len(label) < 7 else 8, title=byte.title)
+            points = fitting(label, cell - 2, 10)
+            split = text_width(label, points, mono=True) > cell - 2
+            page.cell(x, y, cell, 20, "" if split else label, kind, size=points, title=byte.title)
+            for line, part in enumerate(label.partition(",")[::2] if split else ()):
+                page.text(x + cell / 2, y + 8.5 + 9 * line, part, size=8, anchor="middle", mono=True)
             if place and (byte.row, byte.column) == place.scale:
                 page.mark(x, y, cell, 20)
         y += 24

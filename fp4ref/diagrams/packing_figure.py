@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas
+from fp4ref.diagrams.place import Geometry
 from fp4ref.diagrams.request import Request, clipped
+from fp4ref.diagrams.text_width import fitting, wrap
 from fp4ref.errors import DomainError
 from fp4ref.packing import pack
 
@@ -18,8 +20,11 @@ def packing(request: Request) -> str:
     form = request.spec.element.format
     if form.bits not in {4, 8}:
         raise DomainError("diagram packing", f"{form.name} of {form.bits} bits", "a format of 4 or 8 bits", "PACK-4")
-    columns = request.shape[1] if request.shape else 7 if form.bits == 4 else 4
-    _, (first, stop) = clipped("diagram packing", request.window, (1, columns), (1, MOST))
+    shape = request.shape or (1, 7 if form.bits == 4 else 4)
+    place = Geometry(request.spec, shape).place(*request.element) if request.element else None
+    size = shape if place or request.window else (1, shape[1])
+    (row, _), (first, stop) = clipped("diagram packing", request.window, size, (1, MOST), place.at if place else None)
+    columns = shape[1]
     codes = (np.arange(columns)[None] * (3 if form.bits == 4 else 37) % (1 << form.bits)).astype(np.uint8)
     data = pack(codes, form)[0]
     title = f"Packing {form.name.upper()}: " + (
@@ -27,22 +32,29 @@ def packing(request: Request) -> str:
     )
     page = Canvas(title, _words(form.bits, first, stop), request.theme)
     y = page.heading(title) + 10
-    page.text(MARGIN, y, "elements of a row, and their codes", size=11, kind="muted")
+    row_bytes = len(data)
+    start = f"row {row}, whose data begin at byte {row * row_bytes}" if shape[0] > 1 else "a row"
+    page.text(MARGIN, y, f"elements of {start}, and their codes", size=11, kind="muted")
     y += 8
-    chosen = request.element[1] if request.element else None
+    chosen = place.at[1] if place and place.at[0] == row else None
     for column in range(first, stop):
         x = MARGIN + (column - first) * CELL
         code = f"{codes[0, column]:0{form.bits // 4}x}"
-        page.cell(x + 4, y, CELL - 8, 40, f"x[{column}]: {code}", _kind(column), size=12)
+        label = f"x[{column}]: {code}"
+        page.cell(x + 4, y, CELL - 8, 40, label, _kind(column), size=fitting(label, CELL - 8, 12))
         if column == chosen:
             page.mark(x + 4, y, CELL - 8, 40)
     y += 40
     per_byte = 8 // form.bits
-    page.text(MARGIN, y + 96, "bytes in memory, address grows to the right", size=11, kind="muted")
+    what = "bytes of the row in memory" if shape[0] > 1 else "bytes in memory"
+    page.text(MARGIN, y + 96, f"{what}, address grows to the right", size=11, kind="muted")
     for byte in range(first // per_byte, -(-stop // per_byte)):
         _byte(page, y, byte, per_byte, (first, stop), columns, int(data[byte]), chosen)
     note = _words(form.bits, first, stop).split(". ")[-1]
     page.text(MARGIN, y + 186, note, size=11, kind="muted")
+    if place:
+        said = wrap(place.sentence(), page.width - 2 * MARGIN, 12, bold=True)
+        page.lines(MARGIN, y + 210, said, kind="mark", bold=True)
     return page.svg()
 
 
@@ -95,8 +107,8 @@ def _byte(
     page.text(
         left + per_byte * CELL / 2,
         y + 168,
-        f"byte {byte} = {value:#04x}",
-        size=11,
+        (label := f"byte {byte} = {value:#04x}"),
+        size=fitting(label, per_byte * CELL - 4, 11),
         anchor="middle",
         mono=True,
         bold=True,

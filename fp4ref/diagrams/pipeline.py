@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from fp4ref.arithmetic import stored
 from fp4ref.conformance.explain.formulas import cited, formula
-from fp4ref.diagrams.canvas import MARGIN, Canvas, wrap
+from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.codec_words import codec_rules, codec_words
 from fp4ref.diagrams.place import spoken
 from fp4ref.diagrams.request import Request
+from fp4ref.diagrams.text_width import wrap
 from fp4ref.spec import Amax, Granularity, Spec, Subnormals
 
 LANES = {"global": "global scale", "block": "block scale", "element": "elements"}

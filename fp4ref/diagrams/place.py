@@ -9,6 +9,7 @@ from fp4ref.diagrams.request import require_element
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS, LINEAR, Layout
+from fp4ref.layout.worked import worked
 from fp4ref.packing import bits_in_words, width
 from fp4ref.packings import CANONICAL, bit_of
 from fp4ref.quantized import Direction
@@ -101,6 +102,17 @@ class ElementPlace:
     def scale_byte(self, layout: Layout) -> int:
         """Offset of the element's scale in a buffer of the layout. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
         return layout.offset(*self.scale, *reversed(self.geometry.scales))
+
+    def sums(self, layouts: tuple[str, ...] = NAMED) -> list[str]:
+        """Return the worked sum of the scale's byte in each layout. Rules: LAY-13.
+
+        >>> from fp4ref.specs import NVFP4
+        >>> print(*Geometry(NVFP4, (300, 288)).place(37, 130).sums(("tiled_128x4",)))
+        tiled byte = (37 // 128)*2560 + (8 // 4)*512 + (37 % 32)*16 + (37 // 32 % 4)*4 + 8 % 4 = 1108
+
+        """
+        scales = self.geometry.scales
+        return [f"{short(name)} byte = {worked(LAYOUTS[name], scales, self.scale)}" for name in layouts]
 
     def sentence(self, layouts: tuple[str, ...] = NAMED, packing: str = CANONICAL) -> str:
         """Return the answer in words; packing: of the data, by its name.

@@ -64,16 +64,39 @@ def require_element(element: tuple[int, int], shape: tuple[int, int]) -> None:
         raise DomainError("diagram", got, f"row < {shape[0]} and column < {shape[1]}", "NUM-4")
 
 
+def around_place(place: tuple[int, int], size: tuple[int, int], most: tuple[int, int]) -> tuple[Range, Range]:
+    """Return a part of a grid with a place in it: whole multiples of `most`, or all of an axis that is short enough."""
+    down, across = (
+        (0, whole) if whole <= limit else (at // limit * limit, min((at // limit + 1) * limit, whole))
+        for at, whole, limit in zip(place, size, most, strict=True)
+    )
+    return down, across
+
+
 def clipped(
-    operation: str, window: tuple[Range, Range] | None, size: tuple[int, int], most: tuple[int, int]
+    operation: str,
+    window: tuple[Range, Range] | None,
+    size: tuple[int, int],
+    most: tuple[int, int],
+    around: tuple[int, int] | None = None,
+    near: tuple[int, int] | None = None,
 ) -> tuple[Range, Range]:
-    """Return the window, or all of it where there is none; more than can be drawn is an error that offers a window."""
-    (top, bottom), (left, right) = window or ((0, size[0]), (0, size[1]))
+    """Return the window. Without one, return everything, or of a large grid the part with the place `around`.
+
+    near: the size of that part, `most` if not given. More than can be drawn is an error that offers a window, with that
+    place in it if there is one.
+    """
+    large = size[0] > most[0] or size[1] > most[1]
+    if window is None:
+        window = around_place(around, size, near or most) if around and large else ((0, size[0]), (0, size[1]))
+    (top, bottom), (left, right) = window
     bottom, right = min(bottom, size[0]), min(right, size[1])
     if top >= bottom or left >= right:
         raise DomainError(operation, f"window {top}:{bottom},{left}:{right}", f"a part of {size[0]} x {size[1]}")
     if bottom - top > most[0] or right - left > most[1]:
         got = f"{bottom - top} x {right - left} is too large to draw"
-        example = f"--window {top}:{min(top + most[0], bottom)},{left}:{min(left + most[1], right)}"
-        raise ShapeError(operation, got, f"at most {most[0]} x {most[1]}; choose a part, like {example}")
+        (top, bottom), (left, right) = around_place(around or (top, left), size, most)
+        example = f"--window {top}:{bottom},{left}:{right}"
+        needed = f"at most {most[0]} x {most[1]}; choose a part, like {example}"
+        raise ShapeError(operation, got, needed if around else f"{needed}, or an --element")
     return (top, bottom), (left, right)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fp4ref.diagrams.place import ElementPlace, Geometry
+from fp4ref.diagrams.place import ElementPlace, Geometry, spoken
 from fp4ref.errors import DomainError, LayoutError
 from fp4ref.layout import Layout
+from fp4ref.layout.worked import cute, formula
 
 LINE = 16  # bytes in a line of memory
 
@@ -121,11 +122,20 @@ class ScaleMap:
                 place *= digit.radix
         return parts
 
+    def expressions(self) -> list[str]:
+        """Return the map as a sum over digits, and in the notation of CuTe where that has one. Rules: LAY-13."""
+        scales, block = self.geometry.scales, self.geometry.spec.block.columns
+        found = cute(self.layout, scales, (1, block))
+        in_cute = f"CuTe, of element (m, k): {found}" if found else ""
+        return [line for line in (formula(self.layout, scales, ("m", "k")), in_cute) if line]
+
     def caption(self) -> str:
         """Sizes of what is drawn."""
         (rows, columns), (high, wide) = self.geometry.scales, self.layout.padded_shape(*self.geometry.scales)
         m, k = self.geometry.shape
-        tile = f", tiles of {self.layout.tile[0]} x {self.layout.tile[1]}" if self.tiled else ""
+        (tall, across), block = self.layout.tile, self.geometry.spec.block.columns
+        covers = f"{tall} x {across * block} elements of {spoken(self.geometry.spec)}"
+        tile = f", tiles of {tall} x {across}; a tile covers {covers}" if self.tiled else ""
         of = "x^T of a" if self.geometry.direction == "column" else "a"
         size = f"{rows} x {columns} scales of {of} {m} x {k} tensor"
         return f"{size} in a buffer of {high} x {wide} = {high * wide} bytes{tile}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fp4ref.diagrams.canvas import MARGIN, Canvas, wrap
+from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.request import Request
+from fp4ref.diagrams.text_width import wrap
 
 NAME, CELL, TALL = 150.0, 146.0, 74.0
 MOMENTS = ("microbatch 1", "microbatches 2 to N", "optimizer step", "next microbatch 1")
