@@ -32,7 +32,7 @@ IN_CHAPTER = {
     "08-layouts": ("tiled_128x4-element", "tiled_8x4-element", "linear-tiled-element"),
     "09-stochastic-rounding": ("stochastic",),
     "10-four-over-six": ("pipeline-nvfp4-4over6",),
-    "12-spec-and-profiles": ("pipeline",),
+    "12-specs": ("pipeline",),
     "15-gemm": ("gemm",),
     "16-recipes-and-caching": ("weight-cache",),
 }

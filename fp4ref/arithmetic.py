@@ -4,6 +4,8 @@ Every operation is one float32 operation rounded to nearest even; `k.narrow` rou
 amax, scale s, global scale g and values x broadcast against each other. The functions of one Arithmetic agree on
 what g is (a multiplier for encoding or for decoding); nothing outside reads it. Without a global scale g is 1.
 Zero-block rules, clamps and the order of operations are the bodies of these functions.
+
+Rules: SPC-9.
 """
 
 from __future__ import annotations

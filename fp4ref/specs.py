@@ -1,4 +1,7 @@
-"""The standard's own specifications, by name."""
+"""The standard's own specifications, by name.
+
+Rules: SPC-8.
+"""
 
 from fp4ref import arithmetic as ar
 from fp4ref.catalogue import register_profile

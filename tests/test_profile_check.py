@@ -62,7 +62,7 @@ def test_equal_cases_by_family_and_type(check):
     assert len(rows[0]) == 4
 
 
-@pytest.mark.rule("PRO-5")
+@pytest.mark.rule("PRO-6", "PRO-7")
 def test_the_smallest_difference_and_its_field(check):
     result = check("mxfp4", "away", "--json")
     assert result.exit_code == 1, result.output
@@ -76,7 +76,7 @@ def test_the_smallest_difference_and_its_field(check):
     assert shares["element-ties", "float32"][0] < shares["element-ties", "float32"][1]
 
 
-@pytest.mark.rule("PRO-5")
+@pytest.mark.rule("PRO-7")
 def test_another_profile_is_named_and_no_field_is_made_up(check):
     found = json.loads(check("mxfp4", "ggml", "--json").stdout)
     assert "ggml.mxfp4" in found["headline"]

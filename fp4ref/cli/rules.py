@@ -13,6 +13,7 @@ from fp4ref.errors import UnknownNameError
 from fp4ref.proof import records
 from fp4ref.proof.catalogue import claims_of
 from fp4ref.proof.claims import ProofClaim
+from fp4ref.standard import made
 
 EPILOG = """\b
 Examples:
@@ -21,6 +22,7 @@ Examples:
   fp4ref rules --kind choice         where implementations may differ
   fp4ref rules E2M1-3                one rule: text, functions, tests
   fp4ref rules --check               exit status 1 if a rule is uncovered
+  fp4ref rules --write               write the generated parts of the chapters
 """
 
 
@@ -28,12 +30,16 @@ Examples:
 @click.argument("names", metavar="[ID|PREFIX]...", nargs=-1)
 @click.option("--kind", type=click.Choice([kind.value for kind in standard.RuleKind]), help="Only rules of this kind.")
 @click.option("--check", is_flag=True, help="Report rules without citations, and citations without rules.")
+@click.option("--write", is_flag=True, help="Write the generated parts of the chapters from the records.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def rules(names: tuple[str, ...], kind: str | None, check: bool, as_json: bool) -> None:
+def rules(names: tuple[str, ...], kind: str | None, check: bool, write: bool, as_json: bool) -> None:
     """List the rules of the standard, show some of them, or check that each is implemented and tested.
 
     An ID (E2M1-3) shows that rule; a prefix (BLK) lists a topic.
     """
+    if write:
+        click.echo("\n".join(made.write()) or "no chapter changed")
+        return
     index = standard.read()
     if check:
         _check(index, as_json)
@@ -119,8 +125,8 @@ def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
 
 
 def _check(index: standard.Index, as_json: bool) -> None:
-    """Print gaps and notes, those of the certificates too; exit status 1 if there are gaps."""
-    index.gaps += records.gaps()
+    """Print gaps and notes, those of certificates and generated parts too; exit status 1 if there are gaps."""
+    index.gaps += records.gaps() + made.gaps()
     if as_json:
         click.echo(json.dumps({"rules": len(index.rules), "gaps": index.gaps, "notes": index.notes}, indent=1))
     else:

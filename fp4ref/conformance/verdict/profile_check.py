@@ -58,7 +58,7 @@ class ProfileCheck:
     report: the verdict and the diagnosis. shares: equal and all cases, by family and type. smallest: None if all cases
     are equal, or no case of one matrix differs. fields: changes of one field that explain all bytes.
 
-    Rules: PRO-5.
+    Rules: PRO-5, PRO-6, PRO-7.
     """
 
     report: KernelReport
@@ -96,7 +96,10 @@ def check_profile(
     settings: Settings,
     step: Callable[[str], None] = lambda text: None,
 ) -> ProfileCheck:
-    """Run an implementation on the cases of a profile, and look for what distinguishes the two. Rules: PRO-5."""
+    """Run an implementation on the cases of a profile, and look for what distinguishes the two.
+
+    Rules: PRO-5, PRO-6, PRO-7.
+    """
     declared = on_trial.declaration
     report = KernelReport(on_trial.name, spec, declared, settings)
     found = ProfileCheck(report)

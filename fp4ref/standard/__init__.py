@@ -1,0 +1,1 @@
+"""The text of the standard, held against the code: its generated parts, formulas and examples."""

@@ -1,0 +1,122 @@
+"""Tables of the chapters that are generated from records: constants, own specifications, profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fp4ref.catalogue import PROFILES, PROMISES
+from fp4ref.formats import E4M3, E8M0, Codec, F, Rounding
+from fp4ref.spec import FourOverSix, Spec
+from fp4ref.specs import MXFP8_E4M3, NVFP4, OWN
+
+CODECS = [codec for spec in OWN for codec in (spec.element, spec.scale)]
+BASES = {codec.format: codec for codec in CODECS if codec.rounding is not Rounding.STOCHASTIC}
+CLAIMS = {"finite": "finite", "nan": "NaN", "inf": "Inf"}
+KINDS = ("finite", "nan", "inf")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], f"|{'---|' * len(head)}", *lines[1:]]) + "\n"
+
+
+def hexadecimal(value: np.float32) -> str:
+    """Return the bits of a float32, as the chapters write them."""
+    return f"`0x{int(np.asarray(value, F).view(np.uint32)):08X}`"
+
+
+def number(value: float) -> str:
+    """Return a number in full, without a fraction of zero."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def constants() -> str:
+    """Return the float32 constants of the rules. Rules: NUM-1, BLK-3, MXS-1, DEQ-1."""
+    tops = {F(spec.element_max or spec.element.format.max) for spec in OWN if spec.arithmetic.name == "rceil"}
+    products = {NVFP4.element.format.max * top for top in (256.0, E4M3.max)}
+    largest = np.finfo(F).max
+    named = [("`FLT_MAX`, the largest float32", largest), ("`1 / FLT_MAX`, a subnormal number", F(1) / largest)]
+    named += [(f"`fp32(1/{number:g})`", F(1) / F(number)) for number in sorted(tops | products)]
+    return table(("constant", "value", "bits"), ((name, str(value), hexadecimal(value)) for name, value in named))
+
+
+def own_specs() -> str:
+    """Return the standard's own specifications with all their fields. Rules: SPC-1, SPC-8."""
+    head = ("spec", "element", "scale", "block", "global scale", "arithmetic", "element_max", "amax", "subnormals")
+    return table((*head, "Hadamard signs", "4over6"), map(_own, OWN))
+
+
+def _own(spec: Spec) -> list[str]:
+    fields = [f"`{spec.name}`", _named(spec.element), _named(spec.scale), f"{spec.block.rows} x {spec.block.columns}"]
+    fields += [f"`{spec.global_scale}`", f"`{spec.arithmetic.name}`"]
+    fields += [number(spec.element_max or spec.element.format.max), f"`{spec.amax}`", f"`{spec.subnormals}`"]
+    fields.append("none" if spec.hadamard is None else f"`0x{spec.hadamard.signs:04X}`")
+    return [*fields, "none" if spec.four_over_six is None else _search(spec.four_over_six)]
+
+
+def _search(search: FourOverSix) -> str:
+    names = search.metric.value, f"{search.scale_max:g}", search.difference.__name__, search.total.__name__
+    return f"`{names[0]}`, scale_max {names[1]}, `{names[2]}`, `{names[3]}`"
+
+
+def _named(codec: Codec) -> str:
+    name = codec.format.name.upper()
+    return f"{name}, stochastic" if codec.rounding is Rounding.STOCHASTIC else name
+
+
+def own_codecs() -> str:
+    """Return the codecs of the standard's own specifications. Rules: E2M1-6, SPC-8."""
+    codecs = {_named(codec): codec for codec in CODECS}
+    head = ("codec", "rounding", "sign", "nan", "overflow", "infinity")
+    return table(head, ([name, *_codec(codec)] for name, codec in codecs.items()))
+
+
+def _codec(codec: Codec) -> list[str]:
+    nan = " and ".join(f"`{code:0{codec.format.digits}X}`" for code in codec.nan)
+    rest = ("none" if code is None else f"`{code:X}`" for code in (codec.overflow, codec.infinity))
+    return [f"`{codec.rounding}`", f"`{codec.sign}`" if codec.format.signed else "-", nan, *rest]
+
+
+def profiles() -> str:
+    """Return the profiles of other implementations, by what differs from NVFP4 or MX. Rules: PRO-1, PRO-2, PRO-3."""
+    own = {spec.name for spec in OWN}
+    names = [name for name in PROFILES if name not in own and "." in name and PROMISES.get(name) is not None]
+    head = ("profile", "arithmetic", "element", "scale", "other", "source", "holds for")
+    return table(head, ([f"`{name}`", *_profile(name)] for name in names))
+
+
+def _profile(name: str) -> list[str]:
+    spec, promise = PROFILES[name], PROMISES[name]
+    codecs = [_difference(spec.element), _difference(spec.scale)]
+    held = ", ".join(CLAIMS[kind] for kind in KINDS if promise.claims[kind].holds) or "-"
+    source = f"{promise.checked}: {', '.join(promise.versions)}"
+    return [f"`{spec.arithmetic.name}`", *codecs, _others(spec), source, held]
+
+
+def _difference(codec: Codec) -> str:
+    """Return a codec by what differs from the standard's of the same format."""
+    base = BASES.get(codec.format, codec)
+    parts = [codec.format.name.upper()]
+    parts += [f"rounding {codec.rounding}"] * (codec.rounding != base.rounding)
+    parts += [f"sign {codec.sign}"] * (codec.sign != base.sign)
+    parts += ["nan {:X} {:X}".format(*codec.nan)] * (codec.nan != base.nan)
+    parts += [] if codec.overflow is None else [f"overflow {codec.overflow:X}"]
+    return ", ".join(parts + ([] if codec.infinity is None else [f"infinity {codec.infinity:X}"]))
+
+
+def _others(spec: Spec) -> str:
+    """Return the other fields that differ from those of NVFP4, or of MX for a scale of E8M0."""
+    base, search = MXFP8_E4M3 if spec.scale.format is E8M0 else NVFP4, spec.four_over_six
+    parts = [f"block {spec.block.rows}x{spec.block.columns}"] * (spec.block != base.block)
+    parts += [f"global scale {spec.global_scale}"] * (spec.global_scale != base.global_scale)
+    parts += [] if spec.element_max is None else [f"element_max {spec.element_max:g}"]
+    parts += [str(spec.amax)] * (spec.amax != base.amax)
+    parts += [str(spec.subnormals)] * (spec.subnormals != base.subnormals)
+    parts += [f"hadamard {spec.hadamard.signs:X}"] if spec.hadamard else []
+    if search:
+        names = search.difference.__name__, search.total.__name__
+        parts.append(f"4over6 {search.metric} {search.scale_max:g} {' '.join(names)}")
+    return ", ".join(parts) or "-"

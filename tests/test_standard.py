@@ -1,0 +1,154 @@
+"""The text of the standard against the code: generated parts, formulas."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fp4ref import rules
+from fp4ref.arithmetic import ARITHMETIC
+from fp4ref.catalogue import PROFILES
+from fp4ref.cli.rules import rules as command
+from fp4ref.errors import DomainError
+from fp4ref.model.quantize import constants
+from fp4ref.spec_root import spec_root
+from fp4ref.specs import OWN
+from fp4ref.standard import formulas, made
+
+F = np.float32
+CHAPTER_12 = (spec_root() / "12-specs.md").read_text("utf-8")
+
+
+def rows(text, head):
+    """The rows of the first table after a text, by the words of its head."""
+    lines = text[text.index(head) :].splitlines()
+    names = [cell.strip() for cell in lines[0].strip("|").split("|")]
+    table = []
+    for line in lines[2:]:
+        if not line.startswith("|"):
+            break
+        table.append(dict(zip(names, (cell.strip() for cell in line.strip("|").split("|")), strict=True)))
+    return table
+
+
+@pytest.fixture
+def chapter(tmp_path):
+    """A chapter with one generated part for each function, as it should be."""
+    parts = [f"<!-- made: {name} -->\n{make()}<!-- end -->\n" for name, make in made.PARTS.items()]
+    path = tmp_path / "01-things.md"
+    path.write_text("\n".join(["# 01 · Things (AAA)\n", *parts]), "utf-8")
+    return path
+
+
+def test_generated_parts_are_checked_and_written(chapter):
+    right = chapter.read_text("utf-8")
+    assert made.gaps(chapter.parent) == []
+    assert made.write(chapter.parent) == []
+    chapter.write_text(right.replace("0x3E2AAAAB", "0x3E2AAAAC"), "utf-8")
+    assert made.gaps(chapter.parent) == ["01-things.md:3: the part constants has drifted; fp4ref rules --write"]
+    assert made.write(chapter.parent) == ["01-things.md"]
+    assert chapter.read_text("utf-8") == right
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "gap"),
+    [
+        ("<!-- made: constants -->", "<!-- made: constant -->", "no function makes the part constant"),
+        ("<!-- made: constants -->\n", "", "a mark of a generated part has no partner"),
+        ("<!-- end -->", "", "a mark of a generated part has no partner"),
+        ("<!-- made: constants -->", "<!-- made: constant -->", "the part constants is in no chapter"),
+    ],
+)
+def test_a_broken_mark_is_a_gap(chapter, old, new, gap):
+    chapter.write_text(chapter.read_text("utf-8").replace(old, new, 1), "utf-8")
+    assert [line for line in made.gaps(chapter.parent) if gap in line]
+
+
+def test_the_command_writes_parts(monkeypatch, chapter):
+    monkeypatch.setattr(made, "spec_root", lambda: chapter.parent)
+    assert CliRunner().invoke(command, ["--write"]).output == "no chapter changed\n"
+
+
+@pytest.mark.rule("SPC-8")
+def test_the_table_of_own_specs_names_each_with_its_fields():
+    table = rows(CHAPTER_12, "| spec | element |")
+    assert [row["spec"].strip("`") for row in table] == [spec.name for spec in OWN]
+    for row in table:
+        spec = PROFILES[row["spec"].strip("`")]
+        assert row["element"].split(",")[0].lower() == spec.element.format.name
+        assert row["scale"].lower() == spec.scale.format.name
+        assert tuple(map(int, row["block"].split(" x "))) == spec.block
+        assert row["global scale"].strip("`") == spec.global_scale.value
+        assert row["arithmetic"].strip("`") == spec.arithmetic.name
+        assert (row["Hadamard signs"] == "none") == (spec.hadamard is None)
+        assert (row["4over6"] == "none") == (spec.four_over_six is None)
+        assert ("stochastic" in row["element"]) == spec.stochastic
+
+
+def samples(seed, special):
+    """Positive float32 numbers of all exponents, and special ones."""
+    bits = np.random.default_rng(seed).integers(0, 0x7F800000, 4000, dtype=np.uint32)
+    return np.concatenate([bits.view(F), F(special)])
+
+
+WORDS = {
+    "": lambda computed, names: computed,
+    "; 1 if A or g is 0": lambda computed, names: np.where((names["A"] == 0) | (computed == 0), F(1), computed),
+}
+
+
+def computed(table, name, column, names):
+    cell = next(row for row in table if row["arithmetic"] == f"`{name}`")[column]
+    if as_other := re.fullmatch("as `(.*)`", cell):
+        return computed(table, as_other[1], column, names)
+    formula, words = re.fullmatch(r"`?([^`;]*)`?(.*)", cell).groups()
+    return np.broadcast_to(WORDS[words](formulas.value(formula, names), names), names["x"].shape)
+
+
+@pytest.mark.rule("SPC-9", "GLB-2", "GLB-3", "BLK-3", "BLK-4", "BLK-5", "BLK-10", "BLK-11", "MXS-1")
+@pytest.mark.parametrize("name", ["te", "te-division", "te-fast", "rceil", "ocp-floor"])
+def test_the_formulas_of_the_own_arithmetics_are_what_they_compute(name):
+    table = rows(CHAPTER_12, "| arithmetic | g | t | y | rules |")
+    spec = next(spec for spec in OWN if spec.arithmetic.name == name)
+    k = constants(spec, np.dtype(F))
+    special = [0, 1e-45, 1e-38, 448, 6, np.finfo(F).max, np.inf, 1]
+    a, amax, x = (samples(seed, special) for seed in (1, 2, 3))
+    x = np.where(np.arange(x.size) % 2, -x, x)
+    scales = spec.scale.decode(np.arange(spec.scale.format.codes, dtype=np.uint8))
+    s = np.resize(scales, x.shape)
+    with np.errstate(all="ignore"):
+        names = {"a": a, "A": amax, "x": x, "s": s, "T": k.scale_max * k.element_max, "E": k.element_max}
+        g = ARITHMETIC[name].global_scale(amax, k)
+        expected = {"g": g, "t": ARITHMETIC[name].block_scale(a, g, k), "y": ARITHMETIC[name].scaled(x, s, g, k)}
+    for column in "gty":
+        if name == "ocp-floor" and column == "t":
+            continue  # MXS-2 has the formula
+        got = computed(table, name, column, names | {"g": g})
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(expected[column]))
+        same = np.isnan(got) | (np.asarray(got, F).view(np.uint32) == np.asarray(expected[column], F).view(np.uint32))
+        assert same.all(), (name, column, np.flatnonzero(~same)[:3])
+
+
+def test_every_own_arithmetic_is_in_the_table():
+    table = rows(CHAPTER_12, "| arithmetic | g | t | y | rules |")
+    assert {row["arithmetic"].strip("`") for row in table} == {spec.arithmetic.name for spec in OWN}
+    for row in table:
+        assert set(row["rules"].split(", ")) <= set(rules.defined())
+
+
+@pytest.mark.parametrize("text", ["", "import os", "a.b", "f(1)", "a if a else b", "[1]", "'a'", "q"])
+def test_text_that_is_not_a_formula_is_refused(text):
+    with pytest.raises(DomainError, match="the notation of chapter 01"):
+        formulas.value(text, {"a": F(1)})
+
+
+def test_formulas_by_hand():
+    assert formulas.value("fp32(1/6)").view(np.uint32) == 0x3E2AAAAB
+    assert formulas.value("0x3DCCCCCD") == F(0.1)
+    assert formulas.value("2^-9") == F(2) ** -9
+    assert formulas.value("min(1 / a, FLT_MAX)", {"a": F(0)}) == np.finfo(F).max
+    assert np.signbit(formulas.value("fma(a, 1, +0)", {"a": F(-0.0)})) == False  # noqa: E712
+    assert formulas.value("fma(a, b, c)", dict.fromkeys("abc", F([1 + 2**-23])))[0] == F(2 + 3 * 2**-23 + 2**-46)
