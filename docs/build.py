@@ -1,9 +1,9 @@
 """Build the documentation: python docs/build.py [OUT]  (pip install 'fp4ref[docs,torch]').
 
 Pages are written in docs/site; the standard's chapters, the figures, the explorer, the reference, the pages of
-differences, of layouts and of performance are made here, beside copies of those pages, and Sphinx turns all of them
-into HTML. A warning is an error; so is a link of the result that leads nowhere, and an image that nobody can hear
-described.
+differences, of layouts, of conventions and of performance are made here, beside copies of those pages, and Sphinx turns
+all of them into HTML. A warning is an error; so is a link of the result that leads nowhere, and an image that nobody
+can hear described.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def main(out: Path, results: Path | None) -> None:
     for theme in ("light", "dark"):
         fp4ref("diagram", "--all", source / "figures" / theme, "--theme", theme)
     chapters(source / "standard")
+    run("docs/generate/conventions.py", source / "conventions.md")
     run("docs/generate/differences.py", source / "differences.md")
     run("docs/generate/field_layouts.py", source / "field-layouts.md")
     run("docs/generate/performance.py", source / "performance.md", *([results] if results else []))

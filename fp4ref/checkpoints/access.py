@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.checkpoints import bounds
 from fp4ref.checkpoints.groups import TensorGroup
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0
-from fp4ref.layout import LINEAR
+from fp4ref.layout import LINEAR, Layout
 from fp4ref.packings import HIGH_FIRST, LOW_FIRST, repack
 
 PIECE = 1 << 22  # elements of a piece, at most, where a tile's rows are not more
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-BYTES = np.arange(256, dtype=np.uint8)
-SCALE_VALUES = {codec.format.name: codec.decode(BYTES) for codec in (CUDA_E4M3, CUDA_E8M0)}
-ELEMENT_VALUES = {"e2m1": CUDA_E2M1.decode(BYTES[:16]), "e4m3": SCALE_VALUES["e4m3"]}
 
 
 class GroupPiece(NamedTuple):
@@ -79,7 +77,15 @@ def _scales(group: TensorGroup, matrix: int, row: int, rows: int) -> Bytes | Non
     whole = layout.row_range(row, row + rows, group.rows, blocks)
     size = tensor.count // group.matrices
     data = np.frombuffer(tensor.bytes(matrix * size + whole.start, whole.stop - whole.start), np.uint8)
-    return layout.to_linear(data.reshape(layout.padded_shape(rows, blocks)), rows, blocks)
+    return _as_rows(layout, data, rows, blocks)
+
+
+def _as_rows(layout: Layout, data: Bytes, rows: int, blocks: int) -> Bytes:
+    """Return the scales of some rows, [rows, blocks], of the bytes that hold them."""
+    shape = layout.padded_shape(rows, blocks)
+    whole = np.zeros(math.prod(shape), np.uint8)  # a layout of rows is padded at its end only
+    whole[: len(data)] = data
+    return layout.to_linear(whole.reshape(shape), rows, blocks)
 
 
 def _from_struct(group: TensorGroup, matrix: int, row: int, rows: int) -> GroupPiece:
@@ -101,26 +107,26 @@ def padding_bytes(group: TensorGroup) -> int:
     """Return the number of bytes in the padding of a group's scales that are not zero. Rules: CKP-26."""
     tensor = group.parts["scales"]
     blocks, layout = blocks_across(group), group.layout
-    if layout == LINEAR:
+    if layout == LINEAR or not layout.pads_compared:
         return 0
     total = 0
     for row in range(0, group.rows, layout.tile[0]):
         rows = min(layout.tile[0], group.rows - row)
         part = layout.row_range(row, row + rows, group.rows, blocks)
         data = np.frombuffer(tensor.bytes(part.start, part.stop - part.start), np.uint8)
-        inside = layout.to_linear(data.reshape(layout.padded_shape(rows, blocks)), rows, blocks)
+        inside = _as_rows(layout, data, rows, blocks)
         total += int(np.count_nonzero(data)) - int(np.count_nonzero(inside))
     return total
 
 
 def element_values(group: TensorGroup) -> Floats:
     """Return the value of each code of the element format."""
-    return ELEMENT_VALUES[group.convention.element]
+    return bounds.values(group.convention.element)
 
 
 def scale_values(group: TensorGroup) -> Floats:
     """Return the value of each scale byte."""
-    return SCALE_VALUES[group.convention.scale]
+    return bounds.values(group.convention.scale)
 
 
 def global_multiplier(group: TensorGroup, matrix: int = 0) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fp4ref.checkpoints.checkpoint import CONFIG, HF_QUANT
-from fp4ref.checkpoints.declared import MODELOPT, QuantizationConfig
+from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT
+from fp4ref.checkpoints.convention import families
+from fp4ref.checkpoints.declared import QuantizationConfig
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
-from fp4ref.checkpoints.groups import Recognized, TensorGroup
+from fp4ref.checkpoints.groups import Recognized, TensorGroup, declared_bits, declared_format
 
 EITHER = {"mixed_precision", "mixed-precision", ""}  # algorithms that name no single format
 
@@ -38,27 +39,28 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
     yield from _unquantized_layers(found)
     bits = found.config.files.get(CONFIG, {}).get("bits")
     wrong = [group for group in found.groups if isinstance(bits, int) and group.convention.bits != bits]
-    if found.family == "mlx" and wrong and len(wrong) == len(found.groups):
+    if wrong and len(wrong) == len(found.groups):
         yield finding("config", ERROR, [CONFIG], f"bits is {bits}; stored is {wrong[0].convention.name}")
     yield from _metadata(found)
 
 
 def _family(found: Recognized) -> Iterator[LintFinding]:
     config = found.config
-    others = {"gguf", "torchao", "comfy"}
-    if config.family and found.groups and config.family != found.family and found.family not in others:
+    if config.family and found.groups and config.family != found.family and not found.configuration.own:
         text = f"quant_method is {config.method or config.family!r}, but the tensors have the names of {found.family}"
         yield finding("config", ERROR, [*config.files], text)
-    named = config.files.get(CONFIG, {})
-    if HF_QUANT in config.files and named.get("quant_method") not in {None, *MODELOPT}:
-        text = f"{CONFIG} declares {named['quant_method']!r}, {HF_QUANT} is modelopt's"
+    named = config.files.get(CONFIG, {}).get("quant_method")
+    writers = {name: members[0] for name, members in families().items() if members[0].configuration.file == HF_QUANT}
+    methods = {method for each in writers.values() for method in each.configuration.methods}
+    if HF_QUANT in config.files and named is not None and named not in methods:
+        text = f"{CONFIG} declares {named!r}, but {HF_QUANT} is a file of {', '.join(writers)}"
         yield finding("config", ERROR, [CONFIG, HF_QUANT], text)
 
 
 def _presence(found: Recognized) -> Iterator[LintFinding]:
     """Yield a finding if the model is configured, but its quantization is not."""
-    loaded = {"modelopt", "compressed-tensors", "mlx", "gpt-oss"}
-    if found.groups and found.checkpoint.config is not None and not found.config.files and found.family in loaded:
+    required = any(group.convention.configuration.required for group in found.groups)
+    if required and found.checkpoint.config is not None and not found.config.files:
         text = f"no quantization is declared, but {len(found.groups)} modules are quantized"
         yield finding("config", ERROR, [CONFIG], text)
 
@@ -93,21 +95,21 @@ def _two_files(config: QuantizationConfig) -> Iterator[LintFinding]:
 def _contradiction(found: Recognized, group: TensorGroup) -> str:
     """Return the declaration that a group contradicts; "" if none."""
     config, convention = found.config, group.convention
-    if found.family in {"torchao", "gguf", "comfy"} or not config.files:
-        if config.experts and ".experts." in group.name and config.experts not in convention.declared:
+    if convention.configuration.own or not config.files:
+        if config.experts and ".experts." in group.name and not convention.declares(config.experts):
             return f"expert_dtype is {config.experts!r}"
         return ""
     declared = config.of(group.module)
     if declared is None or declared in EITHER:
         return ""
-    if declared not in convention.declared:
+    if not convention.declares(declared):
         return f"{declared!r} is declared"
     return ""
 
 
 def _group_settings(found: Recognized) -> Iterator[LintFinding]:
     """Check the settings of `config_groups`: bits, kind and symmetry of the numbers."""
-    if found.family not in {"modelopt", "compressed-tensors"}:
+    if not found.configuration.grouped:
         return
     for entry in found.config.groups:
         taken = [
@@ -125,7 +127,7 @@ def _group_settings(found: Recognized) -> Iterator[LintFinding]:
                 place = f"config_groups.{entry.name}.weights.{key}"
                 text = f"{place} is {value!r}; stored is {convention.name}: need {needed!r}"
                 yield finding("config", ERROR, [*found.config.files][:1], text)
-    if len(found.config.groups) < 2 or found.family != "compressed-tensors":
+    if len(found.config.groups) < 2 or not found.configuration.ambiguous:
         return
     twice = [
         group.name
@@ -165,11 +167,9 @@ def _metadata(found: Recognized) -> Iterator[LintFinding]:
     """Compare the attributes in a file's metadata with the stored tensors: torchao's and Comfy's."""
     wrong: dict[str, list[str]] = {}
     for group in found.groups:
-        said = str(group.facts.get("_type") or group.facts.get("format") or "").lower()
-        element = str(group.facts.get("elem_dtype", ""))
-        bits = 4 if "float4" in element else 8 if "float8" in element else 0
-        known = {name for each in _siblings(found) for name in each.declared}
-        if said and said in known and said not in group.convention.declared:
+        said, bits, element = declared_format(group.facts), declared_bits(group.facts), group.facts.get("elem_dtype")
+        known = any(each.declares(said) for each in found.members)
+        if said and known and not group.convention.declares(said):
             wrong.setdefault(f"the metadata declares {said!r}: stored is {group.convention.name}", []).append(
                 group.name
             )
@@ -178,9 +178,3 @@ def _metadata(found: Recognized) -> Iterator[LintFinding]:
             wrong.setdefault(text, []).append(group.name)
     for text, names in wrong.items():
         yield finding("config", ERROR, names, text)
-
-
-def _siblings(found: Recognized) -> list[Any]:
-    from fp4ref.checkpoints.convention import families
-
-    return families().get(found.family, [])

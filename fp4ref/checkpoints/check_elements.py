@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from fp4ref.checkpoints.access import padding_bytes, pieces
+from fp4ref.checkpoints.bounds import always_reached, code_at, magnitude, most_crowded, nan_codes, often_reached
 from fp4ref.checkpoints.check_scales import Verdict
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.measure import Measured
 from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.formats import FORMATS
 
 ENOUGH = 512  # elements from which a histogram means something
 ONE_SIDED = 0.35  # difference of both signs' histograms that no weight has
-CROWDED = {"e4m3": 0.25, "e8m0": 0.42}  # share of the largest code in weights scaled to their amax, at most
-NAN = 0x7F
 
 
 def judge_elements(found: Measured) -> Iterator[Verdict]:
@@ -28,14 +28,15 @@ def judge_elements(found: Measured) -> Iterator[Verdict]:
         yield "code-histogram", WARNING, name, strange
         return
     if not four:
-        nan = int(found.codes[NAN] + found.codes[NAN | 0x80])
+        nan = int(found.codes[nan_codes(found.group.convention.element)].sum())
         if nan:
-            yield "element-nan", ERROR, name, f"{nan} of {total} elements are NaN"
+            yield "element-nan", ERROR, name, f"{nan} of {total} elements are NaN or infinite"
         yield from _wide_range(found, name, total)
         return
     yield from _narrow_range(found, name, total)
-    if found.group.convention.no_negative_zero and found.codes[8]:
-        text = f"{int(found.codes[8])} elements are -0, which {found.group.convention.family} never writes"
+    sign = FORMATS[found.group.convention.element].sign_bit
+    if found.group.convention.no_negative_zero and found.codes[sign]:
+        text = f"{int(found.codes[sign])} elements are -0, which {found.group.convention.family} never writes"
         yield "producer-bytes", NOTE, name, text
 
 
@@ -61,28 +62,23 @@ def _histogram(found: Measured, total: int) -> str:
 
 def _narrow_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:
     """Judge the largest codes of four-bit elements."""
-    top = int(found.codes[7] + found.codes[15])
-    second = int(found.codes[6] + found.codes[14])
-    lower = total - top - second - int(found.codes[0] + found.codes[8])
-    if (
-        total >= ENOUGH
-        and top > CROWDED[found.group.convention.scale] * total
-        and top > 1.35 * second
-        and lower > total / 5
-    ):
+    convention = found.group.convention
+    form = FORMATS[convention.element]
+    magnitudes = found.codes[: form.sign_bit] + found.codes[form.sign_bit :]
+    top, second = int(magnitudes[form.codes - 1]), int(magnitudes[form.codes - 2])
+    lower = total - top - second - int(magnitudes[0])
+    crowded = top > most_crowded(convention) * total and top > 1.35 * second and lower > total / 5
+    if total >= ENOUGH and crowded:
         text = f"{top / total:.0%} of the elements have the largest code, {second / total:.0%} the next"
         yield "saturation", WARNING, name, f"{text}: the scales are too small"
         return
     blocks = int(found.tops.sum())
-    block_size = found.group.convention.block[1]
     if blocks < 16:
         return
-    floor = 7 if found.group.convention.signed_scales else 5
-    below = int(found.tops[:floor].sum())
-    reaching = int(found.tops[7]) if floor == 7 else int(found.tops[6:].sum())
-    if reaching < blocks / 200:
+    below = int(found.tops[: always_reached(convention)].sum())
+    if int(found.tops[often_reached(convention) :].sum()) < blocks / 200:
         highest = int(np.flatnonzero(found.tops)[-1])
-        text = f"the largest code in {blocks} blocks of {block_size} is {highest}"
+        text = f"the largest code in {blocks} blocks of {convention.block[1]} is {highest}"
         yield "range-unused", WARNING, name, f"{text}: the scales are too large"
     elif 0 < below <= max(blocks // 500, 1) and blocks >= 256 and below < 8:
         text = f"{below} of {blocks} blocks do not reach the codes that all the others reach"
@@ -93,18 +89,22 @@ def _wide_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:
     """Judge the largest codes of eight-bit elements."""
     if total < ENOUGH:
         return
-    magnitudes = found.codes[:128] + found.codes[128:]
-    top = int(magnitudes[0x7E])
-    near = int(magnitudes[0x78:0x7E].sum())
+    form = FORMATS[found.group.convention.element]
+    magnitudes = found.codes[: form.sign_bit] + found.codes[form.sign_bit :]
+    top = int(magnitudes[form.codes - 1])
+    near = int(magnitudes[code_at(form, 2.0**form.emax) : form.codes - 1].sum())
     if top > total / 10 and top > near:
         yield "saturation", WARNING, name, f"{top / total:.0%} of the elements have the largest code"
         return
     highest = int(np.flatnonzero(magnitudes)[-1])
     blocks = int(found.tops.sum())
-    if found.group.convention.scale and blocks >= 16 and not found.tops[0x70:].any():
-        yield "range-unused", WARNING, name, f"no block of {blocks} has an element of magnitude 128 or more"
-    elif not found.group.convention.scale and 0 < highest < 0x58:
-        yield "range-unused", WARNING, name, "no element has a magnitude of 16 or more, of at most 448"
+    least = 2.0 ** (form.emax - (1 if found.group.convention.scale else 4))
+    if found.group.convention.scale and blocks >= 16 and not found.tops[code_at(form, least) :].any():
+        text = f"no block of {blocks} has an element of magnitude {least:g} or more"
+        yield "range-unused", WARNING, name, text
+    elif not found.group.convention.scale and 0 < highest < code_at(form, least):
+        text = f"no element has a magnitude of {least:g} or more, of at most {form.max:g}"
+        yield "range-unused", WARNING, name, text
 
 
 def judge_padding(found: Measured, bias: StoredTensor | None) -> Iterator[Verdict]:
@@ -117,7 +117,8 @@ def judge_padding(found: Measured, bias: StoredTensor | None) -> Iterator[Verdic
     rows = bias.size if bias is not None else group.rows
     if group.convention.multiples[0] == 1 or not 0 < group.rows - rows < group.convention.multiples[0]:
         return
-    count = sum(int(np.count_nonzero(piece.codes[max(rows - piece.row, 0) :] & 7)) for piece in pieces(group))
+    mask = magnitude(FORMATS[group.convention.element])
+    count = sum(int(np.count_nonzero(piece.codes[max(rows - piece.row, 0) :] & mask)) for piece in pieces(group))
     if count:
         text = f"{count} elements below row {rows}, the length of the bias, are not zero"
         yield "padding", WARNING, group.parts["codes"].name, text

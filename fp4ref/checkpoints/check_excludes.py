@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
-from typing import NamedTuple
+from collections.abc import Iterator
 
+from fp4ref.checkpoints.configuration import ListMatch
+from fp4ref.checkpoints.consumers import CONSUMERS
 from fp4ref.checkpoints.declared import producer_matches
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
@@ -16,54 +16,17 @@ LINEAR = {
     *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj"),
     *("fc1", "fc2", "out_proj", "lm_head", "w1", "w2", "w3"),
 }
-FUSED_NAMES = {
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
-    **dict.fromkeys(("gate_proj", "up_proj"), "gate_up_proj"),
-    **dict.fromkeys(("w1", "w3"), "w13"),
-}
-LISTED = {"modelopt", "compressed-tensors", "deepseek", "gpt-oss"}  # families that declare a list
-
-
-class Consumer(NamedTuple):
-    """A consumer of checkpoints: its rule for one entry of a list and one module, and the families it applies it to."""
-
-    name: str
-    matches: Callable[[str, str], bool]
-    families: tuple[str, ...]
-    rule: str
-
-
-def _substring(entry: str, module: str) -> bool:
-    """Match as vLLM does: the entry occurs somewhere in the name of the fused module."""
-    head, _, last = module.rpartition(".")
-    fused = f"{head}.{FUSED_NAMES.get(last, last)}".lstrip(".")
-    if "*" in entry:
-        return fnmatchcase(fused, f"*{entry}*" if not entry.endswith("*") else entry)
-    return entry in fused
-
-
-def _wildcard(entry: str, module: str) -> bool:
-    return fnmatchcase(module, entry)
-
-
-CONSUMERS = (
-    Consumer("vllm", _substring, ("modelopt",), "an entry that occurs anywhere in the fused module's name"),
-    Consumer("sglang", _substring, ("modelopt",), "an entry that occurs anywhere in the fused module's name"),
-    Consumer("tensorrt-llm", _wildcard, ("modelopt",), "wildcards over the whole name, where * takes dots and digits"),
-    Consumer("transformers", _substring, ("deepseek", "gpt-oss"), "an entry that occurs anywhere in the name"),
-)
 
 
 def require_consumer(name: str | None) -> None:
     """Refuse a consumer whose rules are not known. Rules: CKP-13."""
-    known = [each.name for each in CONSUMERS]
-    if name is not None and name not in known:
-        raise UnknownNameError("lint", f"unknown consumer {name!r}", f"one of {', '.join(known)}", "CKP-13")
+    if name is not None and name not in CONSUMERS:
+        raise UnknownNameError("lint", f"unknown consumer {name!r}", f"one of {', '.join(CONSUMERS)}", "CKP-13")
 
 
 def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[LintFinding]:
     """Yield modules that the list treats otherwise than they are stored. Rules: CKP-13."""
-    if found.family not in LISTED or not found.config.files or found.config.layers is not None:
+    if not found.configuration.excludes or not found.config.files or found.config.layers is not None:
         return
     groups = [group for group in found.groups if "codes" in group.parts]
     excluded = [group for group in groups if _ignored(found, group)]
@@ -77,14 +40,14 @@ def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[L
         yield finding("exclude-list", ERROR, high, text)
     swallowed = [group for group in groups if group not in excluded]
     known = {entry for group in excluded for entry in _entries(found, group.module)}
-    for each in CONSUMERS:
-        if found.family in each.families and consumer in {None, each.name}:
-            wide = _wider(found, swallowed, each, known)
+    for name, match in found.configuration.readers.items():
+        if consumer in {None, name}:
+            wide = _wider(found, swallowed, match, known)
             if wide:
                 swallowed = [group for group in swallowed if group.module not in wide]
                 entries = sorted(set(wide.values()))
-                text = f"stored quantized; {each.name} reads {listed(entries)} as {each.rule}, and excludes them"
-                how = {each.name: "loads quantized modules as if they were in high precision"}
+                text = f"stored quantized; {name} reads {listed(entries)} as {match.meaning}, and excludes them"
+                how = {name: "loads quantized modules as if they were in high precision"}
                 yield finding("exclude-list", WARNING, wide, text, consumers=how)
 
 
@@ -120,16 +83,15 @@ def _linear(found: Recognized) -> list[str]:
         name
         for name in names
         if (name.rpartition(".")[2] in quantized or (listed_routers and name.endswith(".mlp.gate")))
-        and not (found.family in {"deepseek", "gpt-oss"} and not found.config.ignore)
-        and not (found.family == "deepseek" and name.endswith("lm_head"))
+        and (found.configuration.closed or (found.config.ignore and not name.endswith("lm_head")))
     ]
 
 
-def _wider(found: Recognized, groups: list[TensorGroup], consumer: Consumer, known: set[str]) -> dict[str, str]:
-    """Return quantized modules that a consumer's rule excludes, with the entry that does so."""
+def _wider(found: Recognized, groups: list[TensorGroup], match: ListMatch, known: set[str]) -> dict[str, str]:
+    """Return quantized modules that a rule excludes, with the entry that does so."""
     wide: dict[str, str] = {}
     for group in groups:
         for entry in found.config.ignore:
-            if not entry.startswith("re:") and entry not in known and consumer.matches(entry, group.module):
+            if not entry.startswith("re:") and entry not in known and match.takes(entry, group.module):
                 wide[group.module] = entry
     return wide

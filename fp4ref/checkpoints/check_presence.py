@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from fp4ref.checkpoints.convention import CONVENTIONS
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 
@@ -39,9 +40,12 @@ def check_presence(found: Recognized) -> Iterator[LintFinding]:
         if tensor.dtype not in {"BF16", "F16"} or not tensor.name.endswith(".weight")
         if not STATE.search(tensor.name) and stem
     ]
-    named = [group for group in found.groups if group.convention.name == "deepseek.fp8-tensor"]
-    if 0 < 2 * len(named) < len(found.groups):  # single modules with another producer's name for the scale
-        absent.setdefault(".weight_scale_inv", []).extend(f"{group.name}.weight_scale_inv" for group in named)
+    variants = [group for group in found.groups if group.convention.variant_of]
+    if 2 * len(variants) < len(found.groups):  # single modules with another producer's name for the scale
+        for group in variants:
+            usual = CONVENTIONS[group.convention.variant_of].scales
+            if usual is not None:
+                absent.setdefault(usual.suffix, []).append(group.name + usual.suffix)
     lost = found.checkpoint.lost
     if found.checkpoint.complete:
         for suffix, lacking in absent.items():
@@ -80,12 +84,12 @@ def _needed(found: Recognized, group: TensorGroup) -> Iterator[str]:
 def needs_input_scale(found: Recognized, group: TensorGroup) -> bool:
     """Return True if the declaration, or most groups of the convention, make an input scale necessary."""
     config, convention = found.config, group.convention
-    for each in config.groups:
-        if found.family == "compressed-tensors" and each.takes(group.module):
-            return each.inputs is not None and each.inputs.get("dynamic") in {"local", False}
     algorithm = config.of(group.module)
-    if found.family == "modelopt" and algorithm:
-        return algorithm in {"nvfp4", "nvfp4_awq", "fp8", "w4a8_nvfp4_fp8"} and convention.input_scale is not None
+    if convention.declares(algorithm or "") and convention.static_inputs:
+        return algorithm in {each.lower() for each in convention.static_inputs}
+    for each in config.groups:
+        if each.takes(group.module):
+            return each.inputs is not None and each.inputs.get("dynamic") in {"local", False}
     same = [other for other in found.groups if other.convention is convention]
     having = sum("input_scale" in other.parts for other in same)
     return 2 * having > len(same)
@@ -155,10 +159,10 @@ def _missing_modules(found: Recognized) -> Iterator[LintFinding]:
     ):
         missing.append("lm_head.weight")
     try:
-        listed = json.loads(found.checkpoint.metadata.get("tensor_names", "[]"))
-    except ValueError:
+        listed = json.loads(found.checkpoint.metadata.get(found.configuration.listing, "[]"))
+    except (ValueError, RecursionError):
         listed = []
-    for name in listed if found.family == "torchao" and isinstance(listed, list) else ():
+    for name in listed if isinstance(listed, list) else ():
         head, _, last = str(name).rpartition(".")
         flat = f"{head}._{last}_".lstrip(".")
         if name not in tensors and not any(each.startswith(flat) for each in (*tensors, *found.checkpoint.lost)):

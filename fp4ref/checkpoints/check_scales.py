@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fp4ref.checkpoints.bounds import nan_codes, negative_codes, zero_scales
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.checkpoints.measure import Measured
-from fp4ref.checkpoints.scalars import exponents_or_numbers, numbers
+from fp4ref.checkpoints.scalars import numbers
+from fp4ref.formats import FORMATS
 
 FAR = 20  # exponents between a plausible byte and the others of its tensor
 RARE = 4  # bytes that count as single
-ZERO_BYTES = {"e4m3": {0x38, 0x20, 0x08, 0x00}, "e8m0": {0x00, 0x7F}}  # what producers write for blocks of zeros
 Verdict = tuple[str, str, str, str]  # code, severity, name of the tensor, message
 
 
@@ -28,10 +29,10 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
     name = group.parts["scales" if "scales" in group.parts else "codes"].name
     signed = group.convention.signed_scales
     bytes_ = found.scales
-    nan = int(bytes_[0x7F] + bytes_[0xFF]) if signed else int(bytes_[0xFF])
+    nan = int(bytes_[nan_codes(group.convention.scale)].sum())
     if nan:
         yield "scale-nan", ERROR, name, f"{nan} of {found.blocks} block scales are NaN"
-    negative = int(bytes_[0x80:0xFF].sum()) if signed else 0
+    negative = int(bytes_[negative_codes(group.convention.scale)].sum())
     if negative:
         yield "scale-negative", ERROR, name, f"{negative} of {found.blocks} block scales have the sign set"
     cast = "" if signed else _cast(found)
@@ -147,9 +148,11 @@ def _outlier(found: Measured) -> str:
         return ""
     counts = found.scales.copy()
     if found.group.convention.signed_scales:
-        counts[0x7F:] = 0
+        form = FORMATS[found.group.convention.scale]
+        counts[form.codes :] = 0
+        step = 5 << form.mantissa_bits  # a factor of 32
         present = np.flatnonzero(counts[1:]) + 1
-        if len(present) > 1 and counts[present[-1]] <= RARE and present[-1] - present[-2] >= 5 * 8:
+        if len(present) > 1 and counts[present[-1]] <= RARE and present[-1] - present[-2] >= step:
             return f"a block scale of byte 0x{present[-1]:02X} is over 32 times the next largest, 0x{present[-2]:02X}"
         return ""
     counts[0] = counts[255] = 0
@@ -170,7 +173,7 @@ def _zero_blocks(found: Measured, name: str) -> Iterator[Verdict]:
     if expected is None:
         return
     allowed = {expected[0], 1}
-    foreign = sorted(ZERO_BYTES[found.group.convention.scale] - allowed)
+    foreign = sorted(zero_scales(found.group.convention.scale) - allowed)
     count = int(found.zeros[foreign].sum())
     if count:
         byte = max(foreign, key=lambda each: int(found.zeros[each]))
@@ -206,4 +209,3 @@ def judge_float_scales(group: TensorGroup) -> Iterator[Verdict]:
             yield "scale-nan", ERROR, tensor.name, f"{int((stored == 255).sum())} exponent bytes are NaN"
         elif stored.size and stored.max() <= 3:
             yield "scale-value-cast", ERROR, tensor.name, "every exponent byte is at most 3: numbers rounded into bytes"
-        assert exponents_or_numbers(tensor)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fp4ref.checkpoints.check_presence import EXPERT_KEYS
-from fp4ref.checkpoints.convention import FLOATS
+from fp4ref.checkpoints.convention import FLOATS, declared_layout
 from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.layout import LINEAR, TILED_128X4
@@ -102,7 +102,7 @@ def _scale_shape(group: TensorGroup) -> Iterator[Complaint]:
         yield from _float_scale_shape(group)
         return
     expected = scale_shape(group)
-    if stored == expected or (convention.per_tensor_layout and math.prod(stored) == math.prod(expected)):
+    if stored == expected or (convention.layout_of is not declared_layout and math.prod(stored) == math.prod(expected)):
         return
     high, wide = -(-group.rows // rows), -(-group.columns // columns)
     front = group.shape[:-2]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.gguf_header import read_gguf
 from fp4ref.checkpoints.safetensors_header import read_safetensors
@@ -17,7 +18,6 @@ from fp4ref.errors import FileError
 from fp4ref.files.tensors import quoted, reason, shown
 
 INDEX = ".safetensors.index.json"
-CONFIG, HF_QUANT = "config.json", "hf_quant_config.json"
 JSON_MAX = 64 << 20  # bytes of an index or a configuration
 NUMBERED = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
 READERS = {".safetensors": read_safetensors, ".gguf": read_gguf}

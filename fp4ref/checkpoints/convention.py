@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fp4ref.catalogue import add_kind
+from fp4ref.checkpoints.configuration import UNDECLARED, Configuration, Facts
 from fp4ref.errors import DomainError
 from fp4ref.formats import FORMATS
 from fp4ref.layout import LINEAR, Layout
-from fp4ref.names import Names
+from fp4ref.names import Names, load_extensions
 from fp4ref.packings import LOW_FIRST
 
 FLOATS = ("F32", "BF16", "F16", "F64")
@@ -57,18 +59,25 @@ class Direction(NamedTuple):
 
 
 NO_SCALE = Direction()
-ELEMENTS, SCALES = ("e2m1", "e4m3"), ("", "e4m3", "e8m0")  # formats that the checks of bytes have bounds for
 
 
 class StoredRole(NamedTuple):
-    """A tensor of a group: what follows the module's name, and the element types that it may have.
+    """A tensor of a group: what follows the stem of its name, and the element types that it may have.
 
-    needed: false if the convention allows that it is absent.
+    dtypes: a writer takes the first. needed: false if the convention allows that it is absent. own: no other family
+    stores this suffix with these types. shape: that of a scale that is one number.
     """
 
     suffix: str
     dtypes: tuple[str, ...]
     needed: bool = True
+    own: bool = False
+    shape: tuple[int, ...] = ()
+
+
+def declared_layout(convention: Convention, facts: Facts) -> Layout:
+    """Return the layout that a convention has for all its tensors."""
+    return convention.layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +85,16 @@ class Convention:
     """The form in which a producer stores one kind of quantized tensor.
 
     name: FAMILY.FORMAT; a checkpoint belongs to one family. element, scale: formats; scale is "" for float numbers.
-    block: rows and columns that share a scale, (0, 0) for the whole tensor or a row. codes: the role of the elements;
-    codes_per_item: elements in one item of its last axis; split: the last two axes are blocks and bytes of a block.
-    struct: codes and scales are stored in one tensor. others: suffixes of legal companions that are not judged.
-    multiples: rows and columns are padded to these before packing. zero_block: scale byte and code of a block of zeros.
-    declared: the algorithms, in lower case, by which configurations name it. fused: consumers need the members of these
-    sets to have equal scales. specs: profiles that reproduce the producer's bytes, best first. static_input: the
-    input scale is required.
+    block: rows and columns that share a scale, (0, 0) for the whole tensor or a row. stem: the name that suffixes
+    follow, made of the module's. codes: the role of the elements; codes_per_item: elements in one item of its last
+    axis; split: the last two axes are blocks and bytes of a block. struct: codes and scales are stored in one tensor.
+    others: suffixes of legal companions that are not judged. layout_of: the layout of a tensor's scales from its
+    attributes. multiples: rows and columns are padded to these before packing. zero_block: scale byte and code of a
+    block of zeros. declared: the algorithms by which configurations name it, in the writer's spelling first; compared
+    without regard to case. static_inputs: those of them that require input scales. settings: of its weights, and of
+    its inputs, in `config_groups`. fused: consumers need the members of these sets to have equal scales. specs:
+    profiles that reproduce the producer's bytes, best first. turned: the source stores matrices of experts transposed.
+    variant_of: the convention whose names another producer replaced by these. configuration: the files beside it.
 
     Rules: CKP-28.
     """
@@ -96,21 +108,26 @@ class Convention:
     global_scale: StoredRole | None = None
     input_scale: StoredRole | None = None
     others: tuple[str, ...] = ()
+    stem: str = "{module}"
     codes_per_item: int = 2
     split: bool = False
     struct: bool = False
     packing: Layout = LOW_FIRST
     layout: Layout = LINEAR
+    layout_of: Callable[[Convention, Facts], Layout] = declared_layout
     multiples: tuple[int, int] = (1, 1)
     global_direction: Direction = NO_SCALE
     input_direction: Direction = NO_SCALE
     zero_block: tuple[int, int] | None = None
     no_negative_zero: bool = False
     declared: tuple[str, ...] = ()
+    static_inputs: tuple[str, ...] = ()
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     fused: tuple[tuple[str, ...], ...] = ()
     specs: tuple[str, ...] = ()
-    static_input: bool = False
-    per_tensor_layout: bool = False
+    turned: bool = False
+    variant_of: str = ""
+    configuration: Configuration = UNDECLARED
     date: str = "2026-11"
 
     @property
@@ -129,11 +146,25 @@ class Convention:
         }
         return {name: role for name, role in named.items() if role is not None}
 
+    def names(self, module: str) -> dict[str, str]:
+        """Return the names under which a module's tensors are stored, by role. Rules: CKP-28."""
+        stem = self.stem.format(module=module)
+        return {name: stem + role.suffix for name, role in self.roles.items()}
+
+    def module(self, stem: str) -> str:
+        """Return the module of a stem."""
+        return stem.removesuffix(self.stem.partition("{module}")[2])
+
+    def declares(self, algorithm: str) -> bool:
+        """Return True if configurations name this convention so."""
+        return algorithm.lower() in {each.lower() for each in self.declared}
+
     def __post_init__(self) -> None:
-        for what, name, read in (("elements", self.element, ELEMENTS), ("scales", self.scale, SCALES)):
-            if name not in read:
+        for what, name, fits in (("elements", self.element, _is_element), ("scales", self.scale, _is_scale)):
+            if not fits(name):
                 got = f"convention {self.name} with {what} {name!r}"
-                raise DomainError("lint", got, f"of {', '.join(filter(None, read))}, whose bytes are judged", "CKP-28")
+                known = ", ".join(filter(fits, FORMATS))
+                raise DomainError("lint", got, f"a registered format of 4 or 8 bits: {known}", "CKP-28")
 
     @property
     def bits(self) -> int:
@@ -146,12 +177,25 @@ class Convention:
         return bool(self.scale) and FORMATS[self.scale].signed
 
 
+def _is_element(name: str) -> bool:
+    """Return True for a format of sign and magnitude whose codes fill a byte or half of one."""
+    form = FORMATS.get(name)
+    return form is not None and form.bits in {4, 8} and form.signed and not form.complement
+
+
+def _is_scale(name: str) -> bool:
+    """Return True for a format of bytes, and for none."""
+    form = FORMATS.get(name)
+    return not name or (form is not None and form.bits == 8 and not form.complement)
+
+
 CONVENTIONS: Names[Convention] = Names("convention")
 add_kind(Convention, CONVENTIONS)
 
 
 def families() -> dict[str, list[Convention]]:
-    """Return the conventions by family."""
+    """Return the conventions by family, those of installed distributions included."""
+    load_extensions()
     found: dict[str, list[Convention]] = {}
     for each in CONVENTIONS.values():
         found.setdefault(each.family, []).append(each)

@@ -7,16 +7,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fp4ref.checkpoints.checkpoint import CONFIG, HF_QUANT, Checkpoint
+from fp4ref.checkpoints.checkpoint import Checkpoint
+from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION, Configuration
+from fp4ref.checkpoints.convention import families
 
-MODELOPT = ("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8")
-FAMILIES = {  # of `quant_method`
-    **dict.fromkeys(MODELOPT, "modelopt"),
-    "compressed-tensors": "compressed-tensors",
-    "mxfp4": "gpt-oss",
-    "fp8": "deepseek",
-    "torchao": "torchao",
-}
 INNER = ("text_config", "llm_config", "language_config")  # keys under which multimodal models keep a configuration
 
 
@@ -109,33 +103,38 @@ def producer_matches(entry: str, module: str) -> bool:
 
 def declared(checkpoint: Checkpoint) -> QuantizationConfig:
     """Return what the files of configuration declare. Rules: CKP-12."""
+    known = _families()
     config = checkpoint.config or {}
     inner = [config, *(config[key] for key in INNER if isinstance(config.get(key), dict))]
     found = QuantizationConfig(geometry={key: value for each in reversed(inner) for key, value in each.items()})
-    quantization = next((q for each in inner if isinstance(q := each.get("quantization_config"), dict)), None)
+    quantization = next((q for each in inner if isinstance(q := each.get(SECTION), dict)), None)
     if quantization is not None:
         found.files[CONFIG] = quantization
-        _read_method(found, quantization)
-    mlx = config.get("quantization")
-    if isinstance(mlx, dict) and "group_size" in mlx and quantization in (None, mlx):
-        found.files[CONFIG] = mlx
-        _read_mlx(found, mlx)
+        _read_method(found, quantization, known)
+    for family, members in families().items():
+        _read_own(found, config, family, members[0].configuration)
     if checkpoint.hf_quant is not None:
-        _read_hf_quant(found, checkpoint.hf_quant)
-    experts = found.geometry.get("expert_dtype")
-    if isinstance(experts, str):
-        found.experts, found.family = experts.lower(), found.family or "deepseek"
+        _read_hf_quant(found, checkpoint.hf_quant, known)
     return found
 
 
-def _read_method(found: QuantizationConfig, record: dict[str, Any]) -> None:
+def _families() -> dict[str, str]:
+    """Return the family by `quant_method`, and by the name of the file that a family alone writes."""
+    found: dict[str, str] = {}
+    for family, members in families().items():
+        for each in members:
+            for key in (*each.configuration.methods, each.configuration.file):
+                found.setdefault(key, family)
+    return found
+
+
+def _read_method(found: QuantizationConfig, record: dict[str, Any], known: dict[str, str]) -> None:
     found.method = str(record.get("quant_method", "")).lower()
     producer = record.get("producer")
     named = str(producer.get("name", "")) if isinstance(producer, dict) else ""
-    found.family = FAMILIES.get(found.method) or FAMILIES.get(named, "")
+    found.family = known.get(found.method) or known.get(named, "") if found.method or named else ""
     found.algorithm = str(record.get("quant_algo") or record.get("format") or "").lower()
-    if found.family in {"deepseek", "gpt-oss"}:
-        found.algorithm = found.algorithm or found.method
+    found.algorithm = found.algorithm or (found.method if _is_algorithm(found) else "")
     found.ignore = _names(record, "ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
     size = record.get("group_size")
     found.group_size = size if isinstance(size, int) else None
@@ -152,6 +151,11 @@ def _read_method(found: QuantizationConfig, record: dict[str, Any]) -> None:
         found.layers = {name: entry for name, entry in record["quantized_layers"].items() if isinstance(entry, dict)}
 
 
+def _is_algorithm(found: QuantizationConfig) -> bool:
+    """Return True if the method of a family is the algorithm of one of its conventions."""
+    return any(each.declares(found.method) for each in families().get(found.family, ()))
+
+
 def _read_group(found: QuantizationConfig, name: str, group: dict[str, Any]) -> None:
     weights, inputs = group.get("weights"), group.get("input_activations")
     targets = group.get("targets")
@@ -166,20 +170,32 @@ def _read_group(found: QuantizationConfig, name: str, group: dict[str, Any]) -> 
     )
 
 
-def _read_mlx(found: QuantizationConfig, record: dict[str, Any]) -> None:
-    found.family, found.method = "mlx", "mlx"
+def _read_own(found: QuantizationConfig, config: dict[str, Any], family: str, form: Configuration) -> None:
+    """Read the keys of `config.json` that only one family has."""
+    experts = found.geometry.get(form.experts) if form.experts else None
+    if isinstance(experts, str):
+        found.experts, found.family = experts.lower(), found.family or family
+    record = config.get(form.section) if form.section != SECTION else None
+    if isinstance(record, dict) and "group_size" in record and found.files.get(CONFIG, record) == record:
+        found.files[CONFIG] = record
+        found.family = found.method = family
+        _read_modes(found, record)
+
+
+def _read_modes(found: QuantizationConfig, record: dict[str, Any]) -> None:
+    """Read a format that applies to all modules but those that have an entry of their own."""
     found.algorithm = str(record.get("mode", "affine")).lower()
     found.group_size = record["group_size"] if isinstance(record["group_size"], int) else None
     found.overrides = {name: entry for name, entry in record.items() if isinstance(entry, dict) or entry is False}
 
 
-def _read_hf_quant(found: QuantizationConfig, record: dict[str, Any]) -> None:
+def _read_hf_quant(found: QuantizationConfig, record: dict[str, Any], known: dict[str, str]) -> None:
     """Read modelopt's own file, which consumers prefer over config.json."""
     inner = record.get("quantization")
     if not isinstance(inner, dict):
         return
     found.files[HF_QUANT] = inner
-    found.family = found.family or "modelopt"
+    found.family = found.family or known.get(HF_QUANT, "")
     found.algorithm = str(inner.get("quant_algo") or found.algorithm or "").lower()
     if isinstance(inner.get("group_size"), int):
         found.group_size = inner["group_size"]

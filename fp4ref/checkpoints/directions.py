@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-import numpy as np
-
 from fp4ref.checkpoints.anchors import largest_input, usual_amax
 from fp4ref.checkpoints.convention import Direction, ScaleWay
 from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.measure import Measured
 from fp4ref.checkpoints.scalars import bad, numbers
+from fp4ref.formats import FORMATS
 
 FAR, NEAR = 300.0, 40.0  # how far the declared reading must be from the anchor, and how near the other one
 FAR_ALONE, NEAR_ALONE, USUAL = 1e4, 1e3, 0.1  # without an anchor: the amax of a weight is near 0.1
@@ -94,7 +93,7 @@ def _float_scales(measured: Measured, anchor: float | None) -> tuple[str, str]:
     values = [value for value in numbers(tensor) if not bad(value)]
     if not values or not measured.largest or all(value == round(value) for value in values):
         return tensor.name, ""
-    top = float(np.flatnonzero(measured.codes[:127] + measured.codes[128:255])[-1] > 0) * 448
+    top = FORMATS[group.convention.element].max
     return tensor.name, _implausible(measured.largest, {"a reciprocal": top / median(values)}, anchor)
 
 

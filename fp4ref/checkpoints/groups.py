@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,17 +9,17 @@ from typing import Any
 
 from fp4ref.checkpoints import conventions as _conventions  # registers them
 from fp4ref.checkpoints.checkpoint import Checkpoint
+from fp4ref.checkpoints.configuration import UNDECLARED, Configuration, Facts
 from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS, Convention, families
 from fp4ref.checkpoints.declared import QuantizationConfig, declared
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.errors import UnknownNameError
-from fp4ref.layout import LINEAR, Layout
+from fp4ref.layout import Layout
 
 del _conventions
 FP8_TYPES = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 CODED = {"U8", "I8", "F4", "U32", "MXFP4", "NVFP4", *FP8_TYPES}  # types in which quantized elements are stored
-WEIGHT = ".weight"
-COMFY_METADATA = "_quantization_metadata"
+BIASES = {".bias", "_bias"}
 
 
 @dataclass
@@ -35,17 +34,12 @@ class TensorGroup:
     @property
     def module(self) -> str:
         """The module's name, as configurations name it."""
-        return self.name.removesuffix("._weight")
+        return self.convention.module(self.name)
 
     @property
     def layout(self) -> Layout:
         """The layout of the scales."""
-        tiled = self.facts.get("is_swizzled_scales")
-        if self.convention.per_tensor_layout:
-            from fp4ref.layout import TILED_128X4
-
-            return TILED_128X4 if tiled else LINEAR
-        return self.convention.layout
+        return self.convention.layout_of(self.convention, self.facts)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,6 +90,16 @@ class Recognized:
     strays: dict[str, dict[str, StoredTensor]] = field(default_factory=dict)
 
     @property
+    def members(self) -> list[Convention]:
+        """The conventions of the family."""
+        return families().get(self.family, [])
+
+    @property
+    def configuration(self) -> Configuration:
+        """The files that the family declares its quantization in."""
+        return self.members[0].configuration if self.members else UNDECLARED
+
+    @property
     def conventions(self) -> list[str]:
         """Names of the conventions that occur, most frequent first."""
         return [name for name, _ in Counter(group.convention.name for group in self.groups).most_common()]
@@ -113,10 +117,10 @@ def recognize(checkpoint: Checkpoint, chosen: str | None = None) -> Recognized:
     found = Recognized(checkpoint, config, family, evidence)
     exact = [CONVENTIONS[chosen]] if chosen is not None and chosen in CONVENTIONS else None
     candidates = exact or families().get(family, [])
-    modules = _modules(checkpoint, candidates, found)
-    metadata = _metadata(checkpoint)
-    for stem, parts in modules.items():
-        _place(found, stem, parts, candidates, metadata.get(stem) or metadata.get(stem.removesuffix("._weight")) or {})
+    facts = candidates[0].configuration.attributes(checkpoint.metadata) if candidates else {}
+    for stem, parts in _modules(checkpoint, candidates, found).items():
+        module = candidates[0].module(stem)
+        _place(found, stem, parts, candidates, dict(facts.get(module, {})))
     return found
 
 
@@ -129,48 +133,49 @@ def _family(checkpoint: Checkpoint, config: QuantizationConfig, chosen: str | No
             needed = f"one of {', '.join([*known, *CONVENTIONS])}"
             raise UnknownNameError("lint", f"unknown convention {chosen!r}", needed, "CKP-28")
         return family, ["chosen by the caller"]
-    if checkpoint.kind == ".gguf":
-        return "gguf", ["the file is a GGUF"]
+    types = {tensor.dtype for tensor in checkpoint.tensors.values()}
+    for family, members in known.items():
+        if checkpoint.kind == ".gguf" and any(each.struct for each in members):
+            return family, ["the file is a GGUF"]
+        marks = {mark for each in members for mark in each.configuration.marks}
+        seen = marks & checkpoint.metadata.keys() or {
+            mark for mark in marks if any(name.endswith(mark) for name in checkpoint.tensors)
+        }
+        if seen and types & CODED:
+            return family, [f"{', '.join(sorted(seen))} in the metadata or the names of tensors"]
     return _by_names(checkpoint, config) or _by_scales(checkpoint)
 
 
 def _by_names(checkpoint: Checkpoint, config: QuantizationConfig) -> tuple[str, list[str]] | None:
-    """Decide by metadata, by names that only one family uses, then by the declaration."""
+    """Decide by names that only one family uses, then by the declaration."""
     votes = _votes(checkpoint)
-    by_names = max(votes, key=lambda name: votes[name]) if votes else ""
-    if "tensor_names" in checkpoint.metadata or by_names == "torchao":
-        return "torchao", ["tensor_names in the metadata, or names ending in _qdata"]
-    if COMFY_METADATA in checkpoint.metadata or any(name.endswith(".comfy_quant") for name in checkpoint.tensors):
-        return "comfy", ["the metadata of Comfy"]
-    if by_names in {"compressed-tensors", "gpt-oss"} or (by_names and not config.family):
-        return by_names, [f"{votes[by_names]} tensors have names that only {by_names} uses"]
+    best = max(votes, key=lambda name: votes[name]) if votes else ""
+    certain = any(each.codes.own for each in families().get(best, ()))
+    if best and (certain or not config.family):
+        return best, [f"{votes[best]} tensors have names that only {best} uses"]
     if config.family:
         return config.family, [f"declared in {' and '.join(config.files) or 'config.json'}"]
     return None
 
 
-def _votes(checkpoint: Checkpoint) -> dict[str, int]:
-    """Count names that only one family uses."""
+def _votes(checkpoint: Checkpoint) -> Counter[str]:
+    """Count tensors whose names and types only one family uses, beside elements that fit."""
+    marks: dict[str, list[Convention]] = {}
+    for members in families().values():
+        for each in members:
+            for role in each.roles.values():
+                if role.own and each not in marks.get(role.suffix, ()):
+                    marks.setdefault(role.suffix, []).append(each)
     votes: Counter[str] = Counter()
     for name, tensor in checkpoint.tensors.items():
-        if name.endswith((".weight_packed", ".weight_global_scale", ".input_global_scale")):
-            votes["compressed-tensors"] += 1
-        elif name.endswith(("_blocks", ".blocks")) and tensor.dtype == "U8":
-            votes["gpt-oss"] += 1
-        elif name.endswith("_weight_qdata"):
-            votes["torchao"] += 1
-        elif name.endswith(".weight_scale_inv"):
-            votes["deepseek"] += 1
-        elif name.endswith(".scales") and tensor.dtype == "U8" and _is(checkpoint, name, ".scales", "U32"):
-            votes["mlx"] += 1
-        elif name.endswith(".scale") and tensor.dtype == "F8_E8M0":
-            votes["deepseek"] += 1
-    return dict(votes)
-
-
-def _is(checkpoint: Checkpoint, name: str, suffix: str, dtype: str) -> bool:
-    weight = checkpoint.tensors.get(name.removesuffix(suffix) + WEIGHT)
-    return weight is not None and weight.dtype == dtype
+        suffix = next((each for each in marks if name.endswith(each)), None)
+        for each in marks.get(suffix or "", ()):
+            role = next(role for role in each.roles.values() if role.suffix == suffix)
+            codes = checkpoint.tensors.get(name.removesuffix(role.suffix) + each.codes.suffix)
+            if tensor.dtype in role.dtypes and (codes is None or codes.dtype in each.codes.dtypes):
+                votes[each.family] += 1
+                break
+    return votes
 
 
 def _by_scales(checkpoint: Checkpoint) -> tuple[str, list[str]]:
@@ -199,7 +204,7 @@ def _modules(
 ) -> dict[str, dict[str, StoredTensor]]:
     """Return tensors by module and suffix; tensors without a known suffix are plain."""
     suffixes = {role.suffix for each in candidates for role in each.roles.values()}
-    suffixes |= {suffix for each in candidates for suffix in each.others} - {".bias", "_bias"}
+    suffixes |= {suffix for each in candidates for suffix in each.others} - BIASES
     longest = sorted(suffixes, key=len, reverse=True)
     modules: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in checkpoint.tensors.items():
@@ -224,22 +229,22 @@ def _place(
     if any(name in found.checkpoint.tensors for name in (f"{stem}.biases", f"{stem}.weight_packed_zero")):
         found.plain.update((tensor.name, tensor) for tensor in parts.values())  # affine: integers, not judged here
         return
-    said = str(facts.get("_type", facts.get("format", ""))).lower()
+    said = declared_format(facts)
     integers = any(tensor.dtype not in CODED | set(FLOATS) for tensor in codes)
-    if integers or (said and not any(said in each.declared for each in candidates)):
+    if integers or (said and not any(each.declares(said) for each in candidates)):
         found.plain.update((tensor.name, tensor) for tensor in parts.values())  # a format that is not judged here
         return
-    best = max(candidates, key=lambda each: _score(each, parts, found.config.of(stem.removesuffix("._weight")), facts))
+    algorithm = found.config.of(candidates[0].module(stem))
+    best = max(candidates, key=lambda each: _score(each, parts, algorithm, facts))
     roles = {name: role for name, role in best.roles.items() if role.suffix in parts}
     needed = [name for name, role in best.roles.items() if role.needed and name != "codes"]
     complete = all(name in roles for name in needed)
-    plain = found.config.of(stem) not in best.declared and len(needed) < 2  # one stray scale makes no quantized weight
+    plain = not best.declares(algorithm or "") and len(needed) < 2  # one stray scale makes no quantized weight
     if (not codes and not complete) or (codes and not coded and (not complete or plain)):
         found.strays[stem] = parts
         return
-    algorithm = found.config.of(stem)
     foreign = algorithm and "-precision" not in algorithm.replace("_", "-")
-    foreign = foreign and not any(algorithm in each.declared for each in candidates)
+    foreign = foreign and not any(each.declares(algorithm or "") for each in candidates)
     if foreign and not all(parts[best.roles[name].suffix].dtype in best.roles[name].dtypes for name in roles):
         found.plain.update((tensor.name, tensor) for tensor in parts.values())
         return
@@ -249,12 +254,22 @@ def _place(
     found.groups.append(TensorGroup(stem, best, {name: parts[role.suffix] for name, role in roles.items()}, facts))
 
 
+def declared_format(facts: Facts) -> str:
+    """Return the kind of tensor that a file's metadata declares; "" for none."""
+    return str(facts.get("_type", facts.get("format", ""))).lower()
+
+
+def declared_bits(facts: Facts) -> int:
+    """Return the bits of an element that a file's metadata declares; 0 for none."""
+    element = str(facts.get("elem_dtype"))
+    return 4 if "float4" in element else 8 if "float8" in element else 0
+
+
 def _score(convention: Convention, parts: dict[str, StoredTensor], algorithm: str | None, facts: dict[str, Any]) -> int:
     """Return how well a convention fits: one defect must not change which one fits best."""
-    score = 4 * (algorithm is not None and algorithm in convention.declared)
-    bits = 4 if "float4" in str(facts.get("elem_dtype")) else 8 if "float8" in str(facts.get("elem_dtype")) else 0
-    score += 3 * (bits == convention.bits)
-    score += 3 * (str(facts.get("_type", facts.get("format", ""))).lower() in convention.declared)
+    score = 4 * convention.declares(algorithm or "")
+    score += 3 * (declared_bits(facts) == convention.bits)
+    score += 3 * convention.declares(declared_format(facts))
     for name, role in convention.roles.items():
         tensor = parts.get(role.suffix)
         weight = 3 if name == "codes" else 2
@@ -283,28 +298,3 @@ def _ratio_fits(convention: Convention, parts: dict[str, StoredTensor]) -> int:
     return 4 * (
         scales.shape[-1] == -(-columns // width) and (rows == 1 or scales.shape[0] == -(-codes.shape[0] // rows))
     )
-
-
-def _metadata(checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
-    """Return attributes by module from the file's metadata: those of torchao, and those of Comfy."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, text in checkpoint.metadata.items():
-        try:
-            value = json.loads(text) if text.startswith("{") else None
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(value, dict):
-            continue
-        layers = value.get("layers")
-        if name == COMFY_METADATA and isinstance(layers, dict):
-            found.update((key, facts) for key, facts in layers.items() if isinstance(facts, dict))
-        elif "_type" in value:
-            data = value.get("_data")
-            module, _, parameter = name.rpartition(".")
-            key = f"{module}._{parameter}" if module else f"_{parameter}"
-            found[key] = {
-                **(data if isinstance(data, dict) else {}),
-                "_type": value["_type"],
-                "_tensor_data_names": value.get("_tensor_data_names"),
-            }
-    return found

@@ -13,6 +13,7 @@ from fp4ref.checkpoints.check_excludes import check_excludes, require_consumer
 from fp4ref.checkpoints.check_presence import check_presence
 from fp4ref.checkpoints.check_shapes import check_shapes
 from fp4ref.checkpoints.checkpoint import open_checkpoint
+from fp4ref.checkpoints.consumers import CONSUMERS, with_consumers
 from fp4ref.checkpoints.findings import ERROR, LintFinding, is_failure, merged
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.scalars import check_kv, check_values
@@ -71,10 +72,10 @@ def lint(
 ) -> LintReport:
     """Check a checkpoint, and return everything that is wrong with it.
 
-    path: a directory, a `.safetensors` or a `.gguf` file. source: the checkpoint in high precision. consumer: judge the
-    list of excluded modules by the rules of this one only. convention: a name or a family, instead of the recognized
-    one. header_only: read no tensor, so that of each file only the head need be present. step: is told each module's
-    name.
+    path: a directory, a `.safetensors` or a `.gguf` file. source: the checkpoint in high precision. consumer: judge for
+    this one only: its rule for the list of excluded modules, and notes for warnings that break others. convention: a
+    name or a family, instead of the recognized one. header_only: read no tensor, so that of each file only the head
+    need be present. step: is told each module's name.
 
     Errors: FileError if nothing can be read.
 
@@ -100,7 +101,10 @@ def lint(
                 report.findings.append(each)
     except FileError as error:
         report.failure = str(error)
-    report.findings = merged(report.findings)
+    conventions = found.conventions or [found.family]
+    report.findings = [with_consumers(each, conventions, consumer) for each in merged(report.findings)]
+    if consumer is not None and found.groups and not any(map(CONSUMERS[consumer].takes, conventions)):
+        report.remarks.append(f"{consumer}: no loader of {', '.join(conventions)} is known")
     report.read_bytes = checkpoint.read_bytes
     return report
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.checkpoints.access import GroupPiece, blocks_across, decoded, pieces, scale_values
+from fp4ref.checkpoints.bounds import first_normal, magnitude, nan_codes
 from fp4ref.checkpoints.groups import TensorGroup
+from fp4ref.formats import FORMATS
 from fp4ref.layout import LINEAR, TILED_128X4
 
-SIGN = {4: 8, 8: 128}
-FIRST_NORMAL = 0x08  # the smallest E4M3 byte with a full mantissa
 Ints = NDArray[np.int64]
 
 
@@ -65,7 +65,7 @@ def measure(group: TensorGroup) -> Measured:
         if piece.scales is not None:
             _count_blocks(found, piece)
             structures.add(piece)
-        rows.append(_row_facts(piece))
+        rows.append(_row_facts(piece, magnitude(FORMATS[group.convention.element])))
     found.constant_scale, found.constant_code = (np.concatenate(part) for part in [*zip(*rows, strict=True)][:2])
     found.empty_row = np.concatenate([part for *_, part in rows])
     found.structure = structures.explained()
@@ -75,28 +75,32 @@ def measure(group: TensorGroup) -> Measured:
 def _count_blocks(found: Measured, piece: GroupPiece) -> None:
     group, scales = found.group, piece.scales
     assert scales is not None
-    width, sign = group.convention.block[1], SIGN[group.convention.bits]
+    width, element, scale = (
+        group.convention.block[1],
+        FORMATS[group.convention.element],
+        FORMATS[group.convention.scale],
+    )
     rows, blocks = scales.shape
     codes = piece.codes
     if codes.shape[1] != blocks * width:
         codes = np.pad(codes, ((0, 0), (0, blocks * width - codes.shape[1])))
     parts = codes.reshape(rows, blocks, width)
-    tops = (parts & (sign - 1)).max(-1)
+    tops = (parts & magnitude(element)).max(-1)
     found.scales += np.bincount(scales.ravel(), minlength=256)
-    normal = (scales & 0x7F) >= FIRST_NORMAL if group.convention.signed_scales else (scales > 0) & (scales < 255)
+    normal = ((scales & magnitude(scale)) >= first_normal(scale)) & ~nan_codes(scale.name)[scales]
     found.tops += np.bincount(tops[normal & (tops > 0)].ravel(), minlength=len(found.tops))
     zero = tops == 0
     found.zeros += np.bincount(scales[zero].ravel(), minlength=256)
     if group.convention.zero_block is not None and zero.any():
         found.odd_zeros += int((parts[zero] != group.convention.zero_block[1]).any(-1).sum())
-    wrong = (scales & (0x7F if group.convention.signed_scales else 0xFF) == 0) & ~zero
+    wrong = (scales & magnitude(scale) == 0) & ~zero
     if wrong.any() and found.first_zero_scale is None:
         row, block = (int(each[0]) for each in np.nonzero(wrong))
         found.first_zero_scale = piece.row + row, block
     found.zero_scales += int(wrong.sum())
 
 
-def _row_facts(piece: GroupPiece) -> tuple[Any, Any, Any]:
+def _row_facts(piece: GroupPiece, mask: int) -> tuple[Any, Any, Any]:
     """Return per row the scale byte if all are equal, the code if all are equal, else -1; and if all codes are zero."""
     codes = piece.codes
     same = (codes[:, 0::2] == codes[:, :1]).all(1) & (codes[:, 1::2] == codes[:, 1:2]).all(1)
@@ -106,7 +110,7 @@ def _row_facts(piece: GroupPiece) -> tuple[Any, Any, Any]:
     else:
         equal = (piece.scales == piece.scales[:, :1]).all(1)
         scale = np.where(equal, piece.scales[:, 0].astype(np.int64), -1)
-    return scale, code, same & (code & 7 == 0) & (codes[:, -1] & 7 == 0)
+    return scale, code, same & (code & mask == 0) & (codes[:, -1] & mask == 0)
 
 
 class _Structure:

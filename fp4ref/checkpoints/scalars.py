@@ -128,6 +128,7 @@ def _missing_kv(found: Recognized, stored: set[str]) -> Iterator[LintFinding]:
     """Yield the scales that layers with attention lack."""
     keys = [group.name for group in found.groups] + [name.removesuffix(".weight") for name in found.plain]
     layers = sorted({name.rpartition(".")[0] for name in keys if name.endswith(".k_proj")})
+    usual = dict(zip("kv", found.configuration.kv_scales, strict=True))
     lost = found.checkpoint.lost
     missing = []
     for layer in layers:
@@ -140,8 +141,7 @@ def _missing_kv(found: Recognized, stored: set[str]) -> Iterator[LintFinding]:
                 f"{layer}.kv_scale",
             }
             if not names & (stored | lost):
-                usual = f"{layer}.{letter}_proj.{letter}_scale"
-                missing.append(usual if found.family == "modelopt" else f"{layer}.{letter}_scale")
+                missing.append(layer + usual[letter])
     if missing:
         yield finding(
             "kv-scale",

@@ -13,6 +13,7 @@ from fp4ref.api import dequantize, quantize
 from fp4ref.catalogue import PROFILES
 from fp4ref.checkpoints.access import Bytes, Floats, GroupPiece, decoded, pieces
 from fp4ref.checkpoints.anchors import floats
+from fp4ref.checkpoints.bounds import least_decibels
 from fp4ref.checkpoints.check_bytes import readable
 from fp4ref.checkpoints.check_scales import Verdict
 from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
@@ -23,11 +24,10 @@ from fp4ref.checkpoints.permutations import column_order, row_order
 from fp4ref.checkpoints.scalars import numbers
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.files.tensors import DTYPES
+from fp4ref.formats import FORMATS
 from fp4ref.layout import LINEAR, TILED_128X4
 
-USUAL = {("e2m1", "e4m3"): "nvfp4", ("e2m1", "e8m0"): "mxfp4", ("e4m3", "e8m0"): "mxfp8-e4m3"}
 LOSS = 4.0  # decibels below the reference that show a defect
-FLOOR = {4: 12.0, 8: 22.0}  # decibels that elements of these bits reach at least, by any specification
 NEIGHBOURS = "neighbours"  # bytes that differ as another rounding of ties would make them
 SINGLE = 16  # bytes that count as damage where all others are reproduced
 Facts = dict[str, float | str]
@@ -118,7 +118,7 @@ class _Original:
     def __init__(self, tensor: StoredTensor, group: TensorGroup) -> None:
         self.tensor, self.group = tensor, group
         *front, rows, columns = tensor.shape
-        self.turned = (*front, columns, rows) == group.shape and group.convention.family == "gpt-oss"
+        self.turned = (*front, columns, rows) == group.shape and group.convention.turned
         self.rows, self.columns = (columns, rows) if self.turned else (rows, columns)
         padded = all(
             -(-size // multiple) * multiple == stored
@@ -167,7 +167,7 @@ def _compare(
             kind = "bit-damage" if best.far else NEIGHBOURS
             yield kind, WARNING, name, f"{best.differing} bytes are not those that {best.spec} gives"
         return
-    needed = best.decibels - LOSS if best is not None else FLOOR[group.convention.bits]
+    needed = best.decibels - LOSS if best is not None else least_decibels(group.convention.element)
     if error.decibels >= needed or not error.source:
         return
     yield _diagnosed(group, original, error, needed, name)
@@ -191,10 +191,6 @@ class _Reproduction:
 def _candidates(source: Checkpoint, group: TensorGroup, original: _Original) -> Iterator[tuple[str, float | None]]:
     """Yield specifications and amaxes that may have made the bytes, those of the convention first."""
     convention = group.convention
-    usual = USUAL.get((convention.element, convention.scale))
-    names = list(dict.fromkeys([*convention.specs, *([usual] if usual else [])]))
-    if not usual or convention.block not in {(1, 16), (1, 32)}:
-        return
     stored = numbers(group.parts.get("global_scale"))
     amaxes: list[float | None] = [None]
     if stored and len(stored) == 1:
@@ -203,7 +199,8 @@ def _candidates(source: Checkpoint, group: TensorGroup, original: _Original) -> 
         amaxes = [amax if abs(implied - amax) <= 1e-6 * amax else float(np.float32(implied))]
         members = [_source_amax(source, name) for name in _relatives(group)]
         amaxes += [each for each in members if each is not None and abs(each - implied) <= 1e-6 * each]
-    for name in names:
+    declared = str(group.facts.get("spec", ""))
+    for name in dict.fromkeys((declared, *convention.specs)):
         if name in PROFILES and tuple(PROFILES[name].block) == convention.block:
             for each in dict.fromkeys(amaxes) if PROFILES[name].global_scale != "none" else [None]:
                 if each is None or (math.isfinite(each) and each >= 0):
@@ -239,7 +236,9 @@ def _reproduced(group: TensorGroup, original: _Original, spec: str, amax: float 
         if 0 < different <= SINGLE:
             expected = decoded(group, piece._replace(codes=codes, scales=scales))
             values += int((expected != decoded(group, piece)).sum())
-            far += _far(codes, piece.codes, 8 if group.convention.bits == 4 else 128) + _far(scales, piece.scales, 256)
+            far += _far(codes, piece.codes, FORMATS[group.convention.element].sign_bit) + _far(
+                scales, piece.scales, 256
+            )
         differing += different
         error.add(rows, np.asarray(dequantize(made), np.float32))
     return _Reproduction(spec, differing, values, far, error.decibels)

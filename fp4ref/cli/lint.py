@@ -29,7 +29,7 @@ Examples:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--source", type=click.Path(path_type=Path), help="The checkpoint in high precision, to compare with.")
 @click.option(
-    "--consumer", metavar="NAME", help="Judge the list of excluded modules by this consumer's rules only, such as vllm."
+    "--consumer", metavar="NAME", help="Judge for this consumer only, such as vllm: what breaks others becomes a note."
 )
 @click.option("--convention", metavar="NAME", help="The convention or its family, instead of the recognized one.")
 @click.option("--header-only", is_flag=True, help="Read headers and configuration, no tensors.")
