@@ -20,7 +20,8 @@ from fp4ref.conformance.explain.way import explain
 from fp4ref.diagrams.place import Geometry
 from fp4ref.explorer.page import html, source
 from fp4ref.explorer.tables import offered, tables
-from fp4ref.layout import STANDARD_LAYOUTS
+from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS
+from fp4ref.layout.worked import worked
 from fp4ref.packing import unpack
 from fp4ref.specs import STANDARD
 
@@ -134,18 +135,93 @@ def test_steps_are_those_of_explain(engine: MiniRacer, name: str) -> None:
 
 
 def test_layouts_of_the_script(engine: MiniRacer) -> None:
+    """Every layout that the page offers: padding, the map, its inverse, and the worked sum."""
     rng = np.random.default_rng(3)
     engine.eval("globalThis.L = Layouts(TABLES);")
-    for name, layout in ((form.name, form) for form in STANDARD_LAYOUTS):
-        for _ in range(40):
-            rows, columns = (int(rng.integers(1, 400)) for _ in range(2))
+    names = [layout["name"] for layout in TABLES["layouts"]]
+    assert {form.name for form in STANDARD_LAYOUTS} | {"cutlass.sf_mn_major", "ggml.nvfp4_scale"} <= set(names)
+    for number, name in enumerate(names):
+        layout = LAYOUTS[name]
+        found = f"TABLES.layouts[{number}]"
+        for _ in range(8):
+            rows, columns = (
+                int(rng.integers(1, 40)) * (axis.multiple if axis.refused else 1)
+                + (0 if axis.refused else int(rng.integers(200)))
+                for axis in layout.axes
+            )
             row, column = int(rng.integers(rows)), int(rng.integers(columns))
-            found = f"TABLES.layouts.find((one) => one.name === '{name}')"
-            offset = layout.offset(row, column, columns)
-            assert engine.eval(f"L.offset({found}, {row}, {column}, {columns})") == offset
-            assert json.loads(engine.eval(f"JSON.stringify(L.index({found}, {offset}, {columns}))")) == [row, column]
+            offset = layout.offset(row, column, columns, rows)
+            assert engine.eval(f"L.offset({found}, {row}, {column}, {columns}, {rows})") == offset
+            assert json.loads(engine.eval(f"JSON.stringify(L.index({found}, {offset}, {columns}, {rows}))")) == [
+                row,
+                column,
+            ]
             shape = json.loads(engine.eval(f"JSON.stringify(L.padded({found}, {rows}, {columns}))"))
             assert tuple(shape) == layout.padded_shape(rows, columns)
+            said = engine.eval(f"L.worked({found}, {row}, {column}, {columns}, {rows})")
+            assert said == worked(layout, (rows, columns), (row, column))
+
+
+@pytest.mark.rule("GLB-1", "GLB-5")
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-row-scaled", "mxfp8-e4m3"])
+def test_a_large_tensor_has_the_bits_of_the_model(engine: MiniRacer, name: str) -> None:
+    """The shape of a language model's weight, values of which one element was set, and the rows of four elements."""
+    shape, values = (28672, 8192), np.float32([0.75, -1.75, 3.5, 448, -0.0, 2.5, 11])
+    flat = np.array([5000 * 8192 + 77, 5000 * 8192 + 78])
+    settings = {"spec": name, "direction": "row", "layout": "tiled_128x4", "rows": shape[0], "columns": shape[1]}
+    assert engine.eval(f"M.refusal({json.dumps(settings)})") == ""
+    text = " ".join(map(str, values))
+    engine.eval(f"globalThis.big = M.tensor({shape[0]}, {shape[1]}, {json.dumps(text)}, 'float32');")
+    engine.eval(f"big.set({flat[0]}, 1e6); globalThis.model = M.build({json.dumps(settings)}, big);")
+    for row, column in ((0, 0), (5000, 77), (5000, 78), (28671, 8191)):
+        x = values[(row * shape[1] + np.arange(shape[1])) % len(values)][None].copy()
+        if row == 5000:
+            x[0, 77] = 1e6
+        amax = {"nvfp4": np.float32([1e6]), "nvfp4-row-scaled": np.abs(x).max(axis=1), "mxfp8-e4m3": None}[name]
+        q = fp4ref.quantize(x, name, amax=amax, backend="numpy")
+        place = Geometry(fp4ref.profiles[name], shape).place(row, column)
+        byte = place.data_byte - row * place.geometry.row_bytes
+        assert engine.eval(f"model.byte({place.data_byte})") == q.row.data[0, byte]
+        assert engine.eval(f"model.scale({place.scale[0]}, {place.scale[1]})") == q.row.scales[0, place.scale[1]]
+        assert f"tiled_128x4 byte {place.scale_byte(LAYOUTS['tiled_128x4'])} " in engine.eval(
+            f"M.sentence(model, {row}, {column})"
+        )
+
+
+@pytest.mark.rule("GLB-1")
+def test_the_maximum_counts_only_numbers_that_are_left(engine: MiniRacer) -> None:
+    """A number of the list that was replaced everywhere is not the maximum any more."""
+    engine.eval("globalThis.x = M.tensor(2, 2, '1 9 2', 'float32');")  # 1 9 2 1
+    assert engine.eval("x.largest()") == 9
+    engine.eval("x.set(1, 3);")
+    assert engine.eval("x.largest()") == 3
+    engine.eval("x.set(0, -0.5); x.set(1, 0); x.set(2, 0);")
+    assert engine.eval("x.largest()") == 1
+
+
+@pytest.mark.rule("NUM-3")
+def test_float16_of_the_script(engine: MiniRacer) -> None:
+    rng = np.random.default_rng(6)
+    exact = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    exact = np.sort(exact[np.isfinite(exact)])
+    between = ((exact[1:].astype(np.float64) + exact[:-1]) / 2).astype(np.float32)
+    near = np.concatenate([between, np.nextafter(between, np.float32(np.inf)), np.float32([65519.99, 65520, 1e-8])])
+    bits = rng.choice(near, 4000).view(np.uint32)
+    bits = np.concatenate([bits, np.float32([65519.99, 65520, -65520, 2**-25, 1.5 * 2**-25, -0.0]).view(np.uint32)])
+    got = json.loads(
+        engine.eval(
+            f"JSON.stringify({bits.tolist()}.map((b) => M.numerics.bits(M.numerics.float16(M.numerics.fromBits(b)))))"
+        )
+    )
+    with np.errstate(over="ignore"):
+        assert got == bits.view(np.float32).astype(np.float16).astype(np.float32).view(np.uint32).tolist()
+
+
+def test_a_comma_inside_a_number_is_refused(engine: MiniRacer) -> None:
+    """ "1,5" may be one number or two; the page does not guess."""
+    with pytest.raises(Exception, match="write a space"):
+        engine.eval("M.tensor(1, 2, '1,5 2', 'float32')")
+    assert [engine.eval(f"M.tensor(1, 3, '1.5, 2; 3', 'float32').at({i})") for i in range(3)] == [1.5, 2, 3]
 
 
 def test_places_of_the_script(engine: MiniRacer) -> None:
@@ -170,8 +246,12 @@ def test_places_of_the_script(engine: MiniRacer) -> None:
 
 
 def test_refusals_name_the_rule(engine: MiniRacer) -> None:
-    base = {"spec": "nvfp4", "direction": "row", "rows": 16, "columns": 16, "dtype": "float32"}
-    refused = [({"rows": 0}, "NUM-4"), ({"columns": 1.5}, "NUM-4"), ({"rows": 1 << 20}, "too large")]
+    base = {"spec": "nvfp4", "direction": "row", "layout": "linear", "rows": 16, "columns": 16, "dtype": "float32"}
+    refused = [({"rows": 0}, "NUM-4"), ({"columns": 1.5}, "NUM-4"), ({"rows": 1 << 40}, "too large")]
+    refused += [({"layout": "te.swizzled_rows"}, "LAY-15")]
+    large = {"rows": 1 << 14, "columns": 1 << 14}
+    assert engine.eval(f"M.refusal({json.dumps(base | large)})") == ""
+    refused += [({"spec": "nvfp4-rht", "direction": "column", "dtype": "bfloat16"} | large, "too large")]
     refused += [({"spec": "nvfp4-rht", "direction": "column"}, "HAD-5")]
     refused += [({"spec": "nvfp4-rht", "direction": "column", "rows": 20, "dtype": "bfloat16"}, "HAD-5")]
     assert engine.eval(f"M.refusal({json.dumps(base)})") == ""
@@ -288,8 +368,10 @@ def test_browser_shows_padding_refusals_and_own_values(browser: Any) -> None:
     assert "NUM-3" in find("#problem").text
     enter("#values", "1 2")
     assert not find("#problem").text
-    enter("#rows", "99999999")
+    enter("#rows", "99999999999999")
     assert "too large" in find("#problem").text
+    for stale in ("#where", "#worked", "#steps tbody", "#matrix", "#tiled"):
+        assert not find(stale).text
     enter("#rows", "20")
     for name in NAMES:
         browser.execute_script(
@@ -297,6 +379,48 @@ def test_browser_shows_padding_refusals_and_own_values(browser: Any) -> None:
             name,
         )
         assert find("#matrix-title").text.startswith("x [20, 40]")
+
+
+def test_browser_goes_to_rows_follows_links_and_compares(browser: Any) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    def find(selector: str) -> Any:
+        return browser.find_element(By.CSS_SELECTOR, selector)
+
+    def enter(selector: str, text: str) -> None:
+        browser.execute_script("arguments[0].value = ''", find(selector))
+        find(selector).send_keys(text, Keys.TAB)
+
+    enter("#rows", "28672")
+    enter("#columns", "8192")
+    enter("#row", "20000")
+    enter("#column", "8000")
+    place = Geometry(fp4ref.NVFP4, (28672, 8192)).place(20000, 8000)
+    assert f"data byte {place.data_byte} low nibble" in find("#where").text
+    assert find("#worked").text == place.sums(("tiled_128x4",))[0].replace("tiled byte", "tiled_128x4 byte")
+    enter("#row", "28672")
+    assert "NUM-4" in find("#problem").text
+    enter("#row", "3")
+    assert not find("#problem").text
+    enter("#values", "1 2.5 3")
+    enter("#value", "0,75")
+    link = browser.execute_script("return location.hash")
+    browser.execute_script("location.hash = '#spec=mxfp4&shape=32x64&element=1,2&dtype=float16&compare=nvfp4'")
+    assert find("#where").text.startswith("element (1, 2) of a K = 64 MXFP4 tensor")
+    assert find("#dtype").get_attribute("value") == "float16"
+    assert find("#difference").text.startswith("First step that differs between MXFP4 and NVFP4")
+    assert len(find("#steps tr.first").find_elements(By.TAG_NAME, "td")) == 7
+    browser.execute_script("location.hash = arguments[0]", link)
+    assert find("#where").text.startswith("element (3, 8000) of a K = 8192 NVFP4 tensor")
+    assert find("#values").get_attribute("value") == "1 2.5 3"
+    assert find("#value").get_attribute("value") == "0.75"
+
+
+def test_rules_are_links_where_the_site_has_their_pages() -> None:
+    assert '"site":"rules/"' in html("rules/")
+    assert '"site":""' in html()
+    assert set(TABLES["rules"]) == set(rules.defined())
 
 
 def test_browser_labels_and_screenshots(browser: Any, tmp_path: Path) -> None:

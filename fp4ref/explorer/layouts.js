@@ -1,54 +1,74 @@
-// Scale layouts: sums of digit * stride, from the digits in the tables.
+// Scale layouts: sums of digit * stride. Strides follow from the stored order of the digits, as in the tables.
 "use strict";
 
 globalThis.Layouts = function (tables) {
-  const product = (digits) => digits.reduce((all, [radix]) => all * radix, 1);
-  const tile = (layout) => [product(layout.row_digits), product(layout.column_digits)];
+  const tile = (layout) => layout.tile;
+  const grid = (layout, sizes) => sizes.map((size, axis) => Math.ceil(size / layout.multiples[axis]) * layout.multiples[axis]);
 
+  // The digits of rows and of columns, fastest first, with radix and stride; the stored order; units of the buffer.
+  function strides(layout, rows, columns) {
+    const sizes = grid(layout, [rows, columns]);
+    const digits = layout.radices.map((radices) => radices.map(() => null)), stored = [];
+    let running = 1;
+    for (const item of layout.order) {
+      if (typeof item === "number") {
+        running = Math.ceil(running / item) * item; // an alignment
+        continue;
+      }
+      const [axis, number] = item;
+      const whole = layout.radices[axis].reduce((all, radix) => all * (radix ?? 1), 1);
+      const radix = layout.radices[axis][number] ?? sizes[axis] / whole;
+      digits[axis][number] = { radix, stride: running, weight: 1 };
+      stored.push(item);
+      running *= radix;
+    }
+    for (const axis of digits) axis.forEach((digit, i) => (digit.weight = i ? axis[i - 1].weight * axis[i - 1].radix : 1));
+    return { sizes, digits, stored, size: running };
+  }
+
+  // Shape of the buffer: the padded grid, or one row of units where some belong to no scale.
   function padded(layout, rows, columns) {
-    const [high, wide] = layout.pad_to ?? tile(layout);
-    return [Math.ceil(rows / high) * high, Math.ceil(columns / wide) * wide];
+    const found = strides(layout, rows, columns);
+    return layout.gaps ? [1, found.size] : found.sizes;
   }
 
-  // Digits of the row and of the column, fastest first; the last of each counts tiles.
-  function digits(layout, columns) {
-    const [high, wide] = tile(layout);
-    const across = padded(layout, 1, columns)[1] / wide;
-    return [
-      [...layout.row_digits, [Infinity, high * wide * across]],
-      [...layout.column_digits, [across, high * wide]],
-    ];
+  const value = (digits, number, index) => {
+    const over = Math.floor(index / digits[number].weight);
+    return number < digits.length - 1 ? over % digits[number].radix : over;
+  };
+
+  function offset(layout, row, column, columns, rows) {
+    const { digits } = strides(layout, rows, columns);
+    return [row, column].reduce((all, index, axis) =>
+      digits[axis].reduce((sum, digit, number) => sum + value(digits[axis], number, index) * digit.stride, all), 0);
   }
 
-  function spread(index, list) {
-    let offset = 0;
-    for (const [radix, stride] of list) {
-      const digit = radix === Infinity ? index : index % radix;
-      offset += digit * stride;
-      index = radix === Infinity ? 0 : Math.floor(index / radix);
+  // Row and column at an offset, or null in a gap.
+  function index(layout, byte, columns, rows) {
+    const { digits, stored } = strides(layout, rows, columns);
+    const found = [0, 0];
+    let rest = byte;
+    for (const [axis, number] of stored.slice().reverse()) {
+      const { radix, stride, weight } = digits[axis][number];
+      const digit = Math.floor(rest / stride);
+      if (digit >= radix) return null;
+      rest -= digit * stride;
+      found[axis] += digit * weight;
     }
-    return offset;
+    return rest ? null : found;
   }
 
-  function gather(offset, list) {
-    let index = 0, place = 1;
-    for (const [radix, stride] of list) {
-      const digit = Math.floor(offset / stride);
-      index += (radix === Infinity ? digit : digit % radix) * place;
-      place *= radix;
-    }
-    return index;
+  // The same sum in words, the slowest digit first.
+  function worked(layout, row, column, columns, rows) {
+    const { digits, stored } = strides(layout, rows, columns), names = [row, column];
+    const terms = stored.slice().reverse().filter(([axis, number]) => digits[axis][number].radix > 1).map(([axis, number]) => {
+      const { radix, stride, weight } = digits[axis][number];
+      const over = weight > 1 ? `${names[axis]} // ${weight}` : `${names[axis]}`;
+      const text = number < digits[axis].length - 1 ? `${over} % ${radix}` : over;
+      return stride === 1 ? text : text.includes(" ") ? `(${text})*${stride}` : `${text}*${stride}`;
+    });
+    return `${terms.join(" + ") || "0"} = ${offset(layout, row, column, columns, rows)}`;
   }
 
-  function offset(layout, row, column, columns) {
-    const [down, across] = digits(layout, columns);
-    return spread(row, down) + spread(column, across);
-  }
-
-  function index(layout, byte, columns) {
-    const [down, across] = digits(layout, columns);
-    return [gather(byte, down), gather(byte, across)];
-  }
-
-  return { tile, padded, offset, index };
+  return { tile, padded, offset, index, worked };
 };

@@ -4,7 +4,8 @@
 globalThis.Model = function (tables) {
   const N = Numerics(tables);
   const L = Layouts(tables);
-  const MOST = 1 << 18; // elements: all of them are quantized at once
+  const LIST = 1 << 18; // numbers that are held; a larger tensor repeats them
+  const MOST = 2 ** 40; // elements
 
   const specOf = (name) => tables.specs.find((spec) => spec.name === name);
   const layoutOf = (name) => tables.layouts.find((layout) => layout.name === name);
@@ -26,7 +27,7 @@ globalThis.Model = function (tables) {
   const hex = (value, digits) => "0x" + value.toString(16).padStart(digits, "0");
   const floatBits = (x) => (Number.isNaN(x) ? "" : hex(N.bits(x), 8));
 
-  // One number: decimal, nan, inf, or the 8 hex digits of a float32; null if it is none.
+  // One number, with a decimal point: decimal, nan, inf, or the 8 hex digits of a float32; null if it is none.
   function parse(word) {
     const text = word.toLowerCase();
     if (/^0x[0-9a-f]{8}$/.test(text)) return N.fromBits(parseInt(text.slice(2), 16));
@@ -50,29 +51,68 @@ globalThis.Model = function (tables) {
     return x;
   }
 
+  // A tensor of any size: a list of numbers, repeated, and single elements that were set.
+  function repeated(list, count, rounded) {
+    const own = new Map();
+    return {
+      length: count,
+      at: (i) => own.get(i) ?? list[i % list.length],
+      set: (i, value) => own.set(i, rounded(value)),
+      own,
+      // A number of the list counts if an element that was not set still has it.
+      largest() {
+        const left = new Map();
+        for (const i of own.keys()) left.set(i % list.length, (left.get(i % list.length) ?? 0) + 1);
+        let most = 0;
+        for (let i = 0; i < Math.min(list.length, count); i++) {
+          const places = Math.floor(count / list.length) + (i < count % list.length ? 1 : 0);
+          if (Math.abs(list[i]) > most && places > (left.get(i) ?? 0)) most = Math.abs(list[i]);
+        }
+        for (const value of own.values()) if (Math.abs(value) > most) most = Math.abs(value);
+        return most;
+      },
+    };
+  }
+
+  const ROUNDED = { float32: (x) => N.f(x), bfloat16: N.bfloat16, float16: N.float16 };
+
   // x as asked for; throws a sentence if it cannot be.
   function tensor(rows, columns, text, dtype) {
     const count = rows * columns;
-    const words = text.split(/[\s,]+/).filter((word) => word);
-    let x = generated(count, columns);
+    const words = text.split(/[\s;]+|,(?=\s|$)/).filter((word) => word);
+    let list = generated(Math.min(count, LIST), columns);
     if (words.length) {
       const values = words.map(parse);
       const bad = values.indexOf(null);
-      if (bad >= 0) throw new Error(`values: ${JSON.stringify(words[bad])}, need float32 numbers, or bits like 0x3f800000 [NUM-3]`);
-      x = Float32Array.from({ length: count }, (_, i) => values[i % values.length]);
+      if (bad >= 0) {
+        const hint = words[bad].includes(",") ? "; between numbers write a space, and 1.5 for one and a half" : "";
+        throw new Error(`values: ${JSON.stringify(words[bad])}, need float32 numbers, or bits like 0x3f800000${hint} [NUM-3]`);
+      }
+      list = Float32Array.from(values);
     }
-    return dtype === "bfloat16" ? x.map(N.bfloat16) : x;
+    return repeated(list.map(ROUNDED[dtype]), count, ROUNDED[dtype]);
   }
 
   // Why a choice is impossible, with its rule; empty if it is possible.
-  function refusal({ spec, direction, rows, columns, dtype }) {
+  function refusal({ spec, direction, layout, rows, columns, dtype }) {
     if (!(Number.isInteger(rows) && Number.isInteger(columns) && rows > 0 && columns > 0)) {
       return `shape: ${rows} x ${columns}, need whole numbers of at least 1 [NUM-4]`;
     }
     if (rows * columns > MOST) {
-      return `shape: ${rows} x ${columns} is too large for this page, need at most ${MOST} elements; fp4ref where takes any`;
+      return `shape: ${rows} x ${columns} is too large for this page, need at most 2^40 elements; fp4ref where takes any`;
+    }
+    const layoutAsked = layoutOf(layout);
+    const scales = direction === "row" ? [rows, columns] : [columns, rows];
+    scales[1] = Math.ceil(scales[1] / specOf(spec).block[1]);
+    const axis = [0, 1].find((n) => layoutAsked.refused[n] && scales[n] % layoutAsked.multiples[n]);
+    if (axis !== undefined) {
+      const what = axis ? "scale columns" : "scale rows";
+      return `layout ${layout}: ${scales[axis]} ${what}, need a multiple of ${layoutAsked.multiples[axis]} [LAY-15]`;
     }
     if (specOf(spec).hadamard !== null && direction === "column") {
+      if (rows * columns > LIST) {
+        return `shape: ${rows} x ${columns} with a Hadamard transform is too large for this page, need at most ${LIST} elements`;
+      }
       if (rows % 16) return `${spec}, column: ${rows} rows, need a multiple of 16 [HAD-5]`;
       if (dtype !== "bfloat16") return `${spec}, column: x of type ${dtype}, need bfloat16 [HAD-5]`;
     }
@@ -82,7 +122,7 @@ globalThis.Model = function (tables) {
   // Everything about one choice of settings.
   function build(settings, x) {
     const spec = specOf(settings.spec), layout = layoutOf(settings.layout);
-    const made = N.quantize(x, settings.rows, settings.columns, spec, settings.direction);
+    const made = N.lazy(x, settings.rows, settings.columns, spec, settings.direction);
     const scaleShape = [made.matrix.shape[0], made.scaleColumns];
     return { ...settings, spec, layout, x, ...made, scaleShape, padded: L.padded(layout, ...scaleShape) };
   }
@@ -100,8 +140,8 @@ globalThis.Model = function (tables) {
       dataByte: r * model.rowBytes + byte,
       nibble: bitsOf(model) === 8 ? null : c % 2 ? "high" : "low",
       scale,
-      linear: L.offset(layoutOf("linear"), ...scale, model.scaleColumns),
-      tiled: L.offset(model.layout, ...scale, model.scaleColumns),
+      linear: L.offset(layoutOf("linear"), ...scale, model.scaleColumns, model.scaleShape[0]),
+      tiled: L.offset(model.layout, ...scale, model.scaleColumns, model.scaleShape[0]),
     };
   }
 
@@ -114,7 +154,9 @@ globalThis.Model = function (tables) {
 
   // The scale at a byte of a layout, or null for padding.
   function ofScaleByte(model, layout, offset) {
-    const [row, column] = L.index(layout, offset, model.scaleColumns);
+    const found = L.index(layout, offset, model.scaleColumns, model.scaleShape[0]);
+    if (found === null) return null;
+    const [row, column] = found;
     return row < model.scaleShape[0] && column < model.scaleShape[1] ? [row, column] : null;
   }
 
@@ -140,12 +182,27 @@ globalThis.Model = function (tables) {
     );
   }
 
+  // The sum that gives the byte of an element's scale in the chosen layout.
+  function worked(model, row, column) {
+    const { scale } = place(model, row, column);
+    return `${model.layout.name} byte = ${L.worked(model.layout, ...scale, model.scaleColumns, model.scaleShape[0])}`;
+  }
+
+  // The first step whose bits differ between two specifications, or null. Steps are matched by their names.
+  function firstDifference(ours, theirs) {
+    const name = (step) => step.name.replace(/ 1$/, "");
+    const other = new Map(theirs.map((step) => [name(step), step]));
+    const differs = (step) => other.has(name(step)) && (step.bits !== other.get(name(step)).bits
+      || (!step.bits && step.value !== other.get(name(step)).value));
+    return ours.find((step) => step.name !== "block" && step.name !== "scale at" && differs(step)) ?? null;
+  }
+
   // One element's way to its bytes: [{name, value, bits, rules, how}].
   function steps(model, row, column) {
     const { spec } = model, found = place(model, row, column);
     const [r, c] = found.at, [high, wide] = spec.block;
     const i = Math.floor(r / high), j = Math.floor(c / wide), inside = (r % high) * wide + (c % wide);
-    const block = N.quantizeBlock(model.matrix, spec, i, j, model.amax);
+    const block = model.block(i, j);
     const list = [];
     const step = (name, value, rules, how, bits = floatBits(value)) =>
       list.push({ name, value: typeof value === "string" ? value : decimal(value), bits, rules, how });
@@ -181,18 +238,18 @@ globalThis.Model = function (tables) {
     if (block.candidates.length > 1) {
       step("kept", String(block.chosen + 1), ["FOS-6"], "2 only if its error is strictly smaller", "");
     }
-    const byte = model.data[found.dataByte];
+    const byte = model.byte(found.dataByte);
     const part = found.nibble ? `${found.nibble} nibble of byte ${found.dataByte}` : `byte ${found.dataByte}`;
     step("data byte", String(byte), [found.nibble ? "PACK-1" : "PACK-3"], part, hex(byte, 2));
     const linear = model.layout.name === "linear";
     const where = `linear byte ${found.linear}${linear ? "" : `, ${model.layout.name} byte ${found.tiled}`}`;
     step("scale at", `[${found.scale.join(", ")}]`, linear ? ["LAY-1"] : ["LAY-1", model.layout.rule], where, "");
-    const value = model.values[r * model.matrix.shape[1] + c];
+    const value = model.value(r, c);
     step("dequantized", value, formulas.dequantized.rules, formulas.dequantized.words);
     step("error", N.f(value - seen), [], "dequantized value − input");
     return list;
   }
 
-  return { build, tensor, refusal, place, ofDataByte, ofScaleByte, ofScale, tileOf, sentence, steps, decimal, brief, hex, parse,
+  return { build, tensor, refusal, place, ofDataByte, ofScaleByte, ofScale, tileOf, sentence, worked, steps, firstDifference, decimal, brief, hex, parse,
     turned, layoutOf, numerics: N, layouts: L };
 };

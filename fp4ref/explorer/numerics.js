@@ -28,6 +28,16 @@ globalThis.Numerics = function (tables) {
     return fromBits(((value + 0x7fff + ((value >>> 16) & 1)) & 0xffff0000) >>> 0);
   }
 
+  // Nearest float16, ties to even, held as float32.
+  function float16(x) {
+    if (!Number.isFinite(x) || x === 0) return x;
+    const exponent = Math.max(((bits(x) >>> 23) & 255) - 127, -14);
+    const scaled = Math.abs(x) / 2 ** (exponent - 10), low = Math.floor(scaled), rest = scaled - low;
+    const count = rest > 0.5 || (rest === 0.5 && low % 2) ? low + 1 : low;
+    const magnitude = count * 2 ** (exponent - 10);
+    return (negative(x) ? -1 : 1) * (magnitude > 65504 ? Infinity : magnitude);
+  }
+
   // How many numbers of a rising list are below x (or not above it).
   function count(list, x, equal) {
     let low = 0, high = list.length;
@@ -121,7 +131,7 @@ globalThis.Numerics = function (tables) {
   function matrixOf(x, rows, columns, spec, direction) {
     const turned = direction === "column";
     const shape = turned ? [columns, rows] : [rows, columns];
-    const raw = turned ? (r, c) => x[c * columns + r] : (r, c) => x[r * columns + c];
+    const raw = turned ? (r, c) => x.at(c * columns + r) : (r, c) => x.at(r * columns + c);
     if (!(turned && spec.hadamard !== null)) return { shape, raw, read: raw };
     const made = new Float32Array(shape[0] * shape[1]);
     for (let r = 0; r < shape[0]; r++) {
@@ -132,19 +142,27 @@ globalThis.Numerics = function (tables) {
     return { shape, raw, read: (r, c) => made[r * shape[1] + c] };
   }
 
-  // One global maximum, one per row, or null.
-  function globalAmax(matrix, spec) {
-    if (spec.global_scale === "none") return null;
-    const [rows, columns] = matrix.shape;
-    const amax = new Float32Array(spec.global_scale === "row" ? rows : 1);
-    for (let r = 0; r < rows; r++) {
-      const place = spec.global_scale === "row" ? r : 0;
-      for (let c = 0; c < columns; c++) {
-        const magnitude = Math.abs(matrix.read(r, c));
-        if (magnitude > amax[place]) amax[place] = magnitude;
+  // The global maximum of a row as a function of it: of the tensor, of the row, or null.
+  function globalAmax(matrix, spec, x) {
+    if (spec.global_scale === "none") return () => null;
+    const [rows, columns] = matrix.shape, known = new Map();
+    const transformed = matrix.raw !== matrix.read;
+    const of = (first, stop) => {
+      let amax = 0;
+      for (let r = first; r < stop; r++) {
+        for (let c = 0; c < columns; c++) {
+          const magnitude = Math.abs(matrix.read(r, c));
+          if (magnitude > amax) amax = magnitude;
+        }
       }
-    }
-    return amax;
+      return amax;
+    };
+    const whole = () => (x.largest && !transformed ? x.largest() : of(0, rows));
+    return (row) => {
+      const key = spec.global_scale === "row" ? row : 0;
+      if (!known.has(key)) known.set(key, spec.global_scale === "row" ? of(row, row + 1) : whole());
+      return known.get(key);
+    };
   }
 
   // Values of the block (i, j), row by row, +0 past the matrix.
@@ -191,10 +209,9 @@ globalThis.Numerics = function (tables) {
     return made;
   }
 
-  // Every intermediate of the block (i, j) of a matrix.
-  function quantizeBlock(matrix, spec, i, j, amax) {
+  // Every intermediate of the block (i, j) of a matrix; own: its global maximum, or null.
+  function quantizeBlock(matrix, spec, i, j, own) {
     const k = { element_max: spec.element_max, scale_max: spec.scale_max };
-    const own = amax === null ? null : amax[spec.global_scale === "row" ? i : 0];
     const g = own === null ? 1 : arithmetics[spec.arithmetic].globalScale(own, k);
     const values = blockOf(matrix, spec, i, j);
     const blockAmax = largest(values);
@@ -210,36 +227,48 @@ globalThis.Numerics = function (tables) {
     return arithmetics[spec.arithmetic].dequantized(q, block.kept.s, block.amax, block.k);
   }
 
-  // All bytes of one direction: data, linear scales, amax; and the codes one by one.
-  function quantize(x, rows, columns, spec, direction) {
+  // One direction of a tensor, block by block as they are asked for. x: an object with at(index), and largest() if it
+  // has a faster way to its maximum.
+  function lazy(x, rows, columns, spec, direction) {
     const matrix = matrixOf(x, rows, columns, spec, direction);
-    const [high, wide] = spec.block;
-    const [down, across] = matrix.shape;
-    const scaleColumns = Math.ceil(across / wide);
+    const [high, wide] = spec.block, [down, across] = matrix.shape;
     const width = tables.formats[spec.element.format].bits;
-    const rowBytes = Math.ceil((across * width) / 8);
-    const amax = globalAmax(matrix, spec);
-    const codes = new Uint8Array(down * across);
-    const data = new Uint8Array(down * rowBytes);
-    const scales = new Uint8Array(down * scaleColumns);
-    const values = new Float32Array(down * across);
-    for (let i = 0; i * high < down; i++) {
-      for (let j = 0; j < scaleColumns; j++) {
-        const block = quantizeBlock(matrix, spec, i, j, amax);
-        for (let r = i * high; r < Math.min((i + 1) * high, down); r++) {
-          scales[r * scaleColumns + j] = block.kept.byte;
-          for (let c = j * wide; c < Math.min((j + 1) * wide, across); c++) {
-            const code = block.kept.codes[(r - i * high) * wide + (c - j * wide)];
-            codes[r * across + c] = code;
-            values[r * across + c] = dequantize(code, block, spec);
-            const shift = width === 4 && c % 2 ? 4 : 0;
-            data[r * rowBytes + Math.floor((c * width) / 8)] |= code << shift;
-          }
-        }
-      }
+    const rowBytes = Math.ceil((across * width) / 8), scaleColumns = Math.ceil(across / wide);
+    const amaxOf = globalAmax(matrix, spec, x), blocks = new Map();
+    function block(i, j) {
+      const key = i * scaleColumns + j;
+      if (blocks.size > 1 << 16) blocks.clear();
+      if (!blocks.has(key)) blocks.set(key, quantizeBlock(matrix, spec, i, j, amaxOf(i)));
+      return blocks.get(key);
     }
-    return { matrix, amax, codes, data, scales, values, rowBytes, scaleColumns };
+    const around = (r, c) => block(Math.floor(r / high), Math.floor(c / wide));
+    const code = (r, c) => around(r, c).kept.codes[(r % high) * wide + (c % wide)];
+    return {
+      matrix, rowBytes, scaleColumns, amaxOf, block, code,
+      scale: (r, j) => block(Math.floor(r / high), j).kept.byte,
+      value: (r, c) => dequantize(code(r, c), around(r, c), spec),
+      dataSize: down * rowBytes,
+      byte(offset) {
+        const r = Math.floor(offset / rowBytes), first = Math.floor(((offset % rowBytes) * 8) / width);
+        if (width === 8) return code(r, first);
+        return code(r, first) | (first + 1 < across ? code(r, first + 1) << 4 : 0);
+      },
+    };
   }
 
-  return { f, bits, fromBits, bfloat16, encode, decode, matrixOf, quantizeBlock, quantize, dequantize };
+  // All bytes of one direction: data, linear scales, amax, and the values that they mean.
+  function quantize(x, rows, columns, spec, direction) {
+    const made = lazy(x, rows, columns, spec, direction), [down, across] = made.matrix.shape;
+    const filled = (Type, count, of) => Type.from({ length: count }, (_, i) => of(i));
+    return {
+      data: filled(Uint8Array, made.dataSize, made.byte),
+      scales: filled(Uint8Array, down * made.scaleColumns, (i) =>
+        made.scale(Math.floor(i / made.scaleColumns), i % made.scaleColumns)),
+      values: filled(Float32Array, down * across, (i) => made.value(Math.floor(i / across), i % across)),
+      amax: spec.global_scale === "none" ? null
+        : filled(Float32Array, spec.global_scale === "row" ? down : 1, made.amaxOf),
+    };
+  }
+
+  return { f, bits, fromBits, bfloat16, float16, encode, decode, lazy, quantize };
 };

@@ -3,10 +3,14 @@
 
 const M = Model(TABLES);
 const byId = (id) => document.getElementById(id);
-const SETTINGS = ["spec", "direction", "layout", "rows", "columns", "dtype", "show", "values"];
+const SETTINGS = ["spec", "direction", "layout", "rows", "columns", "dtype", "show", "values", "compare"];
 const ROWS = 16;
 const LINE = 16;
+const GRIDS = ["matrix", "data", "linear", "tiled"];
+const LONGEST = 2000; // characters of values in a link
 let model = null;
+let other = null; // the model of the specification to compare with
+let written = ""; // the last link
 let chosen = [37, 130];
 let corner = [0, 0];
 let scaleByte = null; // a chosen byte of padding: {grid, offset}
@@ -39,9 +43,34 @@ function update(keepValues = false) {
     }
   }
   byId("problem").textContent = problem;
-  if (problem) return;
+  if (problem) return clear();
   model = M.build(asked, x);
+  other = null;
+  if (asked.compare && asked.compare !== asked.spec) {
+    const theirs = { ...asked, spec: asked.compare };
+    const refused = M.refusal(theirs);
+    if (refused) byId("problem").textContent = refused;
+    else other = M.build(theirs, x);
+  }
   choose(Math.min(chosen[0], model.rows - 1), Math.min(chosen[1], model.columns - 1));
+}
+
+// A refused request has no answer: nothing of the last one stays on the page.
+function clear() {
+  model = other = null;
+  for (const id of ["where", "worked", "difference", "hover", "matrix-note", "tiled-note", ...GRIDS, ...GRIDS.map((id) => `${id}-title`)]) {
+    byId(id).textContent = "";
+  }
+  byId("steps").querySelector("thead").textContent = byId("steps").querySelector("tbody").textContent = "";
+}
+
+// Go to an element by its row and column.
+function go() {
+  if (!model) return;
+  const [row, column] = ["row", "column"].map((id) => Number(byId(id).value));
+  const inside = [row, column].every(Number.isInteger) && row >= 0 && column >= 0 && row < model.rows && column < model.columns;
+  byId("problem").textContent = inside ? "" : `element (${byId("row").value}, ${byId("column").value}) of a ${model.rows} x ${model.columns} tensor, need row < ${model.rows} and column < ${model.columns} [NUM-4]`;
+  if (inside) choose(row, column);
 }
 
 const wide = () => (byId("show").value === "values" ? 10 : 26);
@@ -58,19 +87,53 @@ function choose(row, column, padding = null) {
     return at < first || at >= first + size[axis] ? at : first;
   });
   draw();
-  const hash = `#spec=${model.spec.name}&direction=${model.direction}&layout=${model.layout.name}&shape=${model.rows}x${model.columns}&element=${row},${column}`;
+  written = link();
   try {
-    history.replaceState(null, "", hash);
+    history.replaceState(null, "", written);
   } catch (error) {
-    location.hash = hash; // pages without an origin may not replace their history
+    location.hash = written; // pages without an origin may not replace their history
   }
+}
+
+// A link to all that is shown: settings, values, and elements that were set.
+function link() {
+  const values = byId("values").value.trim(), [row, column] = chosen;
+  const set = [...model.x.own].map(([i, value]) => `${i}:${M.hex(M.numerics.bits(value), 8)}`).join(",");
+  const parts = {
+    spec: model.spec.name, direction: model.direction, layout: model.layout.name, shape: `${model.rows}x${model.columns}`,
+    element: `${row},${column}`, dtype: model.dtype, compare: byId("compare").value,
+    values: values.length <= LONGEST ? values : "", set: set.length <= LONGEST ? set : "",
+  };
+  const said = Object.entries(parts).filter(([name, text]) => text && !(name === "dtype" && text === "float32"));
+  return `#${said.map(([name, text]) => `${name}=${encodeURIComponent(text).replace(/%2C/g, ",").replace(/%3A/g, ":")}`).join("&")}`;
+}
+
+// Take the settings from the page's link.
+function follow() {
+  const start = new URLSearchParams(location.hash.slice(1));
+  for (const name of ["spec", "direction", "layout", "dtype", "compare"]) {
+    const known = [...byId(name).options].some((option) => option.value === start.get(name));
+    if (known) byId(name).value = start.get(name);
+  }
+  if (/^\d+x\d+$/.test(start.get("shape") ?? "")) [byId("rows").value, byId("columns").value] = start.get("shape").split("x");
+  if (/^\d+,\d+$/.test(start.get("element") ?? "")) chosen = start.get("element").split(",").map(Number);
+  if (location.hash) byId("values").value = start.get("values") ?? "";
+  update();
+  if (!model || !start.get("set")) return;
+  for (const item of start.get("set").split(",")) {
+    const [, index, bits] = /^(\d+):(0x[0-9a-f]{8})$/.exec(item) ?? [];
+    if (index !== undefined && Number(index) < model.x.length) model.x.set(Number(index), M.parse(bits));
+  }
+  update(true);
 }
 
 function draw() {
   const [row, column] = chosen, place = M.place(model, row, column);
-  const padding = scaleByte && `${scaleByte.grid === "linear" ? "linear" : model.layout.name} byte ${scaleByte.offset}: padding, 0x00, no scale lies here [LAY-5]`;
+  const padding = scaleByte && `${scaleByte.grid === "linear" ? "linear" : model.layout.name} byte ${scaleByte.offset}: padding, no scale is stored here [LAY-5]`;
   byId("where").textContent = padding || M.sentence(model, row, column);
-  if (document.activeElement !== byId("value")) byId("value").value = M.decimal(model.x[row * model.columns + column]);
+  byId("worked").textContent = padding ? "" : M.worked(model, row, column);
+  [byId("row").value, byId("column").value] = chosen;
+  if (document.activeElement !== byId("value")) byId("value").value = M.decimal(model.x.at(row * model.columns + column));
   drawMatrix(place);
   drawData(place);
   drawScales("linear", M.layoutOf("linear"), place.linear, 8);
@@ -114,13 +177,13 @@ function drawMatrix(place) {
     const cells = [];
     for (let column = corner[1]; column < corner[1] + columns; column++) {
       const [r, c] = M.turned(model, row, column);
-      const code = model.codes[r * model.matrix.shape[1] + c];
+      const code = model.code(r, c);
       const i = Math.floor(r / high), j = Math.floor(c / broad);
       const own = i === Math.floor(place.at[0] / high) && j === Math.floor(place.at[1] / broad);
-      const value = M.decimal(model.x[row * model.columns + column]);
+      const value = M.decimal(model.x.at(row * model.columns + column));
       cells.push({
         key: `${row},${column}`,
-        text: values ? M.brief(model.x[row * model.columns + column]) : code.toString(16).padStart(digits, "0"),
+        text: values ? M.brief(model.x.at(row * model.columns + column)) : code.toString(16).padStart(digits, "0"),
         classes: `element ${"abcd"[(j + 2 * i) % 4]}${own ? " block" : ""}`,
         label: `element (${row}, ${column}) = ${value}, code ${M.hex(code, digits)}, block (${i}, ${j})`,
       });
@@ -147,15 +210,15 @@ const byteText = (value) => value.toString(16).padStart(2, "0");
 
 function drawData(place) {
   const [high, broad] = model.spec.block;
-  byId("data-title").textContent = `Data: ${model.data.length} bytes, ${model.rowBytes} to a row of ${model.direction === "row" ? "x" : "x^T"}`;
+  byId("data-title").textContent = `Data: ${model.dataSize} bytes, ${model.rowBytes} to a row of ${model.direction === "row" ? "x" : "x^T"}`;
   const first = Math.max(Math.floor(place.dataByte / LINE) * LINE - 3 * LINE, 0);
-  const rows = lines(first, 8, model.data.length, (offset) => {
+  const rows = lines(first, 8, model.dataSize, (offset) => {
     const elements = M.ofDataByte(model, offset);
     const [r, c] = M.turned(model, ...elements[0]);
     return {
-      key: String(offset), text: byteText(model.data[offset]),
+      key: String(offset), text: byteText(model.byte(offset)),
       classes: `byte ${"abcd"[(Math.floor(c / broad) + 2 * Math.floor(r / high)) % 4]}`,
-      label: `data byte ${offset} = ${M.hex(model.data[offset], 2)}: element${elements.length > 1 ? "s" : ""} ${elements.map((e) => `(${e.join(", ")})`).join(" low, ")}${elements.length > 1 ? " high" : ""}`,
+      label: `data byte ${offset} = ${M.hex(model.byte(offset), 2)}: element${elements.length > 1 ? "s" : ""} ${elements.map((e) => `(${e.join(", ")})`).join(" low, ")}${elements.length > 1 ? " high" : ""}`,
     };
   });
   fill("data", HEADERS, rows, String(place.dataByte));
@@ -174,10 +237,10 @@ function drawScales(id, layout, offset, count) {
   const first = tiled ? Math.floor(Math.floor(at / tile) * tile / LINE) * LINE : Math.max(Math.floor(at / LINE) * LINE - 3 * LINE, 0);
   const part = tiled ? `, tile ${Math.floor(at / tile)}: bytes ${Math.floor(at / tile) * tile} to ${(Math.floor(at / tile) + 1) * tile - 1}` : "";
   byId(`${id}-title`).textContent = `Scales, ${layout.name} [${shape.join(", ")}]${part}`;
-  const band = layout.row_digits.length > 1 ? layout.row_digits[0][0] : 1;
+  const band = layout.radices[0].length > 2 && layout.radices[0][0] ? layout.radices[0][0] : 1;
   const rows = lines(first, count, size, (byte) => {
     const scale = M.ofScaleByte(model, layout, byte);
-    const value = scale ? model.scales[scale[0] * model.scaleColumns + scale[1]] : 0;
+    const value = scale ? model.scale(...scale) : 0;
     return {
       key: String(byte), text: scale ? byteText(value) : "··",
       classes: `byte ${tiled && tile < count * LINE && Math.floor(byte / tile) === Math.floor(at / tile) ? "block " : ""}${scale ? "abcd"[(tiled ? Math.floor(scale[0] / band) : Math.floor(scale[1] / 4)) % 4] : "pad"}`,
@@ -192,14 +255,37 @@ function drawScales(id, layout, offset, count) {
   }
 }
 
+// Rules as links to their pages where the site has them, else with their headings under the pointer.
+function ruleCell(rules) {
+  const cell = make("td", {});
+  for (const rule of rules) {
+    const title = { title: TABLES.rules[rule] ?? rule };
+    cell.append(TABLES.site ? make("a", { href: `${TABLES.site}${rule}.html`, ...title }, rule) : make("abbr", title, rule), " ");
+  }
+  return cell;
+}
+
 function drawSteps() {
-  const body = byId("steps").querySelector("tbody");
-  body.textContent = "";
-  for (const step of M.steps(model, ...chosen)) {
-    const line = make("tr", { class: ["code", "scale byte", "kept"].includes(step.name) ? "kept" : "" });
-    for (const text of [step.name, step.value, step.bits, step.rules.join(" "), step.how]) line.append(make("td", {}, text));
+  const head = byId("steps").querySelector("thead"), body = byId("steps").querySelector("tbody");
+  head.textContent = body.textContent = "";
+  const ours = M.steps(model, ...chosen), theirs = other ? M.steps(other, ...chosen) : [];
+  const first = other ? M.firstDifference(ours, theirs) : null;
+  const names = other ? ["step", model.spec.label, "bits", other.spec.label, "bits", "rules", "how"] : ["step", "value", "bits", "rules", "how"];
+  const titles = make("tr", {});
+  for (const name of names) titles.append(make("th", { scope: "col" }, name));
+  head.append(titles);
+  for (const step of ours) {
+    const kept = ["code", "scale byte", "kept"].includes(step.name);
+    const line = make("tr", { class: `${kept ? "kept" : ""}${step === first ? " first" : ""}` });
+    for (const text of [step.name, step.value, step.bits]) line.append(make("td", {}, text));
+    const same = theirs.find((one) => one.name.replace(/ 1$/, "") === step.name.replace(/ 1$/, ""));
+    if (other) for (const text of [same?.value ?? "–", same?.bits ?? ""]) line.append(make("td", {}, text));
+    line.append(ruleCell(step.rules), make("td", {}, step.how));
     body.append(line);
   }
+  byId("difference").textContent = !other ? "" : first
+    ? `First step that differs between ${model.spec.label} and ${other.spec.label} for this element: ${first.name}.`
+    : `${model.spec.label} and ${other.spec.label} agree in every step that both have, for this element.`;
 }
 
 // What a cell of a grid stands for becomes the choice.
@@ -229,7 +315,7 @@ function moved(id, key, name) {
   }
   const layout = id === "linear" ? M.layoutOf("linear") : model.layout;
   const shape = M.layouts.padded(layout, ...model.scaleShape);
-  const size = id === "data" ? model.data.length : shape[0] * shape[1];
+  const size = id === "data" ? model.dataSize : shape[0] * shape[1];
   const at = Number(key), start = Math.floor(at / LINE) * LINE;
   const next = name === "Home" ? start : name === "End" ? Math.min(start + LINE, size) - 1 : at + MOVES[name][0] * LINE + MOVES[name][1];
   return next >= 0 && next < size ? String(next) : null;
@@ -275,25 +361,23 @@ function hover(id, key) {
   for (const [grid, name] of Object.entries(keys)) byId(grid).querySelector(`[data-key="${name}"]`)?.classList.add("hovered");
 }
 
-for (const spec of TABLES.specs) byId("spec").append(make("option", { value: spec.name }, spec.label));
+for (const spec of TABLES.specs) {
+  for (const id of ["spec", "compare"]) byId(id).append(make("option", { value: spec.name }, spec.label));
+}
 for (const layout of TABLES.layouts) byId("layout").append(make("option", {}, layout.name));
 byId("layout").value = "tiled_128x4";
-const start = new URLSearchParams(location.hash.slice(1));
-for (const name of ["spec", "direction", "layout"]) {
-  const known = [...byId(name).options].some((option) => option.value === start.get(name));
-  if (known) byId(name).value = start.get(name);
-}
-if (/^\d+x\d+$/.test(start.get("shape") ?? "")) [byId("rows").value, byId("columns").value] = start.get("shape").split("x");
-if (/^\d+,\d+$/.test(start.get("element") ?? "")) chosen = start.get("element").split(",").map(Number);
 for (const name of SETTINGS) byId(name).addEventListener("change", () => update());
 byId("controls").addEventListener("submit", (event) => event.preventDefault());
 byId("value").addEventListener("change", () => {
-  const value = M.parse(byId("value").value.trim());
+  if (!model) return;
+  const value = M.parse(byId("value").value.trim().replace(/^([+-]?\d+),(\d+)$/, "$1.$2"));
   if (value === null) {
     byId("problem").textContent = `value: ${JSON.stringify(byId("value").value)}, need one float32 number, or bits like 0x3f800000 [NUM-3]`;
     return;
   }
-  model.x[chosen[0] * model.columns + chosen[1]] = model.dtype === "bfloat16" ? M.numerics.bfloat16(value) : value;
+  model.x.set(chosen[0] * model.columns + chosen[1], value);
   update(true);
 });
-update();
+for (const id of ["row", "column"]) byId(id).addEventListener("change", go);
+window.addEventListener("hashchange", () => location.hash !== written && follow());
+follow();

@@ -16,12 +16,15 @@ def source(name: str) -> str:
     return (resources.files("fp4ref.explorer") / name).read_text(encoding="utf-8")
 
 
-def html() -> str:
-    """Return the whole page, the same for the same version of the package."""
+def html(site: str = "") -> str:
+    """Return the whole page, the same for the same version of the package.
+
+    site: where the pages of rules are, relative to this one, or "" for a page that stands alone.
+    """
     text = source("page.html").replace("/*STYLE*/", _colours() + source("style.css"))
     for name in SCRIPTS:
         text = text.replace(f"/*{name.upper()}*/", source(f"{name}.js"))
-    return text.replace("/*TABLES*/", _safe(json.dumps(tables(), separators=(",", ":"))))
+    return text.replace("/*TABLES*/", _safe(json.dumps(tables() | {"site": site}, separators=(",", ":"))))
 
 
 def _colours() -> str:

@@ -9,7 +9,8 @@ from fp4ref.conformance.explain.formulas import cited, formula
 from fp4ref.diagrams.codec_words import codec_rules, codec_words
 from fp4ref.diagrams.place import spoken
 from fp4ref.formats import FORMATS, Codec, Format, Rounding, Sign, grid
-from fp4ref.layout import Layout, Term, scale_layouts
+from fp4ref.layout import LAYOUTS, Layout, Term
+from fp4ref.rules import defined
 from fp4ref.spec import Amax, Granularity, Metric, Spec, Subnormals
 from fp4ref.specs import STANDARD
 
@@ -21,7 +22,8 @@ def tables() -> dict[str, Any]:
     return {
         "formats": {name: _format(form) for name, form in FORMATS.items()},
         "specs": [_spec(spec) for spec in STANDARD if offered(spec)],
-        "layouts": [_layout(layout) for layout in scale_layouts() if in_tiles(layout)],
+        "rules": {name: rule.title for name, rule in defined().items()},
+        "layouts": [_layout(layout) for layout in LAYOUTS.values() if sums(layout)],
     }
 
 
@@ -37,15 +39,12 @@ def offered(spec: Spec) -> bool:
     )
 
 
-def in_tiles(layout: Layout) -> bool:
-    """Return True if the script computes a layout: tiles along a row, then down, and 0x00 as their padding."""
-    rests = [Term(axis, len(found.radices) - 1) for axis, found in enumerate(layout.axes) if found.radices[-1] is None]
-    return (
-        list(layout.form.order[-2:]) == rests[::-1]
-        and not layout.has_gaps
-        and not any(isinstance(item, Term) and item.flip for item in layout.form.order)
-        and not any(axis.fill or axis.refused for axis in layout.axes)
-    )
+def sums(layout: Layout) -> bool:
+    """Return True if the script computes a layout: bytes of rows and columns, each at a sum over their digits."""
+    form = layout.form
+    plain = not (form.base.number or form.repeated or form.table)
+    digits = all(not (item.flip or item.by) if isinstance(item, Term) else not item.axes for item in form.order)
+    return not layout.unfit_for_scales() and plain and digits
 
 
 def _plain(codec: Codec) -> bool:
@@ -105,12 +104,14 @@ def _spec(spec: Spec) -> dict[str, Any]:
 
 
 def _layout(layout: Layout) -> dict[str, Any]:
-    rows, columns = layout.digits(1, 1)
     return {
         "name": layout.name,
         "rule": layout.rule,
-        "row_digits": [list(digit) for digit in rows[:-1]],
-        "column_digits": [list(digit) for digit in columns[:-1]],
-        "pad_to": list(layout.multiples),
-        "pads_compared": layout.pads_compared,
+        "radices": [list(axis.radices) for axis in layout.axes],
+        "order": [[item.axis, item.digit] if isinstance(item, Term) else item.number for item in layout.form.order],
+        "multiples": list(layout.multiples),
+        "refused": [axis.refused for axis in layout.axes],
+        "fills": [axis.fill for axis in layout.axes],
+        "tile": list(layout.tile if layout.has_tiles else (1, 1)),
+        "gaps": layout.has_gaps,
     }
