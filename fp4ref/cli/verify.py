@@ -28,6 +28,7 @@ Examples:
   fp4ref verify --kernel mykernels.nvfp4:quantize --spec nvfp4
   fp4ref verify --kernel kernel.py:quantize --spec mxfp4 --device cuda --level 2
   fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --device cuda --huge
+  fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --exhaustive bfloat16
   fp4ref verify --kernel kernel.py:gemm --spec nvfp4
   fp4ref verify --library ./libmine.so:quantize --signature quantize.toml --spec mxfp4
   fp4ref verify --library ./libmine.so:quantize_nvfp4 --signature flashinfer-nvfp4 --spec nvfp4 --device cuda
@@ -41,6 +42,7 @@ CALLED_ONLY = frozenset(
     [
         "--device",
         "--direction",
+        "--exhaustive",
         "--family",
         "--forever",
         "--huge",
@@ -128,6 +130,12 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     help="1: the cases of a second or two; 2: also large tensors and every bit pattern.",
 )
 @click.option("--huge", is_flag=True, help="Instead of these cases, use inputs past 2^31 bytes and past 2^32 elements.")
+@click.option(
+    "--exhaustive",
+    type=click.Choice(list(INPUT_DTYPES)),
+    metavar="DTYPE",
+    help="Instead of these cases, use every value of float32, bfloat16 or float16 under every scale byte.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Draw other random numbers for a kernel's cases.")
 @click.option("--forever", is_flag=True, help="Continue with the next seed until a case fails or you interrupt.")
 @click.option("--family", "families", multiple=True, help="Only these families of cases.")

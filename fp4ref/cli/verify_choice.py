@@ -86,7 +86,8 @@ class KernelChoice(Choice):
     """A kernel that the command calls.
 
     target: MODULE:FUNCTION, or LIB:FUNCTION with the name or file of its signature. forever: go on with the next seed
-    until something fails or the run is interrupted. huge: inputs past 2^31 bytes instead of the cases.
+    until something fails or the run is interrupted. huge: inputs past 2^31 bytes instead of the cases. exhaustive: a
+    type, every value of which is tried instead of the cases.
     """
 
     target: str
@@ -95,6 +96,7 @@ class KernelChoice(Choice):
     device: str | None = None
     forever: bool = False
     huge: bool = False
+    exhaustive: str | None = None
     cases: CaseChoice = field(default_factory=CaseChoice)
 
     @property

@@ -47,6 +47,10 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
             from fp4ref.cli.verify_huge import check_huge
 
             return check_huge(on_trial, spec, choice, options, step)
+        if choice.exhaustive is not None:
+            from fp4ref.cli.verify_exhaustive import check_exhaustive
+
+            return check_exhaustive(on_trial, spec, choice, options, step)
         if declared.operation == "gemm":
             from fp4ref.cli.verify_gemm import check_gemm
 

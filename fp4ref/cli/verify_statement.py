@@ -19,6 +19,7 @@ from fp4ref.files.targets import require_target, write_bytes
 if TYPE_CHECKING:
     from fp4ref.conformance.selfcheck.report import SelfCheckReport
     from fp4ref.conformance.verdict.dump_report import DumpReport
+    from fp4ref.conformance.verdict.exhaustive import SweepReport
     from fp4ref.conformance.verdict.kernel_report import KernelReport
     from fp4ref.conformance.verdict.products import ProductReport
     from fp4ref.conformance.verdict.statement import NamedSubject
@@ -96,6 +97,13 @@ class Statement:
         place = Path(report.subject.rpartition(":")[0])
         found = of_drawing(report, declared, self.subject)
         self._write(found, report.headline, [place] if place.is_file() else [])
+
+    def write_sweep(self, report: SweepReport) -> None:
+        """Write the statement on a kernel that was given every value of a type."""
+        assert self.subject is not None
+        self.require_no_known_failures()
+        place = Path(report.subject.rpartition(":")[0])
+        self._write(report.statement(self.subject), report.headline, [place] if place.is_file() else [])
 
     def write_backends(self, report: SelfCheckReport) -> None:
         """Write the statement on the installed backends."""

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import IO, Any
 
+from fp4ref.conformance.run import sweep_call
 from fp4ref.conformance.run.huge_call import attempt
 from fp4ref.conformance.run.huge_trial import HugeTrial
 from fp4ref.conformance.run.messages import jobs_of, of_outcomes, receive, send
+from fp4ref.conformance.run.sweep_trial import Sweep
 from fp4ref.conformance.subjects.calling import Caller
 from fp4ref.conformance.subjects.guards import Arrays
 from fp4ref.conformance.subjects.loading import load
@@ -39,6 +41,9 @@ def main() -> None:
     while (message := receive(requests)) is not None:
         if "huge" in message[0]:
             send(answers, attempt(function, declared, HugeTrial.of(message)) | {"number": message[0]["number"]})
+            continue
+        if "sweep" in message[0]:
+            send(answers, sweep_call.attempt(function, declared, Sweep.of(message)) | {"number": message[0]["number"]})
             continue
         how = {name: message[0][name] for name in ("remember", "together") if name in message[0]}
         said, arrays = of_outcomes(caller.outcomes(jobs_of(message), **how))

@@ -1,0 +1,182 @@
+"""Sweeps of every value under every scale byte: right kernels conform, one wrong value under one byte is found."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import fp4ref
+from fp4ref.catalogue import resolve
+from fp4ref.cli import main
+from fp4ref.conformance.run import sweep_plan
+from fp4ref.conformance.run.run_options import RunOptions
+from fp4ref.conformance.subjects.subject import Subject
+from fp4ref.conformance.verdict import exhaustive
+from fp4ref.conformance.verdict.dump_report import Verdict
+from fp4ref.errors import DomainError
+from fp4ref.kernels import kernel
+
+pytestmark = pytest.mark.rule("CNF-46")
+ONE = 0x3F80  # bfloat16
+
+
+def parts(x, spec, **how):
+    return tuple(part for part in fp4ref.quantize(x, spec, backend="cpu", **how).row if part is not None)
+
+
+def check(function, spec, dtype="bfloat16", maxima=(ONE,), options=None):
+    more = {} if options is None else {"options": options}
+    return exhaustive.check(Subject.of(function), resolve(spec), dtype, global_maxima=[*maxima], **more)
+
+
+def right(spec, **how):
+    return lambda x: parts(x, spec, **how)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Keep the first three scale bytes, one in the middle, and the largest, which holds the global maximum."""
+    every = sweep_plan._GoldenSweep.maxima
+
+    def some(self):
+        found = every(self)
+        return {byte: found[byte] for byte in [*found][:3] + [*found][len(found) // 2 :: 40] + [max(found)]}
+
+    monkeypatch.setattr(sweep_plan._GoldenSweep, "maxima", some)
+    sweep_plan.steps_of.cache_clear()
+    yield
+    sweep_plan.steps_of.cache_clear()
+
+
+def test_a_right_kernel_conforms_to_nvfp4_with_the_count():
+    report = check(right("nvfp4"), "nvfp4")
+    assert report.kind is Verdict.CONFORMS, report.first
+    assert report.headline.startswith(
+        "conforms to nvfp4: every bfloat16 under 127 scale bytes and 1 global maximum, 3,"
+    )
+    assert report.bytes_tried == {*range(127)}
+    assert report.coverage.extent.elements == report.patterns
+
+
+@pytest.mark.parametrize(
+    "spec, dtype",
+    [("mxfp4", "bfloat16"), ("mxfp8-e5m2", "float16"), ("nvfp4-row-scaled", "float16"), ("nvfp4", "float16")],
+)
+def test_right_kernels_of_other_specifications_conform(few, spec, dtype):
+    maxima = (None,) if spec.startswith("mx") else (0x3C00,)
+    assert check(right(spec), spec, dtype, maxima).kind is Verdict.CONFORMS
+
+
+def test_a_kernel_in_another_layout_conforms(few):
+    made = kernel(scale_layout="tiled_128x4", outputs=("data", "scales"), dtypes=("bfloat16",))
+    function = made(lambda x: parts(x, "nvfp4", scale_layout="tiled_128x4")[:2])
+    assert check(function, "nvfp4").kind is Verdict.CONFORMS
+
+
+def test_a_kernel_on_torch_tensors_conforms_in_columns(few):
+    torch = pytest.importorskip("torch")
+    made = kernel(arrays="torch", direction="column", inputs=("x", "amax"), outputs=("data", "scales"))
+
+    def columns(x, amax):
+        q = fp4ref.quantize(x, "nvfp4", "column", amax=amax, backend="cpu").column
+        return tuple(torch.as_tensor(part) for part in q[:2])
+
+    assert check(made(columns), "nvfp4").kind is Verdict.CONFORMS
+
+
+@pytest.mark.parametrize("value, code", [(0.25, 3), (-0.0625, 0xD)])
+def test_one_wrong_value_under_some_bytes_is_found(value, code):
+    def wrong(x):
+        data, scales, amax = parts(x, "nvfp4")
+        low, high = data & 15, data >> 4
+        for lanes, half in ((x[:, ::2], low), (x[:, 1::2], high)):
+            half[(lanes.astype(np.float32) == value) & (half == code)] ^= 1
+        return low | high << 4, scales, amax
+
+    report = check(wrong, "nvfp4")
+    assert report.kind is Verdict.WRONG
+    assert f"({value:.9g}) beside the block maximum" in report.first["codes"]
+    assert report.first["codes"].endswith(f"code {code ^ 1:X}, expected {code:X}")
+
+
+def test_a_wrong_scale_byte_and_a_wrong_amax_are_found(few):
+    def wrong(x):
+        data, scales, amax = parts(x, "nvfp4")
+        return data, np.where(scales == 2, 1, scales).astype(np.uint8), np.nextafter(amax, np.float32(9))
+
+    report = check(wrong, "nvfp4")
+    assert report.headline.startswith("wrong: ")
+    assert report.first["scales"].endswith("byte 01, expected 02")
+    assert report.counts["amax"] == 1
+
+
+def test_a_kernel_that_is_wrong_for_nan_only_conforms_except(few):
+    def wrong(x):
+        return parts(np.where(np.isnan(x.astype(np.float32)), 0, x).astype(x.dtype), "nvfp4")
+
+    report = check(wrong, "nvfp4")
+    assert report.kind is Verdict.EXCEPT
+    assert report.headline.startswith("conforms except on NaN (")
+
+
+def test_a_kernel_that_raises_is_wrong_and_time_ends_a_sweep(few):
+    def raises(x):
+        raise ValueError("no")
+
+    assert check(raises, "nvfp4").headline.startswith("wrong: raised: ValueError: no (test_exhaustive.py:")
+    report = check(right("nvfp4"), "nvfp4", options=RunOptions.starting_now(30, None, 1e-9, 0))
+    assert report.kind is Verdict.INCOMPLETE
+
+
+def test_every_value_meets_every_column(few):
+    seen = set()
+
+    def spy(x):
+        for place in np.argwhere(x.view(np.uint16) == 0x3F81):
+            seen.add(int(place[1]) % 32)
+        return parts(x, "mxfp4")
+
+    check(spy, "mxfp4", maxima=sweep_plan.maxima(fp4ref.MXFP4, "bfloat16")[:32])
+    assert seen == {*range(32)}
+
+
+@pytest.mark.parametrize("byte", [1, 0x38, 0x7E])
+def test_steps_of_float32_are_those_of_fractions(byte):
+    spec, largest = fp4ref.NVFP4, 0x3FCD0000
+    golden = sweep_plan._GoldenSweep(spec, "float32", largest)
+    maximum = golden.maxima()[byte]
+    found = golden.steps(byte, maximum)
+    for start in found.starts[(found.starts > 0) & (found.starts <= maximum)].tolist():
+        for pattern in (start - 1, start):
+            x = np.zeros((1, 32), np.float32)
+            x[0, 0] = np.uint32(largest).view(np.float32)
+            x[0, 16:18] = np.uint32([maximum, pattern]).view(np.float32)
+            q = fp4ref.quantize(x, spec, backend="cpu").row
+            assert q.scales[0, 1] == byte
+            assert q.data[0, 8] >> 4 == found.of(pattern)
+
+
+@pytest.mark.parametrize("spec", ["nvfp4-4over6", "nvfp4-2d", "nvfp4-sr", "mxfp6-e2m3"])
+def test_specifications_that_a_sweep_cannot_decide_are_refused(spec):
+    with pytest.raises(DomainError, match="CNF-46"):
+        check(right(spec), spec)
+
+
+@pytest.mark.heavy
+def test_the_command_writes_the_count_into_its_verdict_and_statement(tmp_path):
+    path = tmp_path / "kernels.py"
+    path.write_text(
+        "import fp4ref\nfrom fp4ref import kernel\n"
+        "@kernel(dtypes=('float16',), outputs=('data', 'scales'))\n"
+        "def mx(x):\n    return fp4ref.quantize(x, 'mxfp8-e4m3', backend='cpu').row[:2]\n"
+    )
+    words = ["verify", "--kernel", f"{path}:mx", "--spec", "mxfp8-e4m3", "--exhaustive", "float16"]
+    result = CliRunner().invoke(main, [*words, "--statement", str(tmp_path / "s.json")])
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "s.json").read_text())["found"]
+    assert found["sweep"]["scale_bytes"] == len({0, *range(95, 136)})
+    assert f"{found['sweep']['elements']:,} elements" in result.output
+    assert CliRunner().invoke(main, [*words, "--huge"]).exit_code == 2
