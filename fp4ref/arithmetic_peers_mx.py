@@ -46,6 +46,13 @@ def exp2(exponent: Floats) -> Floats:
     return two_to(np.clip(np.nan_to_num(exponent), -127, 127).astype(np.int64))
 
 
+def block_scale_te_blocks(amax: Floats, g: Floats, k: Constants) -> Floats:
+    """1 / c, c the power of two below element_max / amax; 1 for a maximum that is 0 or infinite."""
+    wanted = np.minimum(k.element_max / amax, np.finfo(F).max)
+    power = two_to(127 - exponent_field(wanted))
+    return np.where((amax == 0) | ~np.isfinite(amax), F(1), power)
+
+
 def block_scale_compressed_tensors_mx(amax: Floats, g: Floats, k: Constants) -> Floats:
     """EVEN with one mantissa bit for every element format, in the input's type; infinity where the type overflows.
 
@@ -201,3 +208,4 @@ MICROXCALING = {
     )
     for rounding in ("nearest", "even", "floor")
 }
+TE_BLOCKS = register_arithmetic("te-fp8-block", block_scale_te_blocks)

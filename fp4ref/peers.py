@@ -17,12 +17,13 @@ from fp4ref.catalogue import register_profile
 from fp4ref.formats import CUDA_E2M1, E2M1, E4M3, E5M2, E8M0, Codec, Rounding, Sign
 from fp4ref.promise import Checked, Claim, Promise
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Metric, Spec, Subnormals
-from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4, NVFP4_FAST, NVFP4_RHT
+from fp4ref.specs import MXFP4, MXFP8_E4M3, MXFP8_E5M2, NVFP4, NVFP4_FAST, NVFP4_RHT
 
 CPU = "on a CPU (x86-64)"
 TORCH = f"{CPU}, torch 2.13"
 EAGER = f"{TORCH} in eager mode"
 READ = "not run on Blackwell"
+HOPPER = "not run on Hopper; scales as bytes of E8M0, where the implementation stores float32"
 APPROXIMATE = "reciprocal table measured on SM90, whether SM100 uses the same is unverified"
 
 # Codecs. CUDA drops the sign of NaN; torch and XLA keep it.
@@ -255,6 +256,9 @@ peer(
 peer(NVFP4_FAST, "te.fast_math_1d", read(TE))
 peer(MXFP8_E4M3, "te.mxfp8_cast_only", read(TE), arithmetic=ar.RCEIL_CAST_ONLY)
 peer(NVFP4, "te.cpp_test_oracle", read(TE), arithmetic=ap.TE_ORACLE)
+_blocks = peer(MXFP8_E4M3, "te.fp8_block", read(TE, how=HOPPER), arithmetic=mx.TE_BLOCKS, block=Block(1, 128))
+peer(_blocks, "te.fp8_block_e5m2", read(TE, how=HOPPER), element=MXFP8_E5M2.element)
+peer(_blocks, "te.fp8_block_2d", read(TE, how=HOPPER), block=Block(128, 128))
 
 # Kernels with the approximate reciprocal
 _kernel = peer(NVFP4, "vllm.nvfp4_kernel", read("2026-08", how=APPROXIMATE), arithmetic=ap.KERNEL)

@@ -34,6 +34,7 @@ ENGINES = """
 NOT_WRITTEN = dict.fromkeys(LOGARITHMS, "it rounds a logarithm once, which torch does not promise") | dict.fromkeys(
     ENGINES, "the golden model and the cpu backend serve this engine"
 )
+NOT_WRITTEN["te-fp8-block"] = "the golden model and fp4ref.te serve it"
 DIFFERENCES = ("dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16")
 TOTALS = ("rows_by_tree", "sequential", "halves")
 

@@ -19,6 +19,8 @@ from fp4ref.te.checkpoint import checkpoint
 from fp4ref.te.convert import convert
 from fp4ref.te.distributed import gather_along_first_dim
 from fp4ref.te.dtypes import DType
+from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
+from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Float8TensorStorage
 from fp4ref.te.gemm import general_gemm, general_grouped_gemm, generic_gemm
 from fp4ref.te.grouped import GroupedTensor, group_quantize, split_quantize
@@ -71,6 +73,9 @@ __all__ = [
     "CudaRNGStatesTracker",
     "DType",
     "DotProductAttention",
+    "Float8BlockQuantizer",
+    "Float8BlockwiseQTensor",
+    "Float8BlockwiseQTensorStorage",
     "Float8CurrentScalingQuantizer",
     "Float8Quantizer",
     "Float8Tensor",

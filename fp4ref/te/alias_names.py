@@ -30,12 +30,13 @@ GATHERED: dict[str, tuple[str, ...]] = {
     PYTORCH: (
         ":*",
         "helpers: torch_version is_bf16_available get_cudnn_version",
-        "quantization: get_default_fp8_recipe QuantizerRole",
+        "quantization: get_default_fp8_recipe DelayedScalingRequest QuantizerRequest QuantizerRole",
         "recipe: quantizer_factory quantizer_policy",
         "storage: QuantizedTensorStorage",
     ),
     f"{PYTORCH}.module": (
         ":Fp8Padding Fp8Unpadding GroupedLinear LayerNorm LayerNormLinear LayerNormMLP Linear RMSNorm",
+        "module.grouped_linear: is_module_grouped_tensor_path_supported",
     ),
     f"{PYTORCH}.module.layernorm": (":LayerNorm",),
     f"{PYTORCH}.module.rmsnorm": (":RMSNorm",),
@@ -62,9 +63,14 @@ GATHERED: dict[str, tuple[str, ...]] = {
     f"{TENSOR}.nvfp4_tensor": ("nvfp4_tensor:*", "nvfp4_quantizer:*", "hadamard:*"),
     f"{TENSOR}.mxfp8_tensor": ("mxfp8_tensor:*", "mxfp8_quantizer:*"),
     f"{TENSOR}.float8_tensor": ("float8_tensor:*",),
+    f"{TENSOR}.float8_blockwise_tensor": ("float8_block_tensor:*", "float8_block_quantizer:*"),
     f"{TENSOR}.utils": ("master_weights:*",),
     f"{TENSOR}.grouped_tensor": ("grouped: GroupedTensor",),
-    STORAGE: ("nvfp4_tensor:*", "mxfp8_tensor:*", "float8_tensor:*", "grouped: GroupedTensor"),
+    STORAGE: (
+        *("nvfp4_tensor:*", "mxfp8_tensor:*", "float8_tensor:*", "float8_block_tensor:*"),
+        "grouped: GroupedTensor",
+    ),
+    f"{STORAGE}.float8_blockwise_tensor_storage": ("float8_block_tensor: Float8BlockwiseQTensorStorage",),
     f"{STORAGE}.nvfp4_tensor_storage": ("nvfp4_tensor: NVFP4TensorStorage",),
     f"{STORAGE}.mxfp8_tensor_storage": ("mxfp8_tensor: MXFP8TensorStorage",),
     f"{STORAGE}.float8_tensor_storage": ("float8_tensor: Float8TensorStorage",),
@@ -98,8 +104,7 @@ RENAMED = {
 NOT_EMULATED = (
     *("FusedMLAQUpProjRopeQuant", "InferenceParams", "moe_permute_and_pad_with_probs", "moe_permute_with_probs"),
     *("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"),
-    *("DelayedScalingRequest", "QuantizerRequest", "Float8BlockQuantizer", "Float8BlockwiseQTensor"),
-    *("Float8BlockwiseQTensorStorage", "HybridQuantizedTensor", "HybridQuantizedTensorStorage", "HybridQuantizer"),
+    *("HybridQuantizedTensor", "HybridQuantizedTensorStorage", "HybridQuantizer"),
     *("IdentityQuantizer", "IdentityTensor", "IdentityTensorStorage", "restore_from_func_ctx"),
     *("CusolverMpCtx", "ManualOffloadSynchronizer", "UserBufferQuantizationMode"),
     *("deinterleave_glu_tensor", "destroy_ub", "initialize_ub", "interleave_glu_tensor"),
@@ -108,7 +113,7 @@ NOT_EMULATED = (
     "_make_hybrid_quantized_tensor_in_reduce_ex",
 )
 _TENSORS = (
-    *("Float8BlockQuantizer", "Float8BlockwiseQTensor", "Float8BlockwiseQTensorStorage", "GroupedTensorStorage"),
+    "GroupedTensorStorage",
     *(name for name in NOT_EMULATED if name.startswith(("Hybrid", "Identity"))),
 )
 # Names of other modules that are not emulated.
@@ -116,6 +121,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
     PYTORCH: NOT_EMULATED,
     f"{PYTORCH}.module": ("initialize_ub", "destroy_ub", "UserBufferQuantizationMode"),
     f"{PYTORCH}.quantization": ("_amax_and_scale_update", "_default_sf_compute"),
+    f"{PYTORCH}.cpp_extensions": ("general_grouped_gemm_for_grouped_tensor",),
+    f"{PYTORCH}.module.grouped_linear": ("_GroupedLinear",),
     f"{PYTORCH}.distributed": ("_NVFP4AllGatherAsyncHandle", "prepare_te_modules_for_fsdp"),
     f"{PYTORCH}.module.base": ("get_ub", "initialize_ub", "destroy_ub"),
     TENSOR: _TENSORS,
@@ -144,8 +151,8 @@ ABSENT_PACKAGES = (
     f"{PYTORCH}.cpp_extensions.fused_attn",
     *(f"{CUSTOM}.{name}" for name in ("qdq", "quantizer_factories", "quantizer_factory_zoo")),
     *(f"{CUSTOM}.{name}" for name in ("quantization_recipes_base", "quantization_current_scaling")),
-    *(f"{TENSOR}.{name}" for name in ("float8_blockwise_tensor", "hybrid_tensor", "identity_tensor", "_internal")),
-    *(f"{STORAGE}.{name}_storage" for name in ("float8_blockwise_tensor", "hybrid_tensor", "identity_tensor")),
+    *(f"{TENSOR}.{name}" for name in ("hybrid_tensor", "identity_tensor", "_internal")),
+    *(f"{STORAGE}.{name}_storage" for name in ("hybrid_tensor", "identity_tensor")),
 )
 # The names that exist in packages that are otherwise absent.
 PRESENT_IN_ABSENT = {

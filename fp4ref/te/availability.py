@@ -26,8 +26,8 @@ def check_nvfp4_support() -> tuple[bool, str]:
 
 
 def check_fp8_block_scaling_support() -> tuple[bool, str]:
-    """Return False and the reason: it is not emulated."""
-    return False, "FP8 block scaling is not emulated."
+    """Return True if FP8 block scaling runs, with the reason if not."""
+    return _at_least((9, 0), "FP8 block scaling")
 
 
 def is_fp8_available(return_reason: bool = False) -> bool | tuple[bool, str]:
@@ -46,25 +46,25 @@ def is_nvfp4_available(return_reason: bool = False) -> bool | tuple[bool, str]:
 
 
 def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[bool, str]:
-    """Return False: the FP8 block-scaling recipe is not part of this layer; with that as the reason."""
-    return check_fp8_block_scaling_support() if return_reason else False
+    """Return True if the emulated device runs FP8 block scaling; with the reason if it does not."""
+    return check_fp8_block_scaling_support() if return_reason else check_fp8_block_scaling_support()[0]
 
 
 def check_recipe_support(recipe: Any) -> None:
     """Raise SettingError, with the reason, unless the emulated device runs the recipe."""
-    if recipe.nvfp4():
-        supported, reason = check_nvfp4_support()
-    elif recipe.mxfp8():
-        supported, reason = check_mxfp8_support()
-    elif recipe.float8_current_scaling():
-        supported, reason = check_fp8_support()
-    elif recipe.custom():
-        supported, reason = True, ""
-    else:
-        supported, reason = False, "not emulated"
+    for matches, check in (
+        (recipe.nvfp4(), check_nvfp4_support),
+        (recipe.mxfp8(), check_mxfp8_support),
+        (recipe.float8_per_tensor_scaling(), check_fp8_support),
+        (recipe.float8_block_scaling(), check_fp8_block_scaling_support),
+        (recipe.custom(), lambda: (True, "")),
+        (True, lambda: (False, "not emulated")),
+    ):
+        if matches:
+            supported, reason = check()
+            break
     if not supported:
-        needed = "NVFP4BlockScaling, MXFP8BlockScaling, Float8CurrentScaling or CustomRecipe on a capable device"
-        raise SettingError("autocast", f"{type(recipe).__name__}: {reason}", needed)
+        raise SettingError("autocast", f"{type(recipe).__name__}: {reason}", "an emulated recipe on a capable device")
 
 
 def _at_least(capability: tuple[int, int], name: str) -> tuple[bool, str]:

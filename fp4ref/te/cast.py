@@ -53,6 +53,17 @@ def dequantize(tensor: Any, otype: DType | torch.dtype) -> Tensor:
     return values
 
 
+def fp8_codes(values: Tensor, dtype: DType) -> Tensor:
+    """Round float32 values to the bytes of an FP8 type, saturating; NaN of either sign is 7F.
+
+    Rules: E4M3-2, E4M3-3, E4M3-5, E5M2-2, E5M2-3, E5M2-5.
+    """
+    kind = torch_dtype(dtype)
+    largest = torch.finfo(kind).max
+    bounded = torch.where(torch.isnan(values), torch.nan, values.clamp(-largest, largest))
+    return bounded.to(kind).view(torch.uint8)
+
+
 def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:
     """Copy values into a buffer, unless skip [] is not 0, which is not read here. Rules: TEL-24."""
     buffer.copy_(values if skip is None else torch.where(skip.bool(), buffer, values))

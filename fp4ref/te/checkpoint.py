@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ContextDecorator, nullcontext
+from contextlib import ContextDecorator
 from typing import Any
 
 import torch.utils.checkpoint
 
 from fp4ref.te.module.base import require_only_supported
 from fp4ref.te.quantization import FP8GlobalState, FP8GlobalStateManager
+
+Used = list[tuple[Any, torch.Tensor]]  # states of delayed scaling, and the scales that they had
 
 
 def checkpoint(
@@ -23,11 +25,13 @@ def checkpoint(
 ) -> Any:
     """Call a function and keep its arguments only; its backward pass calls it again, in the same `autocast` state.
 
+    With delayed scaling, the second call uses the scales of the first one, and its maxima do not count.
+
     use_reentrant: either way gives the same values; the recomputation is torch's non-reentrant one.
 
     Errors: NotSupportedError for saved activations that are distributed, and for a tracker of random states.
 
-    Rules: TEM-4.
+    Rules: TEM-4, TEL-47.
     """
     require_only_supported(
         "checkpoint",
@@ -35,23 +39,47 @@ def checkpoint(
         get_rng_state_tracker=get_rng_state_tracker,
     )
     state = FP8GlobalStateManager.get_autocast_state()
+    used: Used = []
     return torch.utils.checkpoint.checkpoint(
-        function, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), _Under(state)), **kwargs
+        function, *args, use_reentrant=False, context_fn=lambda: (_Noting(used), _Under(state, used)), **kwargs
     )
 
 
-class _Under:
-    """A context in which a recorded state holds; one backward pass after another may enter it."""
+class _Noting:
+    """A context in which the scales that a forward pass uses are noted."""
 
-    def __init__(self, state: FP8GlobalState) -> None:
-        self.state = self.before = state
+    def __init__(self, used: Used) -> None:
+        self.used = used
+        self.before: Used | None = None
+
+    def __enter__(self) -> None:
+        state = FP8GlobalStateManager.quantization_state
+        self.before, state.scales_used = state.scales_used, self.used
+
+    def __exit__(self, *error: object) -> None:
+        FP8GlobalStateManager.quantization_state.scales_used = self.before
+
+
+class _Under:
+    """A context in which a recorded state and recorded scales hold; one backward pass after another may enter it."""
+
+    def __init__(self, state: FP8GlobalState, used: Used) -> None:
+        self.state, self.before = state, state
+        self.used = used
+        self.kept: list[tuple[Any, torch.Tensor, torch.Tensor]] = []
 
     def __enter__(self) -> None:
         self.before = FP8GlobalStateManager.get_autocast_state()
         FP8GlobalStateManager.set_autocast_state(self.state)
+        self.kept = [(state, state.scale.clone(), state.amax_history.clone()) for state, _ in self.used]
+        for state, scale in self.used:
+            state.scale.copy_(scale)
 
     def __exit__(self, *error: object) -> None:
         FP8GlobalStateManager.set_autocast_state(self.before)
+        for state, scale, history in self.kept:
+            state.scale.copy_(scale)
+            state.amax_history.copy_(history)
 
 
 class activation_recompute_forward(ContextDecorator):  # noqa: N801 - a public name

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from fp4ref.te import mxfp8_tensor, nvfp4_tensor
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE, NVFP4_BLOCK_SCALING_SIZE
 from fp4ref.te.errors import NotSupportedError, SettingError
+from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
+from fp4ref.te.float8_block_tensor import scale_shape as block_scale_shape
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.fsdp import repadded
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
@@ -136,6 +138,8 @@ def _gather_quantized(inp: Any, group: Any, directions: list[str] | None = None)
     if isinstance(inp, Float8TensorStorage):
         _require_equal("scale_inv", inp._scale_inv, group)
         return _rebuilt(inp, group, {"data": _gather(inp._data, group)})
+    if isinstance(inp, Float8BlockwiseQTensorStorage):
+        return _gather_blocks(inp, group, directions)
     if inp._with_gemm_swizzled_scales:
         raise SettingError("all-gather", "scales in the GEMM layout", "compact scales", "LAY-7")
     if isinstance(inp, NVFP4TensorStorage):
@@ -177,6 +181,23 @@ def _gather_mxfp8(inp: Any, group: Any, directions: list[str]) -> Any:
         changes[f"{name}wise_scale_inv"] = repadded(
             scales, mxfp8_tensor.scale_shape(whole, columnwise=name == "column")
         )
+    return _rebuilt(inp, group, changes)
+
+
+def _gather_blocks(inp: Any, group: Any, directions: list[str]) -> Any:
+    """Gather block-scaled FP8, whose scales have rows or columns of the matrix on their second axis. Rules: TEL-49."""
+    shape, tiles = inp.logical_shape(), inp._is_2D_scaled
+    whole = (shape.numel() // shape[-1] * get_distributed_world_size(group), shape[-1])
+    changes: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in inp.BUFFERS)
+    for name in directions:
+        columnwise = name == "column"
+        codes, scales = inp.codes(name).view(torch.uint8), inp.block_scales(name)
+        if tiles:
+            scales = inp.scales_buffer(name)[:, : scales.shape[1]]
+        part = (_gather_last if columnwise else _gather)(scales.contiguous(), group)
+        padded = block_scale_shape(whole, tiles=tiles, columnwise=columnwise)
+        changes[f"{name}wise_data"] = (_gather_last if columnwise else _gather)(codes, group)
+        changes[f"{name}wise_scale_inv"] = repadded(part if tiles else part.t(), padded)
     return _rebuilt(inp, group, changes)
 
 

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fp4ref.te.cast import write
+from fp4ref.te.cast import fp8_codes, write
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.quantizer import Quantizer
-from fp4ref.te.recipe import Float8CurrentScaling, Recipe
+from fp4ref.te.recipe import DelayedScaling, Float8CurrentScaling, Recipe
 from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.tensor import QuantizedTensor
 
@@ -205,11 +205,11 @@ class Float8CurrentScalingQuantizer(Quantizer):
 
 
 class Float8Quantizer(Float8CurrentScalingQuantizer):
-    """Makes per-tensor FP8 tensors with a given scale, and notes each tensor's amax.
+    """Makes per-tensor FP8 tensors with a given scale, and keeps the largest amax of them.
 
-    scale: float32 of one element. amax: float32 of one element, overwritten.
+    scale: float32 of one element. amax: float32 of one element, raised to each tensor's amax.
 
-    Rules: TEL-3.
+    Rules: TEL-3, TEL-44.
     """
 
     def __init__(
@@ -225,12 +225,17 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
         return other
 
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
-        """Scale, round to nearest even, saturate. Rules: TEL-3."""
-        self.amax.fill_(_amax(tensor))
+        """Scale, round to nearest even, saturate; a noop flag keeps the amax too. Rules: TEL-3, TEL-24, TEL-44."""
+        raised = torch.maximum(self.amax, _amax(tensor).reshape(self.amax.shape))
+        write(self.amax, raised, noop)
         _cast(tensor, self.scale.reshape(()), self.dtype, dst, noop)
 
+    def calibrate(self, tensor: Tensor) -> None:
+        """Note a tensor's amax without quantizing it."""
+        self.amax.copy_(_amax(tensor).reshape(self.amax.shape))
+
     def _get_compatible_recipe(self) -> type[Recipe] | None:
-        return None
+        return DelayedScaling
 
 
 def _amax(tensor: Tensor) -> Tensor:
@@ -241,8 +246,5 @@ def _amax(tensor: Tensor) -> Tensor:
 
 
 def _cast(tensor: Tensor, scale: Tensor, dtype: DType, dst: Any, noop: Tensor | None) -> None:
-    kind = torch_dtype(dtype)
-    largest = torch.finfo(kind).max
-    codes = (tensor.to(torch.float32) * scale).clamp_(-largest, largest).to(kind)
-    write(dst._data, codes.view(torch.uint8), noop)
+    write(dst._data, fp8_codes(tensor.to(torch.float32) * scale, dtype), noop)
     write(dst._scale_inv, (torch.ones_like(scale) / scale).reshape(1), noop)

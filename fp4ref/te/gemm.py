@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
+from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
-from fp4ref.te.product import multiply, operand
+from fp4ref.te.product import block_scaled_product, multiply, operand
 
 LAYOUTS = ("TN", "NN", "NT")
 Outcome = tuple[Any, Tensor | None, Tensor | None, Tensor | None]
@@ -204,7 +206,7 @@ def _scaled_product(a: Any, a_direction: str, b: Any, b_direction: str, alpha: f
     if left.shape[1] != right.shape[1]:
         got = f"contraction of {right.shape[1]} and {left.shape[1]}"
         raise TensorShapeError("general_gemm", got, "equal lengths", "TEL-30")
-    result = multiply(left, right)
+    result = block_scaled_product(b, b_direction, a, a_direction) if _sums_blocks(a, b) else multiply(left, right)
     if isinstance(a, NVFP4TensorStorage) != isinstance(b, NVFP4TensorStorage):
         raise SettingError(
             "general_gemm", f"{type(a).__name__} times {type(b).__name__}", "two NVFP4 tensors", "TEL-30"
@@ -216,6 +218,12 @@ def _scaled_product(a: Any, a_direction: str, b: Any, b_direction: str, alpha: f
         assert b._scale_inv is not None
         result *= a._scale_inv * b._scale_inv
     return result if alpha == 1.0 else result * alpha
+
+
+def _sums_blocks(a: Any, b: Any) -> bool:
+    """Return True if the emulated device multiplies block-scaled FP8 as it is, not as MXFP8. Rules: TEL-51."""
+    both = isinstance(a, Float8BlockwiseQTensorStorage) and isinstance(b, Float8BlockwiseQTensorStorage)
+    return both and get_device_compute_capability() < (10, 0)
 
 
 def globally_scaled(

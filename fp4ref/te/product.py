@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fp4ref import api
 from fp4ref.te.errors import SettingError
+from fp4ref.te.float8_block_tensor import BLOCK, Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
@@ -35,6 +36,10 @@ def operand(x: Any, direction: str) -> Tensor:
         gemm_scales(x, direction)
         values: Tensor = api.dequantize(x.record(direction), wide)
         return values
+    matrix: Tensor
+    if isinstance(x, Float8BlockwiseQTensorStorage):
+        matrix = x.matrix_values(direction).to(wide_dtype(x.device))
+        return matrix
     if isinstance(x, Float8TensorStorage):
         codes = x.codes()
         matrix = codes.reshape(-1, codes.shape[-1]).to(wide_dtype(x.device))
@@ -43,6 +48,20 @@ def operand(x: Any, direction: str) -> Tensor:
     else:
         matrix = x.reshape(-1, x.shape[-1])
     return matrix if direction == "row" else matrix.t()
+
+
+def block_scaled_product(a: Any, a_direction: str, b: Any, b_direction: str) -> Tensor:
+    """Multiply two block-scaled FP8 tensors, each sum over 128 codes by the product of its scales, then add those sums.
+
+    Rules: TEL-51.
+    """
+    left, right = (x.codes(way).to(torch.float32) for x, way in ((a, a_direction), (b, b_direction)))
+    total: Tensor = left.new_zeros(left.shape[0], right.shape[0])
+    scales = a.block_scales(a_direction).t(), b.block_scales(b_direction).t()
+    for k, (s, t) in enumerate(zip(*scales, strict=True)):
+        block = slice(k * BLOCK, (k + 1) * BLOCK)
+        total += multiply(left[:, block], right[:, block]) * (s[:, None] * t[None, :])
+    return total
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from fp4ref.te.availability import (
     check_fp8_block_scaling_support,
@@ -18,13 +20,17 @@ from fp4ref.te.availability import (
     is_mxfp8_available,
     is_nvfp4_available,
 )
-from fp4ref.te.errors import SettingError
+from fp4ref.te.delayed_scaling import Histories
 from fp4ref.te.recipe import MXFP8BlockScaling
 from fp4ref.te.recipe_state import (
     CustomRecipeState,
+    DelayedScalingRecipeState,
+    DelayedScalingRequest,
+    Float8BlockScalingRecipeState,
     Float8CurrentScalingRecipeState,
     MXFP8BlockScalingRecipeState,
     NVFP4BlockScalingRecipeState,
+    QuantizerRequest,
     QuantizerRole,
     RecipeState,
     get_fp4_te_dtype,
@@ -34,11 +40,15 @@ from fp4ref.te.recipe_state import (
 
 __all__ = [
     "CustomRecipeState",
+    "DelayedScalingRecipeState",
+    "DelayedScalingRequest",
     "FP8GlobalState",
     "FP8GlobalStateManager",
+    "Float8BlockScalingRecipeState",
     "Float8CurrentScalingRecipeState",
     "MXFP8BlockScalingRecipeState",
     "NVFP4BlockScalingRecipeState",
+    "QuantizerRequest",
     "QuantizerRole",
     "RecipeState",
     "autocast",
@@ -65,7 +75,12 @@ __all__ = [
 
 @dataclass
 class FP8GlobalState:
-    """The settings of the innermost contexts."""
+    """The settings of the innermost contexts, and what outlives them.
+
+    is_first_fp8_module: no module has run in the outermost `autocast` yet; the first one is the last in the backward
+    pass. histories: the maxima of delayed scaling. scales_used: where a forward pass will be computed again, the states
+    of delayed scaling that it used, with their scales.
+    """
 
     fp8_enabled: bool = False
     fp8_calibration: bool = False
@@ -75,6 +90,9 @@ class FP8GlobalState:
     high_precision_init_val: bool = False
     autocast_depth: int = 0
     skip_fp8_weight_update_tensor: Any = None
+    is_first_fp8_module: bool = False
+    histories: Histories = field(default_factory=Histories)
+    scales_used: list[tuple[Any, torch.Tensor]] | None = None
 
 
 class FP8GlobalStateManager:
@@ -104,7 +122,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def is_fp8_block_scaling_available(cls) -> tuple[bool, str]:
-        """Return False and the reason: it is not emulated."""
+        """Return True if FP8 block scaling runs, with the reason if not."""
         return check_fp8_block_scaling_support()
 
     @staticmethod
@@ -119,7 +137,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def is_fp8_calibration(cls) -> bool:
-        """Return False: no emulated recipe has a history to calibrate."""
+        """Return True if operands are only looked at, for their maxima."""
         return cls.quantization_state.fp8_calibration
 
     @classmethod
@@ -154,10 +172,31 @@ class FP8GlobalStateManager:
         cls.quantization_state = replace(state)
 
     @classmethod
+    def is_first_fp8_module(cls) -> bool:
+        """Return True for the first module that asks within the outermost `autocast`."""
+        first, cls.quantization_state.is_first_fp8_module = cls.quantization_state.is_first_fp8_module, False
+        return first
+
+    @classmethod
+    def add_fp8_tensors_to_global_buffer(cls, fp8_meta: dict[str, Any]) -> None:
+        """Let the scales of a module's states be updated from now on; nothing but delayed scaling has any."""
+        for forward in (True, False):
+            state = fp8_meta.get(cls.get_meta_tensor_key(forward))
+            state = getattr(state, "delayed", state)
+            if isinstance(state, DelayedScalingRecipeState):
+                state.group = cls.get_fp8_group()
+                cls.quantization_state.histories.add(state, forward=forward)
+                if cls.quantization_state.scales_used is not None:
+                    cls.quantization_state.scales_used.append((state, state.scale.clone()))
+
+    @classmethod
+    def reduce_and_update_fp8_tensors(cls, forward: bool = True) -> None:
+        """Compute every scale of delayed scaling from its history. Rules: TEL-47."""
+        cls.quantization_state.histories.update(forward=forward)
+
+    @classmethod
     def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:
         """Make cached weights keep their bytes (True) or be quantized again, as a flag on the device reads."""
-        import torch
-
         cls.quantization_state.skip_fp8_weight_update_tensor = torch.tensor([1.0 if skip else 0.0])
 
     @classmethod
@@ -176,12 +215,13 @@ def autocast(
 ) -> Iterator[None]:
     """Let modules quantize the operands of their GEMMs by the recipe, within the context.
 
-    recipe: MXFP8BlockScaling if none is given. amax_reduction_group: of delayed scaling, recorded only.
+    calibrating: note the maxima of operands, for delayed scaling, also where enabled is False. recipe:
+    MXFP8BlockScaling if none is given. amax_reduction_group: the processes that share the maxima of delayed scaling.
 
-    Errors: SettingError for a recipe that the emulated device does not run, and for calibrating.
+    Errors: SettingError for a recipe that the emulated device does not run.
+
+    Rules: TEL-47.
     """
-    if calibrating:
-        raise SettingError("autocast", "calibrating=True", "False: the emulated recipes keep no history")
     recipe = get_default_recipe() if recipe is None else recipe
     if enabled:
         check_recipe_support(recipe)
@@ -190,14 +230,18 @@ def autocast(
     manager.quantization_state = replace(
         before,
         fp8_enabled=enabled,
+        fp8_calibration=calibrating,
         fp8_recipe=recipe,
         fp8_distributed_group=amax_reduction_group,
         autocast_depth=before.autocast_depth + 1,
+        is_first_fp8_module=before.autocast_depth == 0 or before.is_first_fp8_module,
     )
     try:
         yield
     finally:
         manager.set_autocast_state(before)
+        if enabled and before.autocast_depth == 0 and not _graph and torch.is_grad_enabled():
+            manager.reduce_and_update_fp8_tensors(forward=True)
 
 
 def fp8_autocast(

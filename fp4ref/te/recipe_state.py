@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from fp4ref.te.delayed_scaling import resized
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorShapeError
-from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer
+from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
+from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
-from fp4ref.te.recipe import Format
+from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.recipe import DelayedScaling, Format
 
 # The order in which a caller without roles lists its operands, forward and backward, repeated per GEMM.
 UNNAMED = {"forward": ("input", "weight", "output"), "backward": ("grad_output", "grad_input")}
@@ -45,6 +48,23 @@ class QuantizerRole:
     def __str__(self) -> str:
         said = [f"{field}={value}" for field, value in vars(self).items() if value]
         return "|".join(said) or "QuantizerRole()"
+
+
+@dataclass(frozen=True)
+class QuantizerRequest:
+    """What a factory returns instead of a quantizer that needs a state which the module keeps."""
+
+
+@dataclass(frozen=True)
+class DelayedScalingRequest(QuantizerRequest):
+    """Asks for a quantizer of delayed scaling; the fields are those of the recipe `DelayedScaling`."""
+
+    fp8_format: Format = Format.HYBRID
+    margin: int = 0
+    amax_history_len: int = 1024
+    amax_compute_algo: str | Callable[..., Any] = "max"
+    scaling_factor_compute_algo: Callable[..., Any] | None = None
+    reduce_amax: bool = True
 
 
 class RecipeState:
@@ -87,6 +107,8 @@ class RecipeState:
             (recipe.nvfp4(), NVFP4BlockScalingRecipeState),
             (recipe.mxfp8(), MXFP8BlockScalingRecipeState),
             (recipe.float8_current_scaling(), Float8CurrentScalingRecipeState),
+            (recipe.delayed(), DelayedScalingRecipeState),
+            (recipe.float8_block_scaling(), Float8BlockScalingRecipeState),
             (recipe.custom(), CustomRecipeState),
         ):
             if matches:
@@ -99,7 +121,7 @@ class RecipeState:
         for index in range(self.num_quantizers):
             role = self._role(index)
             quantizer = self._make(role)
-            if quantizer is not None:
+            if isinstance(quantizer, Quantizer):
                 quantizer.role = role.tensor_type
             quantizers.append(quantizer)
         return quantizers
@@ -193,8 +215,99 @@ class Float8CurrentScalingRecipeState(RecipeState):
         )
 
 
+class DelayedScalingRecipeState(RecipeState):
+    """Quantizers of `DelayedScaling`, whose scales and maxima are the elements of two tensors.
+
+    scale: float32 [operands]. amax_history: float32 [length, operands]. group: the processes that share their maxima.
+
+    Rules: TEL-44.
+    """
+
+    def __init__(self, recipe: Any, *, mode: str, num_quantizers: int = 1, **options: Any) -> None:
+        super().__init__(recipe, mode=mode, num_quantizers=num_quantizers, **options)
+        self.scale = torch.ones(num_quantizers, dtype=torch.float32, device=self.device)
+        self.amax_history = torch.zeros(
+            recipe.amax_history_len, num_quantizers, dtype=torch.float32, device=self.device
+        )
+        self.group: Any = None
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of this direction."""
+        return fp8_dtype(self.recipe, self.mode)
+
+    @property
+    def largest(self) -> float:
+        """The largest value of the element type."""
+        return torch.finfo(torch_dtype(self.dtype)).max
+
+    def adopt(self, recipe: Any) -> None:
+        """Follow another recipe of the same kind; scales and maxima stay."""
+        self.recipe = recipe
+        if recipe.amax_history_len != self.amax_history.shape[0]:
+            self.amax_history = resized(self.amax_history, recipe.amax_history_len)
+
+    def make_quantizers(self) -> list[Any]:
+        """Return one quantizer per operand, in order, each with its scale and its place in the history."""
+        quantizers: list[Any] = []
+        for index in range(self.num_quantizers):
+            made = Float8Quantizer(self.scale[index], self.amax_history[0, index].reshape(1), self.dtype)
+            made.role = self._role(index).tensor_type
+            quantizers.append(made)
+        return quantizers
+
+
+class Float8BlockScalingRecipeState(RecipeState):
+    """Quantizers of `Float8BlockScaling`. Rules: TEL-48."""
+
+    def _make(self, role: QuantizerRole) -> Float8BlockQuantizer:
+        recipe = self.recipe
+        if role.tensor_type == "weight":
+            chosen, dim, mode = recipe.fp8_quant_fwd_weight, recipe.w_block_scaling_dim, "forward"
+        elif role.tensor_type in UNNAMED["backward"]:
+            chosen, dim, mode = recipe.fp8_quant_bwd_grad, recipe.grad_block_scaling_dim, "backward"
+        else:
+            chosen, dim, mode = recipe.fp8_quant_fwd_inp, recipe.x_block_scaling_dim, "forward"
+        return Float8BlockQuantizer(
+            fp8_dtype(recipe, mode),
+            rowwise=True,
+            columnwise=True,
+            amax_epsilon=chosen.amax_epsilon,
+            force_pow_2_scales=chosen.power_2_scale,
+            block_scaling_dim=dim,
+        )
+
+
 class CustomRecipeState(RecipeState):
-    """Quantizers that the recipe's `qfactory(role)` returns; the role of an operand with no known consumer is None."""
+    """Quantizers that the recipe's `qfactory(role)` returns; the role of an operand with no known consumer is None.
+
+    delayed: the state of the operands for which the factory asked for delayed scaling.
+    """
+
+    delayed: DelayedScalingRecipeState | None = None
+
+    def make_quantizers(self) -> list[Any]:
+        """Return one quantizer per operand, in order, those that a factory asked for included. Rules: TEL-44."""
+        quantizers = super().make_quantizers()
+        asking = [i for i, made in enumerate(quantizers) if isinstance(made, DelayedScalingRequest)]
+        if not asking:
+            return quantizers
+        requests = [quantizers[i] for i in asking]
+        for index, request in zip(asking, requests, strict=True):
+            if request != requests[0]:
+                got = f"{request} at index {index}"
+                raise SettingError("CustomRecipe", got, f"{requests[0]}, as at index {asking[0]}", "TEL-44")
+        roles = [self._given(index) for index in asking]
+        self.delayed = DelayedScalingRecipeState(
+            DelayedScaling(**vars(requests[0])),
+            mode=self.mode,
+            num_quantizers=len(asking),
+            device=self.device,
+            roles=roles,
+        )
+        for index, made in zip(asking, self.delayed.make_quantizers(), strict=True):
+            quantizers[index] = made
+        return quantizers
 
     def _role(self, index: int) -> QuantizerRole:
         return self._given(index)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch.serialization import add_safe_globals
 
 from fp4ref.te.dtypes import DType
+from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
+from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Float8TensorStorage
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage
@@ -12,9 +14,9 @@ from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage
 from fp4ref.te.tensor import rebuild
 
-TENSORS = (Float8Tensor, MXFP8Tensor, NVFP4Tensor)
-STORAGES = (Float8TensorStorage, MXFP8TensorStorage, NVFP4TensorStorage)
-QUANTIZERS = (Float8CurrentScalingQuantizer, Float8Quantizer, MXFP8Quantizer, NVFP4Quantizer)
+TENSORS = (Float8BlockwiseQTensor, Float8Tensor, MXFP8Tensor, NVFP4Tensor)
+STORAGES = (Float8BlockwiseQTensorStorage, Float8TensorStorage, MXFP8TensorStorage, NVFP4TensorStorage)
+QUANTIZERS = (Float8BlockQuantizer, Float8CurrentScalingQuantizer, Float8Quantizer, MXFP8Quantizer, NVFP4Quantizer)
 
 
 def allow_safe_loading() -> None:

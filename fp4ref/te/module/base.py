@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
@@ -12,6 +11,7 @@ import torch
 
 from fp4ref.te.availability import check_nvfp4_support
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorDTypeError, TensorShapeError
+from fp4ref.te.extra_state import loaded_state, saved_state
 from fp4ref.te.module.device import default_device
 from fp4ref.te.module.weights import (
     _2X_ACC_DGRAD,
@@ -24,7 +24,12 @@ from fp4ref.te.module.weights import (
 )
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
-from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole, RecipeState
+from fp4ref.te.quantization import (
+    DelayedScalingRecipeState,
+    FP8GlobalStateManager,
+    QuantizerRole,
+    RecipeState,
+)
 from fp4ref.te.tensor import QuantizedTensor
 
 __all__ = [
@@ -108,15 +113,19 @@ class TransformerEngineBaseModule(torch.nn.Module):
         return self._operands[operand]
 
     def set_meta_tensor(self, fwd: bool, recipe: Any) -> None:
-        """Make the quantizers of one direction from a recipe."""
+        """Make the quantizers of one direction from a recipe; scales of delayed scaling stay. Rules: TEL-44."""
         roles = self.operand_roles(fwd)
-        state = RecipeState.create(
-            recipe,
-            mode="forward" if fwd else "backward",
-            num_quantizers=len(roles),
-            device=next((p.device for p in self.parameters()), default_device(None)),
-            roles=list(roles.values()),
-        )
+        state = self.fp8_meta.get(KEYS[fwd])
+        if isinstance(state, DelayedScalingRecipeState) and recipe.delayed():
+            state.adopt(recipe)
+        else:
+            state = RecipeState.create(
+                recipe,
+                mode="forward" if fwd else "backward",
+                num_quantizers=len(roles),
+                device=next((p.device for p in self.parameters()), default_device(None)),
+                roles=list(roles.values()),
+            )
         self.fp8_meta[KEYS[fwd]], self.fp8_meta["recipe"] = state, recipe
         self.quantizers[KEYS[fwd]] = state.make_quantizers()
         self._operands |= dict(zip(roles, self.quantizers[KEYS[fwd]], strict=True))
@@ -156,6 +165,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
         packed parameters were made for another recipe.
         """
         self.fp8 = FP8GlobalStateManager.is_fp8_enabled()
+        self.fp8_calibration = FP8GlobalStateManager.is_fp8_calibration()
         if torch.is_autocast_enabled(x.device.type):
             self.activation_dtype = torch.get_autocast_dtype(x.device.type)
         else:
@@ -164,9 +174,11 @@ class TransformerEngineBaseModule(torch.nn.Module):
                     got = f"input {x.dtype} with {name} {parameter.dtype}"
                     raise TensorDTypeError(type(self).__name__, got, "one type, or torch.autocast")
             self.activation_dtype = x.dtype
-        if self.fp8:
+        if self.fp8 or self.fp8_calibration:
             self.init_fp8_metadata()
+        if self.fp8:
             self._require_own_recipe()
+            FP8GlobalStateManager.add_fp8_tensors_to_global_buffer(self.fp8_meta)
         return x if allow_non_contiguous else x.contiguous()
 
     def end_forward(self) -> None:
@@ -300,17 +312,22 @@ class TransformerEngineBaseModule(torch.nn.Module):
         self.tp_group = tp_group
         self._recipe_seen = None
 
-    # Checkpoints: the emulated recipes have no state between steps, so the record names the recipe only.
+    # Checkpoints
 
     def get_extra_state(self) -> torch.Tensor:
-        """uint8: JSON with the name of the last recipe; empty if nothing was quantized yet."""
+        """Return uint8: scales and histories of delayed scaling, else the recipe's name; empty before quantization."""
         if not self.fp8_initialized:
             return torch.empty(0, dtype=torch.uint8)
-        text = json.dumps({"recipe": type(self.fp8_meta["recipe"]).__name__})
-        return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        return saved_state(self.fp8_meta)
 
     def set_extra_state(self, state: Any) -> None:
-        """Accept any record: whatever a stateless recipe wrote, nothing of it changes a result."""
+        """Take over scales and histories; any other record changes no result. Rules: TEL-52."""
+        loaded = loaded_state(state)
+        if loaded is None:
+            return
+        for forward in (True, False):
+            self.set_meta_tensor(fwd=forward, recipe=loaded.recipe)
+            loaded.restore(self.fp8_meta[KEYS[forward]], forward=forward)
 
 
 def require_only_supported(module: str, **options: Any) -> None:

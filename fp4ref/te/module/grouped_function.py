@@ -10,7 +10,7 @@ import torch
 
 from fp4ref.te.gemm import general_grouped_gemm
 from fp4ref.te.grouped import split_quantize
-from fp4ref.te.module.linear_function import ProductCall, expose, sharing_buffers
+from fp4ref.te.module.linear_function import ProductCall, expose, finish_backward, sharing_buffers
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
 
@@ -113,6 +113,7 @@ class _GroupedLinear(torch.autograd.Function):
                 call.defer(lambda: _weight_gradients(read, list(pieces), shape, call))
             else:
                 weight_grads = _weight_gradients(read, list(pieces), shape, call)
+        finish_backward(ctx)
         return dx, None, *weight_grads, *bias_grads
 
 

@@ -138,5 +138,11 @@ class GroupedLinear(ParallelModule):
         for group, weight in enumerate(weights):
             call.input_quantizers.append(self.activation_quantizer(f"input{group}", communicated=False))
             call.grad_output_quantizers.append(self.activation_quantizer(f"grad_output{group}", communicated=False))
+            self.require_quantized_input(f"input{group}", self.save_original_input)
             name = f"weight{group}"
             call.quantized_weights.append(self.quantized_weight(x, weight, name, name, is_first_microbatch))
+
+
+def is_module_grouped_tensor_path_supported(recipe: Any, dtype: torch.dtype) -> bool:  # noqa: ARG001 - a public name
+    """Return False: groups are multiplied member by member, whatever the recipe and the type."""
+    return False

@@ -20,6 +20,7 @@ from fp4ref.te.distributed import (
 from fp4ref.te.gemm import general_gemm
 from fp4ref.te.module.saved_shards import gather_codes, scatter_codes
 from fp4ref.te.module.weights import placeholder_for
+from fp4ref.te.quantization import FP8GlobalStateManager
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
 
 BEHIND_NORM = 5  # where the input is among what is saved, if a norm made it: the order that scripts read
@@ -167,6 +168,7 @@ class _Linear(torch.autograd.Function):
                 call.defer(lambda: _weight_gradient(gathered, operand, call))
             else:
                 dw = _weight_gradient(gathered, operand, call)
+        finish_backward(ctx)
         return dx, dw, grad_bias, None
 
 
@@ -222,7 +224,15 @@ def _save(ctx: Any, rows: torch.Tensor, local: Any, weight: torch.Tensor, operan
 def expose(ctx: Any, call: Any) -> None:
     """Say on the node of the graph how its backward pass computes, by the names that scripts look for."""
     ctx.backward_override = call.backward_override
-    ctx.fp8 = ctx.reduce_and_update_bwd_fp8_tensors = call.quantizes_backward
+    ctx.fp8 = call.quantizes_backward
+    first = call.quantizes and FP8GlobalStateManager.is_first_fp8_module()
+    ctx.reduce_and_update_bwd_fp8_tensors = first and call.quantizes_backward
+
+
+def finish_backward(ctx: Any) -> None:
+    """Compute the scales of delayed scaling anew, if the backward pass ends with this product. Rules: TEL-47."""
+    if ctx.reduce_and_update_bwd_fp8_tensors:
+        FP8GlobalStateManager.reduce_and_update_fp8_tensors(forward=False)
 
 
 def sharing_buffers(operand: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import SettingError
+from fp4ref.te.float8_tensor import Float8Quantizer
 from fp4ref.te.module.base import TransformerEngineBaseModule, divide, require_only_supported, split_names, zeros
 from fp4ref.te.module.device import default_device
 from fp4ref.te.module.linear_function import LinearCall, Parallel, linear
@@ -178,9 +179,19 @@ class ParallelModule(TransformerEngineBaseModule):
                 operands["grad_output"], communicated=parallel.gathers_grad_output
             )
             call.quantized_weight = self.quantized_weight(x, weight, operands["weight"], workspace, is_first_microbatch)
+            self.require_quantized_input(operands["input"], save_original_input)
         elif isinstance(weight, QuantizedTensor):
             weight = weight.dequantize()
+        if self.fp8_calibration and not self.fp8:
+            self.quantizer(operands["input"]).calibrate(x.detach())
+            self.quantizer(operands["weight"]).calibrate(weight.detach())
         return linear(x, weight, bias, call)
+
+    def require_quantized_input(self, operand: str, save_original_input: bool) -> None:
+        """Raise if an input is to be quantized again with a scale that may have changed since. Rules: TEL-44."""
+        if save_original_input and type(self.quantizer(operand)) is Float8Quantizer:
+            got = "save_original_input=True with delayed scaling"
+            raise SettingError(type(self).__name__, got, "save_original_input=False", "TEL-44")
 
     def activation_quantizer(self, operand: str, *, communicated: bool) -> Any:
         """Return the quantizer of an operand that lives for one call; only one that is not communicated is swizzled."""

@@ -1,0 +1,69 @@
+"""A pytest plugin: Transformer Engine's names stand for the emulation, and what tests ask of a CUDA device is answered.
+
+It also selects every Nth test, by FP4REF_TE_EVERY, so that a run over thousands of tests fits into minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fp4ref import te
+
+CAPABILITY = (10, 0)  # that of the emulated device
+
+
+class _Nothing:
+    """A stream or an event of a device that does one thing after another."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device = torch.device("cpu")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None
+
+
+def _answers() -> dict[str, Any]:
+    """Return functions of torch.cuda that mean something without a device."""
+    properties = SimpleNamespace(multi_processor_count=1, major=10, minor=0, total_memory=1 << 34, name="emulated")
+    return {
+        "is_available": lambda: False,  # what is random comes from the CPU's generator
+        "synchronize": lambda *args: None,
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "get_device_capability": lambda *args: CAPABILITY,
+        "get_device_properties": lambda *args: properties,
+        "manual_seed": torch.default_generator.manual_seed,
+        "manual_seed_all": lambda seed: None,  # torch.manual_seed calls it, after the CPU's
+        "get_rng_state": lambda *args: torch.get_rng_state(),
+        "set_rng_state": lambda state, *args: torch.set_rng_state(state),
+        "current_stream": _Nothing,
+        "default_stream": _Nothing,
+        "Stream": _Nothing,
+        "Event": _Nothing,
+        "stream": lambda *args: contextlib.nullcontext(),
+        "empty_cache": lambda: None,
+        "memory_allocated": lambda *args: 0,
+        "max_memory_allocated": lambda *args: 0,
+        "reset_peak_memory_stats": lambda *args: None,
+        "is_current_stream_capturing": lambda: False,
+    }
+
+
+for _name, _answer in _answers().items():
+    setattr(torch.cuda, _name, _answer)
+te.install_alias()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep every Nth test."""
+    every = int(os.environ.get("FP4REF_TE_EVERY", "1"))
+    config.hook.pytest_deselected(items=[item for index, item in enumerate(items) if index % every])
+    items[:] = items[::every]

@@ -1,0 +1,98 @@
+"""Scales from earlier tensors: histories of maxima, and the scales that are computed from them between the steps.
+
+A history is float32 [length, operands]: row 0 collects the maxima of the current step, row 1 has the oldest ones, the
+last row the newest. A state is whatever has `recipe`, `group`, `amax_history`, `scale` and `largest`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+FLT_MAX = torch.finfo(torch.float32).max
+
+
+class Histories:
+    """The states whose scales are updated at the end of an `autocast` (forward) and of its backward pass."""
+
+    def __init__(self) -> None:
+        self.states: dict[bool, list[Any]] = {True: [], False: []}
+
+    def add(self, state: Any, *, forward: bool) -> None:
+        """Add a state, unless it is here."""
+        if all(state is not known for known in self.states[forward]):
+            self.states[forward].append(state)
+
+    def update(self, *, forward: bool) -> None:
+        """Take the largest maxima over each recipe's process group, and compute every scale anew. Rules: TEL-47."""
+        together: dict[tuple[str, int], list[Any]] = {}
+        for state in self.states[forward]:
+            together.setdefault((str(state.recipe), id(state.group)), []).append(state)
+        for states in together.values():
+            for state, current in zip(states, _reduced(states), strict=True):
+                update_scales(state, current)
+
+
+def _reduced(states: list[Any]) -> Iterable[Tensor]:
+    """Return the current maxima of each state, over all processes of the group if the recipe reduces them."""
+    current = torch.cat([state.amax_history[0] for state in states])
+    first = states[0]
+    if first.recipe.reduce_amax and dist.is_initialized() and dist.get_world_size(first.group) > 1:
+        dist.all_reduce(current, op=dist.ReduceOp.MAX, group=first.group)
+    return torch.split(current, [state.amax_history.shape[1] for state in states])
+
+
+def update_scales(state: Any, current: Tensor) -> None:
+    """Move the history on by one step, and compute the scales, in place; current: the maxima of this step.
+
+    Rules: TEL-44, TEL-45, TEL-46.
+    """
+    recipe = state.recipe
+    own = callable(recipe.amax_compute_algo) or callable(recipe.scaling_factor_compute_algo)
+    if own or os.environ.get("NVTE_UNFUSED_FP8_UPDATE", "0") == "1":
+        _update_by_functions(state, current)
+        return
+    history, scale = state.amax_history, state.scale
+    newest = torch.where(current != 0, current, history[0])
+    moved = torch.cat([history[1:], newest.unsqueeze(0)])
+    amax = torch.nan_to_num(moved, nan=0.0, posinf=torch.inf).amax(0) if recipe.amax_compute_algo == "max" else newest
+    seen = newest != 0
+    amax = torch.where(seen, amax, torch.zeros_like(amax))
+    wanted = torch.full_like(amax, state.largest * 2.0**-recipe.margin) / amax  # a float / tensor would round twice
+    scale.copy_(_scale(wanted, amax, scale))
+    moved = torch.cat([torch.zeros_like(moved[:1]), moved[1:]])
+    history.copy_(torch.where(seen, moved, history))
+
+
+def _update_by_functions(state: Any, current: Tensor) -> None:
+    """Do the same where the recipe has functions of its own: every history moves on. Rules: TEL-46."""
+    recipe, history, scale = state.recipe, state.amax_history, state.scale
+    history[0].copy_(current)
+    if callable(recipe.amax_compute_algo):
+        amax = recipe.amax_compute_algo(history)
+    else:
+        amax = history.amax(0) if recipe.amax_compute_algo == "max" else history[0].clone()
+    history.copy_(torch.roll(history, -1, 0))
+    history[0].zero_()
+    if callable(recipe.scaling_factor_compute_algo):
+        scale.copy_(recipe.scaling_factor_compute_algo(amax, scale, state.largest, recipe))
+    else:
+        scale.copy_(_scale(state.largest / amax / 2.0**recipe.margin, amax, scale))
+
+
+def _scale(wanted: Tensor, amax: Tensor, before: Tensor) -> Tensor:
+    """Return the scales wanted, at most FLT_MAX, and those before where there is no finite maximum. Rules: TEL-45."""
+    usable = (amax > 0) & torch.isfinite(amax)
+    return torch.where(usable, wanted.clamp(max=FLT_MAX), before)
+
+
+def resized(history: Tensor, length: int) -> Tensor:
+    """Return a history of another length: its first rows, then zeros. Rules: TEL-44."""
+    if length <= history.shape[0]:
+        return history[:length].clone()
+    return torch.cat([history, history.new_zeros(length - history.shape[0], history.shape[1])])

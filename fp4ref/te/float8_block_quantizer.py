@@ -1,0 +1,163 @@
+"""The quantizer of block-scaled FP8 tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fp4ref.te.capability import get_device_compute_capability
+from fp4ref.te.cast import fp8_codes, write
+from fp4ref.te.dtypes import DType, torch_dtype
+from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
+from fp4ref.te.float8_block_tensor import (
+    BLOCK,
+    Float8BlockwiseQTensor,
+    Float8BlockwiseQTensorStorage,
+    blocks,
+    scale_shape,
+)
+from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.recipe import Float8BlockScaling, Recipe
+
+EXPONENT = 0x7F800000  # bits of a float32
+
+
+class Float8BlockQuantizer(Quantizer):
+    """Makes block-scaled FP8 tensors from [..., K] of any size.
+
+    force_pow_2_scales: round each scale down to a power of two. amax_epsilon: the least amax of a block.
+    block_scaling_dim: 1 for blocks of 1x128, 2 for tiles of 128x128.
+
+    Rules: TEL-3, TEL-48, TEL-49, TEL-50.
+    """
+
+    def __init__(
+        self,
+        fp8_dtype: DType = DType.kFloat8E4M3,
+        *,
+        rowwise: bool = True,
+        columnwise: bool = True,
+        amax_epsilon: float = 0.0,
+        force_pow_2_scales: bool = True,
+        block_scaling_dim: int = 2,
+    ) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        self.dtype = fp8_dtype
+        self.block_len = BLOCK
+        self.amax_epsilon = amax_epsilon
+        self.force_pow_2_scales = force_pow_2_scales
+        self.block_scaling_dim = block_scaling_dim
+
+    def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+        """Raise unless the settings fit each other, the emulated device and a tensor's dtype. Rules: TEL-3, TEL-48."""
+        for bad, got, needed, rule in (
+            (
+                self.dtype not in {DType.kFloat8E4M3, DType.kFloat8E5M2},
+                f"fp8_dtype {self.dtype!r}",
+                "kFloat8E4M3 or kFloat8E5M2",
+                "TEL-3",
+            ),
+            (self.block_scaling_dim not in {1, 2}, f"block_scaling_dim {self.block_scaling_dim}", "1 or 2", "TEL-48"),
+            (
+                not self.force_pow_2_scales and get_device_compute_capability() >= (10, 0),
+                "float32 scales on a device of capability 10.0 or above",
+                "force_pow_2_scales, or an emulated device of capability 9.0",
+                "TEL-48",
+            ),
+        ):
+            if bad:
+                raise SettingError("Float8BlockQuantizer", got, needed, rule)
+        if dtype not in {None, torch.float32, torch.bfloat16, torch.float16}:
+            raise TensorDTypeError("Float8BlockQuantizer", f"dtype {dtype}", "float32, bfloat16 or float16", "TEL-3")
+
+    def require_destination(self, dst: Any) -> None:
+        """Raise unless `dst` holds block-scaled FP8 bytes."""
+        if not isinstance(dst, Float8BlockwiseQTensorStorage):
+            got = f"destination {type(dst).__name__}"
+            raise SettingError("Float8BlockQuantizer", got, "a Float8BlockwiseQTensor", "TEL-5")
+
+    def is_quantizable(self, inp: Tensor) -> bool:
+        """Return True if a part can be gathered quantized: two dimensions at least, of whole blocks."""
+        shape = tuple(inp.shape)
+        return len(shape) > 1 and not (shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK)
+
+    def get_scale_shape(self, shape: Iterable[int], columnwise: bool) -> tuple[int, int]:
+        """Return the shape of the scales of a tensor. Rules: TEL-49."""
+        return scale_shape(tuple(shape), tiles=self.block_scaling_dim == 2, columnwise=columnwise)
+
+    @staticmethod
+    def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
+        """Return the shape with its last dimension first."""
+        sizes = tuple(shape)
+        return (*sizes[-1:], *sizes[:-1])
+
+    def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
+        """Return False: these scales have one layout. Rules: TEL-28."""
+        return False
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
+        """Return a tensor with buffers for the directions in use; storage if `internal`. Rules: TEL-49."""
+        requires_grad = options.pop("requires_grad", False)
+        values: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in Float8BlockwiseQTensorStorage.BUFFERS)
+        for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
+            if used:
+                columnwise = direction == "column"
+                sizes = self.get_columnwise_shape(shape) if columnwise else shape
+                scales = self.get_scale_shape(shape, columnwise)
+                values[f"{direction}wise_data"] = torch.empty(sizes, dtype=torch.uint8, device=device, **options)
+                values[f"{direction}wise_scale_inv"] = torch.zeros(scales, device=device, **options)
+        values |= {"fp8_dtype": self.dtype, "is_2D_scaled": self.block_scaling_dim == 2, "quantizer": self}
+        if self.internal:
+            return Float8BlockwiseQTensorStorage(**values, fake_dtype=dtype)
+        return Float8BlockwiseQTensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
+
+    def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
+        """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-5."""
+        if tuple(dst.shape) != shape:
+            raise TensorShapeError("update_quantized", f"source {list(shape)}", f"{list(dst.shape)}", "TEL-5")
+        fresh = self.allocate(shape, dst.dtype, device)
+        same = dst._is_2D_scaled == fresh._is_2D_scaled
+        for name in Float8BlockwiseQTensorStorage.BUFFERS:
+            if not same or getattr(dst, name) is None or getattr(fresh, name) is None:
+                setattr(dst, name, getattr(fresh, name))
+        dst._fp8_dtype, dst._is_2D_scaled = self.dtype, fresh._is_2D_scaled
+
+    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
+        """Quantize each direction of blocks; both directions of tiles are one. Rules: TEL-48, TEL-49, TEL-50."""
+        if not tensor.numel():
+            return
+        x = tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
+        tiles = self.block_scaling_dim == 2
+        for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
+            if used:
+                matrix = x if direction == "row" else x.t()
+                codes, scales = self._quantized(matrix, BLOCK if tiles else 1)
+                data, buffer = getattr(dst, f"_{direction}wise_data"), getattr(dst, f"_{direction}wise_scale_inv")
+                stored = scales if tiles else scales.t()
+                write(data.view(codes.shape), codes, noop)
+                write(buffer, pad(stored, (0, buffer.shape[1] - stored.shape[1])), noop)
+
+    def _quantized(self, x: Tensor, height: int) -> tuple[Tensor, Tensor]:
+        """Return the codes of a matrix, and one scale per block of height x 128. Rules: TEL-50."""
+        rows, columns = x.shape
+        down, across = -(-rows // height), blocks(columns)
+        whole = pad(x, (0, across * BLOCK - columns, 0, down * height - rows)).view(down, height, across, BLOCK)
+        amax = torch.nan_to_num(whole.abs(), nan=0.0, posinf=torch.inf).amax((1, 3)).to(torch.float32)
+        largest = torch.finfo(torch_dtype(self.dtype)).max
+        amax = amax.clamp(min=self.amax_epsilon)
+        scale = torch.full_like(amax, largest) / amax  # a float / tensor would round twice
+        scale = torch.where(torch.isinf(scale), torch.finfo(x.dtype).max, scale)
+        scale = torch.where((amax == 0) | torch.isinf(amax), 1.0, scale)
+        if self.force_pow_2_scales:
+            scale = (scale.view(torch.int32) & EXPONENT).view(torch.float32)
+        codes = fp8_codes(whole.to(torch.float32) * scale[:, None, :, None], self.dtype)
+        codes = codes.view(down * height, across * BLOCK)[:rows, :columns]
+        return codes, torch.ones_like(scale) / scale
+
+    def _get_compatible_recipe(self) -> type[Recipe] | None:
+        return Float8BlockScaling

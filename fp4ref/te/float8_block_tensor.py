@@ -1,0 +1,164 @@
+"""Block-scaled FP8 in the buffers that scripts know.
+
+rowwise_data: uint8 [..., K]. columnwise_data: uint8 [K, ...], transposed. Scales are float32, padded to a multiple of 4
+on the last axis: one per block of 128, as [blocks of K, M] of rows and [blocks of M, K] of columns; or one per tile of
+128x128, as [blocks of M, blocks of K], and the transpose of that for columns.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fp4ref.te.dtypes import DType, torch_dtype
+from fp4ref.te.errors import SettingError, TensorShapeError
+from fp4ref.te.storage import QuantizedTensorStorage
+from fp4ref.te.tensor import QuantizedTensor
+
+BLOCK = 128
+ALIGNMENT = 4  # of the last axis of the scales, which the matrix product loads in groups
+
+
+def blocks(size: int) -> int:
+    """Return how many blocks hold a number of elements."""
+    return -(-size // BLOCK)
+
+
+def scale_shape(shape: tuple[int, ...], *, tiles: bool, columnwise: bool) -> tuple[int, int]:
+    """Shape of the scales of one direction of a tensor [..., K]. Rules: TEL-49."""
+    rows, columns = math.prod(shape[:-1]), shape[-1] if shape else 1
+    if columnwise:
+        rows, columns = columns, rows
+    first, last = (blocks(rows), blocks(columns)) if tiles else (blocks(columns), rows)
+    return first, -(-last // ALIGNMENT) * ALIGNMENT
+
+
+class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
+    """The bytes of a block-scaled FP8 tensor."""
+
+    BUFFERS = ("_rowwise_data", "_columnwise_data", "_rowwise_scale_inv", "_columnwise_scale_inv")
+    SETTINGS = ("_fp8_dtype", "_is_2D_scaled")
+    ORDER = (
+        *("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv"),
+        *("fp8_dtype", "quantizer", "is_2D_scaled"),
+    )
+    _rowwise_data: Tensor | None
+    _columnwise_data: Tensor | None
+    _rowwise_scale_inv: Tensor | None
+    _columnwise_scale_inv: Tensor | None
+    _fp8_dtype = DType.kFloat8E4M3
+    _is_2D_scaled = False  # noqa: N815 - a public name
+
+    def logical_shape(self) -> torch.Size:
+        """Return the shape of the tensor that was quantized."""
+        if self._rowwise_data is not None:
+            return self._rowwise_data.shape
+        if self._columnwise_data is None:
+            raise SettingError("Float8BlockwiseQTensor", "no data", "a tensor with the buffers of one direction")
+        transposed = self._columnwise_data.shape
+        return torch.Size((*transposed[1:], *transposed[:1]))
+
+    def directions(self) -> list[str]:
+        """Return the directions whose bytes exist."""
+        present = {"row": self._rowwise_data, "column": self._columnwise_data}
+        return [name for name, data in present.items() if data is not None]
+
+    def scales_buffer(self, direction: str) -> Tensor:
+        """Return the buffer of one direction's scales."""
+        scales = self._rowwise_scale_inv if direction == "row" else self._columnwise_scale_inv
+        if scales is None:
+            got = f"a tensor without its {direction} direction"
+            raise SettingError("Float8BlockwiseQTensor", got, f"one quantized with {direction}wise=True", "TEL-25")
+        return scales
+
+    def codes(self, direction: str) -> Tensor:
+        """Return one direction's elements as torch's FP8 type, a matrix whose rows hold the blocks."""
+        data = self._rowwise_data if direction == "row" else self._columnwise_data
+        self.scales_buffer(direction)
+        assert data is not None
+        columns = data.shape[-1] if direction == "row" else math.prod(data.shape[1:])
+        return data.reshape(-1, columns).view(torch_dtype(self._fp8_dtype))
+
+    def block_scales(self, direction: str) -> Tensor:
+        """Return one direction's scales, one per row and block of its matrix. Rules: TEL-49."""
+        scales, (rows, columns) = self.scales_buffer(direction), self.codes(direction).shape
+        if not self._is_2D_scaled:
+            return scales[:, :rows].t()
+        return scales[:, : blocks(columns)].repeat_interleave(BLOCK, 0)[:rows]
+
+    def matrix_values(self, direction: str) -> Tensor:
+        """Return code * scale in float32, of one direction's matrix. Rules: TEL-8."""
+        codes = self.codes(direction)
+        scales = self.block_scales(direction).repeat_interleave(BLOCK, 1)[:, : codes.shape[1]]
+        return codes.to(torch.float32) * scales
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """Return values of the row direction if it exists, else of the column direction. Rules: TEL-8."""
+        shape = self.logical_shape()
+        if not shape.numel():
+            return torch.empty(shape, dtype=dtype, device=self.device)
+        direction = self.directions()[0]
+        values = self.matrix_values(direction).to(dtype)
+        return (values if direction == "row" else values.t().contiguous()).view(shape)
+
+    def update_usage(self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None) -> None:
+        """Keep the wanted directions, derive the columns of tiles from the rows, and free the others.
+
+        Errors: SettingError for a direction that is missing and cannot be derived.
+
+        Rules: TEL-25, TEL-40.
+        """
+        if columnwise_usage and self._columnwise_data is None and self._is_2D_scaled:
+            self._derive_columns()
+        for wanted, direction in ((rowwise_usage, "row"), (columnwise_usage, "column")):
+            if wanted is False:
+                setattr(self, f"_{direction}wise_data", None)
+                setattr(self, f"_{direction}wise_scale_inv", None)
+            elif wanted:
+                self.scales_buffer(direction)
+
+    def _derive_columns(self) -> None:
+        codes, scales = self.codes("row"), self.scales_buffer("row")
+        shape = self.logical_shape()
+        tiles = scales[:, : blocks(codes.shape[1])].t()
+        padded = scale_shape(tuple(shape), tiles=True, columnwise=True)
+        self._columnwise_data = codes.view(torch.uint8).t().contiguous().view(shape[-1], *shape[:-1])
+        self._columnwise_scale_inv = pad(tiles, (0, padded[1] - tiles.shape[1])).contiguous()
+
+    def view(self, *shape: Any) -> Any:
+        """Return the same bytes under other leading dimensions."""
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return Float8BlockwiseQTensorStorage(
+            **(self.get_metadata() | self.viewed_buffers(tuple(sizes))), fake_dtype=self._dtype
+        )
+
+    def viewed_buffers(self, shape: tuple[int, ...]) -> dict[str, Tensor]:
+        """Return the buffers whose shape a view changes. Rules: TEL-26."""
+        whole = self.logical_shape()
+        if shape[-1] not in {whole[-1], -1}:
+            got = f"{list(whole)} as {list(shape)}"
+            raise TensorShapeError("view of a block-scaled tensor", got, "the same last dimension", "TEL-26")
+        changed = {}
+        if self._rowwise_data is not None:
+            changed["rowwise_data"] = self._rowwise_data.view(shape)
+        if self._columnwise_data is not None:
+            changed["columnwise_data"] = self._columnwise_data.view(whole[-1], *shape[:-1])
+        return changed
+
+
+class Float8BlockwiseQTensor(QuantizedTensor, Float8BlockwiseQTensorStorage):  # type: ignore[misc]
+    """A block-scaled FP8 tensor that torch sees as a tensor of a high-precision type."""
+
+    def viewed(self, shape: tuple[int, ...]) -> Any:
+        """Return the same bytes under other leading dimensions; the values if the last one changes too."""
+        if shape[-1:] != tuple(self.shape[-1:]):
+            return NotImplemented
+        return self.rebuilt(self.viewed_buffers(shape), shape=shape)
+
+    def pieces(self, sizes: list[int], dim: int) -> Any:
+        """Decline: pieces are those of the values."""
+        return NotImplemented

@@ -1,0 +1,234 @@
+"""Delayed scaling: histories of maxima, and scales that come from them, against NumPy by hand."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fp4ref import te  # noqa: E402
+from fp4ref.te.delayed_scaling import update_scales  # noqa: E402
+from fp4ref.te.quantization import DelayedScalingRequest, FP8GlobalStateManager  # noqa: E402
+from fp4ref.te.recipe import CustomRecipe, DelayedScaling, Format  # noqa: E402
+from fp4ref.te.recipe_state import DelayedScalingRecipeState  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    FP8GlobalStateManager.reset()
+    yield
+    FP8GlobalStateManager.reset()
+
+
+def state_of(history, scale=1.0, **fields):
+    recipe = DelayedScaling(amax_history_len=len(history), **fields)
+    state = DelayedScalingRecipeState(recipe, mode="forward", num_quantizers=1)
+    state.amax_history.copy_(torch.tensor(history)[:, None])
+    state.scale.fill_(scale)
+    return state
+
+
+def linear(features=32, dtype=torch.bfloat16):
+    torch.manual_seed(1)
+    return te.Linear(features, features, params_dtype=dtype, device="cpu")
+
+
+@pytest.mark.rule("TEL-44", "TEL-46")
+@pytest.mark.parametrize(
+    ("history", "current", "after", "largest", "newest"),
+    [
+        ([4, 5, 2, 3], 7, [0, 2, 3, 7], 7, 7),
+        ([4, 5, 2, 3], 0, [0, 2, 3, 4], 5, 4),  # nobody reduced: row 0 is the step's maximum; row 1 counts once more
+        ([4, 5, 2, 9], 1, [0, 2, 9, 1], 9, 1),
+        ([0, 5, 2, 3], 0, [0, 5, 2, 3], 0, 0),
+        ([3], 3, [0], 3, 3),
+        ([1, float("nan"), float("nan"), 2], 1, [0, float("nan"), 2, 1], 2, 1),
+    ],
+)
+def test_histories_move(history, current, after, largest, newest):
+    for algorithm, amax in (("max", largest), ("most_recent", newest)):
+        state = state_of(history, scale=11.0, amax_compute_algo=algorithm)
+        update_scales(state, torch.tensor([float(current)]))
+        assert np.array_equal(state.amax_history[:, 0].numpy(), np.float32(after), equal_nan=True)
+        expected = np.float32(448) / np.float32(amax) if amax else np.float32(11)
+        assert state.scale.item() == expected
+
+
+@pytest.mark.rule("TEL-45")
+@pytest.mark.parametrize("amax", [7.0, 3.3, 1e-3, 1e-38, 1e-45, 3.4e38, float("inf")])
+@pytest.mark.parametrize("margin", [0, 1, 3])
+def test_the_scale_is_one_division(amax, margin):
+    state = state_of([0.0, 0.0], scale=5.0, margin=margin, fp8_format=Format.E4M3)
+    update_scales(state, torch.tensor([amax]))
+    with np.errstate(over="ignore"):
+        wanted = np.float32(448 * 2.0**-margin) / np.float32(amax)
+    wanted = np.float32(5) if np.isinf(amax) else min(wanted, np.finfo(np.float32).max)
+    assert state.scale.numpy().view(np.uint32) == np.float32(wanted).view(np.uint32)
+
+
+@pytest.mark.rule("TEL-46")
+def test_functions_of_the_recipe():
+    state = state_of(
+        [4.0, 5, 2],
+        amax_compute_algo=lambda history: history.mean(0),
+        scaling_factor_compute_algo=lambda a, s, m, r: a + s,
+    )
+    update_scales(state, torch.tensor([7.0]))
+    assert state.amax_history[:, 0].tolist() == [0, 2, 7]
+    assert state.scale.item() == np.float32(14 / 3) + 1
+    state = state_of([4.0, 5, 2], amax_compute_algo=lambda history: history.mean(0), margin=1)
+    update_scales(state, torch.tensor([5.0]))
+    assert state.scale.item() == 448 / 4 / 2
+
+
+@pytest.mark.rule("TEL-47", "TEL-44")
+def test_steps_quantize_with_the_scales_of_earlier_steps():
+    module, recipe = linear(), DelayedScaling(amax_history_len=8)
+    x = torch.ones(16, 32, dtype=torch.bfloat16, requires_grad=True)
+    seen = []
+    for amax in (7.0, 14.0, 3.5):
+        with te.autocast(recipe=recipe), te.autocast(recipe=recipe):
+            y = module(amax * x)
+            seen.append(module.quantizer("input").scale.item())
+        y.sum().backward()
+    assert seen == [1, 64, 32]
+    assert module.fp8_meta["scaling_fwd"].amax_history[-3:, 0].tolist() == [7, 14, 3.5]
+    assert module.fp8_meta["scaling_bwd"].amax_history[-3:, 0].tolist() == [1, 1, 1]
+    assert module.fp8_meta["scaling_bwd"].scale[0].item() == 57344
+    with torch.no_grad(), te.autocast(recipe=recipe):
+        module(100 * x)
+    assert module.quantizer("input").scale.item() == 32  # inference computes no scales
+
+
+@pytest.mark.rule("TEL-47")
+def test_only_the_first_module_ends_the_backward_pass():
+    modules, recipe = torch.nn.Sequential(linear(), linear()), DelayedScaling(amax_history_len=4)
+    x = torch.randn(16, 32, dtype=torch.bfloat16, requires_grad=True)
+    with te.autocast(recipe=recipe):
+        y = modules(x)
+    nodes = [y.grad_fn, y.grad_fn.next_functions[0][0]]
+    while not hasattr(nodes[1], "reduce_and_update_bwd_fp8_tensors"):
+        nodes[1] = nodes[1].next_functions[0][0]
+    assert [node.reduce_and_update_bwd_fp8_tensors for node in nodes] == [False, True]
+    y.sum().backward()
+    for module in modules:
+        history = module.fp8_meta["scaling_bwd"].amax_history
+        assert history[0, 0] == 0
+        assert history[-1, 0] > 0
+
+
+@pytest.mark.rule("TEL-3", "TEL-44")
+def test_a_module_multiplies_the_codes_of_its_scales():
+    module, recipe = linear(), DelayedScaling()
+    x = torch.randn(16, 32, dtype=torch.bfloat16)
+    with te.autocast(recipe=recipe):
+        module(x)
+        y = module(x)  # the scales are still 1
+    codes = [t.float().clamp(-448, 448).to(torch.float8_e4m3fn).float() for t in (x, module.weight.detach())]
+    assert torch.equal(y, (codes[0] @ codes[1].T + module.bias.detach().float()).bfloat16())
+    assert module.quantizer("input").amax.item() == 0  # moved into the history
+    assert module.fp8_meta["scaling_fwd"].amax_history[-1, 0].item() == x.abs().max().item()
+
+
+@pytest.mark.rule("TEL-47")
+def test_a_recomputed_forward_pass_uses_the_same_scales():
+    results = []
+    for recompute in (False, True):
+        FP8GlobalStateManager.reset()
+        module, recipe = linear(), DelayedScaling(amax_history_len=4)
+        outcome = []
+        for step in range(3):
+            x = (
+                (torch.randn(16, 32, generator=torch.Generator().manual_seed(step)) * 4**step)
+                .bfloat16()
+                .requires_grad_()
+            )
+            with te.autocast(recipe=recipe):
+                y = te.checkpoint(module, x) if recompute else module(x)
+            y.float().square().sum().backward()
+            outcome += [y.detach(), x.grad, module.weight.grad.clone()]
+            outcome += [part.clone() for name in ("scaling_fwd", "scaling_bwd") for part in vars_of(module, name)]
+        results.append(outcome)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def vars_of(module, name):
+    state = module.fp8_meta[name]
+    return state.scale, state.amax_history
+
+
+@pytest.mark.rule("TEL-52")
+def test_a_checkpoint_continues_the_run():
+    recipe = DelayedScaling(amax_history_len=4)
+    module, x = linear(), torch.randn(16, 32, dtype=torch.bfloat16)
+    for _ in range(2):
+        with te.autocast(recipe=recipe):
+            y = module(x)
+        y.sum().backward()
+    other = linear()
+    other.load_state_dict(module.state_dict())
+    for name in ("scaling_fwd", "scaling_bwd"):
+        assert all(torch.equal(a, b) for a, b in zip(vars_of(module, name), vars_of(other, name), strict=True))
+    with te.autocast(recipe=recipe):
+        assert torch.equal(other(x), module(x))
+    record = pickle.dumps({"scale_fwd": torch.ones(3), "recipe": "DelayedScaling"})
+    with pytest.raises(ValueError, match="pickle"):
+        other.set_extra_state(torch.frombuffer(bytearray(record), dtype=torch.uint8))
+    with pytest.raises(ValueError, match="shape"):
+        te.LayerNormMLP(32, 64, device="cpu").set_extra_state(module.get_extra_state())
+    stateless = te.Linear(32, 32, device="cpu")
+    stateless.set_extra_state(torch.frombuffer(bytearray(b'{"recipe": "MXFP8BlockScaling"}'), dtype=torch.uint8))
+    assert not stateless.fp8_meta
+
+
+@pytest.mark.rule("TEL-44")
+def test_another_length_keeps_the_maxima():
+    module, x = linear(), torch.randn(16, 32, dtype=torch.bfloat16)
+    for length in (2, 4, 3):
+        with te.autocast(recipe=DelayedScaling(amax_history_len=length)):
+            module(x)
+        assert module.fp8_meta["scaling_fwd"].amax_history.shape[0] == length
+        assert module.quantizer("input").amax.data_ptr() == module.fp8_meta["scaling_fwd"].amax_history.data_ptr()
+
+
+@pytest.mark.rule("TEL-47")
+def test_calibration_notes_maxima_without_quantizing():
+    module, x = linear(), torch.randn(16, 32, dtype=torch.bfloat16)
+    with te.autocast(enabled=False, calibrating=True, recipe=DelayedScaling()):
+        y = module(x)
+    assert torch.equal(y, torch.nn.functional.linear(x, module.weight, module.bias))
+    history = module.fp8_meta["scaling_fwd"].amax_history[0]
+    assert history[:2].tolist() == [x.abs().max().item(), module.weight.abs().max().item()]
+    assert module.get_extra_state().numel()
+
+
+@pytest.mark.rule("TEL-46", "TEL-44")
+def test_settings_that_are_refused():
+    for fields in ({"fp8_format": Format.E5M2}, {"backward_override": "dequantized"}, {"amax_history_len": 0}):
+        with pytest.raises(ValueError, match="DelayedScaling"):
+            DelayedScaling(**fields)
+    with pytest.raises(ValueError, match="amax_compute_algo"):
+        DelayedScaling(amax_compute_algo="mean")
+    module = te.Linear(32, 32, device="cpu", save_original_input=True)
+    with pytest.raises(ValueError, match="save_original_input"), te.autocast(recipe=DelayedScaling()):
+        module(torch.ones(16, 32))
+
+
+@pytest.mark.rule("TEL-44")
+def test_a_factory_may_ask_for_delayed_scaling():
+    module, x = linear(), torch.randn(16, 32, dtype=torch.bfloat16)
+    recipe = CustomRecipe(qfactory=lambda role: DelayedScalingRequest(amax_history_len=4))
+    with te.autocast(recipe=recipe):
+        module(x)
+    reference = linear()
+    with te.autocast(recipe=DelayedScaling(amax_history_len=4)):
+        reference(x)
+    assert module.quantizer("input").scale.item() == reference.quantizer("input").scale.item() != 1
+    uneven = CustomRecipe(
+        qfactory=lambda role: DelayedScalingRequest(margin=int(role is not None and role.tensor_type == "weight"))
+    )
+    with pytest.raises(ValueError, match="margin=1"), te.autocast(recipe=uneven):
+        linear()(x)
