@@ -143,6 +143,6 @@ class GroupedLinear(ParallelModule):
             call.quantized_weights.append(self.quantized_weight(x, weight, name, name, is_first_microbatch))
 
 
-def is_module_grouped_tensor_path_supported(recipe: Any, dtype: torch.dtype) -> bool:  # noqa: ARG001 - a public name
+def is_module_grouped_tensor_path_supported(recipe: Any, dtype: torch.dtype) -> bool:
     """Return False: groups are multiplied member by member, whatever the recipe and the type."""
     return False
