@@ -21,7 +21,8 @@ class GroupedLinear(ParallelModule):
     """y_i = x_i W_i^T + b_i: the rows of one input belong to num_gemms groups, each with a weight of its own.
 
     Parameters are weight0, bias0, weight1, bias1 and so on, in this order; other options are those of Linear. With a
-    tensor-parallel group the weights are split, and communication is the caller's.
+    tensor-parallel group the weights are split, and communication is the caller's. use_grouped_tensor chooses among the
+    kernels of Transformer Engine, and changes nothing here.
 
     Errors: SettingError, NotSupportedError, TensorShapeError.
     """
@@ -52,8 +53,10 @@ class GroupedLinear(ParallelModule):
         single_grouped_bias: bool = False,
         name: str | None = None,
         fsdp_group: Any = None,
+        use_grouped_tensor: bool | None = None,
     ) -> None:
         super().__init__(name)
+        self.use_grouped_tensor = bool(use_grouped_tensor)
         options = LinearOptions.of(locals(), (*UNSUPPORTED, *UNSUPPORTED_IN_GROUPS))
         self.read_options(options)
         if self.tp_size > 1 and bias:
