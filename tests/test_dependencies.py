@@ -38,7 +38,7 @@ FLOORS = {
         "theorems",
         "",
     ),
-    6: ("conformance", "checkpoints", "proof", "rules", "standard", "diagrams", "te", "explorer"),
+    6: ("conformance", "checkpoints", "proof", "rules", "standard", "diagrams", "te", "torch_modules", "explorer"),
     7: ("cli", "__main__", "testing", "strategies"),
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names}

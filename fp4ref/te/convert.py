@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,20 +10,21 @@ from fp4ref.te.availability import check_recipe_support
 from fp4ref.te.errors import SettingError
 from fp4ref.te.module.linear import Linear
 from fp4ref.te.quantization import autocast
+from fp4ref.torch_modules import Select, selected
 
 
 def convert(
     model: torch.nn.Module,
     recipe: Any,
     *,
-    select: Callable[[str, torch.nn.Linear], bool] | None = None,
+    select: Select = None,
 ) -> torch.nn.Module:
     """Replace every `torch.nn.Linear` in a model, in place, by one that quantizes by the recipe; returns the model.
 
     Parameters are the same objects, so that an optimizer and tied weights stay valid. Each new layer uses the recipe in
     every call, inside or outside of `autocast`, and fills its input up to whole blocks with rows of zeros, which change
-    no scale. select: of a layer's dotted name and the layer, whether to replace it; layers whose sizes the recipe's
-    blocks do not divide have to be left out.
+    no scale. select: the layers, by a pattern of dotted names ("*.experts.*"), several patterns, or a function of
+    (name, layer); layers whose sizes the recipe's blocks do not divide have to be left out.
 
     Errors: SettingError for a recipe that is not emulated, a model without a layer to replace, and sizes that the
     recipe's blocks do not divide; the message names the layer.
@@ -35,7 +35,7 @@ def convert(
     chosen = [
         (name, layer)
         for name, layer in model.named_modules(remove_duplicate=False)
-        if type(layer) is torch.nn.Linear and (select is None or select(name, layer))
+        if type(layer) is torch.nn.Linear and selected(select, name, layer)
     ]
     if not chosen:
         raise SettingError("convert", f"a {type(model).__name__} without a torch.nn.Linear to replace", "one")
