@@ -104,6 +104,7 @@ THIRD_PARTY = {
     "diagrams": {"numpy", "ml_dtypes", "drawsvg", "resvg_py"},
     "proof": {"numpy", "ml_dtypes", "fp4ref_cpu", "fp4ref_numerics", "fp4ref_torch"},  # the subjects of its claims
     "te": {"numpy", "torch"},
+    "torch_modules": {"torch"},
     "testing": {"rich"},
 }
 HEADERS = {

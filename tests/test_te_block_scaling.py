@@ -188,6 +188,17 @@ def test_a_tensor_behaves_as_others_do(tmp_path):
     assert torch.equal(te.Float8BlockQuantizer()(torch.ones(0, 128)).dequantize(), torch.ones(0, 128))
 
 
+def test_groups_may_be_empty():
+    torch.manual_seed(0)
+    module = te.GroupedLinear(3, 128, 256, device="cpu", params_dtype=torch.bfloat16)
+    x = torch.randn(256, 128, dtype=torch.bfloat16, requires_grad=True)
+    with te.autocast(recipe=Float8BlockScaling()):
+        y = module(x, [128, 0, 128])
+    y.sum().backward()
+    assert not module.weight1.grad.any()
+    assert module.weight2.grad.any()
+
+
 def test_a_model_of_packed_weights_trains():
     torch.manual_seed(0)
     recipe = Float8BlockScaling()

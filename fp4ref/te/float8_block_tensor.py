@@ -80,8 +80,9 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
         data = self._rowwise_data if direction == "row" else self._columnwise_data
         self.scales_buffer(direction)
         assert data is not None
-        columns = data.shape[-1] if direction == "row" else math.prod(data.shape[1:])
-        return data.reshape(-1, columns).view(torch_dtype(self._fp8_dtype))
+        across = data.shape[-1:] if direction == "row" else data.shape[1:]
+        down = data.shape[:-1] if direction == "row" else data.shape[:1]
+        return data.reshape(math.prod(down), math.prod(across)).view(torch_dtype(self._fp8_dtype))
 
     def block_scales(self, direction: str) -> Tensor:
         """Return one direction's scales, one per row and block of its matrix. Rules: TEL-49."""
