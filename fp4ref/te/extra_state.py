@@ -13,14 +13,14 @@ from fp4ref.te.errors import SettingError
 from fp4ref.te.recipe import DelayedScaling, Format
 from fp4ref.te.recipe_state import DelayedScalingRecipeState
 
-ARCHIVE = b"PK"  # how what torch.save writes begins
+ARCHIVE = b"PK"  # the first bytes of a file that torch.save writes
 PARTS = ("scale", "amax_history")
 DIRECTIONS = {"fwd": "scaling_fwd", "bwd": "scaling_bwd"}
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a record holds: a recipe, and tensors by name."""
+    """The content of a record: a recipe, and tensors by name."""
 
     recipe: DelayedScaling
     tensors: dict[str, Any]
@@ -53,7 +53,7 @@ def saved_state(fp8_meta: dict[str, Any]) -> torch.Tensor:
 
 
 def loaded_state(record: Any) -> Loaded | None:
-    """Return what a record holds, None if it has no scales.
+    """Return the content of a record, None if it has no scales.
 
     Errors: SettingError for scales in a pickle, whose reading could execute code.
 

@@ -52,7 +52,7 @@ class QuantizerRole:
 
 @dataclass(frozen=True)
 class QuantizerRequest:
-    """What a factory returns instead of a quantizer that needs a state which the module keeps."""
+    """The base of a factory's requests for quantizers whose state the module keeps."""
 
 
 @dataclass(frozen=True)
