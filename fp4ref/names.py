@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Protocol, TypeVar
 
@@ -111,12 +113,18 @@ class Names(Mapping[str, Value]):
 
 def load_extensions() -> None:
     """Import every module that may register values and was not imported before; failures are kept for messages."""
-    for entry in entry_points(group=GROUP):
-        if entry.value not in _begun:
-            _begin(entry.value, entry.value.partition(":")[0])
+    for declared in _declared(tuple(sys.path)):
+        if declared not in _begun:
+            _begin(declared, declared.partition(":")[0])
     for place in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         if place not in _begun:
             _begin(place, place)
+
+
+@lru_cache
+def _declared(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the distributions on a path declare; finding them takes 25 ms."""
+    return tuple(entry.value for entry in entry_points(group=GROUP))
 
 
 def _begin(key: str, place: str) -> None:

@@ -254,6 +254,8 @@ def example_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(Path("x.npz"), {"x": x})
     weights = {"lm_head.weight": rng.standard_normal((16, 160)).astype(BF16), "b": x[0]}
     write(Path("model.safetensors"), weights)
+    Path("Qwen3-8B").mkdir()
+    write(Path("Qwen3-8B/model.safetensors"), {"a.experts.0.w1.weight": weights["lm_head.weight"], "norm.weight": x[0]})
     assert run("quantize", "model.safetensors", "-o", "model.nvfp4.safetensors").exit_code == 0
     assert run("quantize", "x.npz", "-o", "q.npz", "--directions", "both").exit_code == 0
     assert run("verify", "kernel.npz", "--spec", "nvfp4", "--layout", "tiled_128x4").exit_code == 0

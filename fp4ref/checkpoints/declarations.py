@@ -14,6 +14,7 @@ from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION, Facts, W
 from fp4ref.checkpoints.convention import Convention
 
 COMFY_METADATA = "_quantization_metadata"
+PLAIN = "Tensor"  # the type that torchao notes of a parameter in high precision
 CACHE = {"dynamic": False, "num_bits": 8, "type": "float"}
 
 
@@ -51,13 +52,16 @@ def write_modelopt(declaration: CheckpointDeclaration) -> Written:
     excluded = [*declaration.excluded]
     cache = declaration.kv.upper() or None
     if len(kinds) == 1:
-        algorithm = kinds[0].declared[0]
+        algorithm = _algorithm(kinds[0], declaration)
         sizes = {} if algorithm == "mxfp4" else _blocks(kinds[0])  # its exporter writes none there
         inner: dict[str, Any] = {"quant_algo": algorithm, "kv_cache_quant_algo": cache, **sizes}
         inner["exclude_modules"] = excluded
     else:
         algorithm = "MIXED_PRECISION"
-        layers = {name: {"quant_algo": each.declared[0], **_blocks(each)} for name, each in declaration.modules.items()}
+        layers = {
+            name: {"quant_algo": _algorithm(each, declaration), **_blocks(each)}
+            for name, each in declaration.modules.items()
+        }
         inner = {"quant_algo": algorithm, "kv_cache_quant_algo": cache, "quantized_layers": layers}
     outer: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": algorithm, "producer": producer}
     if len(kinds) == 1:
@@ -68,6 +72,14 @@ def write_modelopt(declaration: CheckpointDeclaration) -> Written:
     if declaration.kv:
         outer["kv_cache_scheme"] = CACHE if declaration.kv == "fp8" else cache
     return Written({CONFIG: {SECTION: outer}, HF_QUANT: {"producer": producer, "quantization": inner}})
+
+
+def _algorithm(convention: Convention, declaration: CheckpointDeclaration) -> str:
+    """Return the algorithm of a convention: where input scales are required and not stored, one of weights only."""
+    usual = convention.declared[0]
+    if declaration.inputs or usual not in convention.static_inputs:
+        return usual
+    return next((each for each in convention.declared if each.startswith("W")), usual)
 
 
 def _groups(kinds: list[Convention], declaration: CheckpointDeclaration) -> dict[str, Any]:
@@ -162,7 +174,7 @@ def write_torchao(declaration: CheckpointDeclaration) -> Written:
         record = {"_type": each.declared[0], "_data": data, "_tensor_data_names": sorted(stored)}
         metadata[f"{module}.weight"] = json.dumps(record)
     names = declaration.names or tuple(metadata)
-    metadata |= {name: json.dumps({"_type": "Tensor"}) for name in names if name not in metadata}
+    metadata |= {name: json.dumps({"_type": PLAIN}) for name in names if name not in metadata}
     metadata["tensor_names"] = json.dumps([*names])
     return Written({}, metadata)
 
@@ -202,7 +214,7 @@ def torchao_attributes(metadata: Mapping[str, str]) -> dict[str, Facts]:
     found: dict[str, Facts] = {}
     for name, text in metadata.items():
         value = _object(text)
-        if "_type" in value:
+        if value.get("_type", PLAIN) != PLAIN:
             data = value.get("_data")
             own = {key: value.get(key) for key in ("_type", "_tensor_data_names")}
             found[name.rpartition(".")[0]] = {**(data if isinstance(data, dict) else {}), **own}

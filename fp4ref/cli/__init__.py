@@ -18,13 +18,15 @@ from fp4ref.cli.session import degrade_output, leave_on_signals
 from fp4ref.errors import Fp4Error
 
 COMMANDS = {
-    "quantize": "Quantize the tensors of a file.",
+    "quantize": "Quantize the tensors of a file, or a checkpoint.",
     "dequantize": "Turn a dump back into a file of tensors.",
     "gen": "Write aimed cases for a program to quantize.",
     "verify": "Check bytes, kernels or backends against the standard.",
     "statement": "Check a statement of what was tried and found.",
     "report": "Compare the error of specifications on the tensors of a file.",
     "lint": "Find what is wrong with a checkpoint.",
+    "convert": "Convert or repair a checkpoint.",
+    "merge": "Join the shards that several ranks wrote.",
     "explain": "Show every intermediate value of one block.",
     "where": "Say where an element and its scale are stored.",
     "diagram": "Draw formats, layouts and pipelines.",

@@ -5,14 +5,26 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from fp4ref import api
-from fp4ref.cli.common import force_option, is_pattern, load_spec, printable, progress, select, spec_files
+from fp4ref.cli.checkpoint_options import WHAT, WHERE, with_options
+from fp4ref.cli.common import (
+    force_option,
+    given_options,
+    is_pattern,
+    load_spec,
+    printable,
+    progress,
+    refuse_options,
+    select,
+    spec_files,
+)
+from fp4ref.cli.quantize_checkpoint import quantize_checkpoint
 from fp4ref.conformance.dumps.files import Dump, DumpPlan, write_dump
-from fp4ref.errors import DTypeError, Fp4Error, ShapeError
+from fp4ref.errors import DTypeError, FileError, Fp4Error, ShapeError
 from fp4ref.files import TensorFile, files_of, open_tensors
 from fp4ref.files.kinds import DUMP
 from fp4ref.files.targets import require_target
@@ -26,20 +38,32 @@ Examples:
   fp4ref quantize model.safetensors -o model.nvfp4.safetensors
   fp4ref quantize model.safetensors -o w.npz --tensors '*weight' --keep-input
   fp4ref quantize x.npz -o q.npz --spec mxfp8-e4m3 --directions both --layout tiled_128x4
+  fp4ref quantize Qwen3-8B/ -o Qwen3-8B-NVFP4/ --to modelopt --exclude '*self_attn*' --exclude lm_head
+  fp4ref quantize Qwen3-8B/ -o out/ --to compressed-tensors --spec '*.experts.*=mxfp4' --spec mxfp8-e4m3 --workers 2
 """
+OF_DUMPS = ("--directions", "--layout", "--tensors", "--keep-input", "--force")
+OF_CHECKPOINTS = ("--include", "--exclude", "--shard-bytes", "--json", "--workers", "--rank", "--world", "--scheduler")
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-@click.command("quantize", epilog=EPILOG, short_help="Quantize the tensors of a file.")
+@click.command("quantize", epilog=EPILOG, short_help="Quantize the tensors of a file, or a checkpoint.")
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="Write the dump to this .safetensors or .npz file.",
+    help="Write the dump to this .safetensors or .npz file, or the checkpoint to this new directory.",
 )
-@click.option("--spec", "spec_name", default="nvfp4", show_default=True, help="A profile, or a JSON file of one.")
+@click.option(
+    "--spec",
+    "specs",
+    multiple=True,
+    metavar="[PATTERN=]SPEC",
+    default=("nvfp4",),
+    show_default=True,
+    help="A profile, or a JSON file of one; of a checkpoint also for the modules of a pattern, the first match counts.",
+)
 @click.option("--directions", type=click.Choice([*DIRECTIONS, "both"]), default="row", show_default=True)
 @click.option(
     "--layout",
@@ -53,21 +77,39 @@ DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
     "--keep-input/--no-keep-input", default=False, help="Store the input, too, so that the dump can be verified alone."
 )
 @force_option
+@with_options(*WHAT, *WHERE)
 def quantize(
     source: Path,
     output: Path,
-    spec_name: str,
+    specs: tuple[str, ...],
     directions: str,
     scale_layout: str,
     patterns: tuple[str, ...],
     keep_input: bool,
     force: bool,
+    **checkpoint: Any,
 ) -> None:
     """Quantize the tensors of IN (.safetensors or .npz) with the golden model, into a dump.
 
-    Tensors that the specification cannot take are skipped, with the reason; if --tensors names such a tensor in full,
-    that is an error. Only one tensor at a time is in memory. The output appears when it is complete.
+    With --to, quantize the matrices of a file or directory by the fastest backend into a checkpoint of a convention,
+    with its configuration; embeddings, lm_head, norms and routers stay as they are unless --include or --exclude is
+    given. A run that was interrupted goes on if the same command is repeated.
+
+    For a dump, tensors that the specification cannot take are skipped, with the reason; if --tensors names such a
+    tensor in full, that is an error. Only one tensor at a time is in memory. The output appears when it is complete.
     """
+    if checkpoint["to"]:
+        refuse_options(given_options() & set(OF_DUMPS), "for a dump, not for a checkpoint")
+        where = {name: checkpoint.pop(name) for name in ("workers", "rank", "world", "scheduler")}
+        quantize_checkpoint(source, output, {**checkpoint, "specs": specs}, where)
+        return
+    if source.is_dir():
+        needed = ".safetensors or .npz, or --to CONVENTION for a checkpoint"
+        raise FileError(f"read {source}", "a directory, which has no suffix", needed, "FIL-3")
+    refuse_options(given_options() & set(OF_CHECKPOINTS), "for a checkpoint: add --to")
+    if len(specs) > 1:
+        raise click.UsageError("--spec once for a dump; several are for a checkpoint: add --to")
+    spec_name = specs[0]
     spec, order = load_spec(spec_name), layout(scale_layout)
     sources = [*files_of(source), *spec_files(spec_name)]
     require_target(output, DUMP, sources, force=force)

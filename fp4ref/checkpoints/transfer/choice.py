@@ -1,0 +1,82 @@
+"""Choosing the convention that a weight is written in, and what that convention has no place for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp4ref.checkpoints.convention import CONVENTIONS, Convention, families
+from fp4ref.checkpoints.transfer.placing import PlacedWeight
+from fp4ref.checkpoints.transfer.weights import Weight
+from fp4ref.errors import DomainError, UnknownNameError
+
+# Scale bytes that the readers of a convention decode to other values than the format's. Rules: CNV-4.
+MISREAD = {
+    "gguf.nvfp4": frozenset({0x7F, *range(0x80, 0x100)}),  # the sign is ignored, NaN is 0
+    "gguf.mxfp4": frozenset({0xFF}),  # NaN is infinity
+    "gpt-oss.mxfp4": frozenset({0xFF}),  # NaN is 2^128
+    "gpt-oss.original": frozenset({0xFF}),
+}
+
+
+def require_family(to: str) -> None:
+    """Refuse a target that is no convention and no family. Rules: CNV-1."""
+    known = families()
+    if to not in known and to not in CONVENTIONS:
+        raise UnknownNameError("convert", f"unknown convention {to!r}", f"one of {', '.join([*known])}", "CNV-1")
+
+
+def choose(weight: Weight, to: str) -> Convention:
+    """Return the convention of a family, or the one named, that can express a weight; of several, the weight's own.
+
+    Errors: DomainError if none can.
+
+    Rules: CNV-1, CNV-6.
+    """
+    candidates = [CONVENTIONS[to]] if to in CONVENTIONS else families()[to]
+    fits = [each for each in candidates if expresses(each, weight)]
+    own = weight.origin.get("convention")
+    if fits:
+        return next((each for each in fits if each.name == own), fits[0])
+    scales = f"{weight.scale} scales" if weight.scale else f"a float scale per {weight.granularity}"
+    block = f" of {weight.block[0]} x {weight.block[1]}" if weight.block[1] else ""
+    stored = ", ".join(sorted({described(each) for each in candidates}))
+    raise DomainError(
+        "convert", f"{weight.module} is {weight.element} with {scales}{block}", f"{stored} for {to}", "CNV-6"
+    )
+
+
+def described(convention: Convention) -> str:
+    """Return the formats of a convention in a few words."""
+    scale = convention.scale or "float"
+    block = f"{convention.block[0]} x {convention.block[1]}" if convention.block[1] else "tensor"
+    return f"{convention.element} with {scale} scales per {block}"
+
+
+def expresses(convention: Convention, weight: Weight) -> bool:
+    """Return True if a convention stores the same formats and blocks.
+
+    A convention without blocks stores one float scale per tensor; a weight's own convention takes it as it is.
+
+    Rules: CNV-6.
+    """
+    if (convention.element, convention.scale) != (weight.element, weight.scale):
+        return False
+    if weight.scale:
+        return convention.block == weight.block
+    if convention.name == weight.origin.get("convention"):
+        return True
+    return weight.granularity == ("square" if convention.block == (128, 128) else "tensor")
+
+
+def lost(placed: PlacedWeight) -> Iterator[str]:
+    """Yield what a convention has no place for, in words that do not name the weight. Rules: CNV-4."""
+    weight, convention = placed.weight, placed.convention
+    if weight.input_scale is not None and convention.input_scale is None:
+        yield f"an input scale, for which {convention.name} has no place"
+    scale = weight.global_scale
+    if scale is None:
+        return
+    if convention.global_scale is None and any(factor != 1 for factor in scale.multipliers()):
+        yield f"a global scale, for which {convention.name} has no place"
+    if convention.global_scale is not None and not scale.to(convention.global_direction).usable():
+        yield f"a global scale that is no positive finite number as {convention.name} stores it"

@@ -1,0 +1,77 @@
+"""Requests from what a user asks for: paths, conventions, specifications and codes of findings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from fp4ref.checkpoints.repairs import REPAIRS
+from fp4ref.checkpoints.transfer.quantizing import require_spec
+from fp4ref.checkpoints.transfer.request import SHARD_BYTES, ConversionRequest
+from fp4ref.errors import DomainError
+from fp4ref.spec import Spec
+
+
+def request_to_convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    to: str = "",
+    specs: Iterable[tuple[str, Spec]] = (),
+    requantize: bool = True,
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    repairs: Mapping[str, Iterable[str]] | Iterable[str] = (),
+    lossy: bool = False,
+    shard_bytes: int = SHARD_BYTES,
+    step: Callable[[str], None] = lambda name: None,
+) -> ConversionRequest:
+    """Return the request of a conversion.
+
+    to: a convention or its family; "" keeps that of the source. specs: pairs of a pattern of modules and the
+    specification for them; the first match counts. requantize: also of modules that are quantized in the source.
+    repairs: the tensors to repair by the code of the finding, or codes alone, for the tensors that the linter names.
+
+    Errors: DomainError for a code without a repair, or one that the linter does not find.
+
+    Rules: CNV-9, CNV-11.
+    """
+    given = [*specs]
+    for _, spec in given:
+        require_spec(spec)
+    if shard_bytes < 1:
+        raise DomainError("convert", f"shards of {shard_bytes} bytes", "a positive number", "CNV-7")
+    named = repairs if isinstance(repairs, Mapping) else _named(source, [*repairs], step)
+    return ConversionRequest(
+        source=str(Path(source).absolute()),
+        target=str(Path(target).absolute()),
+        to=to,
+        quantize=tuple((pattern, spec.to_json()) for pattern, spec in given),
+        requantize=requantize,
+        include=tuple(include),
+        exclude=tuple(exclude),
+        repairs={code: tuple(names) for code, names in named.items()},
+        lossy=lossy,
+        shard_bytes=shard_bytes,
+    )
+
+
+def _named(source: str | os.PathLike[str], codes: list[str], step: Callable[[str], None]) -> dict[str, tuple[str, ...]]:
+    """Return the tensors that the linter names by each code. Rules: CNV-11."""
+    from fp4ref.checkpoints.lint import lint
+
+    for code in codes:
+        if code not in REPAIRS:
+            raise DomainError("convert", f"no repair of {code!r}", f"one of {', '.join(REPAIRS)}", "CNV-11")
+    if not codes:
+        return {}
+    findings = lint(source, step=step).findings
+    found = {
+        code: tuple(dict.fromkeys(name for each in findings if each.code == code for name in each.tensors))
+        for code in codes
+    }
+    for code, names in found.items():
+        if not names:
+            raise DomainError("convert", f"no finding {code!r} to repair", "a code that fp4ref lint reports", "CNV-11")
+    return found

@@ -1,0 +1,197 @@
+"""Gathering: the units of a conversion, from the groups and the plain tensors of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+from fp4ref.checkpoints.configuration import Configuration
+from fp4ref.checkpoints.convention import CONVENTIONS, families
+from fp4ref.checkpoints.declarations import CheckpointDeclaration
+from fp4ref.checkpoints.findings import listed
+from fp4ref.checkpoints.groups import Recognized
+from fp4ref.checkpoints.repairs import REPAIRS
+from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.checkpoints.transfer.choice import MISREAD, choose, lost
+from fp4ref.checkpoints.transfer.placing import PlacedWeight
+from fp4ref.checkpoints.transfer.plan import ConversionPlan
+from fp4ref.checkpoints.transfer.quantizing import (
+    FLOATING,
+    MatrixValues,
+    QuantizedSet,
+    require_spec,
+    values_again,
+    values_of,
+)
+from fp4ref.checkpoints.transfer.reading import read_weight
+from fp4ref.checkpoints.transfer.request import ConversionRequest
+from fp4ref.checkpoints.transfer.scales import Cost
+from fp4ref.checkpoints.transfer.units import Copy, Moved, Unit
+from fp4ref.checkpoints.transfer.weights import Weight
+from fp4ref.errors import DomainError
+from fp4ref.spec import Granularity, Spec, from_json
+
+
+def _chosen(request: ConversionRequest, module: str) -> bool:
+    """Return True if the patterns of a request take a module."""
+    wanted = not request.include or any(fits(pattern, module) for pattern in request.include)
+    return wanted and not any(fits(pattern, module) for pattern in request.exclude)
+
+
+def fits(pattern: str, module: str) -> bool:
+    """Return True if a pattern names a module, a module above it, or matches it; `*` takes dots too."""
+    return module == pattern or module.startswith(f"{pattern}.") or fnmatchcase(module, pattern)
+
+
+def _spec(request: ConversionRequest, module: str) -> Spec | None:
+    """Return the specification by which a module is to be quantized."""
+    text = next((text for pattern, text in request.quantize if fits(pattern, module)), None)
+    return None if text is None or not _chosen(request, module) else _parsed(text)
+
+
+@lru_cache
+def _parsed(text: str) -> Spec:
+    spec = from_json(text)
+    require_spec(spec)
+    return spec
+
+
+def weights_of(request: ConversionRequest, found: Recognized) -> dict[str, tuple[Weight, str]]:
+    """Return the quantized weights with their shards, repaired. Rules: CNV-11."""
+    named = {code: set(names) for code, names in request.repairs.items()}
+    weights: dict[str, tuple[Weight, str]] = {}
+    if found.strays and not any(REPAIRS[code].drops for code in named):
+        stray = next(tensor.name for parts in found.strays.values() for tensor in parts.values())
+        needed = "a whole weight, or --repair orphan-tensor"
+        raise DomainError("convert", f"{stray} belongs to no weight", needed, "CKP-8")
+    for group in found.groups:
+        read = group
+        for code, names in named.items():
+            if names & {group.name, group.module, *group.names}:
+                read = REPAIRS[code].regroup(read)
+        weights[group.module] = read_weight(read), group.parts["codes"].shard.name
+    for code, names in named.items():
+        groups = [group for group in found.groups if names & {group.name, group.module, *group.names}]
+        mended = REPAIRS[code].mend(found, [weights[group.module][0] for group in groups])
+        weights |= {weight.module: (weight, weights[weight.module][1]) for weight in mended}
+    return weights
+
+
+def moved(plan: ConversionPlan, weights: dict[str, tuple[Weight, str]], to: str) -> Iterator[Unit]:
+    """Yield the weights that keep their codes. Rules: CNV-1, CNV-4."""
+    losses: dict[str, list[str]] = {}
+    for module, (weight, home) in weights.items():
+        if plan.request.requantize and _spec(plan.request, module) is not None:
+            continue
+        placed = PlacedWeight(weight, choose(weight, to))
+        for text in lost(placed):
+            losses.setdefault(text, []).append(module)
+        _count_scales(plan, placed)
+        yield Moved(placed, home, MISREAD.get(placed.convention.name, frozenset()))
+    plan.losses += [f"{listed(modules)}: {text}" for text, modules in losses.items()]
+
+
+def _count_scales(plan: ConversionPlan, placed: PlacedWeight) -> None:
+    """Count how many scales are stored exactly, rounded, or with a neighbour on the way back. Rules: CNV-3."""
+    weight, convention = placed.weight, placed.convention
+    for scale, role, direction in (
+        (weight.global_scale, "global_scale", convention.global_direction),
+        (weight.input_scale, "input_scale", convention.input_direction),
+    ):
+        if scale is not None and role in convention.roles:
+            cost = scale.cost(direction)
+            plan.scales[cost.name.lower()] += 1
+            plan.scale_error = max(plan.scale_error, 0.0 if cost is Cost.EXACT else scale.error(direction))
+
+
+def quantized(
+    plan: ConversionPlan, found: Recognized, weights: dict[str, tuple[Weight, str]], to: str
+) -> Iterator[Unit]:
+    """Yield the sets of matrices that are quantized here. Rules: CNV-13."""
+    request = plan.request
+    if not request.quantize:
+        return
+    values: dict[str, tuple[MatrixValues, Spec]] = {}
+    for name, tensor in found.plain.items():
+        module = name.removesuffix(".weight")
+        spec = _spec(request, module) if name.endswith(".weight") and is_matrix(tensor) else None
+        if spec is not None:
+            values[module] = values_of(tensor, module), spec
+    for module, (weight, home) in weights.items() if request.requantize else ():
+        spec = _spec(request, module)
+        if spec is not None:
+            values[module] = values_again(weight, home), spec
+    if not values:
+        raise DomainError("quantize", "no matrix that the patterns take", "some", "CNV-13")
+    for members, spec in _fused(values, to):
+        yield QuantizedSet(members, spec, to)
+
+
+def is_matrix(tensor: StoredTensor) -> bool:
+    """Return True for one or more matrices in high precision."""
+    return tensor.dtype in FLOATING and len(tensor.shape) > 1 and min(tensor.shape) > 0
+
+
+def _fused(values: dict[str, tuple[MatrixValues, Spec]], to: str) -> Iterator[tuple[list[MatrixValues], Spec]]:
+    """Yield the fused sets of the target that are quantized alike, and every other matrix alone. Rules: CKP-22."""
+    family = to.partition(".")[0]
+    sets = {members for each in families().get(family, ()) for members in each.fused}
+    found: dict[Any, list[MatrixValues]] = {}
+    for module, (value, spec) in values.items():
+        head, _, last = module.rpartition(".")
+        fused = next((members for members in sets if last in members and len(value.shape) == 2), None)
+        key = (head, fused, spec) if fused and spec.global_scale is not Granularity.NONE else (module, None, spec)
+        found.setdefault(key, []).append(value)
+    yield from ((members, key[2]) for key, members in found.items())
+
+
+def copies(plan: ConversionPlan, found: Recognized, taken: set[str], to: str) -> list[Unit]:
+    """Return the tensors that keep their bytes, the scales of the KV cache under the target's names. Rules: CNV-14."""
+    units: list[Unit] = []
+    stems = {f"{module}.weight" for module in taken}
+    inside = {name for group in found.groups for name in group.names} | stems
+    strays = {tensor.name for parts in found.strays.values() for tensor in parts.values()}
+    others: dict[str, list[str]] = {}
+    kv = cache_names(found, to)
+    for name, tensor in found.checkpoint.tensors.items():
+        if name in inside or name in strays:
+            continue
+        suffix = next((each for each in _others(found.family) if name.endswith(each)), "")
+        if suffix and name not in found.plain and suffix not in _others(to.partition(".")[0]):
+            others.setdefault(suffix, []).append(name)
+        elif name in kv and kv[name] is None:
+            others.setdefault("a scale of the KV cache", []).append(name)
+        else:
+            units.append(Copy(tensor, kv.get(name) or name))
+    described = {".comfy_quant"}  # bytes of JSON that the target's own description replaces
+    for suffix, names in others.items():
+        if suffix not in described:
+            plan.losses.append(f"{listed(names)}: {suffix}, for which {to} has no place")
+    return units
+
+
+def _others(family: str) -> set[str]:
+    return {suffix for each in families().get(family, ()) for suffix in each.others}
+
+
+def configuration_of(to: str) -> Configuration:
+    """Return the configuration of a family or convention."""
+    return (CONVENTIONS[to] if to in CONVENTIONS else families()[to][0]).configuration
+
+
+def cache_names(found: Recognized, to: str) -> dict[str, str | None]:
+    """Return the new name of each scale of the KV cache; None where the target declares no cache. Rules: CNV-14."""
+    target = configuration_of(to)
+    convention = CONVENTIONS[to] if to in CONVENTIONS else families()[to][0]
+    with_cache, without = (target.write(CheckpointDeclaration({"m": convention}, kv=kv)) for kv in ("fp8", ""))
+    names: dict[str, str | None] = {}
+    if found.family == to.partition(".")[0] or not found.family:
+        return names
+    own = families()[found.family][0].configuration
+    for old, new in zip(own.kv_scales, target.kv_scales, strict=True):
+        for name in found.plain:
+            if name.endswith(old):
+                names[name] = name.removesuffix(old) + new if with_cache != without else None
+    return names

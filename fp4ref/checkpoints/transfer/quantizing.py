@@ -1,0 +1,172 @@
+"""Quantizing matrices of a checkpoint: one pass for the amax of a fused set, and one for the bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.api import quantize
+from fp4ref.checkpoints.convention import CONVENTIONS, Convention, Direction, ScaleWay
+from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.checkpoints.transfer.choice import choose
+from fp4ref.checkpoints.transfer.placing import Emit, Placed, PlacedWeight
+from fp4ref.checkpoints.transfer.scales import StoredScale
+from fp4ref.checkpoints.transfer.weights import PIECE, Weight, WeightPiece
+from fp4ref.errors import DomainError
+from fp4ref.files.tensors import DTYPES
+from fp4ref.spec import Granularity, Spec
+
+FLOATING = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+Rows = Callable[[int], Iterator[tuple[int, int, NDArray[Any]]]]  # matrix, first row, values
+
+
+class MatrixValues(NamedTuple):
+    """A matrix whose values are to be quantized.
+
+    read: yields rows in order. home: the source's shard. dtype: of the values. again: the quantized weight that they
+    are decoded from, if there is one; differences from it are losses.
+    """
+
+    module: str
+    shape: tuple[int, ...]
+    read: Rows
+    home: str
+    dtype: str
+    again: Weight | None = None
+
+
+def values_of(tensor: StoredTensor, module: str) -> MatrixValues:
+    """Return the values of a tensor in high precision."""
+    rows, columns = tensor.shape[-2:]
+    kind = DTYPES[tensor.dtype]
+    width = columns * kind.bits // 8
+
+    def read(multiple: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        step = max(PIECE // columns // multiple, 1) * multiple
+        for matrix in range(math.prod(tensor.shape[:-2])):
+            for row in range(0, rows, step):
+                count = min(step, rows - row)
+                data = tensor.bytes((matrix * rows + row) * width, count * width)
+                yield matrix, row, np.frombuffer(data, kind.array).reshape(count, columns)
+
+    return MatrixValues(module, tensor.shape, read, tensor.shard.name, FLOATING[tensor.dtype])
+
+
+def values_again(weight: Weight, home: str) -> MatrixValues:
+    """Return the decoded values of a quantized weight."""
+
+    def read(multiple: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        for piece in weight.read(multiple):
+            yield piece.matrix, piece.row, weight.decoded(piece)
+
+    return MatrixValues(weight.module, weight.shape, read, home, "float32", weight)
+
+
+def require_spec(spec: Spec) -> None:
+    """Refuse a specification whose bytes no convention has. Rules: CNV-13."""
+    needed = "nearest rounding, and one global scale per tensor or none"
+    if spec.stochastic or spec.global_scale is Granularity.ROW:
+        raise DomainError("quantize", f"specification {spec.name}", needed, "CNV-13")
+
+
+@dataclass(frozen=True)
+class QuantizedSet:
+    """Matrices that share their global scale: the members of a fused set, or one alone. Rules: CNV-13."""
+
+    members: Sequence[MatrixValues]
+    spec: Spec
+    to: str
+
+    @property
+    def home(self) -> str:
+        """The source's shard of the first member."""
+        return self.members[0].home
+
+    def placed(self, amax: float = 1.0) -> list[PlacedWeight]:
+        """Return the members as weights in their convention."""
+        weights = [self._weight(each, amax) for each in self.members]
+        return [PlacedWeight(weight, convention_for(weight, self.spec, self.to)) for weight in weights]
+
+    def tensors(self) -> list[Placed]:
+        """Return the tensors of all members."""
+        return [tensor for each in self.placed() for tensor in each.tensors()]
+
+    def write(self, emit: Emit) -> list[str]:
+        """Find the amax of all members, then quantize them; return how far values that were quantized before move."""
+        amax = 1.0
+        if self.spec.global_scale is not Granularity.NONE:
+            amax = max((_largest(each) for each in self.members), default=0.0)
+        losses = []
+        for values, placed in zip(self.members, self.placed(amax), strict=True):
+            placed.write(emit)
+            if values.again is not None and (text := _moved(values.again, placed.weight)):
+                losses.append(text)
+        return losses
+
+    def remarks(self) -> list[str]:
+        """Return nothing: the sources of these values have no repair."""
+        return []
+
+    def _weight(self, values: MatrixValues, amax: float) -> Weight:
+        spec = self.spec
+        given = np.float32(amax) if spec.global_scale is not Granularity.NONE else None
+        rows_of_block = spec.block.rows
+
+        def read(multiple: int) -> Iterator[WeightPiece]:
+            for matrix, row, part in values.read(math.lcm(multiple, rows_of_block)):
+                _require_finite(values.module, part)
+                result = quantize(part, spec, amax=given).row
+                yield WeightPiece(matrix, row, np.asarray(result.data), np.asarray(result.scales))
+
+        constant = Direction(ScaleWay.AMAX, float(spec.scale_max * (spec.element_max or spec.element.format.max)))
+        return Weight(
+            module=values.module,
+            element=spec.element.format.name,
+            scale=spec.scale.format.name,
+            block=(1, spec.block.columns),
+            shape=values.shape,
+            read=read,
+            global_scale=None
+            if given is None
+            else StoredScale(np.array([given or constant.constant], np.float32), constant),
+        )
+
+
+def convention_for(weight: Weight, spec: Spec, to: str) -> Convention:
+    """Return the convention of a family that names a specification, else the first that expresses its bytes."""
+    family = to.partition(".")[0]
+    named = [each for each in CONVENTIONS.values() if each.family == family and spec.name in each.specs]
+    return choose(weight, to if to in CONVENTIONS or not named else named[0].name)
+
+
+def _require_finite(module: str, values: NDArray[Any]) -> None:
+    if not np.isfinite(values.astype(np.float32)).all():
+        raise DomainError("quantize", f"{module}: values that are not finite", "finite weights, or --exclude", "CNV-13")
+
+
+def _largest(values: MatrixValues) -> float:
+    """Return the largest magnitude."""
+    found = 0.0
+    for _, _, part in values.read(1):
+        _require_finite(values.module, part)
+        found = max(found, float(np.abs(part.astype(np.float32)).max(initial=0)))
+    return found
+
+
+def _moved(old: Weight, new: Weight) -> str:
+    """Return how many decoded values differ, and by how much; "" if none. Rules: CNV-4."""
+    count = differ = 0
+    signal = noise = 0.0
+    for one, two in zip(old.read(16), new.read(16), strict=True):
+        before, after = old.decoded(one).astype(np.float64), new.decoded(two).astype(np.float64)
+        count, differ = count + before.size, differ + int((before != after).sum())
+        signal, noise = signal + float((before**2).sum()), noise + float(((before - after) ** 2).sum())
+    if not differ:
+        return ""
+    decibels = 10 * math.log10(signal / noise) if signal and noise else math.inf
+    return f"{old.module}: {differ} of {count} decoded values differ, SQNR {decibels:.1f} dB"

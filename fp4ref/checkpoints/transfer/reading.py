@@ -1,0 +1,181 @@
+"""Reading a quantized weight of a checkpoint, from any convention, piece by piece."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fp4ref.checkpoints.access import blocks_across
+from fp4ref.checkpoints.convention import Direction
+from fp4ref.checkpoints.groups import TensorGroup
+from fp4ref.checkpoints.scalars import FLOATING
+from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.checkpoints.transfer import weights
+from fp4ref.checkpoints.transfer.scales import StoredScale, scale_of_record
+from fp4ref.checkpoints.transfer.weights import (
+    ORIGIN,
+    Bytes,
+    FloatScales,
+    Weight,
+    WeightPiece,
+    cropped,
+    struct_heads,
+    swapped,
+)
+from fp4ref.errors import DomainError
+from fp4ref.files.tensors import DTYPES
+from fp4ref.layout import LINEAR, Layout
+from fp4ref.packings import CANONICAL, HIGH_FIRST, LOW_FIRST, repack
+
+
+def read_weight(group: TensorGroup) -> Weight:
+    """Return the weight of a group.
+
+    Errors: DomainError for a group that lacks a tensor, or whose shapes contradict each other.
+
+    Rules: CNV-1, CNV-2.
+    """
+    convention = group.convention
+    _require(group)
+    own = _origin(group)
+    float_scales = None
+    if not convention.scale:
+        tensor = group.parts["scales"]
+        float_scales = FloatScales(tensor.dtype, tensor.shape, tensor.bytes())
+    weight = Weight(
+        module=group.module,
+        element=convention.element,
+        scale=convention.scale,
+        block=convention.block,
+        shape=group.shape,
+        read=lambda multiple: _pieces(group, multiple),
+        global_scale=_scale(group, "global_scale", convention.global_direction, own),
+        input_scale=_scale(group, "input_scale", convention.input_direction, own),
+        float_scales=float_scales,
+        origin=own if "convention" in own else _described(group),
+    )
+    inner = own.get("shape")
+    return cropped(weight, tuple(inner)) if inner and _is_inner(inner, group.shape) else weight
+
+
+def _is_inner(inner: Any, shape: tuple[int, ...]) -> bool:
+    """Return True for a shape that only padding could have enlarged to another."""
+    if not (isinstance(inner, list) and len(inner) == len(shape) and all(isinstance(size, int) for size in inner)):
+        return False
+    small = all(0 < one <= two for one, two in zip(inner[-2:], shape[-2:], strict=True))
+    return small and tuple(inner[:-2]) == shape[:-2]
+
+
+def _require(group: TensorGroup) -> None:
+    """Refuse a group whose tensors do not fit each other. Rules: CKP-7, CKP-10."""
+    convention = group.convention
+    for name, role in convention.roles.items():
+        if role.needed and name not in group.parts:
+            raise DomainError("convert", f"{group.name} without {group.name}{role.suffix}", "that tensor", "CKP-7")
+    if not group.shape:
+        raise DomainError("convert", f"{group.names[0]} of one dimension", "a matrix", "CKP-10")
+    for role_name, tensor in group.parts.items():
+        if tensor.dtype not in convention.roles[role_name].dtypes:
+            needed = " or ".join(convention.roles[role_name].dtypes)
+            raise DomainError("convert", f"{tensor.name} of type {tensor.dtype}", needed, "CKP-9")
+    if convention.struct or not convention.scale:
+        return
+    scales = group.parts["scales"]
+    high, wide = group.layout.padded_shape(group.rows, blocks_across(group))
+    if scales.count != group.matrices * high * wide:
+        got = f"{scales.name} of shape {[*scales.shape]}"
+        raise DomainError("convert", got, f"{group.matrices * high * wide} scales", "CKP-10")
+
+
+def _described(group: TensorGroup) -> dict[str, Any]:
+    """Return how a group is stored: what a reader of another convention cannot know."""
+    parts = {role: {"dtype": tensor.dtype, "shape": [*tensor.shape]} for role, tensor in group.parts.items()}
+    facts = {"facts": dict(group.facts)} if group.facts else {}
+    return {"convention": group.convention.name, **facts, "parts": parts}
+
+
+def _origin(group: TensorGroup) -> dict[str, Any]:
+    """Return what the file keeps of the convention that a group was converted from; nothing if it does not fit."""
+    try:
+        kept = json.loads(group.parts["codes"].shard.metadata.get(ORIGIN, "{}"))[group.module]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return {}
+    return kept if isinstance(kept, dict) and isinstance(kept.get("parts", {}), dict) else {}
+
+
+def _scale(group: TensorGroup, role: str, direction: Direction, own: dict[str, Any]) -> StoredScale | None:
+    """Return a scale: the original's bits if the stored number is what they become here. Rules: CNV-3."""
+    tensor = group.parts.get(role)
+    if tensor is None or tensor.dtype not in FLOATING:
+        return None
+    values = np.frombuffer(tensor.bytes(), DTYPES[tensor.dtype].array).astype(np.float32)
+    if values.size not in {1, group.matrices}:
+        needed = f"one number, or one for each of {group.matrices} matrices"
+        raise DomainError("convert", f"{tensor.name} with {values.size} numbers", needed, "CKP-10")
+    stored = StoredScale(values, direction)
+    kept = scale_of_record(own.get(role))
+    if kept is not None and kept.values.size == values.size and kept.to(direction).values.tobytes() == values.tobytes():
+        return kept
+    return stored
+
+
+def _pieces(group: TensorGroup, multiple: int) -> Iterator[WeightPiece]:
+    """Yield a group's rows; memory is bounded by a piece and not by a tensor. Rules: CKP-30, CNV-2."""
+    tile = math.lcm(group.layout.padded_shape(1, 1)[0], multiple)
+    step = max(weights.PIECE // max(group.columns, 1) // tile, 1) * tile
+    for matrix in range(group.matrices):
+        for row in range(0, group.rows, step):
+            rows = min(step, group.rows - row)
+            data = _rows(group, matrix, row, rows)
+            if group.convention.struct:
+                yield _of_structs(group, matrix, row, data)
+            else:
+                yield WeightPiece(matrix, row, _canonical(group, data), _scales(group, matrix, row, rows))
+
+
+def _rows(group: TensorGroup, matrix: int, row: int, rows: int) -> Bytes:
+    tensor = group.parts["codes"]
+    width = tensor.count // (group.matrices * group.rows)
+    first = (matrix * group.rows + row) * width
+    return np.frombuffer(tensor.bytes(first, rows * width), np.uint8).reshape(rows, width)
+
+
+def _canonical(group: TensorGroup, data: Bytes) -> Bytes:
+    """Return packed rows in the canonical packing. Rules: PACK-7."""
+    packing = group.convention.packing
+    if group.convention.bits == 8 or packing == LOW_FIRST:
+        return data
+    return swapped(data) if packing == HIGH_FIRST else repack(data, len(data), group.columns, packing)
+
+
+def _scales(group: TensorGroup, matrix: int, row: int, rows: int) -> Bytes | None:
+    tensor = group.parts.get("scales")
+    if tensor is None or not group.convention.scale:
+        return None
+    return stored_scales(tensor, group.layout, (group.matrices, group.rows, blocks_across(group)), matrix, (row, rows))
+
+
+def stored_scales(
+    tensor: StoredTensor, layout: Layout, shape: tuple[int, int, int], matrix: int, part: tuple[int, int]
+) -> Bytes:
+    """Return the scales of some rows, in linear order. shape: matrices, rows, blocks; part: first row, rows."""
+    (matrices, all_rows, blocks), (row, rows) = shape, part
+    if layout == LINEAR:
+        first = (matrix * all_rows + row) * blocks
+        return np.frombuffer(tensor.bytes(first, rows * blocks), np.uint8).reshape(rows, blocks)
+    whole = layout.row_range(row, row + rows, all_rows, blocks)
+    begin = matrix * (tensor.count // matrices) + whole.start
+    data = np.frombuffer(tensor.bytes(begin, whole.stop - whole.start), np.uint8)
+    return layout.to_linear(data.reshape(layout.padded_shape(rows, blocks)), rows, blocks)
+
+
+def _of_structs(group: TensorGroup, matrix: int, row: int, data: Bytes) -> WeightPiece:
+    """Return rows of structs that hold the scales of some blocks, and then their elements. Rules: PACK-8."""
+    rows, packing = len(data), group.convention.packing
+    heads = struct_heads(packing, rows, group.columns)
+    scales = data.reshape(rows, blocks_across(group) // heads, -1)[:, :, :heads].reshape(rows, -1)
+    return WeightPiece(matrix, row, repack(data, rows, group.columns, packing, CANONICAL), scales)

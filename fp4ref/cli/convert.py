@@ -1,0 +1,72 @@
+"""`fp4ref convert`: a checkpoint from one convention to another, repaired or requantized on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fp4ref.cli.checkpoint_options import WHAT, WHERE, carry_out, specs_of, with_options
+from fp4ref.cli.common import progress
+
+EPILOG = """\b
+Examples:
+  fp4ref convert Qwen3-8B-NVFP4/ Qwen3-8B-CT/ --to compressed-tensors
+  fp4ref convert broken/ mended/ --repair fused-global-scale
+  fp4ref convert gpt-oss-20b/ small/ --to modelopt --spec nvfp4 --lossy
+  fp4ref convert big/ out/ --to torchao --rank $RANK --world 8 && fp4ref merge out/
+"""
+
+
+@click.command("convert", epilog=EPILOG, short_help="Convert or repair a checkpoint.")
+@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+@click.argument("target", metavar="DST", type=click.Path(path_type=Path))
+@with_options(*WHAT, *WHERE)
+@click.option(
+    "--spec",
+    "specs",
+    multiple=True,
+    metavar="[PATTERN=]SPEC",
+    help="Quantize modules, those that are quantized too, by this profile or JSON file; the first match counts.",
+)
+@click.option("--repair", "codes", multiple=True, metavar="CODE", help="Repair what `fp4ref lint` finds by this code.")
+@click.option("--lossy", is_flag=True, help="Accept losses, which are named in numbers.")
+def convert(
+    source: Path,
+    target: Path,
+    to: str,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    shard_bytes: int,
+    as_json: bool,
+    workers: int,
+    rank: int,
+    world: int,
+    scheduler: str,
+    specs: tuple[str, ...],
+    codes: tuple[str, ...],
+    lossy: bool,
+) -> None:
+    """Convert the checkpoint SRC into the new directory DST.
+
+    Codes and block scales keep their bytes unless --spec or --repair changes them; names, packing, layouts, directions
+    of scales and files of configuration become those of --to. Without --to the convention stays. A run that was
+    interrupted goes on with its finished shards if the same command is repeated.
+    """
+    from fp4ref.checkpoints.transfer.converting import request_to_convert
+
+    with progress(None, "lint") as step:
+        request = request_to_convert(
+            source,
+            target,
+            to=to,
+            specs=specs_of(specs),
+            include=include,
+            exclude=exclude,
+            repairs=codes,
+            lossy=lossy,
+            shard_bytes=shard_bytes,
+            step=step,
+        )
+    where = {"workers": workers, "rank": rank, "world": world, "scheduler": scheduler}
+    carry_out(request, where, as_json=as_json, what="convert")

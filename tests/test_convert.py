@@ -1,0 +1,618 @@
+"""Conversions of checkpoints: bytes against formulas, round trips, repairs, and runs that are interrupted."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import fp4ref
+from fp4ref.checkpoints import CONVENTIONS, lint
+from fp4ref.checkpoints.checkpoint import open_checkpoint
+from fp4ref.checkpoints.convention import families
+from fp4ref.checkpoints.groups import recognize
+from fp4ref.checkpoints.repairs import REPAIRS, repair_command, scale_table
+from fp4ref.checkpoints.transfer import weights
+from fp4ref.checkpoints.transfer.converting import request_to_convert
+from fp4ref.checkpoints.transfer.running import run
+from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
+from fp4ref.checkpoints.transfer.work import begin, finish, partial_of, remaining, write_part
+from fp4ref.cli import main
+from fp4ref.errors import DomainError, FileError
+
+
+def script(name: str, layers: int) -> ModuleType:
+    """Load a corpus of one's own, of few layers, beside this module."""
+    spec = importlib.util.spec_from_file_location(f"{name}_of_{layers}", Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    module.LAYERS = module.CONFIG["num_hidden_layers"] = layers
+    return module
+
+
+corpus = script("checkpoints_corpus", 1)
+QUICK = ("modelopt-nvfp4", "compressed-mxfp4", "torchao-nvfp4-swizzled", "comfy-nvfp4", "gguf-mxfp4", "mlx-nvfp4")
+EXPORTS = [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.heavy]) for name in corpus.CLEAN if name != "source"
+]
+Stored = dict[str, tuple[str, tuple[int, ...], bytes]]
+E2M1 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def fp4(*arguments: Any) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def tensors(path: Path) -> Stored:
+    """Every tensor of a checkpoint: element type, shape and bytes."""
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.problems == []
+    return {name: (each.dtype, each.shape, each.bytes()) for name, each in checkpoint.tensors.items()}
+
+
+def array(stored: Stored, name: str, dtype: Any = np.uint8) -> np.ndarray:
+    _, shape, data = stored[name]
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def convert(source: Path, target: Path, to: str = "", **settings: Any) -> dict[str, Any]:
+    manifest = run(request_to_convert(source, target, to=to, **settings))
+    assert manifest is not None
+    return manifest
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function that writes an export once."""
+    folder = tmp_path_factory.mktemp("exports")
+
+    def export(name: str) -> Path:
+        return folder / name if (folder / name).exists() else corpus.CLEAN[name]().write(folder / name)
+
+    return export
+
+
+@pytest.mark.rule("CNV-1", "CNV-3", "CNV-4", "CNV-5", "CNV-6", "CNV-14")
+@pytest.mark.parametrize("name", EXPORTS)
+def test_a_round_trip_gives_every_byte(name: str, exports: Any, tmp_path: Path) -> None:
+    source = exports(name)
+    before, own = tensors(source), recognize(open_checkpoint(source))
+    tried = []
+    for family in families():
+        there, back = tmp_path / family, tmp_path / f"{family}-back"
+        refused = ""
+        try:
+            convert(source, there, family)
+        except DomainError as error:
+            refused = error.rule
+        if refused:
+            assert refused in {"CNV-4", "CNV-6", "CNV-14"}
+            assert not there.exists()
+            assert not partial_of(there).exists()
+            continue
+        convert(there, back, own.groups[0].convention.name if len(own.conventions) == 1 else own.family)
+        assert tensors(back) == before
+        tried.append(family)
+    assert own.family in tried
+
+
+@pytest.mark.rule("CNV-1", "CNV-14")
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        *[("modelopt-nvfp4", each) for each in ("compressed-tensors", "torchao", "comfy", "gguf")],
+        *[("compressed-nvfp4", each) for each in ("modelopt", "torchao")],
+        ("torchao-mxfp8", "modelopt"),
+        ("modelopt-mxfp8", "compressed-tensors"),
+        ("compressed-mxfp4", "torchao"),
+        ("gpt-oss", "compressed-tensors"),
+    ],
+)
+def test_the_linter_has_nothing_to_say_of_a_conversion(name: str, family: str, exports: Any, tmp_path: Path) -> None:
+    convert(exports(name), tmp_path / "out", family)
+    assert [each for each in lint(tmp_path / "out").findings if each.severity != "note"] == []
+
+
+@pytest.mark.rule("CNV-12", "CNV-14")
+@pytest.mark.parametrize("family", ["modelopt", "compressed-tensors"])
+def test_scales_that_consumers_fuse_can_be_made_one(family: str, exports: Any, tmp_path: Path) -> None:
+    """torchao gives each member of a set a scale of its own, and stores no input scales."""
+    manifest = convert(exports("torchao-nvfp4"), tmp_path / "out", family)
+    assert findings(tmp_path / "out") == {"fused-global-scale"}
+    assert "2 fused sets have members with different global scales" in " ".join(manifest["remarks"])
+    convert(tmp_path / "out", tmp_path / "mended", repairs=["fused-global-scale"])
+    assert findings(tmp_path / "mended") == set()
+
+
+@pytest.mark.rule("CKP-29")
+def test_a_bias_does_not_hide_the_type_of_a_weight(tmp_path: Path) -> None:
+    convert(corpus.CLEAN["comfy-nvfp4"]().write(tmp_path / "source"), tmp_path / "out", "torchao")
+    found = recognize(open_checkpoint(tmp_path / "out"))
+    assert found.conventions == ["torchao.nvfp4"]
+    assert len(found.groups) == 3
+
+
+def test_losses_are_named_and_refused(exports: Any, tmp_path: Path) -> None:
+    source = exports("modelopt-nvfp4")
+    refused = fp4("convert", source, tmp_path / "out", "--to", "mlx")
+    assert refused.exit_code == 2
+    assert "an input scale, for which mlx.nvfp4 has no place" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    accepted = fp4("convert", source, tmp_path / "out", "--to", "mlx", "--lossy")
+    assert accepted.exit_code == 0
+    assert "loss: " in accepted.stdout
+
+
+MODULE = "model.layers.0.mlp.down_proj"
+
+
+def test_compressed_tensors_divide(exports: Any, tmp_path: Path) -> None:
+    source = tensors(exports("modelopt-nvfp4"))
+    convert(exports("modelopt-nvfp4"), tmp_path / "out", "compressed-tensors")
+    found = tensors(tmp_path / "out")
+    assert found[f"{MODULE}.weight_packed"] == source[f"{MODULE}.weight"]
+    assert found[f"{MODULE}.weight_scale"] == source[f"{MODULE}.weight_scale"]
+    for old, new in (("weight_scale_2", "weight_global_scale"), ("input_scale", "input_global_scale")):
+        divisor = np.float32(1) / array(source, f"{MODULE}.{old}", np.float32)
+        assert found[f"{MODULE}.{new}"] == ("F32", (1,), divisor.tobytes())
+
+
+def test_comfy_has_tiles_and_the_high_nibble_first(exports: Any, tmp_path: Path) -> None:
+    source = tensors(exports("modelopt-nvfp4"))
+    convert(exports("modelopt-nvfp4"), tmp_path / "out", "comfy")
+    found = tensors(tmp_path / "out")
+    data = array(source, f"{MODULE}.weight")
+    assert (array(found, f"{MODULE}.weight") == (data >> 4 | data << 4)).all()
+    scales = corpus.tiled(array(source, f"{MODULE}.weight_scale"))
+    assert (array(found, f"{MODULE}.weight_scale") == scales).all()
+
+
+def test_gguf_has_structs(exports: Any, tmp_path: Path) -> None:
+    source = tensors(exports("compressed-mxfp4"))
+    convert(exports("compressed-mxfp4"), tmp_path / "out", "gguf")
+    kind, shape, stored = tensors(tmp_path / "out")[f"{MODULE}.weight"]
+    data, scales = array(source, f"{MODULE}.weight_packed"), array(source, f"{MODULE}.weight_scale")
+    codes = np.stack([data & 15, data >> 4], -1).reshape(-1, 32)
+    structs = np.concatenate([scales.reshape(-1, 1), codes[:, :16] | codes[:, 16:] << 4], 1)
+    assert (kind, shape, stored) == ("MXFP4", (data.shape[0], 2 * data.shape[1]), structs.tobytes())
+
+
+def test_mlx_has_words(exports: Any, tmp_path: Path) -> None:
+    source = tensors(exports("compressed-mxfp4"))
+    convert(exports("compressed-mxfp4"), tmp_path / "out", "mlx")
+    found = tensors(tmp_path / "out")
+    data = array(source, f"{MODULE}.weight_packed")
+    assert found[f"{MODULE}.weight"] == ("U32", (data.shape[0], data.shape[1] // 4), data.tobytes())
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["quantization"] | {"group_size": 32, "bits": 4, "mode": "mxfp4"} == config["quantization"]
+
+
+@pytest.mark.rule("CNV-3")
+@pytest.mark.parametrize(("number", "cost"), [(2.0**-12, Cost.EXACT), (1.9999999, Cost.ULP), (3.0, Cost.ROUNDED)])
+def test_a_direction_is_proved(number: float, cost: Cost) -> None:
+    multiplier, divisor = (CONVENTIONS[f"{name}.nvfp4"].global_direction for name in ("modelopt", "compressed-tensors"))
+    scale = StoredScale(np.float32([number]), multiplier)
+    assert scale.cost(divisor) is cost
+    back = np.float32(1) / (np.float32(1) / np.float32(number))
+    assert (back == np.float32(number)) is np.bool_(cost is not Cost.ULP)
+    exact = Fraction(float(np.float32(1) / np.float32(number))) * Fraction(float(np.float32(number)))
+    assert (exact == 1) is (cost is Cost.EXACT)
+
+
+@pytest.mark.rule("CNV-3")
+def test_a_number_that_was_changed_counts(exports: Any, tmp_path: Path) -> None:
+    """The kept bits of a scale must not hide that somebody set another one."""
+    convert(exports("modelopt-nvfp4"), tmp_path / "ct", "compressed-tensors")
+    checkpoint = open_checkpoint(tmp_path / "ct")
+    tensor = checkpoint.tensors[f"{MODULE}.weight_global_scale"]
+    with tensor.shard.path.open("r+b") as file:
+        file.seek(tensor.start)
+        file.write(np.float32(512).tobytes())
+    convert(tmp_path / "ct", tmp_path / "back", "modelopt")
+    assert array(tensors(tmp_path / "back"), f"{MODULE}.weight_scale_2", np.float32) == 1 / 512
+
+
+@pytest.mark.rule("CNV-4")
+def test_a_scale_byte_that_a_reader_misreads_is_a_loss(tmp_path: Path) -> None:
+    export = corpus.CLEAN["torchao-nvfp4"]()
+    export.array(f"{MODULE}._weight_scale")[3, 2] |= 0x80
+    source = export.write(tmp_path / "source")
+    with pytest.raises(DomainError, match=f"{MODULE}: 1 scale bytes that readers of gguf.nvfp4 decode otherwise"):
+        convert(source, tmp_path / "out", "gguf")
+    assert not (tmp_path / "out").exists()
+    assert "1 scale bytes" in convert(source, tmp_path / "out", "gguf", lossy=True)["losses"][0]
+
+
+@pytest.mark.rule("CNV-2")
+def test_pieces_make_the_same_bytes(exports: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {}
+    for family in ("comfy", "gguf", "torchao"):
+        convert(exports("modelopt-nvfp4"), tmp_path / family, family)
+        whole[family] = tensors(tmp_path / family)
+    monkeypatch.setattr(weights, "PIECE", 4096)
+    for family, expected in whole.items():
+        convert(exports("modelopt-nvfp4"), tmp_path / f"{family}-pieces", family)
+        assert tensors(tmp_path / f"{family}-pieces") == expected
+
+
+# Repairs
+
+
+def findings(path: Path) -> set[str]:
+    return {each.code for each in lint(path).findings if each.severity != "note"}
+
+
+@pytest.mark.rule("CNV-11")
+def test_a_code_without_a_finding_is_refused(exports: Any, tmp_path: Path) -> None:
+    result = fp4("convert", exports("modelopt-nvfp4"), tmp_path / "out", "--repair", "nibble-order")
+    assert (result.exit_code, "no finding 'nibble-order'" in result.stderr) == (2, True)
+    result = fp4("convert", exports("modelopt-nvfp4"), tmp_path / "out", "--repair", "row-order")
+    assert (result.exit_code, "no repair of 'row-order'" in result.stderr) == (2, True)
+    assert repair_command("row-order", "a b") == ""
+    assert repair_command("padding", "a b") == "fp4ref convert 'a b' REPAIRED --repair padding"
+    assert set(REPAIRS) >= {"nibble-order", "scale-layout", "padding", "scale-nan", "fused-global-scale"}
+
+
+@pytest.mark.rule("CNV-11")
+def test_nibbles_are_exchanged(exports: Any, tmp_path: Path) -> None:
+    export = corpus.CLEAN["modelopt-nvfp4"]()
+    data = export.array(f"{MODULE}.weight")
+    data[:] = data >> 4 | data << 4
+    source = export.write(tmp_path / "source")
+    convert(source, tmp_path / "out", repairs={"nibble-order": [MODULE]})
+    assert tensors(tmp_path / "out") == tensors(exports("modelopt-nvfp4"))
+
+
+@pytest.mark.rule("CNV-11")
+def test_tiles_become_linear(exports: Any, tmp_path: Path) -> None:
+    export = corpus.CLEAN["modelopt-nvfp4"]()
+    name = f"{MODULE}.weight_scale"
+    export.put(name, "F8_E4M3", corpus.tiled(export.array(name)))
+    source = export.write(tmp_path / "source")
+    convert(source, tmp_path / "out", repairs={"scale-layout": [name]})
+    assert tensors(tmp_path / "out") == tensors(exports("modelopt-nvfp4"))
+
+
+@pytest.mark.rule("CNV-11")
+def test_nan_scales_of_zeros_become_zero(tmp_path: Path) -> None:
+    export = corpus.CLEAN["modelopt-nvfp4"]()
+    export.array(f"{MODULE}.weight_scale")[5, 3] = 0x7F
+    kept = export.array(f"{MODULE}.weight").copy()
+    broken = export.write(tmp_path / "broken")
+    assert "scale-nan" in findings(broken)
+    with pytest.raises(DomainError, match="1 blocks with elements that are not zero"):
+        convert(broken, tmp_path / "out", repairs=["scale-nan"])
+    export.array(f"{MODULE}.weight")[5, 24:32] = 0x80  # zeros of both signs
+    source = export.write(tmp_path / "source")
+    convert(source, tmp_path / "mended", repairs=["scale-nan"])
+    found = tensors(tmp_path / "mended")
+    assert array(found, f"{MODULE}.weight_scale")[5, 3] == 0
+    kept[5, 24:32] = 0x80
+    assert (array(found, f"{MODULE}.weight") == kept).all()
+    assert "scale-nan" not in findings(tmp_path / "mended")
+
+
+def decoded(stored: Stored, module: str) -> np.ndarray:
+    """Values of a modelopt NVFP4 weight, by the formula: code times scale times global scale."""
+    data = array(stored, f"{module}.weight")
+    codes = np.stack([data & 15, data >> 4], -1).reshape(len(data), -1)
+    scales = array(stored, f"{module}.weight_scale").view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    factor = np.float64(array(stored, f"{module}.weight_scale_2", np.float32))
+    return E2M1[codes].astype(np.float64) * np.repeat(scales, 16, -1) * factor
+
+
+@pytest.mark.rule("CNV-12")
+def test_a_fused_set_gets_one_scale_within_the_reported_error(tmp_path: Path) -> None:
+    export = corpus.CLEAN["modelopt-nvfp4"]()
+    gate, up = (f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up"))
+    values = corpus.model()[gate]
+    corpus.put_modelopt(export, "nvfp4", gate, values, np.abs(values).max() * np.float32(1.7))
+    source = export.write(tmp_path / "source")
+    assert "fused-global-scale" in findings(source)
+    manifest = convert(source, tmp_path / "out", repairs=["fused-global-scale"])
+    before, after = tensors(source), tensors(tmp_path / "out")
+    assert findings(tmp_path / "out") == set()
+    scales = [array(before, f"{each}.weight_scale_2", np.float32) for each in (gate, up)]
+    assert array(after, f"{gate}.weight_scale_2", np.float32) == max(scales)
+    moved = gate if scales[0] < scales[1] else up
+    assert after[f"{moved}.weight"] == before[f"{moved}.weight"]
+    one, two = decoded(before, moved), decoded(after, moved)
+    worst = np.max(np.abs(two[one != 0] / one[one != 0] - 1))
+    said = next(text for text in manifest["remarks"] if text.startswith(moved))
+    reported = float(said.rpartition(" ")[2])
+    assert reported == pytest.approx(worst, rel=1e-5)
+    assert 0 < reported <= 1 / 16
+
+
+@pytest.mark.rule("CNV-12")
+@pytest.mark.parametrize("ratio", [Fraction(1, 2), Fraction(1, 3), Fraction(1, 7), Fraction(1, 1000)])
+def test_block_scales_are_rounded_once(ratio: Fraction) -> None:
+    table, errors = scale_table(ratio)
+    values = np.arange(127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    for byte in range(1, 127):
+        exact = Fraction(values[byte]) * ratio
+        above = int(np.searchsorted(values, float(exact)))
+        distance = {code: abs(Fraction(values[code]) - exact) for code in range(max(above - 2, 0), min(above + 3, 127))}
+        nearest = [code for code in distance if distance[code] == min(distance.values())]
+        assert table[byte] in nearest
+        assert len(nearest) == 1 or table[byte] % 2 == 0
+        assert errors[byte] == abs(Fraction(values[table[byte]]) / exact - 1)
+    assert (table[128:255] == table[:127] | 128).all()
+
+
+# Quantizing
+
+
+@pytest.mark.rule("CNV-7", "CNV-13")
+@pytest.mark.parametrize(
+    ("family", "spec", "codes", "scale"),
+    [
+        ("modelopt", "modelopt.nvfp4", "weight", "weight_scale_2"),
+        ("compressed-tensors", "compressed_tensors.nvfp4", "weight_packed", "weight_global_scale"),
+    ],
+)
+def test_a_checkpoint_is_quantized(family: str, spec: str, codes: str, scale: str, tmp_path: Path) -> None:
+    """The members of a fused set are in different shards of the source, and share an amax."""
+    export = corpus.source()
+    export.shards = 5
+    source = export.write(tmp_path / "source")
+    result = fp4("quantize", source, "-o", tmp_path / "out", "--to", family, "--spec", spec)
+    assert result.exit_code == 0, result.output
+    stored, given = tensors(tmp_path / "out"), tensors(source)
+    for module, amax in corpus.amaxes(corpus.model()).items():
+        values = array(given, f"{module}.weight", np.uint16).view(ml_dtypes.bfloat16)
+        expected = fp4ref.quantize(values, spec, amax=amax, backend="numpy").row
+        assert (array(stored, f"{module}.{codes}") == expected.data).all()
+        assert (array(stored, f"{module}.weight_scale") == expected.scales).all()
+        number = amax / np.float32(2688) if family == "modelopt" else np.float32(2688) / amax
+        assert array(stored, f"{module}.{scale}", np.float32) == number
+    shards = {name: each.shard.name for name, each in open_checkpoint(tmp_path / "out").tensors.items()}
+    for members in corpus.SETS:
+        homes = [shard for name, shard in shards.items() if any(f"{each}.weight" in name for each in members)]
+        assert len(set(homes)) == 1
+    assert findings(tmp_path / "out") == set()
+
+
+@pytest.mark.rule("CNV-13")
+def test_patterns_choose_the_specification(tmp_path: Path) -> None:
+    source = corpus.source().write(tmp_path / "source")
+    arguments = ("--to", "compressed-tensors", "--spec", "*.mlp.*=mxfp4", "--spec", "mxfp8-e4m3")
+    result = fp4(
+        "quantize",
+        source,
+        "-o",
+        tmp_path / "out",
+        *arguments,
+        "--exclude",
+        "*o_proj",
+        "--exclude",
+        "*embed*",
+        "--exclude",
+        "lm_head",
+    )
+    assert result.exit_code == 0, result.output
+    found = recognize(open_checkpoint(tmp_path / "out"))
+    kinds = {group.module.rpartition(".")[2]: group.convention.name for group in found.groups}
+    assert kinds == {
+        **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "compressed-tensors.mxfp4"),
+        **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "compressed-tensors.mxfp8"),
+    }
+
+
+@pytest.mark.rule("CNV-13")
+def test_what_cannot_be_quantized_is_refused(tmp_path: Path) -> None:
+    export = corpus.source()
+    export.array(f"{MODULE}.weight")[0, 0] = 0x7F80
+    source = export.write(tmp_path / "source")
+    for arguments, said in (
+        (("--spec", "nvfp4"), "values that are not finite"),
+        (("--spec", "nvfp4-row-scaled"), "one global scale per tensor or none"),
+        (("--include", "nothing"), "no matrix that the patterns take"),
+        (("--layout", "tiled_128x4"), "for a dump, not for a checkpoint"),
+    ):
+        result = fp4("quantize", source, "-o", tmp_path / "out", "--to", "modelopt", *arguments)
+        assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+        assert not (tmp_path / "out").exists()
+    assert "or --to CONVENTION" in fp4("quantize", source, "-o", tmp_path / "out").stderr
+
+
+@pytest.mark.rule("CNV-4", "CNV-13")
+def test_requantizing_counts_the_values_that_move(exports: Any, tmp_path: Path) -> None:
+    source = exports("modelopt-mxfp4")
+    with pytest.raises(DomainError, match=r"decoded values differ, SQNR \d+\.\d dB"):
+        convert(source, tmp_path / "lossy", specs=[("*", fp4ref.profiles["nvfp4"])])
+    manifest = convert(source, tmp_path / "same", specs=[("*", fp4ref.profiles["mxfp4"])])
+    assert manifest["losses"] == []
+    assert decoded_mx(tmp_path / "same") == decoded_mx(source)
+
+
+def decoded_mx(path: Path) -> bytes:
+    """Values of one MXFP4 weight, by the formula: code times power of two."""
+    stored = tensors(path)
+    data = array(stored, f"{MODULE}.weight")
+    codes = np.stack([data & 15, data >> 4], -1).reshape(len(data), -1)
+    scales = np.exp2(array(stored, f"{MODULE}.weight_scale").astype(np.float64) - 127)
+    return (E2M1[codes] * np.repeat(scales, 32, -1) + 0.0).tobytes()
+
+
+# The target, and runs that are interrupted
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in sorted(path.iterdir())}
+
+
+@pytest.mark.rule("CNV-8")
+def test_a_target_that_exists_is_refused(exports: Any, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    result = fp4("convert", exports("modelopt-nvfp4"), tmp_path / "out", "--to", "torchao")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "it exists" in result.stderr
+
+
+@pytest.mark.rule("CNV-8", "CNV-9")
+def test_a_full_disk_loses_nothing(exports: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = exports("modelopt-nvfp4")
+    before, write = files(source), os.pwrite
+    written = 0
+
+    def pwrite(file: int, data: Any, offset: int) -> int:
+        nonlocal written
+        written += len(data)
+        if written > 200_000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(FileError, match="no space left on device"):
+        convert(source, tmp_path / "out", "torchao", shard_bytes=50_000)
+    monkeypatch.undo()
+    assert not (tmp_path / "out").exists()
+    assert not [each for each in partial_of(tmp_path / "out").iterdir() if each.suffix == ".tmp"]
+    kept = {each: each.stat().st_mtime_ns for each in partial_of(tmp_path / "out").glob("*.safetensors")}
+    assert kept
+    request = request_to_convert(source, tmp_path / "out", to="torchao", shard_bytes=50_000)
+    partial, plan = begin(request)
+    assert len(remaining(partial, plan)) == len(plan.shards) - len(kept)
+    assert run(request) is not None
+    assert {(tmp_path / "out" / each.name).stat().st_mtime_ns for each in kept} == set(kept.values())
+    convert(source, tmp_path / "once", "torchao", shard_bytes=50_000)
+    assert files(tmp_path / "out") == files(tmp_path / "once")
+    assert files(source) == before
+
+
+@pytest.mark.rule("CNV-10")
+def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
+    source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
+    partial, plan = begin(request_to_convert(source, tmp_path / "out", to="torchao"))
+    write_part(str(partial), 0)
+    shard = source / "model-00002-of-00002.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(FileError, match="changed while it was read"):
+        write_part(str(partial), 1)
+    with pytest.raises(FileError, match="parts of another conversion, or of a source that changed"):
+        begin(request_to_convert(source, tmp_path / "out", to="torchao"))
+    assert len(plan.shards) == 2
+
+
+@pytest.mark.rule("CNV-9", "CNV-15")
+def test_ranks_and_processes_write_the_same_bytes(exports: Any, tmp_path: Path) -> None:
+    source, common = exports("modelopt-nvfp4"), ("--to", "gguf", "--shard-bytes", 60_000)
+    assert fp4("convert", source, tmp_path / "one", *common).exit_code == 0
+    for rank in (1, 0):
+        early = fp4("merge", tmp_path / "ranks")
+        assert early.exit_code == 2
+        result = fp4("convert", source, tmp_path / "ranks", *common, "--rank", rank, "--world", 2)
+        assert result.exit_code == 0, result.output
+        assert not (tmp_path / "ranks").exists()
+    assert fp4("merge", tmp_path / "ranks").exit_code == 0
+    assert files(tmp_path / "ranks") == files(tmp_path / "one")
+    assert len(files(tmp_path / "one")) > 4
+
+
+@pytest.mark.rule("CNV-15")
+@pytest.mark.heavy
+def test_a_worker_that_is_killed_is_replaced(exports: Any, tmp_path: Path) -> None:
+    source = exports("modelopt-nvfp4")
+    convert(source, tmp_path / "one", "torchao", shard_bytes=30_000)
+    command = [sys.executable, "-m", "fp4ref", "convert", source, tmp_path / "many", "--to", "torchao"]
+    process = subprocess.Popen([*map(str, command), "--shard-bytes", "30000", "--workers", "2"])
+    killed = False
+    while process.poll() is None:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        names = children.read_text().split() if children.exists() else []
+        if not killed and len(names) > 2 and [*partial_of(tmp_path / "many").glob("*.done")]:
+            os.kill(int(names[-1]), signal.SIGKILL)
+            killed = True
+        time.sleep(0.01)
+    assert process.returncode == 0
+    assert files(tmp_path / "many") == files(tmp_path / "one")
+
+
+@pytest.mark.rule("CNV-8", "CNV-9")
+@pytest.mark.heavy
+def test_a_run_that_is_killed_goes_on(exports: Any, tmp_path: Path) -> None:
+    source = exports("modelopt-nvfp4")
+    convert(source, tmp_path / "once", "comfy", shard_bytes=20_000)
+    command = [sys.executable, "-m", "fp4ref", "convert", source, tmp_path / "out", "--to", "comfy"]
+    rng = np.random.default_rng(7)
+    kept: dict[Path, int] = {}
+    killed = 0
+    while not (tmp_path / "out").exists():
+        process = subprocess.Popen([*map(str, command), "--shard-bytes", "20000"])
+        more = len(kept) + int(rng.integers(1, 5))
+        while process.poll() is None and len(done := [*partial_of(tmp_path / "out").glob("*.done")]) < more:
+            time.sleep(float(rng.uniform(0, 0.01)))
+        if process.poll() is None:
+            process.kill()
+            killed += process.wait() == -signal.SIGKILL
+            assert {each: each.stat().st_mtime_ns for each in kept} == kept
+            kept = {each: each.stat().st_mtime_ns for each in done}
+    assert killed > 1
+    assert files(tmp_path / "out") == files(tmp_path / "once")
+    assert not partial_of(tmp_path / "out").exists()
+
+
+@pytest.mark.rule("CNV-15")
+def test_parts_are_not_joined_before_all_are_there(exports: Any, tmp_path: Path) -> None:
+    partial, _ = begin(
+        request_to_convert(exports("modelopt-nvfp4"), tmp_path / "out", to="torchao", shard_bytes=30_000)
+    )
+    write_part(str(partial), 0)
+    with pytest.raises(FileError, match="shards are not written, such as model-00002-of-"):
+        finish(tmp_path / "out")
+
+
+@pytest.mark.rule("CNV-9", "CNV-15")
+@pytest.mark.release
+def test_a_cluster_writes_the_same_bytes(exports: Any, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    source, common = exports("modelopt-nvfp4"), {"to": "torchao", "shard_bytes": 60_000}
+    run(request_to_convert(source, tmp_path / "one", **common))
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        run(request_to_convert(source, tmp_path / "many", **common), scheduler=cluster.scheduler_address)
+        address = cluster.scheduler_address
+    assert files(tmp_path / "many") == files(tmp_path / "one")
+    with pytest.raises(FileError, match="the cluster at .* failed .* to run the same command again"):
+        run(request_to_convert(source, tmp_path / "gone", **common), scheduler=address)
+    run(request_to_convert(source, tmp_path / "gone", **common))
+    assert files(tmp_path / "gone") == files(tmp_path / "one")
+
+
+# Real tools
+
+
+@pytest.mark.release
+@pytest.mark.rule("CNV-1", "CNV-14")
+def test_torchao_loads_a_conversion(exports: Any, tmp_path: Path) -> None:
+    support = pytest.importorskip("torchao.prototype.safetensors.safetensors_support")
+    load_file = pytest.importorskip("safetensors.torch").load_file
+    source = tensors(exports("modelopt-nvfp4"))
+    convert(exports("modelopt-nvfp4"), tmp_path / "out", "torchao")
+    for path in sorted((tmp_path / "out").glob("*.safetensors")):
+        found, left = support.unflatten_tensor_state_dict(load_file(path), open_checkpoint(path).metadata)
+        assert left == {}
+        for name, tensor in found.items():
+            if type(tensor).__name__ == "NVFP4Tensor":
+                values = np.float32(tensor.dequantize().float().numpy())
+                expected = decoded(source, name.removesuffix(".weight"))
+                assert np.allclose(values, expected, rtol=2**-8, atol=0)  # torchao returns bfloat16
