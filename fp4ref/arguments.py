@@ -22,7 +22,10 @@ def require_quantized(operation: str, q: object, name: str = "q") -> None:
 
 
 def buffer_shapes(spec: Spec, shape: tuple[int, ...], direction: Direction, scale_layout: str) -> DirectionData:
-    """Return shapes of data, scales and amax of one direction of a tensor; None where there is no amax."""
+    """Return shapes of data, scales and amax of one direction of a tensor; None where there is no amax.
+
+    Rules: RES-1.
+    """
     return _buffer_shapes(spec, tuple(shape), direction, layout(scale_layout))
 
 
@@ -84,7 +87,10 @@ def each_direction(value: Any, names: tuple[Direction, ...], spec: Spec, argumen
 
 
 def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
-    """Return the caller's amax as float32 [1] or [rows], unread if on a device. Rules: GLB-4, GLB-5, GLB-6."""
+    """Return the caller's amax as float32 [1] or [rows], unread if on a device.
+
+    Rules: GLB-4, GLB-5, GLB-6, GLB-8.
+    """
     if value is None:
         return None
     if spec.global_scale is Granularity.NONE:
@@ -111,7 +117,7 @@ def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
 
 
 def _number(value: float) -> np.float32:
-    """Round a number to the float32 amax that it stands for. Rules: GLB-4."""
+    """Round a number to the float32 amax that it stands for. Rules: GLB-4, GLB-8."""
     if value < 0 or value != value:  # noqa: PLR0124 - NaN; before rounding, which makes a small negative number -0
         raise DomainError("quantize", f"amax {value}", ">= 0 and not NaN", "GLB-4")
     try:
@@ -143,7 +149,7 @@ def require_bits(bits: Any, spec: Spec, shape: tuple[int, int]) -> None:
 def require_hadamard(
     spec: Spec, direction: Direction, shape: tuple[int, ...], dtype: str, operation: str = "quantize"
 ) -> None:
-    """Require bfloat16 and whole groups for the transform. Rules: HAD-5."""
+    """Require bfloat16 and whole groups for the transform, unless there is no column. Rules: HAD-5, RES-2."""
     if spec.hadamard is None or direction == "row":
         return
     rows, columns = matrix_shape(shape)

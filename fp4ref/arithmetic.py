@@ -5,7 +5,7 @@ amax, scale s, global scale g and values x broadcast against each other. The fun
 what g is (a multiplier for encoding or for decoding); nothing outside reads it. Without a global scale g is 1.
 Zero-block rules, clamps and the order of operations are the bodies of these functions.
 
-Rules: SPC-9.
+Rules: NUM-1, NUM-8, NUM-9, SPC-9.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def no_global_scale(amax: Floats, k: Constants) -> Floats:
 
 
 def divided(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
-    """x / s; for a power of two the same as its exact reciprocal. Rules: BLK-10."""
+    """x / s; for a power of two the same as its exact reciprocal. Rules: BLK-10, E8M0-5."""
     return x / s
 
 

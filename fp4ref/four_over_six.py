@@ -28,13 +28,13 @@ def register_rule(function: Callable[..., Floats], name: str | None = None) -> C
 
 @register_rule
 def sequential(errors: Floats) -> Floats:
-    """Row by row, left to right; then rows top to bottom. Rules: FOS-5."""
+    """Row by row, left to right; then rows top to bottom. Rules: FOS-8."""
     return _left_to_right(_left_to_right(errors))
 
 
 @register_rule
 def halves(errors: Floats) -> Floats:
-    """Element i and i + 8 first, then left to right; then rows top to bottom. Rules: FOS-5."""
+    """Element i and i + 8 first, then left to right; then rows top to bottom. Rules: FOS-8."""
     half = errors.shape[-1] // 2
     return sequential(errors[..., :half] + errors[..., half:])
 
@@ -43,7 +43,7 @@ def halves(errors: Floats) -> Floats:
 def lanes(errors: Floats) -> Floats:
     """Eight lanes, as torch adds on a CPU with AVX2: vectors 4i + j to accumulator j, the four of them, then the lanes.
 
-    The elements of the block, rows one after the other, count as vectors of eight. Rules: FOS-5.
+    The elements of the block, rows one after the other, count as vectors of eight. Rules: FOS-8.
     """
     vectors = errors.reshape(*errors.shape[:-2], -1, LANES)
     total = _left_to_right(np.moveaxis(vectors[..., 0::ACCUMULATORS, :], -1, -2))
@@ -54,7 +54,7 @@ def lanes(errors: Floats) -> Floats:
 
 @register_rule
 def rows_by_tree(errors: Floats) -> Floats:
-    """Each row left to right; then rows r and r + 8, r + 4, r + 2, r + 1. Rules: FOS-5."""
+    """Each row left to right; then rows r and r + 8, r + 4, r + 2, r + 1. Rules: FOS-8."""
     total = _left_to_right(errors)
     while total.shape[-1] > 1:
         half = total.shape[-1] // 2
@@ -71,7 +71,7 @@ def _left_to_right(errors: Floats) -> Floats:
 
 @register_rule
 def dequantized(q: Floats, s: Floats, g: Floats, amax: Floats, x: Floats, k: Constants) -> Floats:
-    """In the units of x, through the global maximum: ((q * s) * amax) / (6 * scale_max) - x. Rules: FOS-3."""
+    """In the units of x, through the global maximum: ((q * s) * amax) / (element_max * scale_max) - x. Rules: FOS-3."""
     return q * s * amax / (k.element_max * k.scale_max) - x
 
 

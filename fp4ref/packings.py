@@ -179,7 +179,7 @@ class _Places:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of a row if the rows follow each other, each from a byte on; else 0. Rules: PACK-7."""
+        """Bytes of a row if the rows follow each other, each from a byte on; else 0. Rules: PACK-10."""
         last = self.form.form.order[-1]
         alone = self.form.axes[0].radices == (None,) and last[:2] == (0, 0)
         whole = not self.form.has_gaps and not self.form.form.irregular

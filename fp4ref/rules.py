@@ -126,7 +126,7 @@ def read(tree: Tree | None = None) -> Index:
     if tree.tests is None:
         index.notes.append("tests are not installed here: coverage by tests was not checked")
     else:
-        index.tests = list(_tests(tree, tree.tests))
+        index.tests = list(marked(tree, tree.tests))
     _require_defined(index)
     _require_mentions_defined(tree, index)
     _require_covered(index, tests_known=tree.tests is not None)
@@ -236,11 +236,11 @@ def _walk(node: ast.AST, kinds: Kinds = ast.AST, name: str = "") -> Iterator[tup
             yield from _walk(child, kinds, name)
 
 
-def _tests(tree: Tree, folder: Path) -> Iterator[Citation]:
-    """Yield citations by `pytest.mark.rule("ID", ...)` on tests, classes, parameters and modules; literals only."""
+def marked(tree: Tree, folder: Path, mark: str = "rule") -> Iterator[Citation]:
+    """Yield citations by `pytest.mark.MARK("ID", ...)` on tests, classes, parameters and modules; literals only."""
     for path, source in _sources(folder, (".py",)):
-        for node, name in _walk(ast.parse(source)) if ".rule(" in source else ():
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "rule"):
+        for node, name in _walk(ast.parse(source)) if f".{mark}(" in source else ():
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == mark):
                 continue
             if not (isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "mark"):
                 continue

@@ -82,7 +82,7 @@ class FourOverSix:
     difference: (element values, s, g, global amax, x, k) -> error of each element.
     total: [..., rows, columns] -> [...], in a fixed order of additions.
 
-    Rules: FOS-1, FOS-2, FOS-3, FOS-4, FOS-5, FOS-6.
+    Rules: FOS-1, FOS-2, FOS-3, FOS-4, FOS-5, FOS-6, FOS-8.
     """
 
     metric: Metric = Metric.ABSOLUTE
@@ -106,7 +106,7 @@ class Spec:
 
     element_max: the magnitude that a block's maximum is mapped to; None is the largest element value.
 
-    Rules: SPC-1, SPC-2, SPC-3.
+    Rules: SPC-1, SPC-2, SPC-3, SPC-10.
     """
 
     name: str = dataclasses.field(compare=False)
@@ -199,7 +199,7 @@ def _require_legal(spec: Spec) -> None:
             search and spec.block.rows & (spec.block.rows - 1),
             f"four_over_six with blocks of {spec.block.rows} rows",
             "a power of two",
-            "FOS-5",
+            "FOS-7",
         ),
         (search and spec.hadamard, "four_over_six with hadamard", "one of them", "FOS-7"),
         (
@@ -253,7 +253,7 @@ def _unregistered(function: Callable[..., Any]) -> str:
 def from_json(text: str) -> Spec:
     """Read a record back. Unknown versions, fields and names are errors; nothing is imported or evaluated.
 
-    Rules: SPC-3, SPC-4.
+    Rules: SPC-3, SPC-4, SPC-11, SPC-12.
     """
     try:
         value = json.loads(text)

@@ -64,7 +64,7 @@ def test_every_combination_is_the_oracles(difference, scale_max, x, metric, tota
     assert not oracle.differences(quantize(x, spec, direction), oracle.quantize(x, spec, direction))
 
 
-@pytest.mark.rule("FOS-5")
+@pytest.mark.rule("FOS-8")
 @pytest.mark.parametrize("total", TOTALS, ids=lambda f: f.__name__)
 @settings(max_examples=15)
 @given(x=matrices((16, 16), shape=shapes(17, 17)), direction=st.sampled_from(["row", "column"]))
@@ -86,7 +86,7 @@ def near_ties() -> np.ndarray:
     return np.concatenate([rng.integers(0, 40, (8192, 16)) * (rng.random((8192, 16)) < 0.3) for rng in parts]).astype(F)
 
 
-@pytest.mark.rule("FOS-5")
+@pytest.mark.rule("FOS-8")
 @pytest.mark.parametrize("first, second", list(itertools.combinations(TOTALS, 2)), ids=lambda f: f.__name__)
 def test_the_order_of_additions_decides_some_blocks(first, second):
     x, amax = near_ties(), np.array([320.0], F)
@@ -100,7 +100,7 @@ def test_the_order_of_additions_decides_some_blocks(first, second):
         assert expected.scales.tolist() == q.scales[tile].tolist()
 
 
-@pytest.mark.rule("FOS-5")
+@pytest.mark.rule("FOS-8")
 def test_one_row_by_tree_is_in_order():
     x, amax = near_ties(), np.array([320.0], F)
     results = {total: quantize(x, searching(scale_max=256, total=total), amax=amax) for total in TOTALS}
@@ -108,7 +108,7 @@ def test_one_row_by_tree_is_in_order():
     assert (results[fos.halves].scales != results[fos.sequential].scales).any()
 
 
-@pytest.mark.rule("FOS-5")
+@pytest.mark.rule("FOS-8")
 @pytest.mark.parametrize("total", TOTALS, ids=lambda f: f.__name__)
 def test_one_witness_separates_the_three_orders(total):
     errors = np.zeros((16, 16), np.float32)
@@ -123,7 +123,7 @@ def test_one_witness_separates_the_three_orders(total):
     assert float(total(errors)) == oracle.TOTALS[total.__name__](errors.tolist()) == sums[total.__name__]
 
 
-@pytest.mark.rule("FOS-5")
+@pytest.mark.rule("FOS-8")
 @pytest.mark.parametrize("total", TOTALS, ids=lambda f: f.__name__)
 def test_totals_are_the_oracles(total):
     for seed, rows in enumerate((1, 1, 2, 4, 16, 16, 16)):

@@ -121,7 +121,7 @@ def test_a_missing_field_is_named() -> None:
         ("nvfp4-4over6", {"element": STOCHASTIC_E2M1}, ("four_over_six", "stochastic", "FOS-7")),
         ("nvfp4-4over6", {"global_scale": "none"}, ("four_over_six", "global_scale none", "FOS-7")),
         ("nvfp4-4over6", {"scale": CUDA_E8M0, "global_scale": "none"}, ("four_over_six", "e8m0", "FOS-7")),
-        ("nvfp4-4over6", {"block": (3, 16)}, ("four_over_six", "3 rows", "FOS-5")),
+        ("nvfp4-4over6", {"block": (3, 16)}, ("four_over_six", "3 rows", "FOS-7")),
         ("nvfp4-rht", {"block": (1, 8)}, ("hadamard", "8 columns", "HAD-5")),
         ("nvfp4", {"element": CUDA_E8M0}, ("element e8m0", "SPC-2")),
         ("nvfp4", {"scale": CUDA_E2M1}, ("scale e2m1", "SPC-2")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
@@ -72,6 +73,17 @@ def test_the_command_writes_parts(monkeypatch, chapter):
     assert CliRunner().invoke(command, ["--write"]).output == "no chapter changed\n"
 
 
+@pytest.mark.rule("RES-3")
+def test_the_rules_of_a_level(monkeypatch):
+    index = rules.read()
+    monkeypatch.setattr(rules, "read", lambda: index)
+    output = CliRunner().invoke(command, ["--level", "dequantize", "--json"]).output
+    assert {"DEQ-1", "PACK-1", "E4M3-1"} <= {record["id"] for record in json.loads(output)}
+    assert not {"BLK-1", "LAY-1", "GEM-1"} & {record["id"] for record in json.loads(output)}
+    error = CliRunner().invoke(command, ["--level", "all"]).exception
+    assert "level 'all', need one of element codecs; quantize, row;" in str(error)
+
+
 @pytest.mark.rule("SPC-8")
 def test_the_table_of_own_specs_names_each_with_its_fields():
     table = rows(CHAPTER_12, "| spec | element |")
@@ -96,7 +108,7 @@ def samples(seed, special):
 
 WORDS = {
     "": lambda computed, names: computed,
-    "; 1 if A or g is 0": lambda computed, names: np.where((names["A"] == 0) | (computed == 0), F(1), computed),
+    "; 1 if G or g is 0": lambda computed, names: np.where((names["G"] == 0) | (computed == 0), F(1), computed),
 }
 
 
@@ -120,7 +132,7 @@ def test_the_formulas_of_the_own_arithmetics_are_what_they_compute(name):
     scales = spec.scale.decode(np.arange(spec.scale.format.codes, dtype=np.uint8))
     s = np.resize(scales, x.shape)
     with np.errstate(all="ignore"):
-        names = {"a": a, "A": amax, "x": x, "s": s, "T": k.scale_max * k.element_max, "E": k.element_max}
+        names = {"a": a, "G": amax, "x": x, "s": s, "T": k.scale_max * k.element_max, "element_max": k.element_max}
         g = ARITHMETIC[name].global_scale(amax, k)
         expected = {"g": g, "t": ARITHMETIC[name].block_scale(a, g, k), "y": ARITHMETIC[name].scaled(x, s, g, k)}
     for column in "gty":

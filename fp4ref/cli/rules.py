@@ -14,6 +14,7 @@ from fp4ref.proof import records
 from fp4ref.proof.catalogue import claims_of
 from fp4ref.proof.claims import ProofClaim
 from fp4ref.standard import made
+from fp4ref.standard.levels import rules_of
 
 EPILOG = """\b
 Examples:
@@ -29,10 +30,11 @@ Examples:
 @click.command("rules", epilog=EPILOG, short_help="Rules of the standard: text, coverage, check.")
 @click.argument("names", metavar="[ID|PREFIX]...", nargs=-1)
 @click.option("--kind", type=click.Choice([kind.value for kind in standard.RuleKind]), help="Only rules of this kind.")
+@click.option("--level", help="Only the rules that a level of conformance covers (RES-3), such as dequantize.")
 @click.option("--check", is_flag=True, help="Report rules without citations, and citations without rules.")
 @click.option("--write", is_flag=True, help="Write the generated parts of the chapters from the records.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def rules(names: tuple[str, ...], kind: str | None, check: bool, write: bool, as_json: bool) -> None:
+def rules(names: tuple[str, ...], kind: str | None, level: str | None, check: bool, write: bool, as_json: bool) -> None:
     """List the rules of the standard, show some of them, or check that each is implemented and tested.
 
     An ID (E2M1-3) shows that rule; a prefix (BLK) lists a topic.
@@ -44,7 +46,8 @@ def rules(names: tuple[str, ...], kind: str | None, check: bool, write: bool, as
     if check:
         _check(index, as_json)
         return
-    chosen = [rule for rule in _named(index, names) if kind in (None, rule.kind)]
+    covered = index.rules.values() if level is None else rules_of(level, index.rules)
+    chosen = [rule for rule in _named(index, names) if kind in (None, rule.kind) and rule in covered]
     one = len(names) == 1 and names[0].upper() in index.rules
     if as_json:
         click.echo(json.dumps([_record(index, rule) for rule in chosen], indent=1, ensure_ascii=False))

@@ -29,7 +29,7 @@ def dequantize(
     direction: data and amax as `quantize` returns them, scales linear [rows, blocks]. source: the type of the tensor
     that was quantized, which some profiles round to. inverse_hadamard: undo the transform, in float32.
 
-    Rules: NUM-2, DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, HAD-6.
+    Rules: NUM-2, DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, DEQ-6, HAD-6.
     """
     result = np.empty(shape, dtype)
     k = constants(spec, source)

@@ -31,7 +31,7 @@ def quantize(
     random_bits: [rows, columns] of the direction, for stochastic rounding.
     Rows are those of x^T in the column direction.
 
-    Rules: BLK-1, BLK-2, BLK-7, BLK-8, BLK-9, BLK-12, GLB-1, GLB-4, GLB-5, GLB-6, NUM-1, NUM-4.
+    Rules: BLK-1, BLK-2, BLK-7, BLK-8, BLK-9, BLK-12, BLK-13, BLK-14, GLB-1, GLB-5, GLB-6, GLB-7, NUM-1, NUM-4.
     """
     matrix = Matrix(x, direction)
     rows, columns = matrix.shape
@@ -60,7 +60,7 @@ def global_amax(x: NDArray[Any], spec: Spec, direction: Direction = "row") -> Fl
 
     In the column direction of a spec with a Hadamard transform it is that of the transformed values.
 
-    Rules: GLB-1, GLB-5, BLK-2, HAD-4.
+    Rules: GLB-1, GLB-5, BLK-2, HAD-8.
     """
     matrix = Matrix(x, direction)
     by_row = spec.global_scale is Granularity.ROW
@@ -131,7 +131,10 @@ def _blocks(blocks: Floats, amax: Floats | None, bits: Codes | None, spec: Spec,
 def _four_over_six(
     blocks: Floats, before: Floats, g: Floats, amax: Floats | None, spec: Spec, k: Constants
 ) -> tuple[Codes, Codes]:
-    """Return the candidate with the smaller error, the first on a tie or NaN. Rules: FOS-1, FOS-3, FOS-5, FOS-6."""
+    """Return the candidate with the smaller error, the first on a tie or NaN.
+
+    Rules: FOS-1, FOS-3, FOS-5, FOS-6, FOS-8.
+    """
     search = spec.four_over_six
     assert search is not None
     errors: list[Floats] = []

@@ -15,11 +15,15 @@ from pathlib import Path
 
 from fp4ref.spec_root import spec_root
 from fp4ref.standard import records
+from fp4ref.standard.example import example
+from fp4ref.standard.levels import levels
 
 MADE = re.compile(r"(?m)^<!-- made: (?P<name>[a-z0-9-]+) -->\n(?P<text>(?:(?!<!-- ).*\n)*?)^<!-- end -->$")
 OPENING = re.compile(r"(?m)^<!-- (?:made: .*|end) -->$")
 PARTS: dict[str, Callable[[], str]] = {
     "constants": records.constants,
+    "example": example,
+    "levels": levels,
     "own-specs": records.own_specs,
     "own-codecs": records.own_codecs,
     "profiles": records.profiles,

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 
 from fp4ref.catalogue import PROFILES, PROMISES
 from fp4ref.formats import E4M3, E8M0, Codec, F, Rounding
 from fp4ref.spec import FourOverSix, Spec
 from fp4ref.specs import MXFP8_E4M3, NVFP4, OWN
+from fp4ref.standard.tables import hexadecimal, number, table
 
 CODECS = [codec for spec in OWN for codec in (spec.element, spec.scale)]
 BASES = {codec.format: codec for codec in CODECS if codec.rounding is not Rounding.STOCHASTIC}
 CLAIMS = {"finite": "finite", "nan": "NaN", "inf": "Inf"}
 KINDS = ("finite", "nan", "inf")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
-    return "\n".join([lines[0], f"|{'---|' * len(head)}", *lines[1:]]) + "\n"
-
-
-def hexadecimal(value: np.float32) -> str:
-    """Return the bits of a float32, as the chapters write them."""
-    return f"`0x{int(np.asarray(value, F).view(np.uint32)):08X}`"
-
-
-def number(value: float) -> str:
-    """Return a number in full, without a fraction of zero."""
-    return repr(float(value)).removesuffix(".0")
 
 
 def constants() -> str:

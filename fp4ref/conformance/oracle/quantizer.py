@@ -114,7 +114,7 @@ def unpack(row: Sequence[int], bits: int, column: int) -> int:
 def top(spec: Spec) -> float:
     """Return the largest element times the scale of the block that holds the global maximum. Rules: GLB-2, FOS-2."""
     scale_max = spec.four_over_six.scale_max if spec.four_over_six else r.magnitudes(spec.scale.format.name)[-1]
-    return r.magnitudes(spec.element.format.name)[-1] * scale_max
+    return r.times(spec.element_max or r.magnitudes(spec.element.format.name)[-1], scale_max)
 
 
 def encoding_scale(amax: float, reaches: float) -> float:
@@ -202,17 +202,17 @@ def block_error(codes: Sequence[int], s: float, g: float, amax: float, block: Ro
     for row in block:
         errors.append([])
         for x in row:
-            d = difference(r.value(next(code), "e2m1"), s, g, amax, x, search.difference.__name__, search.scale_max)
+            d = difference(r.value(next(code), "e2m1"), s, g, amax, x, search.difference.__name__, top(spec))
             errors[-1].append(r.times(d, d) if search.metric is Metric.SQUARED else abs(d))
     if search.metric is Metric.LARGEST:
         return max((e for row in errors for e in row), key=lambda e: (math.isnan(e), e))
     return TOTALS[search.total.__name__](errors)
 
 
-def difference(q: float, s: float, g: float, amax: float, x: float, kind: str, scale_max: float) -> float:
+def difference(q: float, s: float, g: float, amax: float, x: float, kind: str, reaches: float) -> float:
     """Return decoded minus input, in the units that the search compares. Rules: FOS-3, FOS-4."""
     if kind == "dequantized":
-        return r.minus(r.over(r.times(r.times(q, s), amax), 6 * scale_max), x)
+        return r.minus(r.over(r.times(r.times(q, s), amax), reaches), x)
     if kind == "dequantized_by_reciprocal":
         return r.minus(r.times(r.times(q, s), r.over(1.0, g)), x)
     if kind == "scaled_units":
@@ -223,7 +223,7 @@ def difference(q: float, s: float, g: float, amax: float, x: float, kind: str, s
 
 
 def in_order(values: Sequence[float]) -> float:
-    """Return ((a + b) + c) + ... Rules: FOS-5."""
+    """Return ((a + b) + c) + ... Rules: FOS-8."""
     total = values[0]
     for v in values[1:]:
         total = r.plus(total, v)
@@ -231,13 +231,13 @@ def in_order(values: Sequence[float]) -> float:
 
 
 def by_halves(values: Sequence[float]) -> list[float]:
-    """Return the first half plus the second, element by element. Rules: FOS-5."""
+    """Return the first half plus the second, element by element. Rules: FOS-8."""
     half = len(values) // 2
     return [r.plus(a, b) for a, b in zip(values[:half], values[half:], strict=True)]
 
 
 def rows_by_tree(errors: Rows) -> float:
-    """Each row in order, then row i and i + 8, i + 4, i + 2, i + 1. Rules: FOS-5."""
+    """Each row in order, then row i and i + 8, i + 4, i + 2, i + 1. Rules: FOS-8."""
     totals = [in_order(row) for row in errors]
     while len(totals) > 1:
         totals = by_halves(totals)
