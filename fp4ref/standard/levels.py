@@ -11,7 +11,7 @@ from fp4ref.standard.tables import table
 
 
 @dataclass(frozen=True)
-class Level:
+class ConformanceLevel:
     """A level: the chapters whose rules it covers, and the condition on them in words."""
 
     chapters: tuple[str, ...]
@@ -20,13 +20,15 @@ class Level:
 
 QUANTIZE = ("00", "01", "02", "03", "04", "05", "06", "10", "12")
 LEVELS = {
-    "element codecs": Level(("01", "02", "03"), "the formats of the spec"),
-    "quantize, row": Level(QUANTIZE, "the row direction, scales in the layout `linear`"),
-    "quantize, both directions": Level((*QUANTIZE[:7], "07", *QUANTIZE[7:]), "both directions, scales in `linear`"),
-    "layouts": Level(("08",), "the layouts that the statement names"),
-    "dequantize": Level(("01", "02", "03", "04", "11", "12"), "every code and every scale byte"),
-    "stochastic": Level(("09",), "random bits that are given"),
-    "gemm": Level(("15",), "the modes that the statement names"),
+    "element codecs": ConformanceLevel(("01", "02", "03"), "the formats of the spec"),
+    "quantize, row": ConformanceLevel(QUANTIZE, "the row direction, scales in the layout `linear`"),
+    "quantize, both directions": ConformanceLevel(
+        (*QUANTIZE[:7], "07", *QUANTIZE[7:]), "both directions, scales in `linear`"
+    ),
+    "layouts": ConformanceLevel(("08",), "the layouts that the statement names"),
+    "dequantize": ConformanceLevel(("01", "02", "03", "04", "11", "12"), "every code and every scale byte"),
+    "stochastic": ConformanceLevel(("09",), "random bits that are given"),
+    "gemm": ConformanceLevel(("15",), "the modes that the statement names"),
 }
 
 
