@@ -141,7 +141,7 @@ def test_differences_are_the_oracles(difference):
     g = np.array([oracle.encoding_scale(a, 6 * scale_max) for a in amax.tolist()], F)
     k = Constants(E2M1, fp4ref.NVFP4.scale, F(6), F(scale_max), lambda v: v)
     numbers = zip(*(v.tolist() for v in (q, s, g, amax, x)), strict=True)
-    expected = [oracle.difference(*each, difference.__name__, scale_max) for each in numbers]
+    expected = [oracle.difference(*each, difference.__name__, 6 * scale_max) for each in numbers]
     assert difference(q, s, g, amax, x, k).tolist() == expected
 
 

@@ -17,7 +17,8 @@ from fp4ref.errors import DomainError
 from fp4ref.model.quantize import constants
 from fp4ref.spec_root import spec_root
 from fp4ref.specs import OWN
-from fp4ref.standard import formulas, made
+from fp4ref.standard import examples, formulas, made
+from fp4ref.standard.levels import LEVELS
 
 F = np.float32
 CHAPTER_12 = (spec_root() / "12-specs.md").read_text("utf-8")
@@ -73,10 +74,40 @@ def test_the_command_writes_parts(monkeypatch, chapter):
     assert CliRunner().invoke(command, ["--write"]).output == "no chapter changed\n"
 
 
+CHAPTER = """# 01 · Things (AAA)
+
+#### AAA-1 · First (shall)
+
+| a |
+|---|
+| 1 |
+
+#### AAA-2 · Second (shall)
+
+No table.
+"""
+
+
+def test_a_table_that_no_test_reads_is_a_gap(tmp_path):
+    for name in ("spec", "package", "tests"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "spec/01-things.md").write_text(CHAPTER, "utf-8")
+    tree = rules.Tree(tmp_path / "spec", tmp_path / "package", (), tmp_path / "tests")
+    assert examples.gaps(tree, frozenset()) == ["AAA-1: no test reads its tables"]
+    assert examples.gaps(tree, frozenset({"AAA-1"})) == []
+    text = 'import pytest\n\n@pytest.mark.example("AAA-1", "AAA-9")\ndef test(): pass\n'
+    (tmp_path / "tests/test_things.py").write_text(text, "utf-8")
+    assert examples.gaps(tree, frozenset()) == ["AAA-9: a test reads the tables of a rule that is not defined"]
+    assert "AAA-1: a test reads its tables, but it is listed as unread" in examples.gaps(tree, frozenset({"AAA-1"}))
+
+
 @pytest.mark.rule("RES-3")
+@pytest.mark.example("RES-3")
 def test_the_rules_of_a_level(monkeypatch):
     index = rules.read()
     monkeypatch.setattr(rules, "read", lambda: index)
+    shown = {row["level"] for row in rows(rules.defined()["RES-3"].text, "| level | rules of chapters |")}
+    assert shown == set(LEVELS)
     output = CliRunner().invoke(command, ["--level", "dequantize", "--json"]).output
     assert {"DEQ-1", "PACK-1", "E4M3-1"} <= {record["id"] for record in json.loads(output)}
     assert not {"BLK-1", "LAY-1", "GEM-1"} & {record["id"] for record in json.loads(output)}
@@ -85,6 +116,7 @@ def test_the_rules_of_a_level(monkeypatch):
 
 
 @pytest.mark.rule("SPC-8")
+@pytest.mark.example("SPC-8")
 def test_the_table_of_own_specs_names_each_with_its_fields():
     table = rows(CHAPTER_12, "| spec | element |")
     assert [row["spec"].strip("`") for row in table] == [spec.name for spec in OWN]
@@ -120,6 +152,7 @@ def computed(table, name, column, names):
     return np.broadcast_to(WORDS[words](formulas.value(formula, names), names), names["x"].shape)
 
 
+@pytest.mark.example("SPC-9")
 @pytest.mark.rule("SPC-9", "GLB-2", "GLB-3", "BLK-3", "BLK-4", "BLK-5", "BLK-10", "BLK-11", "MXS-1")
 @pytest.mark.parametrize("name", ["te", "te-division", "te-fast", "rceil", "ocp-floor"])
 def test_the_formulas_of_the_own_arithmetics_are_what_they_compute(name):

@@ -13,7 +13,7 @@ from fp4ref.errors import UnknownNameError
 from fp4ref.proof import records
 from fp4ref.proof.catalogue import claims_of
 from fp4ref.proof.claims import ProofClaim
-from fp4ref.standard import made
+from fp4ref.standard import examples, made
 from fp4ref.standard.levels import rules_of
 
 EPILOG = """\b
@@ -129,7 +129,7 @@ def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
 
 def _check(index: standard.Index, as_json: bool) -> None:
     """Print gaps and notes, those of certificates and generated parts too; exit status 1 if there are gaps."""
-    index.gaps += records.gaps() + made.gaps()
+    index.gaps += records.gaps() + made.gaps() + examples.gaps()
     if as_json:
         click.echo(json.dumps({"rules": len(index.rules), "gaps": index.gaps, "notes": index.notes}, indent=1))
     else:

@@ -7,17 +7,29 @@ from fp4ref.rules import Tree
 from fp4ref.standard.tables import tables
 
 EXECUTED = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "15")
+# No test reads the tables of these yet. A rule leaves the list with the first test that reads it; none comes in.
+UNREAD_BY_PREFIX = {
+    "NUM": (2, 3, 6, 7),
+    "PACK": (6,),
+    "GLB": (6,),
+    "HAD": (7,),
+    "LAY": (14,),
+    "SR": (8, 9, 10, 11, 13),
+    "FOS": (6,),
+    "SPC": (2, 4, 5, 6),
+    "GEM": (1, 3, 7, 8, 9, 10, 11, 12),
+}
+UNREAD = frozenset(f"{prefix}-{number}" for prefix, numbers in UNREAD_BY_PREFIX.items() for number in numbers)
 
 
-def gaps(tree: Tree | None = None) -> list[str]:
+def gaps(tree: Tree | None = None, unread: frozenset[str] = UNREAD) -> list[str]:
     """Return a line for each rule of these chapters whose tables no test reads; none where tests are not installed."""
     tree = tree or rules.here()
     if tree.tests is None:
         return []
     read = {found.rule for found in rules.marked(tree, tree.tests, "example")}
     known = rules.defined(tree)
-    found = [f"{rule}: a test reads the examples of a rule that is not defined" for rule in sorted(read - set(known))]
-    chapters = (rule for rule in known.values() if rule.chapter[:2] in EXECUTED)
-    return found + [
-        f"{rule.id}: no test reads its tables" for rule in chapters if tables(rule.text) and rule.id not in read
-    ]
+    found = [f"{rule}: a test reads the tables of a rule that is not defined" for rule in sorted(read - set(known))]
+    found += [f"{rule}: a test reads its tables, but it is listed as unread" for rule in sorted(read & unread)]
+    chapters = (rule for rule in known.values() if rule.chapter[:2] in EXECUTED and tables(rule.text))
+    return found + [f"{rule.id}: no test reads its tables" for rule in chapters if rule.id not in read | unread]

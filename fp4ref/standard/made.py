@@ -22,6 +22,7 @@ MADE = re.compile(r"(?m)^<!-- made: (?P<name>[a-z0-9-]+) -->\n(?P<text>(?:(?!<!-
 OPENING = re.compile(r"(?m)^<!-- (?:made: .*|end) -->$")
 PARTS: dict[str, Callable[[], str]] = {
     "constants": records.constants,
+    "element-formats": records.element_formats,
     "example": example,
     "levels": levels,
     "own-specs": records.own_specs,

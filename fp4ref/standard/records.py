@@ -26,6 +26,13 @@ def constants() -> str:
     return table(("constant", "value", "bits"), ((name, str(value), hexadecimal(value)) for name, value in named))
 
 
+def element_formats() -> str:
+    """Return the numbers of element formats that MX scales are chosen by. Rules: MXS-1, MXS-2, MXS-4."""
+    forms = dict.fromkeys(spec.element.format for spec in OWN)
+    rows = ((form.name.upper(), number(form.max), str(form.emax), str(form.mantissa_bits)) for form in forms)
+    return table(("element", "element_max", "emax", "mbits"), rows)
+
+
 def own_specs() -> str:
     """Return the standard's own specifications with all their fields. Rules: SPC-1, SPC-8."""
     head = ("spec", "element", "scale", "block", "global scale", "arithmetic", "element_max", "amax", "subnormals")
