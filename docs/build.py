@@ -19,6 +19,8 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from fp4ref import rules
+from fp4ref.diagrams import catalogue
+from fp4ref.explorer.page import html as explorer
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -29,7 +31,7 @@ IN_CHAPTER = {
     "05-block-scaling": ("blocks", "blocks-2d", "directions"),
     "06-global-scaling": ("hierarchy", "hierarchy-row-scaled"),
     "07-hadamard": ("hadamard", "directions-hadamard"),
-    "08-layouts": ("tiled_128x4-element", "tiled_8x4-element", "linear-tiled-element"),
+    "08-layouts": ("tiled_128x4-element", "tensor-memory", "tiled_8x4-element", "linear-tiled-element"),
     "09-stochastic-rounding": ("stochastic",),
     "10-four-over-six": ("pipeline-nvfp4-4over6",),
     "12-specs": ("pipeline",),
@@ -54,6 +56,7 @@ def main(out: Path, results: Path | None) -> None:
         shutil.rmtree(old, ignore_errors=True)
     shutil.copytree(HERE / "site", source, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(HERE / "examples", source / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(HERE / "diagnosis.svg", source)
     for theme in ("light", "dark"):
         fp4ref("diagram", "--all", source / "figures" / theme, "--theme", theme)
     chapters(source / "standard")
@@ -63,8 +66,12 @@ def main(out: Path, results: Path | None) -> None:
     run("docs/generate/performance.py", source / "performance.md", *([results] if results else []))
     run("docs/generate/proved.py", source / "proved.md")
     run("docs/generate/reference.py", source / "reference")
+    run("docs/generate/gallery.py", source / "gallery.md")
+    run("docs/generate/rule_pages.py", source / "rule")
     (out / "explorer").mkdir()
-    fp4ref("explore", "-o", out / "explorer/explorer.html")
+    (out / "explorer/explorer.html").write_text(explorer(site="rule/"), "utf-8")
+    shutil.copytree(source / "figures", out / "explorer/figures")  # the full size that images link to
+    shutil.copy(HERE / "diagnosis.svg", out / "explorer")
     sphinx = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-d", out / "doctrees"]
     subprocess.run([*map(str, sphinx), str(source), str(html)], check=True)
     wrong = list(faults(html))
@@ -84,20 +91,38 @@ def fp4ref(*arguments: object) -> None:
 
 
 def chapters(target: Path) -> None:
-    """Write the standard's chapters, volume by volume, with their figures and an anchor at every rule."""
+    """Write the standard's chapters, volume by volume: each figure after its rule, an anchor at every rule.
+
+    A rule's heading is followed by a link to the rule's own page.
+    """
     spec = ROOT / "spec"
     names = []
     for path in rules.chapters(spec):
-        text = re.sub(r"^(#### ([A-Z][A-Z0-9]*-\d+) ·)", r"(\2)=\n\1", path.read_text("utf-8"), flags=re.MULTILINE)
-        drawn = "".join(f"```{{drawn}} {name}\n```\n\n" for name in IN_CHAPTER.get(path.stem, ()))
-        first, rest = re.split(r"(?m)^(?=#{2,4} |\(\S+-\d+\)=)", text, maxsplit=1)
-        page = path.relative_to(spec)
-        (target / page).parent.mkdir(parents=True, exist_ok=True)
-        (target / page).write_text(first + drawn + rest, "utf-8")
-        names.append(page.with_suffix("").as_posix())
+        sections = re.split(r"(?m)^(?=#{2,4} )", path.read_text("utf-8"))
+        for name in IN_CHAPTER.get(path.stem, ()):
+            at = next(
+                (i for rule in catalogue.cited(name) for i, s in enumerate(sections) if s.startswith(f"#### {rule} ")),
+                0,
+            )
+            sections[at] = f"{sections[at].rstrip()}\n\n```{{drawn}} {name}\n```\n\n"
+        chapter = path.relative_to(spec)
+        up = "../" * len(chapter.parts)
+        text = "".join(anchored(section, up) for section in sections)
+        (target / chapter).parent.mkdir(parents=True, exist_ok=True)
+        (target / chapter).write_text(text, "utf-8")
+        names.append(chapter.with_suffix("").as_posix())
     readme = (spec / "README.md").read_text("utf-8")
     toc = "\n".join(["```{toctree}", ":hidden:", "", *names, "```"])
     (target / "index.md").write_text(f"{readme}\n{toc}\n", "utf-8")
+
+
+def anchored(section: str, up: str) -> str:
+    """Return a section of a chapter; that of a rule with an anchor, and a link to the rule's own page."""
+    heading = re.match(r"(#### ([A-Z][A-Z0-9]*-\d+) · .*)\n", section)
+    if heading is None:
+        return section
+    link = f"[functions and tests]({up}rule/{heading[2].lower()}.md)"
+    return f"({heading[2]})=\n{heading[1]}\n\n{link}\n{section[heading.end() :]}"
 
 
 class Page(HTMLParser):
@@ -133,7 +158,8 @@ def faults(html: Path) -> list[str]:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             anchors = pages[target].anchors if target in pages else None
-            missing = parts.fragment and anchors is not None and unquote(parts.fragment) not in anchors
+            asked = "" if target.name == "explorer.html" else unquote(parts.fragment)  # whose fragments are settings
+            missing = asked and anchors is not None and asked not in anchors
             if not target.exists() or missing:
                 found.append(f"{where}: {link} leads nowhere")
     return found

@@ -441,6 +441,30 @@ def test_examples_of_the_help(line: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert result.output
 
 
+@pytest.mark.rule("LAY-3")
+def test_tensor_memory_has_a_row_per_lane_and_group() -> None:
+    """As the manual of the instruction has it: lane m % 32, column m / 32, byte k. Written down here."""
+    shown = [re.fullmatch(r"lane (\d+), column (\d+): scales (.*)", title) for title in titles(ALL["tensor-memory"])]
+    found = {(int(m[1]), int(m[2])): m[3] for m in shown if m}
+    assert len(found) == 128
+    for (lane, column), scales in found.items():
+        row = 32 * column + lane
+        assert scales == ", ".join(f"({row}, {k})" for k in range(4))
+
+
+@pytest.mark.parametrize("name", ["e2m1", "tiled_128x4-element", "hierarchy-mx", "pipeline-nvfp4-rht-column"])
+def test_command_under_a_figure_draws_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = RUNNER.invoke(main, shlex.split(catalogue.command(name))[1:])
+    assert result.exit_code == 0, result.output
+    assert Path(f"{name}.svg").read_text(encoding="utf-8") == ALL[name]
+
+
+def test_rules_of_every_figure_are_defined() -> None:
+    assert {rule for name in ALL for rule in catalogue.cited(name)} <= set(rules.defined())
+    assert catalogue.cited("tiled_8x4-element")[0] == "LAY-4"
+
+
 def test_all_writes_every_figure(tmp_path: Path) -> None:
     result = RUNNER.invoke(main, ["diagram", "--all", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output

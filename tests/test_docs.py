@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,8 +21,11 @@ from types import ModuleType
 from typing import NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
 import fp4ref
+from fp4ref import rules
+from fp4ref.cli import main
 from fp4ref.diagrams.catalogue import FIGURES, VARIANTS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -144,13 +148,63 @@ def test_how_tos_name_profiles_and_layouts(page):
 
 def test_pages_are_in_the_index():
     index = (DOCS / "site/index.md").read_text("utf-8")
-    listed = {line for block in blocks(DOCS / "site/index.md") for line in block.text.splitlines()}
+    trees = [block for block in blocks(DOCS / "site/index.md") if block.kind == "{toctree}"]
+    listed = {line for block in trees for line in block.text.splitlines()}
     generated = {"standard/index", "reference/index", "differences", "performance", "field-layouts", "proved"}
-    generated |= {"conventions"}
+    generated |= {"conventions", "gallery", "rule/index"}
     assert {name(page)[:-3] for page in PAGES} - {"index"} == {
-        line for line in listed if line and not line.startswith(":") and line != "overview"
+        line for line in listed if line and not line.startswith(":")
     } - generated
     assert 'href="explorer.html"' in index
+
+
+def test_every_rule_has_a_page(tmp_path):
+    """With its text, those who cite it, and figures that exist; the index entry is what a search finds first."""
+    script(DOCS / "generate/rule_pages.py").main(tmp_path / "rule")
+    found = {path.stem: path.read_text("utf-8") for path in (tmp_path / "rule").glob("*-*.md")}
+    found = {rule: found[rule.lower()] for rule in rules.defined()}
+    index = rules.read()
+    assert set(found) == set(index.rules)
+    known = {*FIGURES, *(variant for variant, _, _ in VARIANTS)}
+    for rule, text in found.items():
+        assert f"```{{index}} ! {rule}\n" in text
+        assert index.rules[rule].text in text
+        assert set(re.findall(r"^```\{drawn\} (\S+)$", text, re.MULTILINE)) <= known
+        assert all(f"`{one.name}`" in text for one in index.citing(rule)["tests"])
+    assert "```{drawn} tiled_128x4\n" in found["LAY-3"]
+    assert "C++ header: `" in found["E2M1-3"]
+
+
+def test_chapters_have_figures_behind_their_rules(tmp_path):
+    build = script(DOCS / "build.py")
+    build.chapters(tmp_path / "standard")
+    text = (tmp_path / "standard/08-layouts.md").read_text("utf-8")
+    assert text.index("(LAY-3)=") < text.index("{drawn} tiled_128x4-element") < text.index("(LAY-4)=")
+    assert "[functions and tests](../rule/lay-3.md)" in text
+    whole = "".join(path.read_text("utf-8") for path in (tmp_path / "standard").rglob("*.md"))
+    assert {figure for figures in build.IN_CHAPTER.values() for figure in figures} <= set(
+        re.findall(r"\{drawn\} (\S+)", whole)
+    )
+
+
+RAN = [
+    (page, line)
+    for page in PAGES
+    for block in blocks(page)
+    if block.kind == "{ran}"
+    for line in block.text.splitlines()
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "line"), RAN, ids=lambda part: part if isinstance(part, str) else name(part))
+def test_commands_that_the_site_runs(page, line, tmp_path, monkeypatch):
+    """In a copy of the examples, as the site does it."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
+    result = CliRunner().invoke(main, shlex.split(line, comments=True)[1:])
+    expected = int((re.findall(r"  # exit status (\d)$", line) or [0])[0])
+    assert result.exit_code == expected, result.output
 
 
 def test_the_page_of_proofs_is_made_of_the_records(tmp_path):
@@ -196,6 +250,34 @@ def test_picture_of_a_diagnosis_is_what_the_command_prints():
     assert "".join(screenshot.COMMAND.split()) in words(shown)
     assert "http://" not in shown.replace("http://www.w3.org/", "")
     assert re.search(r"!\[[^]]{100,}\]\(docs/diagnosis\.svg\)", (DOCS.parent / "README.md").read_text("utf-8"))
+
+
+@pytest.mark.heavy  # the simulator takes seconds
+@pytest.mark.rule("MXS-2", "E2M1-3", "PACK-1")
+def test_verilog_example_conforms_and_a_wrong_tie_is_named(tmp_path):
+    """In CI the simulator is the distribution's package; elsewhere its lack is a reason to skip."""
+    if shutil.which("iverilog") is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no iverilog here: apt-get install iverilog")
+    shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
+    command = ["verify", "--kernel", "rtl_mxfp4.py:quantize", "--spec", "torchao.mxfp4_floor", "--level", "1"]
+    for family in ("nan", "inf", "element-ties", "minus-zero", "subnormals"):
+        command += ["--family", family]
+
+    def run():
+        return subprocess.run(
+            ["fp4ref", *command], env=environment(), capture_output=True, text=True, check=False, cwd=tmp_path
+        )
+
+    ran = run()
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "conforms to torchao.mxfp4_floor" in ran.stdout
+    design = tmp_path / "mxfp4_block.v"
+    text = design.read_text("utf-8")
+    assert "(y >= 14 * quarter)" in text
+    design.write_text(re.sub(r"y >= ", "y > ", text), "utf-8")
+    ran = run()
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "ties go toward zero when elements are rounded" in ran.stdout
 
 
 @pytest.mark.slow  # Triton's interpreter takes seconds

@@ -9,6 +9,8 @@ from typing import Any
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
+from fp4ref.diagrams import catalogue
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -27,20 +29,41 @@ class Drawn(SphinxDirective):
             raise self.error(f"figure {name} does not describe itself")
         figure = nodes.figure()
         for theme in ("light", "dark"):
-            image = nodes.image(
-                uri=f"/figures/{theme}/{name}.svg", alt=f"{title.rstrip('.')}. {text}", classes=[f"only-{theme}"]
-            )
-            figure += image
+            image = nodes.image(uri=f"/figures/{theme}/{name}.svg", alt=f"{title.rstrip('.')}. {text}")
+            up = "../" * self.env.docname.count("/")
+            link = nodes.reference("", "", refuri=f"{up}figures/{theme}/{name}.svg", classes=[f"only-{theme}"])
+            link += image
+            figure += link
         caption = nodes.caption("", "")
         if self.content:
             inline, _ = self.state.inline_text(" ".join(self.content), self.lineno)
             caption += [*inline, nodes.Text(" ")]
-        caption += nodes.Text(f"Drawn by fp4ref diagram; file {name}.svg.")
+        else:
+            caption += nodes.Text(f"{catalogue.point(name)} ")
+        caption += nodes.literal("", catalogue.command(name))
         figure += caption
         return [figure]
+
+
+class Terminal(SphinxDirective):
+    """A drawn terminal in the pages' folder, described by its own title."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the picture, linked to itself in full size."""
+        name = self.arguments[0]
+        root = ET.parse(Path(self.env.srcdir) / name).getroot()
+        said = root.findtext(f"{SVG}desc", "") or root.findtext(f"{SVG}title", "")
+        if not said:
+            raise self.error(f"{name} does not describe itself")
+        link = nodes.reference("", "", refuri=f"{'../' * self.env.docname.count('/')}{name}")
+        link += nodes.image(uri=f"/{name}", alt=said)
+        return [nodes.figure("", link)]
 
 
 def setup(app: Any) -> dict[str, Any]:
     """Connect the hooks for Sphinx."""
     app.add_directive("drawn", Drawn)
+    app.add_directive("terminal", Terminal)
     return {"parallel_read_safe": True}

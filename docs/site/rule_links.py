@@ -11,8 +11,7 @@ APART = (
     r"^#.*?$",
     r"^\([\w-]+\)=$",
     r"`[^`\n]+`",
-    r"\]\([^)\n]*\)",
-    r"\[[^]\n]*\]\(",
+    r"\[[^]\n]*\]\([^)\n]*\)",
 )
 PARTS = re.compile(f"({'|'.join(APART)})", re.MULTILINE | re.DOTALL)
 RULE = re.compile(r"\b([A-Z][A-Z0-9]*-\d+)\b(?!\])")

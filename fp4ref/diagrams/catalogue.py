@@ -13,6 +13,7 @@ from fp4ref.diagrams.layout_text import layout_text
 from fp4ref.diagrams.request import Request
 from fp4ref.errors import BackendError, DomainError, UnknownNameError
 from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, layout
+from fp4ref.rules import CITED
 from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4_2D, NVFP4_RHT, NVFP4_ROW_SCALED, STANDARD
 
 SHAPES = {"tiled_8x4": (20, 160)}  # where a smaller tensor shows more
@@ -53,6 +54,9 @@ FIGURES = {
     "linear-tiled": Figure(
         "linear_tiled:linear_tiled", "The same scales, linear and tiled, side by side.", (*GEOMETRY, "layout")
     ),
+    "tensor-memory": Figure(
+        "tensor_memory:tensor_memory", "Where tcgen05.cp places a 128 x 4 tile of scales, and why."
+    ),
     "mxfp8-scales": Figure(
         "mx_scales:mx_scales", "Row and column scales of one tensor.", ("spec", "shape"), {"spec": MXFP8_E4M3}
     ),
@@ -81,6 +85,39 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     *((f"pipeline-{spec.name}", "pipeline", {"spec": spec}) for spec in STANDARD),
     ("pipeline-nvfp4-rht-column", "pipeline", {"spec": NVFP4_RHT, "direction": "column"}),
 )
+
+
+def _variant(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the figure and the options of a file that `--all` writes."""
+    return next(((figure, options) for variant, figure, options in VARIANTS if variant == name), (name, {}))
+
+
+def command(name: str) -> str:
+    """Return the command that draws a file that `--all` writes."""
+    what, options = _variant(name)
+    written: dict[str, Callable[[Any], str]] = {
+        "spec": lambda spec: spec.name,
+        "shape": lambda shape: f"{shape[0]}x{shape[1]}",
+        "element": lambda element: f"{element[0]},{element[1]}",
+    }
+    given = "".join(f" --{option} {written.get(option, str)(value)}" for option, value in options.items())
+    return f"fp4ref diagram {what}{given} -o {name}.svg"
+
+
+def point(name: str) -> str:
+    """Return the sentence that says what a file of `--all` shows."""
+    return figure(_variant(name)[0]).summary
+
+
+def cited(name: str) -> tuple[str, ...]:
+    """Return the rules that a file of `--all` shows, the first of them most of all: those that its function cites."""
+    what, _ = _variant(name)
+    found = figure(what)
+    module, function = found.where.split(":")
+    text = getattr(import_module(f"fp4ref.diagrams.{module}"), function).__doc__ or ""
+    rules = tuple(rule.strip() for match in CITED.finditer(text) for rule in match[1].split(","))
+    form = found.defaults.get("layout")
+    return tuple(dict.fromkeys(((form.rule,) if form else ()) + rules))
 
 
 def figure(name: str) -> Figure:

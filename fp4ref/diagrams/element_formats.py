@@ -194,11 +194,13 @@ def _all_values(page: Canvas, y: float, form: Format) -> float:
             whole = exponent == int(exponent)
             named = whole and int(exponent) % every == 0
             x = axis(float(value))
-            page.line([(x, y - (9 if whole else 5)), (x, y + (9 if whole else 5))], stroke="A" if whole else "edge")
+            long = whole if form.mantissa_bits else named
+            page.line([(x, y - (9 if long else 4)), (x, y + (9 if long else 4))], stroke="A" if long else "edge")
             if named:
                 page.text(x, y - 14, f"2^{int(exponent)}", size=10, anchor="middle", mono=True)
                 page.text(x, y + 22, f"{code:02x}", size=10, anchor="middle", mono=True, kind="A")
-        page.text(MARGIN, y + 38, "below: the code in hex; long ticks are powers of two", size=10, kind="muted")
+        ticks = "powers of two" if form.mantissa_bits else f"those whose exponent is a multiple of {every}"
+        page.text(MARGIN, y + 38, f"below: the code in hex; long ticks are {ticks}", size=10, kind="muted")
     page.line([(left, y), (right, y)])
     return y + 38
 

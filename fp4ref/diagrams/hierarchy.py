@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import spoken
@@ -11,8 +12,10 @@ from fp4ref.diagrams.text_width import wrap
 from fp4ref.formats import F
 from fp4ref.model.quantize import constants, global_scale, quantize
 from fp4ref.packing import unpack
+from fp4ref.quantized import DirectionData
 from fp4ref.spec import Granularity, Spec
 
+Values = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 ROWS, BLOCKS, SHOWN = 3, 2, 4  # of the tensor, per row, and codes that are shown of a block
 
 
@@ -48,10 +51,22 @@ def hierarchy(request: Request) -> str:
         for block in range(BLOCKS):
             top = y + (row * BLOCKS + block) * tall
             _block(page, top, (left, block_x, code_x), spec, int(made.scales[row, block]), (row, block), codes)
+    page.lines(MARGIN, page.bottom + 22, _decoded(spec, x, made, codes), size=12, mono=True)
     return page.svg()
 
 
-def tensor(spec: Spec) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+def _decoded(spec: Spec, x: Values, made: DirectionData, codes: NDArray[np.uint8]) -> list[str]:
+    """Return how the first element of the middle row is read back, in exact arithmetic, beside what it was."""
+    row = ROWS // 2
+    q, s = float(spec.element.decode(codes[row, :1])[0]), float(spec.scale.decode(made.scales[row, :1])[0])
+    if made.amax is None:
+        return [f"x[{row}, 0] = {x[row, 0]:g} is read back as code · s = {q:g} · {s:g} = {q * s:g}"]
+    amax = made.amax[0 if len(made.amax) == 1 else row]
+    g = float(np.ravel(global_scale(np.array([amax], F)[:, None, None, None], spec, constants(spec, x.dtype)))[0])
+    return [f"x[{row}, 0] = {x[row, 0]:g} is read back as code · s / g = {q:g} · {s:g} / {g:.7g} = {q * s / g:.6g}"]
+
+
+def tensor(spec: Spec) -> Values:
     """Rows of different size, so that their scales differ."""
     step = np.arange(BLOCKS * spec.block.columns, dtype=F) % 13 - 6
     return np.asarray(step[None] * np.array([[1], [0.25], [40]], F), F) * (

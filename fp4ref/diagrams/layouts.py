@@ -164,7 +164,7 @@ def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: ElementPl
         page.text(left + 44, top + 11, str(line[0].offset), size=9, anchor="end", mono=True, kind="muted")
         for byte in line:
             label = f"{byte.row - base.row},{byte.column - base.column}" if relative else byte.label
-            kind = "pad" if byte.padding else _kind(found, byte.row, byte.column)
+            kind = "pad" if byte.padding else _kind(found, byte.row)
             x = left + 50 + (byte.offset - line[0].offset) * CELL[0]
             page.cell(x, top, *CELL, "" if byte.padding else label, kind, size=size, title=byte.title)
             if place and (byte.row, byte.column) == place.scale:
@@ -172,9 +172,9 @@ def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: ElementPl
     return max(y + len(lines) * CELL[1], _legend(page, y, found, base, relative))
 
 
-def _kind(found: ScaleMap, row: int, column: int) -> str:
+def _kind(found: ScaleMap, row: int) -> str:
     tiled = found.tiled
-    return KINDS[(row // found.band if tiled else column // 4) % 4]
+    return KINDS[(row // found.band if tiled else row) % 4]
 
 
 def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool) -> float:
@@ -188,8 +188,8 @@ def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool)
             for i in range(4)
         ]
     else:
-        page.text(MARGIN, y + 9, "scale columns:", size=11, kind="muted")
-        names = [f"k / 4 % 4 = {i}" for i in range(4)]
+        page.text(MARGIN, y + 9, "rows:", size=11, kind="muted")
+        names = [f"m % 4 = {i}" for i in range(4)]
     for number, name in enumerate(names):
         page.cell(MARGIN, y + 18 + number * 26, 112, 22, name, KINDS[number], size=10)
     y += 18 + len(names) * 26

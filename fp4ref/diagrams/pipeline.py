@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fp4ref.arithmetic import stored
@@ -111,16 +113,18 @@ def levels(spec: Spec, direction: str) -> list[dict[str, Node]]:
             {"global": amax, **level},
             {
                 "global": Node(
-                    "global scale g", formula(arithmetic.global_scale), "float32", cited(arithmetic.global_scale)
+                    "global scale g", in_symbols(arithmetic.global_scale), "float32", cited(arithmetic.global_scale)
                 )
             },
         ]
     else:
         rows.append(level)
-    rows.append({"block": Node("scale t", formula(arithmetic.block_scale), "float32", cited(arithmetic.block_scale))})
+    rows.append(
+        {"block": Node("scale t", in_symbols(arithmetic.block_scale), "float32", cited(arithmetic.block_scale))}
+    )
     if search := spec.four_over_six:
         text = f"try t and 1.5 · t; keep the second if its {search.metric} error is strictly smaller. "
-        text += f"Error: {formula(search.difference)}"
+        text += f"Error: {in_symbols(search.difference)}"
         rows.append({"block": Node("4over6", text, "float32", ("FOS-1", "FOS-3", "FOS-6"))})
     repeated = f"; the same for each of the {spec.block.rows} rows" if spec.block.rows > 1 else ""
     byte = Node("scale byte", codec_words(scale) + repeated, f"{scale.format.name}, uint8", codec_rules(scale), "c")
@@ -129,9 +133,9 @@ def levels(spec: Spec, direction: str) -> list[dict[str, Node]]:
         rows.append({"block": Node("scale s", "what the byte means", "float32, exact", ("BLK-4",))})
     else:
         rows.append(
-            {"block": Node("scale s", formula(arithmetic.working_scale), "float32", cited(arithmetic.working_scale))}
+            {"block": Node("scale s", in_symbols(arithmetic.working_scale), "float32", cited(arithmetic.working_scale))}
         )
-    rows.append({"element": Node("scaled y", formula(arithmetic.scaled), "float32", cited(arithmetic.scaled))})
+    rows.append({"element": Node("scaled y", in_symbols(arithmetic.scaled), "float32", cited(arithmetic.scaled))})
     rows.append(
         {
             "element": Node(
@@ -142,6 +146,12 @@ def levels(spec: Spec, direction: str) -> list[dict[str, Node]]:
     packed = Node("data byte", "two codes, the first in the low nibble", "uint8", ("PACK-1", "PACK-2"), "c")
     rows.append({"element": packed if form.bits == 4 else Node("data byte", "one code", "uint8", ("PACK-3",), "c")})
     return rows
+
+
+def in_symbols(function: Callable[..., object]) -> str:
+    """Return the formula of an operation with the figure's symbols: g for the global scale, a for a block's maximum."""
+    text = formula(function).replace("S_enc", "g")
+    return re.sub(r"\bamax\b", "a", text) if "block" in getattr(function, "__name__", "") else text
 
 
 def _nan(amax: Amax, inside: bool = False) -> str:
