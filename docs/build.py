@@ -74,6 +74,7 @@ def main(out: Path, results: Path | None) -> None:
     shutil.copy(HERE / "diagnosis.svg", out / "explorer")
     sphinx = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-d", out / "doctrees"]
     subprocess.run([*map(str, sphinx), str(source), str(html)], check=True)
+    run("docs/generate/volume_1.py", html / "volume-1.html")
     wrong = list(faults(html))
     if wrong:
         raise click.ClickException("\n".join(wrong))

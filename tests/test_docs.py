@@ -27,6 +27,7 @@ import fp4ref
 from fp4ref import rules
 from fp4ref.cli import main
 from fp4ref.diagrams.catalogue import FIGURES, VARIANTS
+from fp4ref.spec_root import spec_root
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted((DOCS / "site").rglob("*.md"))
@@ -299,3 +300,16 @@ def test_triton_example_conforms(tmp_path):
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "conforms to mxfp8-e4m3" in ran.stdout
+
+
+def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):
+    target = tmp_path / "volume-1.html"
+    subprocess.run([sys.executable, DOCS / "generate/volume_1.py", target], check=True)
+    text = target.read_text("utf-8")
+    anchors = re.findall(r'<h4 id="([A-Z0-9]+-\d+)">', text)
+    volume = [rule.id for rule in rules.defined().values() if (spec_root() / f"{rule.chapter}.md").exists()]
+    assert anchors == volume
+    links = set(re.findall(r'href="#([^"]+)"', text))
+    assert links <= {*anchors, *re.findall(r'<section id="([^"]+)">', text)}
+    assert "BLK-3" in links
+    assert "<!-- made" not in text

@@ -15,9 +15,10 @@ from fp4ref.catalogue import PROFILES
 from fp4ref.cli.rules import rules as command
 from fp4ref.errors import DomainError
 from fp4ref.model.quantize import constants
+from fp4ref.spec import SPEC_VERSION
 from fp4ref.spec_root import spec_root
 from fp4ref.specs import OWN
-from fp4ref.standard import examples, formulas, made
+from fp4ref.standard import examples, formulas, history, made
 from fp4ref.standard.levels import LEVELS
 
 F = np.float32
@@ -72,6 +73,22 @@ def test_a_broken_mark_is_a_gap(chapter, old, new, gap):
 def test_the_command_writes_parts(monkeypatch, chapter):
     monkeypatch.setattr(made, "spec_root", lambda: chapter.parent)
     assert CliRunner().invoke(command, ["--write"]).output == "no chapter changed\n"
+
+
+def test_rules_since_a_version(monkeypatch):
+    index = rules.read()
+    monkeypatch.setattr(rules, "read", lambda: index)
+    record = json.loads(CliRunner().invoke(command, ["FOS", "--since", "0.1", "--json"]).output)
+    assert record["added"] == ["FOS-8"]
+    assert [change["rule"] for change in record["changes"]] == ["FOS-1", "FOS-3", "FOS-5"]
+    assert "290 of 192,000" in record["changes"][0]["bytes"]
+    assert "0.2  new  FOS-8 ·" in CliRunner().invoke(command, ["FOS", "--since", "0.1"]).output
+    assert CliRunner().invoke(command, ["--since", "0.2", "--json"]).output == '{\n "added": [],\n "changes": []\n}\n'
+    assert "version '9', need one of 0.1, 0.2" in str(CliRunner().invoke(command, ["--since", "9"]).exception)
+    assert "since: 0.1" in CliRunner().invoke(command, ["E2M1-3"]).output
+    assert history.gaps(index.rules) == []
+    assert history.gaps(set(index.rules) - {"FOS-1"}) == ["history.json: FOS-1 is in the history and in no chapter"]
+    assert history.versions()[0].version == SPEC_VERSION
 
 
 CHAPTER = """# 01 · Things (AAA)

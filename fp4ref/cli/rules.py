@@ -13,7 +13,7 @@ from fp4ref.errors import UnknownNameError
 from fp4ref.proof import records
 from fp4ref.proof.catalogue import claims_of
 from fp4ref.proof.claims import ProofClaim
-from fp4ref.standard import examples, made
+from fp4ref.standard import examples, history, made
 from fp4ref.standard.levels import rules_of
 
 EPILOG = """\b
@@ -22,6 +22,7 @@ Examples:
   fp4ref rules BLK                   those with one prefix
   fp4ref rules --kind choice         where implementations may differ
   fp4ref rules E2M1-3                one rule: text, functions, tests
+  fp4ref rules --since 0.1           what came after a version
   fp4ref rules --check               exit status 1 if a rule is uncovered
   fp4ref rules --write               write the generated parts of the chapters
 """
@@ -31,10 +32,19 @@ Examples:
 @click.argument("names", metavar="[ID|PREFIX]...", nargs=-1)
 @click.option("--kind", type=click.Choice([kind.value for kind in standard.RuleKind]), help="Only rules of this kind.")
 @click.option("--level", help="Only the rules that a level of conformance covers (RES-3), such as dequantize.")
+@click.option("--since", metavar="VERSION", help="Only rules that came after this version, and the changes since.")
 @click.option("--check", is_flag=True, help="Report rules without citations, and citations without rules.")
 @click.option("--write", is_flag=True, help="Write the generated parts of the chapters from the records.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def rules(names: tuple[str, ...], kind: str | None, level: str | None, check: bool, write: bool, as_json: bool) -> None:
+def rules(
+    names: tuple[str, ...],
+    kind: str | None,
+    level: str | None,
+    since: str | None,
+    check: bool,
+    write: bool,
+    as_json: bool,
+) -> None:
     """List the rules of the standard, show some of them, or check that each is implemented and tested.
 
     An ID (E2M1-3) shows that rule; a prefix (BLK) lists a topic.
@@ -48,6 +58,9 @@ def rules(names: tuple[str, ...], kind: str | None, level: str | None, check: bo
         return
     covered = index.rules.values() if level is None else rules_of(level, index.rules)
     chosen = [rule for rule in _named(index, names) if kind in (None, rule.kind) and rule in covered]
+    if since is not None:
+        _since(since, chosen, as_json)
+        return
     one = len(names) == 1 and names[0].upper() in index.rules
     if as_json:
         click.echo(json.dumps([_record(index, rule) for rule in chosen], indent=1, ensure_ascii=False))
@@ -56,6 +69,20 @@ def rules(names: tuple[str, ...], kind: str | None, level: str | None, check: bo
             _show(index, rule)
     else:
         _table(index, chosen)
+
+
+def _since(version: str, chosen: list[standard.Rule], as_json: bool) -> None:
+    """Print the rules that came after a version, and the changes of those that it had."""
+    added, changes = history.since(version, chosen)
+    changes = [change for change in changes if change.rule in {rule.id for rule in chosen}]
+    if as_json:
+        record = {"added": [rule.id for rule in added], "changes": [change._asdict() for change in changes]}
+        click.echo(json.dumps(record, indent=1, ensure_ascii=False))
+        return
+    for rule in added:
+        click.echo(f"{history.first_version(rule.id)}  new  {rule.id} · {rule.title} ({rule.kind})")
+    for change in changes:
+        click.echo(f"{change.version}  {change.kind}  {change.rule}: {change.text}; bytes: {change.bytes}")
 
 
 def _named(index: standard.Index, names: tuple[str, ...]) -> list[standard.Rule]:
@@ -75,6 +102,7 @@ def _record(index: standard.Index, rule: standard.Rule) -> dict[str, Any]:
         "title": rule.title,
         "kind": rule.kind.value,
         "chapter": rule.chapter,
+        "since": history.first_version(rule.id),
         "text": rule.text,
         **cited,
         "certificates": [{"name": claim.name, "state": _state(claim)} for claim in claims_of(rule.id)],
@@ -83,6 +111,7 @@ def _record(index: standard.Index, rule: standard.Rule) -> dict[str, Any]:
 
 def _show(index: standard.Index, rule: standard.Rule) -> None:
     click.echo(f"{rule.id} · {rule.title} ({rule.kind})\n\n{rule.text}\n\nchapter: {rule.chapter}")
+    click.echo(f"since: {history.first_version(rule.id)}")
     for kind, places in index.citing(rule.id).items():
         if places:
             click.echo(f"{kind}:")
@@ -129,7 +158,7 @@ def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
 
 def _check(index: standard.Index, as_json: bool) -> None:
     """Print gaps and notes, those of certificates and generated parts too; exit status 1 if there are gaps."""
-    index.gaps += records.gaps() + made.gaps() + examples.gaps()
+    index.gaps += records.gaps() + made.gaps() + examples.gaps() + history.gaps(index.rules)
     if as_json:
         click.echo(json.dumps({"rules": len(index.rules), "gaps": index.gaps, "notes": index.notes}, indent=1))
     else:

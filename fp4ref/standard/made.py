@@ -16,6 +16,7 @@ from pathlib import Path
 from fp4ref.spec_root import spec_root
 from fp4ref.standard import records
 from fp4ref.standard.example import example
+from fp4ref.standard.history import history
 from fp4ref.standard.levels import levels
 
 MADE = re.compile(r"(?m)^<!-- made: (?P<name>[a-z0-9-]+) -->\n(?P<text>(?:(?!<!-- ).*\n)*?)^<!-- end -->$")
@@ -24,6 +25,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "constants": records.constants,
     "element-formats": records.element_formats,
     "example": example,
+    "history": history,
     "levels": levels,
     "own-specs": records.own_specs,
     "own-codecs": records.own_codecs,

@@ -1,0 +1,93 @@
+"""Write volume 1 of the standard as one page of HTML, and with a second name as PDF.
+
+    python docs/generate/volume_1.py OUT.html [OUT.pdf]
+
+Every rule has an anchor, and every ID of a rule of the volume is a link to it. The PDF is printed by Chromium.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+from fp4ref import rules
+from fp4ref.spec import SPEC_VERSION
+from fp4ref.spec_root import spec_root
+
+TITLE = f"The fp4ref standard, volume 1: bytes. Version {SPEC_VERSION}"
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+body { color: #111; background: #fff }
+table { border-collapse: collapse; display: block; overflow-x: auto; margin: 1em 0; font-size: 0.9em }
+th, td { border: 1px solid #bbb; padding: 0.2em 0.6em; text-align: left; vertical-align: top }
+code, pre { font: 0.9em ui-monospace, monospace; background: #f3f3f3 }
+pre { padding: 0.8em; overflow-x: auto }
+blockquote { margin-left: 0; padding-left: 1em; border-left: 3px solid #bbb; color: #444 }
+h1 { page-break-before: always } nav h1, header h1 { page-break-before: auto }
+h4 { margin-bottom: 0.3em } a { color: #0645ad }
+@media print { body { font-size: 10px; max-width: none } table { display: table; font-size: 0.85em } }
+@media print { pre { white-space: pre-wrap } td { overflow-wrap: anywhere } }
+"""
+HEADING = re.compile(r"<h4>(?P<id>[A-Z][A-Z0-9]*-\d+) · (?P<title>.*?)</h4>")
+ID = re.compile(r"\b([A-Z][A-Z0-9]*-\d+)\b")
+APART = re.compile(r"(<[^>]*>)")
+
+
+def main(target: Path, pdf: Path | None = None) -> None:
+    """Write the page, and print it."""
+    target.write_text(page(), "utf-8")
+    if pdf is not None:
+        printed(target, pdf)
+
+
+def page() -> str:
+    """Return the whole page."""
+    chapters = [path for path in rules.chapters(spec_root()) if path.parent == spec_root()]
+    known = {rule.id for rule in rules.defined().values() if rule.chapter in {path.stem for path in chapters}}
+    bodies = [chapter(path, known) for path in chapters]
+    names = [path.read_text("utf-8").splitlines()[0].removeprefix("# ") for path in chapters]
+    items = "".join(
+        f'<li><a href="#{path.stem}">{html.escape(name)}</a></li>' for path, name in zip(chapters, names, strict=True)
+    )
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{TITLE}</title>'
+    cite = "Cite as: the fp4ref authors, <cite>The fp4ref standard, volume 1</cite>, version " + SPEC_VERSION
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}<style>{STYLE}</style></head>\n<body>\n'
+        f"<header><h1>{TITLE}</h1><p>{cite}, with the IDs of rules.</p></header>\n<nav><ol>{items}</ol></nav>\n"
+        + "\n".join(bodies)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def chapter(path: Path, known: set[str]) -> str:
+    """Return one chapter as a section, with an anchor at each rule and links to rules of the volume."""
+    text = re.sub(r"(?m)^<!-- .*? -->\n", "", path.read_text("utf-8"))
+    body = MarkdownIt("commonmark").enable("table").render(text)
+    pieces = APART.split(body)
+    inside = ""
+    for i, piece in enumerate(pieces):
+        if piece.startswith("<"):
+            inside = piece
+        elif not inside.startswith(("<h", "<code")):
+            pieces[i] = ID.sub(lambda m: f'<a href="#{m[1]}">{m[1]}</a>' if m[1] in known else m[0], piece)
+    body = HEADING.sub(r'<h4 id="\g<id>">\g<id> · \g<title></h4>', "".join(pieces))
+    return f'<section id="{path.stem}">\n{body}</section>'
+
+
+def printed(source: Path, target: Path) -> None:
+    """Print a page to a PDF."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        sys.exit("volume_1: no chromium to print the PDF with: apt-get install chromium")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--print-to-pdf={target}"]
+    subprocess.run([browser, *options, source.resolve().as_uri()], check=True, capture_output=True)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""The versions of the standard: the first version of each rule, and what changed in which, from spec/history.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from typing import NamedTuple
+
+from fp4ref.errors import UnknownNameError
+from fp4ref.rules import Rule
+from fp4ref.spec_root import spec_root
+from fp4ref.standard.tables import table
+
+
+class RuleChange(NamedTuple):
+    """A change of a rule: its version and kind, the bytes that moved, and the change in words."""
+
+    version: str
+    rule: str
+    kind: str
+    bytes: str
+    text: str
+
+
+class SpecVersion(NamedTuple):
+    """A version: the rules that came with it, unless it is a draft, and its changes of older rules."""
+
+    version: str
+    draft: bool
+    rules: frozenset[str]
+    changes: tuple[RuleChange, ...]
+
+
+@cache
+def versions() -> tuple[SpecVersion, ...]:
+    """Return the versions of the standard, oldest first; the last one is the draft."""
+    content = json.loads((spec_root() / "history.json").read_text("utf-8"))
+    return tuple(_version(record) for record in content["versions"])
+
+
+def _version(record: dict[str, object]) -> SpecVersion:
+    name, rules, changes = str(record["version"]), record["rules"], record["changes"]
+    assert isinstance(rules, dict)
+    assert isinstance(changes, list)
+    ids = frozenset(f"{prefix}-{number}" for prefix, numbers in rules.items() for number in numbers)
+    return SpecVersion(name, record["state"] == "draft", ids, tuple(RuleChange(name, **change) for change in changes))
+
+
+def first_version(rule: str) -> str:
+    """Return the version that a rule came with; a rule that no closed version has came with the draft."""
+    return next((each.version for each in versions() if rule in each.rules), versions()[-1].version)
+
+
+def later(since: str) -> tuple[SpecVersion, ...]:
+    """Return the versions after one.
+
+    Errors: UnknownNameError for a version that the history does not have.
+    """
+    names = [each.version for each in versions()]
+    if since not in names:
+        raise UnknownNameError("rules", f"version {since!r}", f"one of {', '.join(names)}")
+    return versions()[names.index(since) + 1 :]
+
+
+def since(version: str, rules: Iterable[Rule]) -> tuple[list[Rule], list[RuleChange]]:
+    """Return the rules that came after a version, and the changes of rules that it had."""
+    after = {each.version for each in later(version)}
+    added = [rule for rule in rules if first_version(rule.id) in after]
+    return added, [change for each in later(version) for change in each.changes]
+
+
+def gaps(known: Iterable[str]) -> list[str]:
+    """Return a line for each rule of the history that no chapter defines."""
+    defined = set(known)
+    named = {rule for each in versions() for rule in (*each.rules, *(change.rule for change in each.changes))}
+    return [f"history.json: {rule} is in the history and in no chapter" for rule in sorted(named - defined)]
+
+
+def history() -> str:
+    """Return the table of changes, the newest version first."""
+    rows = [
+        (f"{each.version}, draft" if each.draft else each.version, change.rule, change.kind, change.bytes, change.text)
+        for each in reversed(versions())
+        for change in each.changes
+    ]
+    return table(("version", "rule", "kind", "bytes that moved", "change"), rows)
