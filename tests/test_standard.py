@@ -76,7 +76,7 @@ def test_the_command_writes_parts(monkeypatch, chapter):
 
 
 def test_rules_since_a_version(monkeypatch):
-    index = rules.read()
+    index = rules.Index(rules=rules.defined())
     monkeypatch.setattr(rules, "read", lambda: index)
     record = json.loads(CliRunner().invoke(command, ["FOS", "--since", "0.1", "--json"]).output)
     assert record["added"] == ["FOS-8"]
@@ -121,7 +121,7 @@ def test_a_table_that_no_test_reads_is_a_gap(tmp_path):
 @pytest.mark.rule("RES-3")
 @pytest.mark.example("RES-3")
 def test_the_rules_of_a_level(monkeypatch):
-    index = rules.read()
+    index = rules.Index(rules=rules.defined())
     monkeypatch.setattr(rules, "read", lambda: index)
     shown = {row["level"] for row in rows(rules.defined()["RES-3"].text, "| level | rules of chapters |")}
     assert shown == set(LEVELS)
