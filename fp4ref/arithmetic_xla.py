@@ -86,14 +86,52 @@ def block_scale_qwix_mx(amax: Floats, g: Floats, k: Constants) -> Floats:
     return np.where(np.isfinite(amax), two_to(exponent), amax)
 
 
+# ln(1 + t) = t - t^2 / 2 + t^3 * (P(t) + Q(t) t^3 + R(t) t^6) on [sqrt(1/2), sqrt(2)], three factors of each from the
+# highest power down, and ln 2 in two parts.
+LOG_HIGH = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1)
+LOG_MIDDLE = (-1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1)
+LOG_LOW = (2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)
+LN2_LOW, LN2_HIGH = -2.12194440e-4, 0.693359375
+ROOT_HALF = F(0.707106781186547524)
+
+
+def fused(a: Floats, b: Floats | float, c: Floats | float) -> Floats:
+    """a * b + c, rounded once.
+
+    The product is exact in float64. Their sum, rounded there to odd, then rounds to float32 as the exact sum does.
+    """
+    product, third = np.asarray(a, np.float64) * np.asarray(F(b), np.float64), np.asarray(F(c), np.float64)
+    total = product + third
+    back = total - product
+    rest = (product - (total - back)) + (third - back)
+    even = total.view(np.int64) % 2 == 0
+    return np.where((rest != 0) & even, np.nextafter(total, np.copysign(np.inf, rest)), total).astype(F)
+
+
+def logarithm(x: Floats) -> Floats:
+    """The natural logarithm of a positive normal number as XLA computes it on a CPU. Rules: PRO-6."""
+    bits = x.view(np.uint32)
+    significand = (bits & 0x007FFFFF | 0x3F000000).view(F)  # in [1/2, 1)
+    small = significand < ROOT_HALF
+    exponent = exponent_field(x).astype(F) - F(126) - small
+    t = (significand - F(1)) + np.where(small, significand, F(0))
+    square = t * t
+    cube = square * t
+    parts = [fused(fused(t, high, middle), t, low) for high, middle, low in (LOG_HIGH, LOG_MIDDLE, LOG_LOW)]
+    y = fused(fused(parts[0], cube, parts[1]), cube, parts[2])
+    y = fused(y, cube, exponent * F(LN2_LOW))
+    return fused(exponent, LN2_HIGH, fused(square, -0.5, t) + y)
+
+
 def block_scale_qwix_ceil(amax: Floats, g: Floats, k: Constants) -> Floats:
     """2^ceil(log2(amax / element_max)), where log2 is a natural logarithm over that of 2, rounded to the input's type.
 
     In float32 it is multiplied by fp32(1 / ln 2), in bfloat16 divided by bfloat16(ln 2), which is not log2 far from 1.
     """
-    logarithm = np.log(quotient_qwix(amax, k).astype(np.float64)).astype(F)
-    wide = logarithm * F(1 / np.log(2))
-    narrow = k.narrow(k.narrow(logarithm) / k.narrow(np.asarray(np.log(2), F)))
+    d = k.narrow(amax * (F(1) / F(k.element_max)))
+    natural = logarithm(np.where(d < SMALLEST_QWIX, F(1), d))
+    wide = natural * F(1 / np.log(2))
+    narrow = k.narrow(k.narrow(natural) / k.narrow(np.asarray(np.log(2), F)))
     exponent = np.ceil(wide if k.is_float32 else narrow)
     return np.where(np.isfinite(amax), exp2(exponent), amax)
 

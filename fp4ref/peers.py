@@ -43,9 +43,9 @@ TORCH_NVFP4 = NVFP4.replace(name="torch", scale=TORCH_E4M3, amax=Amax.PROPAGATE_
 TORCH_MX = MXFP8_E4M3.replace(name="torch", element=TORCH_E4M3, amax=Amax.PROPAGATE_NAN)
 
 
-def recorded(*versions: str, how: str = TORCH, **claims: Claim) -> Promise:
+def recorded(*versions: str, how: str = TORCH, least: float = 0.0, **claims: Claim) -> Promise:
     """Return the promise of a profile whose implementation was executed; it holds for what no claim excludes."""
-    return Promise(versions=versions, checked=Checked.RECORDED, how=how, **claims)
+    return Promise(versions=versions, checked=Checked.RECORDED, how=how, least=least, **claims)
 
 
 def read(*versions: str, how: str = READ) -> Promise:
@@ -211,7 +211,12 @@ XLA_CPU = "XLA on a CPU, tensors of up to 64 rows"
 JAX = recorded("0.10.2", how=XLA_CPU, nan=SHAPED)
 TINY = "where amax / 2688 is at least 2^-126; below, 0 * Inf arises, and the bytes depend on the tensor's shape"
 JAX_NVFP4 = recorded(
-    "0.10.2", how=XLA_CPU, finite=Claim(True, TINY), nan=SHAPED, infinite=not_a_function("Inf / Inf is a NaN, as above")
+    "0.10.2",
+    how=XLA_CPU,
+    finite=Claim(True, TINY),
+    nan=SHAPED,
+    infinite=not_a_function("Inf / Inf is a NaN, as above"),
+    least=2688 * 2.0**-126,
 )
 XLA: dict[str, Any] = {"subnormals": Subnormals.FLUSH}
 peer(TORCH_NVFP4, "jax.nvfp4", JAX_NVFP4, arithmetic=xla.JAX, element=XLA_E2M1, **XLA)
@@ -221,7 +226,7 @@ QWIX_BOTH = recorded("aa623acb", "0.1.8", how=XLA_CPU, nan=SHAPED)
 peer(TORCH_NVFP4, "qwix.nvfp4", QWIX_BOTH, arithmetic=xla.QWIX, element=XLA_E2M1, global_scale=NONE, **XLA)
 for _promise, _suffix, _arithmetic in (
     (QWIX, "", xla.QWIX_MX),
-    (recorded("0.1.8", how=XLA_CPU, nan=SHAPED), "@0.1.8", xla.QWIX_CEIL),
+    (recorded("0.1.8", how=f"{XLA_CPU} and more than one block", nan=SHAPED), "@0.1.8", xla.QWIX_CEIL),
 ):
     peer(_mx, f"qwix.mxfp8{_suffix}", _promise, arithmetic=_arithmetic)
     peer(_mx, f"qwix.mxfp4{_suffix}", _promise, arithmetic=_arithmetic, element=XLA_E2M1)

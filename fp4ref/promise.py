@@ -39,6 +39,7 @@ class Promise:
 
     versions: releases, or commits of a repository, with equal bytes; the newest first.
     how: the machine and the libraries of the recording, or what was read.
+    least: the smallest maximum of a tensor that the promise for finite inputs covers.
 
     Rules: PRO-1, PRO-2.
     """
@@ -49,6 +50,7 @@ class Promise:
     finite: Claim = YES
     nan: Claim = YES
     infinite: Claim = YES
+    least: float = 0.0
 
     @property
     def claims(self) -> dict[str, Claim]:
@@ -66,4 +68,5 @@ class Promise:
     def record(self) -> dict[str, Any]:
         """Return the promise as JSON data."""
         claims = {kind: {"holds": claim.holds, "reason": claim.reason} for kind, claim in self.claims.items()}
-        return {"versions": list(self.versions), "checked": self.checked.value, "how": self.how, "holds": claims}
+        evidence = {"versions": list(self.versions), "checked": self.checked.value, "how": self.how}
+        return {**evidence, "holds": claims, "least": self.least}

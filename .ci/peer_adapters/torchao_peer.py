@@ -1,7 +1,7 @@
 """torchao's MX formats and NVFP4 in eager mode on a CPU."""
 
-import numpy as np
 import torch
+from tensors import as_bytes, tensor
 from torchao.prototype.mx_formats.config import ScaleCalculationMode
 from torchao.prototype.mx_formats.mx_tensor import to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
@@ -10,28 +10,20 @@ TYPES = ("float32", "bfloat16")
 ELEMENTS = {"mxfp4": torch.float4_e2m1fn_x2, "mxfp8_e4m3": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2}
 
 
-def _tensor(x):
-    return torch.from_numpy(x.astype(np.float32)).to(getattr(torch, x.dtype.name))
-
-
-def _bytes(tensor):
-    return tensor.contiguous().view(torch.uint8).numpy()
-
-
 def _mx(element, mode):
     def quantize(x):
-        scales, data = to_mx(_tensor(x), ELEMENTS[element], 32, mode)
-        return _bytes(data).reshape(len(x), -1), _bytes(scales).reshape(len(x), -1)
+        scales, data = to_mx(tensor(x), ELEMENTS[element], 32, mode)
+        return as_bytes(data, len(x)), as_bytes(scales, len(x))
 
     return quantize
 
 
 def _nvfp4(two_levels):
     def quantize(x):
-        tensor = _tensor(x)
-        scale = per_tensor_amax_to_scale(tensor.abs().max()) if two_levels else None
-        scales, data = nvfp4_quantize(tensor, 16, scale)
-        return _bytes(data).reshape(len(x), -1), _bytes(scales).reshape(len(x), -1)
+        values = tensor(x)
+        scale = per_tensor_amax_to_scale(values.abs().max()) if two_levels else None
+        scales, data = nvfp4_quantize(values, 16, scale)
+        return as_bytes(data, len(x)), as_bytes(scales, len(x))
 
     return quantize
 

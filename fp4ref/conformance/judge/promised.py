@@ -19,6 +19,8 @@ from fp4ref.spec import Spec
 def promised(promise: Promise, x: NDArray[Any]) -> bool:
     """Return True if a promise covers an input. Rules: PRO-1."""
     values = widen(x)
+    if np.abs(values, where=np.isfinite(values), out=np.zeros_like(values)).max(initial=0) < promise.least:
+        return False
     found = {"finite": True, "nan": bool(np.isnan(values).any()), "inf": bool(np.isinf(values).any())}
     return all(promise.claims[kind].holds for kind, present in found.items() if present)
 
