@@ -109,7 +109,7 @@ def fused(a: Floats, b: Floats | float, c: Floats | float) -> Floats:
 
 
 def logarithm(x: Floats) -> Floats:
-    """The natural logarithm of a positive normal number as XLA computes it on a CPU. Rules: PRO-6."""
+    """The natural logarithm of a positive normal number as XLA computes it on a CPU. Rules: PRO-8."""
     bits = x.view(np.uint32)
     significand = (bits & 0x007FFFFF | 0x3F000000).view(F)  # in [1/2, 1)
     small = significand < ROOT_HALF

@@ -21,7 +21,7 @@ LOGARITHMS = """
 """
 
 
-@pytest.mark.rule("PRO-6")
+@pytest.mark.rule("PRO-8")
 def test_xla_s_logarithm():
     pairs = np.array([[int(word, 16) for word in pair.split()] for pair in LOGARITHMS.split(",")], np.uint32)
     x, expected = pairs[:, 0].copy().view(F), pairs[:, 1].copy()
@@ -30,7 +30,7 @@ def test_xla_s_logarithm():
     assert (rounded != expected)[:6].all()
 
 
-@pytest.mark.rule("PRO-6")
+@pytest.mark.rule("PRO-8")
 def test_a_fused_operation_rounds_once():
     rng = np.random.default_rng(3)
     a, b = (rng.integers(0x3F000000, 0x41000000, 400, dtype=np.uint32).view(F) for _ in range(2))
@@ -43,7 +43,7 @@ def test_a_fused_operation_rounds_once():
             assert all(distance <= abs(Fraction(other) - exact) for other in candidates), (x, y, z)
 
 
-@pytest.mark.rule("PRO-1", "PRO-6")
+@pytest.mark.rule("PRO-1", "PRO-8")
 @pytest.mark.parametrize(
     ("name", "bits", "expected"),
     [  # amax over 448, or 6, times the rounded reciprocal is a power of two, whose logarithm comes out above an integer
