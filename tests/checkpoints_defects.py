@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,14 @@ def shard_path(folder: Path, number: int = 1) -> Path:
     return folder / f"model-{number:05}-of-00002.safetensors"
 
 
+def change_index(folder: Path, change: Callable[[dict[str, str]], Any]) -> None:
+    """Change the entries of an index."""
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    change(index["weight_map"])
+    path.write_text(json.dumps(index))
+
+
 # Files
 
 
@@ -68,9 +77,11 @@ def a_shard_and_the_index_are_gone(e):
 @defect("compressed-nvfp4", "index", UP)
 def the_index_names_a_tensor_twice_elsewhere(e):
     def change(folder):
-        path = folder / "model.safetensors.index.json"
-        old = f'"{UP}.weight_scale": "model-00001'
-        path.write_text(path.read_text().replace(old, f'"{UP}.weight_scale": "model-00002'))
+        def move(entries):
+            other = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}
+            (entries[f"{UP}.weight_scale"],) = other - {entries[f"{UP}.weight_scale"]}
+
+        change_index(folder, move)
 
     e.after.append(change)
 
@@ -78,23 +89,19 @@ def the_index_names_a_tensor_twice_elsewhere(e):
 @defect("compressed-nvfp4", "index", "model.layers.9")
 def the_index_names_a_tensor_that_no_shard_has(e):
     def change(folder):
-        path = folder / "model.safetensors.index.json"
-        path.write_text(
-            path.read_text().replace(
-                '{"model.emb', '{"model.layers.9.x": "model-00001-of-00002.safetensors", "model.emb'
-            )
-        )
+        change_index(folder, lambda entries: entries.update({"model.layers.9.x": "model-00001-of-00002.safetensors"}))
 
     e.after.append(change)
 
 
-@defect("modelopt-nvfp4", "duplicate-tensor", "model.norm.weight")
+@defect("modelopt-nvfp4", "duplicate-tensor", "weight")
 def a_tensor_is_in_two_shards(e):
     def change(folder):
         import checkpoints_corpus as corpus
 
-        part = {name: e.tensors[name] for name in [*e.tensors][len(e.tensors) // 2 :]}
-        part["model.norm.weight"] = e.tensors["model.norm.weight"]
+        names = [*e.tensors]
+        twice = next(name for name in names if name.endswith("weight"))
+        part = {name: e.tensors[name] for name in [*names[len(names) // 2 :], twice]}
         shard_path(folder, 2).write_bytes(corpus.safetensors_bytes(part, {}))
 
     e.after.append(change)

@@ -42,10 +42,15 @@ def script(name: str) -> ModuleType:
 
 corpus = script("checkpoints_corpus")
 defects = script("checkpoints_defects")
+unseen = script("checkpoints_unseen")
 
 
 def marks_of(defect: Any) -> list[pytest.MarkDecorator]:
     """Return the mark of all but the first defect of each code, so that a run of the default tests takes seconds."""
+    if defect in unseen.unseen()[5:]:
+        return [pytest.mark.release]
+    if defect in unseen.unseen():
+        return []
     first = next(each for each in defects.DEFECTS if each.code == defect.code)
     return [] if defect is first else [pytest.mark.heavy]
 
@@ -343,3 +348,47 @@ def test_formats_that_are_not_judged_have_no_finding(tmp_path: Path) -> None:
     for name in [name for name in export.tensors if name.endswith("up_proj.weight_packed")]:
         export.put(name, "I64", np.zeros((256, 8)))
     assert lint(export.write(tmp_path / "compressed"), header_only=True).findings == []
+
+
+@pytest.mark.rule("CKP-34")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_changes_is_an_error(replaced: bool, tmp_path: Path) -> None:
+    folder = corpus.gguf().write(tmp_path)
+    path = folder / "model.gguf"
+
+    def change(name: str) -> None:
+        data = path.read_bytes()
+        if replaced:
+            (tmp_path / "other").write_bytes(data)
+            (tmp_path / "other").rename(path)
+        else:
+            path.write_bytes(data)
+            os.utime(path, ns=(1, 1))
+
+    report = lint(folder, step=change)
+    assert report.status == 2
+    assert "model.gguf: a file that changed while it was read" in report.failure
+
+
+@pytest.mark.rule("CKP-1", "CKP-2")
+def test_the_fuzzer_follows_coverage() -> None:
+    spec = importlib.util.spec_from_file_location("fuzz_readers", Path(__file__).parents[1] / ".ci/fuzz_readers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    fuzzer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fuzzer)
+
+    def planted(data: bytes) -> None:
+        """Fail for bytes that are unlikely at once, and likely one after the other."""
+        if len(data) == 3:
+            return
+        if b"\xff" not in data:
+            return
+        if b"null" not in data:
+            return
+        if b"BF16" in data:
+            raise KeyError("found")
+
+    with pytest.raises(SystemExit, match="KeyError: 'found'"):
+        fuzzer.fuzz(planted, [b"abc"], [__file__], seconds=20, seed=1, most=20_000)
+    assert len(fuzzer.fuzz(lambda data: None, [b"abc"], [], seconds=1, seed=1, most=50)) == 1

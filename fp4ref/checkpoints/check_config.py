@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT
+from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION
 from fp4ref.checkpoints.convention import families
 from fp4ref.checkpoints.declared import QuantizationConfig
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
@@ -41,6 +41,12 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
     wrong = [group for group in found.groups if isinstance(bits, int) and group.convention.bits != bits]
     if wrong and len(wrong) == len(found.groups):
         yield finding("config", ERROR, [CONFIG], f"bits is {bits}; stored is {wrong[0].convention.name}")
+    repeated, record = found.config.repeated, found.config.files.get(CONFIG)
+    sizes = {group.convention.block[1] for group in found.groups if group.convention.block[0] == 1}
+    fits = record is not None and record.get("group_size") in {None, *sizes} and not wrong and not mismatched
+    if repeated and fits and repeated != record:
+        text = f"{found.configuration.section} and {SECTION} declare different things"
+        yield finding("config", WARNING, [CONFIG], text)
     yield from _metadata(found)
 
 

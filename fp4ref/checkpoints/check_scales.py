@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fp4ref.checkpoints.bounds import nan_codes, negative_codes, zero_scales
+from fp4ref.checkpoints.bounds import first_normal, nan_codes, negative_codes, zero_scales
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.checkpoints.measure import Measured
@@ -39,9 +39,9 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
     if cast:
         yield "scale-value-cast", ERROR, name, cast
         return
-    unwritten = _unwritten(found)
-    if unwritten:
-        yield "unwritten", ERROR, name, unwritten
+    if unwritten := _unwritten(found):
+        role, text = unwritten
+        yield "unwritten", ERROR, group.parts[role].name if role in group.parts else name, text
         return
     if found.zero_scales and signed:
         row, block = found.first_zero_scale or (0, 0)
@@ -73,29 +73,32 @@ def _runs(mask: np.ndarray) -> Iterator[tuple[int, int]]:
     yield from ((int(first), int(last)) for first, last in edges.reshape(-1, 2))
 
 
-def _unwritten(found: Measured) -> str:
-    """Return the evidence that rows of scales or elements were never written; "" if there is none."""
+def _unwritten(found: Measured) -> tuple[str, str] | None:
+    """Return the role of a tensor of which rows were never written, and the evidence; None if there is none."""
     group, blocks = found.group, max(found.blocks // max(len(found.constant_scale), 1), 1)
     scale, code, empty = found.constant_scale, found.constant_code, found.empty_row
     for first, last in _runs((scale == 0) & ~empty):
         if (last - first) * blocks >= 4:
-            return f"the scales of rows {first} to {last - 1} are 0, their elements are not"
+            return "scales", f"the scales of rows {first} to {last - 1} are 0, their elements are not"
     alone = [index for index in range(group.matrices) if _is_zero(found, index)]
     if 0 < len(alone) < group.matrices:
-        return f"scales and elements of matrix {alone[0]} of {group.matrices} are 0"
+        return "scales", f"scales and elements of matrix {alone[0]} of {group.matrices} are 0"
     if group.convention.zero_block is not None:
         zero_byte = group.convention.zero_block[0]
         for first, last in _runs((scale == 0) & empty):
             if _is_never_written(found, first, last, zero_byte, blocks):
-                return f"scales and elements of rows {first} to {last - 1} are 0"
+                return "scales", f"scales and elements of rows {first} to {last - 1} are 0"
         for first, last in _runs(empty & (scale != zero_byte) & (scale != 0)):
             if (last - first) * blocks >= 4 and not _tiny(found):
-                return f"the elements of rows {first} to {last - 1} are 0 under scales that are not those of zeros"
+                text = f"the elements of rows {first} to {last - 1} are 0 under scales that are not those of zeros"
+                return "codes", text
     constant = (code >= 0) & ~empty & (scale < 0)
     for first, last in _runs(constant):
         if blocks >= 2:
-            return f"the elements of rows {first} to {last - 1} are one repeated byte under scales that vary"
-    return _constant_scales(found, blocks)
+            text = f"the elements of rows {first} to {last - 1} are one repeated byte under scales that vary"
+            return "codes", text
+    text = _constant_scales(found, blocks)
+    return ("scales", text) if text else None
 
 
 def _is_zero(found: Measured, matrix: int) -> bool:
@@ -106,7 +109,9 @@ def _is_zero(found: Measured, matrix: int) -> bool:
 
 def _is_never_written(found: Measured, first: int, last: int, zero_byte: int, blocks: int) -> bool:
     """Return True if rows of nothing but zeros are not what the producer writes for weights that are zero."""
-    if found.empty_row.all() or (last - first) * blocks < 4 or last - first < found.group.convention.multiples[0]:
+    if found.empty_row.all():
+        return zero_byte != 0  # a producer that marks blocks of zeros has not written these
+    if (last - first) * blocks < 4 or last - first < found.group.convention.multiples[0]:
         return False
     padded = found.group.name.endswith(("lm_head", "embed_tokens"))  # vocabularies are padded with zeros
     return zero_byte != 0 or (not padded and last - first >= max(16, len(found.empty_row) // 4))
@@ -121,7 +126,8 @@ def _tiny(found: Measured) -> bool:
 def _constant_scales(found: Measured, blocks: int) -> str:
     """Return the evidence that rows of scales are one repeated byte that the rest of the tensor does not explain."""
     signed, rows = found.group.convention.signed_scales, found.constant_scale
-    for byte in {int(each) for each in rows if each > 0}:
+    coarse = first_normal(FORMATS[found.group.convention.scale]) if signed else 1  # smaller ones often repeat
+    for byte in {int(each) for each in rows if each >= coarse}:
         mask = (rows == byte) & ~found.empty_row
         inside = int(mask.sum()) * blocks
         outside = found.blocks - inside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -116,8 +117,21 @@ def _scale_shape(group: TensorGroup) -> Iterator[Complaint]:
         yield "scale-layout", "scales", f"{told}: need {[*expected]}; this is the shape of layout {other.name}"
     elif len(stored) == len(expected) and (size := _stored_size(group, stored)):
         yield "group-size", "scales", f"{told}: need {[*expected]}; these are blocks of {size}"
+    elif (turned := _turned(group)) and scale_shape(turned) == stored:
+        text = f"{convention.codes.suffix} has shape {[*group.parts['codes'].shape]}"
+        yield "shape", "codes", f"{text}: transposed, because scales of shape {[*stored]} are those of the transpose"
     else:
         yield "shape", "scales", f"{told}: need {[*expected]} for elements of shape {[*group.shape]}"
+
+
+def _turned(group: TensorGroup) -> TensorGroup | None:
+    """Return a group with its stored matrix of elements transposed."""
+    codes = group.parts["codes"]
+    if len(codes.shape) != 2:
+        return None
+    return dataclasses.replace(
+        group, parts={**group.parts, "codes": dataclasses.replace(codes, shape=codes.shape[::-1])}
+    )
 
 
 def _stored_size(group: TensorGroup, stored: tuple[int, ...]) -> int:
@@ -185,6 +199,7 @@ def _rows(found: Recognized, hidden: int) -> Iterator[LintFinding]:
     for last, rows in declared.items():
         groups = [group for group in found.groups if group.name.rpartition(".")[2] == last and len(group.shape) == 2]
         good = [group for group in groups if group.rows == rows]
-        bad = [group.parts["codes"].name for group in groups if group.rows != rows and ".experts." not in group.name]
+        wrong = [group for group in groups if group.rows != rows and ".experts." not in group.name and sound(group)]
+        bad = [group.parts["codes"].name for group in wrong]
         if good and bad and len(good) >= len(bad):
             yield finding("shape", ERROR, bad, f"the number of rows is not the declared {rows}")

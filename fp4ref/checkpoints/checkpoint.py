@@ -51,6 +51,11 @@ class Checkpoint:
         """The number of bytes of shards that were read so far."""
         return sum(shard.read_bytes for shard in self.shards)
 
+    def require_unchanged(self) -> None:
+        """Refuse a checkpoint of which a file changed since it was opened. Rules: CKP-34."""
+        for shard in self.shards:
+            shard.require_unchanged()
+
     def require_readable(self) -> None:
         """Refuse a checkpoint with any defect of its files, in one line. Rules: CKP-1, CKP-2, CKP-3, CKP-4."""
         if self.problems:
@@ -178,6 +183,9 @@ def _indexed(found: Checkpoint, index: dict[str, str], names: list[str]) -> list
         tensors = [tensor for tensor, shard in index.items() if shard == name]
         what = "leaves the directory" if name in outside else "is not there"
         text = f"the index names {quoted(name)}, which {what}: it has {len(tensors)} tensors ({listed(tensors)})"
+        others = [other for other in names if other not in named]
+        if others and name in missing:
+            text += f"; it does not name {listed(others)}"
         found.problems.append(LintFinding("index", ERROR, (name, *tensors), text))
         found.lost.update(tensors)
     present = [name for name in named if name not in outside and name not in missing]
@@ -187,7 +195,9 @@ def _indexed(found: Checkpoint, index: dict[str, str], names: list[str]) -> list
         for name in names
         if name not in named and (match := NUMBERED.fullmatch(name)) and (match[1], match[3]) in series
     ]
-    if extra:
+    if extra and missing:
+        found.complete = False
+    elif extra:
         text = f"{listed(extra)}: of the same series as the indexed shards, not named by the index"
         found.problems.append(LintFinding("index", ERROR, tuple(extra), text))
         found.complete = False

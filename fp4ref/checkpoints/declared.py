@@ -34,7 +34,8 @@ class QuantizationConfig:
     """The quantization that a checkpoint declares; every field is empty where nothing is declared.
 
     algorithm: of all modules that `ignore` does not match. layers: algorithm and block size by module. files: the
-    record of each file that declares something. overrides: what MLX declares of single modules.
+    record of each file that declares something. overrides: declarations of single modules. repeated: the record that
+    repeats the one of `config.json` under another key.
     """
 
     family: str = ""
@@ -51,6 +52,7 @@ class QuantizationConfig:
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     geometry: dict[str, Any] = field(default_factory=dict)
     overrides: dict[str, Any] = field(default_factory=dict)
+    repeated: dict[str, Any] = field(default_factory=dict)
 
     def ignores(self, module: str) -> bool:
         """Return True if the producer's own rule leaves a module in high precision. Rules: CKP-13."""
@@ -176,7 +178,8 @@ def _read_own(found: QuantizationConfig, config: dict[str, Any], family: str, fo
     if isinstance(experts, str):
         found.experts, found.family = experts.lower(), found.family or family
     record = config.get(form.section) if form.section != SECTION else None
-    if isinstance(record, dict) and "group_size" in record and found.files.get(CONFIG, record) == record:
+    if isinstance(record, dict) and "group_size" in record and not found.method:
+        found.repeated = found.files.get(CONFIG, record)
         found.files[CONFIG] = record
         found.family = found.method = family
         _read_modes(found, record)

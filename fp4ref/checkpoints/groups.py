@@ -248,7 +248,7 @@ def _place(
     if foreign and not all(parts[best.roles[name].suffix].dtype in best.roles[name].dtypes for name in roles):
         found.plain.update((tensor.name, tensor) for tensor in parts.values())
         return
-    if codes and codes[0].dtype == "I8" and best.element != "e2m1":
+    if codes and codes[0].dtype == "I8" and best.bits == 8 and not best.declares(algorithm or ""):
         found.plain.update((tensor.name, tensor) for tensor in parts.values())
         return
     found.groups.append(TensorGroup(stem, best, {name: parts[role.suffix] for name, role in roles.items()}, facts))

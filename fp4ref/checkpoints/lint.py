@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fp4ref.checkpoints.check_bytes import check_bytes
@@ -16,6 +16,7 @@ from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.consumers import CONSUMERS, with_consumers
 from fp4ref.checkpoints.findings import ERROR, LintFinding, is_failure, merged
 from fp4ref.checkpoints.groups import Recognized, recognize
+from fp4ref.checkpoints.repairs import repair_command
 from fp4ref.checkpoints.scalars import check_kv, check_values
 from fp4ref.errors import FileError
 
@@ -99,10 +100,12 @@ def lint(
                 report.remarks.append(each)
             else:
                 report.findings.append(each)
+        checkpoint.require_unchanged()
     except FileError as error:
         report.failure = str(error)
     conventions = found.conventions or [found.family]
-    report.findings = [with_consumers(each, conventions, consumer) for each in merged(report.findings)]
+    judged = (with_consumers(each, conventions, consumer) for each in merged(report.findings))
+    report.findings = [replace(each, repair=repair_command(each.code, report.path)) for each in judged]
     if consumer is not None and found.groups and not any(map(CONSUMERS[consumer].takes, conventions)):
         report.remarks.append(f"{consumer}: no loader of {', '.join(conventions)} is known")
     report.read_bytes = checkpoint.read_bytes

@@ -16,7 +16,6 @@ from fp4ref.files.tensors import DTYPES
 SCALAR_MAX = 1 << 16  # elements of a tensor that counts as small
 FLOATING = {"F64", "F32", "F16", "BF16"}
 KV_SUFFIXES = (".k_scale", ".v_scale", ".kv_scale", ".k_proj.output_scale", ".v_proj.output_scale")
-NORMAL = float(np.finfo(np.float32).tiny)
 Number = tuple[str, list[float]]
 
 
@@ -55,6 +54,8 @@ def check_values(found: Recognized) -> Iterator[LintFinding]:
             reasons = [why for why in map(bad, values) if why]
             if tensor is None or not values:
                 continue
+            if role == "global_scale" and not reasons and _is_wild(values[0]):
+                reasons = [f"{values[0]:g}, unwritten memory"]
             if reasons:
                 wrong.setdefault(reasons[0], []).append(tensor.name)
             else:
@@ -66,12 +67,17 @@ def check_values(found: Recognized) -> Iterator[LintFinding]:
     yield from _tensor_scales(found)
 
 
+def _is_wild(value: float) -> bool:
+    """Return True for a positive number that no tensor's amax leads to."""
+    return not 1e-20 <= value <= 1e20
+
+
 def _unset(values: dict[str, float]) -> Iterator[LintFinding]:
     """Yield input scales with the value of a fresh parameter or of memory that nobody wrote."""
     ones = [name for name, value in values.items() if value == 1.0]
     if ones and (len(ones) < len(values) or len(ones) > 1):
         yield finding("input-scale", WARNING, ones, "exactly 1.0, as a parameter that calibration never reached")
-    wild = [name for name, value in values.items() if value < NORMAL * 4 or value > 1e20 or value < 1e-20]
+    wild = [name for name, value in values.items() if _is_wild(value)]
     if wild:
         shown = values[wild[0]]
         yield finding("input-scale", ERROR, wild, f"{shown:g}: not a scale of activations, but unwritten memory")

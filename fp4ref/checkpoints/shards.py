@@ -45,7 +45,7 @@ class Shard:
     """A file of a checkpoint: the claims of its header that can be true, and what is wrong with it.
 
     whole: false if the header could not be read, so that it is not known which tensors the file contains. hidden: names
-    in the header whose entries cannot be used. read_bytes: the number of bytes read so far.
+    in the header whose entries cannot be used. read_bytes: the number of bytes read so far. stamp: see `stamp`.
     """
 
     path: Path
@@ -57,6 +57,13 @@ class Shard:
     whole: bool = True
     hidden: set[str] = field(default_factory=set)
     read_bytes: int = 0
+    stamp: tuple[int, ...] = ()
+
+    def require_unchanged(self) -> None:
+        """Refuse a file that is no longer the one that was opened. Rules: CKP-34."""
+        if stamp(self.path) != self.stamp:
+            needed = "one that nobody writes to"
+            raise FileError(f"read {shown(self.path)}", "a file that changed while it was read", needed, "CKP-34")
 
     def read(self, start: int, count: int) -> bytes:
         """Return bytes at a position. Errors: FileError if the file has fewer by now. Rules: CKP-5."""
@@ -84,4 +91,13 @@ class Shard:
 
 def opened(path: Path, name: str) -> Shard:
     """Return a shard whose header is not yet read. Errors: FileError unless it is a regular file."""
-    return Shard(path, name, regular_file(path, "CKP-1"))
+    return Shard(path, name, regular_file(path, "CKP-1"), stamp=stamp(path))
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """Return what tells whether a file was changed or replaced: its place, size and time; nothing if it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

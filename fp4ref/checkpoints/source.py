@@ -98,6 +98,7 @@ def check_source(
     for (code, severity), entries in merged.items():
         yield finding(code, severity, [name for name, _ in entries], entries[0][1])
     yield from _plain(found, source)
+    source.require_unchanged()
     if not compared:
         yield f"source: no quantized module has a tensor of its name and shape in {path}"
 
