@@ -112,6 +112,8 @@ def chapters(target: Path) -> None:
         (target / chapter).parent.mkdir(parents=True, exist_ok=True)
         (target / chapter).write_text(text, "utf-8")
         names.append(chapter.with_suffix("").as_posix())
+    shutil.copyfile(spec / "VERSIONS.md", target / "VERSIONS.md")
+    names.append("VERSIONS")
     readme = (spec / "README.md").read_text("utf-8")
     toc = "\n".join(["```{toctree}", ":hidden:", "", *names, "```"])
     (target / "index.md").write_text(f"{readme}\n{toc}\n", "utf-8")

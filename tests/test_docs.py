@@ -182,6 +182,8 @@ def test_chapters_have_figures_behind_their_rules(tmp_path):
     text = (tmp_path / "standard/08-layouts.md").read_text("utf-8")
     assert text.index("(LAY-3)=") < text.index("{drawn} tiled_128x4-element") < text.index("(LAY-4)=")
     assert "[functions and tests](../rule/lay-3.md)" in text
+    links = re.findall(r"\]\(([\w/.-]+\.md)\)", (tmp_path / "standard/index.md").read_text("utf-8"))
+    assert [link for link in links if not (tmp_path / "standard" / link).is_file()] == []
     whole = "".join(path.read_text("utf-8") for path in (tmp_path / "standard").rglob("*.md"))
     assert {figure for figures in build.IN_CHAPTER.values() for figure in figures} <= set(
         re.findall(r"\{drawn\} (\S+)", whole)
