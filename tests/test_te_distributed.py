@@ -26,6 +26,9 @@ CASES = (
     "hooks_of_sharded_parameters",
     "sharded_training",
     "sharded_master_weights",
+    "maxima_of_delayed_scaling_are_shared",
+    "block_scaled_parts_are_gathered",
+    "a_split_vocabulary_has_one_cross_entropy",
 )
 
 
@@ -518,6 +521,67 @@ def sharded_master_weights(rank: int, size: int) -> None:
         for name in model.BUFFERS:
             ours, theirs = getattr(model, name), getattr(whole, name)
             assert torch.equal(used_scales(model, name, ours), used_scales(model, name, theirs)), name
+
+
+def maxima_of_delayed_scaling_are_shared(rank: int, size: int) -> None:
+    """Scales of all processes come from the largest maximum, unless the recipe says otherwise."""
+    import torch
+
+    from fp4ref import te
+    from fp4ref.te.recipe import DelayedScaling
+
+    for reduced in (True, False):
+        te.quantization.FP8GlobalStateManager.reset()
+        recipe = DelayedScaling(amax_history_len=4, reduce_amax=reduced)
+        module = te.Linear(32, 32, device="cpu")
+        x = torch.full((16, 32), float(1 + rank))
+        with te.autocast(recipe=recipe, amax_reduction_group=torch.distributed.group.WORLD):
+            y = module(x)
+        y.backward(torch.full_like(y, float(1 + rank)))
+        for key, largest in (("scaling_fwd", 448), ("scaling_bwd", 57344)):
+            amax = size if reduced else 1 + rank
+            assert module.fp8_meta[key].scale[0].item() == torch.tensor(float(largest)).div(amax).item()
+
+
+def block_scaled_parts_are_gathered(rank: int, size: int) -> None:
+    """Parts of whole blocks have the bytes of the whole, in both directions, with 1x128 blocks and with tiles."""
+    import torch
+
+    from fp4ref import te
+
+    whole = torch.randn(128 * size, 384, generator=torch.Generator().manual_seed(3))
+    part = whole[128 * rank : 128 * rank + 128]
+    for dim in (1, 2):
+        quantizer = te.Float8BlockQuantizer(block_scaling_dim=dim)
+        gathered, _ = te.gather_along_first_dim(part, None, quantizer=quantizer)
+        expected = quantizer(whole)
+        for name in expected.BUFFERS:
+            assert torch.equal(getattr(gathered, name), getattr(expected, name)), (dim, name)
+        assert gathered.shape == whole.shape
+
+
+def a_split_vocabulary_has_one_cross_entropy(rank: int, size: int) -> None:
+    """Loss and gradient are those of the whole vocabulary, up to the order of sums."""
+    import torch
+
+    from fp4ref import te
+
+    generator = torch.Generator().manual_seed(4)
+    logits, target = (
+        torch.randn(3, 5, 8 * size, generator=generator),
+        torch.randint(8 * size, (3, 5), generator=generator),
+    )
+    target[0, 0] = -100
+    whole = logits.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(whole.flatten(0, 1), target.flatten()).backward()
+    part = logits[..., 8 * rank : 8 * rank + 8].clone().requires_grad_()
+    loss = te.parallel_cross_entropy(part, target, reduce_loss=True, dist_process_group=torch.distributed.group.WORLD)
+    loss.backward()
+    torch.testing.assert_close(part.grad, whole.grad[..., 8 * rank : 8 * rank + 8])
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten()))
+    if size > 1:
+        with pytest.raises(ValueError, match="label_smoothing"):
+            te.parallel_cross_entropy(part, target, 0.1, dist_process_group=torch.distributed.group.WORLD)
 
 
 def main(size: int, folder: Path, rank: int) -> None:

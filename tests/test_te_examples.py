@@ -112,3 +112,18 @@ def test_convert_refuses() -> None:
         te.convert(torch.nn.ReLU(), PLAIN)
     mixed = te.convert(model(), PLAIN, select=lambda name, layer: name == "0")
     assert type(mixed[2]) is torch.nn.Linear
+
+
+@pytest.mark.heavy  # trains a small model for a few steps
+@pytest.mark.slow
+def test_quality_of_inference_in_one_command(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "inference_quality.py"), "--steps", "2", "--windows", "1"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert run.returncode == 0, run.stdout + run.stderr
+    lines = run.stdout.splitlines()
+    decibels = {line.split()[0]: float(line.split()[1]) for line in lines[1:-1]}
+    assert len(decibels) == 13
+    assert all(10 < value < 40 for value in decibels.values())
+    exact, quantized = (float(word.rstrip(",")) for word in lines[-1].split() if word[0].isdigit())
+    assert exact != quantized
+    assert abs(exact / quantized - 1) < 0.1

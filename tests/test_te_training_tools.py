@@ -143,3 +143,43 @@ def test_splitting_along_a_dimension():
     assert (first.tolist(), second.tolist()) == ([[0], [3]], [[1, 2], [4, 5]])
     assert helpers.SplitAlongDim.apply(torch.ones(2, 3), 0, 1, squeeze=True)[0].shape == (3,)
     assert helpers.make_weak_ref(first) is first
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cross_entropy_is_that_of_torch(smoothing, reduced, dtype):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 5, 17, generator=generator).to(dtype).requires_grad_()
+    target = torch.randint(17, (3, 5), generator=generator)
+    target[1, 2:4] = -7
+    loss = te.parallel_cross_entropy(logits, target, smoothing, reduced, None, -7)
+    expected = torch.nn.functional.cross_entropy(
+        logits.float().flatten(0, 1),
+        target.flatten(),
+        label_smoothing=smoothing,
+        ignore_index=-7,
+        reduction="mean" if reduced else "none",
+    )
+    torch.testing.assert_close(loss, expected if reduced else expected.view(3, 5))
+    weights = torch.ones(()) if reduced else torch.rand(3, 5, generator=generator)
+    (wanted,) = torch.autograd.grad((expected.view_as(loss) * weights).sum(), logits)
+    (loss * weights).sum().backward()
+    torch.testing.assert_close(logits.grad, wanted)
+
+
+def test_graphed_callables_compute_as_they_are():
+    torch.manual_seed(0)
+    modules = te.Linear(32, 32, device="cpu"), te.Linear(32, 32, device="cpu")
+    x, recipe = torch.randn(32, 32), te.recipe.MXFP8BlockScaling()
+    first, second = te.make_graphed_callables(modules, ((x,), (x,)), enabled=(True, False), recipe=recipe)
+    with te.autocast(recipe=recipe):
+        expected = modules[0](x)
+    assert torch.equal(first(x), expected)
+    assert torch.equal(second(x), modules[1](x))
+    one = te.make_graphed_callables(
+        modules[0], (x,), fp8_enabled=True, fp8_recipe=recipe, num_warmup_iters=1, pool=None
+    )
+    assert torch.equal(one(x, is_first_microbatch=True), expected)
+    with pytest.raises(ValueError, match="make_graphed_callables"):
+        te.make_graphed_callables(modules, ((x,),), enabled=True)

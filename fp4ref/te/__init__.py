@@ -17,12 +17,14 @@ from fp4ref.te.capability import emulate_device, get_device_compute_capability
 from fp4ref.te.cast import dequantize, quantize
 from fp4ref.te.checkpoint import checkpoint
 from fp4ref.te.convert import convert
+from fp4ref.te.cross_entropy import parallel_cross_entropy
 from fp4ref.te.distributed import gather_along_first_dim
 from fp4ref.te.dtypes import DType
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Float8TensorStorage
 from fp4ref.te.gemm import general_gemm, general_grouped_gemm, generic_gemm
+from fp4ref.te.graph import make_graphed_callables
 from fp4ref.te.grouped import GroupedTensor, group_quantize, split_quantize
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix, get_sign_from_vector
 from fp4ref.te.module.grouped_linear import GroupedLinear
@@ -126,10 +128,12 @@ __all__ = [
     "is_fp8_block_scaling_available",
     "is_mxfp8_available",
     "is_nvfp4_available",
+    "make_graphed_callables",
     "mark_not_offload",
     "moe_permute",
     "moe_unpermute",
     "optimizers",
+    "parallel_cross_entropy",
     "prepare_for_saving",
     "quantize",
     "quantize_nvfp4",

@@ -108,7 +108,7 @@ NOT_EMULATED = (
     *("IdentityQuantizer", "IdentityTensor", "IdentityTensorStorage", "restore_from_func_ctx"),
     *("CusolverMpCtx", "ManualOffloadSynchronizer", "UserBufferQuantizationMode"),
     *("deinterleave_glu_tensor", "destroy_ub", "initialize_ub", "interleave_glu_tensor"),
-    *("make_graphed_callables", "newton_schulz", "onnx_export", "parallel_cross_entropy"),
+    *("newton_schulz", "onnx_export"),
     *(f"_make_{kind}_tensor_in_reduce_ex" for kind in ("float8", "mxfp8", "nvfp4", "float8_blockwise", "identity")),
     "_make_hybrid_quantized_tensor_in_reduce_ex",
 )
@@ -160,6 +160,8 @@ PRESENT_IN_ABSENT = {
     f"{PYTORCH}.module.fp8_unpadding": "module.padding: Fp8Unpadding",
     f"{PYTORCH}.permutation": "permutation: moe_permute moe_unpermute",
     f"{PYTORCH}.cpu_offload": "offload:*",
+    f"{PYTORCH}.cross_entropy": "cross_entropy: parallel_cross_entropy",
+    f"{PYTORCH}.graph": "graph: make_graphed_callables",
     f"{PYTORCH}.cpu_offload_v1": "offload:*",
     f"{PYTORCH}.optimizers": "optimizers:*",
     f"{PYTORCH}.attention": "attention:*",
