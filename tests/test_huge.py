@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from fp4ref.cli import main
 from fp4ref.conformance.run.huge_tile import PARTS, Size, plan
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import subject
-from fp4ref.conformance.subjects.subject import Declaration, FindingKind, Subject
+from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Subject
 from fp4ref.conformance.verdict import huge
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.errors import DomainError
@@ -230,6 +231,27 @@ def test_in_a_process_of_its_own(here, monkeypatch):
     assert [case.finding and case.finding.kind for case in report.cases] == [FindingKind.CRASHED, None]
     assert report.cases[1].skipped == "the kernel broke down before (crashed)"
     assert "1 of 1 huge cases of nvfp4 fail" in report.headline
+
+
+@pytest.mark.rule("CNF-29", "CNF-13")
+def test_a_call_that_the_time_of_the_run_cuts_is_no_hang(monkeypatch):
+    class Slow:
+        def __init__(self, *given): ...
+
+        def answer(self, message, limit):
+            time.sleep(limit + 0.01)
+            return Finding(FindingKind.HUNG, "no result")
+
+        def close(self): ...
+
+    monkeypatch.setattr(huge, "KernelProcess", Slow)
+    on_trial = Subject("slow", Declaration(), target="kernels.py:slow")
+    report = huge.check(on_trial, fp4ref.NVFP4, RunOptions.starting_now(time_limit=0.1), sizes=SIZES, width=WIDTH)
+    assert report.kind is Verdict.INCOMPLETE
+    assert [case.skipped for case in report.cases] == [
+        "the time of the run was over in this call",
+        "the time of the run is over",
+    ]
 
 
 @pytest.mark.slow

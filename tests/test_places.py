@@ -1,20 +1,23 @@
 """Places: what separates the units of a mistake from the others, in words; and diagnoses that say where."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fp4ref import packing
+from fp4ref.conformance.diagnosis.clock import OutOfTimeError
 from fp4ref.conformance.diagnosis.diagnose import diagnose, report_lines, verdict
 from fp4ref.conformance.diagnosis.displaced import displaced
 from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.place_learning import joined, learn, likeliest, roundest
+from fp4ref.conformance.diagnosis.placed import PlacedSearch
 from fp4ref.conformance.diagnosis.support import supported
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of
 from fp4ref.conformance.mistakes.kernel import EVERY, before_codec, code_side, scale_side
-from fp4ref.conformance.mistakes.places import EVERYWHERE, ROW, Place, Units, residues
+from fp4ref.conformance.mistakes.places import BLOCK, EVERYWHERE, ROW, Place, Units, at_least, residues
 from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
 from fp4ref.layout import layout
 from fp4ref.model.quantize import quantize
@@ -190,6 +193,11 @@ def of_bfloat16(case, row, column):
         (of_bfloat16, ("element-away",), "ties go away from zero when elements are rounded, in bfloat16 only"),
         (lambda c, row, column: row % 8 == 7, ("scale-codec-up",), "the block scale is rounded up, where row % 8 == 7"),
         (
+            lambda c, row, column: column % 64 >= 32,
+            ("sign-nonzero",),
+            "the sign is dropped where the code is 0, where column % 64 >= 32",
+        ),
+        (
             of_bfloat16,
             ("scale-codec-up", "element-truncate"),
             "the block scale is rounded up, in bfloat16 only; elements are truncated, in bfloat16 only",
@@ -201,6 +209,41 @@ def test_a_mistake_is_named_with_its_place(inside, names, text):
     assert verdict(found) == text, report_lines(found)
     assert found.explanations[0].place == text.rpartition(", ")[2]
     assert found.to_json()["explanations"][0]["place"] == found.explanations[0].place
+
+
+@pytest.mark.slow  # a diagnosis
+@pytest.mark.rule("CNF-26")
+def test_a_cause_that_was_found_is_told_when_the_time_is_over(monkeypatch):
+    def place_of(search, hypothesis, found=PlacedSearch.place_of):
+        if "element-away" not in {mistake.name for mistake in hypothesis.mistakes}:
+            raise OutOfTimeError
+        return found(search, hypothesis)
+
+    monkeypatch.setattr(PlacedSearch, "place_of", place_of)
+    monkeypatch.setattr(PlacedSearch, "_possible", lambda search: [NAMES["element-away"], NAMES["element-down"]])
+    found = diagnose(NVFP4, "linear", merged(of_bfloat16, ("element-away",)))
+    assert verdict(found) == "ties go away from zero when elements are rounded, in bfloat16 only"
+    assert not found.complete
+
+
+@pytest.mark.rule("CNF-26")
+@pytest.mark.parametrize(
+    "place, text",
+    [
+        (residues(BLOCK, 8, 4, 7), "where column % 128 >= 64"),
+        (residues(BLOCK, 8, 7, 7), "where block % 8 == 7"),
+        (residues(BLOCK, 4, 3, 0), "where column % 64 is 48 to 63 or 0 to 15"),
+        (residues(ROW, 8, 4, 7), "where row % 8 >= 4"),
+        (at_least(BLOCK, 8), "in columns from 128 on"),
+    ],
+)
+def test_places_of_elements_are_told_in_columns(place, text):
+    tensor = SimpleNamespace(x=np.zeros((9, 300), np.float32), direction="row")
+    told = Place((place,)).in_columns(16)
+    assert told.text == text
+    masks = [each.of_elements(tensor, 16, EVERY, EVERY) for each in (Place((place,)), told)]
+    assert np.array_equal(*masks)
+    assert masks[0].any()
 
 
 @pytest.mark.rule("CNF-31")

@@ -250,7 +250,7 @@ class RHTTiesAwayFromRow64(Somewhere):
         return row >= 64
 
 
-@mutant("element-", says="truncated, where block % 4 >= 2")
+@mutant("element-", says="truncated, where column % 64 >= 32")
 class ColumnCutInTheUpperHalfOfATile(Somewhere):
     right = Column
 

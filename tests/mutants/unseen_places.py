@@ -184,13 +184,47 @@ class RowsColumnsPast32(Somewhere):
         return column >= self.columns // 32 * 32
 
 
-@mutant("element-", says="ties go away.*in blocks from 4 on", multiple=(1, 16))
+@mutant("element-", says="ties go away.*in columns from 64 on", multiple=(1, 16))
 class TiesAwayFromColumn64(Somewhere):
     class Wrong(NVFP4):
         encode = away
 
     def inside(self, row, column):
         return column >= 64
+
+
+@mutant("sign-", says="sign is dropped where the code is 0, where block % 2 == 1$|block % 2 == 1;")
+class NoMinusZeroInOddBlocks(Somewhere):
+    """Negative values that round to 0 become +0, and so does -0."""
+
+    class Wrong(NVFP4):
+        def encode(self, y):
+            code = super().encode(y)
+            return np.where(code == 8, 0, code).astype(np.uint8)
+
+    def inside(self, row, column):
+        return column // 16 % 2 == 1
+
+
+@mutant("block-and-next", says="the block and the next one, where block % 8 == 7")
+class TwoBlocksAtTheTileEnd(Somewhere):
+    class Wrong(NVFP4):
+        def block_amax(self, blocks):
+            own = super().block_amax(blocks)
+            return np.maximum(own, np.concatenate([own[:, 1:], own[:, -1:]], axis=1))
+
+    def inside(self, row, column):
+        return column // 16 % 8 == 7
+
+
+@mutant("scale-floor-0.0156-not-zero", says="below at 2\\^-6, unless it is 0, where block % 4 >= 2")
+class NoSmallScalesInHalves(Somewhere):
+    class Wrong(NVFP4):
+        def scale_byte(self, t):
+            return e4m3(np.where(t == 0, t, np.maximum(t, F(2.0**-6))))
+
+    def inside(self, row, column):
+        return column // 16 % 4 >= 2
 
 
 @mutant("block-window", says="elements 1 further on.*where block % 8 == 7")
@@ -263,7 +297,7 @@ class LastLaneOfTwoWarps(Somewhere):
 # What is not written, and what is written elsewhere
 
 
-@mutant("unwritten-|codes-", says="codes are 0x0 .not written.*in blocks from 16 on")
+@mutant("unwritten-|codes-", says="codes are 0x0 .not written.*in columns from 256 on")
 class CodesNotWrittenFromColumn256(NVFP4):
     def pack(self, codes):
         codes = codes.copy()
@@ -293,7 +327,7 @@ class LastRowOfCodesNotWritten(Rows):
         return super().pack(codes)
 
 
-@mutant("data-|codes-|bytes-", says="codes are those of column - 64, where block % 8 >= 4")
+@mutant("data-|codes-|bytes-", says="codes are those of column - 64, where column % 128 >= 64")
 class SecondStageRepeatsTheFirst(NVFP4):
     """Columns 64 to 127 of every 128 have the codes of columns 0 to 63."""
 

@@ -260,7 +260,7 @@ class ScaleTiesAwayInFloat16(Somewhere):
         return self.dtype.name == "float16"
 
 
-@mutant("scale-floor|scale-zero", says="scale is held at 0.001953 at least")
+@mutant("scale-floor|scale-zero", says="below at 2\\^-9")
 class ZeroBlockByteOneRows(Rows):
     def scale_byte(self, t):
         byte = e4m3(t)

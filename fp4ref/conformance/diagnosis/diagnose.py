@@ -319,10 +319,12 @@ class _Session:
         return self._told(moved) if moved is not None and whole else None
 
     def _placed(self, tier: Tier) -> list[Hypothesis]:
-        """Single mistakes that hold in one place only."""
+        """Single mistakes that hold in one place only, the shortest description first."""
         if self.within:
             return []
-        return self._in_time(PlacedSearch(self.spec, self.items, tier, self._ticking(Share.PLACED)).hypotheses)
+        search = PlacedSearch(self.spec, self.items, tier, self._ticking(Share.PLACED))
+        found = self._in_time(search.hypotheses)
+        return sorted(found, key=lambda hypothesis: sum(place.bits for place, _ in hypothesis.kernel.placed))
 
     def _placed_pairs(self) -> list[Hypothesis]:
         """Two mistakes that hold in two places."""
@@ -570,6 +572,7 @@ def verdict(diagnosis: Diagnosis) -> str:
         return "conforms"
     told = [explanation.text for explanation in diagnosis.explanations if explanation.profile is None]
     told += [explanation.text for explanation in diagnosis.explanations if explanation.profile is not None]
+    told = list(dict.fromkeys(told))  # two mistakes may differ in less than their sentences say
     if told:
         others = f" (equally consistent with the evidence: {'; or '.join(told[1:3])})" if told[1:] else ""
         return told[0] + others

@@ -149,6 +149,9 @@ class Search:
     def explanations(self, cost: int) -> Iterator[Hypothesis]:
         """Hypotheses of a cost that make every byte of the tier."""
         for first in range(cost + 1):
+            if first == cost == 1 and cost not in self._found:
+                yield from filter(self.whole, self._scale_side(cost, entire=True))
+                continue
             for scales in self.scale_side(first):
                 yield from filter(self.whole, self._code_side(scales, cost - first))
 
@@ -173,12 +176,12 @@ class Search:
             self._found[cost] = list(self._scale_side(cost))
         return self._found[cost]
 
-    def _scale_side(self, cost: int) -> Iterator[Hypothesis]:
-        """Yield hypotheses, which are tried one after the other."""
+    def _scale_side(self, cost: int, *, entire: bool = False) -> Iterator[Hypothesis]:
+        """Yield hypotheses, which are tried one after the other. entire: only those that make every code as well."""
         readers = [DECLARED, *scale_readers(self.items[0].declared)] if self.items else [DECLARED]
         for start in self.starts:
             for changed in self._changed(start, cost - start.cost):
-                yield from self._read(changed, readers, cost - changed.cost)
+                yield from self._read(changed, readers, cost - changed.cost, entire=entire)
 
     def unnamed_layouts(self) -> Iterator[Hypothesis]:
         """Yield the specification with its scales in tiles that have no name."""
@@ -256,8 +259,10 @@ class Search:
     def _may_move_scales(self, start: Hypothesis, mistake: Mistake) -> bool:
         return mistake.stage not in AFTER_SCALES or start.kernel.search is not None
 
-    def _read(self, hypothesis: Hypothesis, readers: Sequence[ScaleReader], left: int) -> Iterator[Hypothesis]:
-        """Yield the same with every place of scales that the evidence allows."""
+    def _read(
+        self, hypothesis: Hypothesis, readers: Sequence[ScaleReader], left: int, *, entire: bool = False
+    ) -> Iterator[Hypothesis]:
+        """Yield the same with every place of scales that the evidence allows. entire: its codes as well."""
         kernel = hypothesis.kernel
         alive = [DECLARED] if left == 0 else [reader for reader in readers if reader is not DECLARED]
         if left not in {0, 1}:
@@ -270,7 +275,10 @@ class Search:
             if side is None or not part.amax_matches(kernel, side):
                 return
             alive = [reader for reader in alive if part.bytes_match(kernel, side, reader)]
-            if not alive or (hypothesis.mistakes and side.codes is not None and not self._packed(part, kernel, side)):
+            chosen = hypothesis.mistakes and side.codes is not None
+            if not alive or (chosen and not self._packed(part, kernel, side)):
+                return
+            if entire and not part.codes_match(kernel, side, LOW_FIRST):
                 return
         yield from (hypothesis.reading(scales=reader) for reader in alive)
 

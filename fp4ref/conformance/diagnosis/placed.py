@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis import displaced
 from fp4ref.conformance.diagnosis.evidence import FAILURES, SMALL, Item, Part, Tier
-from fp4ref.conformance.diagnosis.hypotheses import Hypothesis
+from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis
 from fp4ref.conformance.diagnosis.place_learning import joined, likeliest
 from fp4ref.conformance.diagnosis.place_rounds import DRAWN, drawn, learnt, recorded
 from fp4ref.conformance.diagnosis.support import tellable
@@ -235,20 +235,18 @@ class PlacedSearch:
         top = first // high * high
         return PlacedPart(view.item, slice(top, min(top + max(CUT, high), view.item.rows)), self.tier)
 
-    def hypotheses(self) -> list[Hypothesis]:
-        """Return single mistakes with the place of each, the shortest description first."""
+    def hypotheses(self) -> Iterator[Hypothesis]:
+        """Yield single mistakes with the place of each."""
         wrong = sum(int(np.count_nonzero(~view.right)) for view in self.views)
         if wrong <= FEW or not self.probes:
-            return []
-        found: list[tuple[float, int, Hypothesis]] = []
-        for number, mistake in enumerate(self._possible()):
+            return
+        for mistake in self._possible():
             place = self.place_of(self.base.but(mistake))
             if place is None or not place.predicates:
                 continue
             hypothesis = self.base.but(mistake.at(place))
             if hypothesis is not None and all(hypothesis.explains(item, self.tier) for item in self.items):
-                found.append((place.bits, number, hypothesis))
-        return [hypothesis for *_, hypothesis in sorted(found, key=lambda item: item[:2])]
+                yield hypothesis
 
     def _possible(self) -> Iterator[Mistake]:
         """Yield the first mistakes of each group that no probe refutes."""
@@ -367,7 +365,10 @@ class PlacedSearch:
         units = [(view, *labels.of(by_element=by_element)) for view, labels in labelled]
         about_tensor = any(labels.about_tensor for _, labels in labelled)
         telling = [unit for unit in units if unit[1].any() or unit[2].any()]
-        return learnt(telling, self.tick, by_element=by_element, about_tensor=about_tensor)
+        place = learnt(telling, self.tick, by_element=by_element, about_tensor=about_tensor)
+        if place is None or any(mistake.stage not in AFTER_SCALES for mistake in hypothesis.mistakes):
+            return place
+        return place.in_columns(self.spec.block.columns)
 
 
 def _family(case: Tensor) -> str | None:

@@ -195,6 +195,8 @@ def _scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypoth
     usable = [part for part in parts if part.item.size]
     if not usable:
         return [start]
+    if _read_as(start, usable, [DECLARED], tick):
+        return [start.reading(scales=DECLARED)]
     readers = [DECLARED, *scale_readers(usable[0].item.declared)]
     taken = {mistake.stage for mistake in start.mistakes}
     known = [m for m in MISTAKES if m.stage in OF_SCALES and not m.special and m.stage not in taken]

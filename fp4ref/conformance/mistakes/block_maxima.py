@@ -59,6 +59,12 @@ def shifted(down: int, across: int, maxima: Floats) -> Floats:
     return maxima[rows][:, columns]
 
 
+def _joint(across: int, blocks: Floats, keep_nan: bool) -> Floats:
+    """Return the larger maximum of each block and of the one `across` places away."""
+    own = largest(blocks, (2, 3), keep_nan)
+    return np.asarray(np.maximum(own, shifted(0, across, own)), F)
+
+
 PARTS: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("signed", "are taken over signed values, max x instead of max |x|", lambda b: np.maximum(b, F(0))),
     ("last-element", "miss the last element", lambda b: b[..., :-1]),
@@ -176,6 +182,14 @@ def block_amax() -> Iterator[Mistake]:
             f"block-{name}",
             f"the maximum is that of the {name} block" if not down else f"the maximum is that of the block {name}",
             block_amax=partial(lambda d, a, b, nan: shifted(d, a, largest(b, (2, 3), nan)), down, across),
+            whole=True,
+        )
+    for name, across in (("next", 1), ("previous", -1)):
+        yield known(
+            stage,
+            f"block-and-{name}",
+            f"the maximum is taken over the block and the {name} one",
+            block_amax=partial(_joint, across),
             whole=True,
         )
     for name, text, narrow in NARROW:

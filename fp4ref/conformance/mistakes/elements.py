@@ -236,7 +236,7 @@ def _signs() -> Iterator[Mistake]:
             f"sign-{sign}",
             text,
             other_than("codec", "sign", sign),
-            special=True,
+            special=sign is not Sign.NONZERO,  # that one changes small negative values, too
             codec=of(partial(_codec, sign=sign)),
         )
     yield known(

@@ -100,12 +100,14 @@ class Predicate:
 
     text: words that follow a comma. bits: how much it says, the length of its description. holds: of units, broadcast
     over their rows and columns. axis: of the number that it is about; None for types, directions and ranks.
+    in_columns: of a condition on blocks, the same one on columns, given the columns of a block; None without one.
     """
 
     text: str
     bits: float
     holds: Callable[[Units], Any]
     axis: PlaceAxis | None = None
+    in_columns: Callable[[int], Predicate] | None = None
 
     @property
     def about_tensor(self) -> bool:
@@ -152,6 +154,15 @@ class Place:
         for predicate in self.predicates:
             inside &= predicate.holds(units)
         return inside
+
+    def in_columns(self, width: int) -> Place:
+        """Return the same place with conditions on columns instead of blocks, for what happens to elements.
+
+        One block of several keeps its number.
+
+        Rules: CNF-26.
+        """
+        return Place(tuple(p if p.in_columns is None else p.in_columns(width) for p in self.predicates))
 
     def of_elements(self, case: Tensor, width: int, rows: slice, columns: slice) -> Bools:
         """Return which elements of some rows and columns of a case are inside."""
@@ -201,7 +212,8 @@ def at_least(axis: PlaceAxis, value: int, below: int | None = None) -> Predicate
         words, bits = f"in tensors of {value:,} {axis.many} and more only{known}", OF_SIZES
     else:
         words, bits = f"in {axis.many} from {value:,} on", PRIOR[axis.one] + _weight(value)
-    return Predicate(words, bits, lambda u: axis.of(u) >= value, axis)
+    columns = (lambda width: at_least(COLUMN, value * width)) if axis is BLOCK else None
+    return Predicate(words, bits, lambda u: axis.of(u) >= value, axis, columns)
 
 
 def at_most(axis: PlaceAxis, value: int, above: int | None = None) -> Predicate:
@@ -255,7 +267,12 @@ def residues(axis: PlaceAxis, modulus: int, first: int, last: int) -> Predicate:
         )
     ends = 1 if count == 1 else 2 - (first == 0 or last == modulus - 1) * 0.5
     bits = PRIOR[axis.one] + 3 + ends * np.log2(modulus)
-    return Predicate(words, bits, lambda u: (axis.of(u) - first) % modulus < count, axis)
+
+    def in_columns(width: int) -> Predicate:
+        return residues(COLUMN, modulus * width, first * width, last * width + width - 1)
+
+    alone = axis is not BLOCK or count in {1, modulus - 1}
+    return Predicate(words, bits, lambda u: (axis.of(u) - first) % modulus < count, axis, None if alone else in_columns)
 
 
 def past_multiple(axis: PlaceAxis, modulus: int) -> Predicate:

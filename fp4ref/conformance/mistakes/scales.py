@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -317,6 +319,19 @@ MX_SCALES: tuple[Form, ...] = (
 )
 
 
+LOWEST = (2.0**-6, 2.0**-9, 2.0**-7, 2.0**-10, 0.125, 1e-4, 1e-5, 1e-8)
+CLAMPS: tuple[tuple[str, str, Callable[[Any, Floats], Floats]], ...] = (
+    ("", "", lambda low, t: np.maximum(t, low)),
+    ("-not-zero", ", unless it is 0", lambda low, t: np.where(t == 0, t, np.maximum(t, low))),
+)
+
+
+def _power(number: float) -> str:
+    """Return a number in few digits, or as a power of two."""
+    mantissa, exponent = math.frexp(number)
+    return f"2^{exponent - 1}" if mantissa == 0.5 and exponent < 0 else f"{number:.4g}"
+
+
 def block_scale() -> Iterator[Mistake]:
     """Mistakes in the scale before its codec."""
     stage = Slot.SCALE
@@ -333,13 +348,13 @@ def block_scale() -> Iterator[Mistake]:
             f"the block scale is {text} before its codec (double rounding)",
             scale_value=narrow,
         )
-    for low in (2.0**-6, 2.0**-9, 2.0**-7, 2.0**-10, 0.125, 1e-4, 1e-5, 1e-8):
+    for low, (name, words, clamped) in itertools.product(LOWEST, CLAMPS):
         yield known(
             stage,
-            f"scale-floor-{low:.3g}",
-            f"the block scale is clamped below at {low:.4g}",
+            f"scale-floor-{low:.3g}{name}",
+            f"the block scale is clamped below at {_power(low)}{words}",
             e4m3_scales,
-            scale_value=partial(lambda least, t: np.maximum(t, least), F(low)),
+            scale_value=partial(clamped, F(low)),
         )
     for top in (240.0, 256.0, 224.0, 416.0, 447.0, 128.0):
         yield known(
