@@ -35,11 +35,12 @@ from fp4ref.conformance.run.machine import require_no_flush
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import run, subject
 from fp4ref.conformance.subjects.subject import Subject, cases_of, draws, reasons
-from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
+from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.conformance.verdict.product_runs import check
 from fp4ref.conformance.verdict.products import ProductReport
 from fp4ref.conformance.verdict.stochastic import StochasticReport
 from fp4ref.conformance.verdict.stochastic_kernel import judge_drawing
+from fp4ref.conformance.verdict.tally import Settings
 from fp4ref.errors import DomainError, FileError
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec

@@ -6,10 +6,11 @@ import pytest
 
 from fp4ref import packing
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance.diagnosis.diagnose import diagnose, report_lines, verdict
+from fp4ref.conformance.diagnosis.diagnose import diagnose
+from fp4ref.conformance.diagnosis.explanations import report_lines, verdict
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of, scale_readers
-from fp4ref.conformance.mistakes.kernel import EVERY, code_side, scale_side
+from fp4ref.conformance.mistakes.sides import EVERY, code_side, scale_side
 from fp4ref.layout import LAYOUTS, layout
 from fp4ref.model.quantize import quantize
 from fp4ref.quantized import DirectionData

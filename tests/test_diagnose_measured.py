@@ -11,8 +11,9 @@ from fp4ref.conformance.diagnosis.measured.missing import missing_codes, missing
 from fp4ref.conformance.diagnosis.measured.order import element_orders, fitted, scale_orders, smallest
 from fp4ref.conformance.diagnosis.measured.specials import measured_specials
 from fp4ref.conformance.families import cases
+from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import kernel_of
-from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
+from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.layout import layout
 from fp4ref.model.quantize import quantize
 from fp4ref.specs import MXFP8_E4M3, NVFP4

@@ -18,7 +18,8 @@ from fp4ref.conformance.judge.hadamard_stages import within_bound
 from fp4ref.conformance.oracle import hadamard as hadamard_bound
 from fp4ref.conformance.oracle import quantizer as oracle
 from fp4ref.conformance.oracle import rationals
-from fp4ref.conformance.subjects.subject import Declaration, Outcome
+from fp4ref.conformance.subjects.outcomes import Outcome
+from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.formats import E2M1, grid
 from fp4ref.model.quantize import global_amax, quantize

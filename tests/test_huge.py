@@ -12,7 +12,8 @@ from fp4ref.cli import main
 from fp4ref.conformance.run.huge_tile import PARTS, Size, plan
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import subject
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Subject
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
+from fp4ref.conformance.subjects.subject import Declaration, Subject
 from fp4ref.conformance.verdict import huge
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.errors import DomainError

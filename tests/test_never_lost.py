@@ -21,9 +21,10 @@ from fp4ref.catalogue import PROFILES
 from fp4ref.cli import main, verify_text
 from fp4ref.cli.common import DIFFERS, REFUSED
 from fp4ref.conformance.diagnosis import dumps as dump_diagnosis
-from fp4ref.conformance.diagnosis.diagnose import Diagnosis, diagnose
+from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.evidence import SMALL, Item
-from fp4ref.conformance.diagnosis.hypotheses import Search
+from fp4ref.conformance.diagnosis.explanations import Diagnosis
+from fp4ref.conformance.diagnosis.search import Search
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.reports import html, view
 from fp4ref.conformance.verdict import dump_report, kernel_report, product_runs, stochastic, telling

@@ -8,17 +8,20 @@ import pytest
 
 from fp4ref import packing
 from fp4ref.conformance.diagnosis.clock import OutOfTimeError
-from fp4ref.conformance.diagnosis.diagnose import diagnose, report_lines, verdict
+from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.displaced import displaced
 from fp4ref.conformance.diagnosis.evidence import Item
+from fp4ref.conformance.diagnosis.explanations import report_lines, verdict
 from fp4ref.conformance.diagnosis.place_learning import joined, learn, likeliest, roundest
 from fp4ref.conformance.diagnosis.placed import PlacedSearch
 from fp4ref.conformance.diagnosis.support import supported
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.mistakes import MISTAKES, Exhibit, kernel_of
-from fp4ref.conformance.mistakes.kernel import EVERY, before_codec, code_side, scale_side
-from fp4ref.conformance.mistakes.places import BLOCK, EVERYWHERE, ROW, Place, Units, at_least, residues
-from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
+from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
+from fp4ref.conformance.mistakes.places import BLOCK, EVERYWHERE, ROW, Place, Units
+from fp4ref.conformance.mistakes.predicates import at_least, residues
+from fp4ref.conformance.mistakes.readers import DECLARED
+from fp4ref.conformance.mistakes.sides import EVERY, before_codec, code_side, scale_side
 from fp4ref.layout import layout
 from fp4ref.model.quantize import quantize
 from fp4ref.model.tiles import join

@@ -13,7 +13,8 @@ from fp4ref.conformance import families
 from fp4ref.conformance.run.repeating import repeated
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.calling import Caller
-from fp4ref.conformance.subjects.subject import Declaration, FindingKind, Job, Outcome, golden, job_of
+from fp4ref.conformance.subjects.outcomes import FindingKind, Outcome
+from fp4ref.conformance.subjects.subject import Declaration, Job, golden, job_of
 from fp4ref.testing import assert_conforms
 
 NVFP4 = fp4ref.NVFP4

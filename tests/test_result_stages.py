@@ -11,7 +11,8 @@ from fp4ref.conformance.families.rules import dequantizing
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run.runner import run
 from fp4ref.conformance.selfcheck import implementations
-from fp4ref.conformance.subjects.subject import POISON, Outcome, Subject, cases_of, golden
+from fp4ref.conformance.subjects.outcomes import Outcome
+from fp4ref.conformance.subjects.subject import POISON, Subject, cases_of, golden
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.kernels import Declaration
 from fp4ref.layout import layout

@@ -14,7 +14,8 @@ from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.calling import call
 from fp4ref.conformance.subjects.guards import FENCE, GUARD, Arrays, Guarded
 from fp4ref.conformance.subjects.loading import load
-from fp4ref.conformance.subjects.subject import FindingKind, Subject, golden, job_of, reasons
+from fp4ref.conformance.subjects.outcomes import FindingKind
+from fp4ref.conformance.subjects.subject import Subject, golden, job_of, reasons
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.errors import BackendError, Fp4Error

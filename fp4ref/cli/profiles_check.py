@@ -13,8 +13,8 @@ from fp4ref.conformance.run.machine import require_no_flush
 from fp4ref.conformance.run.rounds import in_order
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import subject
-from fp4ref.conformance.verdict.kernel_report import Settings
 from fp4ref.conformance.verdict.profile_check import ProfileCheck, SmallestDifference, check_profile
+from fp4ref.conformance.verdict.tally import Settings
 from fp4ref.quantized import DirectionData
 
 EPILOG = """\b

@@ -21,7 +21,8 @@ from fp4ref.conformance.run.rounds import in_order
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import run, subject
 from fp4ref.conformance.subjects.subject import Declaration, Subject, draws, reasons
-from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
+from fp4ref.conformance.verdict.kernel_report import KernelReport
+from fp4ref.conformance.verdict.tally import Settings
 from fp4ref.spec import Spec
 
 Made = TypeVar("Made")

@@ -21,7 +21,8 @@ from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import Run
 from fp4ref.conformance.run.timed_input import TimedInput
 from fp4ref.conformance.subjects.subject import Declaration
-from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
+from fp4ref.conformance.verdict.kernel_report import KernelReport
+from fp4ref.conformance.verdict.tally import Settings
 from fp4ref.errors import DomainError
 
 STDIN = "standard input"

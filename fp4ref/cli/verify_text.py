@@ -9,8 +9,8 @@ import numpy as np
 from rich.console import Console
 
 from fp4ref.cli.common import printable, table
-from fp4ref.conformance.diagnosis.diagnose import report_lines
-from fp4ref.conformance.judge.compare import Difference, StrayByte
+from fp4ref.conformance.diagnosis.explanations import report_lines
+from fp4ref.conformance.judge.comparison import Difference, StrayByte
 from fp4ref.conformance.verdict.dump_report import DumpReport, Result, counts
 from fp4ref.conformance.verdict.replay import Replay
 from fp4ref.formats import Codec

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fp4ref.conformance.diagnosis.diagnose import Diagnosis, Explanation, diagnose
+from fp4ref.conformance.diagnosis.diagnose import diagnose
+from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.judge.cases import compare_direction
 from fp4ref.conformance.mistakes.record import Slot

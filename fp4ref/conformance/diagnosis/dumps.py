@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.budget import SECONDS
-from fp4ref.conformance.diagnosis.diagnose import Diagnosis, diagnose
+from fp4ref.conformance.diagnosis.diagnose import diagnose
+from fp4ref.conformance.diagnosis.explanations import Diagnosis
 from fp4ref.conformance.dumps.files import Dump
-from fp4ref.conformance.judge.compare import Comparison
+from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.errors import LayoutError
 from fp4ref.formats import Codes
 from fp4ref.layout import Layout, layout

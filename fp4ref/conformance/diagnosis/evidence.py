@@ -11,63 +11,33 @@ first, and the rules for special values are looked for afterwards.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.conformance.diagnosis.readings import FAILURES
+from fp4ref.conformance.diagnosis.special_input import LEAST, Classified, Special
 from fp4ref.conformance.judge.compare import unequal
-from fp4ref.conformance.judge.excuses import per_block
-from fp4ref.conformance.mistakes.kernel import (
-    EVERY,
-    CaseLike,
-    Exhibit,
-    Kernel,
-    ScaleSide,
-    code_side,
-    kernel_of,
-    scale_side,
-)
+from fp4ref.conformance.mistakes.data_readers import ABSENT, LOST, LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.places import Place
-from fp4ref.conformance.mistakes.readers import ABSENT, DECLARED, LOST, LOW_FIRST, DataReader, ScaleReader, fits
-from fp4ref.errors import Fp4Error
+from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader
+from fp4ref.conformance.mistakes.sides import EVERY, CaseLike, code_side, scale_side
 from fp4ref.formats import Codes, F
-from fp4ref.hadamard import POINTS
 from fp4ref.layout import Layout
-from fp4ref.model.tiles import split
 from fp4ref.quantized import DirectionData
-from fp4ref.spec import Granularity, Spec
+from fp4ref.spec import Spec
 from fp4ref.specs import OWN
 
 Bools = NDArray[np.bool_]
+
+
 SMALL = 1 << 13  # elements of a piece on which hypotheses are tried first
 LARGE = 1 << 22  # elements of a case of which a kernel that needs the whole is asked
 WHOLE = 1 << 25  # elements of the largest case that an explanation which needs the whole is compared with
 STEP = 128  # rows and columns at which a piece may begin: whole blocks of every specification
-FAILURES = (
-    Fp4Error,
-    ValueError,
-    IndexError,
-    AssertionError,
-    ZeroDivisionError,
-)  # of a mistake that means nothing for a case
-LEAST, MOST = 2.0**-12, 2.0**100  # maxima that no implementation's limits reach
-EXACT = 12  # exponents over which the inputs of a transform may spread, its sums exact in every order (HAD-7)
-SMALLEST = 2.0**-100  # the same, where most of the evidence is small
-
-
-class Special(StrEnum):
-    """Classes of blocks or elements on which implementations have their own rules."""
-
-    NAN = "NaN"
-    INF = "Inf"
-    EXTREME = "very small or very large maxima"
-    ZERO = "blocks of zeros"
-    UNDERFLOW = "scale underflow"
-    SUBNORMAL = "subnormal inputs"
-    MINUS_ZERO = "-0"
 
 
 class Marks(NamedTuple):
@@ -81,7 +51,7 @@ class Marks(NamedTuple):
 Tier = Special | bool  # True: everything; False: what is in no special class; or that and one class
 
 
-class Item:
+class Item(Classified):
     """A case with the candidate's bytes, readings of its buffers, and classes of its input.
 
     bounded: blocks that are judged by a bound are left out (HAD-7). within: only what is inside is looked at.
@@ -98,145 +68,16 @@ class Item:
         bounded: bool = False,
         within: Place | None = None,
     ) -> None:
+        super().__init__(case, got, spec, declared, least)
         self.within = within
-        self.exhibit = Exhibit(case)
-        self.least = least
         self.bounded = bounded and spec.hadamard is not None and case.direction == "column"
-        self.spec, self.declared = spec, declared
-        self.rows, self.columns = self.exhibit.shape
-        self.blocks = -(-self.columns // spec.block.columns)
-        self.data, self.stored = np.asarray(got.data), np.asarray(got.scales).reshape(-1)
-        self.amax = None if got.amax is None else np.array(got.amax, F).reshape(-1)
-        self._scales: dict[str, Codes | None] = {}
-        self._codes: dict[str, Codes | None] = {}
         self._marks: dict[Tier, Marks] = {}
-
-    @property
-    def size(self) -> int:
-        """Count of elements."""
-        return self.rows * self.columns
-
-    def scales(self, reader: ScaleReader) -> Codes | None:
-        """Return the scale bytes [rows, blocks] as a reader finds them; None if they cannot be stored that way."""
-        if reader.name not in self._scales:
-            found = None
-            try:
-                offsets = reader.offsets(self.declared, self.rows, self.blocks)
-                found = self.stored[offsets] if fits(offsets, self.stored.size) else None
-            except FAILURES:
-                pass
-            if reader.name.startswith("layout-order"):
-                return found
-            self._scales[reader.name] = found
-        return self._scales[reader.name]
-
-    def shared(self, reader: ScaleReader) -> Bools:
-        """Return the scales [rows, blocks] whose byte is also that of another scale or of padding."""
-        down, across = self.declared.padded(self.rows, self.blocks)
-        assert reader.place is not None
-        offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
-        return np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
-
-    def codes(self, reader: DataReader) -> Codes | None:
-        """Return the codes [rows, columns] as a reader finds them."""
-        if reader.name not in self._codes:
-            try:
-                found = reader.read(self.data, self.exhibit.shape, self.spec.element.format)
-            except FAILURES:
-                found = None
-            self._codes[reader.name] = found
-        return self._codes[reader.name]
-
-    def stray(self, reader: ScaleReader) -> bool:
-        """Return True if a specified byte of padding, as a reader takes it, is not its fill. Rules: LAY-5, LAY-15."""
-        if not self.declared.pads_compared:
-            return False
-        offsets = reader.offsets(self.declared, self.rows, self.blocks)
-        left = self._compared.copy()
-        if left.size != self.stored.size or not fits(offsets, self.stored.size):
-            return False
-        left[offsets] = False
-        return bool((self.stored != self._blank)[left].any())
-
-    @cached_property
-    def _compared(self) -> Bools:
-        """True for every byte of the declared buffer that is compared."""
-        return self.declared.compared(self.rows, self.blocks).reshape(-1)
-
-    @cached_property
-    def _blank(self) -> Codes:
-        """The declared buffer with padding alone."""
-        return self.declared.from_linear(np.zeros((self.rows, self.blocks), np.uint8)).reshape(-1)
-
-    def spare(self) -> bool:
-        """Return True if spare bits of a row's last byte are not zero. Rules: PACK-2, PACK-5."""
-        used = self.columns * self.spec.element.format.bits % 8
-        return bool(used and self.data.size and (self.data.reshape(self.rows, -1)[:, -1] >> used).any())
-
-    @cached_property
-    def base(self) -> ScaleSide:
-        """The specification's own result for the case, up to its scales."""
-        return scale_side(kernel_of(self.spec), self.exhibit, EVERY)
 
     @cached_property
     def equal(self) -> bool:
         """True if the candidate's bytes are the specification's, padding and spare nibbles left out."""
         kernel = kernel_of(self.spec)
         return self.matches(kernel, DECLARED, LOW_FIRST, tier=True)
-
-    @cached_property
-    def classes(self) -> NDArray[np.uint8]:
-        """The class of every block [rows, blocks]: 0, or 1 + its place in Special."""
-        with np.errstate(all="ignore"):
-            values, spec = self.exhibit.matrix, self.spec
-            blocks = split(values, spec.block)
-            magnitude = np.abs(blocks)
-            nan, inf = np.isnan(blocks).any(axis=(2, 3)), np.isinf(blocks).any(axis=(2, 3))
-            tiny = ((magnitude > 0) & (magnitude < np.finfo(F).tiny)).any(axis=(2, 3))
-            top = np.where(np.isfinite(magnitude), magnitude, F(0)).max(axis=(2, 3), initial=0)
-            extreme = (top > MOST) | ((top > 0) & (top < self.least))
-            zero = (per_block(self.base.scales, spec) == 0).all(axis=2)
-            nan, inf = self._spread(np.asarray(nan)), self._spread(np.asarray(inf))
-            if spec.global_scale is not Granularity.NONE:
-                used = np.asarray(self.base.amax, F)
-                wild = ~((used <= MOST) & (used >= self.least))
-                by_row = np.broadcast_to(wild, self.rows) if wild.size != self.rows else wild
-                extreme |= per_block(by_row[:, None], spec).any(axis=2)
-            found = np.select([nan, inf, extreme, top == 0, zero, tiny], [1, 2, 3, 4, 5, 6], 0)
-        return np.repeat(found, spec.block.rows, axis=0)[: self.rows].astype(np.uint8)
-
-    def _spread(self, flags: Bools) -> Bools:
-        """Return the reach of a special value: as far as the maximum that it may change."""
-        match self.spec.global_scale:
-            case Granularity.TENSOR:
-                return np.full_like(flags, flags.any())
-            case Granularity.ROW:
-                return np.broadcast_to(flags.any(axis=1, keepdims=True), flags.shape).copy()
-            case _:
-                return flags
-
-    @cached_property
-    def minus_zero(self) -> Bools:
-        """Elements that are -0 and stay so."""
-        if self.spec.hadamard is not None and self.exhibit.case.direction == "column":
-            return np.zeros(self.exhibit.shape, np.bool_)
-        values = self.exhibit.matrix
-        return np.asarray((values == 0) & np.signbit(values))
-
-    @cached_property
-    def ordered(self) -> Bools:
-        """Blocks [rows, blocks] whose Hadamard sums depend on the order of additions. Rules: HAD-7."""
-        exponents = np.frexp(np.abs(self.exhibit.matrix))[1].reshape(self.rows, -1, POINTS)
-        zero = self.exhibit.matrix.reshape(self.rows, -1, POINTS) == 0
-        spread = np.where(zero, -999, exponents).max(axis=2) - np.where(zero, 999, exponents).min(axis=2)
-        return np.logical_or.reduceat(
-            spread > EXACT, range(0, spread.shape[1], self.spec.block.columns // POINTS), axis=1
-        )
-
-    def kinds(self) -> set[Special]:
-        """Return the classes that occur."""
-        found = {list(Special)[code - 1] for code in np.unique(self.classes) if code}
-        return found | ({Special.MINUS_ZERO} if self.minus_zero.any() else set())
 
     def marks(self, tier: Tier) -> Marks | None:
         """Return what of the case belongs to a tier; None: all of it."""

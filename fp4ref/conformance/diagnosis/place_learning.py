@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.mistakes import places
+from fp4ref.conformance.mistakes import predicates as predicates_of
 from fp4ref.conformance.mistakes.places import Place, PlaceAxis, Predicate, Units
 
 Bools = NDArray[np.bool_]
@@ -95,13 +96,13 @@ def predicates(given: Labelled, *, about_tensor: bool, by_element: bool) -> Iter
 def _about_kinds(ones: Units) -> Iterator[Predicate]:
     types = [name for name in TYPES if (ones.dtype == name).any()]
     if len(types) < len(TYPES):
-        yield places.of_types(types)
+        yield predicates_of.of_types(types)
     directions = np.unique(ones.direction)
     if len(directions) == 1:
-        yield places.of_direction(str(directions[0]))
+        yield predicates_of.of_direction(str(directions[0]))
     least, most = int(ones.rank.min()), int(ones.rank.max())
     if least > 2 or most <= 2:
-        yield places.of_rank(least, most)
+        yield predicates_of.of_rank(least, most)
 
 
 def _about_size(axis: PlaceAxis, ones: Units, zeros: Units) -> Iterator[Predicate]:
@@ -109,46 +110,46 @@ def _about_size(axis: PlaceAxis, ones: Units, zeros: Units) -> Iterator[Predicat
     least, most = int(values.min()), int(values.max())
     below, above = others[others < least], others[others > most]
     if below.size:
-        yield places.at_least(axis, least, int(below.max()))
+        yield predicates_of.at_least(axis, least, int(below.max()))
     if above.size:
-        yield places.at_most(axis, most, int(above.min()))
+        yield predicates_of.at_most(axis, most, int(above.min()))
     if axis is places.ELEMENTS:
         return
-    for modulus in places.POWERS[:8]:
+    for modulus in predicates_of.POWERS[:8]:
         whole = values % modulus == 0
         if whole.all() or not whole.any():
-            yield places.multiples(axis, modulus, are=bool(whole.all()), width=ones.width)
+            yield predicates_of.multiples(axis, modulus, are=bool(whole.all()), width=ones.width)
 
 
 def _about_coordinate(axis: PlaceAxis, ones: Units, zeros: Units, least: int) -> Iterator[Predicate]:
     """Yield predicates on a coordinate. least: 0 where a column stands for its block: only ends of the matrix."""
     values, length = axis.of(ones), axis.length(ones)
     end = int((length - values).max())
-    past = [modulus for modulus in places.POWERS if (values >= length // modulus * modulus).all()]
+    past = [modulus for modulus in predicates_of.POWERS if (values >= length // modulus * modulus).all()]
     if axis is places.COLUMN:
         width = ones.width
         if (values >= length // width * width).all():
-            yield places.partial_block()
+            yield predicates_of.partial_block()
         past = [modulus for modulus in past if least or modulus >= width]
     if axis is not places.NUMBER:
-        yield from (places.past_multiple(axis, modulus) for modulus in past)
+        yield from (predicates_of.past_multiple(axis, modulus) for modulus in past)
     if not least:
         return
     low, high = int(values.min()), int(values.max())
     others = axis.of(zeros)
     if low > 0:
         under = others[others < low]
-        yield places.at_least(axis, roundest(int(under.max(initial=0)) + 1, low))
+        yield predicates_of.at_least(axis, roundest(int(under.max(initial=0)) + 1, low))
     over = others[others > high]
-    yield places.at_most(axis, (roundest(high + 1, int(over.min())) if over.size else high + 1) - 1)
+    yield predicates_of.at_most(axis, (roundest(high + 1, int(over.min())) if over.size else high + 1) - 1)
     if low == high and low:
-        yield places.equal_to(axis, low)
+        yield predicates_of.equal_to(axis, low)
     if axis is not places.NUMBER:
-        yield places.from_end(axis, end)
-        for modulus in places.POWERS:
+        yield predicates_of.from_end(axis, end)
+        for modulus in predicates_of.POWERS:
             if (values >= (length - 1) // modulus * modulus).all():
-                yield places.last_group(axis, modulus)
-    for modulus in places.POWERS:
+                yield predicates_of.last_group(axis, modulus)
+    for modulus in predicates_of.POWERS:
         yield from _residues(axis, modulus, values)
 
 
@@ -159,7 +160,7 @@ def _residues(axis: PlaceAxis, modulus: int, values: NDArray[np.int64]) -> Itera
     widest = int(gaps.argmax())
     if gaps[widest] > 1:
         first = int(seen[(widest + 1) % len(seen)])
-        yield places.residues(axis, modulus, first, int(seen[widest]))
+        yield predicates_of.residues(axis, modulus, first, int(seen[widest]))
 
 
 def roundest(low: int, high: int) -> int:

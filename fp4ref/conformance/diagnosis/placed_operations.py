@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.diagnosis.diagnose import Explanation
+from fp4ref.conformance.diagnosis.explanations import Explanation
 from fp4ref.conformance.diagnosis.placed_results import KnownResult, ResultSite, explained
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes.record import Slot

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.diagnosis.diagnose import Explanation
+from fp4ref.conformance.diagnosis.explanations import Explanation
+from fp4ref.conformance.diagnosis.likely_place import confined
 from fp4ref.conformance.diagnosis.place_rounds import Bools, Marked, drawn, learnt
-from fp4ref.conformance.diagnosis.placed import confined
 from fp4ref.conformance.mistakes.places import Place, PlaceAxis, Tensor, Units, units_of
 from fp4ref.formats import F
 

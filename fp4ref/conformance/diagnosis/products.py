@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.diagnosis.clock import SECONDS, Deadline, OutOfTimeError
-from fp4ref.conformance.diagnosis.diagnose import Diagnosis, Explanation
+from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.placed_results import KnownResult, ResultSite, explained, place_of, same
 from fp4ref.conformance.families.products.case import GemmCase
 from fp4ref.conformance.judge.product_stages import significant_bits
 from fp4ref.conformance.judge.products import judge
+from fp4ref.conformance.mistakes.operand_pairs import OperandPair, pair_of, product
 from fp4ref.conformance.mistakes.places import COLUMN, ROW
 from fp4ref.conformance.mistakes.product_additions import Additions, single_ways, ways
 from fp4ref.conformance.mistakes.product_amaxes import Scaling, of_other_rows, scalings
 from fp4ref.conformance.mistakes.product_depths import depths
+from fp4ref.conformance.mistakes.product_roundings import Rounds, roundings
 from fp4ref.conformance.mistakes.product_specials import RESULTS, special_sums
-from fp4ref.conformance.mistakes.products import OperandPair, Reading, Rounds, pair_of, product, readings, roundings
+from fp4ref.conformance.mistakes.products import Reading, readings
 from fp4ref.conformance.mistakes.result_places import result_mistakes
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.formats import F, Floats, ignoring_float_warnings

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.judge.compare import Comparison, codes_of, scales_of, unequal
+from fp4ref.conformance.judge.compare import codes_of, scales_of, unequal
+from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.conformance.judge.excuses import Bools, Tile, per_block
-from fp4ref.conformance.mistakes.readers import DATA_READERS, LOST
+from fp4ref.conformance.mistakes.data_readers import DATA_READERS, LOST
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.formats import Codes, F, Floats, ignoring_float_warnings
 from fp4ref.layout import layout

@@ -12,22 +12,14 @@ from fp4ref import api
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.families.rules import PACKED, dequantizing, value_rule
 from fp4ref.conformance.judge.blame import at_fault, failed
-from fp4ref.conformance.judge.compare import Comparison, Tolerance, compare
+from fp4ref.conformance.judge.compare import Tolerance, compare
+from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.conformance.judge.excuses import Tile
 from fp4ref.conformance.judge.hadamard_stages import accepts_amax, accepts_block, within_bound
 from fp4ref.conformance.judge.result_stages import broken, differing
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.packed import padding_fault
-from fp4ref.conformance.subjects.subject import (
-    Declaration,
-    Finding,
-    FindingKind,
-    Outcome,
-    expected_values,
-    golden,
-    normalised,
-    signs,
-    transform_input,
-)
+from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden, normalised, signs, transform_input
 from fp4ref.conformance.vectors.text import Mismatch, format_words, mismatched
 from fp4ref.formats import Codes, F
 from fp4ref.hadamard import POINTS

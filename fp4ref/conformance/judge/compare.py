@@ -6,15 +6,16 @@ have an excuse; differences outside blocks are maxima, spare nibbles and padding
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import packing
+
+# Whether bytes are right by a bound: (tile of one block, its scale byte, its codes) -> bool.
+from fp4ref.conformance.judge.comparison import Comparison, Difference, StrayByte
 from fp4ref.conformance.judge.excuses import EXCUSES, NOT_FINITE, Bools, Excuse, Influence, Tile, excuses, per_block
 from fp4ref.formats import Codec, Codes, F, ignoring_float_warnings
 from fp4ref.layout import Layout, layout
@@ -24,77 +25,10 @@ from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 from fp4ref.specs import OWN
 
-# Whether bytes are right by a bound: (tile of one block, its scale byte, its codes) -> bool.
 Tolerance = Callable[[Tile, int, Codes], bool]
+
+
 REFUSALS = 16  # blocks that a tolerance refuses, after which it is not asked again: the verdict stands
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The first differing code of a block, or its differing scale.
-
-    row, column, block: in the matrix of the direction; row is the first one of the block that differs. bits, value: of
-    the quantizer's input at (row, column), in the input's type. got, expected: code, None where only the scale differs.
-    codes: count of differing codes in the block.
-    """
-
-    row: int
-    column: int
-    block: int
-    bits: str
-    value: float
-    got_scale: int
-    expected_scale: int
-    got: int | None
-    expected: int | None
-    codes: int
-    excuse: Excuse | None
-
-
-@dataclass(frozen=True)
-class StrayByte:
-    """A difference outside the blocks: its place, the byte, and the byte that is needed."""
-
-    index: int
-    got: str
-    expected: str
-
-
-@dataclass
-class Comparison:
-    """The differences between the bytes of one direction: counts, first places, and excuses.
-
-    codes, scales, amax, spare, padding: counts of differing codes, scale bytes, maxima, spare nibbles, padding bytes.
-    excused: count of differing blocks and maxima by class of input. unexcused: count of all other differences. judged:
-    whether a block of finite input was compared that no special value reaches. tolerated, refused: blocks that are
-    right by a bound, or not; right_by_bound: block row and block of the former. at_fault: stages whose bytes are not
-    what the stages before call for. differences: of the first differing blocks. first_amax and first_spare are at a
-    row, first_padding at a byte.
-    """
-
-    direction: Direction
-    shape: tuple[int, int]
-    codes: int = 0
-    scales: int = 0
-    amax: int = 0
-    spare: int = 0
-    padding: int = 0
-    unexcused: int = 0
-    judged: bool = False
-    tolerated: int = 0
-    refused: int = 0
-    excused: Counter[Excuse] = field(default_factory=Counter)
-    right_by_bound: set[tuple[int, int]] = field(default_factory=set)
-    at_fault: frozenset[str] = frozenset()
-    differences: list[Difference] = field(default_factory=list)
-    first_amax: StrayByte | None = None
-    first_spare: StrayByte | None = None
-    first_padding: StrayByte | None = None
-
-    @property
-    def equal(self) -> bool:
-        """True if every compared byte is the same. Rules: CNF-1."""
-        return not (self.codes or self.scales or self.amax or self.spare or self.padding)
 
 
 def compare(

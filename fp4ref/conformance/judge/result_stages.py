@@ -16,7 +16,8 @@ from fp4ref.conformance.families import Case
 from fp4ref.conformance.families.rules import PACKED, value_rule
 from fp4ref.conformance.judge.excuses import Bools
 from fp4ref.conformance.judge.hadamard_stages import spreads
-from fp4ref.conformance.mistakes.readers import DATA_READERS, fits, scale_readers
+from fp4ref.conformance.mistakes.data_readers import DATA_READERS
+from fp4ref.conformance.mistakes.readers import fits, scale_readers
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.subjects.subject import POISON, Declaration, poisoned, signs, transform_input
 from fp4ref.formats import Codes, F, Floats, ignoring_float_warnings

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from fp4ref.conformance.mistakes.block_maxima import block_amax
+from fp4ref.conformance.mistakes.choices import choices
+from fp4ref.conformance.mistakes.data_readers import DATA_READERS
 from fp4ref.conformance.mistakes.directions import directions
-from fp4ref.conformance.mistakes.elements import codes, missing
+from fp4ref.conformance.mistakes.elements import codes
 from fp4ref.conformance.mistakes.factors import factor
+from fp4ref.conformance.mistakes.global_scales import global_scale
 from fp4ref.conformance.mistakes.inputs import inputs
-from fp4ref.conformance.mistakes.kernel import CaseLike, Exhibit, Kernel, kernel_of
+from fp4ref.conformance.mistakes.kernel import Kernel, kernel_of
 from fp4ref.conformance.mistakes.randomness import randomness
-from fp4ref.conformance.mistakes.readers import DATA_READERS, scale_readers
+from fp4ref.conformance.mistakes.readers import scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Slot, collect
 from fp4ref.conformance.mistakes.scale_codecs import scale_codec
 from fp4ref.conformance.mistakes.scale_places import misplaced, squares
-from fp4ref.conformance.mistakes.scales import block_scale, global_scale
+from fp4ref.conformance.mistakes.scales import block_scale
+from fp4ref.conformance.mistakes.sides import CaseLike, Exhibit
 from fp4ref.conformance.mistakes.tensor_maxima import tensor_amax
-from fp4ref.conformance.mistakes.transforms import choices, transforms
+from fp4ref.conformance.mistakes.transforms import transforms
+from fp4ref.conformance.mistakes.unwritten_codes import missing
 from fp4ref.conformance.mistakes.windows import windows
 
 MISTAKES: tuple[Mistake, ...] = collect(

@@ -7,8 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel, code_side
+from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known
+from fp4ref.conformance.mistakes.sides import code_side
 from fp4ref.formats import Codes
 
 Made = tuple[Codes, Codes]  # codes [rows, columns] and scale bytes [rows, blocks]

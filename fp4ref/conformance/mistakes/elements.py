@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot, both, e2m1, eight_bit, known, of, other_than, stochastic
 from fp4ref.conformance.mistakes.scales import E4M3_FNUZ, ROUNDINGS
-from fp4ref.formats import E2M1, E4M3, E5M2, Codec, Codes, F, Floats, Format, Rounding, Sign, grid
+from fp4ref.conformance.mistakes.signs import nans, signs, with_codec
+from fp4ref.formats import E2M1, E4M3, E5M2, Codec, Codes, F, Floats, Format, Rounding, grid
 
 E1M2 = Format("e1m2", exponent_bits=1, mantissa_bits=2, bias=1, codes=8)
 E3M0 = Format("e3m0", exponent_bits=3, mantissa_bits=0, bias=3, codes=8)
-
-
-def _codec(kernel: Kernel, **changes: Any) -> Codec:
-    return replace(kernel.codec, **changes)
 
 
 def signed_ties(up: bool, y: Floats, bits: Codes | None, codec: Codec) -> Codes:
@@ -87,7 +83,7 @@ def codes() -> Iterator[Mistake]:
             f"element-{rounding}",
             f"{text} when elements are rounded" if "ties go" in text else f"elements are {text}",
             other_than("codec", "rounding", rounding),
-            codec=of(partial(_codec, rounding=rounding)),
+            codec=of(partial(with_codec, rounding=rounding)),
         )
     yield known(
         stage,
@@ -126,14 +122,14 @@ def codes() -> Iterator[Mistake]:
                 f"element-overflow-{code}",
                 f"magnitudes past 6 become code {code} instead of saturating",
                 e2m1,
-                codec=of(partial(_codec, overflow=code)),
+                codec=of(partial(with_codec, overflow=code)),
             )
     yield known(
         stage,
         "element-overflow-8",
         "magnitudes past 6 become code 8 (-0) instead of saturating",
         e2m1,
-        codec=of(partial(_codec, overflow=8)),
+        codec=of(partial(with_codec, overflow=8)),
     )
     yield known(
         stage,
@@ -147,14 +143,14 @@ def codes() -> Iterator[Mistake]:
         "element-overflow-nan",
         "magnitudes past the largest become NaN (0x7F) instead of saturating",
         eight_bit,
-        codec=of(partial(_codec, overflow=0x7F)),
+        codec=of(partial(with_codec, overflow=0x7F)),
     )
     yield known(
         stage,
         "element-overflow-inf",
         "magnitudes past the largest become infinity (0x7C) instead of saturating",
         lambda k: k.codec.format is E5M2,
-        codec=of(partial(_codec, overflow=0x7C)),
+        codec=of(partial(with_codec, overflow=0x7C)),
     )
     for top in (240.0, 224.0, 256.0, 416.0):
         yield known(
@@ -205,8 +201,8 @@ def codes() -> Iterator[Mistake]:
     )
     for name, text, values in TABLES:
         yield known(stage, f"element-table-{name}", text, e2m1, round=partial(table, values))
-    yield from _signs()
-    yield from _nans()
+    yield from signs()
+    yield from nans()
 
 
 def _flush_codes(kernel: Kernel) -> Callable[[Codes], Codes]:
@@ -221,153 +217,3 @@ def _lift_codes(kernel: Kernel) -> Callable[[Codes], Codes]:
     return lambda code: np.where((code & low != 0) & (code & low < first), code & form.sign_bit | first, code).astype(
         np.uint8
     )
-
-
-def _signs() -> Iterator[Mistake]:
-    stage = Slot.SIGN
-    for sign, text in (
-        (Sign.NEGATIVE, "-0 in the input becomes +0 (the sign is x < 0)"),
-        (Sign.NONZERO, "the sign is dropped where the code is 0"),
-        (Sign.NOT_POSITIVE, "zeros of either sign become -0 (the sign is x <= 0)"),
-        (Sign.BIT, "-0 keeps its sign"),
-    ):
-        yield known(
-            stage,
-            f"sign-{sign}",
-            text,
-            other_than("codec", "sign", sign),
-            special=sign is not Sign.NONZERO,  # that one changes small negative values, too
-            codec=of(partial(_codec, sign=sign)),
-        )
-    yield known(
-        stage,
-        "sign-lost",
-        "elements lose their sign",
-        code=of(lambda kernel: lambda code: code & np.uint8(_low(kernel))),
-    )
-    yield known(
-        stage,
-        "sign-flipped",
-        "elements have the opposite sign",
-        code=of(lambda kernel: lambda code: code ^ np.uint8(kernel.codec.format.sign_bit)),
-    )
-    yield known(stage, "sign-complement", "negative elements are in two's complement", code=of(_complement))
-    yield known(stage, "sign-low", "the sign is in the lowest bit of a code", code=of(_low_sign))
-
-
-def _low(kernel: Kernel) -> int:
-    return kernel.codec.format.sign_bit - 1
-
-
-def _complement(kernel: Kernel) -> Callable[[Codes], Codes]:
-    sign, mask = kernel.codec.format.sign_bit, 2 * kernel.codec.format.sign_bit - 1
-    return lambda code: np.where(code & sign, -(code & (sign - 1)).astype(np.int16) & mask, code).astype(np.uint8)
-
-
-def _low_sign(kernel: Kernel) -> Callable[[Codes], Codes]:
-    sign, width = kernel.codec.format.sign_bit, kernel.codec.format.bits
-    return lambda code: ((code & (sign - 1)).astype(np.uint16) << 1 | code >> (width - 1)).astype(np.uint8)
-
-
-def _nans() -> Iterator[Mistake]:
-    for code in range(16):
-        yield known(
-            Slot.SIGN,
-            f"nan-{code}",
-            f"NaN becomes code {code}",
-            e2m1,
-            special=True,
-            codec=of(partial(_codec, nan=(code, code))),
-        )
-        if code < 8:
-            yield known(
-                Slot.SIGN,
-                f"nan-{code}-signed",
-                f"NaN becomes code {code} or {code + 8}, with its sign",
-                e2m1,
-                special=True,
-                codec=of(partial(_codec, nan=(code, code | 8))),
-            )
-    for code in (0x00, 0x7E, 0x80, 0xFF, 0x7F):
-        yield known(
-            Slot.SIGN,
-            f"nan-{code:02x}",
-            f"NaN becomes code {code:#04x}",
-            eight_bit,
-            special=True,
-            codec=of(partial(_codec, nan=(code, code))),
-        )
-    yield known(
-        Slot.SIGN,
-        "nan-signed",
-        "NaN keeps its sign",
-        eight_bit,
-        special=True,
-        codec=of(partial(_codec, nan=(0x7F, 0xFF))),
-    )
-
-
-# Codes that are not written
-
-
-def missing() -> Iterator[Mistake]:
-    """Codes that stay zero, and bytes that are written to the wrong end of a buffer."""
-    ways: tuple[tuple[str, str, Callable[[Codes], Codes]], ...] = (
-        *(
-            (
-                f"columns-{size}",
-                f"elements past the last multiple of {size} columns",
-                partial(_cleared, 1, size),
-            )
-            for size in (2, 4, 8, 16, 32, 64, 128)
-        ),
-        *(
-            (f"rows-{size}", f"elements of rows past the last multiple of {size}", partial(_cleared, size, 1))
-            for size in (2, 4, 8, 16, 32, 64, 128)
-        ),
-        ("last-element", "the last element", partial(_last_codes, 1)),
-        ("last-byte", "the last byte of data", lambda codes: _last_codes(2 - codes.shape[1] % 2, codes)),
-        ("last-column", "the last column of elements", lambda codes: _blank(codes, (slice(None), slice(-1, None)))),
-        ("last-row", "the last row of elements", lambda codes: _blank(codes, (slice(-1, None),))),
-        ("first-row", "the first row of elements", lambda codes: _blank(codes, (slice(0, 1),))),
-    )
-    for name, text, change in ways:
-        verb = "is" if text.startswith("the ") else "are"
-        yield known(Slot.PACKING, f"unwritten-codes-{name}", f"{text} {verb} not written (0)", codes=change, whole=True)
-    for power in (15, 16, 17):
-        yield known(
-            Slot.PACKING,
-            f"data-wrap-{power}",
-            f"offsets of data wrap at {1 << power} bytes ({power}-bit index), the rest is not written",
-            codes=of(partial(_wrapping, 1 << power)),
-            whole=True,
-        )
-
-
-def _blank(codes: Codes, where: tuple[slice, ...]) -> Codes:
-    codes = codes.copy()
-    codes[where] = 0
-    return codes
-
-
-def _cleared(rows: int, columns: int, codes: Codes) -> Codes:
-    codes = _blank(codes, (slice(codes.shape[0] // rows * rows, None),))
-    return _blank(codes, (slice(None), slice(codes.shape[1] // columns * columns, None)))
-
-
-def _last_codes(count: int, codes: Codes) -> Codes:
-    flat = codes.reshape(-1).copy()
-    flat[max(flat.size - count, 0) :] = 0
-    return flat.reshape(codes.shape)
-
-
-def _wrapping(size: int, kernel: Kernel) -> Callable[[Codes], Codes]:
-    return partial(_wrapped, size * 8 // kernel.codec.format.bits)
-
-
-def _wrapped(limit: int, codes: Codes) -> Codes:
-    flat, kept = codes.reshape(-1), np.zeros(codes.size, np.uint8)
-    for start in range(0, flat.size, limit):
-        piece = flat[start : start + limit]
-        kept[: piece.size] = piece
-    return kept.reshape(codes.shape)

@@ -12,6 +12,7 @@ from fp4ref import arithmetic as ar
 from fp4ref import arithmetic_peers as ap
 from fp4ref import arithmetic_peers_mx as apm
 from fp4ref.arithmetic import BF16_MAX, FLT_MAX, SIXTH
+from fp4ref.conformance.mistakes.global_scales import GLOBALS, guarded
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import (
     NARROW,
@@ -28,7 +29,7 @@ from fp4ref.conformance.mistakes.record import (
     to_bfloat16,
     to_float16,
 )
-from fp4ref.conformance.mistakes.scales import DECODED_ELEMENTS, GLOBALS, guarded
+from fp4ref.conformance.mistakes.scales import DECODED_ELEMENTS
 from fp4ref.formats import E4M3, E5M2, Codec, F, Floats, Format
 from fp4ref.reciprocal import reciprocal_approx
 

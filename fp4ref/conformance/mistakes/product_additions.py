@@ -11,7 +11,8 @@ import numpy as np
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
-from fp4ref.conformance.mistakes.products import OperandPair, narrowed, truncated
+from fp4ref.conformance.mistakes.operand_pairs import OperandPair
+from fp4ref.conformance.mistakes.product_roundings import narrowed, truncated
 from fp4ref.formats import F, Floats
 
 Value = Callable[[Floats, Floats], Floats]  # of what is added, [1, N] or [M, N], and of what it is added to

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.products import OperandPair, Reading, Wide, product, summed_blocks
+from fp4ref.conformance.mistakes.operand_pairs import OperandPair, Wide, product, summed_blocks
+from fp4ref.conformance.mistakes.products import Reading
 
 WHOLE = (16, 32, 64)  # depths of an instruction, of which only whole ones may be summed
 DEPTHS = (128, 256, 512, 1024, 2048, 4096)

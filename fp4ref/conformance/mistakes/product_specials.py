@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.conformance.mistakes.products import SIDES, OperandPair, OperandSide, Wide, product
+from fp4ref.conformance.mistakes.operand_pairs import OperandPair, OperandSide, Wide, product
+from fp4ref.conformance.mistakes.products import SIDES
 from fp4ref.formats import E8M0, F, Floats
 
 Change = Callable[[OperandSide], OperandSide]

@@ -11,59 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fp4ref import packing
-from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.conformance.families.products.case import GemmCase
 from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
+from fp4ref.conformance.mistakes.operand_pairs import OperandPair, OperandSide, Wide, product, summed_blocks
 from fp4ref.conformance.subjects.subject import poisoned
-from fp4ref.formats import E8M0, F, Floats, ignoring_float_warnings
+from fp4ref.formats import E8M0
 from fp4ref.layout import LAYOUTS, Layout, scale_layouts
-from fp4ref.operands import Operand
-from fp4ref.quantized import DirectionData
-
-Wide = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class OperandSide:
-    """An operand as a kernel sees it: elements [rows, K], scales [rows, blocks], its bytes and its tensor's others."""
-
-    elements: Wide
-    scales: Wide
-    part: Operand
-    other: DirectionData | None
-    transposed: bool = False  # as it is given to the kernel
-
-    @property
-    def width(self) -> int:
-        """Elements of a block."""
-        return self.part.spec.block.columns
-
-    @property
-    def values(self) -> Wide:
-        """Element times scale."""
-        return self.elements * np.repeat(self.scales, self.width, axis=1)[:, : self.elements.shape[1]]
-
-
-@dataclass(frozen=True)
-class OperandPair:
-    """Both operands, the layout in which the kernel is given their scales, and what it is given to add, or None."""
-
-    a: OperandSide
-    b: OperandSide
-    layout: str
-    bias: Floats | None = None
-    accumulate: Floats | None = None
-
-    @property
-    def row_scaled(self) -> bool:
-        """Return True if rows have amaxes of their own."""
-        return self.a.part.row_scaled or self.b.part.row_scaled
-
 
 Sums = Callable[[OperandPair], Wide | None]  # None where the mistake does not apply
+
+
 Change = Callable[[OperandSide, str], OperandSide | None]
 
 
@@ -79,48 +37,6 @@ class Reading:
     sums: Sums
     bounded: bool = False
     side: str = ""
-
-
-def side(part: Operand, other: DirectionData | None, *, transposed: bool) -> OperandSide:
-    """Decode an operand. other: the bytes of its tensor's other direction. transposed: as the kernel is given it."""
-    codes = packing.unpack(part.data.data, part.shape[1], part.spec.element.format)
-    elements, scales = part.spec.element.decode(codes), part.spec.scale.decode(part.data.scales)
-    return OperandSide(elements.astype(np.float64), scales.astype(np.float64), part, other, transposed)
-
-
-def product(a: OperandSide, b: OperandSide) -> Wide:
-    """Return the sums."""
-    return a.values @ b.values.T
-
-
-def pair_of(case: GemmCase, layout: str) -> OperandPair:
-    """Return the operands of a case, and what is added."""
-    a, b = (
-        side(
-            part,
-            q.column if direction == "row" else q.row,
-            transposed=case.transposed and direction == "column",
-        )
-        for part, q, direction in zip(case.operands, (case.a, case.b), case.directions, strict=True)
-    )
-    return OperandPair(a, b, layout, case.bias, case.accumulate)
-
-
-# What is added
-
-
-def summed_blocks(
-    a: OperandSide, b: OperandSide, order: Callable[[int], list[int]], *, of_b: bool = False
-) -> Wide | None:
-    """Return sums over the blocks of a list; with of_b, those of A in their own order and those of B in that one."""
-    count, width = a.scales.shape[1], a.width
-    chosen = order(count)
-    if chosen == list(range(count)) or (of_b and len(chosen) != count):
-        return None
-    padded = [np.pad(s.values, ((0, 0), (0, -s.elements.shape[1] % width))) for s in (a, b)]
-    left, right = (values.reshape(len(values), count, width) for values in padded)
-    left = left if of_b else left[:, chosen]
-    return left.reshape(len(left), -1) @ right[:, chosen].reshape(len(right), -1).T
 
 
 SWAPS: tuple[tuple[str, str, Callable[[int], list[int]]], ...] = (
@@ -257,6 +173,8 @@ OTHERS: tuple[tuple[str, str, Change], ...] = (
     ("other-scales", "the scales of {} are those of its tensor's other direction", partial(_of_other, "scales")),
     ("not-turned", "the transposed data of {} are read as if they were not", _as_it_lies),
 )
+
+
 READERS: tuple[tuple[str, str, Change], ...] = (
     ("scale-missing", "the block scales of {} are left out", partial(_scales, np.ones_like)),
     ("scale-squared", "the block scales of {} are multiplied twice", partial(_scales, np.square)),
@@ -347,27 +265,3 @@ def readings(*, both: bool) -> Iterator[Reading]:
     yield Reading("result-transposed", "the result is transposed where it is square", _result_transposed)
     yield Reading("scales-exchanged", "A is scaled by B's block scales, and B by A's", _scales_exchanged)
     yield Reading("first-block-scales", "the scales of the first block serve all blocks", _summed_scales)
-
-
-# Roundings
-
-Rounds = Callable[[Floats], Floats]
-
-
-def truncated(y: Floats) -> Floats:
-    """Return the bits of a bfloat16, cut off."""
-    return (np.asarray(y, F).view(np.uint32) & np.uint32(0xFFFF0000)).view(F)
-
-
-@ignoring_float_warnings
-def narrowed(name: str, y: Floats) -> Floats:
-    """Round to a type, held as float32."""
-    return np.asarray(y.astype(INPUT_DTYPES[name]).astype(F))
-
-
-def roundings(place: str) -> Iterator[tuple[str, str, Rounds]]:
-    """Yield roundings that do not belong there, none first."""
-    yield "none", "", lambda y: y
-    for name in ("bfloat16", "float16"):
-        yield f"{place}-{name}", f"{place} are rounded to {name}", partial(narrowed, name)
-    yield f"{place}-truncated", f"{place} are truncated to bfloat16", truncated

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fp4ref import four_over_six as fos
 from fp4ref.conformance.mistakes.kernel import Kernel, Turn
 from fp4ref.conformance.mistakes.record import (
-    NARROW,
     Mistake,
     Slot,
-    both,
     known,
     of,
-    other_than,
-    searches,
     to_bfloat16,
     to_float16,
     turns,
 )
 from fp4ref.formats import F, Floats
 from fp4ref.hadamard import POINTS, butterfly, sign_vector
-from fp4ref.spec import Metric
 
 Sums = Callable[[Floats], Floats]
+
+
 SYLVESTER = np.array([[(-1) ** (i & j).bit_count() for j in range(POINTS)] for i in range(POINTS)], np.float64)
 
 
@@ -138,6 +133,8 @@ SIGNS: tuple[tuple[str, str, Callable[[int], dict[str, Any]]], ...] = (
     ("default", "the sign mask is 0xD7E8 instead of the given one", lambda m: {"signs": 0xD7E8}),
     ("low", "only the lower byte of the sign mask is applied", lambda m: {"signs": m & 0xFF}),
 )
+
+
 PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("no-quarter", "the factor 1/4 is missing", {"factor": 1.0}),
     ("sixteenth", "the factor is 1/16 instead of 1/4", {"factor": 1 / 16}),
@@ -242,209 +239,3 @@ def _across(kernel: Kernel) -> Any:
 def _twice(kernel: Kernel) -> Any:
     turn = transformed(signs=_mask(kernel))
     return lambda values: turn(turn(values))
-
-
-# 4over6
-
-DIFFERENCES = (
-    ("through-amax", "measured through amax / 2688", fos.dequantized),
-    ("through-scale", "measured through 1 / S_enc", fos.dequantized_by_reciprocal),
-    ("scaled", "measured in scaled units", fos.scaled_units),
-    ("scaled-fp16", "measured in scaled units in float16", fos.scaled_units_float16),
-    ("unscaled", "measured without the global scale", lambda q, s, g, a, x, k: q * s - x),
-    (
-        "product",
-        "measured as q * (s * amax * fp32(1/2688)) - x",
-        lambda q, s, g, a, x, k: q * (s * a * (F(1) / (k.element_max * k.scale_max))) - x,
-    ),
-    ("amax-448", "measured with 448 in the denominator", lambda q, s, g, a, x, k: q * s * a / (F(6) * F(448)) - x),
-    ("amax-256", "measured with 256 in the denominator", lambda q, s, g, a, x, k: q * s * a / (F(6) * F(256)) - x),
-    ("decode", "measured as q * (s / S_enc) - x", lambda q, s, g, a, x, k: q * (s / g) - x),
-)
-
-
-def _pairs(errors: Floats) -> Floats:
-    total = errors.reshape(*errors.shape[:-2], -1)
-    while total.shape[-1] > 1:
-        total = total[..., 0::2] + total[..., 1::2]
-    return total[..., 0]
-
-
-def _halving(errors: Floats) -> Floats:
-    total = errors.reshape(*errors.shape[:-2], -1)
-    while total.shape[-1] > 1:
-        half = total.shape[-1] // 2
-        total = total[..., :half] + total[..., half:]
-    return total[..., 0]
-
-
-TOTALS = (
-    ("sequential", "left to right", fos.sequential),
-    ("halves", "elements i and i + 8 first", fos.halves),
-    ("tree", "each row left to right, rows in a tree", fos.rows_by_tree),
-    ("pairs", "in a binary tree of neighbours", _pairs),
-    ("halving", "in a binary tree of halves", _halving),
-    ("double", "in double precision", lambda e: e.astype(np.float64).sum(axis=(-2, -1)).astype(F)),
-    ("reversed", "right to left", lambda e: fos.sequential(e[..., ::-1])),
-)
-
-
-KEPT = (
-    ("stored-other", "the scale byte that is stored is that of the other candidate of 4over6", lambda s: (s, ~s)),
-    (
-        "stored-first",
-        "the scale byte that is stored is always that of the first candidate (6)",
-        lambda s: (s, s & False),
-    ),
-    (
-        "stored-second",
-        "the scale byte that is stored is always that of the second candidate (4)",
-        lambda s: (s, s | True),
-    ),
-    (
-        "codes-first",
-        "the codes are always those of the first candidate (6), the scale byte is chosen",
-        lambda s: (s & False, s),
-    ),
-    (
-        "codes-second",
-        "the codes are always those of the second candidate (4), the scale byte is chosen",
-        lambda s: (s | True, s),
-    ),
-)
-
-
-def _search(kernel: Kernel, **changes: Any) -> Any:
-    assert kernel.search is not None
-    return dataclasses.replace(kernel.search, **changes)
-
-
-def _of_narrow_values(narrow: Any, kernel: Kernel) -> Any:
-    difference = _search(kernel).difference
-    return lambda q, s, g, a, x, k: narrow(difference(q, s, g, a, x * 0, k)) + difference(q * 0, s, g, a, x, k)
-
-
-def _of_narrow_errors(narrow: Any, kernel: Kernel) -> Any:
-    difference = _search(kernel).difference
-    return lambda *arguments: narrow(difference(*arguments))
-
-
-def _of_narrow_sums(narrow: Any, kernel: Kernel) -> Any:
-    total = _search(kernel).total
-    return lambda errors: narrow(total(errors))
-
-
-def _search_through(field: str, made: Any, narrow: Any, kernel: Kernel) -> Any:
-    return _search(kernel, **{field: made(narrow, kernel)})
-
-
-def _narrowed_choices() -> Iterator[Mistake]:
-    """Errors of 4over6 that go through a narrower type on the way."""
-    for name, text, narrow in NARROW:
-        for slot, what, made in (
-            ("value", "values that 4over6 compares with the input are", _of_narrow_values),
-            ("error", "4over6 errors are", _of_narrow_errors),
-            ("sum", "4over6 sums of errors are", _of_narrow_sums),
-        ):
-            field = "total" if slot == "sum" else "difference"
-            yield known(
-                Slot.SEARCH,
-                f"search-{slot}-{name}",
-                f"{what} {text}",
-                searches,
-                search=of(partial(_search_through, field, made, narrow)),
-            )
-
-
-def _other_top(top: float, kernel: Kernel) -> bool:
-    return kernel.search is not None and kernel.search.scale_max != top
-
-
-def choices() -> Iterator[Mistake]:
-    """Mistakes in how 4over6 picks a candidate."""
-    stage = Slot.SEARCH
-    for name, text, difference in DIFFERENCES:
-        yield known(
-            stage,
-            f"search-{name}",
-            f"4over6 errors are {text}",
-            searches,
-            search=of(partial(_search, difference=difference)),
-        )
-    for name, text, total in TOTALS:
-        yield known(
-            stage,
-            f"search-{name}",
-            f"4over6 errors are added {text}",
-            searches,
-            search=of(partial(_search, total=total)),
-        )
-    for metric, text in (
-        (Metric.ABSOLUTE, "absolute errors"),
-        (Metric.SQUARED, "squared errors"),
-        (Metric.LARGEST, "the largest error"),
-    ):
-        yield known(
-            stage,
-            f"search-{metric}",
-            f"4over6 compares {text}",
-            both(searches, other_than("search", "metric", metric)),
-            search=of(partial(_search, metric=metric)),
-        )
-    yield from _narrowed_choices()
-    yield known(stage, "search-tie", "4over6 keeps the second candidate on a tie", searches, second=lambda b, a: b <= a)
-    yield known(
-        stage,
-        "search-inverted",
-        "4over6 keeps the candidate with the larger error",
-        searches,
-        second=lambda b, a: b > a,
-    )
-    yield known(
-        stage,
-        "search-inverted-tie",
-        "4over6 keeps the candidate with the larger error, the second on a tie",
-        searches,
-        second=lambda b, a: b >= a,
-    )
-    yield known(
-        stage,
-        "search-six",
-        "4over6 always keeps the first candidate (6)",
-        searches,
-        second=lambda b, a: np.zeros(a.shape, np.bool_),
-    )
-    yield known(
-        stage,
-        "search-four",
-        "4over6 always keeps the second candidate (4)",
-        searches,
-        second=lambda b, a: np.ones(a.shape, np.bool_),
-    )
-    yield known(
-        stage,
-        "search-nan",
-        "4over6 keeps the second candidate where an error is NaN",
-        searches,
-        special=True,
-        second=lambda b, a: ~(b >= a),
-    )
-    for name, text, candidates in (
-        ("two-thirds", "4over6 tries 2/3 of the scale instead of 1.5 times", lambda t: (t, t * F(2 / 3))),
-        ("twice", "4over6 tries twice the scale instead of 1.5 times", lambda t: (t, t * F(2))),
-        ("third", "4over6 tries 4/3 of the scale instead of 1.5 times", lambda t: (t, t * F(4 / 3))),
-        ("quarter", "4over6 tries (scale * 6) / 4 instead of 1.5 times", lambda t: (t, t * F(6) / F(4))),
-        ("swapped", "4over6 tries the candidate for 4 first", lambda t: (t * F(1.5), t)),
-    ):
-        yield known(stage, f"search-{name}", text, searches, candidates=candidates)
-    for top in (448.0, 256.0):
-        yield known(
-            stage,
-            f"search-max-{top:g}",
-            f"4over6 makes the largest scale {top:g}",
-            partial(_other_top, top),
-            constants=partial(lambda t, k: k._replace(scale_max=t), F(top)),
-        )
-    for name, text, kept in KEPT:
-        yield known(stage, f"search-{name}", text, searches, alone=True, kept=kept)
-    yield known(stage, "search-missing", "4over6 is not done", searches, search=None)

@@ -12,7 +12,7 @@ from fp4ref import packing
 from fp4ref.conformance.explain.formulas import decimal
 from fp4ref.conformance.explain.steps import sections
 from fp4ref.conformance.explain.way import explain
-from fp4ref.conformance.judge.compare import Difference
+from fp4ref.conformance.judge.comparison import Difference
 from fp4ref.conformance.judge.isolation import attempted
 from fp4ref.conformance.reports.view import ShownDirection, View
 from fp4ref.formats import Codec

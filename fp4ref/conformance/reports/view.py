@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.diagnosis.diagnose import Diagnosis, report_lines
+from fp4ref.conformance.diagnosis.explanations import Diagnosis, report_lines
 from fp4ref.conformance.dumps.cases import expected
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.families.rules import spec_rules
 from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.judge.cases import Judgement
-from fp4ref.conformance.judge.compare import Comparison
+from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.conformance.judge.coverage import Coverage
 from fp4ref.conformance.judge.isolation import InternalError, attempted
 from fp4ref.conformance.selfcheck.report import SelfCheckReport
-from fp4ref.conformance.subjects.subject import Finding, golden
+from fp4ref.conformance.subjects.outcomes import Finding
+from fp4ref.conformance.subjects.subject import golden
 from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
 from fp4ref.conformance.verdict.dumps import DumpRequest, dumps, given

@@ -19,7 +19,8 @@ from fp4ref import arrays
 from fp4ref.conformance.run.huge_trial import Fold, HugeTrial
 from fp4ref.conformance.subjects.calling import ONE_BYTE, Wrong, named_results, present, raised, require_shape
 from fp4ref.conformance.subjects.guards import FENCE, UNWRITTEN, Arrays, fenced, host_bytes, numpy_dtype
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Job, Output
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
+from fp4ref.conformance.subjects.subject import Declaration, Job, Output
 
 PIECE = 1 << 27  # bytes that are built or compared at a time
 ROOM = 4  # pieces that comparing takes beside the arrays

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.subjects.guards import numpy_dtype
-from fp4ref.conformance.subjects.subject import Finding, FindingKind, Job, Outcome, Output
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
+from fp4ref.conformance.subjects.subject import Job, Output
 from fp4ref.quantized import DirectionData
 
 HEAD = struct.Struct("<Q")

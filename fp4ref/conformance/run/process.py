@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from fp4ref.conformance.run.messages import Message, of_jobs, outcomes_of, receive, send
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Job, Outcome
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
+from fp4ref.conformance.subjects.subject import Declaration, Job
 from fp4ref.errors import BackendError
 
 LOADING = 300.0  # seconds for imports

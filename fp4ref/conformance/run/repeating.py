@@ -10,7 +10,8 @@ import numpy as np
 
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.agreement import Results, difference
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Job, Outcome
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
+from fp4ref.conformance.subjects.subject import Declaration, Job
 
 WINDOW = 1 << 27  # bytes of arguments that are kept, to be given again
 TOGETHER = 4  # calls that run at once

@@ -14,17 +14,8 @@ from fp4ref.conformance.run.process import LOADING, KernelProcess
 from fp4ref.conformance.run.repeating import repeated
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.subjects.calling import Caller
-from fp4ref.conformance.subjects.subject import (
-    Declaration,
-    Finding,
-    FindingKind,
-    Job,
-    Outcome,
-    Subject,
-    golden,
-    job_of,
-    reasons,
-)
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
+from fp4ref.conformance.subjects.subject import Declaration, Job, Subject, golden, job_of, reasons
 from fp4ref.errors import BackendError
 from fp4ref.quantized import DirectionData
 

@@ -24,8 +24,9 @@ from fp4ref.conformance.families import Case
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import COUNTING, Run
 from fp4ref.conformance.run.timed_input import SilentProgramError, TimedInput
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.packed import data_shape
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Outcome, cases_of, golden, reasons
+from fp4ref.conformance.subjects.subject import Declaration, cases_of, golden, reasons
 from fp4ref.errors import DomainError, FileError, Fp4Error
 from fp4ref.files.tensors import strict_json
 from fp4ref.model.tiles import Matrix

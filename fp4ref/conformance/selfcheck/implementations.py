@@ -25,6 +25,7 @@ from fp4ref.conformance.selfcheck import others as selfcheck_others
 from fp4ref.conformance.selfcheck.report import SelfCheckReport
 from fp4ref.conformance.selfcheck.trials import BackendTrial, Expected, calls, trials
 from fp4ref.conformance.vectors import files as vectors
+from fp4ref.conformance.vectors import vector_runs
 from fp4ref.conformance.vectors.files import VectorFile
 from fp4ref.conformance.vectors.placing import fetched, placed, placed_result
 from fp4ref.conformance.vectors.subjects import ApiSubject, GoldenSubject
@@ -135,7 +136,7 @@ def _run_vectors(report: SelfCheckReport, subject: ApiSubject, file: VectorFile)
         if reasons:
             report.unsupported.setdefault(subject.name, Counter())[reasons[0]] += 1
         else:
-            found = _guarded(partial(vectors.run, test, subject))
+            found = _guarded(partial(vector_runs.run, test, subject))
             report.add(subject.name, test.id, test.rules, found, blamed(test.rules, found))
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.subjects.guards import UNWRITTEN, UNWRITTEN_AGAIN
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
+from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.layout import layout
 
 Results = dict[str, NDArray[Any] | None]

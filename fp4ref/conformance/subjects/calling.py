@@ -21,7 +21,8 @@ from fp4ref.conformance.subjects import device_streams
 from fp4ref.conformance.subjects.agreement import Results, disagreement, nothing_written
 from fp4ref.conformance.subjects.device_streams import on_streams
 from fp4ref.conformance.subjects.guards import UNWRITTEN, UNWRITTEN_AGAIN, Arrays, Guarded, host, host_bytes
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Job, Outcome, Output
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
+from fp4ref.conformance.subjects.subject import Declaration, Job, Output
 from fp4ref.layout import layout
 from fp4ref.packings import CANONICAL
 from fp4ref.quantized import DirectionData

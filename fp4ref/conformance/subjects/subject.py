@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from math import lcm
 from typing import Any, NamedTuple
@@ -30,10 +29,7 @@ from fp4ref.spec import Granularity, Hadamard, Spec
 
 __all__ = [
     "Declaration",
-    "Finding",
-    "FindingKind",
     "Job",
-    "Outcome",
     "Subject",
     "cases_of",
     "job_of",
@@ -41,58 +37,10 @@ __all__ = [
     "reasons",
 ]
 
+
 OWN_BITS = "own-bits"  # the family of a kernel that draws its random bits itself
 SEED = 20260822
 POISON = 0x7F  # what padding is filled with: NaN as an E4M3 scale, 2^0 as an E8M0 one
-
-
-class FindingKind(StrEnum):
-    """The kinds of findings about a kernel, other than wrong bytes."""
-
-    RAISED = "raised"
-    CRASHED = "crashed"
-    HUNG = "hung"
-    SHAPE = "shape"
-    DTYPE = "dtype"
-    DEVICE = "device"
-    PADDING = "wrong-padding"
-    OUTSIDE = "wrote-outside"
-    MUTATED = "mutated-input"
-    UNWRITTEN = "not-written"
-    UNSTABLE = "not-repeatable"
-    CUDA = "cuda-error"
-    DEPENDS = "depends-on-earlier-calls"
-    OVERWRITTEN = "earlier-result-overwritten"
-    CONCURRENT = "differs-on-streams"
-    NOT_RUN = "not-run"  # after the kernel's process broke down too often
-    NOT_TRIED = "not-tried"  # after the time of the whole run; nothing is wrong with the kernel
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A fault in a line. trace: the last output of a kernel that raised or crashed, in lines."""
-
-    kind: FindingKind
-    text: str
-    trace: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        """Return the texts as JSON data."""
-        return {"text": self.text, "trace": self.trace}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A kernel's result for a case.
-
-    data: of a quantizer, as it returned it, in its declared layout and packing; uint8 [rows, width], [R, C],
-    and float32 amax or None where that is not an output. values: of another operation. finding: what went wrong
-    instead, or as well.
-    """
-
-    data: DirectionData | None = None
-    values: NDArray[Any] | None = None
-    finding: Finding | None = None
 
 
 class Output(NamedTuple):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from fp4ref.conformance.diagnosis.diagnose import Diagnosis, verdict
+from fp4ref.conformance.diagnosis.explanations import Diagnosis, verdict
 from fp4ref.conformance.dumps.cases import CaseID
-from fp4ref.conformance.judge.compare import Comparison, Difference
+from fp4ref.conformance.judge.comparison import Comparison, Difference
 from fp4ref.conformance.judge.coverage import Coverage, Extent
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.judge.isolation import InternalError, unexplained

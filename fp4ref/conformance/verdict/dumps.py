@@ -22,7 +22,7 @@ from fp4ref.conformance.diagnosis.dumps import DumpEvidence
 from fp4ref.conformance.dumps.cases import NOTE, CaseID, cut
 from fp4ref.conformance.dumps.files import Dump, read_dump
 from fp4ref.conformance.judge.cases import compare_direction
-from fp4ref.conformance.judge.compare import Comparison, Difference
+from fp4ref.conformance.judge.comparison import Comparison, Difference
 from fp4ref.conformance.judge.isolation import DIAGNOSIS, InternalError, attempted
 from fp4ref.conformance.run.machine import require_no_flush
 from fp4ref.conformance.verdict.dump_report import DumpReport, Result, Verdict

@@ -16,7 +16,8 @@ from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.run.sweep_call import attempt
 from fp4ref.conformance.run.sweep_plan import maxima, require_served, sweeps
 from fp4ref.conformance.run.sweep_trial import Sweep
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Subject
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
+from fp4ref.conformance.subjects.subject import Declaration, Subject
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.conformance.verdict.statement import NamedSubject, common, plain, specs_of
 from fp4ref.errors import BackendError

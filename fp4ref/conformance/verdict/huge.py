@@ -13,7 +13,8 @@ from fp4ref.conformance.run.huge_tile import PARTS, SIZES, WIDTH, HugePlan, Size
 from fp4ref.conformance.run.huge_trial import HugeTrial
 from fp4ref.conformance.run.process import LOADING, KernelProcess
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind, Subject
+from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
+from fp4ref.conformance.subjects.subject import Declaration, Subject
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.errors import BackendError
 from fp4ref.spec import Spec

@@ -2,192 +2,37 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-
-from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.budget import SECONDS as BUDGET
 from fp4ref.conformance.diagnosis.clock import SECONDS
 from fp4ref.conformance.diagnosis.declared_packing import diagnose_packed
-from fp4ref.conformance.diagnosis.diagnose import Diagnosis, verdict
+from fp4ref.conformance.diagnosis.explanations import Diagnosis, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
-from fp4ref.conformance.families import FAMILIES, Case, Reach, seed_of
-from fp4ref.conformance.families.absence import absence
-from fp4ref.conformance.judge import coverage
-from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement, Zeros
-from fp4ref.conformance.judge.coverage import Coverage, Extent
+from fp4ref.conformance.families import FAMILIES
+from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
-from fp4ref.conformance.subjects.subject import Declaration, Finding, FindingKind
-from fp4ref.conformance.verdict.dump_report import Cell, Result, Verdict, counts, incomplete, result_json, untried_text
+from fp4ref.conformance.subjects.outcomes import FindingKind
+from fp4ref.conformance.verdict.dump_report import Result, Verdict, incomplete, result_json, untried_text
+from fp4ref.conformance.verdict.tally import Tally
 from fp4ref.conformance.verdict.telling import told
-from fp4ref.quantized import Direction, DirectionData
-from fp4ref.spec import Spec
 
-KEPT = 64  # failed judgements that are kept whole
-EVIDENCE = 1 << 26  # bytes of input of which the outputs are kept for the diagnosis
 STATE = {FindingKind.UNSTABLE, FindingKind.DEPENDS}  # findings on bytes that no mistake of arithmetic explains
-LARGE = 1 << 22  # elements of a case that is evidence only if something is wrong with it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The choice of the cases that a kernel is run on.
-
-    families: names, None for all. required: families that must be tried, or "all". piped: a program reads the cases
-    from a pipe. repeated: cases are run again, in another order.
-    """
-
-    reach: Reach = Reach()  # noqa: RUF009 - it is frozen
-    families: tuple[str, ...] | None = None
-    required: tuple[str, ...] = ()
-    piped: bool = False
-    repeated: bool = False
 
 
 @dataclass
-class KernelReport:
+class KernelReport(Tally):
     """The findings about one kernel under one specification.
 
-    families, rules: tests passed and made. findings: what went wrong other than bytes, counted, with the first of each
-    kind. skipped: cases that do not apply, by reason. untried: at least as many were left when the time of the
-    run was over. failing: the names of all cases with anything wrong. failures: the first such judgements. evidence:
-    cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
-    settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
-    zeros: of these. tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an
-    amax was returned. last_seed: the largest seed of a case.
+    errors: exceptions inside the diagnosis, which cost nothing but the diagnosis.
     """
 
-    subject: str
-    spec: Spec
-    declaration: Declaration
-    settings: Settings = Settings()
-    stopped: str = ""
-    extent: Extent = field(default_factory=Extent)
-    tried: Counter[str] = field(default_factory=Counter)
-    excluded: dict[str, str] = field(default_factory=dict)
-    returned_amax: bool = False
-    zeros: Zeros = field(default_factory=Zeros)
-    families: dict[str, Cell] = field(default_factory=dict)
-    rules: dict[str, Cell] = field(default_factory=dict)
-    findings: Counter[FindingKind] = field(default_factory=Counter)
-    first: dict[FindingKind, tuple[str, Finding]] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
-    untried: int = 0
-    failing: list[str] = field(default_factory=list)
-    failures: list[Judgement] = field(default_factory=list)
-    evidence: list[tuple[Case, DirectionData]] = field(default_factory=list)
-    results_of: list[tuple[Case, NDArray[Any]]] = field(default_factory=list)
-    excused: Counter[Excuse] = field(default_factory=Counter)
-    differing: Counter[str] = field(default_factory=Counter)
-    unexcused: int = 0
-    tolerated: int = 0
-    judged: bool = False
-    compared: int = 0
     diagnosis: Diagnosis | None = None
     errors: list[InternalError] = field(default_factory=list)
-    size: int = 0
-    last_seed: int = 0
-
-    def add(self, judgement: Judgement) -> None:
-        """Count one case."""
-        if judgement.finding is not None and judgement.finding.kind is FindingKind.NOT_TRIED:
-            self.untried, self.stopped = self.untried + 1, judgement.finding.text
-            if judgement.compared is None and judgement.values is None:
-                return
-            judgement = replace(judgement, finding=None)  # it was not tried again
-        case, compared, finding = judgement.case, judgement.compared, judgement.finding
-        family, failed = self.families.setdefault(case.family, Cell()), judgement.failed
-        self.last_seed = max(self.last_seed, seed_of(case.id))
-        family.total += 1
-        family.passed += judgement.equal
-        for rule in judgement.rules:
-            cell = self.rules.setdefault(rule, Cell())
-            cell.total += 1
-            cell.passed += rule not in failed
-        if finding is not None:
-            self.findings[finding.kind] += 1
-            self.first.setdefault(finding.kind, (case.id, finding))
-        if judgement.mismatches:
-            self.differing["results"] += 1
-            self.unexcused += 1
-        if compared is not None:
-            self.excused.update(compared.excused)
-            self.differing.update(counts(compared))
-            self.unexcused += compared.unexcused
-            self.tolerated += compared.tolerated
-            self.judged = self.judged or compared.judged
-        self.compared += finding is None
-        if compared is not None or judgement.values is not None:
-            self.tried[case.family] += 1
-            self.extent.add(case.x.dtype.name, *case.matrix)
-            self.returned_amax = self.returned_amax or judgement.returned_amax
-            self.zeros.add(judgement)
-        if not judgement.equal:
-            self.failing.append(case.id)
-            self.failures += [judgement] if len(self.failures) < KEPT else []
-        telling = not judgement.equal or case.x.size <= LARGE
-        if judgement.got is not None and self.size < EVIDENCE and telling:
-            self.size += case.x.nbytes
-            self.evidence.append(self._evidence(case, judgement.got))
-
-        if judgement.values is not None and self.size < EVIDENCE:
-            self.size += case.x.nbytes
-            self.results_of.append((case, judgement.values))
-
-    def skip(self, case: Case, reason: str) -> None:
-        """Count a case that does not apply. Rules: CNF-8."""
-        self.skipped[reason] += 1
-        self.excluded.setdefault(case.family, reason)
-
-    @property
-    def coverage(self) -> Coverage:
-        """The basis of the verdict. Rules: CNF-22."""
-        return Coverage(
-            self.extent,
-            tried=dict(self.tried),
-            untried=coverage.untried(FAMILIES, self.tried, self._absence, self.stopped),
-            not_judged=coverage.not_judged(
-                self.spec,
-                self.declaration,
-                amax=self.returned_amax,
-                piped=self.settings.piped,
-                repeated=self.settings.repeated,
-            ),
-            stopped=self.stopped,
-        )
-
-    def _absence(self, family: str) -> str | None:
-        """Return why no case of a family was compared; None if it has none for the specification."""
-        settings, declared = self.settings, self.declaration
-        if settings.families is not None and family not in settings.families:
-            return coverage.NOT_ASKED
-        if family in self.excluded:
-            return self.excluded[family]
-        if family in self.families:
-            return coverage.BROKE
-        direction: Direction = "row" if declared.direction == "row" else "column"
-        return absence(family, self.spec, settings.reach, direction, declared.dtypes)
-
-    @property
-    def seeds(self) -> int:
-        """The number of seeds that were tried, from the first one on. Rules: CNF-21."""
-        return max(self.last_seed - self.settings.reach.seed, 0) + 1
-
-    @property
-    def missing(self) -> dict[str, str]:
-        """Required families of which no case was compared, with the reasons. Rules: CNF-23."""
-        return self.coverage.missing(self.settings.required) if self.settings.required else {}
-
-    def _evidence(self, case: Case, got: DirectionData) -> tuple[Case, DirectionData]:
-        """Return a case as the kernel saw it, and what it gave: a kernel that is told the amax cannot get it wrong."""
-        told = case.amax is None and self.declaration.told_amax
-        returned = "amax" in self.declaration.outputs and not self.declaration.optional_amax
-        return replace(case, amax=got.amax) if told else case, got if returned else got._replace(amax=None)
 
     def explain(self, seconds: float | None = None) -> None:
         """Look for what the kernel does instead, if its bytes are wrong.

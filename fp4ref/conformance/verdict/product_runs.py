@@ -14,9 +14,10 @@ from fp4ref.conformance.judge.isolation import DIAGNOSIS, attempted
 from fp4ref.conformance.judge.products import judge
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.run.runner import outcomes
+from fp4ref.conformance.subjects.outcomes import FindingKind
 from fp4ref.conformance.subjects.packed import multiples
 from fp4ref.conformance.subjects.products import job_of, reasons, require
-from fp4ref.conformance.subjects.subject import FindingKind, Subject
+from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.subjects.turned_products import fitted, padded
 from fp4ref.conformance.verdict.dump_report import Verdict
 from fp4ref.conformance.verdict.products import ProductReport

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.diagnosis.diagnose import Diagnosis
+from fp4ref.conformance.diagnosis.explanations import Diagnosis
 from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.cases import ONLY_ZEROS
 from fp4ref.conformance.judge.coverage import BROKE, NOT_ASKED, ONCE, Coverage, Extent, untried
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
 from fp4ref.conformance.judge.product_stages import broken_rules, checked_rules
 from fp4ref.conformance.judge.products import ProductJudgement
-from fp4ref.conformance.subjects.subject import Declaration, Finding
+from fp4ref.conformance.subjects.outcomes import Finding
+from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.conformance.verdict.dump_report import Cell, Verdict, incomplete, untried_text
 from fp4ref.formats import F, ignoring_float_warnings
 from fp4ref.operands import AlphaRule

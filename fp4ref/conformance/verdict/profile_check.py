@@ -21,7 +21,8 @@ from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import Runner, run
 from fp4ref.conformance.subjects.subject import Subject, golden, job_of, reasons
 from fp4ref.conformance.verdict.dump_report import Cell
-from fp4ref.conformance.verdict.kernel_report import KernelReport, Settings
+from fp4ref.conformance.verdict.kernel_report import KernelReport
+from fp4ref.conformance.verdict.tally import Settings
 from fp4ref.formats import F
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Spec

@@ -13,8 +13,9 @@ from fp4ref.conformance.judge.cases import BROKEN
 from fp4ref.conformance.judge.coverage import Coverage, Extent, not_judged
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.run.runner import run
+from fp4ref.conformance.subjects.outcomes import FindingKind
 from fp4ref.conformance.subjects.subject import OWN_BITS as FAMILY
-from fp4ref.conformance.subjects.subject import Declaration, FindingKind, Subject, drawn_from, normalised, reasons
+from fp4ref.conformance.subjects.subject import Declaration, Subject, drawn_from, normalised, reasons
 from fp4ref.conformance.verdict.stochastic import (
     FALSE_ALARM,
     Level,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from fp4ref.conformance.diagnosis.diagnose import Diagnosis, report_lines, verdict
+from fp4ref.conformance.diagnosis.explanations import Diagnosis, report_lines, verdict
 from fp4ref.conformance.judge.isolation import DIAGNOSIS, InternalError, attempted
 
 

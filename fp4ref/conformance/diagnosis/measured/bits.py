@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import Part
-from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, before_codec
-from fp4ref.conformance.mistakes.readers import LOW_FIRST
+from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
+from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.conformance.mistakes.said import moved
+from fp4ref.conformance.mistakes.sides import before_codec
 from fp4ref.formats import Codes, Rounding, grid
 from fp4ref.model.tiles import join
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.diagnosis.measured.scales import nicest
-from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, ScaleSide, before_codec, code_side
-from fp4ref.conformance.mistakes.readers import DataReader, ScaleReader
+from fp4ref.conformance.mistakes.data_readers import DataReader
+from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, ScaleSide
+from fp4ref.conformance.mistakes.readers import ScaleReader
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
+from fp4ref.conformance.mistakes.sides import before_codec, code_side
 from fp4ref.formats import Codes, F, Format, grid
 from fp4ref.model.tiles import join
 

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import Part
-from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, ScaleSide, code_side
-from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST
+from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
+from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, ScaleSide
+from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
+from fp4ref.conformance.mistakes.sides import code_side
 from fp4ref.formats import Codes
 from fp4ref.layout import Layout
 

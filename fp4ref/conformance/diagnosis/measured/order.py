@@ -12,22 +12,13 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.diagnosis.evidence import Part
+from fp4ref.conformance.mistakes.data_readers import ABSENT, LOW_FIRST, DataReader, unpacked
 from fp4ref.conformance.mistakes.foreign import is_tiled
-from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, code_side
-from fp4ref.conformance.mistakes.readers import (
-    ABSENT,
-    DECLARED,
-    LOW_FIRST,
-    DataReader,
-    Offsets,
-    Place,
-    ScaleReader,
-    digit_readers,
-    tiles_down,
-    unpacked,
-)
+from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide
+from fp4ref.conformance.mistakes.readers import DECLARED, Offsets, Place, ScaleReader, digit_readers, tiles_down
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.said import moved
+from fp4ref.conformance.mistakes.sides import code_side
 from fp4ref.formats import Codes, Format
 from fp4ref.layout import TILED_128X4, Layout
 

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import Part
+from fp4ref.conformance.mistakes.global_scales import PRODUCTS, guarded
 from fp4ref.conformance.mistakes.kernel import Kernel, Map
 from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known, nv
-from fp4ref.conformance.mistakes.scales import PRODUCTS, SCALES, guarded
+from fp4ref.conformance.mistakes.scales import SCALES
 from fp4ref.formats import Codes, F, Floats, grid
 
 CLOSE = 5e-7  # of several roundings of float32 on the way to a scale, as a share of it

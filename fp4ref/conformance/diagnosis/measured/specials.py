@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import LARGE, Item
+from fp4ref.conformance.mistakes.data_readers import DataReader
 from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map
-from fp4ref.conformance.mistakes.readers import DataReader, ScaleReader
+from fp4ref.conformance.mistakes.readers import ScaleReader
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.formats import Codes, F, Floats
 from fp4ref.model.tiles import split

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.diagnosis.measured.scales import nicest
 from fp4ref.conformance.mistakes.block_maxima import block_of
-from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, Turn, before_codec
-from fp4ref.conformance.mistakes.readers import DECLARED, LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.data_readers import LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, Turn
+from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.conformance.mistakes.said import runs
+from fp4ref.conformance.mistakes.sides import before_codec
 from fp4ref.conformance.mistakes.transforms import transformed
 from fp4ref.formats import Codec, Codes, F, Floats, Rounding, grid
 from fp4ref.hadamard import POINTS, butterfly

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fp4ref.arithmetic import narrow_bfloat16
 from fp4ref.conformance.diagnosis.evidence import Part
+from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import Kernel, Turn
-from fp4ref.conformance.mistakes.readers import LOW_FIRST
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.conformance.mistakes.said import moved, runs
 from fp4ref.formats import F, Floats, grid

@@ -14,7 +14,7 @@ from fp4ref.conformance.subjects.guards import FENCE, Arrays, Guarded, host_byte
 from fp4ref.conformance.subjects.library.arguments import RECORDS, Argument
 from fp4ref.conformance.subjects.library.expression import ExpressionError, evaluated, parsed
 from fp4ref.conformance.subjects.library.signature import Signature
-from fp4ref.conformance.subjects.subject import FindingKind
+from fp4ref.conformance.subjects.outcomes import FindingKind
 from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, E4M3
 from fp4ref.kernels import Declaration

@@ -1,0 +1,101 @@
+"""The stage of the codes: hypotheses that make the candidate's codes, given its own maxima and scale bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fp4ref.conformance.diagnosis.evidence import LARGE, Part
+from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis
+from fp4ref.conformance.diagnosis.measured.bits import source_of_bits
+from fp4ref.conformance.diagnosis.measured.maps import code_map, factor_of_elements
+from fp4ref.conformance.diagnosis.measured.missing import missing_codes
+from fp4ref.conformance.diagnosis.measured.order import element_orders
+from fp4ref.conformance.diagnosis.measured.stages import element_boundaries
+from fp4ref.conformance.diagnosis.scale_stage import Tick, given_amax, given_scales, with_each
+from fp4ref.conformance.mistakes import MISTAKES
+from fp4ref.conformance.mistakes.data_readers import DATA_READERS, LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.kernel import ScaleSide, kernel_of
+from fp4ref.conformance.mistakes.record import Mistake
+from fp4ref.conformance.mistakes.sides import code_side
+
+
+def explained_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
+    """Hypotheses whose codes are the candidate's, given its maxima and scale bytes."""
+    if found.kernel.search is not None:
+        return []
+    usable = [part for part in parts if part.item.size]
+    sides = {id(part): _side(found, part) for part in usable if part.serves(found.kernel)}
+    known = [m for m in MISTAKES if m.stage in AFTER_SCALES and not m.special]
+
+    def written(changed: Hypothesis, readers: Sequence[DataReader]) -> Sequence[DataReader]:
+        alive = readers
+        for part in usable:
+            tick()
+            if not part.serves(changed.kernel):
+                continue
+            shared = id(part) in sides and changed.kernel.bits is found.kernel.bits
+            side = sides[id(part)] if shared else _side(changed, part)
+            alive = [] if side is None else [r for r in alive if part.codes_match(changed.kernel, side, r)]
+            if not alive:
+                break
+        return alive
+
+    result: list[Hypothesis] = []
+    for changed in with_each(found, known):
+        alive = written(changed, [LOW_FIRST, *DATA_READERS])
+        result += [changed.reading(data=reader) for reader in alive]
+        if changed is found and alive:
+            break
+    if not result:
+        whole = [part for part in usable if part.whole and part.item.size <= LARGE]
+        pairs = [(part, side) for part in whole if (side := _side(found, part)) is not None]
+        result = _unnamed_codes(found, known, pairs, written)
+    return sorted(result, key=lambda hypothesis: hypothesis.cost)
+
+
+def _side(found: Hypothesis, part: Part) -> ScaleSide | None:
+    """Return the scales that elements are divided by: the candidate's own, unless others are stored than are used."""
+    if found.kernel.scales is kernel_of(found.kernel.spec).scales:
+        return given_scales(found.kernel, part, found.scales)
+    return part.side(given_amax(found.kernel, part.item))
+
+
+def _unnamed_codes(
+    found: Hypothesis,
+    known: Sequence[Mistake],
+    pairs: Sequence[tuple[Part, ScaleSide]],
+    written: Callable[[Hypothesis, Sequence[DataReader]], Sequence[DataReader]],
+) -> list[Hypothesis]:
+    """Codes in an order that was measured; then a factor, other codes, or a rounding that was."""
+    for mistake in (missing_codes(found.kernel, pairs), source_of_bits(found.kernel, pairs)):
+        changed = None if mistake is None else found.but(mistake)
+        if changed is not None and written(changed, [LOW_FIRST]):
+            return [changed]
+    orders = list(element_orders(found.kernel, pairs))
+    for changed in with_each(found, known) if orders else ():
+        alive = written(changed, orders)
+        if alive:
+            return [changed.reading(data=reader) for reader in alive]
+    for reader in (LOW_FIRST, *orders, *(r for r in DATA_READERS if r.name == "nibbles")):
+        for measure in (factor_of_elements, code_map, element_boundaries):
+            mistake = measure(found.kernel, pairs, reader)
+            changed = None if mistake is None else found.but(mistake)
+            if changed is not None and written(changed, [reader]):
+                return [changed.reading(data=reader)]
+    return []
+
+
+def first_wrong_of_codes(start: Hypothesis, parts: Sequence[Part]) -> str:
+    """Packing if the codes are the right ones at other places, else the element codes."""
+    checked = [part for part in parts if part.whole and part.item.size > 16 and part.serves(start.kernel)][:8]
+    same = []
+    for part in checked:
+        side, got = part.side(start.kernel), part.item.codes(LOW_FIRST)
+        if side is not None and got is not None:
+            wanted = code_side(start.kernel, side)
+            same.append(
+                bool((np.bincount(got.ravel(), minlength=256) == np.bincount(wanted.ravel(), minlength=256)).all())
+            )
+    return "packing" if same and all(same) else "code"

@@ -1,0 +1,126 @@
+"""The findings of a diagnosis, and the sentences in which they are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fp4ref.conformance.diagnosis.stages import StageFinding
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Mistakes that make the candidate's bytes.
+
+    names: of the mistakes in the library, or `profile NAME`. stage: the first one. text: a sentence. except_on: classes
+    of special input whose bytes it does not make; empty: it makes every byte. place: where it holds, in words; empty:
+    everywhere. differs: what a profile does otherwise than the specification.
+    """
+
+    names: tuple[str, ...]
+    stage: str
+    text: str
+    except_on: tuple[str, ...] = ()
+    profile: str | None = None
+    place: str = ""
+    differs: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """True if it makes every byte of the evidence."""
+        return not self.except_on
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The findings about a candidate.
+
+    conforms: nothing differs. explanations: what makes every byte, the simplest first; they are equally good on the
+    evidence. partial: the best that does not. first_stage: where bytes first differ. findings: of what nothing
+    explains, stage by stage, each judged on the candidate's own output of the stages before. where: the first place of
+    it that differs. complete: whether the search ended in time. place: where all of it is, in words, if it is
+    anywhere in particular.
+    """
+
+    conforms: bool
+    explanations: tuple[Explanation, ...] = ()
+    partial: Explanation | None = None
+    first_stage: str | None = None
+    findings: tuple[StageFinding, ...] = ()
+    complete: bool = True
+    where: str = ""
+    place: str = ""
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Names of the profiles that make every byte without any mistake."""
+        return tuple(e.profile for e in self.explanations if e.profile is not None and len(e.names) == 1)
+
+    @property
+    def sentence(self) -> str:
+        """The cause in words: a mistake's sentence, or what a profile does otherwise; empty without an explanation."""
+        plain = sorted(self.explanations, key=lambda explanation: explanation.profile is not None)
+        return (plain[0].differs or plain[0].text) if plain else ""
+
+    @property
+    def explained(self) -> bool:
+        """True if something makes every byte."""
+        return self.conforms or bool(self.explanations)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the diagnosis as JSON data."""
+        return {
+            "explained": self.explained,
+            "explanations": [vars(item) for item in self.explanations],
+            "partial": None if self.partial is None else vars(self.partial),
+            "first_stage": self.first_stage,
+            "stages": [vars(finding) for finding in self.findings],
+            "profiles": list(self.profiles),
+            "complete": self.complete,
+            "where": self.where,
+            "place": self.place,
+        }
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    """Return the diagnosis in a line, to stand behind the word `wrong`. Rules: CNF-2."""
+    if diagnosis.conforms:
+        return "conforms"
+    told = [explanation.text for explanation in diagnosis.explanations if explanation.profile is None]
+    told += [explanation.text for explanation in diagnosis.explanations if explanation.profile is not None]
+    told = list(dict.fromkeys(told))  # two mistakes may differ in less than their sentences say
+    if told:
+        others = f" (equally consistent with the evidence: {'; or '.join(told[1:3])})" if told[1:] else ""
+        return told[0] + others
+    partial = diagnosis.partial
+    if partial is not None and partial.text:
+        return f"{partial.text}; not explained: the differences on {', '.join(partial.except_on)}"
+    if partial is not None:
+        return f"not explained: bytes differ on {', '.join(partial.except_on)} only"
+    parts = [f"{finding.stage}: {finding.text}" for finding in diagnosis.findings if finding.text]
+    known = f" (in part, {'; '.join(parts)})" if parts else ""
+    where = f", {diagnosis.where}" if diagnosis.where else ""
+    held = f", {diagnosis.place}" if diagnosis.place else ""
+    return f"not explained{held}: bytes first differ at the {diagnosis.first_stage}{where}{known}"
+
+
+def report_lines(diagnosis: Diagnosis) -> list[str]:
+    """Return the diagnosis in lines: what makes the bytes, else what is known of each stage."""
+    if diagnosis.conforms:
+        return []
+    lines = [
+        f"{'also ' if number else ''}explains every byte: {explanation.text} [{', '.join(explanation.names)}]"
+        for number, explanation in enumerate(diagnosis.explanations)
+    ]
+    if diagnosis.partial is not None:
+        what = diagnosis.partial.text or "the specification itself"
+        lines.append(f"explains all but {', '.join(diagnosis.partial.except_on)}: {what}")
+    if not diagnosis.explanations:
+        lines.append(f"bytes first differ at: {diagnosis.first_stage}")
+        lines += [diagnosis.where] if diagnosis.where else []
+        for finding in diagnosis.findings:
+            said = "right" if finding.right else finding.text or "not explained"
+            lines.append(f"{finding.stage}, given what comes before it: {said}")
+    if not diagnosis.complete:
+        lines.append("the search ran out of time")
+    return lines

@@ -1,0 +1,64 @@
+"""The place of everything that differs, whatever made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.conformance.diagnosis.evidence import Item
+from fp4ref.conformance.diagnosis.place_learning import joined, likeliest
+from fp4ref.conformance.diagnosis.place_rounds import DRAWN, drawn, recorded
+from fp4ref.conformance.diagnosis.placed import FEW
+from fp4ref.conformance.diagnosis.placed_parts import family_of
+from fp4ref.conformance.mistakes.places import EVERYWHERE, Place, Tensor, Units, units_of
+
+Bools = NDArray[np.bool_]
+
+
+def likely_place(items: Sequence[Item]) -> Place:
+    """Return where the blocks that differ are, whatever made them. Rules: CNF-44."""
+    seen = []
+    for item in items:
+        every = item.differing == item.wrong.size
+        seen.append((item.exhibit.case, np.ones_like(item.wrong) if every else item.wrong))
+    return confined(seen, items[0].spec.block.columns if items else 1)
+
+
+def confined(seen: Sequence[tuple[Tensor, Bools]], width: int) -> Place:
+    """Return where units that differ are: first which rows and blocks, then which tensors of those that have such.
+
+    seen: cases, and which blocks [rows, blocks] of each differ. Rows and blocks are compared within the tensors that
+    fail, tensors within the families that fail.
+
+    Rules: CNF-44.
+    """
+    failed = [(case, wrong) for case, wrong in seen if wrong.any()]
+    if sum(int(np.count_nonzero(wrong)) for _, wrong in failed) <= FEW:
+        return EVERYWHERE
+    families = {family_of(case) for case, _ in failed}
+    samples = [_units(*pair, width) for pair in failed if not pair[1].all()]
+    inside = likeliest(recorded(samples), about_tensor=False) if samples else EVERYWHERE
+    related = [pair for pair in seen if family_of(pair[0]) in families]
+    compared = [_whole(*pair, width) for pair in related if _any(inside, *pair, width)]
+    tensors = likeliest(joined(compared), about_tensor=True)
+    return Place((*inside.predicates, *tensors.predicates))
+
+
+def _whole(case: Tensor, wrong: Bools, width: int) -> tuple[Units, Bools]:
+    zero = np.zeros(1, np.int64)
+    return units_of(case, width, zero, zero), np.array([bool(wrong.any())])
+
+
+def _any(place: Place, case: Tensor, wrong: Bools, width: int) -> bool:
+    row, block = np.arange(wrong.shape[0])[:, None], np.arange(wrong.shape[1])[None]
+    return bool(place.holds(units_of(case, width, row, block * width)).any())
+
+
+def _units(case: Tensor, wrong: Bools, width: int) -> list[tuple[Units, Bools]]:
+    found = []
+    for wanted, chosen in ((True, wrong), (False, ~wrong)):
+        row, block = drawn(chosen, 4 * DRAWN)
+        found.append((units_of(case, width, row, block * width), np.full(len(row), wanted)))
+    return found

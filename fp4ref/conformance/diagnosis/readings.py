@@ -1,0 +1,106 @@
+"""A candidate's buffers for one case, and what readers of layouts and packings find in them.
+
+For example, a kernel that is declared with linear scales may store them in tiles of 128 rows and 4 columns. The reader
+of that layout finds the right byte for every block in the same buffer, and the declared reader does not.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.conformance.mistakes.data_readers import DataReader
+from fp4ref.conformance.mistakes.readers import ScaleReader, fits
+from fp4ref.conformance.mistakes.sides import CaseLike, Exhibit
+from fp4ref.errors import Fp4Error
+from fp4ref.formats import Codes, F
+from fp4ref.layout import Layout
+from fp4ref.quantized import DirectionData
+from fp4ref.spec import Spec
+
+Bools = NDArray[np.bool_]
+FAILURES = (
+    Fp4Error,
+    ValueError,
+    IndexError,
+    AssertionError,
+    ZeroDivisionError,
+)  # of a mistake that means nothing for a case
+
+
+class Readings:
+    """A case with the candidate's bytes, as far as readers find scales and codes in them."""
+
+    def __init__(self, case: CaseLike, got: DirectionData, spec: Spec, declared: Layout) -> None:
+        self.exhibit = Exhibit(case)
+        self.spec, self.declared = spec, declared
+        self.rows, self.columns = self.exhibit.shape
+        self.blocks = -(-self.columns // spec.block.columns)
+        self.data, self.stored = np.asarray(got.data), np.asarray(got.scales).reshape(-1)
+        self.amax = None if got.amax is None else np.array(got.amax, F).reshape(-1)
+        self._scales: dict[str, Codes | None] = {}
+        self._codes: dict[str, Codes | None] = {}
+
+    @property
+    def size(self) -> int:
+        """Count of elements."""
+        return self.rows * self.columns
+
+    def scales(self, reader: ScaleReader) -> Codes | None:
+        """Return the scale bytes [rows, blocks] as a reader finds them; None if they cannot be stored that way."""
+        if reader.name not in self._scales:
+            found = None
+            try:
+                offsets = reader.offsets(self.declared, self.rows, self.blocks)
+                found = self.stored[offsets] if fits(offsets, self.stored.size) else None
+            except FAILURES:
+                pass
+            if reader.name.startswith("layout-order"):
+                return found
+            self._scales[reader.name] = found
+        return self._scales[reader.name]
+
+    def shared(self, reader: ScaleReader) -> Bools:
+        """Return the scales [rows, blocks] whose byte is also that of another scale or of padding."""
+        down, across = self.declared.padded(self.rows, self.blocks)
+        assert reader.place is not None
+        offsets = reader.place(np.arange(down)[:, None], np.arange(across)[None, :], self.rows, self.blocks)
+        return np.asarray(np.bincount(offsets.reshape(-1))[offsets] > 1)[: self.rows, : self.blocks]
+
+    def codes(self, reader: DataReader) -> Codes | None:
+        """Return the codes [rows, columns] as a reader finds them."""
+        if reader.name not in self._codes:
+            try:
+                found = reader.read(self.data, self.exhibit.shape, self.spec.element.format)
+            except FAILURES:
+                found = None
+            self._codes[reader.name] = found
+        return self._codes[reader.name]
+
+    def stray(self, reader: ScaleReader) -> bool:
+        """Return True if a specified byte of padding, as a reader takes it, is not its fill. Rules: LAY-5, LAY-15."""
+        if not self.declared.pads_compared:
+            return False
+        offsets = reader.offsets(self.declared, self.rows, self.blocks)
+        left = self._compared.copy()
+        if left.size != self.stored.size or not fits(offsets, self.stored.size):
+            return False
+        left[offsets] = False
+        return bool((self.stored != self._blank)[left].any())
+
+    @cached_property
+    def _compared(self) -> Bools:
+        """True for every byte of the declared buffer that is compared."""
+        return self.declared.compared(self.rows, self.blocks).reshape(-1)
+
+    @cached_property
+    def _blank(self) -> Codes:
+        """The declared buffer with padding alone."""
+        return self.declared.from_linear(np.zeros((self.rows, self.blocks), np.uint8)).reshape(-1)
+
+    def spare(self) -> bool:
+        """Return True if spare bits of a row's last byte are not zero. Rules: PACK-2, PACK-5."""
+        used = self.columns * self.spec.element.format.bits % 8
+        return bool(used and self.data.size and (self.data.reshape(self.rows, -1)[:, -1] >> used).any())

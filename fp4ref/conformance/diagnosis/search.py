@@ -1,0 +1,285 @@
+"""The search for hypotheses that make every byte: scales first, then codes.
+
+Among the hypotheses of one cost, those that make the candidate's scale bytes on the first pieces are kept, and only
+they are combined with mistakes of the codes. For example, "the block scale is rounded up" is dropped at the first piece
+whose scale bytes are the specification's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
+from fp4ref.conformance.diagnosis.evidence import SMALL, Item, Part, Tier
+from fp4ref.conformance.diagnosis.hypotheses import AFTER_SCALES, Hypothesis, pairs, similar, together
+from fp4ref.conformance.diagnosis.support import tellable
+from fp4ref.conformance.mistakes.data_readers import DATA_READERS, LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
+from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, digit_readers, scale_readers
+from fp4ref.conformance.mistakes.record import Mistake
+from fp4ref.conformance.mistakes.transforms import other_orders
+from fp4ref.formats import F
+from fp4ref.spec import Spec
+
+MASK = (1 << 62) - 1
+CLASH = 0.1  # up to this share of contradicting blocks two mistakes are likely together
+SAMPLED = 24  # pieces on which pairs of mistakes are excluded
+FIRST = 12  # pieces on which a hypothesis that makes the same numbers as another need not fail again
+GLANCED = 24  # pieces on which scales are compared before codes are
+
+
+class Outcomes(NamedTuple):
+    """Scale bytes, and a number for the maxima; and which of them are the candidate's."""
+
+    made: NDArray[np.int64]
+    right: NDArray[np.bool_]
+
+    def same_as(self, other: Outcomes) -> NDArray[np.bool_]:
+        """Return True where two hypotheses make the same bytes and both are defined."""
+        return np.asarray((self.made == other.made) & (self.made >= 0))
+
+
+@dataclass
+class Search:
+    """Hypotheses about some items, tried on one tier of their bytes.
+
+    deadline: of the processor's time. first: pieces of the evidence, the most telling first.
+    """
+
+    spec: Spec
+    items: Sequence[Item]
+    tier: Tier
+    deadline: float
+    special: bool
+    _found: dict[int, list[Hypothesis]] = field(default_factory=dict)
+    _refuted: set[Hashable] = field(default_factory=set)
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Pieces of the evidence in the order in which they are tried."""
+        return [part for item in self.items for part in item.parts(self.tier)]
+
+    @cached_property
+    def mistakes(self) -> list[Mistake]:
+        """The known mistakes that may count here."""
+        return tellable(self.items, special=self.special)
+
+    @cached_property
+    def starts(self) -> list[Hypothesis]:
+        """The specification, its harmless variations, and every profile."""
+        base = Hypothesis(kernel_of(self.spec))
+        others = [Hypothesis(kernel) for kernel in other_orders(base.kernel)]
+        profiles = [
+            Hypothesis(kernel_of(spec), profile=name) for name, spec in PROFILES.items() if similar(spec, self.spec)
+        ]
+        return [base, *others, *profiles]
+
+    def explanations(self, cost: int) -> Iterator[Hypothesis]:
+        """Hypotheses of a cost that make every byte of the tier."""
+        for first in range(cost + 1):
+            if first == cost == 1 and cost not in self._found:
+                yield from filter(self.whole, self._scale_side(cost, entire=True))
+                continue
+            for scales in self.scale_side(first):
+                yield from filter(self.whole, self._code_side(scales, cost - first))
+
+    def whole(self, hypothesis: Hypothesis) -> bool:
+        """Return True if a hypothesis makes every byte of the tier."""
+        for item in self.items:
+            self._tick()
+            if not hypothesis.explains(item, self.tier):
+                return False
+        return True
+
+    @cached_property
+    def scales_right(self) -> bool:
+        """True if the specification makes every maximum and scale byte of the tier, read as declared."""
+        kernel = self.starts[0].kernel
+        tried = ((part, part.side(kernel)) for part in self.parts if part.serves(kernel))
+        return all(side is not None and part.scales_match(kernel, side, DECLARED) for part, side in tried)
+
+    def scale_side(self, cost: int) -> list[Hypothesis]:
+        """Hypotheses of a cost that make every maximum and scale byte of the first pieces."""
+        if cost not in self._found:
+            self._found[cost] = list(self._scale_side(cost))
+        return self._found[cost]
+
+    def _scale_side(self, cost: int, *, entire: bool = False) -> Iterator[Hypothesis]:
+        """Yield hypotheses, which are tried one after the other. entire: only those that make every code as well."""
+        readers = [DECLARED, *scale_readers(self.items[0].declared)] if self.items else [DECLARED]
+        for start in self.starts:
+            for changed in self._changed(start, cost - start.cost):
+                yield from self._read(changed, readers, cost - changed.cost, entire=entire)
+
+    def unnamed_layouts(self) -> Iterator[Hypothesis]:
+        """Yield the specification with its scales in tiles that have no name."""
+        start = self.starts[0]
+        for scales in self._read(start, list(digit_readers()), 1):
+            yield from filter(self.whole, self._code_side(scales, 0))
+            yield from filter(self.whole, self._code_side(scales, 1))
+
+    def _changed(self, start: Hypothesis, count: int) -> Iterator[Hypothesis]:
+        """Yield hypotheses with up to `count` mistakes of different stages before the scale bytes."""
+        if count < 0:
+            return
+        yield start
+        before = [mistake for mistake in self.mistakes if self._may_move_scales(start, mistake)]
+        singles = [(m, h) for m in before if (h := start.but(m)) is not None] if count else []
+        yield from (h for m, h in singles if not (m.alone and start.profile))
+        singles = [(m, h) for m, h in singles if not m.alone]
+        if count < 2 or start.profile or (start.kernel.search is None and self.scales_right):
+            return  # where the scales are right, no two mistakes made them
+        for one, other in self._likeliest(start, singles):
+            self._tick()
+            both = together(start, one, other)
+            if both is not None:
+                yield both
+
+    def _likeliest(
+        self, start: Hypothesis, singles: Sequence[tuple[Mistake, Hypothesis]]
+    ) -> Iterator[tuple[Mistake, Mistake]]:
+        """Pairs of mistakes, the likeliest first: where one changes nothing, the other alone is mostly right."""
+        if not singles:
+            return
+        plain = self._outcomes(start)
+        made = []
+        for _, hypothesis in singles:
+            self._tick()
+            made.append(self._outcomes(hypothesis))
+        wrong = np.array([~outcome.right for outcome in made], np.float32)
+        idle = np.array([outcome.same_as(plain) for outcome in made], np.float32)
+        share = idle @ wrong.T / np.maximum(idle.sum(axis=1, keepdims=True), 1)
+        worst = np.maximum(share, share.T)
+        places = {mistake.name: place for place, (mistake, _) in enumerate(singles)}
+        found = [
+            (float(worst[places[one.name], places[other.name]]), one, other)
+            for one, other in pairs([mistake for mistake, _ in singles])
+        ]
+        yield from ((one, other) for _, one, other in sorted(found, key=lambda pair: min(pair[0], CLASH)))
+
+    def _outcomes(self, hypothesis: Hypothesis) -> Outcomes:
+        """Return what becomes of every block of the first small pieces, and of their maxima."""
+        made: list[NDArray[np.int64]] = []
+        right: list[NDArray[np.bool_]] = []
+        for part in self._small:
+            got, kernel = part.declared_scales, hypothesis.kernel
+            side = part.side(kernel) if part.serves(kernel) else None
+            if side is None or got is None or side.scales.shape != got.shape:
+                made += [np.full(part.count + 1, -1, np.int64)]
+                right += [np.zeros(part.count + 1, np.bool_)]
+                continue
+            told = np.zeros(1, F) if side.amax is None else np.asarray(side.amax, F)
+            made += [side.scales.reshape(-1).astype(np.int64), np.array([hash(told.tobytes()) & MASK])]
+            equal = side.scales == got if part.blocks is None else (side.scales == got) | ~part.blocks
+            right += [equal.reshape(-1), np.array([part.amax_matches(kernel, side)])]
+        return Outcomes(np.concatenate(made), np.concatenate(right))
+
+    @cached_property
+    def _glanced(self) -> list[Part]:
+        """The first pieces, and every piece of a large case."""
+        return [part for n, part in enumerate(self.parts) if n < GLANCED or part.item.size > SMALL]
+
+    @cached_property
+    def _small(self) -> list[Part]:
+        """The first small pieces: whole cases, and a piece of each case that is too large."""
+        return [part for part in self.parts if part.item.size <= SMALL or not part.whole][:SAMPLED]
+
+    def _may_move_scales(self, start: Hypothesis, mistake: Mistake) -> bool:
+        return mistake.stage not in AFTER_SCALES or start.kernel.search is not None
+
+    def _read(
+        self, hypothesis: Hypothesis, readers: Sequence[ScaleReader], left: int, *, entire: bool = False
+    ) -> Iterator[Hypothesis]:
+        """Yield the same with every place of scales that the evidence allows. entire: its codes as well."""
+        kernel = hypothesis.kernel
+        alive = [DECLARED] if left == 0 else [reader for reader in readers if reader is not DECLARED]
+        if left not in {0, 1}:
+            return
+        for part in self._glanced:
+            if not part.serves(kernel):
+                continue
+            self._tick()
+            side = part.side(kernel)
+            if side is None or not part.amax_matches(kernel, side):
+                return
+            alive = [reader for reader in alive if part.bytes_match(kernel, side, reader)]
+            chosen = hypothesis.mistakes and side.codes is not None
+            if not alive or (chosen and not self._packed(part, kernel, side)):
+                return
+            if entire and not part.codes_match(kernel, side, LOW_FIRST):
+                return
+        yield from (hypothesis.reading(scales=reader) for reader in alive)
+
+    @staticmethod
+    def _packed(part: Part, kernel: Kernel, side: ScaleSide) -> bool:
+        """Return True if the codes that are chosen with the scales are the candidate's in some named packing."""
+        return any(part.codes_match(kernel, side, reader) for reader in (LOW_FIRST, *DATA_READERS))
+
+    def _code_side(self, start: Hypothesis, cost: int) -> Iterator[Hypothesis]:
+        """Yield hypotheses with `cost` mistakes after the scale bytes."""
+        sides: dict[int, ScaleSide | None] = {}
+        mark = self._mark(start)
+        for changed, left in self._recoded(start, cost):
+            if left > 1:
+                continue
+            readers = list(DATA_READERS) if left else [LOW_FIRST]
+            after = tuple(m.name for m in changed.mistakes if m.stage in AFTER_SCALES)
+            key = mark, after, left
+            if key in self._refuted:
+                continue
+            shared = sides if changed.kernel.whole == start.kernel.whole else {}
+            yield from self._data(changed, readers, key, shared)
+
+    def _mark(self, hypothesis: Hypothesis) -> int:
+        """Equal for hypotheses whose codes are made of the same numbers on the first pieces."""
+        kernel, seen = hypothesis.kernel, []
+        for part in self.parts[:FIRST]:
+            side = part.side(kernel) if part.serves(kernel) else None
+            if side is not None:
+                arrays = side.t, side.g, side.byte, side.blocks, side.bits, side.codes
+                seen.append(tuple(None if array is None else np.asarray(array).tobytes() for array in arrays))
+        return hash((tuple(seen), hypothesis.profile, kernel.codec, kernel.scaled, kernel.value, kernel.code))
+
+    def _recoded(self, start: Hypothesis, cost: int) -> Iterator[tuple[Hypothesis, int]]:
+        """Yield hypotheses with up to `cost` mistakes of different stages, and the number left for the packing."""
+        yield start, cost
+        if cost < 1 or start.kernel.search is not None:
+            return
+        after = [m for m in self.mistakes if m.stage in AFTER_SCALES and m.stage not in start.stages]
+        singles = [(m, h) for m in after if (h := start.but(m)) is not None]
+        yield from ((changed, cost - 1) for _, changed in singles)
+        if cost > 1:
+            for one, other in pairs([mistake for mistake, _ in singles if not mistake.alone]):
+                both = together(start, one, other)
+                if both is not None:
+                    yield both, cost - 2
+
+    def _data(
+        self, hypothesis: Hypothesis, readers: list[DataReader], key: Hashable, sides: dict[int, ScaleSide | None]
+    ) -> Iterator[Hypothesis]:
+        """Yield the same with every packing that the evidence allows."""
+        kernel = hypothesis.kernel
+        for place, part in enumerate(self._glanced):
+            if not part.serves(kernel):
+                continue
+            self._tick()
+            if place not in sides:
+                sides[place] = part.side(kernel)
+            side = sides[place]
+            readers = [] if side is None else [reader for reader in readers if part.codes_match(kernel, side, reader)]
+            if not readers:
+                if place < FIRST:
+                    self._refuted.add(key)
+                return
+        yield from (hypothesis.reading(data=reader) for reader in readers)
+
+    def _tick(self) -> None:
+        if processor_time() > self.deadline:
+            raise OutOfTimeError

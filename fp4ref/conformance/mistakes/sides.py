@@ -1,0 +1,211 @@
+"""A kernel run on a case: its scales, then its codes, on all of a matrix or a part of it."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.arithmetic import Constants
+from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel, ScaleSide, Values, same
+from fp4ref.errors import DomainError
+from fp4ref.formats import Codes, F, Floats
+from fp4ref.model.quantize import constants, made_nan
+from fp4ref.model.tiles import Matrix, join, split, widen
+from fp4ref.quantized import Direction
+from fp4ref.spec import Granularity, Metric
+
+EVERY = slice(None)
+
+
+class CaseLike(Protocol):
+    """A call of a quantizer: the tensor, the direction, and the caller's other arguments."""
+
+    @property
+    def x(self) -> NDArray[Any]:
+        """The tensor, [..., K]."""
+
+    @property
+    def direction(self) -> Direction:
+        """The direction that is quantized."""
+
+    @property
+    def amax(self) -> Any:
+        """The caller's, or None for that of x."""
+
+    @property
+    def random_bits(self) -> Any:
+        """Uint8 [rows, columns] of the direction, or None."""
+
+
+class Exhibit:
+    """A case as matrices of its direction, read once."""
+
+    def __init__(self, case: CaseLike) -> None:
+        self.case = case
+        self.dtype = case.x.dtype
+        self.shape = Matrix(case.x, case.direction).shape
+        self._amax: dict[Any, tuple[Floats, Floats]] = {}
+        self._values: dict[Any, Values] = {}
+
+    @cached_property
+    def matrix(self) -> Floats:
+        """The direction's matrix, float32."""
+        return self._matrix(self.case.x)
+
+    def _matrix(self, x: NDArray[Any]) -> Floats:
+        return widen(Matrix(x, self.case.direction)[slice(0, self.shape[0]), slice(0, self.shape[1])])
+
+    def quantized(self, kernel: Kernel) -> Values:
+        """Return the values that a kernel quantizes."""
+        key = kernel.read, kernel.values, kernel.transform, kernel.turned
+        if key not in self._values:
+            if len(self._values) > 3:
+                self._values.pop(next(iter(self._values)))
+            raw = kernel.values(self.matrix if kernel.read is same else self._matrix(kernel.read(self.case.x)))
+            turned = self.case.direction in kernel.turned and raw.size
+            transformed = kernel.transform(raw) if turned and kernel.transform else raw
+            self._values[key] = Values(raw, transformed)
+        return self._values[key]
+
+    def amax(self, kernel: Kernel) -> tuple[Floats, Floats] | None:
+        """Return the maximum as a kernel reports it, and as it uses it; None without a global scale."""
+        granularity = kernel.spec.global_scale
+        if granularity is Granularity.NONE:
+            return None
+        given = self.case.amax if kernel.takes_amax else None
+        source = kernel.read, kernel.values, kernel.transform, kernel.turned
+        key = *source, kernel.amax, kernel.used, kernel.keep_nan, granularity, given is None
+        if key not in self._amax:
+            by_row, values = granularity is Granularity.ROW, self.quantized(kernel)
+            found = kernel.amax(values, kernel.keep_nan, by_row) if given is None else np.asarray(given, F).reshape(-1)
+            self._amax[key] = found, kernel.used(found, values)
+        return self._amax[key]
+
+
+@np.errstate(all="ignore")
+def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = EVERY) -> ScaleSide:
+    """Everything up to the scale bytes of some rows and columns, which start at a block."""
+    if kernel.placed:
+        return _placed_side(kernel, exhibit, rows, columns)
+    if kernel.other is not None:
+        return _other_side(kernel, exhibit)
+    k = kernel.constants(constants(kernel.spec, exhibit.dtype))
+    values = kernel.quantized(exhibit.quantized(kernel).transformed)[rows, columns]
+    blocks = split(values, kernel.block)
+    maxima, g = exhibit.amax(kernel), np.ones((1, 1, 1, 1), F)
+    used = None
+    if maxima is not None:
+        used = (maxima[1] if maxima[1].size == 1 else maxima[1][rows])[:, None, None, None]
+        g = made_nan(kernel.global_scale(used, k), used)
+    seen = blocks if kernel.tails is same else split(kernel.tails(values), kernel.block)
+    block_amax = kernel.block_amax(seen, kernel.keep_block_nan)
+    t = made_nan(kernel.block_scale(block_amax, g, k), block_amax, g)
+    drawn = exhibit.case.random_bits
+    bits = None if drawn is None else split(kernel.bits(np.asarray(drawn))[rows, columns], kernel.block)
+    codes = None
+    if kernel.search is None:
+        t = kernel.scale_value(t)
+        byte = kernel.scale_byte(kernel.scale_codec.encode(t))
+    else:
+        codes, byte = _searched(kernel, blocks, t, g, used, k)
+    down, across, high, _ = blocks.shape
+    told = kernel.stored(blocks, byte)
+    by_row = np.broadcast_to(told, (down, across, high, 1)).transpose(0, 2, 1, 3).reshape(down * high, across)
+    scales = kernel.scales(by_row[: values.shape[0]])
+    amax = None if maxima is None else kernel.report(maxima[0])
+    return ScaleSide(amax, scales, blocks, bits, k, g, t, byte, codes, values.shape, used)
+
+
+@np.errstate(all="ignore")
+def code_side(kernel: Kernel, side: ScaleSide) -> Codes:
+    """Return the codes [rows, columns] that follow the scale bytes."""
+    if kernel.placed:
+        assert side.codes is not None
+        return side.codes
+    if side.codes is not None:
+        return kernel.codes(side.codes if side.codes.ndim == 2 else join(side.codes, side.shape))
+    y = before_codec(kernel, side)
+    return kernel.codes(join(kernel.code(kernel.round(y, side.bits, kernel.codec)), side.shape))
+
+
+@np.errstate(all="ignore")
+def before_codec(kernel: Kernel, side: ScaleSide) -> Floats:
+    """Return the elements in units of their scale, whole blocks."""
+    s = kernel.used_scale(kernel.working(side.t, kernel.scale_codec.decode(side.byte)))
+    g = side.g if side.used is None else kernel.element_global(side.g, side.used, side.k)
+    return kernel.value(made_nan(kernel.scaled(side.blocks, s, g, side.k), side.blocks, s, g))
+
+
+def _searched(
+    kernel: Kernel, blocks: Floats, t: Floats, g: Floats, amax: Floats | None, k: Constants
+) -> tuple[Codes, Codes]:
+    """Return the candidate that 4over6 keeps: its codes and scale bytes. Rules: FOS-1, FOS-6."""
+    search = kernel.search
+    assert search is not None
+    errors, tried = [], []
+    for candidate in kernel.candidates(t):
+        before = kernel.scale_value(candidate)
+        byte = kernel.scale_byte(kernel.scale_codec.encode(before))
+        s = kernel.scale_codec.decode(byte)
+        working = kernel.used_scale(kernel.working(before, s))
+        y = kernel.value(made_nan(kernel.scaled(blocks, working, g, k), blocks, working, g))
+        error = search.difference(kernel.codec.nearest(y), s, g, amax, blocks, k)
+        error = error * error if search.metric is Metric.SQUARED else np.abs(error)
+        errors.append(error.max(axis=(2, 3)) if search.metric is Metric.LARGEST else search.total(error))
+        tried.append((kernel.code(kernel.round(y, None, kernel.codec)), byte))
+    of_codes, of_scales = (part[:, :, None, None] for part in kernel.kept(kernel.second(errors[1], errors[0])))
+    (codes, byte), (other_codes, other_byte) = tried
+    return np.where(of_codes, other_codes, codes), np.where(of_scales, other_byte, byte)
+
+
+def _placed_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice) -> ScaleSide:
+    """Everything that a kernel with changes in some places makes; its codes are made at once."""
+    base = kernel.but(placed=())
+    side = scale_side(base, exhibit, rows, columns)
+    made, scales, amax = code_side(base, side), side.scales, side.amax
+    width = kernel.spec.block.columns
+    masks = [place.of_elements(exhibit.case, width, rows, columns) for place, _ in kernel.placed]
+    for chosen in itertools.product((False, True), repeat=len(masks)):
+        inside = np.logical_and.reduce([m if c else ~m for m, c in zip(masks, chosen, strict=True)])
+        if not any(chosen) or not inside.any():
+            continue
+        changed: Kernel | None = base
+        for (_, apply), holds in zip(kernel.placed, chosen, strict=True):
+            changed = apply(changed) if holds and changed is not None else changed
+        if changed is None:
+            raise DomainError("diagnosis", "two changes in one place", "changes that can be made together", "CNF-26")
+        other = scale_side(changed, exhibit, rows, columns)
+        made = np.where(inside, code_side(changed, other), made)
+        scales = np.where(inside[:, ::width], other.scales, scales)
+        if all(place.about_tensor for (place, _), holds in zip(kernel.placed, chosen, strict=True) if holds):
+            amax = other.amax
+    return side._replace(amax=amax, scales=scales, codes=made)
+
+
+class _Other(NamedTuple):
+    """A case in the other direction."""
+
+    x: NDArray[Any]
+    direction: Direction
+    amax: Any
+    random_bits: Any
+
+
+def _other_side(kernel: Kernel, exhibit: Exhibit) -> ScaleSide:
+    """Quantize both directions' matrices, and make the codes and scale bytes of them."""
+    assert kernel.other is not None
+    case = exhibit.case
+    bits = None if case.random_bits is None else np.ascontiguousarray(np.asarray(case.random_bits).T)
+    direction: Direction = "column" if case.direction == "row" else "row"
+    turned: tuple[Direction, ...] = tuple("column" if name == "row" else "row" for name in kernel.turned)
+    straight = kernel.but(other=None, turned=turned)
+    swapped = Exhibit(_Other(case.x, direction, case.amax, bits))
+    side = scale_side(straight, swapped, slice(0, swapped.shape[0]))
+    plain = kernel.but(other=None)
+    own = scale_side(plain, exhibit, slice(0, exhibit.shape[0]))
+    codes, scales = kernel.other(BothDirections(plain, own, code_side(straight, side), side.scales))
+    return side._replace(scales=scales, codes=codes, shape=exhibit.shape)

@@ -1,0 +1,77 @@
+"""Codes that are not written, or at the wrong end of a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from fp4ref.conformance.mistakes.kernel import Kernel
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
+from fp4ref.formats import Codes
+
+# Codes that are not written
+
+
+def missing() -> Iterator[Mistake]:
+    """Codes that stay zero, and bytes that are written to the wrong end of a buffer."""
+    ways: tuple[tuple[str, str, Callable[[Codes], Codes]], ...] = (
+        *(
+            (
+                f"columns-{size}",
+                f"elements past the last multiple of {size} columns",
+                partial(_cleared, 1, size),
+            )
+            for size in (2, 4, 8, 16, 32, 64, 128)
+        ),
+        *(
+            (f"rows-{size}", f"elements of rows past the last multiple of {size}", partial(_cleared, size, 1))
+            for size in (2, 4, 8, 16, 32, 64, 128)
+        ),
+        ("last-element", "the last element", partial(_last_codes, 1)),
+        ("last-byte", "the last byte of data", lambda codes: _last_codes(2 - codes.shape[1] % 2, codes)),
+        ("last-column", "the last column of elements", lambda codes: _blank(codes, (slice(None), slice(-1, None)))),
+        ("last-row", "the last row of elements", lambda codes: _blank(codes, (slice(-1, None),))),
+        ("first-row", "the first row of elements", lambda codes: _blank(codes, (slice(0, 1),))),
+    )
+    for name, text, change in ways:
+        verb = "is" if text.startswith("the ") else "are"
+        yield known(Slot.PACKING, f"unwritten-codes-{name}", f"{text} {verb} not written (0)", codes=change, whole=True)
+    for power in (15, 16, 17):
+        yield known(
+            Slot.PACKING,
+            f"data-wrap-{power}",
+            f"offsets of data wrap at {1 << power} bytes ({power}-bit index), the rest is not written",
+            codes=of(partial(_wrapping, 1 << power)),
+            whole=True,
+        )
+
+
+def _blank(codes: Codes, where: tuple[slice, ...]) -> Codes:
+    codes = codes.copy()
+    codes[where] = 0
+    return codes
+
+
+def _cleared(rows: int, columns: int, codes: Codes) -> Codes:
+    codes = _blank(codes, (slice(codes.shape[0] // rows * rows, None),))
+    return _blank(codes, (slice(None), slice(codes.shape[1] // columns * columns, None)))
+
+
+def _last_codes(count: int, codes: Codes) -> Codes:
+    flat = codes.reshape(-1).copy()
+    flat[max(flat.size - count, 0) :] = 0
+    return flat.reshape(codes.shape)
+
+
+def _wrapping(size: int, kernel: Kernel) -> Callable[[Codes], Codes]:
+    return partial(_wrapped, size * 8 // kernel.codec.format.bits)
+
+
+def _wrapped(limit: int, codes: Codes) -> Codes:
+    flat, kept = codes.reshape(-1), np.zeros(codes.size, np.uint8)
+    for start in range(0, flat.size, limit):
+        piece = flat[start : start + limit]
+        kept[: piece.size] = piece
+    return kept.reshape(codes.shape)
