@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import fp4ref
 from fp4ref import DomainError, DTypeError, UnknownNameError, names
 from fp4ref.cli import main
+from fp4ref.conformance.mistakes import MISTAKES, OWN, Slot, known, register
 from fp4ref.formats import FORMATS, Codec, Format
 
 # What CONTRIBUTING shows: a format, a layout, an arithmetic, a specification
@@ -144,6 +145,58 @@ def test_values_of_a_distribution_through_the_command_line(way, tmp_path):
     assert "acme.rows byte 9" in run(
         work, environment, "where", "1", "17", "--shape", "9x64", "--layout", "acme.rows", *more
     )
+
+
+MISTAKE = """
+import numpy as np
+from fp4ref.conformance.mistakes import Slot, known, register
+
+CODES = np.array([0, 1, 3, 2, 4, 5, 6, 7, 8, 9, 11, 10, 12, 13, 14, 15], np.uint8)
+exchanged = known(Slot.CODE, "acme.codes-2-3", "codes 2 and 3 are exchanged", code=lambda codes: CODES[codes])
+register(exchanged, "an example")
+"""
+EXCHANGING = """
+import fp4ref
+import numpy as np
+
+CODES = np.array([0, 1, 3, 2, 4, 5, 6, 7, 8, 9, 11, 10, 12, 13, 14, 15], np.uint8)
+
+
+def kernel(x):
+    q = fp4ref.quantize(np.asarray(x), "nvfp4", backend="numpy")
+    return CODES[q.row.data & 15] | CODES[q.row.data >> 4] << 4, q.row.scales, q.row.amax
+"""
+
+
+@pytest.mark.slow  # starts the program and a kernel's process
+@pytest.mark.rule("SPC-4")
+@pytest.mark.parametrize("way", ["installed", "imported"])
+def test_a_mistake_of_a_distribution_is_named_by_the_command(way, tmp_path):
+    installed, work = tmp_path / "installed", tmp_path / "work"
+    installed.mkdir()
+    work.mkdir()
+    environment = distribution(installed)
+    (installed / "acme_formats.py").write_text(MISTAKE)
+    (work / "mine.py").write_text(EXCHANGING)
+    command = [sys.executable, "-m", "fp4ref", "verify", "--kernel", "mine.py:kernel", "--spec", "nvfp4"]
+    command += ["--level", "1", "--family", "normal"]
+    if way == "imported":
+        environment.pop("PYTHONPATH")
+        command += ["--import", str(installed / "acme_formats.py")]
+    done = subprocess.run(command, check=False, cwd=work, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "wrong: codes 2 and 3 are exchanged; " in done.stdout.splitlines()[0]
+
+
+@pytest.mark.rule("SPC-4")
+def test_a_mistake_has_a_name_of_its_own():
+    changed = known(Slot.CODE, "acme.none", "nothing", code=lambda codes: codes)
+    assert register(changed, "a test") is changed is MISTAKES[-1]
+    assert len(MISTAKES) == len([*MISTAKES]) == len(OWN) + 1
+    MISTAKES.forget("acme.none")
+    assert MISTAKES[:] == OWN
+    with pytest.raises(DomainError, match="mistake element-away twice"):
+        register(known(Slot.CODE, "element-away", "nothing"))
 
 
 KERNEL = """

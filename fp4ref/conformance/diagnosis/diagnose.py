@@ -22,6 +22,7 @@ from fp4ref.conformance.diagnosis.special_input import LEAST, SMALLEST
 from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.sides import CaseLike
 from fp4ref.layout import layout
+from fp4ref.names import load_extensions
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Spec
 
@@ -40,6 +41,7 @@ def diagnose(spec: Spec, scale_layout: str, evidence: Sequence[Evidence], budget
 
     Rules: CNF-1, CNF-2, CNF-30.
     """
+    load_extensions()  # which may register mistakes
     start = processor_time()
     items = _items(spec, scale_layout, evidence, LEAST)
     wrong = [item for item in items if not item.equal]

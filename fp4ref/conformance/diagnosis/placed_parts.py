@@ -1,4 +1,4 @@
-"""What of the evidence a search for places looks at: whole cases, and of very large ones some rows.
+"""The parts of the evidence in which a search looks for places: whole cases, or some rows of very large ones.
 
 Each block of such a part has the mistake's bytes, the specification's, both or neither. For example, a kernel that
 rounds up in row 127 has the bytes of "rounded up" there and the specification's elsewhere. A block of zeros has both,

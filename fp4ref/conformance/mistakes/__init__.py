@@ -11,9 +11,10 @@ from fp4ref.conformance.mistakes.factors import factor
 from fp4ref.conformance.mistakes.global_scales import global_scale
 from fp4ref.conformance.mistakes.inputs import inputs
 from fp4ref.conformance.mistakes.kernel import Kernel, kernel_of
+from fp4ref.conformance.mistakes.library import MistakeLibrary
 from fp4ref.conformance.mistakes.randomness import randomness
 from fp4ref.conformance.mistakes.readers import scale_readers
-from fp4ref.conformance.mistakes.record import Mistake, Slot, collect
+from fp4ref.conformance.mistakes.record import Mistake, Slot, collect, known
 from fp4ref.conformance.mistakes.scale_codecs import scale_codec
 from fp4ref.conformance.mistakes.scale_places import misplaced, squares
 from fp4ref.conformance.mistakes.scales import block_scale
@@ -23,7 +24,7 @@ from fp4ref.conformance.mistakes.transforms import transforms
 from fp4ref.conformance.mistakes.unwritten_codes import missing
 from fp4ref.conformance.mistakes.windows import windows
 
-MISTAKES: tuple[Mistake, ...] = collect(
+OWN = collect(
     codes(),
     randomness(),
     factor(),
@@ -41,6 +42,8 @@ MISTAKES: tuple[Mistake, ...] = collect(
     windows(),
     squares(),
 )
+MISTAKES = MistakeLibrary(OWN)
+register = MISTAKES.register
 
 __all__ = [
     "DATA_READERS",
@@ -51,5 +54,7 @@ __all__ = [
     "Mistake",
     "Slot",
     "kernel_of",
+    "known",
+    "register",
     "scale_readers",
 ]

@@ -1,0 +1,51 @@
+"""The library of mistakes: those of this project, then those that users register."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from fp4ref.conformance.mistakes.record import Mistake
+from fp4ref.errors import DomainError
+from fp4ref.names import Names
+
+
+class MistakeLibrary(Sequence[Mistake]):
+    """Known mistakes in the order in which they are tried. own: those of this project."""
+
+    def __init__(self, own: tuple[Mistake, ...]) -> None:
+        self._own = own
+        self._names = {mistake.name for mistake in own}
+        self._added: Names[Mistake] = Names("mistake")
+
+    def register(self, mistake: Mistake, source: str = "") -> Mistake:
+        """Add a mistake, which every later diagnosis tries, and return it. source: where it was seen.
+
+        Errors: DomainError if another mistake has its name.
+
+        Rules: SPC-4.
+        """
+        if mistake.name in self._names:
+            raise DomainError("register", f"mistake {mistake.name} twice with other settings", "a new name", "SPC-4")
+        return self._added.register(mistake, source)
+
+    def forget(self, name: str) -> None:
+        """Remove a mistake that was registered, as a test does at its end."""
+        self._added.forget(name)
+
+    def __iter__(self) -> Iterator[Mistake]:
+        yield from self._own
+        yield from self._added.values()
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._added)
+
+    @overload
+    def __getitem__(self, index: int) -> Mistake: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Mistake, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Mistake | tuple[Mistake, ...]:
+        """Return one mistake, or some."""
+        return tuple(self)[index]
