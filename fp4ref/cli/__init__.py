@@ -27,6 +27,8 @@ COMMANDS = {
     "lint": "Find what is wrong with a checkpoint.",
     "convert": "Convert or repair a checkpoint.",
     "merge": "Join the shards that several ranks wrote.",
+    "manifest": "Write digests of every tensor.",
+    "compare": "Compare two checkpoints, manifests or modules.",
     "explain": "Show every intermediate value of one block.",
     "where": "Say where an element and its scale are stored.",
     "diagram": "Draw formats, layouts and pipelines.",

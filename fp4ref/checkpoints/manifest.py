@@ -1,0 +1,243 @@
+"""Manifests: digests of every tensor, independent of the convention, from a checkpoint or from modules in memory."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fp4ref.checkpoints import bounds
+from fp4ref.checkpoints.checkpoint import open_checkpoint
+from fp4ref.checkpoints.convention import Direction, ScaleWay
+from fp4ref.checkpoints.groups import recognize
+from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.checkpoints.transfer.reading import read_weight
+from fp4ref.checkpoints.transfer.scales import StoredScale
+from fp4ref.checkpoints.transfer.weights import Weight, WeightPiece
+from fp4ref.errors import DomainError, FileError
+from fp4ref.files.tensors import reason, shown
+from fp4ref.formats import FORMATS
+from fp4ref.layout import layout
+from fp4ref.quantized import Quantized
+from fp4ref.spec import Granularity
+
+DIGEST = 9  # bytes of a SHA-256 that are kept; written as 12 characters
+CHUNK = 1 << 24
+VERSION = 1
+KEY = "fp4ref_manifest"
+
+
+class Signature(NamedTuple):
+    """The digests of a tensor.
+
+    form: "element/scale/columns of a block" of a quantized weight, else an element type. shape: logical. codes, scales:
+    of the canonical codes and of the linear scales; of a tensor in high precision, codes is that of its bytes. values:
+    as codes and scales, with -0 as 0 and blocks of zeros without a scale. factor: the global scale, as text.
+    """
+
+    form: str
+    shape: tuple[int, ...]
+    codes: str
+    scales: str = ""
+    values: str = ""
+    factor: str = ""
+
+    @property
+    def quantized(self) -> bool:
+        """True for a weight of codes and scales."""
+        return "/" in self.form
+
+
+def digest(parts: Iterable[Any]) -> str:
+    """Return the beginning of the SHA-256 of some bytes."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return base64.urlsafe_b64encode(found.digest()[:DIGEST]).decode()
+
+
+def signature_of(weight: Weight) -> Signature:
+    """Return the digests of a quantized weight, in one pass. Rules: CNV-16."""
+    codes, scales, values = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+    for piece in weight.read(1):
+        codes.update(piece.packed.tobytes())
+        if piece.scales is not None:
+            scales.update(piece.scales.tobytes())
+        for part in _plain_values(weight, piece):
+            values.update(part.tobytes())
+    if weight.float_scales is not None:
+        scales.update(weight.float_scales.numbers().tobytes())
+        values.update(weight.float_scales.numbers().tobytes())
+    short = [base64.urlsafe_b64encode(each.digest()[:DIGEST]).decode() for each in (codes, scales, values)]
+    block = f"{weight.block[1]}" if weight.scale else weight.granularity
+    form = f"{weight.element}/{weight.scale or 'float'}/{block}"
+    return Signature(form, weight.shape, short[0], short[1], short[2], factor_text(weight.global_scale))
+
+
+def factor_text(scale: StoredScale | None) -> str:
+    """Return the global scale as a float32 multiplier, in the hexadecimal digits of its bits; "" for 1.
+
+    Many scales, those of the matrices of a weight, give a digest.
+    """
+    if scale is None:
+        return ""
+    values = scale.to(Direction(ScaleWay.MULTIPLIER)).values.astype(">f4")
+    if (values == 1).all():
+        return ""
+    return values.tobytes().hex() if values.size == 1 else digest([values.tobytes()])
+
+
+def _plain_values(weight: Weight, piece: WeightPiece) -> Iterator[Any]:
+    """Yield codes without -0, and scales without those of blocks of zeros."""
+    form = FORMATS[weight.element]
+    zero = np.arange(1 << form.bits, dtype=np.uint8)
+    zero[form.sign_bit] = 0
+    if form.bits == 4:
+        every = np.arange(256, dtype=np.uint8)
+        zero = zero[every & 15] | zero[every >> 4] << 4
+    codes = zero[piece.packed]
+    yield codes
+    if piece.scales is not None:
+        width = weight.block[1] * form.bits // 8
+        whole = np.zeros((len(codes), piece.scales.shape[1] * width), np.uint8)
+        whole[:, : codes.shape[1]] = codes
+        used = whole.reshape(len(codes), -1, width).any(-1) | ~np.isfinite(bounds.values(weight.scale))[piece.scales]
+        yield np.where(used, piece.scales, np.uint8(0))
+
+
+def plain_signature(tensor: StoredTensor) -> Signature:
+    """Return the digest of a tensor in high precision."""
+    chunks = (tensor.bytes(begin, min(CHUNK, tensor.count - begin)) for begin in range(0, tensor.count, CHUNK))
+    return Signature(tensor.dtype, tensor.shape, digest(chunks))
+
+
+def manifest_of_checkpoint(path: str | Path, step: Callable[[str], None] = lambda name: None) -> dict[str, Signature]:
+    """Return the signatures of a checkpoint's tensors by logical name: a quantized weight is MODULE.weight.
+
+    Errors: FileError, DomainError.
+
+    Rules: CNV-16.
+    """
+    checkpoint = open_checkpoint(path)
+    checkpoint.require_readable()
+    found = recognize(checkpoint)
+    signatures = {}
+    for group in found.groups:
+        step(group.module)
+        signatures[f"{group.module}.weight"] = signature_of(read_weight(group))
+    inside = {name for group in found.groups for name in group.names}
+    for name, tensor in checkpoint.tensors.items():
+        if name not in inside:
+            step(name)
+            signatures[_logical(name, found.configuration.kv_scales)] = plain_signature(tensor)
+    return signatures
+
+
+def _logical(name: str, kv_scales: tuple[str, str]) -> str:
+    """Return a name in which scales of the KV cache belong to the attention, as most conventions have it."""
+    for suffix, usual in zip(kv_scales, (".k_scale", ".v_scale"), strict=True):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix) + usual
+    return name
+
+
+def manifest_of_object(value: Any) -> dict[str, Signature]:
+    """Return the signatures of tensors in memory: a torch module, or arrays and `Quantized` results by name.
+
+    Quantized tensors of `fp4ref.te` count with their row direction.
+
+    Errors: DomainError for an object of another kind.
+
+    Rules: CNV-16.
+    """
+    if hasattr(value, "named_parameters"):
+        named = {**dict(value.named_parameters()), **dict(value.named_buffers())}
+    elif isinstance(value, Mapping):
+        named = dict(value)
+    else:
+        got = f"an object of type {type(value).__name__}"
+        raise DomainError("manifest", got, "a torch module, or tensors by name", "CNV-16")
+    return {name: _signature_of_object(name, each) for name, each in named.items()}
+
+
+def _signature_of_object(name: str, value: Any) -> Signature:
+    quantized = value.record("row") if hasattr(value, "record") else value
+    if isinstance(quantized, Quantized):
+        weight = weight_of(name, quantized)
+        amax = getattr(value, "amax_rowwise", None)  # te keeps it beside the record
+        if amax is not None:
+            constant = Direction(ScaleWay.AMAX, FORMATS["e2m1"].max * value._nvfp4_e4m3_max)
+            weight = replace(weight, global_scale=StoredScale(amax.cpu().numpy(), constant))
+        return signature_of(replace(weight, shape=tuple(value.shape)))
+    if hasattr(value, "detach"):
+        import torch
+
+        tensor = value.detach().cpu().contiguous()
+        kind = TORCH.get(str(tensor.dtype).removeprefix("torch."), str(tensor.dtype))
+        return Signature(kind, tuple(tensor.shape), digest([tensor.reshape(-1).view(torch.uint8).numpy()]))
+    array = np.ascontiguousarray(value)
+    kind = TORCH.get(array.dtype.name, array.dtype.name)
+    return Signature(kind, array.shape, digest([array.reshape(-1).view(np.uint8)]))
+
+
+TORCH = {
+    "float32": "F32",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "float64": "F64",
+    "int64": "I64",
+    "int32": "I32",
+    "uint8": "U8",
+    "int8": "I8",
+    "bool": "BOOL",
+}
+
+
+def weight_of(name: str, quantized: Quantized) -> Weight:
+    """Return the row direction of a result of `fp4ref.quantize` as a weight."""
+    spec = quantized.spec
+    data, (rows, columns) = quantized.direction("row")
+    packed, scales = (np.asarray(part.cpu() if hasattr(part, "cpu") else part) for part in (data.data, data.scales))
+    linear = layout(quantized.scale_layout).to_linear(scales, rows, -(-columns // spec.block.columns))
+    constant = Direction(ScaleWay.AMAX, float(spec.scale_max * (spec.element_max or spec.element.format.max)))
+    amax = None
+    if spec.global_scale is not Granularity.NONE:
+        values = np.asarray(data.amax.cpu() if hasattr(data.amax, "cpu") else data.amax, np.float32)
+        amax = StoredScale(values, constant)
+    return Weight(
+        module=name.removesuffix(".weight"),
+        element=spec.element.format.name,
+        scale=spec.scale.format.name,
+        block=(1, spec.block.columns),
+        shape=quantized.shape,
+        read=lambda multiple: iter([WeightPiece(0, 0, packed.reshape(rows, -1), linear)]),
+        global_scale=amax,
+    )
+
+
+def to_text(signatures: Mapping[str, Signature]) -> str:
+    """Return a manifest as JSON, one tensor per line, of less than 200 bytes beside its name. Rules: CNV-16."""
+    lines = (f"{json.dumps(name)}: {json.dumps([*each], separators=(',', ':'))}" for name, each in signatures.items())
+    return f'{{"{KEY}": {VERSION}, "tensors": {{\n' + ",\n".join(lines) + "\n}}\n"
+
+
+def from_text(text: str, place: str) -> dict[str, Signature]:
+    """Return the signatures of a manifest's text. Errors: FileError. Rules: CNV-16."""
+    try:
+        record = json.loads(text)
+        version = record[KEY]
+        tensors = {
+            name: Signature(form, tuple(shape), *rest) for name, (form, shape, *rest) in record["tensors"].items()
+        }
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        needed = "a manifest of fp4ref"
+        raise FileError(f"read {shown(place)}", reason(error), needed, "CNV-16") from None
+    if version != VERSION:
+        raise FileError(f"read {shown(place)}", f"a manifest of version {version}", f"{VERSION}", "CNV-16")
+    return tensors

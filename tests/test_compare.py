@@ -1,0 +1,182 @@
+"""Manifests and comparisons: two engines that should hold the same weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import fp4ref
+from fp4ref.checkpoints.compare import Sameness, compare
+from fp4ref.checkpoints.manifest import manifest_of_checkpoint, manifest_of_object, to_text
+from fp4ref.checkpoints.transfer.converting import request_to_convert
+from fp4ref.checkpoints.transfer.running import run
+from fp4ref.cli import main
+
+
+def script(name: str) -> ModuleType:
+    """Load a corpus of one layer, which no other test shares."""
+    spec = importlib.util.spec_from_file_location(f"{name}_compared", Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    module.LAYERS = module.CONFIG["num_hidden_layers"] = 1
+    return module
+
+
+corpus = script("checkpoints_corpus")
+KEPT = ("*embed*", "lm_head")
+MODULE = "model.layers.0.mlp.gate_proj"
+
+
+def fp4(*arguments: Any) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def export(folder: Path, name: str = "modelopt-nvfp4", **change: Any) -> Path:
+    made = corpus.CLEAN[name]()
+    for tensor, array in change.items():
+        made.array(tensor.replace("__", "."))[...] = array
+    return made.write(folder)
+
+
+def kinds(one: Path, two: Path) -> dict[str, list[str]]:
+    record = json.loads(fp4("compare", one, two, "--json").stdout)
+    found: dict[str, list[str]] = {}
+    for each in record["differences"]:
+        found.setdefault(each["kind"], []).append(each["name"])
+    return found
+
+
+@pytest.mark.rule("CNV-16")
+@pytest.mark.parametrize("family", ["compressed-tensors", "comfy", "gguf", "torchao"])
+def test_digests_do_not_depend_on_the_convention(family: str, tmp_path: Path) -> None:
+    source = export(tmp_path / "source")
+    run(request_to_convert(source, tmp_path / "out", to=family))
+    assert manifest_of_checkpoint(source) == manifest_of_checkpoint(tmp_path / "out")
+    result = fp4("compare", source, tmp_path / "out")
+    assert (result.exit_code, "the same bytes" in result.stdout) == (0, True)
+
+
+@pytest.mark.rule("CNV-16")
+def test_an_entry_is_short_and_read_back(tmp_path: Path) -> None:
+    source = export(tmp_path / "source")
+    text = to_text(manifest_of_checkpoint(source))
+    entries = [line.rstrip(",") for line in text.splitlines()[1:-1]]
+    assert len(entries) > 10
+    assert all(len(line) - len(line.partition(": ")[0]) < 200 for line in entries)
+    (tmp_path / "m.json").write_text(text)
+    assert fp4("compare", source, tmp_path / "m.json").exit_code == 0
+    (tmp_path / "m.json").write_text("{}")
+    refused = fp4("compare", source, tmp_path / "m.json")
+    assert (refused.exit_code, "a manifest of fp4ref" in refused.stderr) == (2, True)
+
+
+@pytest.mark.rule("CNV-16")
+def test_what_is_in_memory_has_the_same_digests(tmp_path: Path) -> None:
+    source = corpus.source().write(tmp_path / "source")
+    run(request_to_convert(source, tmp_path / "out", to="torchao", specs=[("*.mlp.*", fp4ref.profiles["nvfp4"])]))
+    values = corpus.model()[MODULE]
+    held = manifest_of_object(
+        {
+            f"{MODULE}.weight": fp4ref.quantize(np.float32(values), "nvfp4", scale_layout="tiled_128x4"),
+            "model.norm.weight": corpus.bf16(np.ones(corpus.HIDDEN)),
+        }
+    )
+    stored = manifest_of_checkpoint(tmp_path / "out")
+    assert held[f"{MODULE}.weight"] == stored[f"{MODULE}.weight"]
+    assert held["model.norm.weight"].codes == stored["model.norm.weight"].codes
+
+
+@pytest.mark.slow
+def test_a_module_is_read(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    te = pytest.importorskip("fp4ref.te")
+    linear = torch.nn.Linear(32, 16, dtype=torch.bfloat16)
+    quantizer = te.NVFP4Quantizer(rowwise=True, columnwise=False)
+    with torch.no_grad():
+        tensor = quantizer(linear.weight.detach())
+    held = manifest_of_object({"weight": tensor})["weight"]
+    expected = manifest_of_object({"weight": fp4ref.quantize(linear.weight.detach(), "nvfp4")})["weight"]
+    assert held == expected
+    plain = manifest_of_object(linear)
+    assert plain["weight"][:2] == ("BF16", (16, 32))
+    (tmp_path / "held.py").write_text("import numpy\ndef tensors(): return {'a': numpy.float32([1, 2])}\n")
+    assert '"a": ["F32",[2]' in fp4("manifest", f"{tmp_path / 'held.py'}:tensors").stdout
+
+
+# The cases of public threads, in miniature
+
+
+@pytest.mark.rule("CNV-17")
+def test_one_engine_leaves_a_module_in_high_precision(tmp_path: Path) -> None:
+    """An exclude list that is matched by substring keeps gate_proj in BF16 where training has it in NVFP4."""
+    source = corpus.source().write(tmp_path / "source")
+    kept = ("--exclude", "*embed*", "--exclude", "lm_head")
+    for name, more in (("training", ()), ("rollout", ("--exclude", "*mlp.gate*"))):
+        result = fp4("quantize", source, "-o", tmp_path / name, "--to", "modelopt", *kept, *more)
+        assert result.exit_code == 0, result.output
+    found = kinds(tmp_path / "training", tmp_path / "rollout")
+    assert found.pop("quantized in A only") == [f"{MODULE}.weight"]
+    assert set(found) <= {"another global scale"}  # without gate_proj, the amax of up_proj is its own
+
+
+@pytest.mark.rule("CNV-17")
+def test_the_first_stage_that_differs_is_named(tmp_path: Path) -> None:
+    base = export(tmp_path / "base")
+    name = f"{MODULE}.weight"
+    for folder, tensor, kind in (
+        ("global", "weight_scale_2", "another global scale"),
+        ("scales", "weight_scale", "another block scale"),
+        ("codes", "weight", "other codes"),
+    ):
+        made = corpus.CLEAN["modelopt-nvfp4"]()
+        array = made.array(f"{MODULE}.{tensor}")
+        if array.dtype == np.float32:
+            array *= 2
+        else:
+            array[3, 1] ^= 1
+        found = kinds(base, made.write(tmp_path / folder))
+        assert found == {kind: [name]}
+    result = fp4("compare", base, tmp_path / "global")
+    assert "B / A = 2" in result.stdout
+    assert result.exit_code == 1
+    assert fp4("compare", base, tmp_path / "global", "--require", "decisions").exit_code == 0
+
+
+@pytest.mark.rule("CNV-17")
+def test_zeros_are_the_same_values_in_other_bytes(tmp_path: Path) -> None:
+    """Exporters write blocks of zeros with scales of their own, and zeros of either sign."""
+    folders = []
+    for number, (scale, code) in enumerate(((0x38, 0x00), (0x08, 0x88))):
+        made = corpus.CLEAN["modelopt-nvfp4"]()
+        made.array(f"{MODULE}.weight")[2, :8] = code
+        made.array(f"{MODULE}.weight_scale")[2, 0] = scale
+        folders.append(made.write(tmp_path / str(number)))
+    result = compare(*map(manifest_of_checkpoint, folders))
+    assert [(each.name, each.sameness) for each in result.differences] == [(f"{MODULE}.weight", Sameness.VALUES)]
+    assert fp4("compare", *folders).exit_code == 1
+    assert fp4("compare", *folders, "--require", "values").exit_code == 0
+
+
+@pytest.mark.rule("CNV-17")
+def test_blocks_that_move_when_they_are_requantized_are_found(tmp_path: Path) -> None:
+    """MXFP8 decoded to BF16 and quantized again by another rule of the exponent is not the same."""
+    source = export(tmp_path / "source", "modelopt-mxfp8")
+    specs = [("*", fp4ref.profiles["torchao.mxfp8_e4m3_floor"])]
+    run(request_to_convert(source, tmp_path / "out", specs=specs, exclude=KEPT, lossy=True))
+    found = kinds(source, tmp_path / "out")
+    assert "another block scale" in found
+    assert "other codes" not in found
+    run(request_to_convert(source, tmp_path / "fp4", specs=[("*", fp4ref.profiles["mxfp4"])], exclude=KEPT, lossy=True))
+    assert set(kinds(source, tmp_path / "fp4")) == {"another format"}
+    assert fp4("compare", source, tmp_path / "fp4", "--require", "decisions").exit_code == 1
