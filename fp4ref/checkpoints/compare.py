@@ -1,4 +1,4 @@
-"""Comparison of two manifests: same bytes, same values, same decisions, and for each tensor the first difference."""
+"""ManifestComparison of two manifests: same bytes, same values, same decisions, and for each tensor the first difference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from fp4ref.checkpoints.manifest import Signature
+from fp4ref.checkpoints.manifest import TensorSignature
 
 ONE = struct.pack(">f", 1).hex()
 
@@ -30,7 +30,7 @@ class TensorDifference(NamedTuple):
     text: str
 
 
-class Comparison(NamedTuple):
+class ManifestComparison(NamedTuple):
     """The result for all tensors: the least sameness of any, and every difference."""
 
     tensors: int
@@ -47,14 +47,14 @@ class Comparison(NamedTuple):
         return {"tensors": self.tensors, "sameness": self.sameness.name.lower(), "differences": rows}
 
 
-def compare(one: Mapping[str, Signature], two: Mapping[str, Signature]) -> Comparison:
+def compare(one: Mapping[str, TensorSignature], two: Mapping[str, TensorSignature]) -> ManifestComparison:
     """Compare two manifests by logical names. Rules: CNV-17."""
     names = [*dict.fromkeys([*one, *two])]
     found = (_difference(name, one.get(name), two.get(name)) for name in names)
-    return Comparison(len(names), [each for each in found if each is not None])
+    return ManifestComparison(len(names), [each for each in found if each is not None])
 
 
-def _difference(name: str, one: Signature | None, two: Signature | None) -> TensorDifference | None:
+def _difference(name: str, one: TensorSignature | None, two: TensorSignature | None) -> TensorDifference | None:
     """Return the first stage at which a tensor differs; None if it does not."""
     if one is None or two is None:
         return TensorDifference(name, Sameness.NOTHING, *_on_one_side(one, two))
@@ -67,13 +67,13 @@ def _difference(name: str, one: Signature | None, two: Signature | None) -> Tens
     return TensorDifference(name, Sameness.DECISIONS, *_stage(one, two))
 
 
-def _on_one_side(one: Signature | None, two: Signature | None) -> tuple[str, str]:
+def _on_one_side(one: TensorSignature | None, two: TensorSignature | None) -> tuple[str, str]:
     there = one or two
     assert there is not None
     return "only in B" if one is None else "only in A", there.form
 
 
-def _decisions(one: Signature, two: Signature) -> tuple[str, str] | None:
+def _decisions(one: TensorSignature, two: TensorSignature) -> tuple[str, str] | None:
     """Return the decision that differs: to quantize, the format, the shape; None if none does."""
     if one.quantized is not two.quantized:
         return "quantized in A only" if one.quantized else "quantized in B only", f"{one.form} and {two.form}"
@@ -84,7 +84,7 @@ def _decisions(one: Signature, two: Signature) -> tuple[str, str] | None:
     return None
 
 
-def _stage(one: Signature, two: Signature) -> tuple[str, str]:
+def _stage(one: TensorSignature, two: TensorSignature) -> tuple[str, str]:
     """Return the first stage that differs, in the order in which a quantizer computes them."""
     if not one.quantized:
         return "other values", one.form

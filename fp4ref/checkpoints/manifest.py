@@ -33,7 +33,7 @@ VERSION = 1
 KEY = "fp4ref_manifest"
 
 
-class Signature(NamedTuple):
+class TensorSignature(NamedTuple):
     """The digests of a tensor.
 
     form: "element/scale/columns of a block" of a quantized weight, else an element type. shape: logical. codes, scales:
@@ -62,7 +62,7 @@ def digest(parts: Iterable[Any]) -> str:
     return base64.urlsafe_b64encode(found.digest()[:DIGEST]).decode()
 
 
-def signature_of(weight: Weight) -> Signature:
+def signature_of(weight: Weight) -> TensorSignature:
     """Return the digests of a quantized weight, in one pass. Rules: CNV-16."""
     codes, scales, values = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     for piece in weight.read(1):
@@ -77,7 +77,7 @@ def signature_of(weight: Weight) -> Signature:
     short = [base64.urlsafe_b64encode(each.digest()[:DIGEST]).decode() for each in (codes, scales, values)]
     block = f"{weight.block[1]}" if weight.scale else weight.granularity
     form = f"{weight.element}/{weight.scale or 'float'}/{block}"
-    return Signature(form, weight.shape, short[0], short[1], short[2], factor_text(weight.global_scale))
+    return TensorSignature(form, weight.shape, short[0], short[1], short[2], factor_text(weight.global_scale))
 
 
 def factor_text(scale: StoredScale | None) -> str:
@@ -111,13 +111,15 @@ def _plain_values(weight: Weight, piece: WeightPiece) -> Iterator[Any]:
         yield np.where(used, piece.scales, np.uint8(0))
 
 
-def plain_signature(tensor: StoredTensor) -> Signature:
+def plain_signature(tensor: StoredTensor) -> TensorSignature:
     """Return the digest of a tensor in high precision."""
     chunks = (tensor.bytes(begin, min(CHUNK, tensor.count - begin)) for begin in range(0, tensor.count, CHUNK))
-    return Signature(tensor.dtype, tensor.shape, digest(chunks))
+    return TensorSignature(tensor.dtype, tensor.shape, digest(chunks))
 
 
-def manifest_of_checkpoint(path: str | Path, step: Callable[[str], None] = lambda name: None) -> dict[str, Signature]:
+def manifest_of_checkpoint(
+    path: str | Path, step: Callable[[str], None] = lambda name: None
+) -> dict[str, TensorSignature]:
     """Return the signatures of a checkpoint's tensors by logical name: a quantized weight is MODULE.weight.
 
     Errors: FileError, DomainError.
@@ -147,7 +149,7 @@ def _logical(name: str, kv_scales: tuple[str, str]) -> str:
     return name
 
 
-def manifest_of_object(value: Any) -> dict[str, Signature]:
+def manifest_of_object(value: Any) -> dict[str, TensorSignature]:
     """Return the signatures of tensors in memory: a torch module, or arrays and `Quantized` results by name.
 
     Quantized tensors of `fp4ref.te` count with their row direction.
@@ -166,7 +168,7 @@ def manifest_of_object(value: Any) -> dict[str, Signature]:
     return {name: _signature_of_object(name, each) for name, each in named.items()}
 
 
-def _signature_of_object(name: str, value: Any) -> Signature:
+def _signature_of_object(name: str, value: Any) -> TensorSignature:
     quantized = value.record("row") if hasattr(value, "record") else value
     if isinstance(quantized, Quantized):
         weight = weight_of(name, quantized)
@@ -180,10 +182,10 @@ def _signature_of_object(name: str, value: Any) -> Signature:
 
         tensor = value.detach().cpu().contiguous()
         kind = TORCH.get(str(tensor.dtype).removeprefix("torch."), str(tensor.dtype))
-        return Signature(kind, tuple(tensor.shape), digest([tensor.reshape(-1).view(torch.uint8).numpy()]))
+        return TensorSignature(kind, tuple(tensor.shape), digest([tensor.reshape(-1).view(torch.uint8).numpy()]))
     array = np.ascontiguousarray(value)
     kind = TORCH.get(array.dtype.name, array.dtype.name)
-    return Signature(kind, array.shape, digest([array.reshape(-1).view(np.uint8)]))
+    return TensorSignature(kind, array.shape, digest([array.reshape(-1).view(np.uint8)]))
 
 
 TORCH = {
@@ -221,19 +223,19 @@ def weight_of(name: str, quantized: Quantized) -> Weight:
     )
 
 
-def to_text(signatures: Mapping[str, Signature]) -> str:
+def to_text(signatures: Mapping[str, TensorSignature]) -> str:
     """Return a manifest as JSON, one tensor per line, of less than 200 bytes beside its name. Rules: CNV-16."""
     lines = (f"{json.dumps(name)}: {json.dumps([*each], separators=(',', ':'))}" for name, each in signatures.items())
     return f'{{"{KEY}": {VERSION}, "tensors": {{\n' + ",\n".join(lines) + "\n}}\n"
 
 
-def from_text(text: str, place: str) -> dict[str, Signature]:
+def from_text(text: str, place: str) -> dict[str, TensorSignature]:
     """Return the signatures of a manifest's text. Errors: FileError. Rules: CNV-16."""
     try:
         record = json.loads(text)
         version = record[KEY]
         tensors = {
-            name: Signature(form, tuple(shape), *rest) for name, (form, shape, *rest) in record["tensors"].items()
+            name: TensorSignature(form, tuple(shape), *rest) for name, (form, shape, *rest) in record["tensors"].items()
         }
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         needed = "a manifest of fp4ref"

@@ -13,7 +13,7 @@ from fp4ref.files.targets import beginning_with, write_bytes
 from fp4ref.files.tensors import reason
 
 if TYPE_CHECKING:
-    from fp4ref.checkpoints.manifest import Signature
+    from fp4ref.checkpoints.manifest import TensorSignature
 
 EPILOG = """\b
 Examples:
@@ -42,7 +42,7 @@ def manifest(subject: str, output: Path | None, force: bool) -> None:
         click.echo(f"{output}: {len(text):,} bytes")
 
 
-def signatures(subject: str) -> dict[str, Signature]:
+def signatures(subject: str) -> dict[str, TensorSignature]:
     """Return the signatures of a checkpoint, of a manifest's file, or of what a function returns."""
     from fp4ref.checkpoints.checkpoint import READERS
     from fp4ref.checkpoints.manifest import from_text, manifest_of_checkpoint, manifest_of_object
