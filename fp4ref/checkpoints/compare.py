@@ -1,4 +1,4 @@
-"""ManifestComparison of two manifests: same bytes, same values, same decisions, and for each tensor the first difference."""
+"""Two manifests, compared: same bytes, values or decisions, and for each tensor the first difference."""
 
 from __future__ import annotations
 
