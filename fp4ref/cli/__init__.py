@@ -29,6 +29,7 @@ COMMANDS = {
     "merge": "Join the shards that several ranks wrote.",
     "manifest": "Write digests of every tensor.",
     "compare": "Compare two checkpoints, manifests or modules.",
+    "lossless": "Say whether a cast of a checkpoint is exact.",
     "explain": "Show every intermediate value of one block.",
     "where": "Say where an element and its scale are stored.",
     "diagram": "Draw formats, layouts and pipelines.",

@@ -117,9 +117,9 @@ class Weight:
         if piece.scales is not None:
             factors = bounds.values(self.scale)[piece.scales] * self.multiplier(piece.matrix)
             return np.asarray(values * np.repeat(factors, self.block[1], -1)[:, : self.columns], np.float32)
-        return np.asarray(values * self._factors(piece, rows), np.float32)
+        return np.asarray(values * self.factors(piece, rows), np.float32)
 
-    def _factors(self, piece: WeightPiece, rows: int) -> Any:
+    def factors(self, piece: WeightPiece, rows: int) -> Any:
         """Return the float scales of a piece, in a shape that multiplies its values."""
         assert self.float_scales is not None
         numbers, kind = self.float_scales.numbers(), self.granularity
