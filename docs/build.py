@@ -60,6 +60,7 @@ def main(out: Path, results: Path | None) -> None:
     for theme in ("light", "dark"):
         fp4ref("diagram", "--all", source / "figures" / theme, "--theme", theme)
     chapters(source / "standard")
+    run("docs/generate/checkpoint_howtos.py", source / "howto/checkpoint-garbage.md")
     run("docs/generate/conventions.py", source / "conventions.md")
     run("docs/generate/differences.py", source / "differences.md")
     run("docs/generate/field_layouts.py", source / "field-layouts.md")

@@ -274,10 +274,29 @@ def test_bounds_follow_from_the_formats() -> None:
     assert bounds.overshoot(replace(mx8, element="e5m2")) == 2**16 / 57344
 
 
+@pytest.mark.release  # runs some thirty commands
+def test_the_page_of_garbage_shows_findings_and_repairs(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "docs/generate/checkpoint_howtos.py"
+    subprocess.run([sys.executable, str(script), str(tmp_path / "page.md")], check=True)
+    page = (tmp_path / "page.md").read_text("utf-8")
+    for part in page.split("\n## ")[1:]:
+        assert part.count("$ fp4ref lint ") >= 1
+        if "$ fp4ref lint repaired" in part:
+            assert ": nothing found" in part
+    assert page.count(": nothing found") >= 4
+
+
 def test_the_page_of_conventions_is_made_of_the_values(tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "docs/generate/conventions.py"
     subprocess.run([sys.executable, str(script), str(tmp_path / "page.md")], check=True)
     page = (tmp_path / "page.md").read_text("utf-8")
+    for words in (
+        "elements, byte   0:    0.0+0.1    0.2+0.3    0.4+0.5",  # low half first
+        "elements, byte   0:    0.1+0.0    0.3+0.2    0.5+0.4",  # Comfy
+        "elements, byte   0:      scale   0.0+0.16   0.1+0.17",  # MXFP4 of GGUF: a scale, then halves of a block
+        "scales, byte     0:        0.0        0.1        0.2        0.3\nscales, byte    16:        1.0",  # tiles
+    ):
+        assert words in page
     for each in CONVENTIONS.values():
         assert f"| `{each.name}` | `{each.stem.format(module='X')}{each.codes.suffix}` " in page
     assert (

@@ -48,7 +48,7 @@ def check_excludes(found: Recognized, consumer: str | None = None) -> Iterator[L
                 entries = sorted(set(wide.values()))
                 text = f"stored quantized; {name} reads {listed(entries)} as {match.meaning}, and excludes them"
                 how = {name: "loads quantized modules as if they were in high precision"}
-                yield finding("exclude-list", WARNING, wide, text, consumers=how)
+                yield finding("exclude-list", WARNING, wide, text, consumers=how, mendable=False)
 
 
 def _ignored(found: Recognized, group: TensorGroup) -> bool:

@@ -60,6 +60,7 @@ class LintFinding:
     """A defect of a checkpoint, with the tensors that have it.
 
     consumers: for each consumer that it breaks, how. repair: the command that repairs it, if there is one.
+    mendable: false if the repair of the code does not help here.
     """
 
     code: str
@@ -69,6 +70,7 @@ class LintFinding:
     evidence: dict[str, Any] = field(default_factory=dict)
     consumers: dict[str, str] = field(default_factory=dict)
     repair: str = ""
+    mendable: bool = True
 
     def to_record(self) -> dict[str, Any]:
         """Return the finding as JSON data."""

@@ -105,7 +105,9 @@ def lint(
         report.failure = str(error)
     conventions = found.conventions or [found.family]
     judged = (with_consumers(each, conventions, consumer) for each in merged(report.findings))
-    report.findings = [replace(each, repair=repair_command(each.code, report.path)) for each in judged]
+    report.findings = [
+        replace(each, repair=repair_command(each.code, report.path)) if each.mendable else each for each in judged
+    ]
     if consumer is not None and found.groups and not any(map(CONSUMERS[consumer].takes, conventions)):
         report.remarks.append(f"{consumer}: no loader of {', '.join(conventions)} is known")
     report.read_bytes = checkpoint.read_bytes
