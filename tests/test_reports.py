@@ -10,9 +10,11 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 import fp4ref
 from fp4ref.cli import main
+from fp4ref.cli.verify_text import print_kernel
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.families import cases
 from fp4ref.conformance.judge.cases import judge
@@ -25,6 +27,7 @@ from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.conformance.verdict.kernel_report import KernelReport
+from fp4ref.diagrams.overview import AWAY
 from fp4ref.layout import layout
 from fp4ref.testing import assert_conforms
 
@@ -99,6 +102,29 @@ def no_sign(x):
         raise ValueError(NASTY)
     q = fp4ref.quantize(x, "nvfp4", backend="numpy")
     return q.row.data & 0x77, q.row.scales, q.row.amax
+
+
+@pytest.mark.rule("CNF-2", "E2M1-3")
+def test_violated_rules_are_named_first(capsys):
+    """Above the diagnosis on the page, and before the rules that hold in the text."""
+
+    def away(x):
+        q = fp4ref.quantize(x, AWAY)
+        return q.row.data, q.row.scales, q.row.amax
+
+    subject = Subject.of(away)
+    report = KernelReport("mine", fp4ref.NVFP4, subject.declaration)
+    for r in run(subject, cases(fp4ref.NVFP4, families=["element-ties", "normal"], dtypes=["float32"])):
+        report.add(judge(r.case, r.outcome, subject.declaration, r.expected))
+    text = html.page(of_kernel(report))
+    assert "the most often failing first: <b>E2M1-3</b> Ties go to the even code" in text
+    print_kernel(Console(width=200), report, 1)
+    lines = capsys.readouterr().out.splitlines()
+    said = next(line for line in lines if line.startswith("rules in cases that fail"))
+    assert ": E2M1-3 0/" in said
+    held = next(line for line in lines if line.startswith("rules in cases that pass"))
+    assert "PACK-1 6/6" in held
+    assert "E2M1-3" not in held
 
 
 @pytest.mark.rule("CNF-2")

@@ -40,12 +40,13 @@ def section(name: str, result: Any) -> Iterator[str]:
     rows = record.get("results") or record.get("cases") or []
     facts = [f"{key}: {shown(value)}" for key, value in record.items() if not isinstance(value, (list, dict))]
     yield ", ".join(facts) + "\n"
+    yield f"<details><summary>All {len(rows)} results</summary>\n"
     heads = list(dict.fromkeys(head for row in rows for head, value in row.items() if not isinstance(value, list)))
     yield "| " + " | ".join(heads) + " |"
     yield "|" + " --- |" * len(heads)
     for row in rows:
         yield "| " + " | ".join(shown(row.get(head)) for head in heads) + " |"
-    yield ""
+    yield "\n</details>\n"
 
 
 def shown(value: Any) -> str:

@@ -14,6 +14,7 @@ html_theme = "furo"
 html_title = f"fp4ref {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["copy.js"]
 html_extra_path = ["../explorer"]
 html_copy_source = False
 html_use_index = False

@@ -165,9 +165,16 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
         _print_table(out, ("case", "what", "input", "scale", "expected", "got", "special input"), found)
     others = [f"{j.case.id} {item}" for j in report.failures for item in j.mismatches][:limit]
     _print(out, ["", *others] if others else [])
-    rules = [f"{rule} {cell.passed}/{cell.total}" for rule, cell in sorted(report.rules.items())]
+    failing = {rule: cell for rule, cell in report.rules.items() if cell.passed < cell.total}
+    worst = sorted(failing.items(), key=lambda item: (item[1].passed / item[1].total, item[0]))
+    rules = [f"{rule} {cell.passed}/{cell.total}" for rule, cell in sorted(report.rules.items()) if rule not in failing]
     whole = [name for name, cell in report.families.items() if cell.passed == cell.total]
-    _print(out, ["", f"families that pass: {', '.join(whole) or 'none'}", f"rules: {', '.join(rules) or 'none'}"])
+    _print(out, [""])
+    if worst:
+        said = ", ".join(f"{rule} {cell.passed}/{cell.total}" for rule, cell in worst)
+        _print(out, [f"rules in cases that fail, the most often failing first: {said}"])
+    _print(out, [f"families that pass: {', '.join(whole) or 'none'}"])
+    _print(out, [f"rules in cases that pass: {', '.join(rules) or 'none'}"])
     _print(out, [f"{count} cases do not apply: {reason}" for reason, count in report.skipped.items()])
 
 

@@ -23,6 +23,7 @@ from fp4ref.spec import SPEC_VERSION
 
 TILES = 12  # tiles that are listed
 GOOD, BAD = "\N{CHECK MARK}", "\N{BALLOT X}"  # a verdict is not told by colour alone
+NAMED = 3  # rules above the diagnosis
 KEY = (
     ("#d55e0070", "under 10 % of a cell"),
     ("#d55e00a8", "under half"),
@@ -53,6 +54,7 @@ def page(view: View) -> str:
 def _body(view: View) -> Iterator[str]:
     if view.coverage is not None:
         yield "".join(f'<p class="soft">{escape(line)}</p>' for line in view.coverage.lines)
+    yield from _violated(view)
     if view.diagnosis:
         yield "<h2>Diagnosis</h2>"
         yield f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in view.diagnosis)}</ul>"
@@ -147,7 +149,7 @@ def _rules(view: View) -> Iterator[str]:
         yield "<h2>Rules</h2>"
         rows = [
             (rule, known[rule].title if rule in known else "", *(cells.get(name, "-") for name in view.subjects))
-            for rule, cells in sorted(view.rules.items(), key=lambda item: _wrong_first(item[1].values()))
+            for rule, cells in sorted(view.rules.items(), key=lambda item: (_held(item[1].values()), item[0]))
         ]
         yield _table(("rule", "title", *(f">{name}" for name in view.subjects)), rows)
         left = [rule for rule in known if rule not in view.rules]
@@ -155,8 +157,19 @@ def _rules(view: View) -> Iterator[str]:
         yield f'<details><summary>the others</summary><p class="soft">{escape(", ".join(left))}</p></details>'
 
 
-def _wrong_first(cells: Iterable[Cell]) -> bool:
-    return all(map(_whole, cells))
+def _violated(view: View) -> Iterator[str]:
+    """Name the rules whose cases fail most often, above everything else."""
+    known = standard.defined()
+    shares = {rule: _held(cells.values()) for rule, cells in view.rules.items()}
+    worst = sorted((share, rule) for rule, share in shares.items() if share < 1)[:NAMED]
+    if worst:
+        told = (f"<b>{escape(rule)}</b> {escape(known[rule].title if rule in known else '')}" for _, rule in worst)
+        yield f"<p>Rules in cases that fail, the most often failing first: {'; '.join(told)}.</p>"
+
+
+def _held(cells: Iterable[Cell]) -> float:
+    """Return the smallest share of cases in which a rule's bytes are right, over all subjects."""
+    return min((cell.passed / cell.total for cell in cells if cell.total), default=1.0)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
