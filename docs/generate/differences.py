@@ -18,6 +18,7 @@ import numpy as np
 import fp4ref
 from fp4ref import packing
 from fp4ref.conformance.explain import difference, formulas, table
+from fp4ref.conformance.explain.mixed import PAIRS, Mixed, mixed, weights
 
 INTRO = """# How the public implementations differ
 
@@ -108,12 +109,46 @@ def chapter() -> Iterator[str]:
     rows = [(a.consumer, ", ".join(f"`{name}`" for name in a.profiles), a.scales, a.convention) for a in ADVICE]
     yield from markdown(("consumer", "profile", "scale layout", "global scale"), rows)
     yield "\nCodes are packed low nibble first by all of them.\n"
+    yield from mixed_pairs()
     for title, base, members in groups():
         yield f"## {title}\n"
         yield from settings(members)
         yield from scale_formulas(members)
         yield from special_cases(members)
         yield from measured(base, members)
+
+
+MIXED_INTRO = """## Pairs that are often mixed
+
+A checkpoint that one project wrote is requantized, compared or continued in another. Below, both quantize the same
+weights: 256 x 1024 normal numbers of deviation 0.02, rounded to bfloat16. Codes, scale bytes and decoded values that
+differ are in percent; the error of each is its root mean square over that of the weights. Where only values differ, the
+bytes are equal and the factors by which they are decoded are rounded otherwise. The witness is the smallest input found
+that gives different bytes.
+"""
+
+
+def mixed_pairs() -> Iterator[str]:
+    """Yield what differs between two projects on ordinary weights."""
+    yield MIXED_INTRO
+    x = weights()
+    heads = ("profiles", "codes", "scale bytes", "values", "error of each", "witness")
+    for title, pairs in PAIRS.items():
+        yield f"### {title}\n"
+        yield from markdown(heads, [mixed_row(mixed(a, b, x)) for a, b in pairs])
+        yield ""
+
+
+def mixed_row(found: Mixed) -> tuple[str, ...]:
+    """Return the cells of one pair of profiles."""
+    count, witness = found.count, found.witness
+    parts = ((count.codes, count.elements), (count.scales, count.blocks), (count.values, count.elements))
+    shares = [f"{100 * (part or 0) / whole:.3g}" for part, whole in parts]
+    told = "none found"
+    if witness is not None:
+        each = (f"byte {o.scale:02x}, code {o.code:x}, value {o.value:g}" for o in witness.outcomes)
+        told = f"`{witness.command(fp4ref.profiles[found.a]).removeprefix('fp4ref explain ')}`: {' and '.join(each)}"
+    return (f"`{found.a}`, `{found.b}`", *shares, " and ".join(f"{100 * e:.4g} %" for e in found.errors), told)
 
 
 def groups() -> Iterator[tuple[str, fp4ref.Spec, list[fp4ref.Spec]]]:
