@@ -109,3 +109,15 @@ def test_versions_of_a_profile():
     assert names["torchao.mxfp4_even@36027d82"] is names["torchao.mxfp4_even"]
     with pytest.raises(fp4ref.UnknownNameError, match=r"need one of .*0\.47\.0.*PRO-4"):
         names["modelopt.nvfp4@0.4"]
+
+
+@pytest.mark.rule("PRO-7")
+def test_profiles_of_other_blocks_do_not_end_the_search_for_a_field(check):
+    """Wide profiles are among the fields that are tried; scales of other shapes are no explanation."""
+    wide = fp4ref.register(fp4ref.MXFP4.replace(name="checked.wide", block=(1, 128)), source="an example")
+    try:
+        result = check("checked.mxfp4", "away")
+    finally:
+        fp4ref.profiles.forget(wide.name)
+    assert result.exit_code == 1, result.output
+    assert "element.rounding" in result.output
