@@ -458,7 +458,7 @@ def test_candidates_metrics_and_totals():
 @pytest.mark.parametrize("arithmetic", ["te", "te-division"])
 @pytest.mark.parametrize("element_max", [None, 4.0])
 def test_one_source_of_t_and_one_meaning_of_element_max(arithmetic, element_max):
-    x = np.random.default_rng(7).normal(size=(24, 48)).astype(F)
+    x = np.random.default_rng(7).normal(size=(3, 20)).astype(F)
     plain = fp4ref.NVFP4.replace(arithmetic=ARITHMETIC[arithmetic], element_max=element_max)
     for spec in (plain, plain.replace(four_over_six=fp4ref.FourOverSix(scale_max=256))):
         assert not oracle.differences(fp4ref.quantize(x, spec, backend="numpy").row, oracle.quantize(x, spec))
