@@ -55,7 +55,7 @@ OPTIMIZATION_FLAGS = (("-O2", "-ftree-vectorize", "-fvect-cost-model"), ("-O3",)
 MACHINE_FLAGS = (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ("-mcpu=native",), ())
 
 CACHE = cache.CacheFolder("cpu")
-TOGETHER = 16  # texts of one library, at most
+TOGETHER = 80  # texts of one library, at most: the compiler's memory grows with them
 
 
 def missing(texts: Iterable[str]) -> list[str]:
@@ -67,12 +67,16 @@ def missing(texts: Iterable[str]) -> list[str]:
 def compile_all(texts: Sequence[str]) -> None:
     """Compile texts into the cache, several per library, as many libraries at a time as there are processors.
 
+    Texts that end alike, which is where types and blocks stand, go into one library: its loops over memory are compiled
+    once for all of them.
+
     Errors: none for a text that does not compile; `functions` will say why.
     """
     command, processors = tuple(compiler()), os.cpu_count() or 1
     keys = {_key(text, command): text for text in texts}
-    size = min(TOGETHER, -(-len(keys) // processors))
-    batches = [sorted(keys)[start : start + size] for start in range(0, len(keys), size)] if size else []
+    alike = sorted(keys, key=lambda key: keys[key].splitlines()[::-1])
+    size = -(-len(alike) // (processors * -(-len(alike) // (processors * TOGETHER)))) if alike else 1
+    batches = [alike[start : start + size] for start in range(0, len(alike), size)]
 
     def compile_some(batch: list[str]) -> None:
         with suppress(BackendError):
