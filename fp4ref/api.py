@@ -124,7 +124,10 @@ def quantize(
     form = layout(scale_layout)
     skipped, flag = read_flag("quantize", noop, out)
     asked = spec, dtype, shape, directions, form, arrays.device_of(x), backend, bool(flag), out is not None
-    names, steps, together = plans.to_quantize(*asked, registry.registered())
+    planned = plans.to_quantize(*asked, registry.registered())
+    names = planned.names
+    if out is None and amax is None and random_bits is None and not spec.stochastic:
+        return Quantized(spec, shape, dtype, scale_layout, **_run(planned, x, (dict.fromkeys(names),) * 3, flag))
     if out is not None:
         require_out(out, Quantized(spec, shape, dtype, scale_layout), names)
     amaxes = each_direction(amax, names, spec, "amax")
@@ -140,17 +143,22 @@ def quantize(
         if skipped:
             return out
     buffers: dict[Direction, Any] = {name: None if out is None else out.direction(name)[0] for name in names}
-    results: dict[Direction, Any]
-    if together:
-        each = (Directions(given["row"], given["column"]) for given in (amaxes, given_bits, buffers))
-        ((call, function),) = steps
-        results = function(call, x, *each, **flag)._asdict()
-    else:
-        results = {
-            name: function(call, x, amaxes[name], given_bits[name], buffers[name], **flag)
-            for name, (call, function) in zip(names, steps, strict=True)
-        }
+    results = _run(planned, x, (amaxes, given_bits, buffers), flag)
     return Quantized(spec, shape, dtype, scale_layout, **results)
+
+
+def _run(
+    planned: plans.Planned, x: Any, given: tuple[dict[Direction, Any], ...], flag: dict[str, Any]
+) -> dict[Direction, Any]:
+    """Call the backends that were planned. given: maxima, random bytes and buffers by direction."""
+    if planned.together:
+        ((call, function),) = planned.steps
+        both = function(call, x, *(Directions(each["row"], each["column"]) for each in given), **flag)
+        return {"row": both.row, "column": both.column}
+    return {
+        name: function(call, x, *(each[name] for each in given), **flag)
+        for name, (call, function) in zip(planned.names, planned.steps, strict=True)
+    }
 
 
 def dequantize(

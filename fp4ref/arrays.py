@@ -33,7 +33,7 @@ def is_torch(x: Any) -> bool:
 def device_of(x: Any) -> str:
     """Return the device of an array: "cpu", "cuda", ..."""
     if is_torch(x):
-        return str(x.device.type)
+        return "cuda" if x.is_cuda else "cpu" if x.is_cpu else str(x.device.type)
     device = getattr(x, "__dlpack_device__", None)
     if isinstance(x, np.ndarray) or device is None:
         return "cpu"
@@ -149,18 +149,20 @@ def on_device(operation: str, result: NDArray[Any], device: Any) -> Any:
 
 def require_array(operation: str, x: Any) -> None:
     """Raise DTypeError unless x is a dense array of NumPy, torch or DLPack whose every element counts. Rules: NUM-3."""
+    if type(x) is np.ndarray:
+        return
     needed = "a NumPy, torch or DLPack array"
+    if is_torch(x):
+        if x.layout is not sys.modules["torch"].strided or x.is_nested:
+            kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+            raise DTypeError(operation, f"a {kind} tensor", "a dense one: x.to_dense()", "NUM-3")
+        if x.is_meta:
+            raise DTypeError(operation, "a tensor on the device meta, which has no values", needed, "NUM-3")
+        return
     if isinstance(x, np.ma.MaskedArray):
         raise DTypeError(
             operation, "a masked array, whose mask no format stores", f"{needed}: x.filled(value)", "NUM-3"
         )
-    if is_torch(x):
-        if str(x.layout) != "torch.strided" or x.is_nested:
-            kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
-            raise DTypeError(operation, f"a {kind} tensor", "a dense one: x.to_dense()", "NUM-3")
-        if x.device.type == "meta":
-            raise DTypeError(operation, "a tensor on the device meta, which has no values", needed, "NUM-3")
-        return
     dense = hasattr(x, "dtype") and hasattr(x, "shape") and (hasattr(x, "__array__") or hasattr(x, "__dlpack__"))
     if not dense:
         got = "None" if x is None else f"an object of type {type(x).__name__}"

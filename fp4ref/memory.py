@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -55,6 +56,15 @@ def memory_of(x: Any) -> Memory | None:
     return found if all(found.shape) else None
 
 
+def span_of(x: Any) -> tuple[int, int] | None:
+    """Return the bounds of an array's memory, as `Memory.bounds` does; None where `memory_of` returns None."""
+    if arrays.is_torch(x) and x.is_contiguous():
+        start = x.data_ptr()
+        return (start, start + x.nbytes) if x.nbytes else None
+    found = memory_of(x)
+    return found and found.bounds
+
+
 def overlap(one: Memory, other: Memory) -> bool:
     """Return True if two arrays have a byte in common, or if that is too hard to decide."""
     (first, last), (start, stop) = one.bounds, other.bounds
@@ -72,6 +82,9 @@ def require_apart(operation: str, written: Mapping[str, Any], read: Mapping[str,
     for name, value in written.items():
         if arrays.is_lazy_view(value):
             raise BackendError(operation, f"{name} that negates or conjugates when it is read", "a tensor", "NUM-7")
+    spans = sorted(filter(None, map(span_of, (*read.values(), *written.values()))))
+    if all(stop <= start for (_, stop), (start, _) in pairwise(spans)):
+        return
     found = [(name, memory_of(value), name in written) for name, value in {**read, **written}.items()]
     placed = sorted(((place, name, out) for name, place, out in found if place), key=lambda entry: entry[0].bounds)
     reaching: list[tuple[Memory, str, bool]] = []  # those that do not end before the next one starts

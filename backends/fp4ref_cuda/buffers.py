@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ import numpy as np
 from fp4ref import arrays
 from fp4ref.errors import BackendError
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData
+from fp4ref_cuda import recording
+
+ALIGNMENT = 16  # bytes: what a path can ask of an address is a remainder by this
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,15 @@ class Library:
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         """Return new memory from the library's own allocator, ordered by its current stream."""
         if self.name == "torch":
-            import torch
+            made = torch_empty(shape, dtype, self.ordinal)
+        else:
+            import cupy
 
-            return torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=f"cuda:{self.ordinal}")
-        import cupy
-
-        return cupy.empty(tuple(shape), _numpy_dtype(dtype))
+            made = cupy.empty(tuple(shape), _numpy_dtype(dtype))
+        recorder = recording.current()
+        if recorder is not None:
+            recorder.allocated(made, address(made), shape, dtype)
+        return made
 
     def upload(self, values: np.ndarray[Any, Any]) -> Any:
         """Return a copy of a host array on the device."""
@@ -158,8 +165,35 @@ def is_contiguous(x: Any) -> bool:
     return bool(x.is_contiguous() if arrays.is_torch(x) else x.flags.c_contiguous)
 
 
+def torch_empty(shape: Sequence[int], dtype: str, ordinal: int) -> Any:
+    """Return an uninitialised tensor on a device."""
+    import torch
+
+    return torch.empty(tuple(shape), dtype=_torch_dtype(dtype), device=_torch_device(ordinal))
+
+
+@lru_cache
+def _torch_dtype(name: str) -> Any:
+    import torch
+
+    return getattr(torch, name)
+
+
+@lru_cache
+def _torch_device(ordinal: int) -> Any:
+    import torch
+
+    return torch.device("cuda", ordinal)
+
+
+def address(x: Any) -> int:
+    """Return the address of an array's first byte."""
+    return int(x.data_ptr() if arrays.is_torch(x) else x.data.ptr)
+
+
 def pointer(x: Any) -> int:
-    """Return the address of an array's first byte; 0 for None."""
+    """Return the address of an array's first byte as an argument of a kernel; 0 for None."""
     if x is None:
         return 0
-    return int(x.data_ptr() if arrays.is_torch(x) else x.data.ptr)
+    recorder = recording.current()
+    return address(x) if recorder is None else recorder.address(address(x))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from fp4ref.errors import BackendError
+from fp4ref_cuda import recording
 from fp4ref_cuda.buffers import Library, pointer
 from fp4ref_cuda.compile import CACHE, compile_all, cubin, is_cached, key, source, store, stored
+from fp4ref_cuda.recording import Launch
 
 FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversions need the architecture's own variant
 _current = threading.local()
@@ -147,6 +150,11 @@ def _config(grid: tuple[int, ...], block: int, shared: int, early: bool) -> Any:
     return LaunchConfig(grid=grid, block=block, shmem_size=shared, programmatic_stream_serialization=early)
 
 
+def rehearsing() -> bool:
+    """Return True while launches of this thread are only noted."""
+    return getattr(_current, "rehearsal", None) is not None
+
+
 def rehearse(act: Callable[[], None], tell: Callable[[str], None]) -> None:
     """Compile at once what some work launches, so that its kernels do not compile one after the other.
 
@@ -186,21 +194,41 @@ def launch(
 
     Errors: BackendError with the kernel's name, for what fails before the kernel runs.
     """
-    from cuda.core import launch as run
-
-    rehearsal = getattr(_current, "rehearsal", None)
-    if rehearsal is not None:
-        rehearsal[name, prelude, target(library.ordinal)] = None
+    if rehearsing():
+        _current.rehearsal[name, prelude, target(library.ordinal)] = None
         return
-    try:
+    with _named(name):
         _enter(library)
         _self_check(library)
-        _, kernel = _kernel(name, prelude, library.ordinal, shared)
-        run(
-            _stream(library.ordinal, library.stream()),
-            _config(grid, block, shared, _early(library.ordinal)),
-            kernel,
-            *arguments,
-        )
+        loaded = _kernel(name, prelude, library.ordinal, shared)
+        config = _config(grid, block, shared, _early(library.ordinal))
+    ready = Launch(name, loaded, config, arguments)
+    recorder = recording.current()
+    if recorder is not None:
+        recorder.launches.append(ready)
+    run(library, ready, library.stream(), list(map(int, arguments)))
+
+
+def run(library: Library, launch: Launch, stream: int, arguments: list[int]) -> None:
+    """Run a kernel that is loaded, with these arguments instead of its own."""
+    with _named(launch.name):
+        _enter(library)
+        _, kernel = launch.kernel
+        _launch()(_stream(library.ordinal, stream), launch.config, kernel, *arguments)
+
+
+@contextmanager
+def _named(kernel: str) -> Iterator[None]:
+    """Turn what the driver's library raises into a BackendError with the kernel's name."""
+    try:
+        yield
     except (RuntimeError, SystemError, TypeError) as error:
-        raise BackendError(f"cuda: kernel {name}", str(error).splitlines()[0], rule="CNF-5") from error
+        raise BackendError(f"cuda: kernel {kernel}", str(error).splitlines()[0], rule="CNF-5") from error
+
+
+@lru_cache
+def _launch() -> Callable[..., None]:
+    from cuda.core import launch as found
+
+    launch_kernel: Callable[..., None] = found
+    return launch_kernel

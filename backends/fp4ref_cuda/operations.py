@@ -8,16 +8,17 @@ that is after one call of the same kind; a given amax must then be on the device
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import fp4ref_numerics
 from fp4ref import arrays
 from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import BackendError, DTypeError, ShapeError
-from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
-from fp4ref_cuda import buffers, checks, maxima, paths
+from fp4ref_cuda import buffers, checks, maxima, paths, programs
 from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.launch import rehearse, require_reciprocal
 from fp4ref_cuda.plan import (
@@ -104,6 +105,29 @@ def quantize_directions(
     path: str | None = None,
 ) -> dict[Direction, DirectionData]:
     """Find maxima, then run one kernel: the body of both."""
+
+    def act() -> tuple[Any, ...]:
+        made = _by_path(call, x, amax, random_bits, out, noop, path)
+        return tuple(part for name in call.directions for part in made[name])
+
+    if path is None:
+        given = [out.get(name) or DirectionData(None, None, None) for name in DIRECTIONS]
+        both = (each.get(name) for each in (amax, random_bits) for name in DIRECTIONS)
+        parts = programs.serve("quantize", call, (x, noop, *both, *given[0], *given[1]), act)
+    else:
+        parts = act()
+    return {name: DirectionData(*parts[3 * i : 3 * i + 3]) for i, name in enumerate(call.directions)}
+
+
+def _by_path(
+    call: Call,
+    x: Any,
+    amax: Mapping[str, Any],
+    random_bits: Mapping[str, Any],
+    out: Mapping[str, DirectionData | None],
+    noop: Any,
+    path: str | None,
+) -> dict[Direction, DirectionData]:
     spec, restore = call.required, arrays.device_restorer(x)
     x, library = buffers.adopt("quantize", x)
     with library.current():
@@ -133,10 +157,21 @@ def amax(x: Any, spec: Spec, direction: Direction = "row", out: Any = None, noop
     Rules: GLB-1, GLB-5, BLK-2, HAD-4.
     """
     dtype = arrays.require_input("amax", x)
+    shape = tuple(int(size) for size in x.shape)
+    call = _to_search(spec, dtype, direction, matrix_shape(shape), out is not None)
+    return programs.serve("amax", call, (x, out, noop), lambda: (_searched(call, x, shape, out, noop),))[0]
+
+
+@lru_cache(maxsize=4096)
+def _to_search(spec: Spec, dtype: str, direction: Direction, matrix: tuple[int, int], out: bool) -> Call:
+    """Return the record of a search for maxima, one for all of a kind."""
     if spec.global_scale is Granularity.NONE:
         raise BackendError("amax", f"{spec.name} without a global scale", "a tensor or row scale", "GLB-6")
-    shape = tuple(int(size) for size in x.shape)
-    call = Call("amax", spec, dtype, direction, device="cuda", shape=matrix_shape(shape), out=out is not None)
+    return Call("amax", spec, dtype, direction, device="cuda", shape=matrix, out=out)
+
+
+def _searched(call: Call, x: Any, shape: tuple[int, ...], out: Any, noop: Any) -> Any:
+    spec, (direction,) = call.required, call.directions
     x, library = buffers.adopt("amax", x)
     with library.current():
         x = buffers.contiguous(x)
@@ -174,9 +209,14 @@ def hadamard(x: Any, spec: Spec, out: Any = None) -> Any:
 
 def to_layout(call: Call, scales: Any) -> Any:
     """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
-    assert call.target is not None
-    moved = convert_layout([scales], [call.encoded], call.layout.name, call.target.name)[0]
-    return arrays.device_restorer(scales)(moved)
+    new = call.target
+    assert new is not None
+
+    def act() -> tuple[Any, ...]:
+        moved = convert_layout([scales], [call.encoded], call.layout.name, new.name)
+        return (arrays.device_restorer(scales)(moved[0]),)
+
+    return programs.serve("to_layout", call, (scales,), act)[0]
 
 
 def quantize_grouped(call: Call, x: Any, *arguments: Any, **named: Any) -> Any:

@@ -13,7 +13,7 @@ from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData
 from fp4ref.registry import Call
 from fp4ref.specs import NVFP4
-from fp4ref_cuda import buffers
+from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import launch, multiprocessors
@@ -25,6 +25,10 @@ ANY = NVFP4  # a kernel that moves bytes is the same for every specification
 
 def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
     """Compute the values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
+    return programs.serve("dequantize", call, (*data, out), lambda: (_dequantized(call, data, out),))[0]
+
+
+def _dequantized(call: Call, data: DirectionData, out: Any) -> Any:
     spec, shape, scale_layout = call.required, call.encoded, call.layout.name
     codes, library = buffers.adopt("dequantize", data.data)
     with library.current():

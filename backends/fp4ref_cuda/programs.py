@@ -1,0 +1,111 @@
+"""Programs: what one call did on the device, done again by the next call of the same kind.
+
+The paths choose kernels, constants and grids from a call's record, from which arrays are given and from how these are
+aligned: a kind of call. The first call of a kind is recorded; every later one allocates and launches, nothing else.
+Only contiguous torch tensors on the current device have kinds: all others take the paths each time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+from fp4ref.registry import Call
+from fp4ref.remembered import Same
+from fp4ref_cuda.buffers import ALIGNMENT, Library
+from fp4ref_cuda.launch import rehearsing, run
+from fp4ref_cuda.plan import Plan, last_plan, remember
+from fp4ref_cuda.recording import Address, Launch, Recording, recorded
+
+KEPT = 4096  # programs, at most
+
+
+class Step(NamedTuple):
+    """A launch whose addresses are filled in: at each position, so many bytes into the array of that number."""
+
+    launch: Launch
+    addresses: tuple[tuple[int, int, int], ...]  # position, number of the array, offset
+
+
+class Program(NamedTuple):
+    """The allocations and launches of a kind of call. results: numbers of arrays, the inputs first, or None."""
+
+    library: Library
+    allocations: tuple[tuple[tuple[int, ...], Any], ...]
+    steps: tuple[Step, ...]
+    results: tuple[int | None, ...]
+    plan: Plan | None
+
+    def again(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Serve another call of the kind."""
+        arrays = [*inputs, *(self.library.empty(shape, dtype) for shape, dtype in self.allocations)]
+        starts = [0 if array is None else array.data_ptr() for array in arrays]
+        stream = self.library.stream()
+        for launch, addresses in self.steps:
+            arguments = list(launch.arguments)
+            for position, slot, offset in addresses:
+                arguments[position] = starts[slot] + offset
+            run(self.library, launch, stream, arguments)
+        if self.plan is not None:
+            remember(self.plan)
+        return tuple(None if slot is None else arrays[slot] for slot in self.results)
+
+
+_programs: dict[Hashable, Program] = {}
+
+
+def serve(operation: str, call: Call, inputs: tuple[Any, ...], act: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return the arrays that `act` returns, by the program of an earlier call of the same kind if there is one.
+
+    inputs: every array of the call, in an order of its own, with None for those that are not given. call: a record that
+    is remembered, so that calls of a kind share one.
+    """
+    library = _library(inputs)
+    if library is None:
+        return act()
+    kind = operation, Same(call), library, tuple(None if each is None else _kind(each) for each in inputs)
+    program = _programs.get(kind)
+    if program is not None:
+        return program.again(inputs)
+    recording = Recording(inputs, [0 if each is None else each.data_ptr() for each in inputs])
+    with recorded(recording):
+        results = act()
+    slots = tuple(map(recording.slot, results))
+    if recording.complete:
+        if len(_programs) >= KEPT:
+            _programs.clear()
+        _programs[kind] = Program(
+            library, tuple(recording.allocations), tuple(map(_step, recording.launches)), slots, last_plan()
+        )
+    return results
+
+
+def _step(launch: Launch) -> Step:
+    places = enumerate(launch.arguments)
+    return Step(
+        launch._replace(arguments=tuple(map(int, launch.arguments))),
+        tuple((at, value.slot, value.offset) for at, value in places if isinstance(value, Address)),
+    )
+
+
+def _kind(array: Any) -> Hashable:
+    """Return everything about an array that a path can depend on."""
+    return array.data_ptr() % ALIGNMENT, array.dtype, array.shape
+
+
+def _library(inputs: tuple[Any, ...]) -> Library | None:
+    """Return the library of inputs that are plain tensors on the current device; None if one is not."""
+    torch = sys.modules.get("torch")
+    if torch is None or rehearsing():
+        return None
+    ordinal = None
+    for each in inputs:
+        if each is None:
+            continue
+        if not isinstance(each, torch.Tensor) or not each.is_cuda or not each.is_contiguous():
+            return None
+        if each.is_neg() or each.is_conj() or (ordinal is not None and each.get_device() != ordinal):
+            return None
+        ordinal = each.get_device()
+    return Library("torch", ordinal) if ordinal is not None and torch.cuda.current_device() == ordinal else None

@@ -1,0 +1,98 @@
+"""The allocations and launches of a call, noted while it is served.
+
+An address among a launch's arguments is noted as the array that it came from, so that the same launches serve a later
+call with other arrays. An address of unknown origin, such as that of a copy, ends the recording: it would be stale.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+
+class Address(int):
+    """An address of a call that is recorded: `offset` bytes into its array number `slot`."""
+
+    slot: int
+    offset: int
+
+    @classmethod
+    def of(cls, value: int, slot: int, offset: int = 0) -> Address:
+        """Return an address with its origin."""
+        made = cls(value)
+        made.slot, made.offset = slot, offset
+        return made
+
+    def __add__(self, other: int) -> Address:
+        return Address.of(int(self) + int(other), self.slot, self.offset + int(other))
+
+
+class Launch(NamedTuple):
+    """A kernel, loaded, its configuration and its arguments; the addresses among these are those of the first call."""
+
+    name: str
+    kernel: Any
+    config: Any
+    arguments: tuple[int, ...]
+
+
+class Recording:
+    """The arrays of one call by number, its inputs first, and the launches in their order.
+
+    complete: False once something happened that another call could not repeat.
+    """
+
+    def __init__(self, inputs: Sequence[Any], addresses: Sequence[int]) -> None:
+        self.arrays = list(inputs)
+        self.allocations: list[tuple[tuple[int, ...], str]] = []
+        self.launches: list[Launch] = []
+        self.complete = True
+        self._slots: dict[int, int] = {}
+        for slot, address in enumerate(addresses):
+            if address and address in self._slots:  # two inputs that start at one byte: which one is meant?
+                self.complete = False
+            self._slots[address] = slot
+
+    def allocated(self, array: Any, address: int, shape: Sequence[int], dtype: str) -> None:
+        """Note new memory, which stays alive for the recording."""
+        self._slots[address] = len(self.arrays)
+        self.arrays.append(array)
+        self.allocations.append((tuple(shape), dtype))
+
+    def address(self, value: int) -> int:
+        """Return an address with its origin."""
+        if not value:
+            return 0
+        slot = self._slots.get(value)
+        if slot is None:
+            self.complete = False
+            return value
+        return Address.of(value, slot)
+
+    def slot(self, result: Any) -> int | None:
+        """Return the number of an array; None for None."""
+        if result is None:
+            return None
+        found = next((slot for slot, array in enumerate(self.arrays) if array is result), None)
+        self.complete &= found is not None
+        return found
+
+
+_current = threading.local()
+
+
+def current() -> Recording | None:
+    """Return the recording of this thread's call, if there is one."""
+    return getattr(_current, "recording", None)
+
+
+@contextmanager
+def recorded(recording: Recording) -> Iterator[None]:
+    """Note what this thread does on the device."""
+    _current.recording = recording
+    try:
+        yield
+    finally:
+        _current.recording = None
