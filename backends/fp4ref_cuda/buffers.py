@@ -99,6 +99,12 @@ class Operands:
         return tuple(pointer(buffer) for group in each for buffer in group)
 
 
+@lru_cache
+def torch_on(ordinal: int) -> Library:
+    """Return torch on one device."""
+    return Library("torch", ordinal)
+
+
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     return arrays.INPUT_DTYPES[name] if name in arrays.INPUT_DTYPES else np.dtype(name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -12,11 +13,13 @@ import numpy as np
 
 from fp4ref.errors import BackendError
 from fp4ref_cuda import recording
-from fp4ref_cuda.buffers import Library, pointer
+from fp4ref_cuda.buffers import Library, address
 from fp4ref_cuda.compile import CACHE, compile_all, cubin, is_cached, key, source, store, stored
-from fp4ref_cuda.recording import Launch
+from fp4ref_cuda.recording import Launch, Loaded, Shape
 
 FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversions need the architecture's own variant
+WORD = (1 << 64) - 1
+END, BUFFER, SIZE = 0, 1, 2  # words of the driver's list that says where a launch's arguments are (CU_LAUNCH_PARAM_...)
 _current = threading.local()
 
 
@@ -60,28 +63,11 @@ def _early(ordinal: int) -> bool:
     return tuple(_device(ordinal).compute_capability) >= (9, 0)
 
 
-class _Foreign:
-    """A stream of another library, as cuda-core takes it."""
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
-
-
-@lru_cache(maxsize=256)
-def _stream(ordinal: int, handle: int) -> Any:
-    return _device(ordinal).create_stream(_Foreign(handle))
-
-
 def _first_difference(library: Library, check: str, threads: int) -> int | None:
     """Return the smallest float, as its bits, on which an instruction differs from the rules.
 
     Returns None without one, which a file in the cache remembers; this waits.
     """
-    from cuda.core import launch as run
-
     name = target(library.ordinal)
     passed = f"{check}-{name}-{key(source(check, ''), name)}"
     if stored(passed) is not None:
@@ -90,9 +76,9 @@ def _first_difference(library: Library, check: str, threads: int) -> int | None:
     try:
         _enter(library)
         first = library.upload(np.array([untouched], np.int32))
-        _, kernel = _kernel(check, "", library.ordinal, 0)
-        config = _config((-(-threads // 256),), 256, 0, False)
-        run(_stream(library.ordinal, library.stream()), config, kernel, pointer(first))
+        kernel = _kernel(check, "", library.ordinal, 0)
+        grid = Shape((-(-threads // 256),), 256, 0, early=False)
+        run(library, Launch(check, kernel, grid, ()), library.stream(), [address(first)])
         found = int(first[0])
     except (RuntimeError, SystemError, TypeError) as error:
         raise BackendError(f"cuda: kernel {check}", str(error).splitlines()[0], rule="CNF-5") from error
@@ -128,7 +114,7 @@ def _enter(library: Library) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _kernel(name: str, prelude: str, ordinal: int, shared: int) -> Any:
+def _kernel(name: str, prelude: str, ordinal: int, shared: int) -> Loaded:
     """Return a kernel, loaded; dynamic shared memory past the default limit is allowed once, here."""
     from cuda.bindings import driver
     from cuda.core import ObjectCode
@@ -140,14 +126,24 @@ def _kernel(name: str, prelude: str, ordinal: int, shared: int) -> Any:
         (error,) = driver.cuKernelSetAttribute(limit, shared, driver.CUkernel(int(kernel.handle)), ordinal)
         if error:
             raise BackendError(f"cuda: kernel {name}", f"{shared} bytes of shared memory: {error.name}", rule="CNF-5")
-    return code, kernel
+    return Loaded(code, driver.CUkernel(int(kernel.handle)))
 
 
 @lru_cache(maxsize=4096)
-def _config(grid: tuple[int, ...], block: int, shared: int, early: bool) -> Any:
-    from cuda.core import LaunchConfig
+def _config(shape: Shape, stream: int, ordinal: int) -> Any:
+    """Return the driver's record of a launch on one stream."""
+    from cuda.bindings import driver
 
-    return LaunchConfig(grid=grid, block=block, shmem_size=shared, programmatic_stream_serialization=early)
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (*shape.grid, 1, 1)[:3]
+    config.blockDimX, config.blockDimY, config.blockDimZ = shape.block, 1, 1
+    config.sharedMemBytes, config.hStream = shape.shared, driver.CUstream(stream)
+    if shape.early and _early(ordinal):
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.attrs, config.numAttrs = [attribute], 1
+    return config
 
 
 def rehearsing() -> bool:
@@ -201,20 +197,31 @@ def launch(
         _enter(library)
         _self_check(library)
         loaded = _kernel(name, prelude, library.ordinal, shared)
-        config = _config(grid, block, shared, _early(library.ordinal))
-    ready = Launch(name, loaded, config, arguments)
+    ready = Launch(name, loaded, Shape(grid, block, shared, True), arguments)
     recorder = recording.current()
     if recorder is not None:
         recorder.launches.append(ready)
-    run(library, ready, library.stream(), list(map(int, arguments)))
+    run(library, ready, library.stream(), [argument & WORD for argument in arguments])
 
 
-def run(library: Library, launch: Launch, stream: int, arguments: list[int]) -> None:
-    """Run a kernel that is loaded, with these arguments instead of its own."""
+def run(library: Library, launch: Launch, stream: int, words: list[int]) -> None:
+    """Run a kernel that is loaded, with these words of 64 bits as its arguments."""
+    from cuda.bindings import driver
+
     with _named(launch.name):
         _enter(library)
-        _, kernel = launch.kernel
-        _launch()(_stream(library.ordinal, stream), launch.config, kernel, *arguments)
+        packed = array("Q", words)
+        extra = array("Q", (BUFFER, packed.buffer_info()[0], SIZE, _size(len(words)).buffer_info()[0], END))
+        config = _config(launch.shape, stream, library.ordinal)
+        (error,) = driver.cuLaunchKernelEx(config, launch.kernel.function, 0, extra.buffer_info()[0])
+    if error:
+        raise BackendError(f"cuda: kernel {launch.name}", error.name, rule="CNF-5")
+
+
+@lru_cache
+def _size(words: int) -> array[int]:
+    """Return the number of bytes of so many words, where the driver can read it."""
+    return array("Q", [8 * words])
 
 
 @contextmanager
@@ -224,11 +231,3 @@ def _named(kernel: str) -> Iterator[None]:
         yield
     except (RuntimeError, SystemError, TypeError) as error:
         raise BackendError(f"cuda: kernel {kernel}", str(error).splitlines()[0], rule="CNF-5") from error
-
-
-@lru_cache
-def _launch() -> Callable[..., None]:
-    from cuda.core import launch as found
-
-    launch_kernel: Callable[..., None] = found
-    return launch_kernel

@@ -15,7 +15,7 @@ import fp4ref_numerics
 from fp4ref import arrays
 from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import BackendError, DTypeError, ShapeError
-from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, matrix_shape
+from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths, programs
@@ -83,6 +83,7 @@ def quantize_both(
     return Directions(each["row"], each["column"])
 
 
+NOTHING = DirectionData(None, None, None)
 PATHS = {
     ROWS: paths.rows,
     ROW_BLOCKS: paths.row_blocks,
@@ -108,15 +109,14 @@ def quantize_directions(
 
     def act() -> tuple[Any, ...]:
         made = _by_path(call, x, amax, random_bits, out, noop, path)
-        return tuple(part for name in call.directions for part in made[name])
+        return tuple(part for name in names for part in made[name])
 
-    if path is None:
-        given = [out.get(name) or DirectionData(None, None, None) for name in DIRECTIONS]
-        both = (each.get(name) for each in (amax, random_bits) for name in DIRECTIONS)
-        parts = programs.serve("quantize", call, (x, noop, *both, *given[0], *given[1]), act)
-    else:
-        parts = act()
-    return {name: DirectionData(*parts[3 * i : 3 * i + 3]) for i, name in enumerate(call.directions)}
+    names = call.directions
+    inputs = [x, noop]
+    for name in names:
+        inputs += (amax.get(name), random_bits.get(name), *(out.get(name) or NOTHING))
+    parts = programs.serve("quantize", call, inputs, act) if path is None else act()
+    return {name: DirectionData(*parts[3 * i : 3 * i + 3]) for i, name in enumerate(names)}
 
 
 def _by_path(

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from fp4ref.registry import Call
 from fp4ref.remembered import Same
+from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import ALIGNMENT, Library
-from fp4ref_cuda.launch import rehearsing, run
+from fp4ref_cuda.launch import WORD, rehearsing, run
 from fp4ref_cuda.plan import Plan, last_plan, remember
 from fp4ref_cuda.recording import Address, Launch, Recording, recorded
 
@@ -43,10 +44,10 @@ class Program(NamedTuple):
         starts = [0 if array is None else array.data_ptr() for array in arrays]
         stream = self.library.stream()
         for launch, addresses in self.steps:
-            arguments = list(launch.arguments)
+            words = list(launch.arguments)
             for position, slot, offset in addresses:
-                arguments[position] = starts[slot] + offset
-            run(self.library, launch, stream, arguments)
+                words[position] = starts[slot] + offset
+            run(self.library, launch, stream, words)
         if self.plan is not None:
             remember(self.plan)
         return tuple(None if slot is None else arrays[slot] for slot in self.results)
@@ -55,7 +56,7 @@ class Program(NamedTuple):
 _programs: dict[Hashable, Program] = {}
 
 
-def serve(operation: str, call: Call, inputs: tuple[Any, ...], act: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+def serve(operation: str, call: Call, inputs: Sequence[Any], act: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     """Return the arrays that `act` returns, by the program of an earlier call of the same kind if there is one.
 
     inputs: every array of the call, in an order of its own, with None for those that are not given. call: a record that
@@ -64,7 +65,7 @@ def serve(operation: str, call: Call, inputs: tuple[Any, ...], act: Callable[[],
     library = _library(inputs)
     if library is None:
         return act()
-    kind = operation, Same(call), library, tuple(None if each is None else _kind(each) for each in inputs)
+    kind = operation, Same(call), library, *(_kind(at, each) for at, each in enumerate(inputs) if each is not None)
     program = _programs.get(kind)
     if program is not None:
         return program.again(inputs)
@@ -84,28 +85,27 @@ def serve(operation: str, call: Call, inputs: tuple[Any, ...], act: Callable[[],
 def _step(launch: Launch) -> Step:
     places = enumerate(launch.arguments)
     return Step(
-        launch._replace(arguments=tuple(map(int, launch.arguments))),
+        launch._replace(arguments=tuple(argument & WORD for argument in launch.arguments)),
         tuple((at, value.slot, value.offset) for at, value in places if isinstance(value, Address)),
     )
 
 
-def _kind(array: Any) -> Hashable:
-    """Return everything about an array that a path can depend on."""
-    return array.data_ptr() % ALIGNMENT, array.dtype, array.shape
+def _kind(place: int, array: Any) -> Hashable:
+    """Return an array's place among the inputs, and everything about it that a path can depend on."""
+    return place, array.data_ptr() % ALIGNMENT, array.dtype, array.shape
 
 
-def _library(inputs: tuple[Any, ...]) -> Library | None:
+def _library(inputs: Sequence[Any]) -> Library | None:
     """Return the library of inputs that are plain tensors on the current device; None if one is not."""
     torch = sys.modules.get("torch")
     if torch is None or rehearsing():
         return None
-    ordinal = None
+    ordinal = torch.cuda.current_device()
     for each in inputs:
         if each is None:
             continue
-        if not isinstance(each, torch.Tensor) or not each.is_cuda or not each.is_contiguous():
+        if not isinstance(each, torch.Tensor) or each.get_device() != ordinal or not each.is_contiguous():
             return None
-        if each.is_neg() or each.is_conj() or (ordinal is not None and each.get_device() != ordinal):
+        if each.is_neg() or each.is_conj():
             return None
-        ordinal = each.get_device()
-    return Library("torch", ordinal) if ordinal is not None and torch.cuda.current_device() == ordinal else None
+    return buffers.torch_on(ordinal)

@@ -29,12 +29,28 @@ class Address(int):
         return Address.of(int(self) + int(other), self.slot, self.offset + int(other))
 
 
+class Loaded(NamedTuple):
+    """A kernel on its device, and the code that it belongs to."""
+
+    code: Any
+    function: Any
+
+
+class Shape(NamedTuple):
+    """Blocks of a launch, threads of a block, bytes of shared memory, and whether it may start before others end."""
+
+    grid: tuple[int, ...]
+    block: int
+    shared: int
+    early: bool
+
+
 class Launch(NamedTuple):
-    """A kernel, loaded, its configuration and its arguments; the addresses among these are those of the first call."""
+    """A kernel, how it is launched, and its arguments; the addresses among these are those of the first call."""
 
     name: str
-    kernel: Any
-    config: Any
+    kernel: Loaded
+    shape: Shape
     arguments: tuple[int, ...]
 
 
