@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -54,9 +55,7 @@ class Library:
     def stream(self) -> int:
         """Return the handle of the caller's current stream."""
         if self.name == "torch":
-            import torch
-
-            return int(torch.cuda.current_stream(self.ordinal).cuda_stream)
+            return _torch_stream()(self.ordinal)
         import cupy
 
         return int(cupy.cuda.get_current_stream().ptr)
@@ -172,10 +171,27 @@ def is_contiguous(x: Any) -> bool:
 
 
 def torch_empty(shape: Sequence[int], dtype: str, ordinal: int) -> Any:
-    """Return an uninitialised tensor on a device."""
+    """Return an uninitialised tensor on a device; with its strides, which takes torch two thirds of the time."""
     import torch
 
-    return torch.empty(tuple(shape), dtype=_torch_dtype(dtype), device=_torch_device(ordinal))
+    shape = tuple(shape)
+    return torch.empty_strided(shape, _strides(shape), dtype=_torch_dtype(dtype), device=_torch_device(ordinal))
+
+
+@lru_cache(maxsize=4096)
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a contiguous array."""
+    sizes = [max(size, 1) for size in shape[1:]]
+    return tuple(math.prod(sizes[at:]) for at in range(len(shape)))
+
+
+@lru_cache
+def _torch_stream() -> Callable[[int], int]:
+    """Return the function that tells a device's current stream: torch's own short way, where it has it."""
+    import torch
+
+    short: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return short or (lambda ordinal: int(torch.cuda.current_stream(ordinal).cuda_stream))
 
 
 @lru_cache

@@ -1,0 +1,166 @@
+"""Programs of the CUDA backend, on a device of the test's own: what is noted, what is done again, what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref.catalogue import resolve
+from fp4ref.registry import Call
+from tests.test_cuda import REASON
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+buffers = pytest.importorskip("fp4ref_cuda.buffers")
+programs = pytest.importorskip("fp4ref_cuda.programs")
+recording = pytest.importorskip("fp4ref_cuda.recording")
+
+
+@dataclasses.dataclass(frozen=True)
+class Imagined:
+    """A library whose device is the CPU's memory."""
+
+    name: str = "torch"
+    ordinal: int = 0
+
+    def empty(self, shape, dtype):
+        made = torch.zeros(tuple(shape), dtype=getattr(torch, dtype))
+        if (current := recording.current()) is not None:
+            current.allocated(made, made.data_ptr(), shape, dtype)
+        return made
+
+    def stream(self):
+        return 7
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """What would run on the device: name, stream and words of every launch."""
+    noted = []
+    monkeypatch.setattr(programs, "_library", lambda inputs: Imagined())
+    monkeypatch.setattr(programs, "_programs", {})
+    monkeypatch.setattr(programs, "run", lambda lib, launch, stream, words: noted.append((launch.name, stream, words)))
+    return noted
+
+
+def act(inputs, *, copies=False):
+    """Serve a call of two launches, the second of which reads what the first one left, 8 bytes on."""
+    x, out = inputs
+    library = Imagined()
+    partials, made = library.empty((4,), "int32"), library.empty((2, 3), "uint8") if out is None else out
+    source = x.clone() if copies else x
+    current = recording.current()
+    shape = recording.Shape((1,), 32, 0, early=True)
+    for name, arguments in (
+        ("first", (buffers.pointer(source), 5, -1, buffers.pointer(partials))),
+        ("second", (buffers.pointer(partials) + 8, 1 << 40, buffers.pointer(made), buffers.pointer(None))),
+    ):
+        current.launches.append(recording.Launch(name, recording.Loaded(None, None), shape, arguments))
+    return made, None
+
+
+CALL = Call("quantize", fp4ref.NVFP4, shape=(2, 3))
+
+
+def test_the_second_call_of_a_kind_only_allocates_and_launches(launched):
+    first = torch.arange(6.0)
+    programs.serve("quantize", CALL, (first, None), lambda: act((first, None)))
+    for x in (torch.arange(6.0) + 1, torch.arange(6.0) + 2):
+        launched.clear()
+        made, none = programs.serve("quantize", CALL, (x, None), pytest.fail)
+        assert none is None
+        assert tuple(made.shape) == (2, 3)
+        assert made.dtype is torch.uint8
+        (name, stream, words), (other, _, more) = launched
+        assert (name, other, stream) == ("first", "second", 7)
+        assert words[:3] == [x.data_ptr(), 5, (1 << 64) - 1]
+        assert more == [words[3] + 8, 1 << 40, made.data_ptr(), 0]
+
+
+def test_buffers_of_the_caller_are_filled_and_returned(launched):
+    pairs = [(torch.zeros(6), torch.zeros((2, 3), dtype=torch.uint8)) for _ in range(2)]
+    for pair, serve in zip(pairs, (act, pytest.fail), strict=True):
+        made, _ = programs.serve("quantize", CALL, pair, lambda pair=pair, serve=serve: serve(pair))
+        assert made is pair[1]
+    assert launched[1][2][2] == pairs[1][1].data_ptr()
+
+
+def test_other_kinds_have_programs_of_their_own(launched):
+    kinds = [torch.zeros(6), torch.zeros(12)[:7], torch.zeros(6, dtype=torch.bfloat16), torch.zeros(8)[1:7]]
+    for x in kinds:
+        programs.serve("quantize", CALL, (x, None), lambda x=x: act((x, None)))
+    for operation, call in (("amax", CALL), ("quantize", Call("quantize", fp4ref.NVFP4, shape=(2, 3)))):
+        programs.serve(operation, call, (kinds[0], None), lambda: act((kinds[0], None)))
+    assert not launched
+    assert len(programs._programs) == 6
+
+
+@pytest.mark.parametrize("case", ["a copy", "two inputs at one byte", "a result of unknown origin"])
+def test_what_another_call_could_not_repeat_is_not_remembered(launched, case):
+    x = torch.zeros(6)
+    inputs = (x, x.view(torch.uint8)) if case == "two inputs at one byte" else (x, None)
+    for _ in range(2):  # the second one is served by `act` again
+        made, _ = programs.serve(
+            "quantize",
+            CALL,
+            inputs,
+            lambda: (act(inputs, copies=case == "a copy")[0], torch.zeros(1) if "unknown" in case else None),
+        )
+        assert made is not None
+    assert not launched
+    assert not programs._programs
+
+
+def test_an_empty_array_has_no_address():
+    noted = recording.Recording((torch.zeros(0),), (0,))
+    assert noted.address(0) == 0
+    assert noted.complete
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(REASON), reason=REASON or "runs")
+@pytest.mark.parametrize(
+    "spec", ["nvfp4", "nvfp4-rht", "nvfp4-2d", "nvfp4-4over6", "mxfp8-e4m3", "mxfp4", "mxfp6-e3m2"]
+)
+@pytest.mark.parametrize("directions", ["row", "column", "both"])
+def test_calls_of_one_kind_are_equal_to_the_golden_model(spec, directions):
+    rng = np.random.default_rng(20)
+    layouts, shapes, shifts = ("linear", "tiled_128x4"), ((128, 256), (48, 80), (3, 5)), (0, 1)
+    for scale_layout, shape, shift in itertools.product(layouts, shapes, shifts):
+        if resolve(spec).hadamard and shape[0] % 16:
+            continue
+        expected_of = golden_of(spec, directions, scale_layout)
+        out = None
+        for turn in range(4):
+            x = torch.from_numpy(rng.standard_normal((*shape[:-1], shape[-1] + shift)).astype(np.float32))
+            x = x.to(torch.bfloat16).cuda().flatten()[shift : shift + shape[0] * shape[1]].reshape(shape) * 2.0**turn
+            expected = expected_of(x.cpu())
+            q = fp4ref.quantize(x, spec, directions, scale_layout, out=out)
+            assert host(q) == expected, (scale_layout, shape, shift, turn)
+            for name in ("row",) if expected.row else ():
+                values = fp4ref.dequantize(q, "bfloat16", name)
+                assert torch.equal(values.cpu().view(torch.uint16), dequantized(expected, name))
+            moved = fp4ref.to_layout(q, "linear_padded")
+            assert host(moved) == fp4ref.to_layout(expected, "linear_padded", backend="numpy")
+            out = q if turn == 1 else None
+
+
+def golden_of(spec, directions, scale_layout):
+    return lambda x: fp4ref.quantize(x, spec, directions, scale_layout, backend="numpy")
+
+
+def dequantized(q, name):
+    return fp4ref.dequantize(q, "bfloat16", name, backend="numpy").view(torch.uint16)
+
+
+def host(q):
+    """Copy a result to the host, where results compare by every byte."""
+    import dataclasses
+
+    parts = {
+        name: part and part.mapped(lambda array: array.cpu()) for name, part in (("row", q.row), ("column", q.column))
+    }
+    return dataclasses.replace(q, **parts)
