@@ -68,9 +68,11 @@ BACKENDS = {
         ("",),
     ),
     "backends/fp4ref_cuda": (
-        ("buffers", "compile"),
+        ("recording", "compile"),
+        ("buffers",),
         ("launch", "checks", "plan"),
-        ("maxima", "randoms", "reading"),
+        ("maxima", "randoms", "programs"),
+        ("reading",),
         ("paths",),
         ("grouped",),
         ("operations",),
