@@ -22,7 +22,7 @@ from fp4ref_cuda.recording import Address, Launch, Recording, recorded
 KEPT = 4096  # programs, at most
 
 
-class Step(NamedTuple):
+class Repeated(NamedTuple):
     """A launch whose addresses are filled in: at each position, so many bytes into the array of that number."""
 
     launch: Launch
@@ -34,7 +34,7 @@ class Program(NamedTuple):
 
     library: Library
     allocations: tuple[tuple[tuple[int, ...], Any], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Repeated, ...]
     results: tuple[int | None, ...]
     plan: Plan | None
 
@@ -82,9 +82,9 @@ def serve(operation: str, call: Call, inputs: Sequence[Any], act: Callable[[], t
     return results
 
 
-def _step(launch: Launch) -> Step:
+def _step(launch: Launch) -> Repeated:
     places = enumerate(launch.arguments)
-    return Step(
+    return Repeated(
         launch._replace(arguments=tuple(argument & WORD for argument in launch.arguments)),
         tuple((at, value.slot, value.offset) for at, value in places if isinstance(value, Address)),
     )
