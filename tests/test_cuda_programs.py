@@ -58,7 +58,7 @@ def act(inputs, *, copies=False):
         ("first", (buffers.pointer(source), 5, -1, buffers.pointer(partials))),
         ("second", (buffers.pointer(partials) + 8, 1 << 40, buffers.pointer(made), buffers.pointer(None))),
     ):
-        current.launches.append(recording.Launch(name, recording.Kernel(None, None), shape, arguments))
+        current.launches.append(recording.Launch(name, recording.LoadedKernel(None, None), shape, arguments))
     return made, None
 
 

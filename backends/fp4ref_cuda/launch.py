@@ -15,7 +15,7 @@ from fp4ref.errors import BackendError
 from fp4ref_cuda import recording
 from fp4ref_cuda.buffers import Library, address
 from fp4ref_cuda.compile import CACHE, compile_all, cubin, is_cached, key, source, store, stored
-from fp4ref_cuda.recording import Kernel, Launch, Shape
+from fp4ref_cuda.recording import Launch, LoadedKernel, Shape
 
 FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversions need the architecture's own variant
 WORD = (1 << 64) - 1
@@ -114,7 +114,7 @@ def _enter(library: Library) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _kernel(name: str, prelude: str, ordinal: int, shared: int) -> Kernel:
+def _kernel(name: str, prelude: str, ordinal: int, shared: int) -> LoadedKernel:
     """Return a kernel, loaded; dynamic shared memory past the default limit is allowed once, here."""
     from cuda.bindings import driver
     from cuda.core import ObjectCode
@@ -126,7 +126,7 @@ def _kernel(name: str, prelude: str, ordinal: int, shared: int) -> Kernel:
         (error,) = driver.cuKernelSetAttribute(limit, shared, driver.CUkernel(int(kernel.handle)), ordinal)
         if error:
             raise BackendError(f"cuda: kernel {name}", f"{shared} bytes of shared memory: {error.name}", rule="CNF-5")
-    return Kernel(code, driver.CUkernel(int(kernel.handle)))
+    return LoadedKernel(code, driver.CUkernel(int(kernel.handle)))
 
 
 @lru_cache(maxsize=4096)

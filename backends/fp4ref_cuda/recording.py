@@ -29,7 +29,7 @@ class Address(int):
         return Address.of(int(self) + int(other), self.slot, self.offset + int(other))
 
 
-class Kernel(NamedTuple):
+class LoadedKernel(NamedTuple):
     """A kernel on its device, and the code that it belongs to."""
 
     code: Any
@@ -49,7 +49,7 @@ class Launch(NamedTuple):
     """A kernel, how it is launched, and its arguments; the addresses among these are those of the first call."""
 
     name: str
-    kernel: Kernel
+    kernel: LoadedKernel
     shape: Shape
     arguments: tuple[int, ...]
 
