@@ -220,7 +220,7 @@ def run(library: Library, launch: Launch, stream: int, words: list[int]) -> None
 
 @lru_cache
 def _size(words: int) -> array[int]:
-    """Return the number of bytes of so many words, where the driver can read it."""
+    """Return the number of bytes of this many words, where the driver can read it."""
     return array("Q", [8 * words])
 
 
