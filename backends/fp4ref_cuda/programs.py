@@ -23,7 +23,7 @@ KEPT = 4096  # programs, at most
 
 
 class Repeated(NamedTuple):
-    """A launch whose addresses are filled in: at each position, so many bytes into the array of that number."""
+    """A launch whose addresses are filled in: at each position, the start of an array plus an offset in bytes."""
 
     launch: Launch
     addresses: tuple[tuple[int, int, int], ...]  # position, number of the array, offset
