@@ -616,3 +616,19 @@ def test_torchao_loads_a_conversion(exports: Any, tmp_path: Path) -> None:
                 values = np.float32(tensor.dequantize().float().numpy())
                 expected = decoded(source, name.removesuffix(".weight"))
                 assert np.allclose(values, expected, rtol=2**-8, atol=0)  # torchao returns bfloat16
+
+
+@pytest.mark.real
+@pytest.mark.heavy
+@pytest.mark.rule("CNV-1", "CNV-13")
+def test_a_real_model_is_quantized_and_converted_back(real_model_path: Path, tmp_path: Path) -> None:
+    result = fp4(
+        "quantize", real_model_path, "-o", tmp_path / "modelopt", "--to", "modelopt", "--shard-bytes", 8_000_000
+    )
+    assert result.exit_code == 0, result.output
+    before = tensors(tmp_path / "modelopt")
+    assert sum(name.endswith(".weight_scale_2") for name in before) >= 36
+    for family in ("compressed-tensors", "torchao", "comfy"):
+        convert(tmp_path / "modelopt", tmp_path / family, family)
+        convert(tmp_path / family, tmp_path / f"{family}-back", "modelopt")
+        assert tensors(tmp_path / f"{family}-back") == before
