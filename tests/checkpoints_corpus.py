@@ -26,6 +26,7 @@ TYPES = {
     "F8_E4M3": np.uint8,
     "F8_E8M0": np.uint8,
     "I64": np.int64,
+    "I32": np.int32,
 }
 HIDDEN, INTER, VOCAB, LAYERS, EXPERTS = 128, 256, 256, 2, 4
 SHAPES = {

@@ -113,6 +113,16 @@ def test_what_a_family_writes_declares_its_tensors(name: str, tmp_path: Path) ->
     assert report.facts == lint(tmp_path / "before", header_only=True).facts
 
 
+@pytest.mark.rule("CKP-12")
+@pytest.mark.parametrize("method", ["awq", "", "modelopt"])
+def test_a_method_that_no_family_declares_names_none(method: str, tmp_path: Path) -> None:
+    """Integer formats are not judged here."""
+    export = corpus.Export(config={"quantization_config": {"quant_method": method, "bits": 4}}, shards=1)
+    export.put("model.layers.0.mlp.up_proj.qweight", "I32", np.zeros((8, 8)))
+    found = recognize(open_checkpoint(export.write(tmp_path)))
+    assert found.config.family == ("modelopt" if method == "modelopt" else "")
+
+
 @pytest.mark.rule("CKP-28")
 def test_names_lead_to_modules_and_back() -> None:
     assert CONVENTIONS["torchao.nvfp4"].names("a.b")["scales"] == "a.b._weight_scale"

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.checkpoints.convention import Convention, families
+from fp4ref.checkpoints.convention import CONVENTIONS, Convention
 from fp4ref.formats import FORMATS, Codec, Format, grid
 
 MARGIN = 1.15  # above what a uniform distribution gives
@@ -102,5 +102,5 @@ def least_decibels(name: str) -> float:
 
 def zero_scales(scale: str) -> set[int]:
     """Return the scale bytes that producers give blocks of zeros."""
-    known = (each for members in families().values() for each in members)
+    known = CONVENTIONS.values()
     return {each.zero_block[0] for each in known if each.scale == scale and each.zero_block is not None}

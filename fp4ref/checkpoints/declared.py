@@ -125,7 +125,7 @@ def _families() -> dict[str, str]:
     found: dict[str, str] = {}
     for family, members in families().items():
         for each in members:
-            for key in (*each.configuration.methods, each.configuration.file):
+            for key in filter(None, (*each.configuration.methods, each.configuration.file)):
                 found.setdefault(key, family)
     return found
 
@@ -134,7 +134,7 @@ def _read_method(found: QuantizationConfig, record: dict[str, Any], known: dict[
     found.method = str(record.get("quant_method", "")).lower()
     producer = record.get("producer")
     named = str(producer.get("name", "")) if isinstance(producer, dict) else ""
-    found.family = known.get(found.method) or known.get(named, "") if found.method or named else ""
+    found.family = known.get(found.method) or known.get(named, "")
     found.algorithm = str(record.get("quant_algo") or record.get("format") or "").lower()
     found.algorithm = found.algorithm or (found.method if _is_algorithm(found) else "")
     found.ignore = _names(record, "ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")

@@ -79,6 +79,7 @@ class Recognized:
     """A checkpoint in the terms of its family of conventions.
 
     plain: tensors of high-precision modules and all others, by name. strays: tensors with a role and no group.
+    members: the conventions of the family.
     """
 
     checkpoint: Checkpoint
@@ -88,11 +89,7 @@ class Recognized:
     groups: list[TensorGroup] = field(default_factory=list)
     plain: dict[str, StoredTensor] = field(default_factory=dict)
     strays: dict[str, dict[str, StoredTensor]] = field(default_factory=dict)
-
-    @property
-    def members(self) -> list[Convention]:
-        """The conventions of the family."""
-        return families().get(self.family, [])
+    members: list[Convention] = field(default_factory=list)
 
     @property
     def configuration(self) -> Configuration:
@@ -114,9 +111,9 @@ def recognize(checkpoint: Checkpoint, chosen: str | None = None) -> Recognized:
     """
     config = declared(checkpoint)
     family, evidence = _family(checkpoint, config, chosen)
-    found = Recognized(checkpoint, config, family, evidence)
+    found = Recognized(checkpoint, config, family, evidence, members=families().get(family, []))
     exact = [CONVENTIONS[chosen]] if chosen is not None and chosen in CONVENTIONS else None
-    candidates = exact or families().get(family, [])
+    candidates = exact or found.members
     facts = candidates[0].configuration.attributes(checkpoint.metadata) if candidates else {}
     for stem, parts in _modules(checkpoint, candidates, found).items():
         module = candidates[0].module(stem)
