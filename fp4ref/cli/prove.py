@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from fp4ref.cli.common import console
+from fp4ref.conformance.run.machine import cuda_devices
 from fp4ref.errors import UnknownNameError
 from fp4ref.proof import native, records
 from fp4ref.proof.catalogue import claims
@@ -23,26 +24,40 @@ Examples:
   fp4ref prove E2M1-3                     those of one rule; BLK: of one topic
   fp4ref prove encode-e4m3-all/golden     one certificate, also a long one
   fp4ref prove --subject header --long    those of the C++ header, the long ones too
+  fp4ref prove --device cuda              those of the cuda backend, on this machine's GPU
   fp4ref prove --list                     what there is, and what is out of date
 """
 
 
 @click.command("prove", epilog=EPILOG, short_help="Replay the certificates: what holds for every input.")
 @click.argument("names", metavar="[ID|PREFIX|CERTIFICATE]...", nargs=-1)
-@click.option("--subject", type=click.Choice([*ClaimSubject]), help="Only claims about this implementation.")
+@click.option(
+    "--subject",
+    type=click.Choice([subject.value for subject in ClaimSubject]),
+    help="Only claims about this implementation.",
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="cuda: only claims about the GPU.")
 @click.option("--long", "with_long", is_flag=True, help="Also replay those that take minutes.")
 @click.option("--list", "only_list", is_flag=True, help="List the certificates and replay none.")
 @click.option("--record", is_flag=True, help="Write the record of each claim that is proved.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def prove(
-    names: tuple[str, ...], subject: str | None, with_long: bool, only_list: bool, record: bool, as_json: bool
+    names: tuple[str, ...],
+    subject: str | None,
+    device: str,
+    with_long: bool,
+    only_list: bool,
+    record: bool,
+    as_json: bool,
 ) -> None:
     """Decide each claim anew: proved, or refuted with a witness.
 
     A record is out of date if code that it covers has changed since it was written. Exit status: 0 if each claim is
     proved, 1 if one is refuted.
     """
-    chosen = _chosen(names, subject, with_long or only_list)
+    chosen = _chosen(names, subject, with_long or only_list or device == "cuda")
+    if not names and subject is None and not only_list:  # a GPU's are asked for
+        chosen = [claim for claim in chosen if (claim.subject is ClaimSubject.CUDA) is (device == "cuda")]
     if only_list:
         _list(chosen, as_json)
         return
@@ -81,8 +96,8 @@ def _words(claim: ProofClaim) -> set[str]:
 
 def _replay(claim: ProofClaim, record: bool, quiet: bool) -> dict[str, Any]:
     """Decide one claim, print its line, and return its result."""
-    if claim.needs and util.find_spec(claim.needs) is None:
-        reason = f"{claim.needs} is not installed"
+    reason = _missing(claim)
+    if reason:
         if not quiet:
             click.echo(f"{claim.name}: not replayed: {reason}")
         return {"name": claim.name, "result": "not replayed", "reason": reason}
@@ -111,6 +126,16 @@ def _replay(claim: ProofClaim, record: bool, quiet: bool) -> dict[str, Any]:
     }
 
 
+def _missing(claim: ProofClaim) -> str:
+    """Return the reason why a claim cannot be replayed here; empty if it can."""
+    if claim.needs and util.find_spec(claim.needs) is None:
+        return f"{claim.needs} is not installed"
+    if claim.subject is ClaimSubject.CUDA:
+        devices, reason = cuda_devices()
+        return "" if devices else reason or "no CUDA device"
+    return ""
+
+
 def _decided(claim: ProofClaim, quiet: bool) -> Replayed:
     """Decide a claim with a progress bar, on a terminal only."""
     from rich.progress import Progress
@@ -123,9 +148,11 @@ def _decided(claim: ProofClaim, quiet: bool) -> Replayed:
 def _tools(claim: ProofClaim) -> dict[str, str]:
     """Return the versions of what a claim was decided with."""
     tools = {"python": platform.python_version(), "numpy": metadata.version("numpy"), "machine": platform.machine()}
-    if claim.subject is ClaimSubject.HEADER:
+    if claim.subject in {ClaimSubject.HEADER, ClaimSubject.CPU}:
         tools["compiler"] = native.version()
-    if claim.subject is ClaimSubject.TORCH:
+    if claim.subject is ClaimSubject.CUDA:
+        tools["device"] = ", ".join(f"{device.name}, {device.capability}" for device in cuda_devices()[0])
+    if claim.subject in {ClaimSubject.TORCH, ClaimSubject.CUDA}:
         tools["torch"] = metadata.version("torch")
     if claim.method is Method.SMT:
         tools["z3"] = metadata.version("z3-solver")

@@ -22,7 +22,9 @@ class ClaimSubject(StrEnum):
 
     GOLDEN = "golden"  # the golden model, on NumPy
     HEADER = "header"  # the shared C++ header, compiled for this machine's processor
+    CPU = "cpu"  # the cpu backend, as it was built for this machine
     TORCH = "torch"  # the torch backend, on the CPU
+    CUDA = "cuda"  # the cuda backend, on this machine's GPU
     FORMULA = "formula"  # an identity of numbers on which code relies
 
 

@@ -111,6 +111,19 @@ def folder() -> Path:
     return Path(found.origin).parent / "include" / "fp4ref"
 
 
+def file_text(name: str) -> str:
+    """Return the text of a file of a package, white space and comments left out.
+
+    Errors: UnknownNameError for a file that is not there.
+    """
+    package, _, inside = name.partition("/")
+    found = find_spec(package)
+    path = Path(found.origin).parent / inside if found and found.origin else None
+    if path is None or not path.is_file():
+        raise UnknownNameError("prove", f"no file {name}", "one of an installed package")
+    return " ".join(COMMENT.sub("", path.read_text("utf-8")).split())
+
+
 @lru_cache
 def definitions() -> dict[str, str]:
     """Return the text of every definition of the header, white space and comments left out, by qualified name."""

@@ -20,6 +20,7 @@ NONE = (1 << 64) - 1
 
 SWEEP = """
 #include <fp4ref/fp4ref.h>
+#include <fp4ref/thresholds.h>
 #define EXPORT extern "C" __attribute__((visibility("default"))) void
 namespace proof_@ {
 using namespace fp4ref;

@@ -2,7 +2,8 @@
 
 A digest of a definition does not change with comments, docstrings, blank lines or the definitions around it. A
 reference is `package.module:name` or `package.module:Class.method` in Python, `file.h:name` or `file.h:struct::name` in
-the shared header. A class that is used by name counts without its methods: a claim names the methods that it covers.
+the shared header, or `package/folder/file.h`, a whole file in C++. A class that is used by name counts without its
+methods: a claim names the methods that it covers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def digests(references: tuple[str, ...]) -> dict[str, str]:
     """
     headers = tuple(name for name in references if ".h:" in name)
     found = dict(cpp_sources.texts(headers)) if headers else {}
-    pending = [name for name in references if ".h:" not in name]
+    found |= {name: cpp_sources.file_text(name) for name in references if ":" not in name}
+    pending = [name for name in references if ":" in name and ".h:" not in name]
     while pending:
         reference = pending.pop()
         if reference not in found:

@@ -1,0 +1,116 @@
+"""The claims about transforms, random bits, layouts and thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from fp4ref import layout
+from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
+from fp4ref.proof.steps import INFINITY
+from fp4ref.proof.transforms import (
+    PRIMES,
+    SCALE_LAYOUTS,
+    VECTORS,
+    drawn,
+    factors,
+    header_transform,
+    inverted,
+    places,
+    rounds,
+    transform,
+)
+
+
+def claims() -> Iterator[ProofClaim]:
+    """Yield the claims of this module."""
+    table: tuple[tuple[ClaimSubject, Callable[[Tell], Replayed], tuple[str, ...], str], ...] = (
+        (ClaimSubject.GOLDEN, partial(transform, ClaimSubject.GOLDEN), ("fp4ref.hadamard:transform",), ""),
+        (ClaimSubject.TORCH, partial(transform, ClaimSubject.TORCH), ("fp4ref_torch.hadamard:transform",), "torch"),
+        (ClaimSubject.HEADER, header_transform, ("hadamard.h:hadamard",), ""),
+    )
+    for subject, decide, covers, needs in table:
+        yield ProofClaim(
+            name=f"hadamard-signs/{subject}",
+            rules=("HAD-1", "HAD-3"),
+            method=Method.EXHAUSTIVE,
+            subject=subject,
+            statement="A transform is a quarter of the exact sums, rounded once to even, and +0 where they are 0.",
+            domain="all vectors of 16 signs, and all of two elements whose sums are ties of bfloat16",
+            size=VECTORS,
+            decide=decide,
+            covers=covers,
+            needs=needs,
+        )
+    for subject, covers in (
+        (ClaimSubject.GOLDEN, ("fp4ref.formats:Codec.encode",)),
+        (ClaimSubject.TORCH, ("fp4ref_torch.codecs:encode",)),
+    ):
+        yield ProofClaim(
+            name=f"stochastic-bfloat16/{subject}",
+            rules=("SR-2", "SR-3"),
+            method=Method.EXHAUSTIVE,
+            subject=subject,
+            statement="A stochastic code counts the values that the sum of SR-2, rounded once, has reached.",
+            domain="all bfloat16 under all random bytes",
+            size=256 << 16,
+            decide=partial(drawn, subject),
+            covers=covers,
+            needs="torch" if subject is ClaimSubject.TORCH else "",
+        )
+    for name in SCALE_LAYOUTS:
+        yield ProofClaim(
+            name=f"layout-{name}/golden",
+            rules=("LAY-2", "LAY-3") if name.startswith("tiled") else ("LAY-1",),
+            method=Method.ARGUMENT,
+            subject=ClaimSubject.GOLDEN,
+            statement=f"In {name}, every scale of whole tiles has an offset of its own, and a tile's are consecutive.",
+            domain="matrices of 2 x 3, 5 x 7 and 11 x 13 tiles",
+            size=sum(rows * columns for rows, columns in PRIMES) * int(np.prod(layout.layout(name).tile)),
+            decide=partial(places, name),
+            covers=("fp4ref.layout.value:Layout.from_linear", "fp4ref.layout.value:Layout.strides"),
+            reduction="a stride is a product of counts and constants, so it is known by its values at primes",
+        )
+    yield ProofClaim(
+        name="philox-bijection/formula",
+        rules=("SR-6",),
+        method=Method.SMT,
+        subject=ClaimSubject.FORMULA,
+        statement="A round of Philox with these multipliers maps different counters to different counters.",
+        domain="all counters under all keys",
+        size=1 << 192,
+        decide=inverted,
+        covers=("fp4ref.philox:MULTIPLIERS",),
+        needs="z3",
+    )
+    yield ProofClaim(
+        name="philox-bits/golden",
+        rules=("SR-6",),
+        method=Method.EXHAUSTIVE,
+        subject=ClaimSubject.GOLDEN,
+        statement="Philox is that of its definition in whole numbers, after 1, 7 and 10 rounds.",
+        domain="counters and keys with at most one bit, or with all bits",
+        size=3 * 130 * 66,
+        decide=rounds,
+        covers=("fp4ref.philox:philox4x32",),
+    )
+    reduction = "clamped differences and rounded sums never fall as a pattern grows, so the thresholds decide all codes"
+    for name, start, size, domain, long in (
+        ("thresholds", (127 - 1) << 23, 3 << 23, "all factors from 1/2 up to 4", False),
+        ("thresholds-all", 0, INFINITY, "all finite factors", True),
+    ):
+        yield ProofClaim(
+            name=f"{name}/header",
+            rules=("BLK-5", "E2M1-3"),
+            method=Method.ARGUMENT,
+            subject=ClaimSubject.HEADER,
+            statement="Where a factor has thresholds, they give the code of the rounded product for all bfloat16.",
+            domain=domain,
+            size=size,
+            decide=partial(factors, start, size),
+            covers=("thresholds.h:thresholds::codes", "thresholds.h:thresholds::entry"),
+            reduction=reduction,
+            long=long,
+        )
