@@ -21,7 +21,9 @@ from fp4ref.errors import UnknownNameError
 from fp4ref.proof import cpp_sources
 
 PACKAGES = ("fp4ref", "fp4ref_torch")  # whose definitions are followed
-HARNESS = ("fp4ref.proof.claims", "fp4ref.proof.native", "fp4ref.errors")  # runs claims, and decides nothing
+# Modules that run claims, or pass calls and arrays on; a replay runs them, and they compute no byte.
+HARNESS = ("fp4ref.proof.claims", "fp4ref.proof.native", "fp4ref.errors")
+HARNESS += ("fp4ref.api", "fp4ref.arguments", "fp4ref.arrays", "fp4ref.catalogue", "fp4ref.memory", "fp4ref.quantized")
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
