@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fp4ref.proof import records
 from fp4ref.proof.catalogue import claims
-from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim
+from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, in_words
 
 INTRO = """# What is proved
 
@@ -25,9 +25,10 @@ covers has changed since.
 fp4ref prove E2M1-3
 ```
 
-The golden model and torch are proved as they stand, the header as the compiler named in the record builds it for one
-processor. Nothing here was decided on a GPU. `exhaustive` claims compute every input, `argument` claims those to which
-an argument reduces the domain, and `smt` claims, on formulas that code relies on, ask a solver.
+The golden model and torch are proved as they stand, the header and the cpu backend as the compiler named in the record
+builds them for one processor. Nothing here was decided on a GPU. `exhaustive` claims compute every input, `argument`
+claims those to which an argument reduces the domain, and `smt` claims, on formulas that code relies on, ask a solver. A
+cell of the first table has the inputs of the largest domain, and the date of its record.
 """
 
 
@@ -47,17 +48,29 @@ def by_rule() -> Iterator[str]:
     yield "## By rule\n"
     yield "| rule | " + " | ".join(ClaimSubject) + " |"
     yield "|" + " --- |" * (1 + len(ClaimSubject))
+    held = proved()
     rules = sorted(
-        {rule for claim, _ in proved() for rule in claim.rules},
+        {rule for claim, _ in held for rule in claim.rules},
         key=lambda rule: (rule.split("-")[0], int(rule.split("-")[1])),
     )
     for rule in rules:
-        cells = []
-        for subject in ClaimSubject:
-            methods = [claim.method for claim, _ in proved() if claim.subject is subject and rule in claim.rules]
-            cells.append(", ".join(method for method in Method if method in methods))
+        cells = [
+            _cell([(claim, record) for claim, record in held if claim.subject is subject and rule in claim.rules])
+            for subject in ClaimSubject
+        ]
         yield f"| {rule} | " + " | ".join(cells) + " |"
     yield ""
+
+
+def _cell(held: list[tuple[ProofClaim, records.Record]]) -> str:
+    """Return the methods by which claims about one rule are proved: the largest domain of each, and its date."""
+    parts = []
+    for method in Method:
+        domains = [(claim.size, record["date"]) for claim, record in held if claim.method is method]
+        if domains:
+            size, date = max(domains)
+            parts.append(f"{method}: {in_words(size)}, {date}")
+    return "; ".join(parts)
 
 
 def by_claim() -> Iterator[str]:
@@ -67,7 +80,7 @@ def by_claim() -> Iterator[str]:
     yield "| --- | --- | --- | ---: | ---: | --- |"
     for claim, record in proved():
         reduced = f" Reduced: {claim.reduction}." if claim.reduction else ""
-        counts = f"{claim.size:,} | {record['inputs_computed']:,} | {record['date']}"
+        counts = f"{in_words(claim.size)} | {in_words(record['inputs_computed'])} | {record['date']}"
         yield f"| `{claim.name}` | {claim.statement}{reduced} | {claim.domain} | {counts} |"
 
 

@@ -38,6 +38,7 @@ COMMANDS = {
     "layouts": "List the layouts; compare, find them.",
     "rules": "Rules of the standard: text, coverage, check.",
     "prove": "Replay the certificates: what holds for every input.",
+    "theorems": "Evaluate theorems on tensors: what a second quantization keeps.",
     "vectors": "Write or check the golden vectors.",
     "header": "Write the numerics as C++ headers.",
     "doctor": "Show what works on this machine, and why the rest does not.",

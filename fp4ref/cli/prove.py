@@ -16,7 +16,7 @@ from fp4ref.conformance.run.machine import cuda_devices
 from fp4ref.errors import UnknownNameError
 from fp4ref.proof import native, records
 from fp4ref.proof.catalogue import claims
-from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed
+from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, in_words
 
 EPILOG = """\b
 Examples:
@@ -110,7 +110,8 @@ def _replay(claim: ProofClaim, record: bool, quiet: bool) -> dict[str, Any]:
     kept = records.read(claim)
     changed = records.outdated(claim, kept) if kept else ["no record"]
     if not quiet:
-        click.echo(f"{claim.name}: {result} ({finding.computed:,} of {claim.size:,} inputs computed, {seconds:.1f} s)")
+        counts = f"{in_words(finding.computed)} of {in_words(claim.size)} inputs computed"
+        click.echo(f"{claim.name}: {result} ({counts}, {seconds:.1f} s)")
         if finding.witness:
             click.echo(f"  {claim.statement}\n  witness: {finding.witness}")
         elif changed:

@@ -8,6 +8,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
+LARGE_POWER = 31  # from which a power of two is written as one
+
 
 class Method(StrEnum):
     """The way in which a claim is decided."""
@@ -36,6 +38,16 @@ class Replayed(NamedTuple):
 
 
 Tell = Callable[[float], None]  # takes the part that is done, 0 to 1
+
+
+def in_words(count: int) -> str:
+    """Return a count with commas; a large power of two as one.
+
+    >>> in_words(65536), in_words(1 << 32)
+    ('65,536', '2^32')
+    """
+    power = count.bit_length() - 1
+    return f"2^{power}" if power >= LARGE_POWER and count == 1 << power else f"{count:,}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,10 @@ from fp4ref.proof import cpp_sources
 
 PACKAGES = ("fp4ref", "fp4ref_torch")  # whose definitions are followed
 # Modules that run claims, or pass calls and arrays on; a replay runs them, and they compute no byte.
-HARNESS = ("fp4ref.proof.claims", "fp4ref.proof.native", "fp4ref.errors")
-HARNESS += ("fp4ref.api", "fp4ref.arguments", "fp4ref.arrays", "fp4ref.catalogue", "fp4ref.memory", "fp4ref.quantized")
+HARNESS = (
+    *("fp4ref.proof.claims", "fp4ref.proof.native", "fp4ref.errors"),
+    *("fp4ref.api", "fp4ref.arguments", "fp4ref.arrays", "fp4ref.catalogue", "fp4ref.memory", "fp4ref.quantized"),
+)
 Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
