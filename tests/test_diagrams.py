@@ -617,7 +617,7 @@ def test_text_widths_are_upper_estimates(chromium: Any) -> None:
     """Every character that a figure can show, and the figures' own texts, regular and bold, in every font here."""
     chromium.get("data:text/html,<body></body>")
     characters = [c for table in (REGULAR, BOLD) for listed in table.values() for c in listed]
-    words = [element.text for svg in ALL.values() for element in texts(svg)][::7]
+    words = ["".join(element.itertext()) for svg in ALL.values() for element in texts(svg)][::7]
     asked = [(text, bold) for text in sorted({*characters, *words}) for bold in (False, True)]
     for sans, mono in FONTS.values():
         for family, is_mono in ((sans, False), (mono, True)):

@@ -70,6 +70,9 @@ def tree(tmp_path):
     """A checkout without gaps."""
     files = {
         "spec/01-things.md": CHAPTER,
+        "spec/history.json": json.dumps(
+            {"versions": [{"version": "0.1", "state": "draft", "rules": {}, "changes": []}]}
+        ),
         "spec/vectors/things.json": json.dumps({"groups": [{"rules": ["AAA-1"], "tests": []}]}),
         "package/model.py": MODEL,
         "backends/native/first.h": HEADER,

@@ -86,8 +86,11 @@ def test_rules_since_a_version(monkeypatch):
     assert CliRunner().invoke(command, ["--since", "0.2", "--json"]).output == '{\n "added": [],\n "changes": []\n}\n'
     assert "version '9', need one of 0.1, 0.2" in str(CliRunner().invoke(command, ["--since", "9"]).exception)
     assert "since: 0.1" in CliRunner().invoke(command, ["E2M1-3"]).output
-    assert history.gaps(index.rules) == []
-    assert history.gaps(set(index.rules) - {"FOS-1"}) == ["history.json: FOS-1 is in the history and in no chapter"]
+    spec = spec_root()
+    assert history.gaps(index.rules, spec) == []
+    assert history.gaps(set(index.rules) - {"FOS-1"}, spec) == [
+        "history.json: FOS-1 is in the history and in no chapter"
+    ]
     assert history.versions()[0].version == SPEC_VERSION
 
 

@@ -158,7 +158,7 @@ def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
 
 def _check(index: standard.Index, as_json: bool) -> None:
     """Print gaps and notes, those of certificates and generated parts too; exit status 1 if there are gaps."""
-    index.gaps += records.gaps() + made.gaps() + examples.gaps() + history.gaps(index.rules)
+    index.gaps += records.gaps() + made.gaps() + examples.gaps() + history.gaps(index.rules, standard.here().spec)
     if as_json:
         click.echo(json.dumps({"rules": len(index.rules), "gaps": index.gaps, "notes": index.notes}, indent=1))
     else:

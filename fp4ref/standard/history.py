@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from fp4ref.errors import UnknownNameError
@@ -33,9 +34,9 @@ class SpecVersion(NamedTuple):
 
 
 @cache
-def versions() -> tuple[SpecVersion, ...]:
+def versions(spec: Path | None = None) -> tuple[SpecVersion, ...]:
     """Return the versions of the standard, oldest first; the last one is the draft."""
-    content = json.loads((spec_root() / "history.json").read_text("utf-8"))
+    content = json.loads(((spec or spec_root()) / "history.json").read_text("utf-8"))
     return tuple(_version(record) for record in content["versions"])
 
 
@@ -70,10 +71,10 @@ def since(version: str, rules: Iterable[Rule]) -> tuple[list[Rule], list[RuleCha
     return added, [change for each in later(version) for change in each.changes]
 
 
-def gaps(known: Iterable[str]) -> list[str]:
-    """Return a line for each rule of the history that no chapter defines."""
+def gaps(known: Iterable[str], spec: Path) -> list[str]:
+    """Return a line for each rule of the history beside the chapters that none of them defines."""
     defined = set(known)
-    named = {rule for each in versions() for rule in (*each.rules, *(change.rule for change in each.changes))}
+    named = {rule for each in versions(spec) for rule in (*each.rules, *(change.rule for change in each.changes))}
     return [f"history.json: {rule} is in the history and in no chapter" for rule in sorted(named - defined)]
 
 
