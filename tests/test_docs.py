@@ -213,7 +213,8 @@ def test_commands_that_the_site_runs(page, line, tmp_path, monkeypatch):
 def test_the_page_of_proofs_is_made_of_the_records(tmp_path):
     script(DOCS / "generate/proved.py").main(tmp_path / "proved.md")
     text = (tmp_path / "proved.md").read_text("utf-8")
-    assert "| BLK-3 | exhaustive | exhaustive |" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| BLK-3 |")]
+    assert len(re.findall(r"\| exhaustive: [\d,]+, 2\d{3}-\d\d-\d\d[ ;]", row)) >= 2, row
     assert "| `encode-e2m1/header` |" in text
     assert "4,294,967,296 | 4,294,967,296 |" in text
 
