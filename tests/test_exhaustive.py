@@ -165,7 +165,13 @@ def test_specifications_that_a_sweep_cannot_decide_are_refused(spec):
         check(right(spec), spec)
 
 
-@pytest.mark.heavy
+def test_the_command_takes_one_choice_of_inputs():
+    words = ["verify", "--kernel", "kernels.py:mx", "--spec", "mxfp8-e4m3", "--exhaustive", "float16", "--huge"]
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, "--huge and --exhaustive" in result.output) == (2, True)
+
+
+@pytest.mark.release  # two minutes
 def test_the_command_writes_the_count_into_its_verdict_and_statement(tmp_path):
     path = tmp_path / "kernels.py"
     path.write_text(
@@ -179,4 +185,3 @@ def test_the_command_writes_the_count_into_its_verdict_and_statement(tmp_path):
     found = json.loads((tmp_path / "s.json").read_text())["found"]
     assert found["sweep"]["scale_bytes"] == len({0, *range(95, 136)})
     assert f"{found['sweep']['elements']:,} elements" in result.output
-    assert CliRunner().invoke(main, [*words, "--huge"]).exit_code == 2

@@ -34,6 +34,8 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
         raise click.UsageError("--kernel and --library need --spec")
     if choice.forever and (options.repeat or choice.case):
         raise click.UsageError("--forever does not end, so it takes neither --repeat nor --case")
+    if choice.huge and choice.exhaustive is not None:
+        raise click.UsageError("--huge and --exhaustive choose the inputs in two ways: give one")
     require_all_cases(choice)
     assert choice.spec is not None
     spec = _with_names_of_the_kernel(choice, partial(load_spec, choice.spec))
