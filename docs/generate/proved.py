@@ -26,9 +26,10 @@ fp4ref prove E2M1-3
 ```
 
 The golden model and torch are proved as they stand, the header and the cpu backend as the compiler named in the record
-builds them for one processor. Nothing here was decided on a GPU. `exhaustive` claims compute every input, `argument`
-claims those to which an argument reduces the domain, and `smt` claims, on formulas that code relies on, ask a solver. A
-cell of the first table has the inputs of the largest domain, and the date of its record.
+builds them for one processor, and the kernels of the cuda backend on the device that the record names. `exhaustive`
+claims compute every input, `argument` claims those to which an argument reduces the domain, and `smt` claims, on
+formulas that code relies on, ask a solver. A cell of the first table has the inputs of the largest domain, and the date
+of its record.
 """
 
 
