@@ -117,6 +117,10 @@ struct ScaleRow {
 
     __attribute__((always_inline)) void write(size column, const byte* from, size count) const
     {
+        if (count == 1) {  // of a narrow matrix, where a call of memcpy would cost more than the rest
+            first[columns ? columns[column] : column / 4 * step + column % 4] = *from;
+            return;
+        }
         if (step == 4) {
             __builtin_memcpy(group(column), from, (unsigned long)count);
             return;
