@@ -38,7 +38,7 @@ class Imagined:
 
 @pytest.fixture
 def launched(monkeypatch):
-    """What would run on the device: name, stream and words of every launch."""
+    """Note what would run on the device: name, stream and words of every launch."""
     noted = []
     monkeypatch.setattr(programs, "_library", lambda inputs: Imagined())
     monkeypatch.setattr(programs, "_programs", {})

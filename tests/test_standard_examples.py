@@ -31,7 +31,7 @@ X = "0.1 -0.2 0.3 0.4 0.5 -0.6 0.7 0.8 0.9 1 1.1 1.2 -1.3 1.4 1.5 1.6"
 
 
 def read(rule, number=0):
-    """One table of a rule: its head and its rows."""
+    """A table of a rule: its head and its rows."""
     head, *rows = tables(RULES[rule].text)[number]
     return head, rows
 

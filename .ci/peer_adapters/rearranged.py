@@ -1,4 +1,4 @@
-"""What the adapters of XLA's peers share: it compiles for every shape, so blocks come in matrices of few shapes."""
+"""Blocks in matrices of few shapes, for the adapters of XLA's peers: XLA compiles for every shape."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the adapters of torch's peers share."""
+"""Tensors in and out, for the adapters of torch's peers."""
 
 import numpy as np
 import torch

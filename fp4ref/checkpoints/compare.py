@@ -13,7 +13,7 @@ ONE = struct.pack(">f", 1).hex()
 
 
 class Sameness(IntEnum):
-    """How far two tensors agree, the least first."""
+    """Degrees of agreement of two tensors, the least first."""
 
     NOTHING = 0  # quantized on one side only, another form, another shape, or stored on one side only
     DECISIONS = 1  # the same form and shape

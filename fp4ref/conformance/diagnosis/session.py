@@ -1,4 +1,4 @@
-"""One diagnosis with a share of the time: which searches run, in what order, and what is told of their findings.
+"""A diagnosis with a share of the time: which searches run, in what order, and what is told of their findings.
 
 A session looks for a single mistake everywhere, then for one in a place, then inside the place of all that differs,
 then for one mistake per stage, for two in two places, and for any two. It stops at the first that makes every byte. For

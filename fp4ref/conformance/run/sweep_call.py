@@ -43,7 +43,7 @@ def _told(finding: Finding) -> dict[str, Any]:
 
 
 class _SweepCall:
-    """One call: x by patterns, and the codes and scale bytes that it should have.
+    """A call of a sweep: x by patterns, and the codes and scale bytes that it should have.
 
     patterns, codes: [rows, blocks, block]. scales: uint8 [rows, blocks], on the host.
     """
