@@ -90,12 +90,6 @@ class Float8BlockQuantizer(Quantizer):
         """Return the shape of the scales of a tensor. Rules: TEL-49."""
         return scale_shape(tuple(shape), tiles=self.block_scaling_dim == 2, columnwise=columnwise)
 
-    @staticmethod
-    def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
-        """Return the shape with its last dimension first."""
-        sizes = tuple(shape)
-        return (*sizes[-1:], *sizes[:-1])
-
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
         """Return False: these scales have one layout. Rules: TEL-28."""
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -155,14 +154,8 @@ class Float8CurrentScalingQuantizer(Quantizer):
         """Return True: every shape fits, without blocks."""
         return True
 
-    @staticmethod
-    def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
-        """Return the shape with its last dimension first."""
-        sizes = tuple(shape)
-        return (*sizes[-1:], *sizes[:-1])
-
     def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
-        """Never: one scale has no layout. Rules: TEL-28."""
+        """Return False: one scale has no layout. Rules: TEL-28."""
         return False
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:

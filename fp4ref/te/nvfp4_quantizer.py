@@ -129,12 +129,6 @@ class NVFP4Quantizer(Quantizer):
         return scale_shape(tuple(shape), columnwise=columnwise)
 
     @staticmethod
-    def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
-        """Return the shape with its last dimension first."""
-        sizes = tuple(shape)
-        return (*sizes[-1:], *sizes[:-1])
-
-    @staticmethod
     def convert_shape_for_fp4(shape: Iterable[int]) -> tuple[int, ...]:
         """Return the shape of packed bytes: half the last dimension."""
         sizes = tuple(shape)

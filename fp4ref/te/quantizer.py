@@ -84,6 +84,12 @@ class Quantizer(abc.ABC):
         cast(src, self, dst, noop_flag)
         return dst
 
+    @staticmethod
+    def get_columnwise_shape(shape: Iterable[int]) -> tuple[int, ...]:
+        """Return the shape of columnwise codes: the last dimension first, where a format transposes them."""
+        sizes = tuple(shape)
+        return (*sizes[-1:], *sizes[:-1])
+
     @abc.abstractmethod
     def require_destination(self, dst: Any) -> None:
         """Raise unless `dst` holds this quantizer's kind of bytes."""
