@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import struct
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,9 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import checkpoints_corpus as corpus
+import checkpoints_defects as defects
+import checkpoints_unseen as unseen
 import fp4ref
 from fp4ref.checkpoints import CONVENTIONS, Direction, ScaleWay, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
@@ -27,22 +27,7 @@ from fp4ref.checkpoints.safetensors_header import read_safetensors
 from fp4ref.checkpoints.shards import opened
 from fp4ref.cli import main
 from fp4ref.errors import FileError
-
-
-def script(name: str) -> ModuleType:
-    """Load a module beside this one, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-corpus = script("checkpoints_corpus")
-defects = script("checkpoints_defects")
-unseen = script("checkpoints_unseen")
+from scripts import load
 
 
 def marks_of(defect: Any) -> list[pytest.MarkDecorator]:
@@ -372,11 +357,7 @@ def test_a_file_that_changes_is_an_error(replaced: bool, tmp_path: Path) -> None
 
 @pytest.mark.rule("CKP-1", "CKP-2")
 def test_the_fuzzer_follows_coverage() -> None:
-    spec = importlib.util.spec_from_file_location("fuzz_readers", Path(__file__).parents[1] / ".ci/fuzz_readers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    fuzzer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fuzzer)
+    fuzzer = load(Path(__file__).parents[1] / ".ci/fuzz_readers.py")
 
     def planted(data: bytes) -> None:
         """Fail for bytes that are unlikely at once, and likely one after the other."""

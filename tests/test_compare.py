@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,26 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 import fp4ref
+from checkpoints_corpus import of_layers
 from fp4ref.checkpoints.compare import Sameness, compare
 from fp4ref.checkpoints.manifest import manifest_of_checkpoint, manifest_of_object, to_text
 from fp4ref.checkpoints.transfer.converting import request_to_convert
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.cli import main
 
-
-def script(name: str) -> ModuleType:
-    """Load a corpus of one layer, which no other test shares."""
-    spec = importlib.util.spec_from_file_location(f"{name}_compared", Path(__file__).parent / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    module.LAYERS = module.CONFIG["num_hidden_layers"] = 1
-    return module
-
-
-corpus = script("checkpoints_corpus")
+corpus = of_layers(1)
 KEPT = ("*embed*", "lm_head")
 MODULE = "model.layers.0.mlp.gate_proj"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import checkpoints_corpus as corpus
 import fp4ref
 from fp4ref.checkpoints import CONVENTIONS, bounds, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
@@ -25,12 +25,6 @@ from fp4ref.checkpoints.findings import CODES
 from fp4ref.checkpoints.groups import recognize
 from fp4ref.cli import main
 from fp4ref.packings import packing
-
-SPEC = importlib.util.spec_from_file_location("checkpoints_corpus", Path(__file__).parent / "checkpoints_corpus.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-corpus = sys.modules[SPEC.name] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(corpus)
 
 FIRST = {"modelopt-nvfp4", "compressed-mxfp4", "gpt-oss", "torchao-nvfp4", "comfy-nvfp4", "deepseek-fp8", "mlx-mxfp8"}
 

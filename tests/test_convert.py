@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import json
 import os
 import signal
@@ -12,7 +11,6 @@ import sys
 import time
 from fractions import Fraction
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -21,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import fp4ref
+from checkpoints_corpus import of_layers
 from fp4ref.checkpoints import CONVENTIONS, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import families
@@ -34,20 +33,7 @@ from fp4ref.checkpoints.transfer.work import begin, finish, partial_of, remainin
 from fp4ref.cli import main
 from fp4ref.errors import DomainError, FileError
 
-
-def script(name: str, layers: int) -> ModuleType:
-    """Load a corpus of one's own, of few layers, beside this module."""
-    spec = importlib.util.spec_from_file_location(f"{name}_of_{layers}", Path(__file__).parent / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    module.LAYERS = module.CONFIG["num_hidden_layers"] = layers
-    return module
-
-
-corpus = script("checkpoints_corpus", 1)
+corpus = of_layers(1)
 QUICK = ("modelopt-nvfp4", "compressed-mxfp4", "torchao-nvfp4-swizzled", "comfy-nvfp4", "gguf-mxfp4", "mlx-nvfp4")
 EXPORTS = [
     pytest.param(name, marks=[] if name in QUICK else [pytest.mark.heavy]) for name in corpus.CLEAN if name != "source"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -11,18 +10,14 @@ import pytest
 import fp4ref
 from fp4ref.conformance.explain import difference
 from fp4ref.conformance.explain.mixed import PAIRS, mixed, weights
+from scripts import load
 
 SCRIPT = Path(__file__).parents[1] / "docs/generate/differences.py"
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("differences", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(SCRIPT)
 
 
 @pytest.mark.slow  # measures every profile

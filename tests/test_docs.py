@@ -6,7 +6,6 @@ The examples in C and C++ are compiled and run by the tests of the stream, of th
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import json
 import os
 import re
@@ -17,7 +16,6 @@ import sys
 import xml.etree.ElementTree as ET
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -28,6 +26,7 @@ from fp4ref import rules
 from fp4ref.cli import main
 from fp4ref.diagrams.catalogue import FIGURES, VARIANTS
 from fp4ref.spec_root import spec_root
+from scripts import load
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted((DOCS / "site").rglob("*.md"))
@@ -52,15 +51,6 @@ def blocks(path: Path) -> list[Block]:
 
 def name(path: Path) -> str:
     return str(path.relative_to(DOCS / "site"))
-
-
-def script(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @cache
@@ -130,7 +120,7 @@ def test_blocks_for_a_gpu_run(page, block, tmp_path, monkeypatch):
 def test_figures_of_pages_exist():
     known = {*FIGURES, *(variant for variant, _, _ in VARIANTS)}
     used = {block.kind.split()[1] for page in PAGES for block in blocks(page) if block.kind.startswith("{drawn}")}
-    used |= {figure for figures in script(DOCS / "build.py").IN_CHAPTER.values() for figure in figures}
+    used |= {figure for figures in load(DOCS / "build.py").IN_CHAPTER.values() for figure in figures}
     assert used <= known
     assert len(used) >= 15
     assert not [page for page in PAGES if re.search(r"!\[|\{image\}|<img", page.read_text("utf-8"))]
@@ -161,7 +151,7 @@ def test_pages_are_in_the_index():
 
 def test_every_rule_has_a_page(tmp_path):
     """With its text, those who cite it, and figures that exist; the index entry is what a search finds first."""
-    script(DOCS / "generate/rule_pages.py").main(tmp_path / "rule")
+    load(DOCS / "generate/rule_pages.py").main(tmp_path / "rule")
     found = {path.stem: path.read_text("utf-8") for path in (tmp_path / "rule").glob("*-*.md")}
     found = {rule: found[rule.lower()] for rule in rules.defined()}
     index = rules.read()
@@ -177,7 +167,7 @@ def test_every_rule_has_a_page(tmp_path):
 
 
 def test_chapters_have_figures_behind_their_rules(tmp_path):
-    build = script(DOCS / "build.py")
+    build = load(DOCS / "build.py")
     build.chapters(tmp_path / "standard")
     text = (tmp_path / "standard/08-layouts.md").read_text("utf-8")
     assert text.index("(LAY-3)=") < text.index("{drawn} tiled_128x4-element") < text.index("(LAY-4)=")
@@ -211,7 +201,7 @@ def test_commands_that_the_site_runs(page, line, tmp_path, monkeypatch):
 
 
 def test_the_page_of_proofs_is_made_of_the_records(tmp_path):
-    script(DOCS / "generate/proved.py").main(tmp_path / "proved.md")
+    load(DOCS / "generate/proved.py").main(tmp_path / "proved.md")
     text = (tmp_path / "proved.md").read_text("utf-8")
     (row,) = [line for line in text.splitlines() if line.startswith("| BLK-3 |")]
     assert len(re.findall(r"\| exhaustive: [\d,]+, 2\d{3}-\d\d-\d\d[ ;]", row)) >= 2, row
@@ -220,7 +210,7 @@ def test_the_page_of_proofs_is_made_of_the_records(tmp_path):
 
 
 def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
-    page = script(DOCS / "generate/performance.py")
+    page = load(DOCS / "generate/performance.py")
     results = tmp_path / "results"
     page.main(tmp_path / "none.md", results)
     assert "no recorded results" in (tmp_path / "none.md").read_text("utf-8")
@@ -248,7 +238,7 @@ def words(svg: str) -> str:
 @pytest.mark.slow  # runs the kit on a kernel
 @pytest.mark.rule("E2M1-3", "CNF-2")
 def test_picture_of_a_diagnosis_is_what_the_command_prints():
-    screenshot = script(DOCS / "generate/screenshot.py")
+    screenshot = load(DOCS / "generate/screenshot.py")
     shown = (DOCS / "diagnosis.svg").read_text("utf-8")
     assert words(shown) == words(screenshot.svg(screenshot.output()))
     assert "".join(screenshot.COMMAND.split()) in words(shown)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +8,12 @@ import pytest
 
 import fp4ref
 from fp4ref.model.quantize import quantize
+from scripts import load
 
 SCRIPT = Path(__file__).parents[1] / ".ci" / "peers"
 if not SCRIPT.exists():
     pytest.skip("the script is part of the checkout, not of the wheel", allow_module_level=True)
-loader = SourceFileLoader("peers_script", str(SCRIPT))
-script = module_from_spec(spec_from_loader("peers_script", loader))
-loader.exec_module(script)
+script = load(SCRIPT, "peers_script")
 
 
 def results(x: np.ndarray, profile: str, where: str) -> dict[str, np.ndarray]:

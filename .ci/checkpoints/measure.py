@@ -2,7 +2,7 @@
 
     python .ci/checkpoints/measure.py EXPORTS docs/site/checkpoint-corpus.md
 
-Each defect of tests/checkpoints_defects.py and tests/checkpoints_unseen.py is made in the export of a real writer, or
+Each defect of checkpoints_defects and checkpoints_unseen, in tests/common, is made in the export of a real writer, or
 in a synthetic one where no writer runs on a CPU (gpt-oss, DeepSeek, NVFP4 in GGUF). A defect counts as caught if there
 is a finding, and as right if the only code found is the expected one and a tensor that has the defect is named.
 """
@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
-TESTS = Path(__file__).resolve().parents[2] / "tests"
-sys.path.insert(0, str(TESTS))
+COMMON = Path(__file__).resolve().parents[2] / "tests/common"
+sys.path.insert(0, str(COMMON))
 import checkpoints_corpus as corpus  # noqa: E402 - a module of the tests
 import checkpoints_defects  # noqa: E402
 import checkpoints_unseen  # noqa: E402
-
 from fp4ref.checkpoints import lint  # noqa: E402
 from fp4ref.checkpoints.checkpoint import open_checkpoint  # noqa: E402
 

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TESTS = Path(__file__).resolve().parents[2] / "tests"
-sys.path.insert(0, str(TESTS))
+COMMON = Path(__file__).resolve().parents[2] / "tests/common"
+sys.path.insert(0, str(COMMON))
 import checkpoints_corpus as corpus  # noqa: E402 - a module of the tests
 import checkpoints_defects  # noqa: E402
 import checkpoints_unseen as _unseen  # noqa: E402 - adds its defects
-
 from fp4ref.checkpoints import lint  # noqa: E402
 
 del _unseen

@@ -10,11 +10,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 import fp4ref
+from scripts import load
 
 TYPES = {
     "U8": np.uint8,
@@ -52,6 +54,13 @@ CONFIG = {
     "vocab_size": VOCAB,
     "rope_theta": float("inf"),
 }
+
+
+def of_layers(count: int) -> ModuleType:
+    """Load a second copy of this module, whose models have `count` layers."""
+    module = load(Path(__file__), f"checkpoints_corpus_of_{count}_layers")
+    module.LAYERS = module.CONFIG["num_hidden_layers"] = count
+    return module
 
 
 @dataclass

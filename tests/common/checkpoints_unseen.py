@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from checkpoints_corpus import quantized, tiled, weight
 from checkpoints_defects import DEFECTS, DOWN, GATE, UP, Q, defect, edit, retype, shard_path
 

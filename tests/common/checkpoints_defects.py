@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+import checkpoints_corpus as corpus
+
 UP = "model.layers.0.mlp.up_proj"
 GATE = "model.layers.0.mlp.gate_proj"
 DOWN = "model.layers.1.mlp.down_proj"
@@ -97,8 +99,6 @@ def the_index_names_a_tensor_that_no_shard_has(e):
 @defect("modelopt-nvfp4", "duplicate-tensor", "weight")
 def a_tensor_is_in_two_shards(e):
     def change(folder):
-        import checkpoints_corpus as corpus
-
         names = [*e.tensors]
         twice = next(name for name in names if name.endswith("weight"))
         part = {name: e.tensors[name] for name in [*names[len(names) // 2 :], twice]}
@@ -469,8 +469,6 @@ def exponents_as_powers(e):
 
 @defect("modelopt-nvfp4", "scale-layout", f"{Q}.weight_scale")
 def tiles_read_as_rows(e):
-    import checkpoints_corpus as corpus
-
     for name in [
         name for name in e.tensors if name.endswith(".weight_scale") and "k_proj" not in name and "v_proj" not in name
     ]:
@@ -554,7 +552,6 @@ def a_flipped_element(e):
 
 @defect("modelopt-nvfp4", "saturation", f"{UP}.weight")
 def scales_of_half_the_size(e):
-    import checkpoints_corpus as corpus
     import ml_dtypes
 
     halves = e.array(f"{UP}.weight_scale") - 8
@@ -724,8 +721,6 @@ def rows_interleaved(e):
 
 @defect("modelopt-nvfp4", "scale-layout", f"{UP}.weight_scale", source=True)
 def one_tiled_tensor(e):
-    import checkpoints_corpus as corpus
-
     retype(e, f"{UP}.weight_scale", "F8_E4M3", corpus.tiled)
 
 
