@@ -149,6 +149,26 @@ def test_an_unaligned_tensor_is_read_aligned(tmp_path: Path) -> None:
         assert file.read("b").flags.aligned
 
 
+@pytest.mark.rule("CKP-5", "FIL-5")
+@pytest.mark.parametrize("name", ["a.safetensors", "b.json"])
+def test_a_file_that_shrinks_after_it_was_opened_is_an_error(name: str, tmp_path: Path) -> None:
+    """A mapped file would end the process by SIGBUS, also for an array that was read before."""
+    values = np.arange(1 << 16, dtype=np.float32)
+    entries = {"x": {"dtype": "F32", "shape": [len(values)], "file": "b.bin"}}
+    (tmp_path / "b.json").write_text(json.dumps({"entries": entries}))
+    (tmp_path / "b.bin").write_bytes(values.tobytes())
+    header = stored({"x": entry("F32", [len(values)], 0, values.nbytes)})
+    (tmp_path / "a.safetensors").write_bytes(header + values.tobytes())
+    data, kept = (tmp_path / "b.bin", 4096) if name == "b.json" else (tmp_path / name, len(header) + 4096)
+    with open_tensors(tmp_path / name) as file:
+        early = file.read("x")
+        os.truncate(data, kept)
+        with pytest.raises(FileError, match=f"{data.name}: the file ends at byte {kept}") as refused:
+            file.read("x")
+        assert "\n" not in str(refused.value)
+    np.testing.assert_array_equal(early, values)
+
+
 U8 = entry("U8", [2], 0, 2)
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "length lies": (struct.pack("<Q", 1 << 40) + b"{}", "a header of"),

@@ -1,16 +1,13 @@
-"""Shards: files of a checkpoint, of which each read is bounded and counted.
-
-Files are read by position and not mapped: a file that shrinks while it is read gives an error instead of a signal.
-"""
+"""Shards: files of a checkpoint, of which each read is bounded and counted."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fp4ref.checkpoints.findings import ERROR, LintFinding
 from fp4ref.errors import FileError
+from fp4ref.files.reading import parts_at
 from fp4ref.files.tensors import reason, regular_file, shown
 
 
@@ -67,21 +64,12 @@ class Shard:
 
     def read(self, start: int, count: int) -> bytes:
         """Return bytes at a position. Errors: FileError if the file has fewer by now. Rules: CKP-5."""
-        parts, done = [], 0
         try:
             with self.path.open("rb", buffering=0) as file:
-                while done < count:
-                    part = os.pread(file.fileno(), min(count - done, 1 << 30), start + done)
-                    if not part:
-                        break
-                    parts.append(part)
-                    done += len(part)
+                parts = [*parts_at(self.path, file.fileno(), start, count, "CKP-5")]
         except OSError as error:
             raise FileError(f"read {shown(self.path)}", reason(error), "a readable file", "CKP-5") from None
-        self.read_bytes += done
-        if done < count:
-            got = f"the file ends at byte {start + done}"
-            raise FileError(f"read {shown(self.path)}", got, f"{count} bytes from byte {start}", "CKP-5")
+        self.read_bytes += count
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def refuse(self, message: str, code: str = "header", names: tuple[str, ...] = ()) -> None:

@@ -180,7 +180,7 @@ def _read(path: Path) -> NDArray[Any]:
     if path.suffix != ".npy":
         return np.frombuffer(path.read_bytes(), np.uint8)
     try:
-        return np.asarray(np.load(path, allow_pickle=False, mmap_mode="r"))
-    except (ValueError, EOFError) as error:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except (ValueError, EOFError, MemoryError) as error:
         why = " ".join(str(error).split())
         raise FileError(f"read {shown(path)}", f"not a .npy array ({why})", "one of numbers", "FIL-5") from None

@@ -38,7 +38,7 @@ SUFFIXES: dict[str, Callable[[Path], TensorFile]] = {
 def open_tensors(path: str | os.PathLike[str]) -> TensorFile:
     """Open a tensor file and check everything but the numbers in it. Its suffix says which format it is.
 
-    The result closes itself at the end of a `with`; safetensors arrays that were read stay valid.
+    The result closes itself at the end of a `with`; arrays that were read stay valid, whatever becomes of the file.
 
     Rules: FIL-1, FIL-2, FIL-3, FIL-5.
     """

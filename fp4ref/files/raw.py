@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.files.reading import array_at
 from fp4ref.files.tensors import (
-    DTYPES,
     TEXT_MAX,
     Entry,
     TensorFile,
@@ -19,7 +18,6 @@ from fp4ref.files.tensors import (
     quoted,
     reason,
     regular_file,
-    stored_shape,
     strict_json,
 )
 
@@ -28,9 +26,9 @@ KEY = "fp4ref"  # of the metadata
 
 
 class RawFile(TensorFile):
-    """A JSON file whose entries name raw binaries in the same directory, mapped into memory when they are read.
+    """A JSON file whose entries name raw binaries in the same directory, which are read when a tensor is asked for.
 
-    Rules: FIL-5.
+    Rules: FIL-5, CKP-5.
     """
 
     rule = "FIL-5"
@@ -50,20 +48,15 @@ class RawFile(TensorFile):
         self._tensors = {name: self._checked(name, entry) for name, entry in value["entries"].items()}
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read one array: a read-only view of its binary."""
+        """Read one array into memory; it is read-only."""
         _, dtype, shape = self._tensor(name)
         path, offset = self._places[name]
-        count = byte_count(dtype, shape)
-        if not count:
-            return np.zeros(stored_shape(dtype, shape), DTYPES[dtype].array)
         try:
-            data = np.memmap(path, np.uint8, "r", offset, (count,))
-        except (OSError, ValueError) as error:
+            with path.open("rb", buffering=0) as file:
+                return array_at(path, file.fileno(), offset, dtype, shape, self.rule)
+        except OSError as error:
+            count = byte_count(dtype, shape)
             raise self.refused(f"{quoted(path.name)}: {reason(error)}", f"{count} bytes at byte {offset}") from None
-        plain = np.asarray(data)
-        kind = DTYPES[dtype].array
-        aligned = plain if plain.ctypes.data % kind.alignment == 0 else plain.copy()
-        return aligned.view(kind).reshape(stored_shape(dtype, shape))
 
     @property
     def paths(self) -> tuple[Path, ...]:

@@ -6,15 +6,14 @@ The header is data from a stranger: each of its claims is checked against the fi
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.errors import FileError
+from fp4ref.files.reading import array_at, parts_at
 from fp4ref.files.tensors import (
     DTYPES,
     TEXT_MAX,
@@ -26,7 +25,6 @@ from fp4ref.files.tensors import (
     reason,
     regular_file,
     shown,
-    stored_shape,
     strict_json,
 )
 
@@ -35,54 +33,52 @@ FIELDS = ("dtype", "shape", "data_offsets")
 
 
 class SafetensorsFile(TensorFile):
-    """A safetensors file, mapped into memory: what is not read costs nothing.
+    """A safetensors file: its header is read when it is opened, each tensor when it is asked for.
 
-    Rules: FIL-1.
+    Rules: FIL-1, CKP-5.
     """
 
     rule = "FIL-1"
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._bytes = self._map()
-        length = self._header_length()
-        self._data = self._bytes[8 + length :]
-        header = self._parse(self._bytes[8 : 8 + length].tobytes())
+        size = regular_file(path, self.rule)
+        if size < 8:
+            raise self.refused(f"{size} bytes", "8 for the length of a header")
+        try:
+            self._file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise self.refused(reason(error), "a readable file") from None
+        try:
+            self._read_header(size)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read one array into memory; it is read-only."""
+        _, dtype, shape = self._tensor(name)
+        return array_at(self.path, self._file.fileno(), self._base + self._starts[name], dtype, shape, self.rule)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+        self._tensors = {}
+
+    def _read_header(self, size: int) -> None:
+        length = int.from_bytes(self._head(0, 8), "little")
+        if length > min(TEXT_MAX, size - 8):
+            needed = f"at most {TEXT_MAX} and the file's {size - 8}"
+            raise self.refused(f"a header of {length} bytes", needed)
+        self._base, self._count = 8 + length, size - 8 - length
+        header = self._parse(self._head(8, length))
         self.metadata = self._text(header.pop(METADATA, {}))
         self._starts: dict[str, int] = {}
         self._tensors = {name: self._checked(name, value) for name, value in header.items()}
         self._require_cover()
 
-    def read(self, name: str) -> NDArray[Any]:
-        """Read one array: a read-only view of the file, or a copy where the file left it unaligned."""
-        _, dtype, shape = self._tensor(name)
-        start = self._starts[name]
-        flat = self._data[start : start + byte_count(dtype, shape)].view(DTYPES[dtype].array)
-        array = np.require(flat, requirements="A").reshape(stored_shape(dtype, shape))
-        array.flags.writeable = False
-        return array
-
-    def close(self) -> None:
-        """Let go of the file; arrays that were read keep their part of it."""
-        self._bytes = self._data = np.zeros(0, np.uint8)
-        self._tensors = {}
-
-    def _map(self) -> NDArray[np.uint8]:
-        size = regular_file(self.path, self.rule)
-        if size < 8:
-            raise self.refused(f"{size} bytes", "8 for the length of a header")
-        try:
-            with self.path.open("rb") as file:
-                return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-        except (OSError, ValueError) as error:
-            raise self.refused(reason(error), "a readable file") from None
-
-    def _header_length(self) -> int:
-        length = int.from_bytes(self._bytes[:8].tobytes(), "little")
-        if length > min(TEXT_MAX, len(self._bytes) - 8):
-            needed = f"at most {TEXT_MAX} and the file's {len(self._bytes) - 8}"
-            raise self.refused(f"a header of {length} bytes", needed)
-        return length
+    def _head(self, start: int, count: int) -> bytes:
+        return b"".join(parts_at(self.path, self._file.fileno(), start, count, self.rule))
 
     def _parse(self, header: bytes) -> dict[str, Any]:
         if not header.startswith(b"{"):
@@ -110,9 +106,9 @@ class SafetensorsFile(TensorFile):
         if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(item) is int for item in offsets)):
             raise self.refused(f"tensor {quoted(name)}: data_offsets that are not two integers", "begin and end")
         begin, end = offsets
-        if end - begin != byte_count(dtype, shape) or not 0 <= begin <= end <= len(self._data):
+        if end - begin != byte_count(dtype, shape) or not 0 <= begin <= end <= self._count:
             got = f"tensor {quoted(name)}: {dtype} {shape} at bytes {_brief(begin)} to {_brief(end)}"
-            raise self.refused(got, f"{byte_count(dtype, shape)} bytes within {len(self._data)}")
+            raise self.refused(got, f"{byte_count(dtype, shape)} bytes within {self._count}")
         self._starts[name] = begin
         return Entry(name, dtype, tuple(shape))
 
@@ -125,8 +121,8 @@ class SafetensorsFile(TensorFile):
                 needed = f"byte {end}, where the one before it ends"
                 raise self.refused(f"tensor {quoted(name)} at byte {start}", needed)
             end += count
-        if end != len(self._data):
-            raise self.refused(f"{len(self._data)} bytes of data", f"the {end} that the header describes")
+        if end != self._count:
+            raise self.refused(f"{self._count} bytes of data", f"the {end} that the header describes")
 
 
 def _brief(number: int) -> str:
