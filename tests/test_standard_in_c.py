@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import fp4ref
 from fp4ref.catalogue import PROFILES
@@ -212,6 +215,125 @@ def test_every_other_vector(program):
     ]
     wrong = [(c, got, w) for c, got, w in zip(commands, lines, expected, strict=True) if got[: len(w)] != w]
     assert wrong == []
+
+
+def operand_words(spec, layout, shape, data, scales, amax):
+    """An operand as the program takes it: bytes as pairs of hexadecimal digits, amaxes as words."""
+    parts = (spec, layout, *shape, len(amax), *amax, *data, *scales)
+    return " ".join(map(str, parts))
+
+
+def product_command(mode, division, alpha, operands, bias=(), accumulate=(), to="float32"):
+    head = [TYPES[to], int(mode == "blockwise"), int(division), alpha]
+    return " ".join(map(str, ["gemm", *head, *operands, len(bias), len(accumulate), *bias, *accumulate]))
+
+
+def widened(words, dtype):
+    """The float32 bits of words of a type."""
+    kind = {"float32": np.float32, "bfloat16": bfloat16, "float16": np.float16}[dtype]
+    held = np.array([int(word, 16) for word in words], np.uint32 if dtype == "float32" else np.uint16)
+    return [f"{bits:x}" for bits in held.view(kind).astype(np.float32).view(np.uint32)]
+
+
+@pytest.mark.rule("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-5", "GEM-6", "GEM-7", "GEM-8")
+def test_every_vector_of_products(program):
+    commands, expected = [], []
+    for _, test, _ in vectors("gemm"):
+        if "values" not in test["expected"]:
+            continue
+        operands = []
+        for given in (test["a"], test["b"]):
+            shape = given["shape"][::-1] if given.get("direction") == "column" else given["shape"]
+            amax = given.get("amax", [])
+            amax = (amax if isinstance(amax, str) else " ".join(amax)).split()
+            parts = hexed(given["data"]), hexed(given["scales"]), amax
+            operands.append(
+                operand_words(
+                    fields(given["spec"]), given.get("scale_layout", "linear"), (len(given["data"]), shape[-1]), *parts
+                )
+            )
+        to = test.get("to", "float32")
+        bias = widened(test["bias"]["values"].split(), test["bias"]["dtype"]) if "bias" in test else []
+        more = widened(" ".join(test.get("accumulate", [])).split(), to)
+        division = test.get("alpha_rule") == "division"
+        commands.append(
+            product_command(test["mode"], division, test.get("alpha", "3f800000"), operands, bias, more, to)
+        )
+        expected.append((to, " ".join(test["expected"]["values"]).split()))
+    for line, (to, values) in zip(answers(program, commands), expected, strict=True):
+        words = [
+            word if value != "nan" else word_of(word, to) for word, value in zip(line.split(), values, strict=True)
+        ]
+        assert words == values
+    assert len(commands) > 50
+
+
+@pytest.mark.rule("GEM-2", "GEM-4")
+@pytest.mark.parametrize(
+    ("blocks", "exact", "blockwise"),
+    [
+        ([2**24, 1, 2**-200], 2**24 + 2, 2**24),
+        ([2**24, 1, -(2**-200)], 2**24, 2**24),
+        ([-(2**24), -1, -(2**-200)], -(2**24) - 2, -(2**24)),
+        ([2**100, 2, -(2**100)], 2, 0),
+        ([2**32, 2**8, 2**-40], 2**32 + 2**9, 2**32),
+        ([2**-126, 2**-150, 2**-240], 2**-126 + 2**-149, 2**-126),
+        ([2**127, 2**127, 1], float("inf"), float("inf")),
+    ],
+)
+def test_sums_of_powers_far_apart(program, blocks, exact, blockwise):
+    """Each block contributes a power of two; the expected sums are worked by hand."""
+    data, scales = [[], []], [[], []]
+    for block in blocks:
+        low, odd = divmod(math.frexp(abs(block))[1] - 1, 2)
+        for side, power in enumerate((low, low + odd)):
+            data[side] += ["0a" if block < 0 and side == 0 else "02", *["00"] * 15]
+            scales[side].append(f"{power + 127:x}")
+    operands = [operand_words("mxfp4", "linear", (1, 96), data[i], scales[i], []) for i in (0, 1)]
+    lines = answers(program, [product_command(mode, 0, "3f800000", operands) for mode in ("exact", "blockwise")])
+    assert [line.strip() for line in lines] == [f"{np.float32(v).view(np.uint32):08x}" for v in (exact, blockwise)]
+
+
+@pytest.mark.rule("GEM-2", "GEM-3", "GEM-4", "GEM-5", "GEM-7", "GEM-8")
+@pytest.mark.parametrize("mode", ["exact", "blockwise"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("nvfp4", "nvfp4-4over6"),
+        ("nvfp4-row-scaled", "nvfp4-2d"),
+        ("nvfp4-row-scaled", "nvfp4-row-scaled"),
+        ("mxfp8-e5m2", "mxfp8-e4m3"),
+        ("mxfp6-e3m2", "mxint8"),
+        ("mxfp4", "mxfp4-2d"),
+    ],
+    ids="-by-".join,
+)
+def test_products_of_any_bytes(program, pair, mode):
+    """Codes and scale bytes drawn from all of them: sums that cancel, exponents far apart, NaN, infinities."""
+    rng = np.random.default_rng(len(mode))
+    commands, expected = [], []
+    for trial in range(12):
+        rows, depth, to = (3, 2), int(rng.choice([1, 16, 40, 96])), ("float32", "bfloat16", "float16")[trial % 3]
+        quantized = [
+            fp4ref.quantize(rng.standard_normal((n, depth)).astype("f4"), s) for n, s in zip(rows, pair, strict=True)
+        ]
+        words = []
+        for q, n, name in zip(quantized, rows, pair, strict=True):
+            q.row.data[:] = rng.integers(0, 256, q.row.data.shape)  # spare bits too, which no reader reads
+            if trial % 4:  # else the scales of the tensor
+                q.row.scales[:] = rng.integers(trial, 250 - trial, q.row.scales.shape)
+            amax = [] if q.row.amax is None else [f"{word:x}" for word in q.row.amax.view(np.uint32)]
+            parts = ([f"{byte:x}" for byte in part.tobytes()] for part in (q.row.data, q.row.scales))
+            words.append(operand_words(name, "linear", (n, depth), *parts, amax))
+        alpha, bias = rng.standard_normal(1).astype("f4"), rng.standard_normal(2).astype("f4")
+        more = rng.standard_normal((3, 2)).astype({"float32": "f4", "bfloat16": bfloat16, "float16": "f2"}[to])
+        given = {"bias": bias, "accumulate": more} if trial % 2 else {}
+        result = fp4ref.gemm(*quantized, mode, alpha=float(alpha[0]), dtype=to, backend="numpy", **given)
+        extra = [[f"{w:x}" for w in np.asarray(v, np.float32).ravel().view(np.uint32)] for v in given.values()]
+        commands.append(product_command(mode, 0, f"{alpha.view(np.uint32)[0]:x}", words, *extra, to=to))
+        wide = 8 if to == "float32" else 4
+        expected.append([f"{w:0{wide}x}" for w in result.ravel().view(f"u{wide // 2}")])
+    assert [line.split() for line in answers(program, commands)] == expected
 
 
 def conforms(program, plan):

@@ -334,6 +334,102 @@ static size_t offset(const char *layout, size_t m, size_t k, size_t M, size_t Kb
     return (m / 128 * T + k / 4) * 512 + m % 32 * 16 + m % 128 / 32 * 4 + k % 4;        /* LAY-3 */
 }
 
+/* ---- chapter 15 ---- */
+
+/* An operand, the matrix of one direction; scales in the layout `linear`. */
+typedef struct { const Spec *s; size_t rows, columns; const uint8_t *data, *scales; const float *G; } Operand;
+
+/* A sum without rounding: an integer in units of 2^-320, 32 bits a limb. Terms that are not finite are noted apart. */
+enum { LIMBS = 24, LOWEST = -320 };
+typedef struct { int64_t limb[LIMBS]; int not_a_number, infinite[2]; } Sum;
+
+static void carry(Sum *sum)
+{
+    for (int i = 0; i + 1 < LIMBS; i++) {
+        int64_t low = sum->limb[i] & 0xFFFFFFFF;                                        /* two's complement */
+        sum->limb[i + 1] += (sum->limb[i] - low) / 4294967296;
+        sum->limb[i] = low;
+    }
+}
+
+static void add_term(Sum *sum, float qa, float sa, float qb, float sb) /* GEM-1, GEM-3 */
+{
+    double term = (double)qa * sa * ((double)qb * sb);                                  /* exact: 16 bits, 2^-286 to 2^286 */
+    if (term != term) sum->not_a_number = 1;
+    else if (isinf(term)) sum->infinite[term < 0] = 1;
+    else if (term != 0) {
+        int e;
+        int64_t digits = (int64_t)ldexp(frexp(fabs(term), &e), 20), sign = term < 0 ? -1 : 1;
+        int at = e - 20 - LOWEST;
+        uint64_t moved = (uint64_t)digits << at % 32;
+        sum->limb[at / 32] += sign * (int64_t)(moved & 0xFFFFFFFF);
+        sum->limb[at / 32 + 1] += sign * (int64_t)(moved >> 32);
+    }
+}
+
+static float rounded(Sum *sum) /* GEM-2: once, to nearest even; GEM-3 */
+{
+    if (sum->not_a_number || (sum->infinite[0] && sum->infinite[1])) return NAN;
+    if (sum->infinite[0] || sum->infinite[1]) return sum->infinite[0] ? INFINITY : -INFINITY;
+    carry(sum);
+    int negative = sum->limb[LIMBS - 1] < 0, top = LIMBS - 1;
+    for (int i = 0; negative && i < LIMBS; i++) sum->limb[i] = -sum->limb[i];
+    carry(sum);
+    while (top && !sum->limb[top]) top--;
+    /* 33 to 64 bits from the highest limb on, then 53; a last bit of 1 stands for all below, so that two roundings are one */
+    uint64_t high = (uint64_t)sum->limb[top] << 32 | (uint64_t)(top ? sum->limb[top - 1] : 0), lost = 0;
+    int shift = 0;
+    for (int i = 0; i < top - 1; i++) lost |= (uint64_t)sum->limb[i];
+    for (; high >> 53; shift++, high >>= 1) lost |= high & 1;
+    double value = ldexp((double)(high | (lost != 0)), shift + 32 * (top - 1) + LOWEST);
+    return (float)(negative ? -value : value);
+}
+
+static float operand(const Operand *o, size_t r, size_t k, float *scale)
+{
+    size_t C = (size_t)o->s->columns, across = (o->columns + C - 1) / C;
+    *scale = decode(&FORMATS[o->s->scale], o->scales[r * across + k / C]);
+    return decode(element(o->s), get_code(o->data + r * width_of(o->columns, element(o->s)->width), k, element(o->s)->width));
+}
+
+static float sum_of(const Operand *A, const Operand *B, size_t m, size_t n, int blockwise) /* GEM-1, GEM-2, GEM-4 */
+{
+    size_t K = A->columns, step = blockwise ? (size_t)A->s->columns : K;
+    float total = 0;
+    for (size_t k = 0; k < K; k += step) {
+        Sum sum = {0};
+        for (size_t i = k; i < K && i < k + step; i++) {
+            float sa, sb, qa = operand(A, m, i, &sa), qb = operand(B, n, i, &sb);
+            add_term(&sum, qa, sa, qb, sb);
+        }
+        total = blockwise ? total + rounded(&sum) : rounded(&sum);
+    }
+    return total;
+}
+
+static float top_of(const Spec *s) { return element_max(s) * (float)s->top; }
+
+/* bias: of column n, or NULL; more: what is added, or NULL. division: the other pick of GEM-6. */
+static uint32_t product(const Operand *A, const Operand *B, size_t m, size_t n, int blockwise, int division, float alpha,
+                        const float *bias, const float *more, int type)
+{
+    float d = sum_of(A, B, m, n, blockwise);
+    int rows = (A->s->global == ROW) + (B->s->global == ROW);
+    if (A->s->global == NONE) d *= alpha;
+    else {
+        float factor = top_of(A->s) * top_of(B->s);
+        float a = A->G[A->s->global == ROW ? m : 0], b = B->G[B->s->global == ROW ? n : 0];
+        float all = rows ? alpha : alpha * a * b;                                       /* GEM-5, GEM-7 */
+        d *= division ? all / factor : all * (1 / factor);
+        if (rows == 1) d *= a * b;
+        if (rows == 2) d = d * a * b;
+    }
+    if (!rows && more) d += *more;                                                      /* GEM-8 */
+    if (bias) d += *bias;
+    if (rows && more) d = widen(narrow(d, type), type) + *more;
+    return narrow(d != d ? NAN : d, type);
+}
+
 /* ---- chapter 09: the standard's own random bytes ---- */
 
 static void philox(uint32_t c[4], uint32_t k0, uint32_t k1, int rounds) /* SR-6 */
@@ -465,10 +561,48 @@ static void command_dequantize(void) /* spec, type of the result, inverse, layou
     free(G); free(values); free(data); free(stored); free(scales);
 }
 
+static Operand read_operand(void) /* spec layout rows columns, count of amaxes | amaxes, bytes of data and of scales */
+{
+    Spec *s = room(sizeof(Spec));
+    *s = *spec();
+    const char *layout = text();
+    size_t rows = count(), columns = count(), given = count(), R, C, across = (columns + (size_t)s->columns - 1) / (size_t)s->columns;
+    size_t bytes = rows * width_of(columns, element(s)->width);
+    offset(layout, 0, 0, rows, across, &R, &C);
+    float *G = room(given * sizeof(float));
+    uint8_t *data = room(bytes), *stored = room(R * C), *scales = room(rows * across);
+    for (size_t i = 0; i < given; i++) G[i] = number((uint32_t)word());
+    for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)word();
+    for (size_t i = 0; i < R * C; i++) stored[i] = (uint8_t)word();
+    for (size_t i = 0; i < rows * across; i++) scales[i] = stored[offset(layout, i / across, i % across, rows, across, &R, &C)];
+    free(stored);
+    return (Operand){s, rows, columns, data, scales, G};
+}
+
+static void release(Operand o) { free((void *)o.s); free((void *)o.data); free((void *)o.scales); free((void *)o.G); }
+
+static void command_gemm(void) /* type blockwise division alpha A B | counts of bias and of accumulate, both as float32 */
+{
+    int type = (int)count(), blockwise = (int)count(), division = (int)count();
+    float alpha = number((uint32_t)word());
+    Operand A = read_operand(), B = read_operand();
+    size_t biases = count(), added = count();
+    float *bias = room(biases * sizeof(float)), *more = room(added * sizeof(float));
+    for (size_t i = 0; i < biases; i++) bias[i] = number((uint32_t)word());
+    for (size_t i = 0; i < added; i++) more[i] = number((uint32_t)word());
+    for (size_t i = 0; i < A.rows * B.rows; i++) {
+        const float *to_column = biases ? bias + i % B.rows : NULL, *to_sum = added ? more + i : NULL;
+        uint32_t d = product(&A, &B, i / B.rows, i % B.rows, blockwise, division, alpha, to_column, to_sum, type);
+        printf("%0*x ", type ? 4 : 8, (unsigned)d);
+    }
+    release(A); release(B); free(bias); free(more);
+}
+
 static void command(const char *name)
 {
     if (!strcmp(name, "quantize")) command_quantize();
     if (!strcmp(name, "dequantize")) command_dequantize();
+    if (!strcmp(name, "gemm")) command_gemm();
     if (!strcmp(name, "encode")) { /* format, stochastic, n, values with their random bytes */
         const Format *f = format();
         int stochastic = (int)count();
