@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fp4ref
-from fp4ref import rules
+from fp4ref import relayouts, rules
 from fp4ref.cli import main
 from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.gemm_figure import PRODUCTS
+from fp4ref.diagrams.memory_order import sample
 from fp4ref.diagrams.mx_scales import mx_scales
 from fp4ref.diagrams.overview import AWAY, BLOCK
 from fp4ref.diagrams.palette import COLOURS, FILLS, MONOSPACE, SANS
@@ -450,6 +451,86 @@ def test_tensor_memory_has_a_row_per_lane_and_group() -> None:
     for (lane, column), scales in found.items():
         row = 32 * column + lane
         assert scales == ", ".join(f"({row}, {k})" for k in range(4))
+
+
+def test_mma_fragments_are_those_of_the_manual() -> None:
+    """The formulas of the PTX ISA for mma.m16n8k64, by lane and place in the fragment. Written down here."""
+    shown = {}
+    pattern = r"(\w) (?:m|n) (\d+), (?:k|n) (\d+)(?: to \d+)?: lane (\d+), register \w(\d)"
+    for match in filter(None, (re.fullmatch(pattern, title) for title in titles(ALL["mma-fragments"]))):
+        shown[match[1], int(match[2]), int(match[3])] = int(match[4]), int(match[5])
+    manual = {}
+    for lane in range(32):
+        group, thread = lane >> 2, lane % 4
+        for i in range(0, 32, 8):
+            row = group if 0 <= i < 8 or 16 <= i < 24 else group + 8
+            manual["a", row, thread * 8 + (32 if i >= 16 else 0)] = lane, i // 8
+        for i in range(0, 16, 8):
+            manual["b", group, thread * 8 + (32 if i >= 8 else 0)] = lane, i // 8
+        for i in range(4):
+            manual["d", group if i < 2 else group + 8, thread * 2 + (i & 1)] = lane, i
+    assert shown == manual
+    scales = [re.fullmatch(r"scales of (\w) (\d+), .*: lane (\d+)", title) for title in titles(ALL["mma-fragments"])]
+    lanes = {(match[1], int(match[2])): int(match[3]) for match in scales if match}
+    assert lanes == {("m", m): m % 8 * 4 + m // 8 for m in range(16)} | {("n", n): n * 4 for n in range(8)}
+
+
+def test_scale_vectors_are_those_of_the_manual() -> None:
+    """Table "valid combinations of scale_vec_size and kind": 1X, 2X and 4X. Written down here."""
+    words = {element.text for element in texts(ALL["scale-vectors"])}
+    assert {".scale_vec::1X", ".scale_vec::2X", ".scale_vec::4X"} <= words
+    shown = [re.fullmatch(r"(\w+), selector (\d): bytes (\d) to (\d)", t) for t in titles(ALL["scale-vectors"])]
+    found = [(match[1], *map(int, match.groups()[1:])) for match in shown if match]
+    assert found == [("mxf8f6f4", byte, byte, byte) for byte in range(4)] + [
+        ("mxf4", 0, 0, 1),
+        ("mxf4", 2, 2, 3),
+        ("mxf4nvf4", 0, 0, 3),
+    ]
+
+
+def test_pitfalls_have_the_numbers_of_one_tensor() -> None:
+    """300 x 18 scales take 3 x 5 tiles of 512 bytes; members of 100 and 60 rows take one row of tiles each."""
+    words = " ".join(element.text for element in texts(ALL["pitfalls"]))
+    tile = 2 * 5 + 4  # of scale (299, 17): row of tiles 2, column of tiles 4
+    last = tile * 512 + (299 % 32) * 16 + (299 % 128 // 32) * 4 + 17 % 4
+    for said in ("5400 bytes", "are 7680", "2280 bytes past", f"is at byte {last}", "right: 2560", "wrong: 2304"):
+        assert said in words
+    assert "member 1: bytes 2560 to 5119" in words
+    assert "wrong: 1800" in words
+
+
+@pytest.mark.parametrize("name", relayouts.every())
+def test_memory_of_every_layout(name: str) -> None:
+    """Each unit that is drawn has the index whose offset it is; no two units have the same."""
+    svg = catalogue.draw("memory", layout=relayouts.named(name))
+    assert faults(svg) == []
+    form = relayouts.named(name)
+    shown = [re.fullmatch(r"\d+-bit unit (\d+): \((.*)\)", title) for title in titles(svg)]
+    found = {int(match[1]): tuple(map(int, match[2].split(", "))) for match in shown if match}
+    assert len(set(found.values())) == len(found) > 20
+    sizes = sample(form)
+    for offset, index in found.items():
+        assert int(form.offsets(index, sizes)) == offset
+    assert relayouts.consumer(name) in ET.fromstring(svg).find(f"{SVG}desc").text
+
+
+def test_memory_names_the_consumer_and_the_codes_of_ggml() -> None:
+    """A block of MXFP4 in a GGUF file is a scale byte and 16 bytes: element i low, element i + 16 high."""
+    svg = ALL["memory-ggml.mxfp4_data"]
+    assert "Read by: llama.cpp, GGUF files: MXFP4." in ET.fromstring(svg).find(f"{SVG}desc").text
+    shown = titles(svg)
+    assert shown[:4] == [
+        "4-bit unit 0: not of this layout",
+        "4-bit unit 1: not of this layout",
+        "4-bit unit 2: (0, 0)",
+        "4-bit unit 3: (0, 16)",
+    ]
+    assert "4-bit unit 34: not of this layout" in shown
+
+
+def test_a_layout_that_refuses_sizes_is_drawn() -> None:
+    svg = catalogue.draw("vllm.marlin_scale_nvfp4", shape=(128, 256), element=(37, 130))
+    assert "vllm.marlin_scale_nvfp4 byte" in ET.fromstring(svg).find(f"{SVG}desc").text
 
 
 @pytest.mark.parametrize("name", ["e2m1", "tiled_128x4-element", "hierarchy-mx", "pipeline-nvfp4-rht-column"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from fp4ref import relayouts
 from fp4ref.cli.common import force_option, load_spec, spec_files
 from fp4ref.diagrams import catalogue
 from fp4ref.diagrams.palette import THEMES
@@ -16,7 +17,6 @@ from fp4ref.diagrams.png import ZOOM, png
 from fp4ref.diagrams.request import parse_element, parse_shape, parse_window
 from fp4ref.files import kinds
 from fp4ref.files.targets import write_bytes
-from fp4ref.layout import layout
 from fp4ref.quantized import DIRECTIONS
 
 EPILOG = """\b
@@ -42,7 +42,9 @@ KINDS = {"text": kinds.TEXT, "svg": kinds.SVG, "png": kinds.PNG}
 @click.option("--spec", help="A profile, or a JSON file of one.")
 @click.option("--shape", help="The shape of the tensor, MxK.")
 @click.option("--direction", type=click.Choice(DIRECTIONS), help="The direction of the tensor.")
-@click.option("--layout", "layout_name", help="With linear-tiled: the tiled layout.")
+@click.option(
+    "--layout", "layout_name", help="With linear-tiled: the tiled layout. With memory: any layout or packing."
+)
 @click.option("--element", help="ROW,COLUMN of the tensor, to highlight.")
 @click.option("--window", help="The part to draw, ROWS,COLUMNS like 0:256,4:12; of scales, elements or codes.")
 @click.option(
@@ -82,7 +84,7 @@ def diagram(
             "spec": load_spec(spec) if spec else None,
             "shape": parse_shape(shape) if shape else None,
             "direction": direction,
-            "layout": layout(layout_name) if layout_name else None,
+            "layout": relayouts.named(layout_name) if layout_name else None,
             "element": parse_element(element) if element else None,
             "window": parse_window(window) if window else None,
         }

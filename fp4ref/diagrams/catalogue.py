@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from fp4ref import relayouts
 from fp4ref.diagrams.layout_text import layout_text
 from fp4ref.diagrams.request import Request
 from fp4ref.errors import BackendError, DomainError, UnknownNameError
-from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, layout
+from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, TILED_128X4
 from fp4ref.rules import CITED
 from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4_2D, NVFP4_RHT, NVFP4_ROW_SCALED, STANDARD
 
@@ -32,7 +33,10 @@ class Figure:
 
 
 def _of_layout(name: str) -> Figure:
-    defaults = {"layout": layout(name), "shape": SHAPES.get(name, (300, 288))}
+    """Return the figure of a layout: tiles and bytes of scales, or for packings and more axes the bytes alone."""
+    if name not in LAYOUTS or LAYOUTS[name].unfit_for_scales():
+        return dataclasses.replace(FIGURES["memory"], takes=(), defaults={"layout": relayouts.named(name)})
+    defaults = {"layout": LAYOUTS[name], "shape": SHAPES.get(name, (300, 288))}
     return Figure("layouts:scale_layout", f"The scale layout {name}.", GEOMETRY, defaults, layout_text)
 
 
@@ -57,6 +61,17 @@ FIGURES = {
     "tensor-memory": Figure(
         "tensor_memory:tensor_memory", "Where tcgen05.cp places a 128 x 4 tile of scales, and why."
     ),
+    "scale-vectors": Figure(
+        "scale_vectors:scale_vectors", "Which scale bytes one instruction reads: scale_vec 1X, 2X, 4X."
+    ),
+    "mma-fragments": Figure("mma_fragments:mma_fragments", "The lane of each element and scale of mma.m16n8k64."),
+    "pitfalls": Figure("pitfalls:pitfalls", "Four ways to read the wrong scales."),
+    "memory": Figure(
+        "memory_order:memory_order",
+        "The bytes of any registered layout or packing, and who reads them.",
+        ("layout",),
+        {"layout": TILED_128X4},
+    ),
     "mxfp8-scales": Figure(
         "mx_scales:mx_scales", "Row and column scales of one tensor.", ("spec", "shape"), {"spec": MXFP8_E4M3}
     ),
@@ -69,6 +84,20 @@ FIGURES = {
     "weight-cache": Figure("weight_cache:weight_cache", "When a weight is quantized, and where its scales lie."),
     "gemm": Figure("gemm_figure:gemm", "Operand directions in fprop, dgrad and wgrad.", ("spec",)),
 }
+FIELD = (  # layouts and packings of the field that the manual draws
+    "vllm.marlin_fp4",
+    "vllm.marlin_scale_nvfp4",
+    "ggml.mxfp4_data",
+    "ggml.nvfp4_data",
+    "low_first",
+    "high_first",
+    "rocm.gfx950_32x8",
+    "aiter.shuffle_weight_16x16",
+    "deepgemm.mn_major_ue8m0",
+    "trtllm.shuffle_a_32",
+    "flashinfer.kv_v_scale_hnd",
+    "cuda.tma_16u4_align16",
+)
 EXAMPLE: dict[str, Any] = {"shape": (300, 288), "element": (37, 130)}
 
 # Files that `--all` writes beside one per figure: name, figure, options.
@@ -84,6 +113,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("linear-tiled-element", "linear-tiled", {"shape": (160, 256), "element": (37, 130)}),
     *((f"pipeline-{spec.name}", "pipeline", {"spec": spec}) for spec in STANDARD),
     ("pipeline-nvfp4-rht-column", "pipeline", {"spec": NVFP4_RHT, "direction": "column"}),
+    *((f"memory-{name}", "memory", {"layout": relayouts.named(name)}) for name in FIELD),
 )
 
 
@@ -99,6 +129,7 @@ def command(name: str) -> str:
         "spec": lambda spec: spec.name,
         "shape": lambda shape: f"{shape[0]}x{shape[1]}",
         "element": lambda element: f"{element[0]},{element[1]}",
+        "layout": lambda layout: layout.name,
     }
     given = "".join(f" --{option} {written.get(option, str)(value)}" for option, value in options.items())
     return f"fp4ref diagram {what}{given} -o {name}.svg"
@@ -125,7 +156,7 @@ def figure(name: str) -> Figure:
 
     Rules: LAY-13.
     """
-    if name not in FIGURES and name in LAYOUTS:
+    if name not in FIGURES and name in relayouts.every():
         return _of_layout(name)
     if name not in FIGURES:
         close = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.5)

@@ -74,7 +74,7 @@ class ScaleMap:
     @property
     def band(self) -> int:
         """Consecutive rows that share a place in the lines of memory: 32 of a 128 x 4 tile."""
-        return self.layout.digits(1, 1)[0][0].radix if len(self.layout.axes[0].radices) > 2 else 1
+        return self.layout.digits(*self.layout.multiples)[0][0].radix if len(self.layout.axes[0].radices) > 2 else 1
 
     def offset(self, row: int, column: int) -> int:
         """Byte of a scale, or of the padding at its place. Rules: LAY-1, LAY-2, LAY-3, LAY-4."""
