@@ -71,14 +71,15 @@ def memory_order(request: Request) -> str:
     for words in said[1:]:
         y = page.lines(MARGIN, y, wrap(words, room, 11), size=11, kind="muted")
     per_line = min(LINE_BITS // form.unit, MOST_UNITS)
-    lines = min(-(-len(found.owners) // per_line), LINES)
+    start = int(np.argmax((found.owners >= 0).all(1))) // per_line  # a layout may begin behind another one's bytes
+    lines = min(-(-len(found.owners) // per_line) - start, LINES)
     for number in range(lines):
-        _line(page, y + 6 + number * (HIGH + 3), form, found, number * per_line, per_line)
+        _line(page, y + 6 + number * (HIGH + 3), form, found, (start + number) * per_line, per_line)
     legend = f"Every line is {per_line * form.unit // 8} bytes; the number at its left is that of the first one. "
     legend += f"A cell has {', then '.join(names)}."
     if form.unit == 4:
         legend += " Two cells are a byte, its low nibble first."
-    if (found.owners[: lines * per_line] < 0).any():
+    if (found.owners[start * per_line :][: lines * per_line] < 0).any():
         legend += " Hatched: padding, or bytes that this layout leaves to others."
     page.lines(MARGIN, page.bottom + 18, wrap(legend, room, 11), size=11, kind="muted")
     return page.svg()
