@@ -92,6 +92,15 @@ def finding(code: str, severity: str, tensors: Iterable[str], message: str, **mo
     return LintFinding(code, severity, names, f"{listed(names)}: {message}" if names else message, **more)
 
 
+def tensors_of(findings: Iterable[LintFinding], codes: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the tensors that findings name by each code."""
+    findings = [*findings]
+    return {
+        code: tuple(dict.fromkeys(name for each in findings if each.code == code for name in each.tensors))
+        for code in codes
+    }
+
+
 def listed(names: Iterable[str]) -> str:
     """Return the first names of a list, and the number of the others."""
     names = [*names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fp4ref.checkpoints.check_bytes import check_bytes
@@ -16,7 +16,7 @@ from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.consumers import CONSUMERS, with_consumers
 from fp4ref.checkpoints.findings import ERROR, LintFinding, is_failure, merged
 from fp4ref.checkpoints.groups import Recognized, recognize
-from fp4ref.checkpoints.repairs import repair_command
+from fp4ref.checkpoints.repairs import REPAIRS
 from fp4ref.checkpoints.scalars import check_kv, check_values
 from fp4ref.errors import FileError
 
@@ -104,14 +104,22 @@ def lint(
     except FileError as error:
         report.failure = str(error)
     conventions = found.conventions or [found.family]
-    judged = (with_consumers(each, conventions, consumer) for each in merged(report.findings))
-    report.findings = [
-        replace(each, repair=repair_command(each.code, report.path)) if each.mendable else each for each in judged
-    ]
+    judged = [with_consumers(each, conventions, consumer) for each in merged(report.findings)]
+    options = {"source": os.fspath(source or ""), "convention": convention or ""}
+    report.findings = judged if report.failure else _repairable(judged, report, **options)
     if consumer is not None and found.groups and not any(map(CONSUMERS[consumer].takes, conventions)):
         report.remarks.append(f"{consumer}: no loader of {', '.join(conventions)} is known")
     report.read_bytes = checkpoint.read_bytes
     return report
+
+
+def _repairable(findings: list[LintFinding], report: LintReport, **options: str) -> list[LintFinding]:
+    """Return findings with the commands that repair them."""
+    if not any(each.code in REPAIRS for each in findings):
+        return findings
+    from fp4ref.checkpoints.mending import with_repairs
+
+    return with_repairs(report.path, findings, header_only=report.header_only, **options)
 
 
 def _facts(group: Any) -> dict[str, Any]:

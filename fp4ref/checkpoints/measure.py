@@ -127,8 +127,7 @@ class _Structure:
     def add(self, piece: GroupPiece) -> None:
         if not self.sums or piece.scales is None or len(piece.scales) % 128:
             return
-        values = scale_values(self.group)
-        logs = np.log2(np.where(np.isfinite(values) & (values > 0), values, 1.0))
+        logs = _logs(self.group)
         rows, blocks = piece.scales.shape
         if self.other is LINEAR:  # stored in tiles: the other reading takes the buffer's rows as they come
             moved = TILED_128X4.from_linear(piece.scales).reshape(rows, blocks)
@@ -144,6 +143,19 @@ class _Structure:
         return self.sums[0].explained(), self.sums[1].explained()
 
 
+def _logs(group: TensorGroup) -> NDArray[np.float64]:
+    """Return the logarithm of each scale byte's value; 0 for those that have none."""
+    values = scale_values(group)
+    return np.log2(np.where(np.isfinite(values) & (values > 0), values, 1.0)).astype(np.float64)
+
+
+def explained(group: TensorGroup, scales: NDArray[np.uint8]) -> float:
+    """Return the share of the variance of log scales that the rows and columns of a matrix explain. Rules: CKP-15."""
+    sums = _TwoWay(scales.shape[1])
+    sums.add(_logs(group)[scales])
+    return sums.explained()
+
+
 class _TwoWay:
     """Sums for an analysis of variance by rows and columns."""
 
@@ -151,8 +163,7 @@ class _TwoWay:
         self.columns = np.zeros(columns)
         self.count, self.rows, self.total, self.squares, self.by_rows = 0, 0, 0.0, 0.0, 0.0
 
-    def add(self, logs: NDArray[np.floating[Any]]) -> None:
-        logs = logs.astype(np.float64)
+    def add(self, logs: NDArray[np.float64]) -> None:
         self.columns += logs.sum(0)
         self.by_rows += float((logs.mean(1) ** 2).sum()) * logs.shape[1]
         self.total += float(logs.sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -12,16 +12,19 @@ import numpy as np
 
 from fp4ref.catalogue import add_kind
 from fp4ref.checkpoints import bounds
+from fp4ref.checkpoints.check_shapes import scale_shape
 from fp4ref.checkpoints.convention import Convention
 from fp4ref.checkpoints.findings import CODES
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
+from fp4ref.checkpoints.stored_layout import stored_layout
 from fp4ref.checkpoints.transfer.weights import Weight, WeightPiece, cropped, swapped
 from fp4ref.errors import DomainError
 from fp4ref.formats import CUDA_E4M3
-from fp4ref.layout import LINEAR, TILED_128X4, Layout
+from fp4ref.layout import Layout
 from fp4ref.names import Names
 
 POSITIVE = 127  # E4M3 bytes below the NaN
+_AGAIN = "to quantize the source once more"
 
 
 def _same_group(group: TensorGroup) -> TensorGroup:
@@ -48,6 +51,7 @@ class Repair:
     regroup: Callable[[TensorGroup], TensorGroup] = _same_group
     mend: Callable[[Recognized, Sequence[Weight]], list[Weight]] = _same_weights
     drops: bool = False
+    refuses: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in CODES:
@@ -58,22 +62,32 @@ REPAIRS: Names[Repair] = Names("repair")
 add_kind(Repair, REPAIRS)
 
 
-def repair_command(code: str, path: str) -> str:
-    """Return the command that repairs a finding; "" if there is none. Rules: CNV-11."""
-    return f"fp4ref convert {shlex.quote(path)} REPAIRED --repair {code}" if code in REPAIRS else ""
+def repair_command(path: str, codes: Iterable[str], *, source: str = "", convention: str = "") -> str:
+    """Return the command that repairs findings by their codes.
+
+    source, convention: the options of `fp4ref lint` that the findings rest on.
+
+    Rules: CNV-11.
+    """
+    words = ["fp4ref", "convert", path, "REPAIRED", *(word for code in codes for word in ("--repair", code))]
+    words += ["--source", source] if source else []
+    words += ["--convention", convention] if convention else []
+    return shlex.join(words)
 
 
 def _retiled(group: TensorGroup) -> TensorGroup:
-    """Return a group whose scales are read in the other of the two layouts."""
-    convention = group.convention
-    other = TILED_128X4 if group.layout == LINEAR else LINEAR
+    """Return a group whose scales are read in the layout that their bytes are in, whatever it declares."""
+    convention, scales = group.convention, group.parts["scales"]
+    found = stored_layout(group)
 
     def layout_of(_: Convention, __: object) -> Layout:
-        return other
+        return found
 
-    scales = convention.scales
-    bytes_too = None if scales is None else scales._replace(dtypes=(*scales.dtypes, "U8"))
-    return replace(group, convention=replace(convention, layout_of=layout_of, scales=bytes_too))
+    role = convention.scales
+    assert role is not None
+    dtype = scales.dtype if scales.dtype in role.dtypes else role.dtypes[0]
+    parts = {**group.parts, "scales": replace(scales, dtype=dtype, shape=scale_shape(group))}
+    return replace(group, convention=replace(convention, layout_of=layout_of), parts=parts)
 
 
 def _swapped(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
@@ -90,7 +104,7 @@ def _without_nan(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
 
     def mended(weight: Weight, piece: WeightPiece) -> WeightPiece:
         if piece.scales is None:
-            return piece
+            raise DomainError("repair scale-nan", f"{weight.module}: a float scale that is NaN", _AGAIN, "CNV-11")
         wrong = np.isnan(bounds.values(weight.scale))[piece.scales]
         width = weight.block[1] * weight.bits // 8
         mask = 0x77 if weight.bits == 4 else 0x7F  # a zero of either sign
@@ -99,7 +113,7 @@ def _without_nan(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
         full = codes.reshape(len(codes), -1, width).any(-1)
         if (lost := int((wrong & full).sum())) > 0:
             got = f"{weight.module}: {lost} blocks with elements that are not zero have a NaN scale"
-            raise DomainError("repair scale-nan", got, "to quantize the source once more", "CNV-11")
+            raise DomainError("repair scale-nan", got, _AGAIN, "CNV-11")
         return piece._replace(scales=np.where(wrong, np.uint8(0), piece.scales))
 
     def reader(weight: Weight) -> Callable[[int], Iterator[WeightPiece]]:
@@ -200,9 +214,9 @@ def scale_table(ratio: Fraction) -> tuple[np.ndarray, list[Fraction]]:
 
 for _repair in (
     Repair("nibble-order", "The two elements of each byte are exchanged.", mend=_swapped),
-    Repair("scale-layout", "Scales are read as tiles where they were linear, and the reverse.", regroup=_retiled),
+    Repair("scale-layout", "Scales are read in the layout that their bytes are in.", regroup=_retiled),
     Repair("padding", "Elements and scales outside the logical shape are zero.", mend=_cleared),
-    Repair("scale-nan", "Blocks of zeros whose scale was NaN have the scale zero.", mend=_without_nan),
+    Repair("scale-nan", "Blocks of zeros whose scale was NaN have the scale zero.", mend=_without_nan, refuses=True),
     Repair("fused-global-scale", "Each fused set has one global and one input scale, the largest.", mend=_rescaled),
     Repair("orphan-tensor", "Tensors that belong to no weight are left out.", drops=True),
     Repair("config", "The configuration is made from the tensors."),

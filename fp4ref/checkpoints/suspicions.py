@@ -62,7 +62,11 @@ def suspect_nibbles(found: Recognized, measured: list[Measured]) -> Iterator[Lin
     if swapped > SURE and declared < swapped / 2:
         text = f"column energies follow the norms by {swapped:.1f} standard deviations with nibbles exchanged,"
         text += f" by {declared:.1f} as declared"
-        yield finding("nibble-order", WARNING, names, text, evidence={"declared": declared, "exchanged": swapped})
+        packed = {each.group.convention.name for each in measured if each.group.parts["codes"].name in names}
+        alike = [each.group.parts["codes"].name for each in measured if each.group.convention.name in packed]
+        if len(alike) > len(names):
+            text += f"; no norm feeds {len(alike) - len(names)} of these, which the same writer packed"
+        yield finding("nibble-order", WARNING, alike, text, evidence={"declared": declared, "exchanged": swapped})
     elif max(declared, swapped) < SURE:
         yield f"nibble order: cannot tell, column energies follow the norms by {declared:.1f} standard deviations only"
 

@@ -30,6 +30,13 @@ Examples:
     help="Quantize modules, those that are quantized too, by this profile or JSON file; the first match counts.",
 )
 @click.option("--repair", "codes", multiple=True, metavar="CODE", help="Repair what `fp4ref lint` finds by this code.")
+@click.option(
+    "--source",
+    "high_precision",
+    type=click.Path(path_type=Path),
+    help="The checkpoint in high precision that `fp4ref lint` compared with, for --repair.",
+)
+@click.option("--convention", default="", metavar="NAME", help="SRC's convention or family, not the recognized one.")
 @click.option("--lossy", is_flag=True, help="Accept losses, which are named in numbers.")
 def convert(
     source: Path,
@@ -45,6 +52,8 @@ def convert(
     scheduler: str,
     specs: tuple[str, ...],
     codes: tuple[str, ...],
+    high_precision: Path | None,
+    convention: str,
     lossy: bool,
 ) -> None:
     """Convert the checkpoint SRC into the new directory DST.
@@ -55,6 +64,8 @@ def convert(
     """
     from fp4ref.checkpoints.transfer.converting import request_to_convert
 
+    if high_precision is not None and not codes:
+        raise click.UsageError("--source is for --repair, whose findings rest on it")
     with progress(None, "lint") as step:
         request = request_to_convert(
             source,
@@ -64,6 +75,8 @@ def convert(
             include=include,
             exclude=exclude,
             repairs=codes,
+            high_precision=high_precision,
+            convention=convention,
             lossy=lossy,
             shard_bytes=shard_bytes,
             step=step,

@@ -598,7 +598,8 @@ def nan_elements(e):
 
 @defect("comfy-nvfp4", "padding", "double_blocks.0.img_attn.qkv.weight_scale")
 def poisoned_padding(e):
-    edit(e, "double_blocks.0.img_attn.qkv.weight_scale", lambda a: a.__setitem__(slice(100, None), 0x38))
+    outside = corpus.tiled(np.ones((48, 7), np.uint8)) == 0  # rows and blocks of the tiles that no element has
+    edit(e, "double_blocks.0.img_attn.qkv.weight_scale", lambda a: a.__setitem__(outside, 0x38))
 
 
 @defect("comfy-nvfp4", "padding", "double_blocks.0.img_attn.qkv.weight")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from fp4ref.checkpoints.findings import tensors_of
 from fp4ref.checkpoints.repairs import REPAIRS
 from fp4ref.checkpoints.transfer.quantizing import require_spec
 from fp4ref.checkpoints.transfer.request import SHARD_BYTES, ConversionRequest
@@ -23,6 +24,8 @@ def request_to_convert(
     include: Iterable[str] = (),
     exclude: Iterable[str] = (),
     repairs: Mapping[str, Iterable[str]] | Iterable[str] = (),
+    high_precision: str | os.PathLike[str] | None = None,
+    convention: str = "",
     lossy: bool = False,
     shard_bytes: int = SHARD_BYTES,
     step: Callable[[str], None] = lambda name: None,
@@ -32,6 +35,8 @@ def request_to_convert(
     to: a convention or its family; "" keeps that of the source. specs: pairs of a pattern of modules and the
     specification for them; the first match counts. requantize: also of modules that are quantized in the source.
     repairs: the tensors to repair by the code of the finding, or codes alone, for the tensors that the linter names.
+    high_precision: the checkpoint that the linter compares with. convention: the source's convention or its family,
+    instead of the recognized one.
 
     Errors: DomainError for a code without a repair, or one that the linter does not find.
 
@@ -42,10 +47,11 @@ def request_to_convert(
         require_spec(spec)
     if shard_bytes < 1:
         raise DomainError("convert", f"shards of {shard_bytes} bytes", "a positive number", "CNV-7")
-    named = repairs if isinstance(repairs, Mapping) else _named(source, [*repairs], step)
+    named = repairs if isinstance(repairs, Mapping) else _named(source, [*repairs], high_precision, convention, step)
     return ConversionRequest(
         source=str(Path(source).absolute()),
         target=str(Path(target).absolute()),
+        convention=convention,
         to=to,
         quantize=tuple((pattern, spec.to_json()) for pattern, spec in given),
         requantize=requantize,
@@ -57,7 +63,13 @@ def request_to_convert(
     )
 
 
-def _named(source: str | os.PathLike[str], codes: list[str], step: Callable[[str], None]) -> dict[str, tuple[str, ...]]:
+def _named(
+    source: str | os.PathLike[str],
+    codes: list[str],
+    high_precision: str | os.PathLike[str] | None,
+    convention: str,
+    step: Callable[[str], None],
+) -> dict[str, tuple[str, ...]]:
     """Return the tensors that the linter names by each code. Rules: CNV-11."""
     from fp4ref.checkpoints.lint import lint
 
@@ -66,11 +78,8 @@ def _named(source: str | os.PathLike[str], codes: list[str], step: Callable[[str
             raise DomainError("convert", f"no repair of {code!r}", f"one of {', '.join(REPAIRS)}", "CNV-11")
     if not codes:
         return {}
-    findings = lint(source, step=step).findings
-    found = {
-        code: tuple(dict.fromkeys(name for each in findings if each.code == code for name in each.tensors))
-        for code in codes
-    }
+    findings = lint(source, source=high_precision, convention=convention or None, step=step).findings
+    found = tensors_of(findings, codes)
     for code, names in found.items():
         if not names:
             raise DomainError("convert", f"no finding {code!r} to repair", "a code that fp4ref lint reports", "CNV-11")

@@ -152,11 +152,11 @@ def copies(plan: ConversionPlan, found: Recognized, taken: set[str], to: str) ->
     units: list[Unit] = []
     stems = {f"{module}.weight" for module in taken}
     inside = {name for group in found.groups for name in group.names} | stems
-    strays = {tensor.name for parts in found.strays.values() for tensor in parts.values()}
+    dropped = {name for code, names in plan.request.repairs.items() if REPAIRS[code].drops for name in names}
     others: dict[str, list[str]] = {}
     kv = cache_names(found, to)
     for name, tensor in found.checkpoint.tensors.items():
-        if name in inside or name in strays:
+        if name in inside or name in dropped:
             continue
         suffix = next((each for each in _others(found.family) if name.endswith(each)), "")
         if suffix and name not in found.plain and suffix not in _others(to.partition(".")[0]):
@@ -179,6 +179,12 @@ def _others(family: str) -> set[str]:
 def configuration_of(to: str) -> Configuration:
     """Return the configuration of a family or convention."""
     return (CONVENTIONS[to] if to in CONVENTIONS else families()[to][0]).configuration
+
+
+def stored_cache(found: Recognized) -> str:
+    """Return the format of a KV cache whose scales are stored; "" if none are. Rules: CNV-14."""
+    suffixes = tuple(families()[found.family][0].configuration.kv_scales) if found.family else ()
+    return "fp8" if any(name.endswith(suffixes) for name in found.plain) else ""
 
 
 def cache_names(found: Recognized, to: str) -> dict[str, str | None]:

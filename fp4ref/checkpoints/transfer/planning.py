@@ -13,7 +13,15 @@ from fp4ref.checkpoints.declarations import CheckpointDeclaration
 from fp4ref.checkpoints.declared import declared, producer_matches
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.transfer.choice import require_family
-from fp4ref.checkpoints.transfer.gathering import configuration_of, copies, is_matrix, moved, quantized, weights_of
+from fp4ref.checkpoints.transfer.gathering import (
+    configuration_of,
+    copies,
+    is_matrix,
+    moved,
+    quantized,
+    stored_cache,
+    weights_of,
+)
 from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.plan import ConversionPlan, PlannedShard, placed_in
 from fp4ref.checkpoints.transfer.request import ConversionRequest
@@ -34,7 +42,9 @@ def make_plan(request: ConversionRequest) -> ConversionPlan:
     """
     checkpoint = open_checkpoint(request.source)
     checkpoint.require_readable()
-    found = recognize(checkpoint)
+    found = recognize(checkpoint, request.convention or None)
+    if "config" in request.repairs and not found.config.kv:
+        found.config.kv = stored_cache(found)
     to = request.to or found.family
     if not to:
         raise DomainError("convert", "no quantized weight and no target", "--to CONVENTION", "CNV-1")

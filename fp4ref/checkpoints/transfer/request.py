@@ -21,17 +21,18 @@ HEAD = 1 << 16  # bytes at a file's beginning that are part of its state
 class ConversionRequest:
     """A conversion.
 
-    source, target: absolute paths. to: a convention or a family; "" for that of the source. quantize: pairs of a
-    pattern of modules and the JSON form of the specification for them, the first match counts; requantize: also of
-    modules that are quantized. include, exclude: patterns of modules. repairs: tensors, by the code of the finding.
-    lossy: losses are allowed. shard_bytes: bytes of a shard, at most, where one unit is not more. state: that of the
-    source's files.
+    source, target: absolute paths. convention: that of the source or its family, instead of the recognized one. to: a
+    convention or a family; "" for that of the source. quantize: pairs of a pattern of modules and the JSON form of the
+    specification for them, the first match counts; requantize: also of modules that are quantized. include, exclude:
+    patterns of modules. repairs: tensors, by the code of the finding. lossy: losses are allowed. shard_bytes: bytes of
+    a shard, at most, where one unit is not more. state: that of the source's files.
 
     Rules: CNV-9.
     """
 
     source: str
     target: str
+    convention: str = ""
     to: str = ""
     quantize: tuple[tuple[str, str], ...] = ()
     requantize: bool = False

@@ -1,0 +1,36 @@
+"""The layout that the bytes of block scales are in, where their shape is not the convention's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.checkpoints.access import blocks_across
+from fp4ref.checkpoints.check_shapes import scale_shape
+from fp4ref.checkpoints.groups import TensorGroup
+from fp4ref.checkpoints.measure import explained
+from fp4ref.layout import LINEAR, LINEAR_PADDED, TILED_128X4, Layout
+
+Bytes = NDArray[np.uint8]
+
+
+def stored_layout(group: TensorGroup) -> Layout:
+    """Return the layout of a group's scales: the other of tiles and rows where their shape is the convention's.
+
+    Where it is not, the layout is one in which the buffer has its size and the padding is zero; of several, the one in
+    which rows and columns explain most of the scales.
+
+    Rules: CNV-11.
+    """
+    tensor = group.parts["scales"]
+    if tensor.shape == scale_shape(group):
+        return TILED_128X4 if group.layout == LINEAR else LINEAR
+    size = tensor.count // group.matrices
+    rows, blocks = group.rows, blocks_across(group)
+    fits = [each for each in (TILED_128X4, LINEAR_PADDED, LINEAR) if math.prod(each.padded_shape(rows, blocks)) == size]
+    data = np.frombuffer(tensor.bytes(0, size), np.uint8)
+    read = {each: each.to_linear(data.reshape(each.padded_shape(rows, blocks)), rows, blocks) for each in fits}
+    clean = [each for each in fits if np.array_equal(each.from_linear(read[each]).reshape(-1), data)]
+    return max(clean or fits or [TILED_128X4], key=lambda each: explained(group, read[each]) if each in read else 0.0)
