@@ -8,7 +8,7 @@ try:
 except ImportError as error:
     raise ImportError("fp4ref.te needs torch: pip install 'fp4ref[torch]'") from error
 
-from fp4ref.te import debug, optimizers, recipe
+from fp4ref.te import debug, ops, optimizers, recipe
 from fp4ref.te.absent import absent as _absent
 from fp4ref.te.alias import install_alias, uninstall_alias
 from fp4ref.te.alias_names import NOT_EMULATED as _NOT_EMULATED
@@ -132,6 +132,7 @@ __all__ = [
     "mark_not_offload",
     "moe_permute",
     "moe_unpermute",
+    "ops",
     "optimizers",
     "parallel_cross_entropy",
     "prepare_for_saving",

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from fp4ref.te.errors import NotSupportedError, SettingError
+from fp4ref.te.storage import prepare_for_saving, restore_from_saved
 
 Plain = Callable[[torch.Tensor], torch.Tensor]
 
@@ -60,11 +61,22 @@ def activate(name: str, x: torch.Tensor, parameters: dict[str, Any] | None = Non
 
     Errors: NotSupportedError for an unknown name, SettingError for parameters that it does not take.
     """
-    function = _function(name, parameters or {})
-    return _Activation.apply(x, function)  # type: ignore[no-any-return, no-untyped-call]
+    return computed(function_of(name, parameters or {}), x)
 
 
-def _function(name: str, parameters: dict[str, Any]) -> Plain:
+def computed(function: Callable[..., torch.Tensor], *tensors: torch.Tensor, kept_as: Any = None) -> torch.Tensor:
+    """Apply a differentiable function in float32; its result has the first tensor's type.
+
+    kept_as: a quantizer of the tensors that are kept for the backward pass, or None to keep them as they are.
+    """
+    return _InFloat32.apply(function, kept_as, *tensors)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def function_of(name: str, parameters: dict[str, Any]) -> Plain:
+    """Return the function of an activation's name.
+
+    Errors: NotSupportedError for an unknown name, SettingError for parameters that it does not take.
+    """
     is_gated(name)
     allowed = {"limit", "alpha", "glu_linear_offset"} if name == CLAMPED else set()
     if set(parameters) - allowed:
@@ -90,20 +102,26 @@ def _clamped_swiglu(
     return gate * torch.sigmoid(alpha * gate) * (linear.clamp(-limit, limit) + glu_linear_offset)
 
 
-class _Activation(torch.autograd.Function):
-    """Keeps the input alone for the backward pass, whatever the formula."""
+class _InFloat32(torch.autograd.Function):
+    """Keeps the inputs alone for the backward pass, whatever the formula."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, function: Plain) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        ctx.function = function
-        return function(x.float()).to(x.dtype)
+    def forward(ctx: Any, function: Callable[..., torch.Tensor], kept_as: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        kept = tensors if kept_as is None else [kept_as(tensor) for tensor in tensors]
+        saved, ctx.objects = prepare_for_saving(*kept)
+        ctx.save_for_backward(*saved)
+        ctx.function, ctx.dtypes = function, [tensor.dtype for tensor in tensors]
+        return function(*(tensor.float() for tensor in tensors)).to(tensors[0].dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (x,) = ctx.saved_tensors
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        kept = restore_from_saved(ctx.objects, ctx.saved_tensors)
+        tensors = [
+            tensor if isinstance(tensor, torch.Tensor) else tensor.dequantize(dtype=dtype)
+            for tensor, dtype in zip(kept, ctx.dtypes, strict=True)
+        ]
         with torch.enable_grad():
-            wide = x.detach().float().requires_grad_()
-            result = ctx.function(wide)
-        (grad,) = torch.autograd.grad(result, wide, grads[0].float())
-        return grad.to(x.dtype), None
+            wide = [tensor.detach().float().requires_grad_() for tensor in tensors]
+            result = ctx.function(*wide)
+        found = torch.autograd.grad(result, wide, grads[0].float())
+        return None, None, *(grad.to(dtype) for grad, dtype in zip(found, ctx.dtypes, strict=True))

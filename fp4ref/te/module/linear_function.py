@@ -94,7 +94,8 @@ class LinearCall(ProductCall):
     quantized_weight: the weight operand of fprop and dgrad, None where nothing is quantized. main_grad_of: the
     parameter whose `main_grad` receives the weight's gradient. fsdp_group: between the passes, each of its processes
     keeps a part of the weight's codes. defer: takes the computation of wgrad, to be done later. norm: what made the
-    input, to be shown on the node of the graph: its own input and weight, means, and 1 / deviations.
+    input, to be shown on the node of the graph: its own input and weight, means, and 1 / deviations. gradient_factor:
+    both gradients are multiplied by it before they are rounded.
     """
 
     parallel: Parallel
@@ -105,6 +106,7 @@ class LinearCall(ProductCall):
     main_grad_of: Any = None
     defer: Callable[[Callable[[], torch.Tensor | None]], None] | None = None
     norm: tuple[torch.Tensor | None, ...] | None = None
+    gradient_factor: float = 1.0
 
     @property
     def quantizes(self) -> bool:
@@ -157,7 +159,12 @@ class _Linear(torch.autograd.Function):
         dx = dw = None
         if call.wants_dgrad:
             dx, *_ = general_gemm(
-                _backward_operand(saved_weight, call), operand, out_dtype=call.dtype, layout="NN", grad=True
+                _backward_operand(saved_weight, call),
+                operand,
+                out_dtype=call.dtype,
+                alpha=call.gradient_factor,
+                layout="NN",
+                grad=True,
             )
             if call.parallel.mode == "column":
                 dx = call.parallel.reduced(dx)
@@ -176,6 +183,8 @@ def _quantized_input(rows: torch.Tensor, call: LinearCall) -> Any:
     if not call.quantizes:
         return rows
     for_wgrad = call.wants_wgrad and call.quantizes_backward and not call.keeps_original_input
+    if isinstance(rows, QuantizedTensorStorage):  # by an operation before this one
+        return sharing_buffers(rows)
     call.input_quantizer.set_usage(rowwise=True, columnwise=for_wgrad)
     if call.parallel.gathers_input and not call.input_quantizer.is_quantizable(rows):
         return rows  # gathered in high precision, then quantized
@@ -186,6 +195,8 @@ def _quantized_grad(rows: torch.Tensor, call: LinearCall) -> Any:
     """Return the gradient of the output, whole, quantized for what is computed from it."""
     quantizer = call.grad_output_quantizer if call.quantizes_backward else None
     operand: Any = rows
+    if quantizer is not None and isinstance(rows, QuantizedTensorStorage):
+        return sharing_buffers(rows)
     if quantizer is not None:
         quantizer.set_usage(rowwise=call.wants_dgrad, columnwise=call.wants_wgrad)
         if not call.parallel.gathers_grad_output or quantizer.is_quantizable(rows):
@@ -258,14 +269,15 @@ def _backward_operand(saved: Any, call: LinearCall, *, gather: bool = False) -> 
 
 def _weight_gradient(operand: Any, grad_output: Any, call: LinearCall) -> torch.Tensor | None:
     """dW = grad_output^T x, new, or added to the parameter's `main_grad`."""
-    parameter = call.main_grad_of
+    parameter, alpha = call.main_grad_of, call.gradient_factor
     if parameter is None:
-        dw, *_ = general_gemm(operand, grad_output, out_dtype=call.dtype, layout="NT", grad=True)
+        dw, *_ = general_gemm(operand, grad_output, out_dtype=call.dtype, alpha=alpha, layout="NT", grad=True)
         return dw  # type: ignore[no-any-return]
     general_gemm(
         operand,
         grad_output,
         out_dtype=parameter.main_grad.dtype,
+        alpha=alpha,
         layout="NT",
         grad=True,
         out=parameter.main_grad,

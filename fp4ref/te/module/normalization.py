@@ -86,6 +86,33 @@ class _Normalization(torch.autograd.Function):
         return *_backward(grads[0], x, weight, bias, mean, rstd, ctx.zero_centered_gamma), None, None, None, None
 
 
+def normalize_and_fork(
+    x: torch.Tensor, weight: torch.Tensor, *, eps: float, zero_centered_gamma: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return RMSNorm of x and x itself; the gradients of both are added in float32, and rounded once.
+
+    Rules: TEM-35.
+    """
+    return _ForkedRMSNorm.apply(x, weight, eps, zero_centered_gamma)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _ForkedRMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float, zero_centered_gamma: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        y, _, rstd = _forward(x, weight, None, False, eps, zero_centered_gamma)
+        ctx.save_for_backward(x, weight, rstd)
+        ctx.zero_centered_gamma = zero_centered_gamma
+        return y.to(x.dtype), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, rstd = ctx.saved_tensors
+        dx, dweight, _ = _backward(grads[0], x, weight, None, None, rstd, ctx.zero_centered_gamma, added=grads[1])
+        return dx, dweight, None, None
+
+
 def _gamma(weight: torch.Tensor, zero_centered: bool) -> torch.Tensor:
     return weight.float() + 1 if zero_centered else weight.float()
 
@@ -115,8 +142,9 @@ def _backward(
     mean: torch.Tensor | None,
     rstd: torch.Tensor,
     zero_centered_gamma: bool,
+    added: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Return gradients of x, weight and bias, each in its own type."""
+    """Return gradients of x, weight and bias, each in its own type; `added` is another gradient of x."""
     gamma = _gamma(weight, zero_centered_gamma)
     wide, grad = x.float(), dy.float()
     if mean is not None:
@@ -128,6 +156,8 @@ def _backward(
         scaled = grad * gamma
         dx = (scaled - unit * (scaled * unit).mean(-1, keepdim=True)) * rstd
         dweight, dbias = (grad * unit).reshape(-1, x.shape[-1]).sum(0), None
+    if added is not None:
+        dx = dx + added.float()
     return dx.to(x.dtype), dweight.to(weight.dtype), None if bias is None else dbias.to(bias.dtype)
 
 

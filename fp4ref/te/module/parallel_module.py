@@ -162,16 +162,22 @@ class ParallelModule(TransformerEngineBaseModule):
         is_first_microbatch: bool | None,
         save_original_input: bool = False,
         norm: tuple[torch.Tensor | None, ...] | None = None,
+        gradient_factor: float = 1.0,
     ) -> torch.Tensor:
         """Return one linear operation with the quantizers of the named operands ("input", "weight", "grad_output")."""
         call = LinearCall(
-            dtype=self.activation_dtype, parallel=parallel, save_original_input=save_original_input, norm=norm
+            dtype=self.activation_dtype,
+            parallel=parallel,
+            save_original_input=save_original_input,
+            norm=norm,
+            gradient_factor=gradient_factor,
         )
         if self.delay_wgrad_compute:
             call.defer = lambda compute: self.deferred.append((weight_names, compute))
         if self.fuse_wgrad_accumulation and weight.requires_grad:
             call.main_grad_of = require_main_grad(type(self).__name__, weight)
-            call.overwrite_main_grad = is_first_microbatch is True
+            overwrites = bool(getattr(weight, "overwrite_main_grad", False))
+            call.overwrite_main_grad = is_first_microbatch is True or overwrites
         if self.fp8:
             call.backward_override, call.fsdp_group = self.backward_override, self.fsdp_group
             call.input_quantizer = self.activation_quantizer(operands["input"], communicated=parallel.gathers_input)

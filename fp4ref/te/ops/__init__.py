@@ -1,0 +1,81 @@
+"""Operations that `Sequential` chains, with the names and the numbers of the operation fuser that is emulated."""
+
+from fp4ref.te.ops.activations import (
+    GEGLU,
+    GELU,
+    GLU,
+    QGEGLU,
+    QGELU,
+    ClampedSwiGLU,
+    ReGLU,
+    ReLU,
+    ScaledClampedQGeGLU,
+    ScaledSiTUGLU,
+    ScaledSReLU,
+    ScaledSwiGLU,
+    SiLU,
+    SiTUGLU,
+    SReGLU,
+    SReLU,
+    SwiGLU,
+)
+from fp4ref.te.ops.collectives import AllGather, AllReduce, ReduceScatter
+from fp4ref.te.ops.elementwise import (
+    AddExtraInput,
+    Bias,
+    ConstantScale,
+    Dropout,
+    Identity,
+    MakeExtraOutput,
+    Reshape,
+)
+from fp4ref.te.ops.grouped import GroupedLinearOperation as GroupedLinear
+from fp4ref.te.ops.linear import BasicLinear
+from fp4ref.te.ops.linear import LinearOperation as Linear
+from fp4ref.te.ops.norms import L2NormalizationOperation as L2Normalization
+from fp4ref.te.ops.norms import LayerNormOperation as LayerNorm
+from fp4ref.te.ops.norms import RMSNormOperation as RMSNorm
+from fp4ref.te.ops.operation import BasicOperation, FusibleOperation, OperationContext
+from fp4ref.te.ops.quantize import Quantize
+from fp4ref.te.ops.sequential import Sequential
+
+__all__ = [
+    "GEGLU",
+    "GELU",
+    "GLU",
+    "QGEGLU",
+    "QGELU",
+    "AddExtraInput",
+    "AllGather",
+    "AllReduce",
+    "BasicLinear",
+    "BasicOperation",
+    "Bias",
+    "ClampedSwiGLU",
+    "ConstantScale",
+    "Dropout",
+    "FusibleOperation",
+    "GroupedLinear",
+    "Identity",
+    "L2Normalization",
+    "LayerNorm",
+    "Linear",
+    "MakeExtraOutput",
+    "OperationContext",
+    "Quantize",
+    "RMSNorm",
+    "ReGLU",
+    "ReLU",
+    "ReduceScatter",
+    "Reshape",
+    "SReGLU",
+    "SReLU",
+    "ScaledClampedQGeGLU",
+    "ScaledSReLU",
+    "ScaledSiTUGLU",
+    "ScaledSwiGLU",
+    "Sequential",
+    "SiLU",
+    "SiTUGLU",
+    "SwiGLU",
+]

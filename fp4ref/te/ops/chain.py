@@ -1,0 +1,123 @@
+"""A run of operations: their extra tensors, and neighbours that one kernel computes with one rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from fp4ref.te.errors import NotSupportedError, SettingError
+from fp4ref.te.ops.elementwise import Bias, ConstantScale, MakeExtraOutput
+from fp4ref.te.ops.linear import BasicLinear
+from fp4ref.te.ops.norms import RMSNormOperation
+from fp4ref.te.ops.operation import BasicOperation, FusibleOperation
+
+Tensor = torch.Tensor
+
+
+class Chain:
+    """Operations one after another; num_extra_inputs: tensors that the caller gives besides the first.
+
+    Errors: SettingError for a channel that is read before it is written, or that two operations write.
+    """
+
+    def __init__(self, modules: Iterable[FusibleOperation]) -> None:
+        self.operations = [operation for module in modules for operation in module.basic_operations()]
+        self.num_extra_inputs = sum(op._extra_input_channels.count(None) for op in self.operations)
+        self._entered = False
+        self._require_channels()
+
+    def __call__(self, x: Tensor, *extra_inputs: Tensor, arguments: Mapping[int, dict[str, Any]] | None = None) -> Any:
+        """Return the result, then the extra outputs that go to the caller.
+
+        arguments: further arguments of an operation, by its id.
+
+        Rules: TEM-32, TEM-33, TEM-34, TEM-35.
+        """
+        if len(extra_inputs) != self.num_extra_inputs:
+            got = f"{len(extra_inputs)} extra inputs"
+            raise SettingError("Sequential", got, f"{self.num_extra_inputs} for these operations")
+        self._prepare(x)
+        given, channels, results = iter(extra_inputs), dict[str, Tensor](), list[Tensor]()
+        for step in _steps(self.operations):
+            extras = [
+                next(given) if channel is None else channels[channel]
+                for op in step
+                for channel in op._extra_input_channels
+            ]
+            keywords = {name: value for op in step for name, value in (arguments or {}).get(id(op), {}).items()}
+            x, outputs = _run(step, x, extras, keywords)
+            names = [name for op in step for name in op._extra_output_channels]
+            for output, (channel, to_caller) in zip(outputs, names, strict=True):
+                if channel is not None:
+                    channels[channel] = output
+                if to_caller:
+                    results.append(output)
+        return (x, *results) if results else x
+
+    def _prepare(self, x: Tensor) -> None:
+        """Tell every operation that a call begins, and whether a gradient goes through it."""
+        if not self._entered:
+            for op in self.operations:
+                op.pre_first_fuser_forward()
+        self._entered = True
+        wanted = torch.is_grad_enabled()
+        reached = wanted and x.requires_grad
+        for op in self.operations:
+            reached = reached or (wanted and any(parameter.requires_grad for parameter in op.parameters()))
+            op.pre_fuser_forward(requires_grad=reached)
+
+    def _require_channels(self) -> None:
+        written: set[str] = set()
+        for op in self.operations:
+            for channel in op._extra_input_channels:
+                if channel is not None and channel not in written:
+                    raise SettingError(type(op).__name__, f"channel {channel!r} read", "an earlier operation writes it")
+            for channel, _ in op._extra_output_channels:
+                if channel in written:
+                    raise SettingError(type(op).__name__, f"channel {channel!r} written again", "one that writes it")
+                if channel is not None:
+                    written.add(channel)
+
+
+def _steps(operations: Sequence[BasicOperation]) -> list[list[BasicOperation]]:
+    """Return the operations, those that one kernel computes in one list."""
+    steps: list[list[BasicOperation]] = []
+    for op in operations:
+        if steps and len(steps[-1]) == 1 and _computed_as_one(steps[-1][0], op):
+            steps[-1].append(op)
+        else:
+            steps.append([op])
+    for before, after in pairwise(steps):
+        product = isinstance(before[0], BasicLinear) and not isinstance(before[-1], ConstantScale)
+        if product and isinstance(after[0], BasicLinear):
+            after[0].require_no_quantized_neighbour()
+    return steps
+
+
+def _computed_as_one(first: BasicOperation, second: BasicOperation) -> bool:
+    if isinstance(first, BasicLinear) and isinstance(second, Bias):  # Rules: TEM-33
+        return first.parallel_mode != "row" and first.weight.dtype in {torch.float16, torch.bfloat16}
+    if isinstance(first, BasicLinear) and isinstance(second, ConstantScale):  # Rules: TEM-34
+        return first.parallel_mode != "column"
+    return isinstance(first, MakeExtraOutput) and isinstance(second, RMSNormOperation)  # Rules: TEM-35
+
+
+def _run(
+    step: list[BasicOperation], x: Tensor, extras: list[Tensor], keywords: dict[str, Any]
+) -> tuple[Tensor, Sequence[Tensor]]:
+    if len(step) == 1:
+        return step[0].run(x, *extras, **keywords)
+    first, second = step
+    if keywords:
+        got = f"arguments {', '.join(keywords)}"
+        raise NotSupportedError(f"{type(first).__name__} and {type(second).__name__}", got, "none for neighbours")
+    if isinstance(first, BasicLinear) and isinstance(second, Bias):
+        return first.product(x, bias=second.bias), ()
+    if isinstance(first, BasicLinear) and isinstance(second, ConstantScale):
+        return first.product(x, scale=second.scale), ()
+    assert isinstance(second, RMSNormOperation)
+    y, same = second.forked(x)
+    return y, (same,)
