@@ -10,8 +10,8 @@ import torch
 
 from fp4ref.te.errors import SettingError
 from fp4ref.te.module.compilation import not_compiled
-from fp4ref.te.ops.operation import FusibleOperation
 from fp4ref.te.ops.chain import Chain
+from fp4ref.te.ops.operation import FusibleOperation
 
 Module = torch.nn.Module
 
