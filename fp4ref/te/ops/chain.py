@@ -9,10 +9,6 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import NotSupportedError, SettingError
-from fp4ref.te.ops.elementwise import Bias, ConstantScale, MakeExtraOutput
-from fp4ref.te.ops.linear import BasicLinear
-from fp4ref.te.ops.norms import RMSNormOperation
-from fp4ref.te.ops.operation import BasicOperation, FusibleOperation
 
 Tensor = torch.Tensor
 
@@ -23,8 +19,8 @@ class Chain:
     Errors: SettingError for a channel that is read before it is written, or that two operations write.
     """
 
-    def __init__(self, modules: Iterable[FusibleOperation]) -> None:
-        self.operations = [operation for module in modules for operation in module.basic_operations()]
+    def __init__(self, modules: Iterable[Any]) -> None:
+        self.operations: list[Any] = [operation for module in modules for operation in module.basic_operations()]
         self.num_extra_inputs = sum(op._extra_input_channels.count(None) for op in self.operations)
         self._entered = False
         self._require_channels()
@@ -82,42 +78,24 @@ class Chain:
                     written.add(channel)
 
 
-def _steps(operations: Sequence[BasicOperation]) -> list[list[BasicOperation]]:
+def _steps(operations: Sequence[Any]) -> list[list[Any]]:
     """Return the operations, those that one kernel computes in one list."""
-    steps: list[list[BasicOperation]] = []
+    steps: list[list[Any]] = []
     for op in operations:
-        if steps and len(steps[-1]) == 1 and _computed_as_one(steps[-1][0], op):
+        if steps and len(steps[-1]) == 1 and steps[-1][0].with_next(op) is not None:
             steps[-1].append(op)
         else:
             steps.append([op])
     for before, after in pairwise(steps):
-        product = isinstance(before[0], BasicLinear) and not isinstance(before[-1], ConstantScale)
-        if product and isinstance(after[0], BasicLinear):
-            after[0].require_no_quantized_neighbour()
+        after[0].require_neighbour(before)
     return steps
 
 
-def _computed_as_one(first: BasicOperation, second: BasicOperation) -> bool:
-    if isinstance(first, BasicLinear) and isinstance(second, Bias):  # Rules: TEM-33
-        return first.parallel_mode != "row" and first.weight.dtype in {torch.float16, torch.bfloat16}
-    if isinstance(first, BasicLinear) and isinstance(second, ConstantScale):  # Rules: TEM-34
-        return first.parallel_mode != "column"
-    return isinstance(first, MakeExtraOutput) and isinstance(second, RMSNormOperation)  # Rules: TEM-35
-
-
-def _run(
-    step: list[BasicOperation], x: Tensor, extras: list[Tensor], keywords: dict[str, Any]
-) -> tuple[Tensor, Sequence[Tensor]]:
+def _run(step: list[Any], x: Tensor, extras: list[Tensor], keywords: dict[str, Any]) -> tuple[Tensor, Sequence[Tensor]]:
     if len(step) == 1:
-        return step[0].run(x, *extras, **keywords)
+        return step[0].run(x, *extras, **keywords)  # type: ignore[no-any-return]
     first, second = step
     if keywords:
         got = f"arguments {', '.join(keywords)}"
         raise NotSupportedError(f"{type(first).__name__} and {type(second).__name__}", got, "none for neighbours")
-    if isinstance(first, BasicLinear) and isinstance(second, Bias):
-        return first.product(x, bias=second.bias), ()
-    if isinstance(first, BasicLinear) and isinstance(second, ConstantScale):
-        return first.product(x, scale=second.scale), ()
-    assert isinstance(second, RMSNormOperation)
-    y, same = second.forked(x)
-    return y, (same,)
+    return first.with_next(second)(x)  # type: ignore[no-any-return]

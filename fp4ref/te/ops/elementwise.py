@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from fp4ref.te.errors import NotSupportedError
 from fp4ref.te.module.base import divide
 from fp4ref.te.module.device import default_device
+from fp4ref.te.ops.norms import RMSNormOperation
 from fp4ref.te.ops.operation import BasicOperation
 
 Tensor = torch.Tensor
@@ -116,6 +117,17 @@ class MakeExtraOutput(BasicOperation):
     def run(self, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
         """Return x twice."""
         return x, (x,)
+
+    def with_next(self, following: BasicOperation) -> Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]] | None:
+        """Return the function that adds both gradients of an RMSNorm's input. Rules: TEM-35."""
+        if not isinstance(following, RMSNormOperation):
+            return None
+
+        def forked(x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
+            y, same = following.forked(x)
+            return y, (same,)
+
+        return forked
 
 
 def _require_out_of_place(operation: str, in_place: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from fp4ref.te.module.base import divide
 from fp4ref.te.module.linear_function import Parallel
 from fp4ref.te.module.parallel_module import MODES, LinearOptions, ParallelModule
 from fp4ref.te.ops.collectives import AllReduce, ReduceScatter
-from fp4ref.te.ops.elementwise import Bias
+from fp4ref.te.ops.elementwise import Bias, ConstantScale
 from fp4ref.te.ops.operation import BasicOperation, FusibleOperation
 from fp4ref.te.ops.quantize import QuantizingOperation
 from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole
@@ -130,8 +131,19 @@ class BasicLinear(WeightedOperation):
         )
         return y if scale is None else _ScaledForward.apply(y, scale)  # type: ignore[no-untyped-call]
 
-    def require_no_quantized_neighbour(self) -> None:
-        """Raise if the product before this one would have to write a quantized result. Rules: TEM-36."""
+    def with_next(self, following: BasicOperation) -> Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]] | None:
+        """Return the product with a bias or a scale behind it. Rules: TEM-33, TEM-34."""
+        narrow = self.weight.dtype in {torch.float16, torch.bfloat16}
+        if isinstance(following, Bias) and narrow and self.parallel_mode != "row":
+            return lambda x: (self.product(x, bias=following.bias), ())
+        if isinstance(following, ConstantScale) and self.parallel_mode != "column":
+            return lambda x: (self.product(x, scale=following.scale), ())
+        return None
+
+    def require_neighbour(self, before: Sequence[BasicOperation]) -> None:
+        """Raise if a product before this one would have to write a quantized result. Rules: TEM-36."""
+        if not isinstance(before[0], BasicLinear) or isinstance(before[-1], ConstantScale):
+            return
         if not FP8GlobalStateManager.is_fp8_enabled() or FP8GlobalStateManager.get_fp8_recipe().delayed():
             return
         recipe = type(FP8GlobalStateManager.get_fp8_recipe()).__name__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from fp4ref.te.errors import SettingError
 from fp4ref.te.module.compilation import not_compiled
+from fp4ref.te.ops.chain import Chain
 from fp4ref.te.storage import prepare_for_saving, restore_from_saved
 
 Tensor = torch.Tensor
@@ -46,8 +47,6 @@ class FusibleOperation(torch.nn.Module):
     @not_compiled
     def forward(self, input: Tensor, *extra_inputs: Tensor, **kwargs: Any) -> Any:  # noqa: A002 - the original's name
         """Compute this operation alone: the result, then its extra outputs if it has some."""
-        from fp4ref.te.ops.chain import Chain
-
         chain = Chain([self])
         return chain(input, *extra_inputs, arguments={id(chain.operations[0]): kwargs})
 
@@ -83,6 +82,13 @@ class BasicOperation(FusibleOperation):
         wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *others))
         outputs = _Written.apply(x, self, kwargs, wanted, len(extra_inputs), *others)  # type: ignore[no-untyped-call]
         return outputs[0], outputs[1:]
+
+    def with_next(self, following: BasicOperation) -> Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]] | None:
+        """Return the function that computes this operation and the following one with one rounding, if one does."""
+        return None
+
+    def require_neighbour(self, before: Sequence[BasicOperation]) -> None:
+        """Do nothing: any operations may come before this one."""
 
     def set_extra_input_channel(self, index: int, channel: str | None) -> BasicOperation:
         """Read an extra input from an earlier operation's extra output of this name, not from the caller."""
