@@ -135,7 +135,7 @@ def _runs(modules: Iterable[Module]) -> list[Chain | Module]:
     runs: list[Chain | Module] = []
     for fusible, neighbours in groupby(modules, key=lambda module: isinstance(module, FusibleOperation)):
         if fusible:
-            runs.append(Chain(list(neighbours)))  # type: ignore[arg-type]
+            runs.append(Chain(list(neighbours)))
         else:
             runs += neighbours
     return runs
