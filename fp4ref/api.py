@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal, overload
 
-from fp4ref import arrays, plans, registry
+from fp4ref import arrays, plans, registry, repeats
 from fp4ref.arguments import (
     direction_names,
     each_direction,
@@ -117,17 +118,29 @@ def quantize(
 
     Rules: NUM-3, NUM-4, NUM-6, NUM-7, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12.
     """
-    spec = resolve(spec)
+    kind = None
+    if amax is None and random_bits is None and out is None and noop is None:
+        kind = repeats.kind_of(x)
+    key = "quantize", kind, spec, directions, scale_layout, backend
+    again = repeats.find(key) if kind else None
+    if again:
+        result: Quantized = again(x)
+        return result
+    given, spec = spec, resolve(spec)
     x = arrays.imported(x)
     dtype = arrays.require_input("quantize", x)
     shape = tuple(map(int, x.shape))
     form = layout(scale_layout)
+    direction_names(directions)
     skipped, flag = read_flag("quantize", noop, out)
     asked = spec, dtype, shape, directions, form, arrays.device_of(x), backend, bool(flag), out is not None
     planned = plans.to_quantize(*asked, registry.registered())
     names = planned.names
     if out is None and amax is None and random_bits is None and not spec.stochastic:
-        return Quantized(spec, shape, dtype, scale_layout, **_run(planned, x, (dict.fromkeys(names),) * 3, flag))
+        result = Quantized(spec, shape, dtype, scale_layout, **_run(planned, x, (dict.fromkeys(names),) * 3, flag))
+        if kind:
+            repeats.keep(key, _bound(planned, x, backend, result), scale_layout, spec=given)
+        return result
     if out is not None:
         require_out(out, Quantized(spec, shape, dtype, scale_layout), names)
     amaxes = each_direction(amax, names, spec, "amax")
@@ -145,6 +158,20 @@ def quantize(
     buffers: dict[Direction, Any] = {name: None if out is None else out.direction(name)[0] for name in names}
     results = _run(planned, x, (amaxes, given_bits, buffers), flag)
     return Quantized(spec, shape, dtype, scale_layout, **results)
+
+
+def _bound(planned: plans.Planned, x: Any, backend: str | None, like: Quantized) -> Callable[[Any], Quantized] | None:
+    """Return a function that repeats a call for other arrays of the same kind; None if a backend has none."""
+    binders = [registry.binder(call, backend) for call, _ in planned.steps]
+    bound = [bind(call, x) for bind, (call, _) in zip(binders, planned.steps, strict=True) if bind]
+    if not all(bound) or len(bound) < len(binders):
+        return None
+    record = like.spec, like.shape, like.dtype, like.scale_layout
+    if planned.together:
+        (both,) = bound
+        return lambda x: Quantized(*record, *both(x))
+    row, column = (dict(zip(planned.names, bound, strict=True)).get(name) for name in DIRECTIONS)
+    return lambda x: Quantized(*record, row and row(x), column and column(x))
 
 
 def _run(
@@ -180,6 +207,11 @@ def dequantize(
 
     Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, HAD-6, LAY-6, NUM-6.
     """
+    kind = repeats.kind_of_bytes(q, direction) if out is None else None
+    key = "dequantize", kind, direction, dtype, inverse_hadamard, backend
+    again = repeats.find(key) if kind else None
+    if again:
+        return again(q)
     require_quantized("dequantize", q)
     to = arrays.output_dtype("dequantize", dtype)
     source = arrays.output_dtype("dequantize", q.dtype)
@@ -199,7 +231,13 @@ def dequantize(
         function(call, data, arrays.as_matrix(out, shape))
         return out
     values = function(call, data, None)
-    return values.reshape(q.shape) if direction == "row" else values
+    bind = registry.binder(call, backend) if kind else None
+    bound = bind(call, data) if bind else None
+    if direction == "column":
+        repeats.keep(key, bound and (lambda q: bound(q.column)), q.scale_layout)
+        return values
+    repeats.keep(key, bound and (lambda q: bound(q.row).reshape(q.shape)), q.scale_layout)
+    return values.reshape(q.shape)
 
 
 def to_layout(
@@ -211,9 +249,16 @@ def to_layout(
 
     Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-6, LAY-7.
     """
+    kinds = repeats.kind_of_bytes(q, *DIRECTIONS)
+    key = "to_layout", kinds, scale_layout, backend
+    again = repeats.find(key) if kinds else None
+    if again:
+        moved: Quantized[Row_co, Column_co] = again(q)
+        return moved
     require_quantized("to_layout", q)
     target = layout(scale_layout)
-    changed: dict[str, Any] = {}
+    changed: dict[Direction, Any] = {}
+    bound: dict[Direction, Any] = {}
     for name in DIRECTIONS:
         data = q.row if name == "row" else q.column
         if data is None:
@@ -224,4 +269,20 @@ def to_layout(
         asked = layout(q.scale_layout), target, shape, arrays.device_of(data.scales), backend
         call, function = plans.to_move(*asked, registry.registered())
         changed[name] = data._replace(scales=function(call, data.scales))
+        bind = registry.binder(call, backend) if kinds else None
+        bound[name] = bind(call, data.scales) if bind else None
+    if all(bound.values()):
+        repeats.keep(key, _moving(bound, scale_layout), q.scale_layout, scale_layout)
     return dataclasses.replace(q, scale_layout=scale_layout, **changed)
+
+
+def _moving(bound: dict[Direction, Any], scale_layout: LayoutName) -> Callable[[Quantized], Quantized]:
+    """Return a function that moves the scales of other results of the same kind."""
+    row, column = (bound.get(name) for name in DIRECTIONS)
+
+    def again(q: Quantized) -> Quantized:
+        rows = row and q.row and DirectionData(q.row.data, row(q.row.scales), q.row.amax)
+        columns = column and q.column and DirectionData(q.column.data, column(q.column.scales), q.column.amax)
+        return Quantized(q.spec, q.shape, q.dtype, scale_layout, rows, columns)
+
+    return again

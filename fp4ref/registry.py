@@ -217,23 +217,32 @@ def choose(call: Call, name: str | None) -> Callable[..., Any]:
 
     Rules: CNF-5.
     """
-    return _chosen(call, name, registered())
+    return _function(_chosen(call, name, registered()), call.operation)
+
+
+def binder(call: Call, name: str | None) -> Callable[..., Any] | None:
+    """Return what the backend that `choose` finds has to bind a call with, if it has: its function `bind_OPERATION`.
+
+    It takes a call and its arrays, and returns a function of other arrays of their kind, which checks nothing; or None.
+    """
+    found: Callable[..., Any] | None = getattr(_chosen(call, name, registered()), f"bind_{call.operation}", None)
+    return found
 
 
 @lru_cache(maxsize=4096)
-def _chosen(call: Call, name: str | None, registered: Same) -> Callable[..., Any]:
+def _chosen(call: Call, name: str | None, registered: Same) -> ModuleType:
     if name is not None:
         module = get(name)
         reasons = backends()[name].reasons(call)
         if reasons:
             raise BackendError(f"{call.operation} on backend {name}", "; ".join(reasons), "another backend", "CNF-5")
-        return _function(module, call.operation)
+        return module
     refused: list[str] = []
     for candidate in _fastest_first():
         reasons = candidate.reasons(call)  # before it is loaded, which can take a while
         loaded = "; ".join(reasons) or _loaded(candidate.name)
         if not isinstance(loaded, str):
-            return _function(loaded, call.operation)
+            return loaded
         refused.append(f"{candidate.name}: {loaded}")
     raise BackendError(call.operation, f"no backend for it ({' | '.join(refused)})", rule="CNF-5")
 

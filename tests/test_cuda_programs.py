@@ -32,6 +32,9 @@ class Imagined:
             current.allocated(made, made.data_ptr(), shape, dtype)
         return made
 
+    def allocator(self, shape, dtype):
+        return lambda: self.empty(shape, dtype)
+
     def stream(self):
         return 7
 
@@ -42,7 +45,11 @@ def launched(monkeypatch):
     noted = []
     monkeypatch.setattr(programs, "_library", lambda inputs: Imagined())
     monkeypatch.setattr(programs, "_programs", {})
-    monkeypatch.setattr(programs, "run", lambda lib, launch, stream, words: noted.append((launch.name, stream, words)))
+
+    def run(library, launch, stream, words):
+        noted.append((launch.name, stream, [*words]))
+
+    monkeypatch.setattr(programs, "run", run)
     return noted
 
 
@@ -86,6 +93,28 @@ def test_buffers_of_the_caller_are_filled_and_returned(launched):
         made, _ = programs.serve("quantize", CALL, pair, lambda pair=pair, serve=serve: serve(pair))
         assert made is pair[1]
     assert launched[1][2][2] == pairs[1][1].data_ptr()
+
+
+def test_a_bound_call_is_served_by_programs_alone(launched, monkeypatch):
+    current = [0]
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    store = torch.arange(32.0)
+    x = store[:6]
+    bound = programs.bind("quantize", CALL, (x, None))
+    assert bound((x, None)) is None  # nothing is recorded yet
+    programs.serve("quantize", CALL, (x, None), lambda: act((x, None)))
+    for other in (store[8:14], store[4:10]):  # at multiples of 16 bytes
+        launched.clear()
+        made, none = bound((other, None))
+        assert none is None
+        assert [name for name, _, _ in launched] == ["first", "second"]
+        assert launched[0][2][0] == other.data_ptr()
+        assert launched[1][2][2] == made.data_ptr()
+    launched.clear()
+    assert bound((store[1:7], None)) is None  # another alignment, so perhaps other kernels
+    current[0] = 1
+    assert bound((x, None)) is None
+    assert not launched
 
 
 def test_other_kinds_have_programs_of_their_own(launched):

@@ -29,6 +29,7 @@ FLOORS = {
         "api",
         "arguments",
         "plans",
+        "repeats",
         "random_source",
         "generators",
         "analysis",

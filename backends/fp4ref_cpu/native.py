@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -54,6 +55,13 @@ def result_in(buffer: NDArray[Any] | None, shape: tuple[int, int]) -> NDArray[An
     return buffer if buffer is not None and buffer.flags.c_contiguous else np.empty(shape, np.uint8)
 
 
+def starts(like: Any) -> Callable[[Any], int]:
+    """Return the function that tells the address of an array of this one's kind, of torch or NumPy."""
+    if arrays.is_torch(like):
+        return lambda x: int(x.data_ptr())
+    return lambda x: address(x) or 0
+
+
 def address(array: NDArray[Any] | None) -> int | None:
     """Return the address of the first byte; None for no array."""
     if array is None:
@@ -61,4 +69,5 @@ def address(array: NDArray[Any] | None) -> int | None:
     if array.size and array.dtype.isbuiltin == 1 and array.flags.writeable and array.flags.c_contiguous:
         buffer: Any = array
         return ctypes.addressof(ctypes.c_char.from_buffer(buffer))  # four times as fast as array.ctypes
-    return array.ctypes.data
+    start: int = array.__array_interface__["data"][0]
+    return start

@@ -12,11 +12,22 @@ from fp4ref.spec import Granularity
 from fp4ref_cpu import gemm
 from fp4ref_cpu.build import CACHE, compile_all, missing
 from fp4ref_cpu.native import text
-from fp4ref_cpu.quantizing import bounding_text, maximum, of_direction, quantize, quantizing_text
+from fp4ref_cpu.quantizing import bind_quantize, bounding_text, maximum, of_direction, quantize, quantizing_text
 from fp4ref_cpu.randoms import random_bits
-from fp4ref_cpu.reading import decoding, dequantize, dequantizing_text, relayout, to_layout
+from fp4ref_cpu.reading import (
+    bind_dequantize,
+    bind_to_layout,
+    decoding,
+    dequantize,
+    dequantizing_text,
+    relayout,
+    to_layout,
+)
 
 __all__ = [
+    "bind_dequantize",
+    "bind_quantize",
+    "bind_to_layout",
     "dequantize",
     "gemm_blockwise",
     "gemm_exact",

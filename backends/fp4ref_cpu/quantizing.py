@@ -7,6 +7,7 @@ not contiguous, and results for an `out` that is not contiguous.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import c_longlong, c_void_p
 from functools import lru_cache
 from itertools import pairwise
@@ -24,7 +25,7 @@ from fp4ref.spec import Block, Granularity, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.maps import Map, lowered, write_padding
-from fp4ref_cpu.native import address, buffer_of, exported, result_in, text, without_hadamard
+from fp4ref_cpu.native import address, buffer_of, exported, result_in, starts, text, without_hadamard
 
 
 class InputAxis(ctypes.Structure):
@@ -94,21 +95,14 @@ def quantize(
         array = array.copy()
     given = None if out is None else out.mapped(buffer_of)
     key = call.required, call.layout, call.direction, arrays.dtype_name(array), array.shape, array.strides
-    ready = (_prepared if array.ndim <= 2 or array.flags.c_contiguous else _prepare)(*key)
+    ready = (_prepared if _has_strides(array) else _prepare)(*key)
     start = address(array)
     if amax is None and ready.amax is not None:
         amax = _amax(ready, start)
     data = result_in(given and given.data, ready.data)
     scales = result_in(given and given.scales, ready.scales)
-    if ready.padded:
-        scales[...] = 0
-        write_padding(scales, call.layout, ready.rows, -(-ready.columns // call.required.block.columns))
     bits = None if random_bits is None else np.ascontiguousarray(arrays.to_numpy("quantize", random_bits))
-    if ready.rows and ready.columns:
-        job = QuantizeJob.from_buffer_copy(ready.quantize_job)
-        job.input.x = start
-        job.amax, job.random, job.data, job.scales = address(amax), address(bits), address(data), address(scales)
-        threads.run(ready.quantize, job, ready.rows * ready.columns)
+    _encode(call, ready, start, amax, bits, data, scales)
     if given is None:
         restore = arrays.restorer(x)
         return DirectionData(restore(data), restore(scales), None if amax is None else restore(amax))
@@ -117,6 +111,51 @@ def quantize(
             buffer[...] = value
     assert out is not None
     return out
+
+
+def bind_quantize(call: Call, x: Any) -> Callable[[Any], DirectionData] | None:
+    """Return a function that quantizes other arrays of this one's kind; None if their jobs are not remembered."""
+    array = arrays.to_numpy("quantize", x)
+    if not _has_strides(array):
+        return None
+    key = call.required, call.layout, call.direction, arrays.dtype_name(array), array.shape, array.strides
+    ready, restore, start_of, unit = _prepared(*key), arrays.restorer(x), starts(x), array.itemsize
+
+    def again(x: Any) -> DirectionData:
+        start = start_of(x)
+        if start % unit:  # it is copied
+            return quantize(call, x, None, None, None)
+        amax = None if ready.amax is None else _amax(ready, start)
+        data, scales = np.empty(ready.data, np.uint8), np.empty(ready.scales, np.uint8)
+        _encode(call, ready, start, amax, None, data, scales)
+        return DirectionData(restore(data), restore(scales), None if amax is None else restore(amax))
+
+    return again
+
+
+def _has_strides(array: NDArray[Any]) -> bool:
+    """Return True if the rows of an array's matrix need no table, which can be large."""
+    return array.ndim <= 2 or array.flags.c_contiguous
+
+
+def _encode(
+    call: Call,
+    ready: Prepared,
+    start: int | None,
+    amax: NDArray[np.float32] | None,
+    bits: NDArray[np.uint8] | None,
+    data: NDArray[np.uint8],
+    scales: NDArray[np.uint8],
+) -> None:
+    """Fill the buffers of one direction; `start` is the address of the input."""
+    if ready.padded:
+        scales[...] = 0
+        write_padding(scales, call.layout, ready.rows, -(-ready.columns // call.required.block.columns))
+    if ready.rows and ready.columns:
+        job = QuantizeJob.from_buffer_copy(ready.quantize_job)
+        job.input.x = start
+        job.amax, job.random, job.data, job.scales = address(amax), address(bits), address(data), address(scales)
+        threads.run(ready.quantize, job, ready.rows * ready.columns)
 
 
 def _prepare(
@@ -146,7 +185,7 @@ def _prepare(
     )
 
 
-_prepared = lru_cache(maxsize=1024)(_prepare)  # not for views with a table of their rows, which can be large
+_prepared = lru_cache(maxsize=1024)(_prepare)
 
 
 def of_direction(spec: Spec, direction: DirectionChoice) -> Spec:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from collections.abc import Callable
 from ctypes import c_longlong, c_void_p
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import fp4ref_numerics
 from fp4ref import arrays
@@ -21,7 +23,7 @@ from fp4ref.spec import Amax, Block, FourOverSix, Spec
 from fp4ref_cpu import threads
 from fp4ref_cpu.build import functions
 from fp4ref_cpu.maps import Map, lowered, write_padding
-from fp4ref_cpu.native import address, buffer_of, exported, text, without_hadamard
+from fp4ref_cpu.native import address, buffer_of, exported, starts, text, without_hadamard
 
 
 class DequantizeJob(ctypes.Structure):
@@ -59,37 +61,80 @@ def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
     Rules: DEQ-1, DEQ-2, DEQ-3, HAD-6, LAY-6.
     """
     parts = [None if part is None else np.ascontiguousarray(arrays.to_numpy("dequantize", part)) for part in data]
+    decode = _decoder(call)
+    dtype = arrays.output_dtype("dequantize", call.to)
+    values = np.empty(call.encoded, dtype) if out is None else buffer_of(out, "dequantize")
+    decode(*map(address, parts), values)
+    return arrays.restorer(data.data)(values) if out is None else out
+
+
+def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData], Any] | None:
+    """Return a function that dequantizes other buffers of these ones' kind; None for those that are copied."""
+    parts = [None if part is None else arrays.to_numpy("dequantize", part) for part in data]
+    if not all(part is None or part.flags.c_contiguous for part in parts):
+        return None
+    decode, restore = _decoder(call), arrays.restorer(data.data)
+    shape, dtype = call.encoded, arrays.output_dtype("dequantize", call.to)
+    codes_of, scales_of, amax_of = (None if part is None else starts(part) for part in data)
+    assert codes_of is not None
+    assert scales_of is not None
+
+    def again(data: DirectionData) -> Any:
+        values = np.empty(shape, dtype)
+        decode(codes_of(data.data), scales_of(data.scales), amax_of and amax_of(data.amax), values)
+        return restore(values)
+
+    return again
+
+
+def _decoder(call: Call) -> Callable[..., None]:
+    """Return the function of addresses, of codes, scales and maxima, and of the array to fill."""
     spec, shape = call.required, call.encoded
     if spec.hadamard and not call.inverse_hadamard:
         spec = without_hadamard(spec)
     if spec.hadamard and shape[1] % POINTS:
         raise ShapeError("dequantize", f"hadamard of {shape[1]} rows", f"a multiple of {POINTS}", "HAD-5")
-    values = (
-        np.empty(shape, arrays.output_dtype("dequantize", call.to)) if out is None else buffer_of(out, "dequantize")
-    )
     read = call.source if fp4ref_numerics.narrows(spec) else "float32"
     native = _dequantizer(text(decoding(spec)), read, call.to)
-    if values.size:
-        codes, scales, amax = map(address, parts)
-        order = lowered(call.layout, shape[0], -(-shape[1] // spec.block.columns))
-        job = DequantizeJob(codes, scales, amax, *shape, address(values), order, 0)
-        threads.run(native, job, values.size)
-    return arrays.restorer(data.data)(values) if out is None else out
+    order = lowered(call.layout, shape[0], -(-shape[1] // spec.block.columns))
+
+    def decode(codes: int | None, scales: int | None, amax: int | None, values: NDArray[Any]) -> None:
+        if values.size:
+            threads.run(native, DequantizeJob(codes, scales, amax, *shape, address(values), order, 0), values.size)
+
+    return decode
 
 
 def to_layout(call: Call, scales: Any) -> Any:
     """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
-    assert call.target is not None
-    rows, columns = call.encoded
     buffer = np.ascontiguousarray(arrays.to_numpy("to_layout", scales))
-    padded = call.target.padded_shape(rows, columns)
-    out = np.empty(padded, np.uint8) if padded == (rows, columns) else np.zeros(padded, np.uint8)
-    write_padding(out, call.target, rows, columns)
-    if rows and columns:
-        maps = lowered(call.layout, rows, columns), lowered(call.target, rows, columns)
-        job = RelayoutJob(address(buffer), address(out), rows, columns, *maps, 0)
-        threads.run(relayout(), job, rows * columns)
-    return arrays.restorer(scales)(out)
+    return arrays.restorer(scales)(_mover(call)(address(buffer)))
+
+
+def bind_to_layout(call: Call, scales: Any) -> Callable[[Any], Any] | None:
+    """Return a function that moves other scales of these ones' kind; None for those that are copied."""
+    if not arrays.to_numpy("to_layout", scales).flags.c_contiguous:
+        return None
+    move, restore, start_of = _mover(call), arrays.restorer(scales), starts(scales)
+    return lambda scales: restore(move(start_of(scales)))
+
+
+def _mover(call: Call) -> Callable[[int | None], NDArray[np.uint8]]:
+    """Return the function from the address of scale bytes to the same bytes in the other layout."""
+    target, (rows, columns) = call.target, call.encoded
+    assert target is not None
+    padded = target.padded_shape(rows, columns)
+    maps = lowered(call.layout, rows, columns), lowered(target, rows, columns)
+
+    def move(start: int | None) -> NDArray[np.uint8]:
+        out = np.empty(padded, np.uint8) if padded == (rows, columns) else np.zeros(padded, np.uint8)
+        write_padding(out, target, rows, columns)
+        if rows and columns:
+            job = RelayoutJob(start, address(out), rows, columns, *maps, 0)
+            threads.run(relayout(), job, rows * columns)
+        return out
+
+    return move
 
 
 @lru_cache

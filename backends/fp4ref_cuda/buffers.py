@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,13 @@ class Library:
         if recorder is not None:
             recorder.allocated(made, address(made), shape, dtype)
         return made
+
+    def allocator(self, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
+        """Return the function that returns such memory of torch, with nothing left to find out."""
+        import torch
+
+        kind, device = _torch_dtype(dtype), _torch_device(self.ordinal)
+        return partial(torch.empty_strided, shape, _strides(shape), dtype=kind, device=device)
 
     def upload(self, values: np.ndarray[Any, Any]) -> Any:
         """Return a copy of a host array on the device."""

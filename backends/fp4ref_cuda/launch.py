@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -78,10 +77,10 @@ def _first_difference(library: Library, check: str, threads: int) -> int | None:
         first = library.upload(np.array([untouched], np.int32))
         kernel = _kernel(check, "", library.ordinal, 0)
         grid = Shape((-(-threads // 256),), 256, 0, early=False)
-        run(library, Launch(check, kernel, grid, ()), library.stream(), [address(first)])
+        run(library, Launch(check, kernel, grid, ()), library.stream(), packed([address(first)]))
         found = int(first[0])
     except (RuntimeError, SystemError, TypeError) as error:
-        raise BackendError(f"cuda: kernel {check}", str(error).splitlines()[0], rule="CNF-5") from error
+        raise _failed(check, error) from error
     if found != untouched:
         return found & 0xFFFFFFFF
     store(passed)
@@ -193,27 +192,35 @@ def launch(
     if rehearsing():
         _current.rehearsal[name, prelude, target(library.ordinal)] = None
         return
-    with _named(name):
+    try:
         _enter(library)
         _self_check(library)
         loaded = _kernel(name, prelude, library.ordinal, shared)
+    except (RuntimeError, SystemError, TypeError) as failure:
+        raise _failed(name, failure) from failure
     ready = Launch(name, loaded, Shape(grid, block, shared, True), arguments)
     recorder = recording.current()
     if recorder is not None:
         recorder.launches.append(ready)
-    run(library, ready, library.stream(), [argument & WORD for argument in arguments])
+    run(library, ready, library.stream(), packed(arguments))
 
 
-def run(library: Library, launch: Launch, stream: int, words: list[int]) -> None:
+def packed(arguments: Iterable[int]) -> array[int]:
+    """Return arguments as words of 64 bits."""
+    return array("Q", [argument & WORD for argument in arguments])
+
+
+def run(library: Library, launch: Launch, stream: int, words: array[int]) -> None:
     """Run a kernel that is loaded, with these words of 64 bits as its arguments."""
     from cuda.bindings import driver
 
-    with _named(launch.name):
+    try:
         _enter(library)
-        packed = array("Q", words)
-        extra = array("Q", (BUFFER, packed.buffer_info()[0], SIZE, _size(len(words)).buffer_info()[0], END))
+        extra = array("Q", (BUFFER, words.buffer_info()[0], SIZE, _size(len(words)).buffer_info()[0], END))
         config = _config(launch.shape, stream, library.ordinal)
         (error,) = driver.cuLaunchKernelEx(config, launch.kernel.function, 0, extra.buffer_info()[0])
+    except (RuntimeError, SystemError, TypeError) as failure:
+        raise _failed(launch.name, failure) from failure
     if error:
         raise BackendError(f"cuda: kernel {launch.name}", error.name, rule="CNF-5")
 
@@ -224,10 +231,6 @@ def _size(words: int) -> array[int]:
     return array("Q", [8 * words])
 
 
-@contextmanager
-def _named(kernel: str) -> Iterator[None]:
-    """Turn what the driver's library raises into a BackendError with the kernel's name."""
-    try:
-        yield
-    except (RuntimeError, SystemError, TypeError) as error:
-        raise BackendError(f"cuda: kernel {kernel}", str(error).splitlines()[0], rule="CNF-5") from error
+def _failed(kernel: str, error: Exception) -> BackendError:
+    """Return what the driver's library raised as an error with the kernel's name."""
+    return BackendError(f"cuda: kernel {kernel}", str(error).splitlines()[0], rule="CNF-5")

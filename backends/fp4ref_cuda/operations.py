@@ -7,7 +7,7 @@ that is after one call of the same kind; a given amax must then be on the device
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -36,10 +36,14 @@ from fp4ref_cuda.plan import (
     remember,
 )
 from fp4ref_cuda.randoms import random_bits
-from fp4ref_cuda.reading import convert_layout, dequantize
+from fp4ref_cuda.reading import bind_dequantize, convert_layout, dequantize
 
 __all__ = [
     "amax",
+    "bind_dequantize",
+    "bind_quantize",
+    "bind_quantize_both",
+    "bind_to_layout",
     "convert_layout",
     "dequantize",
     "hadamard",
@@ -83,6 +87,42 @@ def quantize_both(
     return Directions(each["row"], each["column"])
 
 
+def bind_quantize(call: Call, x: Any) -> Callable[[Any], DirectionData] | None:
+    """Return a function that quantizes other tensors of x's kind in one direction, as its first call did."""
+    bound = _bound(call, x)
+    if bound is None:
+        return None
+
+    def again(x: Any) -> DirectionData:
+        parts = bound(x)
+        return DirectionData(*parts) if parts else quantize(call, x, None, None, None)
+
+    return again
+
+
+def bind_quantize_both(call: Call, x: Any) -> Callable[[Any], Directions] | None:
+    """Return a function that quantizes other tensors of x's kind in both directions, as its first call did."""
+    bound = _bound(call, x)
+    if bound is None:
+        return None
+
+    def again(x: Any) -> Directions:
+        parts = bound(x)
+        if parts is None:
+            return quantize_both(call, x)
+        return Directions(DirectionData(*parts[:3]), DirectionData(*parts[3:]))
+
+    return again
+
+
+def _bound(call: Call, x: Any) -> Callable[[Any], tuple[Any, ...] | None] | None:
+    """Return the function of x alone that repeats a call which is given nothing else."""
+    rest = [None] * (1 + GIVEN * len(call.directions))
+    repeat = programs.bind("quantize", call, [x, *rest])
+    return repeat and (lambda x: repeat([x, *rest]))
+
+
+GIVEN = 5  # arrays that a call may be given for one direction: amax, random bytes, and the buffers to fill
 NOTHING = DirectionData(None, None, None)
 PATHS = {
     ROWS: paths.rows,
@@ -217,6 +257,19 @@ def to_layout(call: Call, scales: Any) -> Any:
         return (arrays.device_restorer(scales)(moved[0]),)
 
     return programs.serve("to_layout", call, (scales,), act)[0]
+
+
+def bind_to_layout(call: Call, scales: Any) -> Callable[[Any], Any] | None:
+    """Return a function that moves other scale bytes of these ones' kind."""
+    bound = programs.bind("to_layout", call, (scales,))
+    if bound is None:
+        return None
+
+    def again(scales: Any) -> Any:
+        moved = bound((scales,))
+        return moved[0] if moved else to_layout(call, scales)
+
+    return again
 
 
 def quantize_grouped(call: Call, x: Any, *arguments: Any, **named: Any) -> Any:

@@ -8,6 +8,7 @@ Only contiguous torch tensors on the current device have kinds: all others take 
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import ALIGNMENT, Library
-from fp4ref_cuda.launch import WORD, rehearsing, run
+from fp4ref_cuda.launch import packed, rehearsing, run
 from fp4ref_cuda.plan import Plan, last_plan, remember
 from fp4ref_cuda.recording import Address, Launch, Recording, recorded
 
@@ -23,9 +24,13 @@ KEPT = 4096  # programs, at most
 
 
 class Repeated(NamedTuple):
-    """A launch whose addresses are filled in: at each position, the start of an array plus an offset in bytes."""
+    """A launch whose addresses are filled in: at each position, the start of an array plus an offset in bytes.
+
+    words: its arguments, with the addresses of the first call.
+    """
 
     launch: Launch
+    words: array[int]
     addresses: tuple[tuple[int, int, int], ...]  # position, number of the array, offset
 
 
@@ -33,18 +38,18 @@ class Program(NamedTuple):
     """The allocations and launches of a kind of call. results: numbers of arrays, the inputs first, or None."""
 
     library: Library
-    allocations: tuple[tuple[tuple[int, ...], Any], ...]
+    allocators: tuple[Callable[[], Any], ...]
     steps: tuple[Repeated, ...]
     results: tuple[int | None, ...]
     plan: Plan | None
 
     def again(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Serve another call of the kind."""
-        arrays = [*inputs, *(self.library.empty(shape, dtype) for shape, dtype in self.allocations)]
-        starts = [0 if array is None else array.data_ptr() for array in arrays]
+        arrays = [*inputs, *[allocate() for allocate in self.allocators]]
+        starts = [0 if each is None else each.data_ptr() for each in arrays]
         stream = self.library.stream()
-        for launch, addresses in self.steps:
-            words = list(launch.arguments)
+        for launch, template, addresses in self.steps:
+            words = template[:]
             for position, slot, offset in addresses:
                 words[position] = starts[slot] + offset
             run(self.library, launch, stream, words)
@@ -65,7 +70,7 @@ def serve(operation: str, call: Call, inputs: Sequence[Any], act: Callable[[], t
     library = _library(inputs)
     if library is None:
         return act()
-    kind = operation, Same(call), library, *(_kind(at, each) for at, each in enumerate(inputs) if each is not None)
+    kind = operation, Same(call), library, *_kinds(inputs)
     program = _programs.get(kind)
     if program is not None:
         return program.again(inputs)
@@ -76,23 +81,51 @@ def serve(operation: str, call: Call, inputs: Sequence[Any], act: Callable[[], t
     if recording.complete:
         if len(_programs) >= KEPT:
             _programs.clear()
-        _programs[kind] = Program(
-            library, tuple(recording.allocations), tuple(map(_step, recording.launches)), slots, last_plan()
-        )
+        allocators = tuple(library.allocator(*memory) for memory in recording.allocations)
+        _programs[kind] = Program(library, allocators, tuple(map(_step, recording.launches)), slots, last_plan())
     return results
+
+
+def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[Any, ...] | None] | None:
+    """Return a function that serves calls with other inputs of these ones' kinds; None for inputs without programs.
+
+    The function returns None where no program can serve a call: another device is the current one, or no call with
+    such addresses was recorded.
+    """
+    library = _library(inputs)
+    if library is None:
+        return None
+    torch, ordinal, fixed = sys.modules["torch"], library.ordinal, (operation, Same(call), library)
+    known: dict[tuple[int, ...], Program] = {}
+
+    def again(inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+        if rehearsing() or torch.cuda.current_device() != ordinal:
+            return None
+        places = tuple([0 if each is None else each.data_ptr() % ALIGNMENT for each in inputs])
+        program = known.get(places)
+        if program is None:
+            program = _programs.get((*fixed, *_kinds(inputs)))
+            if program is None:
+                return None
+            known[places] = program
+        return program.again(inputs)
+
+    return again
 
 
 def _step(launch: Launch) -> Repeated:
     places = enumerate(launch.arguments)
-    return Repeated(
-        launch._replace(arguments=tuple(argument & WORD for argument in launch.arguments)),
-        tuple((at, value.slot, value.offset) for at, value in places if isinstance(value, Address)),
-    )
+    addresses = tuple((at, value.slot, value.offset) for at, value in places if isinstance(value, Address))
+    return Repeated(launch, packed(launch.arguments), addresses)
 
 
-def _kind(place: int, array: Any) -> Hashable:
-    """Return an array's place among the inputs, and everything about it that a path can depend on."""
-    return place, array.data_ptr() % ALIGNMENT, array.dtype, array.shape
+def _kinds(inputs: Sequence[Any]) -> list[Hashable]:
+    """Return for each array its place among the inputs, and everything about it that a path can depend on."""
+    return [
+        (place, each.data_ptr() % ALIGNMENT, each.dtype, each.shape)
+        for place, each in enumerate(inputs)
+        if each is not None
+    ]
 
 
 def _library(inputs: Sequence[Any]) -> Library | None:

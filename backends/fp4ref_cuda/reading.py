@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,19 @@ ANY = NVFP4  # a kernel that moves bytes is the same for every specification
 def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
     """Compute the values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
     return programs.serve("dequantize", call, (*data, out), lambda: (_dequantized(call, data, out),))[0]
+
+
+def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData], Any] | None:
+    """Return a function that dequantizes other buffers of these ones' kinds."""
+    bound = programs.bind("dequantize", call, (*data, None))
+    if bound is None:
+        return None
+
+    def again(data: DirectionData) -> Any:
+        values = bound((*data, None))
+        return values[0] if values else dequantize(call, data)
+
+    return again
 
 
 def _dequantized(call: Call, data: DirectionData, out: Any) -> Any:

@@ -1,0 +1,103 @@
+"""Calls that repeat an earlier one in everything but the bytes: served at once, with no check made twice.
+
+The kind of an array is everything about it but its address and its bytes. After the first call of a kind, a backend may
+return a function that serves every later one; it reads addresses, allocates, and runs. Arrays of other libraries than
+NumPy and torch, and arguments without a hash, have no kind: each of their calls is checked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fp4ref import registry
+from fp4ref.catalogue import PROFILES
+from fp4ref.errors import UnknownNameError
+from fp4ref.layout import LAYOUTS
+from fp4ref.names import Names
+from fp4ref.quantized import Direction, Quantized
+from fp4ref.registry import Backend
+from fp4ref.spec import Spec
+
+KEPT = 4096  # functions, at most
+
+
+class Repeat(NamedTuple):
+    """A function that serves calls of one kind, and what was registered when it was made: backends and values."""
+
+    function: Callable[..., Any]
+    backends: dict[str, Backend]
+    values: tuple[tuple[Names[Any], str, Any], ...]
+
+    @property
+    def current(self) -> bool:
+        """True if the backends are the same, and every name that the call gives still stands for the same value."""
+        if self.backends is not registry.backends():
+            return False
+        try:
+            for names, name, value in self.values:
+                if names[name] is not value:
+                    return False
+        except UnknownNameError:
+            return False
+        return True
+
+
+_repeats: dict[Hashable, Repeat] = {}
+
+
+def kind_of(x: Any) -> tuple[Hashable, ...] | None:
+    """Return the kind of an array of NumPy or torch; None for any other object, and for lazy views (NUM-7)."""
+    if type(x) is np.ndarray:
+        return x.dtype, x.shape, x.strides
+    torch = sys.modules.get("torch")
+    if torch is None or type(x) not in {torch.Tensor, torch.nn.Parameter} or x.layout is not torch.strided:
+        return None
+    if x.is_neg() or x.is_conj():
+        return None
+    return x.dtype, x.shape, x.stride(), x.device
+
+
+def kind_of_bytes(q: Any, *directions: Direction) -> tuple[Hashable, ...] | None:
+    """Return the kind of a result: its record, and the kinds of its buffers; None if one of them has no kind."""
+    if type(q) is not Quantized:
+        return None
+    found: list[Hashable] = [q.spec, q.shape, q.dtype, q.scale_layout]
+    for name in directions:
+        data = q.row if name == "row" else q.column
+        if data is None:
+            found.append(None)
+            continue
+        for part in data:
+            kind = None if part is None else kind_of(part)
+            if kind is None and part is not None:
+                return None
+            found.append(kind)
+    return tuple(found)
+
+
+def find(key: Hashable) -> Callable[..., Any] | None:
+    """Return the function that serves calls of a kind; None before the first one, or if there is no such function."""
+    try:
+        found = _repeats.get(key)
+    except TypeError:  # an argument without a hash, which the checks refuse
+        return None
+    return found.function if found is not None and found.current else None
+
+
+def keep(key: Hashable, function: Callable[..., Any] | None, *layouts: str, spec: Spec | str | None = None) -> None:
+    """Serve later calls of a kind by a function; None leaves them to the checks.
+
+    layouts, spec: those that the call names, for as long as they stand for the same values.
+    """
+    if function is None:
+        return
+    if len(_repeats) >= KEPT:
+        _repeats.clear()
+    values: list[tuple[Names[Any], str, Any]] = [(LAYOUTS, name, LAYOUTS[name]) for name in layouts]
+    if isinstance(spec, str):
+        values.append((PROFILES, spec, PROFILES[spec]))
+    _repeats[key] = Repeat(function, registry.backends(), tuple(values))

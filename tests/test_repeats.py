@@ -1,0 +1,193 @@
+"""Calls that repeat an earlier one: they give the bytes of the model, and nothing stale is remembered."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref import plans, registry, repeats
+from fp4ref.errors import Fp4Error
+from fp4ref.layout import LAYOUTS, Layout
+
+RNG = np.random.default_rng(18)
+X = RNG.standard_normal((48, 80)).astype(np.float32)
+SPEC = "nvfp4"
+
+
+@pytest.fixture(autouse=True)
+def none_remembered(monkeypatch):
+    monkeypatch.setattr(repeats, "_repeats", {})
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """Count the calls that are worked out."""
+    counted = []
+    for name in ("to_quantize", "to_dequantize", "to_move"):
+        original = getattr(plans, name)
+
+        def count(*arguments, name=name, original=original):
+            counted.append(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(plans, name, count)
+    return counted
+
+
+def arrays():
+    """Arrays of many kinds, each with the values that the call shall see."""
+    wide, odd = RNG.standard_normal((96, 160)).astype(np.float32), np.frombuffer(b"\0" + X.tobytes(), np.uint8)
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    cube = RNG.standard_normal((6, 8, 32)).astype(np.float16)
+    return {
+        "plain": X.copy(),
+        "bfloat16": X.astype(ml_dtypes.bfloat16),
+        "every other": wide[::2, ::2],
+        "backwards": X[::-1, ::-1],
+        "turned": np.ascontiguousarray(X.T).T,
+        "not aligned": odd[1:].view(np.float32).reshape(X.shape),
+        "read-only": frozen,
+        "cube": cube,
+        "cube with gaps": cube[:, ::2],
+        "no row": X[:0],
+        "no column": X[:, :0],
+        "one element": X[:1, :1],
+    }.items()
+
+
+@pytest.mark.rule("BLK-8", "NUM-4")
+@pytest.mark.parametrize(("name", "x"), [*arrays()])
+@pytest.mark.parametrize("directions", ["row", "column", "both"])
+def test_repeated_calls_of_numpy_arrays_give_the_models_bytes(name, x, directions, checks):
+    for _ in range(3):
+        got = fp4ref.quantize(x, SPEC, directions, "tiled_128x4", backend="cpu")
+        assert got == fp4ref.quantize(x, SPEC, directions, "tiled_128x4", backend="numpy")
+    served = checks.count("to_quantize") - 3  # without those of the model, which binds nothing
+    assert served == (3 if name == "cube with gaps" else 1)
+
+
+@pytest.mark.rule("NUM-7")
+def test_torch_tensors_of_every_kind():
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(X)
+    kinds = [x, x.bfloat16(), x.half()[::2], x.T, x[:, 3:], torch._neg_view(x), torch.complex(x, -x).conj().imag]
+    kinds += [x.clone().requires_grad_(), torch.nn.Parameter(x.clone())]
+    for each in kinds:
+        for shift in range(3):  # other bytes at another address
+            with torch.no_grad():
+                moved = (each + shift) if shift else each
+            got = fp4ref.quantize(moved, SPEC, "both", backend="cpu")
+            values = moved.detach().resolve_conj().resolve_neg()
+            expected = fp4ref.quantize(values, SPEC, "both", backend="numpy")
+            assert got == expected
+            back = fp4ref.dequantize(got, "bfloat16", "column", backend="cpu")
+            assert torch.equal(back, fp4ref.dequantize(expected, "bfloat16", "column", backend="numpy"))
+            assert fp4ref.to_layout(got, "tiled_8x4", backend="cpu") == fp4ref.to_layout(
+                expected, "tiled_8x4", backend="numpy"
+            )
+
+
+@pytest.mark.rule("DEQ-1", "LAY-6")
+@pytest.mark.parametrize("spec", ["nvfp4", "mxfp8-e4m3", "nvfp4-rht", "nvfp4-row-scaled"])
+def test_reading_is_repeated(spec, checks):
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((64, 96)).astype(ml_dtypes.bfloat16)
+        q = fp4ref.quantize(x, spec, "both", backend="numpy")
+        moved = fp4ref.to_layout(q, "tiled_128x4", backend="cpu")
+        assert moved == fp4ref.to_layout(q, "tiled_128x4", backend="numpy")
+        for direction in ("row", "column"):
+            values = fp4ref.dequantize(moved, "float32", direction, backend="cpu")
+            model = fp4ref.dequantize(q, "float32", direction, backend="numpy")
+            np.testing.assert_array_equal(values.view(np.uint32), model.view(np.uint32))
+    assert checks.count("to_dequantize") == 2 + 6  # the model's are always worked out
+    assert checks.count("to_move") == 2 + 6
+
+
+def test_other_arguments_are_another_kind(checks):
+    for directions, form, spec in (
+        ("row", "linear", SPEC),
+        ("column", "linear", SPEC),
+        ("row", "tiled_8x4", SPEC),
+        ("row", "linear", "mxfp8-e4m3"),
+        ("row", "linear", fp4ref.NVFP4),
+    ):
+        for _ in range(2):
+            fp4ref.quantize(X, spec, directions, form, backend="cpu")
+    assert checks == ["to_quantize"] * 5
+
+
+@pytest.mark.rule("SPC-4")
+def test_a_name_that_stands_for_another_value_is_looked_up_again():
+    name, x = "test.tiles", np.ones((16, 64), np.float32) * np.arange(1, 17, dtype=np.float32)[:, None]
+    for digits in ("m(8,*) k(4,*): m0 k0 k1 m1", "m(8,*) k(4,*): k0 m0 k1 m1"):
+        fp4ref.register(Layout(name, digits), source="a test")
+        try:
+            for _ in range(2):
+                got = fp4ref.quantize(x, SPEC, scale_layout=name, backend="cpu")
+                assert got == fp4ref.quantize(x, SPEC, scale_layout=name, backend="numpy")
+        finally:
+            LAYOUTS.forget(name)
+    with pytest.raises(fp4ref.LayoutError):
+        fp4ref.quantize(x, SPEC, scale_layout=name, backend="cpu")
+
+
+@pytest.mark.rule("CNF-5")
+def test_other_backends_are_asked_again(monkeypatch):
+    fp4ref.quantize(X, SPEC)
+    only = {"numpy": registry.backends()["numpy"]}
+    monkeypatch.setattr(registry, "backends", lambda: only)
+    names = []
+    monkeypatch.setattr(plans, "to_quantize", lambda *kind, work=plans.to_quantize: names.append(kind) or work(*kind))
+    assert fp4ref.quantize(X, SPEC) == fp4ref.quantize(X, SPEC)
+    assert len(names) == 2
+
+
+@pytest.mark.rule("LAY-7")
+def test_a_result_that_lost_bytes_is_refused_after_good_ones():
+    import dataclasses
+
+    q = fp4ref.quantize(X, SPEC, backend="cpu")
+    for _ in range(2):
+        fp4ref.dequantize(q, backend="cpu")
+    bad = {
+        "data": q.row.data[:, :-1],
+        "scales": q.row.scales[:-1],
+        "amax": q.row.amax.astype(np.float64),
+    }
+    for name, value in bad.items():
+        worse = dataclasses.replace(q, row=q.row._replace(**{name: value}))
+        for call in (
+            lambda q=worse: fp4ref.dequantize(q, backend="cpu"),
+            lambda q=worse: fp4ref.to_layout(q, "tiled_8x4"),
+        ):
+            with pytest.raises(Fp4Error, match=f"row.{name}"):
+                call()
+
+
+def test_arguments_without_a_hash_meet_the_checks():
+    q = fp4ref.quantize(X, SPEC, backend="cpu")
+    with pytest.raises(Fp4Error):
+        fp4ref.quantize(X, SPEC, directions=["row"])
+    with pytest.raises(Fp4Error):
+        fp4ref.dequantize(q, direction=["row"])
+    with pytest.raises(Fp4Error):
+        fp4ref.to_layout(q, [1])
+
+
+def test_threads_share_what_is_remembered():
+    inputs = [np.random.default_rng(seed).standard_normal((64, 64)).astype(np.float32) for seed in range(40)]
+    expected = [fp4ref.quantize(x, SPEC, "both", backend="numpy") for x in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda x: fp4ref.quantize(x, SPEC, "both", backend="cpu"), inputs)) == expected
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(repeats, "KEPT", 3)
+    for rows in range(1, 9):
+        fp4ref.quantize(X[:rows], SPEC, backend="cpu")
+        assert len(repeats._repeats) <= 3
