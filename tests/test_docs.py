@@ -96,6 +96,23 @@ def test_blocks_run(page, tmp_path, monkeypatch):
             run_shell(block, name(page))
 
 
+CONSUMERS = [pytest.param(page, id=name(page)) for page in PAGES if any(" with " in b.kind for b in blocks(page))]
+
+
+@pytest.mark.release  # where the consumers are installed
+@pytest.mark.filterwarnings("ignore")  # theirs
+@pytest.mark.parametrize("page", CONSUMERS)
+def test_blocks_that_call_a_consumer_run(page, tmp_path, monkeypatch):
+    """A fence `python with NAME` needs the module NAME."""
+    found = [block for block in blocks(page) if block.kind == "python" or " with " in block.kind]
+    for module in {block.kind.split()[-1] for block in found if " with " in block.kind}:
+        pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in found:
+        run_python(block, names, name(page))
+
+
 GPU = [pytest.param(p, b, id=f"{name(p)}:{b.line}") for p in PAGES for b in blocks(p) if b.kind == "python gpu"]
 
 
