@@ -230,7 +230,6 @@ TO_DIVIDE = {
     "fp4ref/formats.py",
     "fp4ref/layout/value.py",
     "fp4ref/spec.py",
-    "fp4ref/te/gemm.py",
     "fp4ref/te/module/base.py",
     "fp4ref/te/nvfp4_quantizer.py",
     "fp4ref/te/nvfp4_tensor.py",

@@ -23,9 +23,11 @@ from fp4ref.te.dtypes import DType
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensor, Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer, Float8Tensor, Float8TensorStorage
-from fp4ref.te.gemm import general_gemm, general_grouped_gemm, generic_gemm
+from fp4ref.te.gemm import general_gemm, generic_gemm
 from fp4ref.te.graph import make_graphed_callables
-from fp4ref.te.grouped import GroupedTensor, group_quantize, split_quantize
+from fp4ref.te.grouped import group_quantize, split_quantize
+from fp4ref.te.grouped_gemm import general_grouped_gemm, general_grouped_gemm_for_grouped_tensor
+from fp4ref.te.grouped_tensor import GroupedTensor
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix, get_sign_from_vector
 from fp4ref.te.module.grouped_linear import GroupedLinear
 from fp4ref.te.module.layernorm_linear import LayerNormLinear
@@ -114,6 +116,7 @@ __all__ = [
     "gather_along_first_dim",
     "general_gemm",
     "general_grouped_gemm",
+    "general_grouped_gemm_for_grouped_tensor",
     "generic_gemm",
     "get_align_size_for_quantization",
     "get_cpu_offload_context",

@@ -43,6 +43,7 @@ GATHERED: dict[str, tuple[str, ...]] = {
     f"{PYTORCH}.constants": ("dtypes:*",),
     f"{PYTORCH}.cpp_extensions": (
         "gemm:*",
+        "grouped_gemm: general_grouped_gemm general_grouped_gemm_for_grouped_tensor",
         "swizzle: swizzle_scales_for_gemm_",
         "cast: quantize dequantize",
         "module.normalization: layernorm_bwd layernorm_fwd rmsnorm_bwd rmsnorm_fwd",
@@ -65,17 +66,17 @@ GATHERED: dict[str, tuple[str, ...]] = {
     f"{TENSOR}.float8_tensor": ("float8_tensor:*",),
     f"{TENSOR}.float8_blockwise_tensor": ("float8_block_tensor:*", "float8_block_quantizer:*"),
     f"{TENSOR}.utils": ("master_weights:*",),
-    f"{TENSOR}.grouped_tensor": ("grouped: GroupedTensor",),
+    f"{TENSOR}.grouped_tensor": ("grouped_tensor: GroupedTensor",),
     STORAGE: (
         *("nvfp4_tensor:*", "mxfp8_tensor:*", "float8_tensor:*", "float8_block_tensor:*"),
-        "grouped: GroupedTensor",
+        "grouped_tensor: GroupedTensor",
     ),
     f"{STORAGE}.float8_blockwise_tensor_storage": ("float8_block_tensor: Float8BlockwiseQTensorStorage",),
     f"{STORAGE}.nvfp4_tensor_storage": ("nvfp4_tensor: NVFP4TensorStorage",),
     f"{STORAGE}.mxfp8_tensor_storage": ("mxfp8_tensor: MXFP8TensorStorage",),
     f"{STORAGE}.float8_tensor_storage": ("float8_tensor: Float8TensorStorage",),
-    f"{STORAGE}.grouped_tensor": ("grouped: GroupedTensor",),
-    f"{STORAGE}.grouped_tensor_storage": ("grouped: GroupedTensor",),
+    f"{STORAGE}.grouped_tensor": ("grouped_tensor: GroupedTensor",),
+    f"{STORAGE}.grouped_tensor_storage": ("grouped_tensor: GroupedTensor",),
     EXTENSION: (
         "cast: quantize dequantize",
         "grouped: split_quantize group_quantize",
@@ -121,7 +122,6 @@ ABSENT: dict[str, tuple[str, ...]] = {
     PYTORCH: NOT_EMULATED,
     f"{PYTORCH}.module": ("initialize_ub", "destroy_ub", "UserBufferQuantizationMode"),
     f"{PYTORCH}.quantization": ("_amax_and_scale_update", "_default_sf_compute"),
-    f"{PYTORCH}.cpp_extensions": ("general_grouped_gemm_for_grouped_tensor",),
     f"{PYTORCH}.module.grouped_linear": ("_GroupedLinear",),
     f"{PYTORCH}.distributed": ("_NVFP4AllGatherAsyncHandle", "prepare_te_modules_for_fsdp"),
     f"{PYTORCH}.module.base": ("get_ub", "initialize_ub", "destroy_ub"),
@@ -130,6 +130,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
 }
 # Names that one of our modules under another name (SAME) has besides its own, as in GATHERED.
 BESIDES = {
+    f"{PYTORCH}.cpp_extensions.gemm": ("grouped_gemm: general_grouped_gemm general_grouped_gemm_for_grouped_tensor",),
     f"{PYTORCH}.distributed": (
         "checkpoint: checkpoint activation_recompute_forward get_activation_recompute_contexts",
         "checkpoint: in_fp8_activation_recompute_phase is_fp8_activation_recompute_enabled",

@@ -141,65 +141,6 @@ def generic_gemm(
     return list(_gemm(A, B, layout, dtype, quantizer, gelu, gelu_in, alpha, beta, accumulate, D, bias, grad))
 
 
-def general_grouped_gemm(
-    A: list[Any],  # noqa: N803
-    B: list[Any],  # noqa: N803
-    out: list[Tensor],
-    quantization_params: list[Any] | None = None,
-    out_dtype: torch.dtype | None = None,
-    layout: str = "TN",
-    m_splits: list[int] | None = None,
-    gelu: bool = False,
-    grad: bool = False,
-    accumulate: bool = False,
-    bias: list[Tensor] | None = None,
-    use_bias: bool = False,
-    use_split_accumulator: bool = False,
-    D_dtype: DType | None = None,  # noqa: N803
-    single_output: bool = False,
-) -> tuple[Any, list[Tensor | None], Any]:
-    """Multiply each member into `out`: a list, or one tensor that holds their rows if `single_output`.
-
-    A member without rows leaves its part of the output alone, or makes it zero where the contraction is empty.
-    Returns (out, bias gradients, inputs of gelu).
-
-    Errors: SettingError for lists of different lengths.
-
-    Rules: TEL-11, TEL-12, TEL-30.
-    """
-    count = len(A)
-    quantizers = quantization_params or [None] * count
-    if len(B) != count or len(quantizers) != count:
-        got = f"{count} A, {len(B)} B and {len(quantizers)} quantizers"
-        raise SettingError("general_grouped_gemm", got, "as many of each", "TEL-12")
-    targets = _targets(out, count, m_splits, single_output)
-    biases: list[Tensor | None] = list(bias) if use_bias and bias else [None] * count
-    grads: list[Tensor | None] = [None] * count
-    inputs: list[Tensor | None] = [None] * count
-    for i, (a, b) in enumerate(zip(A, B, strict=True)):
-        _, grads[i], inputs[i], _ = general_gemm(
-            a,
-            b,
-            out_dtype=out_dtype or targets[i].dtype,
-            gelu=gelu,
-            accumulate=accumulate,
-            layout=layout,
-            out=targets[i],
-            bias=biases[i],
-            use_split_accumulator=use_split_accumulator,
-            grad=grad,
-        )
-    return (out[0] if single_output else out), grads, inputs
-
-
-def _targets(out: list[Tensor], count: int, m_splits: list[int] | None, single: bool) -> list[Tensor]:
-    if not single:
-        return list(out)
-    if m_splits is None or len(m_splits) != count:
-        raise SettingError("general_grouped_gemm", f"m_splits {m_splits}", f"{count} row counts", "TEL-12")
-    return list(torch.split(out[0], m_splits))
-
-
 def _scaled_product(a: Any, a_direction: str, b: Any, b_direction: str, alpha: float) -> Tensor:
     """Multiply op(B) @ op(A) in float32, and apply every scale. Rules: TEL-11, TEL-12, TEL-30."""
     left, right = operand(b, b_direction), operand(a, a_direction)

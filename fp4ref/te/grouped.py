@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fp4ref.te.errors import SettingError, TensorShapeError
+from fp4ref.te.grouped_tensor import GroupedTensor
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.swizzle import hadamard_fusion_eligible
 
@@ -87,28 +87,6 @@ def _as_member(quantizer: NVFP4Quantizer, piece: Tensor, swizzled: bool) -> Any:
         quantizer.optimize_for_gemm = asked
     made._quantizer.optimize_for_gemm = asked
     return made
-
-
-@dataclass(frozen=True)
-class GroupedTensor:
-    """Quantized pieces of one tensor [rows, K]; the rows past the last piece belong to none.
-
-    first_dims: int64 [num_tensors], the rows of each piece, on the tensor's device.
-    """
-
-    shape: tuple[int, int]
-    quantizer: Any
-    first_dims: Tensor
-    quantized_tensors: list[Any]
-
-    @property
-    def num_tensors(self) -> int:
-        """The number of pieces."""
-        return len(self.quantized_tensors)
-
-    def split_into_quantized_tensors(self) -> list[Any]:
-        """Return the pieces, in order."""
-        return list(self.quantized_tensors)
 
 
 def group_quantize(tensor: Tensor, quantizer: Any, num_tensors: int, first_dims: Tensor | None = None) -> GroupedTensor:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from fp4ref.te.gemm import general_grouped_gemm
 from fp4ref.te.grouped import split_quantize
+from fp4ref.te.grouped_gemm import general_grouped_gemm
 from fp4ref.te.module.linear_function import ProductCall, expose, finish_backward, sharing_buffers
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
