@@ -190,12 +190,12 @@ def _epilogue(
     dtype: Any,
     alpha_rule: AlphaRule | str,
 ) -> Epilogue:
-    """Return what is added and multiplied, of types and shapes that fit. Rules: GEM-6, GEM-8."""
+    """Return what is added and multiplied, of types and shapes that fit. Rules: GEM-6, GEM-8, GEM-19."""
     to = arrays.output_dtype("gemm", dtype)
     if alpha_rule not in tuple(AlphaRule):
         raise DomainError("gemm", f"alpha_rule {alpha_rule!r}", f"one of {', '.join(AlphaRule)}", "GEM-6")
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.floating)):
-        raise DTypeError("gemm", f"alpha of type {type(alpha).__name__}", "a number", "GEM-8")
+        raise DTypeError("gemm", f"alpha of type {type(alpha).__name__}", "a number", "GEM-19")
     (rows, _), (columns, _) = (operand.shape for operand in operands)
     device = arrays.device_of(operands[0].data.data)
     needs = (
@@ -207,10 +207,10 @@ def _epilogue(
             continue
         got = arrays.dtype_name(value)
         if got not in dtypes:
-            raise DTypeError("gemm", f"{name} of dtype {got}", " or ".join(dtypes), "GEM-8")
+            raise DTypeError("gemm", f"{name} of dtype {got}", " or ".join(dtypes), "GEM-19")
         if tuple(value.shape) != shape:
-            raise ShapeError("gemm", f"{name} of shape {list(value.shape)}", f"{list(shape)}", "GEM-8")
+            raise ShapeError("gemm", f"{name} of shape {list(value.shape)}", f"{list(shape)}", "GEM-19")
         if arrays.device_of(value) != device:
-            raise DomainError("gemm", f"{name} on {arrays.device_of(value)} and a on {device}", "one device", "GEM-8")
+            raise DomainError("gemm", f"{name} on {arrays.device_of(value)} and a on {device}", "one device", "GEM-19")
     with np.errstate(over="ignore"):
         return Epilogue(F(alpha), bias, accumulate, to, AlphaRule(alpha_rule))

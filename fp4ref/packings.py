@@ -33,10 +33,11 @@ WORDS_HIGH_FIRST = Layout("words_high_first", "n(*) k(8,*): k0^7 k1 n0; unit 4",
 SIX_LOW_FIRST = Layout("six_low_first", "n(*) k(*): k0 n0; unit 6", "PACK-4")
 CANONICAL_OF = {4: LOW_FIRST, 6: SIX_LOW_FIRST, 8: LINEAR}
 
+STANDARD_PACKINGS = (*CANONICAL_OF.values(), HIGH_FIRST, PAIRS_8, PAIRS_16, WORDS_BIG, WORDS_HIGH_FIRST)
+
 PACKINGS: Names[Layout] = Names("packing")
 for _value, _source in (
-    *((value, "this standard") for value in CANONICAL_OF.values()),
-    *((value, "this standard") for value in (HIGH_FIRST, PAIRS_8, PAIRS_16, WORDS_BIG, WORDS_HIGH_FIRST)),
+    *((value, "this standard") for value in STANDARD_PACKINGS),
     *((entry.layout, str(entry.origin)) for entry in CODES),
 ):
     PACKINGS.register(_value, _source)

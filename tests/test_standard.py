@@ -108,17 +108,20 @@ No table.
 """
 
 
-def test_a_table_that_no_test_reads_is_a_gap(tmp_path):
+def test_numbers_that_no_test_reads_are_a_gap(tmp_path):
     for name in ("spec", "package", "tests"):
         (tmp_path / name).mkdir()
-    (tmp_path / "spec/01-things.md").write_text(CHAPTER, "utf-8")
+    chapter = tmp_path / "spec/01-things.md"
+    chapter.write_text(CHAPTER, "utf-8")
     tree = rules.Tree(tmp_path / "spec", tmp_path / "package", (), tmp_path / "tests")
-    assert examples.gaps(tree, frozenset()) == ["AAA-1: no test reads its tables"]
-    assert examples.gaps(tree, frozenset({"AAA-1"})) == []
+    assert examples.gaps(tree) == ["AAA-1: no test reads its numbers"]
     text = 'import pytest\n\n@pytest.mark.example("AAA-1", "AAA-9")\ndef test(): pass\n'
     (tmp_path / "tests/test_things.py").write_text(text, "utf-8")
-    assert examples.gaps(tree, frozenset()) == ["AAA-9: a test reads the tables of a rule that is not defined"]
-    assert "AAA-1: a test reads its tables, but it is listed as unread" in examples.gaps(tree, frozenset({"AAA-1"}))
+    assert examples.gaps(tree) == ["AAA-9: a test reads the numbers of a rule that is not defined"]
+    chapter.write_text(f"{CHAPTER}\nSee AAA-1.\n\n> Why: 7 is odd.\n", "utf-8")
+    assert examples.gaps(tree) == ["AAA-9: a test reads the numbers of a rule that is not defined"]
+    chapter.write_text(f"{CHAPTER}\nWith 8 columns it is 3.\n", "utf-8")
+    assert examples.gaps(tree)[1:] == ["AAA-2: no test reads its numbers"]
 
 
 @pytest.mark.rule("RES-3")

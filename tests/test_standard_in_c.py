@@ -363,6 +363,19 @@ def test_all_cases_of_every_own_spec(program, spec: Spec, direction):
     assert conforms(program, stream.StreamPlan(spec, 1, direction))
 
 
+@pytest.mark.rule("BLK-2", "GLB-1", "E2M1-5", "E4M3-4", "E5M2-4", "NUM-9")
+@pytest.mark.parametrize("direction", DIRECTION)
+def test_any_bits_of_an_input(program, direction):
+    """Signalling NaN, subnormal numbers and infinities among all others, under every own spec without random bits."""
+    words = np.random.default_rng(7).integers(0, 1 << 16, (32, 48)).astype(np.uint16)
+    specs = [spec for spec in OWN if not spec.stochastic]
+    head = f"1 {DIRECTION[direction]} linear 32 48 0 0 {' '.join(f'{word:x}' for word in words.ravel())}"
+    lines = answers(program, [f"quantize {spec.name} {head}" for spec in specs])
+    for spec, line in zip(specs, lines, strict=True):
+        part = fp4ref.quantize(words.view(bfloat16), spec, direction, backend="numpy").direction(direction)[0]
+        assert line.split()[:2] == [part.data.tobytes().hex(), part.scales.tobytes().hex()], spec.name
+
+
 def test_the_example_of_chapter_00(program):
     from fp4ref.standard.example import elements, quantized
 

@@ -44,6 +44,8 @@ static uint32_t narrow(float v, int type) /* rounded once, to nearest even (DEQ-
     return sign | (n < 1024 ? n : n == 2048 ? (uint32_t)(e + 15) << 10 : ((uint32_t)(e + 14) << 10) + n - 1024);
 }
 
+static float larger(float a, float x) { return x > a ? x : a; } /* a, if x is NaN: fmaxf may return a signalling NaN */
+
 /* ---- chapters 02 and 03: codes ---- */
 
 typedef struct { const char *name; int exponent, mantissa, bias, last, width; } Format; /* last: the largest finite code */
@@ -233,7 +235,7 @@ static int block(const Spec *s, const float *x, const uint8_t *random, float G, 
     int n = s->rows * s->columns, byte[2] = {0, 0};
     float a = 0, g = global_scale(s, G), total[2] = {0, 0}, row[32];
     uint8_t *found[2] = {codes, room((size_t)n)};
-    for (int i = 0; i < n; i++) a = fmaxf(a, fabsf(x[i]));                              /* BLK-2 */
+    for (int i = 0; i < n; i++) a = larger(a, fabsf(x[i]));                             /* BLK-2 */
     float t = block_scale(s, a, g);
     for (int c = 0; c <= (s->search > 0); c++, t *= 1.5f) {                                   /* FOS-1 */
         byte[c] = encode(&FORMATS[s->scale], t);
@@ -276,7 +278,7 @@ static void maxima(const Spec *s, Matrix m, float *G) /* GLB-1, GLB-5 */
     for (size_t i = 0; i < m.rows; i++) {
         float *of = s->global == ROW ? G + i : G;
         if (s->global == ROW) *of = 0;
-        for (size_t j = 0; j < m.columns; j++) *of = fmaxf(*of, fabsf(m.x[i * m.columns + j]));
+        for (size_t j = 0; j < m.columns; j++) *of = larger(*of, fabsf(m.x[i * m.columns + j]));
     }
 }
 

@@ -134,12 +134,13 @@ class Layout:
     @overload
     def padded_shape(self, *sizes: int) -> tuple[int, ...]: ...
     def padded_shape(self, *sizes: int) -> tuple[int, ...]:
-        """Shape of the buffer that holds `rows` x `columns` scales: [R, C], or [1, units] if it has gaps.
+        """Shape of the buffer that holds `rows` x `columns` scales: [R, C], or [1, units] if units and places differ.
 
-        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15, LAY-16.
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15, LAY-16, LAY-20, LAY-21.
         """
         padded = self.padded(*sizes)
-        return (1, strides(self.form, padded).size) if self.has_gaps or self.form.repeated else padded
+        size = strides(self.form, padded).size
+        return (1, size) if self.has_gaps or self.form.repeated or size != math.prod(padded) else padded
 
     def refuses(self, *sizes: int) -> Axis | None:
         """Return the first axis that refuses its size instead of padding it, or None. Rules: LAY-15."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fp4ref.spec_root import spec_root
-from fp4ref.standard import records
+from fp4ref.standard import offsets, records
 from fp4ref.standard.example import example
 from fp4ref.standard.history import history
 from fp4ref.standard.levels import levels
@@ -25,8 +25,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "constants": records.constants,
     "element-formats": records.element_formats,
     "example": example,
+    "e2m1-codes": records.codes_of_e2m1,
+    "field-offsets": offsets.field_offsets,
     "history": history,
     "levels": levels,
+    "packing-offsets": offsets.packing_offsets,
+    "standard-offsets": offsets.standard_offsets,
+    "tile-of-128x4": offsets.tile_of_128x4,
+    "tile-of-8x4": offsets.tile_of_8x4,
     "own-specs": records.own_specs,
     "own-codecs": records.own_codecs,
     "profiles": records.profiles,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fp4ref.catalogue import PROFILES, PROMISES
-from fp4ref.formats import E4M3, E8M0, Codec, F, Rounding
+from fp4ref.formats import E2M1, E4M3, E8M0, Codec, F, Rounding
 from fp4ref.spec import FourOverSix, Spec
 from fp4ref.specs import MXFP8_E4M3, NVFP4, OWN
 from fp4ref.standard.tables import hexadecimal, number, table
@@ -31,6 +31,18 @@ def element_formats() -> str:
     forms = dict.fromkeys(spec.element.format for spec in OWN)
     rows = ((form.name.upper(), number(form.max), str(form.emax), str(form.mantissa_bits)) for form in forms)
     return table(("element", "element_max", "emax", "mbits"), rows)
+
+
+def codes_of_e2m1() -> str:
+    """Return the values of all E2M1 codes. Rules: E2M1-1."""
+    half = E2M1.codes
+    magnitudes = [number(value) for value in NVFP4.element.decode(np.arange(half, dtype=np.uint8))]
+    rows = [["bits", *(f"`{code:04b}`" for code in range(half))], ["value", *magnitudes]]
+    rows += [
+        ["code with sign", *(f"{code:X}" for code in range(half, 2 * half))],
+        ["value", *(f"-{m}" for m in magnitudes)],
+    ]
+    return table(("code", *map(str, range(half))), rows)
 
 
 def own_specs() -> str:

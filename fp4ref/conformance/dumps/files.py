@@ -215,7 +215,7 @@ class _Tensor:
                 continue
             if part == "scales":
                 raise self._misplaced(label, found, shape, direction)
-            raise refused(self._file, f"{label} has shape {list(found)}", f"{list(shape)}")
+            raise refused(self._file, f"{label} has shape {list(found)}", f"{list(shape)}", "FIL-9")
 
     def _dtypes(self, part: str) -> list[str]:
         """Element types in which a part may be stored."""

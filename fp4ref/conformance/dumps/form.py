@@ -87,18 +87,18 @@ def read_metadata(file: TensorFile) -> tuple[str, dict[str, dict[str, Any]]]:
     try:
         value = strict_json(text)
     except ValueError as error:
-        raise refused(file, f"metadata that is not JSON ({reason(error)})", "an object") from None
+        raise refused(file, f"metadata that is not JSON ({reason(error)})", "an object", "FIL-8") from None
     if not isinstance(value, dict) or set(value) - {"spec_version", "tensors"}:
-        raise refused(file, "metadata that is not an object of spec_version and tensors", "one")
+        raise refused(file, "metadata that is not an object of spec_version and tensors", "one", "FIL-8")
     version, tensors = value.get("spec_version", SPEC_VERSION), value.get("tensors", {})
     if not (isinstance(version, str) and isinstance(tensors, dict)):
-        raise refused(file, "a spec_version or tensors of another type", "a text and an object")
+        raise refused(file, "a spec_version or tensors of another type", "a text and an object", "FIL-8")
     return version, {name: _record(file, name, record) for name, record in tensors.items()}
 
 
 def _record(file: TensorFile, name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or set(value) - set(FIELDS):
-        raise refused(file, f"a record of {quoted(name)} with other fields", ", ".join(FIELDS))
+        raise refused(file, f"a record of {quoted(name)} with other fields", ", ".join(FIELDS), "FIL-8")
     record = {key: item for key, item in value.items() if item is not None}
     if "spec" in record:
         spec = record["spec"]
@@ -108,13 +108,13 @@ def _record(file: TensorFile, name: str, value: Any) -> dict[str, Any]:
             where = f"read {shown(file.path)}: {error.operation}"
             raise type(error)(where, error.got, error.needed, error.rule) from None
     if not isinstance(record.get("scale_layout", ""), str) or not isinstance(record.get("dtype", ""), str):
-        raise refused(file, f"scale_layout or dtype of {quoted(name)} that is not text", "a name")
+        raise refused(file, f"scale_layout or dtype of {quoted(name)} that is not text", "a name", "FIL-8")
     return record
 
 
 _spec = lru_cache(from_json)
 
 
-def refused(file: TensorFile, got: str, needed: str) -> FileError:
+def refused(file: TensorFile, got: str, needed: str, rule: str = "FIL-3") -> FileError:
     """Return the error that says how a file is no dump."""
-    return FileError(f"read {shown(file.path)}", got, needed, "FIL-3")
+    return FileError(f"read {shown(file.path)}", got, needed, rule)

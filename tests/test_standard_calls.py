@@ -1,0 +1,229 @@
+"""Example tables of calls that are refused or have several parts, acted upon; see test_standard_examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref import philox, rules
+from fp4ref.catalogue import PROFILES
+from fp4ref.errors import Fp4Error
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, Format
+from fp4ref.standard.tables import codes_of, number_of, tables
+
+F = np.float32
+RULES = rules.defined()
+
+
+def rows_of(rule, number=0):
+    return tables(RULES[rule].text)[number][1:]
+
+
+def refused(rule, call, *given, **named):
+    with pytest.raises(Fp4Error, match=rule):
+        call(*given, **named)
+
+
+@pytest.mark.rule("NUM-2")
+@pytest.mark.example("NUM-2")
+def test_the_sign_of_an_invalid_operation():
+    ((profile, _, scale, codes),) = rows_of("NUM-2")
+    row = fp4ref.quantize(np.zeros((1, 16), F), profile.strip("`"), backend="numpy").row
+    assert row.scales.ravel().tolist() == codes_of(scale)
+    (code,) = codes_of(re.search(r"\((\w) hex\) sixteen times", codes)[1])
+    assert int(codes.split()[0]) == code
+    assert fp4ref.packing.unpack(row.data, 16, PROFILES[profile.strip("`")].element.format).tolist() == [[code] * 16]
+
+
+@pytest.mark.rule("NUM-6")
+@pytest.mark.example("NUM-6")
+def test_memory_that_is_shared():
+    x = np.ones((16, 16), F)
+    both = fp4ref.quantize(x, "nvfp4", "both")
+    same = dataclasses.replace(both, column=both.column._replace(data=both.row.data))
+    bits = np.zeros((16, 16), np.uint8)
+    random = fp4ref.quantize(x, "nvfp4-sr", random_bits=bits)
+    inside = dataclasses.replace(random, row=random.row._replace(scales=bits.reshape(-1)[:16].reshape(16, 1)))
+    memory = np.zeros(2 * 128, np.uint8)
+    halves = [part.reshape(16, 8) for part in np.split(memory, 2)]
+    apart = dataclasses.replace(
+        both, row=both.row._replace(data=halves[0]), column=both.column._replace(data=halves[1])
+    )
+    calls = {
+        "`row.data` and `column.data` are one buffer": (same, "both", {"spec": "nvfp4"}),
+        "`row.scales` is a slice of `random_bits`": (inside, "row", {"spec": "nvfp4-sr", "random_bits": bits}),
+        "two slices of one allocation that have no byte in common": (apart, "both", {"spec": "nvfp4"}),
+    }
+    assert [row[0] for row in rows_of("NUM-6")] == [*calls]
+    for words, result in rows_of("NUM-6"):
+        out, directions, named = calls[words]
+        if result == "refused":
+            refused("NUM-6", fp4ref.quantize, x, directions=directions, out=out, **named)
+        else:
+            assert fp4ref.quantize(x, directions=directions, out=out, **named).row.data is out.row.data
+
+
+@pytest.mark.rule("NUM-7")
+@pytest.mark.example("NUM-7")
+def test_views_that_a_library_negates():
+    torch = pytest.importorskip("torch")
+    ((call, memory, values),) = rows_of("NUM-7")
+    t = torch.tensor([[float(v) for v in memory.split(",")]])
+    assert re.fullmatch(r"`torch._neg_view\(t\)` with t = \[1, 2\]", call)
+    view = torch._neg_view(t)
+    expected = fp4ref.quantize(F([[float(v) for v in values.split(",")]]), "nvfp4").row
+    got = fp4ref.quantize(view, "nvfp4").row
+    assert np.asarray(got.data).tobytes() == expected.data.tobytes()
+    refused("NUM-7", fp4ref.dequantize, fp4ref.quantize(t, "nvfp4"), out=torch._neg_view(torch.zeros((1, 2))))
+
+
+@pytest.mark.rule("SR-9", "SR-7")
+@pytest.mark.example("SR-9")
+def test_bytes_of_the_two_directions():
+    (own, row, column), (_, _, same) = rows_of("SR-9")
+    assert (own, row, column) == ("SR-7", "u even", "u odd")
+    seed, stream = 5, 9
+    for d, u in (("row", 2 * stream), ("column", 2 * stream + 1)):
+        words = philox.philox4x32(np.uint32([[0, 0, u, 0]]), np.uint32([[seed, 0]])).astype("<u4")
+        assert fp4ref.random_bits((16, 16), d, seed, stream)[0].tobytes() == words.tobytes()
+    assert "both directions of an element round alike" in same
+    x, bits = np.random.default_rng(1).uniform(-6, 6, (16, 16)).astype(F), fp4ref.random_bits((16, 16))
+    q = fp4ref.quantize(x, "nvfp4-2d-sr", "both", random_bits=fp4ref.Directions(row=bits, column=bits.T.copy()))
+    codes = [fp4ref.packing.unpack(part.data, 16, q.spec.element.format) for part in (q.row, q.column)]
+    assert (codes[0] == codes[1].T).all()
+
+
+@pytest.mark.rule("SR-10")
+@pytest.mark.example("SR-10")
+def test_maps_of_random_bytes():
+    assert [row[0].strip("`") for row in rows_of("SR-10")] == [name for name in fp4ref.random_maps if name[:3] == "te."]
+    for name, shape, place, shown in rows_of("SR-10", 1):
+        rows, columns = map(int, shape.split(" x "))
+        first, last = map(int, re.search(r"row 0, columns (\d+) to (\d+)", place).groups())
+        drawn = fp4ref.random_maps[name.split("`")[1]]((rows, columns)).row
+        assert drawn[0, first : last + 1].tolist() == codes_of(shown)
+
+
+@pytest.mark.rule("SPC-3")
+@pytest.mark.example("SPC-3")
+def test_the_json_of_nvfp4():
+    text = re.search(r"(?s)```json\n(.*?)```", RULES["SPC-3"].text)[1]
+    assert fp4ref.from_json(text) == fp4ref.NVFP4
+    assert json.loads(text) == json.loads(fp4ref.NVFP4.to_json())
+    assert [*json.loads(text)] == [*json.loads(fp4ref.NVFP4.to_json())]
+
+
+@pytest.mark.rule("SPC-6")
+@pytest.mark.example("SPC-6")
+def test_formats_that_are_refused():
+    settings = {
+        "fewer than 2 finite codes, or more than its bits express besides an infinity": [
+            {"codes": 1},
+            {"codes": 33},
+            {"codes": 32, "infinity": True},
+        ],
+        "bits of mantissa without a sign": [{"signed": False, "exponent_bits": 2, "codes": 15}],
+        "a value, or the midpoint of two neighbours, that is not a bfloat16": [{"bias": 140}],
+    }
+    assert [row[0] for row in rows_of("SPC-6")] == [*settings]
+    right = {"exponent_bits": 3, "mantissa_bits": 2, "bias": 3, "codes": 32}
+    assert Format("it", **right).max == 28
+    for changes in settings.values():
+        for change in changes:
+            refused("SPC-6", Format, "it", **(right | change))
+
+
+def operand(spec, codes, scale=None):
+    """An operand of one row: values that are quantized, or codes under one scale."""
+    q = fp4ref.quantize(np.zeros((1, 32), F), spec, backend="numpy")
+    row = np.zeros((1, 32), np.uint8)
+    row[0, : len(codes)] = codes
+    q.row.data[:] = fp4ref.packing.pack(row, q.spec.element.format)
+    q.row.scales[:] = 0x7F if scale is None else scale
+    return q
+
+
+@pytest.mark.rule("GEM-3")
+@pytest.mark.example("GEM-3")
+def test_products_that_are_not_finite():
+    kind, codec = "", CUDA_E5M2
+    for a, b, total in rows_of("GEM-3"):
+        if a.startswith("`nvfp4`"):
+            rng = np.random.default_rng(2)
+            pair = [operand("nvfp4", rng.integers(0, 16, 32), 0x38) for _ in range(2)]
+            pair[0].row.amax[:] = 0
+            assert not fp4ref.gemm(*pair, backend="numpy").any()
+            assert "amax 0" in a
+            assert total == "0 after alpha"
+            continue
+        kind = a if a != "the same" else kind
+        spec, words = re.match(r"`(.*?)`: ([^`]*)", kind).groups()
+        codec = {"mxfp8-e5m2": CUDA_E5M2, "mxfp8-e4m3": CUDA_E4M3}[spec]
+        infinite = {np.inf: 0x7C, -np.inf: 0xFC}
+        values = [number_of(word) for word in words.replace(", scale", "").strip().split(", ")]
+        codes = [infinite.get(float(v), int(codec.encode(F([v]))[0])) for v in values]
+        scale = codes_of(re.search(r"scale `(..)`", kind)[1])[0] if "scale" in kind else None
+        other = [int(codec.encode(F([number_of(word)]))[0]) for word in b.split(", ")]
+        for mode in ("exact", "blockwise"):
+            got = fp4ref.gemm(operand(spec, codes, scale), operand(spec, other), mode, backend="numpy")
+            assert got.view(np.uint32)[0, 0] == number_of(total).view(np.uint32), (a, b)
+
+
+@pytest.mark.rule("GEM-11")
+@pytest.mark.example("GEM-11")
+def test_operands_that_are_exact_in_bfloat16():
+    codecs = {"E2M1": CUDA_E2M1, "E4M3": CUDA_E4M3, "E5M2": CUDA_E5M2}
+    for pair, words in rows_of("GEM-11"):
+        name, scales = re.match(r"(\w+) with (\w+)", pair).groups()
+        element, scale = codecs[name], {"E4M3": CUDA_E4M3, "E8M0": CUDA_E8M0}[scales]
+        values = element.decode(np.arange(256 if element.format.bits == 8 else 16, dtype=np.uint8)).astype(float)
+        values = values[np.isfinite(values)]
+        steps = scale.decode(np.arange(256, dtype=np.uint8)).astype(float)
+        exact = [byte for byte, step in enumerate(steps) if np.isfinite(step) and held(values * step)]
+        if words.startswith("all"):
+            assert exact == [byte for byte, step in enumerate(steps) if np.isfinite(step)]
+            sizes = np.abs(np.outer(values, steps[exact]))
+            low, high = re.search(r"2\^(-\d+) to (\d+)", words).groups()
+            assert (sizes[sizes > 0].min(), sizes.max()) == (2.0 ** int(low), float(high))
+        else:
+            first, last = (codes_of(code)[0] for code in re.findall("`(..)`", words))
+            assert exact == [*range(first, last + 1)], pair
+
+
+def held(products):
+    """True if bfloat16 has all of these numbers."""
+    with np.errstate(over="ignore"):
+        narrow = products.astype(F)
+        return (narrow == products).all() and (narrow.astype(ml_dtypes.bfloat16).astype(float) == products).all()
+
+
+@pytest.mark.rule("GEM-19", "GEM-8")
+@pytest.mark.example("GEM-19")
+def test_arguments_of_a_product():
+    q, x = fp4ref.quantize(np.ones((2, 16), F), "nvfp4"), F([[1, 2], [3, 4]])
+    parameters = inspect.signature(fp4ref.gemm).parameters
+    names = {"type of the result": "dtype", "amaxes": "alpha_rule"}
+    for argument, _, default in rows_of("GEM-19"):
+        found = parameters[names.get(argument, argument)].default
+        shown = {None: "none", ("row", "row"): "row and row", 1.0: "1"}.get(found, str(found))
+        assert default.strip("`") == shown, argument
+    (_, rounded), *rest = rows_of("GEM-19", 1)
+    bias = np.float16([1, 2])
+    more = x.astype(ml_dtypes.bfloat16)
+    got = fp4ref.gemm(q, q, alpha=0.1, dtype="bfloat16", bias=bias, accumulate=more)
+    word = number_of(re.search("`(0x.{8})`", rounded)[0])
+    again = fp4ref.gemm(q, q, alpha=float(word), dtype="bfloat16", bias=bias.astype(F), accumulate=more)
+    assert (got.dtype, got.shape, got.tobytes()) == (more.dtype, (2, 2), again.tobytes())
+    calls = {"accumulate of float32": {"accumulate": x}, "bias of [N, 1]": {"bias": bias[:, None]}}
+    assert rest == [[words, "refused"] for words in calls]
+    for call in calls.values():
+        refused("GEM-19", fp4ref.gemm, q, q, dtype="bfloat16", **call)
+    for wrong in ({"mode": "quick"}, {"alpha": "1"}, {"dtype": "float64"}, {"alpha_rule": "none"}):
+        refused(r"GEM-|DEQ-", fp4ref.gemm, q, q, **wrong)

@@ -1,0 +1,255 @@
+"""The tables of chapter 13: every condition is broken once in a file that is else right, and every example is read."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+import zipfile
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref import rules
+from fp4ref.conformance.dumps.files import read_dump
+from fp4ref.errors import FileError, Fp4Error
+from fp4ref.files import DTYPES, open_tensors
+from fp4ref.spec_root import spec_root
+from fp4ref.standard.tables import tables
+
+RULES = rules.defined()
+NPY_HEAD = b"{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }\n"
+
+
+def rows_of(rule, number=0):
+    return tables(RULES[rule].text)[number][1:]
+
+
+def parts_of(rule):
+    """The first cells of a rule's conditions, without marks of code."""
+    return [row[0].replace("`", "") for row in rows_of(rule)]
+
+
+def read_all(path, data=None):
+    if data is not None:
+        path.write_bytes(data)
+    with open_tensors(path) as file:
+        return {name: (*file.entry(name), file.read(name).tobytes()) for name in file.names}
+
+
+def first_dump(path, **given):
+    with read_dump(path, **given) as file:
+        return file[0]
+
+
+def safetensors(header, data=b"", length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def held(**changes):
+    return {"a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]} | changes}
+
+
+BROKEN = {
+    "first 8 bytes": safetensors(held(), b"ab", length=1 << 20),
+    "header": safetensors(b" " + json.dumps(held()).encode(), b"ab"),
+    "its JSON": safetensors(b'{"a":{"dtype":"U8","dtype":"U8","shape":[2],"data_offsets":[0,2]}}', b"ab"),
+    "__metadata__": safetensors(held() | {"__metadata__": {"k": 1}}, b"ab"),
+    "each other key": safetensors(held(more=1), b"ab"),
+    "dtype": safetensors(held(dtype="F6_E2M3"), b"ab"),
+    "shape": safetensors(held(shape=[2] + [1] * 64), b"ab"),
+    "data_offsets": safetensors(held(shape=[3]), b"ab"),
+    "all tensors": safetensors(held(), b"abc"),
+}
+
+
+@pytest.mark.rule("FIL-1")
+@pytest.mark.example("FIL-1")
+def test_conditions_of_safetensors(tmp_path):
+    path = tmp_path / "a.safetensors"
+    assert read_all(path, safetensors(held(), b"ab")) == {"a": ("U8", (2,), b"ab")}
+    assert parts_of("FIL-1") == [*BROKEN]
+    for data in BROKEN.values():
+        with pytest.raises(FileError, match="FIL-1"):
+            read_all(path, data)
+    header = ""
+    for cell, count, verdict in rows_of("FIL-1", 1):
+        header = header if cell == "the same" else cell.strip("`")
+        data = safetensors(header.encode(), bytes(int(count.split()[0])))
+        if verdict == "read":
+            assert len(read_all(path, data)) == 1
+        else:
+            with pytest.raises(FileError, match="FIL-1"):
+                read_all(path, data)
+
+
+def archive(*members, compression=zipfile.ZIP_STORED):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as file:
+        for name, data in members:
+            file.writestr(name, data)
+    return buffer.getvalue()
+
+
+def npy(header=NPY_HEAD, data=b"ab"):
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + data
+
+
+def with_field(data, offset, value):
+    """An archive with another field in the first record of its directory."""
+    start = data.index(b"PK\1\2") + offset
+    return data[:start] + value + data[start + len(value) :]
+
+
+STORED = archive(("a.npy", npy()))
+DEFLATED = archive(("a.npy", npy()), compression=zipfile.ZIP_DEFLATED)
+BROKEN_NPZ = {
+    "members": with_field(DEFLATED, 20, b"\xff\xff\0\0"),
+    "compression": archive(("a.npy", npy()), compression=zipfile.ZIP_BZIP2),
+    "a stored member": with_field(STORED, 24, b"\xff\xff\0\0"),
+    "a deflated member": with_field(DEFLATED, 24, b"\xff\xff\0\0"),
+    "checksum": STORED.replace(b"\nab", b"\nac"),
+    "NAME.npy": archive(("a.npy", npy(data=b"abc"))),
+    "its header": archive(("a.npy", npy(NPY_HEAD.replace(b"}", b"'shape': (2,), }")))),
+    "descr": archive(("a.npy", npy(NPY_HEAD.replace(b"|u1", b">f4"), b"abcdefgh"))),
+    "NAME.json, or NAME.npy of one string": archive(("a.json", b"\xff")),
+    "any other member": archive(("a.npy", npy()), ("readme.txt", b"hello")),
+}
+
+
+@pytest.mark.rule("FIL-2")
+@pytest.mark.example("FIL-2")
+def test_conditions_of_npz(tmp_path):
+    path = tmp_path / "a.npz"
+    assert read_all(path, STORED) == read_all(path, DEFLATED) == {"a": ("U8", (2,), b"ab")}
+    assert parts_of("FIL-2") == [*BROKEN_NPZ]
+    for data in BROKEN_NPZ.values():
+        with pytest.raises(FileError, match="FIL-2"):
+            read_all(path, data)
+    (large, _), (objects, _) = rows_of("FIL-2", 1)
+    declared = int(re.search(r"of (\d+) GB", large)[1]) << 30
+    with pytest.raises(FileError, match="FIL-2"):  # the size that the directory declares, up to 32 bits
+        read_all(path, with_field(DEFLATED, 24, struct.pack("<I", min(declared, 0xFFFFFFF0))))
+    assert "of type object" in objects
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{"a": 1}], object), allow_pickle=True)
+    with pytest.raises(FileError, match="FIL-2"):
+        read_all(path, archive(("a.npy", buffer.getvalue())))
+
+
+ENTRY_CHANGES = {
+    "the file": {"more": 1},
+    "entries.NAME": {"dtype": "F128"},
+    "file": {"file": "../data.bin"},
+    "offset": {"offset": 1},
+}
+
+
+@pytest.mark.rule("FIL-5")
+@pytest.mark.example("FIL-5")
+def test_conditions_of_json(tmp_path):
+    record = json.loads(re.search(r"(?s)```json\n(.*?)```", RULES["FIL-5"].text)[1])
+    x = np.random.default_rng(1).standard_normal((128, 64)).astype(ml_dtypes.bfloat16)
+    row = fp4ref.quantize(x, "nvfp4", backend="numpy").row
+    arrays = {"x": x, "data": row.data, "scales": row.scales, "amax": row.amax}
+    for name, entry in record["entries"].items():
+        assert entry["shape"] == [*arrays[name].shape]
+        (tmp_path / entry["file"]).write_bytes(arrays[name].tobytes())
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(record))
+    found = first_dump(path)
+    assert (found.quantized.row.data.tobytes(), found.x.tobytes()) == (row.data.tobytes(), x.tobytes())
+    assert parts_of("FIL-5") == [*ENTRY_CHANGES]
+    for part, change in ENTRY_CHANGES.items():
+        broken = json.loads(json.dumps(record))
+        (broken if part == "the file" else broken["entries"]["data"]).update(change)
+        with pytest.raises(FileError, match="FIL-5"):
+            read_all(path, json.dumps(broken).encode())
+
+
+def saved(path, metadata, **arrays):
+    np.savez(path, metadata=np.array(json.dumps(metadata)), **arrays)
+    return path
+
+
+@pytest.mark.rule("FIL-3")
+@pytest.mark.example("FIL-3")
+def test_entries_of_a_dump(tmp_path):
+    """A dump with every entry of the table is read; each may be absent or not, as the table says."""
+    x = np.random.default_rng(2).standard_normal((6, 40)).astype(np.float32)
+    bits = fp4ref.Directions(row=np.zeros((6, 40), np.uint8), column=np.zeros((40, 6), np.uint8))
+    q = fp4ref.quantize(x, "nvfp4-sr", "both", random_bits=bits, backend="numpy")
+    entries = {"NAME.x": x}
+    for direction, part in (("row", q.row), ("column", q.column)):
+        entries |= {f"NAME.{direction}.{name}": getattr(part, name) for name in ("data", "scales", "amax")}
+        entries[f"NAME.{direction}.random_bits"] = getattr(bits, direction)
+    names = [name for row in rows_of("FIL-3") for name in re.findall("`(.*?)`", row[0])]
+    assert sorted(names) == sorted(entries)
+    metadata = {"tensors": {"NAME": {"spec": "nvfp4-sr", "shape": [6, 40], "dtype": "float32"}}}
+    whole = first_dump(saved(tmp_path / "a.npz", metadata, **entries))
+    assert whole.quantized.column.scales.tobytes() == q.column.scales.tobytes()
+    for left_out in names:
+        path = saved(tmp_path / "b.npz", metadata, **{k: v for k, v in entries.items() if k != left_out})
+        if left_out.endswith((".x", ".random_bits")):
+            assert first_dump(path).quantized.row.data.tobytes() == q.row.data.tobytes()
+        else:
+            with pytest.raises(FileError, match="FIL-3"):
+                first_dump(path)
+    with pytest.raises(FileError, match="FIL-3"):
+        first_dump(saved(tmp_path / "c.npz", metadata, **entries, other=x))
+    code = re.search(r"(?s)```python\n(.*?)```", RULES["FIL-3"].text)[1]
+    plain = {"x": x, "data": q.row.data, "scales": q.row.scales, "amax": q.row.amax}
+    exec(code.replace("dump.npz", str(tmp_path / "dump.npz")), {"np": np, **plain})  # the line of the rule
+    by_hand = first_dump(tmp_path / "dump.npz", spec=fp4ref.NVFP4, scale_layout="linear")
+    assert by_hand.quantized.row.data.tobytes() == q.row.data.tobytes()
+
+
+@pytest.mark.rule("FIL-8", "FIL-9")
+@pytest.mark.example("FIL-8", "FIL-9")
+def test_metadata_and_sizes_of_a_dump(tmp_path):
+    fields = {row[0].strip("`").split(".")[-1]: row[2] for row in rows_of("FIL-8")}
+    x = np.random.default_rng(3).standard_normal((128, 64)).astype(np.float16)
+    row = fp4ref.quantize(x, "nvfp4", backend="numpy").row
+    arrays = {"data": row.data, "scales": row.scales, "amax": row.amax}
+    record = {"spec": "nvfp4", "scale_layout": "linear", "shape": [128, 64], "dtype": "float16"}
+    assert sorted(fields) == sorted([*record, "spec_version"])
+    for absent, otherwise in fields.items():
+        kept = {k: v for k, v in record.items() if k != absent}
+        metadata = {"spec_version": fp4ref.SPEC_VERSION} if absent != "spec_version" else {}
+        path = saved(tmp_path / "a.npz", metadata | {"tensors": {"": kept}}, x=x, **arrays)
+        if otherwise.startswith("the reader's caller must name one"):
+            with pytest.raises(Fp4Error, match="no spec"):
+                first_dump(path)
+        found = first_dump(path, spec=fp4ref.NVFP4)
+        assert found.spec_version == fp4ref.SPEC_VERSION
+        q = found.quantized
+        assert (q.scale_layout, q.shape, q.dtype) == ("linear", (128, 64), "float16")
+    metadata = {"tensors": {"": record | {"colour": "red"}}}
+    with pytest.raises(FileError, match="FIL-8"):
+        first_dump(saved(tmp_path / "b.npz", metadata, **arrays))
+    for words, result in rows_of("FIL-9"):
+        count = int(words.split()[0])
+        scales = np.resize(row.scales, (128, count // 128))
+        path = saved(tmp_path / "c.npz", {"tensors": {"": record}}, **(arrays | {"scales": scales}))
+        if result == "read":
+            assert first_dump(path).quantized.row.scales.size == count
+        else:
+            with pytest.raises(Fp4Error, match=r"for scale_layout linear.*LAY-7"):
+                first_dump(path)
+
+
+@pytest.mark.rule("FIL-1", "FIL-2")
+def test_element_types_of_chapter_13():
+    """The table before the rules names each type with its width."""
+    text = (spec_root() / "13-files.md").read_text("utf-8")
+    widths = {}
+    for names, bits, _ in tables(text[: text.index("####")])[0][1:]:
+        for name in re.findall("`([A-Z0-9_]+)`", names):
+            if bits.isdigit():
+                widths[name] = int(bits)
+    assert widths == {name: kind.bits for name, kind in DTYPES.items() if name in widths}
+    assert {"BF16", "F8_E4M3", "F4", "BOOL"} <= widths.keys()

@@ -1,0 +1,237 @@
+"""The examples of chapter 08 and of the sections of offsets: places in the prose, formulas and tiles, all computed."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref import packings, rules
+from fp4ref.errors import Fp4Error
+from fp4ref.layout.field_data import CODES, OTHER_DATA
+from fp4ref.layout.field_scales import SCALES
+from fp4ref.layout.registry import STANDARD_LAYOUTS
+from fp4ref.spec_root import spec_root
+from fp4ref.standard import made
+from fp4ref.standard.tables import tables
+
+RULES = rules.defined()
+LAYOUTS = {form.name: form for form in (*STANDARD_LAYOUTS, *(entry.layout for entry in (*SCALES, *OTHER_DATA)))}
+PACKINGS = {form.name: form for form in (*packings.STANDARD_PACKINGS, *(entry.layout for entry in CODES))}
+
+
+def text_of(rule):
+    return RULES[rule].text
+
+
+def spans(rule):
+    """The code spans of a rule that are texts of layouts."""
+    return [span for span in re.findall("`([^`]*)`", text_of(rule)) if re.match(r"[a-z]\(", span)]
+
+
+def made_rows(name):
+    chapters = (path.read_text("utf-8") for path in sorted(spec_root().glob("*.md")))
+    parts = {part["name"]: part["text"] for text in chapters for part in made.MADE.finditer(text)}
+    return tables(parts[name])[0][1:]
+
+
+def computed(formula, layout, sizes, index):
+    """The value of a formula: quotients are rounded down, and nothing but the functions of the section is known."""
+    padded = dict(zip((axis.name for axis in layout.axes), layout.padded(*sizes), strict=True))
+    moved = layout.form.table
+    known = {
+        "size": lambda axis: padded[axis],
+        "pad": lambda n, step: -(-n // step) * step,
+        "xor": lambda a, b: a ^ b,
+        "move": lambda u: u // len(moved) * len(moved) + moved[u % len(moved)],
+    }
+    names = dict(zip(padded, index, strict=True))
+    text = re.sub(r"size\((\w+)\)", r"size('\1')", formula).replace("/", "//")
+    return eval(compile(text, formula, "eval"), {"__builtins__": {}}, known | names)
+
+
+def sizes_of(layout):
+    """Whole tiles of each axis, and sizes that are padded where the layout pads."""
+    whole = tuple(axis.multiple * 2 for axis in layout.axes)
+    ragged = tuple(
+        size - (0 if axis.refused else axis.multiple // 2) for size, axis in zip(whole, layout.axes, strict=True)
+    )
+    return {whole, ragged, tuple(axis.multiple for axis in layout.axes)}
+
+
+@pytest.mark.rule("LAY-13", "LAY-16", "LAY-17", "LAY-18", "LAY-21", "PACK-7", "PACK-8", "PACK-9")
+@pytest.mark.parametrize(
+    ("part", "known"),
+    [
+        ("standard-offsets", {form.name: form for form in STANDARD_LAYOUTS}),
+        ("field-offsets", {name: form for name, form in LAYOUTS.items() if form not in STANDARD_LAYOUTS}),
+        ("packing-offsets", PACKINGS),
+    ],
+)
+def test_each_formula_of_an_offset_is_the_map(part, known):
+    rows = made_rows(part)
+    assert [row[0].strip("`") for row in rows] == [*known]
+    draw = np.random.default_rng(len(rows))
+    for name, formula in ((row[0].strip("`"), row[1].strip("`")) for row in rows):
+        layout = known[name]
+        for sizes in sizes_of(layout):
+            for _ in range(12):
+                index = [int(draw.integers(size)) for size in sizes]
+                expected = int(layout.offsets(index, sizes))
+                assert computed(formula, layout, sizes, index) == expected, (name, sizes, index)
+
+
+@pytest.mark.rule("LAY-3", "LAY-4")
+@pytest.mark.example("LAY-4")
+@pytest.mark.parametrize("rule", ["LAY-3", "LAY-4"])
+def test_the_lines_of_a_tile_are_what_the_rule_computes(rule):
+    formula = re.search(r"(?s)offset\s+`(.*?)`", text_of(rule))[1].replace("/", "//")
+    head, *lines = next(table for table in tables(text_of(rule)) if table[0][0] == "line")
+    for line in lines:
+        for group, cell in zip(head[1:], line[1:], strict=True):
+            if not cell:
+                continue
+            first, last = map(int, re.findall(r"\d+", group))
+            row, *columns = map(int, re.findall(r"\d+", cell))
+            places = [int(line[0]) * 16 + byte for byte in range(first, last + 1)]
+            names = [{"m": row, "k": k, "tiles": 1} for k in range(columns[0], columns[1] + 1)]
+            assert places == [eval(formula, {"__builtins__": {}}, each) for each in names]
+
+
+@pytest.mark.rule("LAY-1", "LAY-2", "LAY-5", "LAY-6", "LAY-7", "LAY-10")
+@pytest.mark.example("LAY-1", "LAY-2", "LAY-5", "LAY-6", "LAY-7", "LAY-10")
+def test_places_and_padding_in_the_prose():
+    for rule, name in (("LAY-1", "linear"), ("LAY-2", "linear_padded")):
+        columns = int(re.search(r"Kb = (\d+)", text_of(rule))[1])
+        for m, k, offset in re.findall(r"\((\d+), (\d+)\) → (\d+)", text_of(rule)):
+            assert LAYOUTS[name].offset(int(m), int(k), columns=columns) == int(offset)
+    rows, columns, high, wide, count = map(
+        int,
+        re.search(
+            r"A (\d+) × (\d+) scale array takes (\d+) × (\d+) = (\S+) bytes", text_of("LAY-2").replace(",", "")
+        ).groups(),
+    )
+    assert LAYOUTS["linear_padded"].padded_shape(rows, columns) == (high, wide)
+    assert high * wide == count
+    rows, columns, size, rest = map(
+        int,
+        re.search(
+            r"(?s)A (\d+) × (\d+) scale array .*?takes (\d+) bytes.*?and (\d+) are 0x00", text_of("LAY-5")
+        ).groups(),
+    )
+    buffer = LAYOUTS["tiled_128x4"].from_linear(np.full((rows, columns), 9, np.uint8)).ravel()
+    assert (buffer.size, buffer[0], int((buffer == 0).sum())) == (size, 9, rest)
+    poisons = [int(word, 16) for word in re.findall(r"0x(7F|FF)", text_of("LAY-6"))]
+    assert len(poisons) == 2
+    for poison in poisons:
+        form, scales = LAYOUTS["tiled_128x4"], np.arange(30, dtype=np.uint8).reshape(5, 6)
+        buffer = form.from_linear(scales)
+        assert (form.to_linear(np.where(form.valid(5, 6), buffer, np.uint8(poison)), 5, 6) == scales).all()
+    rows, columns = map(int, re.search(r"array of (\d+) × (\d+)", text_of("LAY-7")).groups())
+    assert {form.padded_shape(rows, columns) for form in STANDARD_LAYOUTS} == {(rows, columns)}
+    assert "three\ndifferent orders" in text_of("LAY-7")
+    places = np.indices((rows, columns))
+    assert len({form.offset(*places, columns=columns).tobytes() for form in STANDARD_LAYOUTS}) == 3
+    side, _, block, _, high, wide = map(
+        int, re.findall(r"\d+", text_of("LAY-10").split("A 32", 1)[1].join(["32", ""]))[:6]
+    )
+    scales = fp4ref.quantize(np.arange(side * side, dtype=np.float32).reshape(side, side), "nvfp4-2d").row.scales
+    assert scales.shape == (high, wide)
+    assert all((scales[top : top + block] == scales[top]).all() for top in range(0, side, block))
+
+
+def numbers(text):
+    return [int(word.replace(",", "")) for word in re.findall(r"\d[\d,]*\d|\d", text)]
+
+
+@pytest.mark.rule("LAY-8", "LAY-9", "LAY-11", "LAY-12")
+@pytest.mark.example("LAY-8", "LAY-9", "LAY-11", "LAY-12")
+def test_groups_and_pieces_in_the_prose():
+    tiled, linear = (
+        re.search(r"(?s)members of (.*?) scales start at (.*?); the whole takes(.*?)bytes\. (.*)", text_of("LAY-8")),
+        None,
+    )
+    members = [tuple(map(int, pair)) for pair in re.findall(r"(\d+) × (\d+)", tiled[1])]
+    assert LAYOUTS["tiled_128x4"].group_offsets(members) == [*numbers(tiled[2]), *numbers(tiled[3])]
+    linear = numbers(tiled[4].split("start at")[1])
+    assert LAYOUTS["linear"].group_offsets(members) == linear
+    form, wide, columns = LAYOUTS["tiled_128x4"], text_of("LAY-9").split("For 300")[1:], (8, 3)
+    found = 0
+    for part, kb in zip(wide, columns, strict=True):
+        assert part.startswith(f" × {kb} scales")
+        for start, stop, first, end in re.findall(r"rows? (\d+):(\d+)\s+(?:is|are)\s+bytes\s+(\d+):(\d+)", part):
+            assert form.row_range(int(start), int(stop), 300, kb) == slice(int(first), int(end))
+            found += 1
+        for start, stop in re.findall(r"[Rr]ows (\d+):(\d+) are\s+refused", part):
+            with pytest.raises(Fp4Error, match="LAY-9"):
+                form.row_range(int(start), int(stop), 300, kb)
+            found += 1
+    assert found == 6
+    names = re.findall("`(.*?)`", text_of("LAY-11").split("Layouts (")[1])
+    wrong = int(re.search(r"refused for member (\d)", text_of("LAY-11"))[1])
+    with pytest.raises(Fp4Error, match=rf"{names[wrong]} of member {wrong}.*LAY-11"):
+        fp4ref.quantize_grouped(np.ones((6, 16), np.float32), [2, 2, 2], "nvfp4", scale_layout=names)
+    example = text_of("LAY-12").split("With the float32 flag")[1].split(">")[0]
+    kept, *rest = re.findall(r"-?\d+(?:\.\d)?", example)
+    for word, stays in [(kept, False), *((word, True) for word in rest if word != "8")]:
+        flag = np.float32([word]) if "." in word else np.uint8([word])
+        out = fp4ref.quantize(np.zeros((1, 16), np.float32), "nvfp4")
+        fp4ref.quantize(np.ones((1, 16), np.float32), "nvfp4", out=out, noop=flag)
+        assert (out.row.data == 0).all() == stays, word
+
+
+def offset_of(text, index, sizes):
+    return int(fp4ref.Layout("it", text).offsets(index, sizes))
+
+
+@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20", "LAY-21")
+@pytest.mark.example("LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20", "LAY-21")
+def test_texts_of_layouts_in_the_prose():
+    digits, below = (span for span in spans("LAY-13") if span not in {form.text for form in STANDARD_LAYOUTS})
+    (m, k, at) = re.search(r"Scale \((\d+), (\d+)\) is stored at .*= (\d+)", text_of("LAY-13")).groups()
+    assert offset_of(digits, [int(m), int(k)], (32, 8)) == int(at)
+    assert offset_of(below, [0, 4], (300, 8)) == numbers(re.search(r"3 × 512 = (\S+)\.", text_of("LAY-13"))[1])[0]
+    (text,) = spans("LAY-15")
+    buffer = fp4ref.Layout("it", text).from_linear(np.uint8([[9]])).ravel().tolist()
+    shown, count = re.search(r"stored as ((?:[0-9A-F]{2} )+)and then (\d+) bytes 7F", text_of("LAY-15")).groups()
+    assert buffer == [int(word, 16) for word in shown.split()] + [0x7F] * int(count)
+    (text,) = spans("LAY-16")
+    size, at = re.search(r"buffer has (\d+) bytes, and scale\n\(1, 1\) is stored at (\d+)", text_of("LAY-16")).groups()
+    assert fp4ref.Layout("it", text).padded_shape(3, 2) == (1, int(size))
+    assert fp4ref.Layout("it", text).padded_shape(0, 2) == (1, 0)
+    assert offset_of(text, [1, 1], (3, 2)) == int(at)
+    (text,) = spans("LAY-17")
+    assert [offset_of(text, [0, k], (1, 4)) for k in range(4)] == [1, 0, 3, 2]
+    (text,) = spans("LAY-19")
+    m, k, at = re.search(r"\((\d), (\d)\) is stored at .* = (\d+)", text_of("LAY-19")).groups()
+    assert offset_of(text, [int(m), int(k)], (8, 8)) == int(at)
+    (text,) = spans("LAY-20")
+    m, k, at = re.search(r"\((\d+), (\d)\) of 256 × 3 scales is stored at (\d)", text_of("LAY-20")).groups()
+    assert offset_of(text, [int(m), int(k)], (256, 3)) == int(at)
+    runs, short = spans("LAY-21")
+    places = numbers(re.search(r"are stored at ([\d, ]+)\.", text_of("LAY-21"))[1].replace(", ", " "))
+    assert [offset_of(runs, [0, k], (1, 6)) for k in range(4)] == places
+    form = fp4ref.Layout("it", short)
+    (*stored, units) = numbers(
+        re.search(r"two units are\nstored at (\d and \d) of a buffer \[1, (\d)\]", text_of("LAY-21")).expand(r"\1 \2")
+    )
+    assert ([int(form.offsets([0, k], (1, 2))) for k in range(2)], form.padded_shape(1, 2)) == (stored, (1, units))
+
+
+@pytest.mark.rule("LAY-21", "LAY-16")
+@pytest.mark.parametrize("columns", range(1, 8))
+def test_a_run_that_is_not_full(columns):
+    """A table moved units past the end of the buffer if the last run was not full."""
+    form, scales = fp4ref.Layout("it", "n(*) k(*): k0 n0; table 2,0,1"), np.arange(1, columns + 1, dtype=np.uint8)[None]
+    buffer = form.from_linear(scales)
+    table = (2, 0, 1)
+    expected = [0] * (-(-columns // 3) * 3)
+    for k in range(columns):
+        expected[k // 3 * 3 + table[k % 3]] = k + 1
+    assert buffer.ravel().tolist() == expected
+    assert (
+        form.to_linear(np.where(form.valid(1, columns), buffer, np.uint8(255)), 1, columns).tolist() == scales.tolist()
+    )
+    assert int(form.compared(1, columns).sum()) == columns
