@@ -23,10 +23,18 @@ struct Index {
     unsigned x;
 };
 static thread_local Index threadIdx;
-static Index blockIdx;
+static Index blockIdx, gridDim;
 static pthread_barrier_t barrier;
 
 static void __syncthreads() { pthread_barrier_wait(&barrier); }
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector)
+{
+    const unsigned long long both = (unsigned long long)b << 32 | a;
+    unsigned result = 0;
+    for (int i = 0; i < 4; ++i) result |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+    return result;
+}
+template <class T> void __stcs(T* to, T value) { *to = value; }
 template <class T> T __ldg(const T* from) { return *from; }
 template <class T> T __shfl_xor_sync(unsigned, T value, int) { __builtin_trap(); return value; }
 template <class T> T __shfl_sync(unsigned, T value, int, int = 32) { __builtin_trap(); return value; }
@@ -38,6 +46,7 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) { __builtin_trap(); 
 template <class Kernel> void on_host(unsigned blocks, unsigned threads, Kernel kernel)
 {
     pthread_barrier_init(&barrier, nullptr, threads);
+    gridDim.x = blocks;
     for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
         std::vector<std::thread> running;
         for (unsigned t = 0; t < threads; ++t) running.emplace_back([&, t] { threadIdx.x = t; kernel(); });

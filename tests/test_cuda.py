@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fp4ref
+from codes import every_code_under_every_scale
 from fp4ref import packing
 from fp4ref.arguments import buffer_shapes
 from fp4ref.arrays import dtype_name
@@ -289,6 +290,22 @@ def test_rows_by_blocks(name, kind):
         assert operations.last_plan().path == "rows by blocks"
         expected = expected_of(x, spec, "row", scale_layout, given, bits)
         same(got, expected, scale_layout, (name, kind, shape, amax, scale_layout))
+
+
+@pytest.mark.parametrize("to", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2"])
+@pytest.mark.rule("DEQ-1", "DEQ-2", "DEQ-3", "LAY-6")
+def test_whole_lines_are_decoded(name, to):
+    from fp4ref_cuda import operations
+
+    for lines, scale_layout in ((260, "tiled_128x4"), (131, "linear"), (3, "tiled_8x4")):
+        q = every_code_under_every_scale(fp4ref.profiles[name], lines, scale_layout)
+        there = fp4ref.Quantized(q.spec, q.shape, q.dtype, q.scale_layout, q.row.mapped(cuda))
+        for _ in range(2):
+            got = fp4ref.dequantize(there, to, backend="cuda")
+            assert operations.last_plan().path == "lines"
+            expected = fp4ref.dequantize(q, to, backend="numpy").tobytes()
+            assert got.view(bit_types()[2]).cpu().numpy().tobytes() == expected, (lines, scale_layout)
 
 
 FUSED = {"nvfp4": "rows and columns by thresholds", "nvfp4-rht": "rows and hadamard columns, fused"}

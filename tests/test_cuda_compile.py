@@ -124,7 +124,8 @@ def others(target):
     for out, inverse in (("bfloat16", False), ("float32", True)):
         yield "dequantize", prelude(profiles["nvfp4-rht"], "bfloat16", out=out, INVERSE=inverse), False
         yield "dequantize", prelude(profiles["mxfp6-e2m3"], "bfloat16", out=out, INVERSE=False), False
-    yield "decode", prelude(profiles["nvfp4"], "bfloat16", "tiled_128x4", "bfloat16"), False
+    for name in ("nvfp4", "mxfp4", "mxfp8-e4m3"):
+        yield "decode", prelude(profiles[name], "bfloat16", "tiled_128x4", "bfloat16"), False
     yield "self_check", "", True
     yield "reciprocal_check", "", False
     for name in ("vllm.nvfp4_kernel", "flashinfer.nvfp4_kernel", "cutlass.nvfp4_epilogue", "te.rht_fused"):
@@ -475,6 +476,16 @@ def test_members_of_a_group_follow_each_other():
 def test_why_a_fast_path_is_not_taken():
     from fp4ref_cuda import plan
 
+    for name in ("nvfp4", "nvfp4-2d", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2", "mxfp8-2d"):
+        assert not plan.decode_reason(fp4ref.profiles[name], "bfloat16", 64, 0, inverse=False)
+    for name, because in (
+        ("nvfp4-row-scaled", "row scale"),
+        ("mxfp6-e2m3", "neither e2m1"),
+        ("te.fp8_block", "neither"),
+    ):
+        assert because in plan.decode_reason(fp4ref.profiles[name], "bfloat16", 64, 0, inverse=False)
+    assert "float32" in plan.decode_reason(fp4ref.NVFP4, "float32", 64, 0, inverse=False)
+    assert "16 bytes" in plan.decode_reason(fp4ref.NVFP4, "bfloat16", 60, 0, inverse=False)
     reason = plan.thresholds_reason
     assert not reason(fp4ref.NVFP4, "bfloat16", (8, 64), 0)
     assert "not bfloat16" in reason(fp4ref.NVFP4, "float32", (8, 64), 0)

@@ -14,6 +14,7 @@ import pytest
 import fp4ref
 import fp4ref_cuda
 import fp4ref_numerics
+from codes import every_code_under_every_scale
 from fp4ref_cuda import plan
 
 HERE, KERNELS = Path(__file__).parent, Path(fp4ref_cuda.__file__).parent / "kernels"
@@ -36,6 +37,15 @@ extern "C" void start(unsigned blocks, const void* data, const void* scales, lon
 {
     on_host(blocks, THREADS, [=] {
         dequantize((const byte*)data, (const byte*)scales, nullptr, lines, length, layout, (Out::word*)out);
+    });
+}
+""",
+    "decode": """
+extern "C" void start(unsigned blocks, const void* data, const void* scales, const void* amax, long long lines,
+    long long length, long long units, void* out)
+{
+    on_host(blocks, THREADS, [=] {
+        decode((const byte*)data, (const byte*)scales, (const float*)amax, lines, length, units, (Out::word*)out);
     });
 }
 """,
@@ -102,3 +112,23 @@ def test_codes_of_six_bits(spec, dtype, tmp_path):
         decoder.start(blocks, *pointers(q.row.data, q.row.scales), *sizes, *pointers(out))
         values = fp4ref.dequantize(q, source, backend="numpy")
         assert out.tobytes() == values.tobytes(), (rows, columns, scale_layout)
+
+
+@pytest.mark.rule("DEQ-1", "DEQ-2", "DEQ-3", "LAY-6")
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2"])
+def test_whole_lines_are_decoded_by_their_bits(name, tmp_path):
+    spec = fp4ref.profiles[name]
+    for to, scale_layout, lines in (("bfloat16", "tiled_128x4", 260), ("float16", "linear", 130)):
+        (tmp_path / to).mkdir()
+        decoder = built(tmp_path / to, "decode", plan.prelude(spec, "bfloat16", scale_layout, to))
+        q = every_code_under_every_scale(spec, lines, scale_layout)
+        assert plan.decode_reason(spec, to, q.shape[1], 0, inverse=False) == ""
+        out = np.zeros((lines + 1, q.shape[1]), np.uint16)
+        groups = -(-lines // 128) * 32 if scale_layout == "tiled_128x4" else -(-lines // 4)
+        units = groups * -(-q.shape[1] // 256)
+        sizes = [ctypes.c_longlong(n) for n in (lines, q.shape[1], units)]
+        amax = ctypes.c_void_p(None if q.row.amax is None else q.row.amax.ctypes.data)
+        decoder.start(3, *pointers(q.row.data, q.row.scales), amax, *sizes, *pointers(out))
+        values = fp4ref.dequantize(q, to, backend="numpy")
+        assert out[:lines].tobytes() == values.tobytes()
+        assert not out[lines:].any()

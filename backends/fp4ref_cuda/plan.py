@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import fp4ref_numerics
 from fp4ref import packing
 from fp4ref.arithmetic import TE
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, STOCHASTIC_E2M1
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, E2M1, E4M3, E5M2, E8M0, STOCHASTIC_E2M1
 from fp4ref.layout import LINEAR, TILED_128X4, Layout, layout
 from fp4ref.quantized import Direction
 from fp4ref.registry import Call
@@ -269,9 +269,14 @@ def fused_label(spec: Spec) -> str:
 
 
 def decode_reason(spec: Spec, dtype: str, columns: int, address: int, inverse: bool) -> str:
-    """Why a direction cannot be dequantized by a table; empty if it can."""
-    if spec.element.format.bits != 4 or spec.block.columns != 16 or spec.global_scale is Granularity.ROW:
-        return f"{spec.name} does not have e2m1 in blocks of 16 columns without a row scale"
+    """Why a direction cannot be dequantized in whole lines; empty if it can."""
+    if spec.element.format == E2M1 and spec.block.columns in {16, 32}:
+        if spec.global_scale is Granularity.ROW:
+            return f"{spec.name} has a row scale"
+    elif spec.element.format not in {E4M3, E5M2} or (spec.scale.format, spec.block.columns) != (E8M0, 32):
+        return f"{spec.name} is neither e2m1 in blocks of 16 or 32 columns, nor e4m3 or e5m2 under e8m0 in blocks of 32"
+    elif spec.global_scale is not Granularity.NONE:
+        return f"{spec.name} has 8-bit elements and a global scale"
     if dtype == "float32" or inverse:
         return "an inverse transform" if inverse else "float32, not a 16-bit output"
     return _vector_reason(columns, address)

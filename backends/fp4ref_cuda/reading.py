@@ -74,7 +74,7 @@ def _dequantized(call: Call, data: DirectionData, out: Any) -> Any:
                 text = prelude(spec, call.source, scale_layout, call.to)
                 launch(library, "decode", text, (grid,), (*arguments, units, pointer(out)))
             ran = ("dequantize",) if reason else ("decode",)
-    remember(Plan("units" if reason else "table", ran, reason))
+    remember(Plan("units" if reason else "lines", ran, reason))
     return restore(out)
 
 

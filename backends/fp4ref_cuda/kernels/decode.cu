@@ -1,6 +1,7 @@
-// Dequantize E2M1 in blocks of 16 to a 16-bit type through a table of all values of every scale byte.
+// Dequantize codes of 4 or 8 bits to a 16-bit type: E2M1 through a table of all values of every scale byte, 8-bit floats
+// in blocks without a global scale by their bits.
 //
-//   data    uint8    [lines, length / 2], length a multiple of 8
+//   data    uint8    [lines, bytes of a line], length a multiple of 8
 //   scales  uint8    in Layout; padding is never used
 //   amax    float32  [1]; unused without a global scale
 //   out     Out      [lines, length], lines 16 bytes apart
@@ -13,40 +14,91 @@
 
 using word = Out::word;
 constexpr bool TILED = fp4ref::same_type<Layout, fp4ref::layout::tiled_128x4>;
-constexpr int LINES = 4, GAP = TILED ? 32 : 1;
+constexpr int LINES = 4, GAP = TILED ? 32 : 1, WIDTH = S::columns;
+using Format = S::Element::Format;
 
-// High bytes of the values of codes 0 to 3 and 4 to 7, then their low bytes.
-DEVICE uint4 values_of(unsigned scale_byte, float A)
-{
-    const float scale = fp4ref::decoded_scale<S, In>(scale_byte, A);
-    unsigned high[2] = {0, 0}, low[2] = {0, 0};
-    UNROLL
-    for (int c = 0; c < 8; ++c) {
-        const unsigned bits = Out::round(fp4ref::dequantized<S, In>(c, scale, A));
-        high[c / 4] |= (bits >> 8) << 8 * (c % 4);
-        low[c / 4] |= (bits & 255u) << 8 * (c % 4);
+// The codes of 8 elements, and what is needed to decode them.
+template <int Bits> struct Decoder;
+
+template <> struct Decoder<4> {
+    using codes = unsigned;
+    static constexpr int entries = 256;
+
+    // High bytes of the values of codes 0 to 3 and 4 to 7, then their low bytes.
+    DEVICE uint4 entry(unsigned scale_byte, float A)
+    {
+        const float scale = fp4ref::decoded_scale<S, In>(scale_byte, A);
+        unsigned high[2] = {0, 0}, low[2] = {0, 0};
+        UNROLL
+        for (int c = 0; c < 8; ++c) {
+            const unsigned bits = Out::round(fp4ref::dequantized<S, In>(c, scale, A));
+            high[c / 4] |= (bits >> 8) << 8 * (c % 4);
+            low[c / 4] |= (bits & 255u) << 8 * (c % 4);
+        }
+        return {high[0], high[1], low[0], low[1]};
     }
-    return {high[0], high[1], low[0], low[1]};
-}
 
-DEVICE uint4 decoded(unsigned codes, const uint4& t)
-{
-    const unsigned first = codes & 0x77777777u, second = first >> 16, shifted = codes << 4;
-    const unsigned h0 = __byte_perm(t.x, t.y, first) ^ (__byte_perm(shifted, codes, 0x5140) & 0x80808080u);
-    const unsigned h1 = __byte_perm(t.x, t.y, second) ^ (__byte_perm(shifted, codes, 0x7362) & 0x80808080u);
-    const unsigned l0 = __byte_perm(t.z, t.w, first), l1 = __byte_perm(t.z, t.w, second);
-    return {__byte_perm(l0, h0, 0x5140), __byte_perm(l0, h0, 0x7362), __byte_perm(l1, h1, 0x5140), __byte_perm(l1, h1,
-        0x7362)};
-}
+    // True where the scale is not finite, and a NaN has a sign of its own.
+    DEVICE bool plain(unsigned, unsigned byte, const uint4* table) { return table[byte].x & 0x7fu; }
 
-// The same where the scale is not finite, and a NaN has a sign of its own.
-DEVICE uint4 decoded_plainly(unsigned codes, unsigned scale_byte, float A)
+    DEVICE unsigned code(unsigned codes, int i) { return codes >> 4 * i & 15u; }
+
+    DEVICE uint4 values(unsigned codes, unsigned byte, const uint4* table)
+    {
+        const uint4 t = table[byte];
+        const unsigned first = codes & 0x77777777u, second = first >> 16, shifted = codes << 4;
+        const unsigned h0 = __byte_perm(t.x, t.y, first) ^ (__byte_perm(shifted, codes, 0x5140) & 0x80808080u);
+        const unsigned h1 = __byte_perm(t.x, t.y, second) ^ (__byte_perm(shifted, codes, 0x7362) & 0x80808080u);
+        const unsigned l0 = __byte_perm(t.z, t.w, first), l1 = __byte_perm(t.z, t.w, second);
+        return {__byte_perm(l0, h0, 0x5140), __byte_perm(l0, h0, 0x7362), __byte_perm(l1, h1, 0x5140),
+            __byte_perm(l1, h1, 0x7362)};
+    }
+};
+
+template <> struct Decoder<8> {
+    using codes = uint2;
+    static constexpr int entries = 0;
+
+    DEVICE uint4 entry(unsigned, float) { return {}; }
+
+    // True where a code is not finite, or the scale is not: added to each magnitude, this carries into the sign's place.
+    DEVICE bool plain(uint2 codes, unsigned byte, const uint4*)
+    {
+        constexpr unsigned past = (128u - Format::codes) * 0x01010101u;
+        const unsigned x = (codes.x & 0x7f7f7f7fu) + past, y = (codes.y & 0x7f7f7f7fu) + past;
+        return (x | y) & 0x80808080u || byte == 255u;
+    }
+
+    DEVICE unsigned code(uint2 codes, int i) { return (i < 4 ? codes.x : codes.y) >> 8 * (i % 4) & 255u; }
+
+    // A magnitude as the bits of a float: its value, but for the difference of the biases, subnormals included. Both
+    // products are exact or overflow: the smallest one is 2^-143.
+    DEVICE unsigned value(unsigned code, float scale)
+    {
+        const float q = fp4ref::float_of((code & 127u) << (23 - Format::mantissa_bits));
+        const float y = q * fp4ref::power_of_two(127 - Format::bias) * scale;
+        return Out::round_number(fp4ref::float_of(fp4ref::bits_of(y) | (code & 128u) << 24));
+    }
+
+    DEVICE uint4 values(uint2 codes, unsigned byte, const uint4*)
+    {
+        const float scale = S::Scale::decode(byte);
+        unsigned w[4];
+        UNROLL
+        for (int i = 0; i < 4; ++i) w[i] = value(code(codes, 2 * i), scale) | value(code(codes, 2 * i + 1), scale) << 16;
+        return {w[0], w[1], w[2], w[3]};
+    }
+};
+using D = Decoder<Format::bits>;
+
+// The same by the plain numerics.
+DEVICE uint4 decoded_plainly(D::codes codes, unsigned scale_byte, float A)
 {
     const float scale = fp4ref::decoded_scale<S, In>(scale_byte, A);
     unsigned w[4] = {0, 0, 0, 0};
     UNROLL
     for (int i = 0; i < 8; ++i)
-        w[i / 2] |= (unsigned)Out::round(fp4ref::dequantized<S, In>(codes >> 4 * i & 15u, scale, A)) << 16 * (i % 2);
+        w[i / 2] |= (unsigned)Out::round(fp4ref::dequantized<S, In>(D::code(codes, i), scale, A)) << 16 * (i % 2);
     return {w[0], w[1], w[2], w[3]};
 }
 
@@ -54,12 +106,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(
     const byte* __restrict__ data, const byte* __restrict__ scales, const float* __restrict__ amax,
     index_t lines, index_t length, index_t units, word* __restrict__ out)
 {
-    __shared__ uint4 table[256];
+    __shared__ uint4 table[D::entries + 1];
     wait_for_previous_kernel();
     const unsigned strips = (unsigned)((length + 255) / 256), lane = threadIdx.x % 32;
-    const index_t blocks = (length + 15) / 16;
+    const index_t blocks = (length + WIDTH - 1) / WIDTH;
     index_t line, column;
-    unsigned codes[LINES], bytes[LINES];
+    D::codes codes[LINES];
+    unsigned bytes[LINES];
     const auto load = [&](unsigned unit) {
         const unsigned group = unit / strips;
         column = (index_t)(unit - group * strips) * 256 + lane * 8;
@@ -68,16 +121,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(
         UNROLL
         for (int i = 0; i < LINES; ++i)
             codes[i] = inside && line + i * GAP < lines
-                ? __ldg((const unsigned*)(data + ((line + i * GAP) * length + column) / 2)) : 0;
+                ? __ldg((const D::codes*)(data + ((line + i * GAP) * length + column) * Format::bits / 8)) : D::codes{};
         if constexpr (TILED) {
             const uint4 quads = inside && line < lines
-                ? __ldg((const uint4*)(scales + Layout::offset(line, column / 64 * 4, blocks))) : uint4{0, 0, 0, 0};
+                ? __ldg((const uint4*)(scales + Layout::offset(line, column / (4 * WIDTH) * 4, blocks))) : uint4{0, 0, 0, 0};
             const unsigned four[4] = {quads.x, quads.y, quads.z, quads.w};
             UNROLL
-            for (int i = 0; i < LINES; ++i) bytes[i] = four[i] >> 8 * (column / 16 % 4) & 255u;
+            for (int i = 0; i < LINES; ++i) bytes[i] = four[i] >> 8 * (column / WIDTH % 4) & 255u;
         } else {
             UNROLL
-            for (int i = 0; i < LINES; ++i) bytes[i] = inside && line + i < lines ? scales[Layout::offset(line + i, column / 16,
+            for (int i = 0; i < LINES; ++i) bytes[i] = inside && line + i < lines ? scales[Layout::offset(line + i, column / WIDTH,
                 blocks)] : 0;
         }
     };
@@ -85,15 +138,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode(
     load(unit);  // on its way while the table is made
     float A = 0.0f;
     if constexpr (S::global != fp4ref::Global::none) A = *amax;
-    table[threadIdx.x] = values_of(threadIdx.x, A);
-    __syncthreads();
+    if constexpr (D::entries > 0) {
+        table[threadIdx.x] = D::entry(threadIdx.x, A);
+        __syncthreads();
+    }
 
     while (unit < units) {
         UNROLL
         for (int i = 0; i < LINES; ++i) {
             if (line + i * GAP >= lines || column >= length) continue;
-            const uint4 entry = table[bytes[i]];
-            const uint4 values = entry.x & 0x7fu ? decoded_plainly(codes[i], bytes[i], A) : decoded(codes[i], entry);
+            const bool plain = D::plain(codes[i], bytes[i], table);
+            const uint4 values = plain ? decoded_plainly(codes[i], bytes[i], A) : D::values(codes[i], bytes[i], table);
             __stcs((uint4*)(out + (line + i * GAP) * length + column), values);
         }
         unit += gridDim.x * (THREADS / 32);
