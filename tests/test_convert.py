@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import families
 from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.repairs import REPAIRS, repair_command, scale_table
-from fp4ref.checkpoints.transfer import weights
+from fp4ref.checkpoints.transfer import weights, work
 from fp4ref.checkpoints.transfer.converting import request_to_convert
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
@@ -109,6 +111,10 @@ def test_a_round_trip_gives_every_byte(name: str, exports: Any, tmp_path: Path) 
         ("modelopt-mxfp8", "compressed-tensors"),
         ("compressed-mxfp4", "torchao"),
         ("gpt-oss", "compressed-tensors"),
+        ("modelopt-fp8-row", "compressed-tensors"),
+        ("compressed-fp8-row", "modelopt"),
+        *[("compressed-fp8-square", each) for each in ("modelopt", "deepseek")],
+        ("deepseek-fp8", "compressed-tensors"),
     ],
 )
 def test_the_linter_has_nothing_to_say_of_a_conversion(name: str, family: str, exports: Any, tmp_path: Path) -> None:
@@ -160,6 +166,35 @@ def test_compressed_tensors_divide(exports: Any, tmp_path: Path) -> None:
         assert found[f"{MODULE}.{new}"] == ("F32", (1,), divisor.tobytes())
 
 
+@pytest.mark.rule("CNV-1", "CNV-14")
+def test_fp8_scales_of_rows_have_the_shape_and_the_declaration_of_each(exports: Any, tmp_path: Path) -> None:
+    source = tensors(exports("modelopt-fp8-row"))
+    convert(exports("modelopt-fp8-row"), tmp_path / "out", "compressed-tensors")
+    found = tensors(tmp_path / "out")
+    kind, shape, data = source[f"{MODULE}.weight_scale"]
+    assert found[f"{MODULE}.weight_scale"] == (kind, (*shape, 1), data)
+    assert found[f"{MODULE}.weight"] == source[f"{MODULE}.weight"]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    (group,) = config["config_groups"].values()
+    assert (config["format"], group["weights"]["strategy"]) == ("float-quantized", "channel")
+    assert (group["input_activations"]["strategy"], group["input_activations"]["dynamic"]) == ("token", True)
+    convert(tmp_path / "out", tmp_path / "back", "modelopt")
+    assert tensors(tmp_path / "back") == source
+    quantization = json.loads((tmp_path / "back" / "hf_quant_config.json").read_text())["quantization"]
+    assert quantization["quant_algo"] == "FP8_PER_CHANNEL_PER_TOKEN"
+
+
+@pytest.mark.rule("CNV-1", "CKP-10")
+def test_modelopts_squares_have_sizes_of_1_beside_theirs(exports: Any, tmp_path: Path) -> None:
+    """Its export gives a weight of [256, 128] scales of shape [2, 1, 1, 1] (modelopt 0.47.0)."""
+    convert(exports("compressed-fp8-square"), tmp_path / "out", "modelopt")
+    name = MODULE.replace("down_proj", "up_proj")
+    kind, shape, data = tensors(exports("compressed-fp8-square"))[f"{name}.weight_scale"]
+    assert (kind, shape) == ("BF16", (2, 1))
+    assert tensors(tmp_path / "out")[f"{name}.weight_scale"] == (kind, (2, 1, 1, 1), data)
+    assert findings(tmp_path / "out") == set()
+
+
 def test_comfy_has_tiles_and_the_high_nibble_first(exports: Any, tmp_path: Path) -> None:
     source = tensors(exports("modelopt-nvfp4"))
     convert(exports("modelopt-nvfp4"), tmp_path / "out", "comfy")
@@ -178,6 +213,21 @@ def test_gguf_has_structs(exports: Any, tmp_path: Path) -> None:
     codes = np.stack([data & 15, data >> 4], -1).reshape(-1, 32)
     structs = np.concatenate([scales.reshape(-1, 1), codes[:, :16] | codes[:, 16:] << 4], 1)
     assert (kind, shape, stored) == ("MXFP4", (data.shape[0], 2 * data.shape[1]), structs.tobytes())
+
+
+@pytest.mark.rule("CNV-14")
+def test_a_gguf_keeps_its_metadata_or_says_that_it_has_none(exports: Any, tmp_path: Path) -> None:
+    export = corpus.CLEAN["gguf-nvfp4"]()
+    export.put("blk.0.ffn_up.input_scale", "F32", [0.5])
+    source = export.write(tmp_path / "source")
+    manifest = convert(source, tmp_path / "same")
+    assert manifest["remarks"] == []
+    before, after = (open_checkpoint(path).metadata for path in (source, tmp_path / "same"))
+    assert after.items() >= before.items() >= {"general.architecture": "llama", "tokens": "['a', 'b']"}.items()
+    manifest = convert(exports("compressed-mxfp4"), tmp_path / "other", "gguf")
+    assert any("llama.cpp loads no model from it" in text for text in manifest["remarks"])
+    written = open_checkpoint(tmp_path / "other").metadata
+    assert (written["general.architecture"], written["general.quantization_version"]) == ("llama", "2")
 
 
 def test_mlx_has_words(exports: Any, tmp_path: Path) -> None:
@@ -499,6 +549,29 @@ def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
     assert len(plan.shards) == 2
 
 
+@pytest.mark.rule("CNV-10")
+def test_a_byte_that_changes_under_the_same_size_and_times_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
+    partial, plan = begin(request_to_convert(source, tmp_path / "out", to="torchao"))
+    stored, changed = open_checkpoint(source).tensors, list[str]()
+    monkeypatch.setattr(work, "require_state", lambda request: None)  # as if the file system showed the old ones
+
+    def step(name: str, count: int) -> None:
+        if name in stored and not changed:
+            changed.append(name)
+            with stored[name].shard.path.open("r+b") as file:
+                file.seek(stored[name].start)
+                file.write(bytes([stored[name].bytes(0, 1)[0] ^ 1]))
+
+    with pytest.raises(FileError, match="changed while it was read"):
+        write_part(str(partial), 0, step)
+    assert changed
+    assert remaining(partial, plan) == [0, 1]
+    assert not (partial / plan.shards[0].name).exists()
+
+
 @pytest.mark.rule("CNV-9", "CNV-15")
 def test_ranks_and_processes_write_the_same_bytes(exports: Any, tmp_path: Path) -> None:
     source, common = exports("modelopt-nvfp4"), ("--to", "gguf", "--shard-bytes", 60_000)
@@ -567,20 +640,79 @@ def test_parts_are_not_joined_before_all_are_there(exports: Any, tmp_path: Path)
         finish(tmp_path / "out")
 
 
+CLUSTER = """
+import json, sys, time
+from distributed import LocalCluster
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        print(json.dumps([cluster.scheduler_address, [each.pid for each in cluster.workers.values()]]), flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[int]]]:
+    """A scheduler in a process of its own, with two workers: the process, its address, the workers' processes."""
+    pytest.importorskip("distributed")
+    (tmp_path / "cluster.py").write_text(CLUSTER)
+    command = [sys.executable, str(tmp_path / "cluster.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        address, workers = json.loads(process.stdout.readline())
+        yield process, address, workers
+        process.kill()
+        for each in workers:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+
+
+def after_a_shard(process: subprocess.Popen[str], target: Path) -> None:
+    """Wait until a run has finished a shard, and not all."""
+    while not [*partial_of(target).glob("*.done")]:
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+def on_cluster(source: Path, target: Path, address: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fp4ref", "convert", source, target, "--to", "torchao", "--shard-bytes", 5_000]
+    return subprocess.Popen([*map(str, command), "--scheduler", address], stderr=subprocess.PIPE, text=True)
+
+
 @pytest.mark.rule("CNV-9", "CNV-15")
 @pytest.mark.release
-def test_a_cluster_writes_the_same_bytes(exports: Any, tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    source, common = exports("modelopt-nvfp4"), {"to": "torchao", "shard_bytes": 60_000}
-    run(request_to_convert(source, tmp_path / "one", **common))
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        run(request_to_convert(source, tmp_path / "many", **common), scheduler=cluster.scheduler_address)
-        address = cluster.scheduler_address
+def test_a_cluster_writes_the_same_bytes_though_a_worker_is_killed(
+    cluster: tuple[Any, str, list[int]], exports: Any, tmp_path: Path
+) -> None:
+    source, (_, address, workers) = exports("modelopt-nvfp4"), cluster
+    convert(source, tmp_path / "one", "torchao", shard_bytes=5_000)
+    process = on_cluster(source, tmp_path / "many", address)
+    after_a_shard(process, tmp_path / "many")
+    os.kill(workers[0], signal.SIGKILL)
+    _, said = process.communicate()
+    assert process.returncode == 0, said
     assert files(tmp_path / "many") == files(tmp_path / "one")
-    with pytest.raises(FileError, match="the cluster at .* failed .* to run the same command again"):
-        run(request_to_convert(source, tmp_path / "gone", **common), scheduler=address)
-    run(request_to_convert(source, tmp_path / "gone", **common))
-    assert files(tmp_path / "gone") == files(tmp_path / "one")
+
+
+@pytest.mark.rule("CNV-9", "CNV-15")
+@pytest.mark.release
+def test_a_scheduler_that_is_lost_stops_the_run_in_one_line(
+    cluster: tuple[Any, str, list[int]], exports: Any, tmp_path: Path
+) -> None:
+    source, (scheduler, address, _) = exports("modelopt-nvfp4"), cluster
+    process = on_cluster(source, tmp_path / "out", address)
+    after_a_shard(process, tmp_path / "out")
+    scheduler.kill()
+    _, said = process.communicate()
+    errors = [line for line in said.splitlines() if not line.startswith("convert: ")]  # lines of progress
+    assert (process.returncode, len(errors)) == (2, 1), said
+    assert "need to run the same command again, which goes on with what is finished" in said
+    assert not (tmp_path / "out").exists()
+    kept = [each.name.removesuffix(".done") for each in partial_of(tmp_path / "out").glob("*.done")]
+    times = {name: (partial_of(tmp_path / "out") / name).stat().st_mtime_ns for name in kept}
+    convert(source, tmp_path / "out", "torchao", shard_bytes=5_000)
+    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in kept} == times
+    convert(source, tmp_path / "once", "torchao", shard_bytes=5_000)
+    assert files(tmp_path / "out") == files(tmp_path / "once")
 
 
 # Real tools
@@ -601,6 +733,29 @@ def test_torchao_loads_a_conversion(exports: Any, tmp_path: Path) -> None:
                 values = np.float32(tensor.dequantize().float().numpy())
                 expected = decoded(source, name.removesuffix(".weight"))
                 assert np.allclose(values, expected, rtol=2**-8, atol=0)  # torchao returns bfloat16
+
+
+@pytest.mark.release
+@pytest.mark.rule("CNV-1", "CNV-14")
+@pytest.mark.parametrize("name", ["modelopt-nvfp4", "compressed-mxfp4"])
+def test_gguf_reads_a_conversion(name: str, exports: Any, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    convert(exports(name), tmp_path / "out", "gguf")
+    readers = [gguf.GGUFReader(path) for path in sorted((tmp_path / "out").glob("*.gguf"))]
+    for reader in readers:
+        assert reader.fields["general.architecture"].contents() == "llama"
+        assert reader.fields["general.quantization_version"].contents() == 2
+    up = next(each for reader in readers for each in reader.tensors if each.tensor_type.name in {"MXFP4", "NVFP4"})
+    values = gguf.quants.dequantize(up.data, up.tensor_type)
+    source, stem = tensors(exports(name)), up.name.removesuffix(".weight")
+    if name == "modelopt-nvfp4":
+        expected = decoded(source, stem) / np.float64(array(source, f"{stem}.weight_scale_2", np.float32))
+    else:
+        data = array(source, f"{stem}.weight_packed")
+        codes = np.stack([data & 15, data >> 4], -1).reshape(len(data), -1)
+        scales = np.exp2(array(source, f"{stem}.weight_scale").astype(np.float64) - 127)
+        expected = E2M1[codes].astype(np.float64) * np.repeat(scales, 32, -1)
+    assert (values == np.float32(expected)).all()
 
 
 @pytest.mark.real

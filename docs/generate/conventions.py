@@ -69,7 +69,7 @@ def row(each: Convention) -> str:
         each.packing.name if each.bits < 8 else "bytes",
         f"{stored(each, each.scales)} {each.scale or 'numbers'}" if each.scales else f"in the struct, {each.scale}",
         each.layout.name,
-        " x ".join(map(str, each.block)) if each.block[1] else "tensor or row",
+        " x ".join(map(str, each.block)) if each.block[1] else each.granularity,
         second,
         "any" if each.zero_block is None else f"scale 0x{each.zero_block[0]:02X}, code {each.zero_block[1]}",
     ]
@@ -80,7 +80,7 @@ def pictures() -> Iterator[str]:
     """Yield a drawing for each way of storing elements and scales, with the conventions that share it."""
     ways: dict[str, list[str]] = {}
     for each in CONVENTIONS.values():
-        if each.block[0] == 1:
+        if each.group_size:
             ways.setdefault(drawing(each), []).append(f"`{each.name}`")
     for text, names in ways.items():
         yield f"{', '.join(names)}:\n\n```text\n{text}```\n"

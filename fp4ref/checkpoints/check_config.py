@@ -9,7 +9,8 @@ from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION
 from fp4ref.checkpoints.convention import families
 from fp4ref.checkpoints.declared import QuantizationConfig
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
-from fp4ref.checkpoints.groups import Recognized, TensorGroup, declared_bits, declared_format
+from fp4ref.checkpoints.fitting import declared_bits, declared_format
+from fp4ref.checkpoints.groups import Recognized, TensorGroup
 
 EITHER = {"mixed_precision", "mixed-precision", ""}  # algorithms that name no single format
 
@@ -42,7 +43,7 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
     if wrong and len(wrong) == len(found.groups):
         yield finding("config", ERROR, [CONFIG], f"bits is {bits}; stored is {wrong[0].convention.name}")
     repeated, record = found.config.repeated, found.config.files.get(CONFIG)
-    sizes = {group.convention.block[1] for group in found.groups if group.convention.block[0] == 1}
+    sizes = {group.convention.group_size for group in found.groups} - {0}
     fits = record is not None and record.get("group_size") in {None, *sizes} and not wrong and not mismatched
     if repeated and fits and repeated != record:
         text = f"{found.configuration.section} and {SECTION} declare different things"

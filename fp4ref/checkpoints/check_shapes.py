@@ -74,7 +74,7 @@ def _complaints(found: Recognized, group: TensorGroup) -> Iterator[Complaint]:
 
 
 def _declares_blocks(group: TensorGroup) -> bool:
-    return group.convention.block[1] > 0 and group.convention.block[0] == 1
+    return group.convention.group_size > 0
 
 
 def _code_shape(group: TensorGroup) -> Iterator[Complaint]:
@@ -88,6 +88,8 @@ def _code_shape(group: TensorGroup) -> Iterator[Complaint]:
 def scale_shape(group: TensorGroup) -> tuple[int, ...]:
     """Return the shape that the convention gives the block scales of a group. Rules: CKP-10."""
     rows, columns = group.convention.block
+    if group.convention.granularity == "square":
+        return group.convention.float_scale_shape(group.shape)
     front = group.shape[:-2]
     high, wide = -(-group.rows // rows), -(-group.columns // columns)
     return (*front, *group.layout.padded_shape(high, wide))
@@ -108,6 +110,9 @@ def _scale_shape(group: TensorGroup) -> Iterator[Complaint]:
     high, wide = -(-group.rows // rows), -(-group.columns // columns)
     front = group.shape[:-2]
     tiled, linear = (*front, *TILED_128X4.padded_shape(high, wide)), (*front, high, wide)
+    ones = convention.scales is not None and convention.scales.shape != ()  # of the convention beside these sizes
+    if ones and (stored == linear or math.prod(stored) == math.prod(linear) == 1):
+        return
     suffix = convention.scales.suffix if convention.scales else ""
     told = f"{suffix} has shape {[*stored]}"
     if len(stored) == 1 and stored[0] in {math.prod(tiled), math.prod(linear)} and rows == 1:

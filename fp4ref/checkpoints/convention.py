@@ -65,7 +65,8 @@ class StoredRole(NamedTuple):
     """A tensor of a group: what follows the stem of its name, and the element types that it may have.
 
     dtypes: a writer takes the first. needed: false if the convention allows that it is absent. own: no other family
-    stores this suffix with these types. shape: that of a scale that is one number.
+    stores this suffix with these types. shape: that of a scale that is one number; of float scales of rows and squares,
+    the sizes that follow each of their dimensions.
     """
 
     suffix: str
@@ -85,9 +86,9 @@ class Convention:
     """The form in which a producer stores one kind of quantized tensor.
 
     name: FAMILY.FORMAT; a checkpoint belongs to one family. element, scale: formats; scale is "" for float numbers.
-    block: rows and columns that share a scale, (0, 0) for the whole tensor or a row. stem: the name that suffixes
-    follow, made of the module's. codes: the role of the elements; codes_per_item: elements in one item of its last
-    axis; split: the last two axes are blocks and bytes of a block. struct: codes and scales are stored in one tensor.
+    block: rows and columns that share a scale, (0, 0) for the whole tensor, (1, 0) for a row. stem: the name that
+    suffixes follow, made of the module's. codes: the role of the elements; codes_per_item: elements in one item of its
+    last axis; split: the last two axes are blocks and bytes of a block. struct: codes and scales are in one tensor.
     others: suffixes of legal companions that are not judged. layout_of: the layout of a tensor's scales from its
     attributes. multiples: rows and columns are padded to these before packing. zero_block: scale byte and code of a
     block of zeros. declared: the algorithms by which configurations name it, in the writer's spelling first; compared
@@ -165,6 +166,27 @@ class Convention:
                 got = f"convention {self.name} with {what} {name!r}"
                 known = ", ".join(filter(fits, FORMATS))
                 raise DomainError("lint", got, f"a registered format of 4 or 8 bits: {known}", "CKP-28")
+
+    @property
+    def group_size(self) -> int:
+        """Columns that share a scale in one row; 0 where a scale is for whole rows, squares or the tensor."""
+        rows, columns = self.block
+        return columns if rows == 1 else 0
+
+    @property
+    def granularity(self) -> str:
+        """The part of a weight that a float scale is for: "tensor", "row" or "square"; "" for scales of a format."""
+        if self.scale:
+            return ""
+        return {(0, 0): "tensor", (1, 0): "row"}.get(self.block, "square")
+
+    def float_scale_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape that float scales of rows or squares have for a weight of some shape. Rules: CKP-10."""
+        *front, rows, columns = shape
+        high, wide = self.block
+        sizes = (-(-rows // high), *((-(-columns // wide),) if wide else ()))
+        after = self.scales.shape if self.scales else ()
+        return (*front, *(size for each in sizes for size in (each, *after)))
 
     @property
     def bits(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from fp4ref.checkpoints.configuration import SECTION, Configuration
@@ -25,12 +27,27 @@ COMPRESSED = Configuration(
 )
 
 
-def _settings(bits: int, strategy: str, size: int | None, dynamic: Any, scales: str = "") -> dict[str, dict[str, Any]]:
-    """Return the settings that compressed-tensors gives weights and inputs in `config_groups`."""
+def _settings(
+    bits: int,
+    strategy: str,
+    size: int | None,
+    dynamic: Any,
+    scales: str = "",
+    *,
+    weights: Mapping[str, Any] = MappingProxyType({}),
+    inputs: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, dict[str, Any]]:
+    """Return the settings that compressed-tensors gives weights and inputs in `config_groups`.
+
+    weights, inputs: those in which the two differ.
+    """
     common = {"num_bits": bits, "type": "float", "symmetric": True, "strategy": strategy, "group_size": size}
     if scales:
         common["scale_dtype"] = f"torch.{scales}"
-    return {"weights": {**common, "dynamic": False}, "input_activations": {**common, "dynamic": dynamic}}
+    return {
+        "weights": {**common, "dynamic": False, **weights},
+        "input_activations": {**common, "dynamic": dynamic, **inputs},
+    }
 
 
 CT_NVFP4 = add(
@@ -98,6 +115,35 @@ CT_FP8 = add(
         declared=("float-quantized", "naive-quantized"),
         settings=_settings(8, "tensor", None, False),
         specs=(),
+    ),
+    CT_SOURCE,
+)
+CT_FP8_ROW = add(
+    replace(
+        CT_FP8,
+        name="compressed-tensors.fp8-row",
+        block=(1, 0),
+        scales=StoredRole(".weight_scale", FLOATS, shape=(1,)),
+        input_scale=None,
+        input_direction=Direction(),
+        settings=_settings(8, "channel", None, True, inputs={"strategy": "token"}),
+    ),
+    CT_SOURCE,
+)
+CT_FP8_SQUARE = add(
+    replace(
+        CT_FP8_ROW,
+        name="compressed-tensors.fp8-square",
+        block=(128, 128),
+        scales=StoredRole(".weight_scale", FLOATS),
+        settings=_settings(
+            8,
+            "block",
+            None,
+            True,
+            weights={"block_structure": [128, 128]},
+            inputs={"strategy": "group", "group_size": 128},
+        ),
     ),
     CT_SOURCE,
 )

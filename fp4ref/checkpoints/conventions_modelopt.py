@@ -122,10 +122,33 @@ MODELOPT_FP8 = add(
         others=AWQ,
         input_direction=FP8_SCALE,
         zero_block=None,
-        declared=("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO", "FP8_PB_REAL"),
+        declared=("FP8",),
         static_inputs=("FP8",),
         settings={"weights": _numbers(8), "input_activations": _numbers(8)},
         specs=(),
+    ),
+    MODELOPT_SOURCE,
+)
+MODELOPT_FP8_ROW = add(
+    replace(
+        MODELOPT_FP8,
+        name="modelopt.fp8-row",
+        block=(1, 0),
+        input_scale=None,
+        input_direction=Direction(),
+        declared=("FP8_PER_CHANNEL_PER_TOKEN",),
+        static_inputs=(),
+        settings={},
+    ),
+    MODELOPT_SOURCE,
+)
+MODELOPT_FP8_SQUARE = add(
+    replace(
+        MODELOPT_FP8_ROW,
+        name="modelopt.fp8-square",
+        block=(128, 128),
+        scales=StoredRole(".weight_scale", FLOATS, shape=(1,)),
+        declared=("fp8_pb_wo", "FP8_PB_REAL"),
     ),
     MODELOPT_SOURCE,
 )

@@ -42,7 +42,7 @@ def _conventions(declaration: CheckpointDeclaration) -> list[Convention]:
 
 def _blocks(convention: Convention) -> dict[str, int]:
     """Return the declared size of blocks, where it is that of a row's."""
-    return {"group_size": convention.block[1]} if convention.block[0] == 1 else {}
+    return {"group_size": convention.group_size} if convention.group_size else {}
 
 
 def write_modelopt(declaration: CheckpointDeclaration) -> Written:

@@ -74,6 +74,11 @@ class QuantizationConfig:
             return (taken[-1].format or self.algorithm) if taken else None
         return self.algorithm
 
+    def strategy_of(self, module: str) -> str:
+        """Return what shares a scale in a module by the last group that takes it, such as "channel"; "" if unknown."""
+        taken = [group.weights.get("strategy") for group in self.groups if group.takes(module)]
+        return str(taken[-1] or "") if taken else ""
+
     def group_size_of(self, module: str) -> int | None:
         """Return the declared number of elements that share a scale; None if nothing is declared."""
         entry = (self.layers or {}).get(module, {})

@@ -127,7 +127,9 @@ def _fill(shard: Shard, *, head_only: bool) -> None:
         key = cursor.text()
         if key in facts:
             raise _Bad(f"the key {quoted(key)} twice")
+        begin = cursor.position
         facts[key] = _value(cursor, cursor.number("I"))
+        shard.entries[key] = begin, cursor.position - begin
     shard.metadata = {key: str(value) for key, value in facts.items()}
     alignment = facts.get(ALIGNMENT, 32)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):

@@ -9,9 +9,10 @@ from typing import Any
 
 from fp4ref.checkpoints import conventions as _conventions  # registers them
 from fp4ref.checkpoints.checkpoint import Checkpoint
-from fp4ref.checkpoints.configuration import UNDECLARED, Configuration, Facts
+from fp4ref.checkpoints.configuration import UNDECLARED, Configuration
 from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS, Convention, families
 from fp4ref.checkpoints.declared import QuantizationConfig, declared
+from fp4ref.checkpoints.fitting import declared_format, fit
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.errors import UnknownNameError
 from fp4ref.layout import Layout
@@ -232,7 +233,8 @@ def _place(
         found.plain.update((tensor.name, tensor) for tensor in parts.values())  # a format that is not judged here
         return
     algorithm = found.config.of(candidates[0].module(stem))
-    best = max(candidates, key=lambda each: _score(each, parts, algorithm, facts))
+    strategy = found.config.strategy_of(candidates[0].module(stem))
+    best = max(candidates, key=lambda each: fit(each, parts, algorithm, strategy, facts))
     roles = {name: role for name, role in best.roles.items() if role.suffix in parts}
     needed = [name for name, role in best.roles.items() if role.needed and name != "codes"]
     complete = all(name in roles for name in needed)
@@ -249,49 +251,3 @@ def _place(
         found.plain.update((tensor.name, tensor) for tensor in parts.values())
         return
     found.groups.append(TensorGroup(stem, best, {name: parts[role.suffix] for name, role in roles.items()}, facts))
-
-
-def declared_format(facts: Facts) -> str:
-    """Return the kind of tensor that a file's metadata declares; "" for none."""
-    return str(facts.get("_type", facts.get("format", ""))).lower()
-
-
-def declared_bits(facts: Facts) -> int:
-    """Return the bits of an element that a file's metadata declares; 0 for none."""
-    element = str(facts.get("elem_dtype"))
-    return 4 if "float4" in element else 8 if "float8" in element else 0
-
-
-def _score(convention: Convention, parts: dict[str, StoredTensor], algorithm: str | None, facts: dict[str, Any]) -> int:
-    """Return how well a convention fits: one defect must not change which one fits best."""
-    score = 4 * convention.declares(algorithm or "")
-    score += 3 * (declared_bits(facts) == convention.bits)
-    score += 3 * convention.declares(declared_format(facts))
-    for name, role in convention.roles.items():
-        tensor = parts.get(role.suffix)
-        weight = 3 if name == "codes" else 2
-        if tensor is None:
-            score -= weight * role.needed
-        else:
-            score += weight + weight * (tensor.dtype in role.dtypes)
-    score -= sum(
-        suffix not in {role.suffix for role in convention.roles.values()} and suffix not in convention.others
-        for suffix in parts
-    )
-    return score + _ratio_fits(convention, parts)
-
-
-def _ratio_fits(convention: Convention, parts: dict[str, StoredTensor]) -> int:
-    """Return 4 if the number of scales per row is that of the convention's blocks."""
-    codes = parts.get(convention.codes.suffix)
-    scales = parts.get(convention.scales.suffix) if convention.scales else None
-    if codes is None or scales is None or not codes.shape or not scales.shape:
-        return 0
-    items = 1 if codes.dtype in FLOATS else convention.codes_per_item
-    columns = codes.shape[-1] * items * (codes.shape[-2] if convention.split else 1)
-    rows, width = convention.block
-    if not width:
-        return 4 * (scales.size <= max(codes.shape[0], 1) and codes.dtype not in FLOATS)
-    return 4 * (
-        scales.shape[-1] == -(-columns // width) and (rows == 1 or scales.shape[0] == -(-codes.shape[0] // rows))
-    )

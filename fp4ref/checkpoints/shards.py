@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +44,8 @@ class Shard:
 
     whole: false if the header could not be read, so that it is not known which tensors the file contains. hidden: names
     in the header whose entries cannot be used. read_bytes: the number of bytes read so far. stamp: see `stamp`.
+    entries: position and length of each value of a GGUF's metadata, its type included. journal: if it is kept, the
+    CRC-32 of each part that was read, by position and count.
     """
 
     path: Path
@@ -55,12 +58,13 @@ class Shard:
     hidden: set[str] = field(default_factory=set)
     read_bytes: int = 0
     stamp: tuple[int, ...] = ()
+    entries: dict[str, tuple[int, int]] = field(default_factory=dict)
+    journal: dict[tuple[int, int], int] | None = None
 
     def require_unchanged(self) -> None:
         """Refuse a file that is no longer the one that was opened. Rules: CKP-34."""
         if stamp(self.path) != self.stamp:
-            needed = "one that nobody writes to"
-            raise FileError(f"read {shown(self.path)}", "a file that changed while it was read", needed, "CKP-34")
+            raise self._changed()
 
     def read(self, start: int, count: int) -> bytes:
         """Return bytes at a position. Errors: FileError if the file has fewer by now. Rules: CKP-5."""
@@ -70,7 +74,19 @@ class Shard:
         except OSError as error:
             raise FileError(f"read {shown(self.path)}", reason(error), "a readable file", "CKP-5") from None
         self.read_bytes += count
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if self.journal is not None and self.journal.setdefault((start, count), digest := zlib.crc32(data)) != digest:
+            raise self._changed()
+        return data
+
+    def require_same_bytes(self) -> None:
+        """Read every part in the journal again, and refuse a file of which one differs. Rules: CNV-10."""
+        for start, count in [*(self.journal or ())]:
+            self.read(start, count)
+
+    def _changed(self) -> FileError:
+        needed = "one that nobody writes to"
+        return FileError(f"read {shown(self.path)}", "a file that changed while it was read", needed, "CKP-34")
 
     def refuse(self, message: str, code: str = "header", names: tuple[str, ...] = ()) -> None:
         """Note a problem of this file; without names it is the file's own."""

@@ -307,7 +307,7 @@ def _moved_scales(group: TensorGroup, sample: GroupPiece) -> Floats | None:
 def _local(group: TensorGroup, original: _Original, needed: float, name: str) -> Verdict | None:
     """Return rows or single blocks that are wrong, if all others are right."""
     good = _Error()
-    width = group.convention.block[1] if group.convention.block[0] == 1 else group.columns
+    width = group.convention.group_size or group.columns
     bad_blocks, blocks = 0, 0
     bad_rows: list[NDArray[np.bool_]] = []
     for piece in pieces(group):

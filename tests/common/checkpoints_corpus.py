@@ -250,7 +250,8 @@ def modelopt(form: str = "nvfp4", *, kv: bool = False, experts: bool = False) ->
         put_modelopt(export, form, name, values, shared[name])
         if kv and name.endswith(("k_proj", "v_proj")):
             export.put(f"{name}.{name[-6]}_scale", "F32", 0.02)
-    algorithm = {"nvfp4": "NVFP4", "mxfp4": "mxfp4", "mxfp8": "MXFP8", "fp8": "FP8"}[form]
+    algorithms = {"mxfp4": "mxfp4", "fp8-row": "FP8_PER_CHANNEL_PER_TOKEN"}
+    algorithm = algorithms.get(form, form.upper())
     inner = {"quant_algo": algorithm, "kv_cache_quant_algo": "FP8" if kv else None, "exclude_modules": ignored}
     if form in {"nvfp4", "mxfp8"}:
         inner["group_size"] = {"nvfp4": 16, "mxfp8": 32}[form]
@@ -275,6 +276,10 @@ def put_modelopt(export: Export, form: str, name: str, values: np.ndarray, amax:
         export.put(f"{name}.weight_scale", "F8_E4M3", scales)
         export.put(f"{name}.weight_scale_2", "F32", np.float32(amax) / np.float32(2688))
         export.put(f"{name}.input_scale", "F32", input_amax(name) / np.float32(2688))
+    elif form == "fp8-row":
+        scales = np.float32(np.abs(values).max(1) / 448)
+        export.put(f"{name}.weight", "F8_E4M3", fp8(values, scales[:, None]))
+        export.put(f"{name}.weight_scale", "F32", scales)
     elif form == "fp8":
         export.put(f"{name}.weight", "F8_E4M3", fp8(values, np.abs(values).max() / 448))
         export.put(f"{name}.weight_scale", "F32", np.abs(values).max() / 448)
@@ -323,6 +328,36 @@ def compressed(form: str = "nvfp4") -> Export:
     export.config["quantization_config"] = {
         "quant_method": "compressed-tensors",
         "format": text,
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": None,
+    }
+    return export
+
+
+def compressed_fp8(strategy: str) -> Export:
+    """FP8 with a scale for each row, or for each square of 128, in bfloat16, as llm-compressor's presets write it."""
+    export = Export(config=dict(CONFIG))
+    plain(export)
+    for name, values in model().items():
+        step = 1 if strategy == "channel" else 128
+        width = values.shape[1] if strategy == "channel" else 128
+        rows, columns = range(0, len(values), step), range(0, values.shape[1], width)
+        amax = [[np.abs(values[row : row + step, column : column + width]).max() for column in columns] for row in rows]
+        scales = bf16(np.float32(amax) / 448)
+        factors = (scales.astype(np.uint32) << 16).view(np.float32)
+        factors = np.repeat(np.repeat(factors, step, 0)[: len(values)], width, 1)[:, : values.shape[1]]
+        export.put(f"{name}.weight", "F8_E4M3", fp8(values, factors))
+        export.put(f"{name}.weight_scale", "BF16", scales)
+    numbers = {"num_bits": 8, "type": "float", "strategy": strategy, "group_size": None, "symmetric": True}
+    weights, inputs = {**numbers, "dynamic": False}, {**numbers, "dynamic": True, "strategy": "token"}
+    if strategy == "block":
+        weights["block_structure"], inputs = [128, 128], {**inputs, "strategy": "group", "group_size": 128}
+    group = {"format": "float-quantized", "targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    export.config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
         "quantization_status": "compressed",
         "config_groups": {"group_0": group},
         "ignore": ["lm_head"],
@@ -478,9 +513,12 @@ CLEAN: dict[str, Callable[[], Export]] = {
     "modelopt-mxfp4": lambda: modelopt("mxfp4"),
     "modelopt-mxfp8": lambda: modelopt("mxfp8"),
     "modelopt-fp8": lambda: modelopt("fp8"),
+    "modelopt-fp8-row": lambda: modelopt("fp8-row"),
     "compressed-nvfp4": compressed,
     "compressed-mxfp4": lambda: compressed("mxfp4"),
     "compressed-mxfp8": lambda: compressed("mxfp8"),
+    "compressed-fp8-row": lambda: compressed_fp8("channel"),
+    "compressed-fp8-square": lambda: compressed_fp8("block"),
     "gpt-oss": gpt_oss,
     "gpt-oss-original": lambda: gpt_oss(original=True),
     "torchao-nvfp4": torchao,

@@ -48,14 +48,14 @@ def choose(weight: Weight, to: str) -> Convention:
 def described(convention: Convention) -> str:
     """Return the formats of a convention in a few words."""
     scale = convention.scale or "float"
-    block = f"{convention.block[0]} x {convention.block[1]}" if convention.block[1] else "tensor"
+    block = f"{convention.block[0]} x {convention.block[1]}" if convention.block[1] else convention.granularity
     return f"{convention.element} with {scale} scales per {block}"
 
 
 def expresses(convention: Convention, weight: Weight) -> bool:
     """Return True if a convention stores the same formats and blocks.
 
-    A convention without blocks stores one float scale per tensor; a weight's own convention takes it as it is.
+    A weight's own convention takes it as it is.
 
     Rules: CNV-6.
     """
@@ -65,7 +65,7 @@ def expresses(convention: Convention, weight: Weight) -> bool:
         return convention.block == weight.block
     if convention.name == weight.origin.get("convention"):
         return True
-    return weight.granularity == ("square" if convention.block == (128, 128) else "tensor")
+    return weight.granularity == convention.granularity
 
 
 def lost(placed: PlacedWeight) -> Iterator[str]:

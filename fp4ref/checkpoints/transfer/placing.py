@@ -151,8 +151,11 @@ class PlacedWeight:
         return Placed(name, self._dtype("scales", role), shape, math.prod(shape))
 
     def _float_scales(self, scales: FloatScales, role: StoredRole) -> FloatScales:
-        """Return scales that are numbers, in a type of the convention; of one number in its usual shape."""
-        shape = self._shape("scales", role.shape if math.prod(scales.shape) == 1 else scales.shape)
+        """Return scales that are numbers, in a type and shape of the convention."""
+        usual = role.shape if math.prod(scales.shape) == 1 else scales.shape
+        if self.convention.granularity in {"row", "square"}:
+            usual = self.convention.float_scale_shape(self.weight.shape)
+        shape = self._shape("scales", usual)
         dtype = self._dtype("scales", role, scales.dtype)
         if dtype == scales.dtype:
             return FloatScales(dtype, shape, scales.data)

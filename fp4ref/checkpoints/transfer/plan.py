@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from fp4ref.checkpoints.shards import Shard
 from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.quantizing import QuantizedSet
 from fp4ref.checkpoints.transfer.request import ConversionRequest
@@ -18,7 +19,7 @@ class PlannedShard(NamedTuple):
 
     name: str
     units: list[Unit]
-    metadata: dict[str, str]
+    metadata: dict[str, str | bytes]
 
     @property
     def length(self) -> int:
@@ -40,12 +41,13 @@ def placed_in(unit: Unit) -> list[PlacedWeight]:
 class ConversionPlan:
     """A conversion, planned. No tensor but scales of few numbers was read for it.
 
-    files: texts beside the shards, by name. copies: files of the source that are copied. losses: what is lost, in
-    numbers. remarks: facts for the user. scales: how many global and input scales have which cost; scale_error: the
-    largest relative error among them.
+    sources: the files that are read. files: texts beside the shards, by name. copies: files of the source that are
+    copied. losses: what is lost, in numbers. remarks: facts for the user. scales: how many global and input scales have
+    which cost; scale_error: the largest relative error among them.
     """
 
     request: ConversionRequest
+    sources: list[Shard] = field(default_factory=list)
     shards: list[PlannedShard] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     copies: list[Path] = field(default_factory=list)

@@ -11,6 +11,7 @@ from fp4ref.checkpoints.checkpoint import INDEX, READERS, Checkpoint, open_check
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT
 from fp4ref.checkpoints.declarations import CheckpointDeclaration
 from fp4ref.checkpoints.declared import declared, producer_matches
+from fp4ref.checkpoints.gguf_header import ALIGNMENT
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.transfer.choice import require_family
 from fp4ref.checkpoints.transfer.gathering import (
@@ -25,11 +26,17 @@ from fp4ref.checkpoints.transfer.gathering import (
 from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.plan import ConversionPlan, PlannedShard, placed_in
 from fp4ref.checkpoints.transfer.request import ConversionRequest
+from fp4ref.checkpoints.transfer.shard_files import gguf_value
 from fp4ref.checkpoints.transfer.units import Unit
 from fp4ref.checkpoints.transfer.weights import ORIGIN
 from fp4ref.errors import DomainError
 
 MANIFEST = "fp4ref_manifest.json"
+QUANTIZATION_VERSION = 2  # of ggml's block types
+TENSORS_ONLY = (
+    "the GGUF holds tensors under the source's names, without hyperparameters and vocabulary: ggml's readers take "
+    "them, llama.cpp loads no model from it"
+)
 QUANTIZATION_KEYS = ("quantization_config", "quantization", "expert_dtype")
 
 
@@ -49,7 +56,7 @@ def make_plan(request: ConversionRequest) -> ConversionPlan:
     if not to:
         raise DomainError("convert", "no quantized weight and no target", "--to CONVENTION", "CNV-1")
     require_family(to)
-    plan = ConversionPlan(request)
+    plan = ConversionPlan(request, checkpoint.shards)
     weights = weights_of(request, found)
     units = [*moved(plan, weights, to), *quantized(plan, found, weights, to)]
     if not units:
@@ -91,7 +98,8 @@ def _cut(plan: ConversionPlan, units: list[Unit]) -> None:
 def _configure(plan: ConversionPlan, found: Recognized, to: str) -> None:
     """Fill in the metadata of each shard, the configuration, the index, and the files to copy. Rules: CNV-14."""
     request = plan.request
-    common: dict[str, str] = {} if plan.shards[0].name.endswith(".gguf") else {"format": "pt"}
+    in_gguf = plan.shards[0].name.endswith(".gguf")
+    common = gguf_metadata(plan, found) if in_gguf else {"format": "pt"}
     everything = [each for shard in plan.shards for each in shard.placed]
     written = _written(_declaration(found, everything, ()), to)
     for shard in plan.shards:
@@ -106,7 +114,7 @@ def _configure(plan: ConversionPlan, found: Recognized, to: str) -> None:
         files[CONFIG] = {**config, **files.get(CONFIG, {})}
     _require_true(files, everything)
     plan.files = {name: json.dumps(value, indent=2) + "\n" for name, value in files.items()}
-    if len(plan.shards) > 1 and not plan.shards[0].name.endswith(".gguf"):
+    if len(plan.shards) > 1 and not in_gguf:
         plan.files[f"model{INDEX}"] = _index(plan)
     folder = found.checkpoint.path
     known = {CONFIG, HF_QUANT, MANIFEST}
@@ -114,13 +122,33 @@ def _configure(plan: ConversionPlan, found: Recognized, to: str) -> None:
         is_kept = each.is_file() and each.suffix.lower() not in READERS and not each.name.endswith(INDEX)
         if is_kept and each.name not in known:
             plan.copies.append(each)
-    if found.checkpoint.kind == ".gguf":
+    if found.checkpoint.kind == ".gguf" and not (in_gguf and carried(plan, found)):
         plan.remarks.append(f"{len(found.checkpoint.metadata)} entries of the GGUF's metadata are not carried over")
+    if in_gguf and found.checkpoint.kind != ".gguf":
+        plan.remarks.append(TENSORS_ONLY)
     if uneven := uneven_sets(everything):
         text = f"{uneven} fused sets have members with different global scales, of which consumers of {to} keep one"
         plan.remarks.append(f"{text}; repair them by fp4ref convert --repair fused-global-scale")
     if request.repairs:
         plan.remarks.append(f"repaired: {', '.join(request.repairs)}")
+
+
+def carried(plan: ConversionPlan, found: Recognized) -> dict[str, bytes]:
+    """Return the metadata that one GGUF made of one keeps: all of it, with its types. Rules: CNV-14."""
+    if found.checkpoint.kind != ".gguf" or len(found.checkpoint.shards) + len(plan.shards) > 2:
+        return {}
+    (shard,) = found.checkpoint.shards
+    kept = {key: place for key, place in shard.entries.items() if key not in {ORIGIN, ALIGNMENT}}
+    return {key: shard.read(start, count) for key, (start, count) in kept.items()}
+
+
+def gguf_metadata(plan: ConversionPlan, found: Recognized) -> dict[str, str | bytes]:
+    """Return the metadata of a GGUF: the source's if that is one, else what every reader requires. Rules: CNV-14."""
+    own: dict[str, str | bytes] = {
+        "general.architecture": str((found.checkpoint.config or {}).get("model_type", "unknown")),
+        "general.quantization_version": gguf_value(QUANTIZATION_VERSION),
+    }
+    return own | carried(plan, found)
 
 
 def _require_true(files: dict[str, dict[str, Any]], placed: list[PlacedWeight]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -117,7 +119,7 @@ def _on_cluster(partial: Path, plan: ConversionPlan, numbers: list[int], schedul
     except ImportError:
         raise FileError("convert", "no package distributed", "pip install 'fp4ref[checkpoints]'", "CNV-15") from None
     try:
-        with distributed.Client(scheduler, timeout=CONNECT) as client:
+        with _quiet("distributed"), distributed.Client(scheduler, timeout=CONNECT) as client:
             futures = client.map(write_part, [str(partial)] * len(numbers), numbers, retries=RETRIES, pure=False)
             for each in distributed.as_completed(futures):
                 shard = plan.shards[each.result()]
@@ -127,3 +129,17 @@ def _on_cluster(partial: Path, plan: ConversionPlan, numbers: list[int], schedul
     except Exception as error:  # noqa: BLE001 - a cluster that fails has no common class of error
         said = " ".join(str(error).split())[:100] or type(error).__name__
         raise FileError("convert", f"the cluster at {scheduler} failed ({said})", AGAIN, "CNV-15") from None
+
+
+@contextmanager
+def _quiet(package: str) -> Iterator[None]:
+    """Keep a package from logging: a cluster that is lost is one error, and not a traceback of each of its tasks."""
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.split(".")[0] == package]
+    levels = [each.level for each in loggers]
+    for each in loggers:
+        each.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)

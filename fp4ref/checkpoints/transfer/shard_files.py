@@ -20,7 +20,8 @@ from fp4ref.files import safetensors
 from fp4ref.files.targets import replacing
 from fp4ref.files.tensors import DTYPES, Entry, byte_count, quoted, shown
 
-GGUF_VERSION, GGUF_ALIGNMENT, GGUF_STRING = 3, 32, 8
+GGUF_VERSION, GGUF_ALIGNMENT = 3, 32
+GGUF_UINT32, GGUF_STRING = 4, 8
 GGUF_NUMBERS = {name: number for number, (name, _, _) in TYPES.items()}
 Head = tuple[bytes, dict[str, int]]
 
@@ -36,24 +37,35 @@ class ShardReport(NamedTuple):
     remarks: list[str]
 
 
-def safetensors_head(path: Path, tensors: Sequence[Placed], metadata: Mapping[str, str]) -> Head:
+def safetensors_head(path: Path, tensors: Sequence[Placed], metadata: Mapping[str, str | bytes]) -> Head:
     """Return the header of a safetensors file, and where in the file each tensor begins. Rules: FIL-1."""
+    texts = {key: value for key, value in metadata.items() if isinstance(value, str)}
     for each in tensors:
         if each.dtype not in DTYPES or byte_count(each.dtype, each.shape) != each.length:
             got = f"tensor {quoted(each.name)} of type {each.dtype}"
             raise DomainError(f"write {shown(path)}", got, "a type of safetensors", "CNV-6")
-    return safetensors.header(path, [Entry(each.name, each.dtype, each.shape) for each in tensors], metadata)
+    return safetensors.header(path, [Entry(each.name, each.dtype, each.shape) for each in tensors], texts)
 
 
-def gguf_head(path: Path, tensors: Sequence[Placed], metadata: Mapping[str, str]) -> Head:
-    """Return the header of a GGUF file of version 3, and where in the file each tensor begins."""
+def gguf_value(value: str | int) -> bytes:
+    """Return a value of a GGUF's metadata with its type: a string, or an unsigned integer of 32 bits."""
+    if isinstance(value, int):
+        return struct.pack("<II", GGUF_UINT32, value)
+    return struct.pack("<IQ", GGUF_STRING, len(value.encode())) + value.encode()
+
+
+def gguf_head(path: Path, tensors: Sequence[Placed], metadata: Mapping[str, str | bytes]) -> Head:
+    """Return the header of a GGUF file of version 3, and where in the file each tensor begins.
+
+    metadata: texts, and values with their types as `gguf_value` returns them.
+    """
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value.encode())) + value.encode()
 
     head = b"GGUF" + struct.pack("<IQQ", GGUF_VERSION, len(tensors), len(metadata))
     for key, value in metadata.items():
-        head += text(key) + struct.pack("<I", GGUF_STRING) + text(value)
+        head += text(key) + (value if isinstance(value, bytes) else gguf_value(value))
     places, end = {}, 0
     for each in tensors:
         if each.dtype not in GGUF_NUMBERS:
@@ -74,7 +86,7 @@ HEADS = {".safetensors": safetensors_head, ".gguf": gguf_head}
 def write_shard(
     path: Path,
     units: Sequence[Unit],
-    metadata: Mapping[str, str],
+    metadata: Mapping[str, str | bytes],
     step: Callable[[str, int], None] = lambda name, count: None,
 ) -> ShardReport:
     """Write a file of some units, whole or not at all, and return its report.

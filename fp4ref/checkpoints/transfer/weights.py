@@ -140,9 +140,8 @@ class Weight:
         size = math.prod(self.float_scales.shape)
         squares = self.matrices * -(-self.rows // 128) * -(-self.columns // 128)
         sizes = {"tensor": {1, self.matrices}, "row": {self.matrices * self.rows}, "square": {squares}}
-        declared = "square" if self.block == (128, 128) else ""
-        order = [declared, "tensor", "row", "square"] if declared else ["tensor", "row", "square"]
-        kind = next((each for each in order if size in sizes[each]), "")
+        declared = {(128, 128): "square", (1, 0): "row"}.get(self.block, "tensor")
+        kind = next((each for each in (declared, "tensor", "row", "square") if size in sizes[each]), "")
         if not kind:
             got = f"{self.module}: {size} scales for {self.rows} x {self.columns}"
             raise DomainError("convert", got, "one for the tensor, each row, or each square of 128", "CKP-10")

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fp4ref.checkpoints.transfer.plan import ConversionPlan
+from fp4ref.checkpoints.transfer.plan import ConversionPlan, PlannedShard
 from fp4ref.checkpoints.transfer.planning import MANIFEST, make_plan
 from fp4ref.checkpoints.transfer.request import ConversionRequest, request_of, require_state, state_of
 from fp4ref.checkpoints.transfer.shard_files import ShardReport, read_report, write_shard
@@ -115,8 +115,7 @@ def write_part(folder: str, number: int, step: Step = lambda name, count: None) 
     if finished(partial, shard.name) is not None:
         return number
     require_state(plan.request)
-    report = write_shard(partial / shard.name, shard.units, shard.metadata, step)
-    require_state(plan.request)
+    report = _written(partial / shard.name, plan, shard, step)
     if report.losses and not plan.request.lossy:
         (partial / shard.name).unlink()
         more = f" ({len(report.losses)} losses in this shard)" if len(report.losses) > 1 else ""
@@ -124,6 +123,24 @@ def write_part(folder: str, number: int, step: Step = lambda name, count: None) 
     with replacing(partial / f"{shard.name}{DONE}") as file:
         file.write(json.dumps(report._asdict(), indent=1).encode())
     return number
+
+
+def _written(path: Path, plan: ConversionPlan, shard: PlannedShard, step: Step) -> ShardReport:
+    """Write a shard; remove it if its source changed meanwhile: every part is read once more, and compared by CRC-32.
+
+    Rules: CNV-10.
+    """
+    for each in plan.sources:
+        each.journal = {}
+    report = write_shard(path, shard.units, shard.metadata, step)
+    try:
+        for each in plan.sources:
+            each.require_same_bytes()
+        require_state(plan.request)
+    except FileError:
+        path.unlink(missing_ok=True)
+        raise
+    return report
 
 
 def remaining(partial: Path, plan: ConversionPlan) -> list[int]:
