@@ -9,18 +9,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import cache
 from typing import Any, NamedTuple
 
 from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic
-from fp4ref.errors import DomainError, UnknownNameError
-from fp4ref.formats import E2M1, E4M3, FORMATS, OPTIONAL, Codec, Floats, Format, Rounding
-from fp4ref.four_over_six import RULES, dequantized, rows_by_tree
+from fp4ref.errors import DomainError
+from fp4ref.formats import E2M1, E4M3, FORMATS, Codec, Floats, Rounding
+from fp4ref.four_over_six import dequantized, rows_by_tree
 from fp4ref.hadamard import POINTS
 from fp4ref.remembered import hashed_once
+from fp4ref.spec_json import decode, encode
 
 SPEC_VERSION = "0.1"
 
@@ -227,27 +228,9 @@ def _coerce(record: Any) -> None:
                 raise DomainError("spec", f"{name} {value!r}", f"one of {needed}", "SPC-1") from None
 
 
-def encode(value: Any) -> Any:
-    """Return a field's value as JSON data; functions and formats by name. Rules: SPC-3, SPC-4."""
-    if isinstance(value, (Arithmetic, Format)):
-        return value.name
-    if dataclasses.is_dataclass(value):
-        fields = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
-        return {field.name: encode(of) for field, of in fields if of is not None or OPTIONAL not in field.metadata}
-    if isinstance(value, Enum):
-        return value.value
-    if callable(value):
-        return next((name for name, function in RULES.items() if function is value), None) or _unregistered(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
 @cache
 def _field_types(record: type) -> dict[str, Any]:
     return typing.get_type_hints(record)
-
-
-def _unregistered(function: Callable[..., Any]) -> str:
-    raise DomainError("spec", f"function {function.__qualname__}", "a registered one, to be named", "SPC-4")
 
 
 def from_json(text: str) -> Spec:
@@ -261,64 +244,4 @@ def from_json(text: str) -> Spec:
         raise DomainError("spec", "text that is not JSON", "a JSON object", "SPC-3") from None
     if not isinstance(value, dict) or value.pop("fp4ref", None) != SPEC_VERSION:
         raise DomainError("spec", "JSON without this spec version", f'"fp4ref": "{SPEC_VERSION}"', "SPC-3")
-    return typing.cast(Spec, _decode(Spec, value, "spec"))
-
-
-def _decode(kind: Any, value: Any, field: str) -> Any:
-    """Return inverse of `encode`, guided by the declared type."""
-    kinds = [part for part in typing.get_args(kind) if part is not type(None)]
-    if type(None) in typing.get_args(kind):
-        return None if value is None else _decode(kinds[0], value, field)
-    if kind is Arithmetic or kind is Format or typing.get_origin(kind) is Callable:
-        return _named(kind, value, field)
-    if kind is Block or typing.get_origin(kind) is tuple:
-        if not (isinstance(value, list) and len(value) == 2 and all(type(item) is int for item in value)):
-            raise DomainError("spec", f"{field} {value!r}", "two integers", "SPC-3")
-        return tuple(value)
-    if dataclasses.is_dataclass(kind):
-        return _decode_record(kind, value, field)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return value  # coerced, with an error that lists the members, when the record is made
-    if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
-        raise DomainError("spec", f"{field} {value!r}", f"a {kind.__name__}", "SPC-3")
-    try:
-        return kind(value)
-    except OverflowError:
-        raise DomainError("spec", f"{field} past the largest float", "a float", "SPC-3") from None
-
-
-def _named(kind: Any, value: Any, field: str) -> Any:
-    names: Mapping[str, Any] = ARITHMETIC if kind is Arithmetic else FORMATS if kind is Format else RULES
-    if not isinstance(value, str) or value not in names:
-        raise UnknownNameError("spec", f"{field} {value!r}", f"a registered name ({', '.join(sorted(names))})", "SPC-4")
-    return names[value]
-
-
-def _decode_record(kind: Any, value: Any, field: str) -> Any:
-    hints = typing.get_type_hints(kind)
-    if not isinstance(value, dict) or set(value) - set(hints):
-        unknown = f"unknown {', '.join(sorted(set(value) - set(hints)))}" if isinstance(value, dict) else repr(value)
-        raise DomainError("spec", f"{field}: {unknown}", f"fields {', '.join(hints)}", "SPC-3")
-    required = {
-        item.name
-        for item in dataclasses.fields(kind)
-        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-    }
-    if required - set(value):
-        raise DomainError("spec", f"{field} without {', '.join(sorted(required - set(value)))}", "them", "SPC-3")
-    return kind(**{name: _decode(hints[name], item, f"{field}.{name}") for name, item in value.items()})
-
-
-def differences(a: Spec, b: Spec) -> dict[str, tuple[Any, Any]]:
-    """Return the fields in which two specs differ, nested ones dotted, with both values; names do not count."""
-    return _differences(encode(a), encode(b), "")
-
-
-def _differences(a: Any, b: Any, prefix: str) -> dict[str, tuple[Any, Any]]:
-    if not (isinstance(a, dict) and isinstance(b, dict)):
-        return {} if a == b else {prefix: (a, b)}
-    found: dict[str, tuple[Any, Any]] = {}
-    for name in dict.fromkeys((*a, *b)):
-        if prefix or name != "name":
-            found |= _differences(a.get(name), b.get(name), f"{prefix}.{name}" if prefix else name)
-    return found
+    return typing.cast(Spec, decode(Spec, value, "spec"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import subprocess
 import sys
 from functools import cache
@@ -18,7 +19,7 @@ CHECKOUT = Path(__file__).parents[1]
 ARITHMETICS = ("arithmetic_peers", "arithmetic_peers_mx", "arithmetic_xla", "arithmetic_engines")
 FLOORS = {
     1: ("errors", "modules", "names", "formats", "packing", "hadamard", "reciprocal", "philox", "remembered"),
-    2: ("arithmetic", *ARITHMETICS, "four_over_six", "layout", "packings", "files", "spec_root"),
+    2: ("arithmetic", *ARITHMETICS, "four_over_six", "layout", "packings", "files", "spec_root", "spec_json"),
     3: ("spec", "promise"),
     4: (
         *("catalogue", "specs", "peers", "peers_engines", "quantized"),
@@ -97,7 +98,7 @@ BACKENDS = {
 TWICE = {"Format", "MMParams"}
 
 # The golden model. Only what registers it as a backend (its package and `backend`) knows more of fp4ref.
-MODEL = {*FLOORS[1], "arithmetic", *ARITHMETICS, "four_over_six", "layout", "spec", "promise"}
+MODEL = {*FLOORS[1], "arithmetic", *ARITHMETICS, "four_over_six", "layout", "spec", "spec_json", "promise"}
 MODEL |= {"catalogue", "specs", "peers", "peers_engines", "quantized", "operands", "model"}
 DECLARES_BACKEND = {"model", "model.backend"}
 
@@ -200,6 +201,18 @@ def test_a_backend_imports_from_lower_floors(package: str) -> None:
             assert all(floors[target] < floors[name] for target in targets), f"{name} imports {targets}"
 
 
+BACKENDS_IMPORT = {*itertools.chain(*(FLOORS[floor] for floor in range(1, 5))), "arguments"}
+
+
+@pytest.mark.parametrize("path", [*CHECKOUT.glob("backends/*/*.py")], ids=lambda path: f"{path.parent.name}.{path.stem}")
+def test_a_backend_imports_values_and_the_registry(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and is_ours(node.module):
+            parent = str(node.module).partition(".")[2]
+            units = {unit(parent)} if parent else {alias.name for alias in node.names}
+            assert units <= BACKENDS_IMPORT
+
+
 @pytest.mark.parametrize(
     ("title", "floors"), [("fp4ref/", FLOORS), ("fp4ref/conformance/", ROOMS)], ids=["house", "kit"]
 )
@@ -229,7 +242,6 @@ TO_DIVIDE = {
     "fp4ref/checkpoints/source.py",
     "fp4ref/formats.py",
     "fp4ref/layout/value.py",
-    "fp4ref/spec.py",
     "fp4ref/te/module/base.py",
     "fp4ref/te/nvfp4_quantizer.py",
     "fp4ref/te/nvfp4_tensor.py",

@@ -13,7 +13,7 @@ import fp4ref
 from fp4ref import Block, Codec, DomainError, FourOverSix, Granularity, Hadamard, Spec, from_json, register_arithmetic
 from fp4ref.arithmetic import TE
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1
-from fp4ref.spec import differences
+from fp4ref.spec_json import differences
 
 NVFP4 = fp4ref.NVFP4
 

@@ -16,7 +16,7 @@ from fp4ref.conformance.oracle import quantizer as oracle
 from fp4ref.conformance.oracle import rationals
 from fp4ref.errors import Fp4Error
 from fp4ref.layout.field_data import CODES
-from fp4ref.spec import differences
+from fp4ref.spec_json import differences
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import codes_of, number_of, tables
 
@@ -321,7 +321,7 @@ def test_factors_and_fields():
         same_bits(formulas.value("((1 * a) * b) * fp32(1/7225344)", names), number_of(reciprocal))
         same_bits(formulas.value("((1 * a) * b) / 7225344", names), number_of(division))
     fields = {row[0]: row[2] for row in rows_of("SPC-1")}
-    record = fp4ref.spec.encode(fp4ref.NVFP4)
+    record = fp4ref.spec_json.encode(fp4ref.NVFP4)
     assert fields.keys() == record.keys()
     for name in ("name", "global_scale", "arithmetic", "amax", "subnormals"):
         assert fields[name].strip("`") == record[name]

@@ -17,7 +17,7 @@ from fp4ref.conformance.judge import binomial, hypergeometric
 from fp4ref.conformance.oracle import quantizer as oracle
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import STOCHASTIC_E2M1, Format
-from fp4ref.spec import differences
+from fp4ref.spec_json import differences
 from fp4ref.spec_root import spec_root
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import codes_of, number_of, tables

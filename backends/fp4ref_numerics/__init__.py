@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fp4ref.formats import E2M3, E3M2, Codec, Format, Rounding
 from fp4ref.registry import STANDARD_FORMATS, Call
-from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals, encode
+from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals
+from fp4ref.spec_json import encode
 
 INCLUDE = Path(__file__).parent / "include"
 HEADERS = (

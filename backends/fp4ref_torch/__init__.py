@@ -8,7 +8,8 @@ from types import ModuleType
 
 from fp4ref.formats import E2M3, E3M2, E8M0, Codec, Rounding
 from fp4ref.registry import STANDARD_FORMATS, Backend, Call
-from fp4ref.spec import FourOverSix, Spec, encode
+from fp4ref.spec import FourOverSix, Spec
+from fp4ref.spec_json import encode
 
 # Orders of operations (PRO-3) that are written here, by name.
 WITH_TENSOR_SCALE = """

@@ -7,7 +7,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fp4ref.spec import FourOverSix, Metric, encode
+from fp4ref.spec import FourOverSix, Metric
+from fp4ref.spec_json import encode
 from fp4ref_torch import codecs
 from fp4ref_torch.arithmetic import scaled
 from fp4ref_torch.exact import add, bits, div, floats, magnitude, mul, rounded_float16, sub

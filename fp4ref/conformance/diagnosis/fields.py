@@ -10,7 +10,8 @@ from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.catalogue import PROFILES
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import Codec, Rounding, Sign, ignoring_float_warnings
-from fp4ref.spec import Amax, Spec, Subnormals, differences
+from fp4ref.spec import Amax, Spec, Subnormals
+from fp4ref.spec_json import differences
 
 CODEC_FIELDS = ("rounding", "sign", "nan", "overflow", "infinity")
 FIRST = 8  # pieces of evidence on which most changes fail at once

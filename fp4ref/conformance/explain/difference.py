@@ -15,7 +15,8 @@ from fp4ref.conformance.families import cases
 from fp4ref.formats import F, Floats
 from fp4ref.model.dequantize import dequantize
 from fp4ref.quantized import Direction, DirectionData, Quantized, matrix_shape
-from fp4ref.spec import Granularity, Spec, differences
+from fp4ref.spec import Granularity, Spec
+from fp4ref.spec_json import differences
 
 SLOTS = ("global_scale", "block_scale", "working_scale", "scaled", "dequantized")
 RANDOM_BYTE = 128  # of every element, where a specification rounds stochastically

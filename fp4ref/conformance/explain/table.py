@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fp4ref.conformance.explain.codec_notes import STANDARD
 from fp4ref.formats import Codec
-from fp4ref.spec import Amax, Spec, Subnormals, encode
+from fp4ref.spec import Amax, Spec, Subnormals
+from fp4ref.spec_json import encode
 
 HEADINGS = ("name", "formats", "block", "global", "arithmetic", "other settings")
 

@@ -12,7 +12,8 @@ from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.vectors.text import format_rows, format_words
 from fp4ref.formats import Codec
 from fp4ref.quantized import DirectionData
-from fp4ref.spec import SPEC_VERSION, Spec, encode
+from fp4ref.spec import SPEC_VERSION, Spec
+from fp4ref.spec_json import encode
 from fp4ref.specs import STANDARD
 
 Json = dict[str, Any]

@@ -22,7 +22,8 @@ from fp4ref.conformance.vectors.sources.parts import (
 from fp4ref.conformance.vectors.sources.tensors import NVFP4_STOCHASTIC
 from fp4ref.conformance.vectors.text import format_words
 from fp4ref.formats import CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1, F
-from fp4ref.spec import Hadamard, Spec, encode
+from fp4ref.spec import Hadamard, Spec
+from fp4ref.spec_json import encode
 from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4, NVFP4_2D, NVFP4_4OVER6, NVFP4_RHT, NVFP4_ROW_SCALED
 
 
