@@ -239,3 +239,57 @@ def test_a_kernels_file_registers_the_layout_that_it_declares(tmp_path):
     (tmp_path / "mine.py").write_text(KERNEL_WITH_A_LAYOUT)
     arguments = ["verify", "--kernel", "mine.py:kernel", "--spec", "nvfp4", "--family", "normal"]
     assert "mine.py:kernel: conforms to nvfp4" in run(tmp_path, dict(os.environ), *arguments)
+
+
+TE_MODULE = '''
+import numpy as np
+import torch
+
+import fp4ref
+from fp4ref import te
+from fp4ref.te.recipe import NVFP4BlockScaling
+
+RECIPE = NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True)
+# Blocks of these values are exact in NVFP4, and so are sums of their products in float32.
+DRAWN = np.random.default_rng(0).choice(np.float32([-6, -3, 0, 3, 6]), (3, 32, 64))
+X, WEIGHT, GRAD = DRAWN[0], DRAWN[1][:, :32], DRAWN[2][:, :32]
+
+
+class GatedLinear(te.Linear):
+    """The half of an input where the other half is positive, and a linear layer."""
+
+    def forward(self, inp, **options):
+        gate, value = inp.chunk(2, dim=-1)
+        return super().forward(torch.where(gate > 0, value, 0), **options)
+
+
+def module():
+    layer = GatedLinear(32, 32, bias=False, params_dtype=torch.bfloat16, device="cpu")
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(WEIGHT))
+    x = torch.from_numpy(X).bfloat16().requires_grad_()
+    with te.autocast(enabled=True, recipe=RECIPE):
+        y = layer(x)
+    y.backward(torch.from_numpy(GRAD).bfloat16())
+    weight = layer.quantizer("weight")(layer.weight.detach())
+    return {"y": y.detach(), "dx": x.grad, "dw": layer.weight.grad, "weight": weight}
+
+
+def by_hand():
+    gate, value = X[:, :32] > 0, X[:, 32:]
+    inner = np.where(gate, value, 0)
+    found = {"y": inner @ WEIGHT.T, "dw": GRAD.T @ inner}
+    found["dx"] = np.concatenate([np.zeros_like(value), np.where(gate, GRAD @ WEIGHT, 0)], axis=1)
+    exact = {name: torch.from_numpy(each).bfloat16() for name, each in found.items()}
+    return {**exact, "weight": fp4ref.quantize(WEIGHT, "nvfp4-2d")}
+'''
+
+
+@pytest.mark.slow  # starts the program, which imports torch
+@pytest.mark.rule("TEM-1", "CNV-16")
+def test_a_te_module_of_a_distribution_has_the_bits_of_a_computation_by_hand(tmp_path):
+    pytest.importorskip("torch")
+    environment = distribution(tmp_path)
+    (tmp_path / "acme_te.py").write_text(TE_MODULE)
+    told = run(tmp_path, environment, "compare", "acme_te:module", "acme_te:by_hand")
+    assert told == "4 tensors, 0 differ: the same bytes\n"
