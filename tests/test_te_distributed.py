@@ -490,7 +490,7 @@ def sharded_training(rank: int, size: int) -> None:
 
 
 def sharded_master_weights(rank: int, size: int) -> None:
-    """Flat parts of a float32 weight, cut anywhere: each writes its own codes, the union is the whole's."""
+    """Flat parts of float32 values, cut anywhere: each process writes its own codes, the union is the whole's."""
     import torch
     import torch.distributed as dist
 
@@ -499,9 +499,6 @@ def sharded_master_weights(rank: int, size: int) -> None:
 
     torch.manual_seed(4)
     weights = [torch.randn(64, 96), torch.randn(32, 32) * 100]
-    quantizer = te.NVFP4Quantizer(with_2d_quantization=True)
-    expected = [quantizer(weight) for weight in weights]
-    models = [quantizer(torch.zeros_like(weight)) for weight in weights]
     cuts = [[round(weight.numel() * (i / size) ** 2) for i in range(size + 1)] for weight in weights]
     cuts[1][1:-1] = [0] * (size - 1)  # the last process has all of it
     masters, starts = [], []
@@ -509,18 +506,25 @@ def sharded_master_weights(rank: int, size: int) -> None:
         own = weight.flatten()[cut[rank] : cut[rank + 1]]
         masters.append(own if own.numel() else None)
         starts.append(cut[rank] if own.numel() else None)
-    for model in models:
-        model._rowwise_data.zero_()
-    quantize_master_weights(models, masters, starts, dist.group.WORLD)
-    for model in models:
-        codes = model._rowwise_data.to(torch.int32)
-        dist.all_reduce(codes)  # nobody wrote a nibble of another
-        model._rowwise_data.copy_(codes.to(torch.uint8))
-    post_all_gather_processing(models)
-    for model, whole in zip(models, expected, strict=True):
-        for name in model.BUFFERS:
-            ours, theirs = getattr(model, name), getattr(whole, name)
-            assert torch.equal(used_scales(model, name, ours), used_scales(model, name, theirs)), name
+    for quantizer in (te.NVFP4Quantizer(with_2d_quantization=True), te.MXFP8Quantizer()):
+        for dtype in (torch.float32, torch.bfloat16):
+            expected = [quantizer(weight.to(dtype)) for weight in weights]
+            models = [quantizer(torch.zeros_like(weight, dtype=dtype)) for weight in weights]
+            for model in models:
+                for name in ("_rowwise_data", "_columnwise_data"):
+                    getattr(model, name).zero_()
+            quantize_master_weights(models, masters, starts, dist.group.WORLD)
+            for model in models:
+                for data in (model._rowwise_data, model._columnwise_data):
+                    if data is not None:
+                        codes = data.to(torch.int32)
+                        dist.all_reduce(codes)  # nobody wrote a code of another
+                        data.copy_(codes.to(torch.uint8))
+            post_all_gather_processing(models)
+            for model, whole in zip(models, expected, strict=True):
+                for name in model.BUFFERS:
+                    ours, theirs = getattr(model, name), getattr(whole, name)
+                    assert torch.equal(used_scales(model, name, ours), used_scales(model, name, theirs)), name
 
 
 def maxima_of_delayed_scaling_are_shared(rank: int, size: int) -> None:
