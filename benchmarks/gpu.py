@@ -1,19 +1,24 @@
 """Measure the CUDA backend as ratios to the copy bandwidth of the same device, in one run.
 
-Every case runs from a CUDA graph over rotating buffers that do not fit the cache together; the median of the replays
-counts. Its ratio is the time that its least bytes (inputs once per needed pass, outputs once) take at the speed of a
-large copy, divided by its own time. A plain bfloat16 copy of the same shape stands beside it: below LARGE bytes of
-input, no goal is more than what that copy reaches, less 10 points.
+Every case runs from a CUDA graph over rotating buffers that do not fit the cache together. A large copy is timed
+between the replays of every case, because its speed drifts during a run. The ratio of a case is the time that its least
+bytes (inputs once per needed pass, outputs once) take at the speed of the copies around it, divided by its own time.
+The median over all replays counts; each case is measured at several placements of its buffers, and the lowest and
+highest median of a placement are written beside it. A plain bfloat16 copy of the same shape is one of the cases: below
+LARGE bytes of input, no goal is more than what that copy reaches, less 10 points.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import torch
@@ -52,8 +57,15 @@ ROTATED = 400_000_000  # bytes of input that do not fit a cache
 Run = Callable[[], Any]
 
 
-def seconds(runs: list[Run], repeat: int) -> float:
-    """Median time of one call, over graphs that hold several rounds of all of them."""
+class Measured(NamedTuple):
+    """Microseconds of one call, and the share of copy bandwidth that each replay reached."""
+
+    us: float
+    shares: list[float]
+
+
+def captured(runs: list[Run]) -> tuple[Any, int]:
+    """Return a graph that holds several rounds of all calls, and how many calls that are."""
     for run in runs:
         run()
     torch.cuda.synchronize()
@@ -64,30 +76,46 @@ def seconds(runs: list[Run], repeat: int) -> float:
             for run in runs:
                 run()
     graph.replay()
-    times = []
+    return graph, rounds * len(runs)
+
+
+def timed(act: Run) -> float:
+    """Return the seconds that the device takes."""
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    act()
+    stop.record()
+    stop.synchronize()
+    return float(start.elapsed_time(stop)) / 1e3
+
+
+class LargeCopy:
+    """A copy of 1 GB, whose bytes per second, read and written, are the measure."""
+
+    def __init__(self) -> None:
+        self.x = torch.randn(1 << 28, dtype=torch.float32, device="cuda")
+        self.y = torch.empty_like(self.x)
+        self.speeds: list[float] = []
+        for _ in range(3):
+            self.bandwidth()
+        self.speeds.clear()
+
+    def bandwidth(self) -> float:
+        """Copy once more."""
+        self.speeds.append(8 * self.x.numel() / timed(lambda: self.y.copy_(self.x)))
+        return self.speeds[-1]
+
+
+def measured(runs: list[Run], least: float, repeat: int, large: LargeCopy) -> Measured:
+    """Time a case between copies. least: bytes that one call moves at least."""
+    graph, calls = captured(runs)
+    times, shares, before = [], [], large.bandwidth()
     for _ in range(repeat):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) / 1e3 / rounds / len(runs))
-    return median(times)
-
-
-def copy_bandwidth(repeat: int) -> float:
-    """Bytes per second, read and written, of a copy of 4 GB."""
-    x = torch.randn(1 << 30, dtype=torch.float32, device="cuda")
-    y = torch.empty_like(x)
-    times = []
-    for _ in range(repeat + 2):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        y.copy_(x)
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop) / 1e3)
-    return 8 * x.numel() / median(times[2:])
+        times.append(timed(graph.replay) / calls)
+        after = large.bandwidth()
+        shares.append(least / times[-1] / ((before + after) / 2))
+        before = after
+    return Measured(median(times) * 1e6, shares)
 
 
 def buffers(spec: fp4ref.Spec, shape: tuple[int, int], direction: Any, layout: str = LAYOUT) -> DirectionData:
@@ -190,6 +218,33 @@ def more_cases(shape: tuple[int, int], xs: list[Any]) -> list[tuple[str, float, 
     ]
 
 
+def off_the_fast_path(shape: tuple[int, int], xs: list[Any]) -> Iterator[tuple[str, float, list[Run]]]:
+    """Yield other input types, specifications, directions and layouts: what the general kernels serve, or did."""
+    wide = [x.float() for x in xs]
+    for name, kind, inputs in (("float32", 4, wide), ("float16", 2, [x.half() for x in xs])):
+        yield f"nvfp4 amax + row, {name}", 2 * kind + size(fp4ref.NVFP4), rows_of(fp4ref.NVFP4, shape, inputs)
+    del wide
+    for spec, passes in ((fp4ref.NVFP4_2D, 2), (fp4ref.MXFP4, 1), (fp4ref.MXFP6_E3M2, 1), (fp4ref.MXFP8_E4M3, 1)):
+        for layout in (LAYOUT, "linear"):
+            name = f"{spec.name} row, {layout}" if passes == 1 else f"{spec.name} amax + row, {layout}"
+            yield name, 2 * passes + size(spec), rows_of(spec, shape, xs, layout)
+    outs = [torch.empty_like(x) for x in xs]
+    for spec in (fp4ref.MXFP8_E4M3, fp4ref.MXFP4):
+        made = [operations.quantize(call(x, spec), x, None, None, None) for x in xs]
+        decoding = Call(
+            "dequantize", spec, "bfloat16", to="bfloat16", layout=named_layout(LAYOUT), device="cuda", shape=shape
+        )
+        runs = [lambda q=q, y=y, c=decoding: operations.dequantize(c, q, y) for q, y in zip(made, outs, strict=True)]
+        yield f"{spec.name} dequantize", 2 + size(spec), runs
+
+
+def rows_of(spec: fp4ref.Spec, shape: tuple[int, int], xs: list[Any], layout: str = LAYOUT) -> list[Run]:
+    """Return calls that quantize rows into given buffers."""
+    outs = [buffers(spec, shape, "row", layout) for _ in xs]
+    record = call(xs[0], spec, layout=layout)
+    return [lambda x=x, o=o: operations.quantize(record, x, None, None, o) for x, o in zip(xs, outs, strict=True)]
+
+
 def apart(shape: tuple[int, int], xs: list[Any]) -> list[Run]:
     """Rows and transformed columns by separate kernels: transform, maximum, codes with linear scales, tiled scales."""
     nvfp4, rht, runs = fp4ref.NVFP4, fp4ref.NVFP4_RHT, []
@@ -210,65 +265,124 @@ def apart(shape: tuple[int, int], xs: list[Any]) -> list[Run]:
     return runs
 
 
-def torchao_case(xs: list[Any], wanted: bool) -> list[tuple[str, float, list[Run]]]:
-    """torchao's compiled quantizer with its maximum and its tiled scales, where it is wanted and installed."""
+def torchao_cases(xs: list[Any], wanted: bool) -> list[tuple[str, float, list[Run]]]:
+    """Return torchao's compiled functions, where they are wanted and installed."""
     if not wanted:
         return []
     try:
+        from torchao.prototype.mx_formats.mx_tensor import MXTensor
         from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
     except ImportError as missing:
         print(f"no torchao: {missing}")
         return []
 
-    def quantize(x: Any) -> Any:
+    def nvfp4(x: Any) -> Any:
         scale = per_tensor_amax_to_scale(x.abs().max())
         q = NVFP4Tensor.to_nvfp4(x, per_tensor_scale=scale, is_swizzled_scales=True)
         return q.qdata, q.scale
 
-    compiled = torch.compile(quantize, dynamic=False)
-    return [(TORCHAO, 4 + size(fp4ref.NVFP4), [lambda x=x: compiled(x) for x in xs])]
+    def mxfp8(x: Any) -> Any:
+        q = MXTensor.to_mx(x, torch.float8_e4m3fn, 32)
+        return q.qdata, q.scale
+
+    def runs(function: Any, inputs: list[Any]) -> list[Run]:
+        compiled = torch.compile(function, dynamic=False)
+        return [lambda x=x: compiled(x) for x in inputs]
+
+    made = [MXTensor.to_mx(x, torch.float8_e4m3fn, 32) for x in xs]
+    eight = size(fp4ref.MXFP8_E4M3)
+    return [
+        (TORCHAO, 4 + size(fp4ref.NVFP4), runs(nvfp4, xs)),
+        ("torchao mxfp8 row, linear", 2 + eight, runs(mxfp8, xs)),
+        ("torchao mxfp8 dequantize, linear", 2 + eight, runs(lambda q: q.dequantize(torch.bfloat16), made)),
+    ]
+
+
+def setting() -> dict[str, str]:
+    """Return what the numbers depend on beside the code."""
+    query = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem,clocks.max.sm", "--format=csv,noheader"]
+    try:
+        card = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
+    except (OSError, subprocess.CalledProcessError):
+        card = "unknown"
+    return {
+        "device": torch.cuda.get_device_name(),
+        "driver, clocks": card,
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "fp4ref": fp4ref.__version__,
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+    }
 
 
 @click.command()
 @click.option("--shapes", default=",".join(SHAPES), show_default=True)
 @click.option("--only", default="", help="Run the cases whose names contain one of these, separated by commas.")
-@click.option("--repeat", default=15, show_default=True)
+@click.option("--repeat", default=15, show_default=True, help="Replays of a case at one placement.")
+@click.option("--placements", default=3, show_default=True, help="Times that all buffers are allocated anew.")
 @click.option("--torchao", is_flag=True, help="Measure torchao too, if it is installed.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
-def main(shapes: str, only: str, repeat: int, torchao: bool, path: Path | None) -> None:
+def main(shapes: str, only: str, repeat: int, placements: int, torchao: bool, path: Path | None) -> None:
     """Print time, ratio to copy bandwidth, and ratio to a plain copy of the same shape."""
-    bandwidth = copy_bandwidth(repeat)
-    print(f"{torch.cuda.get_device_name()}: copy {bandwidth / 1e12:.2f} TB/s, read and written")
-    results: list[dict[str, Any]] = []
+    large, results = LargeCopy(), []
+    print(", ".join(f"{name} {value}" for name, value in setting().items()))
     for text in shapes.split(","):
-        shape = tuple(map(int, text.split("x")))
-        count = shape[0] * shape[1]
-        xs = [
-            torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(max(2, -(-ROTATED // (2 * count))))
-        ]
-        here: dict[str, dict[str, Any]] = {}
-        for name, least, runs in [*cases(shape, xs), *more_cases(shape, xs), *torchao_case(xs, torchao)]:
-            if name != "copy" and only and not any(part in name for part in only.split(",")):
-                continue
-            time = seconds(runs, repeat)
-            plan = None if name in {"copy", TORCHAO, APART} else operations.last_plan()
-            row = {"shape": text, "case": name, "us": time * 1e6, "of_copy_bandwidth": least * count / bandwidth / time}
-            row["path"] = f"{plan.path}: {', '.join(plan.kernels)}" if plan else ""
-            here[name] = row
-            if name in GOALS and "apart" not in row["path"]:  # the goals of what is fused hold where it is eligible
-                at_most = 1.0 if 2 * count >= LARGE else here["copy"]["of_copy_bandwidth"] - 0.10
-                row["goal"] = min(GOALS[name], at_most)
-            results.append(row)
-            print(line(row), flush=True)
+        rows, columns = map(int, text.split("x"))
+        here = measured_shape(
+            (rows, columns), [part for part in only.split(",") if part], repeat, placements, torchao, large
+        )
+        goals(here, 2 * rows * columns >= LARGE)
+        for row in here.values():
+            results.append({"shape": text, **row})
+            print(line(results[-1]), flush=True)
         for name, (other, goal) in FASTER.items():
             if name in here and other in here and "apart" not in here[name]["path"]:
                 ratio = here[other]["us"] / here[name]["us"]
                 results.append({"shape": text, "case": f"{name} against {other}", "ratio": ratio, "goal": goal})
                 print(f"{text:12} {name} against {other}: {ratio:.2f}x, goal {goal}x{verdict(ratio, goal)}", flush=True)
-        del xs, here
-        torch.cuda.empty_cache()
     if path:
-        path.write_text(json.dumps({"copy": bandwidth, "results": results}, indent=1))
+        copies = {"median": median(large.speeds), "lowest": min(large.speeds), "highest": max(large.speeds)}
+        path.write_text(json.dumps({"setting": setting(), "copy": copies, "results": results}, indent=1))
+
+
+def measured_shape(
+    shape: tuple[int, int], only: list[str], repeat: int, placements: int, torchao: bool, large: LargeCopy
+) -> dict[str, dict[str, Any]]:
+    """Measure the cases of one shape, by name, at several placements of their buffers."""
+    count, found, paths = shape[0] * shape[1], {}, {}
+    kept = []  # memory between two placements, so that the second one is another
+    for placement in range(placements):
+        kept.append(torch.empty((placement + 1) * 7_654_321, dtype=torch.uint8, device="cuda"))
+        number = max(2, -(-ROTATED // (2 * count)))
+        xs = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(number)]
+        every = chain(cases(shape, xs), more_cases(shape, xs), off_the_fast_path(shape, xs), torchao_cases(xs, torchao))
+        for name, least, runs in every:
+            if name != "copy" and only and not any(part in name for part in only):
+                continue
+            found.setdefault(name, []).append(measured(runs, least * count, repeat, large))
+            plan = None if name in {"copy", APART} or name.startswith("torchao") else operations.last_plan()
+            paths[name] = f"{plan.path}: {', '.join(plan.kernels)}" if plan else ""
+        del xs, every
+        torch.cuda.empty_cache()
+    return {
+        name: {
+            "case": name,
+            "us": median(each.us for each in placed),
+            "us_lowest": min(each.us for each in placed),
+            "us_highest": max(each.us for each in placed),
+            "of_copy_bandwidth": median(share for each in placed for share in each.shares),
+            "path": paths[name],
+        }
+        for name, placed in found.items()
+    }
+
+
+def goals(here: dict[str, dict[str, Any]], large: bool) -> None:
+    """Write the goals beside the cases that have one; those of what is fused hold where it is eligible."""
+    for name, row in here.items():
+        if name in GOALS and "apart" not in row["path"]:
+            at_most = 1.0 if large else here["copy"]["of_copy_bandwidth"] - 0.10
+            row["goal"] = min(GOALS[name], at_most)
 
 
 def verdict(got: float, goal: float) -> str:
@@ -281,7 +395,8 @@ def line(row: dict[str, Any]) -> str:
     ratio = row["of_copy_bandwidth"]
     goal = f"goal {row['goal']:.1%}{verdict(ratio, row['goal'])}" if "goal" in row else ""
     name = f"{row['shape']:12} {row['case']:32}"
-    return f"{name} {row['us']:8.1f} us  {ratio:6.1%} of copy bandwidth  {goal:22} {row['path']}"
+    spread = f"({row['us_lowest']:.1f} to {row['us_highest']:.1f})"
+    return f"{name} {row['us']:8.1f} us {spread:20} {ratio:6.1%} of copy bandwidth  {goal:22} {row['path']}"
 
 
 if __name__ == "__main__":

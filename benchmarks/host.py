@@ -1,0 +1,107 @@
+"""Measure what a call costs on the host: small tensors, eager calls, nothing waited for between them.
+
+Beside each operation stands a clone of the same tensor, measured in turn with it, because the host's speed differs
+between machines and minutes. `--torchao` adds torchao's compiled quantizers of the same formats.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import torch
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("", "backends")]
+
+import fp4ref  # noqa: E402
+
+Act = Callable[[], Any]
+LAYOUT = "tiled_128x4"
+
+
+def microseconds(act: Act, device: str, calls: int, waiting: bool) -> float:
+    """Return what a call takes on the host; with `waiting`, until its result is there."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait()
+    start = time.perf_counter()
+    for _ in range(calls):
+        act()
+        if waiting:
+            wait()
+    spent = time.perf_counter() - start
+    wait()
+    return spent / calls * 1e6
+
+
+def acts(x: Any) -> Iterator[tuple[str, Act]]:
+    """Yield the operations by name; the clone is the measure."""
+    yield "clone", x.clone
+    backend = "cuda" if x.is_cuda else "cpu"
+    for name, directions in (("nvfp4", "row"), ("nvfp4", "both"), ("nvfp4-rht", "both"), ("mxfp8-e4m3", "row")):
+        spec = fp4ref.profiles[name]
+        yield (
+            f"quantize {name} {directions}",
+            lambda s=spec, d=directions: fp4ref.quantize(x, s, d, LAYOUT, backend=backend),
+        )
+    q = fp4ref.quantize(x, fp4ref.NVFP4, "row", LAYOUT, backend=backend)
+    yield "dequantize nvfp4", lambda: fp4ref.dequantize(q, "bfloat16", backend=backend)
+    yield "to_layout nvfp4", lambda: fp4ref.to_layout(q, "linear", backend=backend)
+    yield "quantize nvfp4 row, out", lambda: fp4ref.quantize(x, fp4ref.NVFP4, "row", LAYOUT, backend=backend, out=q)
+
+
+def torchao_acts(x: Any) -> Iterator[tuple[str, Act]]:
+    """Yield torchao's compiled quantizers."""
+    from torchao.prototype.mx_formats.mx_tensor import MXTensor
+    from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
+
+    def nvfp4(x: Any) -> Any:
+        q = NVFP4Tensor.to_nvfp4(x, per_tensor_scale=per_tensor_amax_to_scale(x.abs().max()), is_swizzled_scales=True)
+        return q.qdata, q.scale
+
+    def mxfp8(x: Any) -> Any:
+        q = MXTensor.to_mx(x, torch.float8_e4m3fn, 32)
+        return q.qdata, q.scale
+
+    for name, function in (("torchao nvfp4 row", nvfp4), ("torchao mxfp8 row", mxfp8)):
+        compiled = torch.compile(function, dynamic=False)
+        yield name, lambda compiled=compiled: compiled(x)
+
+
+@click.command()
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--shapes", default="128x128", show_default=True)
+@click.option("--repeat", default=15, show_default=True)
+@click.option("--torchao", is_flag=True, help="Measure torchao too.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
+def main(device: str, shapes: str, repeat: int, torchao: bool, path: Path | None) -> None:
+    """Print microseconds on the host, as a multiple of a clone of the same tensor, and with the wait for the result."""
+    results = []
+    for shape in shapes.split(","):
+        x = torch.randn(tuple(map(int, shape.split("x"))), device=device).bfloat16()
+        every = dict([*acts(x), *(torchao_acts(x) if torchao else ())])
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in every}
+        for act in every.values():
+            microseconds(act, device, 20, waiting=False)
+        for _ in range(repeat):  # in turn, so that all meet the same minutes
+            for name, act in every.items():
+                pair = (microseconds(act, device, calls, waiting) for calls, waiting in ((100, False), (20, True)))
+                taken[name].append(tuple(pair))  # type: ignore[arg-type]
+        clone = median(us for us, _ in taken["clone"])
+        for name, pairs in taken.items():
+            us, waited = (median(column) for column in zip(*pairs, strict=True))
+            results.append({"shape": shape, "call": name, "host_us": us, "waited_us": waited, "clones": us / clone})
+            print(
+                f"{shape:12} {name:28} {us:8.1f} us, {us / clone:5.1f} clones; {waited:8.1f} us waited for", flush=True
+            )
+    if path:
+        path.write_text(json.dumps({"device": device, "torch": torch.__version__, "results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
