@@ -1,0 +1,328 @@
+"""The inputs of examples and the formulas of statements, read from the text as well as the results."""
+
+from __future__ import annotations
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref import hadamard, packings, rules
+from fp4ref.arithmetic import ARITHMETIC
+from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.oracle import quantizer as oracle
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2
+from fp4ref.model.quantize import constants
+from fp4ref.standard import formulas
+from fp4ref.standard.tables import codes_of, number_of, tables
+
+F = np.float32
+RULES = rules.defined()
+
+
+def rows_of(rule, number=0):
+    return tables(RULES[rule].text)[number][1:]
+
+
+def head_of(rule, number=0):
+    return tables(RULES[rule].text)[number][0]
+
+
+def integers(text):
+    return [int(word.replace(",", "")) for word in re.findall(r"\d[\d,]*\d|\d", text)]
+
+
+def plain(cell):
+    return cell.replace("`", "")
+
+
+def floats(text):
+    return [number_of(word) for word in re.findall(r"-?\d[\d.]*", text)]
+
+
+@pytest.mark.rule("BLK-13", "BLK-14", "BLK-1")
+@pytest.mark.example("BLK-13", "BLK-14")
+def test_a_ragged_row_from_its_words():
+    (elements, *blocks), (_, *scales) = rows_of("BLK-13")
+    rows, columns = integers(head_of("BLK-13")[0].split("]")[0])
+    assert elements == "elements"
+    (first, last), (*rest, zeros) = integers(blocks[0]), integers(blocks[1])
+    x = np.array([*range(first, last + 1), *rest], F).reshape(rows, columns)
+    assert rest == [*range(last + 1, x.size + 1)]
+    assert zeros == 2 * last - x.size
+    whole = np.pad(x, ((0, 0), (0, zeros)))
+    for q in (fp4ref.quantize(x, "nvfp4").row, oracle.quantize(x, fp4ref.NVFP4), fp4ref.quantize(whole, "nvfp4").row):
+        assert q.scales.ravel().tolist() == [codes_of(cell)[0] for cell in scales]
+    rows, columns, first, last = integers(re.sub("`.*?`", "", head_of("BLK-14")[0]))
+    ((_, *packed),) = rows_of("BLK-14")
+    data = fp4ref.quantize(np.arange(first, last + 1, dtype=F).reshape(rows, columns), "nvfp4").row.data
+    assert data.tobytes().hex() == "".join(map(plain, packed))
+
+
+@pytest.mark.rule("BLK-7", "BLK-8", "GLB-1")
+@pytest.mark.example("BLK-7", "BLK-8")
+def test_matrices_from_their_words():
+    head = head_of("BLK-7")[0]
+    x = np.zeros(integers(head.split("]")[0]), F)
+    places = re.findall(r"\((\d+), (\d+)\) = (\d+(?:\.\d+)?)", head)
+    assert len(places) == 2
+    for i, j, value in places:
+        x[int(i), int(j)] = float(value)
+    q = fp4ref.quantize(x, "nvfp4-2d", "both")
+    (_, *scales), (first, *packed), (third, *others) = rows_of("BLK-7")
+    for part, cell, line, other, row in zip((q.row, q.column), scales, packed, others, integers(third), strict=True):
+        assert part.scales.ravel().tolist() == codes_of(cell.split()[0]) * len(x)
+        assert part.data[integers(first)[0]].tobytes().hex() == plain(line)
+        assert part.data[row].tobytes().hex() == plain(other)
+    matrix = F([floats(row) for row in re.findall(r"\[([^][]+)\]", head_of("BLK-8")[0])])
+    q = fp4ref.quantize(matrix, "nvfp4", "both")
+    for part, (_, scales, data) in zip((q.row, q.column), rows_of("BLK-8"), strict=True):
+        assert [part.scales.ravel().tolist(), part.data.ravel().tolist()] == [
+            codes_of(cell.replace(",", "")) for cell in (scales, data)
+        ]
+
+
+@pytest.mark.rule("BLK-11")
+@pytest.mark.example("BLK-11")
+def test_products_that_lose_the_sign_of_zero():
+    for name, x, _, codes in rows_of("BLK-11")[:2]:
+        assert x == "-0.0"
+        got, other, base = re.fullmatch(r"`?(\w+)`? \(`?(\w+)`? in `(.*)`\)", codes).groups()
+        for spec, code in ((plain(name), got), (base, other)):
+            q = fp4ref.quantize(np.full((1, 32), number_of(x)), spec, backend="numpy").row
+            assert fp4ref.packing.unpack(q.data, 32, PROFILES[spec].element.format)[0, 0] == int(code, 16)
+    formula = re.search(r"`nvfp4-fast` takes `f = (.*?)`", RULES["BLK-11"].text)[1]
+    _, numbers, words, _ = rows_of("BLK-11")[2]
+    names = dict(zip(("S_enc", "s"), floats(numbers), strict=True))
+    fast, exact = (number_of(word) for word in re.findall("`0x.{8}`", words))
+    assert formulas.value(formula, names) == fast
+    assert formulas.value(re.search("`(.*?)`", RULES["BLK-4"].text)[1], names) == exact
+
+
+@pytest.mark.rule("BLK-3", "BLK-4", "GLB-2")
+@pytest.mark.example("BLK-3", "BLK-4")
+def test_the_formulas_of_the_statements():
+    t, enc = (re.search(r"`(min\(.*?\))`", RULES[rule].text)[1] for rule in ("BLK-3", "BLK-4"))
+    draw = np.random.default_rng(4)
+    a, amax, x = (np.exp2(draw.uniform(-20, 20, 300)).astype(F) for _ in range(3))
+    s = CUDA_E4M3.decode(draw.integers(0, 127, 300).astype(np.uint8))
+    te = ARITHMETIC["te"]
+    g = formulas.value("min(2688 / amax, FLT_MAX)", {"amax": amax})
+    names = {"a": a, "S_enc": g, "s": s}
+    k = constants(fp4ref.NVFP4, np.dtype(F))
+    with np.errstate(all="ignore"):
+        assert te.block_scale(a, g, k).tobytes() == formulas.value(t, names).astype(F).tobytes()
+        products = (x * formulas.value(enc, names)).astype(F)
+        assert te.scaled(x, s, g, k).tobytes() == products.tobytes()
+
+
+@pytest.mark.rule("HAD-3", "HAD-4", "HAD-8")
+@pytest.mark.example("HAD-3", "HAD-4", "HAD-8")
+def test_transforms_from_their_words():
+    for rule, direction in (("HAD-4", "row"), ("HAD-8", "column")):
+        words, name = re.fullmatch(r"x = \[(.*)\], `(.*)`", head_of(rule)[0]).groups()
+        first, second, last = integers(words)
+        x = np.arange(first, last + 1, second - first).astype(ml_dtypes.bfloat16)[:, None]
+        part = fp4ref.quantize(x, name, direction, backend="numpy").direction(direction)[0]
+        ((_, amax, scales, packed),) = rows_of(rule)
+        assert float(part.amax[0]) == float(amax)
+        shown = re.findall("`(..)`", scales)
+        assert [f"{part.scales[i, 0]:02X}" for i in ((0, 1, -1) if len(shown) > 1 else (0,))] == shown
+        times = 16 if "sixteen times" in packed else 1
+        assert part.data.tobytes().hex() == packed.split("`")[1] * times
+    words, _, after = rows_of("HAD-3")[1]
+    values, mask = re.fullmatch(r"(.*), mask `(0x....)`: elements 0 to 3", words).groups()
+    first, second, third, last = integers(values)
+    x = F([first, *range(second, last + 1, third - second)])
+    assert hadamard.transform(x[None], int(mask, 16))[0, :4].tolist() == [float(word) for word in after.split()]
+
+
+@pytest.mark.rule("GEM-1")
+@pytest.mark.example("GEM-1")
+def test_products_from_their_words():
+    x = []
+    for left, right, d in rows_of("GEM-1"):
+        count = integers(left.split("(")[1])[0] if "(" in left else len(x)
+        x = floats(left.split("...")[0]) if left != "the same" else x
+        operands = [np.resize(F(v), count)[None] for v in (x, floats(right.split("...")[0]))]
+        a, b = (fp4ref.quantize(v, "nvfp4", backend="numpy") for v in operands)
+        assert float(fp4ref.gemm(a, b, backend="numpy")[0, 0]) == float(d) == float((operands[0] * operands[1]).sum())
+        x = np.resize(F(x), count)
+
+
+@pytest.mark.rule("LAY-22", "LAY-8")
+@pytest.mark.example("LAY-22")
+def test_starts_of_members_in_the_prose():
+    text = RULES["LAY-22"].text
+    name, rows, columns, packed, bound = re.search(
+        r"(?s)In `(.*?)`, members of (.*?) rows with (\d+) columns start at (.*?) if packed, and at(.*?) if bound", text
+    ).groups()
+    members = [(count, int(columns)) for count in integers(rows)]
+    form = fp4ref.LAYOUTS[name]
+    assert form.group_offsets(members)[:-1] == integers(packed)
+    assert form.group_offsets(members, "bound")[:-1] == integers(bound)
+    formula = re.search(r"after `(pad.*?)` rows", text)[1]
+    known = {"pad": lambda n, step: -(-n // step) * step, "n": 128}
+    for i in range(len(members)):
+        before = sum(count for count, _ in members[:i])
+        words = formula.replace("rows before", "before")
+        start = eval(words, {"__builtins__": {}}, known | {"before": before, "i": i})
+        assert start * form.padded(1, int(columns))[1] == integers(bound)[i]
+
+
+@pytest.mark.rule("LAY-3", "LAY-13")
+@pytest.mark.example("LAY-3", "LAY-13")
+def test_strides_of_digits():
+    rows, columns = 384, 12
+    tiles = columns // 4
+    form = fp4ref.LAYOUTS["tiled_128x4"]
+    found = {}
+    for digit, takes, apart in rows_of("LAY-3"):
+        names = {"H": rows, "tiles": tiles}
+        count = eval(takes.replace("/", "//"), {"__builtins__": {}}, names)
+        step = eval(re.sub(r"(\d) tiles", r"\1 * tiles", apart), {"__builtins__": {}}, names)
+        found[plain(digit).replace("/", "//")] = (count, step)
+    for m in range(0, rows, 37):
+        for k in range(columns):
+            values = {digit: eval(digit, {"__builtins__": {}}, {"m": m, "k": k}) for digit in found}
+            assert all(value < found[digit][0] for digit, value in values.items())
+            total = sum(value * found[digit][1] for digit, value in values.items())
+            assert total == form.offset(m, k, rows=rows, columns=columns)
+    last = re.search(r"The last one: (.*?) = (.*?) and (.*?) = (.*?), so (.*?) = (\d+)\.", RULES["LAY-3"].text).groups()
+    m, row, k, column, sums, offset = (eval(part, {"__builtins__": {}}) for part in last)
+    assert (row, column, sums) == (m, k, offset) == (m, k, form.offset(m, k, columns=8))
+    text, strides = re.search(
+        r"(?s)`(m\(16.*?)` splits.*?strides are (.*?)and 256 times", RULES["LAY-13"].text
+    ).groups()
+    known = re.findall(r"(\d+) for ([mk]\d)", strides)
+    assert len(known) == 5
+    starts = {"m0": (1, 0), "m1": (16, 0), "k0": (0, 1), "k1": (0, 4), "k2": (0, 8)}
+    for step, digit in known:
+        assert fp4ref.Layout("it", text).offset(*starts[digit], columns=24, rows=64) == int(step)
+
+
+@pytest.mark.rule("MXS-2", "MXS-3", "MXS-4")
+@pytest.mark.example("MXS-2", "MXS-3", "MXS-4")
+def test_the_fields_of_mx_scales():
+    formats = {"E2M1": (CUDA_E2M1, 1), "E4M3": (CUDA_E4M3, 3), "E5M2": (CUDA_E5M2, 2)}
+    pairs = {
+        "MXS-2": [
+            (rows_of("MXS-2")[0][0], *pair) for pair in zip(head_of("MXS-2")[2:], rows_of("MXS-2")[0][2:], strict=True)
+        ],
+        "MXS-3": [
+            (rows_of("MXS-3")[0][0], *pair) for pair in zip(head_of("MXS-3")[2:], rows_of("MXS-3")[0][2:], strict=True)
+        ],
+        "MXS-4": [(row[0], row[i], row[i + 1]) for row in rows_of("MXS-4") for i in (1, 3)],
+    }
+    for rule, examples in pairs.items():
+        formula = re.search("`field = (.*?)`", RULES[rule].text)[1].replace("bits(a)", "bits")
+        for name, a, byte in examples:
+            codec, mbits = formats[name]
+            bits = int(number_of(a).view(np.uint32))
+            field = eval(formula, {"__builtins__": {}}, {"bits": bits, "mbits": mbits})
+            assert min(max(field - codec.format.emax, 0), 254) == codes_of(byte)[0], (rule, a)
+
+
+@pytest.mark.rule("DEQ-3", "DEQ-6")
+@pytest.mark.example("DEQ-3", "DEQ-6")
+def test_values_of_other_types():
+    for value, half, quarter in rows_of("DEQ-3"):
+        for cell, dtype in ((half, ml_dtypes.bfloat16), (quarter, np.float16)):
+            with np.errstate(over="ignore"):
+                assert number_of(value).astype(dtype) == number_of(cell).astype(dtype)
+                assert str(number_of(value).astype(dtype).astype(F)).lower().startswith(cell.lower()[:8])
+    for code, word, others in rows_of("DEQ-6"):
+        q = fp4ref.quantize(np.zeros((1, 32), F), "mxfp8-e4m3", backend="numpy")
+        q.row.data[:], q.row.scales[:] = codes_of(code)[0], 0x7F
+        bits = int(fp4ref.dequantize(q, backend="numpy").view(np.uint32)[0, 0])
+        assert f"`0x{bits:08X}`" == word
+        assert all(np.isnan(number_of(other)) for other in others.split(","))
+
+
+@pytest.mark.rule("SR-6", "SR-7")
+@pytest.mark.example("SR-6", "SR-7")
+def test_the_generator_as_the_text_writes_it():
+    """One round is the line of the rule, computed as it stands; the steps of the key are those of its sentence."""
+    text = RULES["SR-6"].text
+    line = re.search(r"```\n\(c0, c1, c2, c3\) = (.*?)\n```", text)[1]
+    steps = [int(word, 16) for word in re.findall(r"`k[01]` (?:grows )?by (0x[0-9A-F]{8})", text)]
+    default = integers(re.search(r"(\d+) by default", text)[1])[0]
+    known = {"high": lambda product: product >> 32, "low": lambda product: product & 0xFFFFFFFF}
+
+    def drawn(rounds, counter, key):
+        for _ in range(rounds):
+            names = dict(zip(("c0", "c1", "c2", "c3", "k0", "k1"), (*counter, *key), strict=True))
+            counter = eval(line, {"__builtins__": {}}, known | names)
+            key = [(k + step) % 2**32 for k, step in zip(key, steps, strict=True)]
+        return counter
+
+    for rounds, counter, key, output in rows_of("SR-6"):
+        assert [f"{word:08X}" for word in drawn(int(rounds), integers(counter), integers(key))] == plain(output).split()
+    ten = re.search(r"and there are (\d+) rounds", RULES["SR-7"].text)[1]
+    assert default == int(ten)
+    for shape, direction, seed, stream, place, shown in rows_of("SR-7"):
+        whole = integers(shape)
+        (row, column), (_, end), *_ = re.findall(r"\((\d+), (\d+)\)", place)
+        columns = whole[1] if direction == "row" else whole[0]
+        if direction == "column":
+            assert integers(place.split("of")[1]) == whole[::-1]
+        block = int(row) * -(-columns // 16) + int(column) // 16
+        u = 2 * int(stream) + (direction == "column")
+        words = drawn(int(ten), (block, 0, u, 0), (int(seed), 0))
+        found = b"".join(word.to_bytes(4, "little") for word in words)[int(column) % 16 : int(end) % 16 + 1]
+        assert [*found] == codes_of(shown)
+        bits = fp4ref.random_bits(tuple(whole), direction, int(seed), int(stream))
+        assert bits[int(row), int(column) : int(end) + 1].tobytes() == found
+
+
+@pytest.mark.rule("SR-2")
+@pytest.mark.example("SR-2")
+def test_the_bytes_that_round_away():
+    codec = PROFILES["nvfp4-sr"].element
+    for y, below, above in rows_of("SR-2"):
+        codes = codec.encode(np.full(256, number_of(y)), np.arange(256, dtype=np.uint8)).tolist()
+        words = [re.fullmatch(r"byte (<|>=) (\d+): (\w)", cell) for cell in (below, above)]
+        if all(words):
+            (_, first, low), (_, second, high) = (word.groups() for word in words)
+            assert codes == [int(low, 16)] * int(first) + [int(high, 16)] * (256 - int(second))
+        else:
+            assert (codes, above) == ([int(below.split(": ")[1], 16)] * 256, "never")
+
+
+@pytest.mark.rule("SPC-1", "PACK-7")
+@pytest.mark.example("SPC-1", "PACK-7")
+def test_fields_and_canonical_packings():
+    fields = {row[0]: row[2] for row in rows_of("SPC-1")}
+    assert tuple(integers(fields["block"])) == tuple(fp4ref.NVFP4.block)
+    for name in ("element", "scale"):
+        form, rounding, sign, nan, overflow, infinity = fields[name].split(", ")
+        codec = getattr(fp4ref.NVFP4, name)
+        assert (form.lower(), rounding, sign) == (codec.format.name, codec.rounding, codec.sign)
+        assert [int(code, 16) for code in nan.split(" and ")] == [*codec.nan]
+        assert {"none"} == {overflow, infinity}
+        assert (codec.overflow, codec.infinity) == (None, None)
+    for bits, name, text in rows_of("PACK-7"):
+        form = packings.CANONICAL_OF[int(bits)]
+        assert (form.name, fp4ref.Layout("it", plain(text)).text) == (plain(name), form.text)
+
+
+@pytest.mark.rule("SR-4")
+@pytest.mark.example("SR-4")
+def test_the_magnitudes_whose_mean_is_above():
+    """Every magnitude below 0.25 whose 256 * frac is just below an integer: one byte value more rounds away."""
+    count = 0
+    codec = PROFILES["nvfp4-sr"].element
+    for step in range(1, 129):
+        top = F(step / 512)
+        near = [top]
+        while True:
+            near.append(np.nextafter(near[-1], F(0)))
+            if float(top) - float(near[-1]) > 2.0**-26:
+                break
+        for y in near[1:-1]:
+            codes = codec.encode(np.full(256, y), np.arange(256, dtype=np.uint8))
+            frac = float(y) * 2
+            count += int((codes == 1).sum()) == int(256 * frac) + 1
+    assert count == int(re.search(r"which (\d+) magnitudes are", RULES["SR-4"].text)[1])
