@@ -19,7 +19,7 @@ from fp4ref.errors import (
     ShapeError,
     UnknownNameError,
 )
-from fp4ref.formats import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, INT8, Codec, Format, Rounding, Sign
+from fp4ref.formats import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, INT8, UE4M3, UE5M3, Codec, Format, Rounding, Sign
 from fp4ref.four_over_six import register_rule
 from fp4ref.generators import MAPS as random_maps
 from fp4ref.generators import RandomMap
@@ -100,6 +100,8 @@ __all__ = [
     "NVFP4_SR",
     "PACKINGS",
     "SPEC_VERSION",
+    "UE4M3",
+    "UE5M3",
     "AlphaRule",
     "Amax",
     "Arithmetic",

@@ -77,12 +77,12 @@ class ErrorStatistics:
     @property
     def zero_scales(self) -> int:
         """Blocks whose scale is zero; a format of powers of two has no zero."""
-        return int(self.scales[0]) if self.scale_format.signed else 0
+        return int(self.scales[0]) if not self.scale_format.powers_of_two else 0
 
     @property
     def powers(self) -> dict[int, int]:
         """Blocks by the exponent of their scale, floor(log2(scale)), ascending; zero and NaN are in none."""
-        first = 1 if self.scale_format.signed else 0
+        first = 1 if not self.scale_format.powers_of_two else 0
         values = grid(self.scale_format)[first : self.scale_format.codes]
         exponents = np.frexp(values)[1] - 1
         counts = self.scales[first : self.scale_format.codes]

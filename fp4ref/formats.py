@@ -49,12 +49,12 @@ class Sign(StrEnum):
 class Format:
     """A grid of values, by code.
 
-    codes: count of finite codes without a sign. A signed format has a zero and subnormals; an unsigned one
-    holds powers of two only, code 0 being 2^-bias. infinity: the first code past the finite ones is infinite;
-    every other code past them is NaN. complement: negative codes are those of two's complement, so that there is one
-    zero, and one more negative value than positive ones.
+    codes: count of finite codes without a sign. A format without a sign and without a mantissa holds powers of two
+    only, code 0 being 2^-bias; every other one has a zero and subnormals. infinity: the first code past the finite
+    ones is infinite; every other code past them is NaN. complement: negative codes are those of two's complement, so
+    that there is one zero, and one more negative value than positive ones.
 
-    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, INT8-1, PACK-6, SPC-6.
+    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, INT8-1, UE5M3-1, PACK-6, SPC-6.
     """
 
     name: str
@@ -70,15 +70,18 @@ class Format:
         if self.bits not in WIDTHS:
             raise DomainError(f"format {self.name}", f"codes of {self.bits} bits", "4, 6 or 8", "PACK-6")
         magnitudes = 1 << (self.exponent_bits + self.mantissa_bits)
-        most = magnitudes - self.infinity
-        ranged = self.signed or not self.mantissa_bits
+        most = min(magnitudes - self.infinity, 255)
         for bad, got, needed in (
             (not 2 <= self.codes <= most, f"{self.codes} finite codes", f"2 to {most}"),
-            (not ranged, f"{self.mantissa_bits} mantissa bits without a sign", "none: powers of two"),
             (
-                self.complement and (not self.signed or self.codes < magnitudes),
+                self.complement and (not self.signed or self.exponent_bits or self.codes < magnitudes),
                 "two's complement",
-                "a sign, no specials",
+                "a sign, no exponent, no specials",
+            ),
+            (
+                self.second_zero and (self.signed or self.infinity or self.codes != magnitudes - 1),
+                "a second zero",
+                "no sign, and the last code for it",
             ),
         ):
             if bad:
@@ -102,9 +105,24 @@ class Format:
         return 1 << (self.exponent_bits + self.mantissa_bits) if self.signed else 0
 
     @property
+    def second_zero(self) -> bool:
+        """True for a FormatWithSecondZero."""
+        return False
+
+    @property
+    def powers_of_two(self) -> bool:
+        """True if every value is a power of two, and none is zero."""
+        return not self.signed and not self.mantissa_bits
+
+    @property
     def bits(self) -> int:
         """Width of a code."""
-        return self.signed + self.exponent_bits + self.mantissa_bits
+        return (self.signed or self.second_zero) + self.exponent_bits + self.mantissa_bits
+
+    @property
+    def span(self) -> int:
+        """Bits of the largest value, counted in the smallest steps."""
+        return self.emax + self.bias + self.mantissa_bits + self.complement
 
     @property
     def digits(self) -> int:
@@ -112,14 +130,29 @@ class Format:
         return -(-self.bits // 4)
 
 
+@dataclass(frozen=True)
+class FormatWithSecondZero(Format):
+    """A grid without a sign and without NaN in a code of one more bit, which is never written.
+
+    The first code past the finite ones is 0. In every other code, the highest bit has no meaning.
+
+    Rules: UE4M3-1.
+    """
+
+    @property
+    def second_zero(self) -> bool:
+        """True: the first code past the finite ones is 0."""
+        return True
+
+
 @lru_cache
 def grid(form: Format) -> NDArray[np.float64]:
     """Values of the finite codes, and one more: the value that would follow the largest.
 
-    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1.
+    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, UE4M3-1, UE5M3-1.
     """
     code = np.arange(form.codes + 1)
-    if not form.signed:
+    if form.powers_of_two:
         return np.asarray(np.ldexp(1.0, code - form.bias))
     exponent, mantissa = code >> form.mantissa_bits, code & ((1 << form.mantissa_bits) - 1)
     leading = (exponent > 0) << form.mantissa_bits
@@ -147,9 +180,11 @@ E2M3 = Format("e2m3", exponent_bits=2, mantissa_bits=3, bias=1, codes=32)
 E3M2 = Format("e3m2", exponent_bits=3, mantissa_bits=2, bias=3, codes=32)
 INT8 = Format("int8", exponent_bits=0, mantissa_bits=7, bias=0, codes=128, complement=True)
 E8M0 = Format("e8m0", exponent_bits=8, mantissa_bits=0, bias=127, codes=255, signed=False)
+UE5M3 = Format("ue5m3", exponent_bits=5, mantissa_bits=3, bias=15, codes=255, signed=False)
+UE4M3 = FormatWithSecondZero("ue4m3", exponent_bits=4, mantissa_bits=3, bias=7, codes=127, signed=False)
 
 FORMATS: Names[Format] = Names("format")
-for _form in (E2M1, E4M3, E5M2, E8M0, E2M3, E3M2, INT8):
+for _form in (E2M1, E4M3, E5M2, E8M0, E2M3, E3M2, INT8, UE5M3, UE4M3):
     FORMATS.register(_form, "this standard")
 
 
@@ -194,7 +229,8 @@ class Codec:
         values: any shape, every float32 allowed. random_bits: the same shape, for stochastic rounding only.
 
         Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E4M3-2, E4M3-3, E4M3-4, E4M3-6, E5M2-2, E5M2-3, E5M2-4, E5M2-6, E8M0-2,
-        E8M0-3, E2M3-2, E2M3-3, E2M3-4, E2M3-5, E3M2-2, E3M2-3, E3M2-4, E3M2-5, INT8-2, INT8-3, INT8-4, INT8-5.
+        E8M0-3, E2M3-2, E2M3-3, E2M3-4, E2M3-5, E3M2-2, E3M2-3, E3M2-4, E3M2-5, INT8-2, INT8-3, INT8-4, INT8-5,
+        UE4M3-2, UE5M3-2, UE5M3-3.
         """
         if self.rounding is not Rounding.STOCHASTIC:
             return _code_table(self)[_decision(values)]
@@ -227,7 +263,7 @@ class Codec:
     def decode(self, codes: Codes) -> Floats:
         """Return the float32 values of codes, any shape; exact.
 
-        Rules: E2M1-1, E2M3-1, E3M2-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4, INT8-1.
+        Rules: E2M1-1, E2M3-1, E3M2-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4, INT8-1, UE4M3-1, UE5M3-1.
         """
         table = _value_table(self.format)
         if codes.size and int(codes.max()) >= len(table):
@@ -316,7 +352,9 @@ def _code_table(codec: Codec) -> Codes:
 @lru_cache
 def _value_table(form: Format) -> Floats:
     code = np.arange(1 << form.bits)
-    index = code & (form.sign_bit - 1) if form.signed else code
+    index = code & ((1 << (form.exponent_bits + form.mantissa_bits)) - 1)
+    if form.second_zero:
+        return np.where(code == form.codes, 0, grid(form)[index]).astype(F)
     value = np.where(index < form.codes, grid(form)[np.minimum(index, form.codes - 1)], np.nan)
     if form.infinity:
         value = np.where(index == form.codes, np.inf, value)
@@ -338,6 +376,8 @@ CUDA_E2M3 = Codec(format=E2M3, nan=(0x1F, 0x1F))
 CUDA_E3M2 = Codec(format=E3M2, nan=(0x1F, 0x1F))
 OCP_INT8 = Codec(format=INT8, nan=(0x7F, 0x7F))
 CUDA_E8M0 = Codec(format=E8M0, rounding=Rounding.UP, nan=(0xFF, 0xFF))
+CUDA_UE5M3 = Codec(format=UE5M3, nan=(0xFF, 0xFF))
+GGML_UE4M3 = Codec(format=UE4M3, nan=(0x00, 0x00))
 STOCHASTIC_E2M1 = Codec(format=E2M1, rounding=Rounding.STOCHASTIC, nan=(0x7, 0x7))
 # What torch before 2.12, ml_dtypes and JAX do with a magnitude above 464.
 NAN_OVERFLOW_E4M3 = Codec(format=E4M3, nan=(0x7F, 0xFF), overflow=0x7F)

@@ -10,13 +10,14 @@ import numpy as np
 from fp4ref import arguments, arrays, registry
 from fp4ref.arithmetic import dequantized_te, product
 from fp4ref.errors import DomainError, DTypeError, ShapeError
-from fp4ref.formats import E4M3, E8M0, F
+from fp4ref.formats import E4M3, E8M0, UE4M3, F
 from fp4ref.layout import layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import DIRECTIONS, Direction, Quantized
 from fp4ref.spec import Granularity
 
 Mode = Literal["exact", "blockwise", "fast"]
+LONGEST = 62  # bits of a value counted in smallest steps
 MODES: tuple[Mode, ...] = ("exact", "blockwise", "fast")
 
 
@@ -151,11 +152,16 @@ def _require_formats(a: Operand, b: Operand) -> None:
     both = f"a {a.spec.name} and b {b.spec.name}"
     for operand in (a, b):
         spec = operand.spec
-        if spec.scale.format not in {E4M3, E8M0}:
-            raise DomainError("gemm", f"{both}: scales {spec.scale.format.name}", "e4m3 or e8m0", "GEM-9")
+        if spec.scale.format not in {E4M3, E8M0, UE4M3}:
+            raise DomainError("gemm", f"{both}: scales {spec.scale.format.name}", "e4m3, ue4m3 or e8m0", "GEM-9")
         if spec.arithmetic.dequantized not in {dequantized_te, product}:
             got = f"{both}: {spec.name} applies its global scale in the order of {spec.arithmetic.name}"
             raise DomainError("gemm", got, "the order of DEQ-1, on which alpha rests", "GEM-9")
+        element, scale = spec.element.format, spec.scale.format
+        span = element.span + (0 if scale.powers_of_two else scale.span)
+        if span > LONGEST:
+            got = f"{both}: {element.name} under {scale.name} spans {span} bits"
+            raise DomainError("gemm", got, f"at most {LONGEST}", "GEM-9")
     formats = [operand.spec.scale.format.name for operand in (a, b)]
     _require_same(both, "scales", formats[0], formats[1])
     _require_same(both, "block width", a.spec.block.columns, b.spec.block.columns)

@@ -5,7 +5,7 @@ Rules: PRO-1, PRO-2, PRO-3, PRO-4.
 
 from fp4ref import arithmetic_engines as ae
 from fp4ref import arithmetic_peers as ap
-from fp4ref.formats import E2M1, E4M3, E8M0, Codec, Rounding, Sign
+from fp4ref.formats import E2M1, E4M3, E8M0, GGML_UE4M3, Codec, Rounding, Sign
 from fp4ref.peers import (
     CPU,
     INFINITE_E8M0,
@@ -38,6 +38,7 @@ peer(
     GGML,
     arithmetic=ae.GGML_NVFP4,
     element=LISTED_E2M1,
+    scale=GGML_UE4M3,
     global_scale=NONE,
     amax=Amax.IGNORE_NAN,
 )

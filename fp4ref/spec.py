@@ -181,13 +181,13 @@ def _require_legal(spec: Spec) -> None:
         (row_scale and spec.hadamard, "global_scale row with hadamard", "one of them", "GLB-5"),
         (row_scale and spec.stochastic, "global_scale row with stochastic rounding", "nearest rounding", "GLB-5"),
         (
-            spec.stochastic and not scale.format.signed,
+            spec.stochastic and scale.format.powers_of_two,
             f"stochastic rounding with scale {scale.format.name}",
             "e4m3 scales or nearest rounding",
             "SR-5",
         ),
         (
-            global_scale and not scale.format.signed,
+            global_scale and scale.format.powers_of_two,
             f"global_scale {spec.global_scale} with scale {scale.format.name}",
             "global_scale none",
             "GLB-6",

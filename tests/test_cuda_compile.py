@@ -75,6 +75,7 @@ def searched_and_stochastic(target):
         "mxfp4",
         "mxfp6-e2m3",
         "mxfp8-e4m3",
+        "mxint8",
     ):
         spec = profiles[name]
         yield "quantize", prelude(spec, "bfloat16", **both), spec.element.format.bits == 4

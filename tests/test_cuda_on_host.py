@@ -1,4 +1,4 @@
-"""The general CUDA kernels, compiled for the host with threads for a block's threads: 6-bit codes without a GPU."""
+"""The general CUDA kernels, compiled for the host with threads for a block's threads: other formats without a GPU."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import fp4ref
 import fp4ref_cuda
 import fp4ref_numerics
 from codes import every_code_under_every_scale
+from fp4ref.formats import CUDA_UE5M3
 from fp4ref_cuda import plan
 
+UE5M3_SCALES = fp4ref.MXFP4.replace(name="vendor.nvfp4-ue5m3", scale=CUDA_UE5M3, block=(1, 16))
 HERE, KERNELS = Path(__file__).parent, Path(fp4ref_cuda.__file__).parent / "kernels"
 COMPILER = shutil.which("g++")
 FLAGS = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-ffp-contract=off"]
@@ -81,10 +83,15 @@ def inputs(shape: tuple[int, int], dtype: type) -> np.ndarray:
 @pytest.mark.rule("PACK-4", "PACK-5", "BLK-8", "LAY-5", "DEQ-2")
 @pytest.mark.parametrize(
     ("spec", "dtype"),
-    [(fp4ref.MXFP6_E2M3, ml_dtypes.bfloat16), (fp4ref.MXFP6_E3M2, np.float32)],
+    [
+        (fp4ref.MXFP6_E2M3, ml_dtypes.bfloat16),
+        (fp4ref.MXFP6_E3M2, np.float32),
+        (fp4ref.MXINT8, ml_dtypes.bfloat16),
+        (UE5M3_SCALES, np.float32),
+    ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_codes_of_six_bits(spec, dtype, tmp_path):
+def test_formats_of_the_general_kernels(spec, dtype, tmp_path):
     source = np.dtype(dtype).name
     both = plan.prelude(spec, source, HAS_ROW=True, HAS_COLUMN=True)
     quantizer = built(tmp_path, "quantize", both)

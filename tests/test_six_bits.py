@@ -121,20 +121,20 @@ def test_quantize_and_dequantize_against_rationals(spec, direction):
 
 @pytest.mark.rule("CNF-5")
 @pytest.mark.parametrize("name", [name for name in ("cpu", "torch", "cuda") if name in registry.backends()])
-def test_formats_of_users_are_refused_by_name_in_one_line(name):
-    form = Format("vendor.e2m3", exponent_bits=2, mantissa_bits=3, bias=2, codes=32)
+def test_formats_that_a_backend_cannot_compute_are_refused_by_name_in_one_line(name):
+    form = Format("vendor.e2m3", exponent_bits=2, mantissa_bits=3, bias=60, codes=32)
     (reason,) = registry.backends()[name].unserved(Call("quantize", spec_of(form)))
-    assert reason.startswith("format vendor.e2m3, not one of e2m1, e4m3, e5m2, e8m0")
+    assert reason.startswith("format vendor.e2m3: ")
     if registry.available() and dict(registry.available())[name]:
         return  # the backend cannot run here, which is then the message
     x = np.ones((2, 32), np.float32)
-    q = fp4ref.quantize(x, spec_of(form))
+    q = fp4ref.quantize(x, spec_of(form), backend="numpy")
     for call in (
         lambda: fp4ref.quantize(x, spec_of(form), backend=name),
         lambda: fp4ref.dequantize(q, backend=name),
         lambda: fp4ref.gemm(q, q, backend=name),
     ):
-        with pytest.raises(BackendError, match=f"on backend {name}: format vendor.e2m3, not one of ") as failure:
+        with pytest.raises(BackendError, match=f"on backend {name}: format vendor.e2m3: ") as failure:
             call()
         assert "\n" not in str(failure.value)
 
@@ -268,7 +268,7 @@ def test_codes_of_other_widths_are_refused(exponent, mantissa):
         ({"codes": 1}, "1 finite codes"),
         ({"codes": 32, "bias": 200}, "bias 200, need values and midpoints of bfloat16"),
         ({"codes": 32, "bias": -130}, "bias -130"),
-        ({"codes": 32, "mantissa_bits": 4, "signed": False}, "4 mantissa bits without a sign"),
+        ({"codes": 32, "complement": True}, "two's complement"),
     ],
 )
 def test_formats_that_no_code_expresses_are_refused(settings, message):

@@ -95,9 +95,12 @@ CODECS = {
     "E3M2": formats.CUDA_E3M2,
     "INT8": formats.OCP_INT8,
     "E8M0": formats.CUDA_E8M0,
+    "UE4M3": formats.GGML_UE4M3,
+    "UE5M3": formats.CUDA_UE5M3,
 }
 ENCODED = """E2M1-2 E2M1-4 E2M1-5 E4M3-2 E4M3-3 E4M3-4 E4M3-6 E5M2-2 E5M2-3 E5M2-4 E5M2-6 E2M3-2 E2M3-3 E2M3-4
-E2M3-5 E3M2-2 E3M2-3 E3M2-4 E3M2-5 INT8-2 INT8-3 INT8-4 INT8-5 E8M0-2 E8M0-3""".split()
+E2M3-5 E3M2-2 E3M2-3 E3M2-4 E3M2-5 INT8-2 INT8-3 INT8-4 INT8-5 E8M0-2 E8M0-3
+UE4M3-2 UE5M3-2 UE5M3-3""".split()
 
 
 @pytest.mark.rule("E4M3-6", "E5M2-6", "E2M3-5", "E3M2-5", "INT8-5", "E2M3-2", "E3M2-2", "INT8-2", "E8M0-2", "E8M0-3")
@@ -108,6 +111,7 @@ E2M3-5 E3M2-2 E3M2-3 E3M2-4 E3M2-5 INT8-2 INT8-3 INT8-4 INT8-5 E8M0-2 E8M0-3""".
 @pytest.mark.example("E3M2-2", "E3M2-3", "E3M2-4", "E3M2-5")
 @pytest.mark.example("INT8-2", "INT8-3", "INT8-4", "INT8-5")
 @pytest.mark.example("E8M0-2", "E8M0-3")
+@pytest.mark.example("UE4M3-2", "UE5M3-2", "UE5M3-3")
 @pytest.mark.parametrize("rule", ENCODED)
 def test_encoders(rule):
     codec = CODECS[rule.split("-")[0]]
@@ -140,7 +144,8 @@ def holds(condition, m):
 
 
 @pytest.mark.example("E2M1-1", "E4M3-1", "E5M2-1", "E2M3-1", "E3M2-1", "INT8-1", "E8M0-1", "E8M0-4")
-@pytest.mark.parametrize("rule", "E2M1-1 E4M3-1 E5M2-1 E2M3-1 E3M2-1 INT8-1 E8M0-1 E8M0-4".split())
+@pytest.mark.example("UE4M3-1", "UE5M3-1")
+@pytest.mark.parametrize("rule", "E2M1-1 E4M3-1 E5M2-1 E2M3-1 E3M2-1 INT8-1 E8M0-1 E8M0-4 UE4M3-1 UE5M3-1".split())
 def test_decoders(rule):
     codec = CODECS[rule.split("-")[0]]
     rows = tables(RULES[rule].text)[0]

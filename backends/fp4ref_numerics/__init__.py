@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fp4ref.formats import E2M3, E3M2, Codec, Format, Rounding
-from fp4ref.registry import STANDARD_FORMATS, Call
+from fp4ref.formats import E8M0, Codec, Format, Rounding
+from fp4ref.registry import Call
 from fp4ref.spec import Amax, FourOverSix, Spec, Subnormals
 from fp4ref.spec_json import encode
 
@@ -16,6 +16,7 @@ HEADERS = (
     "bits",
     "reciprocal",
     "codec",
+    "signs",
     "arithmetic",
     "engines",
     "block",
@@ -46,7 +47,7 @@ NARROWING = frozenset(  # these round to the input's type
     comfy-kitchen compressed-tensors compressed-tensors-mx jax-mx mlx mlx-fp8 mlx-nvfp4 mlx-nvfp4-global qwix qwix-mx
     """.split()  # noqa: SIM905
 )
-FORMATS = (*STANDARD_FORMATS, E2M3, E3M2)
+FARTHEST = 40  # a format's smallest step is 2^-FARTHEST or larger, its largest value below 2^FARTHEST
 BY_RECIPROCAL = frozenset({"cutlass", "kernel-approx", "kernel-approx-by-amax", "kernel-mxfp8"})
 DIFFERENCES = frozenset({"dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16"})
 TOTALS = frozenset({"halves", "rows_by_tree", "sequential"})
@@ -68,22 +69,31 @@ def identifier(name: str) -> str:
 
 def unsupported(call: Call) -> list[str]:
     """Return why the header cannot serve a call; nothing if it can. Products read no more than formats and blocks."""
-    return [] if call.multiplies else [reason for spec in call.specs for reason in _reasons(spec)]
+    reasons = [reason for form in dict.fromkeys(call.formats) for reason in _inexpressible(form)]
+    return reasons if call.multiplies else reasons + [reason for spec in call.specs for reason in _reasons(spec)]
+
+
+def _inexpressible(form: Format) -> list[str]:
+    """Return why the header cannot express a format, which it otherwise takes as numbers."""
+    if form.powers_of_two:
+        return [] if form == E8M0 else [f"format {form.name}: powers of two with other settings than those of e8m0"]
+    if not form.mantissa_bits:
+        return [f"format {form.name}: a sign and no mantissa"]
+    if form.bias + form.mantissa_bits > FARTHEST or form.emax >= FARTHEST:
+        return [f"format {form.name}: steps below 2^-{FARTHEST} or values from 2^{FARTHEST} on"]
+    return []
 
 
 def _reasons(spec: Spec) -> list[str]:
     search = spec.four_over_six
-    others = {codec.format.name: None for codec in (spec.element, spec.scale) if codec.format not in FORMATS}
-    reasons = [f"format {name} is in the golden model only" for name in others]
+    reasons = []
     if spec.arithmetic.name not in ARITHMETICS:
         why = NOT_IN_HEADER.get(spec.arithmetic.name, NO_STRUCT)
         reasons.append(f"arithmetic {spec.arithmetic.name} is in the golden model only: {why}")
     elif _BY_AMAX in spec.arithmetic.name and (search or spec.amax is not Amax.IGNORE_NAN):
         reasons.append(f"arithmetic {spec.arithmetic.name} with 4over6 or a maximum that keeps NaN")
-    if spec.scale.format.signed and spec.scale.rounding is not Rounding.EVEN:
-        reasons.append(f"a scale rounded {spec.scale.rounding}")
-    if not spec.scale.format.signed and spec.scale.rounding is not Rounding.UP:
-        reasons.append(f"an e8m0 scale rounded {spec.scale.rounding}")
+    if spec.scale.rounding is not (Rounding.UP if spec.scale.format.powers_of_two else Rounding.EVEN):
+        reasons.append(f"a scale of format {spec.scale.format.name} rounded {spec.scale.rounding}")
     if search and (encode(search.difference) not in DIFFERENCES or encode(search.total) not in TOTALS):
         reasons.append(f"4over6 with {encode(search.difference)} and {encode(search.total)}")
     return reasons
@@ -124,13 +134,25 @@ def _codec(codec: Codec) -> str:
     overflow = -1 if codec.overflow is None else codec.overflow
     codes = [*codec.nan, overflow, *([] if codec.infinity is None else [codec.infinity])]
     choices = f"fp4ref::Rounding::{codec.rounding}, fp4ref::Sign::{identifier(codec.sign)}"
-    if not codec.format.signed:
+    if codec.format.powers_of_two:
         choices = "fp4ref::Rounding::up, fp4ref::Sign::bit"
-    return f"fp4ref::Codec<{_format(codec.format)}, {choices}, {', '.join(map(str, codes))}>"
+    form, numbers = codec.format, ", ".join(map(str, codes))
+    if form.complement:
+        return f"fp4ref::ComplementCodec<{form.mantissa_bits}, {form.bias}, {choices}, {numbers}>"
+    if form.second_zero:
+        return f"fp4ref::SecondZeroCodec<{_grid(form)}, {choices}, {numbers}>"
+    return f"fp4ref::Codec<{_format(form)}, {choices}, {numbers}>"
 
 
 def _format(form: Format) -> str:
-    return f"fp4ref::{form.name}"
+    """Return a format as a type: equal settings are one type, whatever their names."""
+    if form.powers_of_two:
+        return "fp4ref::e8m0"
+    return f"fp4ref::{'Format' if form.signed else 'Unsigned'}<{_grid(form)}, {_bool(form.infinity)}>"
+
+
+def _grid(form: Format) -> str:
+    return f"{form.exponent_bits}, {form.mantissa_bits}, {form.bias}, {form.codes}"
 
 
 def _search(search: FourOverSix | None) -> str:

@@ -6,8 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-from fp4ref.formats import E2M3, E3M2, E8M0, Codec, Rounding
-from fp4ref.registry import STANDARD_FORMATS, Backend, Call
+from fp4ref.formats import E8M0, Codec, Format, Rounding
+from fp4ref.registry import Backend, Call
 from fp4ref.spec import FourOverSix, Spec
 from fp4ref.spec_json import encode
 
@@ -36,13 +36,36 @@ NOT_WRITTEN = dict.fromkeys(LOGARITHMS, "it rounds a logarithm once, which torch
     ENGINES, "the golden model and the cpu backend serve this engine"
 )
 NOT_WRITTEN["te-fp8-block"] = "the golden model and fp4ref.te serve it"
+FARTHEST = 40  # exponents that float32 arithmetic holds with room to spare
+SIGNIFICANT = 8  # bits of code * scale that the sums of a product take
 DIFFERENCES = ("dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16")
 TOTALS = ("rows_by_tree", "sequential", "halves")
 
 
 def unsupported(call: Call) -> list[str]:
     """Return why a call is not served; nothing if it is. Products read no more than formats and blocks."""
-    return [] if call.multiplies else [reason for spec in call.specs for reason in _reasons(spec)]
+    reasons = [f"format {form.name}: {why}" for form in dict.fromkeys(call.formats) for why in _unread(form)]
+    of_spec = _reasons_against_products if call.multiplies else _reasons
+    return reasons + [reason for spec in call.specs for reason in of_spec(spec)]
+
+
+def _unread(form: Format) -> list[str]:
+    """Return why integer arithmetic on float32 bits does not compute a format's codes."""
+    if form.powers_of_two:
+        return [] if form == E8M0 else ["of the powers of two, only those of e8m0 are written"]
+    if not form.mantissa_bits:
+        return ["the parity of a code is that of its mantissa, which it does not have"]
+    far = max(form.bias + form.mantissa_bits, form.emax) > FARTHEST
+    return [f"a step or a value beyond 2^{FARTHEST}"] if far else []
+
+
+def _reasons_against_products(spec: Spec) -> list[str]:
+    bits = [0 if form.powers_of_two else form.mantissa_bits + 1 for form in (spec.element.format, spec.scale.format)]
+    if spec.element.format.complement:
+        bits[0] -= 1  # no leading one before the mantissa
+    if sum(bits) <= SIGNIFICANT:
+        return []
+    return [f"format {spec.element.format.name}: a code times its scale has more than {SIGNIFICANT} significant bits"]
 
 
 def _reasons(spec: Spec) -> list[str]:
@@ -50,7 +73,7 @@ def _reasons(spec: Spec) -> list[str]:
     if spec.arithmetic.name not in ARITHMETICS:
         why = NOT_WRITTEN.get(spec.arithmetic.name, "its name is not one of PRO-3")
         reasons.append(f"arithmetic {spec.arithmetic.name} is not written in torch: {why}")
-    if spec.scale.format is E8M0 and spec.scale.rounding is not Rounding.UP:
+    if spec.scale.format == E8M0 and spec.scale.rounding is not Rounding.UP:
         reasons.append(f"an e8m0 scale rounded {spec.scale.rounding}")
     if spec.hadamard and _shows_sign_of_nan(spec.element):
         reasons.append("a Hadamard transform with codes that show the sign of a NaN")
@@ -78,7 +101,7 @@ BACKEND = Backend(
     name="torch",
     load=load,
     operations=("quantize", "dequantize", "to_layout", "random_bits", "gemm_exact", "gemm_blockwise", "gemm_fast"),
-    formats=(*STANDARD_FORMATS, E2M3, E3M2),
+    formats=None,  # each is computed from its numbers
     layouts=None,  # each is computed from its digits
     unsupported=unsupported,
     devices=("cpu", "cuda"),

@@ -32,7 +32,8 @@ def encode(values: Tensor, codec: Codec, random_bits: Tensor | None = None) -> T
             minus = minus | zero
         elif codec.sign is Sign.NONZERO:
             minus = minus & ~zero & (code != 0)
-        code = code | exact.choose(minus, form.sign_bit)
+        signed = -code & (2 * form.sign_bit - 1) if form.complement else code | form.sign_bit
+        code = torch.where(minus, signed, code)
     return torch.where(nan, exact.choose(word < 0, codec.nan[1], codec.nan[0]), code).to(torch.uint8)
 
 
@@ -50,10 +51,15 @@ def nearest(values: Tensor, codec: Codec) -> Tensor:
 
 
 def decode(codes: Tensor, form: Format) -> Tensor:
-    """Return the float32 that codes mean. Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4."""
+    """Return the float32 that codes mean. Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4, INT8-1, UE4M3-1, UE5M3-1."""
     code = codes.to(torch.int32)
-    index = code & (form.sign_bit - 1) if form.signed else code
+    if form.complement:
+        number = torch.where(code < form.sign_bit, code, code - 2 * form.sign_bit)
+        return number.to(torch.float32) * 2.0 ** (1 - form.bias - form.mantissa_bits)
+    index = code & ((1 << (form.exponent_bits + form.mantissa_bits)) - 1)
     value = _value_bits(index, form)
+    if form.second_zero:
+        return exact.floats(torch.where(code == form.codes, 0, value))
     beyond = exact.choose((index == form.codes) & form.infinity, exact.INFINITY, exact.NAN)
     value = torch.where(index < form.codes, value, beyond)
     if form.signed:

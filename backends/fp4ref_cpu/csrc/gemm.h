@@ -230,7 +230,7 @@ template <class A, class B, class Out, bool Exact> struct General {
 };
 
 template <class A, class B, class Out> struct Gemm {
-    template <class S> static constexpr bool small = S::Element::Format::codes == e2m1::codes && S::Scale::Format::codes == e4m3::codes;
+    template <class S> static constexpr bool small = same_type<typename S::Element::Format, e2m1> && same_type<typename S::Scale::Format, e4m3>;
     static constexpr size LONGEST = (1ull << 63) / (2752512ull * 2752512ull);  // sums of more could leave 64 bits
 
     template <bool Exact> static void sums(GemmJob& job)

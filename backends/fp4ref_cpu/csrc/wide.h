@@ -76,7 +76,7 @@ constexpr int bits_of_count(long long count)
 template <class S> struct Counted {
     using Element = typename S::Element::Format;
     using Scale = typename S::Scale::Format;
-    static constexpr bool power = Scale::codes == e8m0::codes;
+    static constexpr bool power = same_type<Scale, e8m0>;
     template <class Format> static constexpr int step() { return 1 - Format::bias - Format::mantissa_bits; }
     template <class Format> static constexpr int bits_of_grid() { return Format::emax + 1 - step<Format>(); }
     static constexpr int scale_unit()
@@ -89,7 +89,7 @@ template <class S> struct Counted {
         if constexpr (power) return 0;
         else return bits_of_grid<Scale>();
     }
-    static constexpr int unit = step<Element>() + scale_unit(), bits = bits_of_grid<Element>() + scale_bits();
+    static constexpr int unit = step<Element>() + scale_unit(), bits = bits_of_grid<Element>() + is_complement<typename S::Element> + scale_bits();
     using integer = choose<bits <= 31, int, size>;
 
     static int exponent(unsigned scale) { return power ? (int)scale : 0; }

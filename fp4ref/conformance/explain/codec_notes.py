@@ -15,23 +15,26 @@ from fp4ref.formats import (
     CUDA_E4M3,
     CUDA_E5M2,
     CUDA_E8M0,
+    CUDA_UE5M3,
     E2M1,
     E2M3,
     E3M2,
     E4M3,
     E5M2,
     E8M0,
+    GGML_UE4M3,
     INT8,
     OCP_INT8,
+    UE4M3,
+    UE5M3,
     Codec,
     F,
     Rounding,
     grid,
 )
 
-STANDARD = {
-    codec.format: codec for codec in (CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, OCP_INT8)
-}
+OF_ELEMENTS = (CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, OCP_INT8)
+STANDARD = {codec.format: codec for codec in (*OF_ELEMENTS, CUDA_E8M0, CUDA_UE5M3, GGML_UE4M3)}
 RULES = {  # of a rounded value, of one past the ends of the grid, of NaN
     E2M1: ("E2M1-3", "E2M1-4", "E2M1-5"),
     E4M3: ("E4M3-2", "E4M3-3", "E4M3-4"),
@@ -40,6 +43,8 @@ RULES = {  # of a rounded value, of one past the ends of the grid, of NaN
     E3M2: ("E3M2-2", "E3M2-3", "E3M2-4"),
     INT8: ("INT8-2", "INT8-3", "INT8-4"),
     E8M0: ("E8M0-2", "E8M0-3", "E8M0-3"),
+    UE4M3: ("UE4M3-2", "UE4M3-2", "UE4M3-2"),
+    UE5M3: ("UE5M3-2", "UE5M3-3", "UE5M3-3"),
 }
 CHOICE = {E2M1: "E2M1-6", E4M3: "E4M3-5", E5M2: "E5M2-5", E8M0: "PRO-3"}
 

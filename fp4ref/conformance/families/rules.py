@@ -8,8 +8,26 @@ from fp4ref.quantized import Direction
 from fp4ref.spec import Granularity, Spec
 from fp4ref.specs import OWN
 
-NEAREST = {"e2m1": "E2M1-3", "e4m3": "E4M3-2", "e5m2": "E5M2-2", "e2m3": "E2M3-2", "e3m2": "E3M2-2", "int8": "INT8-2"}
-SATURATES = {"e2m1": "E2M1-4", "e4m3": "E4M3-3", "e5m2": "E5M2-3", "e2m3": "E2M3-3", "e3m2": "E3M2-3", "int8": "INT8-3"}
+NEAREST = {
+    "e2m1": "E2M1-3",
+    "e4m3": "E4M3-2",
+    "e5m2": "E5M2-2",
+    "e2m3": "E2M3-2",
+    "e3m2": "E3M2-2",
+    "int8": "INT8-2",
+    "ue4m3": "UE4M3-2",
+    "ue5m3": "UE5M3-2",
+}
+SATURATES = {
+    "e2m1": "E2M1-4",
+    "e4m3": "E4M3-3",
+    "e5m2": "E5M2-3",
+    "e2m3": "E2M3-3",
+    "e3m2": "E3M2-3",
+    "int8": "INT8-3",
+    "ue4m3": "UE4M3-2",
+    "ue5m3": "UE5M3-3",
+}
 NOT_A_NUMBER = {
     "e2m1": "E2M1-5",
     "e4m3": "E4M3-4",
@@ -26,6 +44,8 @@ VALUES = {
     "e3m2": "E3M2-1",
     "e8m0": "E8M0-4",
     "int8": "INT8-1",
+    "ue4m3": "UE4M3-1",
+    "ue5m3": "UE5M3-1",
 }
 PACKED = {4: "PACK-1", 6: "PACK-4", 8: "PACK-3"}  # the rule of a width
 

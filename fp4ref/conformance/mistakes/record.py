@@ -142,7 +142,7 @@ def by_row(kernel: Kernel) -> bool:
 
 def mx(kernel: Kernel) -> bool:
     """Scales that are powers of two."""
-    return not kernel.spec.scale.format.signed
+    return kernel.spec.scale.format.powers_of_two
 
 
 def e4m3_scales(kernel: Kernel) -> bool:

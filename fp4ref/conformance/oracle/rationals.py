@@ -125,6 +125,7 @@ class Fields(NamedTuple):
     bias: int
     specials: dict[int, float]  # by code without sign
     complement: bool = False  # negative codes are those of two's complement
+    unread: dict[int, float] | None = None  # codes above those of the grid, which are read without their highest bit
 
 
 FIELDS = {
@@ -135,6 +136,8 @@ FIELDS = {
     "e2m3": Fields(1, 2, 3, 1, {}),
     "e3m2": Fields(1, 3, 2, 3, {}),
     "int8": Fields(1, 0, 7, 0, {}, complement=True),
+    "ue5m3": Fields(0, 5, 3, 15, {0xFF: math.nan}),
+    "ue4m3": Fields(0, 4, 3, 7, {0x7F: 0.0}, unread={0xFF: 480.0}),
 }
 
 
@@ -146,18 +149,20 @@ def magnitude_bits(name: str) -> int:
 def value(code: int, name: str) -> float:
     """Return what a code means, read from its bit fields.
 
-    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4.
+    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4, INT8-1, UE4M3-1, UE5M3-1.
     """
     fields = FIELDS[name]
     if fields.complement and code >> magnitude_bits(name):
         return float(Fraction(code - 256, 64))
+    if fields.unread is not None and code in fields.unread:
+        return fields.unread[code]
     magnitude = code % (1 << magnitude_bits(name))
-    sign = -1.0 if code >> magnitude_bits(name) else 1.0
+    sign = -1.0 if fields.sign and code >> magnitude_bits(name) else 1.0
     if magnitude in fields.specials:
         return math.copysign(fields.specials[magnitude], sign)
     exponent, mantissa = divmod(magnitude, 1 << fields.mantissa)
     fraction = Fraction(mantissa, 1 << fields.mantissa)
-    if fields.sign and exponent == 0:  # subnormals; an unsigned format has neither these nor a zero
+    if fields.mantissa and exponent == 0:  # subnormals; powers of two have neither these nor a zero
         return math.copysign(float(fraction * power(1 - fields.bias)), sign)
     return math.copysign(float((1 + fraction) * power(exponent - fields.bias)), sign)
 
@@ -179,7 +184,7 @@ def beyond(name: str) -> Fraction:
 def nearest(magnitude: float, name: str, rounding: Rounding) -> int:
     """Return the code of a finite or infinite magnitude; one past the last means that it overflows.
 
-    Rules: E2M1-3, E4M3-2, E5M2-2, E8M0-2, E2M1-6.
+    Rules: E2M1-3, E4M3-2, E5M2-2, E8M0-2, E2M1-6, UE4M3-2, UE5M3-2.
     """
     grid = magnitudes(name)
     if magnitude >= beyond(name):

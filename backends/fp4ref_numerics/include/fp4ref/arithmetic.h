@@ -405,7 +405,7 @@ struct jax_mx : no_global_scale_by<infinite_scale_works> {
 struct qwix_mx : no_global_scale_by<infinite_scale_works> {
     FP4_RULE block_scale(float a, float)
     {
-        constexpr bool four_bits = S::Element::Format::codes == e2m1::codes;
+        constexpr bool four_bits = S::Element::Format::bits == 4;
         const float quotient = In::narrow(a / S::element_max), c = In::narrow(four_bits ? 12.0f / 7.0f : 60.0f / 31.0f);
         const float product = bfloat16::narrow((quotient < 0x1p-63f ? 1.0f : quotient) * c);
         return is_finite(a) ? scale_of((int)(bits_of(product) >> 23) - 127) : a;

@@ -5,6 +5,7 @@
 // S::flushes.
 #pragma once
 #include <fp4ref/engines.h>
+#include <fp4ref/signs.h>
 
 namespace fp4ref {
 

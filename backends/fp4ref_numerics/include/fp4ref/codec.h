@@ -7,6 +7,9 @@ namespace fp4ref {
 enum class Rounding { even, down, away, truncate, up, stochastic };
 enum class Sign { bit, negative, not_positive, nonzero };
 
+template <class A, class B> constexpr bool same_type = false;
+template <class A> constexpr bool same_type<A, A> = true;
+
 // A signed grid: Codes finite magnitudes; the next code is infinite where HasInfinity, every other one NaN.
 // Rules: E2M1-1, E2M3-1, E3M2-1, E4M3-1, E5M2-1.
 template <int ExponentBits, int MantissaBits, int Bias, int Codes, bool HasInfinity> struct Format {
@@ -31,7 +34,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     using Format = Format_;
     static constexpr bool keeps_nan_sign = NaN != NegativeNaN, stochastic = R == Rounding::stochastic;
     static constexpr bool tells_infinity = Infinity != Overflow;
-    static constexpr bool by_sums = R == Rounding::even && Format::codes == e2m1::codes;
+    static constexpr bool by_sums = R == Rounding::even && same_type<Format, e2m1>;
     static constexpr float narrow_limit = by_sums ? 7.0f : 0x1.fffffep127f;  // below 7, E2M1 does not saturate
     static constexpr int shift = 23 - Format::mantissa_bits;                        // of a mantissa in a float
     static constexpr unsigned lowest = (unsigned)(128 - Format::bias) << 23;        // smallest normal's exponent field
@@ -74,7 +77,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     // the largest value the step is too wide, which no longer matters. The product is exact. Rules: SR-2, SR-3.
     FP4_API unsigned stochastic_index(float a, unsigned byte)
     {
-        static_assert(!stochastic || Format::codes == e2m1::codes, "SR-5: E2M1 only");
+        static_assert(!stochastic || same_type<Format, e2m1>, "SR-5: E2M1 only");
         const unsigned binade = larger(bits_of(a) & 0x7f800000u, lowest);
         const float step = float_of(binade - ((unsigned)(Format::mantissa_bits + 8) << 23));  // over 256
         const unsigned sum = bits_of(exact_product_plus((float)(int)byte, step, a));
@@ -192,9 +195,6 @@ struct Codec<e8m0, Rounding::up, Sign::bit, NaN, NegativeNaN, Overflow, Infinity
 using hardware_e2m1 = Codec<e2m1, Rounding::even, Sign::bit, 7, 7, -1>;
 using hardware_e4m3 = Codec<e4m3, Rounding::even, Sign::bit, 0x7f, 0x7f, -1>;
 using hardware_e5m2 = Codec<e5m2, Rounding::even, Sign::bit, 0x7f, 0x7f, -1>;
-
-template <class A, class B> constexpr bool same_type = false;
-template <class A> constexpr bool same_type<A, A> = true;
 
 // Two codes, `low` in the lower bits: a byte of 4-bit codes, or two bytes. Rules: PACK-1, PACK-3.
 template <class C> FP4_API unsigned encode_pair(float low, float high, unsigned low_bits = 0, unsigned high_bits = 0)

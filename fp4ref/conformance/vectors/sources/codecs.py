@@ -32,8 +32,10 @@ from fp4ref.formats import (
     CUDA_E4M3,
     CUDA_E5M2,
     CUDA_E8M0,
+    CUDA_UE5M3,
     E2M1,
     E5M2,
+    GGML_UE4M3,
     NAN_OVERFLOW_E4M3,
     OCP_INT8,
     STOCHASTIC_E2M1,
@@ -93,6 +95,8 @@ def encode_groups() -> list[Json]:
     later = {  # at the end, since numbers of tests stay
         CUDA_E2M3: "E2M3-2 E2M3-3 E2M3-4",
         CUDA_E3M2: "E3M2-2 E3M2-3 E3M2-4",
+        GGML_UE4M3: "UE4M3-2",
+        CUDA_UE5M3: "UE5M3-2 UE5M3-3",
     }
     groups = [
         group(rule, ORACLE, standard_codec_tests(codec), codec=codec_record(codec)) for codec, rule in rules.items()
@@ -162,6 +166,8 @@ def decode_groups() -> list[Json]:
         "E2M3-1": (CUDA_E2M3, (0, 1, 7, 8, 0x10, 0x1F, 0x20, 0x3F)),
         "E3M2-1": (CUDA_E3M2, (0, 1, 3, 4, 0x0C, 0x1F, 0x20, 0x3F)),
         "INT8-1": (OCP_INT8, (0, 1, 0x40, 0x7F, 0xFF, 0xC0, 0x81, 0x80)),
+        "UE4M3-1": (GGML_UE4M3, (0, 1, 7, 8, 0x38, 0x77, 0x7E, 0x7F, 0x80, 0xB8, 0xFE, 0xFF)),
+        "UE5M3-1": (CUDA_UE5M3, (0, 1, 7, 8, 0x78, 0x7F, 0x80, 0xF7, 0xFE, 0xFF)),
     }
     groups = []
     for rules, (codec, codes) in chosen.items():
