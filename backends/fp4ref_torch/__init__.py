@@ -46,7 +46,7 @@ def unsupported(call: Call) -> list[str]:
     """Return why a call is not served; nothing if it is. Products read no more than formats and blocks."""
     reasons = [f"format {form.name}: {why}" for form in dict.fromkeys(call.formats) for why in _unread(form)]
     of_spec = _reasons_against_products if call.multiplies else _reasons
-    return reasons + [reason for spec in call.specs for reason in of_spec(spec)]
+    return list(dict.fromkeys(reasons + [reason for spec in call.specs for reason in of_spec(spec)]))
 
 
 def _unread(form: Format) -> list[str]:
