@@ -72,11 +72,11 @@ def scale_probe(codec: Codec) -> Spec:
 
 
 def decode_probe(codec: Codec) -> Spec:
-    """Decode element codes under E8M0 scales: unchanged under byte 127."""
+    """Decode element codes under E8M0 scales, unchanged under byte 127; or scale codes with elements of E2M1."""
     return Spec(
         name="decode-probe",
-        element=codec,
-        scale=CUDA_E8M0,
+        element=codec if codec.format.signed else CUDA_E2M1,
+        scale=CUDA_E8M0 if codec.format.signed else codec,
         block=BLOCK,
         global_scale=Granularity.NONE,
         arithmetic=RCEIL,
@@ -128,7 +128,7 @@ class ApiSubject:
         whole = np.zeros((codes.size, BLOCK.columns), np.uint8)
         whole[:, 0] = CUDA_E2M1.encode(np.ones(1, F))[0] if not codec.format.signed else codes
         scales = codes[:, None] if not codec.format.signed else np.full((codes.size, 1), ONE_E8M0, np.uint8)
-        spec = decode_probe(CUDA_E2M1 if not codec.format.signed else codec)
+        spec = decode_probe(codec)
         return self._dequantized(spec, packing.pack(whole, spec.element.format), scales, BLOCK.columns)[:, 0]
 
     def pack(self, codes: Codes, form: Format) -> Codes:
@@ -269,7 +269,7 @@ def _needed(test: VectorTest) -> tuple[tuple[str, ...], Spec | None]:
     if test.operation == "encode":
         return ("quantize",), (element_probe if test.codec.format.signed else scale_probe)(test.codec)
     if test.operation == "decode":
-        return ("dequantize",), decode_probe(test.codec if test.codec.format.signed else CUDA_E2M1)
+        return ("dequantize",), decode_probe(test.codec)
     if test.operation in {"hadamard", "layout"}:
         return ("quantize",), NVFP4_RHT if test.operation == "hadamard" else MXFP4
     name = f"gemm_{test.fields['mode']}" if test.operation == "gemm" else test.operation
