@@ -18,7 +18,7 @@ from codes import every_code_under_every_scale
 from fp4ref.formats import CUDA_UE5M3
 from fp4ref_cuda import plan
 
-UE5M3_SCALES = fp4ref.MXFP4.replace(name="vendor.nvfp4-ue5m3", scale=CUDA_UE5M3, block=(1, 16))
+UE5M3_SCALES = fp4ref.MXFP4.replace(name="vendor.mxfp4-ue5m3", scale=CUDA_UE5M3)
 HERE, KERNELS = Path(__file__).parent, Path(fp4ref_cuda.__file__).parent / "kernels"
 COMPILER = shutil.which("g++")
 FLAGS = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-ffp-contract=off"]
