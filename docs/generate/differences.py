@@ -244,15 +244,14 @@ def measured(base: fp4ref.Spec, members: Sequence[fp4ref.Spec]) -> Iterator[str]
     """Shares of codes and scale bytes that differ from the standard's, on named inputs."""
     yield f"\n### Bytes that differ from `{base.name}`\n"
     yield "Codes / scale bytes in percent, on the inputs of `fp4ref profiles diff` with any difference.\n"
-    counts: dict[str, dict[str, difference.Count]] = {}
-    for spec in members:
-        if spec == base or not difference.same_bytes(base, spec) or spec.hadamard:
-            continue
-        counts[spec.name] = {
-            name: difference.count(base, spec, x, direction, name)
-            for name, direction, x in difference.inputs(base, base)
-            if direction == "row"
-        }
+    others = [s for s in members if s != base and difference.same_bytes(base, s) and not s.hadamard]
+    counts: dict[str, dict[str, difference.Count]] = {spec.name: {} for spec in others}
+    for name, direction, x in difference.inputs(base, base) if others else ():
+        if direction == "row":
+            ours = difference.quantize(x, base, "row")
+            for spec in others:
+                theirs = difference.quantize(x, spec, "row")
+                counts[spec.name][name] = difference.counted(ours, theirs, x.dtype, "row", name)
     names = list(dict.fromkeys(name for found in counts.values() for name, count in found.items() if count.differs))
     rows = [(f"`{spec}`", *(_share(found[name]) for name in names)) for spec, found in counts.items()]
     yield from markdown(("profile", *names), rows)

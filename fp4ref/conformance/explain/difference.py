@@ -165,8 +165,14 @@ def count(
     backend: str | None = "numpy",
 ) -> Count:
     """Quantize a tensor by both specifications and count what differs. Rules: CNF-1."""
-    ours, shape = (first := quantize(x, a, direction, amax, backend)).direction(direction)
-    theirs, _ = (second := quantize(x, b, direction, amax, backend)).direction(direction)
+    first, second = (quantize(x, spec, direction, amax, backend) for spec in (a, b))
+    return counted(first, second, x.dtype, direction, name)
+
+
+def counted(first: Quantized, second: Quantized, source: np.dtype[Any], direction: Direction, name: str) -> Count:
+    """Count what differs between two quantizations of a tensor of the type `source`. Rules: CNF-1."""
+    a, b = first.spec, second.spec
+    (ours, shape), (theirs, _) = first.direction(direction), second.direction(direction)
     codes = scales = None
     if same_bytes(a, b):
         codes = _different_codes(ours.data, theirs.data, a)
@@ -174,7 +180,7 @@ def count(
     if codes == scales == 0 and a.arithmetic.dequantized is b.arithmetic.dequantized and _same_amax(ours, theirs):
         values = 0
     else:
-        values = sum(int(part.sum()) for part in _different_values(first, second, direction, x.dtype))
+        values = sum(int(part.sum()) for part in _different_values(first, second, direction, source))
     return Count(name, direction, shape[0] * shape[1], max(ours.scales.size, theirs.scales.size), codes, scales, values)
 
 
