@@ -275,12 +275,16 @@ class FourOverSix(NVFP4):
             values = (GRID[codes & 7] * np.where(codes & 8, -1, 1)).astype(F)
             found.append((self.error(values, value(byte), amax, s_enc, blocks), codes, byte))
         (first, codes, byte), (second, other, other_byte) = found
-        better = self.better(first, second)
-        codes = np.where(better[:, :, None], other, codes).reshape(len(x), blocks.shape[1] * 16)[:, : x.shape[1]]
-        return self.pack(codes), self.place(np.where(better, other_byte, byte)), np.array([amax], F)
+        of_codes, of_scales = self.which(self.better(first, second))
+        codes = np.where(of_codes[:, :, None], other, codes).reshape(len(x), blocks.shape[1] * 16)[:, : x.shape[1]]
+        return self.pack(codes), self.place(np.where(of_scales, other_byte, byte)), np.array([amax], F)
 
     def better(self, first, second):
         return second < first
+
+    def which(self, better):
+        """Whose codes are written, and whose scales are stored: true for the second candidate."""
+        return better, better
 
     def error(self, q, s, amax, s_enc, x):
         return self.total(np.abs(q * s[:, :, None] * amax / F(2688) - x))

@@ -8,7 +8,7 @@ import numpy as np
 _BASE = runpy.run_path(str(Path(__file__).parent / "kernels.py"))
 NVFP4, MXFP8, MXFP4, RHT, RowScaled = (_BASE[name] for name in ("NVFP4", "MXFP8", "MXFP4", "RHT", "RowScaled"))
 FourOverSix, Square, e4m3, tiled = (_BASE[name] for name in ("FourOverSix", "Square", "e4m3", "tiled"))
-value, GRID = _BASE["value"], _BASE["GRID"]
+value = _BASE["value"]
 F = np.float32
 MUTANTS, mutant = _BASE["mutants"]()
 CORRECT = []
@@ -185,35 +185,14 @@ class MXColumnUsesScalesOfRows(WithRows, MXFP8):
 # The other candidate of 4over6
 
 
-class Candidates(FourOverSix):
-    """Both candidates of every block; which says whose scales are stored and whose codes are written."""
-
-    def __call__(self, x, dtype):
-        amax = self.amax(x)
-        s_enc = self.global_scale(amax)
-        blocks = self.blocks(x)
-        t = self.block_amax(blocks) / F(6) * s_enc
-        found = []
-        for tried in (t, t * F(1.5)):
-            byte = self.scale_byte(tried)
-            codes = self.encode(self.element(blocks, value(byte), s_enc, tried))
-            values = (GRID[codes & 7] * np.where(codes & 8, -1, 1)).astype(F)
-            found.append((self.error(values, value(byte), amax, s_enc, blocks), codes, byte))
-        (first, codes, byte), (second, other, other_byte) = found
-        second = self.better(first, second)
-        of_codes, of_scales = self.which(second)
-        codes = np.where(of_codes[:, :, None], other, codes).reshape(len(x), blocks.shape[1] * 16)[:, : x.shape[1]]
-        return self.pack(codes), self.place(np.where(of_scales, other_byte, byte)), np.array([amax], F)
-
-
 @mutant("search-stored-other", says="scale byte .* of the other candidate")
-class ScaleOfTheOther(Candidates):
+class ScaleOfTheOther(FourOverSix):
     def which(self, second):
         return second, ~second
 
 
 @mutant("search-stored-first|search-stored-6", says="scale byte .* of the (first )?candidate")
-class ScaleOfTheFirst(Candidates):
+class ScaleOfTheFirst(FourOverSix):
     """The scale is not updated where the second candidate wins."""
 
     def which(self, second):
@@ -221,7 +200,7 @@ class ScaleOfTheFirst(Candidates):
 
 
 @mutant("search-codes-first", says="codes .* of the first candidate")
-class CodesOfTheFirst(Candidates):
+class CodesOfTheFirst(FourOverSix):
     def which(self, second):
         return second & False, second
 

@@ -15,7 +15,7 @@ from fp4ref.conformance.diagnosis.measured.order import element_orders
 from fp4ref.conformance.diagnosis.measured.stages import element_boundaries
 from fp4ref.conformance.diagnosis.scale_stage import Tick, given_amax, given_scales, with_each
 from fp4ref.conformance.mistakes import MISTAKES
-from fp4ref.conformance.mistakes.data_readers import DATA_READERS, LOW_FIRST, DataReader
+from fp4ref.conformance.mistakes.data_readers import DATA_READERS, HIGH_FIRST, LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.record import Mistake
 from fp4ref.conformance.mistakes.sides import code_side
@@ -78,7 +78,7 @@ def _unnamed_codes(
         alive = written(changed, orders)
         if alive:
             return [changed.reading(data=reader) for reader in alive]
-    for reader in (LOW_FIRST, *orders, *(r for r in DATA_READERS if r.name == "nibbles")):
+    for reader in (LOW_FIRST, *orders, HIGH_FIRST):
         for measure in (factor_of_elements, code_map, element_boundaries):
             mistake = measure(found.kernel, pairs, reader)
             changed = None if mistake is None else found.but(mistake)

@@ -57,7 +57,7 @@ class Readings:
                 found = self.stored[offsets] if fits(offsets, self.stored.size) else None
             except FAILURES:
                 pass
-            if reader.name.startswith("layout-order"):
+            if not reader.remembered:
                 return found
             self._scales[reader.name] = found
         return self._scales[reader.name]

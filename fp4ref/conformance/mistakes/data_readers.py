@@ -132,8 +132,9 @@ def _permuted(order: tuple[int, ...], data: Codes, shape: tuple[int, int], form:
 
 
 LOW_FIRST = DataReader("", Slot.PACKING, "", unpacked)
+HIGH_FIRST = DataReader("nibbles", Slot.PACKING, "the high nibble comes first", _swapped)
 DATA_READERS = (
-    DataReader("nibbles", Slot.PACKING, "the high nibble comes first", _swapped),
+    HIGH_FIRST,
     DataReader("data-transposed", Slot.DIRECTION, "data is transposed", _transposed_data),
     DataReader("data-bytes-transposed", Slot.DIRECTION, "bytes of data lie column by column", _column_major_bytes),
     DataReader("data-row-pairs", Slot.PACKING, "elements of two rows share a byte", _pairs_of_rows),

@@ -30,7 +30,8 @@ Place = Callable[[NDArray[np.int64], NDArray[np.int64], int, int], Offsets]  # (
 class ScaleReader:
     """Scales in another place than the declared layout's. place None: the declared one.
 
-    shares: some scales lie where others do, and only one of them is there.
+    shares: some scales are stored where others are, and only one of them is there. remembered: False for one of
+    thousands, each asked about once.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ScaleReader:
     text: str
     place: Place | None = None
     shares: bool = False
+    remembered: bool = True
 
     def offsets(self, declared: Layout, rows: int, blocks: int) -> Offsets:
         """Return the byte of every scale, [rows, blocks]."""
@@ -228,6 +230,7 @@ def digit_readers() -> Iterator[ScaleReader]:
                     Slot.LAYOUT,
                     f"scales are stored in tiles of {high}x{wide}, in the order {words}",
                     partial(_digits, order, split, high, wide),
+                    remembered=False,
                 )
 
 
