@@ -59,6 +59,7 @@ def main(out: Path, results: Path | None) -> None:
     shutil.copy(HERE / "diagnosis.svg", source)
     for theme in ("light", "dark"):
         fp4ref("diagram", "--all", source / "figures" / theme, "--theme", theme)
+    run("docs/generate/charts.py", source / "figures")
     chapters(source / "standard")
     run("docs/generate/checkpoint_howtos.py", source / "howto/checkpoint-garbage.md")
     run("docs/generate/conventions.py", source / "conventions.md")
@@ -75,11 +76,16 @@ def main(out: Path, results: Path | None) -> None:
     shutil.copy(HERE / "diagnosis.svg", out / "explorer")
     sphinx = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-d", out / "doctrees"]
     subprocess.run([*map(str, sphinx), str(source), str(html)], check=True)
-    run("docs/generate/volume_1.py", html / "volume-1.html")
+    run("docs/generate/volume_1.py", html / "volume-1.html", *([html / "volume-1.pdf"] if browser() else []))
     wrong = list(faults(html))
     if wrong:
         raise click.ClickException("\n".join(wrong))
     click.echo(f"{html / 'index.html'}")
+
+
+def browser() -> str | None:
+    """Return Chromium, which prints the standard as PDF, where it is installed."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def run(script: str, *arguments: object) -> None:
@@ -117,7 +123,9 @@ def chapters(target: Path) -> None:
     names.append("VERSIONS")
     readme = (spec / "README.md").read_text("utf-8")
     toc = "\n".join(["```{toctree}", ":hidden:", "", *names, "```"])
-    (target / "index.md").write_text(f"{readme}\n{toc}\n", "utf-8")
+    print_it = '\nVolume 1 <a href="../volume-1.html">on one page</a>'
+    print_it += ', and <a href="../volume-1.pdf">as PDF</a>.\n' if browser() else ".\n"
+    (target / "index.md").write_text(f"{readme}{print_it}\n{toc}\n", "utf-8")
 
 
 def anchored(section: str, up: str) -> str:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import fp4ref
 from fp4ref import relayouts, rules
 from fp4ref.cli import main
-from fp4ref.diagrams import catalogue
+from fp4ref.diagrams import catalogue, cheat_sheet
 from fp4ref.diagrams.gemm_figure import PRODUCTS
 from fp4ref.diagrams.memory_order import sample
 from fp4ref.diagrams.mx_scales import mx_scales
@@ -486,6 +486,19 @@ def test_scale_vectors_are_those_of_the_manual() -> None:
         ("mxf4", 2, 2, 3),
         ("mxf4nvf4", 0, 0, 3),
     ]
+
+
+def test_cheat_sheet_has_the_codes_and_the_sum() -> None:
+    """Written down here: the magnitudes of E2M1, its ties, and the byte of scale (37, 8)."""
+    words = " ".join(element.text or "" for element in texts(ALL["cheat-sheet"]))
+    assert "beyond 6 saturates" in words
+    for value, goes in ((0.25, 0), (0.75, 1), (1.25, 1), (1.75, 2), (2.5, 2), (3.5, 4), (5, 4)):
+        assert f"{value:g} to {goes:g}" in words
+    assert "7  0111" in words
+    assert "tiled byte 1108" in words
+    assert "128 x 64 elements of NVFP4, 128 x 128 of MX" in words
+    for line in [command for command, _ in cheat_sheet.COMMANDS]:
+        assert line.split()[1] in main.commands
 
 
 def test_pitfalls_have_the_numbers_of_one_tensor() -> None:

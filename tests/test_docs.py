@@ -138,7 +138,7 @@ def test_figures_of_pages_exist():
     known = {*FIGURES, *(variant for variant, _, _ in VARIANTS)}
     used = {block.kind.split()[1] for page in PAGES for block in blocks(page) if block.kind.startswith("{drawn}")}
     used |= {figure for figures in load(DOCS / "build.py").IN_CHAPTER.values() for figure in figures}
-    assert used <= known
+    assert used - set(load(DOCS / "generate/charts.py").CHARTS) <= known
     assert len(used) >= 15
     assert not [page for page in PAGES if re.search(r"!\[|\{image\}|<img", page.read_text("utf-8"))]
 
@@ -323,3 +323,19 @@ def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):
     assert links <= {*anchors, *re.findall(r'<section id="([^"]+)">', text)}
     assert "BLK-3" in links
     assert "<!-- made" not in text
+
+
+def test_charts_have_the_recorded_numbers(tmp_path):
+    """Every series is named in the description with its last value, and stays inside the drawing."""
+    load(DOCS / "generate/charts.py").main(tmp_path)
+    losses = json.loads((DOCS / "recorded/te_gpt.json").read_text("utf-8"))["losses"]
+    for theme in ("light", "dark"):
+        assert {path.stem for path in (tmp_path / theme).glob("*.svg")} >= {"training-loss", "gpu-bandwidth"}
+        for path in (tmp_path / theme).glob("*.svg"):
+            root = ET.fromstring(path.read_text("utf-8"))
+            assert float(root.get("width")) == 800
+            for line in root.iter("{http://www.w3.org/2000/svg}path"):
+                assert max(map(float, re.findall(r"[ML]([\d.]+)", line.get("d", "")))) <= 800
+    said = ET.parse(tmp_path / "light/training-loss.svg").getroot().findtext("{http://www.w3.org/2000/svg}desc")
+    for name, values in losses.items():
+        assert f"{name} {sum(values[-10:]) / 10:.3f}" in said

@@ -19,6 +19,11 @@ INTRO = """# Performance
 Times of one machine say little about another, so every benchmark measures ratios within one run: to a copy of the same
 data by as many threads on a CPU, to the copy bandwidth of the device on a GPU. `benchmarks/README.md` says what each
 measures.
+
+```{drawn} gpu-bandwidth
+Most kernels run at the speed of a copy. Stochastic rounding and 4over6 take longer, and without the fused kernel the
+Hadamard transform takes three times as long.
+```
 """
 
 

@@ -40,7 +40,8 @@ class Drawn(SphinxDirective):
             caption += [*inline, nodes.Text(" ")]
         else:
             caption += nodes.Text(f"{catalogue.point(name)} ")
-        caption += nodes.literal("", catalogue.command(name))
+        if catalogue.drawn(name):
+            caption += nodes.literal("", catalogue.command(name))
         figure += caption
         return [figure]
 

@@ -42,6 +42,7 @@ def _of_layout(name: str) -> Figure:
 
 FIGURES = {
     "overview": Figure("overview:overview", "The project in one picture."),
+    "cheat-sheet": Figure("cheat_sheet:cheat_sheet", "Formats, operations, packing, tiles and commands on one page."),
     "e2m1": Figure("element_formats:e2m1", "E2M1: bits, values, rounding intervals and ties.", ("window",)),
     "e4m3": Figure("element_formats:e4m3", "E4M3: bits, values, rounding intervals and ties.", ("window",)),
     "e5m2": Figure("element_formats:e5m2", "E5M2: bits, values, rounding intervals and ties.", ("window",)),
@@ -120,6 +121,11 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 def _variant(name: str) -> tuple[str, dict[str, Any]]:
     """Return the figure and the options of a file that `--all` writes."""
     return next(((figure, options) for variant, figure, options in VARIANTS if variant == name), (name, {}))
+
+
+def drawn(name: str) -> bool:
+    """Return True if `--all` writes a file of this name."""
+    return name in FIGURES or any(name == variant for variant, _, _ in VARIANTS)
 
 
 def command(name: str) -> str:

@@ -1,4 +1,5 @@
-// A button at each block of code that copies it, without prompts and without what a command printed.
+// A button at each block of code that copies it, without prompts and without what a command printed; and what screen
+// readers and keyboards need.
 "use strict";
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -14,6 +15,22 @@ document.addEventListener("DOMContentLoaded", () => {
     });
     block.parentElement.append(button);
   }
+});
+
+// The theme's captions are headings without a level, and its side bars landmarks without names. What scrolls can be
+// reached with the keyboard.
+document.addEventListener("DOMContentLoaded", () => {
+  for (const caption of document.querySelectorAll('.caption[role="heading"]')) caption.setAttribute("aria-level", "2");
+  document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "All pages");
+  document.querySelector(".toc-drawer")?.setAttribute("aria-label", "On this page");
+  const scrolling = () => {
+    for (const block of document.querySelectorAll("div.highlight > pre, .table-wrapper, .sidebar-scroll, .toc-scroll")) {
+      if (block.scrollWidth > block.clientWidth || block.scrollHeight > block.clientHeight) block.tabIndex = 0;
+      else block.removeAttribute("tabindex");
+    }
+  };
+  scrolling();
+  addEventListener("resize", scrolling);
 });
 
 // Of a session the lines behind its prompts, else everything.

@@ -1,0 +1,93 @@
+"""Check a built site with axe-core in Chromium, on a light desktop and a dark phone.
+
+    python .ci/axe.py HTML [PAGE ...]
+
+Without names of pages: one of each kind; `all`: every page, and of the pages of rules one. It needs axe-core-python,
+selenium, chromium and chromedriver, and no network.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import sys
+import threading
+from importlib.resources import files
+from pathlib import Path
+
+from selenium import webdriver
+
+KINDS = (
+    "index.html",
+    "explorer.html",
+    "layouts.html",
+    "performance.html",
+    "cheat-sheet.html",
+    "tutorials/check-my-kernel.html",
+    "reference/fp4ref.html",
+    "rule/blk-3.html",
+)
+RULE = "rule/blk-3.html"
+SIZES = {"desktop": (1400, 900), "phone": (390, 844)}
+RUN = "const done = arguments[arguments.length - 1]; axe.run().then((found) => done(found.violations));"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """A server of files that prints nothing."""
+
+    def log_message(self, *arguments: object) -> None:
+        """Print nothing."""
+
+
+def browser() -> webdriver.Chrome:
+    """Start Chromium without a window."""
+    options = webdriver.ChromeOptions()
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(flag)
+    return webdriver.Chrome(options=options, service=webdriver.ChromeService("/usr/bin/chromedriver"))
+
+
+def pages(html: Path) -> list[str]:
+    """Return every page, but of the pages of rules only one."""
+    found = sorted(str(path.relative_to(html)) for path in html.rglob("*.html"))
+    return [name for name in found if not name.startswith(("rule/", "_"))] + [RULE]
+
+
+def findings(driver: webdriver.Chrome, script: str) -> list[str]:
+    """Run axe on the page that is shown, and return its findings, one line each."""
+    driver.execute_script(script)
+    found = driver.execute_async_script(RUN)
+    return [
+        f"{one['id']} ({one['impact']}): {one['help']}; {len(one['nodes'])} times, first {one['nodes'][0]['target']}"
+        for one in found
+    ]
+
+
+def main(html: Path, names: list[str]) -> int:
+    """Check the pages, print what is found, and return 1 if anything was."""
+    handler = functools.partial(Quiet, directory=str(html))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    script = (files("axe_core_python") / "axe.min.js").read_text("utf-8")
+    driver, count, wrong = browser(), 0, 0
+    driver.set_script_timeout(300)
+    try:
+        for theme, (device, size) in zip(("light", "dark"), SIZES.items(), strict=True):
+            media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+            driver.set_window_size(*size)
+            for name in pages(html) if names == ["all"] else names or KINDS:
+                driver.get(f"http://127.0.0.1:{server.server_port}/{name}")
+                count += 1
+                for line in findings(driver, script):
+                    wrong += 1
+                    print(f"{name}, {theme}, {device}: {line}")
+    finally:
+        driver.quit()
+        server.shutdown()
+    print(f"{count} pages, {wrong} findings")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
