@@ -93,7 +93,7 @@ def _operations(page: Canvas, y: float) -> float:
     y = _head(page, y, "NVFP4, operation by operation, each a float32 rounding")
     arithmetic = NVFP4.arithmetic
     rows = (
-        ("global scale g", formula(arithmetic.global_scale), "GLB-1"),
+        ("global scale S_enc", formula(arithmetic.global_scale), "GLB-1"),
         ("block scale, of its amax, to E4M3", formula(arithmetic.block_scale), "BLK-3"),
         ("scaled element, to E2M1", formula(arithmetic.scaled), "BLK-4"),
         ("back again", formula(arithmetic.dequantized), "DEQ-1"),
