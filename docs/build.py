@@ -70,6 +70,7 @@ def main(out: Path, results: Path | None) -> None:
     run("docs/generate/reference.py", source / "reference")
     run("docs/generate/gallery.py", source / "gallery.md")
     run("docs/generate/rule_pages.py", source / "rule")
+    run("docs/generate/notebooks.py", source / "notebooks")
     (out / "explorer").mkdir()
     (out / "explorer/explorer.html").write_text(explorer(site="rule/"), "utf-8")
     shutil.copytree(source / "figures", out / "explorer/figures")  # the full size that images link to

@@ -159,6 +159,7 @@ def test_pages_are_in_the_index():
     trees = [block for block in blocks(DOCS / "site/index.md") if block.kind == "{toctree}"]
     listed = {line for block in trees for line in block.text.splitlines()}
     generated = {"standard/index", "reference/index", "differences", "performance", "field-layouts", "proved"}
+    generated |= {f"notebooks/{path.stem}" for path in (DOCS / "notebooks").glob("*.ipynb")}
     generated |= {"howto/checkpoint-garbage", "conventions", "gallery", "rule/index"}
     assert {name(page)[:-3] for page in PAGES} - {"index"} == {
         line for line in listed if line and not line.startswith(":")
@@ -339,3 +340,18 @@ def test_charts_have_the_recorded_numbers(tmp_path):
     said = ET.parse(tmp_path / "light/training-loss.svg").getroot().findtext("{http://www.w3.org/2000/svg}desc")
     for name, values in losses.items():
         assert f"{name} {sum(values[-10:]) / 10:.3f}" in said
+
+
+def test_notebooks_run_and_show_their_results(tmp_path):
+    """Outputs are made here: the files contain none. A cell that raises is an error."""
+    script = load(DOCS / "generate/notebooks.py")
+    for path in (DOCS / "notebooks").glob("*.ipynb"):
+        assert not any(cell.get("outputs") for cell in json.loads(path.read_text("utf-8"))["cells"])
+    script.main(tmp_path)
+    shown = {path.stem: path.read_text("utf-8") for path in tmp_path.glob("*.md")}
+    assert "<td>uint8 [384, 20]</td>" in shown["quantize-notebook"]
+    assert "(1108, (37, 8))" in shown["quantize-notebook"]
+    assert "the high nibble comes first" in shown["check-notebook"]
+    assert shown["check-notebook"].count("```text\nconforms\n```") == 1
+    with pytest.raises(ZeroDivisionError):
+        script.run("1 / 0", {})
