@@ -289,6 +289,18 @@ def test_text_has_the_offsets_of_the_layout(name: str, rows: int, columns: int, 
     assert f"[{layout.offset(*scale, blocks)}]" in "\n".join(lines)
 
 
+@pytest.mark.parametrize("shape", [(131072, 16384), (999_999, 16), (7, 99_999), (300, 288)])
+@pytest.mark.parametrize("name", [form.name for form in STANDARD_LAYOUTS])
+def test_columns_of_the_text_stand_below_each_other(name: str, shape: tuple[int, int]) -> None:
+    """Each number ends where its column's head ends, and each cell of memory where the one above it does."""
+    lines = catalogue.text(name, shape=shape, element=(shape[0] - 1, shape[1] - 1)).splitlines()
+    head = next(number for number, line in enumerate(lines) if re.match(" *row +k=", line))
+    table = [line for line in lines[head : lines.index("", head)] if line.strip() != "…"]
+    assert len({tuple(match.end() for match in re.finditer(r"\S+", line)) for line in table}) == 1
+    ends = [[m.end() for m in re.finditer(r"\S+", line)] for line in lines if re.match(r" *\d+: ", line)]
+    assert all(found == max(ends, key=len)[: len(found)] for found in ends)
+
+
 @pytest.mark.parametrize("name", [form.name for form in STANDARD_LAYOUTS])
 def test_golden_text(name: str) -> None:
     got = catalogue.text(name, shape=(200, 160), element=(37, 130))

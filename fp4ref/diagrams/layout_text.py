@@ -40,13 +40,15 @@ def _rows(request: Request, found: ScaleMap, place: ElementPlace | None) -> tupl
 
 def _table(found: ScaleMap, chosen: tuple[list[int], list[int]], place: ElementPlace | None) -> list[str]:
     rows, columns = chosen
-    size = len(str(found.size - 1)) + 2
-    lines = ["  row " + "".join(f"{f'k={column}':>{size + 1}}" for column in columns)]
+    heads = [f"k={column}" for column in columns]
+    size = max(len(str(found.size - 1)) + 2, *map(len, heads))
+    name = max(5, len(str(max(rows))))
+    lines = [f"{'row':>{name}} " + "".join(f"{head:>{size + 1}}" for head in heads)]
     for number, row in enumerate(rows):
         if number and row != rows[number - 1] + 1:
             lines.append("    …")
         cells = [_cell(str(found.offset(row, column)), place, (row, column)) for column in columns]
-        lines.append(f"{row:>5} " + "".join(f"{cell:>{size + 1}}" for cell in cells))
+        lines.append(f"{row:>{name}} " + "".join(f"{cell:>{size + 1}}" for cell in cells))
     return lines
 
 
@@ -54,8 +56,9 @@ def _memory(found: ScaleMap, first: int, place: ElementPlace | None) -> list[str
     lines = found.lines(first, LINES)
     labels = [[("--" if b.padding else _cell(b.label, place, (b.row, b.column))) for b in line] for line in lines]
     size = max((len(label) for line in labels for label in line), default=2)
+    name = max(7, *(len(str(line[0].offset)) for line in lines)) if lines else 7
     return [
-        f"{line[0].offset:>7}: " + " ".join(f"{label:>{size}}" for label in row)
+        f"{line[0].offset:>{name}}: " + " ".join(f"{label:>{size}}" for label in row)
         for line, row in zip(lines, labels, strict=True)
     ]
 
