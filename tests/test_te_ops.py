@@ -285,6 +285,13 @@ def test_operations_on_the_meta_device_are_made_at_the_first_call_or_take_others
     assert module.weight.grad is not None
 
 
+def test_a_vector_stays_a_vector():
+    linear = ops.Linear(32, 16)
+    x = torch.randn(32)
+    assert linear(x).shape == (16,)
+    assert torch.equal(linear(x), linear(x.unsqueeze(0))[0])
+
+
 def test_packed_weights():
     with te.quantized_model_init(recipe=RECIPES["mxfp8"]):
         linear = ops.Linear(64, 32, **BF16)

@@ -47,7 +47,7 @@ class Drawn(SphinxDirective):
 
 
 class Terminal(SphinxDirective):
-    """A drawn terminal in the pages' folder, described by its own title."""
+    """A drawn terminal, or another picture in the pages' folder, described by its own title."""
 
     required_arguments = 1
 

@@ -129,6 +129,7 @@ class BasicLinear(WeightedOperation):
             is_first_microbatch=None,
             gradient_factor=1.0 if scale is None else scale,
         )
+        y = y.reshape(*x.shape[:-1], -1) if x.dim() == 1 else y
         return y if scale is None else _ScaledForward.apply(y, scale)  # type: ignore[no-untyped-call]
 
     def with_next(self, following: BasicOperation) -> Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]] | None:
