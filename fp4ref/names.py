@@ -86,6 +86,17 @@ class Names(Mapping[str, Value]):
         got = "; ".join([f"unknown name {name!r}", *(f"{place}: {why}" for place, why in _failed.items())])
         raise UnknownNameError(self.kind, got, f"a registered one ({', '.join(near)})", "SPC-4")
 
+    def __contains__(self, name: object) -> bool:
+        """Return True if a lookup of a name finds a value; the names that are near it are not searched for."""
+        if name not in self._values and name not in self._other_names:
+            load_extensions()
+        if name in self._values or name in self._other_names:
+            return True
+        try:
+            return VERSION in str(name) and bool(self._of_version(str(name)).name)
+        except UnknownNameError:
+            return False
+
     def versions(self, name: str) -> dict[str, str]:
         """Return the versions that NAME@VERSION may name, each with the name of its value. Rules: PRO-4."""
         every = {**self._other_names, **{known: known for known in self._values}}

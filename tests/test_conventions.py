@@ -307,3 +307,13 @@ def test_the_page_of_conventions_is_made_of_the_values(tmp_path: Path) -> None:
         "| `comfy.nvfp4` | `X.weight` U8 | high_first | `X.weight_scale` F8_E4M3 e4m3 | tiled_128x4 | 1 x 16 | "
         "`X.weight_scale_2` F32, multiplier, 2688 | scale 0x00, code 0 |" in page
     )
+
+
+@pytest.mark.rule("SPC-4")
+def test_membership_does_not_search_for_names_that_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversion asks for each module; the search for a message would take a hundred times as long."""
+    monkeypatch.setattr("difflib.get_close_matches", lambda *arguments, **settings: pytest.fail("searched"))
+    assert "modelopt" not in CONVENTIONS
+    assert "modelopt.nvfp4" in CONVENTIONS
+    assert "torchao.mxfp4_floor@0.18.0" in fp4ref.profiles
+    assert "torchao.mxfp4_floor@9" not in fp4ref.profiles

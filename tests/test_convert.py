@@ -27,7 +27,7 @@ from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import families
 from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.repairs import REPAIRS, repair_command, scale_table
-from fp4ref.checkpoints.transfer import weights, work
+from fp4ref.checkpoints.transfer import quantizing, weights, work
 from fp4ref.checkpoints.transfer.converting import request_to_convert
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
@@ -466,6 +466,18 @@ def test_what_cannot_be_quantized_is_refused(tmp_path: Path) -> None:
         assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
         assert not (tmp_path / "out").exists()
     assert "or --to CONVENTION" in fp4("quantize", source, "-o", tmp_path / "out").stderr
+
+
+@pytest.mark.rule("CNV-13")
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("largest", [0.0, -0.0, 2.0**-24, -3.5, 65504.0])
+def test_the_largest_magnitude_is_that_of_the_values(dtype: Any, largest: float) -> None:
+    values = np.array([[0, largest, -0.0], [largest / 2, 0, 0]], dtype)
+    assert quantizing.largest_magnitude("m", values) == abs(float(dtype(largest)))
+    for wrong in (np.nan, -np.nan, np.inf, -np.inf):
+        values[1, 2] = wrong
+        with pytest.raises(DomainError, match="m: values that are not finite"):
+            quantizing.largest_magnitude("m", values)
 
 
 @pytest.mark.rule("CNV-4", "CNV-13")

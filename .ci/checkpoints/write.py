@@ -87,6 +87,8 @@ def modelopt(out: Path, source: Path) -> Iterator[str]:
         ("llama-mxfp4", llama, "MXFP4_DEFAULT_CFG", "", {}),
         ("llama-mxfp8", llama, "MXFP8_DEFAULT_CFG", "", {}),
         ("llama-fp8", llama, "FP8_DEFAULT_CFG", "", {}),
+        ("llama-fp8-row", llama, "FP8_PER_CHANNEL_PER_TOKEN_CFG", "", {}),
+        ("llama-fp8-square", llama, "FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG", "", {}),
         ("llama-w4a8", llama, "W4A8_NVFP4_FP8_CFG", "", {}),
         ("moe-nvfp4", moe, "NVFP4_DEFAULT_CFG", "", {"max_shard_size": "60KB"}),
         ("moe-mlp-only", moe, "NVFP4_MLP_ONLY_CFG", "", {}),

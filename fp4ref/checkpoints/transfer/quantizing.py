@@ -119,7 +119,7 @@ class QuantizedSet:
 
         def read(multiple: int) -> Iterator[WeightPiece]:
             for matrix, row, part in values.read(math.lcm(multiple, rows_of_block)):
-                _require_finite(values.module, part)
+                largest_magnitude(values.module, part)
                 result = quantize(part, spec, amax=given).row
                 yield WeightPiece(matrix, row, np.asarray(result.data), np.asarray(result.scales))
 
@@ -144,18 +144,24 @@ def convention_for(weight: Weight, spec: Spec, to: str) -> Convention:
     return choose(weight, to if to in CONVENTIONS or not named else named[0].name)
 
 
-def _require_finite(module: str, values: NDArray[Any]) -> None:
-    if not np.isfinite(values.astype(np.float32)).all():
+def largest_magnitude(module: str, values: NDArray[Any]) -> float:
+    """Return the largest magnitude. Magnitudes of floating-point numbers are in the order of their bits.
+
+    Errors: DomainError for a value that is not finite.
+
+    Rules: CNV-13.
+    """
+    unsigned = np.dtype(f"u{values.itemsize}")
+    magnitude = np.array(np.iinfo(unsigned).max >> 1, unsigned)
+    largest = (values.view(unsigned) & magnitude).max(initial=0).astype(unsigned).view(values.dtype)
+    if not np.isfinite(np.float64(largest)):
         raise DomainError("quantize", f"{module}: values that are not finite", "finite weights, or --exclude", "CNV-13")
+    return float(largest)
 
 
 def _largest(values: MatrixValues) -> float:
-    """Return the largest magnitude."""
-    found = 0.0
-    for _, _, part in values.read(1):
-        _require_finite(values.module, part)
-        found = max(found, float(np.abs(part.astype(np.float32)).max(initial=0)))
-    return found
+    """Return the largest magnitude of a matrix."""
+    return max((largest_magnitude(values.module, part) for _, _, part in values.read(1)), default=0.0)
 
 
 def _moved(old: Weight, new: Weight) -> str:

@@ -1,0 +1,147 @@
+"""Measure the commands for checkpoints as ratios to `cat` of the same files, in one run.
+
+Each command runs in a process of its own, from the page cache; its processor time and its largest resident memory are
+those of that process and its children. Commands alternate with `cat`, A B A B, and the medians give the ratios.
+`quantize` is also compared with the cpu backend alone, which reads the same matrices and writes nothing, and with
+llm-compressor's conversion of files where that is installed. Rates count the bytes of the checkpoint that is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import click
+import ml_dtypes
+import numpy as np
+
+import fp4ref
+from fp4ref.files import write_tensors
+
+MIB = 1 << 20
+ROWS, COLUMNS = 4096, 4096
+PEER = """
+import sys
+from llmcompressor import model_free_ptq
+model_free_ptq(sys.argv[1], sys.argv[2], scheme="NVFP4", ignore=["lm_head"], max_workers=1, device="cpu")
+"""
+ALONE = """
+import sys, fp4ref
+from fp4ref.files import open_tensors
+from pathlib import Path
+for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
+    with open_tensors(path) as file:
+        for name in file.names:
+            fp4ref.quantize(file.read(name), "modelopt.nvfp4", backend="cpu")
+"""
+
+
+class Cost(NamedTuple):
+    """What a process took: seconds of wall and of processors, and its largest resident memory in bytes."""
+
+    wall: float
+    processor: float
+    memory: int
+
+
+def cost(command: Sequence[str]) -> Cost:
+    """Run a command, and return what it took with its children."""
+    begun = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise click.ClickException(f"{' '.join(command)[:200]} ended with {process.returncode}")
+    return Cost(time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+
+
+def write_model(folder: Path, megabytes: int) -> int:
+    """Write shards of bfloat16 matrices and a configuration; return the bytes of the matrices."""
+    rng = np.random.default_rng(1)
+    folder.mkdir()
+    values = (rng.standard_normal((ROWS, COLUMNS), np.float32) * np.float32(0.02)).astype(ml_dtypes.bfloat16)
+    count = max(megabytes * MIB // values.nbytes, 2)
+    index = {}
+    for number in range(count):
+        name = f"model.layers.{number}.mlp.down_proj.weight"
+        file = f"model-{number + 1:05}-of-{count:05}.safetensors"
+        moved = np.roll(values, 7 * number, 0)
+        write_tensors(folder / file, [(name, "BF16", moved.shape)], {"format": "pt"}, [moved])
+        index[name] = file
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    sizes = {"model_type": "llama", "num_hidden_layers": count, "architectures": ["LlamaForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(sizes))
+    return count * values.nbytes
+
+
+def cases(source: Path, folder: Path, number: int) -> dict[str, tuple[Path, list[str]]]:
+    """Return commands by name, each with the checkpoint that it reads."""
+    tool = [sys.executable, "-m", "fp4ref"]
+    quantized = folder / "quantized"
+    quantize = [*tool, "quantize", str(source), "--to", "modelopt", "--spec", "modelopt.nvfp4"]
+    found = {
+        "quantize": (source, [*quantize, "-o", str(folder / f"q{number}")]),
+        "quantize, 2 workers": (source, [*quantize, "--workers", "2", "-o", str(folder / f"w{number}")]),
+        "cpu backend alone": (source, [sys.executable, "-c", ALONE, str(source)]),
+        "lint": (quantized, [*tool, "lint", str(quantized), "--consumer", "vllm"]),
+        "lint --header-only": (quantized, [*tool, "lint", str(quantized), "--header-only", "--consumer", "vllm"]),
+        "convert": (quantized, [*tool, "convert", str(quantized), str(folder / f"c{number}"), "--to", "torchao"]),
+    }
+    if find_spec("llmcompressor") is not None:
+        found["llm-compressor, model_free_ptq"] = (
+            source,
+            [sys.executable, "-c", PEER, str(source), str(folder / f"p{number}")],
+        )
+    return found
+
+
+@click.command()
+@click.option("--megabytes", default=512, show_default=True, help="Size of the source in high precision.")
+@click.option("--repeat", default=3, show_default=True)
+@click.option("--only", default="", help="Measure only cases whose name contains this text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def main(megabytes: int, repeat: int, only: str, as_json: bool) -> None:
+    """Measure lint, quantize and convert from the page cache."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_model(folder / "source", megabytes)
+        tool = [sys.executable, "-m", "fp4ref", "quantize", str(folder / "source"), "--to", "modelopt"]
+        cost([*tool, "--spec", "modelopt.nvfp4", "-o", str(folder / "quantized")])
+        taken: dict[str, list[tuple[Cost, Cost, int]]] = {}
+        for number in range(repeat):
+            for name, (read, command) in cases(folder / "source", folder, number).items():
+                if only in name:
+                    files = sorted(map(str, read.glob("*.safetensors")))
+                    size = sum(Path(each).stat().st_size for each in files)
+                    taken.setdefault(name, []).append((cost(["cat", *files]), cost(command), size))
+        results = {name: summary(runs) for name, runs in taken.items()}
+    if as_json:
+        click.echo(json.dumps(results, indent=1))
+        return
+    click.echo(f"fp4ref {fp4ref.__version__}, {megabytes} MB in bfloat16, medians of {repeat}")
+    for name, each in results.items():
+        times = f"{each['wall']:.1f} s, {each['processor']:.1f} s of processors ({each['cat']:.0f} x cat)"
+        click.echo(f"{name:32} {each['rate']:6.2f} GB/s  {times}, {each['memory'] / MIB:.0f} MiB")
+
+
+def summary(runs: list[tuple[Cost, Cost, int]]) -> dict[str, float]:
+    """Return the medians of some runs: times, bytes per second, memory, and the ratio of processor times to `cat`."""
+    own = [run for _, run, _ in runs]
+    wall, processor = median(each.wall for each in own), median(each.processor for each in own)
+    plain = median(max(each.processor, 1e-3) for each, _, _ in runs)
+    size, memory = runs[0][2], float(max(each.memory for each in own))
+    rate = size / wall / 1e9
+    return {"wall": wall, "processor": processor, "rate": rate, "cat": processor / plain, "memory": memory}
+
+
+if __name__ == "__main__":
+    main()
