@@ -32,7 +32,7 @@ ROWS, COLUMNS = 4096, 4096
 PEER = """
 import sys
 from llmcompressor import model_free_ptq
-model_free_ptq(sys.argv[1], sys.argv[2], scheme="NVFP4", ignore=["lm_head"], max_workers=1, device="cpu")
+model_free_ptq(sys.argv[1], sys.argv[2], scheme="NVFP4A16", ignore=["lm_head"], max_workers=1, device="cpu")
 """
 ALONE = """
 import sys, fp4ref
@@ -46,7 +46,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
 
 
 class Cost(NamedTuple):
-    """What a process took: seconds of wall and of processors, and its largest resident memory in bytes."""
+    """The cost of a process: seconds of wall and of processors, and its largest resident memory in bytes."""
 
     wall: float
     processor: float
@@ -54,7 +54,7 @@ class Cost(NamedTuple):
 
 
 def cost(command: Sequence[str]) -> Cost:
-    """Run a command, and return what it took with its children."""
+    """Run a command, and return its cost with that of its children."""
     begun = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         _, status, used = os.wait4(process.pid, 0)

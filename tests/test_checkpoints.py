@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -23,6 +24,7 @@ from fp4ref.checkpoints import CONVENTIONS, Direction, ScaleWay, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.gguf_header import read_gguf
 from fp4ref.checkpoints.groups import recognize
+from fp4ref.checkpoints.measure import measure
 from fp4ref.checkpoints.safetensors_header import read_safetensors
 from fp4ref.checkpoints.shards import opened
 from fp4ref.cli import main
@@ -291,6 +293,26 @@ def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     expected = corpus.quantized(corpus.model()[group.module], "torchao.nvfp4_2lvl")
     assert (scales == expected[1]).all()
     assert (whole[0].codes[:, ::2] == expected[0] & 15).all()
+
+
+@pytest.mark.rule("CKP-30")
+@pytest.mark.parametrize("scale", [0x38, 0x7F])
+def test_counts_of_a_group_are_those_of_its_codes(scale: int, tmp_path: Path) -> None:
+    """One block has a scale of 1 or of NaN; codes and energies of columns are counted by the formula."""
+    export = corpus.modelopt()
+    name = "model.layers.0.mlp.up_proj"
+    export.array(f"{name}.weight_scale")[3, 2] = scale
+    found = recognize(open_checkpoint(export.write(tmp_path)))
+    counted = measure(next(group for group in found.groups if group.module == name))
+    data = export.array(f"{name}.weight")
+    codes = np.stack([data & 15, data >> 4], -1).reshape(len(data), -1)
+    assert counted.codes.tolist() == [int((codes == code).sum()) for code in range(16)]
+    values = np.float64([0, 0.5, 1, 1.5, 2, 3, 4, 6] * 2)[codes]
+    scales = export.array(f"{name}.weight_scale").view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    values *= np.repeat(scales, 16, -1) * float(export.array(f"{name}.weight_scale_2"))
+    values[np.isnan(values)] = 0
+    np.testing.assert_allclose(counted.energy, (values**2).sum(0), rtol=1e-6)
+    np.testing.assert_allclose(counted.largest, values.max(), rtol=1e-6)
 
 
 @pytest.mark.rule("CKP-23", "CKP-15")

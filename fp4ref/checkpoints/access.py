@@ -14,7 +14,7 @@ from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.layout import LINEAR, Layout
 from fp4ref.packings import HIGH_FIRST, LOW_FIRST, repack
 
-PIECE = 1 << 22  # elements of a piece, at most, where a tile's rows are not more
+PIECE = 1 << 20  # elements of a piece, at most, where a tile's rows are not more
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 

@@ -56,12 +56,15 @@ def measure(group: TensorGroup) -> Measured:
     rows: list[tuple[Any, Any, Any]] = []
     structures = _Structure(group)
     for piece in pieces(group):
-        found.codes += np.bincount(piece.codes.ravel(), minlength=size)
+        found.codes += _histogram(piece.codes)[:size]
         values = decoded(group, piece)
-        with np.errstate(invalid="ignore", over="ignore"):
-            found.energy += np.nansum(np.square(values.astype(np.float64)), 0)
-            finite = np.abs(values[np.isfinite(values)])
-        found.largest = max(found.largest, float(finite.max(initial=0)))
+        largest = float(np.abs(values).max(initial=0))
+        if not np.isfinite(largest):
+            values = np.where(np.isfinite(values), values, 0)
+            largest = float(np.abs(values).max(initial=0))
+        wide = values.astype(np.float64)
+        found.energy += np.einsum("ij,ij->j", wide, wide)
+        found.largest = max(found.largest, largest)
         if piece.scales is not None:
             _count_blocks(found, piece)
             structures.add(piece)
@@ -70,6 +73,16 @@ def measure(group: TensorGroup) -> Measured:
     found.empty_row = np.concatenate([part for *_, part in rows])
     found.structure = structures.explained()
     return found
+
+
+def _histogram(codes: NDArray[np.uint8]) -> Ints:
+    """Count bytes, two at a time, which halves the conversions to indices."""
+    flat = np.ascontiguousarray(codes).reshape(-1)
+    pairs = np.bincount(flat[: len(flat) // 2 * 2].view(np.uint16), minlength=1 << 16).reshape(256, 256)
+    counts = pairs.sum(0) + pairs.sum(1)
+    if len(flat) % 2:
+        counts[flat[-1]] += 1
+    return np.asarray(counts, np.int64)
 
 
 def _count_blocks(found: Measured, piece: GroupPiece) -> None:
