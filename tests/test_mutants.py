@@ -1,7 +1,8 @@
 """Kernels that are wrong on purpose, through the whole kit; none of them knows the library of mistakes.
 
 CI runs every mutant on its own cases until one of them differs, diagnoses every fifth, in the order of the stages,
-and judges every tenth at two more multiples of shapes. `.ci/release` does all this for all mutants.
+and judges every tenth at two more multiples of shapes. `.ci/release` does all this for all mutants, at more multiples,
+and for the sets that say `RELEASE`.
 """
 
 import re
@@ -27,7 +28,9 @@ from fp4ref.specs import NVFP4
 
 SETS = [runpy.run_path(str(path)) for path in sorted((Path(__file__).parent / "mutants").glob("*.py"))]
 MUTANTS = [kernel for kernels in SETS for kernel in kernels["MUTANTS"]]
-SAMPLE = MUTANTS[::5]  # those that CI diagnoses
+FOR_CI = [kernel for kernels in SETS if not kernels.get("RELEASE") for kernel in kernels["MUTANTS"]]
+SAMPLE = FOR_CI[::5]  # those that CI diagnoses
+FEWER = FOR_CI[::10]  # and those that it judges at more multiples
 CORRECT = [kernel for kernels in SETS for kernel in kernels["CORRECT"]]
 GOLDEN, MADE = runner.golden, {}
 LARGEST = 1 << 20  # elements of a case; a kernel that is slow on purpose takes long for more
@@ -110,24 +113,28 @@ def differs(kernel, cases, monkeypatch):
     return any(not judgement.equal for judgement in judgements(kernel, cases, monkeypatch))
 
 
+def runs_in_ci(kernels):
+    return not kernels.get("RELEASE")
+
+
+def in_ci(values, chosen):
+    """Return parameters of which those that are not chosen are left to a release. chosen: a function of a value."""
+    return [value if chosen(value) else pytest.param(value, marks=pytest.mark.release) for value in values]
+
+
 @pytest.mark.heavy  # runs all mutants
 @pytest.mark.slow
 @pytest.mark.rule("CNF-1")
-@pytest.mark.parametrize("kernels", SETS, ids=lambda kernels: Path(kernels["__file__"]).stem)
+@pytest.mark.parametrize("kernels", in_ci(SETS, runs_in_ci), ids=lambda kernels: Path(kernels["__file__"]).stem)
 def test_every_mutant_is_caught(kernels, monkeypatch):
     missed = [kernel.__name__ for kernel in kernels["MUTANTS"] if not differs(kernel, cases_of(kernel), monkeypatch)]
     assert not missed
 
 
-def in_ci(values, chosen):
-    """Return parameters of which those that are not chosen are left to a release."""
-    return [value if value in chosen else pytest.param(value, marks=pytest.mark.release) for value in values]
-
-
 @pytest.mark.heavy  # each is a diagnosis over all cases
 @pytest.mark.slow
 @pytest.mark.rule("CNF-2")
-@pytest.mark.parametrize("kernel", in_ci(MUTANTS, SAMPLE), ids=lambda kernel: kernel.__name__)
+@pytest.mark.parametrize("kernel", in_ci(MUTANTS, SAMPLE.__contains__), ids=lambda kernel: kernel.__name__)
 def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
     report = verified(kernel, monkeypatch)
     found = report.diagnosis
@@ -146,28 +153,33 @@ PartialBlockTakesTheScaleBefore RaggedColumns TailCodesZero TailReadsNextRow"""
 OTHER_TYPES = """AmaxBfloat16 AmaxToBfloat16 AmaxUpToBfloat16 BlockMaximaInBfloat16 CutInFloat16 ElementsThroughHalf
 MXThroughE5M2InFloat16 NaNIsZeroInFloat16 OneLevelInFloat16 RowAmaxCutToBfloat16 ScaleTiesAwayInFloat16
 SquareCutInFloat32 TensorAmaxBf16 TiesDownInFloat16"""
-BELOW_128 = """AmaxInVectorsOf128 ColumnsNotPadded ColumnsPast64 MXCodesNotWrittenInTheTail MXColumnsPast128
-RowsColumnsPast32 TilesOfAWidthRoundedDown"""
+BELOW_64 = "ColumnsNotPadded ColumnsPast64 MXCodesNotWrittenInTheTail RowsColumnsPast32 TilesOfAWidthRoundedDown"
+BELOW_128 = "AmaxInVectorsOf128 MXColumnsPast128"
+BFLOAT16, ALL = ("bfloat16",), ("float32", "bfloat16", "float16")
 # Kernels that are right wherever rows and columns are such multiples, and in these types.
 CANNOT_SHOW = {
-    ((16, 16), ("bfloat16",)): f"{RAGGED} {OTHER_TYPES}",  # no partial block; maxima that bfloat16 holds exactly
-    ((128, 128), ("float32", "bfloat16", "float16")): f"{RAGGED} {BELOW_128}",  # nothing past a multiple of 128
+    ((16, 16), BFLOAT16): f"{RAGGED} {OTHER_TYPES}",  # no partial block; maxima that bfloat16 holds exactly
+    ((64, 64), BFLOAT16): f"{RAGGED} {OTHER_TYPES} {BELOW_64}",
+    ((64, 64), ALL): f"{RAGGED} {BELOW_64}",  # nothing past a multiple of 64
+    ((128, 128), BFLOAT16): f"{RAGGED} {OTHER_TYPES} {BELOW_64} {BELOW_128}",
+    ((128, 128), ALL): f"{RAGGED} {BELOW_64} {BELOW_128}",  # nothing past a multiple of 128
 }
+CI_SETTINGS = (((16, 16), BFLOAT16), ((128, 128), ALL))
 
 
 @pytest.mark.heavy
 @pytest.mark.slow  # every kernel on the cases of two multiples
 @pytest.mark.rule("CNF-19")
-@pytest.mark.parametrize("tried", [slice(0, None, 10), pytest.param(slice(None), marks=pytest.mark.release)], ids=str)
-@pytest.mark.parametrize(("multiple", "dtypes"), CANNOT_SHOW, ids=str)
-def test_mutants_are_caught_at_every_multiple(multiple, dtypes, tried, monkeypatch):
-    conform, kernels = set(), MUTANTS[tried]
+@pytest.mark.parametrize("kernels", in_ci((FEWER, MUTANTS), lambda kernels: kernels is FEWER), ids=("some", "all"))
+@pytest.mark.parametrize("setting", in_ci(CANNOT_SHOW, CI_SETTINGS.__contains__), ids=str)
+def test_mutants_are_caught_at_every_multiple(setting, kernels, monkeypatch):
+    (multiple, dtypes), conform = setting, set()
     for kernel in sorted(kernels, key=lambda kernel: (kernel.spec, kernel.direction)):
         if getattr(kernel, "multiple", (1, 1)) == (1, 1):
             types = ("bfloat16",) if spec_of(kernel.spec).hadamard else dtypes  # those of a transform
             if not differs(kernel, inputs(kernel.spec, kernel.direction, types, multiple), monkeypatch):
                 conform.add(kernel.__name__)
-    assert conform == set(CANNOT_SHOW[multiple, dtypes].split()) & {kernel.__name__ for kernel in kernels}
+    assert conform == set(CANNOT_SHOW[setting].split()) & {kernel.__name__ for kernel in kernels}
 
 
 FEW = ("AmaxUpToE4M3", "MXColumnUsesScalesOfRows", "ScaleRowPairsExchanged", "RowBeforeAtTileEnd")

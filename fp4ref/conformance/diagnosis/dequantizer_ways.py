@@ -89,6 +89,11 @@ DECODED_E8M0: tuple[Decoded, ...] = (
         "scale byte 0xFF is decoded as infinity",
         lambda s, byte: np.where(byte == 0xFF, F(np.inf), s),
     ),
+    (
+        "byte-signed",
+        "scale bytes are read as signed integers (int8)",
+        lambda s, byte: np.ldexp(F(1), byte.view(np.int8).astype(np.int32) - 127).astype(F),
+    ),
 )
 DECODED_E4M3: tuple[Decoded, ...] = (
     ("scale-flush", "subnormal scales are decoded as 0", lambda s, byte: np.where(byte & 0x78, s, F(0) * s)),

@@ -27,6 +27,11 @@ def displaced(width: int) -> Iterator[Mistake]:
     for count in ROWS:
         for way, sign, step in (("before", "-", count), ("after", "+", -count)):
             yield _moved(f"bytes-of-row-{count}-{way}", f"bytes are those of row {sign} {count}", 0, step, step)
+    for count in ROWS[:4]:
+        for way, sign, step in (("before", "-", count), ("after", "+", -count)):
+            text = f"bytes are those of row {sign} {count}, where there is such a row"
+            rows = partial(_within, step)
+            yield _mistake(f"bytes-of-row-{count}-{way}-inside", Slot.DIRECTION, text, scales=rows, codes=rows)
     for count in ACROSS:
         for way, sign, step in (("before", "-", count), ("after", "+", -count)):
             yield _moved(
@@ -90,6 +95,13 @@ def _untouched(
     turned = values.transformed is not values.raw
     right = values if transform is None or not turned else Values(values.raw, transform(values.raw))
     return amax(right, keep_nan, by_row)
+
+
+def _within(by: int, codes: Codes) -> Codes:
+    """Return the rows `by` before; a row without one keeps its own."""
+    rows = np.arange(len(codes))
+    other = rows - by
+    return codes[np.where((other >= 0) & (other < len(rows)), other, rows)]
 
 
 def _moved(name: str, text: str, axis: int, scales: int, codes: int) -> Mistake:

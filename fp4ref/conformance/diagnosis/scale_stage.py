@@ -86,7 +86,12 @@ def explained_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> li
         """Return padding that is not zero holds scales, if all of them are somewhere."""
         return not (moved and any(part.item.stray(reader) for part in usable))
 
-    readers = [reader for reader in readers if possible(reader)]
+    if moved:  # the right bytes elsewhere need no mistake that makes other bytes
+        for tried in itertools.chain([readers], ([order] for order in scale_orders(start.kernel, usable))):
+            held = list(filter(possible, _read_as(start, usable, tried, tick)))
+            if held:
+                return [start.reading(scales=reader) for reader in held]
+    readers = list(filter(possible, readers))
     found: list[Hypothesis] = []
     positions = seen_positions(start.kernel, usable)
     measured = [*constants_of_scales(start.kernel, usable), *([positions] if positions else [])]

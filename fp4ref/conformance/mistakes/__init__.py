@@ -12,6 +12,7 @@ from fp4ref.conformance.mistakes.global_scales import global_scale
 from fp4ref.conformance.mistakes.inputs import inputs
 from fp4ref.conformance.mistakes.kernel import Kernel, kernel_of
 from fp4ref.conformance.mistakes.library import MistakeLibrary
+from fp4ref.conformance.mistakes.partial_blocks import partial_blocks
 from fp4ref.conformance.mistakes.randomness import randomness
 from fp4ref.conformance.mistakes.readers import scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Slot, collect, known
@@ -33,6 +34,7 @@ OWN = collect(
     scale_codec(),
     tensor_amax(),
     block_amax(),
+    partial_blocks(),
     transforms(),
     choices(),
     misplaced(),

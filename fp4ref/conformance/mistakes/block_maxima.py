@@ -160,18 +160,6 @@ def block_amax() -> Iterator[Mistake]:
                 block=of(partial(_narrower, parts)),
                 scales=partial(_one_of, parts, stored),
             )
-    for name, text, tails in (
-        ("next-row", "what follows the row in memory, the next row", _next_row),
-        ("own-row", "the head of its own row", _own_row),
-    ):
-        yield known(
-            stage,
-            f"block-tail-{name}",
-            f"the maximum of a row's last partial block sees {text}",
-            lambda kernel: kernel.block.rows == 1,
-            tails=of(partial(_filled, tails)),
-            whole=True,
-        )
     yield known(stage, "block-whole-row", "one maximum for the whole row", block_amax=grouped(1, 1 << 20), whole=True)
     yield known(
         stage, "block-whole", "the tensor's maximum for every block", block_amax=grouped(1 << 20, 1 << 20), whole=True
@@ -244,22 +232,6 @@ def _narrower(parts: int, kernel: Kernel) -> Block:
 def _one_of(parts: int, stored: Callable[[Any], Any], scales: Any) -> Any:
     padded = np.pad(scales, ((0, 0), (0, -scales.shape[1] % parts)))
     return stored(padded.reshape(len(padded), padded.shape[1] // parts, parts))
-
-
-def _filled(heads: Callable[[Floats, int], Floats], kernel: Kernel) -> Callable[[Floats], Floats]:
-    """Values with a last partial block filled by bytes from elsewhere."""
-    return lambda values: np.concatenate([values, heads(values, -values.shape[1] % kernel.block.columns)], axis=1)
-
-
-def _next_row(values: Floats, count: int) -> Floats:
-    """Return the values that follow each row in memory; zeros follow the last one."""
-    rows, columns = values.shape
-    flat = np.concatenate([values.reshape(-1), np.zeros(count, F)])
-    return np.asarray(flat[(np.arange(rows)[:, None] + 1) * columns + np.arange(count)])
-
-
-def _own_row(values: Floats, count: int) -> Floats:
-    return values[:, :count]
 
 
 def _replaced_maxima() -> Iterator[Mistake]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref import four_over_six as fos
+from fp4ref.arithmetic import Constants
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import (
     NARROW,
@@ -26,11 +27,18 @@ from fp4ref.spec import Metric
 
 # 4over6
 
+
+def _scaled_by_amax(q: Floats, s: Floats, g: Floats, amax: Floats, x: Floats, k: Constants) -> Floats:
+    scale = s * amax / (k.element_max * k.scale_max)
+    return q - np.where(scale == 0, F(0), x / scale)
+
+
 DIFFERENCES = (
     ("through-amax", "measured through amax / 2688", fos.dequantized),
     ("through-scale", "measured through 1 / S_enc", fos.dequantized_by_reciprocal),
     ("scaled", "measured in scaled units", fos.scaled_units),
     ("scaled-fp16", "measured in scaled units in float16", fos.scaled_units_float16),
+    ("scaled-by-amax", "measured in scaled units, q - x / (s * amax / 2688)", _scaled_by_amax),
     ("unscaled", "measured without the global scale", lambda q, s, g, a, x, k: q * s - x),
     (
         "product",

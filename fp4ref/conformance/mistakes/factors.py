@@ -83,6 +83,11 @@ FACTORS: tuple[tuple[str, str, ElementForm], ...] = (
     ("fast", "fma(x, bf16(S_enc / s), 0)", ar.scaled_te_fast),
     ("fma", "fma(x, 1 / (s * (1 / S_enc)), 0)", lambda x, s, g, k: ar.fused_with_zero(x, _factor(s, g))),
     ("bf16", "x * bf16(1 / (s * (1 / S_enc)))", lambda x, s, g, k: x * to_bfloat16(np.fmin(_factor(s, g), BF16_MAX))),
+    (
+        "bf16-overflow",
+        "x * bf16(1 / (s * (1 / S_enc))), which overflows to infinity",
+        lambda x, s, g, k: x * to_bfloat16(_factor(s, g)),
+    ),
     ("bf16-cut", "x * the factor truncated to bfloat16", lambda x, s, g, k: x * cut_bfloat16(_factor(s, g))),
     ("fp16", "x * fp16(1 / (s * (1 / S_enc)))", lambda x, s, g, k: x * to_float16(_factor(s, g))),
     ("bf16-g-over-s", "x * bf16(S_enc / s)", lambda x, s, g, k: x * to_bfloat16(np.fmin(g / s, BF16_MAX))),

@@ -53,6 +53,13 @@ def _exchanged(step: int, row: Rows, count: int) -> Rows:
     return _inside(row ^ step, row, count)
 
 
+EXCHANGES = (
+    Gather("pairs", "the {what} of {row}s 2i and 2i + 1 are exchanged", partial(_exchanged, 1)),
+    *(
+        Gather(f"xor-{n}", f"the {{what}} of {{row}}s i and i ^ {n} are exchanged", partial(_exchanged, n))
+        for n in EXCHANGED
+    ),
+)
 GATHERS = (
     Gather("next", "each {row} uses the {what} of the next {row}", lambda row, count: np.minimum(row + 1, count - 1)),
     Gather("previous", "each {row} uses the {what} of the {row} before", lambda row, count: np.maximum(row - 1, 0)),
@@ -77,9 +84,5 @@ GATHERS = (
         Gather(f"modulo-{n}", f"{{row}}s from {n} on use the {{what}} of {{row}} % {n}", partial(_modulo, n))
         for n in MODULI
     ),
-    Gather("pairs", "the {what} of {row}s 2i and 2i + 1 are exchanged", partial(_exchanged, 1)),
-    *(
-        Gather(f"xor-{n}", f"the {{what}} of {{row}}s i and i ^ {n} are exchanged", partial(_exchanged, n))
-        for n in EXCHANGED
-    ),
+    *EXCHANGES,
 )

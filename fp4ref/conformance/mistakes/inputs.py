@@ -118,6 +118,7 @@ def inputs() -> Iterator[Mistake]:
         )
     yield known(stage, "input-last-row", "the last row is taken as zeros", values=lambda v: _without(v, -1, None))
     yield known(stage, "input-last-column", "the last column is taken as zeros", values=lambda v: _without(v, None, -1))
+    yield known(stage, "input-rows-reversed", "rows of x are read in reverse order", values=_from_the_end, whole=True)
     yield known(stage, "input-flush", "subnormal inputs are flushed to zero", special=True, values=flushed)
     yield known(
         stage,
@@ -143,6 +144,10 @@ def inputs() -> Iterator[Mistake]:
         special=True,
         values=lambda v: np.where(np.isfinite(v), v, F(0)),
     )
+
+
+def _from_the_end(values: Floats) -> Floats:
+    return values[::-1]
 
 
 def _without(values: Floats, row: int | None, column: int | None) -> Floats:

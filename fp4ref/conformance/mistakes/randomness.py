@@ -31,6 +31,15 @@ def compared(away: Callable[[Any, Any], Any], y: Floats, bits: Codes | None, cod
     return _signed(lower + away(fraction, bits.astype(np.float64)), y, codec)
 
 
+def below(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+    """Stochastic rounding of signed values: the bits are added, and the sum is rounded down."""
+    assert bits is not None
+    negative = np.signbit(y)
+    down = added(lambda b: np.where(negative, 256 - b, b), y, bits, codec)
+    exact = np.isin(np.abs(y), grid(codec.format)) & negative & (bits == 0)
+    return np.where(exact, codec.encode(y, bits), down).astype(np.uint8)
+
+
 def _signed(index: Any, y: Floats, codec: Codec) -> Codes:
     code = np.clip(index, 0, codec.format.codes - 1) | np.where(np.signbit(y), codec.format.sign_bit, 0)
     return np.where(np.isnan(y), codec.nan[0], code).astype(np.uint8)
@@ -84,6 +93,20 @@ def randomness() -> Iterator[Mistake]:
         yield known(
             Slot.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=partial(added, drawn)
         )
+    yield known(
+        Slot.CODE,
+        "random-negative-inverted",
+        "stochastic rounding: the bits of negative elements are inverted",
+        stochastic,
+        round=lambda y, bits, codec: codec.encode(y, np.where(np.signbit(y), ~np.asarray(bits), bits)),
+    )
+    yield known(
+        Slot.CODE,
+        "random-below",
+        "stochastic rounding: the bits are added to signed values, which are rounded down",
+        stochastic,
+        round=below,
+    )
     for count in (2, 4, 8, 16):
         yield known(
             Slot.INPUT,

@@ -11,11 +11,16 @@ from functools import partial
 import numpy as np
 
 from fp4ref.conformance.mistakes import record
+from fp4ref.conformance.mistakes.gathered_rows import GATHERS, Gather
 from fp4ref.conformance.mistakes.kernel import Values, over_tensor
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
-from fp4ref.formats import Floats
+from fp4ref.formats import F, Floats
 
 SHARING = (2, 4, 8, 16, 32, 64, 128)  # rows
+
+
+def _of_other_rows(gather: Gather, amax: Floats, values: Values) -> Floats:
+    return np.asarray(gather(amax), F)
 
 
 def rows_for_others() -> Iterator[Mistake]:
@@ -30,6 +35,17 @@ def rows_for_others() -> Iterator[Mistake]:
             used=partial(_rolled, by),
             whole=True,
         )
+    for gather in GATHERS:
+        if "next" not in gather.name and "previous" not in gather.name:  # which are those above
+            yield known(
+                Slot.AMAX,
+                f"amax-used-{gather.name}",
+                f"{gather.text('amax')}; the amax that is returned is right",
+                record.by_row,
+                alone=True,
+                used=partial(_of_other_rows, gather),
+                whole=True,
+            )
     for rows in SHARING:
         yield known(
             Slot.AMAX,

@@ -117,11 +117,17 @@ def _moved(by: int, byte: Codes) -> Codes:
     return np.clip(byte.astype(np.int16) + by, 0, 255).astype(np.uint8)
 
 
+def _next_below(most: int, byte: Codes) -> Codes:
+    return np.where(byte < most, byte + np.uint8(1), byte).astype(np.uint8)
+
+
 def _bytes() -> Iterator[Mistake]:
     """Bytes that are changed after the codec, for the elements too or only where they are stored."""
     ways: tuple[tuple[str, str, When | None, Callable[[Codes], Codes]], ...] = (
         ("plus-1", "scale bytes are one too large", None, partial(_moved, 1)),
         ("minus-1", "scale bytes are one too small", None, partial(_moved, -1)),
+        ("plus-1-to-7e", "scale bytes are one too large, up to 0x7E", e4m3_scales, partial(_next_below, 0x7E)),
+        ("plus-1-to-fe", "scale bytes are one too large, up to 0xFE", mx, partial(_next_below, 0xFE)),
         ("sign", "the sign bit of scale bytes is set", e4m3_scales, lambda b: b | np.uint8(0x80)),
         ("bias", "scale bytes hold the exponent without the bias 127", mx, lambda b: b - np.uint8(127)),
         ("negated", "scale bytes hold the negated exponent", mx, lambda b: np.uint8(254) - b),

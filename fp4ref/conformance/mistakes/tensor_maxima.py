@@ -269,6 +269,14 @@ def tensor_amax() -> Iterator[Mistake]:
             special=True,
             used=partial(lambda low, a, values: np.maximum(a, low), F(floor)),
         )
+        yield known(
+            stage,
+            f"amax-returned-floor-{floor:.0e}",
+            f"amax is clamped below at {floor:.3g}, and returned so",
+            has_global,
+            special=True,
+            amax=partial(amax_after, partial(np.maximum, F(floor))),
+        )
     yield known(stage, "amax-nan", "amax keeps NaN", has_global, special=True, keep_nan=True)
     yield known(stage, "block-nan", "block maxima keep NaN", special=True, keep_block_nan=True)
     yield known(stage, "all-nan", "all maxima keep NaN", has_global, special=True, keep_nan=True, keep_block_nan=True)

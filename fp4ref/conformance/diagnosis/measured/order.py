@@ -14,6 +14,7 @@ import numpy as np
 from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.mistakes.data_readers import ABSENT, LOW_FIRST, DataReader, unpacked
 from fp4ref.conformance.mistakes.foreign import is_tiled
+from fp4ref.conformance.mistakes.gathered_rows import EXCHANGES, Gather
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide
 from fp4ref.conformance.mistakes.readers import DECLARED, Offsets, Place, ScaleReader, digit_readers, tiles_down
 from fp4ref.conformance.mistakes.record import Slot
@@ -33,6 +34,7 @@ SEEN = 4  # groups that are compared at least
 SEED = 20260822
 MOST = 1 << 15  # bytes that are compared at most
 NAMED_ON = (384, 12)  # rows and blocks on which two orders are compared
+SOME = ([1, 34, 200], [1, 6])  # and those of them that are compared first
 
 
 def smallest(pairs: Iterable[Pair]) -> Order | None:
@@ -77,16 +79,15 @@ def element_orders(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> I
             (groups((got for got, _ in seen), size, axis), groups((right for _, right in seen), size, axis))
             for size in GROUPS
         )
-        if order is None:
-            continue
-        size = len(order)
-        text = moved(order, what)
-        for rest, words in (("kept", "the rest stays"), ("filled", "the rest is filled up")):
+        if order is not None:
+            yield from _in_groups(order, axis, what)
+        swap = swapped(seen, axis)
+        if swap is not None:
             yield DataReader(
-                f"data-order-inferred-{size}{'-rows' * (axis == 0)}-{rest}",
+                f"data-exchanged-{swap.name}{'-rows' * (axis == 0)}",
                 Slot.PACKING,
-                f"{text}; {words}",
-                partial(_reordered, order, axis, rest == "filled"),
+                swap.text("elements", "column" if axis else "row"),
+                partial(_gathered, swap, axis),
             )
 
 
@@ -106,6 +107,14 @@ def reordered(order: Order, rows: Any) -> Any:
     whole = rows.shape[1] // size * size
     turned = rows[:, :whole].reshape(len(rows), -1, size)[:, :, list(order)].reshape(len(rows), whole)
     return np.concatenate([turned, rows[:, whole:]], axis=1)
+
+
+def _gathered(swap: Gather, axis: int, data: Codes, shape: tuple[int, int], form: Format) -> Any:
+    codes = unpacked(data, shape, form)
+    if codes is None:
+        return None
+    rows = (codes.T if axis else codes).astype(np.uint16)
+    return swap(rows).T if axis else swap(rows)
 
 
 def _reordered(order: Order, axis: int, fill: bool, data: Codes, shape: tuple[int, int], form: Format) -> Any:
@@ -168,6 +177,41 @@ def _exchanges(declared: Layout, sides: Sequence[tuple[Part, ScaleSide]]) -> Ite
                 f"{moved(order, what)}; the rest stays",
                 partial(_exchanged, declared, order, axis),
             )
+        swap = swapped(seen, axis)
+        if swap is not None:
+            yield ScaleReader(
+                f"layout-exchanged-{'blocks' if axis else 'rows'}-{swap.name}",
+                Slot.LAYOUT,
+                swap.text("scale bytes", "block" if axis else "row"),
+                partial(_swapped, declared, swap, axis),
+            )
+
+
+def _in_groups(order: Order, axis: int, what: str) -> Iterator[DataReader]:
+    """Yield the order of each whole group; what fills no group stays, or is filled up."""
+    for rest, words in (("kept", "the rest stays"), ("filled", "the rest is filled up")):
+        yield DataReader(
+            f"data-order-inferred-{len(order)}{'-rows' * (axis == 0)}-{rest}",
+            Slot.PACKING,
+            f"{moved(order, what)}; {words}",
+            partial(_reordered, order, axis, rest == "filled"),
+        )
+
+
+def swapped(pairs: Sequence[Pair], axis: int) -> Gather | None:
+    """Return the exchange of rows (axis 0) or columns that makes most of the right bytes of the candidate's."""
+    shares = [sum(int(np.count_nonzero(got == right)) for got, right in pairs)]
+    for gather in EXCHANGES:
+        pairwise = ((got, gather(right) if axis == 0 else gather(right.T).T) for got, right in pairs)
+        shares.append(sum(int(np.count_nonzero(got == right)) for got, right in pairwise))
+    best = shares.index(max(shares))
+    return EXCHANGES[best - 1] if best else None
+
+
+def _swapped(form: Layout, swap: Gather, axis: int, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    if axis:
+        return np.asarray(form.offset(row, swap.place(block, blocks), blocks, rows))
+    return np.asarray(form.offset(swap.place(row, rows), block, blocks, rows))
 
 
 def _exchanged(form: Layout, order: Order, axis: int, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
@@ -189,8 +233,15 @@ def _named(measured: ScaleReader, declared: Layout) -> ScaleReader:
     if declared.map != TILED_128X4.map:
         return measured
     wanted = measured.offsets(declared, *NAMED_ON)
-    same = (reader for reader in digit_readers() if np.array_equal(reader.offsets(declared, *NAMED_ON), wanted))
-    return next(same, measured)
+    down, across = np.ix_(*SOME)
+
+    def same(reader: ScaleReader) -> bool:
+        assert reader.place is not None
+        if not np.array_equal(reader.place(down, across, *NAMED_ON), wanted[down, across]):
+            return False
+        return np.array_equal(reader.offsets(declared, *NAMED_ON), wanted)
+
+    return next(filter(same, digit_readers()), measured)
 
 
 def _declared(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
