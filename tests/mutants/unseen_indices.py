@@ -40,25 +40,25 @@ def from_row(by):
 # Exchanged
 
 
-@mutant("", says="row.*\\^ ?32|32.*exchanged|exchanged.*32", multiple=(128, 128))
+@mutant("", says="32 to 63 of each 64 are stored before 0 to 31", multiple=(128, 128))
 class ScaleRowsExchangedBy32(NVFP4):
     def stored(self, byte):
         return exchanged(byte, 32)
 
 
-@mutant("", says="row.*\\^ ?64|64.*exchanged|exchanged.*64")
+@mutant("", says="rows i and i \\^ 64 are exchanged|64 to 127")
 class ScaleRowsExchangedBy64(NVFP4):
     def stored(self, byte):
         return exchanged(byte, 64)
 
 
-@mutant("", says="row.*\\^ ?1\\b|neighbour|exchanged", multiple=(16, 16))
+@mutant("", says="rows of elements 2i and 2i . 1 are exchanged", multiple=(16, 16))
 class MXRowsOfCodesExchanged(MXFP8):
     def pack(self, codes):
         return exchanged(codes, 1)
 
 
-@mutant("", says="row.*\\^ ?8|8.*exchanged|exchanged.*8", multiple=(64, 64), dtypes=BFLOAT16)
+@mutant("", says="8 to 15 of each 16 are stored before 0 to 7", multiple=(64, 64), dtypes=BFLOAT16)
 class SquareRowsOfFragmentsExchanged(Square):
     """Registers 0 and 1 of an accumulator: rows r and r + 8."""
 
@@ -66,7 +66,7 @@ class SquareRowsOfFragmentsExchanged(Square):
         return exchanged(super().pack(codes), 8)
 
 
-@mutant("", says="block.*\\^ ?1|neighbouring|exchanged|pairs", multiple=(128, 128), dtypes=BFLOAT16)
+@mutant("", says="reverse order within words of 2", multiple=(128, 128), dtypes=BFLOAT16)
 class MXScalePairsExchanged(MXFP4):
     """Two bytes written as a big-endian short."""
 
@@ -75,7 +75,7 @@ class MXScalePairsExchanged(MXFP4):
         return byte[:, np.where(other < byte.shape[1], other, np.arange(byte.shape[1]))]
 
 
-@mutant("", says="(bytes|pairs).*(exchanged|swapped|\\^ ?1)|words|reversed", multiple=(16, 16))
+@mutant("", says="reverse order within words of 2", multiple=(16, 16))
 class BytesOfShortsSwapped(MXFP4):
     def pack(self, codes):
         data = super().pack(codes)
@@ -83,7 +83,7 @@ class BytesOfShortsSwapped(MXFP4):
         return data[:, np.where(other < data.shape[1], other, np.arange(data.shape[1]))]
 
 
-@mutant("", says="16.*(apart|halves|low|nibble)|halves|ggml|i and i \\+ 16", multiple=(64, 64))
+@mutant("", says="elements i and i . 16 share a byte", multiple=(64, 64))
 class HalvesOfABlockInNibbles(MXFP4):
     """Element i in the low nibble, element i + 16 in the high one, as ggml stores them."""
 
@@ -94,7 +94,7 @@ class HalvesOfABlockInNibbles(MXFP4):
         return (padded[:, :, 0] | padded[:, :, 1] << 4).reshape(rows, width * 16)[:, : -(-columns // 2)]
 
 
-@mutant("", says="revers", multiple=(128, 64))
+@mutant("", says="reverse order within words of 4", multiple=(128, 64))
 class FourScalesReversed(NVFP4):
     """A little-endian word of four scales, written by shifts from the top."""
 
@@ -114,7 +114,7 @@ class SecondHalfOfAFragment(Somewhere):
         return row % 16 >= 8
 
 
-@mutant("", says="row \\+ 2.*row % 64 >= 62|row % 64", multiple=(128, 128), dtypes=BFLOAT16)
+@mutant("", says="row . 2,.*row % 64 >= 62", multiple=(128, 128), dtypes=BFLOAT16)
 class TwoRowsFurtherAtATilesEnd(Somewhere):
     right = MXFP8
     Wrong = type("Wrong", (MXFP8,), from_row(2))
@@ -123,7 +123,7 @@ class TwoRowsFurtherAtATilesEnd(Somewhere):
         return (row % 64 >= 62) & (row < self.rows - 2)
 
 
-@mutant("", says="amax.*128.*rows from 128 on|amax.*row - 128|amax.*128")
+@mutant("", says="amax of row % 128")
 class RowMaximaOfTheFirstTile(Rows):
     """A shared array of 128 maxima, of the first tile."""
 
@@ -131,7 +131,7 @@ class RowMaximaOfTheFirstTile(Rows):
         return amax[np.arange(len(amax)) % 128]
 
 
-@mutant("", says="block.*(before|- 1|previous).*block % 2 == 1|previous.*block % 2 == 1")
+@mutant("", says="scale of the first of two neighbouring blocks")
 class CodesWithTheScaleBefore(NVFP4):
     def scale_value(self, byte, t):
         s = value(byte)
@@ -139,14 +139,14 @@ class CodesWithTheScaleBefore(NVFP4):
         return s
 
 
-@mutant("", says="block.*(next|after|\\+ 1)", multiple=(16, 16), dtypes=ALL)
+@mutant("", says="scale of the next block", multiple=(16, 16), dtypes=ALL)
 class MXCodesWithTheNextScale(MXFP4):
     def scale_value(self, byte, t):
         s = super().scale_value(byte, t)
         return np.concatenate([s[:, 1:], s[:, -1:]], axis=1)
 
 
-@mutant("", says="row.*(before|- 1|previous).*row % 32 == 0|row % 32 == 0", multiple=(64, 64))
+@mutant("", says="previous row, where row % 32 == 0", multiple=(64, 64))
 class ScaleOfTheRowBeforeInLaneZero(NVFP4):
     """__shfl_up: lane 0 keeps what it had."""
 
@@ -156,22 +156,24 @@ class ScaleOfTheRowBeforeInLaneZero(NVFP4):
         return byte
 
 
-@mutant("", says="block.*256|256.*block|wraps")
+@mutant("", says="block modulo 256")
 class BlockIndexIsAByte(NVFP4):
     """uint8_t block: those from 256 on have the scale of block % 256."""
+
+    largest = 1 << 22
 
     def stored(self, byte):
         return byte[:, np.arange(byte.shape[1]) % 256]
 
 
-@mutant("", says="column - 32.*column % 64 >= 32|column % 64", multiple=(64, 64))
+@mutant("", says="block - 1, where block % 2 == 1", multiple=(64, 64))
 class SecondLoadRepeated(MXFP8):
     def read(self, x):
         columns = np.arange(x.shape[1])
         return x[:, np.where(columns % 64 >= 32, columns - 32, columns)]
 
 
-@mutant("", says="row 0|first row|rows? .*share|same", multiple=(1, 16))
+@mutant("", says="first of 4 rows", multiple=(1, 16))
 class ScalesOfTheFirstRowOfFour(NVFP4):
     """blockDim.y is 4, and threadIdx.y is not used for scales."""
 
@@ -182,7 +184,7 @@ class ScalesOfTheFirstRowOfFour(NVFP4):
 # Not written
 
 
-@mutant("", says="codes.*(0x0|not written|zero).*last multiple of 128|last multiple of 128.*not written")
+@mutant("", says="past the last multiple of 128 columns are not written")
 class ColumnsPast128NotWritten(MXFP8):
     def pack(self, codes):
         codes = codes.copy()
@@ -190,7 +192,7 @@ class ColumnsPast128NotWritten(MXFP8):
         return codes
 
 
-@mutant("", says="scale.*(0x00|not written).*rows past the last multiple of 32|not written", multiple=(16, 16))
+@mutant("", says="rows past the last multiple of 32 are not written", multiple=(16, 16))
 class ScalesOfTailRowsNotWritten(Rows):
     def stored(self, byte):
         byte = byte.copy()
@@ -206,7 +208,7 @@ class ScalesNotWrittenFromRow192(NVFP4):
         return byte
 
 
-@mutant("", says="(0x0|not written|zero).*rows past the last multiple of 128|not written", dtypes=BFLOAT16)
+@mutant("", says="rows past the last multiple of 128", dtypes=BFLOAT16)
 class LastTileOfRowsNotWritten(MXFP4):
     """grid = rows / 128."""
 
@@ -225,13 +227,15 @@ class LastTileOfRowsNotWritten(MXFP4):
 class RowsPastAShort(NVFP4):
     """short row: rows from 32768 on are not written."""
 
+    largest = 1 << 22
+
     def pack(self, codes):
         codes = codes.copy()
         codes[32768:] = 0
         return super().pack(codes)
 
 
-@mutant("", says="last block|last column.*block|last .*columns|not written", multiple=(1, 16))
+@mutant("", says="last block's scale byte is not written", multiple=(1, 16))
 class LastBlockNotWritten(NVFP4):
     """for (b = 0; b < blocks - 1; b++)."""
 
@@ -241,7 +245,7 @@ class LastBlockNotWritten(NVFP4):
         return byte
 
 
-@mutant("", says="odd row|row % 2 == 1", multiple=(128, 128), dtypes=BFLOAT16)
+@mutant("", says="codes are 0x0.*row % 2 == 1", multiple=(128, 128), dtypes=BFLOAT16)
 class OddRowsNotWritten(MXFP8Column):
     def pack(self, codes):
         codes = codes.copy()
@@ -260,7 +264,7 @@ class SquareColumnOfRows(MXFP8Column):
         return np.ascontiguousarray(x.T) if x.shape[0] == x.shape[1] else x
 
 
-@mutant("", says="row.*(reverse|last|from the end)|revers|order")
+@mutant("", says="rows of x are read in reverse order")
 class RowsFromTheEnd(MXFP4):
     """The grid runs from the last row, and the stores from the first."""
 
@@ -268,7 +272,7 @@ class RowsFromTheEnd(MXFP4):
         return x[::-1]
 
 
-@mutant("", says="column.*\\^ ?1|neighbour|exchanged|pairs", dtypes=BFLOAT16, multiple=(1, 16))
+@mutant("", says="the high nibble comes first", dtypes=BFLOAT16, multiple=(1, 16))
 class HalvesOfAWordExchanged(NVFP4):
     """__high2float and __low2float are exchanged."""
 
@@ -280,7 +284,7 @@ class HalvesOfAWordExchanged(NVFP4):
 # Two at once, and conjunctions
 
 
-@mutant("", "", says="truncated|ties")
+@mutant("", "", "", says="elements are truncated; the high nibble comes first")
 class MXCutAndScalesLinearWords(MXFP4):
     """Truncated elements, and nibbles high first."""
 
@@ -291,7 +295,7 @@ class MXCutAndScalesLinearWords(MXFP4):
         return data >> 4 | data << 4
 
 
-@mutant("", says="truncated.*row % 2 == 0|truncated.*bfloat16", dtypes=ALL)
+@mutant("", says="truncated, where row % 2 == 0, in bfloat16 only", dtypes=ALL)
 class EvenRowsInBfloat16(Somewhere):
     right = MXFP4
     Wrong = type("Wrong", (MXFP4,), {"encode": _BASE["truncated"]})
@@ -300,7 +304,7 @@ class EvenRowsInBfloat16(Somewhere):
         return (self.dtype.name == "bfloat16") & (row % 2 == 0)
 
 
-@mutant("", says="up.*% 128 >= 96|% 128 >= 96", multiple=(16, 16))
+@mutant("", says="rounded up.*% 128 >= 96", multiple=(16, 16))
 class LastWarpOfFour(Somewhere):
     """Blocks are dealt to 128 threads in order."""
 
@@ -313,7 +317,7 @@ class LastWarpOfFour(Somewhere):
         return (row * -(-self.columns // 16) + column // 16) % 128 >= 96
 
 
-@mutant("", says="ties.*away.*(row % 8 < 4|row % 8)", multiple=(64, 64), dtypes=BFLOAT16)
+@mutant("", says="ties go away.*row % 8 < 4", multiple=(64, 64), dtypes=BFLOAT16)
 class AwayInHalfOfTheLanes(Somewhere):
     right = Square
     Wrong = type("Wrong", (Square,), {"encode": _BASE["away"]})
@@ -322,7 +326,7 @@ class AwayInHalfOfTheLanes(Somewhere):
         return row % 8 < 4
 
 
-@mutant("", says="columns past the last multiple of 64|last multiple of 64", multiple=(1, 16))
+@mutant("", says="S_enc / s.*past the last multiple of 4", multiple=(1, 16))
 class QuotientInTheTail(Somewhere):
     """A loop for the tail written later, with the quotient of the scales as the factor."""
 
@@ -334,7 +338,7 @@ class QuotientInTheTail(Somewhere):
         return column >= self.columns // 64 * 64
 
 
-@mutant("", says="in rows from 16 on|rows from 16", dtypes=BFLOAT16, multiple=(128, 128))
+@mutant("", says="row modulo 16", dtypes=BFLOAT16, multiple=(128, 128))
 class MXScaleFromTheFirstTile(MXFP4):
     """Scales of rows from 16 on are those of row % 16."""
 

@@ -73,13 +73,13 @@ class ScaleByteIsSigned(MX8):
         return np.ldexp(F(1), byte.astype(np.int8).astype(int) - 127).astype(F)
 
 
-@mutant(r"4 (scales|bytes|columns)|revers|order")
+@mutant(r"reverse order within words of 4")
 class TilesWithWordsReversed(Tiles):
     def last(self, tiled):
         return tiled.reshape(-1, 4)[:, ::-1].reshape(tiled.shape)
 
 
-@mutant(r"row ?\^ ?32|32.*exchanged|exchanged.*32|moved|order")
+@mutant(r"scale bytes 4 to 7 of each 8 are stored before 0 to 3")
 class TilesWithQuartersExchanged(Tiles):
     def padded(self, scales):
         padded = super().padded(scales)
@@ -94,10 +94,6 @@ class NoSignsInOddRows(Transform):
         kernel.signs = np.ones(16, F)
         y[1::2] = kernel(x)[1::2]
         return y
-
-
-def end_of(change):
-    return ended(change)
 
 
 def running_sums_in_bfloat16(y, alpha, **_):
@@ -120,7 +116,7 @@ PRODUCTS = {
         r"scales of A.*(\^ ?1|exchanged)|exchanged.*scales of A",
     ),
     "last column lost": (
-        product("nvfp4", end_of(lambda y: np.where(np.arange(y.shape[1]) < max(y.shape[1] - 1, 1), y, F(0)))),
+        product("nvfp4", ended(lambda y: np.where(np.arange(y.shape[1]) < max(y.shape[1] - 1, 1), y, F(0)))),
         r"last column",
     ),
     "bias of the row": (
@@ -128,7 +124,7 @@ PRODUCTS = {
         r"bias.*row",
     ),
     "odd rows negated": (
-        product("mxfp4", end_of(lambda y: np.where(index(y)[:, None] % 2 == 1, -y, y))),
+        product("mxfp4", ended(lambda y: np.where(index(y)[:, None] % 2 == 1, -y, y))),
         r"(negat|sign|-1).*row % 2 == 1|row % 2 == 1.*(negat|sign|-1)",
     ),
 }

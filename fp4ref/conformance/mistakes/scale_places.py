@@ -38,7 +38,7 @@ PLACES: tuple[tuple[str, str, Callable[[Any, Any], Any], Callable[[Any], Any]], 
             _from_row,
             partial(lambda m, i: i % m, n),
         )
-        for n in (8, 16, 32, 64, 128)
+        for n in (8, 16, 32, 64, 128, 256)
     ),
     *(
         (
@@ -47,7 +47,7 @@ PLACES: tuple[tuple[str, str, Callable[[Any, Any], Any], Callable[[Any], Any]], 
             _from_column,
             partial(lambda m, i: i % m, n),
         )
-        for n in (2, 4, 8)
+        for n in (2, 4, 8, 16, 32, 64, 128, 256)
     ),
     *(
         (f"rows-by-{n}", f"of the first of {n} rows", _from_row, partial(lambda m, i: i // m * m, n))
