@@ -31,6 +31,7 @@ CLEARLY = 1.5  # the best fit of a place against the second best
 FITS = 0.3  # the least share of equal bytes of a best fit
 NEARLY = 0.95  # of the best fit of any size: the smallest such size is taken
 SEEN = 4  # groups that are compared at least
+MENDED = 0.5  # the least share of the wrong bytes that an exchange makes
 SEED = 20260822
 MOST = 1 << 15  # bytes that are compared at most
 NAMED_ON = (384, 12)  # rows and blocks on which two orders are compared
@@ -199,13 +200,14 @@ def _in_groups(order: Order, axis: int, what: str) -> Iterator[DataReader]:
 
 
 def swapped(pairs: Sequence[Pair], axis: int) -> Gather | None:
-    """Return the exchange of rows (axis 0) or columns that makes most of the right bytes of the candidate's."""
+    """Return the exchange of rows (axis 0) or columns that makes the most right bytes, if it makes half of the wrong."""
     shares = [sum(int(np.count_nonzero(got == right)) for got, right in pairs)]
     for gather in EXCHANGES:
         pairwise = ((got, gather(right) if axis == 0 else gather(right.T).T) for got, right in pairs)
         shares.append(sum(int(np.count_nonzero(got == right)) for got, right in pairwise))
     best = shares.index(max(shares))
-    return EXCHANGES[best - 1] if best else None
+    wrong = sum(got.size for got, _ in pairs) - shares[0]
+    return EXCHANGES[best - 1] if best and shares[best] - shares[0] >= MENDED * wrong else None
 
 
 def _swapped(form: Layout, swap: Gather, axis: int, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
