@@ -200,7 +200,7 @@ def _in_groups(order: Order, axis: int, what: str) -> Iterator[DataReader]:
 
 
 def swapped(pairs: Sequence[Pair], axis: int) -> Gather | None:
-    """Return the exchange of rows (axis 0) or columns that makes the most right bytes, if it makes half of the wrong."""
+    """Return the exchange of rows (axis 0) or columns that explains at least half of the wrong bytes."""
     shares = [sum(int(np.count_nonzero(got == right)) for got, right in pairs)]
     for gather in EXCHANGES:
         pairwise = ((got, gather(right) if axis == 0 else gather(right.T).T) for got, right in pairs)
