@@ -155,12 +155,13 @@ def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
 
 
 RAGGED = """AmaxInVectorsOfEight AmaxOfFourRowsAtOnce AmaxWithoutTail DirtySpare PartialBlockDropped
-PartialBlockTakesTheScaleBefore RaggedColumns TailCodesZero TailReadsNextRow"""
+PartialBlockTakesTheScaleBefore RaggedColumns TailCodesZero TailPaddedWithOnes TailReadsNextRow"""
 OTHER_TYPES = """AmaxBfloat16 AmaxToBfloat16 AmaxUpToBfloat16 BlockMaximaInBfloat16 CutInFloat16 ElementsThroughHalf
 MXThroughE5M2InFloat16 NaNIsZeroInFloat16 OneLevelInFloat16 RowAmaxCutToBfloat16 ScaleTiesAwayInFloat16
-SquareCutInFloat32 TensorAmaxBf16 TiesDownInFloat16"""
-BELOW_64 = "ColumnsNotPadded ColumnsPast64 MXCodesNotWrittenInTheTail RowsColumnsPast32 TilesOfAWidthRoundedDown"
-BELOW_128 = "AmaxInVectorsOf128 MXColumnsPast128"
+SquareElementsInHalf SquareCutInFloat32 TensorAmaxBf16 TiesDownInFloat16"""
+BELOW_64 = """BlockIndexIsAByte ColumnsNotPadded ColumnsPast64 MXCodesNotWrittenInTheTail MXTailPaddedWithInfinity
+RowsColumnsPast32 RowsPastAShort TilesOfAWidthRoundedDown"""  # those of many blocks or rows need larger cases there
+BELOW_128 = "AmaxInVectorsOf128 ColumnsPast128NotWritten MXColumnsPast128"
 BFLOAT16, ALL = ("bfloat16",), ("float32", "bfloat16", "float16")
 # Kernels that are right wherever rows and columns are such multiples, and in these types.
 CANNOT_SHOW = {
