@@ -106,11 +106,11 @@ def _call(mode: str, operands: tuple[Operand, Operand], rest: Epilogue) -> regis
         f"gemm_{mode}",
         a.spec,
         to=rest.dtype.name,
-        layout=layout(a.scale_layout),
+        layout=a.scale_layout,
         device=arrays.device_of(a.data.data),
         shape=(a.shape[0], b.shape[0]),
         spec_b=b.spec,
-        layout_b=layout(b.scale_layout),
+        layout_b=b.scale_layout,
     )
 
 
@@ -142,9 +142,9 @@ def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
     if (q.row if direction == "row" else q.column) is None:
         got = f"{name} ({q.spec.name}) without its {direction} direction"
         raise DomainError("gemm", got, f"one quantized with directions={direction!r} or 'both'", "GEM-1")
-    layout(q.scale_layout, f"gemm, scale_layout of {name}")
+    form = layout(q.scale_layout, f"gemm, scale_layout of {name}")
     arguments.require_bytes(f"gemm, operand {name}", q, direction)
-    return Operand(*q.direction(direction), q.spec, q.scale_layout)
+    return Operand(*q.direction(direction), q.spec, form)
 
 
 def _require_formats(a: Operand, b: Operand) -> None:

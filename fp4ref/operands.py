@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fp4ref.formats import F
+from fp4ref.layout import Layout
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Granularity, Spec
 
@@ -20,12 +21,12 @@ class AlphaRule(StrEnum):
 
 
 class Operand(NamedTuple):
-    """The bytes of one direction of a tensor, a matrix [rows, K]; scales in the layout named."""
+    """The bytes of one direction of a tensor, a matrix [rows, K]; scales in their layout."""
 
     data: DirectionData
     shape: tuple[int, int]
     spec: Spec
-    scale_layout: str
+    scale_layout: Layout
 
     @property
     def row_scaled(self) -> bool:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 import fp4ref_numerics
 from fp4ref import arrays
 from fp4ref.formats import E8M0, Codec, Rounding
-from fp4ref.layout import layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
 from fp4ref.quantized import DirectionData
 from fp4ref.registry import Call
@@ -73,7 +72,7 @@ def _values(operand: Operand) -> NDArray[np.float32]:
     codes, scales, _ = operand.data
     data = DirectionData(arrays.to_numpy("gemm", codes), arrays.to_numpy("gemm", scales), None)
     spec = _decoding(operand.spec, Granularity.NONE)
-    call = Call("dequantize", spec, layout=layout(operand.scale_layout), shape=operand.shape)
+    call = Call("dequantize", spec, layout=operand.scale_layout, shape=operand.shape)
     result: NDArray[np.float32] = dequantize(call, data, None)
     return result
 
@@ -92,7 +91,7 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
         pointers = (pointer(codes, np.uint8), pointer(scales, np.uint8), pointer(amax, np.float32))
         rows, columns = operand.shape
         blocks = -(-columns // operand.spec.block.columns)
-        return Side(*pointers, rows, lowered(layout(operand.scale_layout), rows, blocks))
+        return Side(*pointers, rows, lowered(operand.scale_layout, rows, blocks))
 
     rows, columns, depth = a.shape[0], b.shape[0], a.shape[1]
     out = np.empty((rows, columns), epilogue.dtype)

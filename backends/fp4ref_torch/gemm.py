@@ -128,7 +128,8 @@ def _codes(operand: Operand) -> Tensor:
 def _scales(operand: Operand) -> Tensor:
     """Scale bytes [rows, blocks], padding left out. Rules: LAY-6."""
     rows, columns = operand.shape
-    return layouts.to_linear(operand.data.scales, rows, -(-columns // operand.spec.block.columns), operand.scale_layout)
+    blocks = -(-columns // operand.spec.block.columns)
+    return layouts.to_linear(operand.data.scales, rows, blocks, operand.scale_layout.name)
 
 
 def _is_small(a: Operand, b: Operand) -> bool:

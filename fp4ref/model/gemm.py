@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fp4ref.formats import F, Floats, ignoring_float_warnings
-from fp4ref.layout import layout
 from fp4ref.model.dequantize import dequantize
 from fp4ref.model.integers import LIMIT, Integers, Wide, integers, rounded
 from fp4ref.operands import Operand
@@ -49,7 +48,7 @@ def fast(a: Operand, b: Operand) -> Floats:
 def values(operand: Operand) -> Floats:
     """code * scale of an operand, [rows, K]. Rules: GEM-1, GEM-11."""
     spec, (rows, columns) = operand.spec, operand.shape
-    scales = layout(operand.scale_layout).to_linear(operand.data.scales, rows, -(-columns // spec.block.columns))
+    scales = operand.scale_layout.to_linear(operand.data.scales, rows, -(-columns // spec.block.columns))
     data = DirectionData(operand.data.data, scales, None)
     return np.asarray(dequantize(data, operand.shape, spec, np.dtype(F), np.dtype(F)), F)
 

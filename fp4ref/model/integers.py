@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from fp4ref import packing
 from fp4ref.formats import E8M0, F, Floats, Format, ignoring_float_warnings
-from fp4ref.layout import layout
 from fp4ref.operands import Operand
 
 Wide = NDArray[Any]  # int64, or Python integers where 64 bits could overflow
@@ -42,7 +41,7 @@ def integers(operand: Operand, rows: slice) -> Integers:
     spec, (height, columns) = operand.spec, operand.shape
     element, width = spec.element.format, spec.block.columns
     codes = packing.unpack(operand.data.data[rows], columns, element)
-    scales = layout(operand.scale_layout).to_linear(operand.data.scales, height, -(-columns // width))[rows]
+    scales = operand.scale_layout.to_linear(operand.data.scales, height, -(-columns // width))[rows]
     values, factors = spec.element.decode(codes), spec.scale.decode(scales)
     signs = _sign(values) * np.repeat(_sign(factors), width, axis=1)[:, :columns]
     exponent = np.full(scales.shape, unit(element), np.int64)

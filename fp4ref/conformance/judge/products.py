@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families.products.case import GemmCase
 from fp4ref.formats import F, Floats, ignoring_float_warnings
+from fp4ref.layout import layout
 from fp4ref.model.epilogue import finish, total_alpha
 from fp4ref.model.gemm import exact, values
 from fp4ref.operands import AlphaRule, Epilogue, Operand
@@ -49,7 +50,7 @@ class ProductJudgement:
 
 def operand(q: Quantized) -> Operand:
     """Return the row direction of a tensor."""
-    return Operand(*q.direction("row"), q.spec, q.scale_layout)
+    return Operand(*q.direction("row"), q.spec, layout(q.scale_layout))
 
 
 def judge(

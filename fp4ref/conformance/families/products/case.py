@@ -12,6 +12,7 @@ from fp4ref import packing
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families import named
 from fp4ref.formats import E8M0, Codes, F, Floats
+from fp4ref.layout import layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import Direction, DirectionData, Quantized
 from fp4ref.spec import Granularity, Spec
@@ -54,7 +55,7 @@ class GemmCase:
     def operands(self) -> tuple[Operand, Operand]:
         """The matrices that are multiplied."""
         a, b = (
-            Operand(*q.direction(name), q.spec, q.scale_layout)
+            Operand(*q.direction(name), q.spec, layout(q.scale_layout))
             for q, name in zip((self.a, self.b), self.directions, strict=True)
         )
         return a, b
