@@ -28,7 +28,6 @@ from fp4ref.quantized import (
     Direction,
     DirectionChoice,
     DirectionData,
-    Directions,
     LayoutName,
     Quantized,
     Row_co,
@@ -118,14 +117,12 @@ def quantize(
 
     Rules: NUM-3, NUM-4, NUM-6, NUM-7, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12.
     """
-    kind = None
-    if amax is None and random_bits is None and out is None and noop is None:
-        kind = repeats.kind_of(x)
-    key = "quantize", kind, spec, directions, scale_layout, backend
-    again = repeats.find(key) if kind else None
+    kinds = repeats.kinds_of_arguments(x, amax, random_bits, out) if noop is None else None
+    key = "quantize", kinds, spec, directions, scale_layout, backend
+    again = repeats.find(key) if kinds else None
     if again:
-        result: Quantized = again(x)
-        return result
+        repeated: Quantized = again(x, amax, random_bits, out)
+        return repeated
     given, spec = spec, resolve(spec)
     x = arrays.imported(x)
     dtype = arrays.require_input("quantize", x)
@@ -136,11 +133,6 @@ def quantize(
     asked = spec, dtype, shape, directions, form, arrays.device_of(x), backend, bool(flag), out is not None
     planned = plans.to_quantize(*asked, registry.registered())
     names = planned.names
-    if out is None and amax is None and random_bits is None and not spec.stochastic:
-        result = Quantized(spec, shape, dtype, scale_layout, **_run(planned, x, (dict.fromkeys(names),) * 3, flag))
-        if kind:
-            repeats.keep(key, _bound(planned, x, backend, result), scale_layout, spec=given)
-        return result
     if out is not None:
         require_out(out, Quantized(spec, shape, dtype, scale_layout), names)
     amaxes = each_direction(amax, names, spec, "amax")
@@ -156,36 +148,13 @@ def quantize(
         if skipped:
             return out
     buffers: dict[Direction, Any] = {name: None if out is None else out.direction(name)[0] for name in names}
-    results = _run(planned, x, (amaxes, given_bits, buffers), flag)
-    return Quantized(spec, shape, dtype, scale_layout, **results)
-
-
-def _bound(planned: plans.Planned, x: Any, backend: str | None, like: Quantized) -> Callable[[Any], Quantized] | None:
-    """Return a function that repeats a call for other arrays of the same kind; None if a backend has none."""
-    binders = [registry.binder(call, backend) for call, _ in planned.steps]
-    bound = [bind(call, x) for bind, (call, _) in zip(binders, planned.steps, strict=True) if bind]
-    if not all(bound) or len(bound) < len(binders):
-        return None
-    record = like.spec, like.shape, like.dtype, like.scale_layout
-    if planned.together:
-        (both,) = bound
-        return lambda x: Quantized(*record, *both(x))
-    row, column = (dict(zip(planned.names, bound, strict=True)).get(name) for name in DIRECTIONS)
-    return lambda x: Quantized(*record, row and row(x), column and column(x))
-
-
-def _run(
-    planned: plans.Planned, x: Any, given: tuple[dict[Direction, Any], ...], flag: dict[str, Any]
-) -> dict[Direction, Any]:
-    """Call the backends that were planned. given: maxima, random bytes and buffers by direction."""
-    if planned.together:
-        ((call, function),) = planned.steps
-        both = function(call, x, *(Directions(each["row"], each["column"]) for each in given), **flag)
-        return {"row": both.row, "column": both.column}
-    return {
-        name: function(call, x, *(each[name] for each in given), **flag)
-        for name, (call, function) in zip(planned.names, planned.steps, strict=True)
-    }
+    results = plans.run(planned, x, (amaxes, given_bits, buffers), flag)
+    result = Quantized(spec, shape, dtype, scale_layout, **results)
+    if kinds:
+        repeats.keep(
+            key, plans.repeating(planned, x, (amaxes, given_bits, buffers), backend, result), scale_layout, spec=given
+        )
+    return result
 
 
 def dequantize(

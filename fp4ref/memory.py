@@ -58,6 +58,9 @@ def memory_of(x: Any) -> Memory | None:
 
 def span_of(x: Any) -> tuple[int, int] | None:
     """Return the bounds of an array's memory, as `Memory.bounds` does; None where `memory_of` returns None."""
+    if type(x) is np.ndarray and x.flags.c_contiguous:
+        start = x.__array_interface__["data"][0]
+        return (start, start + x.nbytes) if x.nbytes else None
     if arrays.is_torch(x) and x.is_contiguous():
         start = x.data_ptr()
         return (start, start + x.nbytes) if x.nbytes else None

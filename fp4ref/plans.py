@@ -6,15 +6,16 @@ A kind is everything but the bytes: specification, layouts, types, shapes, devic
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fp4ref import registry
-from fp4ref.arguments import direction_names, require_hadamard
+from fp4ref.arguments import direction_names, parts_of, require_hadamard
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.layout import Layout
-from fp4ref.quantized import Direction, DirectionChoice, matrix_shape
+from fp4ref.memory import by_direction, require_apart
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice, Directions, Quantized, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.spec import Spec
@@ -97,3 +98,59 @@ def to_move(
     """Return the call of a backend that moves scales, remembered as those of `quantize` are."""
     call = Call("to_layout", layout=source, device=device, shape=shape, target=target)
     return call, registry.choose(call, backend)
+
+
+def repeating(
+    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], backend: str | None, like: Quantized
+) -> Callable[..., Quantized] | None:
+    """Return a function that repeats a call with other arrays of the same kinds; None if a backend has none.
+
+    given: as for `run`.
+    """
+    bound = []
+    for call, _ in planned.steps:
+        bind = registry.binder(call, backend)
+        repeat = bind(call, x, *_given_to(call, given)) if bind else None
+        if repeat is None:
+            return None
+        bound.append(repeat)
+    names, together = planned.names, planned.together
+    record = like.spec, like.shape, like.dtype, like.scale_layout
+    if not any(value is not None for each in given for value in each.values()):
+        if together:
+            return lambda x, *_: Quantized(*record, *bound[0](x))
+        row, column = (dict(zip(names, bound, strict=True)).get(name) for name in DIRECTIONS)
+        return lambda x, *_: Quantized(*record, row and row(x), column and column(x))
+
+    def again(x: Any, amax: Any, random_bits: Any, out: Quantized | None) -> Quantized:
+        if out is not None:
+            taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
+            require_apart("quantize", parts_of(out, names), {"x": x, **taken})
+        parts = [{name: _of_direction(each, name) for name in names} for each in (amax, random_bits, out)]
+        results = {
+            name: repeat(x, *_given_to(call, parts))
+            for name, repeat, (call, _) in zip(names, bound, planned.steps, strict=False)
+        }
+        return Quantized(*record, *results["row"]) if together else Quantized(*record, **results)
+
+    return again
+
+
+def _of_direction(value: Any, name: Direction) -> Any:
+    """Return an argument's part for one direction, of a result, or of an argument that may be one for both."""
+    return getattr(value, name) if isinstance(value, (Directions, Quantized)) else value
+
+
+def _given_to(call: Call, given: Sequence[dict[Direction, Any]]) -> list[Any]:
+    """Return maxima, random bytes and buffers as a backend's function takes them: of one direction, or `Directions`."""
+    if call.direction == "both":
+        return [Directions(each["row"], each["column"]) for each in given]
+    return [each[call.direction] for each in given]
+
+
+def run(
+    planned: Planned, x: Any, given: tuple[dict[Direction, Any], ...], flag: dict[str, Any]
+) -> dict[Direction, Any]:
+    """Call the backends that were planned. given: maxima, random bytes and buffers by direction."""
+    each = [function(call, x, *_given_to(call, given), **flag) for call, function in planned.steps]
+    return dict(zip(planned.names, each[0] if planned.together else each, strict=True))

@@ -18,7 +18,7 @@ from fp4ref.catalogue import PROFILES
 from fp4ref.errors import UnknownNameError
 from fp4ref.layout import LAYOUTS
 from fp4ref.names import Names
-from fp4ref.quantized import Direction, Quantized
+from fp4ref.quantized import DIRECTIONS, Direction, Directions, Quantized
 from fp4ref.registry import Backend
 from fp4ref.spec import Spec
 
@@ -59,6 +59,27 @@ def kind_of(x: Any) -> tuple[Hashable, ...] | None:
     if x.is_neg() or x.is_conj():
         return None
     return x.dtype, x.shape, x.stride(), x.device
+
+
+def kinds_of_arguments(x: Any, amax: Any, random_bits: Any, out: Any) -> tuple[Hashable, ...] | None:
+    """Return the kinds of what `quantize` is given; None if one has no kind, or is a maximum whose value is checked."""
+    kind = kind_of(x)
+    if kind is None or (amax is None and random_bits is None and out is None):
+        return kind
+    found: list[Hashable] = [kind]
+    for value in (amax, random_bits):
+        for part in value if isinstance(value, Directions) else (value,):
+            kind = None if part is None else kind_of(part)
+            if part is not None and (kind is None or (value is amax and not _is_unread(part))):
+                return None
+            found.append(kind)
+    buffers = None if out is None else kind_of_bytes(out, *DIRECTIONS)
+    return None if buffers is None and out is not None else (*found, buffers)
+
+
+def _is_unread(amax: Any) -> bool:
+    """Return True for maxima that go to a backend as they are: on a device, one after the other."""
+    return not isinstance(amax, np.ndarray) and not amax.is_cpu and amax.is_contiguous()
 
 
 def kind_of_bytes(q: Any, *directions: Direction) -> tuple[Hashable, ...] | None:

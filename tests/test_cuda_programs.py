@@ -193,3 +193,27 @@ def host(q):
         name: part and part.mapped(lambda array: array.cpu()) for name, part in (("row", q.row), ("column", q.column))
     }
     return dataclasses.replace(q, **parts)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(REASON), reason=REASON or "runs")
+@pytest.mark.parametrize(("name", "directions"), [("nvfp4-sr", "row"), ("nvfp4-sr", "both"), ("nvfp4-rht-sr", "both")])
+def test_given_maxima_random_bytes_and_buffers_are_those_of_the_call(name, directions):
+    rng, spec, (rows, columns) = np.random.default_rng(18), resolve(name), (128, 192)
+    out = None
+    for turn in range(4):
+        x = torch.from_numpy(rng.standard_normal((rows, columns)).astype(np.float32)).bfloat16()
+        shapes = {"row": (rows, columns), "column": (columns, rows)}
+        wanted = [shape for part, shape in shapes.items() if directions in {part, "both"}]
+        drawn = [torch.from_numpy(rng.integers(0, 256, shape, np.uint8)) for shape in wanted]
+        amaxes = [torch.tensor([5.0 + turn + index]) for index in range(len(wanted))]
+        given, there = (
+            [fp4ref.Directions(*parts) if len(parts) > 1 else parts[0] for parts in each]
+            for each in ((amaxes, drawn), ([a.cuda() for a in amaxes], [b.cuda() for b in drawn]))
+        )
+        if spec.hadamard is None:  # one maximum serves both directions
+            given, there = ([each[0].row if directions == "both" else each[0], each[1]] for each in (given, there))
+        expected = fp4ref.quantize(x, spec, directions, "tiled_128x4", *given, backend="numpy")
+        got = fp4ref.quantize(x.cuda(), spec, directions, "tiled_128x4", *there, out=out if turn % 2 else None)
+        assert host(got) == expected, turn
+        out = got

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -149,8 +150,6 @@ def test_other_backends_are_asked_again(monkeypatch):
 
 @pytest.mark.rule("LAY-7")
 def test_a_result_that_lost_bytes_is_refused_after_good_ones():
-    import dataclasses
-
     q = fp4ref.quantize(X, SPEC, backend="cpu")
     for _ in range(2):
         fp4ref.dequantize(q, backend="cpu")
@@ -191,3 +190,64 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     for rows in range(1, 9):
         fp4ref.quantize(X[:rows], SPEC, backend="cpu")
         assert len(repeats._repeats) <= 3
+
+
+@pytest.mark.rule("NUM-6", "LAY-7")
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_buffers_of_the_caller_are_filled_again(library, checks):
+    for directions in ("row", "both"):
+        out = None
+        for seed in range(4):
+            x = np.random.default_rng(seed).standard_normal((48, 64)).astype(np.float32)
+            expected = fp4ref.quantize(x, SPEC, directions, "tiled_128x4", backend="numpy")
+            if library == "torch":
+                x = pytest.importorskip("torch").from_numpy(x)
+            got = fp4ref.quantize(x, SPEC, directions, "tiled_128x4", backend="cpu", out=out)
+            assert got == expected
+            assert out is None or (got.row.data is out.row.data and out == expected)
+            out = got
+    assert checks.count("to_quantize") == 8 + 4  # the model's; a kind without buffers and one with them, twice
+
+
+@pytest.mark.rule("NUM-6")
+def test_repeated_calls_refuse_buffers_that_overlap_or_cannot_be_written():
+    x = X.copy()
+    out = fp4ref.quantize(x, SPEC, backend="cpu")
+    for _ in range(2):
+        fp4ref.quantize(x, SPEC, backend="cpu", out=out)
+    memory = np.zeros(out.row.data.nbytes + out.row.scales.nbytes, np.uint8)
+    shared = out.row._replace(
+        data=memory[: out.row.data.nbytes].reshape(out.row.data.shape),
+        scales=memory[out.row.data.nbytes - 1 :][: out.row.scales.nbytes].reshape(out.row.scales.shape),
+    )
+    with pytest.raises(Fp4Error, match="overlaps"):
+        fp4ref.quantize(x, SPEC, backend="cpu", out=dataclasses.replace(out, row=shared))
+    frozen = out.row.data.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(Fp4Error, match="read-only"):
+        fp4ref.quantize(x, SPEC, backend="cpu", out=dataclasses.replace(out, row=out.row._replace(data=frozen)))
+    gaps = np.zeros((out.row.data.shape[0], 2 * out.row.data.shape[1]), np.uint8)[:, ::2]
+    for _ in range(2):
+        wide = dataclasses.replace(out, row=out.row._replace(data=gaps))
+        assert fp4ref.quantize(x, SPEC, backend="cpu", out=wide) == fp4ref.quantize(x, SPEC, backend="numpy")
+
+
+@pytest.mark.rule("GLB-4")
+def test_a_maximum_is_checked_every_time():
+    for amax in (3.0, np.float32([3.0])):
+        for _ in range(2):
+            got = fp4ref.quantize(X, SPEC, backend="cpu", amax=amax)
+            assert got == fp4ref.quantize(X, SPEC, backend="numpy", amax=amax)
+    with pytest.raises(Fp4Error, match="GLB-4"):
+        fp4ref.quantize(X, SPEC, backend="cpu", amax=np.float32([np.nan]))
+
+
+@pytest.mark.rule("SR-1")
+def test_random_bytes_are_those_of_the_call():
+    spec = fp4ref.profiles["nvfp4-sr"]
+    for seed in range(3):
+        bits = np.random.default_rng(seed).integers(0, 256, X.shape, np.uint8)
+        got = fp4ref.quantize(X, spec, backend="cpu", random_bits=bits)
+        assert got == fp4ref.quantize(X, spec, backend="numpy", random_bits=bits)
+    with pytest.raises(Fp4Error, match="SR-1"):
+        fp4ref.quantize(X, spec, backend="cpu")

@@ -113,24 +113,39 @@ def quantize(
     return out
 
 
-def bind_quantize(call: Call, x: Any) -> Callable[[Any], DirectionData] | None:
-    """Return a function that quantizes other arrays of this one's kind; None if their jobs are not remembered."""
+def bind_quantize(
+    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None
+) -> Callable[..., DirectionData] | None:
+    """Return a function that quantizes other arrays of these ones' kinds; None if their jobs are not remembered."""
     array = arrays.to_numpy("quantize", x)
-    if not _has_strides(array):
+    if not _has_strides(array) or amax is not None or random_bits is not None:
+        return None
+    if out is not None and not all(map(_is_dense, out)):
         return None
     key = call.required, call.layout, call.direction, arrays.dtype_name(array), array.shape, array.strides
     ready, restore, start_of, unit = _prepared(*key), arrays.restorer(x), starts(x), array.itemsize
 
-    def again(x: Any) -> DirectionData:
+    def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
         start = start_of(x)
         if start % unit:  # it is copied
-            return quantize(call, x, None, None, None)
+            return quantize(call, x, None, None, out)
         amax = None if ready.amax is None else _amax(ready, start)
-        data, scales = np.empty(ready.data, np.uint8), np.empty(ready.scales, np.uint8)
-        _encode(call, ready, start, amax, None, data, scales)
-        return DirectionData(restore(data), restore(scales), None if amax is None else restore(amax))
+        if out is None:
+            data, scales = np.empty(ready.data, np.uint8), np.empty(ready.scales, np.uint8)
+            _encode(call, ready, start, amax, None, data, scales)
+            return DirectionData(restore(data), restore(scales), None if amax is None else restore(amax))
+        buffers = out.mapped(buffer_of)
+        _encode(call, ready, start, amax, None, buffers.data, buffers.scales)
+        if amax is not None:
+            buffers.amax[...] = amax
+        return out
 
     return again
+
+
+def _is_dense(part: Any) -> bool:
+    """Return True for no buffer, or one whose elements follow each other."""
+    return part is None or bool(arrays.to_numpy("quantize", part).flags.c_contiguous)
 
 
 def _has_strides(array: NDArray[Any]) -> bool:

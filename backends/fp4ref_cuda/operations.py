@@ -87,42 +87,39 @@ def quantize_both(
     return Directions(each["row"], each["column"])
 
 
-def bind_quantize(call: Call, x: Any) -> Callable[[Any], DirectionData] | None:
-    """Return a function that quantizes other tensors of x's kind in one direction, as its first call did."""
-    bound = _bound(call, x)
+def bind_quantize(
+    call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None
+) -> Callable[..., DirectionData] | None:
+    """Return a function that quantizes other tensors of these ones' kinds in one direction, as the first call did."""
+    bound = programs.bind("quantize", call, [x, None, *_of_one(amax, random_bits, out)])
     if bound is None:
         return None
 
-    def again(x: Any) -> DirectionData:
-        parts = bound(x)
-        return DirectionData(*parts) if parts else quantize(call, x, None, None, None)
+    def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
+        parts = bound([x, None, *_of_one(amax, random_bits, out)])
+        return DirectionData(*parts) if parts else quantize(call, x, amax, random_bits, out)
 
     return again
 
 
-def bind_quantize_both(call: Call, x: Any) -> Callable[[Any], Directions] | None:
-    """Return a function that quantizes other tensors of x's kind in both directions, as its first call did."""
-    bound = _bound(call, x)
+def bind_quantize_both(
+    call: Call, x: Any, amax: Directions, random_bits: Directions, out: Directions
+) -> Callable[..., Directions] | None:
+    """Return a function that quantizes other tensors of these ones' kinds in both directions, as the first call did."""
+    bound = programs.bind("quantize", call, [x, None, *_of_both(amax, random_bits, out)])
     if bound is None:
         return None
+    none = Directions()
 
-    def again(x: Any) -> Directions:
-        parts = bound(x)
+    def again(x: Any, amax: Directions = none, random_bits: Directions = none, out: Directions = none) -> Directions:
+        parts = bound([x, None, *_of_both(amax, random_bits, out)])
         if parts is None:
-            return quantize_both(call, x)
+            return quantize_both(call, x, amax, random_bits, out)
         return Directions(DirectionData(*parts[:3]), DirectionData(*parts[3:]))
 
     return again
 
 
-def _bound(call: Call, x: Any) -> Callable[[Any], tuple[Any, ...] | None] | None:
-    """Return the function of x alone that repeats a call which is given nothing else."""
-    rest = [None] * (1 + GIVEN * len(call.directions))
-    repeat = programs.bind("quantize", call, [x, *rest])
-    return repeat and (lambda x: repeat([x, *rest]))
-
-
-GIVEN = 5  # arrays that a call may be given for one direction: amax, random bytes, and the buffers to fill
 NOTHING = DirectionData(None, None, None)
 PATHS = {
     ROWS: paths.rows,
@@ -134,6 +131,16 @@ PATHS = {
     SEPARATE: paths.separate,
     TILES: paths.tiles,
 }
+
+
+def _of_one(amax: Any, random_bits: Any, out: DirectionData | None) -> tuple[Any, ...]:
+    """Return the arrays that a call may be given for one direction, in the order that programs know."""
+    return (amax, random_bits, *(out or NOTHING))
+
+
+def _of_both(amax: Directions, random_bits: Directions, out: Directions) -> tuple[Any, ...]:
+    """Return the same of both directions, rows first."""
+    return _of_one(amax.row, random_bits.row, out.row) + _of_one(amax.column, random_bits.column, out.column)
 
 
 def quantize_directions(
@@ -152,9 +159,8 @@ def quantize_directions(
         return tuple(part for name in names for part in made[name])
 
     names = call.directions
-    inputs = [x, noop]
-    for name in names:
-        inputs += (amax.get(name), random_bits.get(name), *(out.get(name) or NOTHING))
+    given = (_of_one(amax.get(name), random_bits.get(name), out.get(name)) for name in names)
+    inputs = [x, noop, *(part for each in given for part in each)]
     parts = programs.serve("quantize", call, inputs, act) if path is None else act()
     return {name: DirectionData(*parts[3 * i : 3 * i + 3]) for i, name in enumerate(names)}
 
