@@ -74,7 +74,8 @@ def main(out: Path, results: Path | None) -> None:
     (out / "explorer").mkdir()
     (out / "explorer/explorer.html").write_text(explorer(site="rule/"), "utf-8")
     shutil.copytree(source / "figures", out / "explorer/figures")  # the full size that images link to
-    shutil.copy(HERE / "diagnosis.svg", out / "explorer")
+    for picture in ("diagnosis.svg", "losses.svg"):
+        shutil.copy(source / picture, out / "explorer")
     sphinx = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-d", out / "doctrees"]
     subprocess.run([*map(str, sphinx), str(source), str(html)], check=True)
     run("docs/generate/volume_1.py", html / "volume-1.html", *([html / "volume-1.pdf"] if browser() else []))
