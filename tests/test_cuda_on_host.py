@@ -18,7 +18,7 @@ from codes import every_code_under_every_scale
 from fp4ref.formats import CUDA_UE5M3
 from fp4ref_cuda import plan
 
-UE5M3_SCALES = fp4ref.MXFP4.replace(name="vendor.mxfp4-ue5m3", scale=CUDA_UE5M3)
+UE5M3_SCALES = fp4ref.MXFP8_E4M3.replace(name="vendor.mxfp8-ue5m3", scale=CUDA_UE5M3)
 HERE, KERNELS = Path(__file__).parent, Path(fp4ref_cuda.__file__).parent / "kernels"
 COMPILER = shutil.which("g++")
 FLAGS = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-ffp-contract=off"]
@@ -87,7 +87,7 @@ def inputs(shape: tuple[int, int], dtype: type) -> np.ndarray:
         (fp4ref.MXFP6_E2M3, ml_dtypes.bfloat16),
         (fp4ref.MXFP6_E3M2, np.float32),
         (fp4ref.MXINT8, ml_dtypes.bfloat16),
-        (UE5M3_SCALES, np.float32),
+        (UE5M3_SCALES, ml_dtypes.bfloat16),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
