@@ -14,7 +14,7 @@ from fp4ref.layout.field_data import CODES, OTHER_DATA
 from fp4ref.layout.field_scales import SCALES
 from fp4ref.layout.registry import STANDARD_LAYOUTS
 from fp4ref.spec_root import spec_root
-from fp4ref.standard import made
+from fp4ref.standard import made, offsets
 from fp4ref.standard.tables import tables
 
 RULES = rules.defined()
@@ -83,8 +83,25 @@ def test_each_formula_of_an_offset_is_the_map(part, known):
                 assert computed(formula, layout, sizes, index) == expected, (name, sizes, index)
 
 
+@pytest.mark.rule("LAY-16", "LAY-17", "LAY-19", "LAY-20", "LAY-21")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "m(8,*) k(8,*): k0^m0 m0 k1 m1",
+        "m(128,*) k(*): k0 m1; repeat m0",
+        "m(4,*) k(4,*): |10 k0 m0^3 |3*m k1 m1; base 7*k",
+        "n(*,2) k(3,*): k0 n0 k1 n1; base 5; table 2,0,1",
+    ],
+)
+def test_formulas_of_other_texts(text):
+    layout = fp4ref.Layout("it", text)
+    sizes = tuple(axis.multiple * 3 for axis in layout.axes)
+    for index in np.random.default_rng(1).integers(0, sizes, (40, 2)).tolist():
+        assert computed(offsets.offset(layout), layout, sizes, index) == int(layout.offsets(index, sizes)), index
+
+
 @pytest.mark.rule("LAY-3", "LAY-4")
-@pytest.mark.example("LAY-4")
+@pytest.mark.example("LAY-3", "LAY-4")
 @pytest.mark.parametrize("rule", ["LAY-3", "LAY-4"])
 def test_the_lines_of_a_tile_are_what_the_rule_computes(rule):
     formula = re.search(r"(?s)offset\s+`(.*?)`", text_of(rule))[1].replace("/", "//")

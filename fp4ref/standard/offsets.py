@@ -21,7 +21,7 @@ from fp4ref.packings import STANDARD_PACKINGS
 from fp4ref.standard.tables import table
 
 LINE = 16  # bytes of a tile in one row of its table
-SHOWN = 4  # of which neighbours share a cell
+SHOWN = 4  # bytes in one cell of that row
 
 
 class UnitCount(NamedTuple):
@@ -58,11 +58,9 @@ def offset(layout: Layout) -> str:
         axis = form.axes[item.axis]
         terms.append(_times(_turned(form, item), running))
         running = _after(running, axis, item.digit)
-    terms = [*terms[::-1], *([str(_units(form, form.base))] if form.base.number and not form.table else [])]
-    text = " + ".join(terms)
-    if not form.table:
-        return text
-    return f"move({text})" + (f" + {_units(form, form.base)}" if form.base.number else "")
+    text = " + ".join(reversed(terms))
+    moved = f"move({text})" if form.table else text
+    return f"{moved} + {_units(form, form.base)}" if form.base.number else moved
 
 
 def _units(form: Form, product: Product) -> UnitCount:
