@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fp4ref import arithmetic as ar
 from fp4ref import formats, hadamard, packing, philox
 from fp4ref.arithmetic import RCEIL, TE
 from fp4ref.layout import value as layouts
 from fp4ref.model import quantize as model
-from fp4ref.proof import blocks, whole
+from fp4ref.proof import blocks, mx_scales, whole
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 
@@ -250,3 +251,43 @@ def test_a_subject_is_named_as_the_help_says(monkeypatch):
     monkeypatch.setattr("fp4ref.cli.prove.cuda_devices", lambda: ([], "no driver"))
     result = CliRunner().invoke(main, ["prove", "--device", "cuda", "dequantize-nvfp4/cuda"])
     assert result.output == "dequantize-nvfp4/cuda: not replayed: no driver\n1 not replayed\n"
+
+
+MX_MISTAKES = {  # in the choice of an MX scale: function of the arithmetic, its replacement
+    "floor": lambda amax, g, k: ar.finite(amax, ar.power_of_two(ar.exponent_field(amax, 1), k)),
+    "ceil": lambda amax, g, k: ar.finite(amax, ar.power_of_two(ar.exponent_field(amax) + 1, k)),
+    "even": lambda amax, g, k: ar.finite(amax, ar.power_of_two(ar.exponent_field(amax, ar.half_carry(4)), k)),
+}
+
+
+@pytest.mark.rule("MXS-2", "MXS-3", "MXS-4", "MXS-5")
+@pytest.mark.parametrize("mode", MX_MISTAKES)
+def test_a_mistake_in_the_choice_of_a_scale_is_refuted(mode):
+    record = mx_scales.MODES[mode][1]
+    before = record.block_scale
+    object.__setattr__(record, "block_scale", MX_MISTAKES[mode])
+    try:
+        assert "needs the byte" in decided(f"mx-{mode}/golden").witness
+    finally:
+        object.__setattr__(record, "block_scale", before)
+
+
+@pytest.mark.rule("MXS-2", "MXS-3", "MXS-4")
+@pytest.mark.parametrize("mode", MX_MISTAKES)
+def test_a_mistake_in_the_choice_of_a_scale_is_refuted_in_torch(mode, monkeypatch):
+    pytest.importorskip("torch")
+    from fp4ref_torch import powers_of_two
+
+    right = powers_of_two.exponent
+    monkeypatch.setattr(powers_of_two, "exponent", lambda amax, add, k: right(amax, add + 1, k))
+    assert "needs the byte" in decided(f"mx-{mode}/torch").witness
+
+
+def test_places_of_mx_scales_are_those_worked_out_by_hand():
+    def byte(mode, value):
+        pattern = np.float32([value]).view(np.uint32)
+        return int(mx_scales.bytes_of(mode, formats.E2M1).of(pattern)[0])
+
+    assert [byte("floor", value) for value in (4, 7.5, 8, 0, np.inf)] == [0x7F, 0x7F, 0x80, 0, 0xFF]
+    assert [byte("ceil", value) for value in (4, 5, 8)] == [0x7F, 0x80, 0x80]
+    assert [byte("even", value) for value in (6.5, 7, np.nan)] == [0x7F, 0x80, 0xFF]

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from fp4ref.proof import encoders, scales, shortcuts, solver, transform_claims, whole
+from fp4ref.proof import encoders, mx_scales, scales, shortcuts, solver, transform_claims, whole
 from fp4ref.proof.claims import ProofClaim
 
-SOURCES = (encoders.claims, scales.claims, shortcuts.claims, solver.claims, whole.claims, transform_claims.claims)
+SOURCES = (
+    encoders.claims,
+    mx_scales.claims,
+    scales.claims,
+    shortcuts.claims,
+    solver.claims,
+    whole.claims,
+    transform_claims.claims,
+)
 
 
 @lru_cache

@@ -1,15 +1,16 @@
 """Definitions of the shared C++ header by name, and those that they use: enough of C++ to read that header.
 
-A function, constant, alias or enumeration is one definition; so is a struct without its functions. Definitions of one
-name, such as overloads, count as one. Names behind `S::`, and others whose owner is a template's parameter, are not
-followed: a claim names what it covers there.
+A function, constant, alias, macro or enumeration is one definition; so is a struct without its functions. Definitions
+of one name, such as overloads, count as one. The owner of a name behind a dot or behind a template's parameter is not
+known to a reader: every definition of that name is used, of the arithmetics only those that a claim names, or that its
+lowered specifications name, with their bases.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,10 @@ from fp4ref.errors import UnknownNameError
 
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n]*\\\n)*[^\n]*\n")
-USED = re.compile(r"(?<![\w.:])((?:\w+::)*)(template )?(\w+)")
+MACRO = re.compile(r"\s*#\s*define\s+(\w+)")
+INCLUDED = re.compile(r'#include "([^"]+)"')
+USED = re.compile(r"((?:\w+::)*)(?:template )?\b([A-Za-z_]\w*)")
+CHOSEN = "arithmetic"  # the scope whose structs a claim chooses among
 OPENED = {"{": "}", "(": ")", "[": "]"}
 
 
@@ -36,6 +40,8 @@ class _Scanner(NamedTuple):
                 break
             elif directive := DIRECTIVE.match(self.text, at):
                 at = directive.end()
+                if macro := MACRO.match(directive[0]):
+                    self.add((macro[1],), directive[0])
             else:
                 at, rest = self.declaration(at, owners)
                 kept.append(rest)
@@ -111,8 +117,8 @@ def folder() -> Path:
     return Path(found.origin).parent / "include" / "fp4ref"
 
 
-def file_text(name: str) -> str:
-    """Return the text of a file of a package, white space and comments left out.
+def _file(name: str) -> Path:
+    """Return the path of a file of a package.
 
     Errors: UnknownNameError for a file that is not there.
     """
@@ -121,51 +127,103 @@ def file_text(name: str) -> str:
     path = Path(found.origin).parent / inside if found and found.origin else None
     if path is None or not path.is_file():
         raise UnknownNameError("prove", f"no file {name}", "one of an installed package")
-    return " ".join(COMMENT.sub("", path.read_text("utf-8")).split())
+    return path
 
 
-@lru_cache
+@cache
 def definitions() -> dict[str, str]:
     """Return the text of every definition of the header, white space and comments left out, by qualified name."""
     found: dict[str, str] = {}
     for path in sorted(folder().glob("*.h")):
-        if path.stem not in {"config", "fp4ref"}:
+        if path.stem != "fp4ref":
             _Scanner(COMMENT.sub("", path.read_text("utf-8")), found).scope(0, ())
     return found
 
 
-def texts(references: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the definitions that the references name or use.
+def texts(references: tuple[str, ...], lowered: dict[str, str], checks: str = "") -> Iterator[tuple[str, str]]:
+    """Yield names and texts of the definitions that the references name or use; a whole file has the name of its path.
+
+    lowered: texts by name, which use definitions as files do. checks: C++ that uses them, and is not yielded.
 
     Errors: UnknownNameError for a reference that names nothing.
     """
     known, seen = definitions(), set()
-    pending = []
-    for reference in references:
-        name = reference.partition(":")[2]
-        if name not in known:
-            raise UnknownNameError("prove", f"the shared header has no {name}", f"one of {len(known)} definitions")
-        pending.append(name)
+    pending = [name.partition(":")[2] for name in references if ":" in name]
+    unknown = [name for name in pending if name not in known]
+    if unknown:
+        raise UnknownNameError("prove", f"the shared header has no {unknown[0]}", f"one of {len(known)} definitions")
+    chosen = _with_bases(set(re.findall(rf"\b{CHOSEN}::(\w+)", " ".join([*pending, *lowered.values(), checks]))))
+    pending += _used("", checks, chosen)
+    for name, text in (*lowered.items(), *_files([name for name in references if ":" not in name])):
+        yield name, " ".join(text.split())
+        pending += _used("", text, chosen)
     while pending:
         name = pending.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        yield f"header:{name}", known[name]
-        pending += _used(name, known)
+        if name not in seen:
+            seen.add(name)
+            yield f"header:{name}", known[name]
+            pending += _used(name, known[name], chosen)
+            pending += [scope for scope in (name.rpartition("::")[0],) if scope in known]
 
 
-def _used(name: str, known: dict[str, str]) -> Iterator[str]:
-    owners = name.split("::")[:-1] if name not in {"", *_scopes(known)} else name.split("::")
-    for match in USED.finditer(known[name]):
-        if match[2]:
-            continue
-        path = [*match[1].split("::")[:-1], match[3]]
+def _files(names: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of files and of those that they include from their own folder, comments left out."""
+    pending, seen = [*names], set()
+    while pending:
+        name = pending.pop()
+        if name not in seen:
+            seen.add(name)
+            text = COMMENT.sub("", _file(name).read_text("utf-8"))
+            yield name, text
+            pending += [f"{name.rpartition('/')[0]}/{included}" for included in INCLUDED.findall(text)]
+
+
+def _with_bases(structs: set[str]) -> frozenset[str]:
+    """Return names of arithmetics and of the structs that they inherit from, alias, or name in their functions."""
+    known, found, pending = definitions(), set[str](), {*structs}
+    while pending:
+        name = pending.pop()
+        found.add(name)
+        own = [text for path, text in known.items() if path.split("::")[:2] == [CHOSEN, name]]
+        words = set(re.findall(r"\w+", " ".join(own)))
+        pending |= {word for word in words if f"{CHOSEN}::{word}" in known} - found
+    return frozenset(found)
+
+
+@cache
+def _by_last_name() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in definitions():
+        found.setdefault(name.rpartition("::")[2], []).append(name)
+    return found
+
+
+@cache
+def _used(name: str, text: str, chosen: frozenset[str]) -> tuple[str, ...]:
+    """Return the definitions that a text uses; name is its own, which says the scope that it is in."""
+    found = (part for match in USED.finditer(text) for part in _meant(name, text, match, chosen))
+    return tuple(dict.fromkeys(found))
+
+
+def _meant(name: str, text: str, match: re.Match[str], chosen: frozenset[str]) -> Iterator[str]:
+    """Yield the definitions that one name in a text may mean."""
+    known = definitions()
+    owners = name.split("::")[:-1] if name not in {"", *_scopes()} else name.split("::")
+    path = [*match[1].split("::")[:-1], match[2]]
+    if text[match.start() - 1 : match.start()] not in {".", ">"}:
         for part in range(len(path), 0, -1):
             wanted = "::".join(path[:part])
             candidates = ("::".join([*owners[:depth], wanted]) for depth in range(len(owners), -1, -1))
-            yield from [candidate for candidate in candidates if candidate in known][:1]
+            scoped = [candidate for candidate in candidates if candidate in known][:1]
+            yield from scoped
+            if scoped and part == len(path):
+                return
+    for found in _by_last_name().get(path[-1], ()):
+        scope, _, rest = found.partition("::")
+        if scope != CHOSEN or rest.partition("::")[0] in chosen:
+            yield found
 
 
-def _scopes(known: dict[str, str]) -> set[str]:
-    return {name.rpartition("::")[0] for name in known}
+@cache
+def _scopes() -> frozenset[str]:
+    return frozenset(name.rpartition("::")[0] for name in definitions())

@@ -70,7 +70,7 @@ def claims() -> Iterator[ProofClaim]:
             domain="matrices of 2 x 3, 5 x 7 and 11 x 13 tiles",
             size=sum(rows * columns for rows, columns in PRIMES) * int(np.prod(layout.layout(name).tile)),
             decide=partial(places, name),
-            covers=("fp4ref.layout.value:Layout.from_linear", "fp4ref.layout.value:Layout.strides"),
+            covers=("fp4ref.layout.value:Layout.from_linear", f"fp4ref.layout.registry:{name.upper()}"),
             reduction="a stride is a product of counts and constants, so it is known by its values at primes",
         )
     yield ProofClaim(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fp4ref import api, arrays
 from fp4ref.catalogue import resolve
 from fp4ref.formats import F
-from fp4ref.proof import blocks
+from fp4ref.proof import blocks, sources
 from fp4ref.proof.blocks import PIPELINES, TYPES, KnownTensor
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.golden_scales import _once
@@ -31,35 +31,29 @@ RULES = {
     "mxfp8-e4m3": ("MXS-1", "BLK-10", "E8M0-2", "E4M3-2", "PACK-2", "LAY-3"),
     "mxfp8-e5m2": ("MXS-1", "BLK-10", "E8M0-2", "E5M2-2", "PACK-2", "LAY-3"),
 }
-HEADER = (
-    "block.h:encode",
-    "block.h:block_scale",
-    "arithmetic.h:arithmetic::te::factor",
-    "arithmetic.h:arithmetic::rceil",
-)
 CPU, CUDA = "fp4ref_cpu/csrc", "fp4ref_cuda/kernels"
-PACKED = ("fp4ref.packing:pack", "fp4ref.layout.value:Layout.from_linear")
-ROUNDED = tuple(
-    f"fp4ref.arithmetic:{name}"
-    for name in ("encoding_te", "block_scale_te", "scaled_te", "block_scale_rceil", "divided")
-)
-COVERS = {
-    ClaimSubject.GOLDEN: ("fp4ref.model.quantize:quantize", "fp4ref.formats:Codec.encode", *ROUNDED, *PACKED),
-    ClaimSubject.CPU: (f"{CPU}/quantize.h", f"{CPU}/matrix.h", *HEADER),
-    ClaimSubject.TORCH: (
-        *("fp4ref_torch.quantize:quantize_tensor", "fp4ref_torch.codecs:encode"),
-        *("fp4ref_torch.tensor_scaled:encoding_te", "fp4ref_torch.tensor_scaled:block_te"),
+FLAGS = ("fp4ref_cpu.build:FLAGS", "fp4ref_cpu.build:OPTIMIZATION_FLAGS", "fp4ref_cpu.build:MACHINE_FLAGS")
+LAYOUTS = tuple(f"fp4ref.layout.registry:{name}" for name in ("LINEAR", "TILED_128X4"))
+VALUES = {  # specifications in Python
+    "nvfp4": "fp4ref.specs:NVFP4",
+    "mxfp4": "fp4ref.specs:MXFP4",
+    "mxfp8-e4m3": "fp4ref.specs:MXFP8_E4M3",
+    "mxfp8-e5m2": "fp4ref.specs:MXFP8_E5M2",
+}
+QUANTIZED = {
+    ClaimSubject.GOLDEN: ("fp4ref.model.backend:quantize", *LAYOUTS),
+    ClaimSubject.CPU: (f"{CPU}/quantize.h", *FLAGS),
+    ClaimSubject.TORCH: ("fp4ref_torch.operations:quantize", *LAYOUTS),
+    ClaimSubject.CUDA: (
+        *(f"{CUDA}/{name}.cu" for name in ("amax", "amax_finish", "rows", "row_blocks", "quantize", "bytes")),
+        "fp4ref_cuda.compile:options",
     ),
-    ClaimSubject.CUDA: (f"{CUDA}/quantize.cu", f"{CUDA}/blocks.cuh", "thresholds.h:thresholds::codes", *HEADER),
 }
 DECODED = {
-    ClaimSubject.GOLDEN: (
-        *("fp4ref.model.dequantize:dequantize", "fp4ref.formats:Codec.decode"),
-        *("fp4ref.arithmetic:dequantized_te", "fp4ref.arithmetic:product"),
-    ),
-    ClaimSubject.CPU: (f"{CPU}/dequantize.h", "codec.h:Codec::decode"),
-    ClaimSubject.TORCH: ("fp4ref_torch.dequantize:dequantize_tensor", "fp4ref_torch.codecs:decode"),
-    ClaimSubject.CUDA: (f"{CUDA}/dequantize.cu", "codec.h:Codec::decode"),
+    ClaimSubject.GOLDEN: ("fp4ref.model.backend:dequantize", LAYOUTS[0]),
+    ClaimSubject.CPU: (f"{CPU}/dequantize.h", *FLAGS),
+    ClaimSubject.TORCH: ("fp4ref_torch.operations:dequantize", LAYOUTS[0]),
+    ClaimSubject.CUDA: (f"{CUDA}/dequantize.cu", f"{CUDA}/decode.cu", "fp4ref_cuda.compile:options"),
 }
 SIZES = {  # elements and block maxima of a tensor, by specification and type
     ("nvfp4", "float32"): 17137,
@@ -210,7 +204,7 @@ def claims() -> Iterator[ProofClaim]:
                     domain=f"{what} in blocks of every scale byte, and {maxima}{under}",
                     size=SIZES[spec, dtype],
                     decide=partial(quantizes, spec, dtype, subject),
-                    covers=COVERS[subject],
+                    covers=(*QUANTIZED[subject], _value(spec, subject)),
                     reduction="" if every else "products, quotients and roundings never fall as a magnitude grows",
                     **_run(subject, slow=every and subject is ClaimSubject.TORCH),
                 )
@@ -225,9 +219,15 @@ def claims() -> Iterator[ProofClaim]:
                 domain="all codes under all scale bytes" + (f" and {count} global maxima" if count > 1 else ""),
                 size=count * len(TYPES) << (8 + PIPELINES[spec]().element.format.bits),
                 decide=partial(dequantizes, spec, subject),
-                covers=DECODED[subject],
+                covers=(*DECODED[subject], _value(spec, subject)),
                 **_run(subject),
             )
+
+
+def _value(spec: str, subject: ClaimSubject) -> str:
+    """Return the reference of a specification, as a subject reads it."""
+    native = subject in {ClaimSubject.CPU, ClaimSubject.CUDA}
+    return f"{sources.LOWERED}{spec}" if native else VALUES[spec]
 
 
 def _run(subject: ClaimSubject, *, slow: bool = False) -> dict[str, Any]:
