@@ -87,9 +87,7 @@ def header(mode: str, tell: Tell) -> Replayed:
     for place, element in enumerate(ELEMENTS.values()):
         want = bytes_of(mode, element)
         numbers = [len(want.starts), *want.starts.tolist(), *want.codes.tolist()]
-        wrong, first = native.sweep(
-            header_text(mode), element.name, MAXIMA, lambda done, place=place: tell((place + done) / 3), numbers
-        )
+        wrong, first = native.sweep(header_text(mode), element.name, MAXIMA, tell, numbers)
         if first is not None:
             return Replayed((place + 1) * MAXIMA, f"{_told(first, element, want)}; {wrong} maxima are wrong")
     return Replayed(len(ELEMENTS) * MAXIMA)

@@ -1,0 +1,314 @@
+"""Every certificate has a mistake that its claim refutes: a check that cannot fail proves nothing."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import shutil
+
+import numpy as np
+import pytest
+
+import fp4ref_numerics
+from fp4ref import arithmetic as ar
+from fp4ref import formats, hadamard, philox
+from fp4ref.layout import value as layouts
+from fp4ref.proof import encoders, golden_scales, solver
+from fp4ref.proof.catalogue import claims
+from fp4ref.proof.claims import ClaimSubject
+from fp4ref_cpu import build
+
+SUMS = ("codec.h", "0x1p23f + 2.0f", "0x1p23f + 3.0f")
+ADDED = ("codec.h", "binade + ((unsigned)shift << 23)", "binade + ((unsigned)(shift + 1) << 23)")
+SUBNORMAL_VALUES = ("codec.h", "(normal - power_of_two(-Format::bias)) * 2.0f", "normal - power_of_two(-Format::bias)")
+ONE_DIVISION = ("arithmetic.h", "1.0f / (s * (1.0f / g)), FLOAT_MAX", "g / s, FLOAT_MAX")
+ONE_PART = ("block.h", "high, x * low)", "high, 0.0f)")
+DECODED = (
+    *("arithmetic.h", "s * A * (1.0f / (S::element_max * S::scale_max))"),
+    "s * (A * (1.0f / (S::element_max * S::scale_max)))",
+)
+NATIVE = {  # claim: file of the header, text, its replacement
+    "encode-e2m1/header": SUMS,
+    "encode-e2m1-overflow/header": ("codec.h", "Overflow < 0 ? 7.0f : 8.0f", "Overflow < 0 ? 7.0f : 7.0f"),
+    "encode-e4m3/header": ("codec.h", "Overflow < 0 ? Format::codes - 1", "Overflow < 0 ? Format::codes - 2"),
+    "encode-e4m3-nan/header": (*("codec.h", "bits_of(x) >> 31 ? NegativeNaN : NaN", "bits_of(x) >> 31 ? NaN : NaN"),),
+    "encode-e5m2/header": ADDED,
+    "encode-e5m2-infinity/header": ("codec.h", "Format::codes - 1 : Overflow)", "Format::codes - 1 : NaN)"),
+    "encode-e8m0/header": ("codec.h", "mantissa > 0x400000u", "mantissa >= 0x400000u"),
+    "mx-floor/header": (
+        "arithmetic.h",
+        "shared_scale<S>(bits_of(a) >> 23)",
+        "shared_scale<S>((bits_of(a) + 1u) >> 23)",
+    ),
+    "mx-ceil/header": ("arithmetic.h", "(bits_of(a) + 0x7fffffu) >> 23)", "(bits_of(a) + 0x7ffffeu) >> 23)"),
+    "mx-even/header": ("arithmetic.h", "half = 1u << (22 - ", "half = 1u << (21 - "),
+    "encoding-448/header": ("arithmetic.h", "A == 0.0f || g == 0.0f", "A == 0.0f"),
+    "encoding-256/header": (
+        *(
+            "arithmetic.h",
+            "S::scale_max * S::element_max / A, FLOAT_MAX",
+            "S::element_max * (S::scale_max / A), FLOAT_MAX",
+        ),
+    ),
+    "block-scale/header": ("arithmetic.h", "a * (g * SIXTH)", "a * g * SIXTH"),
+    "factor/header": ONE_DIVISION,
+    "factor-significands/header": ONE_DIVISION,
+    "decode/header": DECODED,
+    "decode-significands/header": DECODED,
+    "block/header": SUMS,
+    "over-2688/header": ONE_PART,
+    "over-1536/header": ONE_PART,
+    "over-6/header": ONE_PART,
+    "stochastic/header": ("codec.h", "(Format::mantissa_bits + 8)", "(Format::mantissa_bits + 7)"),
+    "reciprocal/header": ("reciprocal.h", "rounding = 2023", "rounding = 2022"),
+    "hadamard-signs/header": ("hadamard.h", "? -0.25f : 0.25f", "? -0.25f : 0.25001f"),
+    "thresholds/header": ("thresholds.h", "0x2401u * BOTH", "0x2400u * BOTH"),
+    **{
+        f"quantize-{spec}-{kind}/cpu": SUMS
+        for spec in ("nvfp4", "mxfp4")
+        for kind in ("float32", "bfloat16", "float16")
+    },
+    **{
+        f"quantize-mxfp8-{of}-{kind}/cpu": ADDED
+        for of in ("e4m3", "e5m2")
+        for kind in ("float32", "bfloat16", "float16")
+    },
+    **{f"dequantize-{spec}/cpu": SUBNORMAL_VALUES for spec in ("nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2")},
+}
+
+
+def decided(name):
+    return claims()[name].decide(lambda done: None)
+
+
+@pytest.fixture
+def planted(monkeypatch, tmp_path):
+    """Return a function that replaces a text of the shared header for this test."""
+    folder = tmp_path / "include"
+    shutil.copytree(fp4ref_numerics.INCLUDE, folder)
+
+    def forget():
+        for module in (build, *(importlib.import_module(f"fp4ref_cpu.{name}") for name in ("quantizing", "reading"))):
+            for part in vars(module).values():
+                if hasattr(part, "cache_clear"):
+                    part.cache_clear()
+
+    def plant(file: str, right: str, wrong: str) -> None:
+        path = folder / "fp4ref" / file
+        text = path.read_text()
+        assert right in text
+        path.write_text(text.replace(right, wrong))
+        monkeypatch.setattr(fp4ref_numerics, "INCLUDE", folder)
+        forget()
+
+    yield plant
+    monkeypatch.undo()
+    forget()
+
+
+HEAVY = ("encode-e4m3/header", "factor/header", "over-6/header", "hadamard-signs/header")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.heavy if name in HEAVY else pytest.mark.release) for name in NATIVE]
+)
+def test_a_mistake_in_the_header_is_refuted(name, planted):
+    planted(*NATIVE[name])
+    assert decided(name).witness
+
+
+# Python: each plants its mistake by a function of pytest's monkeypatch
+
+
+def changed(owner, name, change):
+    """Return a planter that changes results of a function of a module or class."""
+
+    def plant(patch):
+        where = importlib.import_module(owner) if isinstance(owner, str) else owner
+        right = getattr(where, name)
+        wrong = functools.wraps(right)(lambda *given, **named: change(right(*given, **named), *given))
+        wrong.cache_clear = getattr(right, "cache_clear", None)
+        for module in [
+            where,
+            *(importlib.import_module(f"fp4ref_torch.{user}") for user in USERS if where is not user),
+        ]:
+            for attribute, value in list(vars(module).items()):
+                if value is right:
+                    patch.setattr(module, attribute, wrong)
+
+    return plant
+
+
+USERS = ("quantize", "dequantize", "arithmetic", "codecs")
+
+
+def replaced(owner, name, wrong):
+    """Return a planter that puts another function or constant in the place of one."""
+    return lambda patch: patch.setattr(owner, name, wrong)
+
+
+def in_arithmetic(record, name, wrong):
+    """Return a planter that replaces a function of an arithmetic, whose record is frozen."""
+
+    def plant(patch):
+        before = getattr(record, name)
+        patch.setattr(record.__class__, "__setattr__", object.__setattr__)
+        patch.setattr(record, name, np.errstate(all="ignore")(wrong))
+        assert getattr(record, name) is not before
+
+    return plant
+
+
+def one_code(name):
+    """Return a planter of another code for the one input before the first place at which a code begins."""
+    start = int(encoders.expected(name).starts[1])
+    return changed(formats.Codec, "encode", lambda codes, _, x, *__: np.where(x.view(np.uint32) == start - 1, 1, codes))
+
+
+def one_code_of_torch(name):
+    start = int(encoders.expected(name).starts[1])
+
+    def change(codes, x, *_):
+        import torch
+
+        return torch.where(x.view(torch.int32) == start - 1, 1, codes)
+
+    return changed("fp4ref_torch.codecs", "encode", change)
+
+
+def next_value(values, form, *_):
+    """Return the table of values with the next float in the place of that of code 5."""
+    values = values.copy()
+    values[5] = np.nextafter(values[5], np.float32(np.inf))
+    return values
+
+
+def one_more(codes, *_):
+    return codes + (codes == 3).to(codes.dtype)
+
+
+def scaled_twice(x, s, g, k):
+    return x * g / s
+
+
+def next_constant(amax, g, k):
+    return amax * np.nextafter(np.float32(1) / k.element_max, np.float32(1))
+
+
+def decoded_otherwise(q, s, amax, k):
+    return q * (s * (amax * np.float32(1 / 2688)))
+
+
+KINDS = ("float32", "bfloat16", "float16")
+MXFP8 = ("mxfp8-e4m3", "mxfp8-e5m2")
+PYTHON = {
+    "decision-key/golden": replaced(formats, "_decision", lambda x: (x.view(np.uint32) >> 16 << 1).astype(np.intp)),
+    **{f"encode-{name}/golden": one_code(name) for name in encoders.CODECS},
+    **{f"encode-{name}/torch": one_code_of_torch(name) for name in encoders.CODECS},
+    **{
+        f"mx-{mode}/golden": in_arithmetic(record, "block_scale", ar.block_scale_rceil)
+        for mode, record in (("floor", ar.OCP_FLOOR), ("ceil", ar.OCP_CEIL), ("even", ar.OCP_EVEN))
+    },
+    **{
+        f"mx-{mode}/torch": changed("fp4ref_torch.powers_of_two", "exponent", lambda found, *_: found * 2)
+        for mode in ("floor", "ceil", "even")
+    },
+    **{
+        f"encoding-{top}/golden": replaced(
+            golden_scales,
+            "encoding_te",
+            lambda amax, k: np.fmin(k.element_max * (k.scale_max / amax), np.float32(3e38)),
+        )
+        for top in (448, 256)
+    },
+    "block-scale/golden": replaced(golden_scales, "block_scale_te", lambda a, g, k: np.fmin(a * g * ar.SIXTH, 3e38)),
+    "factor/golden": replaced(golden_scales, "scaled_te", scaled_twice),
+    "decode/golden": replaced(golden_scales, "dequantized_te", decoded_otherwise),
+    "block/golden": replaced(golden_scales, "scaled_te", scaled_twice),
+    **{f"quantize-nvfp4-{kind}/golden": in_arithmetic(ar.TE, "scaled", scaled_twice) for kind in KINDS},
+    **{
+        f"quantize-{spec}-{kind}/golden": in_arithmetic(ar.RCEIL, "block_scale", next_constant)
+        for spec in ("mxfp4", *MXFP8)
+        for kind in KINDS
+    },
+    "dequantize-nvfp4/golden": in_arithmetic(ar.TE, "dequantized", decoded_otherwise),
+    **{f"dequantize-{spec}/golden": changed(formats, "_value_table", next_value) for spec in ("mxfp4", *MXFP8)},
+    **{
+        f"quantize-{spec}-{kind}/torch": changed("fp4ref_torch.codecs", "encode", one_more)
+        for spec in ("nvfp4", "mxfp4", *MXFP8)
+        for kind in KINDS
+    },
+    **{
+        f"dequantize-{spec}/torch": changed("fp4ref_torch.codecs", "decode", lambda values, *_: values * 1.0000001)
+        for spec in ("nvfp4", "mxfp4", *MXFP8)
+    },
+    "hadamard-signs/golden": replaced(hadamard, "STRIDES", (1, 2, 4)),
+    "hadamard-signs/torch": changed("fp4ref_torch.hadamard", "_butterfly", lambda values, *_: values + 0.25),
+    "stochastic-bfloat16/golden": changed(formats.Codec, "_stochastic", lambda index, *_: np.maximum(index, 1)),
+    "stochastic-bfloat16/torch": changed("fp4ref_torch.codecs", "encode", one_more),
+    **{
+        f"layout-{name}/golden": replaced(
+            layouts.Layout,
+            "from_linear",
+            functools.partialmethod(lambda self, right, s: right(self, s // 2 * 2), layouts.Layout.from_linear),
+        )
+        for name in ("linear", "tiled_128x4", "tiled_8x4")
+    },
+    "philox-bits/golden": replaced(philox, "KEY_STEPS", (0x9E3779B9, 0xBB67AE86)),
+    "philox-bijection/formula": replaced(philox, "MULTIPLIERS", (0xD2511F53, 0xCD9E8D58)),
+}
+FORMULAS = {  # claim: an argument of the function that decides it, and a wrong value
+    "e2m1-sums/formula": (solver.sums, {"ones": solver.ONES + 1}),
+    "power-of-two/formula": (solver.power_of_two, {"byte_of_one": 126}),
+    "stochastic-index/formula": (solver.drawn, {"lowest": 0x40000000}),
+}
+QUICK = (
+    "decision-key/golden",
+    "quantize-mxfp4-float16/golden",
+    "layout-tiled_8x4/golden",
+    "dequantize-mxfp8-e5m2/golden",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.release) for name in PYTHON]
+)
+@pytest.mark.filterwarnings("ignore:All-NaN slice")  # of a witness whose block is NaN
+def test_a_mistake_in_python_is_refuted(name, monkeypatch):
+    for library in {"torch": ("torch",), "formula": ("z3",)}.get(name.rpartition("/")[2], ()):
+        pytest.importorskip(library)
+    tables = (formats._value_table, formats._code_table, formats._index_table)
+    for table in tables:
+        table.cache_clear()
+    try:
+        with monkeypatch.context() as patch:
+            PYTHON[name](patch)
+            assert decided(name).witness
+    finally:
+        for table in tables:
+            table.cache_clear()
+
+
+@pytest.mark.rule("E2M1-3", "BLK-10", "SR-2")
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_mistake_in_a_formula_is_refuted(name):
+    pytest.importorskip("z3", reason="the extra `prove` is not installed")
+    decide, wrong = FORMULAS[name]
+    assert decide(lambda done: None, **wrong).witness
+
+
+def test_every_certificate_has_a_mistake():
+    """A long claim may share the function that decides it with one that has a mistake; a GPU's share those of torch."""
+    tables = {*NATIVE, *PYTHON, *FORMULAS}
+    assert tables <= claims().keys()
+    functions = {(claim.decider(), claim.subject) for name, claim in claims().items() if name in tables}
+    lacking = [
+        name
+        for name, claim in claims().items()
+        if name not in tables
+        and claim.subject is not ClaimSubject.CUDA
+        and not (claim.long and (claim.decider(), claim.subject) in functions)
+    ]
+    assert lacking == []
+    of_whole_calls = {claim.decider() for claim in claims().values() if claim.subject is ClaimSubject.TORCH}
+    assert {claim.decider() for claim in claims().values() if claim.subject is ClaimSubject.CUDA} <= of_whole_calls
