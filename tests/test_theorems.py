@@ -43,7 +43,7 @@ def again(codes, byte):
     "spec, rules",
     [
         ("nvfp4", {"THM-2", "THM-3", "THM-6", "THM-9", "THM-10", "THM-11"}),
-        ("mxfp4", {"THM-1", "THM-3", "THM-4", "THM-9"}),
+        ("mxfp4", {"THM-1", "THM-3", "THM-4", "THM-9", "THM-12"}),
         ("mxfp8-e4m3", {"THM-1", "THM-3", "THM-9"}),
         ("nvfp4-2d", {"THM-2", "THM-8", "THM-9", "THM-10", "THM-11"}),
         ("nvfp4-row-scaled", {"THM-2", "THM-3", "THM-6", "THM-9", "THM-11"}),

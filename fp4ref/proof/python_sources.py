@@ -18,12 +18,18 @@ from pathlib import Path
 from fp4ref.errors import UnknownNameError
 
 PACKAGES = ("fp4ref", "fp4ref_torch", "fp4ref_numerics")  # whose definitions are followed
-# Modules that run claims, look values up by name, or pass calls and arrays on; they compute no byte.
+# Modules and functions that run claims, look values up by name, check them, or pass arrays on; they compute no byte.
 HARNESS = (
     *("fp4ref.proof.claims", "fp4ref.proof.native", "fp4ref.errors", "fp4ref.names", "fp4ref.remembered"),
     *("fp4ref.api", "fp4ref.arguments", "fp4ref.arrays", "fp4ref.catalogue", "fp4ref.memory", "fp4ref.quantized"),
     *("fp4ref.layout.registry", "fp4ref.plans", "fp4ref.registry", "fp4ref.operands", "fp4ref_torch"),
-    "fp4ref_numerics.cache",
+    *(
+        "fp4ref_numerics.cache",
+        "fp4ref.spec_json",
+        "fp4ref.spec:from_json",
+        "fp4ref.spec:_coerce",
+        "fp4ref.spec:_require_legal",
+    ),
 )
 Part = tuple[str, str]  # a module, and a name in it
 
@@ -247,6 +253,6 @@ def _resolved(module: str, name: str) -> list[Part]:
     if module.partition(".")[0] not in PACKAGES:
         return []
     if name in _definitions(module):
-        return [] if module in HARNESS else [(module, name)]
+        return [] if module in HARNESS or f"{module}:{name}" in HARNESS else [(module, name)]
     where, its = _imports(module).get(name, ("", ""))
     return _resolved(where, its) if its else []

@@ -14,7 +14,7 @@ from fp4ref.formats import E2M1, E4M3, Codec, F, Format, grid
 from fp4ref.packing import unpack
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.spec import Granularity, Spec
-from fp4ref.theorems import moving
+from fp4ref.theorems import moving, to_fp8
 
 MOST_TRIPS = 8  # until an amax stays
 LONGEST_SUM = (1 << 63) // (12 * 229376) ** 2  # products of NVFP4 values in 64 bits: 1217394
@@ -37,7 +37,7 @@ class Evaluated(NamedTuple):
 def evaluate(x: NDArray[Any], spec: Spec | str) -> list[Evaluated]:
     """Evaluate every theorem that concerns a specification on a tensor [M, K] of finite numbers.
 
-    Rules: THM-1, THM-2, THM-3, THM-4, THM-5, THM-6, THM-8, THM-9, THM-10, THM-11.
+    Rules: THM-1, THM-2, THM-3, THM-4, THM-5, THM-6, THM-8, THM-9, THM-10, THM-11, THM-12.
     """
     spec = resolve(spec)
     q = _quantized(x, spec)
@@ -166,6 +166,18 @@ def _moved(x: NDArray[Any], spec: Spec, q: Quantized) -> Iterator[Evaluated]:
     exact = isinstance(found, moving.Exact)
     text = f"exactly {to}" if exact else f"not {to}: {found.reason}; {found.blocks:,} blocks"
     yield Evaluated(rule, f"as {to}", exact, True, text)
+    if to == "NVFP4":
+        yield from _as_fp8(codes, row.scales)
+
+
+def _as_fp8(codes: Bits, scales: Bits) -> Iterator[Evaluated]:
+    """Yield whether MXFP4 bytes are FP8 codes under one power of two. Rules: THM-12."""
+    for codec in to_fp8.CODECS.values():
+        found = to_fp8.fp8_from_mxfp4(codes, scales, codec)
+        name = codec.format.name.upper()
+        exact = isinstance(found, to_fp8.Fp8)
+        text = f"exactly {name} times 2^{found.exponent}" if isinstance(found, to_fp8.Fp8) else f"not: {found.reason}"
+        yield Evaluated("THM-12", f"as {name} under one power of two", exact, True, text)
 
 
 def rescaled(scales: Bits, codec: Codec, before: float, after: float) -> tuple[Bits, float]:
