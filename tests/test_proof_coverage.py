@@ -22,14 +22,9 @@ QUICK = ("encode-e4m3/golden", "quantize-mxfp4-float16/golden", "dequantize-mxfp
 
 @pytest.fixture
 def fresh_sources():
-    """Read sources anew during a test, and after it."""
-    modules = (python_sources, cpp_sources, records)
-    caches = [part for module in modules for part in vars(module).values() if hasattr(part, "cache_clear")]
-    for part in caches:
-        part.cache_clear()
+    """Read sources anew after a test."""
     yield
-    for part in caches:
-        part.cache_clear()
+    forget()
 
 
 def in_python():
@@ -135,9 +130,17 @@ def test_all_of_the_header_that_a_check_compiles_is_covered(name, monkeypatch, t
 # A change in each layer, and certificates that it makes out of date
 
 
-def stale(*names):
-    """Return those of some claims whose code has other digests than their records."""
-    return {name for name in names if records.read(claims()[name])["covered"] != records.covered(name)}
+def stale(before):
+    """Return those of some claims whose code has other digests than before."""
+    return {name for name, covered in before.items() if records.covered(name) != covered}
+
+
+def forget():
+    """Forget all sources, so that they are read anew."""
+    for module in (python_sources, cpp_sources, records):
+        for part in vars(module).values():
+            if hasattr(part, "cache_clear"):
+                part.cache_clear()
 
 
 def first_by_default(table):
@@ -179,10 +182,12 @@ def test_a_change_in_python_is_noticed(change, fresh_sources, monkeypatch):
     module, right, wrong, outdated, held = PYTHON[change]
     read = python_sources._source.__wrapped__
     assert right in read(module)
+    before = {name: records.covered(name) for name in (*outdated, *held)}
+    forget()
     monkeypatch.setattr(
         python_sources, "_source", lambda name: read(name).replace(right, wrong) if name == module else read(name)
     )
-    assert stale(*outdated, *held) == {*outdated}
+    assert stale(before) == {*outdated}
 
 
 NATIVE = {
@@ -225,6 +230,8 @@ def test_a_change_in_native_code_is_noticed(change, fresh_sources, monkeypatch, 
     original = cpp_sources._file(file) if "/" in file else cpp_sources.folder() / file
     text = original.read_text()
     assert right in text
+    before = {name: records.covered(name) for name in (*outdated, *held)}
+    forget()
     if "/" in file:
         (tmp_path / "changed").write_text(text.replace(right, wrong, 1))
         read = cpp_sources._file
@@ -233,15 +240,17 @@ def test_a_change_in_native_code_is_noticed(change, fresh_sources, monkeypatch, 
         shutil.copytree(cpp_sources.folder(), tmp_path / "fp4ref")
         (tmp_path / "fp4ref" / file).write_text(text.replace(right, wrong, 1))
         monkeypatch.setattr(cpp_sources, "folder", lambda: tmp_path / "fp4ref")
-    assert stale(*outdated, *held) == {*outdated}
+    assert stale(before) == {*outdated}
 
 
 @pytest.mark.heavy
 def test_another_lowered_text_is_noticed(fresh_sources, monkeypatch):
     right = fp4ref_numerics.lower
-    monkeypatch.setattr(fp4ref_numerics, "lower", lambda spec: right(spec).replace("columns = 32", "columns = 16"))
     outdated = {"quantize-mxfp4-float32/cpu", "quantize-mxfp4-float32/cuda"}
-    assert stale(*outdated, "quantize-nvfp4-float32/cpu") == outdated
+    before = {name: records.covered(name) for name in (*outdated, "quantize-nvfp4-float32/cpu")}
+    forget()
+    monkeypatch.setattr(fp4ref_numerics, "lower", lambda spec: right(spec).replace("columns = 32", "columns = 16"))
+    assert stale(before) == outdated
 
 
 def test_methods_of_covered_classes_count(fresh_sources, monkeypatch):
@@ -266,6 +275,7 @@ for one in (1, 2):
 def start(thing: Derived):
     return thing.own() + thing.inherited() + TABLE[1]
 """
+    forget()
     monkeypatch.setattr(python_sources, "_source", lambda module: text)
     found = python_sources.texts(("fp4ref.none:start",))
     names = {name.partition(":")[2] for name in found}
