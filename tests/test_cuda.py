@@ -308,6 +308,22 @@ def test_whole_lines_are_decoded(name, to):
             assert got.view(bit_types()[2]).cpu().numpy().tobytes() == expected, (lines, scale_layout)
 
 
+@pytest.mark.rule("DEQ-1", "LAY-6")
+def test_tiled_scales_at_any_address_are_read():
+    from fp4ref_cuda import operations
+
+    q = every_code_under_every_scale(fp4ref.NVFP4, 130, "tiled_128x4")
+    data, scales, amax = q.row.mapped(cuda)
+    for shift in (0, 1, 4):
+        moved = cuda(np.zeros(scales.numel() + shift, np.uint8))[shift:].reshape(scales.shape)
+        moved.copy_(scales)
+        there = fp4ref.Quantized(q.spec, q.shape, q.dtype, q.scale_layout, DirectionData(data, moved, amax))
+        got = fp4ref.dequantize(there, "bfloat16", backend="cuda")
+        assert operations.last_plan().path == ("units" if shift else "lines")
+        expected = fp4ref.dequantize(q, "bfloat16", backend="numpy").tobytes()
+        assert got.cpu().view(bit_types()[2]).numpy().tobytes() == expected
+
+
 FUSED = {"nvfp4": "rows and columns by thresholds", "nvfp4-rht": "rows and hadamard columns, fused"}
 
 

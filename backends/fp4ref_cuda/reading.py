@@ -56,9 +56,10 @@ def _dequantized(call: Call, data: DirectionData, out: Any) -> Any:
         ]
         codes = buffers.contiguous(codes)
         ran: tuple[str, ...] = ()
-        reason = own_map(scale_layout) or decode_reason(
-            spec, call.to, shape[1], pointer(codes) | pointer(out), call.inverse_hadamard
-        )
+        places = pointer(codes) | pointer(out)
+        if is_tiled(scale_layout):  # whose scales are read 16 at a time
+            places |= pointer(rest[0])
+        reason = own_map(scale_layout) or decode_reason(spec, call.to, shape[1], places, call.inverse_hadamard)
         if shape[0] * shape[1]:
             arguments = (pointer(codes), *map(pointer, rest), *shape)
             if reason:
