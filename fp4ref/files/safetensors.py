@@ -6,6 +6,8 @@ The header is data from a stranger: each of its claims is checked against the fi
 from __future__ import annotations
 
 import json
+import os
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,23 +48,24 @@ class SafetensorsFile(TensorFile):
         if size < 8:
             raise self.refused(f"{size} bytes", "8 for the length of a header")
         try:
-            self._file = path.open("rb", buffering=0)
+            self._descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise self.refused(reason(error), "a readable file") from None
+        self._end = weakref.finalize(self, os.close, self._descriptor)  # also where nobody closes it
         try:
             self._read_header(size)
         except BaseException:
-            self._file.close()
+            self._end()
             raise
 
     def read(self, name: str) -> NDArray[Any]:
         """Read one array into memory; it is read-only."""
         _, dtype, shape = self._tensor(name)
-        return array_at(self.path, self._file.fileno(), self._base + self._starts[name], dtype, shape, self.rule)
+        return array_at(self.path, self._descriptor, self._base + self._starts[name], dtype, shape, self.rule)
 
     def close(self) -> None:
         """Let go of the file."""
-        self._file.close()
+        self._end()
         self._tensors = {}
 
     def _read_header(self, size: int) -> None:
@@ -78,7 +81,7 @@ class SafetensorsFile(TensorFile):
         self._require_cover()
 
     def _head(self, start: int, count: int) -> bytes:
-        return b"".join(parts_at(self.path, self._file.fileno(), start, count, self.rule))
+        return b"".join(parts_at(self.path, self._descriptor, start, count, self.rule))
 
     def _parse(self, header: bytes) -> dict[str, Any]:
         if not header.startswith(b"{"):
