@@ -15,7 +15,7 @@ import fp4ref
 from fp4ref import philox, rules
 from fp4ref.catalogue import PROFILES
 from fp4ref.errors import Fp4Error
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, Format
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, Format, FormatWithSecondZero
 from fp4ref.standard.tables import codes_of, number_of, tables
 
 F = np.float32
@@ -120,6 +120,9 @@ def test_the_json_of_nvfp4():
     assert [*json.loads(text)] == [*json.loads(fp4ref.NVFP4.to_json())]
 
 
+ZERO = {"exponent_bits": 4, "mantissa_bits": 3, "bias": 7, "codes": 127, "signed": False}  # UE4M3
+
+
 @pytest.mark.rule("SPC-6")
 @pytest.mark.example("SPC-6")
 def test_formats_that_are_refused():
@@ -129,15 +132,21 @@ def test_formats_that_are_refused():
             {"codes": 33},
             {"codes": 32, "infinity": True},
         ],
-        "bits of mantissa without a sign": [{"signed": False, "exponent_bits": 2, "codes": 15}],
+        "a second zero (UE4M3-1) with a sign, an infinity, or other than one code left for it": [
+            {"kind": FormatWithSecondZero, **ZERO, "signed": True},
+            {"kind": FormatWithSecondZero, **ZERO, "infinity": True},
+            {"kind": FormatWithSecondZero, **ZERO, "codes": 126},
+        ],
         "a value, or the midpoint of two neighbours, that is not a bfloat16": [{"bias": 140}],
     }
     assert [row[0] for row in rows_of("SPC-6")] == [*settings]
     right = {"exponent_bits": 3, "mantissa_bits": 2, "bias": 3, "codes": 32}
     assert Format("it", **right).max == 28
+    assert FormatWithSecondZero("it", **ZERO).max == 448
     for changes in settings.values():
         for change in changes:
-            refused("SPC-6", Format, "it", **(right | change))
+            settings = right | change
+            refused("SPC-6", settings.pop("kind", Format), "it", **settings)
 
 
 def operand(spec, codes, scale=None):

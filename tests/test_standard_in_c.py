@@ -26,6 +26,7 @@ from fp4ref.specs import OWN
 SOURCE = Path(__file__).parents[1] / "docs/examples/standard.c"
 pytestmark = pytest.mark.skipif(not SOURCE.exists(), reason="the examples are in the checkout only")
 CODECS = [CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E2M3, CUDA_E3M2, OCP_INT8, CUDA_E8M0]
+FORMATS = [codec.format.name for codec in CODECS]
 ARITHMETICS = ["te", "te-division", "te-fast", "rceil", "ocp-floor"]
 TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 DIRECTION = {"row": 0, "column": 1}
@@ -174,7 +175,9 @@ def test_every_other_vector(program):
     }
     for group, test, _ in vectors("encode"):
         codec = group["codec"]
-        nan = CODECS[[c.format.name for c in CODECS].index(codec["format"])].nan
+        if codec["format"] not in FORMATS:
+            continue
+        nan = CODECS[FORMATS.index(codec["format"])].nan
         standard = (codec["format"], codec["rounding"]) in own and codec["overflow"] is None and "infinity" not in codec
         if not standard or codec["sign"] != "bit" or [int(n, 16) for n in codec["nan"]] != [*nan]:
             continue
@@ -184,6 +187,8 @@ def test_every_other_vector(program):
         commands.append(f"encode {codec['format']} {int(stochastic)} {len(test['values'])} {' '.join(values)}")
         expected.append([f"{int(code, 16):x}" for code in test["codes"]])
     for group, test, _ in vectors("decode"):
+        if group["codec"]["format"] not in FORMATS:
+            continue
         commands.append(f"decode {group['codec']['format']} {len(test['codes'])} {' '.join(test['codes'])}")
         expected.append(test["values"])
     for group, test, _ in vectors("pack"):

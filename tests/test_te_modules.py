@@ -288,12 +288,12 @@ def test_the_quantized_original_may_be_kept_instead() -> None:
 def test_activations_are_differentiated(name: str) -> None:
     module = LayerNormMLP(32, 64, activation=name, params_dtype=torch.float32)
     assert module.fc1_weight.shape[0] == (64 if name in PLAIN else 128)
-    from fp4ref.te.module.activation import _function, activate
+    from fp4ref.te.module.activation import activate, function_of
 
     x = torch.randn(8, 64, requires_grad=True)
     activate(name, x).sum().backward()
     expected = x.detach().clone().requires_grad_()
-    _function(name, {})(expected).sum().backward()
+    function_of(name, {})(expected).sum().backward()
     assert torch.allclose(x.grad, expected.grad, atol=1e-6)
 
 

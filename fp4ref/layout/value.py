@@ -139,6 +139,8 @@ class Layout:
         Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-15, LAY-16, LAY-20, LAY-21.
         """
         padded = self.padded(*sizes)
+        if not (self.has_gaps or self.form.repeated or self.form.irregular):
+            return padded
         size = strides(self.form, padded).size
         return (1, size) if self.has_gaps or self.form.repeated or size != math.prod(padded) else padded
 
