@@ -298,7 +298,7 @@ def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 @pytest.mark.rule("CKP-30")
 @pytest.mark.parametrize("scale", [0x38, 0x7F])
 def test_counts_of_a_group_are_those_of_its_codes(scale: int, tmp_path: Path) -> None:
-    """One block has a scale of 1 or of NaN; codes and energies of columns are counted by the formula."""
+    """Count the codes and energies of columns by the formula, with one block whose scale is 1 or NaN."""
     export = corpus.modelopt()
     name = "model.layers.0.mlp.up_proj"
     export.array(f"{name}.weight_scale")[3, 2] = scale

@@ -24,14 +24,15 @@ SUBNORMAL_VALUES = ("codec.h", "(normal - power_of_two(-Format::bias)) * 2.0f", 
 ONE_DIVISION = ("arithmetic.h", "1.0f / (s * (1.0f / g)), FLOAT_MAX", "g / s, FLOAT_MAX")
 ONE_PART = ("block.h", "high, x * low)", "high, 0.0f)")
 DECODED = (
-    *("arithmetic.h", "s * A * (1.0f / (S::element_max * S::scale_max))"),
+    "arithmetic.h",
+    "s * A * (1.0f / (S::element_max * S::scale_max))",
     "s * (A * (1.0f / (S::element_max * S::scale_max)))",
 )
 NATIVE = {  # claim: file of the header, text, its replacement
     "encode-e2m1/header": SUMS,
     "encode-e2m1-overflow/header": ("codec.h", "Overflow < 0 ? 7.0f : 8.0f", "Overflow < 0 ? 7.0f : 7.0f"),
     "encode-e4m3/header": ("codec.h", "Overflow < 0 ? Format::codes - 1", "Overflow < 0 ? Format::codes - 2"),
-    "encode-e4m3-nan/header": (*("codec.h", "bits_of(x) >> 31 ? NegativeNaN : NaN", "bits_of(x) >> 31 ? NaN : NaN"),),
+    "encode-e4m3-nan/header": ("codec.h", "bits_of(x) >> 31 ? NegativeNaN : NaN", "bits_of(x) >> 31 ? NaN : NaN"),
     "encode-e5m2/header": ADDED,
     "encode-e5m2-infinity/header": ("codec.h", "Format::codes - 1 : Overflow)", "Format::codes - 1 : NaN)"),
     "encode-e8m0/header": ("codec.h", "mantissa > 0x400000u", "mantissa >= 0x400000u"),
@@ -44,11 +45,9 @@ NATIVE = {  # claim: file of the header, text, its replacement
     "mx-even/header": ("arithmetic.h", "half = 1u << (22 - ", "half = 1u << (21 - "),
     "encoding-448/header": ("arithmetic.h", "A == 0.0f || g == 0.0f", "A == 0.0f"),
     "encoding-256/header": (
-        *(
-            "arithmetic.h",
-            "S::scale_max * S::element_max / A, FLOAT_MAX",
-            "S::element_max * (S::scale_max / A), FLOAT_MAX",
-        ),
+        "arithmetic.h",
+        "S::scale_max * S::element_max / A, FLOAT_MAX",
+        "S::element_max * (S::scale_max / A), FLOAT_MAX",
     ),
     "block-scale/header": ("arithmetic.h", "a * (g * SIXTH)", "a * g * SIXTH"),
     "factor/header": ONE_DIVISION,

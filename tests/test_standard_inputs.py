@@ -244,7 +244,7 @@ def test_values_of_other_types():
 @pytest.mark.rule("SR-6", "SR-7")
 @pytest.mark.example("SR-6", "SR-7")
 def test_the_generator_as_the_text_writes_it():
-    """One round is the line of the rule, computed as it stands; the steps of the key are those of its sentence."""
+    """Compute one round from the line of the rule, with the key's steps from its sentence."""
     text = RULES["SR-6"].text
     line = re.search(r"```\n\(c0, c1, c2, c3\) = (.*?)\n```", text)[1]
     steps = [int(word, 16) for word in re.findall(r"`k[01]` (?:grows )?by (0x[0-9A-F]{8})", text)]

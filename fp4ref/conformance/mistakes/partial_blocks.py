@@ -17,9 +17,11 @@ from fp4ref.formats import F, Floats
 
 def partial_blocks() -> Iterator[Mistake]:
     """Yield what the maximum of a last partial block sees past the end of its row."""
-    for name, text, tails in (
-        ("next-row", "what follows the row in memory, the next row", _next_row),
-        ("own-row", "the head of its own row", _own_row),
+    for name, text, tails, whole in (
+        ("next-row", "what follows the row in memory, the next row", _next_row, True),
+        ("own-row", "the head of its own row", _own_row, True),
+        ("infinite", "infinities past the end of the row", partial(_full, np.inf), False),
+        ("one", "ones past the end of the row", partial(_full, 1), False),
     ):
         yield known(
             Slot.BLOCK,
@@ -27,21 +29,13 @@ def partial_blocks() -> Iterator[Mistake]:
             f"the maximum of a row's last partial block sees {text}",
             lambda kernel: kernel.block.rows == 1,
             tails=of(partial(_filled, tails)),
-            whole=True,
-        )
-    for name, text, value in (("infinite", "infinities", np.inf), ("one", "ones", 1)):
-        yield known(
-            Slot.BLOCK,
-            f"block-tail-{name}",
-            f"the maximum of a row's last partial block sees {text} past the end of the row",
-            lambda kernel: kernel.block.rows == 1,
-            tails=of(partial(_padded, value)),
+            whole=whole,
         )
 
 
-def _filled(heads: Callable[[Floats, int], Floats], kernel: Kernel) -> Callable[[Floats], Floats]:
-    """Values with a last partial block filled by bytes from elsewhere."""
-    return lambda values: np.concatenate([values, heads(values, -values.shape[1] % kernel.block.columns)], axis=1)
+def _filled(tail: Callable[[Floats, int], Floats], kernel: Kernel) -> Callable[[Floats], Floats]:
+    """Return values with a last partial block that is filled with a tail of each row."""
+    return lambda values: np.concatenate([values, tail(values, -values.shape[1] % kernel.block.columns)], axis=1)
 
 
 def _next_row(values: Floats, count: int) -> Floats:
@@ -51,10 +45,9 @@ def _next_row(values: Floats, count: int) -> Floats:
     return np.asarray(flat[(np.arange(rows)[:, None] + 1) * columns + np.arange(count)])
 
 
-def _padded(value: float, kernel: Kernel) -> Callable[[Floats], Floats]:
-    """Values with a last partial block filled by one value."""
-    return _filled(lambda values, count: np.full((len(values), count), value, F), kernel)
-
-
 def _own_row(values: Floats, count: int) -> Floats:
     return values[:, :count]
+
+
+def _full(value: float, values: Floats, count: int) -> Floats:
+    return np.full((len(values), count), value, F)

@@ -5,7 +5,7 @@ For example, a kernel that keeps the maximum of a pair of rows in one register s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -16,6 +16,7 @@ from fp4ref.conformance.mistakes.kernel import Values, over_tensor
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.formats import F, Floats
 
+Used = Callable[[Floats, Values], Floats]  # what the rows' global scales are made of, of the true maxima
 SHARING = (2, 4, 8, 16, 32, 64, 128)  # rows
 
 
@@ -25,27 +26,29 @@ def _of_other_rows(gather: Gather, amax: Floats, values: Values) -> Floats:
 
 def rows_for_others() -> Iterator[Mistake]:
     """Yield maxima of rows that stand for another row, or for several."""
-    for by, words in ((1, "before"), (-1, "after")):
+    others: list[tuple[str, str, Used]] = [
+        (
+            f"row-{words}",
+            f"each row's global scale is made of the amax of the row {words}",
+            partial(_rolled, by),
+        )
+        for by, words in ((1, "before"), (-1, "after"))
+    ]
+    others += [
+        (gather.name, gather.text("amax"), partial(_of_other_rows, gather))
+        for gather in GATHERS
+        if "next" not in gather.name and "previous" not in gather.name  # which are those above
+    ]
+    for name, text, used in others:
         yield known(
             Slot.AMAX,
-            f"amax-used-row-{words}",
-            f"each row's global scale is made of the amax of the row {words}; the amax that is returned is right",
+            f"amax-used-{name}",
+            f"{text}; the amax that is returned is right",
             record.by_row,
             alone=True,
-            used=partial(_rolled, by),
+            used=used,
             whole=True,
         )
-    for gather in GATHERS:
-        if "next" not in gather.name and "previous" not in gather.name:  # which are those above
-            yield known(
-                Slot.AMAX,
-                f"amax-used-{gather.name}",
-                f"{gather.text('amax')}; the amax that is returned is right",
-                record.by_row,
-                alone=True,
-                used=partial(_of_other_rows, gather),
-                whole=True,
-            )
     for rows in SHARING:
         yield known(
             Slot.AMAX,

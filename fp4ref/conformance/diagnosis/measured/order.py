@@ -65,6 +65,13 @@ def fitted(got: Codes, wanted: Codes) -> tuple[Order, float] | None:
     return order, float(top.mean())
 
 
+def order_along(axis: int, pairs: Sequence[Pair]) -> Order | None:
+    """Return the order in groups of the smallest size that shows one, along an axis. pairs: of matrices."""
+    return smallest(
+        (groups((got for got, _ in pairs), n, axis), groups((right for _, right in pairs), n, axis)) for n in GROUPS
+    )
+
+
 # Elements
 
 
@@ -76,10 +83,7 @@ def element_orders(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]]) -> I
         if got is not None and part.whole:
             seen.append((got, code_side(kernel, side)))
     for axis, what in ((1, "elements"), (0, "rows of elements")):
-        order = smallest(
-            (groups((got for got, _ in seen), size, axis), groups((right for _, right in seen), size, axis))
-            for size in GROUPS
-        )
+        order = order_along(axis, seen)
         if order is not None:
             yield from _in_groups(order, axis, what)
         swap = swapped(seen, axis)
@@ -124,10 +128,8 @@ def _reordered(order: Order, axis: int, fill: bool, data: Codes, shape: tuple[in
         return None
     rows = (codes if axis else codes.T).astype(np.uint16)
     width, size = rows.shape[1], len(order)
-    whole = -(-width // size) * size if fill else width // size * size
-    padded = np.pad(rows, ((0, 0), (0, max(whole - width, 0))), constant_values=ABSENT)
-    turned = padded[:, :whole].reshape(len(rows), -1, size)[:, :, list(order)].reshape(len(rows), whole)
-    found = np.concatenate([turned, padded[:, whole:]], axis=1)[:, :width]
+    padded = np.pad(rows, ((0, 0), (0, -width % size if fill else 0)), constant_values=ABSENT)
+    found = reordered(order, padded)[:, :width]
     return found if axis else found.T
 
 
@@ -167,10 +169,7 @@ def _exchanges(declared: Layout, sides: Sequence[tuple[Part, ScaleSide]]) -> Ite
         if got is not None and got.shape == side.scales.shape:
             seen.append((got, side.scales))
     for axis, what in ((0, "rows of scale bytes"), (1, "scale bytes along a row")):
-        order = smallest(
-            (groups((got for got, _ in seen), size, axis), groups((right for _, right in seen), size, axis))
-            for size in GROUPS
-        )
+        order = order_along(axis, seen)
         if order is not None:
             yield ScaleReader(
                 f"layout-inferred-{'blocks' if axis else 'rows'}-{len(order)}",
