@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -98,6 +98,22 @@ def require_apart(operation: str, written: Mapping[str, Any], read: Mapping[str,
                 first, second = (name, other_name) if out else (other_name, name)
                 raise BackendError(operation, f"{first} that overlaps {second}", "memory of its own", "NUM-6")
         reaching.append((place, name, out))
+
+
+def apart(like: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
+    """Return a function that is True only if arrays of these ones' kinds share no byte, which it reads off addresses.
+
+    It is False for arrays with gaps, and for those of other libraries than torch: `require_apart` decides there.
+    """
+    if not all(arrays.is_torch(x) and x.is_contiguous() for x in like):
+        return lambda others: False
+    sizes = [x.nbytes for x in like]
+
+    def are_apart(others: Sequence[Any]) -> bool:
+        spans = sorted([(x.data_ptr(), size) for x, size in zip(others, sizes, strict=True)])
+        return all(start + size <= after for (start, size), (after, _) in pairwise(spans))
+
+    return are_apart
 
 
 def by_direction(argument: str, value: Any) -> dict[str, Any]:

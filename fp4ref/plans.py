@@ -6,7 +6,7 @@ A kind is everything but the bytes: specification, layouts, types, shapes, devic
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from fp4ref import registry
 from fp4ref.arguments import direction_names, parts_of, require_hadamard
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.layout import Layout
-from fp4ref.memory import by_direction, require_apart
+from fp4ref.memory import apart, by_direction, require_apart
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice, Directions, Quantized, matrix_shape
 from fp4ref.registry import Call
 from fp4ref.remembered import Same
@@ -122,11 +122,13 @@ def repeating(
         row, column = (dict(zip(names, bound, strict=True)).get(name) for name in DIRECTIONS)
         return lambda x, *_: Quantized(*record, row and row(x), column and column(x))
 
+    are_apart = apart(_arrays(x, given))
+
     def again(x: Any, amax: Any, random_bits: Any, out: Quantized | None) -> Quantized:
-        if out is not None:
+        parts = [{name: _of_direction(each, name) for name in names} for each in (amax, random_bits, out)]
+        if out is not None and not are_apart(_arrays(x, parts)):
             taken = {**by_direction("amax", amax), **by_direction("random_bits", random_bits)}
             require_apart("quantize", parts_of(out, names), {"x": x, **taken})
-        parts = [{name: _of_direction(each, name) for name in names} for each in (amax, random_bits, out)]
         results = {
             name: repeat(x, *_given_to(call, parts))
             for name, repeat, (call, _) in zip(names, bound, planned.steps, strict=False)
@@ -134,6 +136,12 @@ def repeating(
         return Quantized(*record, *results["row"]) if together else Quantized(*record, **results)
 
     return again
+
+
+def _arrays(x: Any, given: Sequence[Mapping[Direction, Any]]) -> list[Any]:
+    """Return all arrays of a call: x, and maxima, random bytes and buffers of its directions."""
+    amax, random_bits, buffers = ([part for part in each.values() if part is not None] for each in given)
+    return [x, *amax, *random_bits, *[part for data in buffers for part in data if part is not None]]
 
 
 def _of_direction(value: Any, name: Direction) -> Any:

@@ -46,10 +46,10 @@ def launched(monkeypatch):
     monkeypatch.setattr(programs, "_library", lambda inputs: Imagined())
     monkeypatch.setattr(programs, "_programs", {})
 
-    def run(library, launch, stream, words):
-        noted.append((launch.name, stream, [*words]))
+    def starter(library, launch):
+        return lambda stream, words: noted.append((launch.name, stream, [*words]))
 
-    monkeypatch.setattr(programs, "run", run)
+    monkeypatch.setattr(programs, "starter", starter)
     return noted
 
 

@@ -40,10 +40,13 @@ class Library:
         return made
 
     def allocator(self, shape: tuple[int, ...], dtype: str) -> Callable[[], Any]:
-        """Return the function that returns such memory of torch, with nothing left to find out."""
+        """Return the function that returns such memory of torch, of the current device, with nothing to find out."""
         import torch
 
         kind, device = _torch_dtype(dtype), _torch_device(self.ordinal)
+        short = _torch_short()
+        if short is not None:
+            return partial(short, shape, _strides(shape), kind)
         return partial(torch.empty_strided, shape, _strides(shape), dtype=kind, device=device)
 
     def upload(self, values: np.ndarray[Any, Any]) -> Any:
@@ -199,6 +202,14 @@ def _torch_stream() -> Callable[[int], int]:
 
     short: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return short or (lambda ordinal: int(torch.cuda.current_stream(ordinal).cuda_stream))
+
+
+@lru_cache
+def _torch_short() -> Callable[..., Any] | None:
+    """Return the function by which torch's compiled graphs allocate, in half the time; None without it."""
+    import torch
+
+    return getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cuda", None)
 
 
 @lru_cache

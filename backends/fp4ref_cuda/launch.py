@@ -77,7 +77,8 @@ def _first_difference(library: Library, check: str, threads: int) -> int | None:
         first = library.upload(np.array([untouched], np.int32))
         kernel = _kernel(check, "", library.ordinal, 0)
         grid = Shape((-(-threads // 256),), 256, 0, early=False)
-        run(library, Launch(check, kernel, grid, ()), library.stream(), packed([address(first)]))
+        arguments = (address(first),)
+        starter(library, Launch(check, kernel, grid, arguments))(library.stream(), packed(arguments))
         found = int(first[0])
     except (RuntimeError, SystemError, TypeError) as error:
         raise _failed(check, error) from error
@@ -202,7 +203,7 @@ def launch(
     recorder = recording.current()
     if recorder is not None:
         recorder.launches.append(ready)
-    run(library, ready, library.stream(), packed(arguments))
+    starter(library, ready)(library.stream(), packed(arguments))
 
 
 def packed(arguments: Iterable[int]) -> array[int]:
@@ -210,25 +211,27 @@ def packed(arguments: Iterable[int]) -> array[int]:
     return array("Q", [argument & WORD for argument in arguments])
 
 
-def run(library: Library, launch: Launch, stream: int, words: array[int]) -> None:
-    """Run a kernel that is loaded, with these words of 64 bits as its arguments."""
+def starter(library: Library, launch: Launch) -> Callable[[int, array[int]], None]:
+    """Return the function that starts a kernel that is loaded, on a stream, with words of 64 bits as its arguments."""
     from cuda.bindings import driver
 
-    try:
-        _enter(library)
-        extra = array("Q", (BUFFER, words.buffer_info()[0], SIZE, _size(len(words)).buffer_info()[0], END))
-        config = _config(launch.shape, stream, library.ordinal)
-        (error,) = driver.cuLaunchKernelEx(config, launch.kernel.function, 0, extra.buffer_info()[0])
-    except (RuntimeError, SystemError, TypeError) as failure:
-        raise _failed(launch.name, failure) from failure
-    if error:
-        raise BackendError(f"cuda: kernel {launch.name}", error.name, rule="CNF-5")
+    begin, function, configs = driver.cuLaunchKernelEx, launch.kernel.function, dict[int, Any]()
+    size = array("Q", [8 * len(launch.arguments)])  # where the driver reads it
 
+    def start(stream: int, words: array[int]) -> None:
+        try:
+            _enter(library)
+            config = configs.get(stream)
+            if config is None:
+                configs[stream] = config = _config(launch.shape, stream, library.ordinal)
+            extra = array("Q", (BUFFER, words.buffer_info()[0], SIZE, size.buffer_info()[0], END))
+            (error,) = begin(config, function, 0, extra.buffer_info()[0])
+        except (RuntimeError, SystemError, TypeError) as failure:
+            raise _failed(launch.name, failure) from failure
+        if error:
+            raise BackendError(f"cuda: kernel {launch.name}", error.name, rule="CNF-5")
 
-@lru_cache
-def _size(words: int) -> array[int]:
-    """Return the number of bytes of this many words, where the driver can read it."""
-    return array("Q", [8 * words])
+    return start
 
 
 def _failed(kernel: str, error: Exception) -> BackendError:

@@ -16,7 +16,7 @@ from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import ALIGNMENT, Library
-from fp4ref_cuda.launch import packed, rehearsing, run
+from fp4ref_cuda.launch import packed, rehearsing, starter
 from fp4ref_cuda.plan import Plan, last_plan, remember
 from fp4ref_cuda.recording import Address, Launch, Recording, recorded
 
@@ -26,10 +26,10 @@ KEPT = 4096  # programs, at most
 class Repeated(NamedTuple):
     """A launch whose addresses are filled in: at each position, the start of an array plus an offset in bytes.
 
-    words: its arguments, with the addresses of the first call.
+    start: starts the kernel on a stream with its arguments. words: these, with the addresses of the first call.
     """
 
-    launch: Launch
+    start: Callable[[int, array[int]], None]
     words: array[int]
     addresses: tuple[tuple[int, int, int], ...]  # position, number of the array, offset
 
@@ -43,19 +43,19 @@ class Program(NamedTuple):
     results: tuple[int | None, ...]
     plan: Plan | None
 
-    def again(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Serve another call of the kind."""
-        arrays = [*inputs, *[allocate() for allocate in self.allocators]]
-        starts = [0 if each is None else each.data_ptr() for each in arrays]
+    def again(self, inputs: Sequence[Any], starts: Sequence[int]) -> tuple[Any, ...]:
+        """Serve another call of the kind. starts: addresses of its inputs, 0 for None."""
+        made = [allocate() for allocate in self.allocators]
+        arrays, places = [*inputs, *made], [*starts, *[each.data_ptr() for each in made]]
         stream = self.library.stream()
-        for launch, template, addresses in self.steps:
+        for start, template, addresses in self.steps:
             words = template[:]
             for position, slot, offset in addresses:
-                words[position] = starts[slot] + offset
-            run(self.library, launch, stream, words)
+                words[position] = places[slot] + offset
+            start(stream, words)
         if self.plan is not None:
             remember(self.plan)
-        return tuple(None if slot is None else arrays[slot] for slot in self.results)
+        return tuple([None if slot is None else arrays[slot] for slot in self.results])
 
 
 _programs: dict[Hashable, Program] = {}
@@ -70,11 +70,11 @@ def serve(operation: str, call: Call, inputs: Sequence[Any], act: Callable[[], t
     library = _library(inputs)
     if library is None:
         return act()
-    kind = operation, Same(call), library, *_kinds(inputs)
+    kind, starts = (operation, Same(call), library, *_kinds(inputs)), _starts(inputs)
     program = _programs.get(kind)
     if program is not None:
-        return program.again(inputs)
-    recording = Recording(inputs, [0 if each is None else each.data_ptr() for each in inputs])
+        return program.again(inputs, starts)
+    recording = Recording(inputs, starts)
     with recorded(recording):
         results = act()
     slots = tuple(map(recording.slot, results))
@@ -82,7 +82,8 @@ def serve(operation: str, call: Call, inputs: Sequence[Any], act: Callable[[], t
         if len(_programs) >= KEPT:
             _programs.clear()
         allocators = tuple(library.allocator(*memory) for memory in recording.allocations)
-        _programs[kind] = Program(library, allocators, tuple(map(_step, recording.launches)), slots, last_plan())
+        steps = tuple(_step(library, launch) for launch in recording.launches)
+        _programs[kind] = Program(library, allocators, steps, slots, last_plan())
     return results
 
 
@@ -101,22 +102,28 @@ def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequenc
     def again(inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         if rehearsing() or torch.cuda.current_device() != ordinal:
             return None
-        places = tuple([0 if each is None else each.data_ptr() % ALIGNMENT for each in inputs])
+        starts = _starts(inputs)
+        places = tuple([start % ALIGNMENT for start in starts])
         program = known.get(places)
         if program is None:
             program = _programs.get((*fixed, *_kinds(inputs)))
             if program is None:
                 return None
             known[places] = program
-        return program.again(inputs)
+        return program.again(inputs, starts)
 
     return again
 
 
-def _step(launch: Launch) -> Repeated:
+def _step(library: Library, launch: Launch) -> Repeated:
     places = enumerate(launch.arguments)
     addresses = tuple((at, value.slot, value.offset) for at, value in places if isinstance(value, Address))
-    return Repeated(launch, packed(launch.arguments), addresses)
+    return Repeated(starter(library, launch), packed(launch.arguments), addresses)
+
+
+def _starts(inputs: Sequence[Any]) -> list[int]:
+    """Return the addresses of arrays, 0 for None."""
+    return [0 if each is None else each.data_ptr() for each in inputs]
 
 
 def _kinds(inputs: Sequence[Any]) -> list[Hashable]:
