@@ -297,7 +297,10 @@ def test_a_mistake_in_a_formula_is_refuted(name):
 
 
 def test_every_certificate_has_a_mistake():
-    """A long claim may share the function that decides it with one that has a mistake; a GPU's share those of torch."""
+    """A long claim may share the function that decides it with one that has a mistake; a GPU's share those of others.
+
+    Sweeps on a GPU have mistakes of their own.
+    """
     tables = {*NATIVE, *PYTHON, *FORMULAS}
     assert tables <= claims().keys()
     functions = {(claim.decider(), claim.subject) for name, claim in claims().items() if name in tables}
@@ -309,5 +312,10 @@ def test_every_certificate_has_a_mistake():
         and not (claim.long and (claim.decider(), claim.subject) in functions)
     ]
     assert lacking == []
+    of_device = [claim for claim in claims().values() if claim.subject is ClaimSubject.CUDA]
+    of_header = [claim for claim in of_device if claim.decider() == "fp4ref.proof.device:on_device"]
+    assert {(claim.covers[0], ClaimSubject.HEADER) for claim in of_header} <= functions
     of_whole_calls = {claim.decider() for claim in claims().values() if claim.subject is ClaimSubject.TORCH}
-    assert {claim.decider() for claim in claims().values() if claim.subject is ClaimSubject.CUDA} <= of_whole_calls
+    swept = {f"fp4ref.proof.device_sweeps:{name}" for name in ("bfloat16", "drawn", "float32", "both")}
+    others = {claim.decider() for claim in of_device if claim not in of_header}
+    assert others <= {*of_whole_calls, *swept, "fp4ref.proof.device:converted"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from fp4ref.proof import encoders, mx_scales, scales, shortcuts, solver, transform_claims, whole
+from fp4ref.proof import device, device_sweeps, encoders, mx_scales, scales, shortcuts, solver, transform_claims, whole
 from fp4ref.proof.claims import ProofClaim
 
 SOURCES = (
@@ -15,6 +15,8 @@ SOURCES = (
     solver.claims,
     whole.claims,
     transform_claims.claims,
+    device.claims,
+    device_sweeps.claims,
 )
 
 

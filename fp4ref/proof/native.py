@@ -1,15 +1,17 @@
 """Run a check of the shared header over a range of numbers: compiled once into the user's cache, on all processors.
 
 A check is a C++ expression of `u64 i` that is true where the claim fails. The range is cut into parts, whose counts of
-failures and first failures are combined.
+failures and first failures are combined. The same text runs elsewhere where a caller says so.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from fp4ref.errors import BackendError
@@ -17,8 +19,11 @@ from fp4ref.proof.claims import Tell
 
 PARTS = 64  # of a range: how often progress is told
 NONE = (1 << 64) - 1
+Found = tuple[int, int | None]  # how many fail, and the first
+Run = Callable[[str, str, int, Tell, Sequence[int], int], Found]
+_elsewhere: ContextVar[Run | None] = ContextVar("elsewhere", default=None)
 
-SWEEP = """
+HOST = """
 #include <fp4ref/fp4ref.h>
 #include <fp4ref/thresholds.h>
 #define EXPORT extern "C" __attribute__((visibility("default"))) void
@@ -37,6 +42,8 @@ template <class Bad> static void sweep(u64 from, u64 to, u64* found, Bad bad)
         found[0] += wrong;
     }
 }
+"""
+STEPS = """
 // Count where `of` differs from a step function: a[] holds the number of starts, the starts, and a result for each.
 template <class Of> static void sweep_steps(u64 from, u64 to, const u64* a, u64* found, Of of)
 {
@@ -61,7 +68,7 @@ def text(checks: dict[str, str], helpers: str = "") -> str:
         f"{{\n    sweep(from, to, found, [a](u64 i) {{ (void)a; {body} }});\n}}\n"
         for name, body in checks.items()
     ]
-    return SWEEP + helpers + "".join(functions) + "}\n"
+    return HOST + STEPS + helpers + "".join(functions) + "}\n"
 
 
 def step_text(functions: dict[str, str], helpers: str = "") -> str:
@@ -71,16 +78,27 @@ def step_text(functions: dict[str, str], helpers: str = "") -> str:
         f"{{\n    sweep_steps(from, to, a, found, [](unsigned bits) {{ return (unsigned)({value}); }});\n}}\n"
         for name, value in functions.items()
     ]
-    return SWEEP + helpers + "".join(parts) + "}\n"
+    return HOST + STEPS + helpers + "".join(parts) + "}\n"
 
 
-def sweep(
-    source: str, name: str, size: int, tell: Tell, arguments: Sequence[int] = (), start: int = 0
-) -> tuple[int, int | None]:
+@contextmanager
+def elsewhere(run: Run) -> Iterator[None]:
+    """Have another function run the checks meanwhile."""
+    before = _elsewhere.set(run)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(before)
+
+
+def sweep(source: str, name: str, size: int, tell: Tell, arguments: Sequence[int] = (), start: int = 0) -> Found:
     """Run a check over `size` numbers from `start` on; return how many fail, and the first.
 
     Errors: BackendError without a compiler.
     """
+    run_elsewhere = _elsewhere.get()
+    if run_elsewhere is not None:
+        return run_elsewhere(source, name, size, tell, arguments, start)
     try:
         from fp4ref_cpu import build  # lazy: a backend, of which an installation can lack the compiler
     except ImportError as error:

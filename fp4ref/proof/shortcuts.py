@@ -20,7 +20,7 @@ QUOTIENT = """
     return bits_of(over_constant<true>(x, (float)a[0])) != bits_of((float)((double)x / (double)a[0]));
 """
 RECIPROCAL = """
-    const float x = float_of((unsigned)i), got = modelled_reciprocal(x);
+    const float x = float_of((unsigned)i), got = FUNCTION(x);
     const unsigned m = magnitude_bits(x), sign = (unsigned)i & 0x80000000u;
     if (m > 0x7f800000u) return !is_nan(got);
     const double power = __builtin_bit_cast(double, (u64)(1023 + 127 - (m >> 23)) << 52);
@@ -61,13 +61,14 @@ def quotient(constant: int, tell: Tell) -> Replayed:
     return Replayed(size, witness)
 
 
-def reciprocal(tell: Tell) -> Replayed:
-    """Compare the modelled reciprocal with the recorded table and the rules for exponents."""
+def reciprocal(function: str, tell: Tell) -> Replayed:
+    """Compare a function for the reciprocal with the recorded table and the rules for exponents."""
     with np.load(TABLE) as archive:
         distances = archive["d"].astype(np.int32)
     nearest = F(1) / (np.arange(1 << 23, dtype=np.uint32) | np.uint32(0x3F800000)).view(F)
     table = (nearest.view(np.int32) + distances).tolist()
-    wrong, first = native.sweep(native.text({"reciprocal": RECIPROCAL}), "reciprocal", PATTERNS, tell, table)
+    source = native.text({"reciprocal": RECIPROCAL.replace("FUNCTION", function)})
+    wrong, first = native.sweep(source, "reciprocal", PATTERNS, tell, table)
     witness = None if first is None else f"the reciprocal of {shown(first)}; {wrong} inputs are wrong"
     return Replayed(PATTERNS, witness)
 
@@ -102,7 +103,7 @@ def claims() -> Iterator[ProofClaim]:
         statement="The quadratics give the recorded table, and the exponents, zeros and infinities follow the rule.",
         domain="all float32 bit patterns",
         size=PATTERNS,
-        decide=reciprocal,
+        decide=partial(reciprocal, "modelled_reciprocal"),
         long=True,
         covers=("reciprocal.h:modelled_reciprocal",),
     )

@@ -1,0 +1,122 @@
+"""Sweeps of the cuda backend's kernels, here with the cpu backend in its place: right, and wrong in one value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fp4ref import api
+from fp4ref.proof import device, device_sweeps, native
+from fp4ref.proof.catalogue import claims
+from fp4ref.proof.claims import ClaimSubject
+
+torch = pytest.importorskip("torch")
+ON_HOST = {"device": "cpu", "backend": "cpu"}
+FEW = {"rows": (0, device_sweeps.ONE, 0x7F80)}
+
+
+def quiet(done):
+    """Take the part that is done."""
+
+
+@pytest.fixture
+def few_maxima(monkeypatch):
+    """Keep few global maxima of each case."""
+    for name, case in device_sweeps.CASES.items():
+        few = replace(case, maxima=FEW.get(name, (device_sweeps.ONE,)))
+        monkeypatch.setitem(device_sweeps.CASES, name, few)
+
+
+def wrong_in_one_value(monkeypatch, place="data"):
+    """Make results wrong in one byte: that of a value in one block, or of a scale."""
+    right = api.quantize
+
+    def wrong(x, spec, directions, *rest, **named):
+        q = right(x, spec, directions, *rest, **named)
+        for part in q[:2] if directions == "both" else (q.row or q.column,):
+            buffer = getattr(part, place).view(-1)
+            buffer[len(buffer) // 3] ^= 1
+        return q
+
+    monkeypatch.setattr(device_sweeps.api, "quantize", wrong)
+
+
+SWEEPS = {
+    **{name: lambda name=name: device_sweeps.bfloat16(name, quiet, **ON_HOST) for name in device_sweeps.CASES},
+    **{name: lambda name=name: device_sweeps.drawn(name, quiet, every=128, **ON_HOST) for name in device_sweeps.DRAWN},
+    "both": lambda: device_sweeps.both("mxfp8-e4m3", quiet, **ON_HOST),
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.rule("BLK-3", "BLK-5", "SR-2")
+@pytest.mark.parametrize("name", SWEEPS)
+def test_one_wrong_byte_in_a_sweep_of_bfloat16_is_refuted(name, few_maxima, monkeypatch):
+    assert SWEEPS[name]().witness is None
+    wrong_in_one_value(monkeypatch)
+    assert "1 bytes" in SWEEPS[name]().witness
+
+
+@pytest.mark.heavy
+def test_one_wrong_value_in_a_sweep_of_float32_is_refuted(monkeypatch):
+    how = {"part": 1 << 16, "every": 1 << 13, **ON_HOST}
+    found = device_sweeps.float32(quiet, **how)
+    assert found == (device_sweeps.WIDE_SIZE, None)
+    wrong_in_one_value(monkeypatch, "scales")
+    assert "under the byte 00" in device_sweeps.float32(quiet, **how).witness
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    "name, codec", [("e2m1", "hardware_e4m3"), ("e4m3", "hardware_e5m2"), ("e5m2", "hardware_e4m3")]
+)
+def test_wrong_codes_of_pairs_are_refuted(name, codec, monkeypatch):
+    monkeypatch.setattr(device, "sweep", native.sweep)
+    monkeypatch.setattr(device, "PATTERNS", 1 << 26)
+    monkeypatch.setitem(device.CONVERTED, name, codec)
+    assert device.converted(name, quiet).witness
+
+
+def test_checks_of_the_header_run_where_they_are_told():
+    ran = []
+
+    def run(text, name, size, *_):
+        ran.append((device.source(text), name, size))
+        return 3, 5
+
+    with native.elsewhere(run):
+        found = claims()["encode-e2m1/header"].decide(quiet)
+    assert found.witness.endswith("3 inputs are wrong")
+    ((text, name, size),) = ran
+    assert (name, size) == ("encode", 1 << 32)
+    assert "atomicMin" in text
+    assert "@" not in text
+
+
+@pytest.mark.heavy
+def test_checks_compile_for_a_device(monkeypatch):
+    pytest.importorskip("cuda.bindings.nvrtc", reason="the extra `cuda` is not installed")
+    from fp4ref_cuda.compile import compile_cubin
+
+    compiled = {}
+
+    def run(text, name, *_):
+        compiled[text, name] = compiled.get((text, name)) or compile_cubin(device.source(text), "sm_90")
+        return 0, None
+
+    monkeypatch.setattr(device, "sweep", run)
+    for claim in device.claims():
+        assert claim.decide(quiet).witness is None
+    assert all(compiled.values())
+
+
+def test_each_path_of_the_backend_is_claimed():
+    from fp4ref_cuda import plan
+
+    paths = {case.path for case in (*device_sweeps.CASES.values(), *device_sweeps.DRAWN.values())}
+    assert paths == {plan.ROWS, plan.ROW_BLOCKS, plan.TILES, plan.FUSED, plan.DRAWN}
+    kernels = {name for claim in claims().values() if claim.subject is ClaimSubject.CUDA for name in claim.covers}
+    assert {f"fp4ref_cuda/kernels/{name}.cu" for name in ("rows", "row_blocks", "fused", "bytes", "decode")} <= kernels
+    assert len(np.unique(device_sweeps.SOME)) == len(device_sweeps.SOME)
