@@ -75,12 +75,13 @@ def sweep(text: str, name: str, size: int, tell: Tell, arguments: Sequence[int],
     function = f"fp4ref_{name}_{ours.partition('namespace proof_')[2].partition(' ')[0]}"
     code = ObjectCode.from_cubin(compile_cubin(ours, launch.target(library.ordinal)))
     loaded = LoadedKernel(code, driver.CUkernel(int(code.get_kernel(function).handle)))
-    kernel = Launch(function, loaded, Shape((BLOCKS,), THREADS, 0, early=False), ())
+    pointers = (numbers.data_ptr(), found.data_ptr())
+    kernel = Launch(function, loaded, Shape((BLOCKS,), THREADS, 0, early=False), (start, start + size, *pointers))
+    run, stream = launch.starter(library, kernel), library.stream()
     step = max(-(-size // native.PARTS), 4096)
     for first in range(start, start + size, step):
         stop = min(first + step, start + size)
-        pointers = (numbers.data_ptr(), found.data_ptr())
-        launch.run(library, kernel, library.stream(), launch.packed((first, stop, *pointers)))
+        run(stream, launch.packed((first, stop, *pointers)))
         torch.cuda.synchronize()
         tell((stop - start) / size)
     count, place = found.tolist()

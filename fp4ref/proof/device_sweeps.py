@@ -41,7 +41,7 @@ NAN, SIGN = 0x7F800001, 1 << 31  # of float32
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """A path of the cuda backend: a specification, the direction whose bytes are compared, and the call's others.
 
     path: the name that the backend's plan has. maxima: patterns of bfloat16.
@@ -58,13 +58,13 @@ class Case:
 
 EVERY = tuple(range(INFINITY + 1))
 CASES = {
-    "rows": Case("nvfp4", "row", "linear", "rows by thresholds", ("amax", "amax_finish", "rows"), EVERY),
-    "row-blocks": Case(
+    "rows": KernelCase("nvfp4", "row", "linear", "rows by thresholds", ("amax", "amax_finish", "rows"), EVERY),
+    "row-blocks": KernelCase(
         *("nvfp4-row-scaled", "row", "tiled_128x4", "rows by blocks", ("amax", "amax_finish", "row_blocks")),
         tuple(SOME),
     ),
-    "tiles": Case("nvfp4", "column", "linear", "tiles", ("amax", "amax_finish", "quantize"), tuple(SOME), True),
-    "fused": Case(
+    "tiles": KernelCase("nvfp4", "column", "linear", "tiles", ("amax", "amax_finish", "quantize"), tuple(SOME), True),
+    "fused": KernelCase(
         *(
             "nvfp4",
             "both",
@@ -74,7 +74,7 @@ CASES = {
         ),
         tuple(SOME),
     ),
-    "fused-columns": Case(
+    "fused-columns": KernelCase(
         *(
             "nvfp4",
             "both",
@@ -86,8 +86,10 @@ CASES = {
     ),
 }
 DRAWN = {
-    "drawn-rows": Case("nvfp4-sr", "row", "linear", "rows by blocks", ("amax", "amax_finish", "row_blocks"), (ONE,)),
-    "drawn-fused": Case(
+    "drawn-rows": KernelCase(
+        "nvfp4-sr", "row", "linear", "rows by blocks", ("amax", "amax_finish", "row_blocks"), (ONE,)
+    ),
+    "drawn-fused": KernelCase(
         *(
             "nvfp4-sr",
             "both",
@@ -98,10 +100,10 @@ DRAWN = {
         (ONE,),
     ),
 }
-WIDE = Case("nvfp4", "row", "linear", "tiles", ("amax", "amax_finish", "quantize"), (ONE,))
+WIDE = KernelCase("nvfp4", "row", "linear", "tiles", ("amax", "amax_finish", "quantize"), (ONE,))
 
 
-def _difference(case: Case, x: Any, data: Any, scales: Any, backend: str, bits: Any = None) -> Any:
+def _difference(case: KernelCase, x: Any, data: Any, scales: Any, backend: str, bits: Any = None) -> Any:
     """Return the number of bytes in which a call's result differs from what it must be, on the device.
 
     Errors: BackendError where the backend takes another path.
@@ -117,7 +119,7 @@ def _difference(case: Case, x: Any, data: Any, scales: Any, backend: str, bits: 
     return (got.data.view(data.shape) != data).sum() + (got.scales.reshape(-1) != stored).sum()
 
 
-def _require_path(case: Case, backend: str) -> None:
+def _require_path(case: KernelCase, backend: str) -> None:
     if backend == "cuda":
         from fp4ref_cuda.plan import last_plan
 
@@ -218,7 +220,7 @@ def both(spec: str, tell: Tell, device: str = "cuda", backend: str = "cuda") -> 
         for part in (wanted.x.view(np.int16), wanted.data, wanted.scales)
     )
     for turned in (False, True):
-        case = Case(spec, "both", TILED, "rows and columns of bytes", (), (), turned)
+        case = KernelCase(spec, "both", TILED, "rows and columns of bytes", (), (), turned)
         wrong = int(_difference(case, bits.view(torch.bfloat16), data, scales, backend))
         if wrong:
             return Replayed(wanted.swept, f"{wrong} bytes of the {'columns' if turned else 'rows'}")
@@ -260,14 +262,14 @@ def claims() -> Iterator[ProofClaim]:
     for spec in ("mxfp8-e4m3", "mxfp8-e5m2"):
         yield _claim(
             f"both-{spec}-bfloat16/cuda",
-            Case(spec, "both", TILED, "rows and columns of bytes", ("bytes",), ()),
+            KernelCase(spec, "both", TILED, "rows and columns of bytes", ("bytes",), ()),
             domain="all bfloat16 in blocks of every scale byte, and all block maxima, by rows and by columns",
             size=2 * SIZES[spec, "bfloat16"],
             decide=partial(both, spec),
         )
 
 
-def _claim(name: str, case: Case, **more: Any) -> ProofClaim:
+def _claim(name: str, case: KernelCase, **more: Any) -> ProofClaim:
     rules = RULES[case.spec.split("-")[0] if case.spec.startswith("nvfp4") else case.spec]
     how = " in columns" if case.turned else ""
     return ProofClaim(
