@@ -106,7 +106,7 @@ THIRD_PARTY = {
     "cli": {"numpy", "ml_dtypes", "click", "rich"},
     "conformance": {"numpy", "ml_dtypes", "rich"},
     "diagrams": {"numpy", "ml_dtypes", "drawsvg", "resvg_py"},
-    "proof": {"numpy", "ml_dtypes", "fp4ref_cpu", "fp4ref_numerics", "fp4ref_torch"},  # the subjects of its claims
+    "proof": {"numpy", "ml_dtypes", "fp4ref_cpu", "fp4ref_numerics", "fp4ref_torch", "fp4ref_cuda", "cuda"},  # subjects
     "te": {"numpy", "torch"},
     "torch_modules": {"torch"},
     "testing": {"rich"},
