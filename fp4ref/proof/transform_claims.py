@@ -106,7 +106,8 @@ def claims() -> Iterator[ProofClaim]:
             rules=("BLK-5", "E2M1-3"),
             method=Method.ARGUMENT,
             subject=ClaimSubject.HEADER,
-            statement="Where a factor has thresholds, they give the code of the rounded product for all bfloat16.",
+            statement="Where a factor has thresholds, they give the code of the rounded product for all bfloat16 up to "
+            "2^121.",
             domain=domain,
             size=size,
             decide=partial(factors, start, size),

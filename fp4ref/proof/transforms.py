@@ -221,7 +221,8 @@ THRESHOLDS = """
     const thresholds::Entry t = thresholds::entry<Factored>(0x38, f);
     if (!t.ramp) return false;
     const unsigned t3 = (0x10040u - t.threes) & 0xffffu, t4 = (0x10040u - t.fours) & 0xffffu;
-    if (thresholds::codes(0u, t) != 0x08000800u || thresholds::codes(0x7c00u * 0x10001u, t) != 0x08070807u) return true;
+    const unsigned last = thresholds::COVERED, most = (0x0800u + plain(last, f)) * 0x10001u;
+    if (thresholds::codes(0u, t) != 0x08000800u || thresholds::codes(last * 0x10001u, t) != most) return true;
     unsigned guesses[7] = {0, 0, t3, t4, t3 + 128, t4 + 128, t3 + 256};
     for (unsigned k = 1; k <= 2; ++k) {
         const float unit = 1.0f / f;
@@ -231,6 +232,7 @@ THRESHOLDS = """
     }
     for (unsigned k = 1; k <= 7; ++k) {
         const unsigned at = guesses[k - 1];
+        if (at > last) break;
         const unsigned pair = thresholds::codes((at - 1) | at << 16, t);
         if (plain(at - 1, f) != k - 1 || plain(at, f) != k) return true;
         if ((pair & 0xffffu) != 0x0800u + k - 1 || pair >> 16 != 0x0800u + k) return true;
