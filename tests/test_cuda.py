@@ -15,7 +15,7 @@ from fp4ref.arguments import buffer_shapes
 from fp4ref.arrays import dtype_name
 from fp4ref.errors import BackendError, DomainError, ShapeError
 from fp4ref.formats import STOCHASTIC_E2M1
-from fp4ref.layout import STANDARD_LAYOUTS, layout
+from fp4ref.layout import STANDARD_LAYOUTS, Layout, layout
 from fp4ref.model import backend as golden
 from fp4ref.quantized import DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
@@ -271,18 +271,48 @@ def test_rows_by_thresholds(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["stochastic", "nvfp4-row-scaled", "nvfp4-4over6", "nvfp4-fast"])
+@pytest.mark.rule("MXS-1", "MXS-5", "E8M0-2", "E2M1-3", "LAY-5")
+def test_rows_under_powers_of_two_by_thresholds(kind):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.MXFP4
+    shapes = [(128, 128), (256, 1024), (300, 264), (1, 8), (129, 72), (1000, 512), (97, 1544), (33, 40)]
+    for shape, scale_layout in product(shapes, ("tiled_128x4", "linear", "tiled_8x4", "linear_padded")):
+        x = values(shape, "bfloat16", kind)
+        got = quantize(cuda(x), spec, "row", scale_layout, None, None, None)
+        assert operations.last_plan().path == "rows by thresholds"
+        same(got, expected_of(x, spec, "row", scale_layout), scale_layout, (shape, kind, scale_layout))
+
+
+@pytest.mark.rule("MXS-1", "E8M0-2", "E2M1-3")
+def test_every_bfloat16_beside_every_maximum_of_a_block_of_32():
+    """A magnitude, and 31 neighbouring patterns, which may be larger; in either lane of a block."""
+    from fp4ref_cuda import operations
+
+    tops = (np.arange(0, 0x7F80, 0x40, dtype=np.uint32) << 16).view(np.float32)
+    x = (np.arange(2114 * 31, dtype=np.uint32) << 16).view(np.float32).reshape(-1, 31)
+    for top in tops[:: len(tops) // 40]:
+        block = np.concatenate([x, np.full((len(x), 1), top, np.float32)], axis=1).astype(ml_dtypes.bfloat16)
+        block = np.concatenate([block, block[:, ::-1]], axis=1)
+        got = quantize(cuda(block), fp4ref.MXFP4, "row", "linear", None, None, None)
+        assert operations.last_plan().path == "rows by thresholds"
+        same(got, expected_of(block, fp4ref.MXFP4, "row", "linear"), "linear", top)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["stochastic", "nvfp4-row-scaled", "nvfp4-4over6", "nvfp4-fast", "float16"])
 @pytest.mark.rule("SR-2", "GLB-5", "FOS-6", "BLK-5")
 def test_rows_by_blocks(name, kind):
     from fp4ref_cuda import operations
 
     stochastic = fp4ref.NVFP4.replace(name="stochastic", element=STOCHASTIC_E2M1)
-    spec = stochastic if name == "stochastic" else fp4ref.profiles[name]
+    spec = {"stochastic": stochastic, "float16": fp4ref.NVFP4}.get(name) or fp4ref.profiles[name]
+    dtype = "float16" if name == "float16" else "bfloat16"
     shapes = [(128, 128), (256, 1024), (300, 272), (1, 16), (129, 80), (1000, 512), (97, 1552)]
     shapes += [] if spec.stochastic else [(300, 264), (1, 8), (129, 72)]
     for index, (shape, amax) in enumerate(product(shapes, (None, 0.0, 1e-44, 3e-30, 5.9, 1e30, np.inf))):
         scale_layout = ("tiled_128x4", "linear", "tiled_8x4")[index % 3]
-        x, bits = values(shape, "bfloat16", kind), random_bits(spec, shape, "row")
+        x, bits = values(shape, dtype, kind), random_bits(spec, shape, "row")
         count = shape[0] if name.endswith("row-scaled") else 1
         given = None if amax is None else np.full(count, amax, np.float32)
         drawn = None if bits is None else cuda(bits)
@@ -372,13 +402,34 @@ def test_rows_and_columns_fused_by_random_bytes(name, kind):
             same(getattr(got, d), expected, "tiled_128x4", (shape, kind, amax, d))
 
 
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "mxfp8-e4m3"])
+@pytest.mark.rule("LAY-5", "LAY-6", "LAY-13", "BLK-8")
+def test_scales_moved_out_of_tiles(name, request):
+    from fp4ref_cuda import operations, plan
+
+    filled = Layout("filled", "m(32,*) k(4,*): k0 m0 k1 m1; pad m 0x7f")
+    fp4ref.LAYOUTS.register(filled)
+    request.addfinalizer(lambda: fp4ref.LAYOUTS.forget(filled.name))
+    spec = fp4ref.profiles[name]
+    path = {"nvfp4": plan.FUSED, "nvfp4-rht": plan.FUSED_HADAMARD, "mxfp8-e4m3": plan.BYTES}[name] + plan.MOVED
+    for shape in ((64, 128), (192, 320), (1088, 640)):
+        for scale_layout in ("linear", "linear_padded", "tiled_8x4", "rocm.gfx950_32x8", filled.name):
+            x = values(shape, "bfloat16", "heavy")
+            forced = quantize_both(cuda(x), spec, scale_layout, path=path)
+            assert operations.last_plan().kernels[-2:] == ("layout", "layout")
+            chosen = [quantize_both(cuda(x), spec, scale_layout) for _ in range(2)]  # the second one repeats launches
+            assert (operations.last_plan().path == path) == bool(spec.hadamard)
+            for got, d in product((forced, *chosen), ("row", "column")):
+                same(getattr(got, d), expected_of(x, spec, d, scale_layout), scale_layout, (shape, scale_layout, d))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.rule("HAD-2", "HAD-3", "HAD-4", "BLK-8")
 def test_rows_and_hadamard_columns_apart(kind):
     from fp4ref_cuda import operations
 
     spec = fp4ref.NVFP4_RHT
-    shapes = [(16, 8), (48, 40), (144, 200), (64, 128), (528, 264)]
+    shapes = [(16, 8), (48, 40), (144, 200), (80, 128), (528, 264)]
     for shape, amax, scale_layout in product(shapes, (None, (3.0, 1e-30)), ("linear", "tiled_8x4")):
         x = values(shape, "bfloat16", kind)
         given = Directions() if amax is None else Directions(*(np.full(1, a, np.float32) for a in amax))

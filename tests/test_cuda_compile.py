@@ -105,11 +105,16 @@ def others(target):
     yield "random_bits", "", False
     for dtype in ("float16", "float32"):
         yield "quantize", prelude(profiles["nvfp4"], dtype, HAS_ROW=True, HAS_COLUMN=False), True
+        yield "quantize", prelude(profiles["mxfp4"], dtype, HAS_ROW=True, HAS_COLUMN=True), True
         for name in ("mxfp8-2d", "mxfp6-e3m2"):
             yield "quantize", prelude(profiles[name], dtype, HAS_ROW=False, HAS_COLUMN=True), False
     for scale_layout, searched in (("tiled_128x4", True), ("linear", False)):
         rows = {"WARPS": paths.row_warps(searched), "SEARCHED": searched}
         yield "rows", prelude(profiles["nvfp4"], "bfloat16", scale_layout, **rows), True
+        rows = {"WARPS": paths.row_warps(searched=False), "SEARCHED": False}
+        yield "rows", prelude(profiles["mxfp4"], "bfloat16", scale_layout, **rows), True
+        rows = {"WARPS": paths.block_warps(target), "SEARCHED": searched}
+        yield "row_blocks", prelude(profiles["nvfp4"], "float16", scale_layout, **rows), True
     for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
         teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped}
         yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
@@ -466,10 +471,10 @@ def test_tiles_cover_every_scale_and_its_padding(name, scale_layout):
 
 @pytest.mark.rule("LAY-8")
 def test_members_of_a_group_follow_each_other():
-    from fp4ref_cuda import plan
+    from fp4ref_cuda import members, plan
 
     splits = (128, 0, 5, 300)
-    made = plan.group(fp4ref.NVFP4, splits, 70, ("row", "column"), "tiled_128x4", "bfloat16")
+    made = members.group(fp4ref.NVFP4, splits, 70, ("row", "column"), "tiled_128x4", "bfloat16")
     assert made.table[:, 0].tolist() == [0, 128, 128, 133]
     assert made.table[:, 1].tolist() == list(splits)
     assert made.table[:, 3].tolist() == layout("tiled_128x4").group_offsets((rows, 5) for rows in splits)[:-1]
@@ -491,6 +496,16 @@ def test_why_a_fast_path_is_not_taken():
         assert because in plan.decode_reason(fp4ref.profiles[name], "bfloat16", 64, 0, inverse=False)
     assert "float32" in plan.decode_reason(fp4ref.NVFP4, "float32", 64, 0, inverse=False)
     assert "16 bytes" in plan.decode_reason(fp4ref.NVFP4, "bfloat16", 60, 0, inverse=False)
+    powers = plan.powers_reason
+    assert not powers(fp4ref.MXFP4, "bfloat16", (8, 64), 0)
+    assert "not bfloat16" in powers(fp4ref.MXFP4, "float16", (8, 64), 0)
+    assert "16 bytes" in powers(fp4ref.MXFP4, "bfloat16", (8, 60), 0)
+    assert "1x32" in powers(fp4ref.profiles["mxfp4-2d"], "bfloat16", (8, 64), 0)
+    assert "default arithmetic" in powers(fp4ref.NVFP4, "bfloat16", (8, 64), 0)
+    blocks = plan.blocks_reason
+    assert not blocks(fp4ref.NVFP4, "float16", (8, 64), 0)
+    assert "search" in blocks(fp4ref.profiles["nvfp4-4over6"], "float16", (8, 64), 0)
+    assert "16-bit" in blocks(fp4ref.NVFP4, "float32", (8, 64), 0)
     reason = plan.thresholds_reason
     assert not reason(fp4ref.NVFP4, "bfloat16", (8, 64), 0)
     assert "not bfloat16" in reason(fp4ref.NVFP4, "float32", (8, 64), 0)
@@ -512,6 +527,39 @@ def test_why_a_fast_path_is_not_taken():
         assert "2^24" in fused(spec, "bfloat16", (64, 1 << 24), "tiled_128x4", 0)
         assert not fused(spec, "bfloat16", (384, 128), "tiled_128x4", 0, (128, 0, 256))
         assert "192 rows of member 1" in fused(spec, "bfloat16", (384, 128), "tiled_128x4", 0, (128, 192, 64))
+
+
+@pytest.mark.parametrize(
+    "name, size, flag, scale_layout, path",
+    [
+        ("nvfp4-rht", 128, False, "linear", "rows and hadamard columns, fused, scales moved"),
+        ("nvfp4-rht", 128, False, "rocm.gfx950_32x8", "rows and hadamard columns, fused, scales moved"),
+        ("nvfp4-rht", 128, False, "tiled_128x4", "rows and hadamard columns, fused"),
+        ("nvfp4-rht", 128, True, "linear", "rows and hadamard columns, apart"),
+        ("nvfp4-rht", 80, False, "linear", "rows and hadamard columns, apart"),
+        ("nvfp4", 4096, False, "linear", "rows and columns by thresholds, scales moved"),
+        ("nvfp4", 128, False, "linear", "tiles"),
+        ("mxfp8-e4m3", 4096, False, "linear_padded", "rows and columns of bytes, scales moved"),
+        ("mxfp8-e4m3", 4096, True, "linear_padded", "tiles"),
+        ("nvfp4-2d", 4096, False, "linear", "tiles"),
+    ],
+)
+def test_scales_are_moved_out_of_tiles_where_that_is_quicker(name, size, flag, scale_layout, path):
+    from fp4ref.registry import Call
+    from fp4ref_cuda import plan
+
+    call = Call(
+        "quantize",
+        fp4ref.profiles[name],
+        "bfloat16",
+        "both",
+        layout=LAYOUTS[scale_layout],
+        shape=(size, size),
+        flag=flag,
+    )
+    chosen, reason = plan.choose(call, 0, one_amax=False)
+    assert chosen == path
+    assert bool(reason) == (scale_layout != "tiled_128x4")
 
 
 @given(st.integers(1, 1 << 24), st.integers(0, (1 << 31) - 1))

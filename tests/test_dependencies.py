@@ -73,7 +73,7 @@ BACKENDS = {
         ("recording", "compile"),
         ("buffers",),
         ("launch", "checks", "plan"),
-        ("maxima", "randoms", "programs"),
+        ("maxima", "members", "randoms", "programs"),
         ("reading",),
         ("paths",),
         ("grouped",),

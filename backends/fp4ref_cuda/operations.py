@@ -26,6 +26,8 @@ from fp4ref_cuda.plan import (
     DRAWN,
     FUSED,
     FUSED_HADAMARD,
+    IN_TILES,
+    MOVED,
     ROW_BLOCKS,
     ROWS,
     SEPARATE,
@@ -121,7 +123,7 @@ def bind_quantize_both(
 
 
 NOTHING = DirectionData(None, None, None)
-PATHS = {
+PATHS: dict[str, paths.Path] = {
     ROWS: paths.rows,
     ROW_BLOCKS: paths.row_blocks,
     FUSED: paths.fused,
@@ -131,6 +133,7 @@ PATHS = {
     SEPARATE: paths.separate,
     TILES: paths.tiles,
 }
+PATHS |= {label + MOVED: paths.then_moved(PATHS[label]) for label in IN_TILES}
 
 
 def _of_one(amax: Any, random_bits: Any, out: DirectionData | None) -> tuple[Any, ...]:

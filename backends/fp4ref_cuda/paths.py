@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from fp4ref.layout import TILED_128X4
+from fp4ref.quantized import Direction
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import maxima
@@ -12,6 +15,9 @@ from fp4ref_cuda.buffers import Library, Operands, pointer
 from fp4ref_cuda.launch import launch, multiprocessors, target
 from fp4ref_cuda.plan import compiled_in, layout_number, prelude
 from fp4ref_cuda.plan import tiles as tile_counts
+from fp4ref_cuda.reading import convert_layout
+
+Path = Callable[[Call, Operands], tuple[str, ...]]
 
 TEAMS, ROWS_WIDTH = 3, 512  # teams of a block of the fused kernel, columns of a unit of the row kernel
 OF_STEP, OF_TEAM, OF_BYTES, OF_TABLE = 4 * ROWS_WIDTH, 48128, 48128, 2048  # bytes of shared memory
@@ -55,23 +61,25 @@ def magic(divisor: int) -> tuple[int, int]:
 
 
 def rows(call: Call, on: Operands) -> tuple[str, ...]:
-    """Find the maximum, then the codes of rows, the second kernel reducing what the first one left."""
+    """Find the maximum, if there is a global scale, then the codes of rows, which reduces what the first one left."""
     out, value = on.targets["row"], on.amax.get("row")
     units, strips = _strips(call)
     ran: tuple[str, ...] = ()
     if not units:
         return maxima.fill(call, on)
-    if value is None:
+    partials, parts = None, 1
+    searched = value is None and call.required.global_scale is Granularity.TENSOR
+    if searched:
         partials, parts, _ = maxima.partial(call, on)
         ran = ("amax",)
-    else:
-        partials, parts = maxima.given_amax(value, out.amax, on.library), 1
-    warps = row_warps(value is None)
-    text = _text(call, WARPS=warps, SEARCHED=value is None)
+    elif value is not None:
+        partials = maxima.given_amax(value, out.amax, on.library)
+    warps = row_warps(searched)
+    text = _text(call, WARPS=warps, SEARCHED=searched)
     outs = (pointer(out.amax), pointer(out.data), pointer(out.scales))
     whole = (pointer(on.x), *call.sizes, units, strips, *magic(strips))
     grid = min(-(-units // warps), multiprocessors(on.library.ordinal))
-    shared = OF_TABLE + warps * 2 * OF_STEP
+    shared = OF_TABLE * 2 + warps * 2 * OF_STEP
     launch(on.library, "rows", text, (grid,), (*whole, pointer(partials), parts, *outs, on.flag), warps * 32, shared)
     return (*ran, "rows")
 
@@ -166,6 +174,26 @@ def in_bytes(call: Call, on: Operands) -> tuple[str, ...]:
     text = _text(call, RESIDENT=bytes_blocks(target(on.library.ordinal)))
     launch(on.library, "bytes", text, (pairs,), arguments, shared=OF_BYTES)
     return ("bytes",)
+
+
+def then_moved(path: Path) -> Path:
+    """Return a path that has scales written in tiles, then moves them to the layout of the call."""
+
+    def run(call: Call, on: Operands) -> tuple[str, ...]:
+        rows, columns = call.sizes
+        block, targets = call.required.block.columns, on.targets
+        grids: dict[Direction, tuple[int, int]] = {
+            "row": (rows, -(-columns // block)),
+            "column": (columns, -(-rows // block)),
+        }
+        tiled = {name: on.library.empty(TILED_128X4.padded_shape(*grids[name]), "uint8") for name in targets}
+        inner = {name: data._replace(scales=tiled[name]) for name, data in targets.items()}
+        ran = path(replace(call, layout=TILED_128X4), replace(on, targets=inner))
+        for name, data in targets.items():
+            convert_layout([tiled[name]], [grids[name]], TILED_128X4.name, call.layout.name, [data.scales])
+        return (*ran, *["layout" for _ in targets])
+
+    return run
 
 
 def tiles(call: Call, on: Operands) -> tuple[str, ...]:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
 import fp4ref_numerics
-from fp4ref import packing
-from fp4ref.arithmetic import TE
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, E2M1, E4M3, E5M2, E8M0, STOCHASTIC_E2M1
+from fp4ref.arithmetic import RCEIL, TE
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, E2M1, E4M3, E5M2, E8M0, STOCHASTIC_E2M1
 from fp4ref.layout import LINEAR, TILED_128X4, Layout, layout
 from fp4ref.quantized import Direction
 from fp4ref.registry import Call
@@ -114,42 +110,6 @@ def tiles(
     return -(-down // tile_rows(dtype)), -(-across // TILE_COLUMNS)
 
 
-@dataclass(frozen=True)
-class GroupPlan:
-    """Buffers of a group: where each member starts, in bytes, and the sizes of the whole. Rules: LAY-8."""
-
-    splits: tuple[int, ...]
-    table: NDArray[np.int64]  # [members, 6]: first row, rows, first tile, starts of row scales, column data and scales
-    across: int  # tiles side by side
-    total_tiles: int
-    row_scales: tuple[int, ...]
-    column_data: tuple[int, ...]
-    column_scales: tuple[int, ...]
-
-
-def group(
-    spec: Spec, splits: Sequence[int], columns: int, names: Sequence[Direction], scale_layout: str, dtype: str
-) -> GroupPlan:
-    """Lay out a group of row ranges of one tensor."""
-    width, form = spec.block.columns, layout(scale_layout)
-    grids = [tiles(spec, rows, columns, names, scale_layout, dtype) for rows in splits]
-    first_row = np.cumsum([0, *splits])
-    first_tile = np.cumsum([0, *(down * across for down, across in grids)])
-    row_scales = form.group_offsets((rows, -(-columns // width)) for rows in splits)
-    column_scales = form.group_offsets((columns, -(-rows // width)) for rows in splits)
-    column_data = np.cumsum([0, *(columns * packing.width(rows, spec.element.format) for rows in splits)])
-    starts = (first_row, np.array([*splits, 0]), first_tile, row_scales, column_data, column_scales)
-    return GroupPlan(
-        splits=tuple(splits),
-        table=np.stack([np.asarray(start, np.int64)[: len(splits)] for start in starts], axis=1),
-        across=max((across for _, across in grids), default=0),
-        total_tiles=int(first_tile[-1]),
-        row_scales=tuple(row_scales),
-        column_data=tuple(map(int, column_data)),
-        column_scales=tuple(column_scales),
-    )
-
-
 def amax_kind(spec: Spec, direction: Direction) -> int:
     """Which pass finds a direction's global maxima: 0 over the whole, 1 by row, 2 by column."""
     if direction == "column" and (spec.hadamard or spec.global_scale is Granularity.ROW):
@@ -159,26 +119,36 @@ def amax_kind(spec: Spec, direction: Direction) -> int:
 
 def thresholds_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int) -> str:
     """Why rows cannot be quantized by thresholds; empty if they can."""
-    rows, columns = matrix
     if (spec.arithmetic, spec.element, spec.scale) != (TE, CUDA_E2M1, CUDA_E4M3) or spec.four_over_six:
         return f"{spec.name} is not NVFP4 by the default arithmetic"
     if spec.block != (1, 16) or spec.global_scale is not Granularity.TENSOR or spec.amax is not Amax.IGNORE_NAN:
         return f"{spec.name} does not have blocks of 1x16 under one global scale"
     if dtype != "bfloat16":
         return f"{dtype}, not bfloat16"
-    if max(rows, columns) >= 1 << 31:
-        return f"{rows} x {columns}, not fewer than 2^31 each"
-    return _vector_reason(columns, address)
+    return _size_reason(matrix) or _vector_reason(matrix[1], address)
+
+
+def powers_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int) -> str:
+    """Why rows under powers of two cannot be quantized by thresholds; empty if they can."""
+    if (spec.arithmetic, spec.element, spec.scale) != (RCEIL, CUDA_E2M1, CUDA_E8M0) or spec.four_over_six:
+        return f"{spec.name} is not MXFP4 by the default arithmetic"
+    if spec.block != (1, 32) or spec.global_scale is not Granularity.NONE or spec.amax is not Amax.IGNORE_NAN:
+        return f"{spec.name} does not have blocks of 1x32 without a global scale"
+    if dtype != "bfloat16":
+        return f"{dtype}, not bfloat16"
+    return _size_reason(matrix) or _vector_reason(matrix[1], address)
 
 
 def blocks_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int) -> str:
     """Why rows cannot be quantized by the plain numerics in whole lines; empty if they can."""
     if spec.element.format.bits != 4 or spec.block != (1, 16) or spec.global_scale is Granularity.NONE:
         return f"{spec.name} does not have e2m1 in blocks of 1x16 under a global scale"
-    if dtype != "bfloat16":
-        return f"{dtype}, not bfloat16"
-    if max(matrix) >= 1 << 31:
-        return f"{matrix[0]} x {matrix[1]}, not fewer than 2^31 each"
+    if dtype == "float32":
+        return "float32, not a 16-bit input"
+    if dtype == "float16" and spec.four_over_six:
+        return "float16 under a search, whose estimates are for bfloat16"
+    if reason := _size_reason(matrix):
+        return reason
     if spec.stochastic and matrix[1] % 16:
         return f"random bytes in rows of {matrix[1]}, not in whole vectors of 16"
     return _vector_reason(matrix[1], address)
@@ -225,6 +195,8 @@ ROWS, ROW_BLOCKS, TILES = "rows by thresholds", "rows by blocks", "tiles"
 FUSED, FUSED_HADAMARD = "rows and columns by thresholds", "rows and hadamard columns, fused"
 DRAWN = "rows and columns by random bytes"
 BYTES, SEPARATE = "rows and columns of bytes", "rows and hadamard columns, apart"
+IN_TILES = (FUSED, FUSED_HADAMARD, DRAWN, BYTES)  # the paths that write scales in tiles alone
+MOVED, MOVED_FROM = ", scales moved", 1 << 22  # elements from which two more launches cost less than the general kernel
 
 
 def choose(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
@@ -238,7 +210,21 @@ def choose(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
 @lru_cache(maxsize=4096)
 def _chosen(call: Same, address: int, one_amax: bool) -> tuple[str, str]:
     own = own_map(call.value.layout.name)
-    return (TILES, own) if own else _fastest(call.value, address, one_amax)
+    moved = _moved(call.value, address, one_amax)
+    return moved or ((TILES, own) if own else _fastest(call.value, address, one_amax))
+
+
+def _moved(call: Call, address: int, one_amax: bool) -> tuple[str, str] | None:
+    """Choose a path that writes scales in tiles, from where they are moved; None for calls that need or want no move.
+
+    A flag on the device does not hold back the move, so a call with one has no such path.
+    """
+    if call.direction != "both" or call.flag or is_tiled(call.layout.name):
+        return None
+    label, _ = _fastest(replace(call, layout=TILED_128X4), address, one_amax)
+    if label not in IN_TILES or (label != FUSED_HADAMARD and call.sizes[0] * call.sizes[1] < MOVED_FROM):
+        return None
+    return label + MOVED, f"scales {call.layout.name}, not tiled_128x4"
 
 
 def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
@@ -246,7 +232,7 @@ def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
     spec, dtype, matrix, scale_layout = call.required, call.source, call.sizes, call.layout.name
     if call.direction == "row":
         reason = thresholds_reason(spec, dtype, matrix, address)
-        if not reason:
+        if not reason or not powers_reason(spec, dtype, matrix, address):
             return ROWS, ""
         slower = blocks_reason(spec, dtype, matrix, address)
         return (TILES, slower) if slower else (ROW_BLOCKS, reason)
@@ -280,6 +266,10 @@ def decode_reason(spec: Spec, dtype: str, columns: int, address: int, inverse: b
     if dtype == "float32" or inverse:
         return "an inverse transform" if inverse else "float32, not a 16-bit output"
     return _vector_reason(columns, address)
+
+
+def _size_reason(matrix: tuple[int, int]) -> str:
+    return f"{matrix[0]} x {matrix[1]}, not fewer than 2^31 each" if max(matrix) >= 1 << 31 else ""
 
 
 def _vector_reason(columns: int, address: int) -> str:

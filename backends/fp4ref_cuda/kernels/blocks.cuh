@@ -1,6 +1,24 @@
-// Blocks of 16 bfloat16 to E2M1 codes: by thresholds, two side by side for the sake of latency, or by the plain path.
+// Blocks of bfloat16 to E2M1 codes: by thresholds, two side by side for the sake of latency, or by the plain path. A lane
+// holds 16 elements: a block, or half of one whose other half the lane beside it holds.
 #pragma once
 #include "copies.cuh"
+
+constexpr bool HALVES = S::columns == 32;
+static_assert(HALVES || S::columns == 16, "one or two lanes");
+
+// The largest of a block, from that of a lane's elements; where these are half of it, both lanes are here.
+template <class Larger> DEVICE unsigned of_block(unsigned amax, const Larger& larger)
+{
+    if constexpr (!HALVES) return amax;
+    else return larger(amax, __shfl_xor_sync(3u << threadIdx.x % 32 / 2 * 2, amax, 1));
+}
+
+// The bytes of two blocks' scales, the second one above the first. Rules: BLK-3, MXS-1.
+template <class T> DEVICE unsigned scale_bytes(float low, float high, float g)
+{
+    if constexpr (fp4ref::same_type<typename T::Scale, fp4ref::hardware_e4m3>) return thresholds::scale_bytes<T>(low, high, g);
+    else return T::Scale::encode(fp4ref::block_scale<T, In>(low, g)) | T::Scale::encode(fp4ref::block_scale<T, In>(high, g)) << 8;
+}
 
 // 16 codes of words that hold elements (k, k + 4) of the lower and the upper eight.
 DEVICE uint2 packed_block(const unsigned (&pairs)[8], const unsigned (&magnitudes)[8], const thresholds::Entry& entry)
@@ -22,7 +40,8 @@ struct Blocks {
             for (int k = 0; k < 8; ++k) magnitudes[i][k] = thresholds::magnitudes_of(pairs[i][k], minus_zero);
         }
         const unsigned first = thresholds::largest_lanes(magnitudes[0]), second = thresholds::largest_lanes(magnitudes[1]);
-        const unsigned both = __vmaxu2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
+        const unsigned mine = __vmaxu2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
+        const unsigned both = of_block(mine, [](unsigned a, unsigned b) { return __vmaxu2(a, b); });
         amax[0] = both << 16, amax[1] = both & 0xffff0000u;
     }
 };
@@ -52,7 +71,7 @@ DEVICE bool two_blocks(const Blocks& blocks, float g, float size, const threshol
 {
     bool plain = false;
     const auto amax = [&](int i) { return fp4ref::float_of(blocks.amax[i]) * size; };
-    bytes = thresholds::scale_bytes<S>(amax(0), amax(1), g);
+    bytes = scale_bytes<S>(amax(0), amax(1), g);
     UNROLL
     for (int i = 0; i < 2; ++i) {
         const thresholds::Entry entry = table[i ? bytes >> 8 : bytes & 255u];
@@ -69,7 +88,7 @@ DEVICE bool two_blocks(const Blocks& blocks, const uint4 (&random)[2], float g, 
     bool plain = false;
     const auto amax = [&](int i) { return fp4ref::float_of(blocks.amax[i]); };
     const auto half = [](const unsigned (&w)[8], int i) -> const unsigned (&)[4] { return *(const unsigned(*)[4])(w + i); };
-    bytes = thresholds::scale_bytes<S>(amax(0) * size, amax(1) * size, g);
+    bytes = scale_bytes<S>(amax(0) * size, amax(1) * size, g);
     UNROLL
     for (int i = 0; i < 2; ++i) {
         const float factor = table[i ? bytes >> 8 : bytes & 255u];
@@ -81,13 +100,14 @@ DEVICE bool two_blocks(const Blocks& blocks, const uint4 (&random)[2], float g, 
     return plain;
 }
 
-// A block of any 16 values; the lower and the upper eight codes.
+// Any 16 values; the lower and the upper eight codes.
 DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte, const uint4& drawn = {0, 0, 0, 0})
 {
     unsigned amax = 0, packed[2] = {0, 0};
     UNROLL
     for (int i = 0; i < 16; ++i) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, fp4ref::magnitude_bits(x[i]));
-    const float a = fp4ref::float_of(amax);
+    const auto larger = [](unsigned a, unsigned b) { return fp4ref::running_amax<S::block_keeps_nan>(a, b); };
+    const float a = fp4ref::float_of(of_block(amax, larger));
     const fp4ref::Scale scale = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(a, g), g, a);
     *scale_byte = scale.byte;
     const unsigned random[4] = {drawn.x, drawn.y, drawn.z, drawn.w};

@@ -4,7 +4,6 @@
 #include <fp4ref/drawn.h>
 
 namespace thresholds = fp4ref::thresholds;
-using In = fp4ref::bfloat16;
 using size = unsigned long long;
 
 // The compiler would compute these again in every turn.

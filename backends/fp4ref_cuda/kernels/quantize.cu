@@ -18,7 +18,10 @@ constexpr int PITCH = TILE_COLUMNS + 16 / sizeof(word);
 constexpr int ELEMENT_BITS = S::Element::Format::bits;
 constexpr int STEP = ELEMENT_BITS == 4 ? 8 : ELEMENT_BITS == 6 ? 4 : 16;  // bytes that leave at once
 constexpr bool BOTH = HAS_ROW && HAS_COLUMN;
-constexpr int RESIDENT = ELEMENT_BITS == 4 ? 2 : sizeof(word) == 4 || BOTH ? 4 : 5;  // blocks of threads, as registers allow
+constexpr bool HALF = fp4ref::same_type<In, fp4ref::float16>, LONG = S::columns > 16;
+constexpr bool PLAIN = !HALF && !LONG && !S::Search::enabled && !S::Element::stochastic && !S::has_hadamard;
+// Blocks of threads of a multiprocessor, as registers allow: it is the number of warps that bounds this kernel.
+constexpr int RESIDENT = ELEMENT_BITS == 4 ? (PLAIN ? 5 : HALF && LONG ? 2 : 4) : sizeof(word) == 4 || BOTH ? 4 : 5;
 
 struct Target {
     byte* data;

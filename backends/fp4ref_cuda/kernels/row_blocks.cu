@@ -1,12 +1,13 @@
-// Quantize rows of bfloat16 in blocks of 16 to E2M1 by the plain numerics: stochastic, searched or scaled by row.
+// Quantize rows of 16-bit floats in blocks of 16 to E2M1 by the plain numerics: stochastic, searched, scaled by row, or
+// of float16.
 //
-//   x       bfloat16  [rows, columns], fewer than 2^31 each, columns a multiple of 8, rows 16 bytes apart
+//   x       In        [rows, columns], fewer than 2^31 each, columns a multiple of 8, rows 16 bytes apart
 //   amax    float32   [parts] partial maxima, and amax_out gets their maximum; or one per row, for a row scale
 //   bits    uint8     [rows, columns], 16 bytes apart, for stochastic rounding
 //   data    uint8     [rows, columns / 2]
 //   scales  uint8     in Layout, padding written as zero
 //
-// S, Layout, WARPS and SEARCHED (amax was, by the kernel before this one) come before this file. The units and their
+// S, In, Layout, WARPS and SEARCHED (amax was, by the kernel before this one) come before this file. The units and their
 // way through shared memory are those of `rows`; random bytes take it too. A lane takes a block of every row.
 #include "blocks.cuh"
 #include "units.cuh"
@@ -14,7 +15,8 @@
 constexpr bool STOCHASTIC = S::Element::stochastic, BY_ROW = S::global == fp4ref::Global::row;
 constexpr int OF_ROW = LINE + (STOCHASTIC ? WIDTH : 0), STEP = 2 * OF_ROW, STAGES = 2, OF_WARP = STAGES * STEP;
 // Searches by estimates, under scales whose bytes are looked up, and codes by thresholds.
-constexpr bool THRESHOLDS = !BY_ROW && fp4ref::estimates_apply<S, typename S::Search>
+constexpr bool BFLOAT16 = fp4ref::same_type<In, fp4ref::bfloat16>;
+constexpr bool THRESHOLDS = BFLOAT16 && !BY_ROW && fp4ref::estimates_apply<S, typename S::Search>
     && fp4ref::same_type<typename S::Scale, fp4ref::hardware_e4m3> && fp4ref::same_type<S::Element, fp4ref::hardware_e2m1>
     && (fp4ref::same_type<S::Arithmetic, fp4ref::arithmetic::te> || fp4ref::same_type<S::Arithmetic, fp4ref::arithmetic::te_division>);
 
@@ -30,7 +32,8 @@ struct Words {
     unsigned word[8];
     __device__ __forceinline__ float operator[](int i) const
     {
-        return fp4ref::float_of(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16);
+        if constexpr (BFLOAT16) return fp4ref::float_of(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16);
+        return In::widen((In::word)(word[i / 2] >> 16 * (i % 2)));
     }
 };
 
@@ -41,8 +44,8 @@ DEVICE float block_amax(const Words& x, bool& finite)
     UNROLL
     for (int k = 0; k < 8; k += 2) two = __vimax3_u16x2(two, x.word[k] & 0x7fff7fffu, x.word[k + 1] & 0x7fff7fffu);
     const unsigned largest = fp4ref::larger(two & 0xffffu, two >> 16);
-    finite = largest < 0x7f80u;
-    if (finite) return fp4ref::float_of(largest << 16);
+    finite = largest < (BFLOAT16 ? 0x7f80u : 0x7c00u);
+    if (finite) return In::widen((In::word)largest);
     UNROLL
     for (int i = 0; i < 16; ++i) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, fp4ref::magnitude_bits(x[i]));
     return fp4ref::float_of(amax);

@@ -1,19 +1,27 @@
-// Quantize rows of bfloat16 by thresholds: blocks of 16, one global scale, even rounding to E2M1.
+// Quantize rows of bfloat16 by thresholds, even rounding to E2M1: blocks of 16 under one global scale, or blocks of 32.
 //
 //   x       bfloat16  [rows, columns], fewer than 2^31 each, columns a multiple of 8, rows 16 bytes apart
-//   amax    float32   [parts] partial maxima; amax_out gets their maximum
+//   amax    float32   [parts] partial maxima; amax_out gets their maximum; both unused without a global scale
 //   data    uint8     [rows, columns / 2]
 //   scales  uint8     in Layout, padding written as zero
 //
 // S, Layout, WARPS and SEARCHED (amax was, by the kernel before this one) come before this file. One block of threads on
 // a multiprocessor; its warps share a table of thresholds and work alone otherwise. A warp takes units of 512 columns in
 // four rows that lie 32 apart, whose scales lie side by side in 128x4 tiles: it reads and writes whole lines of memory,
-// and has the rows of the next unit on their way to shared memory meanwhile. A lane takes a block of every row.
+// and has the rows of the next unit on their way to shared memory meanwhile. A lane takes 16 elements of every row.
 #include "blocks.cuh"
 #include "units.cuh"
 
 constexpr int STEP = 2 * LINE, STAGES = 2;
-constexpr int TABLE = 128 * sizeof(thresholds::Entry), OF_WARP = STAGES * STEP;
+constexpr int ENTRIES = fp4ref::same_type<typename S::Scale::Format, fp4ref::e8m0> ? 256 : 128;
+constexpr int TABLE = ENTRIES * sizeof(thresholds::Entry), OF_WARP = STAGES * STEP;
+
+// A byte for each of four rows that lie 32 apart: ones where the row is inside.
+DEVICE unsigned inside_rows(unsigned row, unsigned rows)
+{
+    const unsigned count = row < rows ? (rows - row + 31) / 32 : 0;
+    return count < 4 ? (1u << 8 * count) - 1u : ~0u;
+}
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
     const byte* __restrict__ x, index_t row_count, index_t column_count, index_t unit_count, index_t strips,
@@ -24,7 +32,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
     thresholds::Entry* const table = (thresholds::Entry*)memory;
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = gridDim.x * WARPS;
     const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, units = (unsigned)unit_count;
-    const unsigned pitch = columns * 2, half = columns / 2, blocks = (columns + 15) / 16;
+    const unsigned pitch = columns * 2, half = columns / 2;
+    const unsigned blocks = (columns + S::columns - 1) / S::columns;
     const size band = (size)pitch * 32;
     const Divisor of_strips = {(unsigned)strips, (unsigned)factor, (unsigned)shift};
     const bool whole = columns % 16 == 0;
@@ -62,9 +71,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
     for (int step = 0; step < STAGES; ++step) load_unit_step(first, step);
     if (SEARCHED) wait_for_previous_kernel();
     if (noop && *noop) return;
-    const float A = amax_of_parts<WARPS * 32, 0>(amax, parts), g = fp4ref::global_scale<S, In>(A);
-    if (blockIdx.x == 0 && threadIdx.x == 0) *amax_out = A;
-    if (threadIdx.x < 128) table[threadIdx.x] = thresholds::entry<S>(threadIdx.x, g);
+    float A = 0.0f;
+    if constexpr (S::global == fp4ref::Global::tensor) {
+        A = amax_of_parts<WARPS * 32, 0>(amax, parts);
+        if (blockIdx.x == 0 && threadIdx.x == 0) *amax_out = A;
+    }
+    const float g = fp4ref::global_scale<S, In>(A);
+    if (threadIdx.x < ENTRIES) table[threadIdx.x] = thresholds::entry<S>(threadIdx.x, g);
     __syncthreads();
 
     unsigned swap = (lane >> 2 & 1) * 16, minus_zero = thresholds::MINUS_ZERO;
@@ -110,7 +123,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
             __syncwarp();
             load(from + step * 2 * band, step, next_left > step * 64 ? next_left - step * 64 : 0, next_columns);
         }
-        const unsigned four = transposed(bytes[0] | bytes[1] << 16, lane);
-        store_scales(scales, four, row, lane % 4, column / 64 + lane / 4, rows, blocks);
+        unsigned four = bytes[0] | bytes[1] << 16;
+        if constexpr (HALVES) {  // those of every second lane; a byte of a zero block is not that of the padding
+            four = left ? four & inside_rows(row, rows) : 0;
+            four = __shfl_sync(~0u, four, lane * 2 % 32);
+        }
+        four = transposed(four, lane);
+        if (!HALVES || lane < 16) store_scales(scales, four, row, lane % 4, column / (4 * S::columns) + lane / 4, rows, blocks);
     }
 }
