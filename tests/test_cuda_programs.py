@@ -127,10 +127,27 @@ def test_other_kinds_have_programs_of_their_own(launched):
     assert len(programs._programs) == 6
 
 
-@pytest.mark.parametrize("case", ["a copy", "two inputs at one byte", "a result of unknown origin"])
+def test_inputs_that_start_at_one_byte_are_a_kind_of_their_own(launched):
+    def serve(inputs):
+        launched.clear()
+        programs.serve("quantize", CALL, inputs, lambda: act((inputs[0], inputs[2])))
+        return [words for _, _, words in launched]
+
+    new = lambda: torch.zeros((2, 3), dtype=torch.uint8)  # noqa: E731
+    x, y = torch.zeros(8), torch.zeros(8)
+    assert not serve((x, x, new()))  # recorded
+    assert not serve((x, y, new()))  # another kind
+    out = new()
+    first, second = serve((y, y, out))
+    assert first[0] == y.data_ptr()
+    assert second[2] == out.data_ptr()
+    assert len(programs._programs) == 2
+
+
+@pytest.mark.parametrize("case", ["a copy", "a result of unknown origin"])
 def test_what_another_call_could_not_repeat_is_not_remembered(launched, case):
     x = torch.zeros(6)
-    inputs = (x, x.view(torch.uint8)) if case == "two inputs at one byte" else (x, None)
+    inputs = (x, None)
     for _ in range(2):  # the second one is served by `act` again
         made, _ = programs.serve(
             "quantize",

@@ -70,7 +70,8 @@ def serve(operation: str, call: Call, inputs: Sequence[Any], act: Callable[[], t
     library = _library(inputs)
     if library is None:
         return act()
-    kind, starts = (operation, Same(call), library, *_kinds(inputs)), _starts(inputs)
+    starts = _starts(inputs)
+    kind = operation, Same(call), library, _places(starts), *_kinds(inputs)
     program = _programs.get(kind)
     if program is not None:
         return program.again(inputs, starts)
@@ -103,10 +104,10 @@ def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequenc
         if rehearsing() or torch.cuda.current_device() != ordinal:
             return None
         starts = _starts(inputs)
-        places = tuple([start % ALIGNMENT for start in starts])
+        places = _places(starts)
         program = known.get(places)
         if program is None:
-            program = _programs.get((*fixed, *_kinds(inputs)))
+            program = _programs.get((*fixed, places, *_kinds(inputs)))
             if program is None:
                 return None
             known[places] = program
@@ -126,13 +127,18 @@ def _starts(inputs: Sequence[Any]) -> list[int]:
     return [0 if each is None else each.data_ptr() for each in inputs]
 
 
+def _places(starts: Sequence[int]) -> tuple[int, ...]:
+    """Return what a path can depend on of addresses: remainders, and which inputs start at the same byte."""
+    remainders = [start % ALIGNMENT for start in starts]
+    given = [start for start in starts if start]
+    if len({*given}) < len(given):
+        remainders += [starts.index(start) for start in starts]
+    return tuple(remainders)
+
+
 def _kinds(inputs: Sequence[Any]) -> list[Hashable]:
-    """Return for each array its place among the inputs, and everything about it that a path can depend on."""
-    return [
-        (place, each.data_ptr() % ALIGNMENT, each.dtype, each.shape)
-        for place, each in enumerate(inputs)
-        if each is not None
-    ]
+    """Return for each array its place among the inputs, and everything but its address that a path can depend on."""
+    return [(place, each.dtype, each.shape) for place, each in enumerate(inputs) if each is not None]
 
 
 def _library(inputs: Sequence[Any]) -> Library | None:

@@ -57,6 +57,8 @@ class Launch(NamedTuple):
 class Recording:
     """The arrays of one call by number, its inputs first, and the launches in their order.
 
+    Of inputs that start at one byte, the first one stands for all: a kind of call says which do.
+
     complete: False once something happened that another call could not repeat.
     """
 
@@ -67,9 +69,7 @@ class Recording:
         self.complete = True
         self._slots: dict[int, int] = {}
         for slot, address in enumerate(addresses):
-            if address and address in self._slots:  # two inputs that start at one byte: which one is meant?
-                self.complete = False
-            self._slots[address] = slot
+            self._slots.setdefault(address, slot)
 
     def allocated(self, array: Any, address: int, shape: Sequence[int], dtype: str) -> None:
         """Note new memory, which stays alive for the recording."""
