@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import shutil
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import fp4ref_numerics
 from fp4ref import arithmetic as ar
 from fp4ref import formats, hadamard, philox
 from fp4ref.layout import value as layouts
-from fp4ref.proof import encoders, golden_scales, solver
+from fp4ref.proof import encoders, estimates, golden_scales, products, solver
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 from fp4ref_cpu import build
@@ -61,6 +62,16 @@ NATIVE = {  # claim: file of the header, text, its replacement
     "stochastic/header": ("codec.h", "(Format::mantissa_bits + 8)", "(Format::mantissa_bits + 7)"),
     "reciprocal/header": ("reciprocal.h", "rounding = 2023", "rounding = 2022"),
     "hadamard-signs/header": ("hadamard.h", "? -0.25f : 0.25f", "? -0.25f : 0.25001f"),
+    "estimate-units/header": (
+        "block.h",
+        "template of<S, true>(1.0f, s, g, A, 0.0f)",
+        "template of<S, true>(1.0f, s, g, A * 1.000001f, 0.0f)",
+    ),
+    "estimate-narrow/header": (
+        "codec.h",
+        "exact_product_plus(binade, -size, exact",
+        "exact_product_plus(binade, 1.0f - size, exact",
+    ),
     "thresholds/header": ("thresholds.h", "0x2401u * BOTH", "0x2400u * BOTH"),
     **{
         f"quantize-{spec}-{kind}/cpu": SUMS
@@ -72,6 +83,7 @@ NATIVE = {  # claim: file of the header, text, its replacement
         for of in ("e4m3", "e5m2")
         for kind in ("float32", "bfloat16", "float16")
     },
+    **{f"gemm-pairs-{spec}/cpu": SUBNORMAL_VALUES for spec in ("nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2")},
     **{f"dequantize-{spec}/cpu": SUBNORMAL_VALUES for spec in ("nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2")},
 }
 
@@ -253,12 +265,28 @@ PYTHON = {
         )
         for name in ("linear", "tiled_128x4", "tiled_8x4")
     },
+    **{
+        f"gemm-pairs-{spec}/golden": changed(
+            "fp4ref.model.gemm", "rounded", lambda sums, *_: np.nextafter(sums, np.float32(0))
+        )
+        for spec in ("nvfp4", "mxfp4", *MXFP8)
+    },
+    **{
+        f"gemm-pairs-{spec}/torch": changed("fp4ref_torch.gemm", "finish", lambda result, *_: result * 1.0000001)
+        for spec in ("nvfp4", "mxfp4", *MXFP8)
+    },
+    "gemm-longest/golden": changed("fp4ref.model.gemm", "_fits", lambda *_: True),
+    "gemm-longest/torch": replaced("fp4ref_torch.gemm", "SMALL_K", 1 << 40),
+    "gemm-limit/formula": replaced(products, "LONGEST", 1217395),
+    "gemm-contributions/formula": replaced(products, "CUDA_E4M3", formats.CUDA_E8M0),
+    "gemm-operands/formula": replaced(products, "EXACT", ((formats.CUDA_E2M1, formats.CUDA_E8M0, 0, 0xFD),)),
     "philox-bits/golden": replaced(philox, "KEY_STEPS", (0x9E3779B9, 0xBB67AE86)),
     "philox-bijection/formula": replaced(philox, "MULTIPLIERS", (0xD2511F53, 0xCD9E8D58)),
 }
 FORMULAS = {  # claim: an argument of the function that decides it, and a wrong value
     "e2m1-sums/formula": (solver.sums, {"ones": solver.ONES + 1}),
     "power-of-two/formula": (solver.power_of_two, {"byte_of_one": 126}),
+    "estimate-margin/formula": (estimates.margin, {"stated": {"mae": (Fraction(60), Fraction(64))}}),
     "stochastic-index/formula": (solver.drawn, {"lowest": 0x40000000}),
 }
 QUICK = (

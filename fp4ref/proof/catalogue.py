@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from fp4ref.proof import device, device_sweeps, encoders, mx_scales, scales, shortcuts, solver, transform_claims, whole
+from fp4ref.proof import (
+    device,
+    device_sweeps,
+    encoders,
+    estimates,
+    mx_scales,
+    products,
+    scales,
+    shortcuts,
+    solver,
+    transform_claims,
+    whole,
+)
 from fp4ref.proof.claims import ProofClaim
 
 SOURCES = (
@@ -15,6 +27,8 @@ SOURCES = (
     solver.claims,
     whole.claims,
     transform_claims.claims,
+    estimates.claims,
+    products.claims,
     device.claims,
     device_sweeps.claims,
 )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fp4ref.proof import encoders, mx_scales, native, scales, shortcuts, transform_claims
+from fp4ref.proof import encoders, estimates, mx_scales, native, scales, shortcuts, transform_claims
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.encoders import expected
 from fp4ref.proof.steps import PATTERNS, shown
@@ -121,7 +121,7 @@ def _here(claim: ProofClaim, **more: Any) -> ProofClaim:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about the header on the device, and those about its instructions."""
-    modules = (encoders, mx_scales, scales, shortcuts, transform_claims)
+    modules = (encoders, mx_scales, scales, shortcuts, transform_claims, estimates)
     of_header = [claim for module in modules for claim in module.claims() if claim.subject is ClaimSubject.HEADER]
     names = {claim.name for claim in of_header}
     for claim in of_header:
