@@ -83,6 +83,10 @@ NATIVE = {  # claim: file of the header, text, its replacement
         for of in ("e4m3", "e5m2")
         for kind in ("float32", "bfloat16", "float16")
     },
+    "gemm-longest/cpu": (
+        *("codec.h", "(i << shift) + ((unsigned)(127 - Format::bias) << 23)"),
+        "(i << shift) + ((unsigned)(128 - Format::bias) << 23)",
+    ),
     **{f"gemm-pairs-{spec}/cpu": SUBNORMAL_VALUES for spec in ("nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2")},
     **{f"dequantize-{spec}/cpu": SUBNORMAL_VALUES for spec in ("nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2")},
 }
