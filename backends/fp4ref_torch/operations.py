@@ -5,7 +5,8 @@ torch is imported by the first call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread meanwhile: of two that share small tensors, each mostly waits, which takes processor time."""
+    import torch
+
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None) -> DirectionData:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.registry import Call
 
 POISON = 0x7F  # NaN as an E4M3 scale: what padding holds when bytes are dequantized
+THREADED = 1 << 17  # elements of the trials that a backend may divide among threads, as its users' tensors are
 GOLDEN = GoldenSubject().name
 
 
@@ -67,12 +68,14 @@ def run(
         report.subjects.append(subject.name)
         for file in files:
             tell(f"{subject.name}: {file.name}")
-            _run_vectors(report, subject, file)
+            with _one_thread(subject.name):
+                _run_vectors(report, subject, file)
     for trial, expected in _with_golden(tell, wanted=bool(names)):
         report.extent.add(trial.case.x.dtype.name, *trial.case.matrix)
         report.families[trial.case.family] += 1
         for name in names:
-            _run_trial(report, name, trial, expected)
+            with nullcontext() if trial.case.x.size >= THREADED else _one_thread(name):
+                _run_trial(report, name, trial, expected)
     for name in names:
         tell(f"{name}: random bytes and products")
         for check in selfcheck_others.checks(name):
@@ -138,6 +141,12 @@ def _run_vectors(report: SelfCheckReport, subject: ApiSubject, file: VectorFile)
         else:
             found = _guarded(partial(vector_runs.run, test, subject))
             report.add(subject.name, test.id, test.rules, found, blamed(test.rules, found))
+
+
+def _one_thread(name: str) -> AbstractContextManager[None]:
+    """Return what keeps a backend, or the golden model, to one thread, if it has any."""
+    alone = None if name == GOLDEN else getattr(registry.get(name), "one_thread", None)
+    return nullcontext() if alone is None else alone()
 
 
 def _guarded(check: Callable[[], list[Mismatch]]) -> list[Mismatch]:
