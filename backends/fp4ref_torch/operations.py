@@ -27,7 +27,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread meanwhile: of two that share small tensors, each mostly waits, which takes processor time."""
+    """Compute on one thread meanwhile: threads that share small tensors mostly wait, which takes processor time."""
     import torch
 
     count = torch.get_num_threads()
