@@ -37,7 +37,7 @@ from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.registry import Call
 
 POISON = 0x7F  # NaN as an E4M3 scale: what padding holds when bytes are dequantized
-THREADED = 1 << 19  # elements of the trials that a backend may divide among threads, as its users' tensors are
+THREADED = 1 << 20  # elements of the trials that a backend may divide among threads, as its users' tensors are
 GOLDEN = GoldenSubject().name
 
 
