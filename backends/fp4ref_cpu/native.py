@@ -27,7 +27,8 @@ def exported(prelude: str, header: str, loops: str, *names: str, job: str = "") 
         f"{{\n    const FloatModes modes;\n    {loops}::{name}(*job);\n}}\n"
         for name in names
     )
-    return f'#include "{header}"\nnamespace text_@ {{\nusing namespace fp4ref_cpu;\n{prelude}{wrappers}}}\n'
+    local = f"namespace {{\n{prelude}}}\n"  # so that a compiler keeps one of several equal functions
+    return f'#include "{header}"\nnamespace text_@ {{\nusing namespace fp4ref_cpu;\n{local}{wrappers}}}\n'
 
 
 @lru_cache

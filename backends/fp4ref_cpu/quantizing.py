@@ -94,8 +94,7 @@ def quantize(
     if not array.flags.aligned:
         array = array.copy()
     given = None if out is None else out.mapped(buffer_of)
-    key = call.required, call.layout, call.direction, arrays.dtype_name(array), array.shape, array.strides
-    ready = (_prepared if _has_strides(array) else _prepare)(*key)
+    ready = _ready(call, array)
     start = address(array)
     if amax is None and ready.amax is not None:
         amax = _amax(ready, start)
@@ -122,8 +121,7 @@ def bind_quantize(
         return None
     if out is not None and not all(map(_is_dense, out)):
         return None
-    key = call.required, call.layout, call.direction, arrays.dtype_name(array), array.shape, array.strides
-    ready, restore, start_of, unit = _prepared(*key), arrays.restorer(x), starts(x), array.itemsize
+    ready, restore, start_of, unit = _ready(call, array), arrays.restorer(x), starts(x), array.itemsize
 
     def again(x: Any, amax: Any = None, random_bits: Any = None, out: DirectionData | None = None) -> DirectionData:
         start = start_of(x)
@@ -151,6 +149,12 @@ def _is_dense(part: Any) -> bool:
 def _has_strides(array: NDArray[Any]) -> bool:
     """Return True if the rows of an array's matrix need no table, which can be large."""
     return array.ndim <= 2 or array.flags.c_contiguous
+
+
+def _ready(call: Call, array: NDArray[Any]) -> Prepared:
+    """Return what quantizing arrays of this one's kind needs; it is remembered unless its tables can be large."""
+    prepare = _prepared if _has_strides(array) else _prepare
+    return prepare(call.required, call.layout, call.direction, arrays.dtype_name(array), array.shape, array.strides)
 
 
 def _encode(
