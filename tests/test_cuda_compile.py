@@ -490,7 +490,8 @@ def test_why_a_fast_path_is_not_taken():
         assert not plan.decode_reason(fp4ref.profiles[name], "bfloat16", 64, 0, inverse=False)
     for name, because in (
         ("nvfp4-row-scaled", "row scale"),
-        ("mxfp6-e2m3", "neither e2m1"),
+        ("mxfp6-e2m3", "neither 8 finite"),
+        ("mxint8", "nor 8-bit floats"),
         ("te.fp8_block", "neither"),
     ):
         assert because in plan.decode_reason(fp4ref.profiles[name], "bfloat16", 64, 0, inverse=False)

@@ -15,9 +15,19 @@ import fp4ref
 import fp4ref_cuda
 import fp4ref_numerics
 from codes import every_code_under_every_scale
-from fp4ref.formats import CUDA_UE5M3
+from fp4ref.formats import CUDA_UE5M3, Codec, Format
 from fp4ref_cuda import plan
 
+# Formats of users: with subnormals alone past 1, with every code finite, and with fewer finite codes.
+OWN = {
+    name: base.replace(name=name, element=Codec(format=form, nan=nan))
+    for name, base, form, nan in (
+        ("vendor.nvfp4-e1m2", fp4ref.NVFP4, Format("vendor.e1m2", 1, 2, bias=0, codes=8), (7, 7)),
+        ("vendor.mxfp4-e3m0", fp4ref.MXFP4, Format("vendor.e3m0", 3, 0, bias=3, codes=8), (7, 7)),
+        ("vendor.mxfp8-e3m4", fp4ref.MXFP8_E4M3, Format("vendor.e3m4", 3, 4, bias=3, codes=128), (0x7F, 0x7F)),
+        ("vendor.mxfp8-e4m3", fp4ref.MXFP8_E4M3, Format("vendor.e4m3", 4, 3, bias=0, codes=97), (0x7F, 0x7F)),
+    )
+}
 UE5M3_SCALES = fp4ref.MXFP8_E4M3.replace(name="vendor.mxfp8-ue5m3", scale=CUDA_UE5M3)
 HERE, KERNELS = Path(__file__).parent, Path(fp4ref_cuda.__file__).parent / "kernels"
 COMPILER = shutil.which("g++")
@@ -122,9 +132,9 @@ def test_formats_of_the_general_kernels(spec, dtype, tmp_path):
 
 
 @pytest.mark.rule("DEQ-1", "DEQ-2", "DEQ-3", "LAY-6")
-@pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2"])
+@pytest.mark.parametrize("name", ["nvfp4", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2", *OWN])
 def test_whole_lines_are_decoded_by_their_bits(name, tmp_path):
-    spec = fp4ref.profiles[name]
+    spec = OWN.get(name) or fp4ref.profiles[name]
     for to, scale_layout, lines in (("bfloat16", "tiled_128x4", 260), ("float16", "linear", 130)):
         (tmp_path / to).mkdir()
         decoder = built(tmp_path / to, "decode", plan.prelude(spec, "bfloat16", scale_layout, to))

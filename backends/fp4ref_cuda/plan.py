@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import fp4ref_numerics
 from fp4ref.arithmetic import RCEIL, TE
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, E2M1, E4M3, E5M2, E8M0, STOCHASTIC_E2M1
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1
 from fp4ref.layout import LINEAR, TILED_128X4, Layout, layout
 from fp4ref.quantized import Direction
 from fp4ref.registry import Call
@@ -256,11 +256,16 @@ def fused_label(spec: Spec) -> str:
 
 def decode_reason(spec: Spec, dtype: str, columns: int, address: int, inverse: bool) -> str:
     """Why a direction cannot be dequantized in whole lines; empty if it can."""
-    if spec.element.format == E2M1 and spec.block.columns in {16, 32}:
+    form, scale, width = spec.element.format, spec.scale.format, spec.block.columns
+    signed = form.signed and not form.complement
+    if form.bits == 4 and signed and form.codes == 8 and width in {16, 32}:  # looked up by one permutation of bytes
         if spec.global_scale is Granularity.ROW:
             return f"{spec.name} has a row scale"
-    elif spec.element.format not in {E4M3, E5M2} or (spec.scale.format, spec.block.columns) != (E8M0, 32):
-        return f"{spec.name} is neither e2m1 in blocks of 16 or 32 columns, nor e4m3 or e5m2 under e8m0 in blocks of 32"
+    elif not (
+        form.bits == 8 and signed and form.bias >= 0 and scale.powers_of_two and scale.codes == 255 and width == 32
+    ):
+        looked_up = "8 finite magnitudes of 4 bits in blocks of 16 or 32 columns"
+        return f"{spec.name} has neither {looked_up}, nor 8-bit floats under powers of two in blocks of 32"
     elif spec.global_scale is not Granularity.NONE:
         return f"{spec.name} has 8-bit elements and a global scale"
     if dtype == "float32" or inverse:
