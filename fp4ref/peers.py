@@ -14,7 +14,7 @@ from fp4ref import arithmetic_peers_mx as mx
 from fp4ref import arithmetic_xla as xla
 from fp4ref import four_over_six as fos
 from fp4ref.catalogue import register_profile
-from fp4ref.formats import CUDA_E2M1, E2M1, E4M3, E5M2, E8M0, Codec, Rounding, Sign
+from fp4ref.formats import CUDA_E2M1, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, OCP_INT8, Codec, Rounding, Sign
 from fp4ref.promise import Checked, Claim, Promise
 from fp4ref.spec import Amax, Block, FourOverSix, Granularity, Metric, Spec, Subnormals
 from fp4ref.specs import MXFP4, MXFP8_E4M3, MXFP8_E5M2, NVFP4, NVFP4_FAST, NVFP4_RHT
@@ -82,31 +82,35 @@ _two = peer(
     element=TORCHAO_E2M1,
 )
 peer(_two, "torchao.nvfp4_1lvl", BOTH, global_scale=NONE)
-MX_ELEMENTS = {
+MX_ELEMENTS = {  # its codes of NaN in 4 and 6 bits are what is left of the exponent's bits
     "mxfp4": TORCHAO_E2M1,
+    "mxfp6_e2m3": Codec(format=E2M3, nan=(0x0C, 0x2C)),
+    "mxfp6_e3m2": Codec(format=E3M2, nan=(0x0E, 0x2E)),
     "mxfp8_e4m3": TORCH_E4M3,
     "mxfp8_e5m2": TORCH_E5M2,
 }
+SNAPSHOT_MX = {"floor": ar.OCP_FLOOR, "ceil": ar.OCP_CEIL, "even": mx.TORCHAO_CARRY, "rceil": ar.OCP_RCEIL}
 NOT_RECORDED = Claim(False, "not recorded")
 GFLOAT = recorded("0.5.2", "b142762d", how=CPU, nan=NOT_RECORDED, infinite=NOT_RECORDED)
-NO_SCALES = "the peer returns values, from which codes and scales were found"
+GFLOAT_SIX = recorded("0.5.2", how=CPU, nan=NOT_RECORDED, infinite=NOT_RECORDED)
+MICROXCALING = recorded("7bc41952", how=f"{TORCH}; the peer returns values, from which codes and scales were found")
+NO_NEGATIVE_ZERO = recorded("7bc41952", how=f"{TORCH}; the peer returns values, whose -0 has no code")
 for _name, _element in MX_ELEMENTS.items():
-    for _mode, _arithmetic in (
-        ("floor", ar.OCP_FLOOR),
-        ("ceil", ar.OCP_CEIL),
-        ("even", mx.TORCHAO_CARRY),
-        ("rceil", ar.OCP_RCEIL),
-    ):
-        peer(TORCH_MX, f"torchao.{_name}_{_mode}", SNAPSHOT, element=_element, arithmetic=_arithmetic)
+    _bits = _element.format.bits
     for _mode, _arithmetic in mx.TORCHAO_MX.items():
-        _old = f"torchao.{_name}_{_mode}_0_18"
-        _promise = RELEASE_NAN if _name == "mxfp4" and _mode != "rceil" else RELEASE
-        peer(TORCH_MX, f"torchao.{_name}_{_mode}@0.18.0", _promise, [_old], element=_element, arithmetic=_arithmetic)
-    peer(TORCH_MX, f"gfloat.{_name}", GFLOAT, element=_element, arithmetic=ar.OCP_FLOOR)
+        _promise = RELEASE if _bits == 8 or _mode == "rceil" else RELEASE_NAN
+        _plain = f"torchao.{_name}_{_mode}"
+        if _bits == 6:  # of the repository, nothing in 6 bits is recorded
+            peer(TORCH_MX, _plain, _promise, element=_element, arithmetic=_arithmetic)
+            continue
+        peer(TORCH_MX, _plain, SNAPSHOT, element=_element, arithmetic=SNAPSHOT_MX[_mode])
+        peer(TORCH_MX, f"{_plain}@0.18.0", _promise, [f"{_plain}_0_18"], element=_element, arithmetic=_arithmetic)
+    peer(TORCH_MX, f"gfloat.{_name}", GFLOAT_SIX if _bits == 6 else GFLOAT, element=_element, arithmetic=ar.OCP_FLOOR)
     for _mode, _arithmetic in mx.MICROXCALING.items():
-        _codec = CUDA_E2M1 if _element.format is E2M1 else _element
-        _promise = recorded("7bc41952", how=f"{TORCH}; {NO_SCALES}")
-        peer(TORCH_MX, f"microxcaling.{_name}_{_mode}", _promise, element=_codec, arithmetic=_arithmetic)
+        _codec = CUDA_E2M1 if _bits == 4 else _element
+        peer(TORCH_MX, f"microxcaling.{_name}_{_mode}", MICROXCALING, element=_codec, arithmetic=_arithmetic)
+for _mode, _arithmetic in mx.MICROXCALING.items():
+    peer(TORCH_MX, f"microxcaling.mxint8_{_mode}", NO_NEGATIVE_ZERO, element=OCP_INT8, arithmetic=_arithmetic)
 
 # modelopt
 _new = peer(TORCH_NVFP4, "modelopt.nvfp4", recorded("0.47.0"), arithmetic=ap.MODELOPT, element=BELOW_ZERO_E2M1)

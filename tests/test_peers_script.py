@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fp4ref
+from fp4ref.model.dequantize import dequantize
 from fp4ref.model.quantize import quantize
 from scripts import load
 
@@ -49,6 +51,39 @@ def test_the_exit_status_tells_a_broken_promise(monkeypatch, tmp_path, capsys):
         assert script.main(["--only", "mlx", "--page", str(tmp_path / "page.md")]) == status
     assert "| mlx | 1 | `mlx.mxfp8` | 2 of 3 | 0 of 1 |" in capsys.readouterr().out
     assert "2 of 3" in (tmp_path / "page.md").read_text("utf-8")
+
+
+def test_a_peer_that_does_not_install_leaves_the_others(monkeypatch, tmp_path, capsys):
+    def fails(*arguments):
+        raise subprocess.CalledProcessError(1, "pip")
+
+    monkeypatch.setattr(script, "inputs", lambda seed: {})
+    monkeypatch.setattr(script, "install", fails)
+    only = ["--only", "mlx", "--only", "microxcaling", "--only", "gguf"]
+    assert script.main([*only, "--page", str(tmp_path / "page.md"), "--work", str(tmp_path)]) == 2
+    said = capsys.readouterr().out
+    assert "| mlx | | not executed: CalledProcessError" in said
+    assert "| gguf | | not executed" in said
+    assert "| microxcaling | | not executed: it is not on PyPI" in said
+    assert said in (tmp_path / "page.md").read_text("utf-8")
+    assert script.main(["--only", "microxcaling"]) == 0
+    broken = script.Line("mlx", "1", "mlx.mxfp8", 2, 3, 0, 1)
+    assert script.status([broken, script.NotRun("gguf", "why")]) == 1
+    with pytest.raises(SystemExit):
+        script.main(["--source", f"microxcaling={tmp_path / 'no'}"])
+
+
+@pytest.mark.rule("PRO-1")
+def test_values_of_a_peer_without_bytes_are_counted():
+    x = np.random.default_rng(5).standard_normal((2, 32)).astype(np.float32)
+    spec, given = fp4ref.profiles["microxcaling.mxint8_even"], {"0/float32/32": x.view(np.uint32)}
+    values = dequantize(quantize(x, spec), x.shape, spec, np.float32, np.float32)
+    made = {"0/float32/32/microxcaling.mxint8_even/values": np.where(values == 0, np.float32(-0.0), values)}
+    (line,) = script.lines("microxcaling", "7bc41952", given, made)
+    assert (line.equal, line.claimed) == (1, 1)
+    next(iter(made.values()))[0, 0] += 1
+    (line,) = script.lines("microxcaling", "7bc41952", given, made)
+    assert not line.kept
 
 
 def test_inputs_are_matrices_of_whole_blocks(monkeypatch):

@@ -2,7 +2,14 @@
 
 import numpy as np
 from gfloat import compute_scale_amax, encode_block
-from gfloat.formats import format_info_mxfp4_e2m1, format_info_mxfp8_e4m3, format_info_mxfp8_e5m2
+from gfloat.formats import (
+    format_info_mxfp4_e2m1,
+    format_info_mxfp6_e2m3,
+    format_info_mxfp6_e3m2,
+    format_info_mxfp8_e4m3,
+    format_info_mxfp8_e5m2,
+)
+from six_bits import packed
 
 TYPES = ("float32", "bfloat16", "float16")
 MOST = 1 << 13  # elements of a tensor: it takes microseconds for each
@@ -18,13 +25,16 @@ def _quantizer(form):
             codes.append(list(encode_block(form, scale, block / scale)))
         every = np.uint8(codes)
         data = every[:, 1:].reshape(len(x), -1)
-        return data if form.etype.k == 8 else data[:, 0::2] | data[:, 1::2] << 4, every[:, 0].reshape(len(x), -1)
+        pack = {4: lambda codes: codes[:, 0::2] | codes[:, 1::2] << 4, 6: packed, 8: lambda codes: codes}[form.etype.k]
+        return pack(data), every[:, 0].reshape(len(x), -1)
 
     return run
 
 
 PROFILES = {
     "gfloat.mxfp4": _quantizer(format_info_mxfp4_e2m1),
+    "gfloat.mxfp6_e2m3": _quantizer(format_info_mxfp6_e2m3),
+    "gfloat.mxfp6_e3m2": _quantizer(format_info_mxfp6_e3m2),
     "gfloat.mxfp8_e4m3": _quantizer(format_info_mxfp8_e4m3),
     "gfloat.mxfp8_e5m2": _quantizer(format_info_mxfp8_e5m2),
 }

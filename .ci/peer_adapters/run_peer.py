@@ -8,7 +8,10 @@ import numpy as np
 
 
 def main(adapter, inputs, outputs):
-    """Quantize every input with every profile of the adapter; what a peer refuses is left out."""
+    """Quantize every input with every profile of the adapter; what a peer refuses is left out.
+
+    A profile's function returns bytes (data, scales), a dict {"values": ...} for a peer that has no bytes, or None.
+    """
     peer, results = importlib.import_module(adapter), {}
     with np.load(inputs) as archive:
         for key in archive.files:
@@ -19,8 +22,9 @@ def main(adapter, inputs, outputs):
             for name, quantize in peer.PROFILES.items():
                 if (16 if "nvfp4" in name else 32) == int(block):
                     found = quantize(x)
-                    if found is not None:
-                        results[f"{key}/{name}/data"], results[f"{key}/{name}/scales"] = found
+                    if isinstance(found, tuple):
+                        found = dict(zip(("data", "scales"), found, strict=True))
+                    results |= {f"{key}/{name}/{part}": array for part, array in (found or {}).items()}
     np.savez(outputs, **results)
 
 

@@ -1,19 +1,28 @@
 """torchao's MX formats and NVFP4 in eager mode on a CPU."""
 
 import torch
+from six_bits import packed
 from tensors import as_bytes, tensor
 from torchao.prototype.mx_formats.config import ScaleCalculationMode
+from torchao.prototype.mx_formats.constants import DTYPE_FP6_E2M3, DTYPE_FP6_E3M2
 from torchao.prototype.mx_formats.mx_tensor import to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
 
 TYPES = ("float32", "bfloat16")
-ELEMENTS = {"mxfp4": torch.float4_e2m1fn_x2, "mxfp8_e4m3": torch.float8_e4m3fn, "mxfp8_e5m2": torch.float8_e5m2}
+ELEMENTS = {
+    "mxfp4": torch.float4_e2m1fn_x2,
+    "mxfp6_e2m3": DTYPE_FP6_E2M3,
+    "mxfp6_e3m2": DTYPE_FP6_E3M2,
+    "mxfp8_e4m3": torch.float8_e4m3fn,
+    "mxfp8_e5m2": torch.float8_e5m2,
+}
 
 
 def _mx(element, mode):
     def quantize(x):
         scales, data = to_mx(tensor(x), ELEMENTS[element], 32, mode)
-        return as_bytes(data, len(x)), as_bytes(scales, len(x))
+        codes = as_bytes(data, len(x))
+        return packed(codes) if element.startswith("mxfp6") else codes, as_bytes(scales, len(x))
 
     return quantize
 

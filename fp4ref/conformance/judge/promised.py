@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.formats import Codes
+from fp4ref.model.dequantize import dequantize
 from fp4ref.model.quantize import quantize
 from fp4ref.model.tiles import widen
 from fp4ref.packing import unpack
@@ -40,6 +41,23 @@ def equal_bytes(spec: Spec, x: NDArray[Any], data: Codes, scales: Codes) -> bool
             same_scales &= (ours.scales == scales) | np.isnan(spec.scale.decode(ours.scales))
         same_codes |= _stand_for_nan(spec, x) & ((codes ^ theirs) == form.sign_bit)
     return bool(same_scales.all() and same_codes.all())
+
+
+def equal_values(spec: Spec, promise: Promise, x: NDArray[Any], values: NDArray[Any]) -> bool:
+    """Return True if a specification's codes and scales of x stand for these values, every NaN for any other.
+
+    values: [rows, columns], in the type that the implementation returned. If the promise for finite inputs has a limit,
+    the elements under the smallest scale are left out. -0 equals 0 if the format has one zero. Rules: PRO-1.
+    """
+    q = quantize(x, spec)
+    ours = dequantize(q, x.shape, spec, values.dtype, x.dtype)
+    same = (ours.view(np.uint8) == values.view(np.uint8)).reshape(*ours.shape, -1).all(axis=2)
+    same |= np.isnan(widen(ours)) & np.isnan(widen(values))
+    if spec.element.format.complement:
+        same |= (widen(ours) == 0) & (widen(values) == 0)
+    if promise.finite.reason:
+        same |= np.repeat(q.scales == 0, spec.block.columns, axis=1)[:, : x.shape[1]]
+    return bool(same.all())
 
 
 def _stand_for_nan(spec: Spec, x: NDArray[Any]) -> NDArray[np.bool_]:
