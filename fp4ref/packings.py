@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.errors import DTypeError, LayoutError, ShapeError
+from fp4ref.errors import DomainError, DTypeError, LayoutError, ShapeError
 from fp4ref.formats import WIDTHS, Codes
 from fp4ref.layout import LAYOUTS, LINEAR, ORIGINS, Layout
 from fp4ref.layout.field_data import CODES
@@ -120,6 +120,29 @@ def bit_of(form: Layout | str, shape: tuple[int, int], row: int, column: int) ->
     places = _Places(packing(form), *shape)
     byte, bit = divmod(places.bits(np.array([row]), np.array([column])).item(), 8)
     return byte, bit
+
+
+def codes_of(form: Layout | str, shape: tuple[int, int], byte: int) -> list[tuple[int, int]]:
+    """Return row and column of the codes that have bits in a byte of the packed matrix, in the order of the bits.
+
+    A byte that holds spare bits, padding, a gap or the scales of a struct alone has none.
+
+    >>> codes_of("pairs_16", (3, 64), 33), codes_of("six_low_first", (1, 4), 1), codes_of("ggml.mxfp4_data", (1, 32), 0)
+    ([(1, 1), (1, 17)], [(0, 1), (0, 2)], [])
+
+    Rules: PACK-7, PACK-10.
+    """
+    places = _Places(packing(form), *shape)
+    size, unit = math.prod(places.shape), places.form.unit
+    if not 0 <= byte < size:
+        raise DomainError("packing", f"data byte {byte}", f"0 <= byte < {size}", places.form.rule)
+    row, start = divmod(byte, places.row_bytes) if places.row_bytes else (0, byte)
+    units = np.arange(start * 8 // unit, -(-(start + 1) * 8 // unit))
+    if places.row_bytes:
+        units = units[units < places.units[1]] + row * places.units[1]
+    (down, across), known = places.form.strides(*shape).gather(units)
+    inside = known & (down < shape[0]) & (across < shape[1])
+    return [(int(at), int(column)) for at, column in zip(down[inside], across[inside], strict=True)]
 
 
 def repack(

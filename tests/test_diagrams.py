@@ -35,6 +35,7 @@ from fp4ref.diagrams.text_width import BOLD, REGULAR, text_width
 from fp4ref.diagrams.weight_cache import LIVES
 from fp4ref.errors import BackendError, DomainError, Fp4Error, ShapeError
 from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, TILED_128X4, Layout, worked
+from fp4ref.packing import pack
 
 RUNNER = CliRunner()
 SVG = "{http://www.w3.org/2000/svg}"
@@ -797,3 +798,38 @@ main(sys.argv[1:])
         )
         assert run.returncode == 2
         assert "pip install 'fp4ref[diagrams]'" in run.stderr
+
+
+@pytest.mark.rule("PACK-4", "PACK-5")
+@pytest.mark.parametrize("columns, window", [(7, None), (33, (26, 33)), (64, (8, 16))])
+def test_six_bits_are_drawn_where_they_are(columns, window):
+    spec = fp4ref.MXFP6_E2M3
+    drawn = catalogue.draw("packing", spec=spec, shape=(1, columns), window=window and ((0, 1), window))
+    first, stop = window or (0, columns)
+    stored = np.unpackbits(pack((np.arange(columns)[None] * 13 % 64).astype(np.uint8), spec.element.format)[0])
+    seen = set()
+    for cell in re.finditer(
+        r"<title>byte (\d+), element (\d+), its bits (\d) to (\d)</title>.*?>([01]+)<", drawn, re.DOTALL
+    ):
+        byte, element, low, high = map(int, cell.groups()[:4])
+        start = element * 6 + low - byte * 8
+        bits = stored[byte * 8 : byte * 8 + 8][::-1][start : start + high - low + 1][::-1]
+        assert "".join(map(str, bits)) == cell[5]
+        seen |= {(element, bit) for bit in range(low, high + 1)}
+    assert {(element, bit) for element in range(first, stop) for bit in range(6)} <= seen
+    assert ("spare bits" in drawn) == (stop == columns and columns % 4 != 0)
+
+
+@pytest.mark.rule("INT8-1", "UE4M3-1", "UE5M3-1")
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("int8", ("1.984375", "256 finite values", "no infinity, no NaN", "the integer")),
+        ("ue4m3", ("448", "127 finite values", "0x7f = 0, and is never written", "unused")),
+        ("ue5m3", ("255 finite values", "NaN = 0xff", "no sign")),
+    ],
+)
+def test_every_registered_format_has_a_figure(name, said):
+    assert set(fp4ref.formats.FORMATS) - {n for n in fp4ref.formats.FORMATS if "." in n} <= set(catalogue.FIGURES)
+    for words in said:
+        assert words in ALL[name]

@@ -20,10 +20,10 @@ from fp4ref.cli import main
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run.runner import run
 from fp4ref.conformance.subjects.subject import Subject, cases_of
-from fp4ref.errors import DTypeError, LayoutError, ShapeError
+from fp4ref.errors import DomainError, DTypeError, LayoutError, ShapeError
 from fp4ref.formats import E2M1, E4M3, Format
 from fp4ref.layout import Layout
-from fp4ref.packings import CANONICAL_OF, PACKINGS, packed_shape, repack
+from fp4ref.packings import CANONICAL_OF, PACKINGS, bit_of, codes_of, packed_shape, packing, repack
 
 FORMATS = {4: E2M1, 6: Format("e2m3_of_this_test", 2, 3, bias=1, codes=32), 8: E4M3}
 ROWS_INSIDE = Layout("rows_inside", "n(2,*) k(*): n0 k0 n1; unit 4")
@@ -322,3 +322,21 @@ def test_where_refuses_a_packing_of_another_width():
     found = CliRunner().invoke(main, ["where", "0", "0", "--shape", "4x128", "--packing", "six_low_first"])
     assert found.exit_code == 2
     assert "packing: 'six_low_first' with units of 6 bits, need units of 4 bits [PACK-7]" in found.output
+
+
+@pytest.mark.rule("PACK-7", "PACK-10")
+@pytest.mark.parametrize("name", PACKINGS)
+def test_the_codes_of_every_byte(name):
+    form = packing(name, 4) if PACKINGS[name].unit == 8 and name != "linear" else PACKINGS[name]
+    rows, columns = (axis.multiple if axis.refused else axis.multiple + 3 for axis in form.axes)
+    wanted: dict[int, list[tuple[int, int, int]]] = {}
+    for row in range(rows):
+        for column in range(columns):
+            byte, bit = bit_of(form, (rows, columns), row, column)
+            for part in {byte, byte + (bit + form.unit - 1) // 8}:
+                wanted.setdefault(part, []).append((8 * byte + bit, row, column))
+    for byte in range(math.prod(packed_shape(form, rows, columns))):
+        expected = [(row, column) for _, row, column in sorted(wanted.get(byte, []))]
+        assert codes_of(form, (rows, columns), byte) == expected
+    with pytest.raises(DomainError, match="need 0 <= byte <"):
+        codes_of(form, (rows, columns), -1)

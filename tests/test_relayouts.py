@@ -192,3 +192,56 @@ def test_the_page_of_consumers_names_every_layout(tmp_path):
         assert (row in scales) != (row in data)
         assert (row in data) == (name in PACKINGS or relayouts.named(name).unit == 1 or "weight" in name)
     assert "* `rocm.gfx950_32x8`, `aiter.shuffle_scale`, `aiter.gemm_gfx950`, `triton.cdna4_scale`\n" in page
+
+
+@pytest.mark.rule("LAY-13", "LAY-16", "PACK-7")
+@pytest.mark.parametrize("name", relayouts.every())
+def test_where_finds_a_unit_and_what_it_holds(name):
+    form = relayouts.named(name)
+    sizes = tuple(axis.multiple + (0 if axis.refused else 1) for axis in form.axes)
+    shape, last = "x".join(map(str, sizes)), [size - 1 for size in sizes]
+    offset = int(form.offsets(last, sizes))
+    found = run("where", name, ",".join(map(str, last)), "--shape", shape)
+    assert found.exit_code == 0, found.output
+    spoken = ", ".join(f"{axis.name} = {at}" for axis, at in zip(form.axes, last, strict=True))
+    assert found.output.startswith(f"{name}, {spoken}: ")
+    assert str(offset) in found.output.splitlines()[1].rpartition("= ")[2]
+    back = run("where", name, "--offset", offset, "--shape", shape).output
+    repeated = {axis for axis, _ in form.form.repeated}
+    assert repeated or back == f"{name} unit {offset}: {spoken}\n"
+
+
+@pytest.mark.rule("LAY-5", "LAY-16", "PACK-10")
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("vllm.kv_v_scale", "1,0,5,3", "--shape", "2x4x16x8"), "t = 5, s = 3: byte 557\n"),
+        (("vllm.marlin_fp4", "3,5", "--shape", "64x16"), "byte 226, low nibble\n"),
+        (("six_low_first", "1,5", "--shape", "3x7"), "byte 9, from bit 6 on\n"),
+        (("deepgemm.mn_major_fp32", "0,3,1", "--shape", "1x8x4"), "word 11\n"),
+        (("tiled_128x4", "--offset", "9", "--shape", "3x3"), "unit 9: padding, at m = 64, k = 1 [LAY-15]"),
+        (("cuda.tma_16u4_align16", "--offset", "20", "--shape", "3x32"), "a gap, which holds no unit"),
+        (("tiled_128x4", "--offset", "512", "--shape", "3x3"), "offset 512, need offset < 512"),
+        (("tiled_128x4", "3,3", "--shape", "3x3"), "m = 3, need m < 3"),
+        (("tiled_128x4", "-1,3", "--shape", "3x3"), "No such option"),
+        (("tiled_128x4", "3", "--shape", "3x3"), "index '3', need 2 numbers with commas between them"),
+        (("tiled_128x4", "3,1", "--shape", "3"), "shape '3', need 2 numbers with x between them"),
+        (("tiled_128x4", "--shape", "3x3"), "give INDEX, or --offset"),
+        (("aiter.gemm_gfx950", "0,0", "--shape", "3x8"), "need a multiple of 32 along m [LAY-15]"),
+    ],
+)
+def test_what_where_says(arguments, said):
+    assert said in run("where", *arguments).output
+
+
+@pytest.mark.rule("LAY-8", "LAY-22")
+def test_starts_of_a_group_by_each_rule():
+    found = run("starts", "tiled_128x4", "3x8", "130x8", "0x8", "128x8")
+    assert found.output.splitlines()[1:] == [
+        "  packed  0 1024 3072 3072; 4096 in all",
+        "  bound   0 2048 4096 5120; 7168 in all",
+        "  fixed   0 2048 4096 6144; 8192 in all",
+    ]
+    assert "bound   refused: cutlass.sf_mn_major" in run("starts", "cutlass.sf_mn_major", "3x8").output
+    assert "with 4 axes, need two axes" in run("starts", "vllm.kv_v_scale", "3x8").output
+    assert "shape '3', need 2 numbers" in run("starts", "linear", "3").output

@@ -155,6 +155,8 @@ def groups() -> Iterator[tuple[str, fp4ref.Spec, list[fp4ref.Spec]]]:
     """Profiles of one pair of formats, with the standard's own as the base; equal ones once."""
     titles = {("e2m1", "e4m3"): ("NVFP4", fp4ref.NVFP4), ("e2m1", "e8m0"): ("MXFP4", fp4ref.MXFP4)}
     titles |= {("e4m3", "e8m0"): ("MXFP8 E4M3", fp4ref.MXFP8_E4M3), ("e5m2", "e8m0"): ("MXFP8 E5M2", fp4ref.MXFP8_E5M2)}
+    titles |= {("e2m3", "e8m0"): ("MXFP6 E2M3", fp4ref.MXFP6_E2M3), ("e3m2", "e8m0"): ("MXFP6 E3M2", fp4ref.MXFP6_E3M2)}
+    titles |= {("int8", "e8m0"): ("MXINT8", fp4ref.MXINT8)}
     for formats, (title, base) in titles.items():
         found: list[fp4ref.Spec] = []
         for name in fp4ref.profiles:
@@ -172,7 +174,7 @@ def settings(members: Sequence[fp4ref.Spec]) -> Iterator[str]:
     rows = []
     for spec in members:
         element = spec.element
-        digits = element.format.bits // 4
+        digits = element.format.digits
         nan = "/".join(f"{code:0{digits}x}" for code in element.nan)
         block = f"{spec.block.rows}x{spec.block.columns}"
         extra = [note for note in table.others(spec) if not note.startswith("element ") or "max" in note]
@@ -236,7 +238,7 @@ def _special(spec: fp4ref.Spec, name: str) -> str:
     q = difference.quantize(x, spec, "row")
     assert q.row is not None
     codes = packing.unpack(q.row.data, width, spec.element.format)[0, :2]
-    digits = spec.element.format.bits // 4
+    digits = spec.element.format.digits
     return f"{q.row.scales[0, 0]:02x}: " + " ".join(f"{code:0{digits}x}" for code in codes)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from fp4ref import relayouts
 from fp4ref.cli.common import DIFFERS
+from fp4ref.cli.layouts_where import numbers, starts, where
 from fp4ref.errors import FileError, ShapeError
 from fp4ref.files.tensors import shown
 from fp4ref.layout import LAYOUTS, ORIGINS, Layout
@@ -27,6 +27,8 @@ Examples:
   fp4ref layouts compare tiled_128x4 triton.blackwell_scale
   fp4ref layouts compare rocm.gfx950_32x8 aiter.shuffle_scale --shape 300x9
   fp4ref layouts find scales.npy shuffled.npy
+  fp4ref layouts where vllm.kv_v_scale 1,0,5,3 --shape 2x4x16x8
+  fp4ref layouts starts tiled_128x4 3x8 130x8
 """
 COMPARE_EPILOG = """\b
 Examples:
@@ -95,7 +97,7 @@ def compare(first: str, second: str, shape: str | None, as_json: bool) -> None:
         relayouts.differ(a, b, [0] * len(a.axes))  # fails for layouts that no shape compares
         found = {sizes: _compared(a, b, sizes) for sizes in relayouts.sample_sizes(a, b)}
     else:
-        sizes = _sizes(shape, len(a.axes))
+        sizes = numbers(shape, "x", len(a.axes), "shape")
         found = {sizes: _difference(a, b, sizes)}
     if as_json:
         records = [{"shape": list(sizes), **record} for sizes, record in found.items()]
@@ -128,14 +130,6 @@ def _difference(a: Layout, b: Layout, sizes: tuple[int, ...]) -> dict[str, Any]:
     return {"result": "differ", "text": found.text, **apart}
 
 
-def _sizes(text: str, count: int) -> tuple[int, ...]:
-    """Read "128x8" as (128, 8)."""
-    parts = text.lower().replace("×", "x").split("x")
-    if not all(re.fullmatch(r"\d{1,9}", part) for part in parts) or len(parts) != count:
-        raise ShapeError("layouts", f"shape {text!r}", f"{count} numbers with x between them", "NUM-4")
-    return tuple(map(int, parts))
-
-
 @layouts.command("find", epilog=FIND_EPILOG, short_help="Find every layout that turns one buffer into another.")
 @click.argument("first", metavar="FROM", type=click.Path(path_type=Path))
 @click.argument("second", metavar="TO", type=click.Path(path_type=Path))
@@ -152,7 +146,7 @@ def find(first: Path, second: Path, shape: str | None, bits: str | None, as_json
     """
     array, buffer = _read(first), _read(second)
     if shape is not None:
-        sizes = _sizes(shape, shape.lower().count("x") + 1)
+        sizes = numbers(shape, "x", max(shape.lower().replace("×", "x").count("x") + 1, 2), "shape")
         if math.prod(sizes) != array.size:
             raise ShapeError("layouts find", f"{array.size} units in {shown(first)}", f"{shape}", "NUM-4")
         array = array.reshape(sizes)
@@ -184,3 +178,7 @@ def _read(path: Path) -> NDArray[Any]:
     except (ValueError, EOFError, MemoryError) as error:
         why = " ".join(str(error).split())
         raise FileError(f"read {shown(path)}", f"not a .npy array ({why})", "one of numbers", "FIL-5") from None
+
+
+layouts.add_command(where)
+layouts.add_command(starts)

@@ -20,6 +20,7 @@ Examples:
   fp4ref where --shape 128x256 --scale-byte 1108 --layout tiled_128x4
   fp4ref where 37 130 --shape 128x256 --packing pairs_16
   fp4ref where --shape 128x256 --data-byte 4801 --spec mxfp4
+  fp4ref where --shape 64x64 --data-byte 226 --packing vllm.marlin_fp4
 """
 
 
@@ -53,11 +54,14 @@ def where(
     asked = [row is not None and column is not None, data_byte is not None, scale_byte is not None]
     if sum(asked) != 1 or (row is None) != (column is None):
         raise click.UsageError("give ROW COLUMN, or --data-byte, or --scale-byte")
-    if row is None and packing != CANONICAL:
-        raise click.UsageError("--packing applies to ROW COLUMN")
+    if scale_byte is not None and packing != CANONICAL:
+        raise click.UsageError("--packing applies to ROW COLUMN and to --data-byte")
     if data_byte is not None:
-        for place in geometry.of_data_byte(data_byte):
-            click.echo(_sentence(place, layouts))
+        places = geometry.of_data_byte(data_byte, packing)
+        for place in places:
+            click.echo(_sentence(place, layouts, packing))
+        if not places:
+            click.echo(f"data byte {data_byte}: no element, but padding, a gap or scales")
     elif scale_byte is not None:
         if len(names) != 1:
             raise click.UsageError("--scale-byte needs one --layout: a layout is named, never inferred [LAY-7]")

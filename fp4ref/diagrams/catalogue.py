@@ -15,7 +15,7 @@ from fp4ref.diagrams.request import Request
 from fp4ref.errors import BackendError, DomainError, UnknownNameError
 from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, TILED_128X4
 from fp4ref.rules import CITED
-from fp4ref.specs import MXFP4, MXFP8_E4M3, NVFP4_2D, NVFP4_RHT, NVFP4_ROW_SCALED, STANDARD
+from fp4ref.specs import MXFP4, MXFP6_E2M3, MXFP8_E4M3, NVFP4_2D, NVFP4_RHT, NVFP4_ROW_SCALED, STANDARD
 
 SHAPES = {"tiled_8x4": (20, 160)}  # where a smaller tensor shows more
 GEOMETRY = ("spec", "shape", "direction", "element", "window")
@@ -48,6 +48,9 @@ FIGURES = {
     "e5m2": Figure("element_formats:e5m2", "E5M2: bits, values, rounding intervals and ties.", ("window",)),
     "e2m3": Figure("element_formats:e2m3", "E2M3: bits, values, rounding intervals and ties.", ("window",)),
     "e3m2": Figure("element_formats:e3m2", "E3M2: bits, values, rounding intervals and ties.", ("window",)),
+    "int8": Figure("element_formats:int8", "INT8: bits, values, rounding intervals and ties.", ("window",)),
+    "ue4m3": Figure("element_formats:ue4m3", "UE4M3, scales of ggml: bits, values, intervals and ties.", ("window",)),
+    "ue5m3": Figure("element_formats:ue5m3", "UE5M3, scales: bits, values, intervals and ties.", ("window",)),
     "e8m0": Figure("element_formats:e8m0", "E8M0: bits, values, and what rounds up to what.", ("window",)),
     "packing": Figure("packing_figure:packing", "The nibble of each code.", ("spec", "shape", "element", "window")),
     "blocks": Figure("blocks:blocks", "Which elements share a scale, 1-D or 2-D.", GEOMETRY),
@@ -107,6 +110,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("directions-hadamard", "directions", {"spec": NVFP4_RHT}),
     ("hierarchy-row-scaled", "hierarchy", {"spec": NVFP4_ROW_SCALED}),
     ("hierarchy-mx", "hierarchy", {"spec": MXFP4}),
+    ("packing-6-bit", "packing", {"spec": MXFP6_E2M3}),
     ("packing-8-bit", "packing", {"spec": MXFP8_E4M3}),
     ("gemm-hadamard", "gemm", {"spec": NVFP4_RHT}),
     ("tiled_128x4-element", "tiled_128x4", EXAMPLE),

@@ -19,6 +19,9 @@ from fp4ref.formats import (
     CUDA_E4M3,
     CUDA_E5M2,
     CUDA_E8M0,
+    CUDA_UE5M3,
+    GGML_UE4M3,
+    OCP_INT8,
     Codec,
     F,
     Format,
@@ -26,7 +29,8 @@ from fp4ref.formats import (
     grid,
 )
 
-STANDARD = (CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0)
+ELEMENTS = (CUDA_E2M1, CUDA_E2M3, CUDA_E3M2, CUDA_E4M3, CUDA_E5M2, OCP_INT8)
+STANDARD = (*ELEMENTS, CUDA_E8M0, GGML_UE4M3, CUDA_UE5M3)
 CODECS = {codec.format.name: codec for codec in STANDARD}
 SHOWN = 9  # codes whose rounding intervals are drawn
 BIT = 46
@@ -61,6 +65,21 @@ def e3m2(request: Request) -> str:
 def e8m0(request: Request) -> str:
     """E8M0. Rules: E8M0-1, E8M0-2, E8M0-3, E8M0-4."""
     return element_format("e8m0", request)
+
+
+def int8(request: Request) -> str:
+    """INT8. Rules: INT8-1, INT8-2, INT8-3, INT8-4."""
+    return element_format("int8", request)
+
+
+def ue4m3(request: Request) -> str:
+    """UE4M3. Rules: UE4M3-1, UE4M3-2."""
+    return element_format("ue4m3", request)
+
+
+def ue5m3(request: Request) -> str:
+    """UE5M3. Rules: UE5M3-1, UE5M3-2, UE5M3-3."""
+    return element_format("ue5m3", request)
 
 
 def element_format(name: str, request: Request) -> str:
@@ -102,17 +121,21 @@ def number(value: float) -> str:
     if float(text) == value and len(text) <= 7 and "e" not in text:
         return text
     fraction, exponent = math.frexp(value)
+    if exponent == 1 and fraction != 0.5:
+        return f"{value:.9g}"
     return f"2^{exponent - 1}" if fraction == 0.5 else f"{fraction * 2:g}·2^{exponent - 1}"
 
 
 def _layout_words(form: Format) -> str:
-    sign = "1 sign bit, " if form.signed else "no sign, "
+    if form.complement:
+        return f"two's complement of {form.bits} bits, in steps of {number(2.0 ** (1 - form.mantissa_bits))}"
+    sign = "1 sign bit, " if form.signed else "1 bit without a meaning, " if form.second_zero else "no sign, "
     return f"{sign}{form.exponent_bits} exponent bits with bias {form.bias}, {form.mantissa_bits} mantissa bits"
 
 
 def _range_words(form: Format) -> str:
     values = grid(form)
-    count = 2 * form.codes - 1 if form.signed else form.codes
+    count = 2 * form.codes - 1 + form.complement if form.signed else form.codes
     return (
         f"{count} finite values, smallest above zero {number(float(values[values > 0][0]))}, largest {number(form.max)}"
     )
@@ -121,10 +144,9 @@ def _range_words(form: Format) -> str:
 def _bits(page: Canvas, y: float, form: Format) -> float:
     """Fields of a code, highest bit first, with the largest code as the example."""
     code = form.codes - 1
-    fields = [("sign", 1, "d")] * form.signed + [
-        ("exponent", form.exponent_bits, "a"),
-        ("mantissa", form.mantissa_bits, "b"),
-    ]
+    first = [("sign", 1, "d")] * form.signed + [("unused", 1, "pad")] * form.second_zero
+    rest = "integer" if form.complement else "mantissa"
+    fields = [*first, ("exponent", form.exponent_bits, "a"), (rest, form.mantissa_bits, "b")]
     x, bit = MARGIN, form.bits - 1
     for name, count, kind in fields:
         for _ in range(count):
@@ -142,14 +164,19 @@ def _bits(page: Canvas, y: float, form: Format) -> float:
 
 
 def _value_formula(form: Format) -> str:
-    if not form.signed:
+    if form.powers_of_two:
         return f"value = 2^(E − {form.bias})"
-    return f"value = ± 2^(E − {form.bias}) · 1.M;   E = 0: ± 2^{1 - form.bias} · 0.M"
+    if form.complement:
+        return f"value = the integer · 2^{1 - form.mantissa_bits}"
+    sign = "± " if form.signed else ""
+    return f"value = {sign}2^(E − {form.bias}) · 1.M;   E = 0: {sign}2^{1 - form.bias} · 0.M"
 
 
 def _special_words(form: Format) -> list[str]:
     """Return what the codes past the largest finite one mean."""
     past = range(form.codes, form.sign_bit if form.signed else 1 << form.bits)
+    if form.second_zero:
+        return [_range_words(form).split(",")[0], f"{form.codes:#04x} = 0, and is never written", "no infinity, no NaN"]
     if not past:
         return [_range_words(form).split(",")[0], "no infinity, no NaN"]
     nan = past[1:] if form.infinity else past

@@ -8,28 +8,25 @@ from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import Geometry
 from fp4ref.diagrams.request import Request, clipped
 from fp4ref.diagrams.text_width import fitting, wrap
-from fp4ref.errors import DomainError
+from fp4ref.formats import Codes
 from fp4ref.packing import pack
 
 MOST = 8  # elements in a figure
 CELL = 94
+TITLES = {4: "element 0 in the low nibble", 6: "four codes in three bytes", 8: "one code per byte"}
 
 
 def packing(request: Request) -> str:
-    """Codes of one row and the bytes they are packed into. Rules: PACK-1, PACK-2, PACK-3."""
+    """Codes of one row and the bytes they are packed into. Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5."""
     form = request.spec.element.format
-    if form.bits not in {4, 8}:
-        raise DomainError("diagram packing", f"{form.name} of {form.bits} bits", "a format of 4 or 8 bits", "PACK-4")
-    shape = request.shape or (1, 7 if form.bits == 4 else 4)
+    shape = request.shape or (1, {4: 7, 6: 7, 8: 4}[form.bits])
     place = Geometry(request.spec, shape).place(*request.element) if request.element else None
     size = shape if place or request.window else (1, shape[1])
     (row, _), (first, stop) = clipped("diagram packing", request.window, size, (1, MOST), place.at if place else None)
     columns = shape[1]
-    codes = (np.arange(columns)[None] * (3 if form.bits == 4 else 37) % (1 << form.bits)).astype(np.uint8)
+    codes = (np.arange(columns)[None] * {4: 3, 6: 13, 8: 37}[form.bits] % (1 << form.bits)).astype(np.uint8)
     data = pack(codes, form)[0]
-    title = f"Packing {form.name.upper()}: " + (
-        "element 0 in the low nibble" if form.bits == 4 else "one code per byte"
-    )
+    title = f"Packing {form.name.upper()}: {TITLES[form.bits]}"
     page = Canvas(title, _words(form.bits, first, stop), request.theme)
     y = page.heading(title) + 10
     row_bytes = len(data)
@@ -39,16 +36,18 @@ def packing(request: Request) -> str:
     chosen = place.at[1] if place and place.at[0] == row else None
     for column in range(first, stop):
         x = MARGIN + (column - first) * CELL
-        code = f"{codes[0, column]:0{form.bits // 4}x}"
+        code = f"{codes[0, column]:0{form.digits}x}"
         label = f"x[{column}]: {code}"
         page.cell(x + 4, y, CELL - 8, 40, label, _kind(column), size=fitting(label, CELL - 8, 12))
         if column == chosen:
             page.mark(x + 4, y, CELL - 8, 40)
     y += 40
-    per_byte = 8 // form.bits
     what = "bytes of the row in memory" if shape[0] > 1 else "bytes in memory"
     page.text(MARGIN, y + 96, f"{what}, address grows to the right", size=11, kind="muted")
-    for byte in range(first // per_byte, -(-stop // per_byte)):
+    if form.bits == 6:
+        _bit_stream(page, y, (first, stop), codes[0], data, chosen)
+    per_byte = 8 // form.bits
+    for byte in range(first // per_byte, -(-stop // per_byte)) if form.bits != 6 else ():
         _byte(page, y, byte, per_byte, (first, stop), columns, int(data[byte]), chosen)
     note = _words(form.bits, first, stop).split(". ")[-1]
     page.text(MARGIN, y + 186, note, size=11, kind="muted")
@@ -115,6 +114,42 @@ def _byte(
     )
 
 
+def _bit_stream(page: Canvas, y: float, window: tuple[int, int], codes: Codes, data: Codes, chosen: int | None) -> None:
+    """Draw the bytes that codes of 6 bits share, each with its high bits at the left, with arrows from its elements."""
+    (first, stop), bits = window, 6
+    begin, end = first * bits // 8, -(-stop * bits // 8)
+    wide = min(CELL / bits, MOST * CELL / (8 * (end - begin)))  # of a bit
+    for byte in range(begin, end):
+        left = MARGIN + (byte - begin) * 8 * wide
+        for column in range(byte * 8 // bits, -(-(byte + 1) * 8 // bits)):
+            low, high = max(column * bits, byte * 8), min((column + 1) * bits, byte * 8 + 8)  # bits of the stream
+            x, width, spare = left + (byte * 8 + 8 - high) * wide, (high - low) * wide, column >= len(codes)
+            part = int(data[byte]) >> low - byte * 8 & (1 << high - low) - 1
+            what = (
+                "spare bits"
+                if spare
+                else f"element {column}, its bits {low - column * bits} to {high - column * bits - 1}"
+            )
+            kind = "pad" if spare else _kind(column)
+            text = "" if spare else f"{part:0{high - low}b}"
+            page.cell(x, y + 104, width, 34, text, kind, size=12, title=f"byte {byte}, {what}")
+            span = f"{high - byte * 8 - 1}–{low - byte * 8}"
+            page.text(x + width / 2, y + 152, span, size=10, anchor="middle", kind="muted")
+            if spare or not first <= column < stop:
+                continue
+            start, middle = MARGIN + (column - first + 0.5) * CELL, x + width / 2
+            page.line(
+                [(start, y + 2), (start, y + 16), (middle, y + 62), (middle, y + 80)],
+                stroke="AB"[column % 2],
+                head=True,
+            )
+            if column == chosen:
+                page.mark(x, y + 104, width, 34)
+        label = f"byte {byte} = {int(data[byte]):#04x}"
+        size = fitting(label, 8 * wide - 4, 11)
+        page.text(left + 4 * wide, y + 168, label, size=size, anchor="middle", mono=True, bold=True)
+
+
 def _kind(column: int) -> str:
     return "ab"[column % 2]
 
@@ -122,6 +157,11 @@ def _kind(column: int) -> str:
 def _words(bits: int, first: int, stop: int) -> str:
     if bits == 8:
         return f"Elements {first} to {stop - 1} of a row. An 8-bit code is its own byte."
+    if bits == 6:
+        return (
+            f"Elements {first} to {stop - 1} of a row: bits 6i to 6i + 5 of the row are element i, the lowest bit of "
+            "byte 0 first. The bits past the last element are 0 (hatched)."
+        )
     return (
         f"Elements {first} to {stop - 1} of a row: element 2i is in the low nibble of byte i, "
         "element 2i + 1 in the high one. "

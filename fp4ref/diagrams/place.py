@@ -11,7 +11,7 @@ from fp4ref.hadamard import POINTS
 from fp4ref.layout import LAYOUTS, LINEAR, Layout
 from fp4ref.layout.worked import worked
 from fp4ref.packing import bits_in_words, width
-from fp4ref.packings import CANONICAL, bit_of
+from fp4ref.packings import CANONICAL, bit_of, codes_of
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 
@@ -57,15 +57,13 @@ class Geometry:
         require_element((row, column), self.shape)
         return self._at(*((row, column) if self.direction == "row" else (column, row)))
 
-    def of_data_byte(self, offset: int) -> list[ElementPlace]:
-        """Return the elements of a data byte, in the order of their bits. Rules: PACK-1, PACK-2, PACK-3, PACK-4."""
-        size = self.matrix[0] * self.row_bytes
-        if not 0 <= offset < size:
-            raise DomainError("where", f"data byte {offset}", f"0 <= byte < {size}", "PACK-1")
-        row, byte = divmod(offset, self.row_bytes)
-        bits = self.spec.element.format.bits
-        columns = range(byte * 8 // bits, min(-(-(byte + 1) * 8 // bits), self.matrix[1]))
-        return [self._at(row, column) for column in columns]
+    def of_data_byte(self, offset: int, packing: str = CANONICAL) -> list[ElementPlace]:
+        """Return the elements of a data byte, in the order of their bits. packing: of the data, by its name.
+
+        Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-7.
+        """
+        form = packings.packing(packing, self.spec.element.format.bits)
+        return [self._at(*at) for at in codes_of(form, self.matrix, offset)]
 
     def of_scale_byte(self, offset: int, layout: Layout) -> tuple[int, int] | None:
         """Return the scale at a byte of a buffer, or None for padding. Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5."""
