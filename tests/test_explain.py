@@ -207,3 +207,26 @@ def test_spec_from_json_file(tmp_path) -> None:
     arguments = ["explain", "--values", "6 2.75", "--index", "1", "--spec", str(path), "--random-byte"]
     codes = [RUNNER.invoke(main, [*arguments, byte]).output.splitlines()[-1].split(",")[0] for byte in ("63", "64")]
     assert codes == ["code 0x4", "code 0x5"]
+
+
+@pytest.mark.rule("PACK-7", "PACK-8")
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ("--spec mxfp4 --packing ggml.mxfp4_data", "in ggml.mxfp4_data: data byte 2 high nibble"),
+        ("--spec mxfp4 --packing pairs_16 --direction column --columns 2", "in pairs_16: data byte 24 low nibble"),
+        (
+            "--spec mxfp6-e2m3 --packing six_low_first",
+            "in six_low_first: data byte 12 bits 6 to 7 and, in the next byte",
+        ),
+        ("--spec mxfp6-e2m3 --packing pairs_16", "'pairs_16' with units of 4 bits, need units of 6 bits [PACK-7]"),
+        ("--spec mxfp4 --packing vllm.marlin_fp4", "1 x 32 units, need a multiple of 64 along n [LAY-15]"),
+    ],
+)
+def test_the_place_of_the_code_in_another_packing(arguments, said):
+    command = ["explain", "--values", "1*32", "--index", "17", *arguments.split()]
+    found = RUNNER.invoke(main, command)
+    assert said in found.output
+    if not found.exit_code:
+        record = json.loads(RUNNER.invoke(main, [*command, "--json"]).output)["packing"]
+        assert record["text"].startswith(f"in {record['name']}: data byte {record['byte']}")

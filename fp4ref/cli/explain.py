@@ -11,6 +11,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref import packings
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.cli.common import load_spec
 from fp4ref.conformance.explain.formulas import decimal
@@ -20,6 +21,8 @@ from fp4ref.conformance.explain.way import Stages
 from fp4ref.conformance.explain.way import explain as explain_element
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.files import open_tensors
+from fp4ref.packing import bits_in_words
+from fp4ref.packings import CANONICAL, bit_of
 from fp4ref.quantized import DIRECTIONS, matrix_shape
 
 EPILOG = """\b
@@ -28,6 +31,7 @@ Examples:
   fp4ref explain --values "1 2.5 -3 0*13" --index 1 --amax 100 --spec torchao.nvfp4_2lvl
   fp4ref explain --values "1 2 3 4 5 6" --columns 3 --index 4 --direction column --spec mxfp4
   fp4ref explain --values "0x3f80 0x8000" --dtype bfloat16 --spec te.python_reference --index 1
+  fp4ref explain --values "1*32" --index 17 --spec mxfp4 --packing ggml.mxfp4_data
   fp4ref explain model.safetensors lm_head.weight 5 130 --spec nvfp4-4over6
 """
 
@@ -51,6 +55,7 @@ Examples:
 @click.option("--direction", type=click.Choice(DIRECTIONS), default="row", show_default=True)
 @click.option("--amax", type=float, help="Use this global amax instead of the tensor's.")
 @click.option("--random-byte", type=click.IntRange(0, 255), help="The random byte of a stochastic specification.")
+@click.option("--packing", default=CANONICAL, show_default=True, help="Also show where this packing stores the code.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(
     file: Path | None,
@@ -65,6 +70,7 @@ def explain(
     direction: Any,
     amax: float | None,
     random_byte: int | None,
+    packing: str,
     as_json: bool,
 ) -> None:
     """Show how one element is quantized: every intermediate value in decimal and hex, with its rule.
@@ -84,10 +90,21 @@ def explain(
         x = read_tensor(file, tensor)
     spec = load_spec(spec_name)
     stages = explain_element(x, spec, row, column, direction, amax, _random_bits(random_byte, x, direction))
+    stored = {} if packing == CANONICAL else _stored(stages, x, row, column, packing)
     if as_json:
-        click.echo(json.dumps(data(stages), indent=1))
+        click.echo(json.dumps(data(stages) | stored, indent=1))
     else:
-        _print(stages, x)
+        _print(stages, x, stored["packing"]["text"] if stored else "")
+
+
+def _stored(stages: Stages, x: NDArray[Any], row: int, column: int, name: str) -> dict[str, Any]:
+    """Return where another packing stores the code. Rules: PACK-7."""
+    bits, shape = stages.spec.element.format.bits, matrix_shape(x.shape)
+    if stages.direction == "column":
+        row, column, shape = column, row, (shape[1], shape[0])
+    byte, bit = bit_of(packings.packing(name, bits), shape, row, column)
+    text = f"in {name}: data byte {byte} {bits_in_words(bits, bit)}".rstrip()
+    return {"packing": {"name": name, "byte": byte, "bit": bit, "text": text}}
 
 
 def read_tensor(file: Path, name: str) -> NDArray[Any]:
@@ -116,7 +133,7 @@ def _random_bits(byte: int | None, x: NDArray[Any], direction: str) -> NDArray[n
     return np.full((rows, columns) if direction == "row" else (columns, rows), byte, np.uint8)
 
 
-def _print(stages: Stages, x: NDArray[Any]) -> None:
+def _print(stages: Stages, x: NDArray[Any], stored: str) -> None:
     size = " x ".join(map(str, x.shape))
     title = f"{stages.spec.name}, {stages.direction} direction: element {list(stages.element)} of {size} {x.dtype.name}"
     click.secho(title, bold=True)
@@ -124,6 +141,8 @@ def _print(stages: Stages, x: NDArray[Any]) -> None:
     for line in lines(sections(stages), width):
         heading = bool(line) and not line.startswith(" ")
         click.secho(line, bold=heading, fg="cyan" if heading else None)
+    if stored:
+        click.echo(f"  {stored}")
     click.echo()
     form = stages.spec.element.format
     digits = form.digits
