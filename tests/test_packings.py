@@ -328,7 +328,7 @@ def test_where_refuses_a_packing_of_another_width():
 @pytest.mark.parametrize("name", PACKINGS)
 def test_the_codes_of_every_byte(name):
     form = packing(name, 4) if PACKINGS[name].unit == 8 and name != "linear" else PACKINGS[name]
-    rows, columns = (axis.multiple if axis.refused else axis.multiple + 3 for axis in form.axes)
+    rows, columns = (axis.multiple if axis.refused else axis.multiple + 4 for axis in form.axes)
     wanted: dict[int, list[tuple[int, int, int]]] = {}
     for row in range(rows):
         for column in range(columns):
