@@ -280,7 +280,7 @@ PYTHON = {
         for spec in ("nvfp4", "mxfp4", *MXFP8)
     },
     "gemm-longest/golden": changed("fp4ref.model.gemm", "_fits", lambda *_: True),
-    "gemm-longest/torch": replaced("fp4ref_torch.gemm", "SMALL_K", 1 << 40),
+    "gemm-longest/torch": changed("fp4ref_torch.gemm", "finish", lambda result, *_: result * 1.0000001),
     "gemm-limit/formula": replaced(products, "LONGEST", 1217395),
     "gemm-contributions/formula": replaced(products, "CUDA_E4M3", formats.CUDA_E8M0),
     "gemm-operands/formula": replaced(products, "EXACT", ((formats.CUDA_E2M1, formats.CUDA_E8M0, 0, 0xFD),)),
