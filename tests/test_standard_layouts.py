@@ -237,6 +237,64 @@ def test_texts_of_layouts_in_the_prose():
     assert ([int(form.offsets([0, k], (1, 2))) for k in range(2)], form.padded_shape(1, 2)) == (stored, (1, units))
 
 
+@pytest.mark.rule("LAY-16", "LAY-17", "LAY-21")
+@pytest.mark.parametrize(
+    ("text", "size", "places", "units"),
+    [
+        # k0 is stored as k0 XOR 1 before the table moves it: units 0 to 3 at places 1, 0, 3, 2 of the runs
+        ("k(2,*): k0^1 k1; table 1,2,0", 4, [2, 1, 4, 0], 6),
+        # the runs begin behind the base
+        ("k(*): k0; base 2; table 2,0,1", 4, [4, 2, 3, 7], 8),
+        ("k(*): k0; base 3; table 0,1", 15, [*range(3, 18)], 19),
+        ("k(2,*): k0^1 |3 k1; base 1; table 2,1,0", 4, [2, 3, 5, 6], 7),
+    ],
+)
+def test_a_table_moves_units_of_flipped_digits_and_behind_a_base(text, size, places, units):
+    form = fp4ref.Layout("it", text)
+    assert [int(form.offsets([k], (size,))) for k in range(size)] == places
+    assert form.padded_shape(size) == (1, units)
+    found, inside = form.strides(size).gather(np.arange(units))
+    assert [int(found[0][place]) for place in places] == [*range(size)]
+    assert inside[places].all()
+    buffer = form.from_linear(np.arange(1, size + 1, dtype=np.uint8))
+    assert buffer.ravel()[places].tolist() == [*range(1, size + 1)]
+
+
+@pytest.mark.rule("LAY-20", "LAY-15")
+def test_padding_does_not_take_a_place_from_a_unit():
+    form = fp4ref.Layout("it", "m(4,*) k(*): k0 m1; repeat m0; pad m 0x7f")
+    scales = np.repeat(np.uint8([[1, 2], [3, 4]]), [4, 2], axis=0)
+    buffer = form.from_linear(scales)
+    assert buffer.tolist() == [[1, 2, 3, 4]]
+    assert form.to_linear(buffer, 6, 2).tolist() == scales.tolist()
+    assert form.compared(6, 2).all()
+
+
+@pytest.mark.rule("LAY-9")
+@pytest.mark.example("LAY-9")
+@pytest.mark.parametrize("rows", [1, 3, 31, 33, 127, 128, 130, 257])
+def test_the_ranges_that_the_list_of_pieces_names(rows):
+    multiple = int(re.search(r"at most one away from a multiple of (\d+)", text_of("LAY-9"))[1])
+    columns = int(re.search(r"One tile column \(Kb ≤ (\d)\)", text_of("LAY-9"))[1])
+
+    def good(end):
+        return end == rows or min(end % multiple, -end % multiple) <= 1
+
+    form = LAYOUTS["tiled_128x4"]
+    for kb in (1, columns, columns + 1):
+        for start in range(rows + 1):
+            for stop in range(start, rows + 1):
+                whole = start % multiple == 0 and (stop % multiple == 0 or stop == rows)
+                single = stop == start + 1 and (stop < rows or rows % multiple == 0)
+                listed = start == stop or whole or (kb <= columns and (single or (good(start) and good(stop))))
+                try:
+                    form.row_range(start, stop, rows, kb)
+                    found = True
+                except Fp4Error:
+                    found = False
+                assert found == listed, (kb, start, stop)
+
+
 @pytest.mark.rule("LAY-21", "LAY-16")
 @pytest.mark.parametrize("columns", range(1, 8))
 def test_a_run_that_is_not_full(columns):

@@ -185,9 +185,12 @@ def test_layouts_by_their_text():
     for name, text in rows_of("LAY-13"):
         assert fp4ref.LAYOUTS[name.strip("`")].text == fp4ref.Layout("it", text.strip("`")).text
     known = {entry.name: entry.layout for entry in CODES} | dict(packings.PACKINGS) | dict(fp4ref.LAYOUTS)
-    for rule, number in (("LAY-18", 0), ("LAY-18", 1), ("PACK-9", 0)):
+    for rule, number in (("LAY-18", 1), ("LAY-18", 2), ("PACK-9", 0)):
         for name, text in rows_of(rule, number):
             assert known[name.strip("`")].text == fp4ref.Layout("it", text.strip("`")).text, name
+    letters = {letter for row in rows_of("LAY-18") for letter in row[0].split(", ")}
+    named = {axis.name for form in {**known, **fp4ref.LAYOUTS}.values() for axis in form.axes}
+    assert named <= letters
     for name, text, first in rows_of("PACK-8"):
         digits, *clauses = text.strip("`").split(";")
         form = fp4ref.Layout("it", ";".join([f"n(*) {digits}", " unit 4", *clauses]))

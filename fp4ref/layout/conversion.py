@@ -22,12 +22,14 @@ Units = NDArray[Any]
 
 
 def stored(buffer: Units, array: Units, axes: Sequence[Axis], strides: Strides) -> None:
-    """Write an array into a flat buffer that holds 0x00, its padding as its axes say. Rules: LAY-5, LAY-15."""
+    """Write an array into a flat buffer that holds 0x00, its padding as its axes say. Rules: LAY-5, LAY-15, LAY-20."""
     whole = any(axis.fill for axis in axes)
     limits = [-(-n // a.multiple) * a.multiple if whole else n for n, a in zip(array.shape, axes, strict=True)]
     if not strides.regular:
         for part in _parts(limits):
             buffer[strides.offsets(_indices(part))] = _filled(array[part], axes, part)
+        for part in _parts(array.shape) if whole and strides.repeated else ():  # a place that padding shares
+            buffer[strides.offsets(_indices(part))] = array[part]
         return
     for piece, part in _pieces(buffer, strides, limits):
         piece[...] = _filled(array[part], axes, part).reshape(piece.shape)

@@ -45,6 +45,11 @@ class Strides:
     table: tuple[int, ...] = ()
 
     @property
+    def base(self) -> int:
+        """The place of the first unit; `first` differs from it where digits are stored backwards."""
+        return self.first + sum(min(d.stride, 0) * (d.radix - 1) for digits in self.axes for d in digits)
+
+    @property
     def regular(self) -> bool:
         """True if an offset is the sum of what its indices contribute."""
         return not (self.turned or self.repeated or self.table)
@@ -68,9 +73,11 @@ class Strides:
         for mine, other in self.turned:
             value, by = self._value(indices, mine), self._value(indices, other)
             total = total + ((value ^ by) - value) * self.axes[mine[0]][mine[1]].stride
+        total = np.asarray(total + self.first)
         if self.table:
-            total = total // len(self.table) * len(self.table) + np.array(self.table)[total % len(self.table)]
-        return np.asarray(total + self.first)
+            run, place = np.divmod(total - self.base, len(self.table))
+            total = self.base + run * len(self.table) + np.array(self.table)[place]
+        return np.asarray(total)
 
     def ends(self, rows: Ints, columns: Ints) -> tuple[int, int]:
         """Return the smallest and the largest offset of some rows and columns."""
@@ -89,11 +96,10 @@ class Strides:
 
         endless: the slowest stored digit has no upper bound. A repeated digit is 0 in the indices.
         """
+        rest = offset - self.base
         if self.table:
-            run = (offset - self.first) // len(self.table) * len(self.table) + self.first
-            offset = run + np.argsort(self.table)[(offset - self.first) % len(self.table)]
-        lowest = self.first + sum(min(d.stride, 0) * (d.radix - 1) for digits in self.axes for d in digits)
-        rest = offset - lowest
+            run, place = np.divmod(rest, len(self.table))
+            rest = run * len(self.table) + np.argsort(self.table)[place]
         indices = [np.zeros_like(offset) for _ in self.axes]
         found = rest >= 0
         for number, (axis, digit) in enumerate(reversed(self.stored)):
@@ -119,7 +125,7 @@ def is_unbounded(form: Form) -> bool:
 
 @lru_cache(maxsize=256)
 def strides(form: Form, padded: tuple[int, ...]) -> Strides:
-    """Derive the strides of a layout for padded sizes of its axes. Rules: LAY-13, LAY-16, LAY-17."""
+    """Derive the strides of a layout for padded sizes of its axes. Rules: LAY-13, LAY-16, LAY-17, LAY-21."""
     first, running = form.base.of(padded), 1
     made: list[list[list[Digit]]] = [[[] for _ in axis.radices] for axis in form.axes]
     for item in form.order:
@@ -142,8 +148,8 @@ def strides(form: Form, padded: tuple[int, ...]) -> Strides:
     rests = tuple(sum(map(len, made[a][: axis.radices.index(None)])) for a, axis in enumerate(form.axes))
     first -= sum(d.stride * (d.radix - 1) for axis in digits for d in axis if d.stride < 0)
     last = first + sum(max(d.stride, 0) * (d.radix - 1) for axis in digits for d in axis)
-    size = max(running, last + 1) if math.prod(padded) else 0
-    size = -(-size // len(form.table)) * len(form.table) if form.table else size
+    base, run = form.base.of(padded), max(len(form.table), 1)
+    size = max(-(-running // run) * run, base + -(-(last + 1 - base) // run) * run) if math.prod(padded) else 0
     starts = {(a, d): sum(map(len, made[a][:d])) for a, axis in enumerate(form.axes) for d in range(len(axis.radices))}
     turned = tuple(((p.axis, starts[p[:2]]), (p.by[0], starts[p.by])) for p in places if p.by)
     repeated = tuple((axis, starts[axis, digit]) for axis, digit in form.repeated)
