@@ -170,7 +170,7 @@ def test_powers_of_two_in_the_sentences():
 
 
 @pytest.mark.rule("BLK-3", "BLK-4", "GLB-2", "DEQ-1", "GEM-5", "SR-2", "HAD-1")
-@pytest.mark.example("BLK-3", "BLK-4", "GLB-2", "DEQ-1", "GEM-5")
+@pytest.mark.example("BLK-3", "BLK-4", "HAD-1", "HAD-2", "DEQ-1", "GEM-5")
 def test_headings_compute_what_their_rules_do():
     draw = np.random.default_rng(5)
     a, g, s, x, amax = (np.exp2(draw.uniform(-8, 8, 200)).astype(F) for _ in range(5))
@@ -321,3 +321,75 @@ def test_where_an_overflow_begins():
         assert (top % 2 == 0) == (rule == "E4M3-5")
         assert operator.xor(int(found["code"], 16), top) & ~1 in {0, 6}
         assert not np.isfinite(decoded(codec, int(found["code"], 16)))
+
+
+def test_decimals_beside_bits_are_the_same_float():
+    found = 0
+    for number in VOLUME_1:
+        for bits, decimal in re.findall(r"`(0x[0-9A-F]{8})` \((-?[\d.]+)\)", chapter(number)):
+            assert str(number_of(bits)) == str(number_of(decimal)), (number, bits, decimal)
+            found += 1
+    assert found >= 5
+
+
+@pytest.mark.rule("BLK-5")
+@pytest.mark.example("BLK-5")
+def test_the_block_of_chapter_05():
+    text = " ".join(chapter("05").split())
+    exact, words = re.search(r"X: (.*?) \((0\.1, .*? rounded)\)", text).groups()
+    block = [F(word) for word in exact.split(", ")]
+    first, second, third, *_, last = re.findall(r"-?\d+\.\d|\d", words)
+    wanted = [F(word).astype(ml_dtypes.bfloat16) for word in "0.1 -0.2 0.3 0.4 0.5 -0.6 0.7 0.8 0.9 1".split()]
+    assert [str(float(v)) for v in block[:10]] == [str(float(v)) for v in wanted]
+    assert [first, second, third, last] == ["0.1", "-0.2", "0.3", "1.6"]
+    assert [str(float(v)) for v in block] == [
+        f"{float(word):g}" if "." not in word else word for word in exact.replace(" 1,", " 1.0,").split(", ")
+    ]
+    assert all(float(F(v).astype(ml_dtypes.bfloat16)) == float(v) for v in block)
+    for i, v in enumerate(block):
+        assert abs(abs(float(v)) - (i + 1) / 10) < 0.004
+    enc = number_of("0x40745D16")
+    for x, y in zip(*(row[1:] for row in tables(text_of("BLK-5"))[0][:2]), strict=True):
+        assert F(x) in block
+        assert str(F(x) * enc) == y
+
+
+@pytest.mark.rule("E2M1-6", "E4M3-5", "INT8-1", "INT8-5", "UE4M3-1", "E8M0-4", "HAD-1", "HAD-2", "GLB-2")
+@pytest.mark.example("E2M1-6", "E4M3-5", "INT8-1", "INT8-5", "UE4M3-1", "E8M0-4", "HAD-1", "HAD-2", "GLB-2")
+def test_codes_and_constants_in_the_sentences():
+    codes = [int(code, 16) for code in re.search(r"sign of NaN \(0x(..) and 0x(..)\)", statement("E4M3-5")).groups()]
+    assert all(np.isnan(decoded(formats.CUDA_E4M3, code)) for code in codes)
+    assert codes[1] == codes[0] | 0x80
+    following, after = map(int, re.search(r"next value \((\d)\) .* code after (\d)", statement("E2M1-6")).groups())
+    assert (after + 1) % 2 == 0
+    assert decoded(formats.CUDA_E2M1, after) == formats.E2M1.max
+    assert following == 2 * formats.E2M1.max - decoded(formats.CUDA_E2M1, after - 1)
+    over = int(re.search(r"stand for that number over (\d+)", statement("INT8-1"))[1])
+    assert decoded(formats.OCP_INT8, 1) == 1 / over
+    scale, largest = re.search(
+        r"scale of 2\^(-\d+), so that its largest power of two is (\d)", text_of("INT8-1")
+    ).groups()
+    assert (2.0 ** int(scale), int(largest)) == (1 / over, 2**formats.OCP_INT8.format.emax)
+    zero = int(re.search(r"encode to 0x(..)", statement("INT8-5"))[1], 16)
+    assert formats.OCP_INT8.encode(F([0, -0.0, 1e-9, -1e-9])).tolist() == [zero] * 4
+    low, high, null, first, last, top, value = re.search(
+        r"code of `(..)` to `(..)` .* and `(..)` for zero\. A code of `(..)` to `(..)` .* and `(..)` for (\d+)",
+        statement("UE4M3-1"),
+    ).groups()
+    codec = formats.GGML_UE4M3
+    inside = range(int(low, 16), int(high, 16) + 1)
+    assert [decoded(codec, c) for c in inside] == [decoded(formats.CUDA_E4M3, c) for c in inside]
+    assert (decoded(codec, int(null, 16)), decoded(codec, int(top, 16))) == (0, float(value))
+    assert [int(null, 16), int(first, 16), int(last, 16), int(top, 16)] == [inside[-1] + 1, 0x80, 0xFE, 0xFF]
+    assert [decoded(codec, c) for c in range(int(first, 16), int(last, 16))] == [decoded(codec, c) for c in inside[:-1]]
+    for byte, bits in zip(*(row[1:] for row in tables(text_of("E8M0-4"))[0]), strict=True):
+        assert formats.CUDA_E8M0.decode(np.uint8(codes_of(byte))).view(np.uint32)[0] == int(bits.strip("`"), 16)
+    assert int(re.search(r"default mask is (0x[0-9A-F]{4})", statement("HAD-1"))[1], 16) == fp4ref.Hadamard().signs
+    points, divisor, width = map(
+        int, re.search(r"\* H(\d+) / (\d), with signs from a (\d+)-bit mask", heading("HAD-1")).groups()
+    )
+    assert (points, width, divisor**2) == (16, 16, 16)
+    assert f"factor 1/{divisor} first" in heading("HAD-2")
+    default = re.search(r"(\d+) \* (\d+) = (\d+) by default", statement("GLB-2"))
+    k = fp4ref.model.quantize.constants(fp4ref.NVFP4, np.dtype(F))
+    assert [int(word) for word in default.groups()[:2]] == [k.scale_max, k.element_max]
