@@ -393,3 +393,35 @@ def test_codes_and_constants_in_the_sentences():
     default = re.search(r"(\d+) \* (\d+) = (\d+) by default", statement("GLB-2"))
     k = fp4ref.model.quantize.constants(fp4ref.NVFP4, np.dtype(F))
     assert [int(word) for word in default.groups()[:2]] == [k.scale_max, k.element_max]
+
+
+@pytest.mark.rule("BLK-3", "BLK-4", "BLK-5", "BLK-6", "DEQ-1", "HAD-6", "HAD-5")
+@pytest.mark.example("BLK-3", "BLK-6", "DEQ-1", "HAD-6", "HAD-5")
+def test_steps_and_constants_of_sentences():
+    steps = tables(chapter("05"))[0][1:]
+    assert [row[0] for row in steps] == [str(i) for i in range(1, len(steps) + 1)]
+    table = next(found for found in tables(chapter("05")) if found[0][0] == "global amax")
+    for amax, s_enc, *_, enc, _ in table[1:]:
+        names = {"S_enc": number_of(s_enc.split(" (")[0]), "a": F(1.6015625)}
+        for _, cell, _ in steps[1:7]:
+            for name, formula in re.findall(r"`(\w+) = (.*?)`", cell):
+                names[name] = formulas.value(formula, names)
+            if "scale byte" in cell:
+                names["s"] = formats.CUDA_E4M3.decode(formats.CUDA_E4M3.encode(np.atleast_1d(names["t"])))[0]
+        assert float(names["enc"]) == float(number_of(enc)), amax
+    sixth = re.search(r"The sixth is (1/6) for every element_max", statement("BLK-3"))[1]
+    assert str(formulas.value(f"fp32({sixth})")) == str(formulas.value("fp32(1/6)"))
+    assert decoded(formats.CUDA_E4M3, int(re.search(r"E4M3 scale is 0x(..),", statement("BLK-6"))[1], 16)) == 0
+    constants = re.findall(r"`(0x.{8})`\s+for\s+(\d+)", text_of("DEQ-1").replace("\n> ", " "))
+    assert [number_of(bits) for bits, _ in constants] == [F(1) / F(int(number)) for _, number in constants]
+    assert [int(number) for _, number in constants] == [448 * 6, 256 * 6]
+    quarter = F(re.search(r"float32 values by ([\d.]+), run", statement("HAD-6"))[1])
+    assert quarter * quarter * 16 == 1
+    rows = int(re.search(r"M % (\d+) != 0", statement("HAD-5"))[1])
+    for count in (rows - 1, rows, rows + 1):
+        x = np.ones((count, 1), ml_dtypes.bfloat16)
+        if count == rows:
+            fp4ref.quantize(x, "nvfp4-rht", "column", backend="numpy")
+        else:
+            with pytest.raises(fp4ref.Fp4Error, match="HAD-5"):
+                fp4ref.quantize(x, "nvfp4-rht", "column", backend="numpy")
