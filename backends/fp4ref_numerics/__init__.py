@@ -37,9 +37,9 @@ ARITHMETICS = frozenset(
     fouroversix-mx fouroversix-mx-unguarded ggml ggml-nvfp4 jax jax-mx kernel-approx kernel-approx-by-amax
     kernel-mxfp4 kernel-mxfp8 microxcaling-even microxcaling-floor microxcaling-nearest mlx mlx-fp8 mlx-nvfp4
     mlx-nvfp4-global modelopt modelopt-mx modelopt-mxfp8 modelopt-unclamped ocp-ceil ocp-even ocp-floor ocp-rceil
-    quark-even qwix qwix-mx rceil rceil-cast-only te te-cpp-test-oracle te-division te-fast te-python
-    te-python-division te-rht-fused torchao torchao-ceil torchao-even torchao-even-carry torchao-floor torchao-rceil
-    triton-down triton-nvfp4 triton-up vllm-emulation vllm-mxfp8
+    quark-even qwix qwix-mx rceil rceil-cast-only te te-cpp-test-oracle te-division te-fast te-fp8-block
+    te-python te-python-division te-rht-fused torchao torchao-ceil torchao-even torchao-even-carry torchao-floor
+    torchao-rceil triton-down triton-nvfp4 triton-up vllm-emulation vllm-mxfp8
     """.split()  # noqa: SIM905
 )
 NARROWING = frozenset(  # these round to the input's type
@@ -57,7 +57,6 @@ NOT_IN_HEADER = {
     "qwix-ceil": "it rounds a natural logarithm, which the header does not compute",
     "quark-floor": "its scales may be smaller than any byte of E8M0 means",
     "quark-ceil": "its scales may be smaller than any byte of E8M0 means",
-    "te-fp8-block": "the golden model and fp4ref.te serve it",
 }
 _BY_AMAX = "by-amax"  # zero blocks are told by their maximum, which must not be NaN
 

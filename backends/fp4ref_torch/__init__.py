@@ -20,7 +20,7 @@ WITH_TENSOR_SCALE = """
 WITH_POWERS_OF_TWO = """
     rceil rceil-cast-only ocp-rceil ocp-floor ocp-ceil ocp-even kernel-mxfp4 kernel-mxfp8 compressed-tensors-mx deepgemm
     fouroversix-mx flashinfer-mx jax-mx qwix-mx torchao-floor torchao-ceil torchao-even torchao-even-carry
-    fouroversix-mx-unguarded
+    fouroversix-mx-unguarded te-fp8-block
 """.split()  # noqa: SIM905
 ARITHMETICS = frozenset(WITH_TENSOR_SCALE + WITH_POWERS_OF_TWO)
 # Those that are not, and why.
@@ -35,7 +35,6 @@ ENGINES = """
 NOT_WRITTEN = dict.fromkeys(LOGARITHMS, "it rounds a logarithm once, which torch does not promise") | dict.fromkeys(
     ENGINES, "the golden model and the cpu backend serve this engine"
 )
-NOT_WRITTEN["te-fp8-block"] = "the golden model and fp4ref.te serve it"
 FARTHEST = 40  # exponents that float32 arithmetic holds with room to spare
 SIGNIFICANT = 8  # bits of code * scale that the sums of a product take
 DIFFERENCES = ("dequantized", "dequantized_by_reciprocal", "scaled_units", "scaled_units_float16")

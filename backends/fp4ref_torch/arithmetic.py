@@ -79,6 +79,7 @@ ORDERS = {
     "fouroversix-mx": Order(p2.block_fouroversix_mx, p2.scaled_or_zero, infinite=True),
     "fouroversix-mx-unguarded": Order(p2.block_fouroversix_mx, p2.scaled_unguarded, infinite=True),
     "flashinfer-mx": Order(p2.block_flashinfer_mx, p2.scaled_or_zero, infinite=True),
+    "te-fp8-block": Order(p2.block_te_fp8),
     "jax-mx": Order(p2.block_jax_mx, p2.scaled_jax_mx, infinite=True),
     "qwix-mx": Order(p2.block_qwix_mx, infinite=True),
 }

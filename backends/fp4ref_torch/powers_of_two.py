@@ -10,12 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fp4ref_torch.exact import INFINITY, bits, div, floats, is_finite, is_nan, mul, rounded_bfloat16
+from fp4ref_torch.exact import INFINITY, bits, div, floats, is_finite, is_nan, is_zero, mul, rounded_bfloat16
 from fp4ref_torch.known import Known, at_least_nan, at_most_nan, flushed, fused
 from fp4ref_torch.reciprocal import reciprocal
 
 NAN, INF = float("nan"), float("inf")
 MANTISSA = 0x7F_FFFF
+LARGEST = 0x7F7F_FFFF  # bits of FLT_MAX
 SMALLEST_NORMAL = 2.0**-126
 
 
@@ -123,6 +124,14 @@ def block_fouroversix_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
 def block_flashinfer_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:
     """up(a * fp32(1/6)); 0 if a is NaN."""
     return torch.where(is_nan(amax), 0.0, up(mul(amax, k.sixth)))
+
+
+def block_te_fp8(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """1 / p, p the power of two of min(E / a, FLT_MAX); 1 if a is 0 or infinite."""
+    ordinary = is_finite(amax) & ~is_zero(amax)
+    wanted = div(k.element_max, torch.where(ordinary, amax, 1.0))
+    field = torch.where(is_finite(wanted), bits(wanted), LARGEST) >> 23
+    return torch.where(ordinary, floats(torch.where(field == 254, 1 << 22, 254 - field << 23)), 1.0)
 
 
 def block_jax_mx(amax: Tensor, g: Tensor, k: Known) -> Tensor:

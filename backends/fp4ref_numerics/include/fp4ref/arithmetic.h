@@ -389,6 +389,16 @@ struct flashinfer_mx : zero_below_normal {
     FP4_RULE block_scale(float a, float) { return is_nan(a) ? 0.0f : up_from_any(a * SIXTH); }
 };
 
+// 1 over the power of two below element_max / a, which is a normal number.
+struct te_fp8_block : no_global_scale {
+    FP4_RULE block_scale(float a, float)
+    {
+        if (a == 0.0f || !is_finite(a)) return 1.0f;
+        const unsigned field = bits_of(min_number(S::element_max / a, FLOAT_MAX)) >> 23;
+        return field == 254u ? 0x1p-127f : float_of((254u - field) << 23);
+    }
+};
+
 // 2^exponent, held within the values of E8M0.
 FP4_API float scale_of(int exponent)
 {
