@@ -302,3 +302,62 @@ def test_grouped_product_is_one_product_per_member(single):
 def test_grouped_lists_of_different_lengths():
     with pytest.raises(ValueError, match="2 A, 1 B"):
         general_grouped_gemm([sample(N, K)] * 2, [sample(M, K)], [torch.empty(M, N)] * 2)
+
+
+def large_whole_numbers(rows, columns, seed):
+    """Integers up to 8 of either sign, so that float32 adds their products exactly in any order."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-8, 9, (rows, columns), generator=generator).to(torch.bfloat16)
+
+
+@pytest.mark.rule("TEL-31", "TEL-32", "TEL-12")
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("alpha", [1.0, 0.3331298828125])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_large_product_is_rounded_once(layout, alpha, with_bias):
+    m, n, k = 160, 192, 256
+    shapes = {"TN": ((n, k), (m, k)), "NN": ((k, n), (m, k)), "NT": ((k, n), (k, m))}[layout]
+    a, b = (large_whole_numbers(*shape, seed) for seed, shape in enumerate(shapes))
+    bias = sample(n, seed=3) if with_bias else None
+    got, *_ = general_gemm(a, b, layout=layout, alpha=alpha, bias=bias, out_dtype=torch.bfloat16)
+    left = b.double().T if layout[1] == "T" else b.double()
+    right = a.double() if layout[0] == "T" else a.double().T
+    sums = (left @ right.T).float() * torch.tensor(alpha, dtype=torch.float32)
+    wanted = sums if bias is None else sums + bias.float()
+    assert torch.equal(got, wanted.to(torch.bfloat16))
+
+
+@pytest.mark.rule("TEL-31")
+def test_subnormal_operands_of_a_large_product_count():
+    small, large = torch.full((160, 256), 2.0**-130), torch.eye(256)[:192] * 2.0**100
+    got, *_ = general_gemm(large.bfloat16(), small.bfloat16(), out_dtype=torch.bfloat16)
+    assert torch.equal(got, torch.full((160, 192), 2.0**-30, dtype=torch.bfloat16))
+    quantizer = MXFP8Quantizer(columnwise=False)
+    got, *_ = general_gemm(quantizer(large.bfloat16()), quantizer(small.bfloat16()), out_dtype=torch.bfloat16)
+    assert torch.equal(got, torch.full((160, 192), 2.0**-30, dtype=torch.bfloat16))
+
+
+@pytest.mark.rule("TEL-31")
+def test_which_numbers_are_subnormal():
+    from fp4ref.te.processor import _has_subnormals
+
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    expected = (every.float().abs() < 2.0**-126) & (every != 0)
+    assert [_has_subnormals(value) for value in every.view(-1, 1)] == expected.tolist()
+    for value in (2.0**-126, 2.0**-127, -(2.0**-149), 0.0, -0.0, float("nan"), -float("inf"), 1.0):
+        assert _has_subnormals(torch.tensor([value, 1.0])) == (0 < abs(value) < 2.0**-126)
+
+
+@pytest.mark.rule("TEL-3")
+def test_columns_of_storage_are_those_of_a_tensor():
+    x = sample(96, 160, dtype=torch.float32)
+    for swizzled in (False, True):
+        quantizer = MXFP8Quantizer()
+        quantizer.optimize_for_gemm = swizzled
+        tensor = quantizer(x)
+        quantizer.internal = True
+        storage = quantizer(x.view(3, 32, 160))
+        assert tensor._columnwise_data.is_contiguous()
+        assert storage._columnwise_data.shape == (3, 32, 160)
+        assert torch.equal(storage._columnwise_data.reshape(96, 160), tensor._columnwise_data)
+        assert torch.equal(storage._columnwise_scale_inv, tensor._columnwise_scale_inv)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,6 +11,10 @@ from torch import Tensor
 from fp4ref.te import debug
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.swizzle import swizzle_in_place
+
+POSITIVE_NAN, NEGATIVE_NAN = 0x7F, 0xFF  # codes of either FP8 type
+TABLED = 2  # bytes of a type whose values fit into a table
+ALL_VALUES = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)  # bits
 
 
 def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | None = None) -> Any:
@@ -60,8 +65,34 @@ def fp8_codes(values: Tensor, dtype: DType) -> Tensor:
     """
     kind = torch_dtype(dtype)
     largest = torch.finfo(kind).max
-    bounded = torch.where(torch.isnan(values), torch.nan, values.clamp(-largest, largest))
-    return bounded.to(kind).view(torch.uint8)
+    codes = values.clamp(-largest, largest).to(kind).view(torch.uint8)
+    return codes.masked_fill_(codes == NEGATIVE_NAN, POSITIVE_NAN)
+
+
+def scaled_fp8_codes(x: Tensor, scale: Tensor, dtype: DType) -> Tensor:
+    """Return the codes of x * scale, computed in float32; scale: float32 of one element.
+
+    On a CPU, a large tensor of a type of 16 bits gets them from a table of all its values.
+
+    Rules: TEL-21.
+    """
+    if x.device.type != "cpu" or x.element_size() != TABLED or x.numel() < ALL_VALUES.numel():
+        return fp8_codes(x.to(torch.float32) * scale, dtype)
+    table = fp8_codes(ALL_VALUES.view(x.dtype).to(torch.float32) * scale, dtype)
+    places = x.reshape(-1).view(torch.int16).to(torch.int32) & 0xFFFF
+    return table.index_select(0, places).view(x.shape)
+
+
+def fp8_values(codes: Tensor, kind: DType, dtype: torch.dtype) -> Tensor:
+    """Return the values of FP8 codes uint8 in a wider type; exact in float32 and bfloat16."""
+    if codes.device.type != "cpu":
+        return codes.view(torch_dtype(kind)).to(dtype)
+    return _fp8_table(kind, dtype).index_select(0, codes.reshape(-1).to(torch.int32)).view(codes.shape)
+
+
+@cache
+def _fp8_table(kind: DType, dtype: torch.dtype) -> Tensor:
+    return torch.arange(256, dtype=torch.uint8).view(torch_dtype(kind)).to(dtype)
 
 
 def write(buffer: Tensor, values: Tensor, skip: Tensor | None) -> None:

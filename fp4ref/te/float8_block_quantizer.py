@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fp4ref import api
+from fp4ref.quantized import Direction
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.cast import fp8_codes, write
 from fp4ref.te.dtypes import DType, torch_dtype
@@ -23,6 +25,7 @@ from fp4ref.te.float8_block_tensor import (
 )
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import Float8BlockScaling, Recipe
+from fp4ref.te.specifications import fp8_blocks
 
 EXPONENT = 0x7F800000  # bits of a float32
 
@@ -126,19 +129,33 @@ class Float8BlockQuantizer(Quantizer):
         if not tensor.numel():
             return
         x = tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
-        tiles = self.block_scaling_dim == 2
-        for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
+        tiles = self._quantized(x, "row") if self.block_scaling_dim == 2 else None
+        usages: tuple[tuple[bool, Direction], ...] = (self.rowwise_usage, "row"), (self.columnwise_usage, "column")
+        for used, direction in usages:
             if used:
-                matrix = x if direction == "row" else x.t()
-                codes, scales = self._quantized(matrix, BLOCK if tiles else 1)
+                codes, scales = self._quantized(x, direction) if tiles is None else tiles
+                if tiles is None:
+                    scales = scales.t()
+                elif direction == "column":
+                    codes, scales = codes.t(), scales.t()
                 data, buffer = getattr(dst, f"_{direction}wise_data"), getattr(dst, f"_{direction}wise_scale_inv")
-                stored = scales if tiles else scales.t()
                 write(data.view(codes.shape), codes, noop)
-                write(buffer, pad(stored, (0, buffer.shape[1] - stored.shape[1])), noop)
+                write(buffer, pad(scales, (0, buffer.shape[1] - scales.shape[1])), noop)
 
-    def _quantized(self, x: Tensor, height: int) -> tuple[Tensor, Tensor]:
-        """Return the codes of a matrix, and one scale per block of height x 128. Rules: TEL-50."""
+    def _quantized(self, x: Tensor, direction: Direction) -> tuple[Tensor, Tensor]:
+        """Return the codes of a matrix or its transpose, and one scale per block. Rules: TEL-50."""
+        compiled = x.device.type == "cpu" and self.force_pow_2_scales and not self.amax_epsilon
+        if not compiled:
+            return self._with_any_scales(x if direction == "row" else x.t())
+        spec = fp8_blocks(self.dtype, self.block_scaling_dim == 2)
+        quantized = api.quantize(x, spec, "row") if direction == "row" else api.quantize(x, spec, "column")
+        part, _ = quantized.direction(direction)
+        return part.data, _powers_of_two(part.scales[:: spec.block.rows])
+
+    def _with_any_scales(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the codes of a matrix, and one float32 scale per block of `block_scaling_dim`. Rules: TEL-50."""
         rows, columns = x.shape
+        height = BLOCK if self.block_scaling_dim == 2 else 1
         down, across = -(-rows // height), blocks(columns)
         whole = pad(x, (0, across * BLOCK - columns, 0, down * height - rows)).view(down, height, across, BLOCK)
         amax = torch.nan_to_num(whole.abs(), nan=0.0, posinf=torch.inf).amax((1, 3)).to(torch.float32)
@@ -155,3 +172,9 @@ class Float8BlockQuantizer(Quantizer):
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return Float8BlockScaling
+
+
+def _powers_of_two(codes: Tensor) -> Tensor:
+    """Return what bytes of E8M0 mean, which is never NaN here. Rules: E8M0-1."""
+    bits = (codes.to(torch.int32) << 23).masked_fill_(codes == 0, 0x400000)  # 2^-127 is subnormal
+    return bits.view(torch.float32)

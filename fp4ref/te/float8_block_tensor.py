@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fp4ref.te.cast import fp8_values
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.storage import QuantizedTensorStorage
@@ -75,27 +76,38 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
             raise SettingError("Float8BlockwiseQTensor", got, f"one quantized with {direction}wise=True", "TEL-25")
         return scales
 
-    def codes(self, direction: str) -> Tensor:
-        """Return one direction's elements as torch's FP8 type, a matrix whose rows hold the blocks."""
+    def code_bytes(self, direction: str) -> Tensor:
+        """Return one direction's codes as uint8, a matrix whose rows hold the blocks."""
         data = self._rowwise_data if direction == "row" else self._columnwise_data
         self.scales_buffer(direction)
         assert data is not None
         across = data.shape[-1:] if direction == "row" else data.shape[1:]
         down = data.shape[:-1] if direction == "row" else data.shape[:1]
-        return data.reshape(math.prod(down), math.prod(across)).view(torch_dtype(self._fp8_dtype))
+        return data.reshape(math.prod(down), math.prod(across))
+
+    def codes(self, direction: str) -> Tensor:
+        """Return one direction's elements as torch's FP8 type, a matrix whose rows hold the blocks."""
+        return self.code_bytes(direction).view(torch_dtype(self._fp8_dtype))
 
     def block_scales(self, direction: str) -> Tensor:
         """Return one direction's scales, one per row and block of its matrix. Rules: TEL-49."""
-        scales, (rows, columns) = self.scales_buffer(direction), self.codes(direction).shape
+        scales, (rows, columns) = self.scales_buffer(direction), self.code_bytes(direction).shape
         if not self._is_2D_scaled:
             return scales[:, :rows].t()
         return scales[:, : blocks(columns)].repeat_interleave(BLOCK, 0)[:rows]
 
-    def matrix_values(self, direction: str) -> Tensor:
-        """Return code * scale in float32, of one direction's matrix. Rules: TEL-8."""
-        codes = self.codes(direction)
-        scales = self.block_scales(direction).repeat_interleave(BLOCK, 1)[:, : codes.shape[1]]
-        return codes.to(torch.float32) * scales
+    def matrix_values(self, direction: str, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return code * scale of one direction's matrix, computed in float32 and rounded once. Rules: TEL-8."""
+        codes = fp8_values(self.code_bytes(direction), self._fp8_dtype, dtype)
+        rows, columns = codes.shape
+        scales = self.block_scales(direction)
+        if torch.equal(scales.to(dtype).to(torch.float32), scales):  # one type multiplies faster, and rounds alike
+            scales = scales.to(dtype)
+        if columns % BLOCK:
+            codes, scales = codes[:, None], scales.repeat_interleave(BLOCK, 1)[:, None, :columns]
+        else:
+            codes, scales = codes.view(rows, blocks(columns), BLOCK), scales[:, :, None]
+        return torch.mul(codes, scales, out=torch.empty_like(codes)).view(rows, columns)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Return values of the row direction if it exists, else of the column direction. Rules: TEL-8."""
@@ -123,11 +135,11 @@ class Float8BlockwiseQTensorStorage(QuantizedTensorStorage):
                 self.scales_buffer(direction)
 
     def _derive_columns(self) -> None:
-        codes, scales = self.codes("row"), self.scales_buffer("row")
+        codes, scales = self.code_bytes("row"), self.scales_buffer("row")
         shape = self.logical_shape()
         tiles = scales[:, : blocks(codes.shape[1])].t()
         padded = scale_shape(tuple(shape), tiles=True, columnwise=True)
-        self._columnwise_data = codes.view(torch.uint8).t().contiguous().view(shape[-1], *shape[:-1])
+        self._columnwise_data = codes.t().contiguous().view(shape[-1], *shape[:-1])
         self._columnwise_scale_inv = pad(tiles, (0, padded[1] - tiles.shape[1])).contiguous()
 
     def view(self, *shape: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fp4ref.te.cast import fp8_codes, write
+from fp4ref.te.cast import fp8_values, scaled_fp8_codes, write
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.quantizer import Quantizer
@@ -60,6 +60,11 @@ class Float8TensorStorage(QuantizedTensorStorage):
     def codes(self) -> Tensor:
         """Return elements as torch's FP8 type, [..., K]."""
         return self._codes().view(torch_dtype(self._fp8_dtype))
+
+    def code_values(self, dtype: torch.dtype) -> Tensor:
+        """Return what the codes mean, as a matrix [M, K]; exact in float32 and bfloat16."""
+        codes = self._codes()
+        return fp8_values(codes.reshape(-1, codes.shape[-1]), self._fp8_dtype, dtype)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """code * scale_inv in float32, rounded once to a high-precision type. Rules: TEL-8."""
@@ -235,9 +240,14 @@ def _amax(tensor: Tensor) -> Tensor:
     """Return the largest magnitude, NaN ignored; 0 without elements. Rules: GLB-1."""
     if not tensor.numel():
         return torch.zeros((), dtype=torch.float32, device=tensor.device)
-    return torch.nan_to_num(tensor.abs(), nan=0.0, posinf=math.inf).amax().to(torch.float32)
+    magnitudes = tensor.abs()
+    if tensor.device.type == "cpu":
+        amax = magnitudes.amax().to(torch.float32)
+        if not amax.isnan():  # the usual case, without a copy
+            return amax
+    return torch.nan_to_num(magnitudes, nan=0.0, posinf=math.inf).amax().to(torch.float32)
 
 
 def _cast(tensor: Tensor, scale: Tensor, dtype: DType, dst: Any, noop: Tensor | None) -> None:
-    write(dst._data, fp8_codes(tensor.to(torch.float32) * scale, dtype), noop)
+    write(dst._data, scaled_fp8_codes(tensor, scale, dtype), noop)
     write(dst._scale_inv, (torch.ones_like(scale) / scale).reshape(1), noop)

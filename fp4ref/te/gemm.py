@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
+from fp4ref.te.global_scale import global_factor, globally_scaled
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
+from fp4ref.te.processor import rounded_product
 from fp4ref.te.product import block_scaled_product, multiply, operand
 
 LAYOUTS = ("TN", "NN", "NT")
@@ -78,11 +81,11 @@ def _gemm(
     row_scaled = _is_row_scaled(a) or _is_row_scaled(b)
     if row_scaled:
         _require_row_scaled(a, b, gelu, quantizer, grad and bias is not None)
-    result = _scaled_product(a, a_direction, b, b_direction, alpha)
-    result = result.view(_output_shape(b, layout, result.shape))
     bias_grad = _bias_grad(b, bias) if bias is not None and grad else None
-    if bias is not None and not grad:
-        result += bias.to(torch.float32)
+    added = None if grad else bias
+    narrows = dtype is torch.bfloat16 and not (gelu or accumulate or row_scaled) and quantizer is None
+    result = _product(a, a_direction, b, b_direction, alpha, added, dtype if narrows else torch.float32)
+    result = result.view(_output_shape(b, layout, result.shape))
     pre_activation = None
     if gelu and grad:
         result = _gelu_backward(result, gelu_in)
@@ -141,62 +144,67 @@ def generic_gemm(
     return list(_gemm(A, B, layout, dtype, quantizer, gelu, gelu_in, alpha, beta, accumulate, D, bias, grad))
 
 
-def _scaled_product(a: Any, a_direction: str, b: Any, b_direction: str, alpha: float) -> Tensor:
-    """Multiply op(B) @ op(A) in float32, and apply every scale. Rules: TEL-11, TEL-12, TEL-30."""
-    left, right = operand(b, b_direction), operand(a, a_direction)
-    if left.shape[1] != right.shape[1]:
-        got = f"contraction of {right.shape[1]} and {left.shape[1]}"
-        raise TensorShapeError("general_gemm", got, "equal lengths", "TEL-30")
-    result = block_scaled_product(b, b_direction, a, a_direction) if _sums_blocks(a, b) else multiply(left, right)
-    if isinstance(a, NVFP4TensorStorage) != isinstance(b, NVFP4TensorStorage):
-        raise SettingError(
-            "general_gemm", f"{type(a).__name__} times {type(b).__name__}", "two NVFP4 tensors", "TEL-30"
-        )
+def _product(
+    a: Any, a_direction: str, b: Any, b_direction: str, alpha: float, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """Multiply op(B) @ op(A), apply every scale, add a bias, and round once. Rules: TEL-11, TEL-12, TEL-30, TEL-32."""
+    _require_operands(a, a_direction, b, b_direction)
+    if _is_row_scaled(a) or _is_row_scaled(b):
+        sums = multiply(operand(b, b_direction), operand(a, a_direction))
+        return _finished(globally_scaled(sums, a, a_direction, b, b_direction, alpha), None, bias, dtype)
+    if _sums_blocks(a, b):
+        sums = block_scaled_product(b, b_direction, a, a_direction)
+        return _finished(sums, None if alpha == 1.0 else alpha, bias, dtype)
+    factor, rest = _factor(a, a_direction, b, b_direction, alpha)
+    if dtype is torch.bfloat16 and rest is None:
+        result = rounded_product(a, a_direction, b, b_direction, factor, bias)
+        if result is not None:
+            return result
+    sums = multiply(operand(b, b_direction), operand(a, a_direction))
+    return _finished(sums if rest is None else sums.mul_(factor), factor if rest is None else rest, bias, dtype)
+
+
+def _factor(a: Any, a_direction: str, b: Any, b_direction: str, alpha: float) -> tuple[Any, float | None]:
+    """Return the factor of a product without amaxes per row, None for 1; and another that is applied after it."""
+    rest = None if alpha == 1.0 else alpha
     if isinstance(a, NVFP4TensorStorage):
-        return globally_scaled(result, a, a_direction, b, b_direction, alpha)
+        return global_factor(a, a_direction, b, b_direction, alpha), None
     if isinstance(a, Float8TensorStorage) and isinstance(b, Float8TensorStorage):
         assert a._scale_inv is not None
         assert b._scale_inv is not None
-        result *= a._scale_inv * b._scale_inv
-    return result if alpha == 1.0 else result * alpha
+        return a._scale_inv * b._scale_inv, rest
+    return rest, None
+
+
+def _finished(sums: Tensor, factor: Any, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return sums * factor + bias, each step in float32; the last one writes the result's type. Rules: TEL-32."""
+    target = sums if dtype is torch.float32 else torch.empty_like(sums, dtype=dtype)
+    if bias is None and factor is None:
+        return sums.to(dtype)
+    if bias is None:
+        return torch.mul(sums, factor, out=target)
+    return torch.add(sums if factor is None else sums.mul_(factor), bias.to(torch.float32), out=target)
+
+
+def _require_operands(a: Any, a_direction: str, b: Any, b_direction: str) -> None:
+    """Raise unless both operands are of one kind and have one contraction. Rules: TEL-30."""
+    depths = [_depth(x, direction) for x, direction in ((a, a_direction), (b, b_direction))]
+    if depths[0] != depths[1]:
+        got = f"contraction of {depths[0]} and {depths[1]}"
+        raise TensorShapeError("general_gemm", got, "equal lengths", "TEL-30")
+    if isinstance(a, NVFP4TensorStorage) != isinstance(b, NVFP4TensorStorage):
+        got = f"{type(a).__name__} times {type(b).__name__}"
+        raise SettingError("general_gemm", got, "two NVFP4 tensors", "TEL-30")
+
+
+def _depth(x: Any, direction: str) -> int:
+    return int(x.shape[-1] if direction == "row" else math.prod(x.shape[:-1]))
 
 
 def _sums_blocks(a: Any, b: Any) -> bool:
     """Return True if the emulated device multiplies block-scaled FP8 as it is, not as MXFP8. Rules: TEL-51."""
     both = isinstance(a, Float8BlockwiseQTensorStorage) and isinstance(b, Float8BlockwiseQTensorStorage)
     return both and get_device_compute_capability() < (10, 0)
-
-
-def globally_scaled(
-    result: Tensor, a: NVFP4TensorStorage, a_direction: str, b: NVFP4TensorStorage, b_direction: str, alpha: float
-) -> Tensor:
-    """Multiply the product by ((alpha * amax_A) * amax_B) * (1 / (36 * scale_max_A * scale_max_B)).
-
-    Amaxes per row are left out of that factor and multiplied afterwards: by their product with the scalar of the other
-    side, if it has one, else first B's, then A's.
-
-    Rules: TEL-12, TEL-33.
-    """
-    amax_a, amax_b = _amax(a, a_direction), _amax(b, b_direction)
-    factor = 1.0 / torch.tensor(36.0 * a._nvfp4_e4m3_max * b._nvfp4_e4m3_max, dtype=torch.float32).item()
-    inverse = torch.full((), factor, dtype=torch.float32, device=result.device)  # no copy, so that a graph records it
-    base = torch.full((), alpha, dtype=torch.float32, device=result.device)
-    if not (a._row_scaled_nvfp4 or b._row_scaled_nvfp4):
-        return result.mul_(((base * amax_a) * amax_b) * inverse)
-    result *= base * inverse
-    if not a._row_scaled_nvfp4:
-        return result.mul_((amax_b * amax_a).unsqueeze(1))
-    if not b._row_scaled_nvfp4:
-        return result.mul_((amax_a * amax_b).unsqueeze(0))
-    return result.mul_(amax_b.unsqueeze(1)).mul_(amax_a.unsqueeze(0))
-
-
-def _amax(x: NVFP4TensorStorage, direction: str) -> Tensor:
-    amax = x.global_amax(direction)
-    if amax is None:
-        got = f"an NVFP4 tensor without the amax of its {direction} direction"
-        raise SettingError("general_gemm", got, "both", "TEL-12")
-    return amax
 
 
 def _deliver(result: Tensor, out: Tensor | None, dtype: torch.dtype, accumulate: bool, row_scaled: bool) -> Tensor:

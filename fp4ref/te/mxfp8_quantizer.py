@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from fp4ref import api, registry
+from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData, Quantized
+from fp4ref.spec import Spec
 from fp4ref.te import specifications
 from fp4ref.te.cast import write
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
@@ -82,7 +84,8 @@ class MXFP8Quantizer(Quantizer):
         for used, direction in ((self.rowwise_usage, "row"), (self.columnwise_usage, "column")):
             if used:
                 scales = scale_shape(shape, columnwise=direction == "column")
-                values[f"{direction}wise_data"] = torch.empty(shape, dtype=torch.uint8, device=device, **options)
+                transposed = direction == "column" and self.internal
+                values[f"{direction}wise_data"] = _codes(shape, transposed, device=device, **options)
                 values[f"{direction}wise_scale_inv"] = torch.zeros(scales, dtype=torch.uint8, device=device, **options)
         values |= {"fp8_dtype": self.dtype, "with_gemm_swizzled_scales": self.optimize_for_gemm, "quantizer": self}
         if self.internal:
@@ -118,12 +121,33 @@ class MXFP8Quantizer(Quantizer):
             out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), lie, row=row)
             api.quantize(x, spec, "row", lie, out=out, noop=noop)
         if self.columnwise_usage:
-            column = api.quantize(x, spec, "column", lie).column
-            assert column is not None
-            write(dst._columnwise_data.view(matrix), column.data.t(), noop)
-            scales = dst._columnwise_scale_inv
+            codes, scales = dst._columnwise_data.view(matrix).t(), dst._columnwise_scale_inv
+            in_place = noop is None and codes.is_contiguous()
+            column = self._columns(x, spec, lie, codes if in_place else None)
+            if not in_place:
+                write(codes, column.data, noop)
             moved = column.scales.reshape(scales.shape) if lie == GEMM else column.scales.t()
             write(scales, moved, noop)
 
+    @staticmethod
+    def _columns(x: Tensor, spec: Spec, lie: str, codes: Tensor | None) -> DirectionData:
+        """Return the column direction; with `codes` [K, M], its elements there."""
+        out = None
+        if codes is not None:
+            padded = layout(lie).padded_shape(codes.shape[0], codes.shape[1] // BLOCK)
+            scales = torch.empty(padded, dtype=torch.uint8, device=x.device)
+            dtype = str(x.dtype).removeprefix("torch.")
+            out = Quantized(spec, tuple(x.shape), dtype, lie, column=DirectionData(codes, scales, None))
+        column: DirectionData | None = api.quantize(x, spec, "column", lie, out=out).column
+        assert column is not None
+        return column
+
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return MXFP8BlockScaling
+
+
+def _codes(shape: tuple[int, ...], transposed: bool, **options: Any) -> Tensor:
+    """Return memory for codes [..., K]; transposed: in the order of their transpose, in which columns are computed."""
+    if not transposed:
+        return torch.empty(shape, dtype=torch.uint8, **options)
+    return torch.empty((shape[-1], *shape[:-1]), dtype=torch.uint8, **options).movedim(0, -1)

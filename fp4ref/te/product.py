@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fp4ref import api
+from fp4ref.te.cast import fp8_values
 from fp4ref.te.errors import SettingError
 from fp4ref.te.float8_block_tensor import BLOCK, Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
@@ -23,26 +24,25 @@ from fp4ref.te.swizzle import gemm_scales
 BLOCK_SCALED = (NVFP4TensorStorage, MXFP8TensorStorage)
 
 
-def operand(x: Any, direction: str) -> Tensor:
+def operand(x: Any, direction: str, wide: torch.dtype | None = None) -> Tensor:
     """Return one operand as a matrix [rows, K] to contract along its last axis, with block scales only.
 
-    x: quantized, or a high-precision tensor [..., K]. direction: "row" for x, "column" for its transpose. float32 on a
-    CPU, bfloat16 elsewhere if x is quantized; else of x's type.
+    x: quantized, or a high-precision tensor [..., K]. direction: "row" for x, "column" for its transpose. wide: the
+    type of a quantized operand, by default that of its device; a tensor keeps its type.
 
     Rules: TEL-7, TEL-11, TEL-31, DEQ-2.
     """
+    wide = wide or wide_dtype(x.device)
     if isinstance(x, BLOCK_SCALED):
-        wide = wide_dtype(x.device)
         gemm_scales(x, direction)
         values: Tensor = api.dequantize(x.record(direction), wide)
         return values
     matrix: Tensor
     if isinstance(x, Float8BlockwiseQTensorStorage):
-        matrix = x.matrix_values(direction).to(wide_dtype(x.device))
+        matrix = x.matrix_values(direction, wide)
         return matrix
     if isinstance(x, Float8TensorStorage):
-        codes = x.codes()
-        matrix = codes.reshape(-1, codes.shape[-1]).to(wide_dtype(x.device))
+        matrix = x.code_values(wide)
     elif isinstance(x, QuantizedTensorStorage) or not isinstance(x, Tensor):
         raise SettingError("general_gemm", f"operand {type(x).__name__}", "a tensor, NVFP4, MXFP8 or FP8 one", "TEL-30")
     else:
@@ -55,7 +55,9 @@ def block_scaled_product(a: Any, a_direction: str, b: Any, b_direction: str) -> 
 
     Rules: TEL-51.
     """
-    left, right = (x.codes(way).to(torch.float32) for x, way in ((a, a_direction), (b, b_direction)))
+    left, right = (
+        fp8_values(x.code_bytes(way), x._fp8_dtype, torch.float32) for x, way in ((a, a_direction), (b, b_direction))
+    )
     total: Tensor = left.new_zeros(left.shape[0], right.shape[0])
     scales = a.block_scales(a_direction).t(), b.block_scales(b_direction).t()
     for k, (s, t) in enumerate(zip(*scales, strict=True)):

@@ -21,7 +21,7 @@ from fp4ref.four_over_six import dequantized, scaled_units_float16
 from fp4ref.quantized import DirectionChoice, DirectionData, Quantized
 from fp4ref.spec import Block, FourOverSix, Granularity, Hadamard, Spec
 from fp4ref.te.errors import SettingError, TensorShapeError
-from fp4ref.te.gemm import globally_scaled
+from fp4ref.te.global_scale import globally_scaled
 from fp4ref.te.hadamard import SIGNS, get_rht_matrix
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
 from fp4ref.te.product import multiply, wide_dtype
