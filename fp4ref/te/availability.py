@@ -71,3 +71,27 @@ def _at_least(capability: tuple[int, int], name: str) -> tuple[bool, str]:
     if get_device_compute_capability() >= capability:
         return True, ""
     return False, f"Device compute capability {capability[0]}.{capability[1]} or higher required for {name} execution."
+
+
+class Availability:
+    """The same questions as methods, with the reason if the answer is no."""
+
+    @classmethod
+    def is_fp8_available(cls) -> tuple[bool, str]:
+        """Return True if per-tensor FP8 runs."""
+        return check_fp8_support()
+
+    @classmethod
+    def is_mxfp8_available(cls) -> tuple[bool, str]:
+        """Return True if MXFP8 runs."""
+        return check_mxfp8_support()
+
+    @classmethod
+    def is_nvfp4_available(cls) -> tuple[bool, str]:
+        """Return True if NVFP4 runs."""
+        return check_nvfp4_support()
+
+    @classmethod
+    def is_fp8_block_scaling_available(cls) -> tuple[bool, str]:
+        """Return True if FP8 block scaling runs."""
+        return check_fp8_block_scaling_support()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from fp4ref.te.availability import check_recipe_support
 from fp4ref.te.errors import SettingError
 from fp4ref.te.module.linear import Linear
+from fp4ref.te.packed_experts import convert_experts, packed_weights
 from fp4ref.te.quantization import autocast
 from fp4ref.torch_modules import Select, selected
 
@@ -20,6 +22,9 @@ def convert(
     select: Select = None,
 ) -> torch.nn.Module:
     """Replace every `torch.nn.Linear` in a model, in place, by one that quantizes by the recipe; returns the model.
+
+    Experts that transformers packs into one parameter [experts, N, K] keep their module, whose products of slices are
+    quantized; it has to compute them by `torch.nn.functional.linear` (`set_experts_implementation("eager")`).
 
     Parameters are the same objects, so that an optimizer and tied weights stay valid. Each new layer uses the recipe in
     every call, inside or outside of `autocast`, and fills its input up to whole blocks with rows of zeros, which change
@@ -37,13 +42,19 @@ def convert(
         for name, layer in model.named_modules(remove_duplicate=False)
         if type(layer) is torch.nn.Linear and selected(select, name, layer)
     ]
-    if not chosen:
+    experts = [
+        (name, module)
+        for name, module in model.named_modules()
+        if packed_weights(module) and selected(select, name, module)
+    ]
+    if not chosen and not experts:
         raise SettingError("convert", f"a {type(model).__name__} without a torch.nn.Linear to replace", "one")
     block = row_block(recipe)
     for name, layer in chosen:
-        if layer.in_features % block or layer.out_features % block:
-            got = f"{name or 'the model'} of [{layer.out_features}, {layer.in_features}]"
-            raise SettingError("convert", got, f"multiples of {block}, or select=... without it", "TEM-22")
+        _require_blocks(name, layer.weight, block)
+    for name, module in experts:
+        for part, weight in packed_weights(module).items():
+            _require_blocks(f"{name}.{part}", weight[0], block)
     made: dict[int, torch.nn.Module] = {}
     for name, layer in chosen:
         parent_name, _, attribute = name.rpartition(".")
@@ -52,7 +63,28 @@ def convert(
         if id(layer) not in made:
             made[id(layer)] = ConvertedLinear(layer, recipe, name)
         setattr(model.get_submodule(parent_name), attribute, made[id(layer)])
+    for name, module in experts:
+        convert_experts(module, name, lambda weight, part: _of_slices(weight, recipe, part))
     return model
+
+
+def _require_blocks(name: str, weight: torch.Tensor, block: int) -> None:
+    if weight.shape[0] % block or weight.shape[1] % block:
+        got = f"{name or 'the model'} of {list(weight.shape)}"
+        raise SettingError("convert", got, f"multiples of {block}, or select=... without it", "TEM-22")
+
+
+def _of_slices(weight: torch.Tensor, recipe: Any, name: str) -> Callable[..., torch.Tensor]:
+    """Return a function of (x, weight, bias) that multiplies by the recipe, for weights of one shape."""
+    outputs, inputs = weight.shape
+    shape = torch.nn.Linear(inputs, outputs, bias=False, device="meta", dtype=weight.dtype)
+    layer = ConvertedLinear(shape, recipe, name)
+
+    def multiply(x: torch.Tensor, part: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        y: torch.Tensor = torch.func.functional_call(layer, {"weight": part}, (x,))
+        return y if bias is None else y + bias
+
+    return multiply
 
 
 def row_block(recipe: Any) -> int:

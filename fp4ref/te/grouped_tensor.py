@@ -100,7 +100,7 @@ class GroupedTensor:
 
     @property
     def tensor_offsets(self) -> Tensor:
-        """Where each member begins, in elements, and the end of the last: int64 [num_tensors + 1]."""
+        """The elements at which the members begin, and the end of the last: int64 [num_tensors + 1]."""
         ends = accumulate((member.shape.numel() for member in self.quantized_tensors), initial=0)
         return torch.tensor(list(ends), device=None if self.first_dims is None else self.first_dims.device)
 

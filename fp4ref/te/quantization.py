@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fp4ref.te.availability import (
+    Availability,
     check_fp8_block_scaling_support,
     check_fp8_support,
     check_mxfp8_support,
@@ -37,6 +38,7 @@ from fp4ref.te.recipe_state import (
     get_fp8_te_dtype,
     get_fp8_torch_dtype,
 )
+from fp4ref.te.recomputation import Recomputation
 
 __all__ = [
     "CustomRecipeState",
@@ -95,7 +97,7 @@ class FP8GlobalState:
     scales_used: list[tuple[Any, torch.Tensor]] | None = None
 
 
-class FP8GlobalStateManager:
+class FP8GlobalStateManager(Availability, Recomputation):
     """Reads and sets the current state, one per process."""
 
     quantization_state = FP8GlobalState()
@@ -104,26 +106,6 @@ class FP8GlobalStateManager:
     def reset(cls) -> None:
         """Forget every context."""
         cls.quantization_state = FP8GlobalState()
-
-    @classmethod
-    def is_fp8_available(cls) -> tuple[bool, str]:
-        """Return True if per-tensor FP8 runs, with the reason if not."""
-        return check_fp8_support()
-
-    @classmethod
-    def is_mxfp8_available(cls) -> tuple[bool, str]:
-        """Return True if MXFP8 runs, with the reason if not."""
-        return check_mxfp8_support()
-
-    @classmethod
-    def is_nvfp4_available(cls) -> tuple[bool, str]:
-        """Return True if NVFP4 runs, with the reason if not."""
-        return check_nvfp4_support()
-
-    @classmethod
-    def is_fp8_block_scaling_available(cls) -> tuple[bool, str]:
-        """Return True if FP8 block scaling runs, with the reason if not."""
-        return check_fp8_block_scaling_support()
 
     @staticmethod
     def get_meta_tensor_key(forward: bool = True) -> str:

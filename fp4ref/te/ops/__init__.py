@@ -1,5 +1,6 @@
 """Operations that `Sequential` chains, with the names and the numbers of the operation fuser that is emulated."""
 
+from fp4ref.te.absent import absent as _absent
 from fp4ref.te.ops.activations import (
     GEGLU,
     GELU,
@@ -79,3 +80,17 @@ __all__ = [
     "SiTUGLU",
     "SwiGLU",
 ]
+
+# Names of the original's module that are not emulated: the fusions that users write, whose operations get the
+# quantizers and the contexts of neighbours.
+_NOT_EMULATED = (
+    *("FusedOperation", "fused", "fuser"),
+    *("register_backward_fusion", "register_forward_backward_fusion", "register_forward_fusion"),
+)
+
+
+def __getattr__(name: str) -> type:
+    """Return what stands for a name of the original that is not emulated. Rules: TEL-39."""
+    if name in _NOT_EMULATED:
+        return _absent(f"ops.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -40,12 +41,14 @@ class Chain:
         for step in _steps(self.operations):
             extras = [
                 next(given) if channel is None else channels[channel]
-                for op in step
+                for op in step.operations
                 for channel in op._extra_input_channels
             ]
-            keywords = {name: value for op in step for name, value in (arguments or {}).get(id(op), {}).items()}
-            x, outputs = _run(step, x, extras, keywords)
-            names = [name for op in step for name in op._extra_output_channels]
+            keywords = {
+                name: value for op in step.operations for name, value in (arguments or {}).get(id(op), {}).items()
+            }
+            x, outputs = step.run(x, extras, keywords)
+            names = [name for op in step.operations for name in op._extra_output_channels]
             for output, (channel, to_caller) in zip(outputs, names, strict=True):
                 if channel is not None:
                     channels[channel] = output
@@ -78,24 +81,33 @@ class Chain:
                     written.add(channel)
 
 
-def _steps(operations: Sequence[Any]) -> list[list[Any]]:
-    """Return the operations, those that one kernel computes in one list."""
-    steps: list[list[Any]] = []
+@dataclass(frozen=True)
+class _Step:
+    """An operation, or two neighbours with the function that computes both."""
+
+    operations: tuple[Any, ...]
+    together: Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]] | None = None
+
+    def run(self, x: Tensor, extras: list[Tensor], keywords: dict[str, Any]) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the result and the extra outputs."""
+        if self.together is None:
+            return self.operations[0].run(x, *extras, **keywords)  # type: ignore[no-any-return]
+        if keywords:
+            names = " and ".join(type(op).__name__ for op in self.operations)
+            raise NotSupportedError(names, f"arguments {', '.join(keywords)}", "none for neighbours")
+        return self.together(x)
+
+
+def _steps(operations: Sequence[Any]) -> list[_Step]:
+    """Return the operations, those that one kernel computes in one step."""
+    steps: list[_Step] = []
     for op in operations:
-        if steps and len(steps[-1]) == 1 and steps[-1][0].with_next(op) is not None:
-            steps[-1].append(op)
+        before = steps[-1] if steps and steps[-1].together is None else None
+        together = before.operations[0].with_next(op) if before else None
+        if before and together is not None:
+            steps[-1] = _Step((*before.operations, op), together)
         else:
-            steps.append([op])
-    for before, after in pairwise(steps):
-        after[0].require_neighbour(before)
+            steps.append(_Step((op,)))
+    for left, right in pairwise(steps):
+        right.operations[0].require_neighbour(left.operations)
     return steps
-
-
-def _run(step: list[Any], x: Tensor, extras: list[Tensor], keywords: dict[str, Any]) -> tuple[Tensor, Sequence[Tensor]]:
-    if len(step) == 1:
-        return step[0].run(x, *extras, **keywords)  # type: ignore[no-any-return]
-    first, second = step
-    if keywords:
-        got = f"arguments {', '.join(keywords)}"
-        raise NotSupportedError(f"{type(first).__name__} and {type(second).__name__}", got, "none for neighbours")
-    return first.with_next(second)(x)  # type: ignore[no-any-return]

@@ -52,7 +52,7 @@ class FusibleOperation(torch.nn.Module):
 
 
 class BasicOperation(FusibleOperation):
-    """One operation: x and perhaps extra inputs to y and perhaps extra outputs.
+    """Operation from x, and perhaps extra inputs, to y, and perhaps extra outputs.
 
     Ours override `run`, which autograd differentiates. Others override `op_forward` and `op_backward`, or with extra
     tensors `fuser_forward` and `fuser_backward`; neighbours quantize for themselves, so quantizers are not handed over.
@@ -142,7 +142,7 @@ class BasicOperation(FusibleOperation):
 
 
 class _Written(torch.autograd.Function):
-    """One call of an operation that brings its own backward pass."""
+    """Call of an operation that brings its own backward pass."""
 
     @staticmethod
     def forward(
