@@ -27,9 +27,9 @@ MANTISSA = 0x7FFFFF  # of a float32
 def rounded_product(
     a: Any, a_direction: str, b: Any, b_direction: str, factor: Any, bias: Tensor | None
 ) -> Tensor | None:
-    """Return op(B) @ op(A) in bfloat16, times a factor, plus a bias [N]: rounded once. Return None if it has to be float32.
+    """Return op(B) @ op(A) in bfloat16, times a factor, plus a bias [N], rounded once.
 
-    factor: one float32 number, or None for 1.
+    Return None if it has to be computed in float32. factor: one float32 number, or None for 1.
 
     Rules: TEL-31, TEL-32.
     """
