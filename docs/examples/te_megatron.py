@@ -3,6 +3,7 @@
     pip install 'fp4ref[torch]' megatron-core==0.16.1
     python docs/examples/te_megatron.py --steps 50 --plot losses.png
     python docs/examples/te_megatron.py --tensor-parallel 2 --sequence-parallel --checkpoint folder
+    python docs/examples/te_megatron.py --data-parallel 2 --distributed-optimizer
 
 Megatron is imported as it is. It asks CUDA for the current device even if it works on a CPU; without a GPU this script
 answers for it. Every run starts from the same weights and sees the same bytes of the standard's text.
@@ -11,6 +12,7 @@ answers for it. Every run starts from the same weights and sees the same bytes o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import tempfile
 import warnings
@@ -19,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
 
 from fp4ref import te
 from fp4ref.spec_root import spec_root
@@ -69,6 +72,55 @@ def model(recipe: dict[str, Any], options: argparse.Namespace) -> Any:
         max_sequence_length=CONTEXT,
         position_embedding_type="rope",
     ).bfloat16()
+
+
+def with_distributed_optimizer(gpt: Any) -> tuple[Any, Any]:
+    """Return the model in Megatron's buffers of gradients, and the optimizer whose states are split over data."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+    for parameter in gpt.parameters():
+        parameter.grad_added_to_main_grad = False
+    wrapped = DistributedDataParallel(
+        gpt.config, DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True), gpt
+    )
+    config = OptimizerConfig(optimizer="adam", lr=2e-3, bf16=True, params_dtype=torch.bfloat16)
+    config.use_distributed_optimizer = True
+    return wrapped, get_megatron_optimizer(config, [wrapped])
+
+
+class OnTheCpu(TorchFunctionMode):
+    """Context in which tensors that are asked for on a GPU are made on the CPU; Megatron's optimizer names the GPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return func(*args).replace("torch.", "torch.cuda.")  # the optimizer knows these names only
+        return func(*args, **kwargs)
+
+
+def train_in_buffers(gpt: Any, steps: int) -> list[float]:
+    """Return the loss of each step of Megatron's distributed optimizer."""
+    from megatron.core.distributed import finalize_model_grads
+
+    with contextlib.nullcontext() if torch.cuda.is_available() else OnTheCpu():
+        wrapped, optimizer = with_distributed_optimizer(gpt)
+        places = torch.arange(CONTEXT).expand(BATCH, CONTEXT)
+        losses = []
+        for tokens in batches(steps):
+            gpt.set_is_first_microbatch()
+            wrapped.zero_grad_buffer()
+            optimizer.zero_grad()
+            loss = wrapped(tokens[:, :-1], places, None, labels=tokens[:, 1:]).float().mean()
+            loss.backward()
+            finalize_model_grads([wrapped])
+            assert optimizer.step()[0]
+            losses.append(loss.item())
+    return losses
 
 
 def train(gpt: Any, steps: int) -> list[float]:
@@ -122,15 +174,15 @@ def run(rank: int, options: argparse.Namespace, store: str) -> None:
     te.install_alias()
     from megatron.core import parallel_state, tensor_parallel
 
-    size = options.tensor_parallel
+    size = options.tensor_parallel * options.data_parallel
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    parallel_state.initialize_model_parallel(size)
+    parallel_state.initialize_model_parallel(options.tensor_parallel)
     tensor_parallel.model_parallel_cuda_manual_seed(1, te_rng_tracker=True)
     losses: dict[str, list[float]] = {}
     for name, recipe in RECIPES.items():
         gpt = model(recipe, options)
         te.debug.reset_operation_counts()
-        losses[name] = train(gpt, options.steps)
+        losses[name] = (train_in_buffers if options.distributed_optimizer else train)(gpt, options.steps)
         if rank == 0:
             quantized = te.debug.operation_counts()["quantize"]
             print(f"{name:6s} loss {losses[name][0]:.3f} -> {losses[name][-1]:.3f}, quantized {quantized}")
@@ -160,6 +212,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--data-parallel", type=int, default=1)
+    parser.add_argument("--distributed-optimizer", action="store_true", help="Megatron's, in its buffers")
     parser.add_argument("--sequence-parallel", action="store_true")
     parser.add_argument("--checkpoint", type=Path, help="save and load distributed checkpoints here")
     parser.add_argument("--json", type=Path, help="write the losses")
@@ -167,10 +221,11 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
-        if options.tensor_parallel == 1:
+        processes = options.tensor_parallel * options.data_parallel
+        if processes == 1:
             run(0, options, store)
         else:
-            torch.multiprocessing.spawn(run, args=(options, store), nprocs=options.tensor_parallel)
+            torch.multiprocessing.spawn(run, args=(options, store), nprocs=processes)
 
 
 if __name__ == "__main__":

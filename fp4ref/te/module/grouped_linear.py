@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import SettingError, TensorShapeError
-from fp4ref.te.module.base import divide
+from fp4ref.te.module.base import divide, require_only_supported
 from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.grouped_function import GroupedCall, grouped_linear
 from fp4ref.te.module.parallel_module import UNSUPPORTED, LinearOptions, ParallelModule, require_main_grad
@@ -102,13 +102,16 @@ class GroupedLinear(ParallelModule):
         inp: torch.Tensor,
         m_splits: Sequence[int] | torch.Tensor,
         is_first_microbatch: bool | None = None,
+        out: torch.Tensor | None = None,
+        dgrad_out: torch.Tensor | None = None,
     ) -> Any:
         """inp [..., in_features] of sum(m_splits) rows -> [..., out_features]; then the biases, if `return_bias`.
 
         m_splits: rows of each group, zero allowed. is_first_microbatch: as in Linear, for every weight.
 
-        Errors: TensorShapeError, TensorDTypeError, SettingError.
+        Errors: TensorShapeError, TensorDTypeError, SettingError; NotSupportedError for buffers of the results.
         """
+        require_only_supported("GroupedLinear.forward", out=out, dgrad_out=dgrad_out)
         splits = [int(size) for size in m_splits]
         rows = inp.numel() // max(inp.shape[-1], 1)
         if len(splits) != self.num_gemms:
