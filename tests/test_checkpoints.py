@@ -288,11 +288,11 @@ def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(access, "PIECE", 1000)
     parts = [*access.pieces(group)]
     assert [each.row for each in parts] == [0, 128]
-    assert (np.concatenate([each.codes for each in parts]) == whole[0].codes).all()
+    assert (np.concatenate([each.packed for each in parts]) == whole[0].packed).all()
     scales = np.concatenate([each.scales for each in parts if each.scales is not None])
     expected = corpus.quantized(corpus.model()[group.module], "torchao.nvfp4_2lvl")
     assert (scales == expected[1]).all()
-    assert (whole[0].codes[:, ::2] == expected[0] & 15).all()
+    assert (whole[0].packed == expected[0]).all()
 
 
 @pytest.mark.rule("CKP-30")
@@ -311,7 +311,7 @@ def test_counts_of_a_group_are_those_of_its_codes(scale: int, tmp_path: Path) ->
     scales = export.array(f"{name}.weight_scale").view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     values *= np.repeat(scales, 16, -1) * float(export.array(f"{name}.weight_scale_2"))
     values[np.isnan(values)] = 0
-    np.testing.assert_allclose(counted.energy, (values**2).sum(0), rtol=1e-6)
+    np.testing.assert_allclose(counted.energy, (values**2).sum(0), rtol=1e-5)  # float32 sums
     np.testing.assert_allclose(counted.largest, values.max(), rtol=1e-6)
 
 

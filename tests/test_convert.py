@@ -22,12 +22,12 @@ from click.testing import CliRunner, Result
 
 import fp4ref
 from checkpoints_corpus import of_layers
-from fp4ref.checkpoints import CONVENTIONS, lint
+from fp4ref.checkpoints import CONVENTIONS, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import families
 from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.repairs import REPAIRS, repair_command, scale_table
-from fp4ref.checkpoints.transfer import quantizing, weights, work
+from fp4ref.checkpoints.transfer import quantizing, work
 from fp4ref.checkpoints.transfer.converting import request_to_convert
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
@@ -282,7 +282,7 @@ def test_pieces_make_the_same_bytes(exports: Any, tmp_path: Path, monkeypatch: p
     for family in ("comfy", "gguf", "torchao"):
         convert(exports("modelopt-nvfp4"), tmp_path / family, family)
         whole[family] = tensors(tmp_path / family)
-    monkeypatch.setattr(weights, "PIECE", 4096)
+    monkeypatch.setattr(access, "PIECE", 4096)
     for family, expected in whole.items():
         convert(exports("modelopt-nvfp4"), tmp_path / f"{family}-pieces", family)
         assert tensors(tmp_path / f"{family}-pieces") == expected

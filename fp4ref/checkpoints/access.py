@@ -1,82 +1,95 @@
-"""The codes and the scale bytes of a group, piece by piece, in the model's own order and packing."""
+"""The bytes of a group, piece by piece: canonical codes and linear scales, whatever the convention stores."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.checkpoints import bounds
+from fp4ref.checkpoints.float_scales import EXPONENTS, FloatScales, factors, part_of
 from fp4ref.checkpoints.groups import TensorGroup
+from fp4ref.checkpoints.scalars import FLOATING, numbers
+from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.formats import FORMATS
 from fp4ref.layout import LINEAR, Layout
-from fp4ref.packings import HIGH_FIRST, LOW_FIRST, repack
+from fp4ref.packings import CANONICAL, HIGH_FIRST, LOW_FIRST, repack
 
-PIECE = 1 << 20  # elements of a piece, at most, where a tile's rows are not more
+PIECE = 1 << 21  # elements of a piece, at most, where a tile's rows are not more
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 
-class GroupPiece(NamedTuple):
-    """Some rows of one matrix of a group. codes: one element per byte, [rows, columns]; scales: [rows, blocks]."""
+class WeightPiece(NamedTuple):
+    """Some rows of one matrix. packed: canonical packing, [rows, bytes]; scales: [rows, blocks] or None."""
 
     matrix: int
     row: int
-    codes: Bytes
+    packed: Bytes
     scales: Bytes | None
 
 
-def pieces(group: TensorGroup) -> Iterator[GroupPiece]:
-    """Yield a group's rows in order; memory is bounded by a piece and not by a tensor. Rules: CKP-30."""
-    step = max(PIECE // max(group.columns, 1), 1)
-    tile = max(group.layout.tile[0], 1)
-    step = max(step // tile, 1) * tile
+def pieces(group: TensorGroup, multiple: int = 1) -> Iterator[WeightPiece]:
+    """Yield a group's rows in order; memory is bounded by a piece and not by a tensor.
+
+    multiple: each piece has a multiple of that many rows, except a matrix's last.
+
+    Rules: CKP-30, CNV-2.
+    """
+    tile = math.lcm(group.layout.padded_shape(1, 1)[0], multiple)
+    step = max(PIECE // max(group.columns, 1) // tile, 1) * tile
     for matrix in range(group.matrices):
         for row in range(0, group.rows, step):
             rows = min(step, group.rows - row)
+            data = _rows(group, matrix, row, rows)
             if group.convention.struct:
-                yield _from_struct(group, matrix, row, rows)
+                yield _of_structs(group, matrix, row, data)
             else:
-                yield GroupPiece(matrix, row, _codes(group, matrix, row, rows), _scales(group, matrix, row, rows))
+                yield WeightPiece(matrix, row, _canonical(group, data), _scales(group, matrix, row, rows))
 
 
-def _codes(group: TensorGroup, matrix: int, row: int, rows: int) -> Bytes:
+def _rows(group: TensorGroup, matrix: int, row: int, rows: int) -> Bytes:
     tensor = group.parts["codes"]
     width = tensor.count // (group.matrices * group.rows)
     first = (matrix * group.rows + row) * width
-    data = np.frombuffer(tensor.bytes(first, rows * width), np.uint8).reshape(rows, width)
-    return unpacked(group, data, rows)
+    return np.frombuffer(tensor.bytes(first, rows * width), np.uint8).reshape(rows, width)
 
 
-def unpacked(group: TensorGroup, data: Bytes, rows: int) -> Bytes:
-    """Return one code per byte, [rows, columns], of packed rows. Rules: PACK-7."""
+def _canonical(group: TensorGroup, data: Bytes) -> Bytes:
+    """Return packed rows in the canonical packing. Rules: PACK-7."""
     packing = group.convention.packing
-    if group.convention.bits == 8:
+    if group.convention.bits == 8 or packing == LOW_FIRST:
         return data
-    if packing not in {LOW_FIRST, HIGH_FIRST}:
-        data = repack(data, rows, group.columns, packing)
-    halves = (data & 15, data >> 4) if packing != HIGH_FIRST else (data >> 4, data & 15)
-    return np.stack(halves, -1).reshape(rows, -1)[:, : group.columns]
+    return swapped(data) if packing == HIGH_FIRST else repack(data, len(data), group.columns, packing)
 
 
-def blocks_across(group: TensorGroup) -> int:
-    """Return the number of blocks of a row."""
-    return -(-group.columns // group.convention.block[1])
+def swapped(data: Bytes) -> Bytes:
+    """Exchange the two halves of each byte."""
+    return (data >> 4 | data << 4).astype(np.uint8)
 
 
 def _scales(group: TensorGroup, matrix: int, row: int, rows: int) -> Bytes | None:
     tensor = group.parts.get("scales")
     if tensor is None or not group.convention.scale:
         return None
-    blocks, layout = blocks_across(group), group.layout
+    return stored_scales(tensor, group.layout, (group.matrices, group.rows, blocks_across(group)), matrix, (row, rows))
+
+
+def stored_scales(
+    tensor: StoredTensor, layout: Layout, shape: tuple[int, int, int], matrix: int, part: tuple[int, int]
+) -> Bytes:
+    """Return the scales of some rows, in linear order. shape: matrices, rows, blocks; part: first row, rows."""
+    (matrices, all_rows, blocks), (row, rows) = shape, part
     if layout == LINEAR:
-        first = (matrix * group.rows + row) * blocks
+        first = (matrix * all_rows + row) * blocks
         return np.frombuffer(tensor.bytes(first, rows * blocks), np.uint8).reshape(rows, blocks)
-    whole = layout.row_range(row, row + rows, group.rows, blocks)
-    size = tensor.count // group.matrices
-    data = np.frombuffer(tensor.bytes(matrix * size + whole.start, whole.stop - whole.start), np.uint8)
+    whole = layout.row_range(row, row + rows, all_rows, blocks)
+    begin = matrix * (tensor.count // matrices) + whole.start
+    data = np.frombuffer(tensor.bytes(begin, whole.stop - whole.start), np.uint8)
     return _as_rows(layout, data, rows, blocks)
 
 
@@ -88,19 +101,29 @@ def _as_rows(layout: Layout, data: Bytes, rows: int, blocks: int) -> Bytes:
     return layout.to_linear(whole.reshape(shape), rows, blocks)
 
 
-def _from_struct(group: TensorGroup, matrix: int, row: int, rows: int) -> GroupPiece:
-    """Read rows of structs that hold the scales of some blocks, and then their elements. Rules: PACK-8."""
-    tensor = group.parts["codes"]
-    width = tensor.count // (group.matrices * group.rows)
-    data = np.frombuffer(tensor.bytes((matrix * group.rows + row) * width, rows * width), np.uint8)
-    blocks = blocks_across(group)
-    packing = group.convention.packing
-    heads = packing.strides(rows, group.columns).first * packing.unit // 8  # scale bytes before the elements
-    structs = data.reshape(rows, blocks // heads, -1)
-    scales = structs[:, :, :heads].reshape(rows, blocks)
-    flat = repack(data, rows, group.columns, packing)
-    codes = np.stack((flat & 15, flat >> 4), -1).reshape(rows, -1)[:, : group.columns]
-    return GroupPiece(matrix, row, codes, scales)
+def _of_structs(group: TensorGroup, matrix: int, row: int, data: Bytes) -> WeightPiece:
+    """Return rows of structs that hold the scales of some blocks, and then their elements. Rules: PACK-8."""
+    rows, packing = len(data), group.convention.packing
+    heads = struct_heads(packing, rows, group.columns)
+    scales = data.reshape(rows, blocks_across(group) // heads, -1)[:, :, :heads].reshape(rows, -1)
+    return WeightPiece(matrix, row, repack(data, rows, group.columns, packing, CANONICAL), scales)
+
+
+def struct_heads(packing: Layout, rows: int, columns: int) -> int:
+    """Return the number of scale bytes before the elements of a struct."""
+    return packing.strides(rows, columns).first * packing.unit // 8
+
+
+def blocks_across(group: TensorGroup) -> int:
+    """Return the number of blocks of a row."""
+    return -(-group.columns // group.convention.block[1])
+
+
+def codes_of(packed: Bytes, bits: int) -> Bytes:
+    """Return one code per byte, [rows, columns], of rows in the canonical packing. Rules: PACK-7."""
+    if bits == 8:
+        return packed
+    return np.stack((packed & np.uint8(15), packed >> np.uint8(4)), -1).reshape(len(packed), -1)
 
 
 def padding_bytes(group: TensorGroup) -> int:
@@ -119,9 +142,17 @@ def padding_bytes(group: TensorGroup) -> int:
     return total
 
 
-def element_values(group: TensorGroup) -> Floats:
-    """Return the value of each code of the element format."""
-    return bounds.values(group.convention.element)
+@lru_cache
+def _values_of_bytes(element: str) -> NDArray[Any]:
+    """Return the values of the codes in each byte of the canonical packing: two of four bits are one item of 64."""
+    each = bounds.values(element)
+    every = np.arange(256)
+    return each if FORMATS[element].bits == 8 else np.stack([each[every & 15], each[every >> 4]], -1).view(np.uint64)
+
+
+def element_values(element: str, packed: Bytes) -> Floats:
+    """Return the values of the elements of packed rows, [rows, columns]; a copy."""
+    return np.take(_values_of_bytes(element), packed).view(np.float32).reshape(len(packed), -1)
 
 
 def scale_values(group: TensorGroup) -> Floats:
@@ -131,40 +162,31 @@ def scale_values(group: TensorGroup) -> Floats:
 
 def global_multiplier(group: TensorGroup, matrix: int = 0) -> float:
     """Return the factor that the stored global scale means; 1 if there is none. Rules: CKP-20."""
-    from fp4ref.checkpoints.scalars import numbers
-
     stored: list[float] = numbers(group.parts.get("global_scale"))
     if not stored:
         return 1.0
     return group.convention.global_direction.multiplier(stored[matrix if len(stored) > 1 else 0])
 
 
-def decoded(group: TensorGroup, piece: GroupPiece) -> Floats:
+def decoded(group: TensorGroup, piece: WeightPiece) -> Floats:
     """Return the values of a piece, as float32 products of element, block scale and global scale. Rules: CKP-20."""
-    values = element_values(group)[piece.codes]
+    rows = len(piece.packed)
+    values = element_values(group.convention.element, piece.packed)[:, : group.columns]
     if piece.scales is not None:
-        factors = scale_values(group)[piece.scales] * np.float32(global_multiplier(group, piece.matrix))
-        values *= np.repeat(factors, group.convention.block[1], -1)[:, : values.shape[1]]
+        scaled = scale_values(group)[piece.scales] * np.float32(global_multiplier(group, piece.matrix))
+        values *= np.repeat(scaled, group.convention.block[1], -1)[:, : group.columns]
         return values
-    return _float_scaled(group, piece, values)
+    found = float_scales(group)
+    if found is not None:
+        block = group.convention.block
+        values *= factors(found, block, group.shape, piece.matrix, range(piece.row, piece.row + rows))
+    return values
 
 
-def _float_scaled(group: TensorGroup, piece: GroupPiece, values: Any) -> Floats:
-    """Apply float scales of the tensor, of rows, or of squares of 128."""
-    from fp4ref.checkpoints.scalars import exponents_or_numbers
-
+def float_scales(group: TensorGroup) -> Floats | None:
+    """Return a group's scales if they are numbers, as many as its shape asks for; None otherwise."""
     tensor = group.parts.get("scales")
-    stored = np.asarray(exponents_or_numbers(tensor), np.float32)
-    if not stored.size or tensor is None:
-        return np.asarray(values)
-    if stored.size == 1:
-        return np.asarray(values * stored[0])
-    high, wide = -(-group.rows // 128), -(-group.columns // 128)
-    rows = slice(piece.row, piece.row + len(values))
-    if stored.size == group.matrices * group.rows:
-        return np.asarray(values * stored.reshape(group.matrices, -1)[piece.matrix][rows, None])
-    if stored.size == group.matrices * high * wide:
-        squares = stored.reshape(group.matrices, high, wide)[piece.matrix]
-        down = np.repeat(squares, 128, 0)[rows]
-        return np.asarray(values * np.repeat(down, 128, 1)[:, : values.shape[1]])
-    return np.asarray(values * stored.reshape(group.matrices, -1)[piece.matrix][0])
+    if tensor is None or group.convention.scale or tensor.dtype not in {*EXPONENTS, *FLOATING}:
+        return None
+    found = FloatScales(tensor.dtype, tensor.shape, tensor.bytes()).numbers()
+    return found if part_of(group.convention.block, found.size, group.shape) else None

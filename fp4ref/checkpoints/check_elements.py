@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fp4ref.checkpoints.access import padding_bytes, pieces
+from fp4ref.checkpoints.access import codes_of, padding_bytes, pieces
 from fp4ref.checkpoints.bounds import always_reached, code_at, magnitude, most_crowded, nan_codes, often_reached
 from fp4ref.checkpoints.check_scales import Verdict
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
@@ -118,7 +118,8 @@ def judge_padding(found: Measured, bias: StoredTensor | None) -> Iterator[Verdic
     if group.convention.multiples[0] == 1 or not 0 < group.rows - rows < group.convention.multiples[0]:
         return
     mask = magnitude(FORMATS[group.convention.element])
-    count = sum(int(np.count_nonzero(piece.codes[max(rows - piece.row, 0) :] & mask)) for piece in pieces(group))
+    below = (codes_of(piece.packed[max(rows - piece.row, 0) :], group.convention.bits) for piece in pieces(group))
+    count = sum(int(np.count_nonzero(codes & mask)) for codes in below)
     if count:
         text = f"{count} elements below row {rows}, the length of the bias, are not zero"
         yield "padding", WARNING, group.parts["codes"].name, text

@@ -10,6 +10,7 @@ from fp4ref.checkpoints.check_presence import EXPERT_KEYS
 from fp4ref.checkpoints.convention import FLOATS, declared_layout
 from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
+from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.layout import LINEAR, TILED_128X4
 
 SIZES = (8, 16, 32, 64, 128, 256)  # block sizes that a declaration may mean
@@ -81,8 +82,14 @@ def _code_shape(group: TensorGroup) -> Iterator[Complaint]:
     codes = group.parts.get("codes")
     if codes is not None and not group.shape:
         yield "shape", "codes", f"{group.convention.codes.suffix} has {len(codes.shape)} dimensions: need at least 2"
-    elif codes is not None and group.convention.split and codes.shape[-1] * group.convention.codes_per_item != 32:
-        yield "group-size", "codes", f"blocks of {codes.shape[-1] * 2} elements are stored: need 32"
+    elif codes is not None and group.convention.split and _stored_block(group, codes) != group.convention.block[1]:
+        text = f"blocks of {_stored_block(group, codes)} elements are stored: need {group.convention.block[1]}"
+        yield "group-size", "codes", text
+
+
+def _stored_block(group: TensorGroup, codes: StoredTensor) -> int:
+    """Return the number of elements of a block, of codes whose last axis is a block."""
+    return codes.shape[-1] * group.convention.codes_per_item
 
 
 def scale_shape(group: TensorGroup) -> tuple[int, ...]:
@@ -156,8 +163,7 @@ def _float_scale_shape(group: TensorGroup) -> Iterator[Complaint]:
     """Check the scale of a whole tensor, of its rows, or of square blocks."""
     stored, shape = group.parts["scales"].shape, group.shape
     count = math.prod(stored)
-    squares = (*shape[:-2], -(-shape[-2] // 128), -(-shape[-1] // 128))
-    allowed = {(), (1,), (1, 1), shape[:-2], shape[:-1], (*shape[:-1], 1), (*shape[:-2], 1, 1), squares}
+    allowed = {(), (1,), (1, 1), shape[:-2], shape[:-1], (*shape[:-1], 1), (*shape[:-2], 1, 1)}
     if stored not in allowed and count != 1:
         suffix = group.convention.scales.suffix if group.convention.scales else ""
         yield "shape", "scales", f"{suffix} has shape {[*stored]}: need one number, or one for each of {shape[-2]} rows"

@@ -61,6 +61,21 @@ class Direction(NamedTuple):
 NO_SCALE = Direction()
 
 
+def part_of_block(block: tuple[int, int]) -> str:
+    """Return the part of a weight that a float scale of a block is for: "tensor", "row" or "square".
+
+    block: rows and columns, (0, 0) for the tensor and (1, 0) for a row.
+    """
+    return {(0, 0): "tensor", (1, 0): "row"}.get(block, "square")
+
+
+def square_grid(block: tuple[int, int], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the numbers of squares of each matrix, [..., down, across], or of its rows, [..., rows]."""
+    *front, rows, columns = shape
+    high, wide = block
+    return (*front, -(-rows // high), *((-(-columns // wide),) if wide else ()))
+
+
 class StoredRole(NamedTuple):
     """A tensor of a group: what follows the stem of its name, and the element types that it may have.
 
@@ -176,15 +191,11 @@ class Convention:
     @property
     def granularity(self) -> str:
         """The part of a weight that a float scale is for: "tensor", "row" or "square"; "" for scales of a format."""
-        if self.scale:
-            return ""
-        return {(0, 0): "tensor", (1, 0): "row"}.get(self.block, "square")
+        return "" if self.scale else part_of_block(self.block)
 
     def float_scale_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape that float scales of rows or squares have for a weight of some shape. Rules: CKP-10."""
-        *front, rows, columns = shape
-        high, wide = self.block
-        sizes = (-(-rows // high), *((-(-columns // wide),) if wide else ()))
+        front, sizes = shape[:-2], square_grid(self.block, shape)[len(shape) - 2 :]
         after = self.scales.shape if self.scales else ()
         return (*front, *(size for each in sizes for size in (each, *after)))
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.checkpoints import bounds
-from fp4ref.checkpoints.transfer.weights import Weight, WeightPiece
+from fp4ref.checkpoints.access import WeightPiece, codes_of
+from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError
 from fp4ref.spec import Granularity, Spec
 
@@ -117,14 +118,12 @@ def judge(weight: Weight, target: CastTarget) -> LosslessVerdict:
 def _exact_values(weight: Weight, piece: WeightPiece, *, free: bool) -> tuple[Integers, Integers]:
     """Return odd factors and exponents of a piece's values; with a free global scale, without the source's own."""
     elements = bounds.values(weight.element)
-    codes = piece.packed
-    if weight.bits == 4:
-        codes = np.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)[:, : weight.columns]
+    codes = codes_of(piece.packed, weight.bits)[:, : weight.columns]
     scales = np.ones((len(codes), 1), np.float32)
     if piece.scales is not None:
         scales = np.repeat(bounds.values(weight.scale)[piece.scales], weight.block[1], -1)[:, : weight.columns]
     elif weight.float_scales is not None:
-        scales = np.broadcast_to(weight.factors(piece, len(codes)), codes.shape)
+        scales = np.broadcast_to(weight.factors(piece), codes.shape)
     if not (np.isfinite(elements[codes]).all() and np.isfinite(scales).all()):
         raise DomainError("lossless", f"{weight.module}: elements or scales that are not finite", "numbers", "CNV-18")
     odd, exponent = odd_parts(elements[codes])

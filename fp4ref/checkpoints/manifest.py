@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fp4ref.checkpoints import bounds
+from fp4ref.checkpoints.access import WeightPiece
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import Direction, ScaleWay
 from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.checkpoints.transfer.reading import read_weight
 from fp4ref.checkpoints.transfer.scales import StoredScale
-from fp4ref.checkpoints.transfer.weights import Weight, WeightPiece
+from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError, FileError
 from fp4ref.files.tensors import reason, shown
 from fp4ref.formats import FORMATS

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.checkpoints.access import GroupPiece, blocks_across, decoded, pieces, scale_values
+from fp4ref.checkpoints import bounds
+from fp4ref.checkpoints.access import (
+    Bytes,
+    Floats,
+    WeightPiece,
+    blocks_across,
+    codes_of,
+    decoded,
+    float_scales,
+    global_multiplier,
+    pieces,
+    scale_values,
+)
 from fp4ref.checkpoints.bounds import first_normal, magnitude, nan_codes
+from fp4ref.checkpoints.float_scales import factors, part_of
 from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.formats import FORMATS
 from fp4ref.layout import LINEAR, TILED_128X4
 
+ENERGY_ROWS = 1024  # rows of a group whose squares show the order of columns
 Ints = NDArray[np.int64]
 
 
@@ -50,80 +65,141 @@ class Measured:
 def measure(group: TensorGroup) -> Measured:
     """Read a group once, and count. Rules: CKP-30."""
     size = 1 << group.convention.bits
-    codes, scales, tops, zeros = (np.zeros(count, np.int64) for count in (size, 256, size // 2, 256))
-    found = Measured(group, codes, scales, tops, zeros)
+    scales, tops, zeros = (np.zeros(count, np.int64) for count in (256, size // 2, 256))
+    found = Measured(group, np.zeros(size, np.int64), scales, tops, zeros)
     found.energy = np.zeros(group.columns)
+    pairs = np.zeros(1 << 16, np.int64)
     rows: list[tuple[Any, Any, Any]] = []
     structures = _Structure(group)
+    numbers = float_scales(group)
     for piece in pieces(group):
-        found.codes += _histogram(piece.codes)[:size]
-        values = decoded(group, piece)
-        largest = float(np.abs(values).max(initial=0))
-        if not np.isfinite(largest):
-            values = np.where(np.isfinite(values), values, 0)
-            largest = float(np.abs(values).max(initial=0))
-        wide = values.astype(np.float64)
-        found.energy += np.einsum("ij,ij->j", wide, wide)
-        found.largest = max(found.largest, largest)
+        pairs += np.bincount(_as_pairs(piece.packed), minlength=1 << 16)
         if piece.scales is not None:
-            _count_blocks(found, piece)
-            structures.add(piece)
-        rows.append(_row_facts(piece, magnitude(FORMATS[group.convention.element])))
+            _count_blocks(found, piece, piece.scales)
+            structures.add(piece.scales)
+        else:
+            found.largest = max(found.largest, _largest(group, piece, numbers))
+        _add_energy(found, piece)
+        rows.append(_row_facts(piece, group.convention.bits))
+    found.codes += _codes_of_pairs(pairs, group)
     found.constant_scale, found.constant_code = (np.concatenate(part) for part in [*zip(*rows, strict=True)][:2])
     found.empty_row = np.concatenate([part for *_, part in rows])
     found.structure = structures.explained()
     return found
 
 
-def _histogram(codes: NDArray[np.uint8]) -> Ints:
-    """Count bytes, two at a time, which halves the conversions to indices."""
-    flat = np.ascontiguousarray(codes).reshape(-1)
-    pairs = np.bincount(flat[: len(flat) // 2 * 2].view(np.uint16), minlength=1 << 16).reshape(256, 256)
-    counts = pairs.sum(0) + pairs.sum(1)
-    if len(flat) % 2:
-        counts[flat[-1]] += 1
+def _as_pairs(packed: Bytes) -> NDArray[np.uint16]:
+    """Return the bytes of packed rows two at a time, which halves the conversions to indices; an odd one gets a 0."""
+    flat = np.ascontiguousarray(packed).reshape(-1)
+    return (np.append(flat, np.uint8(0)) if len(flat) % 2 else flat).view(np.uint16)
+
+
+def _codes_of_pairs(pairs: Ints, group: TensorGroup) -> Ints:
+    """Return the number of elements of each code."""
+    both = pairs.reshape(256, 256)
+    counts = both.sum(0) + both.sum(1)
+    if group.convention.bits == 4:
+        nibbles = counts.reshape(16, 16)
+        counts = nibbles.sum(0) + nibbles.sum(1)
+    counts[0] -= counts.sum() - group.matrices * group.rows * group.columns  # what was appended to odd pieces
     return np.asarray(counts, np.int64)
 
 
-def _count_blocks(found: Measured, piece: GroupPiece) -> None:
-    group, scales = found.group, piece.scales
-    assert scales is not None
-    width, element, scale = (
-        group.convention.block[1],
-        FORMATS[group.convention.element],
-        FORMATS[group.convention.scale],
-    )
-    rows, blocks = scales.shape
-    codes = piece.codes
-    if codes.shape[1] != blocks * width:
-        codes = np.pad(codes, ((0, 0), (0, blocks * width - codes.shape[1])))
-    parts = codes.reshape(rows, blocks, width)
-    tops = (parts & magnitude(element)).max(-1)
-    found.scales += np.bincount(scales.ravel(), minlength=256)
-    normal = ((scales & magnitude(scale)) >= first_normal(scale)) & ~nan_codes(scale.name)[scales]
-    found.tops += np.bincount(tops[normal & (tops > 0)].ravel(), minlength=len(found.tops))
-    zero = tops == 0
-    found.zeros += np.bincount(scales[zero].ravel(), minlength=256)
-    if group.convention.zero_block is not None and zero.any():
-        found.odd_zeros += int((parts[zero] != group.convention.zero_block[1]).any(-1).sum())
-    wrong = (scales & magnitude(scale) == 0) & ~zero
-    if wrong.any() and found.first_zero_scale is None:
-        row, block = (int(each[0]) for each in np.nonzero(wrong))
+def _block_tops(packed: Bytes, bits: int, width: int) -> Bytes:
+    """Return the largest magnitude code of each block of `width` columns, [rows, blocks]; the last may be shorter."""
+    largest = packed & np.uint8(127) if bits == 8 else np.maximum(packed & np.uint8(7), packed >> 4 & np.uint8(7))
+    size = width * bits // 8
+    blocks = -(-largest.shape[1] // size)
+    if largest.shape[1] != blocks * size:
+        largest = np.pad(largest, ((0, 0), (0, blocks * size - largest.shape[1])))
+    if size > 64:
+        return np.asarray(largest.reshape(len(largest), blocks, size).max(-1), np.uint8)
+    parts = largest.reshape(-1, size)  # a maximum of columns is ten times faster than one along a short axis
+    tops: Bytes = parts[:, 0].copy()
+    for column in range(1, size):
+        np.maximum(tops, parts[:, column], out=tops)
+    return tops.reshape(len(packed), blocks)
+
+
+def _count_blocks(found: Measured, piece: WeightPiece, scales: Bytes) -> None:
+    """Count the pairs of a block's scale byte and largest code, and what these say."""
+    convention = found.group.convention
+    scale = FORMATS[convention.scale]
+    tops = _block_tops(piece.packed, convention.bits, convention.block[1])
+    codes = len(found.tops)
+    both = np.bincount((tops.astype(np.uint16) << 8 | scales).reshape(-1), minlength=codes << 8).reshape(codes, 256)
+    every = np.arange(256)
+    normal = ((every & magnitude(scale)) >= first_normal(scale)) & ~nan_codes(scale.name)
+    vanishes = every & magnitude(scale) == 0
+    found.scales += both.sum(0)
+    found.tops[1:] += both[1:, normal].sum(1)
+    found.zeros += both[0]
+    found.largest = max(found.largest, _largest_product(found.group, piece.matrix, both))
+    if convention.zero_block is not None and both[0].any():
+        parts = codes_of(piece.packed, convention.bits)
+        parts = _whole_blocks(parts, convention.block[1])[tops == 0]
+        found.odd_zeros += int((parts != convention.zero_block[1]).any(-1).sum())
+    count = int(both[1:, vanishes].sum())
+    if count and found.first_zero_scale is None:
+        row, block = (int(each[0]) for each in np.nonzero(vanishes[scales] & (tops > 0)))
         found.first_zero_scale = piece.row + row, block
-    found.zero_scales += int(wrong.sum())
+    found.zero_scales += count
 
 
-def _row_facts(piece: GroupPiece, mask: int) -> tuple[Any, Any, Any]:
-    """Return per row the scale byte if all are equal, the code if all are equal, else -1; and if all codes are zero."""
-    codes = piece.codes
-    same = (codes[:, 0::2] == codes[:, :1]).all(1) & (codes[:, 1::2] == codes[:, 1:2]).all(1)
-    code = np.where(same, codes[:, 0].astype(np.int64), -1)
+def _whole_blocks(codes: Bytes, width: int) -> Bytes:
+    """Return codes by block, [rows, blocks, width], with zeros behind the last."""
+    blocks = -(-codes.shape[1] // width)
+    return np.pad(codes, ((0, 0), (0, blocks * width - codes.shape[1]))).reshape(len(codes), blocks, width)
+
+
+def _largest_product(group: TensorGroup, matrix: int, both: Ints) -> float:
+    """Return the largest finite magnitude of a value, of the pairs of largest code and scale byte that occur."""
+    codes, scales = np.nonzero(both)
+    values = bounds.values(group.convention.element)[codes].astype(np.float64) * np.abs(scale_values(group)[scales])
+    values *= global_multiplier(group, matrix)
+    return float(values[values <= np.finfo(np.float32).max].max(initial=0))
+
+
+def _largest(group: TensorGroup, piece: WeightPiece, numbers: Floats | None) -> float:
+    """Return the largest finite magnitude of a value of a piece whose scales are numbers."""
+    rows, bits = len(piece.packed), group.convention.bits
+    square = numbers is not None and part_of(group.convention.block, numbers.size, group.shape) == "square"
+    width = group.convention.block[1] if square else 0
+    tops = _block_tops(piece.packed, bits, width or group.columns)
+    values = bounds.values(group.convention.element)[tops]
+    if numbers is not None:
+        scaled = factors(numbers, group.convention.block, group.shape, piece.matrix, range(piece.row, piece.row + rows))
+        values = values * (scaled[:, ::width] if width else scaled)
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0))
+
+
+def _add_energy(found: Measured, piece: WeightPiece) -> None:
+    """Add the squares of a piece's columns: of all rows, or of a share of each piece where that is enough rows.
+
+    Rules: CKP-23.
+    """
+    total = found.group.matrices * found.group.rows
+    rows = -(-len(piece.packed) * min(ENERGY_ROWS, total) // total)
+    scales = None if piece.scales is None else piece.scales[:rows]
+    values = decoded(found.group, piece._replace(packed=piece.packed[:rows], scales=scales))
+    energy = np.einsum("ij,ij->j", values, values)
+    if not np.isfinite(energy).all():
+        values[~np.isfinite(values)] = 0
+        energy = np.einsum("ij,ij->j", values, values, dtype=np.float64)
+    found.energy += energy
+
+
+def _row_facts(piece: WeightPiece, bits: int) -> tuple[Any, Any, Any]:
+    """Return per row the scale byte if all are equal, the code if all bytes are equal, else -1; and if all are zero."""
+    packed = piece.packed
+    same = (packed == packed[:, :1]).all(1)
+    code = np.where(same, (packed[:, 0] & (15 if bits == 4 else 255)).astype(np.int64), -1)
     if piece.scales is None or not piece.scales.shape[1]:
-        scale = np.full(len(codes), -1)
+        scale = np.full(len(packed), -1)
     else:
         equal = (piece.scales == piece.scales[:, :1]).all(1)
         scale = np.where(equal, piece.scales[:, 0].astype(np.int64), -1)
-    return scale, code, same & (code & mask == 0) & (codes[:, -1] & mask == 0)
+    return scale, code, same & (packed[:, 0] & (0x77 if bits == 4 else 0x7F) == 0)
 
 
 class _Structure:
@@ -137,16 +213,16 @@ class _Structure:
         whole = blocks > 0 and group.rows % 128 == 0 and blocks % 4 == 0 and not group.convention.struct
         self.sums = [_TwoWay(blocks), _TwoWay(blocks)] if whole else []
 
-    def add(self, piece: GroupPiece) -> None:
-        if not self.sums or piece.scales is None or len(piece.scales) % 128:
+    def add(self, scales: Bytes) -> None:
+        if not self.sums or len(scales) % 128:
             return
-        logs = _logs(self.group)
-        rows, blocks = piece.scales.shape
+        logs = _logs(self.group.convention.scale)
+        rows, blocks = scales.shape
         if self.other is LINEAR:  # stored in tiles: the other reading takes the buffer's rows as they come
-            moved = TILED_128X4.from_linear(piece.scales).reshape(rows, blocks)
+            moved = TILED_128X4.from_linear(scales).reshape(rows, blocks)
         else:
-            moved = TILED_128X4.to_linear(np.ascontiguousarray(piece.scales), rows, blocks)
-        self.sums[0].add(logs[piece.scales])
+            moved = TILED_128X4.to_linear(np.ascontiguousarray(scales), rows, blocks)
+        self.sums[0].add(logs[scales])
         self.sums[1].add(logs[moved])
 
     def explained(self) -> tuple[float, float] | None:
@@ -156,16 +232,17 @@ class _Structure:
         return self.sums[0].explained(), self.sums[1].explained()
 
 
-def _logs(group: TensorGroup) -> NDArray[np.float64]:
+@lru_cache
+def _logs(scale: str) -> NDArray[np.float64]:
     """Return the logarithm of each scale byte's value; 0 for those that have none."""
-    values = scale_values(group)
+    values = bounds.values(scale)
     return np.log2(np.where(np.isfinite(values) & (values > 0), values, 1.0)).astype(np.float64)
 
 
 def explained(group: TensorGroup, scales: NDArray[np.uint8]) -> float:
     """Return the share of the variance of log scales that the rows and columns of a matrix explain. Rules: CKP-15."""
     sums = _TwoWay(scales.shape[1])
-    sums.add(_logs(group)[scales])
+    sums.add(_logs(group.convention.scale)[scales])
     return sums.explained()
 
 
@@ -177,9 +254,10 @@ class _TwoWay:
         self.count, self.rows, self.total, self.squares, self.by_rows = 0, 0, 0.0, 0.0, 0.0
 
     def add(self, logs: NDArray[np.float64]) -> None:
+        by_row = logs.sum(1)
         self.columns += logs.sum(0)
-        self.by_rows += float((logs.mean(1) ** 2).sum()) * logs.shape[1]
-        self.total += float(logs.sum())
+        self.by_rows += float((by_row**2).sum()) / logs.shape[1]
+        self.total += float(by_row.sum())
         self.squares += float((logs**2).sum())
         self.rows += logs.shape[0]
         self.count += logs.size

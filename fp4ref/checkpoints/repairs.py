@@ -12,12 +12,13 @@ import numpy as np
 
 from fp4ref.catalogue import add_kind
 from fp4ref.checkpoints import bounds
+from fp4ref.checkpoints.access import WeightPiece, swapped
 from fp4ref.checkpoints.check_shapes import scale_shape
 from fp4ref.checkpoints.convention import Convention
 from fp4ref.checkpoints.findings import CODES
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.stored_layout import stored_layout
-from fp4ref.checkpoints.transfer.weights import Weight, WeightPiece, cropped, swapped
+from fp4ref.checkpoints.transfer.weights import Weight, cropped
 from fp4ref.errors import DomainError
 from fp4ref.formats import CUDA_E4M3
 from fp4ref.layout import Layout

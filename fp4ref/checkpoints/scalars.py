@@ -27,13 +27,6 @@ def numbers(tensor: StoredTensor | None) -> list[float]:
     return [float(value) for value in array]
 
 
-def exponents_or_numbers(tensor: StoredTensor | None) -> list[float]:
-    """Return the values of a small tensor of scales: powers of two where it holds exponent bytes."""
-    if tensor is not None and tensor.dtype in {"U8", "F8_E8M0"} and tensor.size <= SCALAR_MAX:
-        return [2.0 ** (byte - 127) if byte < 255 else math.nan for byte in tensor.bytes()]
-    return numbers(tensor)
-
-
 def bad(value: float) -> str:
     """Return why a number cannot be a scale; "" if it can."""
     if math.isnan(value):

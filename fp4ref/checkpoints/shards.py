@@ -45,7 +45,7 @@ class Shard:
     whole: false if the header could not be read, so that it is not known which tensors the file contains. hidden: names
     in the header whose entries cannot be used. read_bytes: the number of bytes read so far. stamp: see `stamp`.
     entries: position and length of each value of a GGUF's metadata, its type included. journal: if it is kept, the
-    CRC-32 of each part that was read, by position and count.
+    CRC-32 of each part that was read, by position and count, and whether it was read again since.
     """
 
     path: Path
@@ -59,7 +59,7 @@ class Shard:
     read_bytes: int = 0
     stamp: tuple[int, ...] = ()
     entries: dict[str, tuple[int, int]] = field(default_factory=dict)
-    journal: dict[tuple[int, int], int] | None = None
+    journal: dict[tuple[int, int], tuple[int, bool]] | None = None
 
     def require_unchanged(self) -> None:
         """Refuse a file that is no longer the one that was opened. Rules: CKP-34."""
@@ -75,14 +75,19 @@ class Shard:
             raise FileError(f"read {shown(self.path)}", reason(error), "a readable file", "CKP-5") from None
         self.read_bytes += count
         data = parts[0] if len(parts) == 1 else b"".join(parts)
-        if self.journal is not None and self.journal.setdefault((start, count), digest := zlib.crc32(data)) != digest:
-            raise self._changed()
+        if self.journal is not None:
+            digest = zlib.crc32(data)
+            before = self.journal.get((start, count))
+            if before is not None and before[0] != digest:
+                raise self._changed()
+            self.journal[start, count] = digest, before is not None
         return data
 
     def require_same_bytes(self) -> None:
-        """Read every part in the journal again, and refuse a file of which one differs. Rules: CNV-10."""
-        for start, count in [*(self.journal or ())]:
-            self.read(start, count)
+        """Read every part that was read only once again, and refuse a file of which one differs. Rules: CNV-10."""
+        for (start, count), (_, again) in [*(self.journal or {}).items()]:
+            if not again:
+                self.read(start, count)
 
     def _changed(self) -> FileError:
         needed = "one that nobody writes to"

@@ -167,6 +167,8 @@ def matches(name: str, pattern: str) -> bool:
 
 def printable(text: str) -> str:
     """Return text whose control characters are shown escaped: names from files do not steer a terminal."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 

@@ -65,7 +65,8 @@ def expresses(convention: Convention, weight: Weight) -> bool:
         return convention.block == weight.block
     if convention.name == weight.origin.get("convention"):
         return True
-    return weight.granularity == convention.granularity
+    alike = weight.granularity == convention.granularity
+    return alike and (weight.block == convention.block or convention.granularity != "square")
 
 
 def lost(placed: PlacedWeight) -> Iterator[str]:

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.checkpoints.access import WeightPiece, struct_heads, swapped
 from fp4ref.checkpoints.convention import Convention, Direction, ScaleWay, StoredRole
+from fp4ref.checkpoints.float_scales import FloatScales
 from fp4ref.checkpoints.transfer.scales import StoredScale
-from fp4ref.checkpoints.transfer.weights import FloatScales, Weight, WeightPiece, struct_heads, swapped
+from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError
 from fp4ref.files.tensors import DTYPES, byte_count
 from fp4ref.layout import LINEAR, Layout
@@ -196,12 +198,16 @@ class PlacedWeight:
         for piece in self._padded_pieces():
             self._write_piece(piece, emit)
 
+    @property
+    def tile(self) -> int:
+        """The number of rows that every piece has a multiple of."""
+        return math.lcm(self.layout.padded_shape(1, 1)[0], self.convention.multiples[0])
+
     def _padded_pieces(self) -> Iterator[WeightPiece]:
         """Yield the weight's pieces with the convention's padding, which is zero. Rules: CNV-5."""
         rows, columns = self.padded
-        tile = math.lcm(self.layout.padded_shape(1, 1)[0], self.convention.multiples[0])
         width = -(-columns * self.weight.bits // 8)
-        for piece in self.weight.read(tile):
+        for piece in self.weight.read(self.tile):
             last = piece.row + len(piece.packed) == self.weight.rows
             high = (rows if last else piece.row + len(piece.packed)) - piece.row
             packed, scales = _grown(piece.packed, high, width), piece.scales

@@ -34,7 +34,7 @@ class PlannedShard(NamedTuple):
 
 def placed_in(unit: Unit) -> list[PlacedWeight]:
     """Return the quantized weights of a unit."""
-    return unit.placed() if isinstance(unit, QuantizedSet) else [unit.placed] if isinstance(unit, Moved) else []
+    return unit.placed if isinstance(unit, QuantizedSet) else [unit.placed] if isinstance(unit, Moved) else []
 
 
 @dataclass

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.api import quantize
+from fp4ref.checkpoints import access
+from fp4ref.checkpoints.access import WeightPiece
 from fp4ref.checkpoints.convention import CONVENTIONS, Convention, Direction, ScaleWay
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.checkpoints.transfer.choice import choose
 from fp4ref.checkpoints.transfer.placing import Emit, Placed, PlacedWeight
 from fp4ref.checkpoints.transfer.scales import StoredScale
-from fp4ref.checkpoints.transfer.weights import PIECE, Weight, WeightPiece
+from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError
 from fp4ref.files.tensors import DTYPES
 from fp4ref.spec import Granularity, Spec
@@ -47,7 +50,7 @@ def values_of(tensor: StoredTensor, module: str) -> MatrixValues:
     width = columns * kind.bits // 8
 
     def read(multiple: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        step = max(PIECE // columns // multiple, 1) * multiple
+        step = max(access.PIECE // columns // multiple, 1) * multiple
         for matrix in range(math.prod(tensor.shape[:-2])):
             for row in range(0, rows, step):
                 count = min(step, rows - row)
@@ -87,22 +90,25 @@ class QuantizedSet:
         """The source's shard of the first member."""
         return self.members[0].home
 
-    def placed(self, amax: float = 1.0) -> list[PlacedWeight]:
-        """Return the members as weights in their convention."""
-        weights = [self._weight(each, amax) for each in self.members]
-        return [PlacedWeight(weight, convention_for(weight, self.spec, self.to)) for weight in weights]
+    @cached_property
+    def placed(self) -> list[PlacedWeight]:
+        """The members as weights in their convention, with a global scale that stands for the one to be found."""
+        members = [self._weight(each, 1.0) for each in self.members]
+        return [PlacedWeight(weight, convention_for(weight, self.spec, self.to)) for weight in members]
 
     def tensors(self) -> list[Placed]:
         """Return the tensors of all members."""
-        return [tensor for each in self.placed() for tensor in each.tensors()]
+        return [tensor for each in self.placed for tensor in each.tensors()]
 
     def write(self, emit: Emit) -> list[str]:
         """Find the amax of all members, then quantize them; return how far values that were quantized before move."""
         amax = 1.0
-        if self.spec.global_scale is not Granularity.NONE:
-            amax = max((_largest(each) for each in self.members), default=0.0)
+        if self._is_scaled:
+            pairs = zip(self.members, self.placed, strict=True)
+            amax = max((_largest(each, self._step(placed.tile)) for each, placed in pairs), default=0.0)
         losses = []
-        for values, placed in zip(self.members, self.placed(amax), strict=True):
+        for values, planned in zip(self.members, self.placed, strict=True):
+            placed = replace(planned, weight=self._weight(values, amax))
             placed.write(emit)
             if values.again is not None and (text := _moved(values.again, placed.weight)):
                 losses.append(text)
@@ -112,14 +118,23 @@ class QuantizedSet:
         """Return nothing: the sources of these values have no repair."""
         return []
 
+    @property
+    def _is_scaled(self) -> bool:
+        """True if there is a global scale, so that all values are read once before any is quantized."""
+        return self.spec.global_scale is not Granularity.NONE
+
+    def _step(self, multiple: int) -> int:
+        """Return the number of rows that the pieces of both passes have a multiple of."""
+        return math.lcm(multiple, self.spec.block.rows)
+
     def _weight(self, values: MatrixValues, amax: float) -> Weight:
         spec = self.spec
-        given = np.float32(amax) if spec.global_scale is not Granularity.NONE else None
-        rows_of_block = spec.block.rows
+        given = np.float32(amax) if self._is_scaled else None
 
         def read(multiple: int) -> Iterator[WeightPiece]:
-            for matrix, row, part in values.read(math.lcm(multiple, rows_of_block)):
-                largest_magnitude(values.module, part)
+            for matrix, row, part in values.read(self._step(multiple)):
+                if not self._is_scaled:  # the pass for the amax has refused what is not finite
+                    largest_magnitude(values.module, part)
                 result = quantize(part, spec, amax=given).row
                 yield WeightPiece(matrix, row, np.asarray(result.data), np.asarray(result.scales))
 
@@ -151,17 +166,18 @@ def largest_magnitude(module: str, values: NDArray[Any]) -> float:
 
     Rules: CNV-13.
     """
-    unsigned = np.dtype(f"u{values.itemsize}")
-    magnitude = np.array(np.iinfo(unsigned).max >> 1, unsigned)
-    largest = (values.view(unsigned) & magnitude).max(initial=0).astype(unsigned).view(values.dtype)
+    signed, unsigned = np.dtype(f"i{values.itemsize}"), np.dtype(f"u{values.itemsize}")
+    positive = values.view(signed).max(initial=0)
+    negative = int(values.view(unsigned).max(initial=0)) & np.iinfo(signed).max
+    largest = unsigned.type(max(int(positive), negative)).view(values.dtype)
     if not np.isfinite(np.float64(largest)):
         raise DomainError("quantize", f"{module}: values that are not finite", "finite weights, or --exclude", "CNV-13")
     return float(largest)
 
 
-def _largest(values: MatrixValues) -> float:
-    """Return the largest magnitude of a matrix."""
-    return max((largest_magnitude(values.module, part) for _, _, part in values.read(1)), default=0.0)
+def _largest(values: MatrixValues, multiple: int) -> float:
+    """Return the largest magnitude of a matrix, read in pieces of a multiple of some rows."""
+    return max((largest_magnitude(values.module, part) for _, _, part in values.read(multiple)), default=0.0)
 
 
 def _moved(old: Weight, new: Weight) -> str:

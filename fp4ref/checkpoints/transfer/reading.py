@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from fp4ref.checkpoints.access import blocks_across
+from fp4ref.checkpoints.access import blocks_across, pieces
 from fp4ref.checkpoints.convention import Direction
+from fp4ref.checkpoints.float_scales import FloatScales
 from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.checkpoints.scalars import FLOATING
-from fp4ref.checkpoints.shards import StoredTensor
-from fp4ref.checkpoints.transfer import weights
 from fp4ref.checkpoints.transfer.scales import StoredScale, scale_of_record
-from fp4ref.checkpoints.transfer.weights import (
-    ORIGIN,
-    Bytes,
-    FloatScales,
-    Weight,
-    WeightPiece,
-    cropped,
-    struct_heads,
-    swapped,
-)
+from fp4ref.checkpoints.transfer.weights import ORIGIN, Weight, cropped
 from fp4ref.errors import DomainError
 from fp4ref.files.tensors import DTYPES
-from fp4ref.layout import LINEAR, Layout
-from fp4ref.packings import CANONICAL, HIGH_FIRST, LOW_FIRST, repack
 
 
 def read_weight(group: TensorGroup) -> Weight:
@@ -52,7 +38,7 @@ def read_weight(group: TensorGroup) -> Weight:
         scale=convention.scale,
         block=convention.block,
         shape=group.shape,
-        read=lambda multiple: _pieces(group, multiple),
+        read=lambda multiple: pieces(group, multiple),
         global_scale=_scale(group, "global_scale", convention.global_direction, own),
         input_scale=_scale(group, "input_scale", convention.input_direction, own),
         float_scales=float_scales,
@@ -121,61 +107,3 @@ def _scale(group: TensorGroup, role: str, direction: Direction, own: dict[str, A
     if kept is not None and kept.values.size == values.size and kept.to(direction).values.tobytes() == values.tobytes():
         return kept
     return stored
-
-
-def _pieces(group: TensorGroup, multiple: int) -> Iterator[WeightPiece]:
-    """Yield a group's rows; memory is bounded by a piece and not by a tensor. Rules: CKP-30, CNV-2."""
-    tile = math.lcm(group.layout.padded_shape(1, 1)[0], multiple)
-    step = max(weights.PIECE // max(group.columns, 1) // tile, 1) * tile
-    for matrix in range(group.matrices):
-        for row in range(0, group.rows, step):
-            rows = min(step, group.rows - row)
-            data = _rows(group, matrix, row, rows)
-            if group.convention.struct:
-                yield _of_structs(group, matrix, row, data)
-            else:
-                yield WeightPiece(matrix, row, _canonical(group, data), _scales(group, matrix, row, rows))
-
-
-def _rows(group: TensorGroup, matrix: int, row: int, rows: int) -> Bytes:
-    tensor = group.parts["codes"]
-    width = tensor.count // (group.matrices * group.rows)
-    first = (matrix * group.rows + row) * width
-    return np.frombuffer(tensor.bytes(first, rows * width), np.uint8).reshape(rows, width)
-
-
-def _canonical(group: TensorGroup, data: Bytes) -> Bytes:
-    """Return packed rows in the canonical packing. Rules: PACK-7."""
-    packing = group.convention.packing
-    if group.convention.bits == 8 or packing == LOW_FIRST:
-        return data
-    return swapped(data) if packing == HIGH_FIRST else repack(data, len(data), group.columns, packing)
-
-
-def _scales(group: TensorGroup, matrix: int, row: int, rows: int) -> Bytes | None:
-    tensor = group.parts.get("scales")
-    if tensor is None or not group.convention.scale:
-        return None
-    return stored_scales(tensor, group.layout, (group.matrices, group.rows, blocks_across(group)), matrix, (row, rows))
-
-
-def stored_scales(
-    tensor: StoredTensor, layout: Layout, shape: tuple[int, int, int], matrix: int, part: tuple[int, int]
-) -> Bytes:
-    """Return the scales of some rows, in linear order. shape: matrices, rows, blocks; part: first row, rows."""
-    (matrices, all_rows, blocks), (row, rows) = shape, part
-    if layout == LINEAR:
-        first = (matrix * all_rows + row) * blocks
-        return np.frombuffer(tensor.bytes(first, rows * blocks), np.uint8).reshape(rows, blocks)
-    whole = layout.row_range(row, row + rows, all_rows, blocks)
-    begin = matrix * (tensor.count // matrices) + whole.start
-    data = np.frombuffer(tensor.bytes(begin, whole.stop - whole.start), np.uint8)
-    return layout.to_linear(data.reshape(layout.padded_shape(rows, blocks)), rows, blocks)
-
-
-def _of_structs(group: TensorGroup, matrix: int, row: int, data: Bytes) -> WeightPiece:
-    """Return rows of structs that hold the scales of some blocks, and then their elements. Rules: PACK-8."""
-    rows, packing = len(data), group.convention.packing
-    heads = struct_heads(packing, rows, group.columns)
-    scales = data.reshape(rows, blocks_across(group) // heads, -1)[:, :, :heads].reshape(rows, -1)
-    return WeightPiece(matrix, row, repack(data, rows, group.columns, packing, CANONICAL), scales)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from fp4ref.checkpoints.access import WeightPiece
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.checkpoints.transfer.placing import Emit, Placed, PlacedWeight
-from fp4ref.checkpoints.transfer.weights import WeightPiece
 
 CHUNK = 1 << 24  # bytes of a copy that are in memory
 

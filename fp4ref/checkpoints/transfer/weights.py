@@ -5,53 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fp4ref.checkpoints import bounds
-from fp4ref.checkpoints.transfer.scales import Floats, StoredScale
+from fp4ref.checkpoints.access import Floats, WeightPiece, element_values
+from fp4ref.checkpoints.float_scales import FloatScales, factors, part_of
+from fp4ref.checkpoints.transfer.scales import StoredScale
 from fp4ref.errors import DomainError
-from fp4ref.files.tensors import DTYPES
 from fp4ref.formats import FORMATS
-from fp4ref.layout import Layout
 
-PIECE = 1 << 23  # elements of a piece, at most, where a tile's rows are not more
 ORIGIN = "fp4ref.origin"  # the key of metadata that keeps what another convention has no place for
-Bytes = NDArray[np.uint8]
-
-
-@lru_cache
-def values_of_bytes(element: str) -> Floats:
-    """Return the values of the codes in each byte of the canonical packing, [256, codes of a byte]."""
-    each = bounds.values(element)
-    every = np.arange(256)
-    return each[every] if FORMATS[element].bits == 8 else np.stack([each[every & 15], each[every >> 4]], -1)
-
-
-class WeightPiece(NamedTuple):
-    """Some rows of one matrix. packed: canonical packing, [rows, bytes]; scales: [rows, blocks] or None."""
-
-    matrix: int
-    row: int
-    packed: Bytes
-    scales: Bytes | None
-
-
-class FloatScales(NamedTuple):
-    """Block scales that are numbers: those of FP8 weights."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-    def numbers(self) -> Floats:
-        """Return the values, in the order of memory: powers of two where bytes of E8M0 are stored."""
-        if self.dtype in {"U8", "F8_E8M0"}:
-            return bounds.values("e8m0")[np.frombuffer(self.data, np.uint8)]
-        return np.frombuffer(self.data, DTYPES[self.dtype].array).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,25 +77,18 @@ class Weight:
 
         Rules: CNV-4.
         """
-        rows = len(piece.packed)
-        values = values_of_bytes(self.element)[piece.packed].reshape(rows, -1)[:, : self.columns]
+        values = element_values(self.element, piece.packed)[:, : self.columns]
         if piece.scales is not None:
-            factors = bounds.values(self.scale)[piece.scales] * self.multiplier(piece.matrix)
-            return np.asarray(values * np.repeat(factors, self.block[1], -1)[:, : self.columns], np.float32)
-        return np.asarray(values * self.factors(piece, rows), np.float32)
+            scaled = bounds.values(self.scale)[piece.scales] * self.multiplier(piece.matrix)
+            return np.asarray(values * np.repeat(scaled, self.block[1], -1)[:, : self.columns], np.float32)
+        return np.asarray(values * self.factors(piece), np.float32)
 
-    def factors(self, piece: WeightPiece, rows: int) -> Any:
-        """Return the float scales of a piece, in a shape that multiplies its values."""
+    def factors(self, piece: WeightPiece) -> Any:
+        """Return the float scales of a piece, in a shape that multiplies its values. Rules: CKP-10."""
         assert self.float_scales is not None
-        numbers, kind = self.float_scales.numbers(), self.granularity
-        if kind == "tensor":
-            return numbers[piece.matrix if numbers.size > 1 else 0]
-        if kind == "row":
-            return numbers.reshape(self.matrices, -1)[piece.matrix, piece.row : piece.row + rows, None]
-        high, wide = (-(-size // 128) for size in self.shape[-2:])
-        squares = numbers.reshape(self.matrices, high, wide)[piece.matrix]
-        down = squares[np.arange(piece.row, piece.row + rows) // 128]
-        return np.repeat(down, 128, 1)[:, : self.columns]
+        assert self.granularity
+        rows = range(piece.row, piece.row + len(piece.packed))
+        return factors(self.float_scales.numbers(), self.block, self.shape, piece.matrix, rows)
 
     @property
     def granularity(self) -> str:
@@ -138,24 +96,12 @@ class Weight:
         if self.float_scales is None:
             return ""
         size = math.prod(self.float_scales.shape)
-        squares = self.matrices * -(-self.rows // 128) * -(-self.columns // 128)
-        sizes = {"tensor": {1, self.matrices}, "row": {self.matrices * self.rows}, "square": {squares}}
-        declared = {(128, 128): "square", (1, 0): "row"}.get(self.block, "tensor")
-        kind = next((each for each in (declared, "tensor", "row", "square") if size in sizes[each]), "")
-        if not kind:
+        part = part_of(self.block, size, self.shape)
+        if not part:
             got = f"{self.module}: {size} scales for {self.rows} x {self.columns}"
-            raise DomainError("convert", got, "one for the tensor, each row, or each square of 128", "CKP-10")
-        return kind
-
-
-def swapped(data: Bytes) -> Bytes:
-    """Exchange the two halves of each byte."""
-    return (data >> 4 | data << 4).astype(np.uint8)
-
-
-def struct_heads(packing: Layout, rows: int, columns: int) -> int:
-    """Return the number of scale bytes before the elements of a struct."""
-    return packing.strides(rows, columns).first * packing.unit // 8
+            squares = f", or each square of {self.block[0]} x {self.block[1]}" if all(self.block) else ""
+            raise DomainError("convert", got, f"one for the tensor, or each row{squares}", "CKP-10")
+        return part
 
 
 def cropped(weight: Weight, shape: tuple[int, ...], *, zero: bool = True) -> Weight:

@@ -1,0 +1,96 @@
+"""Explanations of values that are not the source's: a factor, an order, a layout, or some rows and blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp4ref.checkpoints.access import Bytes, Floats, WeightPiece, decoded, pieces
+from fp4ref.checkpoints.check_scales import Verdict
+from fp4ref.checkpoints.convention import Direction, ScaleWay
+from fp4ref.checkpoints.findings import ERROR
+from fp4ref.checkpoints.groups import TensorGroup
+from fp4ref.checkpoints.originals import Original, SquaredError
+from fp4ref.checkpoints.permutations import column_order, row_order
+from fp4ref.checkpoints.scalars import numbers
+from fp4ref.layout import LINEAR, TILED_128X4
+
+LOSS = 4.0  # decibels below the reference that show a defect
+SINGLE = 16  # bytes that count as damage where all others are right
+
+
+def diagnosed(group: TensorGroup, original: Original, error: SquaredError, needed: float, name: str) -> Verdict:
+    """Return the first explanation that brings the stored values near the source's."""
+    low = f"{error.decibels:.1f} dB to the source, {needed + LOSS:.1f} would be reached"
+    sample = next(pieces(group))
+    rows, values = original.read(sample), decoded(group, sample)
+    if error.scaled >= needed and abs(error.factor - 1) > 0.01:
+        return _by_factor(group, error, name, low)
+    if order := column_order(rows, values):
+        code, text = order
+        return code, ERROR, name, f"{text}; {low}"
+    moved = _moved_scales(group, sample)
+    if moved is not None and _sqnr(rows, moved) >= needed:
+        other = TILED_128X4 if group.layout == LINEAR else LINEAR
+        return "scale-layout", ERROR, group.parts["scales"].name, f"stored in layout {other.name}; {low}"
+    if text := row_order(rows, values):
+        return "row-order", ERROR, name, f"{text}; {low}"
+    return _local(group, original, needed, name) or ("value-mismatch", ERROR, name, low)
+
+
+def _sqnr(rows: Floats, values: Floats) -> float:
+    error = SquaredError()
+    error.add(rows, values)
+    return error.decibels
+
+
+def _by_factor(group: TensorGroup, error: SquaredError, name: str, low: str) -> Verdict:
+    """Name the direction of the scale that explains a constant factor, or the factor itself."""
+    tensor = group.parts.get("global_scale")
+    stored = numbers(tensor)
+    direction = group.convention.global_direction
+    if tensor is not None and len(stored) == 1 and direction.way is not ScaleWay.NONE:
+        for way in (ScaleWay.MULTIPLIER, ScaleWay.DIVISOR, ScaleWay.AMAX):
+            other = Direction(way, direction.constant).multiplier(stored[0])
+            ratio = direction.multiplier(stored[0]) / other if other else 0
+            if way is not direction.way and abs(ratio / error.factor - 1) < 0.05:
+                return "scale-direction", ERROR, tensor.name, f"stored as {way}, need {direction.way}; {low}"
+    return "value-factor", ERROR, name, f"all values are the source's times {error.factor:.6g}; {low}"
+
+
+def _moved_scales(group: TensorGroup, sample: WeightPiece) -> Floats | None:
+    """Return the values of a piece with its scales read in the other layout, where both have one shape."""
+    scales = sample.scales
+    if scales is None or scales.shape[0] % 128 or scales.shape[1] % 4 or group.convention.struct:
+        return None
+    moved: Bytes = (
+        TILED_128X4.to_linear(np.ascontiguousarray(scales), *scales.shape)
+        if group.layout == LINEAR
+        else TILED_128X4.from_linear(scales).reshape(scales.shape)
+    )
+    return decoded(group, sample._replace(scales=moved))
+
+
+def _local(group: TensorGroup, original: Original, needed: float, name: str) -> Verdict | None:
+    """Return rows or single blocks that are wrong, if all others are right."""
+    good = SquaredError()
+    width = group.convention.group_size or group.columns
+    bad_blocks, blocks = 0, 0
+    bad_rows: list[NDArray[np.bool_]] = []
+    for piece in pieces(group):
+        rows, values = original.read(piece), decoded(group, piece)
+        usable = rows.shape[1] // width * width
+        a, b = (each[:, :usable].reshape(len(rows), -1, width) for each in (rows, values))
+        wrong = ~(np.abs(a - b).max(-1) <= 0.3 * np.abs(a).max(-1))
+        good.add(a[~wrong], b[~wrong])
+        bad_blocks, blocks = bad_blocks + int(wrong.sum()), blocks + wrong.size
+        bad_rows.append(wrong.mean(1) > 0.5)
+    count = int(np.concatenate(bad_rows).sum())
+    if good.decibels < needed or bad_blocks > 0.3 * blocks:
+        return None
+    if bad_blocks <= max(SINGLE, blocks // 1000):
+        return "bit-damage", ERROR, name, f"{bad_blocks} of {blocks} blocks are not the source's, all others are"
+    if count:
+        first = int(np.flatnonzero(np.concatenate(bad_rows))[0])
+        return "value-mismatch", ERROR, name, f"{count} rows from row {first} on are not the source's, the others are"
+    return None
