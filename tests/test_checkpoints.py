@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +28,11 @@ from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.measure import measure
 from fp4ref.checkpoints.safetensors_header import read_safetensors
 from fp4ref.checkpoints.shards import opened
+from fp4ref.checkpoints.transfer.choice import choose
+from fp4ref.checkpoints.transfer.reading import read_weight
 from fp4ref.cli import main
-from fp4ref.errors import FileError
+from fp4ref.errors import DomainError, FileError
+from fp4ref.files import write_tensors
 from scripts import load
 
 
@@ -274,8 +278,68 @@ def test_reports_are_written(tmp_path: Path) -> None:
     assert [each["ruleId"] for each in log["runs"][0]["results"]] == ["missing-tensor"]
     page = (tmp_path / "a.html").read_text()
     assert "up_proj.weight_scale" in page
+    (drawing,) = re.findall(r"<svg.*?</svg>", page)
+    marked = re.findall(r'class="here".*?<text[^>]*>([^<]*)', drawing)
+    assert marked == ["0.0", "0.1", "0.2", "0.3", "1.0", "1.1", "1.2", "1.3"]  # the scales of 2 x 64
+    assert "0.0+0.1" in drawing
+    assert "http" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert "<b>" not in page
     assert run(folder, "--html", folder / "config.json").exit_code == 2
+
+
+@pytest.mark.rule("CKP-3")
+def test_links_in_a_circle_leave_the_directory(tmp_path: Path) -> None:
+    folder = corpus.modelopt().write(tmp_path / "model")
+    shard = min(folder.glob("*.safetensors"))
+    shard.unlink()
+    shard.symlink_to(shard.name)
+    result = run(folder, "--json")
+    assert (result.exit_code, result.stderr.count("\n")) in {(1, 0), (2, 1)}
+    (found,) = json.loads(result.stdout)["findings"]
+    assert (found["code"], found["tensors"][0]) == ("index", shard.name)
+    assert "leaves the directory" in found["message"]
+
+
+SQUARES = replace(
+    CONVENTIONS["modelopt.fp8-square"],
+    name="acme.fp8-square",
+    block=(64, 64),
+    codes=CONVENTIONS["modelopt.fp8-square"].codes._replace(suffix=".acme", own=True),
+    scales=CONVENTIONS["modelopt.fp8-square"].scales._replace(suffix=".acme_scale", shape=()),
+    declared=(),
+)
+
+
+@pytest.mark.rule("CKP-10")
+@pytest.mark.parametrize("shape", [(128, 192), (100, 130), (2, 70, 65)])
+def test_squares_have_the_size_of_the_convention(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Decoded values, their largest magnitude, and a copy, of squares of 64 x 64, against a loop over all elements."""
+    fp4ref.register(SQUARES, source="a test")
+    try:
+        rng = np.random.default_rng(7)
+        values = (100 * rng.standard_normal(shape)).astype(ml_dtypes.float8_e4m3fn)
+        grid = (*shape[:-2], -(-shape[-2] // 64), -(-shape[-1] // 64))
+        scales = (rng.random(grid) + 0.5).astype(np.float32)
+        stored = [("m.acme", "F8_E4M3", shape), ("m.acme_scale", "F32", grid)]
+        write_tensors(tmp_path / "m.safetensors", stored, {}, [values.view(np.uint8), scales])
+        found = recognize(open_checkpoint(tmp_path / "m.safetensors"), "acme")
+        (group,) = found.groups
+        expected = np.empty(shape, np.float32)
+        for place in np.ndindex(shape):
+            square = (*place[:-2], place[-2] // 64, place[-1] // 64)
+            expected[place] = np.float32(values[place]) * scales[square]
+        decoded = np.concatenate([access.decoded(group, piece) for piece in access.pieces(group)]).reshape(shape)
+        assert (decoded == expected).all()
+        assert measure(group).largest == np.abs(expected).max()
+        weight = read_weight(group)
+        assert weight.granularity == "square"
+        again = np.concatenate([weight.decoded(piece) for piece in weight.read(1)]).reshape(shape)
+        assert (again == expected).all()
+        assert lint(tmp_path / "m.safetensors", convention="acme").findings == []
+        with pytest.raises(DomainError, match="64 x 64"):
+            choose(weight, "deepseek")
+    finally:
+        CONVENTIONS.forget("acme.fp8-square")
 
 
 @pytest.mark.rule("CKP-30")

@@ -514,6 +514,18 @@ def test_a_target_that_exists_is_refused(exports: Any, tmp_path: Path) -> None:
     assert "it exists" in result.stderr
 
 
+@pytest.mark.rule("CNV-8")
+def test_a_target_inside_the_source_is_refused(exports: Any, tmp_path: Path) -> None:
+    source = exports("modelopt-nvfp4")
+    before = files(source)
+    (tmp_path / "link").symlink_to(source)
+    for target in (source / "out", tmp_path / "link" / "out"):
+        result = fp4("convert", source, target, "--to", "torchao")
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert "inside the source" in result.stderr
+        assert files(source) == before
+
+
 @pytest.mark.rule("CNV-8", "CNV-9")
 def test_a_full_disk_loses_nothing(exports: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = exports("modelopt-nvfp4")

@@ -239,7 +239,6 @@ def test_class_names_are_unique() -> None:
 LINES = 300
 TABLES = {"fp4ref/arithmetic_peers.py"}
 TO_DIVIDE = {
-    "fp4ref/checkpoints/source.py",
     "fp4ref/formats.py",
     "fp4ref/layout/value.py",
     "fp4ref/te/module/base.py",

@@ -14,7 +14,7 @@ from pathlib import Path
 from fp4ref.checkpoints import conventions as _conventions
 from fp4ref.checkpoints.consumers import CONSUMERS
 from fp4ref.checkpoints.convention import CONVENTIONS, Convention, ScaleWay, StoredRole, families
-from fp4ref.packings import bit_of
+from fp4ref.checkpoints.picture import strips
 
 del _conventions
 INTRO = """# Conventions of checkpoints
@@ -31,7 +31,6 @@ excluded modules has to name every linear module in high precision.
 | family | declared in | `quant_method` | list of excluded modules | other readers of that list | read from |
 |---|---|---|---|---|---|
 """
-SHAPE, SHOWN = (2, 64), 6  # the tensor of the pictures, and the bytes of a row that are drawn
 PICTURES = """## A tensor of 2 x 64
 
 The first bytes of both rows. In a byte, the low half is written first: `0.1+0.0` contains element 1 of row 0 in its low
@@ -88,29 +87,11 @@ def pictures() -> Iterator[str]:
 
 def drawing(each: Convention) -> str:
     """Return the bytes of elements and of scales, from the convention's packing and layout."""
-    rows, columns = SHAPE
-    held: dict[int, list[tuple[int, str]]] = {}
-    for row in range(rows):
-        for column in range(columns):
-            place, bit = bit_of(each.packing, SHAPE, row, column) if each.bits == 4 else (row * columns + column, 0)
-            held.setdefault(place, []).append((bit, f"{row}.{column}"))
-    width = (max(held) + 1) // rows
     lines = []
-    for row in range(rows):
-        places = range(row * width, row * width + SHOWN)
-        shown = ["+".join(name for _, name in sorted(held[place])) if place in held else "scale" for place in places]
-        lines.append(f"elements, byte {places[0]:>3}:  {'  '.join(f'{text:>9}' for text in shown)}  ...")
-    if each.scales is not None:
-        blocks = columns // each.block[1]
-        stored = {
-            each.layout.offset(row, block, columns=blocks): f"{row}.{block}"
-            for row in range(rows)
-            for block in range(blocks)
-        }
-        across = each.layout.padded_shape(rows, blocks)[1]
-        for first in sorted({place // across * across for place in stored}):
-            shown = [stored.get(place, "...") for place in range(first, first + across)]
-            lines.append(f"scales, byte {first:>5}:  {'  '.join(f'{text:>9}' for text in shown)}")
+    for strip in strips(each):
+        what = f"elements, byte {strip.first:>3}" if strip.role == "codes" else f"scales, byte {strip.first:>5}"
+        shown = "  ".join(f"{text:>9}" for text in strip.cells)
+        lines.append(f"{what}:  {shown}{'  ...' if strip.more else ''}")
     return "\n".join(lines) + "\n"
 
 

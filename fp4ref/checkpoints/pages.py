@@ -7,15 +7,18 @@ from html import escape
 from typing import Any
 
 from fp4ref import __version__
+from fp4ref.checkpoints.convention import CONVENTIONS
 from fp4ref.checkpoints.findings import CODES, ERROR, WARNING, LintFinding
 from fp4ref.checkpoints.lint import LintReport
+from fp4ref.checkpoints.picture import SHAPE, picture
+from fp4ref.checkpoints.picture import STYLE as PICTURE_STYLE
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #8884;padding:.3rem .6rem;"
     "text-align:left;vertical-align:top;overflow-wrap:anywhere}@media(prefers-color-scheme:dark)"
-    "{body{background:#111;color:#ddd}}"
+    "{body{background:#111;color:#ddd}}" + PICTURE_STYLE
 )
 
 
@@ -41,7 +44,7 @@ def _result(report: LintReport, each: LintFinding) -> dict[str, Any]:
                 "logicalLocations": [{"fullyQualifiedName": name} for name in each.tensors],
             }
         ],
-        "properties": {"evidence": each.evidence, "consumers": each.consumers},
+        "properties": {"evidence": each.evidence, "consumers": each.consumers, "repair": each.repair},
     }
 
 
@@ -49,7 +52,7 @@ def html(report: LintReport) -> str:
     """Return the report as a page; every name and message in it is escaped."""
     rows = "".join(
         f"<tr><td>{escape(each.severity)}</td><td>{escape(each.code)}<br>{escape(CODES[each.code].rule)}</td>"
-        f"<td>{escape(each.message)}{_more(each)}</td></tr>"
+        f"<td>{escape(each.message)}{_more(each, report)}</td></tr>"
         for each in report.findings
     )
     table = f"<table><tr><th>severity</th><th>code</th><th>message</th></tr>{rows}</table>" if rows else ""
@@ -70,7 +73,30 @@ def html(report: LintReport) -> str:
     )
 
 
-def _more(each: LintFinding) -> str:
+def _more(each: LintFinding, report: LintReport) -> str:
+    """Return the evidence, the consumers, the repair and the names of a finding, and where its tensors stand."""
+    evidence = "".join(f"<br>{escape(name)}: {escape(str(value))}" for name, value in each.evidence.items())
     breaks = "".join(f"<br>{escape(name)} {escape(how)}" for name, how in each.consumers.items())
+    repair = f"<br>repair: <code>{escape(each.repair)}</code>" if each.repair else ""
     names = "".join(f"<li>{escape(name)}</li>" for name in each.tensors)
-    return f"{breaks}<details><summary>{len(each.tensors)} names</summary><ul>{names}</ul></details>"
+    listed = f"<details><summary>{len(each.tensors)} names</summary><ul>{names}</ul></details>"
+    return evidence + breaks + repair + listed + _picture(each, report)
+
+
+def _picture(each: LintFinding, report: LintReport) -> str:
+    """Return how the convention stores a tensor, with the part marked that a finding names; "" if it names none."""
+    places = {
+        module + part.suffix: (convention, role)
+        for module, fact in report.facts.items()
+        for convention in [CONVENTIONS[fact["convention"]]]
+        for role, part in convention.roles.items()
+    }
+    name = next((name for name in each.tensors if name in places), "")
+    if not name:
+        return ""
+    convention, role = places[name]
+    rows, columns = SHAPE
+    title = f"{convention.name}: how a tensor of {rows} x {columns} is stored, ROW.COLUMN and ROW.BLOCK"
+    return (
+        f"<details><summary>{escape(title)}</summary>{picture(convention, role, f'{title}; marked: {name}')}</details>"
+    )

@@ -52,6 +52,8 @@ def begin(request: ConversionRequest) -> tuple[Path, ConversionPlan]:
     target = Path(request.target)
     if target.exists() or target.is_symlink():
         raise FileError(f"write {shown(target)}", "it exists", "a new name", "CNV-8")
+    if target.resolve().is_relative_to(Path(request.source).resolve()):
+        raise FileError(f"write {shown(target)}", "a place inside the source", "one outside of it", "CNV-8")
     request = replace(request, state=state_of(request.source))
     partial = partial_of(target)
     job = partial / JOB
