@@ -2,8 +2,9 @@
 
 Each command runs in a process of its own, from the page cache; its processor time and its largest resident memory are
 those of that process and its children. Commands alternate with `cat`, A B A B, and the medians give the ratios.
-`quantize` is also compared with the cpu backend alone, which reads the same matrices and writes nothing, and with
-llm-compressor's conversion of files where that is installed. Rates count the bytes of the checkpoint that is read.
+`quantize` and `lint` are also compared with the cpu backend alone, which reads the same matrices and writes nothing:
+by processor time, each without its start, which is measured on a checkpoint of two small matrices. Where llm-compressor
+is installed, its conversion of the same files is measured too. Rates count the bytes of the checkpoint that is read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import tempfile
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
+from shutil import rmtree
 from statistics import median
 from typing import NamedTuple
 
@@ -34,6 +37,8 @@ import sys
 from llmcompressor import model_free_ptq
 model_free_ptq(sys.argv[1], sys.argv[2], scheme="NVFP4A16", ignore=["lm_head"], max_workers=1, device="cpu")
 """
+ALL = "cpu backend alone"
+COMPARED = ("quantize", "lint", ALL)
 ALONE = """
 import sys, fp4ref
 from fp4ref.files import open_tensors
@@ -64,11 +69,11 @@ def cost(command: Sequence[str]) -> Cost:
     return Cost(time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
-def write_model(folder: Path, megabytes: int) -> int:
+def write_model(folder: Path, megabytes: int, shape: tuple[int, int] = (ROWS, COLUMNS)) -> int:
     """Write shards of bfloat16 matrices and a configuration; return the bytes of the matrices."""
     rng = np.random.default_rng(1)
     folder.mkdir()
-    values = (rng.standard_normal((ROWS, COLUMNS), np.float32) * np.float32(0.02)).astype(ml_dtypes.bfloat16)
+    values = (rng.standard_normal(shape, np.float32) * np.float32(0.02)).astype(ml_dtypes.bfloat16)
     count = max(megabytes * MIB // values.nbytes, 2)
     index = {}
     for number in range(count):
@@ -83,15 +88,14 @@ def write_model(folder: Path, megabytes: int) -> int:
     return count * values.nbytes
 
 
-def cases(source: Path, folder: Path, number: int) -> dict[str, tuple[Path, list[str]]]:
-    """Return commands by name, each with the checkpoint that it reads."""
+def cases(source: Path, quantized: Path, folder: Path, number: int) -> dict[str, tuple[Path, list[str]]]:
+    """Return commands by name, each with the checkpoint that it reads. folder: new, for what they write."""
     tool = [sys.executable, "-m", "fp4ref"]
-    quantized = folder / "quantized"
     quantize = [*tool, "quantize", str(source), "--to", "modelopt", "--spec", "modelopt.nvfp4"]
     found = {
         "quantize": (source, [*quantize, "-o", str(folder / f"q{number}")]),
         "quantize, 2 workers": (source, [*quantize, "--workers", "2", "-o", str(folder / f"w{number}")]),
-        "cpu backend alone": (source, [sys.executable, "-c", ALONE, str(source)]),
+        ALL: (source, [sys.executable, "-c", ALONE, str(source)]),
         "lint": (quantized, [*tool, "lint", str(quantized), "--consumer", "vllm"]),
         "lint --header-only": (quantized, [*tool, "lint", str(quantized), "--header-only", "--consumer", "vllm"]),
         "convert": (quantized, [*tool, "convert", str(quantized), str(folder / f"c{number}"), "--to", "torchao"]),
@@ -113,16 +117,26 @@ def main(megabytes: int, repeat: int, only: str, as_json: bool) -> None:
     """Measure lint, quantize and convert from the page cache."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        write_model(folder / "source", megabytes)
-        tool = [sys.executable, "-m", "fp4ref", "quantize", str(folder / "source"), "--to", "modelopt"]
-        cost([*tool, "--spec", "modelopt.nvfp4", "-o", str(folder / "quantized")])
+        shapes = {"": (megabytes, (ROWS, COLUMNS)), "start": (0, (64, 64))}
+        for kind, (size, shape) in shapes.items():
+            with get_context("spawn").Pool(1) as pool:  # this process stays small: children inherit its largest memory
+                pool.apply(write_model, (folder / f"source{kind}", size, shape))
+            tool = [sys.executable, "-m", "fp4ref", "quantize", str(folder / f"source{kind}"), "--to", "modelopt"]
+            cost([*tool, "--spec", "modelopt.nvfp4", "-o", str(folder / f"quantized{kind}")])
         taken: dict[str, list[tuple[Cost, Cost, int]]] = {}
         for number in range(repeat):
-            for name, (read, command) in cases(folder / "source", folder, number).items():
-                if only in name:
-                    files = sorted(map(str, read.glob("*.safetensors")))
-                    size = sum(Path(each).stat().st_size for each in files)
-                    taken.setdefault(name, []).append((cost(["cat", *files]), cost(command), size))
+            for kind in shapes:
+                out = folder / f"out{kind}{number}"
+                out.mkdir()
+                for name, (read, command) in cases(
+                    folder / f"source{kind}", folder / f"quantized{kind}", out, number
+                ).items():
+                    if only in name and (not kind or name in COMPARED):
+                        files = sorted(map(str, read.glob("*.safetensors")))
+                        size = sum(Path(each).stat().st_size for each in files)
+                        runs = taken.setdefault(f"{name}, {kind}" if kind else name, [])
+                        runs.append((cost(["cat", *files]), cost(command), size))
+                rmtree(out)
         results = {name: summary(runs) for name, runs in taken.items()}
     if as_json:
         click.echo(json.dumps(results, indent=1))
@@ -131,6 +145,10 @@ def main(megabytes: int, repeat: int, only: str, as_json: bool) -> None:
     for name, each in results.items():
         times = f"{each['wall']:.1f} s, {each['processor']:.1f} s of processors ({each['cat']:.0f} x cat)"
         click.echo(f"{name:32} {each['rate']:6.2f} GB/s  {times}, {each['memory'] / MIB:.0f} MiB")
+    for name in COMPARED[:-1]:
+        if {name, ALL} <= results.keys():
+            own, alone = (results[each]["processor"] - results[f"{each}, start"]["processor"] for each in (name, ALL))
+            click.echo(f"{name} reaches {alone / own:.0%} of the cpu backend alone")
 
 
 def summary(runs: list[tuple[Cost, Cost, int]]) -> dict[str, float]:

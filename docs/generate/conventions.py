@@ -22,7 +22,10 @@ INTRO = """# Conventions of checkpoints
 A convention is the form in which a producer stores one kind of quantized tensor. `fp4ref lint` recognizes it from
 names, types, shapes, metadata and configuration. This page is generated from the registered values.
 """
-HEAD = "| convention | elements | order of elements | block scales | layout | block | global scale | block of zeros |"
+HEAD = (
+    "| convention | elements | order of elements | block scales | layout | block | global scale | block of zeros "
+    "| scale bytes read otherwise |"
+)
 FILES = """## Files
 
 Loaders take more from the files beside the tensors than from the tensors. *Every linear module* means that the list of
@@ -47,7 +50,7 @@ LOADED = """## Consumers
 def page() -> Iterator[str]:
     """Yield the parts of the page."""
     yield INTRO
-    yield "## Tensors\n\n" + "\n".join([HEAD, "|---" * 8 + "|", *map(row, CONVENTIONS.values())]) + "\n"
+    yield "## Tensors\n\n" + "\n".join([HEAD, "|---" * 9 + "|", *map(row, CONVENTIONS.values())]) + "\n"
     yield FILES + "\n".join(files(family, members) for family, members in families().items()) + "\n"
     yield PICTURES + "\n".join(pictures())
     yield LOADED + "\n".join(
@@ -71,6 +74,7 @@ def row(each: Convention) -> str:
         " x ".join(map(str, each.block)) if each.block[1] else each.granularity,
         second,
         "any" if each.zero_block is None else f"scale 0x{each.zero_block[0]:02X}, code {each.zero_block[1]}",
+        each.misread.meaning or "none",
     ]
     return f"| {' | '.join(cells)} |"
 

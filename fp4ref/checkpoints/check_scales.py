@@ -8,9 +8,10 @@ import numpy as np
 
 from fp4ref.checkpoints.bounds import first_normal, nan_codes, negative_codes, zero_scales
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
+from fp4ref.checkpoints.float_scales import EXPONENTS
 from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.checkpoints.measure import Measured
-from fp4ref.checkpoints.scalars import numbers
+from fp4ref.checkpoints.scalars import number_facts
 from fp4ref.formats import FORMATS
 
 FAR = 20  # exponents between a plausible byte and the others of its tensor
@@ -31,10 +32,11 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
     bytes_ = found.scales
     nan = int(bytes_[nan_codes(group.convention.scale)].sum())
     if nan:
-        yield "scale-nan", ERROR, name, f"{nan} of {found.blocks} block scales are NaN"
+        yield "scale-nan", ERROR, name, f"{nan} of {found.blocks} block scales are NaN{_as_read(found)}"
     negative = int(bytes_[negative_codes(group.convention.scale)].sum())
     if negative:
-        yield "scale-negative", ERROR, name, f"{negative} of {found.blocks} block scales have the sign set"
+        text = f"{negative} of {found.blocks} block scales have the sign set{_as_read(found)}"
+        yield "scale-negative", ERROR, name, text
     cast = "" if signed else _cast(found)
     if cast:
         yield "scale-value-cast", ERROR, name, cast
@@ -52,6 +54,12 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
     elif (text := _outlier(found)) and not nan and not negative:
         yield "bit-damage", WARNING, name, text
     yield from _zero_blocks(found, name)
+
+
+def _as_read(found: Measured) -> str:
+    """Return how the convention's own readers decode the scale bytes that are present; "" if as the format says."""
+    misread = found.group.convention.misread
+    return f"; readers: {misread.meaning}" if found.scales[[*misread.bytes]].any() else ""
 
 
 def _low(found: Measured) -> int:
@@ -195,21 +203,18 @@ def judge_float_scales(group: TensorGroup) -> Iterator[Verdict]:
     tensor = group.parts.get("scales")
     if tensor is None or (group.convention.scale and tensor.dtype in group.convention.scales.dtypes):  # type: ignore[union-attr]
         return
-    values = np.asarray(numbers(tensor), np.float64)
-    if group.convention.scale == "e8m0" and values.size:
+    found = number_facts(tensor)
+    text = f"{found.least:g} to {found.largest:g}, whole numbers: exponent bytes converted as numbers"
+    exponents = found.whole and found.least >= 0 and found.largest < 256
+    if group.convention.scale == "e8m0" and found.size:
         role = group.convention.scales
-        whole = np.isfinite(values).all() and (values == np.round(values)).all() and values.max() > 1
-        if whole and (values >= 0).all() and values.max() < 256:
-            text = f"{values.min():g} to {values.max():g}, whole numbers: exponent bytes converted as numbers"
+        if exponents and found.largest > 1:
             yield "scale-value-cast", ERROR, tensor.name, text
         else:
             yield "dtype", ERROR, tensor.name, f"{tensor.dtype}, need {' or '.join(role.dtypes if role else ())}"
-    elif not group.convention.scale and values.size and group.convention.block[0] > 1:
-        whole = np.isfinite(values).all() and (values == np.round(values)).all()
-        if whole and values.min() >= 32 and values.max() < 256:
-            text = f"{values.min():g} to {values.max():g}, whole numbers: exponent bytes converted as numbers"
-            yield "scale-value-cast", ERROR, tensor.name, text
-    if not group.convention.scale and tensor.dtype in {"U8", "F8_E8M0"}:
+    elif not group.convention.scale and group.convention.block[0] > 1 and exponents and found.least >= 32:
+        yield "scale-value-cast", ERROR, tensor.name, text
+    if not group.convention.scale and tensor.dtype in EXPONENTS:
         stored = np.frombuffer(tensor.bytes(), np.uint8)
         if (stored == 255).any():
             yield "scale-nan", ERROR, tensor.name, f"{int((stored == 255).sum())} exponent bytes are NaN"

@@ -76,6 +76,16 @@ def square_grid(block: tuple[int, int], shape: tuple[int, ...]) -> tuple[int, ..
     return (*front, -(-rows // high), *((-(-columns // wide),) if wide else ()))
 
 
+class Misread(NamedTuple):
+    """Scale bytes that a convention's readers decode otherwise than the format says, and to what."""
+
+    bytes: frozenset[int] = frozenset()
+    meaning: str = ""
+
+
+AS_THE_FORMAT = Misread()
+
+
 class StoredRole(NamedTuple):
     """A tensor of a group: what follows the stem of its name, and the element types that it may have.
 
@@ -106,11 +116,12 @@ class Convention:
     last axis; split: the last two axes are blocks and bytes of a block. struct: codes and scales are in one tensor.
     others: suffixes of legal companions that are not judged. layout_of: the layout of a tensor's scales from its
     attributes. multiples: rows and columns are padded to these before packing. zero_block: scale byte and code of a
-    block of zeros. declared: the algorithms by which configurations name it, in the writer's spelling first; compared
-    without regard to case. static_inputs: those of them that require input scales. settings: of its weights, and of
-    its inputs, in `config_groups`. fused: consumers need the members of these sets to have equal scales. specs:
-    profiles that reproduce the producer's bytes, best first. turned: the source stores matrices of experts transposed.
-    variant_of: the convention whose names another producer replaced by these. configuration: the files beside it.
+    block of zeros. misread: scale bytes that its readers decode otherwise than the format. declared: the algorithms
+    by which configurations name it, in the writer's spelling first; compared without regard to case. static_inputs:
+    those of them that require input scales. settings: of its weights, and of its inputs, in `config_groups`. fused:
+    consumers need the members of these sets to have equal scales. specs: profiles that reproduce the producer's
+    bytes, best first. turned: the source stores matrices of experts transposed. variant_of: the convention whose
+    names another producer replaced by these. configuration: the files beside it.
 
     Rules: CKP-28.
     """
@@ -135,6 +146,7 @@ class Convention:
     global_direction: Direction = NO_SCALE
     input_direction: Direction = NO_SCALE
     zero_block: tuple[int, int] | None = None
+    misread: Misread = AS_THE_FORMAT
     no_negative_zero: bool = False
     declared: tuple[str, ...] = ()
     static_inputs: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fp4ref.checkpoints.configuration import Configuration
-from fp4ref.checkpoints.convention import Convention, Direction, StoredRole
+from fp4ref.checkpoints.convention import Convention, Direction, Misread, StoredRole
 from fp4ref.checkpoints.conventions_base import BYTES, FULL_SCALE, ITSELF, ONE_FLOAT, WEIGHT, add
 from fp4ref.checkpoints.declarations import write_mlx
 from fp4ref.packings import PACKINGS
@@ -67,6 +67,7 @@ GGUF_MXFP4 = add(
         codes_per_item=1,
         struct=True,
         packing=PACKINGS["ggml.mxfp4_data"],
+        misread=Misread(frozenset({0xFF}), "0xFF is infinity"),
         declared=("mxfp4",),
         specs=("torchao.mxfp4_floor",),
     ),
@@ -80,6 +81,7 @@ add(
         block=(1, 16),
         codes=StoredRole(WEIGHT, ("NVFP4",)),
         packing=PACKINGS["ggml.nvfp4_data"],
+        misread=Misread(frozenset({0x7F, *range(0x80, 0x100)}), "UE4M3: the sign is ignored, NaN is 0"),
         global_scale=StoredRole(".scale", ONE_FLOAT, needed=False, shape=(1,)),
         input_scale=StoredRole(".input_scale", ONE_FLOAT, needed=False, shape=(1,)),
         global_direction=FULL_SCALE,

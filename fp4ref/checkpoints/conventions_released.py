@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fp4ref.checkpoints.configuration import ANYWHERE, SECTION, Configuration
-from fp4ref.checkpoints.convention import FLOATS, Convention, Direction, StoredRole
+from fp4ref.checkpoints.convention import FLOATS, Convention, Direction, Misread, StoredRole
 from fp4ref.checkpoints.conventions_base import BYTES, E8M0_BYTES, FP8_SCALE, WEIGHT, add
 from fp4ref.checkpoints.conventions_modelopt import MODELOPT_MXFP8
 from fp4ref.checkpoints.declarations import write_deepseek, write_method
@@ -23,6 +23,7 @@ GPT_OSS = add(
         declared=("mxfp4",),
         specs=("torchao.mxfp4_floor", "mxfp4"),
         turned=True,
+        misread=Misread(frozenset({0xFF}), "0xFF is 2^128"),
         configuration=Configuration(
             methods=("mxfp4",),
             section=SECTION,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,42 @@ def numbers(tensor: StoredTensor | None) -> list[float]:
         return []
     array: NDArray[np.generic] = np.frombuffer(tensor.bytes(), DTYPES[tensor.dtype].array)
     return [float(value) for value in array]
+
+
+class NumberFacts(NamedTuple):
+    """What is known of many numbers. least, largest: 0 if there are none. whole: all are integers. powers: of two.
+
+    wrong: the number of those that cannot be scales, by the reason.
+    """
+
+    size: int
+    least: float
+    largest: float
+    whole: bool
+    powers: bool
+    wrong: dict[str, int]
+
+
+def number_facts(tensor: StoredTensor | None) -> NumberFacts:
+    """Return what is known of a tensor of floating-point type, of any size, read in chunks; of any other, nothing."""
+    if tensor is None or tensor.dtype not in FLOATING:
+        return NumberFacts(0, 0.0, 0.0, False, False, {})
+    kind = DTYPES[tensor.dtype].array
+    least, largest, whole, powers = math.inf, -math.inf, tensor.size > 0, True
+    wrong: Counter[str] = Counter()
+    for begin in range(0, tensor.size, SCALAR_MAX):
+        count = min(SCALAR_MAX, tensor.size - begin)
+        values = np.frombuffer(tensor.bytes(begin * kind.itemsize, count * kind.itemsize), kind).astype(np.float64)
+        finite = values[np.isfinite(values)]
+        wrong["NaN"] += int(np.isnan(values).sum())
+        wrong["infinite"] += int(np.isinf(values).sum())
+        wrong["zero"] += int((finite == 0).sum())
+        wrong["negative"] += int((finite < 0).sum())
+        least, largest = min(least, finite.min(initial=math.inf)), max(largest, finite.max(initial=-math.inf))
+        whole &= len(finite) == count and bool((finite == np.round(finite)).all())
+        powers &= bool((np.frexp(finite[finite > 0])[0] == 0.5).all())
+    known = least <= largest
+    return NumberFacts(tensor.size, least if known else 0.0, largest if known else 0.0, whole, powers, dict(+wrong))
 
 
 def bad(value: float) -> str:
@@ -77,20 +115,18 @@ def _unset(values: dict[str, float]) -> Iterator[LintFinding]:
 
 
 def _tensor_scales(found: Recognized) -> Iterator[LintFinding]:
-    """Check float scales of tensors and rows: those of FP8 weights."""
+    """Check float scales of tensors, rows and squares: those of FP8 weights."""
     wrong: dict[str, list[str]] = {}
+    uneven: list[str] = []
     for group in found.groups:
         tensor = group.parts.get("scales")
-        if group.convention.scale or tensor is None or tensor.dtype not in FLOATING or tensor.size > SCALAR_MAX:
+        if group.convention.scale or tensor is None:
             continue
-        for why in {bad(value) for value in numbers(tensor)} - {""}:
+        facts = number_facts(tensor)
+        for why in facts.wrong:
             wrong.setdefault(why, []).append(tensor.name)
-    uneven = [
-        group.parts["scales"].name
-        for group in found.groups
-        if found.config.scale_format == "ue8m0" and not group.convention.scale and "scales" in group.parts
-        if any(math.frexp(value)[0] != 0.5 for value in numbers(group.parts["scales"]) if not bad(value))
-    ]
+        if found.config.scale_format == "ue8m0" and facts.size and not facts.powers:
+            uneven.append(tensor.name)
     if uneven:
         yield finding("config", ERROR, [*found.config.files, *uneven], "scale_fmt is ue8m0: need powers of two")
     codes = {"NaN": "scale-nan", "negative": "scale-negative", "zero": "scale-zero", "infinite": "scale-nan"}

@@ -9,14 +9,6 @@ from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError, UnknownNameError
 
-# Scale bytes that the readers of a convention decode to other values than the format's. Rules: CNV-4.
-MISREAD = {
-    "gguf.nvfp4": frozenset({0x7F, *range(0x80, 0x100)}),  # the sign is ignored, NaN is 0
-    "gguf.mxfp4": frozenset({0xFF}),  # NaN is infinity
-    "gpt-oss.mxfp4": frozenset({0xFF}),  # NaN is 2^128
-    "gpt-oss.original": frozenset({0xFF}),
-}
-
 
 def require_family(to: str) -> None:
     """Refuse a target that is no convention and no family. Rules: CNV-1."""

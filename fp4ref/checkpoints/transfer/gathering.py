@@ -14,7 +14,7 @@ from fp4ref.checkpoints.findings import listed
 from fp4ref.checkpoints.groups import Recognized
 from fp4ref.checkpoints.repairs import REPAIRS
 from fp4ref.checkpoints.shards import StoredTensor
-from fp4ref.checkpoints.transfer.choice import MISREAD, choose, lost
+from fp4ref.checkpoints.transfer.choice import choose, lost
 from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.plan import ConversionPlan
 from fp4ref.checkpoints.transfer.quantizing import (
@@ -89,7 +89,7 @@ def moved(plan: ConversionPlan, weights: dict[str, tuple[Weight, str]], to: str)
         for text in lost(placed):
             losses.setdefault(text, []).append(module)
         _count_scales(plan, placed)
-        yield Moved(placed, home, MISREAD.get(placed.convention.name, frozenset()))
+        yield Moved(placed, home, placed.convention.misread.bytes)
     plan.losses += [f"{listed(modules)}: {text}" for text, modules in losses.items()]
 
 
