@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from fp4ref.checkpoints.check_presence import EXPERT_KEYS
-from fp4ref.checkpoints.convention import FLOATS, declared_layout
+from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS, declared_layout, square_grid
 from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.shards import StoredTensor
@@ -163,7 +163,8 @@ def _float_scale_shape(group: TensorGroup) -> Iterator[Complaint]:
     """Check the scale of a whole tensor, of its rows, or of square blocks."""
     stored, shape = group.parts["scales"].shape, group.shape
     count = math.prod(stored)
-    allowed = {(), (1,), (1, 1), shape[:-2], shape[:-1], (*shape[:-1], 1), (*shape[:-2], 1, 1)}
+    grids = {square_grid(each.block, shape) for each in CONVENTIONS.values() if each.granularity == "square"}
+    allowed = {(), (1,), (1, 1), shape[:-2], shape[:-1], (*shape[:-1], 1), (*shape[:-2], 1, 1), *grids}
     if stored not in allowed and count != 1:
         suffix = group.convention.scales.suffix if group.convention.scales else ""
         yield "shape", "scales", f"{suffix} has shape {[*stored]}: need one number, or one for each of {shape[-2]} rows"
