@@ -30,8 +30,9 @@ def numbers(tensor: StoredTensor | None) -> list[float]:
 
 
 class NumberFacts(NamedTuple):
-    """What is known of many numbers. least, largest: 0 if there are none. whole: all are integers. powers: of two.
+    """The range of many numbers, and why some cannot be scales. least, largest: 0 if there are none.
 
+    size: their number. whole: all are integers. powers: all are powers of two.
     wrong: the number of those that cannot be scales, by the reason.
     """
 
