@@ -72,7 +72,7 @@ def labelled(inside, **settings):
         (lambda u: u.column // 16 >= 4, "in blocks from 4 on"),
         (
             lambda u: (u.row * -(-u.columns // 16) + u.column // 16) % 32 == 17,
-            "where number of the block % 32 == 17",
+            "where block number % 32 == 17",
         ),
         (lambda u: u.columns > 100, "in tensors of 127 columns and more only (not with 64)"),
         (lambda u: u.rows <= 5, "in tensors of 5 rows or fewer only (not with 16)"),

@@ -270,7 +270,7 @@ class ScaleOfTheBlockBefore(Somewhere):
         return column // 16 % 4 == 3
 
 
-@mutant("scale-codec-", says="where number of the block % 32 >= 24")
+@mutant("scale-codec-", says="where block number % 32 >= 24")
 class MXLastQuarterOfAWarp(Somewhere):
     """Blocks are dealt to 32 lanes in order."""
 

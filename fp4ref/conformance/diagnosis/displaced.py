@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Codes2, Kernel, Map, Values
-from fp4ref.conformance.mistakes.record import Mistake, Slot
+from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.formats import Codes, Floats
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -43,7 +43,9 @@ def displaced(width: int) -> Iterator[Mistake]:
                 yield _moved(
                     f"codes-of-{word}-{count}-{way}", f"codes are those of {word} {sign} {count}", axis, 0, step
                 )
-    yield _recoded("codes-swapped", "the two nibbles of a byte are exchanged", partial(_reversed, 2, False))
+    nibbles = "the two nibbles of a byte are exchanged"
+    yield _recoded("codes-swapped", nibbles, partial(_reversed, 2, False))
+    yield _recoded("codes-swapped-spare", f"{nibbles}, a spare one as well", _swapped_with_spare)
     for size in GROUPS[1:]:
         yield _recoded(
             f"codes-reversed-{size}", f"codes are in reverse order in groups of {size}", partial(_reversed, size, False)
@@ -51,6 +53,15 @@ def displaced(width: int) -> Iterator[Mistake]:
     for size in GROUPS:
         text = f"codes of rows are in reverse order in groups of {size} rows"
         yield _recoded(f"codes-rows-reversed-{size}", text, partial(_reversed, size, True))
+
+
+def rows_read() -> Iterator[Mistake]:
+    """Yield the mistakes that a row before or after is read."""
+    for count in ROWS:
+        for way, sign, by in (("before", "-", count), ("after", "+", -count)):
+            text = f"row {sign} {count} of x is read"
+            values = partial(np.roll, shift=by, axis=0)
+            yield known(Slot.INPUT, f"input-of-row-{count}-{way}", text, values=values, whole=True)
 
 
 def constant_codes(code: int) -> Mistake:
@@ -133,6 +144,14 @@ def _after(before: Callable[[Any], Any], then: Callable[[Any], Any], values: Any
 
 def _constant(value: int, codes: Codes) -> Codes:
     return np.full_like(codes, value)
+
+
+def _swapped_with_spare(codes: Codes) -> Codes:
+    """Return codes of which the last one of an odd row is in the spare nibble, and 0 in its own."""
+    made = _reversed(2, False, codes)
+    if codes.shape[1] % 2:
+        made[:, -1] = 0
+    return made
 
 
 def _reversed(size: int, down: bool, codes: Codes) -> Codes:

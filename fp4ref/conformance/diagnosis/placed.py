@@ -27,7 +27,7 @@ from fp4ref.conformance.diagnosis.support import tellable
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.places import Place
 from fp4ref.conformance.mistakes.record import Mistake, Slot
-from fp4ref.spec import Spec
+from fp4ref.spec import Granularity, Spec
 
 Bools = NDArray[np.bool_]
 
@@ -43,12 +43,17 @@ FEW = 2  # blocks that differ by accident, for which no place is claimed
 
 
 class PlacedSearch:
-    """Mistakes that explain the evidence if they hold in one place only."""
+    """Mistakes that explain the evidence if they hold in one place only.
 
-    def __init__(self, spec: Spec, items: Sequence[Item], tier: Tier, tick: Callable[[], None]) -> None:
-        self.spec, self.tier, self.tick = spec, tier, tick
+    given: mistakes are compared block by block with the candidate's own maxima given.
+    """
+
+    def __init__(
+        self, spec: Spec, items: Sequence[Item], tier: Tier, tick: Callable[[], None], *, given: bool = False
+    ) -> None:
+        self.spec, self.tier, self.tick, self.given = spec, tier, tick, given
         self.base = Hypothesis(kernel_of(spec))
-        self.views = views(items, tier)
+        self.views = views(items, tier, given=given)
         self.items = items
         self.paired = True  # until no two mistakes are found that explain enough of the probes
 
@@ -76,7 +81,8 @@ class PlacedSearch:
         first = (view.rows.start or 0) + int(np.flatnonzero(~view.right.all(axis=1))[0])
         high = self.spec.block.rows
         top = first // high * high
-        return PlacedPart(view.item, slice(top, min(top + max(CUT, high), view.item.rows)), self.tier)
+        rows = slice(top, min(top + max(CUT, high), view.item.rows))
+        return PlacedPart(view.item, rows, self.tier, given=self.given)
 
     def hypotheses(self) -> Iterator[Hypothesis]:
         """Yield single mistakes with the place of each."""
@@ -88,6 +94,25 @@ class PlacedSearch:
             if place is None or not place.predicates:
                 continue
             hypothesis = self.base.but(mistake.at(place))
+            if hypothesis is not None and all(hypothesis.explains(item, self.tier) for item in self.items):
+                yield hypothesis
+
+    def of_values(self) -> Iterator[Hypothesis]:
+        """Yield mistakes in the values of one place, which count in the maxima of the tensor.
+
+        A place is learnt with the candidate's own maxima given, and then the maxima must follow from it. For example,
+        the transform is left out in every other block, and the amax is that of all values, transformed or not.
+        """
+        if self.spec.global_scale is Granularity.NONE or not self.probes:
+            return
+        search = PlacedSearch(self.spec, self.items, self.tier, self.tick, given=True)
+        known = [m for m in tellable(self.items, special=self.tier is True) if m.stage in {Slot.HADAMARD, Slot.INPUT}]
+        tried = filter(search._unrefuted, [*known, *displaced.rows_read()]) if search.probes else iter(())
+        for mistake in itertools.islice(tried, KEPT):
+            place = search.place_of(self.base.but(mistake))
+            if place is None or not place.predicates:
+                continue
+            hypothesis = self.base.but(mistake.before_maxima(place))
             if hypothesis is not None and all(hypothesis.explains(item, self.tier) for item in self.items):
                 yield hypothesis
 
@@ -108,9 +133,9 @@ class PlacedSearch:
     def _groups(self) -> Iterator[Iterable[Mistake]]:
         """Yield the mistakes that are known everywhere, then those that are made in one place only."""
         known = tellable(self.items, special=self.tier is True)
+        yield self._constants()  # a few, so that the time suffices for what is not written in a large case
         yield known
         yield (displaced.after_maxima(m) for m in known if m.stage in {Slot.INPUT, Slot.HADAMARD})
-        yield self._constants()
         yield displaced.displaced(self.spec.block.columns)
 
     def pairs(self) -> list[Hypothesis]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.evidence import Item, Part, Tier
 from fp4ref.conformance.diagnosis.place_rounds import drawn
 from fp4ref.conformance.diagnosis.readings import FAILURES
+from fp4ref.conformance.diagnosis.scale_stage import given_amax
 from fp4ref.conformance.judge.compare import unequal
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
@@ -47,10 +48,13 @@ class Labels(NamedTuple):
 
 
 class PlacedPart:
-    """A case, or some of its rows, with the candidate's bytes and the specification's."""
+    """A case, or some of its rows, with the candidate's bytes and the specification's.
 
-    def __init__(self, item: Item, rows: slice, tier: Tier) -> None:
-        self.item, self.rows = item, rows
+    given: kernels are given the candidate's own maxima.
+    """
+
+    def __init__(self, item: Item, rows: slice, tier: Tier, *, given: bool = False) -> None:
+        self.item, self.rows, self.given = item, rows, given
         self.part = Part(item, rows, EVERY, tier)
 
     @property
@@ -67,7 +71,7 @@ class PlacedPart:
     @cached_property
     def plain(self) -> tuple[Bools, Bools]:
         """Return the marks of scale bytes and codes that are the specification's, or do not count."""
-        kernel = kernel_of(self.item.spec)
+        kernel = self._given(kernel_of(self.item.spec))
         found = self._compared(self._base.scales, code_side(kernel, self._base))
         assert found is not None
         return found
@@ -95,8 +99,12 @@ class PlacedPart:
             alike |= ~part.elements
         return same, alike
 
+    def _given(self, kernel: Kernel) -> Kernel:
+        return given_amax(kernel, self.item) if self.given else kernel
+
     def labels(self, kernel: Kernel) -> Labels | None:
         """Return which units are the kernel's only, and which the specification's only; None if some are neither's."""
+        kernel = self._given(kernel)
         if kernel.whole and self.rows != EVERY:
             none = np.zeros(self.right.shape, np.bool_)
             return Labels((none, none), (np.zeros(self.plain[1].shape, np.bool_),) * 2)
@@ -108,7 +116,8 @@ class PlacedPart:
         if side is None or made is None:
             return None
         found = self._labels(*made)
-        maxima = self.part.amax_matches(kernel, side), self.part.amax_matches(kernel_of(self.item.spec), self._base)
+        base = self._given(kernel_of(self.item.spec))
+        maxima = self.part.amax_matches(kernel, side), self.part.amax_matches(base, self._base)
         if found is None or not any(maxima):
             return None
         if maxima[0] == maxima[1]:
@@ -142,7 +151,7 @@ class PlacedPart:
 
     @cached_property
     def _base(self) -> ScaleSide:
-        found = self.part.side(kernel_of(self.item.spec))
+        found = self.part.side(self._given(kernel_of(self.item.spec)))
         assert found is not None
         return found
 
@@ -161,8 +170,10 @@ class PlacedPart:
         return mask if by_element else mask[:, ::width]
 
 
-def views(items: Sequence[Item], tier: Tier) -> list[PlacedPart]:
+def views(items: Sequence[Item], tier: Tier, *, given: bool = False) -> list[PlacedPart]:
     """Return what of the evidence is looked at: whole cases, and of very large ones some rows.
+
+    given: kernels are given the candidate's own maxima.
 
     Rows of a window are around the first and last ones that differ, and at both ends of the matrix.
     """
@@ -170,7 +181,7 @@ def views(items: Sequence[Item], tier: Tier) -> list[PlacedPart]:
     for item in items:
         if item.scales(DECLARED) is None or item.codes(LOW_FIRST) is None:
             return []
-        found += [PlacedPart(item, rows, tier) for rows in _windows(item)]
+        found += [PlacedPart(item, rows, tier, given=given) for rows in _windows(item)]
     return [view for view in found if view.part.side(kernel_of(view.item.spec)) is not None]
 
 

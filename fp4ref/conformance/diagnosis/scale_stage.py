@@ -160,7 +160,7 @@ def _measured_pairs(
 
 def permuted(parts: Sequence[Part]) -> bool:
     """Return True if the scale bytes are the right ones at other places."""
-    checked = [part.item for part in parts if part.whole and part.item.blocks > 1][:8]
+    checked = [part.item for part in parts if part.whole and part.item.rows * part.item.blocks > 1][:8]
 
     def sorted_bytes(scales: Codes) -> Any:
         flat = np.sort(scales, axis=None)

@@ -7,7 +7,7 @@ whose scale bytes are the specification's.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -209,13 +209,22 @@ class Search:
             side = part.side(kernel)
             if side is None or not part.amax_matches(kernel, side):
                 return
-            alive = [reader for reader in alive if part.bytes_match(kernel, side, reader)]
+            alive = list(self._matching(part, kernel, side, alive))
             chosen = hypothesis.mistakes and side.codes is not None
             if not alive or (chosen and not self._packed(part, kernel, side)):
                 return
             if entire and not part.codes_match(kernel, side, LOW_FIRST):
                 return
         yield from (hypothesis.reading(scales=reader) for reader in alive)
+
+    def _matching(
+        self, part: Part, kernel: Kernel, side: ScaleSide, readers: Iterable[ScaleReader]
+    ) -> Iterator[ScaleReader]:
+        """Yield the readers that find the right scale bytes: of a large case each takes a while."""
+        for reader in readers:
+            self._tick()
+            if part.bytes_match(kernel, side, reader):
+                yield reader
 
     @staticmethod
     def _packed(part: Part, kernel: Kernel, side: ScaleSide) -> bool:

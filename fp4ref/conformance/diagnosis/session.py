@@ -164,7 +164,7 @@ class Session:
         if self.within:
             return []
         search = PlacedSearch(self.spec, self.items, tier, self._ticking(Share.PLACED))
-        found = self._in_time(search.hypotheses)
+        found = self._in_time(search.hypotheses) or self._in_time(search.of_values)
         return sorted(found, key=lambda hypothesis: sum(place.bits for place, _ in hypothesis.kernel.placed))
 
     def _placed_pairs(self) -> list[Hypothesis]:

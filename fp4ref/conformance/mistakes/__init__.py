@@ -24,6 +24,7 @@ from fp4ref.conformance.mistakes.tensor_maxima import tensor_amax
 from fp4ref.conformance.mistakes.transforms import transforms
 from fp4ref.conformance.mistakes.unwritten_codes import missing
 from fp4ref.conformance.mistakes.windows import windows
+from fp4ref.conformance.mistakes.wrapped_rows import wrapped_rows
 
 OWN = collect(
     codes(),
@@ -43,6 +44,7 @@ OWN = collect(
     directions(),
     windows(),
     squares(),
+    wrapped_rows(),
 )
 MISTAKES = MistakeLibrary(OWN)
 register = MISTAKES.register

@@ -92,6 +92,13 @@ def inputs() -> Iterator[Mistake]:
         yield known(stage, f"input-{name}", text, alone=True, read=read)
     for name, text, narrow in NARROW:
         yield known(stage, f"input-{name}", f"inputs are {text} first", values=narrow)
+    for most in (65504, 57344, 448):
+        for way, words, change in (
+            ("all", "", partial(_limited, most, np.inf)),
+            ("finite", "; infinities are kept", partial(_limited, most, float(np.finfo(F).max))),
+        ):
+            text = f"inputs are limited to -{most:,} to {most:,}{words}"
+            yield known(stage, f"input-limited-{most}-{way}", text, alone=True, values=change)
     for size in SIZES[1:]:
         for way, words, change in (
             ("columns", "columns", partial(cleared, 1, size)),
@@ -144,6 +151,11 @@ def inputs() -> Iterator[Mistake]:
         special=True,
         values=lambda v: np.where(np.isfinite(v), v, F(0)),
     )
+
+
+def _limited(most: float, largest: float, values: Floats) -> Floats:
+    """Return values of which those up to a largest magnitude are at most `most`."""
+    return np.where(np.abs(values) <= largest, np.clip(values, F(-most), F(most)), values)
 
 
 def _from_the_end(values: Floats) -> Floats:

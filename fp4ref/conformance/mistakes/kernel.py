@@ -138,7 +138,8 @@ class Kernel:
     kept: of where the second candidate wins, where its codes and where its scale bytes are kept.
     other: the codes and scale bytes, made of those of both directions.
     whole: a part of the rows is not enough to say what the bytes are.
-    placed: changes that hold in a place only, in order.
+    placed: changes that hold in a place only, in order. placed_values: changes of the values that hold in a place only,
+    before the maxima are taken of all values.
     """
 
     spec: Spec
@@ -181,6 +182,7 @@ class Kernel:
     other: Callable[[BothDirections], tuple[Codes, Codes]] | None = None
     whole: bool = False
     placed: tuple[tuple[Place, Callable[[Kernel], Kernel | None]], ...] = ()
+    placed_values: tuple[tuple[Place, Callable[[Kernel], Kernel | None]], ...] = ()
 
     def but(self, **changes: Any) -> Kernel:
         """Return a changed copy."""

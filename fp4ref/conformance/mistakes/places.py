@@ -85,7 +85,7 @@ ROW = PlaceAxis("row", "rows", lambda u: u.row, lambda u: u.rows)
 COLUMN = PlaceAxis("column", "columns", lambda u: u.column, lambda u: u.columns)
 BLOCK = PlaceAxis("block", "blocks", lambda u: u.column // u.width, _blocks)
 NUMBER = PlaceAxis(
-    "number of the block",
+    "block number",
     "block numbers",
     lambda u: u.row * _blocks(u) + u.column // u.width,
     lambda u: u.rows * _blocks(u),

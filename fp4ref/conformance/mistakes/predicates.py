@@ -33,12 +33,14 @@ def of_rank(least: int, most: int) -> Predicate:
 
 
 def _weight(number: int) -> float:
-    """Bits of a number in a description: round numbers have few."""
+    """Bits of a number in a description: round numbers have few, and so have those one below a power of two."""
     number = max(number, 1)
+    if number > 1 and not number & (number + 1):
+        return _weight(number + 1) + 1
     return 2.0 * (number // (number & -number)).bit_length() + float(np.log2(number.bit_length()))
 
 
-PRIOR = {"row": 1.0, "block": 1.5, "column": 2.0, "number of the block": 4.0}
+PRIOR = {"row": 1.0, "block": 1.5, "column": 2.0, "block number": 4.0}
 OF_SIZES = 5.0  # bits of a threshold of a size, of which the evidence has few
 
 

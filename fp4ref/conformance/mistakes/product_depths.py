@@ -74,10 +74,13 @@ def _from(size: int, k: Any, depth: int, width: int) -> Any:
     return (k >= size) | (depth <= size)
 
 
-def _part(place: int, size: Callable[[int, int], int], k: Any, depth: int, width: int) -> Any:
-    """Return the places of the depth in the first part (0) or the last one (-1); `size` gives the size of a part."""
-    each = max(size(depth, width), 1)
-    part = k // each
+def _part(place: int, size: Callable[[int, int], int], most: int | None, k: Any, depth: int, width: int) -> Any:
+    """Return the places of the depth in the first part (0) or the last one (-1).
+
+    size: of a part. most: the number of parts, of which the last one has the rest too; None: as many as there are.
+    """
+    each = size(depth, width) or depth  # a depth of less than a block for each part is not split
+    part = k // each if most is None else np.minimum(k // each, most - 1)
     return part == (part[-1] if place else 0)
 
 
@@ -85,6 +88,11 @@ def _share(count: int, depth: int, width: int) -> int:
     """Return the elements of each of `count` parts, which are whole blocks."""
     blocks = -(-depth // width)
     return -(-blocks // count) * width
+
+
+def _whole_share(count: int, depth: int, width: int) -> int:
+    """Return the elements of each of `count` parts but the last, which are as many whole blocks as fit."""
+    return depth // count // width * width
 
 
 def _fixed(size: int, depth: int, width: int) -> int:
@@ -108,12 +116,15 @@ def depths() -> Iterator[Reading]:
     for size in DEPTHS:
         text = f"depth up to {size} is left out where there is more, as if its sums were overwritten"
         yield Reading(f"depth-from-{size}", text, partial(_kept, partial(_from, size)))
-    splits = [(f"in {count} parts", f"{count}-parts", partial(_share, count)) for count in PARTS]
-    splits += [(f"every {size}", f"every-{size}", partial(_fixed, size)) for size in (64, *DEPTHS)]
-    for text, name, each in splits:
+    splits: list[tuple[str, str, Callable[[int, int], int], int | None]] = []
+    for count in PARTS:
+        splits.append((f"in {count} parts", f"{count}-parts", partial(_share, count), None))
+        splits.append((f"in {count} parts", f"{count}-parts", partial(_whole_share, count), count))
+    splits += [(f"every {size}", f"every-{size}", partial(_fixed, size), None) for size in (64, *DEPTHS)]
+    for text, name, each, most in splits:
         for end, words, place in (
             ("last", "and the last part overwrites the others instead of being added", -1),
             ("first", "and only the first part is written", 0),
         ):
-            keep = partial(_part, place, each)
+            keep = partial(_part, place, each, most)
             yield Reading(f"split-{name}-{end}", f"K is split {text}, {words}", partial(_kept, keep))

@@ -74,6 +74,19 @@ class Mistake:
 
         return dataclasses.replace(self, apply=apply, place=place.text)
 
+    def before_maxima(self, place: Place) -> Mistake:
+        """Return the mistake in the values of one place only, of which the maxima are taken afterwards."""
+
+        def apply(kernel: Kernel) -> Kernel | None:
+            changed = self.apply(kernel)
+            if changed is None:
+                return None
+            return kernel.but(
+                placed_values=(*kernel.placed_values, (place, self.apply)), whole=kernel.whole or changed.whole
+            )
+
+        return dataclasses.replace(self, apply=apply, place=place.text)
+
 
 When = Callable[[Kernel], Any]
 # Formulas of the mistakes, in the order of arguments of Arithmetic's functions

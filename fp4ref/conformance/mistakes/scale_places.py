@@ -143,13 +143,38 @@ def _last_zero(scales: Codes, count: int) -> Codes:
 
 def squares() -> Iterator[Mistake]:
     """Yield scales of blocks with several rows that stand for the block on the other side of the diagonal."""
-    stored, used = "scale bytes of the squares are stored transposed", "the transposed scales of the squares"
-    for stage, name, text, changes in (
-        (Slot.LAYOUT, "stored", f"the {stored}; elements use their own", {"scales": of(_stored_turned)}),
-        (Slot.ENCODE, "used", f"elements are divided by {used}; the stored bytes are right", {"used_scale": _turned}),
-        (Slot.BLOCK, "block", f"{used} are stored, and divide the elements", {"block_amax": _turned_maxima}),
-    ):
-        yield known(stage, f"{name}-squares-transposed", text, _has_squares, alone=True, whole=True, **changes)
+    own = "elements use their own"
+    moves: list[tuple[str, str, str, Callable[[Any], Any]]] = [
+        (
+            "transposed",
+            "the scale bytes of the squares are stored transposed",
+            "the transposed scales of the squares",
+            _turned,
+        ),
+        (
+            "mirrored",
+            "the scale bytes of squares (i, j) and (j, i) are exchanged",
+            "the scales of squares (j, i) instead of (i, j)",
+            _mirrored,
+        ),
+        *(
+            (
+                f"{word}-twice",
+                f"squares (i, j) have the scale byte of square ({both})",
+                f"the scales of squares ({both}) instead of (i, j)",
+                partial(_on_diagonal, word == "row"),
+            )
+            for word, both in (("row", "i, i"), ("column", "j, j"))
+        ),
+    ]
+    for name, stored, others, move in moves:
+        used, block = f"elements are divided by {others}", f"{others} are stored, and divide the elements"
+        for stage, way, text, changes in (
+            (Slot.LAYOUT, "stored", f"{stored}; {own}", {"scales": of(partial(_stored, move))}),
+            (Slot.ENCODE, "used", f"{used}; the stored bytes are right", {"used_scale": move}),
+            (Slot.BLOCK, "block", block, {"block_amax": partial(_maxima, move)}),
+        ):
+            yield known(stage, f"{way}-squares-{name}", text, _has_squares, alone=True, whole=True, **changes)
 
 
 def _has_squares(kernel: Kernel) -> bool:
@@ -161,10 +186,25 @@ def _turned(values: Any) -> Any:
     return np.swapaxes(values, 0, 1).reshape(values.shape)
 
 
-def _turned_maxima(blocks: Any, keep_nan: bool) -> Any:
-    return _turned(largest(blocks, (2, 3), keep_nan))
+def _mirrored(values: Any) -> Any:
+    """Return a grid [down, across, ...] with what is on either side of the diagonal exchanged, where both exist."""
+    count = min(values.shape[:2])
+    found = values.copy()
+    found[:count, :count] = np.swapaxes(values[:count, :count], 0, 1)
+    return found
 
 
-def _stored_turned(kernel: Kernel) -> Callable[[Codes], Codes]:
+def _on_diagonal(by_row: bool, values: Any) -> Any:
+    """Return a grid [down, across, ...] of the value at one index twice, at most the last."""
+    down, across = np.indices(values.shape[:2])
+    index = down if by_row else across
+    return values[np.minimum(index, values.shape[0] - 1), np.minimum(index, values.shape[1] - 1)]
+
+
+def _maxima(move: Callable[[Any], Any], blocks: Any, keep_nan: bool) -> Any:
+    return move(largest(blocks, (2, 3), keep_nan))
+
+
+def _stored(move: Callable[[Any], Any], kernel: Kernel) -> Callable[[Codes], Codes]:
     high = kernel.block.rows
-    return lambda scales: np.repeat(_turned(scales[::high]), high, axis=0)[: len(scales)]
+    return lambda scales: np.repeat(move(scales[::high]), high, axis=0)[: len(scales)]

@@ -61,15 +61,32 @@ class Exhibit:
 
     def quantized(self, kernel: Kernel) -> Values:
         """Return the values that a kernel quantizes."""
-        key = kernel.read, kernel.values, kernel.transform, kernel.turned
+        key = kernel.read, kernel.values, kernel.transform, kernel.turned, kernel.placed_values
         if key not in self._values:
+            found = self._in_places(kernel) if kernel.placed_values else self._everywhere(kernel)
             if len(self._values) > 3:
                 self._values.pop(next(iter(self._values)))
-            raw = kernel.values(self.matrix if kernel.read is same else self._matrix(kernel.read(self.case.x)))
-            turned = self.case.direction in kernel.turned and raw.size
-            transformed = kernel.transform(raw) if turned and kernel.transform else raw
-            self._values[key] = Values(raw, transformed)
+            self._values[key] = found
         return self._values[key]
+
+    def _everywhere(self, kernel: Kernel) -> Values:
+        raw = kernel.values(self.matrix if kernel.read is same else self._matrix(kernel.read(self.case.x)))
+        turned = self.case.direction in kernel.turned and raw.size
+        return Values(raw, kernel.transform(raw) if turned and kernel.transform else raw)
+
+    def _in_places(self, kernel: Kernel) -> Values:
+        """Return the values of a kernel that changes some of them, place by place."""
+        base = kernel.but(placed_values=())
+        found = self.quantized(base)
+        for place, apply in kernel.placed_values:
+            changed = apply(base)
+            assert changed is not None
+            inside = place.of_elements(self.case, kernel.spec.block.columns, EVERY, EVERY)
+            other = self.quantized(changed)
+            raw = np.where(inside, other.raw, found.raw)
+            plain = other.transformed is other.raw and found.transformed is found.raw
+            found = Values(raw, raw if plain else np.where(inside, other.transformed, found.transformed))
+        return found
 
     def amax(self, kernel: Kernel) -> tuple[Floats, Floats] | None:
         """Return the maximum as a kernel reports it, and as it uses it; None without a global scale."""
@@ -77,7 +94,7 @@ class Exhibit:
         if granularity is Granularity.NONE:
             return None
         given = self.case.amax if kernel.takes_amax else None
-        source = kernel.read, kernel.values, kernel.transform, kernel.turned
+        source = kernel.read, kernel.values, kernel.transform, kernel.turned, kernel.placed_values
         key = *source, kernel.amax, kernel.used, kernel.keep_nan, granularity, given is None
         if key not in self._amax:
             by_row, values = granularity is Granularity.ROW, self.quantized(kernel)
