@@ -95,6 +95,25 @@ def test_the_basis_is_in_every_kind_of_report(kernels, capsys, tmp_path):
 
 
 @pytest.mark.rule("CNF-22")
+def test_a_dequantizer_is_not_judged_on_scales_of_nan():
+    """A scale of NaN that is taken for 1 changes no verdict, because no case has such a byte."""
+
+    def dequantizer(nan):
+        def kernel(data, scales, rows, columns):
+            s = np.where(scales == 0xFF, nan, np.ldexp(np.float32(1), scales.astype(int) - 127)).astype(np.float32)
+            codes = np.stack([data & 15, data >> 4], axis=2).reshape(rows, -1)[:, :columns]
+            values = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])[codes]
+            return values * np.repeat(s, 32, axis=1)[:, :columns]
+
+        return kernel
+
+    how = {"operation": "dequantize", "inputs": ("data", "scales", "rows", "columns"), "outputs": ("values",)}
+    for nan in (np.nan, 1):
+        report = assert_conforms(dequantizer(nan), "mxfp4", families=["normal", "nan"], empty=False, **how)
+        assert report.coverage.not_judged["scale bytes that are NaN"] == "quantization of finite x makes none"
+
+
+@pytest.mark.rule("CNF-22")
 @pytest.mark.parametrize(
     "function, changes, counted",
     [

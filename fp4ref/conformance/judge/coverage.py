@@ -174,6 +174,8 @@ def not_judged(
         and (declared.told_amax or not amax)
     ):
         found["amax"] = "given to the kernel" if declared.told_amax else "not returned"
+    if declared.operation == "dequantize":
+        found["scale bytes that are NaN"] = "quantization of finite x makes none"
     if not declared.strided:
         found["strides"] = "x is always contiguous"
     if piped:
