@@ -110,6 +110,13 @@ def _compact_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     return np.asarray(row // 128 * 128 * blocks + left * 128 + inside)
 
 
+def _right_aligned_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """128x4 tiles of which the last of a row of tiles has its blocks at the end of each four bytes."""
+    left = block // 4 * 4
+    inside = row % 32 * 16 + row % 128 // 32 * 4 + block % 4 + 4 - np.minimum(blocks - left, 4)
+    return np.asarray((row // 128 * (_padded(blocks, 4) // 4) + block // 4) * 512 + inside)
+
+
 def _digits(
     order: tuple[int, ...], split: int, high: int, wide: int, row: Any, block: Any, rows: int, blocks: int
 ) -> Offsets:
@@ -167,6 +174,12 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
         Slot.LAYOUT,
         "the last 128x4 tile of a row of tiles is as wide as the blocks that are left, not padded to 4",
         _compact_tiles,
+    )
+    yield ScaleReader(
+        "layout-right-aligned",
+        Slot.LAYOUT,
+        "the blocks of the last 128x4 tile of a row of tiles are at the end of its four bytes, after the padding",
+        _right_aligned_tiles,
     )
     yield ScaleReader("layout-transposed", Slot.LAYOUT, "scales are transposed", _transposed)
     for count in (2, 4, 8):

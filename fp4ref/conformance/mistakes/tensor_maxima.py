@@ -12,6 +12,7 @@ from fp4ref.conformance.mistakes.inputs import SIZES, TINY
 from fp4ref.conformance.mistakes.kernel import Values, over_tensor
 from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, by_row, by_tensor, has_global, known, turns
 from fp4ref.conformance.mistakes.row_maxima import rows_for_others, shared_by
+from fp4ref.conformance.mistakes.seen_maxima import SEEN
 from fp4ref.formats import F, Floats
 
 
@@ -64,47 +65,6 @@ def of_first(count: int, amax: Floats, values: Values) -> Floats:
     return over_tensor(Values(values.raw, values.transformed.reshape(1, -1)[:, :count]), keep_nan=False, by_row=False)
 
 
-SEEN: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
-    ("signed", "is taken over signed values, max x instead of max |x|", lambda v: np.maximum(v, F(0))),
-    ("negative", "is taken over negative values only", lambda v: np.minimum(v, F(0))),
-    ("last-row", "misses the last row", lambda v: v[: max(v.shape[0] - 1, 1)]),
-    ("last-column", "misses the last column", lambda v: v[:, : max(v.shape[1] - 1, 1)]),
-    ("first-row", "misses the first row", lambda v: v[1:]),
-    ("first-column", "misses the first column", lambda v: v[:, 1:]),
-    ("last-block", "misses the last 16 columns", lambda v: v[:, : max(v.shape[1] - 1, 0) // 16 * 16]),
-    ("last-block-32", "misses the last 32 columns", lambda v: v[:, : max(v.shape[1] - 1, 0) // 32 * 32]),
-    ("last-rows", "misses the last 16 rows", lambda v: v[: max(v.shape[0] - 1, 0) // 16 * 16]),
-    ("only-row", "is that of the first row only", lambda v: v[:1]),
-    ("last-only-row", "is that of the last row only", lambda v: v[-1:]),
-    ("even-columns", "is taken over even columns only", lambda v: v[:, ::2]),
-    ("odd-columns", "is taken over odd columns only", lambda v: v[:, 1::2]),
-    ("even-rows", "is taken over even rows only", lambda v: v[::2]),
-    ("odd-rows", "is taken over odd rows only", lambda v: v[1::2]),
-    *(
-        (f"first-{size}-rows", f"is that of the first {size} rows only", partial(lambda n, v: v[:n], size))
-        for size in (16, 32, 64, 128)
-    ),
-    *(
-        (f"first-{size}-columns", f"is that of the first {size} columns only", partial(lambda n, v: v[:, :n], size))
-        for size in (16, 32, 64, 128)
-    ),
-    *(
-        (
-            f"tail-columns-{size}",
-            f"misses the columns past the last multiple of {size}",
-            partial(lambda n, v: v[:, : v.shape[1] // n * n], size),
-        )
-        for size in SIZES
-    ),
-    *(
-        (
-            f"tail-rows-{size}",
-            f"misses the rows past the last multiple of {size}",
-            partial(lambda n, v: v[: v.shape[0] // n * n], size),
-        )
-        for size in SIZES
-    ),
-)
 REPORTED: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("encode", "the encode scale 2688 / amax is returned as amax", lambda a: F(2688) / a),
     ("decode", "the decode scale amax / 2688 is returned as amax", lambda a: a / F(2688)),
