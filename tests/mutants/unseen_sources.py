@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 _BASE = runpy.run_path(str(Path(__file__).parent / "unseen_elements.py"))
-NVFP4, MXFP4, RHT, Square, F = (_BASE[name] for name in ("NVFP4", "MXFP4", "RHT", "Square", "F"))
+NVFP4, MXFP4, RHT, Square, Rows, F = (_BASE[name] for name in ("NVFP4", "MXFP4", "RHT", "Square", "Rows", "F"))
 _KERNELS = runpy.run_path(str(Path(__file__).parent / "kernels.py"))
 tiled, swapped = _KERNELS["tiled"], _KERNELS["swapped"]
 _SCALES = runpy.run_path(str(Path(__file__).parent / "unseen_scales.py"))
@@ -40,6 +40,37 @@ class OddLastRowIsTheOneBefore(NVFP4):
 class LimitedToHalf(MXFP4):
     def read(self, x):
         return np.where(np.isfinite(x), np.clip(x, -65504, 65504), x)
+
+
+# Maxima
+
+
+@mutant("amax-", says="amax is that of the first half of the columns only")
+class MaximumOfTheFirstHalf(NVFP4):
+    def amax(self, x):
+        return super().amax(x[:, : (x.shape[1] + 1) // 2])
+
+
+@mutant("amax-shared-4-rows", says="4 neighbouring rows share their amax, in rows past the last multiple of 64")
+class LastRowsShareTheirMaximum(Rows):
+    def row_amax(self, x):
+        maxima = super().row_amax(x)
+        for row in range(len(maxima) // 64 * 64, len(maxima), 4):
+            maxima[row : row + 4] = maxima[row : row + 4].max()
+        return maxima
+
+
+# Tiles
+
+
+@mutant("layout-right-aligned", says="at the end of its four bytes, after the padding")
+class LastTileFilledFromItsEnd(NVFP4):
+    def place(self, scales):
+        rest = scales.shape[1] % 4
+        if rest:
+            whole, last = np.split(scales, [scales.shape[1] - rest], axis=1)
+            scales = np.hstack([whole, np.zeros((len(scales), 4 - rest), np.uint8), last])
+        return tiled(scales)
 
 
 # Squares

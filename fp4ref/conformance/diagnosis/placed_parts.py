@@ -24,7 +24,8 @@ from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, kernel_of
 from fp4ref.conformance.mistakes.places import Place, Tensor, Units, units_of
 from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.sides import EVERY, code_side
-from fp4ref.formats import Codes
+from fp4ref.formats import Codes, F
+from fp4ref.spec import Granularity
 
 Bools = NDArray[np.bool_]
 WIDE = 1 << 21  # elements above which windows of rows stand for a case
@@ -58,6 +59,11 @@ class PlacedPart:
         self.part = Part(item, rows, EVERY, tier)
 
     @property
+    def _by_row(self) -> bool:
+        """Return True if each row has an amax of its own."""
+        return self.item.spec.global_scale is Granularity.ROW
+
+    @property
     def family(self) -> str | None:
         """The family of the case."""
         return family_of(self.item.exhibit.case)
@@ -72,7 +78,7 @@ class PlacedPart:
     def plain(self) -> tuple[Bools, Bools]:
         """Return the marks of scale bytes and codes that are the specification's, or do not count."""
         kernel = self._given(kernel_of(self.item.spec))
-        found = self._compared(self._base.scales, code_side(kernel, self._base))
+        found = self._compared(kernel, self._base)
         assert found is not None
         return found
 
@@ -86,13 +92,20 @@ class PlacedPart:
         starts = range(0, codes.shape[1], self.item.spec.block.columns)
         return np.asarray(scales & np.logical_and.reduceat(codes, starts, axis=1))
 
-    def _compared(self, scales: Codes, codes: Codes) -> tuple[Bools, Bools] | None:
+    def _compared(self, kernel: Kernel, side: ScaleSide) -> tuple[Bools, Bools] | None:
+        """Return which scale bytes and codes a kernel makes; the amax of a row counts as a part of its scales."""
         spec, part = self.item.spec, self.part
+        scales, codes = side.scales, code_side(kernel, side)
         assert self.got is not None
         if scales.shape != self.got[0].shape or codes.shape != self.got[1].shape:
             return None
         same = ~unequal(spec.scale, self.got[0], scales, spec)
         alike = ~unequal(spec.element, self.got[1], codes, spec)
+        if self._by_row and part.amax and self.item.amax is not None and side.amax is not None:
+            got, wanted = self.item.amax, np.asarray(side.amax, F)
+            if got.shape != wanted.shape:
+                return None
+            same &= (got.view(np.uint32) == wanted.view(np.uint32))[self.rows, None]
         if part.blocks is not None:
             same |= ~part.blocks
         if part.elements is not None:
@@ -110,7 +123,7 @@ class PlacedPart:
             return Labels((none, none), (np.zeros(self.plain[1].shape, np.bool_),) * 2)
         try:
             side = self.part.side(kernel)
-            made = None if side is None else self._compared(side.scales, code_side(kernel, side))
+            made = None if side is None else self._compared(kernel, side)
         except FAILURES:
             return None
         if side is None or made is None:
@@ -118,9 +131,9 @@ class PlacedPart:
         found = self._labels(*made)
         base = self._given(kernel_of(self.item.spec))
         maxima = self.part.amax_matches(kernel, side), self.part.amax_matches(base, self._base)
-        if found is None or not any(maxima):
+        if found is None or not (self._by_row or any(maxima)):
             return None
-        if maxima[0] == maxima[1]:
+        if self._by_row or maxima[0] == maxima[1]:
             return found
         inside, outside = found.blocks
         inside[:1, :1] |= maxima[0]
@@ -133,10 +146,10 @@ class PlacedPart:
             return None
         try:
             side = self.part.side(kernel)
-            made = None if side is None else self._compared(side.scales, code_side(kernel, side))
+            made = None if side is None else self._compared(kernel, side)
         except FAILURES:
             return None
-        right = made is not None and side is not None and self.part.amax_matches(kernel, side)
+        right = made is not None and side is not None and (self._by_row or self.part.amax_matches(kernel, side))
         return self.blockwise(*made) if right and made is not None else None
 
     def _labels(self, scales: Bools, codes: Bools) -> Labels | None:

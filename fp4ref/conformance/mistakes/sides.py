@@ -200,6 +200,10 @@ def _placed_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice) 
         scales = np.where(inside[:, ::width], other.scales, scales)
         if all(place.about_tensor for (place, _), holds in zip(kernel.placed, chosen, strict=True) if holds):
             amax = other.amax
+        elif kernel.spec.global_scale is Granularity.ROW and amax is not None and other.amax is not None:
+            pairs = zip(kernel.placed, chosen, strict=True)
+            whole = [place.of_elements(exhibit.case, width, EVERY, EVERY) == held for (place, _), held in pairs]
+            amax = np.where(np.logical_and.reduce(whole).all(axis=1), other.amax, amax)
     return side._replace(amax=amax, scales=scales, codes=made)
 
 
