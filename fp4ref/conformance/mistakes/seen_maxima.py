@@ -14,8 +14,8 @@ from fp4ref.conformance.mistakes.inputs import SIZES
 from fp4ref.formats import F, Floats
 
 
-def _half(part: str, axis: int, up: int, values: Floats) -> Floats:
-    """Return half of the rows (axis 0) or columns. up: 1 if the first half has the middle one of an odd count."""
+def _half(part: str, axis: int, up: bool, values: Floats) -> Floats:
+    """Return half of the rows (axis 0) or columns. up: the first half has the middle one of an odd count."""
     end = (values.shape[axis] + up) // 2
     lines = slice(0, end) if part == "first" else slice(end, None)
     return values[lines] if axis == 0 else values[:, lines]
@@ -38,10 +38,14 @@ SEEN: tuple[tuple[str, str, Callable[[Floats], Floats]], ...] = (
     ("even-rows", "is taken over even rows only", lambda v: v[::2]),
     ("odd-rows", "is taken over odd rows only", lambda v: v[1::2]),
     *(
-        (f"{part}-half-{what}", f"is that of the {part} half of the {what} only", partial(_half, part, axis, up))
+        (
+            f"{part}-half-{what}{short}",
+            f"is that of the {part} half of the {what} only{', which is the shorter one' if short else ''}",
+            partial(_half, part, axis, (part == "first") != bool(short)),
+        )
         for axis, what in ((0, "rows"), (1, "columns"))
         for part in ("first", "second")
-        for up in (1, 0)
+        for short in ("", "-short")
     ),
     *(
         (f"first-{size}-rows", f"is that of the first {size} rows only", partial(lambda n, v: v[:n], size))
