@@ -8,17 +8,21 @@ can hear described.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import click
 
-from fp4ref import rules
+from fp4ref import SPEC_VERSION, __version__, rules
 from fp4ref.diagrams import catalogue
 from fp4ref.explorer.page import html as explorer
 
@@ -39,16 +43,39 @@ IN_CHAPTER = {
     "16-recipes-and-caching": ("weight-cache",),
 }
 
+THEMES = ("light", "dark")
+VERSIONS = f"""# Versions of this manual
+
+These pages describe **fp4ref {__version__}**, which implements
+[version {SPEC_VERSION} of the standard](standard/VERSIONS.md).
+
+<p id="other-versions">Where several versions are published, they are listed here and in the side bar.</p>
+
+A checkout of a release builds the pages of that release:
+
+```text
+git checkout v{__version__} && python docs/build.py --site public
+```
+
+`--site` keeps each version in a folder of its own, and the folder's first page leads to the newest one.
+"""
+
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path), default=ROOT / "build/docs")
 @click.option(
     "--results", type=click.Path(path_type=Path, exists=True, resolve_path=True), help="JSON files of benchmarks."
 )
-def main(out: Path, results: Path | None) -> None:
-    """Write the site's HTML to OUT/html.
+@click.option(
+    "--site", type=click.Path(path_type=Path), help="Publish the result in this folder, beside other versions."
+)
+def main(out: Path, results: Path | None, site: Path | None) -> None:
+    r"""Write the site's HTML to OUT/html.
 
-    Example: python docs/build.py build/docs
+    \b
+    Examples:
+      python docs/build.py build/docs
+      python docs/build.py build/docs --site public
     """
     out = out.resolve()
     source, html = out / "source", out / "html"
@@ -57,32 +84,72 @@ def main(out: Path, results: Path | None) -> None:
     shutil.copytree(HERE / "site", source, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(HERE / "examples", source / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(HERE / "diagnosis.svg", source)
-    for theme in ("light", "dark"):
-        fp4ref("diagram", "--all", source / "figures" / theme, "--theme", theme)
-    run("docs/generate/charts.py", source / "figures")
     chapters(source / "standard")
-    run("docs/generate/checkpoint_howtos.py", source / "howto/checkpoint-garbage.md")
-    run("docs/generate/conventions.py", source / "conventions.md")
-    run("docs/generate/differences.py", source / "differences.md")
-    run("docs/generate/field_layouts.py", source / "field-layouts.md")
-    run("docs/generate/performance.py", source / "performance.md", *([results] if results else []))
-    run("docs/generate/proved.py", source / "proved.md")
-    run("docs/generate/reference.py", source / "reference")
-    run("docs/generate/gallery.py", source / "gallery.md")
-    run("docs/generate/rule_pages.py", source / "rule")
-    run("docs/generate/notebooks.py", source / "notebooks")
+    (source / "versions.md").write_text(VERSIONS, "utf-8")
+    commands = [
+        *(["-m", "fp4ref", "diagram", "--all", source / "figures" / theme, "--theme", theme] for theme in THEMES),
+        ["docs/generate/differences.py", source / "differences.md"],  # the longest first
+        ["docs/generate/reference.py", source / "reference"],
+        ["docs/generate/charts.py", source / "figures"],
+        ["docs/generate/checkpoint_howtos.py", source / "howto/checkpoint-garbage.md"],
+        ["docs/generate/proved.py", source / "proved.md"],
+        ["docs/generate/rule_pages.py", source / "rule"],
+        ["docs/generate/notebooks.py", source / "notebooks"],
+        ["docs/generate/conventions.py", source / "conventions.md"],
+        ["docs/generate/field_layouts.py", source / "field-layouts.md"],
+        ["docs/generate/performance.py", source / "performance.md", *([results] if results else [])],
+        ["docs/generate/gallery.py", source / "gallery.md"],
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(run, commands))
     (out / "explorer").mkdir()
     (out / "explorer/explorer.html").write_text(explorer(site="rule/"), "utf-8")
     shutil.copytree(source / "figures", out / "explorer/figures")  # the full size that images link to
     for picture in ("diagnosis.svg", "losses.svg"):
         shutil.copy(source / picture, out / "explorer")
-    sphinx = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-d", out / "doctrees"]
-    subprocess.run([*map(str, sphinx), str(source), str(html)], check=True)
-    run("docs/generate/volume_1.py", html / "volume-1.html", *([html / "volume-1.pdf"] if browser() else []))
+    run(
+        [
+            "-m",
+            "sphinx",
+            "-b",
+            "html",
+            "-W",
+            "--keep-going",
+            "-n",
+            "-q",
+            "-j",
+            "auto",
+            "-d",
+            out / "doctrees",
+            source,
+            html,
+        ]
+    )
+    run(["docs/generate/volume_1.py", html / "volume-1.html", *([html / "volume-1.pdf"] if browser() else [])])
     wrong = list(faults(html))
     if wrong:
         raise click.ClickException("\n".join(wrong))
-    click.echo(f"{html / 'index.html'}")
+    click.echo(f"{(html if site is None else publish(html, site)) / 'index.html'}")
+
+
+def publish(html: Path, site: Path) -> Path:
+    """Copy the pages to the folder of their version in SITE, list the versions there, and return the folder.
+
+    SITE/index.html leads to the newest version; each page reads SITE/versions.js, and links the others.
+    """
+    target = site / __version__
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(html, target)
+    found = [path.name for path in site.iterdir() if (path / "index.html").is_file()]
+    found.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True)
+    (site / "versions.js").write_text(f"const VERSIONS = {json.dumps(found)};\n", "utf-8")
+    first = f"{found[0]}/index.html"
+    lines = [
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>fp4ref</title>',
+        f'<meta http-equiv="refresh" content="0; url={first}"><p><a href="{first}">fp4ref {found[0]}</a></p></html>',
+    ]
+    (site / "index.html").write_text("\n".join([*lines, ""]), "utf-8")
+    return target
 
 
 def browser() -> str | None:
@@ -90,14 +157,9 @@ def browser() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-def run(script: str, *arguments: object) -> None:
-    """Run one of the generators."""
-    subprocess.run([sys.executable, str(ROOT / script), *map(str, arguments)], check=True)
-
-
-def fp4ref(*arguments: object) -> None:
-    """Run the command line of this interpreter's fp4ref."""
-    subprocess.run([sys.executable, "-m", "fp4ref", *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
+def run(command: Sequence[object]) -> None:
+    """Run a generator, or a module, by this interpreter in the repository."""
+    subprocess.run([sys.executable, *map(str, command)], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
 
 
 def chapters(target: Path) -> None:

@@ -160,7 +160,7 @@ def test_pages_are_in_the_index():
     listed = {line for block in trees for line in block.text.splitlines()}
     generated = {"standard/index", "reference/index", "differences", "performance", "field-layouts", "proved"}
     generated |= {f"notebooks/{path.stem}" for path in (DOCS / "notebooks").glob("*.ipynb")}
-    generated |= {"howto/checkpoint-garbage", "conventions", "gallery", "rule/index"}
+    generated |= {"howto/checkpoint-garbage", "conventions", "gallery", "rule/index", "versions"}
     assert {name(page)[:-3] for page in PAGES} - {"index"} == {
         line for line in listed if line and not line.startswith(":")
     } - generated
@@ -198,24 +198,49 @@ def test_chapters_have_figures_behind_their_rules(tmp_path):
     )
 
 
-RAN = [
-    (page, line)
-    for page in PAGES
-    for block in blocks(page)
-    if block.kind == "{ran}"
-    for line in block.text.splitlines()
-]
+RAN = [(page, block) for page in PAGES for block in blocks(page) if block.kind == "{ran}"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "line"), RAN, ids=lambda part: part if isinstance(part, str) else name(part))
-def test_commands_that_the_site_runs(page, line, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("page", "block"), RAN, ids=lambda part: str(part.line) if isinstance(part, Block) else name(part)
+)
+def test_commands_that_the_site_runs(page, block, tmp_path, monkeypatch):
     """In a copy of the examples, as the site does it."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
-    result = CliRunner().invoke(main, shlex.split(line, comments=True)[1:])
-    expected = int((re.findall(r"  # exit status (\d)$", line) or [0])[0])
-    assert result.exit_code == expected, result.output
+    for line in block.text.splitlines():
+        if line.startswith("python "):
+            subprocess.run([sys.executable, *shlex.split(line)[1:]], check=True)
+            continue
+        result = CliRunner().invoke(main, shlex.split(line, comments=True)[1:])
+        expected = int((re.findall(r"  # exit status (\d)$", line) or [0])[0])
+        assert result.exit_code == expected, result.output
+
+
+def test_versions_of_the_site_stand_side_by_side(tmp_path):
+    """The newest is the one that a reader gets first; each older one keeps its folder and is listed."""
+    build, html, site = load(DOCS / "build.py"), tmp_path / "html", tmp_path / "public"
+    html.mkdir()
+    (html / "index.html").write_text("this", "utf-8")
+    for older in ("0.0.9", "0.0.10"):
+        (site / older).mkdir(parents=True)
+        (site / older / "index.html").write_text("other", "utf-8")
+    for _ in range(2):  # a version is written again where it is
+        assert build.publish(html, site) == site / fp4ref.__version__
+    listed = (site / "versions.js").read_text("utf-8")
+    assert listed == f'const VERSIONS = ["{fp4ref.__version__}", "0.0.10", "0.0.9"];\n'
+    assert f'url={fp4ref.__version__}/index.html"' in (site / "index.html").read_text("utf-8")
+    assert (site / "0.0.9/index.html").read_text("utf-8") == "other"
+    assert f"**fp4ref {fp4ref.__version__}**" in build.VERSIONS
+
+
+def test_reference_has_no_address_and_no_long_default(tmp_path):
+    load(DOCS / "generate/reference.py").main(tmp_path / "reference")
+    for path in (tmp_path / "reference").glob("*.md"):
+        for fence in re.findall(r"^```python\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            assert " at 0x" not in fence
+            assert max(map(len, fence.splitlines())) < 500, fence[:200]
 
 
 def test_the_page_of_proofs_is_made_of_the_records(tmp_path):
@@ -228,23 +253,84 @@ def test_the_page_of_proofs_is_made_of_the_records(tmp_path):
 
 
 def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
-    page = load(DOCS / "generate/performance.py")
-    results = tmp_path / "results"
+    """A file's rows tell its kind; peers, spread and shapes are shown whatever the cases are called."""
+    page, results = load(DOCS / "generate/performance.py"), tmp_path / "results"
     page.main(tmp_path / "none.md", results)
     assert "no recorded results" in (tmp_path / "none.md").read_text("utf-8")
     results.mkdir()
     cases = [{"case": "nvfp4", "ratio": 1.25, "goal": None, "seconds": [0.5]}]
     (results / "cpu.json").write_text(json.dumps({"processors": 2, "elements": 64, "cases": cases}))
-    rows = [{"case": "copy", "us": 10.0}, {"case": "rows against copy", "ratio": 2.0}]
-    (results / "gpu.json").write_text(json.dumps({"copy": 4e12, "results": rows}))
-    (results / "te.json").write_text(json.dumps(rows))
+    for name, rows in RECORDED.items():
+        record = {"setting": {"device": "H", "date": "2026-01-02"}, "copy": {"median": 4e12}, "results": rows}
+        (results / f"{name}.json").write_text(json.dumps(rows if name == "linear" else record))
     page.main(tmp_path / "page.md", results)
-    lines = (tmp_path / "page.md").read_text("utf-8").splitlines()
-    assert [line for line in lines if line.startswith("## ")] == ["## cpu", "## gpu", "## te"]
+    text = (tmp_path / "page.md").read_text("utf-8")
+    lines = text.splitlines()
+    assert [line for line in lines if line.startswith("## ")] == [
+        "## Kernels on a GPU: gpu",
+        "## Calls from Python: host",
+        "## Modules: linear",
+        "## Other measurements: cpu",
+    ]
     assert "processors: 2, elements: 64" in lines
+    assert "device: H, date: 2026-01-02, copy, median: 4e+12" in lines
     assert "| nvfp4 | 1.25 |  |" in lines
-    assert lines.count("| copy | 10 |  |") == 2
-    assert lines.count("| rows against copy |  | 2 |") == 2
+    assert "At 16x32, 1 of 2 cases reach 90% of the copy bandwidth. Furthest below: `new case` 40%." in text
+    assert "varies by up to 25%." in text
+    assert "`torchao amax + row` takes 0.50 to 3.00 times as long as `nvfp4 amax + row`; it is faster at 8x8." in text
+    assert "| case | 8x8 | 16x32 |" in lines
+    assert "| nvfp4 amax + row | 80 | 95 (85–106) |" in lines
+    assert "A call takes the host 3.5 to 3.5 times as long" in text
+    assert "`torchao nvfp4 row` takes 0.80 times as long as `quantize nvfp4 row`; it is faster at 8x8." in text
+    assert "`nvfp4` takes 1.64 times as long as `torch`." in text
+
+
+RECORDED = {
+    "gpu": [
+        {"shape": "8x8", "case": "nvfp4 amax + row", "us": 10.0, "of_copy_bandwidth": 0.8, "path": ""},
+        {"shape": "8x8", "case": "torchao amax + row", "us": 5.0, "of_copy_bandwidth": 1.6},
+        {"shape": "16x32", "case": "copy", "us": 9.0, "of_copy_bandwidth": 1.0},
+        {
+            "shape": "16x32",
+            "case": "nvfp4 amax + row",
+            "us": 10.0,
+            "us_lowest": 9.0,
+            "us_highest": 11.25,
+            "of_copy_bandwidth": 0.952,
+        },
+        {"shape": "16x32", "case": "new case", "us": 22.0, "of_copy_bandwidth": 0.4},
+        {"shape": "16x32", "case": "torchao amax + row", "us": 30.0, "of_copy_bandwidth": 0.3},
+        {"shape": "16x32", "case": "nvfp4 amax + row against torchao amax + row", "ratio": 3.0, "goal": 2.7},
+    ],
+    "host": [
+        {"shape": "8x8", "call": "clone", "host_us": 10.0, "waited_us": 20.0, "clones": 1.0},
+        {"shape": "8x8", "call": "quantize nvfp4 row", "host_us": 35.0, "waited_us": 60.0, "clones": 3.5},
+        {"shape": "8x8", "call": "torchao nvfp4 row", "host_us": 28.0, "waited_us": 60.0, "clones": 2.8},
+    ],
+    "linear": [{"case": "torch", "seconds": 1.0, "ratio": 1.0}, {"case": "nvfp4", "seconds": 1.64, "ratio": 1.64}],
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_charts_of_any_results_stay_inside_and_name_every_case(name, tmp_path):
+    charts = load(DOCS / "generate/charts.py")
+    (tmp_path / f"{name}.json").write_text(json.dumps({"setting": {"date": "2026-01-02"}, "results": RECORDED[name]}))
+    (result,) = charts.files(tmp_path)
+    root = ET.fromstring(charts.DRAWN[result.kind](result, "light"))
+    svg = "{http://www.w3.org/2000/svg}"
+    said = root.findtext(f"{svg}desc")
+    assert "2026-01-02" in said
+    shape = max((row.get("shape", "") for row in RECORDED[name]), key=len)
+    for row in RECORDED[name]:
+        if row.get("shape", "") == shape and "case" in row and row["case"] != "torch" and "goal" not in row:
+            assert f"{row['case']}: " in said
+    for rect in root.iter(f"{svg}rect"):
+        assert float(rect.get("x", 0)) + float(rect.get("width")) <= 800
+    hatched = [rect for rect in root.iter(f"{svg}rect") if "fp-fill-pad" in rect.get("class", "")]
+    assert len(hatched) == sum(
+        "torchao" in str(row.get("case", row.get("call"))) and row.get("shape") == shape and "goal" not in row
+        for row in RECORDED[name]
+    )
 
 
 def words(svg: str) -> str:
@@ -331,7 +417,7 @@ def test_charts_have_the_recorded_numbers(tmp_path):
     load(DOCS / "generate/charts.py").main(tmp_path)
     losses = json.loads((DOCS / "recorded/te_gpt.json").read_text("utf-8"))["losses"]
     for theme in ("light", "dark"):
-        assert {path.stem for path in (tmp_path / theme).glob("*.svg")} >= {"training-loss", "gpu-bandwidth"}
+        assert {path.stem for path in (tmp_path / theme).glob("*.svg")} >= {"training-loss", "measured-gpu_h200"}
         for path in (tmp_path / theme).glob("*.svg"):
             root = ET.fromstring(path.read_text("utf-8"))
             assert float(root.get("width")) == 800

@@ -10,20 +10,40 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 import fp4ref
 from fp4ref.diagrams.canvas import MARGIN, Canvas
-from fp4ref.diagrams.text_width import wrap
+from fp4ref.diagrams.text_width import text_width, wrap
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from measured import Kind, Result, elements, files, is_peer, largest, shapes
 
 ROOT = Path(__file__).resolve().parents[2]
 GPT = ROOT / "docs/recorded/te_gpt.json"
-GPU = ROOT / "benchmarks/results/gpu_h200.json"
-SHAPE = "14336x16384"
 LEFT = MARGIN + 250.0
+
+
+class Bar(NamedTuple):
+    """A bar: its name, its value, the value in words, the ends of its spread, and whether another library made it."""
+
+    name: str
+    value: float
+    label: str
+    ends: tuple[float, ...] = ()
+    peer: bool = False
+
+    @property
+    def reach(self) -> float:
+        """The largest value that is drawn."""
+        return max(self.value, *self.ends) if self.ends else self.value
+
+
 ERRORS = ("nvfp4", "nvfp4-4over6", "nvfp4-row-scaled", "mxfp4", "torchao.nvfp4_2lvl", "mxfp8-e4m3", "mxfp8-e5m2")
 
 
@@ -83,59 +103,105 @@ def step_time(theme: str) -> str:
         f"Milliseconds of processor time, {record['machine']}, a GPT of one layer; {record['versions']}, "
         f"{record['date']}."
     )
-    rows = [(name, value * 1000, f"{value * 1000:.0f} ms") for name, value in seconds.items()]
+    rows = [Bar(name, value * 1000, f"{value * 1000:.0f} ms") for name, value in seconds.items()]
     return _bars(theme, title, said, rows)
 
 
-def gpu_bandwidth(theme: str) -> str:
-    """Draw the share of the copy bandwidth that each GPU kernel reaches."""
-    record = json.loads(GPU.read_text("utf-8"))
-    found = [row for row in record["results"] if row["shape"] == SHAPE and row.get("of_copy_bandwidth")]
-    title = f"GPU kernels: share of the copy bandwidth, bfloat16 {SHAPE}, one H200"
+def kernels(result: Result, theme: str) -> str:
+    """Draw the share of the copy bandwidth that each case reaches at the largest shape, with its spread."""
+    shape = largest(result)
+    rows = [row for row in result.rows if row["shape"] == shape and row.get("of_copy_bandwidth")]
+    title = f"Kernels: share of the copy bandwidth, {shape}, {result.name}"
     said = (
-        f"1.0 is a copy at {record['copy'] / 1e12:.2f} TB/s, measured in the same run; bytes are those that must be "
-        "read and written. torchao's is the kernel that torch compiles."
+        "1.0 is the speed of large copies in the same run; bytes are those that must be read and written. Lines at the "
+        "ends: the fastest and the slowest placement of the buffers. Hatched: other libraries, compiled. "
+        f"{dated(result)}"
     )
-    return _bars(
-        theme, title, said, [(r["case"], r["of_copy_bandwidth"], f"{r['of_copy_bandwidth']:.2f}") for r in found]
-    )
+    bars = []
+    for row in rows:
+        part = row["of_copy_bandwidth"]
+        ends = tuple(part * row["us"] / row[end] for end in ("us_highest", "us_lowest") if end in row)
+        bars.append(Bar(row["case"], part, f"{part:.2f}", ends, is_peer(row["case"])))
+    return _bars(theme, title, said, bars)
+
+
+def calls(result: Result, theme: str) -> str:
+    """Draw what a call takes on the host."""
+    shape = max(shapes(result), key=elements)
+    title = f"Time of a call on the host, {shape}, {result.name}"
+    said = f"Microseconds until the call returns, and how many clones of the tensor that is. {dated(result)}"
+    bars = [
+        Bar(
+            row["call"],
+            row["host_us"],
+            f"{row['host_us']:.0f} us, {row['clones']:.1f} clones",
+            (),
+            is_peer(row["call"]),
+        )
+        for row in result.rows
+        if row["shape"] == shape
+    ]
+    return _bars(theme, title, said, bars)
+
+
+def modules(result: Result, theme: str) -> str:
+    """Draw the time of emulated modules as a multiple of the first row's, by what else the rows differ in."""
+    base = result.rows[0]["case"]
+    title = f"Emulated modules: time as a multiple of {base}, {result.name}"
+    bars = []
+    for row in result.rows:
+        more = [f"{key} {value}" for key, value in row.items() if key in ("groups", "m")]
+        more += [row["pass"]] if "pass" in row else []
+        if row["case"] != base:
+            bars.append(Bar(", ".join([row["case"], *more]), row["ratio"], f"{row['ratio']:.2f}"))
+    return _bars(theme, title, f"1.0 is {base} in the same run. {dated(result)}", bars)
+
+
+def dated(result: Result) -> str:
+    """Return what the run was on, as far as its file says so."""
+    facts = [f"{key} {value}" for key, value in result.facts.items() if not key.startswith("copy")]
+    return f"{', '.join(facts)}." if facts else ""
 
 
 def format_error(theme: str) -> str:
     """Draw the error of formats on normal numbers, computed here."""
     x = np.random.default_rng(0).standard_normal((256, 1024), np.float32)
-    rows = []
+    rows: list[Bar] = []
     for name in ERRORS:
         error = fp4ref.dequantize(fp4ref.quantize(x, name)) - x
         relative = float(np.sqrt((error**2).mean() / (x**2).mean()))
         spec = fp4ref.profiles[name]
         bits = spec.element.format.bits + 8 / (spec.block.rows * spec.block.columns)
-        rows.append((f"{name}, {bits:g} bits", relative * 100, f"{relative * 100:.2f} %"))
+        rows.append(Bar(f"{name}, {bits:g} bits", relative * 100, f"{relative * 100:.2f} %"))
     title = "Error of the formats on normal numbers"
     said = "Root mean square of the error, relative to that of x [256, 1024]; bits per element with block scales."
-    return _bars(theme, title, said, sorted(rows, key=lambda row: row[1]))
+    return _bars(theme, title, said, sorted(rows, key=lambda bar: bar.value))
 
 
-def _bars(theme: str, title: str, said: str, rows: list[tuple[str, float, str]]) -> str:
+def _bars(theme: str, title: str, said: str, bars: list[Bar]) -> str:
     """Draw one bar for each row, its name at the left and its value at its end."""
-    each = ", ".join(f"{name}: {label}" for name, _, label in rows)
+    each = ", ".join(f"{bar.name}: {bar.label}" for bar in bars)
     page = Canvas(title, f"{said} {each}.", theme)
     y = page.lines(MARGIN, page.heading(title), wrap(said, 768, 11), size=11, kind="muted") + 6
-    left, most = MARGIN + 330.0, max(value for _, value, _ in rows)
-    for name, value, label in rows:
-        page.text(left - 8, y + 13, name, size=11, anchor="end")
-        wide = (page.width - MARGIN - 80 - left) * value / most
-        page.box(left, y, wide, 18, "a", title=f"{name}: {label}")
-        page.text(left + wide + 6, y + 13, label, size=11, mono=True)
+    left = MARGIN + 8 + min(400.0, max(text_width(bar.name, 11) for bar in bars))
+    end = page.width - MARGIN - 8 - max(text_width(bar.label, 11, mono=True) for bar in bars)
+    scale = (end - left - 8) / max(bar.reach for bar in bars)
+    for bar in bars:
+        page.text(left - 8, y + 13, bar.name, size=11, anchor="end")
+        page.box(left, y, bar.value * scale, 18, "pad" if bar.peer else "a", title=f"{bar.name}: {bar.label}")
+        if bar.ends:
+            page.line([(left + value * scale, y + 9) for value in bar.ends])
+        page.text(left + bar.reach * scale + 6, y + 13, bar.label, size=11, mono=True)
         y += 23
     return page.svg()
 
 
+DRAWN = {Kind.KERNELS: kernels, Kind.CALLS: calls, Kind.GROUPED: modules, Kind.MODULES: modules}
 CHARTS: dict[str, Callable[[str], str]] = {
     "training-loss": training_loss,
     "step-time": step_time,
-    "gpu-bandwidth": gpu_bandwidth,
     "format-error": format_error,
+    **{f"measured-{one.name}": partial(DRAWN[one.kind], one) for one in files() if one.kind in DRAWN},
 }
 
 if __name__ == "__main__":

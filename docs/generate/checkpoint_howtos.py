@@ -8,12 +8,14 @@ Every output is that of the command, run on a small checkpoint with the defect.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from click.testing import CliRunner
 
 COMMON = Path(__file__).resolve().parents[2] / "tests/common"
 sys.path.insert(0, str(COMMON))
@@ -21,6 +23,7 @@ import checkpoints_corpus as corpus  # noqa: E402 - a module of the tests
 import checkpoints_defects  # noqa: E402
 import checkpoints_unseen as _unseen  # noqa: E402 - adds its defects
 from fp4ref.checkpoints import lint  # noqa: E402
+from fp4ref.cli import main  # noqa: E402
 
 del _unseen
 INTRO = """# When a checkpoint gives garbage
@@ -161,10 +164,11 @@ def section(story: Story, place: Path) -> str:
 
 def run(place: Path, *arguments: Any) -> list[str]:
     """Return a command and the lines that it prints."""
-    command = [sys.executable, "-m", "fp4ref", *arguments]
-    environment = {**os.environ, "COLUMNS": "120", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, check=False, cwd=place, env=environment, capture_output=True, text=True)
-    printed = done.stdout + (done.stderr.splitlines()[-1] if done.returncode == 2 else "")
+    with chdir(place):
+        done = CliRunner(env={"COLUMNS": "120"}).invoke(main, list(arguments), prog_name="fp4ref")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    printed = done.stdout + (done.stderr.splitlines()[-1] if done.exit_code == 2 else "")
     return [f"$ fp4ref {' '.join(arguments)}", *printed.replace(str(place) + os.sep, "").rstrip().splitlines()]
 
 

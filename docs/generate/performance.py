@@ -7,57 +7,93 @@ Without results the page says how to make them; no number is written by hand.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-HERE = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from measured import (
+    RESULTS,
+    Kind,
+    Result,
+    files,
+    is_peer,
+    name_of,
+    sentences,
+    shapes,
+    shown,
+)
+
 INTRO = """# Performance
 
 Times of one machine say little about another, so every benchmark measures ratios within one run: to a copy of the same
 data by as many threads on a CPU, to the copy bandwidth of the device on a GPU. `benchmarks/README.md` says what each
-measures.
-
-```{drawn} gpu-bandwidth
-Most kernels run at the speed of a copy. Stochastic rounding and 4over6 take longer, and without the fused kernel the
-Hadamard transform takes three times as long.
-```
+measures. Other libraries are measured in the same run, where they are installed, and shown where they are faster too.
 """
+DRAWN = (Kind.KERNELS, Kind.CALLS, Kind.GROUPED, Kind.MODULES)
 
 
 def main(target: Path, results: Path) -> None:
     """Write the page from every JSON file found."""
-    files = [results] if results.is_file() else sorted(results.glob("*.json"))
     lines = [INTRO]
-    for path in files:
-        lines += section(path.stem, json.loads(path.read_text("utf-8")))
-    if not files:
+    found = files(results)
+    for result in found:
+        lines += section(result, chart=results == RESULTS)
+    if not found:
         lines.append("There are no recorded results in this build; `python benchmarks/cpu.py --json FILE` makes some.")
     target.write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def section(name: str, result: Any) -> Iterator[str]:
-    """Yield a heading, what the run was on, and a table of the results."""
-    yield f"## {name}\n"
-    record = result if isinstance(result, dict) else {"results": result}
-    rows = record.get("results") or record.get("cases") or []
-    facts = [f"{key}: {shown(value)}" for key, value in record.items() if not isinstance(value, (list, dict))]
-    yield ", ".join(facts) + "\n"
-    yield f"<details><summary>All {len(rows)} results</summary>\n"
-    heads = list(dict.fromkeys(head for row in rows for head, value in row.items() if not isinstance(value, list)))
-    yield "| " + " | ".join(heads) + " |"
-    yield "|" + " --- |" * len(heads)
-    for row in rows:
-        yield "| " + " | ".join(shown(row.get(head)) for head in heads) + " |"
+def section(result: Result, chart: bool) -> Iterator[str]:
+    """Yield a heading, what the run was on, the chart with what it says, and tables.
+
+    chart: whether the figure exists, as it does for the recorded results.
+    """
+    yield f"## {result.kind}: {result.name}\n"
+    yield ", ".join(f"{key}: {value}" for key, value in result.facts.items()) + "\n"
+    said = " ".join(sentences(result))
+    if chart and result.kind in DRAWN:
+        yield f"```{{drawn}} measured-{result.name}\n{said}\n```\n"
+    elif said:
+        yield said + "\n"
+    if result.kind is Kind.KERNELS:
+        yield from by_shape(result)
+    yield f"<details><summary>All {len(result.rows)} results</summary>\n"
+    heads = list(dict.fromkeys(head for row in result.rows for head, v in row.items() if not isinstance(v, list)))
+    yield from table(heads, [[shown(row.get(head)) for head in heads] for row in result.rows])
     yield "\n</details>\n"
 
 
-def shown(value: Any) -> str:
-    """Return a cell; a number with three digits."""
-    return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)
+def by_shape(result: Result) -> Iterator[str]:
+    """Yield the share of copy bandwidth by case and shape, with its spread, and the ratios below."""
+    columns = shapes(result)
+    cells = {(name_of(row), row["shape"]): row for row in result.rows}
+    names = list(dict.fromkeys(name for name, _ in cells))
+    timed = [name for name in names if any("us" in cells.get((name, shape), {}) for shape in columns)]
+    yield "Percent of the copy bandwidth by shape; in brackets, what the fastest and the slowest placement reach.\n"
+    rows = [[f"*{n}*" if is_peer(n) else n, *(share(cells.get((n, shape), {})) for shape in columns)] for n in timed]
+    yield from table(["case", *columns], rows)
+    yield ""
+
+
+def share(row: dict[str, float]) -> str:
+    """Return the share of copy bandwidth of a row, with those of its placements."""
+    if "of_copy_bandwidth" not in row:
+        return ""
+    part = 100 * row["of_copy_bandwidth"]
+    if "us_lowest" not in row:
+        return f"{part:.0f}"
+    low, high = (part * row["us"] / row[end] for end in ("us_highest", "us_lowest"))
+    return f"{part:.0f} ({low:.0f}–{high:.0f})"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table."""
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + " --- |" * len(heads)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else HERE / "benchmarks/results")
+    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else RESULTS)

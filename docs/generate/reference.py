@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
+
+from click.testing import CliRunner
 
 UNQUOTED = re.compile(r"(: |-> )'([^']*)'")
 ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
@@ -84,6 +86,7 @@ def plain(text: str) -> str:
 def signature(name: str, value: Callable[..., object]) -> str:
     """Return a function's signature, one parameter to a line if a single line is too narrow."""
     found = inspect.signature(value)
+    found = found.replace(parameters=[brief(one) for one in found.parameters.values()])
     line = name + plain(str(found))
     if len(line) <= WIDTH:
         return line
@@ -97,6 +100,23 @@ def signature(name: str, value: Callable[..., object]) -> str:
     result = plain(str(inspect.Signature(return_annotation=found.return_annotation)))
     inner = "".join(f"    {one},\n" for one in lines)
     return f"{name}(\n{inner}){result.removeprefix('()')}"
+
+
+class Shown(NamedTuple):
+    """A default as it is shown: the name of a function, or dots for a long repr."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        """Return the text."""
+        return self.text
+
+
+def brief(one: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter whose default is short, and the same in every run."""
+    if inspect.isfunction(one.default):
+        return one.replace(default=Shown(one.default.__name__))
+    return one.replace(default=Shown("...")) if len(repr(one.default)) > WIDTH else one
 
 
 def prose(docstring: str) -> Iterator[str]:
@@ -113,24 +133,19 @@ def prose(docstring: str) -> Iterator[str]:
 
 
 def short(value: object) -> str:
-    """Return a value's repr, unless it is long."""
+    """Return a value's repr, unless it is long or an address."""
     text = repr(value)
-    return text if len(text) < 400 else f"{type(value).__name__}(...)"
+    return text if len(text) < 400 and " at 0x" not in text else f"{type(value).__name__}(...)"
 
 
 def commands() -> Iterator[str]:
     """Yield the help of every command."""
-    from fp4ref.cli import COMMANDS
+    from fp4ref.cli import COMMANDS, main
 
     yield "# Command line\n"
+    runner = CliRunner(env={"COLUMNS": "100", "PATH": ""})
     for name in COMMANDS:
-        said = subprocess.run(
-            [sys.executable, "-m", "fp4ref", name, "--help"],
-            check=True,
-            capture_output=True,
-            text=True,
-            env={"COLUMNS": "100", "PATH": ""},
-        ).stdout
+        said = runner.invoke(main, [name, "--help"], prog_name="fp4ref", catch_exceptions=False).output
         yield f"## fp4ref {name}\n\n```text\n{said.rstrip()}\n```\n"
 
 

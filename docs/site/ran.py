@@ -1,10 +1,12 @@
-"""The directive `ran`: commands of fp4ref, run while the site is built, each with what it prints."""
+"""The directive `ran`: commands of fp4ref and scripts, run while the site is built, each with what it prints."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
 from contextlib import chdir
 from pathlib import Path
@@ -21,7 +23,7 @@ STATUS = re.compile(r"  # exit status (\d)$")
 
 
 class Ran(SphinxDirective):
-    """Commands, one a line; `# exit status 1` behind one says how it ends. They run in a copy of the examples."""
+    """Commands, one a line, with `# exit status 1` behind one that ends so. They run in a copy of the examples."""
 
     has_content = True
 
@@ -37,6 +39,10 @@ class Ran(SphinxDirective):
 
     def _output(self, line: str, folder: str) -> str:
         command = STATUS.sub("", line)
+        if command.startswith("python "):
+            script = [sys.executable, *shlex.split(command)[1:]]
+            printed = subprocess.run(script, cwd=folder, check=True, capture_output=True, text=True).stdout
+            return f"$ {command}\n{printed}".rstrip()
         runner = CliRunner(env={"COLUMNS": str(WIDTH), "NO_COLOR": "1"})
         with chdir(folder):
             result = runner.invoke(main, shlex.split(command)[1:])
@@ -49,4 +55,4 @@ class Ran(SphinxDirective):
 def setup(app: Any) -> dict[str, Any]:
     """Connect the hooks for Sphinx."""
     app.add_directive("ran", Ran)
-    return {"parallel_read_safe": False}
+    return {"parallel_read_safe": True}

@@ -1,0 +1,162 @@
+"""The recorded results of the benchmarks: of which kind a file is, who is compared with whom, and sentences.
+
+The pages and charts of performance are made of these, so that another run changes nothing but the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks/results"
+Row = dict[str, Any]
+# Cases of other libraries, with the case of this one that computes the same.
+PEERS = {
+    "torchao amax + row": "nvfp4 amax + row",
+    "torchao mxfp8 row, linear": "mxfp8-e4m3 row, linear",
+    "torchao mxfp8 dequantize, linear": "mxfp8-e4m3 dequantize",
+    "torchao nvfp4 row": "quantize nvfp4 row",
+    "torchao mxfp8 row": "quantize mxfp8-e4m3 row",
+}
+BASES = ("copy", "clone", "torch", "bf16")
+NEAR = 0.9  # of the copy bandwidth
+
+
+class Kind(StrEnum):
+    """What a file's rows measure, which is its heading."""
+
+    KERNELS = "Kernels on a GPU"
+    CALLS = "Calls from Python"
+    GROUPED = "Grouped modules"
+    MODULES = "Modules"
+    OTHER = "Other measurements"
+
+
+class Result(NamedTuple):
+    """A file: its name, its kind, what the run was on, and its rows."""
+
+    name: str
+    kind: Kind
+    facts: dict[str, str]
+    rows: list[Row]
+
+
+class Pair(NamedTuple):
+    """A peer beside this library in one shape: both names, and the peer's time over ours."""
+
+    peer: str
+    ours: str
+    shape: str
+    times: float
+
+
+def read(path: Path) -> Result:
+    """Return a file of results; a list is the rows alone."""
+    record = json.loads(path.read_text("utf-8"))
+    record = record if isinstance(record, dict) else {"results": record}
+    rows = record.get("results") or record.get("cases") or []
+    facts = {key: shown(value) for key, value in record.items() if not isinstance(value, (list, dict))}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            facts |= {name if key == "setting" else f"{key}, {name}": shown(item) for name, item in value.items()}
+    return Result(path.stem, kind_of(rows), facts, rows)
+
+
+def kind_of(rows: list[Row]) -> Kind:
+    """Return the kind that the columns of the rows tell."""
+    columns = {column for row in rows for column in row}
+    for column, kind in (("of_copy_bandwidth", Kind.KERNELS), ("host_us", Kind.CALLS), ("groups", Kind.GROUPED)):
+        if column in columns:
+            return kind
+    return Kind.MODULES if {"case", "ratio", "seconds"} <= columns and rows[0]["case"] == "torch" else Kind.OTHER
+
+
+def files(place: Path = RESULTS) -> list[Result]:
+    """Return the results of a file, or of every file of a folder, kernels first."""
+    paths = [place] if place.is_file() else sorted(place.glob("*.json"))
+    order = list(Kind)
+    return sorted(map(read, paths), key=lambda result: (order.index(result.kind), result.name))
+
+
+def name_of(row: Row) -> str:
+    """Return the case or call of a row."""
+    return str(row.get("case", row.get("call", "")))
+
+
+def elements(shape: str) -> int:
+    """Return the elements of a shape such as 8192x2560."""
+    rows, columns = map(int, shape.split("x"))
+    return rows * columns
+
+
+def largest(result: Result) -> str:
+    """Return the largest shape."""
+    return max(shapes(result), key=elements)
+
+
+def shapes(result: Result) -> list[str]:
+    """Return the shapes of the rows, in their order."""
+    return list(dict.fromkeys(row["shape"] for row in result.rows))
+
+
+def is_peer(name: str) -> bool:
+    """Return True for a case of another library."""
+    return name in PEERS or name.split(maxsplit=1)[0] == "torchao"
+
+
+def pairs(result: Result) -> Iterator[Pair]:
+    """Yield each peer beside ours, shape by shape."""
+    unit = "us" if result.kind is Kind.KERNELS else "host_us"
+    times = {(row.get("shape", ""), name_of(row)): row[unit] for row in result.rows if unit in row}
+    for (shape, name), time in times.items():
+        ours = times.get((shape, PEERS.get(name, "")))
+        if ours:
+            yield Pair(name, PEERS[name], shape, time / ours)
+
+
+def beside_peers(result: Result) -> Iterator[str]:
+    """Yield a sentence for each peer, that says where it is faster."""
+    found = list(pairs(result))
+    for peer in dict.fromkeys(pair.peer for pair in found):
+        here = [pair for pair in found if pair.peer == peer]
+        low, high = (pick(pair.times for pair in here) for pick in (min, max))
+        span = f"{low:.2f}" if len(here) == 1 else f"{low:.2f} to {high:.2f}"
+        faster = [pair.shape for pair in here if pair.times < 1]
+        said = f"`{peer}` takes {span} times as long as `{here[0].ours}`"
+        yield f"{said}; it is faster at {', '.join(faster)}." if faster else f"{said}."
+
+
+def sentences(result: Result) -> Iterator[str]:
+    """Yield what the numbers of a file say."""
+    if result.kind is Kind.KERNELS:
+        shape = largest(result)
+        shares = {name_of(r): r["of_copy_bandwidth"] for r in result.rows if r["shape"] == shape and "us" in r}
+        own = {name: share for name, share in shares.items() if name not in BASES and not is_peer(name)}
+        near = sum(share >= NEAR for share in own.values())
+        yield f"At {shape}, {near} of {len(own)} cases reach {NEAR:.0%} of the copy bandwidth."
+        slow = sorted((share, name) for name, share in own.items() if share < NEAR)[:4]
+        if slow:
+            yield f"Furthest below: {', '.join(f'`{name}` {share:.0%}' for share, name in slow)}."
+        spreads = [r["us_highest"] / r["us_lowest"] - 1 for r in result.rows if "us_lowest" in r]
+        if spreads:
+            yield f"Over placements of the buffers, the time of a case varies by up to {max(spreads):.0%}."
+    elif result.kind is Kind.CALLS:
+        own = [row for row in result.rows if name_of(row) not in BASES and not is_peer(name_of(row))]
+        low, high = (pick(row["clones"] for row in own) for pick in (min, max))
+        yield f"A call takes the host {low:.1f} to {high:.1f} times as long as a clone of the same tensor."
+    elif result.kind in (Kind.GROUPED, Kind.MODULES):
+        base = result.rows[0]["case"]
+        own = [row for row in result.rows if row["case"] != base]
+        for case in dict.fromkeys(row["case"] for row in own):
+            ratios = [row["ratio"] for row in own if row["case"] == case]
+            span = f"{ratios[0]:.2f}" if len(ratios) == 1 else f"{min(ratios):.2f} to {max(ratios):.2f}"
+            yield f"`{case}` takes {span} times as long as `{base}`."
+    yield from beside_peers(result)
+
+
+def shown(value: Any) -> str:
+    """Return a cell; a number with three digits."""
+    return f"{value:.3g}" if isinstance(value, float) else "" if value is None else str(value)
