@@ -192,6 +192,12 @@ def test_text_and_page_say_the_same(source: Path, tmp_path: Path) -> None:
         sqnr = f"{fp4ref.error_statistics(file.read('a.weight'), 'nvfp4').sqnr:.2f}"
     assert sqnr in result.stdout
     assert f"<td>{sqnr}</td>" in html
+    first, *table = re.findall(r"<tr>.*?</tr>", html[html.index("tensor, SQNR in dB") - 30 :], re.DOTALL)[:4]
+    assert len(table) == html.count("<details>") == 3
+    assert any("a.weight" in row and sqnr in row and "<b>" in row for row in table)
+    assert all(name in first for name in ("nvfp4", "nvfp4-rht", "mxfp4"))
+    assert sum("refused" in row for row in table) == 2
+    assert len(re.findall(r"SQNR [\d.]+ to [\d.]+ dB</summary>", html)) == 3  # closed rows show numbers
     assert "hadamard of 17 rows, need a multiple of 16" in result.stdout
     assert "hadamard of 17 rows, need a multiple of 16" in html
     assert "skipped 2, of one dimension or another element type: ids, bias" in result.stderr

@@ -120,11 +120,39 @@ def test_violated_rules_are_named_first(capsys):
     assert "the most often failing first: <b>E2M1-3</b> Ties go to the even code" in text
     print_kernel(Console(width=200), report, 1)
     lines = capsys.readouterr().out.splitlines()
-    said = next(line for line in lines if line.startswith("rules in cases that fail"))
-    assert ": E2M1-3 0/" in said
+    assert lines[1].startswith("rules in cases that fail, the most often failing first: E2M1-3 0/")
+    report.explain()
+    page = html.page(of_kernel(report))
+    (said,) = re.findall('<p class="rule">(.*?)</p>', page)
+    assert said == "Broken: <b>E2M1-3</b> Ties go to the even code."
+    assert page.index(said) < page.index("rests on")
+    print_kernel(Console(width=200), report, 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "broken: E2M1-3 Ties go to the even code"
+    others = next(line for line in lines if "this mistake does not break" in line)
+    assert "BLK-4 " in others
+    assert "E2M1-3" not in others
     held = next(line for line in lines if line.startswith("rules in cases that pass"))
     assert "PACK-1 6/6" in held
     assert "E2M1-3" not in held
+
+
+@pytest.mark.rule("CNF-2", "CNF-24")
+@pytest.mark.parametrize(
+    "rules, change",
+    [
+        ({"PACK-1"}, lambda q: q._replace(data=q.data << 4 | q.data >> 4)),
+        ({"BLK-3"}, lambda q: q._replace(scales=q.scales + (q.scales > 0))),
+    ],
+)
+def test_a_dump_names_the_broken_rule(rules, change, tmp_path, capsys):
+    x = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
+    q = fp4ref.quantize(x, "nvfp4")
+    write_dump(tmp_path / "d.npz", [Dump("w", x, dataclasses.replace(q, row=change(q.row)))])
+    result = CliRunner().invoke(main, ["verify", str(tmp_path / "d.npz"), "--spec", "nvfp4"])
+    said = result.output.splitlines()[1]
+    assert said.startswith("broken: ")
+    assert set(re.findall(r"[A-Z0-9]+-\d+", said)) == rules
 
 
 @pytest.mark.rule("CNF-2")

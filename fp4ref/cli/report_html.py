@@ -20,8 +20,9 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 62rem;
   margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: .5rem 0 1rem; font-variant-numeric: tabular-nums; }
-th, td { border-bottom: 1px solid var(--line); padding: .2rem .7rem; text-align: right; }
+th, td { border-bottom: 1px solid var(--line); padding: .2rem .5rem; text-align: right; vertical-align: bottom; }
 th:first-child, td:first-child, td.reason { text-align: left; }
+.wide { overflow-x: auto; } tbody th { white-space: nowrap; font-weight: inherit; } td b { color: var(--mark); }
 summary { cursor: pointer; padding: .25rem 0; overflow-wrap: anywhere; }
 svg { max-width: 100%; height: auto; display: block; margin: .5rem 0; }
 svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
@@ -44,28 +45,62 @@ def page_of(source: str, rows: Sequence[Row], total: Mapping[str, ErrorStatistic
         _table(dict(total)),
         "<h2>SQNR of each tensor</h2>",
         sqnr_plot(rows, list(total)),
-        "<h2>Tensors</h2>",
+        sqnr_table(rows, list(total)),
+        "<h2>Each tensor</h2>",
         *(_details(row) for row in rows),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
 
 
+def sqnr_table(rows: Sequence[Row], labels: Sequence[str]) -> str:
+    """Return a table of SQNR in dB: a row per tensor, a column per specification, the largest in bold."""
+    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in labels)
+    body = []
+    for row in rows:
+        best = max(_known(row), default=None)
+        cells = "".join(f"<td>{_decibel(row.results[label], best)}</td>" for label in labels)
+        body.append(f'<tr><th scope="row"><code>{escape(row.name)}</code></th>{cells}</tr>')
+    head = f'<thead><tr><th scope="col">tensor, SQNR in dB</th>{head}</tr></thead>'
+    return _scrolling(f"<table>{head}<tbody>{''.join(body)}</tbody></table>", "SQNR of each tensor by specification")
+
+
+def _known(row: Row) -> list[float]:
+    """Return the SQNRs of a tensor that are numbers or infinite."""
+    found = (result.sqnr for result in row.results.values() if isinstance(result, ErrorStatistics))
+    return [value for value in found if not math.isnan(value)]
+
+
+def _decibel(result: ErrorStatistics | str, best: float | None) -> str:
+    if isinstance(result, str):
+        return "refused"
+    text = "exact" if result.sqnr == math.inf else f"{result.sqnr:.2f}"
+    return f"<b>{text}</b>" if result.sqnr == best else text
+
+
+def _scrolling(table: str, name: str) -> str:
+    """Return a table in a box of its own, which a narrow screen scrolls and a keyboard reaches."""
+    return f'<div class="wide" tabindex="0" role="group" aria-label="{escape(name)}">{table}</div>'
+
+
 def _details(row: Row) -> str:
     shape = " &times; ".join(map(str, row.shape))
+    found = _known(row)
+    span = f", SQNR {min(found):.2f} to {max(found):.2f} dB" if found else ""
     return (
-        f"<details><summary><code>{escape(row.name)}</code> {row.dtype} {shape}</summary>{_table(row.results)}"
+        f"<details><summary><code>{escape(row.name)}</code> {row.dtype} {shape}{span}</summary>"
+        f"{_table(row.results, row.name)}"
         + "".join(_histogram_figure(label, result) for label, result in row.results.items())
         + "</details>"
     )
 
 
-def _table(results: Mapping[str, ErrorStatistics | str]) -> str:
+def _table(results: Mapping[str, ErrorStatistics | str], name: str = "all tensors") -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in HEADINGS)
     body = "".join(
         f'<tr><th scope="row">{escape(label)}</th>{_cells(result)}</tr>' for label, result in results.items()
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return _scrolling(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", f"Errors of {name}")
 
 
 def _cells(result: ErrorStatistics | str) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 
+from fp4ref import rules as standard
 from fp4ref.cli.common import printable, table
-from fp4ref.conformance.diagnosis.explanations import report_lines
+from fp4ref.conformance.diagnosis.explanations import Diagnosis, report_lines
 from fp4ref.conformance.judge.comparison import Difference, StrayByte
-from fp4ref.conformance.verdict.dump_report import DumpReport, Result, counts
+from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result, counts
 from fp4ref.conformance.verdict.replay import Replay
+from fp4ref.conformance.verdict.violated import broken, dump_cells, worst
 from fp4ref.formats import Codec
 from fp4ref.spec import Spec
 
@@ -30,6 +32,8 @@ def print_report(out: Console, report: DumpReport, limit: int) -> None:
         _print(out, [f"{report.path}: {'; '.join([report.headline, *report.coverage.lines])}"], "bold")
         return
     _print(out, [f"{report.path}: {report.headline}"], "bold")
+    if report.results:
+        _print(out, violated_lines(report.diagnosis, report.results[0].spec, dump_cells(report)))
     _print(out, report.coverage.lines)
     _print(out, [str(error) for error in report.errors])
     shown = [result for result in report.results if not result.compared.equal]
@@ -145,6 +149,7 @@ def _print(out: Console, lines: Sequence[str], style: str | None = None) -> None
 def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
     """Print the verdict on a kernel, its diagnosis, the places that failed, and the first mismatches."""
     _print(out, [f"{report.subject}: {report.headline}"], "bold")
+    _print(out, violated_lines(report.diagnosis, report.spec, report.rules))
     _print(out, report.coverage.lines)
     _print(out, [str(error) for error in report.errors])
     for kind, (case, finding) in report.first.items():
@@ -165,17 +170,32 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
         _print_table(out, ("case", "what", "input", "scale", "expected", "got", "special input"), found)
     others = [f"{j.case.id} {item}" for j in report.failures for item in j.mismatches][:limit]
     _print(out, ["", *others] if others else [])
-    failing = {rule: cell for rule, cell in report.rules.items() if cell.passed < cell.total}
-    worst = sorted(failing.items(), key=lambda item: (item[1].passed / item[1].total, item[0]))
-    rules = [f"{rule} {cell.passed}/{cell.total}" for rule, cell in sorted(report.rules.items()) if rule not in failing]
+    failing = worst(report.rules)
+    rules = [_held(rule, cell) for rule, cell in sorted(report.rules.items()) if rule not in failing]
     whole = [name for name, cell in report.families.items() if cell.passed == cell.total]
     _print(out, [""])
-    if worst:
-        said = ", ".join(f"{rule} {cell.passed}/{cell.total}" for rule, cell in worst)
-        _print(out, [f"rules in cases that fail, the most often failing first: {said}"])
+    named = broken(report.diagnosis, report.spec, failing)
+    others = [_held(rule, report.rules[rule]) for rule in failing if rule not in named]
+    if named and others:
+        _print(out, [f"rules in the same cases, which this mistake does not break: {', '.join(others)}"])
     _print(out, [f"families that pass: {', '.join(whole) or 'none'}"])
     _print(out, [f"rules in cases that pass: {', '.join(rules) or 'none'}"])
     _print(out, [f"{count} cases do not apply: {reason}" for reason, count in report.skipped.items()])
+
+
+def violated_lines(diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell]) -> list[str]:
+    """Name the broken rule; where the diagnosis does not tell, the rules in cases that fail. Rules: CNF-2."""
+    failing = worst(cells)
+    named = broken(diagnosis, spec, failing)
+    if not named:
+        said = ", ".join(_held(rule, cells[rule]) for rule in failing)
+        return [f"rules in cases that fail, the most often failing first: {said}"] if failing else []
+    known = standard.defined()
+    return [f"broken: {rule} {known[rule].title if rule in known else ''}".rstrip() for rule in named]
+
+
+def _held(rule: str, cell: Cell) -> str:
+    return f"{rule} {cell.passed}/{cell.total}"
 
 
 def print_kernel_case(out: Console, name: str, report: KernelReport, judgement: Judgement | None) -> None:

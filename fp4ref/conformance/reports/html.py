@@ -17,13 +17,13 @@ from fp4ref.conformance.reports.intermediates import Explained, first_explained
 from fp4ref.conformance.reports.picture import Picture, pictures, svg
 from fp4ref.conformance.reports.view import ShownDirection, View
 from fp4ref.conformance.verdict.dump_report import Cell, counts
+from fp4ref.conformance.verdict.violated import NAMED
 from fp4ref.files.kinds import HTML
 from fp4ref.files.targets import Paths, write_bytes
 from fp4ref.spec import SPEC_VERSION
 
 TILES = 12  # tiles that are listed
 GOOD, BAD = "\N{CHECK MARK}", "\N{BALLOT X}"  # a verdict is not told by colour alone
-NAMED = 3  # rules above the diagnosis
 KEY = (
     ("#d55e0070", "under 10 % of a cell"),
     ("#d55e00a8", "under half"),
@@ -52,9 +52,9 @@ def page(view: View) -> str:
 
 
 def _body(view: View) -> Iterator[str]:
+    yield from _violated(view)
     if view.coverage is not None:
         yield "".join(f'<p class="soft">{escape(line)}</p>' for line in view.coverage.lines)
-    yield from _violated(view)
     if view.diagnosis:
         yield "<h2>Diagnosis</h2>"
         yield f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in view.diagnosis)}</ul>"
@@ -152,19 +152,23 @@ def _rules(view: View) -> Iterator[str]:
             for rule, cells in sorted(view.rules.items(), key=lambda item: (_held(item[1].values()), item[0]))
         ]
         yield _table(("rule", "title", *(f">{name}" for name in view.subjects)), rows)
+        if view.broken:
+            yield "<p>A rule fails in a case if it decides a wrong byte there; the diagnosis tells which is broken.</p>"
         left = [rule for rule in known if rule not in view.rules]
         yield f"<p>{len(view.rules)} of {len(known)} rules were exercised.</p>"
         yield f'<details><summary>the others</summary><p class="soft">{escape(", ".join(left))}</p></details>'
 
 
 def _violated(view: View) -> Iterator[str]:
-    """Name the rules whose cases fail most often, above everything else."""
+    """Name the broken rule above everything else; where the diagnosis does not tell, those that fail most often."""
     known = standard.defined()
     shares = {rule: _held(cells.values()) for rule, cells in view.rules.items()}
-    worst = sorted((share, rule) for rule, share in shares.items() if share < 1)[:NAMED]
-    if worst:
-        told = (f"<b>{escape(rule)}</b> {escape(known[rule].title if rule in known else '')}" for _, rule in worst)
-        yield f"<p>Rules in cases that fail, the most often failing first: {'; '.join(told)}.</p>"
+    failing = [rule for share, rule in sorted((share, rule) for rule, share in shares.items() if share < 1)]
+    named = view.broken or failing[:NAMED]
+    if named:
+        told = (f"<b>{escape(rule)}</b> {escape(known[rule].title if rule in known else '')}" for rule in named)
+        said = "Broken" if view.broken else "Rules in cases that fail, the most often failing first"
+        yield f'<p class="rule">{said}: {"; ".join(told)}.</p>'
 
 
 def _held(cells: Iterable[Cell]) -> float:

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, report_lines
 from fp4ref.conformance.dumps.cases import expected
 from fp4ref.conformance.families import FAMILIES
-from fp4ref.conformance.families.rules import spec_rules
-from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.judge.cases import Judgement
 from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.conformance.judge.coverage import Coverage
@@ -26,8 +24,8 @@ from fp4ref.conformance.vectors.text import Mismatch
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
 from fp4ref.conformance.verdict.dumps import DumpRequest, dumps, given
 from fp4ref.conformance.verdict.kernel_report import KernelReport
+from fp4ref.conformance.verdict.violated import broken, dump_cells, worst
 from fp4ref.formats import F
-from fp4ref.layout import layout
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
 
@@ -72,6 +70,7 @@ class View:
     rules: passed and made tests by rule and subject. families: by name, with the reason. counts: what differs.
     findings: kind, count, first case and text; traces: titles and tracebacks of some of them. others: mismatches of
     other operations than quantize, by case. errors: parts of the report that failed. coverage: basis of the verdict.
+    broken: the rules that the diagnosis tells are broken.
     """
 
     title: str
@@ -89,6 +88,7 @@ class View:
     tests: tuple[ReportLine, ...] = ()
     errors: tuple[InternalError, ...] = ()
     coverage: Coverage | None = None
+    broken: tuple[str, ...] = ()
 
 
 def of_kernel(report: KernelReport) -> View:
@@ -123,6 +123,7 @@ def of_kernel(report: KernelReport) -> View:
         tuple(tests),
         tuple(errors),
         report.coverage,
+        tuple(broken(report.diagnosis, report.spec, worst(report.rules))),
     )
 
 
@@ -169,9 +170,7 @@ def _kernel_exhibits(report: KernelReport) -> Iterator[ShownDirection]:
 def of_dump(report: DumpReport, request: DumpRequest) -> View:
     """Return the view of a dump's report; its tensors that differ are read again. Rules: CNF-2."""
     errors = list(report.errors)
-    rules: dict[str, dict[str, Cell]] = {}
-    for result in report.results:
-        _count(rules, result, report.path)
+    cells = dump_cells(report)
     tests = [
         ReportLine(result.spec.name, f"{result.name or 'tensor'}:{result.compared.direction}", _differing(result))
         for result in report.results
@@ -182,23 +181,13 @@ def of_dump(report: DumpReport, request: DumpRequest) -> View:
         report.headline,
         _diagnosis(report.diagnosis),
         (report.path,),
-        rules,
+        {rule: {report.path: cell} for rule, cell in cells.items()},
+        broken=tuple(broken(report.diagnosis, report.results[0].spec, worst(cells))) if report.results else (),
         exhibits=_shown(_dump_exhibits(report, request), errors),
         tests=tuple(tests),
         errors=tuple(errors),
         coverage=report.coverage,
     )
-
-
-def _count(rules: dict[str, dict[str, Cell]], result: Result, subject: str) -> None:
-    """Count a tensor for the rules that its bytes obey or not, as far as the differences speak of them."""
-    compared = result.compared
-    checked = *spec_rules(result.spec, compared.direction), *layout(result.scale_layout).rules, "PACK-1"
-    wrong = failed(checked, result.spec, compared.at_fault)
-    for rule in dict.fromkeys(checked):
-        cell = rules.setdefault(rule, {}).setdefault(subject, Cell())
-        cell.total += 1
-        cell.passed += rule not in wrong
 
 
 def _differing(result: Result) -> str:

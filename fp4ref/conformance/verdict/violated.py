@@ -1,0 +1,81 @@
+"""The rules that are broken: of those that fail, the ones that decide the stage at which the mistake is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fp4ref.conformance.diagnosis.explanations import Diagnosis
+from fp4ref.conformance.families.rules import spec_rules
+from fp4ref.conformance.judge.blame import failed
+from fp4ref.conformance.mistakes.record import Slot
+from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
+from fp4ref.layout import layout
+from fp4ref.spec import Spec
+
+NAMED = 3  # rules that are named where nothing tells which of them is broken
+ELEMENT, SCALE = "the element's format", "the scale's format"
+OF_STAGE: dict[str, tuple[str, ...]] = {  # rules and chapters that decide what a stage of the quantizer does
+    Slot.DIRECTION: ("BLK-8", "DEQ-4"),
+    Slot.INPUT: ("NUM",),
+    Slot.HADAMARD: ("HAD",),
+    Slot.AMAX: ("BLK-2", "GLB-1", "GLB-5"),
+    Slot.GLOBAL: ("GLB",),
+    Slot.BLOCK: ("BLK-1", "BLK-7"),
+    Slot.SCALE: ("BLK-3", "MXS"),
+    Slot.SCALE_CODEC: (SCALE,),
+    Slot.SEARCH: ("FOS",),
+    Slot.ENCODE: ("BLK-4", "BLK-10"),
+    Slot.CODE: (ELEMENT, "SR"),
+    Slot.SIGN: (ELEMENT,),
+    Slot.PACKING: ("PACK",),
+    Slot.LAYOUT: ("LAY",),
+    Slot.PADDING: ("LAY-5",),
+}
+OR_ELSE = {Slot.SCALE_CODEC: Slot.SCALE}  # where no case tests the codec alone
+
+
+def worst(cells: Mapping[str, Cell]) -> list[str]:
+    """Return the rules that fail in a case, the most often failing first."""
+    found = sorted((cell.passed / cell.total, rule) for rule, cell in cells.items() if cell.passed < cell.total)
+    return [rule for _, rule in found]
+
+
+def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> list[str]:
+    """Return the failing rules of the stages that the diagnosis names; none if it does not tell.
+
+    It tells if it explains every byte by one mistake; if several are equally good, the rules of each count.
+
+    Rules: CNF-2, CNF-24.
+    """
+    plain = [one for one in diagnosis.explanations if one.profile is None] if diagnosis is not None else []
+    if not plain or any(len(one.names) != 1 or one.stage not in OF_STAGE for one in plain):
+        return []
+    stages = dict.fromkeys(one.stage for one in plain)
+    every = list(failing)
+    return _of(stages, spec, every) or _of([OR_ELSE.get(Slot(stage), stage) for stage in stages], spec, every)
+
+
+def _of(stages: Iterable[str], spec: Spec, failing: Sequence[str]) -> list[str]:
+    """Return the failing rules of some stages."""
+    formats = {ELEMENT: spec.element.format.name.upper(), SCALE: spec.scale.format.name.upper()}
+    named = {formats.get(name, name) for stage in stages for name in OF_STAGE[stage]}
+    return [rule for rule in failing if {rule, rule.rpartition("-")[0]} & named]
+
+
+def dump_cells(report: DumpReport) -> dict[str, Cell]:
+    """Count the tensors of a dump for the rules that their bytes obey or not. Rules: CNF-24."""
+    cells: dict[str, Cell] = {}
+    for result in report.results:
+        checked, wrong = _judged(result)
+        for rule in checked:
+            cell = cells.setdefault(rule, Cell())
+            cell.total += 1
+            cell.passed += rule not in wrong
+    return cells
+
+
+def _judged(result: Result) -> tuple[list[str], frozenset[str]]:
+    """Return the rules that a tensor's bytes are held to, and those that decide a byte at fault."""
+    compared = result.compared
+    checked = *spec_rules(result.spec, compared.direction), *layout(result.scale_layout).rules, "PACK-1"
+    return list(dict.fromkeys(checked)), failed(checked, result.spec, compared.at_fault)
