@@ -26,7 +26,7 @@ NEAR = 0.9  # of the copy bandwidth
 
 
 class Kind(StrEnum):
-    """What a file's rows measure, which is its heading."""
+    """The kind of a file, which is its heading."""
 
     KERNELS = "Kernels on a GPU"
     CALLS = "Calls from Python"
