@@ -85,7 +85,7 @@ FIGURES = {
     "pipeline": Figure("pipeline:pipeline", "From x to bytes, operation by operation.", ("spec", "direction")),
     "stochastic": Figure("stochastic_figure:stochastic", "Which random bytes round up."),
     "fused": Figure("fused:fused", "The fused and the unfused path, pass by pass.", ("spec",), {"spec": NVFP4_RHT}),
-    "weight-cache": Figure("weight_cache:weight_cache", "When a weight is quantized, and where its scales lie."),
+    "weight-cache": Figure("weight_cache:weight_cache", "When a weight is quantized, and where its scales are stored."),
     "gemm": Figure("gemm_figure:gemm", "Operand directions in fprop, dgrad and wgrad.", ("spec",)),
 }
 FIELD = (  # layouts and packings of the field that the manual draws

@@ -25,7 +25,7 @@ def scale_layout(request: Request) -> str:
     geometry = Geometry(request.spec, request.shape or (300, 288), request.direction)
     found = ScaleMap(geometry, layout)
     place = geometry.place(*request.element) if request.element else None
-    title = f"Scale layout {layout.name}: where scale (m, k) lies"
+    title = f"Scale layout {layout.name}: where scale (m, k) is stored"
     said = place.sentence(named(layout)) if place else ""
     summary = f"{found.caption()}. {said}".strip()
     page = Canvas(title, f"{summary} {'; '.join(found.digits())}.", request.theme)

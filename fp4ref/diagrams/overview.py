@@ -1,4 +1,4 @@
-"""The project in one picture: a block, its bytes by the rules, your kernel's bytes beside them, and where they lie."""
+"""The project in one picture: a block, its bytes by the rules, your kernel's bytes beside them, and their places."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def _row(page: Canvas, x: float, y: float, cell: float, labels: list[str], kind:
 
 
 def _memory(page: Canvas, y: float, left: float) -> None:
-    """Where the scale of one element lies, in memory order."""
+    """Draw the scale of one element in memory order."""
     geometry = Geometry(NVFP4, (128, 256))
     place = geometry.place(37, 130)
     offset = place.scale_byte(TILED_128X4)
-    page.text(left - 12, y + 20, "where scale (m, k) lies", size=13, anchor="end", bold=True)
+    page.text(left - 12, y + 20, "place of scale (m, k)", size=13, anchor="end", bold=True)
     first, cell = offset // 8 * 8, 72.0
     for number in range(8):
         m, k = TILED_128X4.index(first + number, geometry.scales[1])

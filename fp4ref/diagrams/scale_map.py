@@ -30,7 +30,7 @@ class Byte:
 
     @property
     def label(self) -> str:
-        """The scale that lies here."""
+        """The scale that is stored here."""
         return f"{self.row},{self.column}"
 
     @property

@@ -61,7 +61,7 @@ LIVES = (
 
 def weight_cache(request: Request) -> str:
     """Return the life of a quantized weight, and how often its scales are moved. Rules: TEL-4, TEL-5, TEL-7."""
-    title = "The weight cache: when a weight is quantized, and where its scales lie"
+    title = "The weight cache: when a weight is quantized, and where its scales are stored"
     words = "; ".join(f"{life.name}: moved alone {life.moved}, written by quantizing {life.written}" for life in LIVES)
     page = Canvas(title, f"{words}. N is the number of microbatches.", request.theme)
     y = page.heading(title) + 16
@@ -72,7 +72,7 @@ def weight_cache(request: Request) -> str:
     notes = (
         "Counts of one step, in fprop and dgrad: directions whose scales were moved in a step of their own, "
         "and directions whose scales were written in the GEMM layout by quantizing (TEL-7). A flag says where "
-        "they lie (TEL-4); an update in place keeps every address, as a captured graph needs it (TEL-5)."
+        "they are (TEL-4); an update in place keeps every address, as a captured graph needs it (TEL-5)."
     )
     page.lines(MARGIN, y + 10, wrap(notes, page.width - 2 * MARGIN, 11), size=11, kind="muted")
     return page.svg()
