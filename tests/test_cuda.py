@@ -353,6 +353,33 @@ def test_tiled_scales_at_any_address_are_read():
         assert got.cpu().view(bit_types()[2]).numpy().tobytes() == expected
 
 
+@pytest.mark.parametrize("to", ["bfloat16", "float16"])
+@pytest.mark.parametrize("of_bias", ["bfloat16", "float32", None])
+@pytest.mark.parametrize("factor", [0.3, None])
+@pytest.mark.rule("GEM-8", "TEL-32")
+def test_a_product_is_finished_in_one_pass(to, of_bias, factor):
+    import torch
+
+    from fp4ref_cuda import operations
+
+    rng, kind = np.random.default_rng(17), getattr(torch, to)
+    for rows, columns in ((1, 1), (3, 8), (70, 264), (5, 4097), (0, 16), (130, 2048)):
+        sums = rng.standard_normal((rows, columns)).astype(np.float32) * np.float32(2.0) ** rng.integers(
+            -30, 30, (rows, 1)
+        )
+        bias = None if of_bias is None else torch.from_numpy(rng.standard_normal(columns)).to(getattr(torch, of_bias))
+        call = Call("finish_product", source=of_bias or "bfloat16", to=to, device="cuda", shape=(rows, columns))
+        by = None if factor is None else torch.tensor([factor])
+        expected = torch.from_numpy(sums) * (1.0 if by is None else by)
+        expected = (expected if bias is None else expected + bias.to(torch.float32)).to(kind)
+        there = (cuda(sums), *(value if value is None else value.cuda() for value in (by, bias)))
+        for _ in range(2):  # the second one repeats the launch
+            got = operations.finish_product(call, *there)
+            assert torch.equal(got.cpu().view(torch.int16), expected.view(torch.int16)), (rows, columns)
+    with pytest.raises(ShapeError, match="factor"):
+        operations.finish_product(call, cuda(sums), torch.ones(2).cuda(), None)
+
+
 FUSED = {"nvfp4": "rows and columns by thresholds", "nvfp4-rht": "rows and hadamard columns, fused"}
 
 

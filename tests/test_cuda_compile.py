@@ -132,6 +132,9 @@ def others(target):
         yield "dequantize", prelude(profiles["mxfp6-e2m3"], "bfloat16", out=out, INVERSE=False), False
     for name in ("nvfp4", "mxfp4", "mxfp8-e4m3"):
         yield "decode", prelude(profiles[name], "bfloat16", "tiled_128x4", "bfloat16"), False
+    for dtype, out, vectors in (("bfloat16", "bfloat16", True), ("float32", "float16", False)):
+        steps = {"HAS_FACTOR": True, "HAS_BIAS": True, "VECTORS": vectors}
+        yield "finish_product", prelude(profiles["nvfp4"], dtype, out=out, **steps), False
     yield "self_check", "", True
     yield "reciprocal_check", "", False
     for name in ("vllm.nvfp4_kernel", "flashinfer.nvfp4_kernel", "cutlass.nvfp4_epilogue", "te.rht_fused"):

@@ -74,7 +74,7 @@ BACKENDS = {
         ("buffers",),
         ("launch", "checks", "plan"),
         ("maxima", "members", "randoms", "programs"),
-        ("reading",),
+        ("reading", "products"),
         ("paths",),
         ("grouped",),
         ("operations",),

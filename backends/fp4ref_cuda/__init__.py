@@ -61,6 +61,7 @@ BACKEND = Backend(
         "amax",
         "convert_layout",
         "random_bits",
+        "finish_product",
     ),
     formats=None,  # each lowers to numbers
     layouts=None,  # each lowers to a struct

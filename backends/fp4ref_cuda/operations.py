@@ -37,6 +37,7 @@ from fp4ref_cuda.plan import (
     last_plan,
     remember,
 )
+from fp4ref_cuda.products import finish_product
 from fp4ref_cuda.randoms import random_bits
 from fp4ref_cuda.reading import bind_dequantize, convert_layout, dequantize
 
@@ -48,6 +49,7 @@ __all__ = [
     "bind_to_layout",
     "convert_layout",
     "dequantize",
+    "finish_product",
     "hadamard",
     "last_plan",
     "quantize",
