@@ -26,6 +26,8 @@ from fp4ref_cpu.maps import Map, lowered
 from fp4ref_cpu.native import address, exported
 from fp4ref_cpu.reading import dequantize
 
+FUNCTIONS = ("exact", "blockwise", "finish")
+
 
 class Side(ctypes.Structure):
     """One operand."""
@@ -120,7 +122,14 @@ def _decoding(spec: Spec, global_scale: Granularity) -> Spec:
 
 @lru_cache
 def _loops(a: Spec, b: Spec, dtype: str) -> dict[str, Any]:
-    names = ("exact", "blockwise", "finish")
+    return dict(zip(FUNCTIONS, functions(_text(a, b, dtype), *FUNCTIONS), strict=True))
+
+
+def multiplying_text(a: Spec, b: Spec, dtype: str) -> str:
+    """Return the text that exports the products of two specifications, with results of a type."""
+    return _text(_decoding(a, a.global_scale), _decoding(b, b.global_scale), dtype)
+
+
+def _text(a: Spec, b: Spec, dtype: str) -> str:
     prelude = fp4ref_numerics.lower(a, "A") + fp4ref_numerics.lower(b, "B")
-    text = exported(prelude, "gemm.h", f"Gemm<A, B, fp4ref::{dtype}>", *names, job="GemmJob")
-    return dict(zip(names, functions(text, *names), strict=True))
+    return exported(prelude, "gemm.h", f"Gemm<A, B, fp4ref::{dtype}>", *FUNCTIONS, job="GemmJob")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import fp4ref_numerics
@@ -13,7 +13,7 @@ from fp4ref_cpu import gemm
 from fp4ref_cpu.build import CACHE, compile_all, missing
 from fp4ref_cpu.native import text
 from fp4ref_cpu.quantizing import bind_quantize, bounding_text, maximum, of_direction, quantize, quantizing_text
-from fp4ref_cpu.randoms import random_bits
+from fp4ref_cpu.randoms import random_bits, random_text
 from fp4ref_cpu.reading import (
     bind_dequantize,
     bind_to_layout,
@@ -50,21 +50,28 @@ def prefetch(calls: Iterable[Call], tell: Callable[[str], None]) -> None:
 
     tell: is given a line if that takes a while.
     """
-    wanted = []
-    for call in calls:
-        if call.operation == "quantize":
-            spec = of_direction(call.required, call.direction)
-            wanted.append(quantizing_text(text(spec), call.source))
-            if spec.global_scale is not Granularity.NONE:
-                wanted.append(bounding_text(text(maximum(spec)), call.source))
-        else:
-            spec = call.required.replace(hadamard=None)
-            source = call.source if fp4ref_numerics.narrows(spec) else "float32"
-            wanted.append(dequantizing_text(text(decoding(spec)), source, call.to))
+    wanted = [text for call in calls for text in _texts(call)]
     sources = missing(wanted)
     if sources:
         tell(f"compiling {len(sources)} functions for the cpu backend, once; they are kept in {CACHE.writable()}")
         compile_all(sources)
+
+
+def _texts(call: Call) -> Iterator[str]:
+    """Yield the texts that a call needs."""
+    if call.operation == "quantize":
+        spec = of_direction(call.required, call.direction)
+        yield quantizing_text(text(spec), call.source)
+        if spec.global_scale is not Granularity.NONE:
+            yield bounding_text(text(maximum(spec)), call.source)
+    elif call.operation == "dequantize":
+        spec = call.required.replace(hadamard=None)
+        source = call.source if fp4ref_numerics.narrows(spec) else "float32"
+        yield dequantizing_text(text(decoding(spec)), source, call.to)
+    elif call.multiplies:
+        yield gemm.multiplying_text(call.required, call.spec_b or call.required, call.to)
+    elif call.operation == "random_bits":
+        yield random_text()
 
 
 def gemm_exact(call: Call, a: Operand, b: Operand, epilogue: Epilogue) -> Any:

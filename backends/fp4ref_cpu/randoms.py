@@ -48,4 +48,9 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any) -> Any:
 
 @lru_cache
 def _randoms() -> Any:
-    return functions(exported("", "random.h", "Randoms", "random"), "random")[0]
+    return functions(random_text(), "random")[0]
+
+
+def random_text() -> str:
+    """Return the text that exports `random`."""
+    return exported("", "random.h", "Randoms", "random")

@@ -93,8 +93,10 @@ def _prefetch(name: str, files: Sequence[VectorFile], note: Callable[[str], None
     prefetch = getattr(registry.get(name), "prefetch", None)
     if prefetch is not None:
         subject = ApiSubject(name)
-        told = itertools.chain(*(subject.calls(test) for file in files for test in file.tests), calls())
-        prefetch([call for call in dict.fromkeys(told) if not backend.unserved(call)], note)
+        of_vectors = (subject.calls(test) for file in files for test in file.tests)
+        told = itertools.chain(*of_vectors, calls(), selfcheck_others.calls())
+        known = (call for call in dict.fromkeys(told) if call.operation in backend.operations)
+        prefetch([call for call in known if not backend.unserved(call)], note)
 
 
 def _run_without_looking(name: str, files: Sequence[VectorFile]) -> None:

@@ -20,6 +20,7 @@ from fp4ref.model.counter_map import random_bytes
 from fp4ref.model.epilogue import finish
 from fp4ref.operands import AlphaRule, Epilogue
 from fp4ref.quantized import DIRECTIONS
+from fp4ref.registry import Call
 from fp4ref.specs import MXFP4, MXFP8_E4M3, MXFP8_E5M2, NVFP4, NVFP4_ROW_SCALED
 
 MULTIPLIED = (NVFP4, NVFP4_ROW_SCALED, MXFP4, MXFP8_E4M3, MXFP8_E5M2)
@@ -47,6 +48,12 @@ def checks(name: str) -> Iterator[Check]:
         yield from _randoms(name)
     modes = [mode for mode in multiply.MODES if f"gemm_{mode}" in backend.operations]
     yield from (_product(name, mode, case) for mode in modes for case in _cases(mode))
+
+
+def calls() -> Iterator[Call]:
+    """Yield what the checks will ask of a backend."""
+    yield Call("random_bits")
+    yield from (Call(f"gemm_{mode}", spec, spec_b=spec) for mode in multiply.MODES for spec in MULTIPLIED)
 
 
 def _randoms(name: str) -> Iterator[Check]:

@@ -13,7 +13,7 @@ from fp4ref.catalogue import resolve
 from fp4ref.conformance.vectors.text import Mismatch, mismatched, mismatched_words, parse_rows, parse_words
 from fp4ref.philox import philox4x32
 from fp4ref.quantized import DirectionData, Quantized
-from fp4ref.spec import from_json
+from fp4ref.spec import Spec, from_json
 
 
 class TestLike(Protocol):
@@ -50,17 +50,21 @@ def gemm(test: TestLike, subject: Any) -> Iterator[Mismatch]:
         yield from mismatched_words("values", values, " ".join(expected["values"]))
 
 
+def spec_of(fields: Mapping[str, Any]) -> Spec:
+    """Return the specification of an operand, which its name or its record gives."""
+    spec = fields["spec"]
+    return resolve(spec) if isinstance(spec, str) else from_json(json.dumps(spec))
+
+
 def _side(fields: Mapping[str, Any]) -> Quantized:
     """Return an operand of a product."""
-    spec = fields["spec"]
     parts = DirectionData(
         parse_rows(fields["data"]),
         parse_rows(fields["scales"]),
         parse_words(fields["amax"]) if "amax" in fields else None,
     )
     pair = (parts, None) if fields.get("direction", "row") == "row" else (None, parts)
-    record = resolve(spec) if isinstance(spec, str) else from_json(json.dumps(spec))
-    return Quantized(record, tuple(fields["shape"]), "float32", fields.get("scale_layout", "linear"), *pair)
+    return Quantized(spec_of(fields), tuple(fields["shape"]), "float32", fields.get("scale_layout", "linear"), *pair)
 
 
 def philox(test: TestLike, _: Any) -> Iterator[Mismatch]:

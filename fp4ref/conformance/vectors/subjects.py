@@ -17,6 +17,7 @@ from fp4ref import api, hadamard, multiply, packing, random_source, registry
 from fp4ref.arithmetic import RCEIL, TE
 from fp4ref.conformance.vectors.files import VectorTest
 from fp4ref.conformance.vectors.placing import device_of, fetched, placed, placed_result
+from fp4ref.conformance.vectors.products import spec_of
 from fp4ref.conformance.vectors.text import Mismatch, mismatched, mismatched_words, parse_words
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import (
@@ -104,6 +105,9 @@ class ApiSubject:
         """Return the calls that a test will make, as far as they are known; none if the API refuses its arguments."""
         refused = "error" in test.fields.get("expected", {})
         operations, spec = ((), None) if refused or self.reasons(test) else _needed(test)
+        if operations and test.operation == "gemm":
+            a, b = (spec_of(test.fields[side]) for side in "ab")
+            return [Call(operations[0], a, to=test.fields.get("to", "float32"), spec_b=b)]
         if spec is None:
             return []
         direction: Direction = test.fields.get("direction", "row")
