@@ -1,4 +1,4 @@
-"""What follows a product on the device: one pass where every step would be one of its own."""
+"""The last steps of a product on the device, after its sums: one pass for all of them."""
 
 from __future__ import annotations
 

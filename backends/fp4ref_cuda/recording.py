@@ -57,7 +57,7 @@ class Launch(NamedTuple):
 class Recording:
     """The arrays of one call by number, its inputs first, and the launches in their order.
 
-    Of inputs that start at one byte, the first one stands for all: a kind of call says which do.
+    The first one of inputs that start at one byte stands for all of them: a kind of call says which do.
 
     complete: False once something happened that another call could not repeat.
     """

@@ -19,7 +19,7 @@ INFINITY, PATTERNS = 0x7F80, 1 << 16  # of bfloat16
 
 
 class Numerics:
-    """What is the same for every part of a sweep: scales and places at which codes begin, on the device.
+    """Scales, and the places at which codes begin, on the device: the same for every part of a sweep.
 
     maxima: patterns of bfloat16.
     """

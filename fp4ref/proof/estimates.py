@@ -181,7 +181,7 @@ def _squares() -> str | None:
 def _sums(metric: str, count: int, additions: int, of_units: Fraction, of_sums: Fraction) -> str | None:
     """Decide whether two pairs of sums can be decided otherwise than their estimates, which decide.
 
-    Of each candidate: the unit or its square, the sum of exact errors, that of exact estimates, and both as computed.
+    Per candidate: the unit or its square, the sum of exact errors, that of exact estimates, and both as computed.
     """
     import z3
 

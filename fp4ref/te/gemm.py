@@ -11,6 +11,7 @@ from torch import Tensor
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
+from fp4ref.te.finishing import finished
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.global_scale import global_factor, globally_scaled
@@ -151,17 +152,17 @@ def _product(
     _require_operands(a, a_direction, b, b_direction)
     if _is_row_scaled(a) or _is_row_scaled(b):
         sums = multiply(operand(b, b_direction), operand(a, a_direction))
-        return _finished(globally_scaled(sums, a, a_direction, b, b_direction, alpha), None, bias, dtype)
+        return finished(globally_scaled(sums, a, a_direction, b, b_direction, alpha), None, bias, dtype)
     if _sums_blocks(a, b):
         sums = block_scaled_product(b, b_direction, a, a_direction)
-        return _finished(sums, None if alpha == 1.0 else alpha, bias, dtype)
+        return finished(sums, None if alpha == 1.0 else alpha, bias, dtype)
     factor, rest = _factor(a, a_direction, b, b_direction, alpha)
     if dtype is torch.bfloat16 and rest is None:
         result = rounded_product(a, a_direction, b, b_direction, factor, bias)
         if result is not None:
             return result
     sums = multiply(operand(b, b_direction), operand(a, a_direction))
-    return _finished(sums if rest is None else sums.mul_(factor), factor if rest is None else rest, bias, dtype)
+    return finished(sums if rest is None else sums.mul_(factor), factor if rest is None else rest, bias, dtype)
 
 
 def _factor(a: Any, a_direction: str, b: Any, b_direction: str, alpha: float) -> tuple[Any, float | None]:
@@ -174,16 +175,6 @@ def _factor(a: Any, a_direction: str, b: Any, b_direction: str, alpha: float) ->
         assert b._scale_inv is not None
         return a._scale_inv * b._scale_inv, rest
     return rest, None
-
-
-def _finished(sums: Tensor, factor: Any, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return sums * factor + bias, each step in float32; the last one writes the result's type. Rules: TEL-32."""
-    target = sums if dtype is torch.float32 else torch.empty_like(sums, dtype=dtype)
-    if bias is None and factor is None:
-        return sums.to(dtype)
-    if bias is None:
-        return torch.mul(sums, factor, out=target)
-    return torch.add(sums if factor is None else sums.mul_(factor), bias.to(torch.float32), out=target)
 
 
 def _require_operands(a: Any, a_direction: str, b: Any, b_direction: str) -> None:
