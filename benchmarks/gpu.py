@@ -156,19 +156,11 @@ def cases(shape: tuple[int, int], xs: list[Any]) -> Iterator[tuple[str, float, l
     yield "nvfp4 row, amax given", 2 + size(nvfp4), [row(x, o, amax) for x, o in zip(xs, rows, strict=True)]
     yield "nvfp4 amax + row", 4 + size(nvfp4), [row(x, o, None) for x, o in zip(xs, rows, strict=True)]
 
-    def both(spec: fp4ref.Spec, path: str | None = None) -> list[Run]:
-        outs = [Directions(buffers(spec, shape, "row"), buffers(spec, shape, "column")) for _ in xs]
-        more = {} if path is None else {"path": path}
-        return [
-            lambda x=x, o=o: operations.quantize_both(call(x, spec, "both"), x, out=o, **more)
-            for x, o in zip(xs, outs, strict=True)
-        ]
-
-    yield "nvfp4 amax + row + column", 4 + 2 * size(nvfp4), both(nvfp4)
-    yield "nvfp4-rht amax + row + column", 4 + 2 * size(rht), both(rht)
+    yield "nvfp4 amax + row + column", 4 + 2 * size(nvfp4), both_of(nvfp4, shape, xs)
+    yield "nvfp4-rht amax + row + column", 4 + 2 * size(rht), both_of(rht, shape, xs)
     yield APART, 4 + 2 * size(rht), apart(shape, xs)
-    yield "nvfp4-rht, general kernel", 4 + 2 * size(rht), both(rht, "tiles")
-    yield "mxfp8 row + column", 2 + 2 * size(mxfp8), both(mxfp8)
+    yield "nvfp4-rht, general kernel", 4 + 2 * size(rht), both_of(rht, shape, xs, path="tiles")
+    yield "mxfp8 row + column", 2 + 2 * size(mxfp8), both_of(mxfp8, shape, xs)
     for layout in ("tiled_128x4", "linear"):
         quantized = [operations.quantize(call(x, nvfp4, layout=layout), x, None, None, None) for x in xs]
 
@@ -228,6 +220,14 @@ def off_the_fast_path(shape: tuple[int, int], xs: list[Any]) -> Iterator[tuple[s
         for layout in (LAYOUT, "linear"):
             name = f"{spec.name} row, {layout}" if passes == 1 else f"{spec.name} amax + row, {layout}"
             yield name, 2 * passes + size(spec), rows_of(spec, shape, xs, layout)
+    for spec, passes, layout in (
+        (fp4ref.NVFP4_RHT, 2, "linear"),
+        (fp4ref.MXFP8_E4M3, 1, "linear"),
+        (fp4ref.MXFP4, 1, LAYOUT),
+        (fp4ref.NVFP4_2D, 2, LAYOUT),
+    ):
+        name = f"{spec.name} {'amax + ' * (passes - 1)}row + column, {layout}"
+        yield name, 2 * passes + 2 * size(spec), both_of(spec, shape, xs, layout)
     outs = [torch.empty_like(x) for x in xs]
     for spec in (fp4ref.MXFP8_E4M3, fp4ref.MXFP4):
         made = [operations.quantize(call(x, spec), x, None, None, None) for x in xs]
@@ -236,6 +236,15 @@ def off_the_fast_path(shape: tuple[int, int], xs: list[Any]) -> Iterator[tuple[s
         )
         runs = [lambda q=q, y=y, c=decoding: operations.dequantize(c, q, y) for q, y in zip(made, outs, strict=True)]
         yield f"{spec.name} dequantize", 2 + size(spec), runs
+
+
+def both_of(
+    spec: fp4ref.Spec, shape: tuple[int, int], xs: list[Any], layout: str = LAYOUT, path: str | None = None
+) -> list[Run]:
+    """Return calls that quantize both directions into given buffers."""
+    outs = [Directions(buffers(spec, shape, "row", layout), buffers(spec, shape, "column", layout)) for _ in xs]
+    record, more = call(xs[0], spec, "both", layout), {} if path is None else {"path": path}
+    return [lambda x=x, o=o: operations.quantize_both(record, x, out=o, **more) for x, o in zip(xs, outs, strict=True)]
 
 
 def rows_of(spec: fp4ref.Spec, shape: tuple[int, int], xs: list[Any], layout: str = LAYOUT) -> list[Run]:
