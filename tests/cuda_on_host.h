@@ -19,6 +19,9 @@ struct uint2 {
 struct uint4 {
     unsigned x, y, z, w;
 };
+struct float4 {
+    float x, y, z, w;
+};
 struct Index {
     unsigned x;
 };

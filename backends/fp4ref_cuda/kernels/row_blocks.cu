@@ -44,7 +44,7 @@ DEVICE float block_amax(const Words& x, bool& finite)
     UNROLL
     for (int k = 0; k < 8; k += 2) two = __vimax3_u16x2(two, x.word[k] & 0x7fff7fffu, x.word[k + 1] & 0x7fff7fffu);
     const unsigned largest = fp4ref::larger(two & 0xffffu, two >> 16);
-    finite = largest < In::infinity;
+    finite = largest < (BFLOAT16 ? 0x7f80u : 0x7c00u);
     if (finite) return In::widen((In::word)largest);
     UNROLL
     for (int i = 0; i < 16; ++i) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, fp4ref::magnitude_bits(x[i]));
