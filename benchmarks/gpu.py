@@ -279,44 +279,39 @@ def torchao_cases(xs: list[Any], wanted: bool) -> list[tuple[str, float, list[Ru
     if not wanted:
         return []
     try:
-        from torchao.prototype.mx_formats.mx_tensor import MXTensor
-        from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
+        import torchao_functions as peer
     except ImportError as missing:
         print(f"no torchao: {missing}")
         return []
 
-    def nvfp4(x: Any) -> Any:
-        scale = per_tensor_amax_to_scale(x.abs().max())
-        q = NVFP4Tensor.to_nvfp4(x, per_tensor_scale=scale, is_swizzled_scales=True)
-        return q.qdata, q.scale
-
-    def mxfp8(x: Any) -> Any:
-        q = MXTensor.to_mx(x, torch.float8_e4m3fn, 32)
-        return q.qdata, q.scale
-
     def runs(function: Any, inputs: list[Any]) -> list[Run]:
-        compiled = torch.compile(function, dynamic=False)
+        compiled = peer.compiled(function)
         return [lambda x=x: compiled(x) for x in inputs]
 
-    made = [MXTensor.to_mx(x, torch.float8_e4m3fn, 32) for x in xs]
+    made = [peer.mx(x) for x in xs]
     eight = size(fp4ref.MXFP8_E4M3)
     return [
-        (TORCHAO, 4 + size(fp4ref.NVFP4), runs(nvfp4, xs)),
-        ("torchao mxfp8 row, linear", 2 + eight, runs(mxfp8, xs)),
-        ("torchao mxfp8 dequantize, linear", 2 + eight, runs(lambda q: q.dequantize(torch.bfloat16), made)),
+        (TORCHAO, 4 + size(fp4ref.NVFP4), runs(peer.nvfp4, xs)),
+        ("torchao mxfp8 row, linear", 2 + eight, runs(peer.mxfp8, xs)),
+        ("torchao mxfp8 dequantize, linear", 2 + eight, runs(peer.dequantize, made)),
     ]
+
+
+def first_line(command: list[str]) -> str:
+    """Return the first line that a command prints; "unknown" where it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "unknown"
 
 
 def setting() -> dict[str, str]:
     """Return what the numbers depend on beside the code."""
     query = ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem,clocks.max.sm", "--format=csv,noheader"]
-    try:
-        card = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().splitlines()[0]
-    except (OSError, subprocess.CalledProcessError):
-        card = "unknown"
     return {
         "device": torch.cuda.get_device_name(),
-        "driver, clocks": card,
+        "driver, clocks": first_line(query),
+        "commit": first_line(["git", "rev-parse", "--short", "HEAD"]),
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "fp4ref": fp4ref.__version__,

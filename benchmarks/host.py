@@ -57,19 +57,10 @@ def acts(x: Any) -> Iterator[tuple[str, Act]]:
 
 def torchao_acts(x: Any) -> Iterator[tuple[str, Act]]:
     """Yield torchao's compiled quantizers."""
-    from torchao.prototype.mx_formats.mx_tensor import MXTensor
-    from torchao.prototype.mx_formats.nvfp4_tensor import NVFP4Tensor, per_tensor_amax_to_scale
+    import torchao_functions as peer
 
-    def nvfp4(x: Any) -> Any:
-        q = NVFP4Tensor.to_nvfp4(x, per_tensor_scale=per_tensor_amax_to_scale(x.abs().max()), is_swizzled_scales=True)
-        return q.qdata, q.scale
-
-    def mxfp8(x: Any) -> Any:
-        q = MXTensor.to_mx(x, torch.float8_e4m3fn, 32)
-        return q.qdata, q.scale
-
-    for name, function in (("torchao nvfp4 row", nvfp4), ("torchao mxfp8 row", mxfp8)):
-        compiled = torch.compile(function, dynamic=False)
+    for name, function in (("torchao nvfp4 row", peer.nvfp4), ("torchao mxfp8 row", peer.mxfp8)):
+        compiled = peer.compiled(function)
         yield name, lambda compiled=compiled: compiled(x)
 
 
