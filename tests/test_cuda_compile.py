@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -500,7 +500,7 @@ def test_why_a_fast_path_is_not_taken():
         assert because in plan.decode_reason(fp4ref.profiles[name], "bfloat16", 64, 0, inverse=False)
     assert "float32" in plan.decode_reason(fp4ref.NVFP4, "float32", 64, 0, inverse=False)
     assert "16 bytes" in plan.decode_reason(fp4ref.NVFP4, "bfloat16", 60, 0, inverse=False)
-    powers = plan.powers_reason
+    powers = partial(plan.thresholds_reason, form=plan.MXFP4_FORM)
     assert not powers(fp4ref.MXFP4, "bfloat16", (8, 64), 0)
     assert "not bfloat16" in powers(fp4ref.MXFP4, "float16", (8, 64), 0)
     assert "16 bytes" in powers(fp4ref.MXFP4, "bfloat16", (8, 60), 0)

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import fp4ref_numerics
-from fp4ref.arithmetic import RCEIL, TE
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1
+from fp4ref.arithmetic import RCEIL, TE, Arithmetic
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1, Codec
 from fp4ref.layout import LINEAR, TILED_128X4, Layout, layout
 from fp4ref.quantized import Direction
 from fp4ref.registry import Call
@@ -117,23 +118,27 @@ def amax_kind(spec: Spec, direction: Direction) -> int:
     return 1 if spec.global_scale is Granularity.ROW else 0
 
 
-def thresholds_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int) -> str:
-    """Why rows cannot be quantized by thresholds; empty if they can."""
-    if (spec.arithmetic, spec.element, spec.scale) != (TE, CUDA_E2M1, CUDA_E4M3) or spec.four_over_six:
-        return f"{spec.name} is not NVFP4 by the default arithmetic"
-    if spec.block != (1, 16) or spec.global_scale is not Granularity.TENSOR or spec.amax is not Amax.IGNORE_NAN:
-        return f"{spec.name} does not have blocks of 1x16 under one global scale"
-    if dtype != "bfloat16":
-        return f"{dtype}, not bfloat16"
-    return _size_reason(matrix) or _vector_reason(matrix[1], address)
+class Form(NamedTuple):
+    """The parts of a specification whose rows the kernel by thresholds serves; title: what it is called."""
+
+    title: str
+    arithmetic: Arithmetic
+    scale: Codec
+    width: int
+    global_scale: Granularity
 
 
-def powers_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int) -> str:
-    """Why rows under powers of two cannot be quantized by thresholds; empty if they can."""
-    if (spec.arithmetic, spec.element, spec.scale) != (RCEIL, CUDA_E2M1, CUDA_E8M0) or spec.four_over_six:
-        return f"{spec.name} is not MXFP4 by the default arithmetic"
-    if spec.block != (1, 32) or spec.global_scale is not Granularity.NONE or spec.amax is not Amax.IGNORE_NAN:
-        return f"{spec.name} does not have blocks of 1x32 without a global scale"
+SCALES = {Granularity.TENSOR: "one global scale", Granularity.NONE: "no global scale"}
+NVFP4_FORM = Form("NVFP4", TE, CUDA_E4M3, 16, Granularity.TENSOR)
+MXFP4_FORM = Form("MXFP4", RCEIL, CUDA_E8M0, 32, Granularity.NONE)
+
+
+def thresholds_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int, form: Form = NVFP4_FORM) -> str:
+    """Why rows cannot be quantized by thresholds, as those of one form are; empty if they can."""
+    if (spec.arithmetic, spec.element, spec.scale) != (form.arithmetic, CUDA_E2M1, form.scale) or spec.four_over_six:
+        return f"{spec.name} is not {form.title} by the default arithmetic"
+    if (*spec.block, spec.global_scale, spec.amax) != (1, form.width, form.global_scale, Amax.IGNORE_NAN):
+        return f"{spec.name} does not have blocks of 1x{form.width} under {SCALES[form.global_scale]}"
     if dtype != "bfloat16":
         return f"{dtype}, not bfloat16"
     return _size_reason(matrix) or _vector_reason(matrix[1], address)
@@ -232,7 +237,7 @@ def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
     spec, dtype, matrix, scale_layout = call.required, call.source, call.sizes, call.layout.name
     if call.direction == "row":
         reason = thresholds_reason(spec, dtype, matrix, address)
-        if not reason or not powers_reason(spec, dtype, matrix, address):
+        if not reason or not thresholds_reason(spec, dtype, matrix, address, MXFP4_FORM):
             return ROWS, ""
         slower = blocks_reason(spec, dtype, matrix, address)
         return (TILES, slower) if slower else (ROW_BLOCKS, reason)
