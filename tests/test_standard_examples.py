@@ -24,6 +24,7 @@ from fp4ref.model.quantize import constants
 from fp4ref.spec_root import spec_root
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import codes_of, number_of, tables
+from standard_codecs import CODECS
 
 F = np.float32
 RULES = rules.defined()
@@ -87,17 +88,6 @@ def eval_shape(text):
 # Chapters 02 and 03
 
 
-CODECS = {
-    "E2M1": formats.CUDA_E2M1,
-    "E4M3": formats.CUDA_E4M3,
-    "E5M2": formats.CUDA_E5M2,
-    "E2M3": formats.CUDA_E2M3,
-    "E3M2": formats.CUDA_E3M2,
-    "INT8": formats.OCP_INT8,
-    "E8M0": formats.CUDA_E8M0,
-    "UE4M3": formats.GGML_UE4M3,
-    "UE5M3": formats.CUDA_UE5M3,
-}
 ENCODED = """E2M1-2 E2M1-4 E2M1-5 E4M3-2 E4M3-3 E4M3-4 E4M3-6 E5M2-2 E5M2-3 E5M2-4 E5M2-6 E2M3-2 E2M3-3 E2M3-4
 E2M3-5 E3M2-2 E3M2-3 E3M2-4 E3M2-5 INT8-2 INT8-3 INT8-4 INT8-5 E8M0-2 E8M0-3
 UE4M3-2 UE5M3-2 UE5M3-3""".split()

@@ -18,20 +18,11 @@ from fp4ref.specs import OWN
 from fp4ref.standard import formulas, made
 from fp4ref.standard.examples import VOLUME_1
 from fp4ref.standard.tables import codes_of, number_of, tables
+from standard_codecs import CODECS
 
 F = np.float32
 RULES = rules.defined()
 WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "seven": 7, "eight": 8}
-CODECS = {
-    "E2M1": formats.CUDA_E2M1,
-    "E4M3": formats.CUDA_E4M3,
-    "E5M2": formats.CUDA_E5M2,
-    "E2M3": formats.CUDA_E2M3,
-    "E3M2": formats.CUDA_E3M2,
-    "UE4M3": formats.GGML_UE4M3,
-    "UE5M3": formats.CUDA_UE5M3,
-    "INT8": formats.OCP_INT8,
-}
 
 
 def chapter(number):
