@@ -415,7 +415,7 @@ def test_without_a_device_the_backend_says_so_in_one_line():
 
 def test_what_the_kernels_cannot_do_has_reasons():
     import fp4ref_cuda
-    from fp4ref_cuda import NOT_IN_KERNELS
+    from fp4ref_cuda import HEIGHTS, NOT_IN_KERNELS, WIDTHS
 
     def unsupported(spec: fp4ref.Spec) -> list[str]:
         return fp4ref_cuda.unsupported(Call("quantize", spec))
@@ -427,7 +427,9 @@ def test_what_the_kernels_cannot_do_has_reasons():
     assert set(NOT_IN_KERNELS) < set(ARITHMETIC)
     for spec in profiles:
         absent = NOT_IN_KERNELS.get(spec.arithmetic.name) if id(spec) in in_header else None
-        assert bool(unsupported(spec)) == bool(id(spec) not in in_header or absent or spec.subnormals == "flush")
+        too_large = spec.block.rows not in HEIGHTS or spec.block.columns not in WIDTHS
+        refused = id(spec) not in in_header or absent or too_large or spec.subnormals == "flush"
+        assert bool(unsupported(spec)) == bool(refused)
         assert not absent or unsupported(spec)[0].endswith(absent)
     assert "128x128" in unsupported(fp4ref.NVFP4.replace(block=(128, 128)))[0]
 
