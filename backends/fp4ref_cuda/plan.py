@@ -118,7 +118,7 @@ def amax_kind(spec: Spec, direction: Direction) -> int:
     return 1 if spec.global_scale is Granularity.ROW else 0
 
 
-class Form(NamedTuple):
+class ThresholdForm(NamedTuple):
     """The parts of a specification whose rows the kernel by thresholds serves; title: what it is called."""
 
     title: str
@@ -129,11 +129,11 @@ class Form(NamedTuple):
 
 
 SCALES = {Granularity.TENSOR: "one global scale", Granularity.NONE: "no global scale"}
-NVFP4_FORM = Form("NVFP4", TE, CUDA_E4M3, 16, Granularity.TENSOR)
-MXFP4_FORM = Form("MXFP4", RCEIL, CUDA_E8M0, 32, Granularity.NONE)
+NVFP4_FORM = ThresholdForm("NVFP4", TE, CUDA_E4M3, 16, Granularity.TENSOR)
+MXFP4_FORM = ThresholdForm("MXFP4", RCEIL, CUDA_E8M0, 32, Granularity.NONE)
 
 
-def thresholds_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int, form: Form = NVFP4_FORM) -> str:
+def thresholds_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int, form: ThresholdForm = NVFP4_FORM) -> str:
     """Why rows cannot be quantized by thresholds, as those of one form are; empty if they can."""
     if (spec.arithmetic, spec.element, spec.scale) != (form.arithmetic, CUDA_E2M1, form.scale) or spec.four_over_six:
         return f"{spec.name} is not {form.title} by the default arithmetic"
