@@ -133,7 +133,9 @@ NVFP4_FORM = ThresholdForm("NVFP4", TE, CUDA_E4M3, 16, Granularity.TENSOR)
 MXFP4_FORM = ThresholdForm("MXFP4", RCEIL, CUDA_E8M0, 32, Granularity.NONE)
 
 
-def thresholds_reason(spec: Spec, dtype: str, matrix: tuple[int, int], address: int, form: ThresholdForm = NVFP4_FORM) -> str:
+def thresholds_reason(
+    spec: Spec, dtype: str, matrix: tuple[int, int], address: int, form: ThresholdForm = NVFP4_FORM
+) -> str:
     """Why rows cannot be quantized by thresholds, as those of one form are; empty if they can."""
     if (spec.arithmetic, spec.element, spec.scale) != (form.arithmetic, CUDA_E2M1, form.scale) or spec.four_over_six:
         return f"{spec.name} is not {form.title} by the default arithmetic"
