@@ -92,7 +92,7 @@ def main(out: Path, results: Path | None, site: Path | None) -> None:
         ["docs/generate/reference.py", source / "reference"],
         ["docs/generate/charts.py", source / "figures"],
         ["docs/generate/checkpoint_howtos.py", source / "howto/checkpoint-garbage.md"],
-        ["docs/generate/proved.py", source / "proved.md"],
+        ["docs/generate/proved.py", source / "how-we-know.md"],
         ["docs/generate/rule_pages.py", source / "rule"],
         ["docs/generate/notebooks.py", source / "notebooks"],
         ["docs/generate/conventions.py", source / "conventions.md"],

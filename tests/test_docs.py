@@ -243,9 +243,16 @@ def test_reference_has_no_address_and_no_long_default(tmp_path):
             assert max(map(len, fence.splitlines())) < 500, fence[:200]
 
 
-def test_the_page_of_proofs_is_made_of_the_records(tmp_path):
-    load(DOCS / "generate/proved.py").main(tmp_path / "proved.md")
-    text = (tmp_path / "proved.md").read_text("utf-8")
+def test_the_page_on_trust_ends_in_tables_made_of_the_records(tmp_path):
+    load(DOCS / "generate/proved.py").main(tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text("utf-8")
+    written = (DOCS / "site/how-we-know.md").read_text("utf-8")
+    assert text.startswith(written)
+    tables = text[len(written) :]
+    assert re.findall(r"^#+ .*", tables, re.MULTILINE) == ["## What is proved", "### By rule", "### By certificate"]
+    assert tables.index("| rule | golden | header |") < tables.index("| BLK-3 |") < tables.index("| certificate |")
+    assert tables.index("| BLK-3 |") > tables.index("### By rule")
+    assert "](how-we-know.md)" in (DOCS / "site/proved.md").read_text("utf-8")  # where older links lead
     (row,) = [line for line in text.splitlines() if line.startswith("| BLK-3 |")]
     assert len(re.findall(r"\| exhaustive: [\d,]+, 2\d{3}-\d\d-\d\d[ ;]", row)) >= 2, row
     assert "| `encode-e2m1/header` |" in text

@@ -1,4 +1,4 @@
-"""Write the page of what is proved, from the records of the certificates.
+"""Write the page on trust: its text, then the tables of what is proved, from the records of the certificates.
 
     python docs/generate/proved.py OUT.md
 
@@ -15,7 +15,8 @@ from fp4ref.proof import records
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, in_words
 
-INTRO = """# What is proved
+TEXT = Path(__file__).parents[1] / "site/how-we-know.md"
+INTRO = """## What is proved
 
 A certificate is a claim about every input of a domain, and a program that decides it. `fp4ref prove` replays the
 certificates: each claim is proved, or refuted with a witness. `fp4ref rules --check` fails if code that a certificate
@@ -34,8 +35,8 @@ of its record.
 
 
 def main(target: Path) -> None:
-    """Write the table by rule and subject, then each claim."""
-    target.write_text("\n".join([INTRO, *by_rule(), *by_claim()]) + "\n", "utf-8")
+    """Write the text, the table by rule and subject, then each claim."""
+    target.write_text("\n".join([TEXT.read_text("utf-8"), INTRO, *by_rule(), *by_claim()]) + "\n", "utf-8")
 
 
 def proved() -> list[tuple[ProofClaim, records.Record]]:
@@ -46,7 +47,7 @@ def proved() -> list[tuple[ProofClaim, records.Record]]:
 
 def by_rule() -> Iterator[str]:
     """Yield a table of methods, one row a rule, one column a subject."""
-    yield "## By rule\n"
+    yield "### By rule\n"
     yield "| rule | " + " | ".join(ClaimSubject) + " |"
     yield "|" + " --- |" * (1 + len(ClaimSubject))
     held = proved()
@@ -76,7 +77,7 @@ def _cell(held: list[tuple[ProofClaim, records.Record]]) -> str:
 
 def by_claim() -> Iterator[str]:
     """Yield a table of claims, with their domains, counts and dates."""
-    yield "## By certificate\n"
+    yield "### By certificate\n"
     yield "| certificate | claim | domain | inputs | computed | date |"
     yield "| --- | --- | --- | ---: | ---: | --- |"
     for claim, record in proved():
