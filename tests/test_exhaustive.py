@@ -131,6 +131,14 @@ def test_a_kernel_that_raises_is_wrong_and_time_ends_a_sweep(few):
     assert report.kind is Verdict.INCOMPLETE
 
 
+def test_a_wrong_verdict_of_a_sweep_that_time_ended_claims_no_whole_domain():
+    report = exhaustive.SweepReport("k", fp4ref.NVFP4, Subject.of(right("nvfp4")).declaration, "float32")
+    report.patterns, report.counts, report.stopped = 1000, {"codes": 1, "nan": 2}, exhaustive.LATE
+    assert report.headline == (
+        "wrong: 1 code differs, 2 codes of NaN differ from nvfp4; the time of the run is over after 1,000 elements"
+    )
+
+
 def test_every_value_meets_every_column(few):
     seen = set()
 

@@ -13,6 +13,7 @@ from fp4ref.cli import main
 from fp4ref.errors import BackendError
 from fp4ref.proof import cpp_sources, encoders, golden_scales, records, solver, sources, steps
 from fp4ref.proof.catalogue import claims
+from fp4ref.proof.claims import ClaimSubject
 
 
 def decided(name: str):
@@ -171,6 +172,32 @@ def test_prove_says_what_it_proved_and_refuted(monkeypatch):
     result = CliRunner().invoke(main, ["prove", "encode-e4m3/golden", "--json"])
     assert result.exit_code == 1
     assert [(row["result"], row["witness"][:10]) for row in json.loads(result.output)] == [("refuted", "0x3A800001")]
+
+
+def listed(*arguments):
+    result = CliRunner().invoke(main, ["prove", "--list", *arguments])
+    assert result.exit_code == 0, result.output
+    return {line.split("  ")[0] for line in result.output.splitlines() if line[0] != " "}
+
+
+def test_a_list_is_of_the_device_and_subject_that_are_asked_for():
+    of = {subject: {name for name, claim in claims().items() if claim.subject is subject} for subject in ClaimSubject}
+    assert listed() == claims().keys()
+    assert listed("--device", "cuda") == of[ClaimSubject.CUDA]
+    assert listed("--device", "cpu") == claims().keys() - of[ClaimSubject.CUDA]
+    assert listed("--subject", "cpu") == of[ClaimSubject.CPU]
+    assert listed("--subject", "cpu", "--device", "cuda") == set()
+    assert listed("E2M1-3", "--device", "cuda") == {n for n in of[ClaimSubject.CUDA] if "E2M1-3" in claims()[n].rules}
+
+
+def test_missing_are_those_without_a_record_that_holds(monkeypatch):
+    none, other, kept = (claims()[f"encode-{name}/golden"] for name in ("e2m1", "e4m3", "e5m2"))
+    changed = {**records.read(other), "statement": "?"}
+    found = {none.name: None, other.name: changed, kept.name: records.read(kept)}
+    monkeypatch.setattr(records, "read", lambda claim: found[claim.name])
+    names = [*found]
+    assert listed(*names, "--missing") == {none.name, other.name}
+    assert CliRunner().invoke(main, ["prove", kept.name, "--missing"]).output == "nothing to prove\n"
 
 
 def test_unknown_certificates_are_refused():

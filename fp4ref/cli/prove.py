@@ -26,6 +26,7 @@ Examples:
   fp4ref prove --subject header --long    those of the C++ header, the long ones too
   fp4ref prove --device cuda              those of the cuda backend, on this machine's GPU
   fp4ref prove --list                     what there is, and what is out of date
+  fp4ref prove --missing --long           those whose record is missing or out of date
 """
 
 
@@ -36,16 +37,22 @@ Examples:
     type=click.Choice([subject.value for subject in ClaimSubject]),
     help="Only claims about this implementation.",
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="cuda: only claims about the GPU.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="cuda: only claims about the GPU; cpu: only the others, as without names and --subject.",
+)
 @click.option("--long", "with_long", is_flag=True, help="Also replay those that take minutes.")
+@click.option("--missing", is_flag=True, help="Only those whose record is missing or out of date.")
 @click.option("--list", "only_list", is_flag=True, help="List the certificates and replay none.")
 @click.option("--record", is_flag=True, help="Write the record of each claim that is proved.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def prove(
     names: tuple[str, ...],
     subject: str | None,
-    device: str,
+    device: str | None,
     with_long: bool,
+    missing: bool,
     only_list: bool,
     record: bool,
     as_json: bool,
@@ -55,9 +62,12 @@ def prove(
     A record is out of date if code that it covers has changed since it was written. Exit status: 0 if each claim is
     proved, 1 if one is refuted.
     """
-    chosen = _chosen(names, subject, with_long or only_list or device == "cuda")
-    if not names and subject is None and not only_list:  # a GPU's are asked for
-        chosen = [claim for claim in chosen if (claim.subject is ClaimSubject.CUDA) is (device == "cuda")]
+    if device is None and not (names or subject or only_list):
+        device = "cpu"
+    with_long = with_long or only_list or "cuda" in {device, subject}
+    chosen = [claim for claim in _chosen(names, subject, with_long) if _on(claim, device)]
+    if missing:
+        chosen = [claim for claim in chosen if not _recorded(claim)]
     if only_list:
         _list(chosen, as_json)
         return
@@ -88,6 +98,17 @@ def _chosen(names: tuple[str, ...], subject: str | None, with_long: bool) -> lis
         if (subject is None or claim.subject == subject)
         and (claim.name in names or ((with_long or not claim.long) and (not names or _words(claim) & wanted)))
     ]
+
+
+def _on(claim: ProofClaim, device: str | None) -> bool:
+    """Return True if a claim is decided on a device; None stands for any."""
+    return device is None or (claim.subject is ClaimSubject.CUDA) is (device == "cuda")
+
+
+def _recorded(claim: ProofClaim) -> bool:
+    """Return True if a claim has a record that holds."""
+    kept = records.read(claim)
+    return kept is not None and not records.outdated(claim, kept)
 
 
 def _words(claim: ProofClaim) -> set[str]:

@@ -52,6 +52,8 @@ def theorems(path: Path, spec: str, patterns: tuple[str, ...], as_json: bool) ->
                 click.echo(f"{name}: not evaluated: it has elements that are not finite", err=True)
                 continue
             found[name] = returning.evaluate(x, chosen)
+    if patterns and not found:
+        raise DomainError("theorems", f"no tensor to evaluate named {', '.join(patterns)}", "one of floats", "THM-1")
     if as_json:
         records = {name: [each._asdict() for each in results] for name, results in found.items()}
         click.echo(json.dumps(records, indent=1))

@@ -27,6 +27,8 @@ PIECES = {"cpu": 1 << 24, "": 1 << 27}  # patterns of a call, by device
 BUILDING = 1 << 22  # patterns that may take a second more, to be built and compared
 LATE = "the time of the run is over"
 KINDS = ("codes", "nan", "scales", "amax")
+PLURALS = {"codes": "codes", "nan": "codes of NaN", "scales": "scales", "amax": "amaxes"}
+SINGULARS = {"codes": "code", "nan": "code of NaN", "scales": "scale", "amax": "amax"}
 
 
 @dataclass
@@ -120,9 +122,11 @@ class SweepReport:
             return f"wrong: {self.finding.kind}: {self.finding.text}"
         if self.kind is Verdict.WRONG:
             found = ", ".join(
-                f"{count:,} {'amaxes' if kind == 'amax' else kind} differ" for kind, count in self._wrong()
+                f"{count:,} {PLURALS[kind]} differ" if count > 1 else f"1 {SINGULARS[kind]} differs"
+                for kind, count in self._wrong()
             )
-            return f"wrong: {found} from {name}; compared {self.extent}"
+            seen = f"{self.stopped} after {self.patterns:,} elements" if self.stopped else f"compared {self.extent}"
+            return f"wrong: {found} from {name}; {seen}"
         if self.kind is Verdict.INCOMPLETE:
             why = self.stopped or "nothing was compared"
             return f"incomplete: {why}; nothing differs from {name} in {self.patterns:,} elements"
