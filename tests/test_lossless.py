@@ -129,6 +129,16 @@ def test_block_fp8_needs_the_exponents_of_a_square() -> None:
 
 
 @pytest.mark.rule("CNV-18")
+def test_the_witness_is_the_first_block_that_is_not_exact() -> None:
+    good, low, high = [1.0] * 32, [6.0, 0.5] * 16, [6.0, 4.0] * 16
+    scales, target = [[0x38] * 2, [0x39] * 2, [0x39] * 2], target_of(fp4ref.profiles["mxfp4"])  # 1 and 9/8
+    found, swapped = (judge(weight(rows, scales, "e4m3"), target) for rows in ([good, high, low], [good, low, high]))
+    assert found.exact == swapped.exact < found.blocks
+    assert found.witness.startswith("row 1, column 0: ")
+    assert swapped.witness.startswith("row 1, column 0: ")
+
+
+@pytest.mark.rule("CNV-18")
 def test_the_command_names_what_is_exact(tmp_path: Any) -> None:
     from safetensors.numpy import save_file
 

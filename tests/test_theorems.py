@@ -139,3 +139,19 @@ def test_the_command_evaluates_tensors_of_a_file(tmp_path):
     )
     assert {each["rule"] for each in json.loads(found.stdout)["weight"]} >= {"THM-2", "THM-6"}
     assert CliRunner().invoke(main, ["theorems", str(tmp_path / "model.npz"), "--spec", "nvfp4-sr"]).exit_code == 2
+    none = CliRunner().invoke(
+        main, ["theorems", str(tmp_path / "model.npz"), "--spec", "nvfp4", "--tensors", "b*", "--tensors", "n*"]
+    )
+    assert (none.exit_code, "no tensor to evaluate named b*, n*" in none.output) == (2, True)
+
+
+def test_the_command_reads_the_shards_of_a_checkpoint(tmp_path):
+    from safetensors.numpy import save_file
+
+    empty = CliRunner().invoke(main, ["theorems", str(tmp_path), "--spec", "mxfp4"])
+    assert (empty.exit_code, "a directory without shards" in empty.output) == (2, True)
+    for number in (1, 2):
+        save_file({f"{number}.weight": normal(2, 32)}, tmp_path / f"model-0000{number}-of-00002.safetensors")
+    found = CliRunner().invoke(main, ["theorems", str(tmp_path), "--spec", "mxfp4"])
+    assert found.exit_code == 0, found.output
+    assert [line for line in found.output.splitlines() if line[0] != " "] == ["1.weight:", "2.weight:", "2 tensors"]

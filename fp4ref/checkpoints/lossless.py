@@ -105,8 +105,9 @@ def judge(weight: Weight, target: CastTarget) -> LosslessVerdict:
             rows = np.stack([lows, highs], -1).reshape(len(lows), -1).astype(np.int32)
             unique, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
             verdict.blocks += len(rows)
-            for each, index, count in zip(unique, first, counts, strict=True):
-                down, column = divmod(int(index), across)
+            for number in np.argsort(first):  # entries are in the order of the blocks
+                each, count = unique[number], counts[number]
+                down, column = divmod(int(first[number]), across)
                 place = f"row {row + down * target.block[0]}, column {column * target.block[1]}"
                 place = f"matrix {piece.matrix}, {place}" if weight.matrices > 1 else place
                 entry = verdict.seen.setdefault(each.tobytes(), [0, place, each.reshape(-1, 2)])

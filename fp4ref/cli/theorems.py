@@ -1,4 +1,4 @@
-"""`fp4ref theorems`: evaluate the theorems of the standard on tensors of a file."""
+"""`fp4ref theorems`: evaluate the theorems of the standard on tensors of a file or checkpoint."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import click
 import numpy as np
 
 from fp4ref.cli.common import load_spec
-from fp4ref.errors import DomainError
+from fp4ref.errors import DomainError, FileError
 from fp4ref.files import open_tensors
+from fp4ref.files.tensors import shown
 from fp4ref.formats import F
 from fp4ref.quantized import matrix_shape
 from fp4ref.theorems import returning
@@ -21,7 +22,7 @@ FLOATS = frozenset({"F32", "BF16", "F16"})
 EPILOG = """\b
 Examples:
   fp4ref theorems model.safetensors --spec mxfp4
-  fp4ref theorems model.safetensors --spec nvfp4 --tensors '*weight' --json
+  fp4ref theorems Qwen3-8B/ --spec nvfp4 --tensors '*weight' --json
   fp4ref rules --kind theorem
 """
 
@@ -32,7 +33,7 @@ Examples:
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def theorems(path: Path, spec: str, patterns: tuple[str, ...], as_json: bool) -> None:
-    """Quantize each tensor of a file, and say which theorems apply to it and what they promise.
+    """Quantize each tensor of a file or checkpoint, and say which theorems apply to it and what they promise.
 
     Only tensors of floats with at least two dimensions are used. Exit status: 0, or 1 if a theorem whose condition is
     met does not hold, which is a defect of fp4ref.
@@ -40,18 +41,19 @@ def theorems(path: Path, spec: str, patterns: tuple[str, ...], as_json: bool) ->
     chosen, found = load_spec(spec), {}
     if chosen.stochastic:
         raise DomainError("theorems", f"{spec}, which rounds by random bits", "nearest rounding", "THM-1")
-    with open_tensors(path) as file:
-        for name in file.names:
-            kind, shape = file.entry(name)[:2]
-            wanted = not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-            if not wanted or kind not in FLOATS or len(shape) < 2 or 0 in shape:
-                continue
-            x = file.read(name)
-            x = x.reshape(matrix_shape(x.shape))
-            if not np.isfinite(x.astype(F)).all():
-                click.echo(f"{name}: not evaluated: it has elements that are not finite", err=True)
-                continue
-            found[name] = returning.evaluate(x, chosen)
+    for part in _files(path):
+        with open_tensors(part) as file:
+            for name in file.names:
+                kind, shape = file.entry(name)[:2]
+                wanted = not patterns or any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+                if not wanted or kind not in FLOATS or len(shape) < 2 or 0 in shape:
+                    continue
+                x = file.read(name)
+                x = x.reshape(matrix_shape(x.shape))
+                if not np.isfinite(x.astype(F)).all():
+                    click.echo(f"{name}: not evaluated: it has elements that are not finite", err=True)
+                    continue
+                found[name] = returning.evaluate(x, chosen)
     if patterns and not found:
         raise DomainError("theorems", f"no tensor to evaluate named {', '.join(patterns)}", "one of floats", "THM-1")
     if as_json:
@@ -66,3 +68,13 @@ def theorems(path: Path, spec: str, patterns: tuple[str, ...], as_json: bool) ->
         click.echo(f"{len(found)} tensors")
     if any(each.applies and not each.holds for results in found.values() for each in results):
         raise SystemExit(1)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return a file, or the shards of a directory. Errors: FileError for a directory without any."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.safetensors"))
+    if not found:
+        raise FileError(f"read {shown(path)}", "a directory without shards", "*.safetensors", "FIL-3")
+    return found
