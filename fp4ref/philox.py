@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 
+# A round moves no two counters to one. Certificates: philox-bijection/formula.
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 KEY_STEPS = 0x9E3779B9, 0xBB67AE85  # added to the key between rounds
 MOST_ROUNDS = 16

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -198,6 +200,19 @@ def test_missing_are_those_without_a_record_that_holds(monkeypatch):
     names = [*found]
     assert listed(*names, "--missing") == {none.name, other.name}
     assert CliRunner().invoke(main, ["prove", kept.name, "--missing"]).output == "nothing to prove\n"
+
+
+def test_certificates_that_code_cites_exist():
+    root = Path(__file__).parents[1]
+    files = [path for folder in ("fp4ref", "backends") for path in (root / folder).rglob("*.py")]
+    cited = {
+        name: path.name
+        for path in files
+        for names in re.findall(r"Certificates: ([^.]*)\.", path.read_text("utf-8"))
+        for name in names.split(", ")
+    }
+    assert {name: where for name, where in cited.items() if name not in claims()} == {}
+    assert "decision-key/golden" in cited
 
 
 def test_unknown_certificates_are_refused():

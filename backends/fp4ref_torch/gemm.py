@@ -16,6 +16,7 @@ from fp4ref.operands import AlphaRule, Epilogue, Operand, alpha_factor
 from fp4ref_torch import codecs, exact, layouts, wide_sums
 
 LARGEST = 12 * 229376  # code * scale of E2M1 and E4M3, in steps of 2^-10
+# Certificates: gemm-limit/formula.
 SMALL_K = (2**63 - 1) // LARGEST**2  # elements of K whose sums 64 bits hold: 1217394
 CHUNK = 1024  # elements of K whose sums, counted in steps of the products, stay below 2^53: CHUNK * LARGEST**2
 

@@ -17,6 +17,7 @@ from fp4ref.spec import Granularity, Spec
 from fp4ref.theorems import moving, to_fp8
 
 MOST_TRIPS = 8  # until an amax stays
+# Certificates: gemm-limit/formula.
 LONGEST_SUM = (1 << 63) // (12 * 229376) ** 2  # products of NVFP4 values in 64 bits: 1217394
 Bits = NDArray[np.uint8]
 
