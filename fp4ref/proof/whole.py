@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fp4ref import api, arrays
 from fp4ref.catalogue import resolve
+from fp4ref.conformance.families.rules import product_rule
 from fp4ref.formats import F
 from fp4ref.proof import blocks, sources
 from fp4ref.proof.blocks import PIPELINES, TYPES, KnownTensor
@@ -212,7 +213,7 @@ def claims() -> Iterator[ProofClaim]:
         for subject in BACKENDS:
             yield ProofClaim(
                 name=f"dequantize-{spec}/{subject}",
-                rules=("DEQ-1" if spec == "nvfp4" else "DEQ-2", "DEQ-3"),
+                rules=(product_rule(resolve(spec)), "DEQ-3"),
                 method=Method.EXHAUSTIVE,
                 subject=subject,
                 statement=f"Every code of {spec} under every scale byte has the value of the rules, in three types.",

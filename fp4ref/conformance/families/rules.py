@@ -91,13 +91,16 @@ def value_rule(form: Format) -> str:
     return VALUES.get(form.name, OF_A_CODEC)
 
 
+def product_rule(spec: Spec) -> str:
+    """Return the rule on the product that is the value of a code. Rules: DEQ-1, DEQ-2, DEQ-5."""
+    if spec.global_scale is Granularity.NONE:
+        return "DEQ-2"
+    return "DEQ-1" if spec.arithmetic.dequantized is dequantized_te else "DEQ-5"
+
+
 def dequantizing(spec: Spec, direction: Direction) -> tuple[str, ...]:
     """Return the rules on values that are computed from bytes. Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-4, DEQ-5, LAY-6."""
-    if spec.global_scale is Granularity.NONE:
-        order = "DEQ-2"
-    else:
-        order = "DEQ-1" if spec.arithmetic.dequantized is dequantized_te else "DEQ-5"
-    return (order, "DEQ-3", *(("DEQ-4",) if direction == "column" else ()), "LAY-6")
+    return (product_rule(spec), "DEQ-3", *(("DEQ-4",) if direction == "column" else ()), "LAY-6")
 
 
 def spec_rules(spec: Spec, direction: Direction) -> tuple[str, ...]:
