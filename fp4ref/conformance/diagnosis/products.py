@@ -55,11 +55,11 @@ def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = 
         told = special([(case, got) for case, got in evidence if case.specials], to, declared.scale_layout)
         return Diagnosis(conforms=False, explanations=told, first_stage=RESULT)
     bits = significant_bits((judge(case, got, to) for case, got in aimed), to)
-    elsewhere = any(not equal for (case, _), equal in zip(aimed, right, strict=True) if case.family != "width")
+    elsewhere = any(not equal for (case, _), equal in zip(aimed, right, strict=True) if not case.measured_in)
     if bits is not None and not (bits == ALMOST and elsewhere):
         return Diagnosis(conforms=False, partial=_narrow(bits), first_stage=SUM)
     ordered = sorted(zip(aimed, right, strict=True), key=lambda each: (each[1], each[0][0].shape))
-    search = _Search([item for item, _ in ordered if item[0].family != "width"], declared, tick)
+    search = _Search([item for item, _ in ordered if not item[0].measured_in], declared, tick)
     complete = True
     try:
         search.run()

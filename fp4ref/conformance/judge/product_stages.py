@@ -89,8 +89,7 @@ def significant_bits(judgements: Iterable[ProductJudgement], to: str) -> int | N
     """Return significant bits of the accumulator, if the cases that measure it fail from some column on."""
     measured: list[int] = []
     for judgement in judgements:
-        case = judgement.case
-        if case.family != "width" or (to != "float32" and not case.name.startswith("cancel")):
+        if to not in judgement.case.measured_in:
             continue
         wrong = np.asarray(judgement.wrong.any(axis=0))
         first = int(np.argmax(wrong))

@@ -45,6 +45,7 @@ class GemmCase:
     seed: int = 0
     plain: str = ""
     beside: tuple[str, ...] = ()
+    measured_in: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families.products.additions import bias, both, sum_and_c
 from fp4ref.conformance.families.products.case import GemmCase, ProductFamily, Random, case_of, integers, scale_bytes
 from fp4ref.conformance.families.products.specials import specials
@@ -54,7 +55,10 @@ def _powers(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
 
 
 def _width(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
-    """Column n sums 2^n and 1: the first wrong one tells how many bits an accumulator has."""
+    """Column n sums 2^n and 1: the first wrong one tells how many bits an accumulator has.
+
+    Where 2^n is subtracted again, 1 is left, which every type of results holds; other sums need float32.
+    """
     width, count = spec.block.columns, SIGNIFICANT
     for name, large, small, minus in (("large-first", 0, 1, None), ("small-first", 1, 0, None), ("cancel", 0, 1, 2)):
         blocks = 3 if minus else 2
@@ -71,7 +75,8 @@ def _width(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
                 right[n, place, : 1 << many] = 1 << element
                 of_right[n, place] = 2.0 ** (n - 9 - many - element)
         flat = (values.reshape(len(values), -1) for values in (left, right))
-        yield case_of(family, name, spec, *zip(flat, (of_left, of_right), strict=True))
+        made = case_of(family, name, spec, *zip(flat, (of_left, of_right), strict=True))
+        yield replace(made, measured_in=tuple(INPUT_DTYPES) if minus else ("float32",))
 
 
 def _extremes(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
