@@ -221,10 +221,16 @@ def test_unknown_certificates_are_refused():
     assert "no certificate of ABC-1" in result.output
 
 
-def test_rules_show_certificates():
-    result = CliRunner().invoke(main, ["rules", "E2M1-3"])
-    assert "certificate encode-e2m1/header: exhaustive, proved on" in result.output
-    assert "replay: fp4ref prove encode-e2m1/header" in result.output
+def test_rules_show_each_claim_in_one_line_with_its_subjects():
+    lines = CliRunner().invoke(main, ["rules", "E2M1-3"]).output.splitlines()
+    (line,) = (line for line in lines if line.startswith("  encode-e2m1  "))
+    assert re.search(r"  header, golden, torch(, cuda)?: proved on \d{4}-\d\d-\d\d", line)
+    assert line.endswith(
+        "  Every float32, NaN and infinities included, has the e2m1 code that exact fractions give it."
+    )
+    (line,) = (line for line in lines if line.startswith("  block-all  "))
+    assert "header: no record; " in line  # the records of its subjects differ
+    assert {line.split()[0] for line in lines if "proved on" in line} <= {claim.split("/")[0] for claim in claims()}
 
 
 @pytest.mark.parametrize("claim", claims().values(), ids=lambda claim: claim.name)

@@ -118,9 +118,23 @@ def _show(index: standard.Index, rule: standard.Rule) -> None:
         for found in places:
             click.echo(f"  {found.name}  {found.place}")
 
+    _certificates(rule)
+
+
+def _certificates(rule: standard.Rule) -> None:
+    """Print one line for each claim about a rule: its name, the subjects by the state of their records, and its words.
+
+    Claims about several subjects have a name in common, followed by that of the subject.
+    """
+    states: dict[tuple[str, str], dict[str, list[str]]] = {}
     for claim in claims_of(rule.id):
-        click.echo(f"certificate {claim.name}: {claim.method}, {_state(claim)}\n  {claim.statement}")
-        click.echo(f"  domain: {claim.domain}; replay: fp4ref prove {claim.name}")
+        name = claim.name.removesuffix(f"/{claim.subject}")
+        states.setdefault((name, claim.statement), {}).setdefault(_state(claim), []).append(claim.subject)
+    if states:
+        click.echo("certificates: (fp4ref prove NAME/SUBJECT replays one)")
+    for (name, statement), subjects in states.items():
+        told = "; ".join(f"{', '.join(its)}: {state}" for state, its in subjects.items())
+        click.echo(f"  {name}  {told}  {statement}")
 
 
 def _state(claim: ProofClaim) -> str:
