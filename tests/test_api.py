@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import runpy
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -274,3 +276,9 @@ def test_names_of_the_public_interface() -> None:
         "DTypeError DomainError BackendError LayoutError"
     ).split():
         assert name in fp4ref.__all__, name
+
+
+def test_the_script_for_type_checkers_runs(capsys):
+    found = runpy.run_path(str(Path(__file__).parent / "typing" / "user.py"))
+    assert found["row"].spec is fp4ref.NVFP4
+    assert "Layout(name='linear'" in capsys.readouterr().out

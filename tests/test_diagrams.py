@@ -7,6 +7,8 @@ import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,26 @@ from fp4ref.packing import pack
 RUNNER = CliRunner()
 SVG = "{http://www.w3.org/2000/svg}"
 GOLDEN = Path(__file__).parent / "data" / "diagrams"
-ALL = dict(catalogue.all_figures())
+
+
+class Drawn(Mapping[str, str]):
+    """The figures and variants by name; the first look at one draws them all."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*catalogue.FIGURES, *(variant for variant, _, _ in catalogue.VARIANTS)))
+
+    def __len__(self) -> int:
+        return len(catalogue.FIGURES) + len(catalogue.VARIANTS)
+
+    def __getitem__(self, name: str) -> str:
+        return self.every[name]
+
+    @cached_property
+    def every(self) -> dict[str, str]:
+        return dict(catalogue.all_figures())
+
+
+ALL = Drawn()
 COMMANDS = ("diagram", "where")
 EXAMPLES = [
     line.strip()

@@ -176,19 +176,30 @@ def in_arithmetic(record, name, wrong):
 
 def one_code(name):
     """Return a planter of another code for the one input before the first place at which a code begins."""
-    start = int(encoders.expected(name).starts[1])
-    return changed(formats.Codec, "encode", lambda codes, _, x, *__: np.where(x.view(np.uint32) == start - 1, 1, codes))
+
+    def plant(patch):
+        start = int(encoders.expected(name).starts[1])
+        wrong = changed(
+            formats.Codec, "encode", lambda codes, _, x, *__: np.where(x.view(np.uint32) == start - 1, 1, codes)
+        )
+        wrong(patch)
+
+    return plant
 
 
 def one_code_of_torch(name):
-    start = int(encoders.expected(name).starts[1])
-
-    def change(codes, x, *_):
+    def plant(patch):
         import torch
 
-        return torch.where(x.view(torch.int32) == start - 1, 1, codes)
+        start = int(encoders.expected(name).starts[1])
+        wrong = changed(
+            "fp4ref_torch.codecs",
+            "encode",
+            lambda codes, x, *_: torch.where(x.view(torch.int32) == start - 1, 1, codes),
+        )
+        wrong(patch)
 
-    return changed("fp4ref_torch.codecs", "encode", change)
+    return plant
 
 
 def next_value(values, form, *_):
