@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.errors import DomainError
-from fp4ref.layout import layout
+from fp4ref.layout import LINEAR, layout
 from fp4ref.packings import CANONICAL, packing
 from fp4ref.quantized import DIRECTIONS, Direction
 
@@ -124,7 +124,7 @@ class Declaration:
             _require(plain, f"packing {self.packing!r} and another order of data", "one of them")
         layout(self.scale_layout)
         layout(self.source_layout)
-        linear = self.scale_layout == "linear" or self.operation == "gemm"
+        linear = self.scale_layout == LINEAR.name or self.operation == "gemm"
         _require(linear or not self.transposed, f"transposed scales in {self.scale_layout}", "scale_layout='linear'")
 
     @property

@@ -120,7 +120,7 @@ def _bytes(page: Canvas, y: float) -> float:
     y = page.lines(MARGIN, y + 16, wrap(words, page.width - 2 * MARGIN, 11, mono=True), size=11, mono=True)
     page.text(MARGIN, y, f"for a {SHAPE[0]} x {SHAPE[1]} tensor. Element {ELEMENT}:", size=11, kind="muted")
     y += 15
-    for text in (place.sentence(("tiled_128x4",)), *place.sums(("tiled_128x4",))):
+    for text in (place.sentence((TILED_128X4.name,)), *place.sums((TILED_128X4.name,))):
         lines = wrap(text, page.width - 2 * MARGIN, 11, mono=True, bold=True)
         y = page.lines(MARGIN, y, lines, size=11, mono=True, bold=True, kind="mark")
     return y - 8

@@ -8,14 +8,14 @@ from fp4ref import packings
 from fp4ref.diagrams.request import require_element
 from fp4ref.errors import DomainError, ShapeError
 from fp4ref.hadamard import POINTS
-from fp4ref.layout import LAYOUTS, LINEAR, Layout
+from fp4ref.layout import LAYOUTS, LINEAR, TILED_128X4, Layout
 from fp4ref.layout.worked import worked
 from fp4ref.packing import bits_in_words, width
 from fp4ref.packings import CANONICAL, bit_of, codes_of
 from fp4ref.quantized import Direction
 from fp4ref.spec import Spec
 
-NAMED = ("linear", "tiled_128x4")  # layouts that a sentence names unless it is asked for others
+NAMED = (LINEAR.name, TILED_128X4.name)  # layouts that a sentence names unless it is asked for others
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def spoken(spec: Spec) -> str:
 
 def short(layout: str) -> str:
     """Return a layout's name in a sentence; the GEMM's layout is the tiled one."""
-    return "tiled" if layout == "tiled_128x4" else layout
+    return "tiled" if layout == TILED_128X4.name else layout
 
 
 def article(word: str) -> str:

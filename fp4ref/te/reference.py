@@ -18,6 +18,7 @@ from fp4ref import api, hadamard
 from fp4ref.arithmetic import TE_DIVISION
 from fp4ref.catalogue import PROFILES
 from fp4ref.four_over_six import dequantized, scaled_units_float16
+from fp4ref.layout import LINEAR
 from fp4ref.quantized import DirectionChoice, DirectionData, Quantized
 from fp4ref.spec import Block, FourOverSix, Granularity, Hadamard, Spec
 from fp4ref.te.errors import SettingError, TensorShapeError
@@ -292,7 +293,7 @@ class NVFP4QuantizerRef(Quantizer):
         for codes, scales in ((qx, sx), (qw, sw)):
             parts = DirectionData(codes.contiguous(), scales.contiguous().view(torch.uint8), None)
             shape = (codes.shape[0], 2 * codes.shape[1])
-            record = Quantized(NVFP4_OPERAND, shape, "float32", "linear", row=parts)
+            record = Quantized(NVFP4_OPERAND, shape, "float32", LINEAR.name, row=parts)
             operands.append(api.dequantize(record, wide_dtype(codes.device)))
         result = multiply(*operands)
         y = globally_scaled(result, qresult_w.as_native(), direction, qresult_x.as_native(), direction, 1.0)

@@ -15,12 +15,11 @@ import torch.distributed as dist
 from fp4ref.api import quantize
 from fp4ref.arguments import buffer_shapes
 from fp4ref.catalogue import resolve
+from fp4ref.layout import LINEAR
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice, DirectionData, Directions, Quantized
 from fp4ref.random_source import random_bits
 from fp4ref.spec import Granularity, Spec
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
-
-LINEAR = "linear"
 
 
 def quantize_shard(
@@ -60,7 +59,7 @@ def quantize_shard(
     amax = None if spec.global_scale is Granularity.NONE else _reduced_amax(x, spec, names, directions, bits, group)
     if not x.numel():
         return _empty(x, spec, names, amax)
-    return quantize(x, spec, directions, LINEAR, amax=amax, random_bits=bits)
+    return quantize(x, spec, directions, LINEAR.name, amax=amax, random_bits=bits)
 
 
 def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
@@ -70,8 +69,10 @@ def gather_shards(q: Quantized, *, group: Any = None) -> Quantized:
 
     Rules: TEM-24, LAY-7.
     """
-    if q.scale_layout != LINEAR:
-        raise SettingError("gather_shards", f"scales in the layout {q.scale_layout}", f"the layout {LINEAR}", "LAY-7")
+    if q.scale_layout != LINEAR.name:
+        raise SettingError(
+            "gather_shards", f"scales in the layout {q.scale_layout}", f"the layout {LINEAR.name}", "LAY-7"
+        )
     counts = _all_counts(q.matrix[0], _device(q), group)
     shape = (sum(counts), q.matrix[1])
     changed: dict[str, Any] = {}
@@ -162,7 +163,7 @@ def _reduced_amax(
     lengths = {"row": x.shape[0] if by_row else 1, "column": x.shape[1] if by_row else 1}
     found = {name: torch.zeros(lengths[name], dtype=torch.float32, device=x.device) for name in names}
     if x.numel():
-        local = quantize(x, spec, directions, LINEAR, random_bits=bits)
+        local = quantize(x, spec, directions, LINEAR.name, random_bits=bits)
         for name in names:
             part, _ = local.direction(name)
             found[name] = part.amax.clone()
@@ -174,10 +175,10 @@ def _reduced_amax(
 
 def _empty(x: torch.Tensor, spec: Spec, names: list[Direction], amax: Directions | None) -> Quantized:
     """No rows, but the columns and the amax of the whole."""
-    result = Quantized(spec, (0, x.shape[1]), str(x.dtype).removeprefix("torch."), LINEAR)
+    result = Quantized(spec, (0, x.shape[1]), str(x.dtype).removeprefix("torch."), LINEAR.name)
     parts: dict[str, Any] = {}
     for name in names:
-        shapes = buffer_shapes(spec, (0, x.shape[1]), name, LINEAR)
+        shapes = buffer_shapes(spec, (0, x.shape[1]), name, LINEAR.name)
         data, scales = (torch.zeros(tuple(s), dtype=torch.uint8, device=x.device) for s in shapes[:2])
         parts[name] = DirectionData(data, scales, None if amax is None else getattr(amax, name))
     return dataclasses.replace(result, **parts)

@@ -10,12 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from fp4ref import api
+from fp4ref.layout import LINEAR_PADDED, TILED_128X4
 from fp4ref.quantized import Quantized
 from fp4ref.te import debug
 from fp4ref.te.capability import get_device_compute_capability
 
-COMPACT = "linear_padded"
-GEMM = "tiled_128x4"
+COMPACT = LINEAR_PADDED.name
+GEMM = TILED_128X4.name
 
 
 def role_of(tensor: Any) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fp4ref import api, packing
 from fp4ref.conformance.dumps.files import Dump
 from fp4ref.errors import DomainError
-from fp4ref.layout import layout
+from fp4ref.layout import LINEAR, layout
 from fp4ref.model.tiles import Matrix
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
 from fp4ref.spec import Granularity, Spec
@@ -71,7 +71,7 @@ def cut(dump: Dump, case: CaseID, amax: NDArray[np.float32] | None) -> Dump:
     return Dump(
         "",
         x,
-        Quantized(q.spec, x.shape, q.dtype, "linear", **{case.direction: data}),
+        Quantized(q.spec, x.shape, q.dtype, LINEAR.name, **{case.direction: data}),
         dump.spec_version,
         Directions(**{case.direction: None if bits is None else np.ascontiguousarray(bits[rows, columns])}),
     )

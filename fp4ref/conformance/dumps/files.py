@@ -121,7 +121,7 @@ class _Tensor:
             needed = "a spec in the metadata, or the argument (spec=, --spec NAME)"
             raise DomainError(f"read {shown(file.path)}", f"no spec for {self._label}", needed, "FIL-3")
         self._spec: Spec = record["spec"]
-        self._layout = layout(record.get("scale_layout", "linear")).name
+        self._layout = layout(record.get("scale_layout", LINEAR.name)).name
         self._directions = [d for d in DIRECTIONS if any(part.startswith(d) for part in parts)]
         if not self._directions:
             raise refused(file, f"{self._label} without quantized bytes", "data and scales of a direction")

@@ -14,6 +14,7 @@ from fp4ref.conformance.subjects.subject import Declaration, Job, Output, poison
 from fp4ref.conformance.subjects.turned_products import adds_to_c
 from fp4ref.errors import DomainError
 from fp4ref.formats import E4M3, E8M0, F
+from fp4ref.layout import LINEAR
 from fp4ref.model.epilogue import total_alpha
 from fp4ref.operands import AlphaRule, alpha_factor
 from fp4ref.quantized import DIRECTIONS
@@ -61,7 +62,7 @@ def job_of(case: GemmCase, declared: Declaration) -> Job:
             data = as_declared(part.data, shape, q.spec, declared)
             said = {"data": data, "scales": poisoned(part.scales, declared.scale_layout)}
             if declared.transposed and direction == "column":
-                linear = declared.scale_layout == "linear"
+                linear = declared.scale_layout == LINEAR.name
                 said = {what: array.T.copy() if what == "data" or linear else array for what, array in said.items()}
             for what, array in said.items():
                 given[f"{name}_{direction}_{what}"] = array

@@ -11,6 +11,7 @@ import numpy as np
 from fp4ref import generators
 from fp4ref.catalogue import resolve
 from fp4ref.conformance.vectors.text import Mismatch, mismatched, mismatched_words, parse_rows, parse_words
+from fp4ref.layout import LINEAR
 from fp4ref.philox import philox4x32
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.spec import Spec, from_json
@@ -64,7 +65,7 @@ def _side(fields: Mapping[str, Any]) -> Quantized:
         parse_words(fields["amax"]) if "amax" in fields else None,
     )
     pair = (parts, None) if fields.get("direction", "row") == "row" else (None, parts)
-    return Quantized(spec_of(fields), tuple(fields["shape"]), "float32", fields.get("scale_layout", "linear"), *pair)
+    return Quantized(spec_of(fields), tuple(fields["shape"]), "float32", fields.get("scale_layout", LINEAR.name), *pair)
 
 
 def philox(test: TestLike, _: Any) -> Iterator[Mismatch]:

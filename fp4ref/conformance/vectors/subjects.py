@@ -32,7 +32,7 @@ from fp4ref.formats import (
     Format,
     ignoring_float_warnings,
 )
-from fp4ref.layout import layout
+from fp4ref.layout import LINEAR, layout
 from fp4ref.model.quantize import quantize as golden_quantize
 from fp4ref.quantized import Direction, DirectionData, Quantized
 from fp4ref.registry import Call
@@ -214,7 +214,7 @@ class ApiSubject:
         return fetched(random_source.random_bits(shape, direction, seed, stream, origin, whole, where, self.backend))
 
     def _dequantized(self, spec: Spec, data: Codes, scales: Codes, columns: int) -> Floats:
-        q = Quantized(spec, (len(data), columns), "float32", "linear", DirectionData(data, scales, None))
+        q = Quantized(spec, (len(data), columns), "float32", LINEAR.name, DirectionData(data, scales, None))
         return self.dequantize(q, "float32", "row", inverse_hadamard=False)
 
 

@@ -13,7 +13,7 @@ from fp4ref.conformance.vectors.files import VectorTest, tensor
 from fp4ref.conformance.vectors.text import Mismatch, mismatched, mismatched_words, parse_rows, parse_words
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import FORMATS
-from fp4ref.layout import layout
+from fp4ref.layout import LINEAR, layout
 from fp4ref.quantized import DirectionData, Quantized, matrix_shape
 
 
@@ -67,7 +67,7 @@ def _hadamard(test: VectorTest, subject: Any) -> Iterator[Mismatch]:
 
 def _quantize(test: VectorTest, subject: Any) -> Iterator[Mismatch]:
     fields, expected = test.fields, test.fields["expected"]
-    direction, name = fields.get("direction", "row"), fields.get("scale_layout", "linear")
+    direction, name = fields.get("direction", "row"), fields.get("scale_layout", LINEAR.name)
     amax = parse_words(fields["amax"]) if "amax" in fields else None
     bits = parse_rows(fields["random_bits"]) if "random_bits" in fields else None
     data, scales, maxima = subject.quantize(tensor(test.input), test.spec, direction, name, amax, bits)
@@ -94,7 +94,7 @@ def _dequantize(test: VectorTest, subject: Any) -> Iterator[Mismatch]:
     parts = DirectionData(data, scales, parse_words(fields["amax"]) if "amax" in fields else None)
     direction = fields.get("direction", "row")
     pair = (parts, None) if direction == "row" else (None, parts)
-    order = fields.get("scale_layout", "linear")
+    order = fields.get("scale_layout", LINEAR.name)
     q = Quantized(test.spec, tuple(fields["shape"]), fields["dtype"], order, *pair)
     values = subject.dequantize(q, fields["to"], direction, fields.get("inverse_hadamard", False))
     if "error" in expected:

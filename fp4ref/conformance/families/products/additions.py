@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.families.products.case import GemmCase, Random, case_of
 from fp4ref.formats import F, Floats
+from fp4ref.layout import LINEAR
 from fp4ref.model.quantize import quantize
 from fp4ref.operands import alpha_factor
 from fp4ref.quantized import Quantized
@@ -102,7 +103,7 @@ def _of_real_numbers(
     sides = []
     for rows in (SIDE, SIDE + 8):
         x = random.standard_normal((rows, 16 * spec.block.columns)).astype(F)
-        sides.append(Quantized(spec, x.shape, "float32", "linear", quantize(x, spec.replace(hadamard=None))))
+        sides.append(Quantized(spec, x.shape, "float32", LINEAR.name, quantize(x, spec.replace(hadamard=None))))
     biases = (16 * random.standard_normal(SIDE + 8)).astype(F) if bias else None
     c = (random.integers(-63, 64, (SIDE, SIDE + 8)) / 4).astype(F) if accumulate else None
     return GemmCase(family, "real", sides[0], sides[1], False, biases, c)

@@ -12,7 +12,7 @@ from fp4ref import packing
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families import named
 from fp4ref.formats import E8M0, Codes, F, Floats
-from fp4ref.layout import layout
+from fp4ref.layout import LINEAR, layout
 from fp4ref.operands import AlphaRule, Epilogue, Operand
 from fp4ref.quantized import Direction, DirectionData, Quantized
 from fp4ref.spec import Granularity, Spec
@@ -88,7 +88,7 @@ def record(spec: Spec, codes: Codes, scales: Codes, amax: float = float(ONE)) ->
     count = {Granularity.NONE: None, Granularity.TENSOR: 1, Granularity.ROW: len(codes)}[spec.global_scale]
     given = None if count is None else np.full(count, amax, F)
     data = DirectionData(packing.pack(codes, spec.element.format), scales, given)
-    return Quantized(spec, codes.shape, "float32", "linear", data)
+    return Quantized(spec, codes.shape, "float32", LINEAR.name, data)
 
 
 def element_codes(spec: Spec, values: NDArray[np.float64]) -> Codes:

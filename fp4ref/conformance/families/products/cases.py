@@ -16,6 +16,7 @@ from fp4ref.conformance.families.products.additions import bias, both, sum_and_c
 from fp4ref.conformance.families.products.case import GemmCase, ProductFamily, Random, case_of, integers, scale_bytes
 from fp4ref.conformance.families.products.specials import specials
 from fp4ref.formats import E8M0, F
+from fp4ref.layout import LINEAR
 from fp4ref.model.quantize import quantize
 from fp4ref.quantized import Quantized
 from fp4ref.spec import Granularity, Spec
@@ -145,7 +146,7 @@ def _random(family: str, spec: Spec, random: Random) -> Iterator[GemmCase]:
         for rows in (m, n):
             x = random.standard_normal((rows, columns)) * np.exp(tail * random.standard_normal((rows, columns)))
             data = quantize(x.astype(F), spec.replace(hadamard=None))
-            sides.append(Quantized(spec, x.shape, "float32", "linear", data))
+            sides.append(Quantized(spec, x.shape, "float32", LINEAR.name, data))
         yield GemmCase(family, f"{m}x{n}x{columns}{'-tails' if tail else ''}", sides[0], sides[1], aimed=False)
 
 
