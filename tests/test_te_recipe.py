@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("torch")
 
 from fp4ref.te import MXFP8Quantizer, get_align_size_for_quantization, recipe
-from fp4ref.te.recipe_state import QuantizerRole, RecipeState
+from fp4ref.te.recipe_state import RecipeState
+from fp4ref.te.roles import QuantizerRole
 
 QParams = recipe.QParams
 

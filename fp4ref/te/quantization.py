@@ -26,19 +26,17 @@ from fp4ref.te.recipe import MXFP8BlockScaling
 from fp4ref.te.recipe_state import (
     CustomRecipeState,
     DelayedScalingRecipeState,
-    DelayedScalingRequest,
     Float8BlockScalingRecipeState,
     Float8CurrentScalingRecipeState,
     MXFP8BlockScalingRecipeState,
     NVFP4BlockScalingRecipeState,
-    QuantizerRequest,
-    QuantizerRole,
     RecipeState,
     get_fp4_te_dtype,
     get_fp8_te_dtype,
     get_fp8_torch_dtype,
 )
 from fp4ref.te.recomputation import Recomputation
+from fp4ref.te.roles import DelayedScalingRequest, QuantizerRequest, QuantizerRole
 
 __all__ = [
     "CustomRecipeState",

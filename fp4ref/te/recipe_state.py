@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,54 +17,12 @@ from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import DelayedScaling, Format
+from fp4ref.te.roles import DelayedScalingRequest, QuantizerRole
 
 # The order in which a caller without roles lists its operands, forward and backward, repeated per GEMM.
 UNNAMED = {"forward": ("input", "weight", "output"), "backward": ("grad_output", "grad_input")}
 TENSORS = {name for names in UNNAMED.values() for name in names}
 TWO_SIDED_WEIGHTS = ("linear", "grouped_linear")
-
-
-@dataclass(frozen=True)
-class QuantizerRole:
-    """Which operand asks for a quantizer.
-
-    module_type: "linear" or "grouped_linear". tensor_type: "input", "weight", "output", "grad_output", "grad_input".
-    name: of the module, as its caller gave it. Factories that were written for plain strings compare a role with
-    "linear_input" and the like, which is equal to such a role of any linear module.
-    """
-
-    module_type: str = ""
-    tensor_type: str = ""
-    name: str = ""
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, str):
-            return other == f"linear_{self.tensor_type}"
-        return isinstance(other, QuantizerRole) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash(f"linear_{self.tensor_type}")
-
-    def __str__(self) -> str:
-        said = [f"{field}={value}" for field, value in vars(self).items() if value]
-        return "|".join(said) or "QuantizerRole()"
-
-
-@dataclass(frozen=True)
-class QuantizerRequest:
-    """The base of a factory's requests for quantizers whose state the module keeps."""
-
-
-@dataclass(frozen=True)
-class DelayedScalingRequest(QuantizerRequest):
-    """Asks for a quantizer of delayed scaling; the fields are those of the recipe `DelayedScaling`."""
-
-    fp8_format: Format = Format.HYBRID
-    margin: int = 0
-    amax_history_len: int = 1024
-    amax_compute_algo: str | Callable[..., Any] = "max"
-    scaling_factor_compute_algo: Callable[..., Any] | None = None
-    reduce_amax: bool = True
 
 
 class RecipeState:
