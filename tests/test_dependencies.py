@@ -246,7 +246,6 @@ TO_DIVIDE = {
     "fp4ref/te/nvfp4_tensor.py",
     "fp4ref/te/quantization.py",
     "fp4ref/te/recipe.py",
-    "fp4ref/te/reference.py",
 }
 
 
