@@ -241,7 +241,6 @@ TABLES = {"fp4ref/arithmetic_peers.py"}
 TO_DIVIDE = {
     "fp4ref/formats.py",
     "fp4ref/layout/value.py",
-    "fp4ref/te/module/base.py",
     "fp4ref/te/nvfp4_quantizer.py",
     "fp4ref/te/nvfp4_tensor.py",
     "fp4ref/te/quantization.py",

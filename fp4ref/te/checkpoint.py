@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.utils.checkpoint
 
-from fp4ref.te.module.base import require_only_supported
+from fp4ref.te.module.options import require_only_supported
 from fp4ref.te.quantization import FP8GlobalState, FP8GlobalStateManager
 
 Used = list[tuple[Any, torch.Tensor]]  # states of delayed scaling, and the scales that they had

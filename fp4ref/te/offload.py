@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from fp4ref.te.module.base import require_only_supported
+from fp4ref.te.module.options import require_only_supported
 
 
 def get_cpu_offload_context(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fp4ref.te.errors import SettingError
-from fp4ref.te.module.base import require_only_supported
+from fp4ref.te.module.options import require_only_supported
 from fp4ref.te.tensor import QuantizedTensor
 
 __all__ = [

@@ -16,9 +16,10 @@ from fp4ref.te.checkpoint import checkpoint
 from fp4ref.te.distributed import get_distributed_world_size
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.helpers import check_set_window_size
-from fp4ref.te.module.base import TransformerEngineBaseModule, divide, require_only_supported
+from fp4ref.te.module.base import TransformerEngineBaseModule
 from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.device import default_device
+from fp4ref.te.module.options import divide, require_only_supported
 
 SOFTMAX = ("vanilla", "off-by-one", "learnable")
 

@@ -13,11 +13,11 @@ from fp4ref.te.attention.rope import apply_rotary_pos_emb
 from fp4ref.te.distributed import get_distributed_world_size
 from fp4ref.te.errors import SettingError
 from fp4ref.te.helpers import get_default_init_method
-from fp4ref.te.module.base import divide
 from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.layernorm_linear import LayerNormLinear
 from fp4ref.te.module.linear import Linear
 from fp4ref.te.module.norm_modules import LayerNorm, RMSNorm
+from fp4ref.te.module.options import divide
 
 Rotary = Tensor | tuple[Tensor, Tensor] | None
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fp4ref.te.attention.formats import require_format
 from fp4ref.te.errors import SettingError, TensorShapeError
-from fp4ref.te.module.base import require_only_supported
 from fp4ref.te.module.device import default_device
+from fp4ref.te.module.options import require_only_supported
 
 
 class RotaryPositionEmbedding(torch.nn.Module):

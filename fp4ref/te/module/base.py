@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from types import MethodType
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from fp4ref.te.availability import check_nvfp4_support
-from fp4ref.te.errors import NotSupportedError, SettingError, TensorDTypeError, TensorShapeError
+from fp4ref.te.errors import SettingError, TensorDTypeError
 from fp4ref.te.extra_state import loaded_state, saved_state
 from fp4ref.te.module.device import default_device
+from fp4ref.te.module.initial_values import keep_initial_value, normal
 from fp4ref.te.module.weights import (
     _2X_ACC_DGRAD,
     _2X_ACC_FPROP,
     _2X_ACC_WGRAD,
+    enable_weight_preswizzle,
     get_dummy_wgrad,
     get_multi_stream_cublas_workspace,
     get_workspace,
     quantize_weight,
 )
-from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
-from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
-from fp4ref.te.quantization import (
-    DelayedScalingRecipeState,
-    FP8GlobalStateManager,
-    QuantizerRole,
-    RecipeState,
-)
+from fp4ref.te.quantization import DelayedScalingRecipeState, FP8GlobalStateManager, QuantizerRole, RecipeState
 from fp4ref.te.tensor import QuantizedTensor
 
 __all__ = [
@@ -37,38 +30,13 @@ __all__ = [
     "_2X_ACC_FPROP",
     "_2X_ACC_WGRAD",
     "TransformerEngineBaseModule",
-    "divide",
     "get_dummy_wgrad",
     "get_multi_stream_cublas_workspace",
     "get_workspace",
-    "keep_initial_value",
-    "ones",
     "quantize_weight",
-    "require_only_supported",
-    "split_names",
-    "zeros",
 ]
 KEYS = {True: "scaling_fwd", False: "scaling_bwd"}
 Init = Callable[[torch.Tensor], Any]
-
-
-def _enable_weight_preswizzle(quantizer: Any, weight: torch.Tensor) -> bool:
-    """Return True if quantizing a weight writes its scales in the GEMM layout right away.
-
-    MXFP8: always. NVFP4: where the kernel can, so that a cached weight's buffers never move: 16x16 tiles at multiples
-    of 128, Hadamard at multiples of 64 and 128. Never for packed parameters, which others read in the compact layout.
-    """
-    if isinstance(weight, QuantizedTensor) or not check_nvfp4_support()[0]:
-        return False
-    if isinstance(quantizer, MXFP8Quantizer):
-        return True
-    if not isinstance(quantizer, NVFP4Quantizer):
-        return False
-    rows, columns = weight.shape[0], weight.shape[-1]
-    if quantizer.with_rht:
-        return rows % 64 == 0 and columns % 128 == 0
-    plain = quantizer.row_scaled_nvfp4 or quantizer.nvfp4_use_4over6 or not quantizer.with_2d_quantization
-    return not plain and rows % 128 == 0 and columns % 128 == 0
 
 
 class TransformerEngineBaseModule(torch.nn.Module):
@@ -213,7 +181,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
 
     def _enable_weight_preswizzle(self, quantizer: Any, weight: torch.Tensor) -> bool:
         """Return True if a weight of this module is quantized into the GEMM layout of its scales."""
-        return not self.primary_weights_in_fp8 and _enable_weight_preswizzle(quantizer, weight)
+        return not self.primary_weights_in_fp8 and enable_weight_preswizzle(quantizer, weight)
 
     def weight_quantizer(self, operand: str, weight: torch.Tensor) -> Any:
         """Return the quantizer of a weight, set to this module's layout of scales and to internal results."""
@@ -261,7 +229,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
     def register_weight(self, name: str, value: torch.Tensor, init: Init | None, seeded: bool = True) -> None:
         """Register a parameter and how `reset_parameters` fills it; seeded: inside the caller's random state."""
         self.register_parameter(name, torch.nn.Parameter(value))
-        self.param_init[name] = (init or _normal, seeded)
+        self.param_init[name] = (init or normal, seeded)
 
     def reset_parameters(self, defer_init: bool = False) -> None:
         """Fill every parameter, moving it off the meta device; inside `quantized_model_init` pack the weights."""
@@ -328,59 +296,3 @@ class TransformerEngineBaseModule(torch.nn.Module):
         for forward in (True, False):
             self.set_meta_tensor(fwd=forward, recipe=loaded.recipe)
             loaded.restore(self.fp8_meta[KEYS[forward]], forward=forward)
-
-
-def require_only_supported(module: str, **options: Any) -> None:
-    """Raise NotSupportedError for an option that is set to anything but its neutral value (None or False).
-
-    Rules: TEM-4.
-    """
-    for name, value in options.items():
-        if isinstance(value, torch.Tensor) or value not in (None, False):
-            shown = "a tensor" if isinstance(value, torch.Tensor) else repr(value)
-            raise NotSupportedError(module, f"{name}={shown}", f"{name} left out: it has no emulation")
-
-
-def divide(module: str, name: str, value: int, parts: int) -> int:
-    """value / parts, exactly; TensorShapeError otherwise."""
-    if value % parts:
-        raise TensorShapeError(module, f"{name} {value} over {parts} processes", f"a multiple of {parts}")
-    return value // parts
-
-
-def keep_initial_value(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
-    """Give a packed parameter its values before packing, on the CPU, until they are cleared."""
-    parameter._high_precision_init_val = value.detach().to("cpu", copy=True)  # type: ignore[attr-defined]
-    parameter.get_high_precision_init_val = MethodType(  # type: ignore[attr-defined]
-        lambda self: getattr(self, "_high_precision_init_val", None), parameter
-    )
-    parameter.clear_high_precision_init_val = MethodType(  # type: ignore[attr-defined]
-        lambda self: self.__dict__.pop("_high_precision_init_val", None), parameter
-    )
-
-
-def split_names(module: str, parameters_split: Sequence[str] | dict[str, int] | None, features: int) -> dict[str, int]:
-    """Return prefixes of the parameters of one weight, and the rows of each; "" for a weight in one piece."""
-    if parameters_split is None:
-        return {"": features}
-    if isinstance(parameters_split, dict):
-        sizes = {name.rstrip("_"): size for name, size in parameters_split.items()}
-    else:
-        sizes = {name.rstrip("_"): features // len(parameters_split) for name in parameters_split}
-    if not sizes or sum(sizes.values()) != features:
-        raise TensorShapeError(module, f"parameters_split {parameters_split}", f"parts that add up to {features} rows")
-    return {f"{name}_": size for name, size in sizes.items()}
-
-
-def zeros(parameter: torch.Tensor) -> None:
-    """Fill with zero."""
-    parameter.zero_()
-
-
-def ones(parameter: torch.Tensor) -> None:
-    """Fill with one."""
-    parameter.fill_(1)
-
-
-def _normal(parameter: torch.Tensor) -> None:
-    torch.nn.init.normal_(parameter, mean=0.0, std=0.023)

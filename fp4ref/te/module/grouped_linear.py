@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import SettingError, TensorShapeError
-from fp4ref.te.module.base import divide, require_only_supported
 from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.grouped_function import GroupedCall, grouped_linear
+from fp4ref.te.module.options import divide, require_only_supported
 from fp4ref.te.module.parallel_module import UNSUPPORTED, LinearOptions, ParallelModule, require_main_grad
 from fp4ref.te.quantization import QuantizerRole
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fp4ref.te.distributed import gather_rows
-from fp4ref.te.module.base import ones, zeros
 from fp4ref.te.module.compilation import not_compiled
+from fp4ref.te.module.initial_values import ones, zeros
 from fp4ref.te.module.linear import Linear
 from fp4ref.te.module.normalization import normalize_with_statistics, require_normalization
 from fp4ref.te.module.parallel_module import LinearOptions, ParallelModule

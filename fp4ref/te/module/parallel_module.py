@@ -10,9 +10,11 @@ import torch
 
 from fp4ref.te.errors import SettingError
 from fp4ref.te.float8_tensor import Float8Quantizer
-from fp4ref.te.module.base import TransformerEngineBaseModule, divide, require_only_supported, split_names, zeros
+from fp4ref.te.module.base import TransformerEngineBaseModule
 from fp4ref.te.module.device import default_device
+from fp4ref.te.module.initial_values import zeros
 from fp4ref.te.module.linear_function import LinearCall, Parallel, linear
+from fp4ref.te.module.options import divide, require_only_supported, split_names
 from fp4ref.te.quantization import FP8GlobalStateManager
 from fp4ref.te.tensor import QuantizedTensor
 

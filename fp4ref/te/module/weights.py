@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 
+from fp4ref.te.availability import check_nvfp4_support
 from fp4ref.te.errors import SettingError
 from fp4ref.te.module.device import default_device
+from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
+from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.tensor import QuantizedTensor
 
 _2X_ACC_FPROP, _2X_ACC_DGRAD, _2X_ACC_WGRAD = False, True, True  # read by callers; every product adds in float32
@@ -107,3 +110,22 @@ def get_workspace() -> torch.Tensor:
 def get_multi_stream_cublas_workspace() -> list[torch.Tensor]:
     """Return the same, per stream."""
     return [get_workspace()]
+
+
+def enable_weight_preswizzle(quantizer: Any, weight: torch.Tensor) -> bool:
+    """Return True if quantizing a weight writes its scales in the GEMM layout right away.
+
+    MXFP8: always. NVFP4: where the kernel can, so that a cached weight's buffers never move: 16x16 tiles at multiples
+    of 128, Hadamard at multiples of 64 and 128. Never for packed parameters, which others read in the compact layout.
+    """
+    if isinstance(weight, QuantizedTensor) or not check_nvfp4_support()[0]:
+        return False
+    if isinstance(quantizer, MXFP8Quantizer):
+        return True
+    if not isinstance(quantizer, NVFP4Quantizer):
+        return False
+    rows, columns = weight.shape[0], weight.shape[-1]
+    if quantizer.with_rht:
+        return rows % 64 == 0 and columns % 128 == 0
+    plain = quantizer.row_scaled_nvfp4 or quantizer.nvfp4_use_4over6 or not quantizer.with_2d_quantization
+    return not plain and rows % 128 == 0 and columns % 128 == 0

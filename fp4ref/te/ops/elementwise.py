@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import NotSupportedError
-from fp4ref.te.module.base import divide
 from fp4ref.te.module.device import default_device
+from fp4ref.te.module.options import divide
 from fp4ref.te.ops.norms import RMSNormOperation
 from fp4ref.te.ops.operation import BasicOperation
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import TensorShapeError
-from fp4ref.te.module.base import require_only_supported
 from fp4ref.te.module.grouped_linear import GroupedLinear
+from fp4ref.te.module.options import require_only_supported
 from fp4ref.te.ops.linear import WeightedOperation, uniform
 
 Tensor = torch.Tensor

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import NotSupportedError, SettingError
-from fp4ref.te.module.base import divide
 from fp4ref.te.module.linear_function import Parallel
+from fp4ref.te.module.options import divide
 from fp4ref.te.module.parallel_module import MODES, LinearOptions, ParallelModule
 from fp4ref.te.ops.collectives import AllReduce, ReduceScatter
 from fp4ref.te.ops.elementwise import Bias, ConstantScale
