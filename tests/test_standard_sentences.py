@@ -19,6 +19,7 @@ from fp4ref.errors import FileError, Fp4Error
 from fp4ref.files import open_tensors
 from fp4ref.formats import Format
 from fp4ref.spec_root import spec_root
+from fp4ref.specs import OWN
 from fp4ref.standard import formulas
 from fp4ref.standard.tables import codes_of, number_of, tables
 
@@ -236,7 +237,8 @@ def test_steps_bounds_and_seeds_of_random_bits():
     assert set(formats.STOCHASTIC_E2M1.encode(np.full(256, tiny), every).tolist()) == {4}
 
     seed, stream, blocks = integers(
-        r"A seed is an integer of (\d+) bits, a stream one of (\d+) bits, .* fewer than 2\^(\d+)", "SR-7"
+        r"A seed is an integer from 0 to 2\^(\d+) - 1, a stream one from 0 to 2\^(\d+) - 1, .* fewer than 2\^(\d+)",
+        "SR-7",
     )
     for name, bits in (("seed", seed), ("stream", stream)):
         fp4ref.random_bits((1, 16), **{name: 2**bits - 1})
@@ -339,6 +341,40 @@ def test_midpoints_and_fewest_codes():
         Format("it", **settings, codes=fewest - 1)
 
 
+@pytest.mark.rule("SPC-3", "SPC-11")
+@pytest.mark.example("SPC-3", "SPC-11")
+def test_objects_and_defaults_of_json():
+    search, nvfp4 = (json.loads(named(name).to_json()) for name in ("nvfp4-4over6", "nvfp4"))
+    rotated = json.loads(named("nvfp4-rht").to_json())
+    shown = [json.loads(text) for text in re.findall(r"`(\{.*?\})` of", prose("SPC-3"))]
+    assert shown == [rotated["hadamard"], search["four_over_six"]]
+    own = found(r"in the table of SPC-1 for (.*?) and (\w+), and for", "SPC-11")
+    fields = [*own[0].split(", "), own[1]]
+    codec = found(r"and for (.*?) and (\w+) of a codec", "SPC-11")
+    (signs,) = found(r"and `(\d+)` for signs", "SPC-11")
+    assert rotated["hadamard"] == {"signs": int(signs)}
+    for name in nvfp4:
+        record = {key: value for key, value in nvfp4.items() if key != name}
+        if name in fields:
+            assert json.loads(fp4ref.from_json(json.dumps(record)).to_json()) == nvfp4
+        else:
+            with pytest.raises(Fp4Error, match="SPC-"):
+                fp4ref.from_json(json.dumps(record))
+    for name in nvfp4["element"]:
+        part = {key: value for key, value in nvfp4["element"].items() if key != name}
+        if name in {*codec[0].split(", "), codec[1]}:
+            assert json.loads(fp4ref.from_json(json.dumps(nvfp4 | {"element": part})).to_json()) == nvfp4
+        else:
+            with pytest.raises(Fp4Error, match="SPC-"):
+                fp4ref.from_json(json.dumps(nvfp4 | {"element": part}))
+    for record in (search | {"four_over_six": {}}, rotated | {"hadamard": {}}):
+        assert fp4ref.from_json(json.dumps(record)) == named(record["name"])
+
+
+def named(name):
+    return next(spec for spec in OWN if spec.name == name)
+
+
 # Chapter 13
 
 
@@ -407,7 +443,7 @@ def test_the_limits_of_files(tmp_path, monkeypatch):
     )
     limits = fp4ref.files.npz
     assert [1 << int(members), 1 << int(inflated)] == [limits.MEMBERS_MAX, limits.INFLATED_MAX]
-    texts = [metadata, *found(r"`fp4ref` \(FIL-3\); at most ([\d,]+) bytes", "FIL-5")]
+    texts = [metadata, *found(r"`fp4ref` \(FIL-8\); at most ([\d,]+) bytes", "FIL-5")]
     assert [int(word.replace(",", "")) for word in texts] == [length] * 2 == [limits.TEXT_MAX] * 2
     monkeypatch.setattr(limits, "MEMBERS_MAX", 1)
     with pytest.raises(FileError, match="FIL-2"):
@@ -415,6 +451,23 @@ def test_the_limits_of_files(tmp_path, monkeypatch):
 
 
 # Chapter 15
+
+
+@pytest.mark.rule("GEM-4", "GEM-3", "GEM-2")
+def test_a_contribution_that_overflows_beside_an_infinity():
+    a, b = (fp4ref.quantize(np.zeros((1, 64), F), "mxfp8-e5m2", backend="numpy") for _ in range(2))
+    for q, infinity in ((a, 0x7C), (b, 0xFC)):
+        q.row.scales[:] = [[0xFE, 0x7F]]
+        q.row.data[0, [0, 32]] = 0x7B, infinity
+    assert fp4ref.gemm(a, b, "exact", backend="numpy").tolist() == [[-np.inf]]
+    assert np.isnan(fp4ref.gemm(a, b, "blockwise", backend="numpy")).all()
+
+
+@pytest.mark.rule("DEQ-1", "BLK-6")
+def test_a_scale_of_zero_beside_an_infinity_dequantizes_to_nan():
+    q = fp4ref.quantize(F([[np.inf] + [0] * 15 + [0.001] * 16]), "nvfp4", backend="numpy")
+    assert (q.row.scales[0, 1], int(q.row.data[0, 8])) == (0, 0x77)
+    assert np.isnan(fp4ref.dequantize(q, backend="numpy")[0, 1:]).all()
 
 
 @pytest.mark.rule("GEM-2", "GEM-3", "GEM-4", "GEM-9", "GEM-11")
