@@ -310,3 +310,21 @@ def test_a_run_that_is_not_full(columns):
         form.to_linear(np.where(form.valid(1, columns), buffer, np.uint8(255)), 1, columns).tolist() == scales.tolist()
     )
     assert int(form.compared(1, columns).sum()) == columns
+
+
+@pytest.mark.rule("LAY-19", "LAY-17")
+@pytest.mark.parametrize("flip", range(8))
+@pytest.mark.parametrize("order", ["k0^e0 k1 {} e1", "{} e1 k0^e0 k1", "k1 {} k0^e0 e1"])
+def test_a_digit_is_turned_by_one_that_is_flipped(flip, order):
+    """Only the lowest bits turned it if the constant leaves some bits of the other digit."""
+    form = fp4ref.Layout("it", f"e(8,*) k(16,*): {order.format(f'e0^{flip}')}")
+    stride, strides = 1, {}
+    for word in order.format("e0").split():
+        strides[word[:2]] = stride
+        stride *= {"e0": 8, "k0": 16, "e1": 2, "k1": 2}[word[:2]]
+    for e in range(16):
+        for k in range(32):
+            digits = {"e0": e % 8 ^ flip, "k0": k % 16 ^ e % 8, "e1": e // 8, "k1": k // 16}
+            assert int(form.offsets([e, k], (16, 32))) == sum(digits[d] * strides[d] for d in digits)
+    scales = np.arange(512, dtype=np.uint16).astype(np.uint8).reshape(16, 32)
+    assert (form.to_linear(form.from_linear(scales), 16, 32) == scales).all()

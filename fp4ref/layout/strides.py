@@ -142,6 +142,9 @@ def strides(form: Form, padded: tuple[int, ...]) -> Strides:
         radix = form.axes[axis_number].radices[number]
         radix = padded[axis_number] // form.axes[axis_number].tile if radix is None else radix
         made[axis_number][number] = [Digit(radix, 0)]
+    for item in form.order:
+        if isinstance(item, Term) and item.by:
+            made[item.axis][item.digit] = _cut(made[item.axis][item.digit][0], made[item.by[0]][item.by[1]])
     digits = tuple(tuple(part for parts in axis for part in parts) for axis in made)
     places = [item for item in form.order if isinstance(item, Term)]
     stored = tuple((p.axis, start + i) for p in places for start, i in _numbers(made[p.axis], p.digit))
@@ -151,7 +154,12 @@ def strides(form: Form, padded: tuple[int, ...]) -> Strides:
     base, run = form.base.of(padded), max(len(form.table), 1)
     size = max(-(-running // run) * run, base + -(-(last + 1 - base) // run) * run) if math.prod(padded) else 0
     starts = {(a, d): sum(map(len, made[a][:d])) for a, axis in enumerate(form.axes) for d in range(len(axis.radices))}
-    turned = tuple(((p.axis, starts[p[:2]]), (p.by[0], starts[p.by])) for p in places if p.by)
+    turned = tuple(
+        ((p.axis, starts[p[:2]] + i), (p.by[0], starts[p.by] + i))
+        for p in places
+        if p.by
+        for i in range(len(made[p.axis][p.digit]))
+    )
     repeated = tuple((axis, starts[axis, digit]) for axis, digit in form.repeated)
     return Strides(digits, rests, stored, first, size, turned, repeated, form.table)
 
@@ -159,6 +167,16 @@ def strides(form: Form, padded: tuple[int, ...]) -> Strides:
 def _numbers(parts: Sequence[Sequence[Digit]], digit: int) -> list[tuple[int, int]]:
     start = sum(map(len, parts[:digit]))
     return [(start, i) for i in range(len(parts[digit]))]
+
+
+def _cut(digit: Digit, other: Sequence[Digit]) -> list[Digit]:
+    """Return a digit in as many runs of bits as the one that turns it has; the last run takes what is left."""
+    runs: list[Digit] = []
+    radix, stride = digit
+    for part in other[:-1]:
+        runs.append(Digit(part.radix, stride))
+        radix, stride = radix // part.radix, stride * part.radix
+    return [*runs, Digit(radix, stride)]
 
 
 def _runs(radix: int, stride: int, flip: int) -> list[Digit]:
