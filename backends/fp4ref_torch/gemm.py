@@ -65,7 +65,7 @@ def _blocks(a: Operand, b: Operand) -> Tensor:
 
 
 def _blocks_of_e2m1(a: Operand, b: Operand) -> Tensor:
-    """With E4M3 scales a block's part, dot * (scale * scale), has at most 20 significant bits: it is exact."""
+    """With E4M3 scales a block's part, dot * (scale * scale), has at most 19 significant bits: it is exact."""
     width, columns = a.spec.block.columns, a.shape[1]
     left, right = (codecs.decode(_codes(operand), E2M1) for operand in (a, b))
     of_a, of_b = (codecs.decode(_scales(operand), E4M3) for operand in (a, b))
