@@ -124,7 +124,7 @@ PLACED = {
     ),
     "row 127 is row 126": (
         product("nvfp4", ended(lambda y: rows_of(y, index(y) % 128 == 127, shifted(y, -1)))),
-        r"row % 128 == 127.*(row - 1|row before)|(row - 1|row before).*row % 128 == 127",
+        r"row (% 128 == )?127.*(row - 1|row before)|(row - 1|row before).*row (% 128 == )?127",
     ),
     "rows 32 i + 31 repeat": (
         product("mxfp4", ended(lambda y: rows_of(y, index(y) % 32 == 31, shifted(y, -1)))),
