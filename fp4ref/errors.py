@@ -13,7 +13,8 @@ class Fp4Error(ValueError):
 
     def __str__(self) -> str:
         needed = f", need {self.needed}" if self.needed else ""
-        return f"{self.operation}: {self.got}{needed}" + (f" [{self.rule}]" if self.rule else "")
+        said, rule = f"{self.operation}: {self.got}{needed}", f" [{self.rule}]" if self.rule else ""
+        return said if said.endswith(rule) else said + rule  # an error that tells another one names their rule once
 
 
 class ShapeError(Fp4Error):

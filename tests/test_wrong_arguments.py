@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fp4ref
+from fp4ref.errors import FileError
 
 X = np.ones((4, 32), np.float32)
 MASKED = np.ma.masked_array(X, mask=X > 0)
@@ -75,3 +76,10 @@ def test_torch_tensors_without_dense_values_are_refused():
         fp4ref.quantize(torch.ones(4, 32).to_sparse(), "nvfp4")
     with pytest.raises(fp4ref.DTypeError, match="on the device meta"):
         fp4ref.quantize(torch.ones(4, 32, device="meta"), "nvfp4")
+
+
+def test_an_error_that_tells_another_one_names_their_rule_once():
+    inner = FileError("header", "2^40 bytes", "what the file has", "CKP-1")
+    assert str(FileError("lint", str(inner), rule="CKP-1")) == f"lint: {inner}"
+    assert str(FileError("lint", str(inner), rule="CKP-2")) == f"lint: {inner} [CKP-2]"
+    assert str(FileError("lint", str(inner))) == f"lint: {inner}"
