@@ -11,7 +11,7 @@ from fp4ref.te.recipe import Format
 
 @dataclass(frozen=True)
 class QuantizerRole:
-    """Which operand asks for a quantizer.
+    """The operand that asks for a quantizer.
 
     module_type: "linear" or "grouped_linear". tensor_type: "input", "weight", "output", "grad_output", "grad_input".
     name: of the module, as its caller gave it. Factories that were written for plain strings compare a role with

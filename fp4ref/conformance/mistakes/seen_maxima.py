@@ -1,4 +1,4 @@
-"""Which values the maximum of a tensor or of a row sees, where it does not see all of them.
+"""Maxima of a tensor or of a row that see only some of its values.
 
 For example, a kernel reduces one half of the columns in each of two warps, and one of them is lost.
 """
