@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from fp4ref import arrays, registry
 from fp4ref.errors import DomainError, DTypeError, ShapeError
 from fp4ref.operands import Counters
 from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
+from fp4ref.remembered import Same
 
 BLOCK = 16  # elements that share a counter
 
@@ -64,10 +67,19 @@ def random_bits(
     kind = "cpu" if device is None else str(device).partition(":")[0]
     if out is not None:
         _require_out(out, part, kind)
-    call = registry.Call("random_bits", device=kind, shape=part, out=out is not None)
+    call, function = _planned(kind, part, out is not None, backend, registry.registered())
     upper = 2 * int(stream) + DIRECTIONS.index(direction)
     counters = Counters((first[0], first[1] // BLOCK), across, int(seed), upper)
-    return registry.choose(call, backend)(call, counters, device, out)
+    return function(call, counters, device, out)
+
+
+@lru_cache(maxsize=4096)
+def _planned(
+    device: str, shape: tuple[int, int], out: bool, backend: str | None, registered: Same
+) -> tuple[registry.Call, Callable[..., Any]]:
+    """Return the call of a backend for a part of one shape, and the function that serves it."""
+    call = registry.Call("random_bits", device=device, shape=shape, out=out)
+    return call, registry.choose(call, backend)
 
 
 def _is_integer(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import product
 
 import ml_dtypes
@@ -355,29 +356,31 @@ def test_tiled_scales_at_any_address_are_read():
 
 @pytest.mark.parametrize("to", ["bfloat16", "float16"])
 @pytest.mark.parametrize("of_bias", ["bfloat16", "float32", None])
-@pytest.mark.parametrize("factor", [0.3, None])
-@pytest.mark.rule("GEM-8", "TEL-32")
-def test_a_product_is_finished_in_one_pass(to, of_bias, factor):
+@pytest.mark.parametrize(
+    "factors", [(), ([0.3],), (0.3,), (3.1, [0.7], [1.3], 2.7e-8)], ids=["none", "read", "given", "mixed"]
+)
+@pytest.mark.rule("GEM-8", "TEL-12", "TEL-32")
+def test_a_product_is_finished_in_one_pass(to, of_bias, factors):
     import torch
 
     from fp4ref_cuda import operations
 
     rng, kind = np.random.default_rng(17), getattr(torch, to)
     for rows, columns in ((1, 1), (3, 8), (70, 264), (5, 4097), (0, 16), (130, 2048)):
-        sums = rng.standard_normal((rows, columns)).astype(np.float32) * np.float32(2.0) ** rng.integers(
-            -30, 30, (rows, 1)
-        )
+        sums = np.ldexp(rng.standard_normal((rows, columns)).astype(np.float32), rng.integers(-30, 30, (rows, 1)))
         bias = None if of_bias is None else torch.from_numpy(rng.standard_normal(columns)).to(getattr(torch, of_bias))
         call = Call("finish_product", source=of_bias or "bfloat16", to=to, device="cuda", shape=(rows, columns))
-        by = None if factor is None else torch.tensor([factor])
-        expected = torch.from_numpy(sums) * (1.0 if by is None else by)
+        by = reduce(np.multiply, (np.float32(each).reshape(()) for each in factors), np.float32(1))
+        expected = torch.from_numpy(sums * by)
         expected = (expected if bias is None else expected + bias.to(torch.float32)).to(kind)
-        there = (cuda(sums), *(value if value is None else value.cuda() for value in (by, bias)))
+        numbers = tuple(each if isinstance(each, float) else torch.tensor(each).cuda() for each in factors)
         for _ in range(2):  # the second one repeats the launch
-            got = operations.finish_product(call, *there)
+            got = operations.finish_product(call, cuda(sums), numbers, None if bias is None else bias.cuda())
             assert torch.equal(got.cpu().view(torch.int16), expected.view(torch.int16)), (rows, columns)
     with pytest.raises(ShapeError, match="factor"):
-        operations.finish_product(call, cuda(sums), torch.ones(2).cuda(), None)
+        operations.finish_product(call, cuda(sums), (torch.ones(2).cuda(),), None)
+    with pytest.raises(ShapeError, match="5 factors, need at most 4"):
+        operations.finish_product(call, cuda(sums), (1.0,) * 5, None)
 
 
 FUSED = {"nvfp4": "rows and columns by thresholds", "nvfp4-rht": "rows and hadamard columns, fused"}

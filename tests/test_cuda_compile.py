@@ -133,7 +133,7 @@ def others(target):
     for name in ("nvfp4", "mxfp4", "mxfp8-e4m3"):
         yield "decode", prelude(profiles[name], "bfloat16", "tiled_128x4", "bfloat16"), False
     for dtype, out, vectors in (("bfloat16", "bfloat16", True), ("float32", "float16", False)):
-        steps = {"HAS_FACTOR": True, "HAS_BIAS": True, "VECTORS": vectors}
+        steps = {"FACTORS": 4, "READ": 6, "HAS_BIAS": True, "VECTORS": vectors}
         yield "finish_product", prelude(profiles["nvfp4"], dtype, out=out, **steps), False
     yield "self_check", "", True
     yield "reciprocal_check", "", False

@@ -53,11 +53,11 @@ extern "C" void start(unsigned blocks, const void* data, const void* scales, lon
 }
 """,
     "finish_product": """
-extern "C" void start(unsigned blocks, const void* product, long long columns, long long strips, const void* factor,
-    const void* bias, void* out)
+extern "C" void start(unsigned blocks, const void* product, long long columns, long long strips, long long first,
+    long long second, long long third, long long fourth, const void* bias, void* out)
 {
     on_host(blocks, THREADS, [=] {
-        finish_product((const float*)product, columns, strips, (const float*)factor, (const In::word*)bias,
+        finish_product((const float*)product, columns, strips, first, second, third, fourth, (const In::word*)bias,
             (Out::word*)out);
     });
 }
@@ -161,25 +161,31 @@ def test_whole_lines_are_decoded_by_their_bits(name, tmp_path):
         assert not out[lines:].any()
 
 
-@pytest.mark.rule("GEM-5", "GEM-8", "TEL-32")
+@pytest.mark.rule("GEM-5", "GEM-8", "TEL-12", "TEL-32")
 @pytest.mark.parametrize("to", [ml_dtypes.bfloat16, np.float16])
 @pytest.mark.parametrize("of_bias", [ml_dtypes.bfloat16, np.float32, None])
-@pytest.mark.parametrize("factor", [0.3, None])
+@pytest.mark.parametrize("factors", [(), ([0.3],), (3.1, [0.7], [1.3], 2.7e-8)], ids=["none", "read", "mixed"])
 @pytest.mark.parametrize("vectors", [True, False])
-def test_a_product_is_finished_in_one_pass(to, of_bias, factor, vectors, tmp_path):
+def test_a_product_is_finished_in_one_pass(to, of_bias, factors, vectors, tmp_path):
     rows, columns = (5, 2096) if vectors else (3, 2051)
     rng = np.random.default_rng(11)
     sums = inputs((rows, columns), np.float32)
     bias = rng.standard_normal(columns).astype(of_bias or ml_dtypes.bfloat16)
-    by, out = np.float32([factor or 1]), np.zeros((rows, columns), to)
-    has = {"HAS_FACTOR": factor is not None, "HAS_BIAS": of_bias is not None, "VECTORS": vectors}
+    by, out = [np.float32(each) for each in factors], np.zeros((rows, columns), to)
+    read = sum(isinstance(each, list) << place for place, each in enumerate(factors))
+    has = {"FACTORS": len(factors), "READ": read, "HAS_BIAS": of_bias is not None, "VECTORS": vectors}
     text = plan.prelude(fp4ref.NVFP4, np.dtype(bias.dtype).name, "linear", np.dtype(to).name, **has)
     strips = -(-columns // 2048)
     sizes = ctypes.c_longlong(columns), ctypes.c_longlong(strips)
-    before, *after = pointers(sums, by, bias, out)
-    built(tmp_path, "finish_product", text).start(ctypes.c_uint(rows * strips), before, *sizes, *after)
+    words = [each.ctypes.data if each.shape else int(each.view(np.uint32)) for each in by]
+    words = map(ctypes.c_longlong, words + [0] * (4 - len(words)))
+    before, *after = pointers(sums, bias, out)
+    built(tmp_path, "finish_product", text).start(ctypes.c_uint(rows * strips), before, *sizes, *words, *after)
     with np.errstate(all="ignore"):
-        expected = sums * by if factor is not None else sums
+        factor = np.float32(1)
+        for each in by:
+            factor = factor * each.reshape(())
+        expected = sums * factor if by else sums
         expected = expected + bias.astype(np.float32) if of_bias is not None else expected
         expected = expected.astype(to)
     numbers = ~np.isnan(expected)

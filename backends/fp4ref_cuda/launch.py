@@ -193,17 +193,26 @@ def launch(
     if rehearsing():
         _current.rehearsal[name, prelude, target(library.ordinal)] = None
         return
+    shape = Shape(grid, block, shared, True)
+    loaded, start = _ready(library, name, prelude, shape, len(arguments))
+    recorder = recording.current()
+    if recorder is not None:
+        recorder.launches.append(Launch(name, loaded, shape, arguments))
+    start(library.stream(), packed(arguments))
+
+
+@lru_cache(maxsize=4096)
+def _ready(
+    library: Library, name: str, prelude: str, shape: Shape, count: int
+) -> tuple[LoadedKernel, Callable[[int, array[int]], None]]:
+    """Return a kernel, loaded, and the function that starts it with `count` arguments."""
     try:
         _enter(library)
         _self_check(library)
-        loaded = _kernel(name, prelude, library.ordinal, shared)
+        loaded = _kernel(name, prelude, library.ordinal, shape.shared)
     except (RuntimeError, SystemError, TypeError) as failure:
         raise _failed(name, failure) from failure
-    ready = Launch(name, loaded, Shape(grid, block, shared, True), arguments)
-    recorder = recording.current()
-    if recorder is not None:
-        recorder.launches.append(ready)
-    starter(library, ready)(library.stream(), packed(arguments))
+    return loaded, starter(library, Launch(name, loaded, shape, (0,) * count))
 
 
 def packed(arguments: Iterable[int]) -> array[int]:

@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from fp4ref import arrays
 from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.registry import Call
-from fp4ref.specs import NVFP4
 from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.launch import launch
-from fp4ref_cuda.plan import Plan, prelude, remember
+from fp4ref_cuda.plan import ANY, Plan, prelude, remember
 
 OF_BLOCK, EACH = 256 * 8, 8  # elements of a row that a block of threads finishes, and that one thread does
+MOST_FACTORS = 4
 
 
-def finish_product(call: Call, product: Any, factor: Any, bias: Any) -> Any:
+def finish_product(call: Call, product: Any, factors: Sequence[Any], bias: Any) -> Any:
     """Multiply a product by a factor, add a bias, and round once: [rows, columns] of the call's output type.
 
-    product: float32 [rows, columns]. factor: one float32, or None. bias: [columns], or None. All on one device, without
-    gaps. call: its `to` is bfloat16 or float16, its `source` the type of the bias.
+    product: float32 [rows, columns]. factors: at most four numbers, Python's or arrays of one float32, that are
+    multiplied from the left, in float32; the product is multiplied by the result. bias: [columns], or None. All on one
+    device, without gaps. call: its `to` is bfloat16 or float16, its `source` the type of the bias.
 
     Errors: BackendError, DTypeError, ShapeError.
 
-    Rules: GEM-5, GEM-8, TEL-32.
+    Rules: GEM-5, GEM-8, TEL-12, TEL-32.
     """
-    return programs.serve(
-        "finish_product", call, (product, factor, bias), lambda: (_finished(call, product, factor, bias),)
-    )[0]
+    if len(factors) > MOST_FACTORS:
+        raise ShapeError("finish_product", f"{len(factors)} factors", f"at most {MOST_FACTORS}", "GEM-5")
+    numbers = tuple([each if type(each) is float else None for each in factors])
+    read = [None if type(each) is float else each for each in factors]
+    kind = "finish_product", numbers  # which are arguments of the launch, and so of the program
+    return programs.serve(kind, call, (product, bias, *read), lambda: (_finished(call, product, factors, bias),))[0]
 
 
-def _finished(call: Call, product: Any, factor: Any, bias: Any) -> Any:
+def _finished(call: Call, product: Any, factors: Sequence[Any], bias: Any) -> Any:
     rows, columns = call.sizes
     _require("product", product, "float32", (rows, columns))
-    _require("factor", factor, "float32", (1,))
+    for factor in factors:
+        if type(factor) is not float:
+            _require("factor", factor, "float32", (1,))
     _require("bias", bias, call.source, (columns,))
     restore = arrays.device_restorer(product)
     product, library = buffers.adopt("finish_product", product)
@@ -42,13 +51,21 @@ def _finished(call: Call, product: Any, factor: Any, bias: Any) -> Any:
         out = library.empty((rows, columns), call.to)
         if rows * columns:
             vectors = not (columns % EACH or (pointer(product) | pointer(out)) % 16)
-            steps: dict[str, bool | int] = {"HAS_FACTOR": factor is not None, "HAS_BIAS": bias is not None}
-            text = prelude(NVFP4, call.source, "linear", call.to, VECTORS=vectors, **steps)
+            read = sum((type(factor) is not float) << place for place, factor in enumerate(factors))
+            steps: dict[str, bool | int] = {"FACTORS": len(factors), "READ": read, "HAS_BIAS": bias is not None}
+            text = prelude(ANY, call.source, "linear", call.to, VECTORS=vectors, **steps)
             strips = -(-columns // OF_BLOCK)
-            arguments = (pointer(product), columns, strips, pointer(factor), pointer(bias), pointer(out))
+            words = [_bits(each) if type(each) is float else pointer(each) for each in factors]
+            words += [0] * (MOST_FACTORS - len(words))
+            arguments = (pointer(product), columns, strips, *words, pointer(bias), pointer(out))
             launch(library, "finish_product", text, (rows * strips,), arguments)
     remember(Plan("finish_product", ("finish_product",)))
     return restore(out)
+
+
+def _bits(number: float) -> int:
+    """Return the bits of a number in float32."""
+    return int(np.float32(number).view(np.uint32))
 
 
 def _require(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:

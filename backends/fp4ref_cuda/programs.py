@@ -61,11 +61,13 @@ class Program(NamedTuple):
 _programs: dict[Hashable, Program] = {}
 
 
-def serve(operation: str, call: Call, inputs: Sequence[Any], act: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+def serve(
+    operation: Hashable, call: Call, inputs: Sequence[Any], act: Callable[[], tuple[Any, ...]]
+) -> tuple[Any, ...]:
     """Return the arrays that `act` returns, by the program of an earlier call of the same kind if there is one.
 
-    inputs: every array of the call, in an order of its own, with None for those that are not given. call: a record that
-    is remembered, so that calls of a kind share one.
+    operation: its name, and whatever else all calls of a kind share. call: a record that is remembered, so that these
+    share one. inputs: every array of the call, in an order of its own, with None for those that are not given.
     """
     library = _library(inputs)
     if library is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,11 +39,16 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
 def _library(device: Any) -> Library:
     """torch where it is installed, for its tensors are what the caller named the device by; else CuPy."""
     index = str(device).partition(":")[2]
-    if find_spec("torch") is None:
+    if not _has_torch():
         return Library("cupy", int(index or 0))
     import torch
 
     return Library("torch", int(index) if index else torch.cuda.current_device())
+
+
+@cache
+def _has_torch() -> bool:
+    return find_spec("torch") is not None
 
 
 def _signed(word: int) -> int:

@@ -12,15 +12,22 @@ from fp4ref.errors import ShapeError
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData
 from fp4ref.registry import Call
-from fp4ref.specs import NVFP4
 from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import launch, multiprocessors
-from fp4ref_cuda.plan import Plan, compiled_in, decode_reason, is_tiled, layout_number, own_map, prelude, remember
+from fp4ref_cuda.plan import (
+    ANY,
+    Plan,
+    compiled_in,
+    decode_reason,
+    is_tiled,
+    layout_number,
+    own_map,
+    prelude,
+    remember,
+)
 from fp4ref_numerics.layouts import lower_layout
-
-ANY = NVFP4  # a kernel that moves bytes is the same for every specification
 
 
 def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:

@@ -28,28 +28,36 @@ def quantize(tensor: Tensor, quantizer: Any, output: Any = None, noop: Tensor | 
     x = tensor.detach()
     shape = tuple(x.shape)
     quantizer.require(shape, x.dtype)
-    if output is None:
-        output = quantizer.allocate(shape, x.dtype, x.device)
-    else:
-        quantizer.prepare(output, shape, x.device)
     debug.count("quantize", quantizer.role)
-    swizzled = getattr(output, "_with_gemm_swizzled_scales", None)  # None: there are no block scales
-    moved_after = quantizer.optimize_for_gemm and swizzled is False
+    if output is None:
+        made = quantizer.make(x.contiguous())
+        _swizzled(made, quantizer)
+        return made
+    quantizer.prepare(output, shape, x.device)
     skip = None if noop is None else (noop.reshape(-1)[0] == 1).to(torch.uint8)
     kept: list[Tensor] = []
-    if skip is not None and (moved_after or not quantizer.takes_noop(x)):
+    if skip is not None and (_moves_scales(output, quantizer) or not quantizer.takes_noop(x)):
         kept = [buffer.clone() for buffer in output.buffers()]
     quantizer.fill(x.contiguous(), output, None if kept else skip)
-    if swizzled:
-        debug.count(
-            "swizzle_in_quantize", quantizer.role, int(quantizer.rowwise_usage) + int(quantizer.columnwise_usage)
-        )
-    elif moved_after:
-        swizzle_in_place(output, quantizer.role)
+    _swizzled(output, quantizer)
     if skip is not None and kept:
         for buffer, old in zip(output.buffers(), kept, strict=True):
             write(buffer, old, 1 - skip)
     return output
+
+
+def _moves_scales(output: Any, quantizer: Any) -> bool:
+    """Return True if scales have to be moved to the GEMM layout after quantizing; tensors without blocks have none."""
+    return quantizer.optimize_for_gemm and getattr(output, "_with_gemm_swizzled_scales", None) is False
+
+
+def _swizzled(output: Any, quantizer: Any) -> None:
+    """Leave the scales as the quantizer says, and count who moved them."""
+    if getattr(output, "_with_gemm_swizzled_scales", False):
+        directions = int(quantizer.rowwise_usage) + int(quantizer.columnwise_usage)
+        debug.count("swizzle_in_quantize", quantizer.role, directions)
+    elif _moves_scales(output, quantizer):
+        swizzle_in_place(output, quantizer.role)
 
 
 def dequantize(tensor: Any, otype: DType | torch.dtype) -> Tensor:

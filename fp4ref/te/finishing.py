@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,28 +14,44 @@ from fp4ref.registry import Call
 from fp4ref.remembered import Same
 
 
-def finished(sums: Tensor, factor: Any, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return sums * factor + bias, each step in float32; the last one writes the result's type. Rules: TEL-32."""
+def finished(sums: Tensor, factors: Sequence[Any], bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return sums * factor + bias, each step in float32; the last one writes the result's type.
+
+    factors: numbers and tensors of one float32, multiplied from the left into the factor; none for 1.
+
+    Rules: TEL-12, TEL-32.
+    """
+    if dtype is not torch.float32:
+        made = _in_one_pass(sums, factors, bias, dtype)
+        if made is not None:
+            return made
     target = sums if dtype is torch.float32 else torch.empty_like(sums, dtype=dtype)
-    if bias is None and factor is None:
-        return sums.to(dtype)
+    if not factors:
+        return sums.to(dtype) if bias is None else torch.add(sums, bias.to(torch.float32), out=target)
+    factor = combined(factors)
     if bias is None:
         return torch.mul(sums, factor, out=target)
-    made = _in_one_pass(sums, factor, bias, dtype)
-    if made is not None:
-        return made
-    return torch.add(sums if factor is None else sums.mul_(factor), bias.to(torch.float32), out=target)
+    return torch.add(sums.mul_(factor), bias.to(torch.float32), out=target)
 
 
-def _in_one_pass(sums: Tensor, factor: Any, bias: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """Return the same by a backend that does it in one pass; None without one, or where one pass suffices anyway."""
-    if not isinstance(factor, Tensor) or dtype is torch.float32 or not bias.is_contiguous():
+def combined(factors: Sequence[Any]) -> Any:
+    """Return the product of numbers and of tensors of one float32, from the left, each step in float32."""
+    total, *others = factors
+    for each in others:
+        total = total * each
+    return total
+
+
+def _in_one_pass(sums: Tensor, factors: Sequence[Any], bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Return the same by a backend that does it in one pass; None without one."""
+    if bias is not None and not bias.is_contiguous():
         return None
-    found = _finisher(tuple(sums.shape), bias.dtype, dtype, sums.device.type, registry.registered())
+    kind = dtype if bias is None else bias.dtype
+    found = _finisher(tuple(sums.shape), kind, dtype, sums.device.type, registry.registered())
     if found is None:
         return None
     call, finish = found
-    result: Tensor = finish(call, sums, factor, bias)
+    result: Tensor = finish(call, sums, factors, bias)
     return result
 
 

@@ -34,11 +34,11 @@ class Float8TensorStorage(QuantizedTensorStorage):
         """Return everything but shape and nominal type, by the names of the constructor."""
         return super().get_metadata() | {"fp8_scale_inv": self._scale_inv}
 
-    def _assign(self, **values: Any) -> None:
+    def _assign(self, quantizer: Any = None, fake_dtype: torch.dtype | None = None, **values: Any) -> None:
         if "fp8_scale_inv" in values:
             values["scale_inv"] = values.pop("fp8_scale_inv")
         values.pop("data_transpose", None)
-        super()._assign(**values)
+        super()._assign(quantizer, fake_dtype, **values)
 
     def get_data_tensors(self) -> tuple[Tensor | None, ...]:
         """Return the codes, which serve both directions."""

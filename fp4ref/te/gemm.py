@@ -11,10 +11,10 @@ from torch import Tensor
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
-from fp4ref.te.finishing import finished
+from fp4ref.te.finishing import combined, finished
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
-from fp4ref.te.global_scale import global_factor, globally_scaled
+from fp4ref.te.global_scale import global_factors, globally_scaled
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
 from fp4ref.te.processor import rounded_product
 from fp4ref.te.product import block_scaled_product, multiply, operand
@@ -152,29 +152,33 @@ def _product(
     _require_operands(a, a_direction, b, b_direction)
     if _is_row_scaled(a) or _is_row_scaled(b):
         sums = multiply(operand(b, b_direction), operand(a, a_direction))
-        return finished(globally_scaled(sums, a, a_direction, b, b_direction, alpha), None, bias, dtype)
+        return finished(globally_scaled(sums, a, a_direction, b, b_direction, alpha), (), bias, dtype)
     if _sums_blocks(a, b):
         sums = block_scaled_product(b, b_direction, a, a_direction)
-        return finished(sums, None if alpha == 1.0 else alpha, bias, dtype)
-    factor, rest = _factor(a, a_direction, b, b_direction, alpha)
-    if dtype is torch.bfloat16 and rest is None:
-        result = rounded_product(a, a_direction, b, b_direction, factor, bias)
+        return finished(sums, _alone(alpha), bias, dtype)
+    factors, rest = _factors(a, a_direction, b, b_direction, alpha)
+    if dtype is torch.bfloat16 and not rest:
+        result = rounded_product(a, a_direction, b, b_direction, factors, bias)
         if result is not None:
             return result
     sums = multiply(operand(b, b_direction), operand(a, a_direction))
-    return finished(sums if rest is None else sums.mul_(factor), factor if rest is None else rest, bias, dtype)
+    return finished(sums.mul_(combined(factors)) if rest else sums, rest or factors, bias, dtype)
 
 
-def _factor(a: Any, a_direction: str, b: Any, b_direction: str, alpha: float) -> tuple[Any, float | None]:
-    """Return the factor of a product without amaxes per row, None for 1; and another that is applied after it."""
-    rest = None if alpha == 1.0 else alpha
+def _factors(
+    a: Any, a_direction: str, b: Any, b_direction: str, alpha: float
+) -> tuple[tuple[Any, ...], tuple[float, ...]]:
+    """Return the factors of a product without amaxes per row; and another factor that is applied after them."""
     if isinstance(a, NVFP4TensorStorage):
-        return global_factor(a, a_direction, b, b_direction, alpha), None
+        return global_factors(a, a_direction, b, b_direction, alpha), ()
     if isinstance(a, Float8TensorStorage) and isinstance(b, Float8TensorStorage):
-        assert a._scale_inv is not None
-        assert b._scale_inv is not None
-        return a._scale_inv * b._scale_inv, rest
-    return rest, None
+        return (a._scale_inv, b._scale_inv), _alone(alpha)
+    return _alone(alpha), ()
+
+
+def _alone(alpha: float) -> tuple[float, ...]:
+    """Return a factor that stands alone, nothing for 1."""
+    return () if alpha == 1.0 else (float(alpha),)
 
 
 def _require_operands(a: Any, a_direction: str, b: Any, b_direction: str) -> None:

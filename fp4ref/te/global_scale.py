@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from fp4ref.te.errors import SettingError
+from fp4ref.te.finishing import combined
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
 
 
-def global_factor(
+def global_factors(
     a: NVFP4TensorStorage, a_direction: str, b: NVFP4TensorStorage, b_direction: str, alpha: float
-) -> Tensor:
-    """Return ((alpha * amax_A) * amax_B) * (1 / (36 * scale_max_A * scale_max_B)), float32 [] or [1]. Rules: TEL-12."""
-    amax_a, amax_b = _amax(a, a_direction), _amax(b, b_direction)
-    return ((_constant(alpha, amax_a) * amax_a) * amax_b) * _inverse(a, b, amax_a)
+) -> tuple[Any, ...]:
+    """Return alpha unless it is 1, amax_A, amax_B and 1 / (36 * scale_max_A * scale_max_B).
+
+    They are multiplied in this order, in float32: numbers, and tensors of one float32.
+
+    Rules: TEL-12.
+    """
+    amaxes = _amax(a, a_direction), _amax(b, b_direction)
+    return (*(() if alpha == 1.0 else (float(alpha),)), *amaxes, _inverse(a, b))
 
 
 def globally_scaled(
@@ -28,9 +38,9 @@ def globally_scaled(
     Rules: TEL-12, TEL-33.
     """
     if not (a._row_scaled_nvfp4 or b._row_scaled_nvfp4):
-        return result.mul_(global_factor(a, a_direction, b, b_direction, alpha))
+        return result.mul_(combined(global_factors(a, a_direction, b, b_direction, alpha)))
     amax_a, amax_b = _amax(a, a_direction), _amax(b, b_direction)
-    result *= _constant(alpha, result) * _inverse(a, b, result)
+    result *= _constant(alpha, result) * _inverse(a, b)
     if not a._row_scaled_nvfp4:
         return result.mul_((amax_b * amax_a).unsqueeze(1))
     if not b._row_scaled_nvfp4:
@@ -38,10 +48,14 @@ def globally_scaled(
     return result.mul_(amax_b.unsqueeze(1)).mul_(amax_a.unsqueeze(0))
 
 
-def _inverse(a: NVFP4TensorStorage, b: NVFP4TensorStorage, like: Tensor) -> Tensor:
+def _inverse(a: NVFP4TensorStorage, b: NVFP4TensorStorage) -> float:
     """Return 1 / (36 * scale_max_A * scale_max_B), rounded to float32."""
-    factor = 1.0 / torch.tensor(36.0 * a._nvfp4_e4m3_max * b._nvfp4_e4m3_max, dtype=torch.float32).item()
-    return _constant(factor, like)
+    return _inverse_of(a._nvfp4_e4m3_max, b._nvfp4_e4m3_max)
+
+
+@cache
+def _inverse_of(scale_max_a: int, scale_max_b: int) -> float:
+    return float(np.float32(1.0 / float(np.float32(36.0 * scale_max_a * scale_max_b))))
 
 
 def _constant(value: float, like: Tensor) -> Tensor:

@@ -92,6 +92,26 @@ class MXFP8Quantizer(Quantizer):
             return MXFP8TensorStorage(**values, fake_dtype=dtype)
         return MXFP8Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
 
+    def make(self, tensor: Tensor) -> Any:
+        """Quantize a contiguous tensor; storage in the GEMM layout gets both directions at once. Rules: TEL-3."""
+        used = self.rowwise_usage and self.columnwise_usage and self.internal and self.optimize_for_gemm
+        if not used or not tensor.numel():
+            return super().make(tensor)
+        shape = tuple(tensor.shape)
+        spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
+        q = api.quantize(tensor.view(-1, shape[-1]), spec, "both", GEMM)
+        columns = q.column.data.view(shape[-1], *shape[:-1]).movedim(0, -1)
+        return MXFP8TensorStorage(
+            rowwise_data=q.row.data.view(shape),
+            columnwise_data=columns,
+            rowwise_scale_inv=q.row.scales,
+            columnwise_scale_inv=q.column.scales.reshape(scale_shape(shape, columnwise=True)),
+            fp8_dtype=self.dtype,
+            with_gemm_swizzled_scales=True,
+            quantizer=self,
+            fake_dtype=tensor.dtype,
+        )
+
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-4, TEL-5."""
         if tuple(dst.shape) != shape:

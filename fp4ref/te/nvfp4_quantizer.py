@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,14 @@ from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage, scale_shape
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
+
+DIRECTIONS_OF: dict[tuple[bool, bool], DirectionChoice | None] = {
+    (True, True): "both",
+    (True, False): "row",
+    (False, True): "column",
+    (False, False): None,
+}
+NOTHING = DirectionData(None, None, None)
 
 
 class NVFP4Quantizer(Quantizer):
@@ -97,22 +106,7 @@ class NVFP4Quantizer(Quantizer):
 
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
         """Raise unless the settings fit each other, and a tensor's shape and dtype. Rules: TEL-3, TEL-23, TEL-34."""
-        _require_settings(self)
-        if not shape or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK:
-            got = f"shape {list(shape)}"
-            raise TensorShapeError("NVFP4Quantizer", got, f"both matrix dimensions divisible by {BLOCK}", "TEL-23")
-        if dtype is None:
-            return
-        if dtype not in {torch.float32, torch.bfloat16, torch.float16}:
-            raise TensorDTypeError("NVFP4Quantizer", f"dtype {dtype}", "float32, bfloat16 or float16", "TEL-3")
-        if self.with_rht and dtype is not torch.bfloat16:
-            raise TensorDTypeError("NVFP4Quantizer", f"with_rht of {dtype}", "bfloat16", "HAD-5")
-        if self.row_scaled_nvfp4 and self.columnwise_usage:
-            if dtype is not torch.bfloat16:
-                raise TensorDTypeError("NVFP4Quantizer", f"row-scaled columnwise of {dtype}", "bfloat16", "TEL-34")
-            if math.prod(shape[:-1]) % 32 or shape[-1] % 32:
-                got = f"row-scaled columnwise of shape {list(shape)}"
-                raise TensorShapeError("NVFP4Quantizer", got, "both matrix dimensions divisible by 32", "TEL-34")
+        _require(NVFP4Settings._make([getattr(self, name) for name in NVFP4Settings._fields]), shape, dtype)
 
     def require_destination(self, dst: Any) -> None:
         """Raise unless `dst` holds NVFP4 bytes."""
@@ -162,10 +156,45 @@ class NVFP4Quantizer(Quantizer):
             buffers["columnwise_data"] = empty((columns, rows // 2))
             buffers["columnwise_scale_inv"] = empty(scale_shape(shape, columnwise=True))
             buffers["amax_columnwise"] = amax(columns)
+        return self._tensor(buffers, shape, dtype, device, requires_grad=requires_grad)
+
+    def _tensor(
+        self,
+        buffers: dict[str, Any],
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        requires_grad: bool = False,
+    ) -> Any:
+        """Return a tensor of these buffers, storage if `internal`."""
         values = buffers | self._settings(shape) | {"quantizer": self}
         if self.internal:
             return NVFP4TensorStorage(**values, fake_dtype=dtype)
         return NVFP4Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
+
+    def make(self, tensor: Tensor) -> Any:
+        """Quantize a contiguous tensor into new buffers, those of the result. Rules: TEL-3, TEL-6."""
+        directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
+        if directions is None or not tensor.numel() or self.with_amax_reduction:
+            return super().make(tensor)
+        shape = tuple(tensor.shape)
+        matrix = math.prod(shape[:-1]), shape[-1]
+        swizzled = self.optimize_for_gemm and self.bakes_swizzled_scales(shape)
+        bits = self._random_bytes(matrix, tensor.device) if self.stochastic_rounding else None
+        spec = self.spec(tensor.dtype, shape)
+        layout = swizzle.GEMM if swizzled else swizzle.COMPACT
+        q = api.quantize(tensor.view(matrix), spec, directions, layout, random_bits=bits)
+        row, column = q.row or NOTHING, q.column or NOTHING
+        buffers = {
+            "rowwise_data": None if row.data is None else row.data.view(self.convert_shape_for_fp4(shape)),
+            "columnwise_data": column.data,
+            "rowwise_scale_inv": row.scales,
+            "columnwise_scale_inv": column.scales,
+            "amax_rowwise": row.amax,
+            "amax_columnwise": column.amax,
+        }
+        return self._tensor(buffers, shape, tensor.dtype, tensor.device)
 
     def _settings(self, shape: tuple[int, ...]) -> dict[str, Any]:
         return {
@@ -208,12 +237,7 @@ class NVFP4Quantizer(Quantizer):
             row = DirectionData(packed, dst._rowwise_scale_inv, dst._amax_rowwise)
         if self.columnwise_usage:
             column = DirectionData(dst._columnwise_data, dst._columnwise_scale_inv, dst._amax_columnwise)
-        names: dict[tuple[bool, bool], DirectionChoice] = {
-            (True, True): "both",
-            (True, False): "row",
-            (False, True): "column",
-        }
-        directions = names.get((self.rowwise_usage, self.columnwise_usage))
+        directions = DIRECTIONS_OF[self.rowwise_usage, self.columnwise_usage]
         if directions is None:
             return
         spec = self.spec(tensor.dtype, shape)
@@ -255,7 +279,48 @@ class NVFP4Quantizer(Quantizer):
         return NVFP4BlockScaling
 
 
-def _require_settings(q: NVFP4Quantizer) -> None:
+class NVFP4Settings(NamedTuple):
+    """The settings of a quantizer that have to fit each other and its tensors."""
+
+    dtype: DType
+    rowwise_usage: bool
+    columnwise_usage: bool
+    with_rht: bool
+    with_post_rht_amax: bool
+    with_2d_quantization: bool
+    stochastic_rounding: bool
+    row_scaled_nvfp4: bool
+    with_amax_reduction: bool
+    nvfp4_use_4over6: bool
+    nvfp4_e4m3_max: int
+    nvfp4_4over6_err_mode: str
+
+
+@lru_cache(maxsize=4096)
+def _require(q: NVFP4Settings, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+    """Raise unless the settings fit each other, and a tensor's shape and dtype; remembered where they do.
+
+    Rules: TEL-3, TEL-23, TEL-34.
+    """
+    _require_settings(q)
+    if not shape or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK:
+        got = f"shape {list(shape)}"
+        raise TensorShapeError("NVFP4Quantizer", got, f"both matrix dimensions divisible by {BLOCK}", "TEL-23")
+    if dtype is None:
+        return
+    if dtype not in {torch.float32, torch.bfloat16, torch.float16}:
+        raise TensorDTypeError("NVFP4Quantizer", f"dtype {dtype}", "float32, bfloat16 or float16", "TEL-3")
+    if q.with_rht and dtype is not torch.bfloat16:
+        raise TensorDTypeError("NVFP4Quantizer", f"with_rht of {dtype}", "bfloat16", "HAD-5")
+    if q.row_scaled_nvfp4 and q.columnwise_usage:
+        if dtype is not torch.bfloat16:
+            raise TensorDTypeError("NVFP4Quantizer", f"row-scaled columnwise of {dtype}", "bfloat16", "TEL-34")
+        if math.prod(shape[:-1]) % 32 or shape[-1] % 32:
+            got = f"row-scaled columnwise of shape {list(shape)}"
+            raise TensorShapeError("NVFP4Quantizer", got, "both matrix dimensions divisible by 32", "TEL-34")
+
+
+def _require_settings(q: NVFP4Settings) -> None:
     """Refuse combinations that the kernels do not have. Rules: TEL-3, TEL-34, FOS-7, GLB-5."""
     row, search = q.row_scaled_nvfp4, q.nvfp4_use_4over6
     for bad, got, needed, rule in (

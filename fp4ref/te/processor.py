@@ -7,12 +7,14 @@ subnormal numbers as 0, so operands that have some are left to float32.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fp4ref.te.finishing import combined
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.product import operand
@@ -25,11 +27,11 @@ MANTISSA = 0x7FFFFF  # of a float32
 
 
 def rounded_product(
-    a: Any, a_direction: str, b: Any, b_direction: str, factor: Any, bias: Tensor | None
+    a: Any, a_direction: str, b: Any, b_direction: str, factors: Sequence[Any], bias: Tensor | None
 ) -> Tensor | None:
     """Return op(B) @ op(A) in bfloat16, times a factor, plus a bias [N], rounded once.
 
-    Return None if it has to be computed in float32. factor: one float32 number, or None for 1.
+    Return None if it has to be computed in float32. factors: as for `finished`.
 
     Rules: TEL-31, TEL-32.
     """
@@ -38,7 +40,7 @@ def rounded_product(
     (rows, depth), (columns, _) = _matrix_shape(b, b_direction), _matrix_shape(a, a_direction)
     if min(rows, columns, depth) < LEAST_SIZE or rows * columns * depth < LEAST_WORK:
         return None
-    alpha = 1.0 if factor is None else float(factor)
+    alpha = float(combined(factors)) if factors else 1.0
     if alpha == 0 or not math.isfinite(alpha) or (bias is not None and bias.dtype is not torch.bfloat16):
         return None
     left = _exact(b, b_direction)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fp4ref import api
+from fp4ref.te import debug
 from fp4ref.te.cast import fp8_values
 from fp4ref.te.errors import SettingError
 from fp4ref.te.float8_block_tensor import BLOCK, Float8BlockwiseQTensorStorage
@@ -19,7 +20,7 @@ from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
 from fp4ref.te.storage import QuantizedTensorStorage
-from fp4ref.te.swizzle import gemm_scales
+from fp4ref.te.swizzle import GEMM, role_of
 
 BLOCK_SCALED = (NVFP4TensorStorage, MXFP8TensorStorage)
 
@@ -28,14 +29,17 @@ def operand(x: Any, direction: str, wide: torch.dtype | None = None) -> Tensor:
     """Return one operand as a matrix [rows, K] to contract along its last axis, with block scales only.
 
     x: quantized, or a high-precision tensor [..., K]. direction: "row" for x, "column" for its transpose. wide: the
-    type of a quantized operand, by default that of its device; a tensor keeps its type.
+    type of a quantized operand, by default that of its device; a tensor keeps its type. Scales in the compact layout
+    count as moved to the GEMM layout; their values are read where they lie, which are the same.
 
     Rules: TEL-7, TEL-11, TEL-31, DEQ-2.
     """
     wide = wide or wide_dtype(x.device)
     if isinstance(x, BLOCK_SCALED):
-        gemm_scales(x, direction)
-        values: Tensor = api.dequantize(x.record(direction), wide)
+        record = x.record(direction)
+        if record.scale_layout != GEMM:
+            debug.count("swizzle_standalone", role_of(x))
+        values: Tensor = api.dequantize(record, wide)
         return values
     matrix: Tensor
     if isinstance(x, Float8BlockwiseQTensorStorage):

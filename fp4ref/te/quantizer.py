@@ -106,6 +106,12 @@ class Quantizer(abc.ABC):
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Quantize a contiguous tensor with elements into the buffers of `dst`, unless noop, uint8 [], is not 0."""
 
+    def make(self, tensor: Tensor) -> Any:
+        """Quantize a contiguous tensor into new buffers."""
+        made = self.allocate(tuple(tensor.shape), tensor.dtype, tensor.device)
+        self.fill(tensor, made)
+        return made
+
     def takes_noop(self, tensor: Tensor) -> bool:
         """Return True if `fill` of this tensor protects the buffers by itself."""
         return True

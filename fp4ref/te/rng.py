@@ -29,8 +29,8 @@ def next_state(device: torch.device) -> RngState:
     """Return the state for one quantization on a device; torch's generator of that device moves on. Rules: TEL-6."""
     if device.type == "cuda":
         generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-        seed, offset = (int(word) for word in generator.get_state().view(torch.int64))
-        generator.set_state(torch.tensor([seed, offset + RESERVED], dtype=torch.int64).view(torch.uint8))
+        seed, offset = generator.initial_seed(), generator.get_offset()
+        generator.set_offset(offset + RESERVED)
         return RngState(seed, offset)
     return RngState(int(torch.randint(0, 2**63 - 1, (1,))), 0)
 

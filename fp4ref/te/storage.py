@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import torch
@@ -39,21 +40,20 @@ class QuantizedTensorStorage:
         return dict(zip(cls.ORDER, args, strict=False))
 
     @classmethod
-    def _arguments(cls) -> list[str]:
-        return [name.lstrip("_") for name in (*cls.BUFFERS, *cls.SETTINGS)]
+    @cache
+    def _attributes(cls) -> dict[str, str]:
+        """Return the attribute of each argument that stands for a buffer or a setting."""
+        return {name.lstrip("_"): name for name in (*cls.BUFFERS, *cls.SETTINGS)}
 
-    def _assign(self, **values: Any) -> None:
-        unknown = set(values) - set(self._arguments()) - {"quantizer", "fake_dtype"}
+    def _assign(self, quantizer: Any = None, fake_dtype: torch.dtype | None = None, **values: Any) -> None:
+        known = self._attributes()
+        unknown = values.keys() - known.keys()
         if unknown:
-            raise SettingError(type(self).__name__, f"argument {min(unknown)}", ", ".join(self._arguments()))
-        for name in (*self.BUFFERS, *self.SETTINGS):
-            if name.lstrip("_") in values:
-                setattr(self, name, values[name.lstrip("_")])
-            elif name in self.BUFFERS:
-                setattr(self, name, None)
-        quantizer = values.get("quantizer")
+            raise SettingError(type(self).__name__, f"argument {min(unknown)}", ", ".join(known))
+        given = {known[name]: value for name, value in values.items()}
+        self.__dict__.update(dict.fromkeys(self.BUFFERS), **given)
         self._quantizer = None if quantizer is None else quantizer.copy()
-        self._dtype = values.get("fake_dtype") or torch.float32
+        self._dtype = fake_dtype or torch.float32
 
     def get_metadata(self) -> dict[str, Any]:
         """Return everything but shape and nominal type, by name: what the constructor takes."""

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from fp4ref import api
 from fp4ref.layout import LINEAR_PADDED, TILED_128X4
-from fp4ref.quantized import Quantized
 from fp4ref.te import debug
 from fp4ref.te.capability import get_device_compute_capability
 
@@ -23,17 +20,6 @@ def role_of(tensor: Any) -> str:
     """Return the role that the quantizer of a tensor names."""
     quantizer = tensor._quantizer
     return "tensor" if quantizer is None else str(quantizer.role)
-
-
-def gemm_scales(tensor: Any, direction: str) -> Tensor:
-    """Return scales of one direction in the GEMM layout, the tensor's or a moved copy. Rules: TEL-4, TEL-7, LAY-3."""
-    record: Quantized = tensor.record(direction)
-    if record.scale_layout != GEMM:
-        debug.count("swizzle_standalone", role_of(tensor))
-        record = api.to_layout(record, GEMM)
-    assert record.row is not None
-    scales: Tensor = record.row.scales
-    return scales
 
 
 def swizzle_in_place(tensor: Any, role: str) -> None:

@@ -1,31 +1,41 @@
 // Finish a product: multiplied by a factor, then a bias is added, then rounded once to the type of the result.
 //
 //   product   float32  [rows, columns]
-//   factor    float32  one number, if HAS_FACTOR
+//   first ... fourth   float32  FACTORS numbers, multiplied from the left into the factor: number i is read from its
+//                      address if bit i of READ is set, else its bits are the argument
 //   bias      In       [columns], if HAS_BIAS
 //   out       Out      [rows, columns], of 16 bits
 //
-// In, Out, HAS_FACTOR, HAS_BIAS and VECTORS (columns are a multiple of 8, and every row begins at a multiple of 16 bytes)
-// come before this file. A thread takes 8 neighbours of a row; `strips` blocks of threads lie side by side.
+// In, Out, FACTORS, READ, HAS_BIAS and VECTORS (columns are a multiple of 8, and every row begins at a multiple of 16
+// bytes) come before this file. A thread takes 8 neighbours of a row; `strips` blocks of threads lie side by side.
 #include "common.cuh"
 
 constexpr int EACH = 8;
 
 DEVICE float finished(float sum, float factor, float bias)
 {
-    const float scaled = HAS_FACTOR ? sum * factor : sum;
+    const float scaled = FACTORS ? sum * factor : sum;
     return HAS_BIAS ? scaled + bias : scaled;
 }
 
+DEVICE float number(index_t argument, int place)
+{
+    return READ >> place & 1 ? *(const float*)argument : fp4ref::float_of((unsigned)argument);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) finish_product(const float* __restrict__ product, index_t columns,
-    index_t strips, const float* factor, const In::word* __restrict__ bias, Out::word* __restrict__ out)
+    index_t strips, index_t first, index_t second, index_t third, index_t fourth, const In::word* __restrict__ bias,
+    Out::word* __restrict__ out)
 {
     const unsigned line = blockIdx.x / (unsigned)strips;
     const index_t column = ((index_t)(blockIdx.x - line * (unsigned)strips) * THREADS + threadIdx.x) * EACH;
     wait_for_previous_kernel();
     if (column >= columns) return;
     const index_t start = line * columns + column;
-    const float f = HAS_FACTOR ? *factor : 1.0f;
+    const index_t numbers[4] = {first, second, third, fourth};
+    float f = FACTORS ? number(first, 0) : 1.0f;
+    UNROLL
+    for (int i = 1; i < FACTORS; ++i) f *= number(numbers[i], i);
     const auto of_bias = [&](int i) { return HAS_BIAS ? In::widen(bias[column + i]) : 0.0f; };
     if constexpr (VECTORS) {
         const float4 a = *(const float4*)(product + start), b = *(const float4*)(product + start + 4);
