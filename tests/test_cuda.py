@@ -906,3 +906,59 @@ def test_more_than_2_to_the_31_elements():
             assert not bool((mine.data[:-128] if d == "row" else mine.data[:, :-width]).any())
         assert np.array_equal(host(both.row.scales[-128:]), expected_of(tail, spec, "row", "tiled_128x4", given).scales)
         del both, mine, codes
+
+
+@pytest.mark.parametrize("kind", ["mxfp8-e4m3", "mxfp8-e5m2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.rule("TEL-21", "E4M3-1", "E4M3-3", "E5M2-1", "E5M2-3")
+def test_codes_of_a_tensor_and_what_they_mean(kind, dtype):
+    import torch
+
+    from fp4ref_cuda import operations
+
+    spec, element = fp4ref.profiles[kind], ml_dtypes.float8_e4m3fn if "e4m3" in kind else ml_dtypes.float8_e5m2
+    largest, words = float(ml_dtypes.finfo(element).max), np.arange(1 << 16, dtype=np.uint16)
+    source = getattr(torch, dtype)
+    every = (
+        torch.from_numpy(words.view(np.int16)).view(torch.float16 if dtype == "float16" else torch.bfloat16).to(source)
+    )
+    for scale, count in product((1.0, 0.3, 3e5, 1e-5, np.inf), (1 << 16, 1, 15, 4099)):
+        x = every[:count].reshape(1, count)
+        call = Call("tensor_codes", spec, dtype, device="cuda", shape=(1, count))
+        with np.errstate(all="ignore"):
+            y = x.to(torch.float32).numpy() * np.float32(scale)
+            expected = np.clip(y, -largest, largest).astype(element).view(np.uint8)
+        expected[np.isnan(y)] = 0x7F
+        for start in (0, 1):  # the second one cannot be read in vectors
+            room = torch.empty(count + 1, dtype=source, device="cuda")[start : start + count].view(1, count)
+            room.copy_(x)
+            got = operations.tensor_codes(call, room, torch.tensor([scale], device="cuda"))
+            assert got.cpu().numpy().tobytes() == expected.tobytes(), (scale, count, start)
+    codes = torch.arange(256, dtype=torch.uint8).repeat(17)[: 256 * 16 + 9].view(1, -1)
+    for to in ("bfloat16", "float16"):
+        call = Call("tensor_values", spec, to=to, device="cuda", shape=tuple(codes.shape))
+        values = operations.tensor_values(call, codes.cuda()).cpu().to(torch.float32).numpy()
+        meant = codes.numpy().view(element).astype(np.float32)
+        assert np.array_equal(values, meant, equal_nan=True)
+        numbers = ~np.isnan(meant)
+        assert np.array_equal(np.signbit(values)[numbers], np.signbit(meant)[numbers])
+
+
+@pytest.mark.parametrize("kind", ["kFloat8E4M3", "kFloat8E5M2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("power_of_two", [False, True])
+@pytest.mark.rule("TEL-21")
+def test_the_scale_of_a_tensor(kind, dtype, power_of_two):
+    import torch
+
+    from fp4ref.te import per_tensor
+    from fp4ref.te.dtypes import DType
+
+    fp8, source = DType[kind], getattr(torch, dtype)
+    amaxes = [0.0, 7.0, 3.0, 1e-45, 1e-40, 1e-38, 1.3e-36, 1e-10, 448.0, 449.0, 3.4e38, np.inf, 0.1]
+    for amax, least in product(amaxes, (0.0, 0.5)):
+        given = torch.tensor([amax])
+        expected = per_tensor.current_scale(given, fp8, source, least, power_of_two)  # on the CPU, by torch
+        got = per_tensor.current_scale(given.cuda(), fp8, source, least, power_of_two)
+        for mine, theirs in zip(got, expected, strict=True):
+            assert mine.cpu().numpy().tobytes() == theirs.numpy().tobytes(), (amax, least)

@@ -135,6 +135,10 @@ def others(target):
     for dtype, out, vectors in (("bfloat16", "bfloat16", True), ("float32", "float16", False)):
         steps = {"FACTORS": 4, "READ": 6, "HAS_BIAS": True, "VECTORS": vectors}
         yield "finish_product", prelude(profiles["nvfp4"], dtype, out=out, **steps), False
+    for name, dtype in (("mxfp8-e4m3", "bfloat16"), ("mxfp8-e5m2", "float32")):
+        yield "tensor_codes", prelude(profiles[name], dtype, VECTORS=True), False
+        yield "tensor_values", prelude(profiles[name], dtype, out="bfloat16", VECTORS=True), False
+        yield "tensor_scale", prelude(profiles[name], dtype, POWER_OF_TWO=False), False
     yield "self_check", "", True
     yield "reciprocal_check", "", False
     for name in ("vllm.nvfp4_kernel", "flashinfer.nvfp4_kernel", "cutlass.nvfp4_epilogue", "te.rht_fused"):

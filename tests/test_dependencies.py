@@ -74,7 +74,7 @@ BACKENDS = {
         ("buffers",),
         ("launch", "checks", "plan"),
         ("maxima", "members", "randoms", "programs"),
-        ("reading", "products"),
+        ("reading", "products", "per_tensor"),
         ("paths",),
         ("grouped",),
         ("operations",),

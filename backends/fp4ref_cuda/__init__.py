@@ -62,6 +62,9 @@ BACKEND = Backend(
         "convert_layout",
         "random_bits",
         "finish_product",
+        "tensor_scale",
+        "tensor_codes",
+        "tensor_values",
     ),
     formats=None,  # each lowers to numbers
     layouts=None,  # each lowers to a struct

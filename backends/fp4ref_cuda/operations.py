@@ -21,6 +21,7 @@ from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths, programs
 from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.launch import rehearse, require_reciprocal
+from fp4ref_cuda.per_tensor import tensor_codes, tensor_scale, tensor_values
 from fp4ref_cuda.plan import (
     BYTES,
     DRAWN,
@@ -57,6 +58,9 @@ __all__ = [
     "quantize_grouped",
     "random_bits",
     "rehearse",
+    "tensor_codes",
+    "tensor_scale",
+    "tensor_values",
 ]
 
 

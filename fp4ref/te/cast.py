@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fp4ref.te import debug
 from fp4ref.te.dtypes import DType, torch_dtype
+from fp4ref.te.per_tensor import codes_in_one_pass, values_in_one_pass
 from fp4ref.te.swizzle import swizzle_in_place
 
 POSITIVE_NAN, NEGATIVE_NAN = 0x7F, 0xFF  # codes of either FP8 type
@@ -84,8 +85,11 @@ def scaled_fp8_codes(x: Tensor, scale: Tensor, dtype: DType) -> Tensor:
 
     Rules: TEL-21.
     """
+    codes = codes_in_one_pass(x, scale, dtype)
+    if codes is not None:
+        return codes
     if x.device.type != "cpu" or x.element_size() != TABLED or x.numel() < ALL_VALUES.numel():
-        return fp8_codes(x.to(torch.float32) * scale, dtype)
+        return fp8_codes(x.to(torch.float32) * scale, dtype).view(x.shape)
     table = fp8_codes(ALL_VALUES.view(x.dtype).to(torch.float32) * scale, dtype)
     places = x.reshape(-1).view(torch.int16).to(torch.int32) & 0xFFFF
     return table.index_select(0, places).view(x.shape)
@@ -93,6 +97,9 @@ def scaled_fp8_codes(x: Tensor, scale: Tensor, dtype: DType) -> Tensor:
 
 def fp8_values(codes: Tensor, kind: DType, dtype: torch.dtype) -> Tensor:
     """Return the values of FP8 codes uint8 in a wider type; exact in float32 and bfloat16."""
+    values = values_in_one_pass(codes, kind, dtype)
+    if values is not None:
+        return values
     if codes.device.type != "cpu":
         return codes.view(torch_dtype(kind)).to(dtype)
     return _fp8_table(kind, dtype).index_select(0, codes.reshape(-1).to(torch.int32)).view(codes.shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from fp4ref.te.cast import fp8_values, scaled_fp8_codes, write
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
+from fp4ref.te.per_tensor import current_scale, largest_magnitude
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import DelayedScaling, Float8CurrentScaling, Recipe
 from fp4ref.te.storage import QuantizedTensorStorage
@@ -166,12 +166,22 @@ class Float8CurrentScalingQuantizer(Quantizer):
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
         """Return a tensor with uninitialized codes; storage if `internal`."""
         requires_grad = options.pop("requires_grad", False)
-        values = {
-            "data": torch.empty(shape, dtype=torch.uint8, device=device, **options),
-            "scale_inv": torch.ones(1, dtype=torch.float32, device=device, **options),
-            "fp8_dtype": self.dtype,
-            "quantizer": self,
-        }
+        codes = torch.empty(shape, dtype=torch.uint8, device=device, **options)
+        ones = torch.ones(1, dtype=torch.float32, device=device, **options)
+        return self._tensor(codes, ones, shape, dtype, device, requires_grad=requires_grad)
+
+    def _tensor(
+        self,
+        codes: Tensor,
+        scale_inv: Tensor,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        requires_grad: bool = False,
+    ) -> Any:
+        """Return a tensor of these buffers, storage if `internal`."""
+        values = {"data": codes, "scale_inv": scale_inv, "fp8_dtype": self.dtype, "quantizer": self}
         if self.internal:
             return Float8TensorStorage(**values, fake_dtype=dtype)
         return Float8Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
@@ -184,19 +194,24 @@ class Float8CurrentScalingQuantizer(Quantizer):
             dst._data = torch.empty(shape, dtype=torch.uint8, device=device)
         dst._fp8_dtype = self.dtype
 
+    def make(self, tensor: Tensor) -> Any:
+        """Quantize a contiguous tensor into new buffers, those of the steps. Rules: TEL-21, TEL-3, TEL-10."""
+        scale, inverse = self.scales(tensor, None)
+        codes = scaled_fp8_codes(tensor, scale, self.dtype)
+        return self._tensor(codes, inverse, tuple(tensor.shape), tensor.dtype, tensor.device)
+
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Scale by the (reduced) amax, round to nearest even, saturate. Rules: TEL-21, TEL-3, TEL-10."""
-        largest = torch.finfo(torch_dtype(self.dtype)).max
-        amax = _amax(tensor)
+        scale, inverse = self.scales(tensor, noop)
+        write(dst._data, scaled_fp8_codes(tensor, scale, self.dtype), noop)
+        write(dst._scale_inv, inverse, noop)
+
+    def scales(self, tensor: Tensor, noop: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the scale of a tensor and 1 over it, float32 [1]. noop: as for `fill`. Rules: TEL-21, TEL-10."""
+        amax = largest_magnitude(tensor)
         if self.with_amax_reduction:
             dist.all_reduce(amax, op=dist.ReduceOp.MAX, group=self.amax_reduction_group)
-        amax = amax.clamp(min=self.amax_epsilon)
-        scale = torch.full_like(amax, largest) / amax  # a float / tensor would round twice
-        scale = torch.where(torch.isinf(scale), torch.finfo(tensor.dtype).max, scale)
-        scale = torch.where((amax == 0) | torch.isinf(amax), 1.0, scale)
-        if self.force_pow_2_scales:
-            scale = (scale.view(torch.int32) & 0x7F800000).view(torch.float32)  # exponent kept, mantissa dropped
-        _cast(tensor, scale, self.dtype, dst, noop)
+        return current_scale(amax, self.dtype, tensor.dtype, self.amax_epsilon, self.force_pow_2_scales)
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return Float8CurrentScaling
@@ -222,32 +237,16 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
         other.__dict__.update(self.__dict__)
         return other
 
-    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
-        """Scale, round to nearest even, saturate; a noop flag keeps the amax too. Rules: TEL-3, TEL-24, TEL-44."""
-        raised = torch.maximum(self.amax, _amax(tensor).reshape(self.amax.shape))
+    def scales(self, tensor: Tensor, noop: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the kept scale and 1 over it, and raise the amax unless a flag forbids it. Rules: TEL-24, TEL-44."""
+        raised = torch.maximum(self.amax, largest_magnitude(tensor).reshape(self.amax.shape))
         write(self.amax, raised, noop)
-        _cast(tensor, self.scale.reshape(()), self.dtype, dst, noop)
+        scale = self.scale.reshape(1)
+        return scale, torch.ones_like(scale) / scale
 
     def calibrate(self, tensor: Tensor) -> None:
         """Note a tensor's amax without quantizing it."""
-        self.amax.copy_(_amax(tensor).reshape(self.amax.shape))
+        self.amax.copy_(largest_magnitude(tensor).reshape(self.amax.shape))
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return DelayedScaling
-
-
-def _amax(tensor: Tensor) -> Tensor:
-    """Return the largest magnitude, NaN ignored; 0 without elements. Rules: GLB-1."""
-    if not tensor.numel():
-        return torch.zeros((), dtype=torch.float32, device=tensor.device)
-    magnitudes = tensor.abs()
-    if tensor.device.type == "cpu":
-        amax = magnitudes.amax().to(torch.float32)
-        if not amax.isnan():  # the usual case, without a copy
-            return amax
-    return torch.nan_to_num(magnitudes, nan=0.0, posinf=math.inf).amax().to(torch.float32)
-
-
-def _cast(tensor: Tensor, scale: Tensor, dtype: DType, dst: Any, noop: Tensor | None) -> None:
-    write(dst._data, scaled_fp8_codes(tensor, scale, dtype), noop)
-    write(dst._scale_inv, (torch.ones_like(scale) / scale).reshape(1), noop)

@@ -1,0 +1,112 @@
+"""8-bit floats under one scale of the whole tensor: that scale, codes, and what codes mean."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from fp4ref import arrays
+from fp4ref.errors import DTypeError, ShapeError
+from fp4ref.registry import Call
+from fp4ref_cuda import buffers, programs
+from fp4ref_cuda.buffers import pointer
+from fp4ref_cuda.launch import launch
+from fp4ref_cuda.plan import Plan, prelude, remember
+
+OF_BLOCK = 256  # threads
+LARGEST = {"float32": 0x7F7FFFFF, "bfloat16": 0x7F7F0000, "float16": 0x477FE000}  # numbers, as bits of a float32
+CODES_EACH, VALUES_EACH = 16, 8  # elements of a thread
+
+
+def tensor_scale(call: Call, amax: Any, least: float, power_of_two: bool) -> Any:
+    """Return the scale of a tensor and 1 over it, float32 [2], from its largest magnitude, float32 [1], not NaN.
+
+    call: its specification's element and the type of the tensor. least: the least amax. power_of_two: drop the scale's
+    mantissa.
+
+    Errors: DTypeError, ShapeError.
+
+    Rules: TEL-21.
+    """
+    kind: Hashable = ("tensor_scale", least, power_of_two)
+    return programs.serve(kind, call, (amax,), lambda: (_scale(call, amax, least, power_of_two),))[0]
+
+
+def _scale(call: Call, amax: Any, least: float, power_of_two: bool) -> Any:
+    _require("tensor_scale", "amax", amax, "float32", (1,))
+    restore = arrays.device_restorer(amax)
+    amax, library = buffers.adopt("tensor_scale", amax)
+    with library.current():
+        out = library.empty((2,), "float32")
+        largest = LARGEST[call.source]
+        text = prelude(call.required, call.source, POWER_OF_TWO=power_of_two)
+        launch(library, "tensor_scale", text, (1,), (pointer(amax), _bits(least), largest, pointer(out)), block=1)
+    remember(Plan("tensor_scale", ("tensor_scale",)))
+    return restore(out)
+
+
+def tensor_codes(call: Call, x: Any, scale: Any) -> Any:
+    """Return the codes of x * scale, computed in float32 and saturating: uint8 of x's matrix [rows, columns].
+
+    call: its specification's element is that of the codes. x: contiguous. scale: float32 [1].
+
+    Errors: DTypeError, ShapeError.
+
+    Rules: TEL-21, E4M3-2, E4M3-3, E4M3-5, E5M2-2, E5M2-3, E5M2-5.
+    """
+    return programs.serve("tensor_codes", call, (x, scale), lambda: (_codes(call, x, scale),))[0]
+
+
+def _codes(call: Call, x: Any, scale: Any) -> Any:
+    _require("tensor_codes", "x", x, call.source, call.sizes)
+    _require("tensor_codes", "scale", scale, "float32", (1,))
+    restore = arrays.device_restorer(x)
+    x, library = buffers.adopt("tensor_codes", x)
+    with library.current():
+        x = buffers.contiguous(x)
+        out, count = library.empty(call.sizes, "uint8"), call.sizes[0] * call.sizes[1]
+        if count:
+            text = prelude(call.required, call.source, VECTORS=not (pointer(x) | pointer(out)) % 16)
+            grid = (-(-count // (OF_BLOCK * CODES_EACH)),)
+            launch(library, "tensor_codes", text, grid, (pointer(x), count, pointer(scale), pointer(out)))
+    remember(Plan("tensor_codes", ("tensor_codes",)))
+    return restore(out)
+
+
+def tensor_values(call: Call, codes: Any) -> Any:
+    """Return what codes mean, without a scale, in the call's output type, of 16 bits: [rows, columns].
+
+    Errors: DTypeError, ShapeError.
+
+    Rules: E4M3-1, E5M2-1.
+    """
+    return programs.serve("tensor_values", call, (codes,), lambda: (_values(call, codes),))[0]
+
+
+def _values(call: Call, codes: Any) -> Any:
+    _require("tensor_values", "codes", codes, "uint8", call.sizes)
+    restore = arrays.device_restorer(codes)
+    codes, library = buffers.adopt("tensor_values", codes)
+    with library.current():
+        codes = buffers.contiguous(codes)
+        out, count = library.empty(call.sizes, call.to), call.sizes[0] * call.sizes[1]
+        if count:
+            text = prelude(call.required, out=call.to, VECTORS=not (pointer(codes) | pointer(out)) % 16)
+            grid = (-(-count // (OF_BLOCK * VALUES_EACH)),)
+            launch(library, "tensor_values", text, grid, (pointer(codes), count, pointer(out)))
+    remember(Plan("tensor_values", ("tensor_values",)))
+    return restore(out)
+
+
+def _bits(number: float) -> int:
+    """Return the bits of a number in float32."""
+    return int(np.float32(number).view(np.uint32))
+
+
+def _require(operation: str, name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    if arrays.dtype_name(value) != dtype:
+        raise DTypeError(operation, f"{name} of {arrays.dtype_name(value)}", dtype, "TEL-21")
+    if tuple(value.shape) != shape:
+        raise ShapeError(operation, f"{name} {list(value.shape)}", f"{list(shape)}", "TEL-21")
