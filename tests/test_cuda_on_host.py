@@ -62,6 +62,24 @@ extern "C" void start(unsigned blocks, const void* product, long long columns, l
     });
 }
 """,
+    "tensor_codes": """
+extern "C" void start(unsigned blocks, const void* x, long long count, const void* scale, void* out)
+{
+    on_host(blocks, THREADS, [=] { tensor_codes((const word*)x, count, (const float*)scale, (byte*)out); });
+}
+""",
+    "tensor_values": """
+extern "C" void start(unsigned blocks, const void* codes, long long count, void* out)
+{
+    on_host(blocks, THREADS, [=] { tensor_values((const byte*)codes, count, (Out::word*)out); });
+}
+""",
+    "tensor_scale": """
+extern "C" void start(unsigned blocks, const void* amax, long long least, long long largest, void* out)
+{
+    on_host(blocks, 1, [=] { tensor_scale((const float*)amax, least, largest, (float*)out); });
+}
+""",
     "decode": """
 extern "C" void start(unsigned blocks, const void* data, const void* scales, const void* amax, long long lines,
     long long length, long long units, void* out)
@@ -191,3 +209,57 @@ def test_a_product_is_finished_in_one_pass(to, of_bias, factors, vectors, tmp_pa
     numbers = ~np.isnan(expected)
     assert np.array_equal(np.isnan(out), ~numbers)
     assert np.array_equal(out.view(np.uint16)[numbers], expected.view(np.uint16)[numbers])
+
+
+@pytest.mark.rule("TEL-21", "E4M3-1", "E4M3-3", "E5M2-1", "E5M2-3")
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
+@pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp8-e5m2"])
+@pytest.mark.parametrize("vectors", [True, False])
+def test_codes_of_a_tensor_and_what_they_mean(name, dtype, vectors, tmp_path):
+    spec, element = fp4ref.profiles[name], ml_dtypes.float8_e4m3fn if name == "mxfp8-e4m3" else ml_dtypes.float8_e5m2
+    largest, source = float(ml_dtypes.finfo(element).max), np.dtype(dtype).name
+    words = np.arange(1 << 16, dtype=np.uint16)[np.random.default_rng(3).permutation(1 << 16)[:9999]]
+    x = words.view(np.float16 if dtype is np.float16 else ml_dtypes.bfloat16).astype(dtype)
+    (tmp_path / "codes").mkdir()
+    kernel = built(tmp_path / "codes", "tensor_codes", plan.prelude(spec, source, VECTORS=vectors))
+    for scale in np.float32([1, 0.3, 3e5, 1e-5, np.inf]):
+        with np.errstate(all="ignore"):
+            y = x.astype(np.float32) * scale
+            expected = np.clip(y, -largest, largest).astype(element).view(np.uint8)
+        expected[np.isnan(y)] = 0x7F
+        codes, count, by = np.zeros(x.size + 16, np.uint8), ctypes.c_longlong(x.size), np.float32([scale])
+        kernel.start(-(-x.size // 4096), *pointers(x), count, *pointers(by, codes))
+        assert codes[: x.size].tobytes() == expected.tobytes(), scale
+        assert not codes[x.size :].any()
+    to = "float16" if dtype is np.float16 else "bfloat16"
+    kernel = built(tmp_path, "tensor_values", plan.prelude(spec, out=to, VECTORS=vectors))
+    codes = np.tile(np.arange(256, dtype=np.uint8), 9)[:2051]
+    values = np.zeros(codes.size + 8, to if to == "float16" else ml_dtypes.bfloat16)
+    kernel.start(-(-codes.size // 2048), *pointers(codes), ctypes.c_longlong(codes.size), *pointers(values))
+    with np.errstate(invalid="ignore"):
+        meant = codes.view(element).astype(values.dtype)
+    assert np.array_equal(values[: codes.size].astype(np.float32), meant.astype(np.float32), equal_nan=True)
+    numbers = ~np.isnan(meant)
+    assert np.array_equal(values[: codes.size].view(np.uint16)[numbers], meant.view(np.uint16)[numbers])
+    assert not values[codes.size :].view(np.uint16).any()
+
+
+@pytest.mark.rule("TEL-21")
+@pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp8-e5m2"])
+@pytest.mark.parametrize("power_of_two", [False, True])
+def test_the_scale_of_a_tensor(name, power_of_two, tmp_path):
+    largest = np.float32(448 if name == "mxfp8-e4m3" else 57344)
+    kernel = built(tmp_path, "tensor_scale", plan.prelude(fp4ref.profiles[name], POWER_OF_TWO=power_of_two))
+    for limit in np.float32([65504, ml_dtypes.finfo(ml_dtypes.bfloat16).max, np.finfo(np.float32).max]):
+        for amax in np.float32([0, 7, 3, 1e-45, 1e-40, 1e-38, 1.3e-36, 1e-10, 448, 449, 3.4e38, np.inf, 0.1]):
+            for least in np.float32([0, 0.5]):
+                with np.errstate(all="ignore"):
+                    a = max(amax, least)
+                    scale = np.float32(1) if a == 0 or np.isinf(a) else largest / a
+                    scale = limit if np.isinf(scale) else scale
+                if power_of_two:
+                    scale = (scale.view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
+                out = np.zeros(2, np.float32)
+                words = [ctypes.c_longlong(int(value.view(np.uint32))) for value in (least, limit)]
+                kernel.start(1, *pointers(np.float32([amax])), *words, *pointers(out))
+                assert out.tobytes() == np.float32([scale, np.float32(1) / scale]).tobytes(), (amax, least, limit)
