@@ -134,12 +134,6 @@ class Float8CurrentScalingQuantizer(Quantizer):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"amax_reduction_group": None}  # process groups cannot be pickled
 
-    def copy(self) -> Float8CurrentScalingQuantizer:
-        """Return a quantizer with the same settings, process group included."""
-        other = Float8CurrentScalingQuantizer.__new__(Float8CurrentScalingQuantizer)
-        other.__dict__.update(self.__dict__)
-        return other
-
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
         """Raise for another element type than the two FP8 ones. Rules: TEL-3."""
         if self.dtype not in {DType.kFloat8E4M3, DType.kFloat8E5M2}:
@@ -230,12 +224,6 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
     ) -> None:
         super().__init__(fp8_dtype, rowwise=rowwise, columnwise=columnwise)
         self.scale, self.amax = scale, amax
-
-    def copy(self) -> Float8Quantizer:
-        """Return a quantizer with the same settings, scale and amax."""
-        other = Float8Quantizer.__new__(Float8Quantizer)
-        other.__dict__.update(self.__dict__)
-        return other
 
     def scales(self, tensor: Tensor, noop: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the kept scale and 1 over it, and raise the amax unless a flag forbids it. Rules: TEL-24, TEL-44."""

@@ -7,13 +7,14 @@ rowwise_data, columnwise_data: uint8 [..., K], neither transposed. Scales: uint8
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fp4ref import api
-from fp4ref.layout import layout
+from fp4ref.layout import LINEAR_PADDED
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.te import fsdp, specifications
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
@@ -203,9 +204,10 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
         return self.rebuilt(changes, shape=shape)
 
 
+@lru_cache(maxsize=4096)
 def scale_shape(shape: tuple[int, ...], *, columnwise: bool) -> tuple[int, int]:
     """Shape of the scales of a tensor [..., K]. Rules: LAY-2, TEL-22."""
     rows, columns = math.prod(shape[:-1]), shape[-1]
     outer, inner = (columns, rows) if columnwise else (rows, columns)
-    padded = layout(COMPACT).padded_shape(outer, -(-inner // BLOCK))
+    padded = LINEAR_PADDED.padded_shape(outer, -(-inner // BLOCK))
     return padded[::-1] if columnwise else padded

@@ -81,12 +81,6 @@ class NVFP4Quantizer(Quantizer):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"amax_reduction_group": None}  # process groups cannot be pickled
 
-    def copy(self) -> NVFP4Quantizer:
-        """Return a quantizer with the same settings, process group included."""
-        other = NVFP4Quantizer.__new__(NVFP4Quantizer)
-        other.__dict__.update(self.__dict__)
-        return other
-
     def spec(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Spec:
         """Return the specification of the bytes of a tensor of this type and shape. Rules: TEL-3."""
         search = self.nvfp4_use_4over6

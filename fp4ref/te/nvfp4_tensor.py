@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fp4ref import api
-from fp4ref.layout import layout
+from fp4ref.layout import LINEAR_PADDED
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.te import fsdp, specifications
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
@@ -305,9 +306,10 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
         return self.rebuilt(changes, shape=(size, columns))
 
 
+@lru_cache(maxsize=4096)
 def scale_shape(shape: tuple[int, ...], *, columnwise: bool) -> tuple[int, int]:
     """Shape of the scales of a tensor [..., K]: rows padded to 128, blocks to 4. Rules: LAY-2, TEL-22."""
     rows, columns = math.prod(shape[:-1]), shape[-1]
     if columnwise:
         rows, columns = columns, rows
-    return layout(COMPACT).padded_shape(rows, -(-columns // BLOCK))
+    return LINEAR_PADDED.padded_shape(rows, -(-columns // BLOCK))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import abc
-import copy
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -154,9 +153,11 @@ class Quantizer(abc.ABC):
         """Return the directions to produce."""
         return {"rowwise": self.rowwise_usage, "columnwise": self.columnwise_usage}
 
-    def copy(self) -> Quantizer:
-        """Return a quantizer with the same settings, which can be changed on its own."""
-        return copy.copy(self)
+    def copy(self) -> Self:
+        """Return a quantizer with the same settings, process group included, which can be changed on its own."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def calibrate(self, tensor: Tensor) -> None:  # noqa: B027 - a hook for recipes with a history
         """Nothing: scales come from the tensor itself."""
