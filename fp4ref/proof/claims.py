@@ -80,3 +80,30 @@ class ProofClaim:
         while isinstance(function, partial):
             function = function.func
         return f"{function.__module__}:{function.__qualname__}"
+
+
+def formula(
+    name: str,
+    rule: str,
+    decide: Callable[[Tell], Replayed],
+    statement: str,
+    *,
+    domain: str,
+    size: int,
+    covers: tuple[str, ...],
+    method: Method = Method.EXHAUSTIVE,
+    needs: str = "",
+) -> ProofClaim:
+    """Return a claim about an identity of numbers."""
+    return ProofClaim(
+        name=f"{name}/formula",
+        rules=(rule,),
+        method=method,
+        subject=ClaimSubject.FORMULA,
+        statement=statement,
+        domain=domain,
+        size=size,
+        decide=decide,
+        covers=covers,
+        needs=needs,
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from fp4ref.catalogue import resolve
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, Codec, F, Floats
 from fp4ref.proof import sources, whole
 from fp4ref.proof.blocks import PIPELINES
-from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
+from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell, formula
 from fp4ref.proof.golden_scales import _once
 from fp4ref.proof.steps import magnitudes
 from fp4ref.quantized import DirectionData, Quantized
@@ -211,41 +210,34 @@ def claims() -> Iterator[ProofClaim]:
             rests_on=("gemm-limit/formula",),
             needs="torch" if subject is ClaimSubject.TORCH else "",
         )
-    table: tuple[tuple[str, str, Any, str, str, int, tuple[str, ...]], ...] = (
-        (
-            *("gemm-limit", "GEM-2", limit, f"64 bits hold every sum of up to {LONGEST} products of NVFP4 values."),
-            *("all magnitudes of codes under all scale bytes", 8 * 127),
-            ("fp4ref.theorems.returning:LONGEST_SUM", "fp4ref_torch.gemm:SMALL_K", "fp4ref.formats:CUDA_E4M3"),
-        ),
-        (
-            *("gemm-contributions", "GEM-4", contributions, "A block's sum times its two scales fits a float32."),
-            *("all sums of 16 products of E2M1 under all pairs of significands of scales", 2305 * 64),
-            ("fp4ref.formats:CUDA_E2M1", "fp4ref.formats:CUDA_E4M3"),
-        ),
-        (
-            *(
-                "gemm-operands",
-                "GEM-11",
-                exact_operands,
-                "Under the scales of the table, and no others, codes are bfloat16.",
-            ),
-            *("all finite codes of E2M1, E4M3 and E5M2 under all scales", 8 * 127 + 8 * 255 + 127 * 255 + 124 * 255),
-            ("fp4ref.formats:CUDA_E2M1", "fp4ref.formats:CUDA_E4M3", "fp4ref.formats:CUDA_E5M2"),
-        ),
+    yield formula(
+        "gemm-limit",
+        "GEM-2",
+        limit,
+        f"64 bits hold every sum of up to {LONGEST} products of NVFP4 values.",
+        domain="all magnitudes of codes under all scale bytes",
+        size=8 * 127,
+        covers=("fp4ref.theorems.returning:LONGEST_SUM", "fp4ref_torch.gemm:SMALL_K", "fp4ref.formats:CUDA_E4M3"),
+        needs="torch",
     )
-    for name, rule, decide, statement, domain, size, covers in table:
-        yield ProofClaim(
-            name=f"{name}/formula",
-            rules=(rule,),
-            method=Method.EXHAUSTIVE,
-            subject=ClaimSubject.FORMULA,
-            statement=statement,
-            domain=domain,
-            size=size,
-            decide=decide,
-            covers=covers,
-            needs="torch" if name == "gemm-limit" else "",
-        )
+    yield formula(
+        "gemm-contributions",
+        "GEM-4",
+        contributions,
+        "A block's sum times its two scales fits a float32.",
+        domain="all sums of 16 products of E2M1 under all pairs of significands of scales",
+        size=2305 * 64,
+        covers=("fp4ref.formats:CUDA_E2M1", "fp4ref.formats:CUDA_E4M3"),
+    )
+    yield formula(
+        "gemm-operands",
+        "GEM-11",
+        exact_operands,
+        "Under the scales of the table, and no others, codes are bfloat16.",
+        domain="all finite codes of E2M1, E4M3 and E5M2 under all scales",
+        size=8 * 127 + 8 * 255 + 127 * 255 + 124 * 255,
+        covers=("fp4ref.formats:CUDA_E2M1", "fp4ref.formats:CUDA_E4M3", "fp4ref.formats:CUDA_E5M2"),
+    )
 
 
 def _lowered(spec: str, subject: ClaimSubject) -> tuple[str, ...]:

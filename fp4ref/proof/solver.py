@@ -6,11 +6,12 @@ satisfiable, so that nothing is proved of an empty domain. z3 is the optional ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from fp4ref.errors import BackendError
-from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
+from fp4ref.proof.claims import Method, ProofClaim, Replayed, Tell, formula
 from fp4ref.proof.steps import INFINITY, PATTERNS, shown
 
 Formula = Any  # of z3
@@ -127,45 +128,31 @@ def drawn(tell: Tell, lowest: int = 0x3F800000) -> Replayed:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims that a solver decides."""
-    table: tuple[tuple[str, tuple[str, ...], Callable[[Tell], Replayed], str, str, int, tuple[str, ...]], ...] = (
-        (
-            "e2m1-sums",
-            ("E2M1-3",),
-            sums,
-            "The smallest of three rounded sums counts the ties that a magnitude has reached.",
-            "all float32 magnitudes",
-            INFINITY + 1,
-            ("codec.h:Codec::e2m1_pattern",),
-        ),
-        (
-            "power-of-two",
-            ("BLK-10",),
-            power_of_two,
-            "Dividing by an E8M0 scale and multiplying by its exact reciprocal give the same float32.",
-            "all float32 under all 255 scale bytes",
-            PATTERNS * 255,
-            ("arithmetic.h:arithmetic::no_global_scale_by::factor", "fp4ref.arithmetic:divided"),
-        ),
-        (
-            "stochastic-index",
-            ("SR-2",),
-            drawn,
-            "The upper bits of the rounded sum count the values that SR-2's sum has reached.",
-            "all float32 from 0 to 6 with all random bytes",
-            SIX << 8,
-            ("codec.h:Codec::stochastic_index",),
-        ),
+    decided = partial(formula, method=Method.SMT, needs="z3")
+    yield decided(
+        "e2m1-sums",
+        "E2M1-3",
+        sums,
+        "The smallest of three rounded sums counts the ties that a magnitude has reached.",
+        domain="all float32 magnitudes",
+        size=INFINITY + 1,
+        covers=("codec.h:Codec::e2m1_pattern",),
     )
-    for name, rules, decide, statement, domain, size, covers in table:
-        yield ProofClaim(
-            name=f"{name}/formula",
-            rules=rules,
-            method=Method.SMT,
-            subject=ClaimSubject.FORMULA,
-            statement=statement,
-            domain=domain,
-            size=size,
-            decide=decide,
-            covers=covers,
-            needs="z3",
-        )
+    yield decided(
+        "power-of-two",
+        "BLK-10",
+        power_of_two,
+        "Dividing by an E8M0 scale and multiplying by its exact reciprocal give the same float32.",
+        domain="all float32 under all 255 scale bytes",
+        size=PATTERNS * 255,
+        covers=("arithmetic.h:arithmetic::no_global_scale_by::factor", "fp4ref.arithmetic:divided"),
+    )
+    yield decided(
+        "stochastic-index",
+        "SR-2",
+        drawn,
+        "The upper bits of the rounded sum count the values that SR-2's sum has reached.",
+        domain="all float32 from 0 to 6 with all random bytes",
+        size=SIX << 8,
+        covers=("codec.h:Codec::stochastic_index",),
+    )
