@@ -239,11 +239,8 @@ def test_class_names_are_unique() -> None:
 LINES = 300
 TABLES = {"fp4ref/arithmetic_peers.py"}
 TO_DIVIDE = {
-    "fp4ref/formats.py",
     "fp4ref/layout/value.py",
-    "fp4ref/te/nvfp4_quantizer.py",
     "fp4ref/te/nvfp4_tensor.py",
-    "fp4ref/te/quantization.py",
     "fp4ref/te/recipe.py",
 }
 

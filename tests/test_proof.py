@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from fp4ref import formats
 from fp4ref.cli import main
 from fp4ref.errors import BackendError
+from fp4ref.formats import codec as codec_module
 from fp4ref.proof import cpp_sources, encoders, golden_scales, records, solver, sources, steps
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
@@ -23,9 +24,9 @@ def decided(name: str):
 
 
 def test_a_wrong_key_of_the_golden_table_is_refuted(monkeypatch):
-    right = formats._decision
+    right = codec_module._decision
     monkeypatch.setattr(
-        formats,
+        codec_module,
         "_decision",
         lambda values: right(np.asarray((values.view(np.uint32) & ~np.uint32(2)).view(np.float32))),
     )
@@ -36,12 +37,12 @@ def test_a_wrong_key_of_the_golden_table_is_refuted(monkeypatch):
 @pytest.mark.parametrize("name", encoders.CODECS)
 def test_a_wrong_rounding_of_the_golden_model_is_refuted(name, monkeypatch):
     wrong = formats.Rounding.DOWN if encoders.CODECS[name].format.signed else formats.Rounding.AWAY
-    table = formats._code_table
+    table = codec_module._code_table
 
     def rounded_otherwise(codec):
         return table(formats.Codec(format=codec.format, rounding=wrong, nan=codec.nan, overflow=codec.overflow))
 
-    monkeypatch.setattr(formats, "_code_table", rounded_otherwise)
+    monkeypatch.setattr(codec_module, "_code_table", rounded_otherwise)
     assert "has code" in decided(f"encode-{name}/golden").witness
 
 
@@ -137,28 +138,29 @@ def test_a_digest_of_the_header_changes_with_what_is_used(right, wrong, changes,
 
 
 def test_a_digest_of_python_follows_what_is_used():
-    found = sources.digests(("fp4ref.formats:Codec.encode",))
+    found = sources.digests(("fp4ref.formats.codec:Codec.encode",))
     assert {
-        "fp4ref.formats:_decision",
-        "fp4ref.formats:_code_table",
-        "fp4ref.formats:Codec._stochastic",
-        "fp4ref.formats:Codec._round",
-        "fp4ref.formats:Format.sign_bit",
+        "fp4ref.formats.codec:_decision",
+        "fp4ref.formats.codec:_code_table",
+        "fp4ref.formats.codec:Codec._stochastic",
+        "fp4ref.formats.codec:Codec._round",
+        "fp4ref.formats.grids:Format.sign_bit",
     } <= found.keys()
-    assert "fp4ref.formats:ignoring_float_warnings" not in found
+    assert "fp4ref.formats.floats:ignoring_float_warnings" not in found
 
 
 def test_a_record_of_other_code_is_out_of_date(monkeypatch):
     claim = claims()["encode-e2m1/golden"]
     record = records.read(claim)
     assert records.outdated(claim, record) == []
-    changed = {**record, "statement": "?", "covered": {**record["covered"], "fp4ref.formats:_decision": "0"}}
-    assert records.outdated(claim, changed) == ["its statement", "fp4ref.formats:_decision"]
+    changed = {**record, "statement": "?", "covered": {**record["covered"], "fp4ref.formats.codec:_decision": "0"}}
+    assert records.outdated(claim, changed) == ["its statement", "fp4ref.formats.codec:_decision"]
     monkeypatch.setattr(records, "read", lambda _: changed)
     result = CliRunner().invoke(main, ["rules", "--check"])
     assert result.exit_code == 1
     assert (
-        "certificate encode-e2m1/golden: out of date: its statement, fp4ref.formats:_decision changed" in result.output
+        "certificate encode-e2m1/golden: out of date: its statement, fp4ref.formats.codec:_decision changed"
+        in result.output
     )
 
 
@@ -170,7 +172,7 @@ def test_prove_says_what_it_proved_and_refuted(monkeypatch):
     assert result.exit_code == 0, result.output
     assert "encode-e4m3/golden: proved (1,245,184 of 2^32 inputs computed" in result.output
     assert result.output.endswith("2 proved\n")
-    monkeypatch.setattr(formats, "_code_table", lambda codec: np.zeros(1 << 17, np.uint8))
+    monkeypatch.setattr(codec_module, "_code_table", lambda codec: np.zeros(1 << 17, np.uint8))
     result = CliRunner().invoke(main, ["prove", "encode-e4m3/golden", "--json"])
     assert result.exit_code == 1
     assert [(row["result"], row["witness"][:10]) for row in json.loads(result.output)] == [("refuted", "0x3A800001")]

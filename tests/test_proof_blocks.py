@@ -10,6 +10,7 @@ import pytest
 from fp4ref import arithmetic as ar
 from fp4ref import formats, hadamard, packing, philox
 from fp4ref.arithmetic import RCEIL, TE
+from fp4ref.formats import codec as codec_module
 from fp4ref.layout import value as layouts
 from fp4ref.model import quantize as model
 from fp4ref.proof import blocks, mx_scales, whole
@@ -26,7 +27,7 @@ def decided(name):
 @pytest.fixture
 def fresh():
     """Make tables anew before and after a test that changes what they are made of."""
-    tables = (formats._value_table, formats._code_table, formats._index_table, formats.grid)
+    tables = (codec_module._value_table, codec_module._code_table, codec_module._index_table, formats.grid)
     for table in tables:
         table.cache_clear()
     yield
@@ -55,19 +56,19 @@ def half_up(values):
 GOLDEN = {  # mistake: object, name, its replacement made of what it was, and the claim
     "the high nibble first": (packing, "pack", lambda was: with_changed(was, swapped), "quantize-mxfp4-float32"),
     "one value of E2M1": (
-        formats,
+        codec_module,
         "_value_table",
         lambda was: lambda form: one_code(was(form), 5) if form == formats.E2M1 else was(form),
         "dequantize-nvfp4",
     ),
     "one value of E4M3": (
-        formats,
+        codec_module,
         "_value_table",
         lambda was: lambda form: one_code(was(form), 77) if form == formats.E4M3 else was(form),
         "dequantize-mxfp8-e4m3",
     ),
     "one value of E8M0": (
-        formats,
+        codec_module,
         "_value_table",
         lambda was: lambda form: one_code(was(form), 3) if form == formats.E8M0 else was(form),
         "dequantize-mxfp4",

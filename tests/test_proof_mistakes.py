@@ -13,6 +13,7 @@ import pytest
 import fp4ref_numerics
 from fp4ref import arithmetic as ar
 from fp4ref import formats, hadamard, philox
+from fp4ref.formats import codec as codec_module
 from fp4ref.layout import value as layouts
 from fp4ref.proof import encoders, estimates, golden_scales, products, solver
 from fp4ref.proof.catalogue import claims
@@ -228,7 +229,9 @@ def decoded_otherwise(q, s, amax, k):
 KINDS = ("float32", "bfloat16", "float16")
 MXFP8 = ("mxfp8-e4m3", "mxfp8-e5m2")
 PYTHON = {
-    "decision-key/golden": replaced(formats, "_decision", lambda x: (x.view(np.uint32) >> 16 << 1).astype(np.intp)),
+    "decision-key/golden": replaced(
+        codec_module, "_decision", lambda x: (x.view(np.uint32) >> 16 << 1).astype(np.intp)
+    ),
     **{f"encode-{name}/golden": one_code(name) for name in encoders.CODECS},
     **{f"encode-{name}/torch": one_code_of_torch(name) for name in encoders.CODECS},
     **{
@@ -258,7 +261,7 @@ PYTHON = {
         for kind in KINDS
     },
     "dequantize-nvfp4/golden": in_arithmetic(ar.TE, "dequantized", decoded_otherwise),
-    **{f"dequantize-{spec}/golden": changed(formats, "_value_table", next_value) for spec in ("mxfp4", *MXFP8)},
+    **{f"dequantize-{spec}/golden": changed(codec_module, "_value_table", next_value) for spec in ("mxfp4", *MXFP8)},
     **{
         f"quantize-{spec}-{kind}/torch": changed("fp4ref_torch.codecs", "encode", one_more)
         for spec in ("nvfp4", "mxfp4", *MXFP8)
@@ -319,7 +322,7 @@ QUICK = (
 def test_a_mistake_in_python_is_refuted(name, monkeypatch):
     for library in {"torch": ("torch",), "formula": ("z3",)}.get(name.rpartition("/")[2], ()):
         pytest.importorskip(library)
-    tables = (formats._value_table, formats._code_table, formats._index_table)
+    tables = (codec_module._value_table, codec_module._code_table, codec_module._index_table)
     for table in tables:
         table.cache_clear()
     try:

@@ -226,7 +226,7 @@ def test_command_lists_and_filters():
 def test_command_shows_a_rule_and_who_cites_it():
     shown = run("e2m1-3").output
     assert shown.startswith("E2M1-3 · Ties go to the even code (shall)\n")
-    assert "Codec.encode  fp4ref/formats.py:" in shown
+    assert "Codec.encode  fp4ref/formats/codec.py:" in shown
 
 
 @pytest.mark.usefixtures("read_once")

@@ -27,8 +27,8 @@ from fp4ref.formats import (
     Format,
     FormatWithSecondZero,
     Rounding,
-    _representatives,
 )
+from fp4ref.formats.codec import _representatives
 from fp4ref.registry import Call
 
 CODES = np.arange(256, dtype=np.uint8)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref import formats
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, E2M1, E5M2, NAN_OVERFLOW_E4M3, Codec, F
+from fp4ref.formats import codec as codec_module
 from fp4ref.proof import native
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.steps import PATTERNS, CodeSteps, shown, steps
@@ -110,7 +110,7 @@ def _splits(want: CodeSteps) -> str | None:
 def decision(tell: Tell) -> Replayed:
     """Compare the key of the golden model's table with its definition, for all upper halves and every lower bit."""
     patterns = halves()
-    key = formats._decision(patterns.view(F))
+    key = codec_module._decision(patterns.view(F))
     right = (patterns >> 16).astype(np.int64) * 2 + ((patterns & 0xFFFF) != 0)
     (wrong,) = np.nonzero(key != right)
     witness = f"{shown(int(patterns[wrong[0]]))} has key {key[wrong[0]]:X}" if len(wrong) else None
@@ -151,7 +151,7 @@ def claims() -> Iterator[ProofClaim]:
         domain=ALL,
         size=PATTERNS,
         decide=decision,
-        covers=("fp4ref.formats:_decision",),
+        covers=("fp4ref.formats.codec:_decision",),
         reduction="the key masks and shifts bits, so single lower bits under every upper half decide it",
     )
     for name, codec in CODECS.items():
@@ -171,7 +171,7 @@ def claims() -> Iterator[ProofClaim]:
             method=Method.ARGUMENT,
             subject=ClaimSubject.GOLDEN,
             decide=partial(golden, name, False),
-            covers=("fp4ref.formats:Codec.encode", "fp4ref.formats:_representatives"),
+            covers=("fp4ref.formats.codec:Codec.encode", "fp4ref.formats.codec:_representatives"),
             reduction="an encoder is a table by the key, and every start is a bfloat16 or the float32 after one",
             rests_on=("decision-key/golden",),
             **shared,
@@ -181,7 +181,7 @@ def claims() -> Iterator[ProofClaim]:
             method=Method.EXHAUSTIVE,
             subject=ClaimSubject.GOLDEN,
             decide=partial(golden, name, True),
-            covers=("fp4ref.formats:Codec.encode",),
+            covers=("fp4ref.formats.codec:Codec.encode",),
             long=True,
             **shared,
         )

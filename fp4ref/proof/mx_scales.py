@@ -157,7 +157,7 @@ def claims() -> Iterator[ProofClaim]:
             **shared,
         )
         for subject, covers, needs in (
-            (ClaimSubject.GOLDEN, (f"fp4ref.arithmetic:block_scale_{mode}", "fp4ref.formats:Codec.encode"), ""),
+            (ClaimSubject.GOLDEN, (f"fp4ref.arithmetic:block_scale_{mode}", "fp4ref.formats.codec:Codec.encode"), ""),
             (ClaimSubject.TORCH, ("fp4ref_torch.arithmetic:block_scale", "fp4ref_torch.codecs:encode"), "torch"),
         ):
             yield ProofClaim(

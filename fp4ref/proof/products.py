@@ -217,7 +217,7 @@ def claims() -> Iterator[ProofClaim]:
         f"64 bits hold every sum of up to {LONGEST} products of NVFP4 values.",
         domain="all magnitudes of codes under all scale bytes",
         size=8 * 127,
-        covers=("fp4ref.theorems.returning:LONGEST_SUM", "fp4ref_torch.gemm:SMALL_K", "fp4ref.formats:CUDA_E4M3"),
+        covers=("fp4ref.theorems.returning:LONGEST_SUM", "fp4ref_torch.gemm:SMALL_K", "fp4ref.formats.codec:CUDA_E4M3"),
         needs="torch",
     )
     yield formula(
@@ -227,7 +227,7 @@ def claims() -> Iterator[ProofClaim]:
         "A block's sum times its two scales fits a float32.",
         domain="all sums of 16 products of E2M1 under all pairs of significands of scales",
         size=2305 * 64,
-        covers=("fp4ref.formats:CUDA_E2M1", "fp4ref.formats:CUDA_E4M3"),
+        covers=("fp4ref.formats.codec:CUDA_E2M1", "fp4ref.formats.codec:CUDA_E4M3"),
     )
     yield formula(
         "gemm-operands",
@@ -236,7 +236,7 @@ def claims() -> Iterator[ProofClaim]:
         "Under the scales of the table, and no others, codes are bfloat16.",
         domain="all finite codes of E2M1, E4M3 and E5M2 under all scales",
         size=8 * 127 + 8 * 255 + 127 * 255 + 124 * 255,
-        covers=("fp4ref.formats:CUDA_E2M1", "fp4ref.formats:CUDA_E4M3", "fp4ref.formats:CUDA_E5M2"),
+        covers=("fp4ref.formats.codec:CUDA_E2M1", "fp4ref.formats.codec:CUDA_E4M3", "fp4ref.formats.codec:CUDA_E5M2"),
     )
 
 

@@ -159,7 +159,7 @@ def _of_blocks() -> Iterator[ProofClaim]:
         domain="all bfloat16 magnitudes under all scale bytes and the maximum 1.6015625",
         size=BYTES * BFLOAT16,
         decide=golden_scales.block,
-        covers=("fp4ref.arithmetic:scaled_te", "fp4ref.formats:Codec.encode"),
+        covers=("fp4ref.arithmetic:scaled_te", "fp4ref.formats.codec:Codec.encode"),
         rests_on=("factor/golden", "encoding-448/golden"),
         **block,
     )

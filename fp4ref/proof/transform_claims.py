@@ -45,7 +45,7 @@ def claims() -> Iterator[ProofClaim]:
             needs=needs,
         )
     for subject, covers in (
-        (ClaimSubject.GOLDEN, ("fp4ref.formats:Codec.encode",)),
+        (ClaimSubject.GOLDEN, ("fp4ref.formats.codec:Codec.encode",)),
         (ClaimSubject.TORCH, ("fp4ref_torch.codecs:encode",)),
     ):
         yield ProofClaim(
