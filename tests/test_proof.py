@@ -164,6 +164,28 @@ def test_a_record_of_other_code_is_out_of_date(monkeypatch):
     )
 
 
+def test_a_record_of_code_that_only_moved_is_renewed_without_a_replay(monkeypatch, tmp_path):
+    claim = claims()["encode-e2m1/golden"]
+    right = records.read(claim)
+    elsewhere = {name.replace("fp4ref.formats.codec:", "fp4ref.was:"): part for name, part in right["covered"].items()}
+    assert elsewhere != right["covered"]
+    changed = {**elsewhere, "fp4ref.was:_decision": "0"}
+    monkeypatch.setattr(records, "folder", lambda: tmp_path)
+    path = records.path_of(claim)
+    for record, count in (
+        ({**right, "covered": elsewhere, "digest": "0"}, "1 record renewed"),
+        ({**right, "covered": changed}, "0 records renewed"),
+        ({**right, "covered": {**elsewhere, "fp4ref.was:gone": "0"}}, "0 records renewed"),
+        ({**right, "covered": elsewhere, "statement": "?"}, "0 records renewed"),
+        (right, "0 records renewed"),
+    ):
+        path.write_text(json.dumps(record), "utf-8")
+        result = CliRunner().invoke(main, ["prove", claim.name, "--moved"])
+        assert (result.exit_code, result.output) == (0, f"{count}\n")
+        kept = json.loads(path.read_text("utf-8"))
+        assert kept == (right if count[0] == "1" else record)
+
+
 # The commands
 
 

@@ -27,6 +27,7 @@ Examples:
   fp4ref prove --device cuda              those of the cuda backend, on this machine's GPU
   fp4ref prove --list                     what there is, and what is out of date
   fp4ref prove --missing --long           those whose record is missing or out of date
+  fp4ref prove --moved                    renew records whose code only moved, and replay nothing
 """
 
 
@@ -46,6 +47,9 @@ Examples:
 @click.option("--missing", is_flag=True, help="Only those whose record is missing or out of date.")
 @click.option("--list", "only_list", is_flag=True, help="List the certificates and replay none.")
 @click.option("--record", is_flag=True, help="Write the record of each claim that is proved.")
+@click.option(
+    "--moved", is_flag=True, help="Renew the records of code that only moved to other modules; replay nothing."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def prove(
     names: tuple[str, ...],
@@ -55,6 +59,7 @@ def prove(
     missing: bool,
     only_list: bool,
     record: bool,
+    moved: bool,
     as_json: bool,
 ) -> None:
     """Decide each claim anew: proved, or refuted with a witness.
@@ -62,14 +67,19 @@ def prove(
     A record is out of date if code that it covers has changed since it was written. Exit status: 0 if each claim is
     proved, 1 if one is refuted.
     """
-    if device is None and not (names or subject or only_list):
+    everything = only_list or moved
+    if device is None and not (names or subject or everything):
         device = "cpu"
-    with_long = with_long or only_list or "cuda" in {device, subject}
+    with_long = with_long or everything or "cuda" in {device, subject}
     chosen = [claim for claim in _chosen(names, subject, with_long) if _on(claim, device)]
     if missing:
         chosen = [claim for claim in chosen if not _recorded(claim)]
     if only_list:
         _list(chosen, as_json)
+        return
+    if moved:
+        count = sum(map(records.renewed, chosen))
+        click.echo(f"{count} record{'' if count == 1 else 's'} renewed")
         return
     results = [_replay(claim, record, as_json) for claim in chosen]
     if as_json:

@@ -50,9 +50,13 @@ def written(claim: ProofClaim, finding: Replayed, seconds: float, date: str, too
         "digest": sources.total(parts),
         "covered": parts,
     }
+    _write(claim, record)
+    return record
+
+
+def _write(claim: ProofClaim, record: Record) -> None:
     folder().mkdir(exist_ok=True)
     path_of(claim).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    return record
 
 
 def read(claim: ProofClaim) -> Record | None:
@@ -77,6 +81,26 @@ def outdated(claim: ProofClaim, record: Record) -> list[str]:
     stated = [f"its {key}" for key, value in _stated(claim).items() if record.get(key) != value]
     before, now = record["covered"], covered(claim.name)
     return stated + sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def renewed(claim: ProofClaim) -> bool:
+    """Write the record of a claim anew if its definitions only moved to other modules; return True if it was written.
+
+    Nothing is replayed: the statement and every definition's digest have to be those of the record, name by name.
+    """
+    record = read(claim)
+    if record is None or not (changed := outdated(claim, record)):
+        return False
+    parts = covered(claim.name)
+    if not {*changed} <= parts.keys() | record["covered"].keys() or _moved(parts) != _moved(record["covered"]):
+        return False
+    _write(claim, {**record, "digest": sources.total(parts), "covered": parts})
+    return True
+
+
+def _moved(parts: dict[str, str]) -> list[tuple[str, str]]:
+    """Return names without their modules, and digests."""
+    return sorted((name.rpartition(":")[2], digest) for name, digest in parts.items())
 
 
 def gaps() -> list[str]:
