@@ -151,11 +151,11 @@ def first_by_default(table):
 
 PYTHON = {  # module, text, another, certificates that rest on it, and some that do not
     "the definition of rounding": (
-        *("fp4ref.formats", "below % 2 == 0, below, above", "below % 2 == 0, above, below"),
+        *("fp4ref.formats.codec", "below % 2 == 0, below, above", "below % 2 == 0, above, below"),
         *(("encode-e4m3/golden", "block/golden", "quantize-nvfp4-bfloat16/golden"), ("encode-e4m3/header",)),
     ),
     "a property": (
-        *("fp4ref.formats", "return 1 << (self.exponent_bits + self.mantissa_bits) if", "return 8 if"),
+        *("fp4ref.formats.grids", "return 1 << (self.exponent_bits + self.mantissa_bits) if", "return 8 if"),
         *(("encode-e2m1/golden", "dequantize-mxfp4/golden"), ("hadamard-signs/golden",)),
     ),
     "a constant that a loop fills": (
