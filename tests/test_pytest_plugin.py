@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 
 import pytest
+
+from fp4ref import conformance
 
 pytest_plugins = "pytester"
 pytestmark = pytest.mark.slow
@@ -41,14 +45,24 @@ def test_inf(assert_conforms):
 """
 
 
-@pytest.fixture
-def suite(pytester):
-    """Runs pytest in a fresh process, in a folder of its own, on a file of tests and beside KERNELS."""
+@pytest.fixture(scope="module")
+def imported():
+    """Import what a run imports: pytester forgets modules that a run in this process imports first."""
+    importlib.import_module("fp4ref.testing")
+    importlib.import_module("fp4ref.cli.verify_text")
+    for module in pkgutil.walk_packages(conformance.__path__, "fp4ref.conformance."):
+        importlib.import_module(module.name)
 
-    def run(text: str, *options: str) -> pytest.RunResult:
+
+@pytest.fixture
+def suite(pytester, imported):
+    """Runs pytest in a folder of its own, on a file of tests and beside KERNELS; if asked, in a fresh process."""
+
+    def run(text: str, *options: str, fresh: bool = False) -> pytest.RunResult:
         pytester.makepyfile(kernels=KERNELS, test_kernels=text)
         pytester.makeini("[pytest]\naddopts = --strict-markers\nfilterwarnings = error")
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:xdist", *options)
+        run = pytester.runpytest_subprocess if fresh else pytester.runpytest_inprocess
+        return run("-p", "no:cacheprovider", "-p", "no:xdist", *options)
 
     return run
 
@@ -142,12 +156,13 @@ def test_the_plugin_costs_nothing_until_it_is_used(suite):
     def test_nothing():
         assert not {"fp4ref", "numpy", "torch", "ml_dtypes", "rich", "click", "hypothesis"} & set(sys.modules)
     """
-    suite(text, "-p", "no:hypothesispytest").assert_outcomes(passed=1)
+    suite(text, "-p", "no:hypothesispytest", fresh=True).assert_outcomes(passed=1)
 
 
 def test_it_works_without_torch(suite, pytester):
     pytester.makepyfile(torch="raise ImportError('no torch here')")
-    suite(SUITE, "--fp4ref-family", "normal", "-k", "good").assert_outcomes(passed=1, deselected=1)
+    options = ("--fp4ref-family", "normal", "-k", "good")
+    suite(SUITE, *options, fresh=True).assert_outcomes(passed=1, deselected=1)
 
 
 def test_the_plugin_imports_pytest_only():
