@@ -29,7 +29,6 @@ STOCHASTIC = fp4ref.NVFP4.replace(name="nvfp4-sr", element=STOCHASTIC_E2M1)
 FOUR_OVER_SIX_2D = fp4ref.NVFP4_4OVER6.replace(name="nvfp4-4over6-2d", block=(16, 16))
 FOUR_OVER_SIX_ROW = fp4ref.NVFP4_4OVER6.replace(name="nvfp4-4over6-row", global_scale="row")
 ODD = fp4ref.NVFP4.replace(name="odd", block=(3, 5))
-WHOLE = "test_every_native_spec_is_the_models"
 WIDE = fp4ref.MXFP8_E4M3.replace(name="wide", block=(2, 200))
 
 
@@ -102,17 +101,33 @@ def random_bits(spec, shape, directions, seed=0):
     return {"row": draw, "column": draw.T, "both": Directions(draw, draw.T)}[directions]
 
 
-@pytest.fixture(scope="module")
-def compiled_together(request):
-    """Compile what the selected tests of whole specifications call, several per library: half the time."""
-    calls = []
-    for item in request.session.items:
-        of_a_whole_spec = getattr(item, "originalname", None) == WHOLE  # a doctest has no such name
-        spec = item.callspec.params["spec"] if of_a_whole_spec else None
-        names = [dtype.name for dtype in dtypes_of(spec)] if spec else []
-        direction = "column" if spec and spec.hadamard else "row"
-        calls += [Call("quantize", spec, name, direction) for name in names]
-        calls += [Call("dequantize", spec, name, direction, to) for name in names for to in names]
+def calls_of_a_whole_spec(spec):
+    names = [dtype.name for dtype in dtypes_of(spec)]
+    direction = "column" if spec.hadamard else "row"
+    yield from (Call("quantize", spec, name, direction) for name in names)
+    yield from (Call("dequantize", spec, name, direction, to) for name in names for to in names)
+
+
+def calls_of_16_bits(spec, dtype):
+    return Call("quantize", spec, dtype.name), Call("dequantize", spec, dtype.name, to="float32")
+
+
+def calls_of_every_code(spec, amax):
+    return [Call("dequantize", spec, "bfloat16", to=dtype.name) for dtype in DTYPES]
+
+
+CALLS = {  # of tests that need many functions
+    "test_every_native_spec_is_the_models": calls_of_a_whole_spec,
+    "test_every_16_bit_input": calls_of_16_bits,
+    "test_dequantize_every_code_under_every_scale": calls_of_every_code,
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_together(request, backend):
+    """Compile what the selected tests call, several functions per library: half the time."""
+    of_tests = ((CALLS.get(getattr(item, "originalname", None)), item) for item in request.session.items)
+    calls = [call for calls, item in of_tests if calls for call in calls(**item.callspec.params)]
     registry.get("cpu").prefetch(calls, lambda line: None)
 
 
@@ -167,7 +182,6 @@ def test_dequantize_every_code_under_every_scale(spec, amax):
 @pytest.mark.rule("GLB-1", "GLB-2", "GLB-3", "GLB-5", "GLB-6", "MXS-1", "MXS-2", "MXS-3", "MXS-4", "MXS-5", "PACK-2")
 @pytest.mark.rule("FOS-1", "FOS-2", "FOS-3", "FOS-4", "FOS-5", "FOS-6", "SR-2", "SR-3", "LAY-5", "LAY-10", "HAD-4")
 @pytest.mark.parametrize("spec", [*NATIVE, *OURS[len(STANDARD) :]], ids=lambda spec: spec.name)
-@pytest.mark.usefixtures("compiled_together")
 @settings(max_examples=12)
 @given(data=st.data())
 def test_every_native_spec_is_the_models(spec, data):

@@ -27,6 +27,7 @@ from fp4ref_cpu.native import address, exported
 from fp4ref_cpu.reading import dequantize
 
 FUNCTIONS = ("exact", "blockwise", "finish")
+RESULT_TYPES = ("float32", "bfloat16", "float16")  # as `ResultType` counts them
 
 
 class Side(ctypes.Structure):
@@ -51,6 +52,7 @@ class GemmJob(ctypes.Structure):
         ("alpha", c_float),
         ("factor", c_float),
         ("division", c_int),
+        ("type", c_int),
         ("bias", c_void_p),
         ("accumulate", c_void_p),
         ("sums", c_void_p),
@@ -100,10 +102,11 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
     factor = alpha_factor(a.spec, b.spec)
     added = pointer(epilogue.bias, np.float32), pointer(epilogue.accumulate, epilogue.dtype)
     division = epilogue.alpha_rule is AlphaRule.DIVISION
-    numbers = depth, epilogue.alpha, 0 if factor is None else factor, division
+    type_ = RESULT_TYPES.index(out.dtype.name)
+    numbers = depth, epilogue.alpha, 0 if factor is None else factor, division, type_
     job = GemmJob(side(a), side(b), *numbers, *added, address(sums), address(out), 0)
     if out.size:
-        loops = _loops(_decoding(a.spec, a.spec.global_scale), _decoding(b.spec, b.spec.global_scale), out.dtype.name)
+        loops = _loops(_decoding(a.spec, a.spec.global_scale), _decoding(b.spec, b.spec.global_scale))
         threads.run(loops[function], job, out.size * max(depth, 1))
     return arrays.restorer(a.data.data)(out)
 
@@ -121,15 +124,15 @@ def _decoding(spec: Spec, global_scale: Granularity) -> Spec:
 
 
 @lru_cache
-def _loops(a: Spec, b: Spec, dtype: str) -> dict[str, Any]:
-    return dict(zip(FUNCTIONS, functions(_text(a, b, dtype), *FUNCTIONS), strict=True))
+def _loops(a: Spec, b: Spec) -> dict[str, Any]:
+    return dict(zip(FUNCTIONS, functions(_text(a, b), *FUNCTIONS), strict=True))
 
 
-def multiplying_text(a: Spec, b: Spec, dtype: str) -> str:
-    """Return the text that exports the products of two specifications, with results of a type."""
-    return _text(_decoding(a, a.global_scale), _decoding(b, b.global_scale), dtype)
+def multiplying_text(a: Spec, b: Spec) -> str:
+    """Return the text that exports the products of two specifications."""
+    return _text(_decoding(a, a.global_scale), _decoding(b, b.global_scale))
 
 
-def _text(a: Spec, b: Spec, dtype: str) -> str:
+def _text(a: Spec, b: Spec) -> str:
     prelude = fp4ref_numerics.lower(a, "A") + fp4ref_numerics.lower(b, "B")
-    return exported(prelude, "gemm.h", f"Gemm<A, B, fp4ref::{dtype}>", *FUNCTIONS, job="GemmJob")
+    return exported(prelude, "gemm.h", "Gemm<A, B>", *FUNCTIONS, job="GemmJob")

@@ -69,7 +69,7 @@ def _texts(call: Call) -> Iterator[str]:
         source = call.source if fp4ref_numerics.narrows(spec) else "float32"
         yield dequantizing_text(text(decoding(spec)), source, call.to)
     elif call.multiplies:
-        yield gemm.multiplying_text(call.required, call.spec_b or call.required, call.to)
+        yield gemm.multiplying_text(call.required, call.spec_b or call.required)
     elif call.operation == "random_bits":
         yield random_text()
 

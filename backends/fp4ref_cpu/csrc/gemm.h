@@ -5,9 +5,8 @@
 
 namespace fp4ref_cpu {
 
-// The result of float sums. Rules: GEM-3, GEM-5, GEM-6, GEM-7, GEM-8.
-template <class A, class B, class Out> struct Finish {
-    using word = typename Out::word;
+// The result of float sums, in the type that the job names. Rules: GEM-3, GEM-5, GEM-6, GEM-7, GEM-8.
+template <class A, class B> struct Finish {
     static constexpr bool rows_a = A::global == Global::row, rows_b = B::global == Global::row, by_row = rows_a || rows_b;
     const GemmJob& job;
     const float alpha;
@@ -21,27 +20,39 @@ template <class A, class B, class Out> struct Finish {
         if (!by_row) alpha = (alpha * job.a.amax[0]) * job.b.amax[0];
         return job.division ? alpha / job.factor : alpha * (1.0f / job.factor);
     }
-    static word round(float y) { return Out::round(is_nan(y) ? float_of(0x7fc00000u) : y); }
 
-    void write(float sum, size m, size n) const
+    // Results n to n + count of row m.
+    [[gnu::noinline]] void write(const float* sums, size m, size n, size count) const
     {
-        const size at = m * job.b.rows + n;
-        const word* const added = (const word*)job.accumulate;
-        float y = sum * alpha;
-        if constexpr (rows_a && rows_b) y = (y * job.a.amax[m]) * job.b.amax[n];
-        else if constexpr (by_row) y = y * (job.a.amax[rows_a ? m : 0] * job.b.amax[rows_b ? n : 0]);
-        if (!by_row && added) y = y + Out::widen(added[at]);
-        if (job.bias) y = y + job.bias[n];
-        word result = round(y);
-        if (by_row && added) result = round(Out::widen(result) + Out::widen(added[at]));
-        ((word*)job.out)[at] = result;
+        switch (job.type) {
+        case ResultType::float32: return write_as<float32>(sums, m, n, count);
+        case ResultType::bfloat16: return write_as<bfloat16>(sums, m, n, count);
+        case ResultType::float16: return write_as<float16>(sums, m, n, count);
+        }
     }
+
+    template <class Out> void write_as(const float* sums, size m, size n, size count) const
+    {
+        using word = typename Out::word;
+        word* const out = (word*)job.out + m * job.b.rows;
+        const word* const added = job.accumulate ? (const word*)job.accumulate + m * job.b.rows : nullptr;
+        for (size i = n; i < n + count; ++i) {
+            float y = sums[i - n] * alpha;
+            if constexpr (rows_a && rows_b) y = (y * job.a.amax[m]) * job.b.amax[i];
+            else if constexpr (by_row) y = y * (job.a.amax[rows_a ? m : 0] * job.b.amax[rows_b ? i : 0]);
+            if (!by_row && added) y = y + Out::widen(added[i]);
+            if (job.bias) y = y + job.bias[i];
+            out[i] = round<Out>(y);
+            if (by_row && added) out[i] = round<Out>(Out::widen(out[i]) + Out::widen(added[i]));
+        }
+    }
+    template <class Out> static typename Out::word round(float y) { return Out::round(is_nan(y) ? float_of(0x7fc00000u) : y); }
 };
 
 // E2M1 elements with E4M3 scales. Exact: operands are integers up to 12 * 229376 in doubles, and a chunk's sums stay
 // below 2^53, so every order of additions is exact; 64-bit integers add up the chunks while K <= 1217394. Blockwise: in
 // floats, a block's sums are exact, being multiples of its scales' product with 20 significant bits. Rules: GEM-2, GEM-4.
-template <class A, class B, class Out, bool Exact> struct Small {
+template <class A, class B, bool Exact> struct Small {
     using value = choose<Exact, double, float>;
     using total = choose<Exact, size, float>;
     typedef value lanes __attribute__((vector_size(32)));
@@ -96,7 +107,7 @@ template <class A, class B, class Out, bool Exact> struct Small {
 
     static void gemm(GemmJob& job)
     {
-        const Finish<A, B, Out> finish(job);
+        const Finish<A, B> finish(job);
         const Units units(&job.next, job.a.rows, job.b.rows, T, T);
         Tile* const tile = new Tile;
         for (size unit; units.take(unit);) {
@@ -108,18 +119,21 @@ template <class A, class B, class Out, bool Exact> struct Small {
                 load<B, NR>(job.b, job.columns, left, column, tile->b, tile->nan_b);
                 multiply(*tile);
             }
-            for (int i = 0; i < T && top + i < job.a.rows; ++i)
-                for (int j = 0; j < T && left + j < job.b.rows; ++j) {
+            for (int i = 0; i < T && top + i < job.a.rows; ++i) {
+                float sums[T];
+                for (int j = 0; j < T; ++j) {
                     const float sum = Exact ? (float)tile->sums[i][j] * 0x1p-20f : (float)tile->sums[i][j];
-                    finish.write(tile->nan_a[i] || tile->nan_b[j] ? float_of(0x7fc00000u) : sum, top + i, left + j);
+                    sums[j] = tile->nan_a[i] || tile->nan_b[j] ? float_of(0x7fc00000u) : sum;
                 }
+                finish.write(sums, top + i, left, job.b.rows - left < T ? job.b.rows - left : T);
+            }
         }
         delete tile;
     }
 };
 
 // Everything else: a block's sum in 64 or 128 bits; exact ones go to a wide accumulator. Rules: GEM-2, GEM-3, GEM-4.
-template <class A, class B, class Out, bool Exact> struct General {
+template <class A, class B, bool Exact> struct General {
     using Of_A = Counted<A>;
     using Of_B = Counted<B>;
     static constexpr int W = A::columns, T = 16, BLOCKS = W >= 512 ? 1 : 512 / W, CHUNK = BLOCKS * W;
@@ -203,7 +217,7 @@ template <class A, class B, class Out, bool Exact> struct General {
 
     static void gemm(GemmJob& job)
     {
-        const Finish<A, B, Out> finish(job);
+        const Finish<A, B> finish(job);
         const Units units(&job.next, job.a.rows, job.b.rows, T, T);
         Tile* const tile = new Tile;
         for (size unit; units.take(unit);) {
@@ -218,36 +232,36 @@ template <class A, class B, class Out, bool Exact> struct General {
                 for (int i = 0; i < rows; ++i)
                     for (int j = 0; j < columns; ++j) pair(job, *tile, i, j, top + i, left + j, column);
             }
-            for (int i = 0; i < rows; ++i)
-                for (int j = 0; j < columns; ++j) {
-                    float sum = tile->sums[i][j];  // exact: 0, or infinite or NaN
-                    if (Exact && sum == 0) sum = tile->exact[i][j].rounded_with(BASE);
-                    finish.write(sum, top + i, left + j);
-                }
+            for (int i = 0; i < rows; ++i) {
+                float* const sums = tile->sums[i];  // exact: 0, or infinite or NaN
+                for (int j = 0; Exact && j < columns; ++j)
+                    if (sums[j] == 0) sums[j] = tile->exact[i][j].rounded_with(BASE);
+                finish.write(sums, top + i, left, columns);
+            }
         }
         delete tile;
     }
 };
 
-template <class A, class B, class Out> struct Gemm {
+template <class A, class B> struct Gemm {
     template <class S> static constexpr bool small = same_type<typename S::Element::Format, e2m1> && same_type<typename S::Scale::Format, e4m3>;
     static constexpr size LONGEST = (1ull << 63) / (2752512ull * 2752512ull);  // sums of more could leave 64 bits
 
     template <bool Exact> static void sums(GemmJob& job)
     {
         if constexpr (small<A> && small<B> && A::columns <= 256)
-            if (!Exact || job.columns <= LONGEST) return Small<A, B, Out, Exact>::gemm(job);
-        General<A, B, Out, Exact>::gemm(job);
+            if (!Exact || job.columns <= LONGEST) return Small<A, B, Exact>::gemm(job);
+        General<A, B, Exact>::gemm(job);
     }
     static void exact(GemmJob& job) { sums<true>(job); }
     static void blockwise(GemmJob& job) { sums<false>(job); }
     static void finish(GemmJob& job)
     {
-        const Finish<A, B, Out> result(job);
+        const Finish<A, B> result(job);
         const Units units(&job.next, job.a.rows, job.b.rows, 16, job.b.rows);
         for (size unit; units.take(unit);)
             for (size m = unit * 16; m < unit * 16 + 16 && m < job.a.rows; ++m)
-                for (size n = 0; n < job.b.rows; ++n) result.write(job.sums[m * job.b.rows + n], m, n);
+                result.write(job.sums + m * job.b.rows, m, 0, job.b.rows);
     }
 };
 

@@ -22,13 +22,16 @@ struct Side {
     Map map;
 };
 
+enum class ResultType : int { float32, bfloat16, float16 };
+
 struct GemmJob {
     Side a, b;
     size columns;  // K
     float alpha, factor;
     int division;
+    ResultType type;
     const float* bias;       // [N] or null
-    const void* accumulate;  // [M, N] of the result's type, or null
+    const void* accumulate;  // [M, N] of that type, or null
     const float* sums;       // [M, N], of `finish` only
     void* out;               // [M, N]
     size next;
