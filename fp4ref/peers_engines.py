@@ -5,7 +5,7 @@ Rules: PRO-1, PRO-2, PRO-3, PRO-4.
 
 from fp4ref import arithmetic_engines as ae
 from fp4ref import arithmetic_peers as ap
-from fp4ref.formats import E2M1, E4M3, E8M0, GGML_UE4M3, Codec, Rounding, Sign
+from fp4ref.formats import E2M1, E2M3, E3M2, E4M3, E8M0, GGML_UE4M3, Codec, Rounding, Sign
 from fp4ref.peers import (
     CPU,
     INFINITE_E8M0,
@@ -101,8 +101,14 @@ for _mode, _arithmetic in ae.AITER.items():
 # Quark returns values; its scales stay in float32, and may be smaller than any byte of E8M0.
 NO_CODE = Claim(False, "the peer returns values that no code or byte of the format holds")
 TINY_SCALE = Claim(True, "where a block's scale is at least 2^-127, the smallest of E8M0")
-POSITIVE_ZERO_E2M1 = Codec(format=E2M1, sign=Sign.NONZERO, nan=(7, 7))
-for _name, _element in (("mxfp4", POSITIVE_ZERO_E2M1), ("mxfp8_e4m3", TORCH_E4M3), ("mxfp8_e5m2", TORCH_E5M2)):
+QUARK_ELEMENTS = {
+    "mxfp4": Codec(format=E2M1, sign=Sign.NONZERO, nan=(7, 7)),
+    "mxfp6_e2m3": Codec(format=E2M3, sign=Sign.NONZERO, nan=(0x1F, 0x1F)),
+    "mxfp6_e3m2": Codec(format=E3M2, sign=Sign.NONZERO, nan=(0x1F, 0x1F)),
+    "mxfp8_e4m3": TORCH_E4M3,
+    "mxfp8_e5m2": TORCH_E5M2,
+}
+for _name, _element in QUARK_ELEMENTS.items():
     for _mode, _arithmetic in ae.QUARK.items():
         _promise = recorded("0.13", finite=TINY_SCALE, nan=NO_CODE, infinite=NO_CODE)
         peer(

@@ -97,6 +97,35 @@ def test_inputs_are_matrices_of_whole_blocks(monkeypatch):
 
 
 def test_the_page_has_date_and_seed():
-    text = script.page([], 7, dt.date(2026, 11, 22))
+    text = script.page([], 7, dt.date(2026, 11, 22), "")
     assert text.startswith("# Peers, executed on 2026-11-22\n")
     assert "seed (7)" in text
+    assert "torch" not in text
+    assert "ran with torch 2.15.0." in script.page([], 7, dt.date(2026, 11, 22), "2.15.0")
+
+
+def test_torch_is_installed_once_and_for_the_first_peer_that_needs_it(monkeypatch, tmp_path):
+    installed = []
+
+    def environment(home):
+        packages = home / "packages"
+        packages.mkdir(parents=True)
+        return home / "python", packages
+
+    def pip(python, *wheels):
+        installed.append((python.parent.name, *wheels))
+        for name in {"torch", "mlx-cpu", "torchao"} & set(wheels):
+            metadata = python.parent / "packages" / f"{name.replace(chr(45), chr(95))}-1.5.dist-info"
+            metadata.mkdir()
+            (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+
+    monkeypatch.setattr(script, "environment", environment)
+    monkeypatch.setattr(script, "pip", pip)
+    torch = script.Torch(tmp_path, None)
+    assert script.install(script.PEERS["mlx"], tmp_path / "mlx", torch, None) == "1.5"
+    assert torch.version == ""
+    assert script.install(script.PEERS["torchao"], tmp_path / "torchao", torch, None) == "1.5"
+    assert torch.version == "1.5"
+    assert (tmp_path / "torchao" / "packages" / "torch.pth").read_text() == f"{tmp_path / 'torch' / 'packages'}\n"
+    assert torch.packages() == tmp_path / "torch" / "packages"
+    assert [name for name, *_ in installed] == ["mlx", "torch", "torchao"]

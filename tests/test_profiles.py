@@ -84,7 +84,8 @@ def test_which_backends_serve_which_profiles() -> None:
     found = json.loads(run("fp4ref profiles backends --json"))
     assert found["numpy"] == {}
     logarithms = ("qwix.mxfp4@0.1.8", "qwix.mxfp8@0.1.8")
-    scales = {f"quark.{form}_{mode}" for form in ("mxfp4", "mxfp8_e4m3", "mxfp8_e5m2") for mode in ("floor", "ceil")}
+    forms = "mxfp4", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2"
+    scales = {f"quark.{form}_{mode}" for form in forms for mode in ("floor", "ceil")}
     sums = {f"fouroversix.nvfp4_2d_{metric}" for metric in ("mse", "mae", "abs_max")}
     only_golden = {*logarithms, *scales, *sums}
     assert {name for names in found["cpu"].values() for name in names} == only_golden

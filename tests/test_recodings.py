@@ -1,16 +1,27 @@
-"""Marlin's scales, against the operations on float16 that its owner's code does."""
+"""Marlin's buffers, against what vLLM's own code made, and against the operations on float16 that it does."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fp4ref.errors import DomainError
-from fp4ref.formats import CUDA_E4M3
-from fp4ref.layout.recodings import from_marlin_nvfp4, to_marlin_mxfp4_a8, to_marlin_nvfp4
+from fp4ref.formats import CUDA_E4M3, E2M1
+from fp4ref.layout import LAYOUTS
+from fp4ref.layout.recodings import (
+    from_marlin_nvfp4,
+    to_marlin_global_scale,
+    to_marlin_mxfp4_a8,
+    to_marlin_nvfp4,
+)
+from fp4ref.packing import pack
+from fp4ref.packings import repack
 
+RECORDED = np.load(Path(__file__).parent / "data" / "marlin.npz")
+CASES = sorted({name.rpartition("/")[0] for name in RECORDED.files})
 EVERY = np.arange(127, dtype=np.uint8)
 
 
@@ -53,3 +64,37 @@ def test_what_marlin_does_not_take():
     assert to_marlin_mxfp4_a8(np.uint8([0, 0xF9])).tolist() == [6, 0xFF]
     assert to_marlin_nvfp4(np.zeros((2, 0), np.uint8))[0].shape == (2, 0)
     assert to_marlin_nvfp4(np.uint8([0, 0]))[1] == 1.0
+
+
+@pytest.mark.rule("LAY-18", "PACK-8", "PACK-9")
+@pytest.mark.parametrize("case", CASES)
+def test_vllm_made_the_same_bytes(case):
+    given, made = RECORDED[f"{case}/given"], RECORDED[f"{case}/made"]
+    kind, *settings = case.split("/")
+    if kind.startswith("weight"):
+        packing = "vllm.marlin_fp4_a8" if kind.endswith("a8") else "vllm.marlin_fp4"
+        ours = repack(pack(given, E2M1), *given.shape, "canonical", packing)
+        assert (repack(made, *given.shape, packing, "canonical") == pack(given, E2M1)).all()
+    elif kind == "nvfp4":
+        recoded, factor = to_marlin_nvfp4(given, half="float16" in settings)
+        assert factor == RECORDED[f"{case}/factor"]
+        ours = LAYOUTS["vllm.marlin_scale_nvfp4"].from_linear(recoded)
+    elif kind == "mxfp4":
+        ours = LAYOUTS["vllm.marlin_scale_mxfp4" + ("" if "None" in settings else "_a8")].from_linear(
+            to_marlin_mxfp4_a8(given) if "float8_e4m3fn" in settings else given
+        )
+    else:
+        ours = to_marlin_global_scale(given, 1.0, half="float16" in settings)
+    assert ours.tobytes() == made.tobytes()
+
+
+@pytest.mark.rule("LAY-18")
+@pytest.mark.parametrize("half", [False, True])
+def test_marlin_s_product_is_that_of_the_scales(half):
+    scales = EVERY[8:]
+    recoded, factor = to_marlin_nvfp4(scales, half=half)
+    of_tensor = float(to_marlin_global_scale(np.float32([0.75]), factor, half=half)[0])
+    read = np.where(recoded == 0, 0.0, np.ldexp(8.0 + recoded % 8, recoded.astype(int) // 8 - 18))
+    apart = 2.0 ** (14 if half else 126)
+    kept = recoded != 0
+    assert (read * of_tensor / apart == CUDA_E4M3.decode(scales) * 0.75)[kept].all()

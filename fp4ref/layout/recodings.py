@@ -1,4 +1,4 @@
-"""Changes of scale bytes that Marlin makes beside moving them, which no layout expresses.
+"""Changes of scales that Marlin makes beside moving them, which no layout expresses.
 
 Rules: LAY-18.
 """
@@ -16,6 +16,7 @@ RAISED = 2.0**7  # every scale is multiplied by this
 LEAST = 2.0  # its byte, 80, is the first one with the highest bit, on which the kernel counts; what is less becomes 0
 BIAS = 15  # of S0E5M3, float16's
 BIASES_APART = 6  # of E4M3 and E2M1
+HALF_APART, BFLOAT_APART = 14, 126  # the biases of float16 and bfloat16 less that of E2M1
 LAST_E8M0 = 249  # the last byte that may grow by that
 
 
@@ -59,6 +60,23 @@ def from_marlin_nvfp4(scales: Bytes, factor: float) -> Bytes:
         got = f"scale byte {int(scales[wrong].flat[0]):02X} with factor {factor:g}"
         raise DomainError("from_marlin_nvfp4", got, "that of an E4M3 value", "LAY-18")
     return codes
+
+
+def to_marlin_global_scale(scale: NDArray[np.float32], factor: float, *, half: bool = False) -> NDArray[np.float32]:
+    """Return the global scale by which Marlin multiplies, from the one that decodes E4M3 scales.
+
+    scale: float32 of any shape. factor, half: as `to_marlin_nvfp4` returned it and got it. The result makes up for the
+    factor, for 2^7, and for the exponent of an E2M1 value, whose bits the kernel puts into bfloat16 or float16.
+
+    >>> import numpy as np
+    >>> from fp4ref.layout.recodings import to_marlin_global_scale
+    >>> to_marlin_global_scale(np.float32([0.5]), 256.0, half=True).tolist()
+    [0.25]
+
+    Rules: LAY-18.
+    """
+    raised = 2.0 ** (HALF_APART if half else BFLOAT_APART) / RAISED
+    return np.asarray(np.asarray(scale * np.float32(raised), np.float32) / np.float32(factor), np.float32)
 
 
 def to_marlin_mxfp4_a8(scales: Bytes) -> Bytes:
