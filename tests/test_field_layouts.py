@@ -100,7 +100,7 @@ def test_the_recorded_maps_of_bits(key):
 
 def some_sizes(form: Layout) -> list[tuple[int, ...]]:
     """Two sizes that a layout takes: whole tiles, and as odd as it may be."""
-    odd = (3, 5, 7, 2)
+    odd = (3, 5, 7, 2, 4)
     return [
         tuple((n + 1) * axis.multiple for n, axis in enumerate(form.axes)),
         tuple(axis.multiple if axis.refused else axis.multiple + n for n, axis in zip(odd, form.axes, strict=False)),

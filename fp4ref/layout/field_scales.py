@@ -11,6 +11,25 @@ ATOM = "m(32,4,*) b(4,*): b0 m1 m0 b1 m2"
 EXPERTS = "e(*) m(32,4,*) b(4,*): b0 m1 m0 b1 m2 e0"
 GFX950 = "m(16,2,*) b(4,2,*): m1 b1 m0 b0 b2 m2"
 TENSOR_CORES = "cuBLASLt, cuDNN, CUTLASS, vLLM and flashinfer on SM100 and SM120"
+PAGE = "a page is K data, K scales, V data, V scales; j is a byte of a block"
+HND, NHD = "vLLM's NVFP4 KV cache, HND pages", "vLLM's NVFP4 KV cache, NHD pages"
+KV_PAGES = (  # name, text, consumer; a byte has two codes
+    ("page_k_data", "p(*) h(*) t(*) s(*) j(8,*): j0 j1 s0 t0 h0 |18*h*t*s p0", HND),
+    ("page_k_scale", "p(*) h(*) t(*) s(*): s0 t0 h0 |18*h*t*s p0; base 8*h*t*s", HND),
+    ("page_v_data", "p(*) h(*) t(*) s(*) j(8,*): j0 j1 s0 t0 h0 |18*h*t*s p0; base 9*h*t*s", HND),
+    ("page_v_scale_linear", "p(*) h(*) t(*) s(*): s0 t0 h0 |18*h*t*s p0; base 17*h*t*s", f"{HND}, XQA and fa2"),
+    ("nhd_page_k_data", "p(*) t(*) h(*) s(*) j(8,*): j0 j1 s0 h0 t0 |18*h*t*s p0", NHD),
+    ("nhd_page_k_scale", "p(*) t(*) h(*) s(*): s0 h0 t0 |18*h*t*s p0; base 8*h*t*s", NHD),
+    ("nhd_page_v_data", "p(*) t(*) h(*) s(*) j(8,*): j0 j1 s0 h0 t0 |18*h*t*s p0; base 9*h*t*s", NHD),
+    ("nhd_page_v_scale_linear", "p(*) t(*) h(*) s(*): s0 h0 t0 |18*h*t*s p0; base 17*h*t*s", f"{NHD}, XQA and fa2"),
+)
+SLOTS = "a page is K and V of each head in turn, data before scales; j is a byte of a block"
+MSA_PAGES = (
+    ("k_data", "p(*) h(*) t(*) s(*) j(8,*): j0 j1 s0 t0 |18*t*s h0 p0"),
+    ("k_scale", "p(*) h(*) t(*) s(*): s0 t0 |18*t*s h0 p0; base 8*t*s"),
+    ("v_data", "p(*) h(*) t(*) s(*) j(8,*): j0 j1 s0 t0 |18*t*s h0 p0; base 9*t*s"),
+    ("v_scale", "p(*) h(*) t(*) s(*): s0 t0 |18*t*s h0 p0; base 17*t*s"),
+)
 
 SCALES = (
     Listed("torchao.to_blocked", ATOM, "torchao", RUN, "to_blocked; torch names it SWIZZLE_32_4_4", TENSOR_CORES),
@@ -117,11 +136,14 @@ SCALES = (
     Listed("flashinfer.kv_v_scale_nhd", "p(*) t(4,*) h(*) s(*,4): t0 s0 h0 s1 t1 p0; pad t refused; pad s refused",
           "flashinfer", RUN, "nvfp4_quantize_paged_kv_cache, NHD: pages, tokens, heads, scales",
           "TRT-LLM-gen attention on SM100, V"),
-    Listed("vllm.kv_page_k_scale", "p(*) h(*) t(*) s(*): s0 t0 h0 |18*h*t*s p0; base 8*h*t*s", "vllm", READ,
-          "_nvfp4_kv_views: a page is K data, K scales, V data, V scales", "vLLM's NVFP4 KV cache, HND pages"),
+    *(Listed(f"vllm.kv_{name}", text, "vllm", RUN, f"_nvfp4_kv_views: {PAGE}", consumer)
+      for name, text, consumer in KV_PAGES),
     Listed("vllm.kv_page_v_scale",
           "p(*) h(*) t(4,*) s(*): t0 s0 t1 h0 |18*h*t*s p0; pad t refused; base 17*h*t*s", "vllm", READ,
           "_nvfp4_kv_views and swizzle_scale_offset in one buffer", "vLLM's NVFP4 KV cache, HND pages, SM100"),
+    *(Listed(f"vllm.msa_page_{name}", text, "vllm", RUN, f"nvfp4_head_slot_views: {SLOTS}",
+             "vLLM's MiniMax-M3 attention, NVFP4 KV cache")
+      for name, text in MSA_PAGES),
     Listed("aiter.fp4_k_cache_scale", "p(*) o(16,4,*) c(4,*): o1 o0 c0 c1 o2 p0; pad o refused; pad c refused", "aiter",
           READ, "test_flydsl_pa_mqa_logits_fp4_prefill: pages of 64 tokens", "aiter's indexer, paged FP4 K cache"),
 )  # fmt: skip
