@@ -598,3 +598,55 @@ def test_what_is_too_wide_has_names_on_lines_of_their_own() -> None:
     columns, rows = ("name", ">count"), [("w" * 30, "7"), ("v", "12")]
     assert table(columns, rows, 80) == ["name" + " " * 28 + "count", "w" * 30 + " " * 6 + "7", "v" + " " * 34 + "12"]
     assert table(columns, rows, 30) == ["name", "  count", "w" * 30, "      7", "v", "     12"]
+
+
+def in_pairs_of_16(data: np.ndarray) -> np.ndarray:
+    """Canonical 4-bit codes with elements j and j + 16 of each 32 in one byte."""
+    codes = np.stack([data & 15, data >> 4], axis=-1).reshape(len(data), -1, 2, 16)
+    return (codes[:, :, 0] | codes[:, :, 1] << 4).reshape(len(data), -1)
+
+
+@pytest.mark.rule("PACK-7", "FIL-3")
+@pytest.mark.parametrize("direction", ["row", "column"])
+@pytest.mark.parametrize(
+    ("packing", "packed", "byte", "mask"),  # the byte and bit of the dump's (2, 21), bit 4, in the canonical packing
+    [("high_first", lambda data: data << 4 | data >> 4, 21, 0x01), ("pairs_16", in_pairs_of_16, 26, 0x10)],
+)
+def test_a_dump_in_another_packing(tmp_path, packing, packed, byte, mask, direction):
+    x = normal(64, 96)
+    own = getattr(fp4ref.quantize(x, "mxfp4", direction), direction)
+    path, wrong = tmp_path / "a.npz", tmp_path / "wrong.npz"
+    entries = {"x": x, f"{direction}.scales": own.scales, f"{direction}.data": packed(own.data)}
+    np.savez(path, **entries)
+    given = ["--spec", "mxfp4", "--packing", packing]
+    assert run(path, *given).exit_code == 0
+    assert run(path, "--spec", "mxfp4").exit_code == 1
+    assert run(path, "--spec", "mxfp4", "--packing", "pairs_8").exit_code == 1
+    line = ["dequantize", str(path), "-o", str(tmp_path / "y.npz"), "--direction", direction, *given]
+    assert CliRunner().invoke(main, line).exit_code == 0
+    with np.load(tmp_path / "y.npz") as found:
+        (values,) = (found[name] for name in found.files if name != "metadata")
+    expected = fp4ref.dequantize(fp4ref.quantize(x, "mxfp4", direction), direction=direction)
+    assert np.asarray(values).tobytes() == np.asarray(expected).tobytes()
+    entries[f"{direction}.data"][2, 21] ^= 0x10
+    np.savez(wrong, **entries)
+    assert run(wrong, *given).exit_code == 1
+    assert run(wrong, *given, "--case", f"{direction}:2:0").exit_code == 0
+    assert run(wrong, *given, "--case", f"{direction}:2:1").exit_code == 1
+    with read_dump(wrong, "mxfp4", packing=packing) as file:
+        changed = getattr(file[0].quantized, direction).data ^ own.data
+    assert [tuple(at) for at in np.argwhere(changed).tolist()] == [(2, byte)]
+    assert changed[2, byte] == mask
+
+
+@pytest.mark.rule("PACK-7", "FIL-3")
+def test_what_a_packing_of_a_dump_needs(tmp_path):
+    q = fp4ref.quantize(normal(64, 96), "mxfp4")
+    path = tmp_path / "a.npz"
+    np.savez(path, data=in_pairs_of_16(q.row.data), scales=q.row.scales)
+    refused(run(path, "--spec", "mxfp4", "--packing", "pairs_16"), "no shape for the tensor", "pairs_16 have none")
+    refused(run(path, "--spec", "mxfp8-e4m3", "--packing", "pairs_16"), "pairs_16", "PACK-")
+    refused(run(path, "--spec", "mxfp4", "--packing", "pears"), "pears")
+    np.savez(path, x=normal(64, 96), data=in_pairs_of_16(q.row.data)[:, :-1], scales=q.row.scales)
+    refused(run(path, "--spec", "mxfp4", "--packing", "pairs_16"), "[64, 47], need [64, 48]")
+    assert run("--packing", "pairs_16").exit_code == 2

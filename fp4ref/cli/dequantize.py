@@ -17,6 +17,7 @@ from fp4ref.conformance.dumps.form import STORED
 from fp4ref.files import files_of, write_tensors
 from fp4ref.files.kinds import TENSORS
 from fp4ref.files.targets import require_target
+from fp4ref.packings import CANONICAL
 from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
 
 EPILOG = """\b
@@ -43,6 +44,9 @@ UNNAMED = "x"  # what the values of a tensor without a name are called
 @click.option("--tensors", "patterns", multiple=True, metavar="PATTERN", help="Only these names; `*` matches any text.")
 @click.option("--spec", "spec_name", help="Use this profile, or JSON file of one, instead of the dump's.")
 @click.option("--layout", "scale_layout", help="Use this layout instead of the dump's.")
+@click.option(
+    "--packing", default=CANONICAL, show_default=True, help="The packing of the dump's data, such as pairs_16."
+)
 @force_option
 def dequantize(
     source: Path,
@@ -53,6 +57,7 @@ def dequantize(
     patterns: tuple[str, ...],
     spec_name: str | None,
     scale_layout: str | None,
+    packing: str,
     force: bool,
 ) -> None:
     """Compute the values that the bytes of a dump stand for, rounded once to --dtype.
@@ -61,7 +66,7 @@ def dequantize(
     """
     spec, sources = None if spec_name is None else load_spec(spec_name), [*files_of(source), *spec_files(spec_name)]
     require_target(output, TENSORS, sources, force=force)
-    with read_dump(source, spec, scale_layout) as dump:
+    with read_dump(source, spec, scale_layout, packing=packing) as dump:
         names = set(select(dump.names, patterns))
         chosen = [index for index, name in enumerate(dump.names) if name in names]
         shapes = [shape if direction == "row" else matrix_shape(shape)[::-1] for shape in dump.shapes]

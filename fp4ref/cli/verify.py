@@ -174,7 +174,7 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
 @click.option(
     "--nibbles", type=click.Choice(["low", "high"]), help="The nibble that holds element 0 of a kernel or stream."
 )
-@click.option("--packing", metavar="NAME", help="The packing of the data of a kernel or stream, such as pairs_16.")
+@click.option("--packing", metavar="NAME", help="The packing of a kernel's, stream's or dump's data, such as pairs_16.")
 @click.option(
     "--save-case", type=click.Path(path_type=Path), help="Write that block, or the first that differs, to a file."
 )
@@ -260,7 +260,7 @@ def _judge(paths: tuple[Path, ...], options: Mapping[str, Any], reporting: dict[
                 "--profile, --dtype, --input, --tensors, --amax and --backend are for dumps and backends"
             )
         return _run(streamed, target, options, reporting)
-    refuse_options(given & {"--require", "--nibbles", "--packing"}, "for --kernel, --library or a stream")
+    refuse_options(given & {"--require", "--nibbles"}, "for --kernel, --library or a stream")
     if not paths:
         from fp4ref.cli.verify_backends import check_backends
 

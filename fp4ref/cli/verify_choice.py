@@ -43,6 +43,7 @@ class DumpChoice(Reporting):
     profile: str | None = None
     scale_layout: str | None = None
     dtype: str | None = None
+    packing: str | None = None
     inputs: Path | None = None
     patterns: tuple[str, ...] = ()
     amax: str | None = None

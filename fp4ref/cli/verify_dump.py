@@ -27,6 +27,7 @@ from fp4ref.conformance.verdict.dumps import DumpRequest
 from fp4ref.conformance.verdict.dumps import verify as verify_file
 from fp4ref.conformance.verdict.replay import block_of, first_case, replay, save
 from fp4ref.errors import Fp4Error
+from fp4ref.packings import CANONICAL
 from fp4ref.spec import SPEC_VERSION
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def check_dumps(paths: Sequence[Path], choice: DumpChoice) -> int:
         spec=load_spec(name) if name else None,
         scale_layout=choice.scale_layout,
         dtype=choice.dtype,
+        packing=choice.packing or CANONICAL,
         inputs=choice.inputs,
         select=partial(select, patterns=choice.patterns),
         amax=choice.amax,

@@ -13,6 +13,7 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref import packings
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import resolve
 from fp4ref.conformance.dumps.form import (
@@ -31,6 +32,7 @@ from fp4ref.errors import DomainError, DTypeError, LayoutError
 from fp4ref.files import TensorFile, open_tensors
 from fp4ref.files.tensors import misshapen, quoted, shown, stored_shape
 from fp4ref.layout import LINEAR, layout, scale_layouts
+from fp4ref.packings import CANONICAL
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
 from fp4ref.spec import Spec
 
@@ -45,17 +47,19 @@ def read_dump(
     spec: Spec | str | None = None,
     scale_layout: str | None = None,
     dtype: str | None = None,
+    packing: str = CANONICAL,
 ) -> DumpFile:
     """Open a dump; the result is a sequence of Dump that reads each tensor when it is asked for.
 
     spec, scale_layout, dtype: take the place of what the metadata says, or does not say, for every tensor. dtype is
-    that of x, and says what 16-bit integers mean.
+    that of x, and says what 16-bit integers mean. packing: the one that the data of the file are in; a Dump has them
+    in the canonical one.
 
-    Rules: FIL-3, LAY-7.
+    Rules: FIL-3, LAY-7, PACK-7.
     """
     file = open_tensors(path)
     try:
-        return DumpFile(file, None if spec is None else resolve(spec), scale_layout, dtype)
+        return DumpFile(file, None if spec is None else resolve(spec), scale_layout, dtype, packing)
     except BaseException:
         file.close()
         raise
@@ -67,7 +71,9 @@ class DumpFile(Sequence[Dump]):
     Rules: FIL-3.
     """
 
-    def __init__(self, file: TensorFile, spec: Spec | None, scale_layout: str | None, dtype: str | None) -> None:
+    def __init__(
+        self, file: TensorFile, spec: Spec | None, scale_layout: str | None, dtype: str | None, packing: str
+    ) -> None:
         self._file = file
         self.spec_version, records = read_metadata(file)
         parts: dict[str, dict[str, str]] = {}
@@ -80,7 +86,7 @@ class DumpFile(Sequence[Dump]):
             raise refused(file, f"no entries for {missing}", f"at least {', '.join(SHORT[:2])}")
         given = {"spec": spec, "scale_layout": scale_layout, "dtype": dtype}
         given = {key: value for key, value in given.items() if value is not None}
-        self._tensors = [_Tensor(file, name, parts[name], records.get(name, {}) | given) for name in parts]
+        self._tensors = [_Tensor(file, name, parts[name], records.get(name, {}) | given, packing) for name in parts]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -114,7 +120,9 @@ class DumpFile(Sequence[Dump]):
 class _Tensor:
     """A tensor of an open file, whose entries fit its metadata."""
 
-    def __init__(self, file: TensorFile, name: str, parts: Mapping[str, str], record: Mapping[str, Any]) -> None:
+    def __init__(
+        self, file: TensorFile, name: str, parts: Mapping[str, str], record: Mapping[str, Any], packing: str
+    ) -> None:
         self.name, self._file, self._parts = name, file, parts
         self._label = f"tensor {quoted(name)}" if name else "the tensor"
         if "spec" not in record:
@@ -122,6 +130,7 @@ class _Tensor:
             raise DomainError(f"read {shown(file.path)}", f"no spec for {self._label}", needed, "FIL-3")
         self._spec: Spec = record["spec"]
         self._layout = layout(record.get("scale_layout", LINEAR.name)).name
+        self._packing = packings.packing(packing, self._spec.element.format.bits)
         self._directions = [d for d in DIRECTIONS if any(part.startswith(d) for part in parts)]
         if not self._directions:
             raise refused(file, f"{self._label} without quantized bytes", "data and scales of a direction")
@@ -142,13 +151,27 @@ class _Tensor:
         return self._file.read(self._parts["x"]).view(INPUT_DTYPES[self._dtype]).reshape(self.shape)
 
     def _direction(self, direction: Direction) -> DirectionData:
-        shapes = part_shapes(self._spec, self.shape, self._layout, direction)
+        shapes = self._shapes(direction)
         data, scales = (self._bytes(f"{direction}.{part}").reshape(shapes[part]) for part in SHORT[:2])
+        if self._packed:
+            rows, columns = shapes["random_bits"]
+            data = packings.repack(data, rows, columns, self._packing)
         amax = self._file.read(self._parts[f"{direction}.amax"]).reshape(shapes["amax"]) if "amax" in shapes else None
         return DirectionData(data, scales, amax)
 
+    @property
+    def _packed(self) -> bool:
+        """True if the file's data are in another packing than the canonical one."""
+        return self._packing not in packings.CANONICAL_OF.values()
+
+    def _shapes(self, direction: Direction) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the entries, with the data in the file's packing."""
+        shapes = part_shapes(self._spec, self.shape, self._layout, direction)
+        rows, columns = shapes["random_bits"]
+        return shapes | ({"data": packings.packed_shape(self._packing, rows, columns)} if self._packed else {})
+
     def _random_bits(self, direction: Direction) -> NDArray[np.uint8] | None:
-        shape = part_shapes(self._spec, self.shape, self._layout, direction)["random_bits"]
+        shape = self._shapes(direction)["random_bits"]
         part = f"{direction}.random_bits"
         return self._bytes(part).reshape(shape) if part in self._parts else None
 
@@ -177,6 +200,9 @@ class _Tensor:
         shape = found if said is None else tuple(said)
         if found is not None and found != shape:
             raise refused(self._file, f"x of {self._label} has shape {list(found)}", f"{list(shape or ())}")
+        if shape is None and self._packed:
+            needed = f"x, or a shape in the metadata: data in {self._packing.name} have none"
+            raise refused(self._file, f"no shape for {self._label}", needed)
         if shape is None:
             direction = self._directions[0]
             *rows, width = self._entry(f"{direction}.data")[1]
@@ -198,7 +224,7 @@ class _Tensor:
 
     def _require_direction(self, direction: Direction) -> None:
         """Check types and byte counts of a direction."""
-        shapes = part_shapes(self._spec, self.shape, self._layout, direction)
+        shapes = self._shapes(direction)
         if "amax" not in shapes and f"{direction}.amax" in self._parts:
             needed = f"none: {self._spec.name} has no global scale"
             raise refused(self._file, f"{direction}.amax of {self._label}", needed)

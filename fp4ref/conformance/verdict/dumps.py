@@ -29,6 +29,7 @@ from fp4ref.conformance.verdict.dump_report import DumpReport, Result, Verdict
 from fp4ref.conformance.verdict.telling import told
 from fp4ref.errors import DomainError, Fp4Error, ShapeError
 from fp4ref.files import TensorFile, open_tensors
+from fp4ref.packings import CANONICAL
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, matrix_shape
 from fp4ref.spec import Spec
 
@@ -41,7 +42,8 @@ class DumpRequest:
     """A request to verify something, with its options.
 
     spec, scale_layout, dtype: take the place of what the file says; dtype is that of x, and says what 16-bit integers
-    mean. inputs: a file that holds x where the dump has none.
+    mean. packing: that of the file's data, which are judged in the canonical one.
+    inputs: a file that holds x where the dump has none.
     select: picks the tensors by name. amax: "given" judges the bytes by the amax in the file, "computed" by that of x;
     None is what the file says, else computed. keep: how many differing blocks of a direction are described.
     seconds: of processor time that a diagnosis may take; 0 for none.
@@ -51,6 +53,7 @@ class DumpRequest:
     spec: Spec | None = None
     scale_layout: str | None = None
     dtype: str | None = None
+    packing: str = CANONICAL
     inputs: str | os.PathLike[str] | None = None
     select: Callable[[Sequence[str]], Sequence[str]] = tuple
     amax: str | None = None
@@ -95,7 +98,7 @@ def verify(request: DumpRequest, progress: Callable[[str], None] = lambda name: 
 
 def dumps(request: DumpRequest) -> Iterator[Dump]:
     """Yield the chosen tensors of a dump, one at a time, each with its input."""
-    with read_dump(request.path, request.spec, request.scale_layout, request.dtype) as file:
+    with read_dump(request.path, request.spec, request.scale_layout, request.dtype, request.packing) as file:
         chosen = set(request.select(file.names))
         for index, name in enumerate(file.names):
             if name in chosen:
