@@ -129,3 +129,17 @@ def test_torch_is_installed_once_and_for_the_first_peer_that_needs_it(monkeypatc
     assert (tmp_path / "torchao" / "packages" / "torch.pth").read_text() == f"{tmp_path / 'torch' / 'packages'}\n"
     assert torch.packages() == tmp_path / "torch" / "packages"
     assert [name for name, *_ in installed] == ["mlx", "torch", "torchao"]
+
+
+@pytest.mark.rule("PRO-1")
+def test_values_are_compared_in_the_type_of_the_input():
+    x = np.zeros((1, 32), np.float16)
+    x[0, 0] = 65504  # its scale is 2^14 and its code 4, which stands for 2^16: too much for the type
+    values = np.zeros((1, 32), np.float32)
+    values[0, 0] = np.inf
+    given, made = {"0/float16/32": x.view(np.uint16)}, {"0/float16/32/quark.mxfp4_even/values": values}
+    (line,) = script.lines("quark", "0.13", given, made)
+    assert (line.equal, line.claimed) == (1, 1)
+    values[0, 0] = 57344
+    (line,) = script.lines("quark", "0.13", given, made)
+    assert not line.kept
