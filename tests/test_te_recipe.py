@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fp4ref.te import MXFP8Quantizer, get_align_size_for_quantization, recipe
+from fp4ref.te import MXFP8Quantizer, get_align_size_for_quantization, quantizer_factories, recipe
+from fp4ref.te.dtypes import DType
 from fp4ref.te.recipe_state import RecipeState
 from fp4ref.te.roles import QuantizerRole
 
@@ -175,3 +176,39 @@ def test_custom_recipes_say_to_what_groups_are_padded():
     assert recipe.CustomRecipe(**factory).fp8_format is recipe.Format.HYBRID
     with pytest.raises(ValueError, match="quantization_alignment 0"):
         recipe.CustomRecipe(**factory, quantization_alignment=0)
+
+
+@pytest.mark.rule("TEL-55", "TEL-1", "TEL-2", "TEL-48")
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("nvfp4_factory", recipe.NVFP4BlockScaling),
+        ("mxfp8_factory", recipe.MXFP8BlockScaling),
+        ("current_scaling_factory", recipe.Float8CurrentScaling),
+        ("float8_block_scaling_factory", recipe.Float8BlockScaling),
+        ("delayed_scaling_factory", recipe.DelayedScaling),
+    ],
+)
+def test_factories_stand_for_the_recipes_with_their_defaults(name, kind):
+    def settings(made, mode, tensors):
+        roles = [QuantizerRole("linear", tensor) for tensor in tensors]
+        state = RecipeState.create(made, mode=mode, num_quantizers=len(roles), roles=roles)
+        return [
+            {key: value for key, value in vars(q).items() if key not in {"scale", "amax", "role"}}
+            for q in state.make_quantizers()
+        ]
+
+    custom = recipe.CustomRecipe(qfactory=getattr(quantizer_factories, name))
+    for mode, tensors in (("forward", ("input", "weight")), ("backward", ("grad_output",))):
+        assert settings(custom, mode, tensors) == settings(kind(), mode, tensors)
+
+
+@pytest.mark.rule("TEL-55")
+def test_factories_quantize_roles_of_other_modules_as_inputs():
+    other = QuantizerRole("dpa", "grad_output")
+    for role in (None, other, QuantizerRole("dpa", "weight")):
+        made = quantizer_factories.nvfp4_factory(role)
+        assert (made.with_rht, made.with_2d_quantization, made.stochastic_rounding) == (True, False, False)
+        assert quantizer_factories.float8_block_scaling_factory(role).block_scaling_dim == 1
+    assert quantizer_factories.current_scaling_factory(other).dtype is DType.kFloat8E5M2
+    assert quantizer_factories.current_scaling_factory(None).dtype is DType.kFloat8E4M3

@@ -29,6 +29,7 @@ from fp4ref.te.grouped import group_quantize, split_quantize
 from fp4ref.te.grouped_gemm import general_grouped_gemm, general_grouped_gemm_for_grouped_tensor
 from fp4ref.te.grouped_tensor import GroupedTensor
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix, get_sign_from_vector
+from fp4ref.te.loading import LoadedCheckpoint, load_quantized
 from fp4ref.te.module.grouped_linear import GroupedLinear
 from fp4ref.te.module.layernorm_linear import LayerNormLinear
 from fp4ref.te.module.layernorm_mlp import LayerNormMLP
@@ -93,6 +94,7 @@ __all__ = [
     "LayerNormLinear",
     "LayerNormMLP",
     "Linear",
+    "LoadedCheckpoint",
     "MXFP8Quantizer",
     "MXFP8Tensor",
     "MXFP8TensorStorage",
@@ -131,6 +133,7 @@ __all__ = [
     "is_fp8_block_scaling_available",
     "is_mxfp8_available",
     "is_nvfp4_available",
+    "load_quantized",
     "make_graphed_callables",
     "mark_not_offload",
     "moe_permute",

@@ -164,6 +164,10 @@ PRESENT_IN_ABSENT = {
     f"{PYTORCH}.cross_entropy": "cross_entropy: parallel_cross_entropy",
     f"{PYTORCH}.graph": "graph: make_graphed_callables",
     f"{PYTORCH}.cpu_offload_v1": "offload:*",
+    f"{CUSTOM}.quantizer_factories": (
+        "quantizer_factories: current_scaling_factory delayed_scaling_factory float8_block_scaling_factory"
+        " mxfp8_factory nvfp4_factory"
+    ),
     f"{PYTORCH}.ops": "ops:*",
     f"{PYTORCH}.ops.op": "ops: BasicOperation FusibleOperation OperationContext",
     f"{PYTORCH}.ops.linear": "ops: Linear",
