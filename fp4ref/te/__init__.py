@@ -29,6 +29,8 @@ from fp4ref.te.grouped import group_quantize, split_quantize
 from fp4ref.te.grouped_gemm import general_grouped_gemm, general_grouped_gemm_for_grouped_tensor
 from fp4ref.te.grouped_tensor import GroupedTensor
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix, get_sign_from_vector
+from fp4ref.te.hybrid_quantizer import HybridQuantizer, IdentityQuantizer
+from fp4ref.te.hybrid_tensor import HybridQuantizedTensorStorage, IdentityTensorStorage
 from fp4ref.te.loading import LoadedCheckpoint, load_quantized
 from fp4ref.te.module.grouped_linear import GroupedLinear
 from fp4ref.te.module.layernorm_linear import LayerNormLinear
@@ -90,6 +92,10 @@ __all__ = [
     "Fp8Unpadding",
     "GroupedLinear",
     "GroupedTensor",
+    "HybridQuantizedTensorStorage",
+    "HybridQuantizer",
+    "IdentityQuantizer",
+    "IdentityTensorStorage",
     "LayerNorm",
     "LayerNormLinear",
     "LayerNormMLP",

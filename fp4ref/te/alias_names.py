@@ -59,7 +59,11 @@ GATHERED: dict[str, tuple[str, ...]] = {
     ),
     f"{CUSTOM}.reference_utils": ("reference: Fp4Formats",),
     f"{CUSTOM}.gemm": ("reference: GEMMType MMParams",),
-    TENSOR: ("__init__:*", "master_weights: cast_master_weights_to_fp8 quantize_master_weights"),
+    TENSOR: (
+        "__init__:*",
+        "hybrid_quantizer: HybridQuantizer IdentityQuantizer",
+        "master_weights: cast_master_weights_to_fp8 quantize_master_weights",
+    ),
     f"{TENSOR}.quantized_tensor": ("tensor: QuantizedTensor", "quantizer: Quantizer", "storage:*"),
     f"{TENSOR}.nvfp4_tensor": ("nvfp4_tensor:*", "nvfp4_quantizer:*", "hadamard:*"),
     f"{TENSOR}.mxfp8_tensor": ("mxfp8_tensor:*", "mxfp8_quantizer:*"),
@@ -69,6 +73,7 @@ GATHERED: dict[str, tuple[str, ...]] = {
     f"{TENSOR}.grouped_tensor": ("grouped_tensor: GroupedTensor",),
     STORAGE: (
         *("nvfp4_tensor:*", "mxfp8_tensor:*", "float8_tensor:*", "float8_block_tensor:*"),
+        "hybrid_tensor: HybridQuantizedTensorStorage IdentityTensorStorage",
         "grouped_tensor: GroupedTensor",
     ),
     f"{STORAGE}.float8_blockwise_tensor_storage": ("float8_block_tensor: Float8BlockwiseQTensorStorage",),
@@ -105,8 +110,7 @@ RENAMED = {
 NOT_EMULATED = (
     *("FusedMLAQUpProjRopeQuant", "InferenceParams", "moe_permute_and_pad_with_probs", "moe_permute_with_probs"),
     *("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"),
-    *("HybridQuantizedTensor", "HybridQuantizedTensorStorage", "HybridQuantizer"),
-    *("IdentityQuantizer", "IdentityTensor", "IdentityTensorStorage", "restore_from_func_ctx"),
+    *("HybridQuantizedTensor", "IdentityTensor", "restore_from_func_ctx"),
     *("CusolverMpCtx", "ManualOffloadSynchronizer", "UserBufferQuantizationMode"),
     *("deinterleave_glu_tensor", "destroy_ub", "initialize_ub", "interleave_glu_tensor"),
     *("newton_schulz", "onnx_export"),
@@ -166,8 +170,17 @@ PRESENT_IN_ABSENT = {
     f"{PYTORCH}.cpu_offload_v1": "offload:*",
     f"{CUSTOM}.quantizer_factories": (
         "quantizer_factories: current_scaling_factory delayed_scaling_factory float8_block_scaling_factory"
-        " mxfp8_factory nvfp4_factory"
+        " high_precision_factory mxfp8_factory nvfp4_factory"
     ),
+    f"{CUSTOM}.quantizer_factory_zoo": (
+        "quantizer_factory_zoo: high_precision_fwd_mxfp8_bwd_factory mxfp8_fwd_nvfp4_bwd_factory"
+        " nvfp4_1d_weight_factory mxfp8_fwd_high_precision_bwd_factory nvfp4_row_scaled_fwd_mxfp8_bwd_factory"
+        " nvfp4_row_scaled_fwd_high_precision_bwd_factory"
+    ),
+    f"{TENSOR}.hybrid_tensor": "hybrid_quantizer: HybridQuantizer HybridQuantizedTensorStorage",
+    f"{TENSOR}.identity_tensor": "hybrid_quantizer: IdentityQuantizer IdentityTensorStorage",
+    f"{STORAGE}.hybrid_tensor_storage": "hybrid_tensor: HybridQuantizedTensorStorage",
+    f"{STORAGE}.identity_tensor_storage": "hybrid_tensor: IdentityTensorStorage",
     f"{PYTORCH}.ops": "ops:*",
     f"{PYTORCH}.ops.op": "ops: BasicOperation FusibleOperation OperationContext",
     f"{PYTORCH}.ops.linear": "ops: Linear",

@@ -15,6 +15,7 @@ from fp4ref.te.finishing import combined, finished
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.global_scale import global_factors, globally_scaled
+from fp4ref.te.hybrid_tensor import read_in
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
 from fp4ref.te.processor import rounded_product
 from fp4ref.te.product import block_scaled_product, multiply, operand
@@ -75,9 +76,10 @@ def _gemm(
 ) -> Outcome:
     """Compute the product of both entry points, in any layout; TT is B^T @ A^T. Rules: TEL-11, TEL-12, TEL-32."""
     _require_legal(out, alpha, beta, accumulate)
-    a, b = (x.as_native() if getattr(x, "custom", False) else x for x in (a, b))
     a_direction = "row" if layout[0] == "T" else "column"
     b_direction = "row" if layout[1] == "N" else "column"
+    a, b = read_in(a, a_direction), read_in(b, b_direction)
+    a, b = (x.as_native() if getattr(x, "custom", False) else x for x in (a, b))
     dtype = out_dtype or (out.dtype if out is not None else _nominal(a, b))
     row_scaled = _is_row_scaled(a) or _is_row_scaled(b)
     if row_scaled:

@@ -8,12 +8,18 @@ from __future__ import annotations
 from fp4ref.te.dtypes import DType
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
 from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer
+from fp4ref.te.hybrid_quantizer import IdentityQuantizer
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
 from fp4ref.te.recipe import Format
 from fp4ref.te.roles import DelayedScalingRequest, QuantizerRole
 
 LINEAR = ("linear", "grouped_linear")
+
+
+def high_precision_factory(role: QuantizerRole | None) -> IdentityQuantizer:
+    """Return a quantizer that leaves every tensor as it is. Rules: TEL-56."""
+    return IdentityQuantizer()
 
 
 def delayed_scaling_factory(role: QuantizerRole | None) -> DelayedScalingRequest:

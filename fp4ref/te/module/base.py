@@ -10,6 +10,7 @@ import torch
 
 from fp4ref.te.errors import SettingError, TensorDTypeError
 from fp4ref.te.extra_state import loaded_state, saved_state
+from fp4ref.te.hybrid_quantizer import require_packable
 from fp4ref.te.module.device import default_device
 from fp4ref.te.module.initial_values import keep_initial_value, normal
 from fp4ref.te.module.weights import (
@@ -268,6 +269,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
     def _packed(self, name: str, value: torch.Tensor) -> torch.Tensor:
         self.init_fp8_metadata()
         quantizer = self.quantizer(self.weight_operands()[name])
+        require_packable([quantizer])
         quantizer.internal = quantizer.optimize_for_gemm = False
         quantizer.set_usage(rowwise=True, columnwise=torch.is_grad_enabled())
         parameter = torch.nn.Parameter(quantizer(value))

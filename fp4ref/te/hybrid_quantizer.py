@@ -1,0 +1,220 @@
+"""Quantizers per direction, and those that leave values in high precision, as custom recipes ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp4ref.te.errors import NotSupportedError, SettingError
+from fp4ref.te.hybrid_tensor import HybridQuantizedTensorStorage, IdentityTensorStorage
+from fp4ref.te.quantizer import Quantizer
+from fp4ref.te.roles import QuantizerRequest
+
+SOURCES = ("original", "rowwise_dequantized")
+
+
+class IdentityQuantizer(Quantizer):
+    """Leaves tensors in high precision; dtype: the type that they are rounded to, None for their own."""
+
+    def __init__(self, *, dtype: torch.dtype | None = None, rowwise: bool = True, columnwise: bool = True) -> None:
+        super().__init__(rowwise=rowwise, columnwise=columnwise)
+        self.dtype = dtype
+
+    def quantize_impl(self, tensor: Tensor) -> IdentityTensorStorage:
+        """Return the tensor itself, held as a quantized one is."""
+        data = tensor.detach().to(self.dtype or tensor.dtype)
+        return IdentityTensorStorage(hp_data=data, quantizer=self, fake_dtype=data.dtype)
+
+    def update_quantized(self, src: Tensor, dst: Any, *, noop_flag: Tensor | None = None) -> Any:
+        """Copy values into the memory of `dst`, unless noop_flag[0] is 1. Rules: TEL-5, TEL-24."""
+        self.require_destination(dst)
+        data = dst.read_in("row")
+        kept = data.clone() if noop_flag is not None else data
+        data.copy_(src)
+        if noop_flag is not None:
+            data.copy_(torch.where(noop_flag.reshape(-1)[0] == 1, kept, data))
+        return dst
+
+    def require_destination(self, dst: Any) -> None:
+        """Raise unless `dst` holds a tensor in high precision."""
+        if not isinstance(dst, IdentityTensorStorage):
+            got = f"destination {type(dst).__name__}"
+            raise SettingError("IdentityQuantizer", got, "what an IdentityQuantizer made", "TEL-5")
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
+        """Return a tensor without values."""
+        options.pop("requires_grad", None)
+        data = torch.empty(shape, dtype=self.dtype or dtype, device=device, **options)
+        return IdentityTensorStorage(hp_data=data, quantizer=self, fake_dtype=data.dtype)
+
+    def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
+        """Do nothing: the memory of an existing tensor serves both directions."""
+
+    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
+        """Copy values."""
+        self.update_quantized(tensor, dst, noop_flag=noop)
+
+    def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
+        """Return False: there are no scales."""
+        return False
+
+    def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+        """Accept every shape and type."""
+
+    def is_quantizable(self, inp: Tensor) -> bool:
+        """Return False: a part is gathered as it is."""
+        return False
+
+
+class HybridQuantizer(Quantizer):
+    """Quantizes rows by one quantizer and columns by another, which belong to it from then on.
+
+    columnwise_source: what the columns are quantized from, the tensor ("original") or the values of its quantized rows
+    ("rowwise_dequantized").
+
+    Errors: TypeError for what is no quantizer, SettingError for one quantizer in both directions.
+
+    Rules: TEL-56.
+    """
+
+    def __init__(
+        self,
+        *,
+        rowwise_quantizer: Quantizer,
+        columnwise_quantizer: Quantizer,
+        columnwise_source: str = "original",
+    ) -> None:
+        super().__init__(rowwise=True, columnwise=True)
+        for name, given in (("rowwise", rowwise_quantizer), ("columnwise", columnwise_quantizer)):
+            if isinstance(given, QuantizerRequest) or not isinstance(given, Quantizer):
+                raise TypeError(f"HybridQuantizer: {name}_quantizer {type(given).__name__}, need a Quantizer")
+        if rowwise_quantizer is columnwise_quantizer:
+            raise SettingError("HybridQuantizer", "one quantizer for both directions", "distinct ones", "TEL-56")
+        if columnwise_source not in SOURCES:
+            raise SettingError("HybridQuantizer", f"columnwise_source {columnwise_source!r}", " or ".join(SOURCES))
+        self.rowwise_quantizer, self.columnwise_quantizer = rowwise_quantizer, columnwise_quantizer
+        self.columnwise_source = columnwise_source
+        rowwise_quantizer.set_usage(rowwise=True, columnwise=False)
+        columnwise_quantizer.set_usage(rowwise=False, columnwise=True)
+
+    @property
+    def role(self) -> str:
+        """The operand's name in `te.debug.operation_counts`."""
+        return self._role
+
+    @role.setter
+    def role(self, name: str) -> None:
+        self._role = name
+        for quantizer in self._both():
+            quantizer.role = name
+
+    @property
+    def with_amax_reduction(self) -> bool:
+        """True if either direction takes the largest amax of several processes."""
+        return any(getattr(quantizer, "with_amax_reduction", False) for quantizer in self._both())
+
+    @with_amax_reduction.setter
+    def with_amax_reduction(self, wanted: bool) -> None:
+        self._set("with_amax_reduction", wanted)
+
+    @property
+    def amax_reduction_group(self) -> Any:
+        """The processes of that reduction."""
+        groups = (getattr(quantizer, "amax_reduction_group", None) for quantizer in self._both())
+        return next((group for group in groups if group is not None), None)
+
+    @amax_reduction_group.setter
+    def amax_reduction_group(self, group: Any) -> None:
+        self._set("amax_reduction_group", group)
+
+    def _both(self) -> list[Quantizer]:
+        named = vars(self)
+        return [named[name] for name in ("rowwise_quantizer", "columnwise_quantizer") if name in named]
+
+    def _set(self, name: str, value: Any) -> None:
+        for quantizer in self._both():
+            if hasattr(quantizer, name) and not getattr(quantizer, "row_scaled_nvfp4", False):
+                setattr(quantizer, name, value)
+
+    def copy(self) -> HybridQuantizer:
+        """Return a quantizer with copies of both."""
+        other = super().copy()
+        assert isinstance(other, HybridQuantizer)
+        other.rowwise_quantizer, other.columnwise_quantizer = (quantizer.copy() for quantizer in self._both())
+        return other
+
+    def quantize_impl(self, tensor: Tensor) -> HybridQuantizedTensorStorage:
+        """Quantize each direction that is asked for by its quantizer. Rules: TEL-56."""
+        rows = self.rowwise_quantizer.quantize_impl(tensor) if self.rowwise_usage else None
+        columns = None
+        if self.columnwise_usage:
+            columns = self.columnwise_quantizer.quantize_impl(self._source(tensor, rows))
+        return HybridQuantizedTensorStorage(
+            rowwise_storage=rows, columnwise_storage=columns, quantizer=self, fake_dtype=tensor.dtype
+        )
+
+    def _source(self, tensor: Tensor, rows: Any) -> Tensor:
+        """Return what columns are quantized from."""
+        if self.columnwise_source == "original":
+            return tensor
+        made = self.rowwise_quantizer.quantize_impl(tensor) if rows is None else rows
+        values: Tensor = made.dequantize(dtype=tensor.dtype)
+        return values
+
+    def update_quantized(self, src: Tensor, dst: Any, *, noop_flag: Tensor | None = None) -> Any:
+        """Quantize into the parts that there are and that are asked for. Rules: TEL-5, TEL-24, TEL-56."""
+        self.require_destination(dst)
+        rows = dst._rowwise_storage if self.rowwise_usage else None
+        if rows is not None:
+            self.rowwise_quantizer.update_quantized(src, rows, noop_flag=noop_flag)
+        if self.columnwise_usage and dst._columnwise_storage is not None:
+            source = self._source(src, rows)
+            self.columnwise_quantizer.update_quantized(source, dst._columnwise_storage, noop_flag=noop_flag)
+        return dst
+
+    def require_destination(self, dst: Any) -> None:
+        """Raise unless `dst` has a part per direction."""
+        if not isinstance(dst, HybridQuantizedTensorStorage):
+            got = f"destination {type(dst).__name__}"
+            raise SettingError("HybridQuantizer", got, "what a HybridQuantizer made", "TEL-5")
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, **options: Any) -> Any:
+        """Return parts without values for the directions in use."""
+        parts = [
+            quantizer.allocate(shape, dtype, device, **options) if used else None
+            for quantizer, used in zip(self._both(), (self.rowwise_usage, self.columnwise_usage), strict=True)
+        ]
+        return HybridQuantizedTensorStorage(
+            rowwise_storage=parts[0], columnwise_storage=parts[1], quantizer=self, fake_dtype=dtype
+        )
+
+    def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
+        """Do nothing: each part is prepared by its own quantizer."""
+
+    def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
+        """Quantize into both parts."""
+        self.update_quantized(tensor, dst, noop_flag=noop)
+
+    def bakes_swizzled_scales(self, shape: tuple[int, ...]) -> bool:
+        """Return False: scales are compact until a product reads them."""
+        return False
+
+    def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+        """Raise unless both quantizers take a shape and a type."""
+        for quantizer in self._both():
+            quantizer.require(shape, dtype)
+
+    def is_quantizable(self, inp: Tensor) -> bool:
+        """Return False: parts are gathered in high precision."""
+        return False
+
+
+def require_packable(quantizers: Iterable[Any]) -> None:
+    """Refuse quantizers whose tensors cannot be parameters."""
+    for quantizer in quantizers:
+        if isinstance(quantizer, (HybridQuantizer, IdentityQuantizer)):
+            got = f"a parameter by {type(quantizer).__name__}"
+            raise NotSupportedError("quantized_model_init", got, "a quantizer of one format for weights", "TEL-56")

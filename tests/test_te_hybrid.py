@@ -1,0 +1,166 @@
+"""A quantizer per direction: the parts' bytes, and layers against products of operands that were quantized by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fp4ref import te  # noqa: E402
+from fp4ref.te import quantizer_factories, quantizer_factory_zoo  # noqa: E402
+from fp4ref.te.recipe import CustomRecipe  # noqa: E402
+from fp4ref.te.roles import DelayedScalingRequest, QuantizerRole  # noqa: E402
+
+BF16 = torch.bfloat16
+FACTORIES = [name for name in vars(quantizer_factory_zoo) if name.endswith("_bwd_factory") or "1d" in name]
+
+
+def rows_of(quantizer):
+    quantizer.set_usage(rowwise=True, columnwise=False)
+    return quantizer
+
+
+def columns_of(quantizer):
+    quantizer.set_usage(rowwise=False, columnwise=True)
+    return quantizer
+
+
+@pytest.mark.rule("TEL-56", "TEL-25")
+@pytest.mark.parametrize("source", ["original", "rowwise_dequantized"])
+def test_each_direction_has_the_bytes_of_its_quantizer(source):
+    x = torch.randn(64, 96, dtype=BF16)
+    hybrid = te.HybridQuantizer(
+        rowwise_quantizer=te.MXFP8Quantizer(), columnwise_quantizer=te.NVFP4Quantizer(), columnwise_source=source
+    )
+    made = hybrid(x)
+    rows = rows_of(te.MXFP8Quantizer())(x)
+    columns = columns_of(te.NVFP4Quantizer())(x if source == "original" else rows.dequantize())
+    assert torch.equal(made._rowwise_storage._rowwise_data, rows._rowwise_data)
+    assert torch.equal(made._columnwise_storage._columnwise_data, columns._columnwise_data)
+    assert torch.equal(made._columnwise_storage._columnwise_scale_inv, columns._columnwise_scale_inv)
+    assert made._rowwise_storage._columnwise_data is None
+    assert torch.equal(made.dequantize(), rows.dequantize())
+    assert (made.shape, made.dtype, made.directions()) == ((64, 96), BF16, ["row", "column"])
+    address = made._rowwise_storage._rowwise_data.data_ptr()
+    made.quantize_(2 * x)
+    assert made._rowwise_storage._rowwise_data.data_ptr() == address
+    assert torch.equal(made.dequantize(), 2 * rows.dequantize())
+    before = made.dequantize()
+    made.quantize_(x, noop_flag=torch.ones(1))
+    assert torch.equal(made.dequantize(), before)
+    made.update_usage(rowwise_usage=False)
+    assert made.directions() == ["column"]
+    with pytest.raises(ValueError, match="row"):
+        made.update_usage(rowwise_usage=True)
+    hybrid.set_usage(rowwise=False, columnwise=True)
+    assert torch.equal(hybrid(x)._columnwise_storage._columnwise_data, columns._columnwise_data)
+
+
+@pytest.mark.rule("TEL-56")
+def test_what_is_no_pair_of_quantizers_is_refused():
+    one = te.MXFP8Quantizer()
+    for given in (DelayedScalingRequest(), None):
+        with pytest.raises(TypeError, match="columnwise_quantizer"):
+            te.HybridQuantizer(rowwise_quantizer=one, columnwise_quantizer=given)
+    with pytest.raises(ValueError, match="distinct"):
+        te.HybridQuantizer(rowwise_quantizer=one, columnwise_quantizer=one)
+    with pytest.raises(ValueError, match="columnwise_source"):
+        te.HybridQuantizer(rowwise_quantizer=one, columnwise_quantizer=te.MXFP8Quantizer(), columnwise_source="columns")
+    recipe = CustomRecipe(qfactory=quantizer_factories.high_precision_factory)
+    with pytest.raises(NotImplementedError, match="IdentityQuantizer"), te.quantized_model_init(recipe=recipe):
+        te.Linear(64, 64)
+
+
+def step(module, x, recipe, *rest):
+    leaf = x.clone().requires_grad_()
+    with te.autocast(enabled=recipe is not None, recipe=recipe):
+        y = module(leaf, *rest)
+    y.backward(torch.ones_like(y) + y.detach())
+    return [y.detach(), leaf.grad, *(p.grad.clone() for p in module.parameters())]
+
+
+@pytest.mark.rule("TEL-56")
+@pytest.mark.parametrize("kind", ["Linear", "LayerNormLinear", "LayerNormMLP", "GroupedLinear"])
+def test_high_precision_operands_are_those_of_no_recipe(kind):
+    torch.manual_seed(0)
+    if kind == "GroupedLinear":
+        module, rest = te.GroupedLinear(2, 64, 96, params_dtype=BF16), ([32, 64],)
+    else:
+        module, rest = getattr(te, kind)(64, 96, params_dtype=BF16), ()
+    x = torch.randn(96, 64, dtype=BF16)
+    plain = step(module, x, None, *rest)
+    module.zero_grad()
+    for a, b in zip(
+        plain, step(module, x, CustomRecipe(qfactory=quantizer_factories.high_precision_factory), *rest), strict=True
+    ):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.rule("TEL-57", "TEL-56", "TEM-3")
+@pytest.mark.parametrize("cached", [False, True])
+def test_mxfp8_forward_and_nvfp4_backward(cached):
+    torch.manual_seed(0)
+    module = te.Linear(64, 96, bias=False, params_dtype=BF16)
+    x = torch.randn(32, 64, dtype=BF16)
+    plain = {"with_rht": True, "with_post_rht_amax": True}
+
+    def factory(role):
+        if role is not None and role.tensor_type == "grad_output":
+            return te.NVFP4Quantizer(**plain)  # without random bits
+        return quantizer_factory_zoo.mxfp8_fwd_nvfp4_bwd_factory(role)
+
+    recipe = CustomRecipe(qfactory=factory)
+    rest = (True,) if cached else ()
+    y, dx, dw = step(module, x, recipe, *rest)
+    if cached:
+        module.zero_grad()
+        again = step(module, x, recipe, False)
+        assert all(torch.equal(a, b) for a, b in zip((y, dx, dw), again, strict=True))
+    weight = module.weight.detach()
+    rows = [rows_of(te.MXFP8Quantizer())(part) for part in (weight, x)]
+    assert torch.equal(y, te.general_gemm(*rows, out_dtype=BF16)[0])
+    gradient = te.NVFP4Quantizer(**plain)(1 + y)
+    turned = columns_of(te.NVFP4Quantizer())(rows[0].dequantize())
+    assert torch.equal(dx, te.general_gemm(turned, gradient, out_dtype=BF16, layout="NN", grad=True)[0])
+    inputs = columns_of(te.NVFP4Quantizer(**plain))(x)
+    assert torch.equal(dw, te.general_gemm(inputs, gradient, out_dtype=BF16, layout="NT", grad=True)[0])
+
+
+@pytest.mark.rule("TEL-57")
+@pytest.mark.parametrize(
+    "name", [name for name in vars(quantizer_factory_zoo) if name.endswith("_bwd_factory") or "1d" in name]
+)
+@pytest.mark.parametrize("kind", ["LayerNormMLP", "GroupedLinear"])
+def test_every_factory_trains(name, kind):
+    torch.manual_seed(0)
+    grouped = kind == "GroupedLinear"
+    module = te.GroupedLinear(2, 64, 64, params_dtype=BF16) if grouped else te.LayerNormMLP(64, 128, params_dtype=BF16)
+    recipe = CustomRecipe(qfactory=getattr(quantizer_factory_zoo, name))
+    x, rest = torch.randn(96, 64, dtype=BF16), ([32, 64],) if grouped else ()
+    plain = step(module, x, None, *rest)
+    module.zero_grad()
+    for a, b in zip(step(module, x, recipe, *rest), plain, strict=True):
+        assert (a.float() - b.float()).norm() < 0.6 * b.float().norm()
+        assert a.isfinite().all()
+
+
+@pytest.mark.rule("TEL-57")
+def test_the_tables_of_the_factories():
+    zoo = quantizer_factory_zoo
+
+    def made(name, tensor, module="linear"):
+        return getattr(zoo, name)(QuantizerRole(module, tensor))
+
+    row_scaled = made("nvfp4_row_scaled_fwd_high_precision_bwd_factory", "input")
+    assert row_scaled.rowwise_quantizer.row_scaled_nvfp4
+    assert isinstance(row_scaled.columnwise_quantizer, te.IdentityQuantizer)
+    assert row_scaled.columnwise_source == "rowwise_dequantized"
+    assert not made("nvfp4_row_scaled_fwd_high_precision_bwd_factory", "weight").rowwise_quantizer.row_scaled_nvfp4
+    assert made("mxfp8_fwd_nvfp4_bwd_factory", "input").columnwise_source == "original"
+    assert made("mxfp8_fwd_nvfp4_bwd_factory", "input").columnwise_quantizer.with_rht
+    assert not made("mxfp8_fwd_nvfp4_bwd_factory", "weight").columnwise_quantizer.with_rht
+    assert made("mxfp8_fwd_nvfp4_bwd_factory", "grad_output").stochastic_rounding
+    grouped = made("nvfp4_row_scaled_fwd_mxfp8_bwd_factory", "input", "grouped_linear")
+    assert isinstance(grouped.columnwise_quantizer, te.MXFP8Quantizer)
+    assert isinstance(made("nvfp4_row_scaled_fwd_mxfp8_bwd_factory", "input"), te.MXFP8Quantizer)
+    assert isinstance(zoo.high_precision_fwd_mxfp8_bwd_factory(None).rowwise_quantizer, te.IdentityQuantizer)
