@@ -187,6 +187,15 @@ def repack(
     return result
 
 
+def rows_follow(form: Layout) -> bool:
+    """Return True if the rows follow each other, each from a byte on, and every code has a place of its own.
+
+    Rules: PACK-10.
+    """
+    alone = form.axes[0].radices == (None,) and form.form.order[-1][:2] == (0, 0)
+    return alone and not form.has_gaps and not form.form.irregular
+
+
 @dataclass(frozen=True)
 class _Places:
     """The bits of a buffer at which the codes of a matrix of one size are stored."""
@@ -204,10 +213,7 @@ class _Places:
     @cached_property
     def row_bytes(self) -> int:
         """Bytes of a row if the rows follow each other, each from a byte on; else 0. Rules: PACK-10."""
-        last = self.form.form.order[-1]
-        alone = self.form.axes[0].radices == (None,) and last[:2] == (0, 0)
-        whole = not self.form.has_gaps and not self.form.form.irregular
-        return -(-self.units[1] * self.form.unit // 8) if alone and whole else 0
+        return -(-self.units[1] * self.form.unit // 8) if rows_follow(self.form) else 0
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,83 +19,221 @@ import fp4ref
 from fp4ref import rules
 from fp4ref.cli import main
 from fp4ref.conformance.explain.way import explain
+from fp4ref.diagrams.codec_words import codec_rules
 from fp4ref.diagrams.place import Geometry
-from fp4ref.explorer.page import html, source
-from fp4ref.explorer.tables import offered, tables
-from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS
+from fp4ref.explorer.page import LIBRARY, html, scripts
+from fp4ref.explorer.symbols import UntracedError
+from fp4ref.explorer.tables import tables
+from fp4ref.explorer.traced import javascript
+from fp4ref.layout import LAYOUTS, STANDARD_LAYOUTS, Layout
 from fp4ref.layout.worked import worked
 from fp4ref.packing import unpack
+from fp4ref.packings import CANONICAL_OF, PACKINGS, codes_of, packing, repack
+from fp4ref.reciprocal import reciprocal_approx
 from fp4ref.specs import STANDARD
 
-TABLES = tables()
+FOUND = tables()
+TABLES = FOUND.data
 NAMES = [spec["name"] for spec in TABLES["specs"]]
+OWN = [spec.name for spec in STANDARD]
+TYPES = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
+EACH = 6  # cases of each specification: both directions, all types of x
 SPECIALS = np.float32(
-    [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-40, -1e-45, 2.5, -5.0, 3.5, 0.25, 1.75, 6.0, 448.0, 3.4e38]
+    "0 -0 nan -nan inf -inf 1e-40 -1e-45 1.1754944e-38 5.88e-39 2.5 -5 3.5 0.25 1.75 6 448 1e30 65504 3e38".split()
 )
-RUN = """(name, rows, columns, direction, bits) => {
-  const N = Numerics(TABLES), x = Float32Array.from(bits.map(N.fromBits));
-  const spec = TABLES.specs.find((one) => one.name === name);
-  const made = N.quantize(x, rows, columns, spec, direction);
-  return JSON.stringify({ data: [...made.data], scales: [...made.scales], amax: made.amax && [...made.amax].map(N.bits),
-    values: [...made.values].map(N.bits) });
+RUN = """(name, rows, columns, direction, dtype, byte, bits) => {
+  const N = M.numerics, spec = TABLES.specs.find((one) => one.name === name);
+  const made = N.quantize(N.given(bits), rows, columns, spec, direction, dtype, byte);
+  return JSON.stringify({ codes: [...made.codes], scales: [...made.scales],
+    amax: made.amax && [...made.amax].map(N.bits), values: [...made.values].map(N.bits) });
 }"""
+
+
+def settings(name: str, rows: int, columns: int, **changes: Any) -> dict[str, Any]:
+    """What a reader chose, with the page's defaults."""
+    return {
+        "spec": name,
+        "direction": "row",
+        "layout": "tiled_128x4",
+        "packing": "canonical",
+        "byte": 128,
+        "rows": rows,
+        "columns": columns,
+        "dtype": "float32",
+        **changes,
+    }
 
 
 def case(number: int) -> tuple[str, str, np.ndarray]:
     """A specification, a direction and a tensor: sizes over all exponents, ties, zeros, NaN, infinities, subnormals."""
     rng = np.random.default_rng(number)
-    name, direction = NAMES[number % len(NAMES)], ("row", "column")[number // len(NAMES) % 2]
+    name, turn = NAMES[number % len(NAMES)], number // len(NAMES)
+    direction = ("row", "column")[turn % 2]
     hadamard = fp4ref.profiles[name].hadamard and direction == "column"
     rows = 16 * int(rng.integers(1, 3)) if hadamard else int(rng.integers(1, 40))
     columns = int(rng.integers(1, 70))
-    size = 2.0 ** (rng.integers(-140, 120) if number % 3 else 0) * 2.0 ** rng.integers(-6, 6, (rows, 1))
-    with np.errstate(over="ignore"):
+    size = 2.0 ** (rng.integers(-140, 120) if turn % 3 else 0) * 2.0 ** rng.integers(-6, 6, (rows, 1))
+    with np.errstate(all="ignore"):
         x = (rng.standard_normal((rows, columns)) * size).astype(np.float32)
-    if number % 5 == 0:  # small multiples: every tie of every format
-        x = (rng.integers(-48, 49, (rows, columns)) / 8).astype(np.float32)
-    specials = rng.random((rows, columns)) < (0, 0.05, 0.5)[number % 3]
-    x[specials] = rng.choice(SPECIALS, specials.sum())
-    if hadamard or number % 2:
-        with np.errstate(over="ignore"):
-            x = x.astype(ml_dtypes.bfloat16)
-    return name, direction, x
+        if number % 5 == 0:  # small multiples: every tie of every format
+            x = (rng.integers(-48, 49, (rows, columns)) / 8).astype(np.float32)
+        specials = rng.random((rows, columns)) < (0, 0.05, 0.5)[number % 3]
+        x[specials] = rng.choice(SPECIALS, specials.sum())
+        return name, direction, x.astype(TYPES[1 if hadamard else turn % 3])
 
 
 def same_bytes(number: int, got: dict[str, Any]) -> None:
     name, direction, x = case(number)
-    q = fp4ref.quantize(x, name, direction, backend="numpy")
+    spec = fp4ref.profiles[name]
+    shape = x.shape if direction == "row" else x.shape[::-1]
+    bits = np.full(shape, number % 256, np.uint8) if spec.stochastic else None
+    q = fp4ref.quantize(x, name, direction, random_bits=bits, backend="numpy")
     made = q.direction(direction)[0]
     values = fp4ref.dequantize(q, "float32", direction, backend="numpy").ravel()
-    assert got["data"] == made.data.ravel().tolist(), (number, name, direction)
-    assert got["scales"] == made.scales.ravel().tolist(), (number, name, direction)
-    assert got["amax"] == (None if made.amax is None else made.amax.view(np.uint32).tolist())
+    codes = unpack(made.data, shape[1], spec.element.format)
+    assert got["codes"] == codes.ravel().tolist(), (number, name, direction, x.dtype)
+    assert got["scales"] == made.scales.ravel().tolist(), (number, name, direction, x.dtype)
+    if made.amax is None:
+        assert got["amax"] is None
+    else:
+        assert np.array_equal(np.uint32(got["amax"]).view(np.float32), made.amax, equal_nan=True)
     nan = np.isnan(values)
     theirs = np.array(got["values"], np.uint32)
     assert np.array_equal(np.isnan(theirs.view(np.float32)), nan)
-    assert np.array_equal(theirs[~nan], values.view(np.uint32)[~nan])
+    assert np.array_equal(theirs[~nan], values.view(np.uint32)[~nan]), (number, name)
 
 
 def arguments(number: int) -> list[Any]:
     name, direction, x = case(number)
-    bits = x.astype(np.float32).view(np.uint32).ravel().tolist()
-    return [name, *x.shape, direction, bits]
+    with np.errstate(all="ignore"):
+        bits = x.astype(np.float32).view(np.uint32).ravel().tolist()
+    return [name, *x.shape, direction, x.dtype.name, number % 256, bits]
 
 
 @pytest.fixture(scope="module")
 def engine() -> MiniRacer:
     context = MiniRacer()
     context.eval(f"globalThis.TABLES = {json.dumps(TABLES)};")
-    for name in ("numerics", "layouts", "model"):
-        context.eval(source(f"{name}.js"))
-    context.eval(f"globalThis.run = {RUN}; globalThis.M = Model(TABLES);")
+    parts = scripts(FOUND)
+    for name in LIBRARY:
+        context.eval(parts[name])
+    context.eval(f"globalThis.M = Model(TABLES); globalThis.run = {RUN}; 0")
     return context
 
 
 @pytest.mark.rule("BLK-3", "BLK-4", "BLK-5", "BLK-10", "BLK-11", "MXS-1", "GLB-2", "HAD-2", "FOS-3", "DEQ-1", "DEQ-2")
-@pytest.mark.parametrize("start", range(0, 220, 44))
-def test_script_has_the_bits_of_the_model(engine: MiniRacer, start: int) -> None:
-    for number in range(start, start + 44):
+@pytest.mark.parametrize("turn", range(EACH))
+def test_script_has_the_bits_of_the_model(engine: MiniRacer, turn: int) -> None:
+    for number in range(turn * len(NAMES), (turn + 1) * len(NAMES)):
         same_bytes(number, json.loads(engine.call("run", *arguments(number))))
+
+
+def test_codecs_name_their_own_rules() -> None:
+    """A title says which choice it is about; one that the standard does not have is the implementation's own."""
+    names = ("nvfp4", "mxfp8-e4m3", "mxfp8-e5m2", "mxfp6-e2m3", "mxfp6-e3m2", "mxint8")
+    codecs = {spec.element.format.name: spec.element for spec in map(fp4ref.profiles.__getitem__, names)}
+    titles = {name: rule.title for name, rule in rules.defined().items()}
+    own = {name: codec_rules(codec) for name, codec in codecs.items()}
+    for name in ("e2m1", "e4m3", "e5m2", "e2m3", "e3m2", "int8"):
+        words = [titles[rule] for rule in own[name]]
+        assert [next(key for key in ("even code", "saturate", "NaN") if key in title) for title in words] == [
+            "even code",
+            "saturate",
+            "NaN",
+        ]
+    assert codec_rules(fp4ref.profiles["ggml.nvfp4"].scale) == ("UE4M3-2",)
+    assert codec_rules(fp4ref.profiles["torchao.mxfp6_e2m3_floor"].element) == ("PRO-3",)
+
+
+def test_everything_registered_is_offered() -> None:
+    """What is not offered is a layout of other units than bytes."""
+    assert list(fp4ref.profiles) == NAMES
+    assert [packing["name"] for packing in TABLES["packings"]] == list(PACKINGS)
+    layouts = [layout["name"] for layout in TABLES["layouts"]]
+    others = [line.partition(":")[0] for line in TABLES["left_out"]]
+    assert sorted(layouts + others) == sorted(LAYOUTS)
+    assert all(LAYOUTS[name].unit != 8 for name in others)
+
+
+@pytest.mark.rule("PRO-3")
+def test_logarithms_and_powers_are_those_of_the_model(engine: MiniRacer) -> None:
+    """log2 around each place where its value, rounded to a type, reaches an integer; and every power of two."""
+    near = np.concatenate([np.arange(1, 1 << 22, 65521), np.arange(600), (1 << 23) - 1 - np.arange(600)])
+    bits = (np.arange(255, dtype=np.uint32)[:, None] << 23 | near.astype(np.uint32)).ravel()
+    bits = bits[bits > 0]
+    ours = json.loads(
+        engine.eval(f"""(() => {{ const N = M.numerics, o = Operations(N);
+      return JSON.stringify({bits.tolist()}.map((b) => N.bits(N.f(o.log2(N.fromBits(b)))))); }})()""")
+    )
+    expected = np.log2(bits.view(np.float32).astype(np.float64)).astype(np.float32)
+    assert ours == expected.view(np.uint32).tolist()
+    powers = json.loads(engine.eval("JSON.stringify(Array.from({length: 277}, (_, i) => 2 ** (i - 149)))"))
+    assert [float(power) for power in powers] == [2.0 ** (i - 149) for i in range(277)]
+
+
+@pytest.mark.rule("APX-1")
+def test_reciprocals_are_those_of_the_model(engine: MiniRacer) -> None:
+    rng = np.random.default_rng(8)
+    bits = rng.integers(0, 1 << 32, 20000, dtype=np.uint32)
+    bits[:4] = np.float32([0, -0.0, np.inf, 1e-40]).view(np.uint32)
+    bits = bits[~np.isnan(bits.view(np.float32))]
+    ours = json.loads(
+        engine.eval(f"""(() => {{ const N = M.numerics, o = Operations(N);
+      return JSON.stringify({bits.tolist()}.map((b) => N.bits(o.reciprocalApprox(N.fromBits(b))))); }})()""")
+    )
+    assert ours == reciprocal_approx(bits.view(np.float32)).view(np.uint32).tolist()
+
+
+USERS = """
+import numpy as np
+import fp4ref
+from fp4ref.arithmetic import register_arithmetic
+third = register_arithmetic("acme.third", lambda amax, g, k: amax / np.float32(3))
+unknown = register_arithmetic("acme.unknown", lambda amax, g, k: np.sort(amax, axis=None))
+for made in (third, unknown):
+    spec = fp4ref.MXFP4.replace(name=made.name, arithmetic=made)
+    fp4ref.register(spec, "ours")
+fp4ref.register(fp4ref.Layout("acme.rows", "m(8,*) k(4,*): m0 k0 k1 m1"), "ours")
+"""
+
+
+def halved(amax: Any, g: Any) -> Any:
+    """2 * amax / 6, held within the scale's values."""
+    return np.clip(amax * np.float32(2) / np.float32(6), np.float32(2.0**-9), np.float32(448))
+
+
+def sorted_scale(amax: Any, g: Any) -> Any:
+    """An operation that the page does not have."""
+    return np.sort(np.stack([amax, g]))[0]
+
+
+def branching(amax: Any, g: Any) -> Any:
+    """A branch on a number."""
+    return amax if amax > 0 else g
+
+
+def test_arithmetics_of_users_are_offered_or_named() -> None:
+    assert javascript(halved, ("amax", "g")) == (
+        "(amax, amaxm, g, gm, scale, block) => { const v0 = f(amax * 2); const v1 = f(v0 / 6); "
+        "const v2 = f(Math.min(Math.max(v1, 0.001953125), 448)); return [v2, true]; }"
+    )
+    for function, why in ((sorted_scale, "numpy.stack"), (branching, "a branch on a number")):
+        with pytest.raises(UntracedError, match=why):
+            javascript(function, ("amax", "g"))
+
+
+@pytest.mark.rule("SPC-4")
+def test_values_of_users_are_offered_or_named(tmp_path: Path) -> None:
+    """What a module registers is on the page that its command writes."""
+    module = tmp_path / "acme_values.py"
+    module.write_text(USERS, encoding="utf-8")
+    target = tmp_path / "explorer.html"
+    command = [sys.executable, "-m", "fp4ref", "explore", "-o", str(target), "--import", str(module)]
+    subprocess.run(command, check=True, capture_output=True)
+    text = target.read_text(encoding="utf-8")
+    assert '"name":"acme.third"' in text
+    assert '"name":"acme.rows"' in text
+    assert '"acme.unknown: numpy.sort"' in text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,21 +242,15 @@ def test_steps_are_those_of_explain(engine: MiniRacer, name: str) -> None:
     x = (rng.standard_normal((32, 48)) * 2.0 ** rng.integers(-4, 4, (32, 1))).astype(ml_dtypes.bfloat16)
     spec = fp4ref.profiles[name]
     values = x.astype(np.float32).view(np.uint32).ravel().tolist()
+    byte = 77 if spec.stochastic else 128
     for direction in ("row", "column"):
-        settings = {
-            "spec": name,
-            "direction": direction,
-            "layout": "tiled_128x4",
-            "rows": 32,
-            "columns": 48,
-            "dtype": "bfloat16",
-        }
-        engine.eval(f"globalThis.X = Float32Array.from({values}.map(M.numerics.fromBits));")
-        engine.eval(f"globalThis.model = M.build({json.dumps(settings)}, X);")
+        chosen = settings(name, 32, 48, direction=direction, dtype="bfloat16", byte=byte)
+        random_bits = np.full((32, 48) if direction == "row" else (48, 32), byte, np.uint8) if spec.stochastic else None
+        engine.eval(f"globalThis.model = M.build({json.dumps(chosen)}, M.numerics.given({values})); 0")
         for row, column in ((0, 0), (5, 17), (31, 47)):
             steps = json.loads(engine.eval(f"JSON.stringify(M.steps(model, {row}, {column}))"))
             bits = {step["name"].removesuffix(" 1"): step["bits"] for step in steps}
-            stages = explain(x, spec, row, column, direction)
+            stages = explain(x, spec, row, column, direction, random_bits=random_bits)
             first = stages.candidates[0]
             expected = {
                 "block amax": stages.block_amax,
@@ -139,27 +273,65 @@ def test_layouts_of_the_script(engine: MiniRacer) -> None:
     rng = np.random.default_rng(3)
     engine.eval("globalThis.L = Layouts(TABLES);")
     names = [layout["name"] for layout in TABLES["layouts"]]
-    assert {form.name for form in STANDARD_LAYOUTS} | {"cutlass.sf_mn_major", "ggml.nvfp4_scale"} <= set(names)
+    assert {form.name for form in STANDARD_LAYOUTS} | {"cutlass.sf_mn_major", "vllm.kv_page_v_scale"} <= set(names)
     for number, name in enumerate(names):
-        layout = LAYOUTS[name]
-        found = f"TABLES.layouts[{number}]"
-        for _ in range(8):
-            rows, columns = (
-                int(rng.integers(1, 40)) * (axis.multiple if axis.refused else 1)
-                + (0 if axis.refused else int(rng.integers(200)))
-                for axis in layout.axes
-            )
-            row, column = int(rng.integers(rows)), int(rng.integers(columns))
-            offset = layout.offset(row, column, columns, rows)
-            assert engine.eval(f"L.offset({found}, {row}, {column}, {columns}, {rows})") == offset
-            assert json.loads(engine.eval(f"JSON.stringify(L.index({found}, {offset}, {columns}, {rows}))")) == [
-                row,
-                column,
-            ]
-            shape = json.loads(engine.eval(f"JSON.stringify(L.padded({found}, {rows}, {columns}))"))
-            assert tuple(shape) == layout.padded_shape(rows, columns)
-            said = engine.eval(f"L.worked({found}, {row}, {column}, {columns}, {rows})")
-            assert said == worked(layout, (rows, columns), (row, column))
+        same_map(engine, rng, f"TABLES.layouts[{number}]", LAYOUTS[name], TABLES["layouts"][number]["shown"])
+
+
+def same_map(engine: MiniRacer, rng: np.random.Generator, found: str, layout: Layout, shown: list[int]) -> None:
+    for _ in range(8):
+        sizes, indices = [1] * len(layout.axes), [0] * len(layout.axes)
+        for number in shown:
+            axis = layout.axes[number]
+            rest = 0 if axis.refused else int(rng.integers(200))
+            sizes[number] = int(rng.integers(1, 40)) * (axis.multiple if axis.refused else 1) + rest
+            indices[number] = int(rng.integers(sizes[number]))
+        rows, columns = (sizes[number] for number in shown)
+        row, column = (indices[number] for number in shown)
+        offset = int(layout.offsets(indices, sizes))
+        assert engine.eval(f"L.offset({found}, {row}, {column}, {columns}, {rows})") == offset
+        index = json.loads(engine.eval(f"JSON.stringify(L.index({found}, {offset}, {columns}, {rows}))"))
+        assert index == [row, column]
+        shape = json.loads(engine.eval(f"JSON.stringify(L.padded({found}, {rows}, {columns}))"))
+        assert tuple(shape) == layout.padded_shape(*sizes)
+        said = engine.eval(f"L.worked({found}, {row}, {column}, {columns}, {rows})")
+        assert said == worked(layout, sizes, indices)
+
+
+@pytest.mark.rule("PACK-1", "PACK-3", "PACK-4", "PACK-7", "PACK-8", "PACK-9")
+@pytest.mark.parametrize("direction", ["row", "column"])
+def test_packings_of_the_script(engine: MiniRacer, direction: str) -> None:
+    """Every packing for every width of a code that it holds: the bytes, and the codes in each byte."""
+    rng = np.random.default_rng(11)
+    engine.eval("""globalThis.L = Layouts(TABLES);
+      globalThis.packed = (settings, bits) => {
+        const m = M.build(settings, M.numerics.given(bits)), refused = M.refusal(settings);
+        const each = (of) => Array.from({ length: m.data.bytes }, (_, i) => of(i));
+        return JSON.stringify({ refused, bytes: each(m.byteOf), codes: each((i) => M.ofDataByte(m, i)) }); }; 0""")
+    offered = [("canonical", bits) for bits in CANONICAL_OF]
+    offered += [(one["name"], bits) for one in TABLES["packings"] for bits in one["of"]]
+    assert len(offered) > 40
+    for number, (name, bits) in enumerate(offered):
+        form = packing(name, bits)
+        if name != "canonical":
+            place = next(i for i, one in enumerate(TABLES["packings"]) if one["name"] == name)
+            same_map(engine, rng, f"TABLES.packings[{place}].of[{bits}]", form, [0, 1])
+        rows, columns = (
+            int(rng.integers(1, 3)) * axis.multiple if axis.refused else int(rng.integers(1, 2 * axis.multiple + 20))
+            for axis in form.axes
+        )
+        spec = {4: "mxfp4", 6: "mxfp6-e2m3", 8: "mxfp8-e4m3"}[bits]
+        x = rng.standard_normal((rows, columns) if direction == "row" else (columns, rows)).astype(np.float32)
+        made = fp4ref.quantize(x, spec, direction, backend="numpy").direction(direction)[0]
+        expected = repack(made.data, rows, columns, "canonical", name, bits=bits).ravel()
+        chosen = settings(spec, *x.shape, direction=direction, packing=name)
+        got = json.loads(engine.call("packed", chosen, x.view(np.uint32).ravel().tolist()))
+        assert got["refused"] == ""
+        assert got["bytes"] == expected.tolist(), (name, bits)
+        for byte in rng.integers(0, expected.size, 6):
+            codes = codes_of(form, (rows, columns), int(byte))
+            turned = [at if direction == "row" else at[::-1] for at in codes]
+            assert got["codes"][byte] == [list(at) for at in turned], (name, bits, number)
 
 
 @pytest.mark.rule("GLB-1", "GLB-5")
@@ -168,11 +340,11 @@ def test_a_large_tensor_has_the_bits_of_the_model(engine: MiniRacer, name: str) 
     """The shape of a language model's weight, values of which one element was set, and the rows of four elements."""
     shape, values = (28672, 8192), np.float32([0.75, -1.75, 3.5, 448, -0.0, 2.5, 11])
     flat = np.array([5000 * 8192 + 77, 5000 * 8192 + 78])
-    settings = {"spec": name, "direction": "row", "layout": "tiled_128x4", "rows": shape[0], "columns": shape[1]}
-    assert engine.eval(f"M.refusal({json.dumps(settings)})") == ""
+    chosen = settings(name, *shape)
+    assert engine.eval(f"M.refusal({json.dumps(chosen)})") == ""
     text = " ".join(map(str, values))
     engine.eval(f"globalThis.big = M.tensor({shape[0]}, {shape[1]}, {json.dumps(text)}, 'float32');")
-    engine.eval(f"big.set({flat[0]}, 1e6); globalThis.model = M.build({json.dumps(settings)}, big);")
+    engine.eval(f"big.set({flat[0]}, 1e6); globalThis.model = M.build({json.dumps(chosen)}, big);")
     for row, column in ((0, 0), (5000, 77), (5000, 78), (28671, 8191)):
         x = values[(row * shape[1] + np.arange(shape[1])) % len(values)][None].copy()
         if row == 5000:
@@ -181,7 +353,7 @@ def test_a_large_tensor_has_the_bits_of_the_model(engine: MiniRacer, name: str) 
         q = fp4ref.quantize(x, name, amax=amax, backend="numpy")
         place = Geometry(fp4ref.profiles[name], shape).place(row, column)
         byte = place.data_byte - row * place.geometry.row_bytes
-        assert engine.eval(f"model.byte({place.data_byte})") == q.row.data[0, byte]
+        assert engine.eval(f"model.byteOf({place.data_byte})") == q.row.data[0, byte]
         assert engine.eval(f"model.scale({place.scale[0]}, {place.scale[1]})") == q.row.scales[0, place.scale[1]]
         assert f"tiled_128x4 byte {place.scale_byte(LAYOUTS['tiled_128x4'])} " in engine.eval(
             f"M.sentence(model, {row}, {column})"
@@ -229,14 +401,8 @@ def test_places_of_the_script(engine: MiniRacer) -> None:
     for name in NAMES:
         for direction in ("row", "column"):
             shape = 16 * int(rng.integers(1, 9)), int(rng.integers(1, 130))
-            settings = {
-                "spec": name,
-                "direction": direction,
-                "layout": "tiled_128x4",
-                "rows": shape[0],
-                "columns": shape[1],
-            }
-            engine.eval(f"globalThis.model = M.build({json.dumps(settings)}, new Float32Array({shape[0] * shape[1]}));")
+            chosen = settings(name, *shape, direction=direction)
+            engine.eval(f"globalThis.model = M.build({json.dumps(chosen)}, M.numerics.given([])); 0")
             for _ in range(5):
                 element = int(rng.integers(shape[0])), int(rng.integers(shape[1]))
                 place = Geometry(fp4ref.profiles[name], shape, direction).place(*element)
@@ -246,9 +412,10 @@ def test_places_of_the_script(engine: MiniRacer) -> None:
 
 
 def test_refusals_name_the_rule(engine: MiniRacer) -> None:
-    base = {"spec": "nvfp4", "direction": "row", "layout": "linear", "rows": 16, "columns": 16, "dtype": "float32"}
+    base = settings("nvfp4", 16, 16, layout="linear")
     refused = [({"rows": 0}, "NUM-4"), ({"columns": 1.5}, "NUM-4"), ({"rows": 1 << 40}, "too large")]
-    refused += [({"layout": "te.swizzled_rows"}, "LAY-15")]
+    refused += [({"layout": "te.swizzled_rows"}, "LAY-15"), ({"packing": "six_low_first"}, "PACK-7")]
+    refused += [({"packing": "ggml.mxfp4_data"}, "LAY-15"), ({"byte": 256}, "SR-1")]
     large = {"rows": 1 << 14, "columns": 1 << 14}
     assert engine.eval(f"M.refusal({json.dumps(base | large)})") == ""
     refused += [({"spec": "nvfp4-rht", "direction": "column", "dtype": "bfloat16"} | large, "too large")]
@@ -282,28 +449,27 @@ def test_page_asks_nothing_of_the_network(tmp_path: Path) -> None:
     assert (tmp_path / "where.html").read_text(encoding="utf-8") == text
 
 
-def test_every_own_specification_is_offered() -> None:
-    assert [spec.name for spec in STANDARD if offered(spec)] == NAMES == [spec.name for spec in STANDARD]
-    assert not offered(fp4ref.profiles["torchao.nvfp4_2lvl"])
-    assert not offered(fp4ref.profiles["fouroversix.nvfp4_mse"])
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explorer") / "explorer.html"
+    path.write_text(html(), encoding="utf-8")
+    return path
 
 
 @pytest.fixture
-def browser(chromium: Any, tmp_path: Path) -> Any:
+def browser(chromium: Any, page: Path) -> Any:
     """The explorer, just opened."""
-    page = tmp_path / "explorer.html"
-    page.write_text(html(), encoding="utf-8")
+    chromium.get("about:blank")
     chromium.get(page.as_uri())
     yield chromium
     assert not [entry for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 def test_browser_has_the_bits_of_the_model(browser: Any) -> None:
-    numbers = range(1000, 1220)
-    for start in numbers[::55]:
-        batch = [arguments(number) for number in range(start, start + 55)]
+    for start in range(EACH * len(NAMES), (EACH + 2) * len(NAMES), 91):
+        batch = [arguments(number) for number in range(start, start + 91)]
         found = browser.execute_script(f"const run = {RUN}; return arguments[0].map((one) => run(...one));", batch)
-        for number, text in zip(range(start, start + 55), found, strict=True):
+        for number, text in zip(range(start, start + 91), found, strict=True):
             same_bytes(number, json.loads(text))
 
 
@@ -373,7 +539,7 @@ def test_browser_shows_padding_refusals_and_own_values(browser: Any) -> None:
     for stale in ("#where", "#worked", "#steps tbody", "#matrix", "#tiled"):
         assert not find(stale).text
     enter("#rows", "20")
-    for name in NAMES:
+    for name in OWN:
         browser.execute_script(
             "const s = document.getElementById('spec'); s.value = arguments[0]; s.dispatchEvent(new Event('change'))",
             name,
@@ -408,6 +574,7 @@ def test_browser_goes_to_rows_follows_links_and_compares(browser: Any) -> None:
     link = browser.execute_script("return location.hash")
     browser.execute_script("location.hash = '#spec=mxfp4&shape=32x64&element=1,2&dtype=float16&compare=nvfp4'")
     assert find("#where").text.startswith("element (1, 2) of a K = 64 MXFP4 tensor")
+    assert not find("#random").is_displayed()
     assert find("#dtype").get_attribute("value") == "float16"
     assert find("#difference").text.startswith("First step that differs between MXFP4 and NVFP4")
     assert len(find("#steps tr.first").find_elements(By.TAG_NAME, "td")) == 7
@@ -415,6 +582,36 @@ def test_browser_goes_to_rows_follows_links_and_compares(browser: Any) -> None:
     assert find("#where").text.startswith("element (3, 8000) of a K = 8192 NVFP4 tensor")
     assert find("#values").get_attribute("value") == "1 2.5 3"
     assert find("#value").get_attribute("value") == "0.75"
+
+
+def test_browser_shows_a_peer_its_packing_and_its_random_byte(browser: Any) -> None:
+    """A link chooses a profile, its packing and a random byte; a packing of another width is not offered."""
+    from selenium.webdriver.common.by import By
+
+    def find(selector: str) -> Any:
+        return browser.find_element(By.CSS_SELECTOR, selector)
+
+    def follow(link: str) -> None:
+        browser.execute_script("location.hash = arguments[0]", link)
+
+    follow("#spec=ggml.mxfp4&packing=ggml.mxfp4_data&layout=linear&shape=64x256&element=3,40")
+    assert find("#where").text.startswith(
+        "element (3, 40) of a K = 256 ggml.mxfp4 tensor: data byte 434 low nibble in ggml.mxfp4_data"
+    )
+    assert find("#data-title").text == "Data: 8704 bytes, packed as ggml.mxfp4_data"
+    find('#data [data-key="425"]').click()
+    assert find("#where").text == "data byte 425: no element is stored here [PACK-7]"
+    follow("#spec=mxfp8-e4m3&packing=ggml.mxfp4_data&shape=64x256")
+    assert find("#packing").get_attribute("value") == "canonical"
+    assert not find('#packing option[value="pairs_16"]').is_enabled()
+    follow("#spec=nvfp4-sr&shape=1x16&element=0,1&values=6 0.3&byte=255")
+    assert find("#random").is_displayed()
+    x = np.resize(np.float32([6, 0.3]), (1, 16))
+    q = fp4ref.quantize(x, "nvfp4-sr", random_bits=np.full((1, 16), 255, np.uint8), backend="numpy")
+    code = unpack(q.row.data, 16, fp4ref.E2M1)[0, 1]
+    steps = [line.text for line in browser.find_elements(By.CSS_SELECTOR, "#steps tbody tr")]
+    assert any(line.startswith("code ") and f"0x{code:x}" in line for line in steps)
+    assert "byte=255" in browser.execute_script("return location.hash")
 
 
 def test_rules_are_links_where_the_site_has_their_pages() -> None:

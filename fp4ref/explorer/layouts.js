@@ -1,74 +1,179 @@
-// Scale layouts: sums of digit * stride. Strides follow from the stored order of the digits, as in the tables.
+// Layouts: the place of a unit (a scale, or a code) is a sum of digit * stride, with the exceptions that a text may name:
+// flipped and turned digits, repeated ones, a table. Strides follow from the stored order of the digits, as in the tables.
+// rows, columns: the two axes that a page shows; every other axis has one member.
 "use strict";
 
 globalThis.Layouts = function (tables) {
-  const tile = (layout) => layout.tile;
-  const grid = (layout, sizes) => sizes.map((size, axis) => Math.ceil(size / layout.multiples[axis]) * layout.multiples[axis]);
+  const known = new Map();
+  const product = (numbers) => numbers.reduce((all, number) => all * number, 1);
+  const spread = (layout, row, column, other) => layout.axes.map((_, axis) => (axis === layout.shown[0] ? row : axis === layout.shown[1] ? column : other));
+  const grid = (layout, rows, columns) => spread(layout, rows, columns, 1).map((size, axis) =>
+    Math.ceil(size / layout.axes[axis].multiple) * layout.axes[axis].multiple);
+  const unitsOf = ({ number, axes }, sizes) => number * product(axes.map((axis) => sizes[axis]));
 
-  // The digits of rows and of columns, fastest first, with radix and stride; the stored order; units of the buffer.
+  // A digit as runs of bits that are all flipped (stored backwards) or all kept.
+  function runs(radix, stride, flip) {
+    const found = [];
+    while (flip) {
+      const kept = flip & -flip, ones = flip / kept, above = 1 << (31 - Math.clz32(ones ^ (ones + 1)));
+      if (kept > 1) found.push({ radix: kept, stride });
+      found.push({ radix: above, stride: -stride * kept });
+      flip = Math.floor(ones / above);
+      radix = Math.floor(Math.floor(radix / kept) / above);
+      stride = stride * kept * above;
+    }
+    return radix !== 1 || !found.length ? [...found, { radix, stride }] : found;
+  }
+
+  // A digit in as many runs of bits as the one that turns it has; the last run takes what is left.
+  function cut({ radix, stride }, other) {
+    const found = [];
+    for (const part of other.slice(0, -1)) {
+      found.push({ radix: part.radix, stride });
+      radix = Math.floor(radix / part.radix);
+      stride *= part.radix;
+    }
+    return [...found, { radix, stride }];
+  }
+
+  // All digits of all axes with their strides and weights, the stored order, and the units of the buffer.
   function strides(layout, rows, columns) {
-    const sizes = grid(layout, [rows, columns]);
-    const digits = layout.radices.map((radices) => radices.map(() => null)), stored = [];
+    const key = `${layout.key} ${rows} ${columns}`;
+    if (known.size > 64) known.clear();
+    if (!known.has(key)) known.set(key, derived(layout, grid(layout, rows, columns)));
+    return known.get(key);
+  }
+
+  function derived(layout, sizes) {
+    const made = layout.axes.map(({ radices }) => radices.map(() => []));
+    const radixOf = (axis, digit) => layout.axes[axis].radices[digit]
+      ?? Math.floor(sizes[axis] / product(layout.axes[axis].radices.map((radix) => radix ?? 1)));
     let running = 1;
     for (const item of layout.order) {
-      if (typeof item === "number") {
-        running = Math.ceil(running / item) * item; // an alignment
+      if (item.number !== undefined) {
+        const unit = Math.max(unitsOf(item, sizes), 1);
+        running = Math.ceil(running / unit) * unit;
         continue;
       }
-      const [axis, number] = item;
-      const whole = layout.radices[axis].reduce((all, radix) => all * (radix ?? 1), 1);
-      const radix = layout.radices[axis][number] ?? sizes[axis] / whole;
-      digits[axis][number] = { radix, stride: running, weight: 1 };
-      stored.push(item);
+      const radix = radixOf(item.axis, item.digit);
+      made[item.axis][item.digit] = runs(radix, running, item.flip);
       running *= radix;
     }
+    for (const [axis, digit] of layout.repeated) made[axis][digit] = [{ radix: radixOf(axis, digit), stride: 0 }];
+    const places = layout.order.filter((item) => item.number === undefined);
+    for (const { axis, digit, by } of places) if (by) made[axis][digit] = cut(made[axis][digit][0], made[by[0]][by[1]]);
+    const start = (axis, digit) => made[axis].slice(0, digit).reduce((all, parts) => all + parts.length, 0);
+    const digits = made.map((axis) => axis.flat());
     for (const axis of digits) axis.forEach((digit, i) => (digit.weight = i ? axis[i - 1].weight * axis[i - 1].radix : 1));
-    return { sizes, digits, stored, size: running };
+    const parts = ({ axis, digit }) => made[axis][digit].map((_, i) => [axis, start(axis, digit) + i]);
+    const base = unitsOf(layout.base, sizes), reach = (sign) => digits.flat().reduce((all, { radix, stride }) =>
+      all + Math.max(sign * stride, 0) * (radix - 1), 0);
+    const first = base + reach(-1), run = Math.max(layout.table.length, 1), up = (size) => Math.ceil(size / run) * run;
+    const size = product(sizes) ? Math.max(up(running), base + up(first + reach(1) + 1 - base)) : 0;
+    const turned = places.filter(({ by }) => by).flatMap((item) => parts(item).map((own, i) => [own, [item.by[0], start(...item.by) + i]]));
+    return { sizes, digits, stored: places.flatMap(parts), base, first, size, turned, table: layout.table };
   }
 
-  // Shape of the buffer: the padded grid, or one row of units where some belong to no scale.
+  // Shape of the buffer: the padded grid, or one row of units where units and places differ.
   function padded(layout, rows, columns) {
-    const found = strides(layout, rows, columns);
-    return layout.gaps ? [1, found.size] : found.sizes;
+    const { sizes, size } = strides(layout, rows, columns);
+    return layout.gaps || layout.repeated.length || size !== product(sizes) ? [1, size] : sizes;
   }
 
-  const value = (digits, number, index) => {
-    const over = Math.floor(index / digits[number].weight);
-    return number < digits.length - 1 ? over % digits[number].radix : over;
-  };
+  const digitOf = ({ radix, weight }, index) => Math.floor(index / weight) % radix;
+
+  // The part of the offset that an index of one axis contributes; the slowest digit has no bound.
+  const contribution = (axis, index) => axis.reduce((sum, digit, i) =>
+    sum + (i < axis.length - 1 ? digitOf(digit, index) : Math.floor(index / digit.weight)) * digit.stride, 0);
 
   function offset(layout, row, column, columns, rows) {
-    const { digits } = strides(layout, rows, columns);
-    return [row, column].reduce((all, index, axis) =>
-      digits[axis].reduce((sum, digit, number) => sum + value(digits[axis], number, index) * digit.stride, all), 0);
+    const { digits, first, base, turned, table } = strides(layout, rows, columns);
+    const indices = spread(layout, row, column, 0);
+    let total = first + indices.reduce((sum, index, axis) => sum + contribution(digits[axis], index), 0);
+    for (const [[a, i], [b, j]] of turned) {
+      const own = digitOf(digits[a][i], indices[a]), by = digitOf(digits[b][j], indices[b]);
+      total += ((own ^ by) - own) * digits[a][i].stride;
+    }
+    if (!table.length) return total;
+    const place = (total - base) % table.length;
+    return total - place + table[place];
   }
 
   // Row and column at an offset, or null in a gap.
-  function index(layout, byte, columns, rows) {
-    const { digits, stored } = strides(layout, rows, columns);
-    const found = [0, 0];
-    let rest = byte;
+  function index(layout, place, columns, rows) {
+    const { digits, stored, base, turned, table } = strides(layout, rows, columns);
+    const found = layout.axes.map(() => 0);
+    let rest = place - base;
+    if (rest < 0) return null;
+    if (table.length) rest += table.indexOf(rest % table.length) - (rest % table.length);
     for (const [axis, number] of stored.slice().reverse()) {
-      const { radix, stride, weight } = digits[axis][number];
-      const digit = Math.floor(rest / stride);
-      if (digit >= radix) return null;
-      rest -= digit * stride;
-      found[axis] += digit * weight;
+      const { radix, stride, weight } = digits[axis][number], step = Math.max(Math.abs(stride), 1);
+      const value = Math.floor(rest / step);
+      if (value >= radix) return null;
+      rest -= value * step;
+      found[axis] += (stride < 0 ? radix - 1 - value : value) * weight;
     }
-    return rest ? null : found;
+    for (const [[a, i], [b, j]] of turned) {
+      const own = digitOf(digits[a][i], found[a]), by = digitOf(digits[b][j], found[b]);
+      found[a] += ((own ^ by) - own) * digits[a][i].weight;
+    }
+    return rest ? null : layout.shown.map((axis) => found[axis]);
   }
 
   // The same sum in words, the slowest digit first.
   function worked(layout, row, column, columns, rows) {
-    const { digits, stored } = strides(layout, rows, columns), names = [row, column];
-    const terms = stored.slice().reverse().filter(([axis, number]) => digits[axis][number].radix > 1).map(([axis, number]) => {
-      const { radix, stride, weight } = digits[axis][number];
-      const over = weight > 1 ? `${names[axis]} // ${weight}` : `${names[axis]}`;
-      const text = number < digits[axis].length - 1 ? `${over} % ${radix}` : over;
-      return stride === 1 ? text : text.includes(" ") ? `(${text})*${stride}` : `${text}*${stride}`;
-    });
-    return `${terms.join(" + ") || "0"} = ${offset(layout, row, column, columns, rows)}`;
+    const { digits, stored, first, turned, table } = strides(layout, rows, columns), names = spread(layout, row, column, 0);
+    const turnedBy = new Map(turned.map(([own, by]) => [String(own), by]));
+    const said = ([axis, number], modulo) => {
+      const { radix, weight } = digits[axis][number], text = weight > 1 ? `${names[axis]} // ${weight}` : `${names[axis]}`;
+      return modulo || number < digits[axis].length - 1 ? `${text} % ${radix}` : text;
+    };
+    const times = (value, stride) => stride === 1 ? value
+      : !value.includes(" ") || value.startsWith("((") ? `${value}*${stride}` : `(${value})*${stride}`;
+    const terms = [];
+    for (const place of stored.slice().reverse()) {
+      const { radix, stride } = digits[place[0]][place[1]], by = turnedBy.get(String(place));
+      if (radix === 1 || !stride) continue;
+      const value = said(place, by !== undefined);
+      terms.push(times(by ? `(${value} ^ ${said(by, true)})` : value, stride));
+    }
+    if (first || !terms.length) terms.push(String(first));
+    const text = terms.join(" + "), found = offset(layout, row, column, columns, rows), run = table.length;
+    return run ? `${text} is byte ${Math.floor(found / run) * run} + table[...] = ${found}, by the layout's table of ${run}` : `${text} = ${found}`;
   }
 
-  return { tile, padded, offset, index, worked };
+  // Where the codes of a matrix are in the bytes of a packing: a layout of codes instead of scales.
+  function packed(packing, rows, columns) {
+    const { sizes, size } = strides(packing, rows, columns), unit = packing.unit;
+    const units = padded(packing, rows, columns);
+    const rowBytes = packing.whole_rows ? Math.ceil((units[1] * unit) / 8) : 0;
+    const bytes = rowBytes ? units[0] * rowBytes
+      : (units[1] * unit) % 8 === 0 ? (units[0] * units[1] * unit) / 8 : Math.ceil((units[0] * units[1] * unit) / 8);
+    // The first bit of a code, counted from the start of the buffer.
+    function bit(row, column) {
+      const all = offset(packing, row, column, columns, rows);
+      return rowBytes ? row * rowBytes * 8 + (all - row * units[1]) * unit : all * unit;
+    }
+    // Codes that have bits in a byte, in the order of the bits: [row, column, the code's first bit from the byte on].
+    // Those outside of the matrix are padding.
+    function inByte(byte) {
+      const row = rowBytes ? Math.floor(byte / rowBytes) : 0, start = rowBytes ? byte % rowBytes : byte, found = [];
+      const last = rowBytes ? units[1] : size;
+      for (let number = Math.floor((start * 8) / unit); number < Math.min(Math.ceil(((start + 1) * 8) / unit), last); number++) {
+        const at = index(packing, row * (rowBytes ? units[1] : 0) + number, columns, rows);
+        if (at !== null) found.push([...at, number * unit - start * 8]);
+      }
+      return found;
+    }
+    const fill = (row) => packing.axes[packing.shown[row >= rows ? 0 : 1]].fill ?? 0;
+    return { sizes, bytes, rowBytes, bit, inByte, fill, unit };
+  }
+
+  // The first shown axis that refuses its size instead of padding it, as [name, size, multiple], or null.
+  function refused(layout, rows, columns) {
+    const axis = layout.axes.findIndex(({ refused: strict, multiple }, n) => strict && spread(layout, rows, columns, 1)[n] % multiple);
+    return axis < 0 ? null : [layout.shown.indexOf(axis), spread(layout, rows, columns, 1)[axis], layout.axes[axis].multiple];
+  }
+
+  return { tile: (layout) => layout.tile, padded, offset, index, worked, packed, refused };
 };

@@ -9,6 +9,12 @@ globalThis.Model = function (tables) {
 
   const specOf = (name) => tables.specs.find((spec) => spec.name === name);
   const layoutOf = (name) => tables.layouts.find((layout) => layout.name === name);
+  const widthOf = (spec) => tables.formats[spec.element.format].bits;
+  const CANONICAL = "canonical";
+
+  // A packing for the codes of a specification, or undefined if it has none of their width.
+  const packingOf = (name, spec) => name === CANONICAL ? tables.canonical[widthOf(spec)]
+    : tables.packings.find((packing) => packing.name === name).of[widthOf(spec)];
 
   // The shortest decimal that is this float32.
   function decimal(x) {
@@ -38,6 +44,9 @@ globalThis.Model = function (tables) {
     return Number.isFinite(value) ? value : null;
   }
 
+  // A NaN with its sign bit set, by its name or by its bits.
+  const minusNan = (word) => Number.isNaN(parse(word)) && /^(-|0x[f])/i.test(word);
+
   // Values that differ from block to block, the same in every browser.
   function generated(count, columns) {
     const x = new Float32Array(count);
@@ -52,23 +61,29 @@ globalThis.Model = function (tables) {
   }
 
   // A tensor of any size: a list of numbers, repeated, and single elements that were set.
-  function repeated(list, count, rounded) {
+  function repeated(list, signs, count, rounded) {
     const own = new Map();
     return {
       length: count,
       at: (i) => own.get(i) ?? list[i % list.length],
+      minus: (i) => !own.has(i) && signs.has(i % list.length),
       set: (i, value) => own.set(i, rounded(value)),
       own,
       // A number of the list counts if an element that was not set still has it.
-      largest() {
+      largest(keep) {
         const left = new Map();
         for (const i of own.keys()) left.set(i % list.length, (left.get(i % list.length) ?? 0) + 1);
         let most = 0;
         for (let i = 0; i < Math.min(list.length, count); i++) {
           const places = Math.floor(count / list.length) + (i < count % list.length ? 1 : 0);
-          if (Math.abs(list[i]) > most && places > (left.get(i) ?? 0)) most = Math.abs(list[i]);
+          const held = places > (left.get(i) ?? 0);
+          if (held && keep && Number.isNaN(list[i])) return NaN;
+          if (held && Math.abs(list[i]) > most) most = Math.abs(list[i]);
         }
-        for (const value of own.values()) if (Math.abs(value) > most) most = Math.abs(value);
+        for (const value of own.values()) {
+          if (keep && Number.isNaN(value)) return NaN;
+          if (Math.abs(value) > most) most = Math.abs(value);
+        }
         return most;
       },
     };
@@ -81,6 +96,7 @@ globalThis.Model = function (tables) {
     const count = rows * columns;
     const words = text.split(/[\s;]+|,(?=\s|$)/).filter((word) => word);
     let list = generated(Math.min(count, LIST), columns);
+    const signs = new Set(words.flatMap((word, i) => (minusNan(word) ? [i] : []))); // of NaN with their sign bit set
     if (words.length) {
       const values = words.map(parse);
       const bad = values.indexOf(null);
@@ -90,11 +106,11 @@ globalThis.Model = function (tables) {
       }
       list = Float32Array.from(values);
     }
-    return repeated(list.map(ROUNDED[dtype]), count, ROUNDED[dtype]);
+    return repeated(list.map(ROUNDED[dtype]), signs, count, ROUNDED[dtype]);
   }
 
   // Why a choice is impossible, with its rule; empty if it is possible.
-  function refusal({ spec, direction, layout, rows, columns, dtype }) {
+  function refusal({ spec, direction, layout, packing, rows, columns, dtype, byte }) {
     if (!(Number.isInteger(rows) && Number.isInteger(columns) && rows > 0 && columns > 0)) {
       return `shape: ${rows} x ${columns}, need whole numbers of at least 1 [NUM-4]`;
     }
@@ -104,11 +120,15 @@ globalThis.Model = function (tables) {
     const layoutAsked = layoutOf(layout);
     const scales = direction === "row" ? [rows, columns] : [columns, rows];
     scales[1] = Math.ceil(scales[1] / specOf(spec).block[1]);
-    const axis = [0, 1].find((n) => layoutAsked.refused[n] && scales[n] % layoutAsked.multiples[n]);
-    if (axis !== undefined) {
-      const what = axis ? "scale columns" : "scale rows";
-      return `layout ${layout}: ${scales[axis]} ${what}, need a multiple of ${layoutAsked.multiples[axis]} [LAY-15]`;
+    const found = L.refused(layoutAsked, ...scales);
+    if (found) {
+      return `layout ${layout}: ${found[1]} ${found[0] ? "scale columns" : "scale rows"}, need a multiple of ${found[2]} [LAY-15]`;
     }
+    const form = packingOf(packing, specOf(spec));
+    if (!form) return `packing ${packing}: codes of ${widthOf(specOf(spec))} bits, which it does not hold [PACK-7]`;
+    const odd = L.refused(form, ...(direction === "row" ? [rows, columns] : [columns, rows]));
+    if (odd) return `packing ${packing}: ${odd[1]} ${odd[0] ? "columns" : "rows"}, need a multiple of ${odd[2]} [LAY-15]`;
+    if (!(Number.isInteger(byte) && byte >= 0 && byte < 256)) return `random byte: ${byte}, need a whole number from 0 to 255 [SR-1]`;
     if (specOf(spec).hadamard !== null && direction === "column") {
       if (rows * columns > LIST) {
         return `shape: ${rows} x ${columns} with a Hadamard transform is too large for this page, need at most ${LIST} elements`;
@@ -122,35 +142,45 @@ globalThis.Model = function (tables) {
   // Everything about one choice of settings.
   function build(settings, x) {
     const spec = specOf(settings.spec), layout = layoutOf(settings.layout);
-    const made = N.lazy(x, settings.rows, settings.columns, spec, settings.direction);
+    const made = N.lazy(x, settings.rows, settings.columns, spec, settings.direction, settings.dtype, settings.byte);
     const scaleShape = [made.matrix.shape[0], made.scaleColumns];
-    return { ...settings, spec, layout, x, ...made, scaleShape, padded: L.padded(layout, ...scaleShape) };
+    const data = L.packed(packingOf(settings.packing, spec), ...made.matrix.shape);
+    const [down, across] = made.matrix.shape, mask = (1 << data.unit) - 1;
+    const codeAt = (r, c) => (r < down && c < across ? made.code(r, c) : data.fill(r));
+    // The byte of codes, padding and gaps at an offset.
+    const byteOf = (offset) => data.inByte(offset).reduce((all, [r, c, bit]) =>
+      all | (((codeAt(r, c) & mask) << 8 >> (8 - bit)) & 255), 0);
+    return { ...settings, spec, layout, x, ...made, data, byteOf, scaleShape, padded: L.padded(layout, ...scaleShape) };
   }
 
   // Element (row, column) of x as (row, column) of the direction's matrix, and back: the same exchange.
   const turned = (model, row, column) => (model.direction === "row" ? [row, column] : [column, row]);
-  const bitsOf = (model) => tables.formats[model.spec.element.format].bits;
+
+  // The bits of a byte from `first` on in words; empty for a whole byte.
+  function bitsInWords(bits, first) {
+    if (bits !== 6) return bits === 4 ? (first ? "high nibble" : "low nibble") : "";
+    const past = first + bits - 8;
+    return `bits ${first} to ${Math.min(first + bits, 8) - 1}${past > 0 ? ` and, in the next byte, 0 to ${past - 1}` : ""}`;
+  }
 
   function place(model, row, column) {
     const [r, c] = turned(model, row, column);
-    const byte = Math.floor((c * bitsOf(model)) / 8);
+    const bit = model.data.bit(r, c), bits = model.data.unit;
     const scale = [r, Math.floor(c / model.spec.block[1])];
     return {
       at: [r, c],
-      dataByte: r * model.rowBytes + byte,
-      nibble: bitsOf(model) === 8 ? null : c % 2 ? "high" : "low",
+      dataByte: Math.floor(bit / 8),
+      part: bitsInWords(bits, bit % 8),
+      nibble: bits === 4 ? (bit % 8 ? "high" : "low") : null,
       scale,
       linear: L.offset(layoutOf("linear"), ...scale, model.scaleColumns, model.scaleShape[0]),
       tiled: L.offset(model.layout, ...scale, model.scaleColumns, model.scaleShape[0]),
     };
   }
 
-  // Elements of x in a data byte, the low nibble first.
-  function ofDataByte(model, offset) {
-    const r = Math.floor(offset / model.rowBytes), per = 8 / bitsOf(model), first = (offset % model.rowBytes) * per;
-    const columns = [first, first + 1].slice(0, per).filter((c) => c < model.matrix.shape[1]);
-    return columns.map((c) => turned(model, r, c));
-  }
+  // Elements of x in a data byte, in the order of their bits.
+  const ofDataByte = (model, offset) => model.data.inByte(offset)
+    .filter(([r, c]) => r < model.matrix.shape[0] && c < model.matrix.shape[1]).map(([r, c]) => turned(model, r, c));
 
   // The scale at a byte of a layout, or null for padding.
   function ofScaleByte(model, layout, offset) {
@@ -177,7 +207,7 @@ globalThis.Model = function (tables) {
     const inTile = tile.size > 1 ? ` in tile ${tile.number}` : "";
     return (
       `element (${row}, ${column}) of ${axis} ${model.spec.label} tensor${through}: data byte ${found.dataByte}` +
-      `${found.nibble ? ` ${found.nibble} nibble` : ""}, scale (${found.scale.join(", ")}), linear byte ${found.linear}` +
+      `${found.part && ` ${found.part}`}${model.packing === CANONICAL ? "" : ` in ${model.packing}`}, scale (${found.scale.join(", ")}), linear byte ${found.linear}` +
       `${other}${inTile}`
     );
   }
@@ -210,12 +240,13 @@ globalThis.Model = function (tables) {
     const raw = model.matrix.raw(r, c);
     const seen = block.values[inside];
     step(`x[${row}, ${column}]`, raw, ["NUM-3"], model.dtype);
-    const transformed = model.matrix.raw !== model.matrix.read;
+    const { transformed } = model.matrix;
+    if (spec.subnormals === "flush") step("flushed", seen, ["PRO-3"], "a subnormal becomes zero");
     if (transformed) {
       step("transformed", seen, ["HAD-2", "HAD-3"], `Hadamard transform, signs ${hex(spec.hadamard, 4)}`);
     }
     step("block", `${high}x${wide}`, ["BLK-1"], `block (${i}, ${j}) of ${model.direction === "row" ? "x" : "x^T"}`, "");
-    step("block amax", block.blockAmax, ["BLK-2"], "largest magnitude of the block, NaN ignored");
+    step("block amax", block.blockAmax, ["BLK-2"], `largest magnitude of the block, NaN ${spec.amax === "ignore-nan" ? "ignored" : "kept"}`);
     if (block.amax !== null) {
       const per = spec.global_scale === "row" ? "row" : "tensor";
       const rules = [per === "row" ? "GLB-5" : "GLB-1", ...(transformed ? ["HAD-4"] : [])];
@@ -230,17 +261,19 @@ globalThis.Model = function (tables) {
       else step(`scale t${name}`, tried.t, formulas.block_scale.rules, formulas.block_scale.words);
       step(`scale byte${name}`, tried.s, spec.scale.rules, spec.scale.words, hex(tried.byte, 2));
       step(`factor${name}`, tried.factor, formulas.scaled.rules, "what an element 1 becomes");
+      if (spec.stochastic) step("random byte", String(model.byte), ["SR-2"], "of every element", hex(model.byte, 2));
       step(`scaled y${name}`, tried.y[inside], formulas.scaled.rules, formulas.scaled.words);
-      const code = tried.codes[inside], width = tables.formats[spec.element.format].bits;
-      step(`code${name}`, N.decode(spec.element.format, code), spec.element.rules, spec.element.words, hex(code, width / 4));
-      if (tried.error !== null) step(`block error${name}`, tried.error, ["FOS-3", "FOS-5"], `mae: ${spec.four_over_six}`);
+      const code = tried.codes[inside], width = widthOf(spec);
+      step(`code${name}`, N.decode(spec.element.format, code), spec.element.rules, spec.element.words, hex(code, Math.ceil(width / 4)));
+      if (tried.error !== null) step(`block error${name}`, tried.error, ["FOS-3", "FOS-5"], `${spec.metric}: ${spec.four_over_six}`);
     });
     if (block.candidates.length > 1) {
       step("kept", String(block.chosen + 1), ["FOS-6"], "2 only if its error is strictly smaller", "");
     }
-    const byte = model.byte(found.dataByte);
-    const part = found.nibble ? `${found.nibble} nibble of byte ${found.dataByte}` : `byte ${found.dataByte}`;
-    step("data byte", String(byte), [found.nibble ? "PACK-1" : "PACK-3"], part, hex(byte, 2));
+    const byte = model.byteOf(found.dataByte), form = packingOf(model.packing, spec);
+    const part = `${found.part && `${found.part} of `}byte ${found.dataByte}`;
+    const packingRule = model.packing === CANONICAL ? { 4: "PACK-1", 6: "PACK-4", 8: "PACK-3" }[model.data.unit] : form.rule;
+    step("data byte", String(byte), [packingRule], part, hex(byte, 2));
     const linear = model.layout.name === "linear";
     const where = `linear byte ${found.linear}${linear ? "" : `, ${model.layout.name} byte ${found.tiled}`}`;
     step("scale at", `[${found.scale.join(", ")}]`, linear ? ["LAY-1"] : ["LAY-1", model.layout.rule], where, "");
@@ -251,5 +284,5 @@ globalThis.Model = function (tables) {
   }
 
   return { build, tensor, refusal, place, ofDataByte, ofScaleByte, ofScale, tileOf, sentence, worked, steps, firstDifference, decimal, brief, hex, parse,
-    turned, layoutOf, numerics: N, layouts: L };
+    turned, layoutOf, packingOf, numerics: N, layouts: L };
 };

@@ -5,11 +5,10 @@
 
 globalThis.Numerics = function (tables) {
   const f = Math.fround;
-  const FLT_MAX = 3.4028234663852886e38;
-  const BF16_MAX = 3.3895313892515355e38;
-  const SIXTH = f(1 / 6);
-  const fmin = (a, b) => (Number.isNaN(a) ? b : Number.isNaN(b) ? a : Math.min(a, b));
+  const TINY = 2 ** -126;
+  const TYPES = ["float32", "bfloat16", "float16"];
   const negative = (x) => x < 0 || Object.is(x, -0);
+  const minus = (x, m) => (Number.isNaN(x) ? m : negative(x)); // the sign bit
 
   const buffer = new DataView(new ArrayBuffer(4));
   function bits(x) {
@@ -53,62 +52,56 @@ globalThis.Numerics = function (tables) {
     form.midpoints = form.values.slice(1).map((value, i) => (form.values[i] + value) / 2);
   }
 
-  // Index into the grid; one past the last code means overflow.
-  function gridIndex(codec, x) {
-    const { values, midpoints, codes } = tables.formats[codec.format];
-    const magnitude = Math.abs(x);
-    if (codec.rounding === "up") return Math.min(count(values, magnitude, false), codes);
-    const below = count(midpoints, magnitude, false);
-    return Math.min(below % 2 === 0 ? below : count(midpoints, magnitude, true), codes);
+  // Index into the grid; one past the last code means overflow. byte: the random one, for stochastic rounding.
+  function gridIndex(codec, x, byte) {
+    const { values, midpoints, codes } = tables.formats[codec.format], magnitude = Math.abs(x);
+    const at = (list, equal) => count(list, magnitude, equal);
+    const rounded = {
+      even: () => (at(midpoints, false) % 2 === 0 ? at(midpoints, false) : at(midpoints, true)),
+      down: () => at(midpoints, false),
+      away: () => at(midpoints, true),
+      up: () => at(values, false),
+      truncate: () => Math.max(at(values, true) - 1, 0),
+      stochastic: () => {
+        const lower = Math.min(Math.max(at(values, true) - 1, 0), codes - 2);
+        const moved = f(magnitude + ((values[lower + 1] - values[lower]) * byte) / 256);
+        return Math.max(count(values, moved, true) - 1, 0);
+      },
+    };
+    return Number.isNaN(x) ? codes : Math.min(rounded[codec.rounding](), codes);
   }
 
-  function encode(codec, x) {
-    if (Number.isNaN(x)) return codec.nan;
-    const form = tables.formats[codec.format];
-    const code = Math.min(gridIndex(codec, x), form.codes - 1);
-    return form.sign_bit && negative(x) ? code | form.sign_bit : code;
+  // The code of x; m: if x is NaN, whether its sign bit is set.
+  function encode(codec, x, m, byte) {
+    if (Number.isNaN(x)) return codec.nan[m ? 1 : 0];
+    const { codes, sign_bit: sign, complement } = tables.formats[codec.format], index = gridIndex(codec, x, byte);
+    let code = index >= codes ? codec.overflow ?? codes - 1 : index;
+    if (codec.infinity !== null && Math.abs(x) === Infinity) code = codec.infinity;
+    const below = { bit: negative(x), negative: x < 0, "not-positive": x <= 0, nonzero: x < 0 && code !== 0 }[codec.sign];
+    if (!below) return code;
+    return complement ? (2 * sign - code) % (2 * sign) : code | sign;
   }
 
-  // The value that encode picks, not NaN.
-  function nearest(codec, x) {
-    const form = tables.formats[codec.format];
-    const index = Number.isNaN(x) ? form.codes - 1 : Math.min(gridIndex(codec, x), form.codes - 1);
-    return negative(x) ? -form.values[index] : form.values[index];
+  // The value that encode picks, before an overflow turns into a code.
+  function nearest(codec, x, m) {
+    const { codes, values } = tables.formats[codec.format];
+    if (![null, codec.overflow].includes(codec.infinity) && Math.abs(x) === Infinity) return NaN;
+    const value = values[Math.min(gridIndex(codec, x), codec.overflow === null ? codes - 1 : codes)];
+    return minus(x, m) ? -value : value;
   }
 
   function decode(format, code) {
-    const form = tables.formats[format];
-    const index = form.sign_bit ? code & (form.sign_bit - 1) : code;
-    let value = index < form.codes ? form.values[index] : form.infinity && index === form.codes ? Infinity : NaN;
-    return form.sign_bit & code ? -value : value;
+    const { codes, values, sign_bit: sign, mask, infinity, complement, second_zero: zero } = tables.formats[format];
+    if (complement) return (code & sign ? code - 2 * sign : code) * values[1];
+    const index = code & mask;
+    if (zero) return code === codes ? 0 : values[index];
+    const value = index < codes ? values[index] : infinity && index === codes ? Infinity : NaN;
+    return sign & code ? -value : value;
   }
 
-  const fusedWithZero = (x, factor) => {
-    const product = f(x * factor);
-    return product === 0 && (x === 0 || factor === 0) ? 0 : product;
-  };
+  const negativeNan = (format, code) => Boolean(code & tables.formats[format].sign_bit);
 
-  // The arithmetics, by the names of the specification.
-  const te = {
-    globalScale: (amax, k) => {
-      const g = fmin(f(f(k.scale_max * k.element_max) / amax), FLT_MAX);
-      return amax === 0 || g === 0 ? 1 : g;
-    },
-    blockScale: (amax, g) => fmin(f(amax * f(g * SIXTH)), FLT_MAX),
-    scaled: (x, s, g) => f(x * fmin(f(1 / f(s * f(1 / g))), FLT_MAX)),
-    dequantized: (q, s, amax, k) => f(q * f(f(s * amax) * f(1 / f(k.element_max * k.scale_max)))),
-  };
-  const arithmetics = {
-    te,
-    "te-fast": { ...te, scaled: (x, s, g) => fusedWithZero(x, bfloat16(fmin(f(g / s), BF16_MAX))) },
-    "te-division": { ...te, blockScale: (amax, g) => f(f(amax / 6) * g) },
-    rceil: {
-      globalScale: () => 1,
-      blockScale: (amax, g, k) => f(amax * f(1 / k.element_max)),
-      scaled: (x, s) => f(x / s),
-      dequantized: (q, s) => f(q * s),
-    },
-  };
+  const ARITHMETICS = Arithmetics({ f, bits, fromBits, bfloat16, float16, minus, encode, decode, negativeNan });
 
   function hadamard(group, mask) {
     let values = group.map((x, i) => f(x * ((mask >> i) & 1 ? -0.25 : 0.25)));
@@ -124,151 +117,156 @@ globalThis.Numerics = function (tables) {
     return values.map((x) => bfloat16(f(x + 0)));
   }
 
-  // A running maximum from +0 that ignores NaN.
-  const largest = (values) => values.reduce((most, x) => (Math.abs(x) > most ? Math.abs(x) : most), 0);
+  // A running maximum from +0; NaN is ignored, or stays.
+  function largest(values, keep) {
+    let most = 0;
+    for (const x of values) {
+      if (Number.isNaN(x) && keep) return NaN;
+      if (Math.abs(x) > most) most = Math.abs(x);
+    }
+    return most;
+  }
 
-  // The matrix of a direction: read(row, column) of x or of x^T, transformed where the specification says so.
+  const flushed = (x) => (Math.abs(x) < TINY ? (negative(x) ? -0 : 0) : x);
+
+  // The matrix of a direction: read(row, column) of x or of x^T, transformed or flushed where the specification says so;
+  // minus(row, column): whether a NaN has its sign bit set.
   function matrixOf(x, rows, columns, spec, direction) {
     const turned = direction === "column";
     const shape = turned ? [columns, rows] : [rows, columns];
-    const raw = turned ? (r, c) => x.at(c * columns + r) : (r, c) => x.at(r * columns + c);
-    if (!(turned && spec.hadamard !== null)) return { shape, raw, read: raw };
+    const index = turned ? (r, c) => c * columns + r : (r, c) => r * columns + c;
+    const raw = (r, c) => x.at(index(r, c)), sign = (r, c) => x.minus(index(r, c));
+    if (!(turned && spec.hadamard !== null)) {
+      const read = spec.subnormals === "flush" ? (r, c) => flushed(raw(r, c)) : raw;
+      return { shape, raw, read, minus: sign, transformed: false };
+    }
     const made = new Float32Array(shape[0] * shape[1]);
     for (let r = 0; r < shape[0]; r++) {
       for (let c = 0; c < shape[1]; c += 16) {
         made.set(hadamard(Array.from({ length: 16 }, (_, i) => raw(r, c + i)), spec.hadamard), r * shape[1] + c);
       }
     }
-    return { shape, raw, read: (r, c) => made[r * shape[1] + c] };
+    return { shape, raw, read: (r, c) => made[r * shape[1] + c], minus: () => true, transformed: true };
   }
 
   // The global maximum of a row as a function of it: of the tensor, of the row, or null.
   function globalAmax(matrix, spec, x) {
     if (spec.global_scale === "none") return () => null;
-    const [rows, columns] = matrix.shape, known = new Map();
-    const transformed = matrix.raw !== matrix.read;
-    const of = (first, stop) => {
-      let amax = 0;
-      for (let r = first; r < stop; r++) {
-        for (let c = 0; c < columns; c++) {
-          const magnitude = Math.abs(matrix.read(r, c));
-          if (magnitude > amax) amax = magnitude;
-        }
-      }
-      return amax;
-    };
-    const whole = () => (x.largest && !transformed ? x.largest() : of(0, rows));
+    const [rows, columns] = matrix.shape, known = new Map(), keep = spec.amax === "propagate-nan";
+    function* of(first, stop) {
+      for (let r = first; r < stop; r++) for (let c = 0; c < columns; c++) yield matrix.read(r, c);
+    }
+    const listed = () => (spec.subnormals === "flush" ? flushed(x.largest(keep)) : x.largest(keep));
+    const whole = () => (x.largest && !matrix.transformed ? listed() : largest(of(0, rows), keep));
     return (row) => {
       const key = spec.global_scale === "row" ? row : 0;
-      if (!known.has(key)) known.set(key, spec.global_scale === "row" ? of(row, row + 1) : whole());
+      if (!known.has(key)) known.set(key, spec.global_scale === "row" ? largest(of(row, row + 1), keep) : whole());
       return known.get(key);
     };
   }
 
-  // Values of the block (i, j), row by row, +0 past the matrix.
+  // Values of the block (i, j), row by row, +0 past the matrix, and the signs of NaN.
   function blockOf(matrix, spec, i, j) {
     const [high, wide] = spec.block;
-    const values = [];
+    const values = [], signs = [];
     for (let r = i * high; r < (i + 1) * high; r++) {
       for (let c = j * wide; c < (j + 1) * wide; c++) {
-        values.push(r < matrix.shape[0] && c < matrix.shape[1] ? matrix.read(r, c) : 0);
+        const inside = r < matrix.shape[0] && c < matrix.shape[1];
+        values.push(inside ? matrix.read(r, c) : 0);
+        signs.push(inside && matrix.minus(r, c));
       }
     }
-    return values;
+    return { values, signs };
   }
 
-  // Rows left to right; then row r and the row half of what is left below it.
-  function totalByTree(errors, wide) {
-    let rows = [];
-    for (let start = 0; start < errors.length; start += wide) {
-      let total = errors[start];
-      for (let i = 1; i < wide; i++) total = f(total + errors[start + i]);
-      rows.push(total);
-    }
-    while (rows.length > 1) {
-      const half = rows.length / 2;
-      rows = rows.slice(0, half).map((value, i) => f(value + rows[i + half]));
-    }
-    return rows[0];
+  // A NaN result has the sign of the first operand that is NaN, else its sign bit is set. operands: numbers and signs.
+  function madeNan([value], ...operands) {
+    for (let i = 0; i < operands.length; i += 2) if (Number.isNaN(operands[i])) return [value, operands[i + 1]];
+    return [value, true];
   }
 
-  // A scale that a block tries, and what becomes of the block.
-  function candidate(values, t, g, amax, spec, k) {
-    const arithmetic = arithmetics[spec.arithmetic];
-    const byte = encode(spec.scale, t);
-    const s = decode(spec.scale.format, byte);
-    const y = values.map((x) => arithmetic.scaled(x, s, g, k));
-    const made = { t, byte, s, y, codes: y.map((value) => encode(spec.element, value)), error: null };
-    made.factor = arithmetic.scaled(1, s, g, k);
+  const METRIC = { mae: (e) => Math.abs(e), mse: (e) => f(e * e), max: (e) => Math.abs(e) };
+
+  // A scale that a block tries, and what becomes of the block. with: functions, specification, g and the maximum.
+  function candidate({ values, signs }, t, tm, within, byte) {
+    const { call, spec, g, gm, own } = within;
+    const scaleByte = encode(spec.scale, t, tm);
+    const s = decode(spec.scale.format, scaleByte), sm = negativeNan(spec.scale.format, scaleByte);
+    const [w, wm] = call("working_scale", t, tm, s, sm, spec.scale, values);
+    const scaled = (x, m) => madeNan(call("scaled", x, m, w, wm, g, gm, spec.scale, values), x, m, w, wm, g, gm);
+    const pairs = values.map((x, i) => scaled(x, signs[i]));
+    const y = pairs.map((pair) => pair[0]);
+    const made = { t, byte: scaleByte, s, y, codes: pairs.map(([x, m]) => encode(spec.element, x, m, byte)), error: null };
+    const ones = values.map(() => 1);
+    made.factor = call("scaled", 1, false, w, wm, g, gm, spec.scale, ones)[0];
     if (spec.four_over_six !== null) {
-      const unit = f(k.element_max * k.scale_max);
-      const errors = values.map((x, i) =>
-        Math.abs(f(f(f(f(nearest(spec.element, y[i]) * s) * amax) / unit) - x)));
-      made.error = totalByTree(errors, spec.block[1]);
+      const errors = pairs.map(([x, m], i) => METRIC[spec.metric](call("difference", nearest(spec.element, x, m), m, s, sm,
+        g, gm, own, false, values[i], signs[i], spec.scale, values)[0]));
+      made.error = spec.metric === "max" ? Math.max(...errors) : call("total", errors);
     }
     return made;
   }
 
   // Every intermediate of the block (i, j) of a matrix; own: its global maximum, or null.
-  function quantizeBlock(matrix, spec, i, j, own) {
-    const k = { element_max: spec.element_max, scale_max: spec.scale_max };
-    const g = own === null ? 1 : arithmetics[spec.arithmetic].globalScale(own, k);
-    const values = blockOf(matrix, spec, i, j);
-    const blockAmax = largest(values);
-    const t = arithmetics[spec.arithmetic].blockScale(blockAmax, g, k);
+  function quantizeBlock(matrix, spec, i, j, own, dtype, byte) {
+    const type = TYPES.indexOf(dtype);
+    const call = (name, ...given) => ARITHMETICS[spec.functions[name][type]](...given);
+    const [g, gm] = own === null ? [1, false] : madeNan(call("global_scale", own, false, spec.scale, []), own, false);
+    const block = blockOf(matrix, spec, i, j);
+    const blockAmax = largest(block.values, spec.amax !== "ignore-nan");
+    const [t, tm] = madeNan(call("block_scale", blockAmax, false, g, gm, spec.scale, block.values), blockAmax, false, g, gm);
     const tried = spec.four_over_six === null ? [t] : [t, f(t * 1.5)];
-    const candidates = tried.map((scale) => candidate(values, scale, g, own, spec, k));
+    const candidates = tried.map((scale) => candidate(block, scale, tm, { call, spec, g, gm, own }, byte));
     const chosen = candidates.length > 1 && candidates[1].error < candidates[0].error ? 1 : 0;
-    return { values, amax: own, g, blockAmax, candidates, chosen, kept: candidates[chosen], k };
+    return { values: block.values, amax: own, g, blockAmax, candidates, chosen, kept: candidates[chosen], call };
   }
 
   function dequantize(code, block, spec) {
-    const q = decode(spec.element.format, code);
-    return arithmetics[spec.arithmetic].dequantized(q, block.kept.s, block.amax, block.k);
+    const q = decode(spec.element.format, code), { s } = block.kept;
+    if (block.amax === null) return f(q * s);
+    return block.call("dequantized", q, true, s, true, block.amax, false, spec.scale, [])[0];
   }
 
-  // One direction of a tensor, block by block as they are asked for. x: an object with at(index), and largest() if it
-  // has a faster way to its maximum.
-  function lazy(x, rows, columns, spec, direction) {
+  // One direction of a tensor, block by block as they are asked for. x: an object with at(index), minus(index), and
+  // largest(keep) if it has a faster way to its maximum. byte: the random byte of every element.
+  function lazy(x, rows, columns, spec, direction, dtype, byte) {
     const matrix = matrixOf(x, rows, columns, spec, direction);
-    const [high, wide] = spec.block, [down, across] = matrix.shape;
-    const width = tables.formats[spec.element.format].bits;
-    const rowBytes = Math.ceil((across * width) / 8), scaleColumns = Math.ceil(across / wide);
+    const [high, wide] = spec.block, scaleColumns = Math.ceil(matrix.shape[1] / wide);
     const amaxOf = globalAmax(matrix, spec, x), blocks = new Map();
     function block(i, j) {
       const key = i * scaleColumns + j;
       if (blocks.size > 1 << 16) blocks.clear();
-      if (!blocks.has(key)) blocks.set(key, quantizeBlock(matrix, spec, i, j, amaxOf(i)));
+      if (!blocks.has(key)) blocks.set(key, quantizeBlock(matrix, spec, i, j, amaxOf(i), dtype, byte));
       return blocks.get(key);
     }
     const around = (r, c) => block(Math.floor(r / high), Math.floor(c / wide));
     const code = (r, c) => around(r, c).kept.codes[(r % high) * wide + (c % wide)];
     return {
-      matrix, rowBytes, scaleColumns, amaxOf, block, code,
+      matrix, scaleColumns, amaxOf, block, code,
       scale: (r, j) => block(Math.floor(r / high), j).kept.byte,
       value: (r, c) => dequantize(code(r, c), around(r, c), spec),
-      dataSize: down * rowBytes,
-      byte(offset) {
-        const r = Math.floor(offset / rowBytes), first = Math.floor(((offset % rowBytes) * 8) / width);
-        if (width === 8) return code(r, first);
-        return code(r, first) | (first + 1 < across ? code(r, first + 1) << 4 : 0);
-      },
     };
   }
 
-  // All bytes of one direction: data, linear scales, amax, and the values that they mean.
-  function quantize(x, rows, columns, spec, direction) {
-    const made = lazy(x, rows, columns, spec, direction), [down, across] = made.matrix.shape;
-    const filled = (Type, count, of) => Type.from({ length: count }, (_, i) => of(i));
+  // A tensor of given bits.
+  function given(list) {
+    const numbers = Uint32Array.from(list);
+    return { length: numbers.length, at: (i) => fromBits(numbers[i]), minus: (i) => numbers[i] >>> 31 === 1 };
+  }
+
+  // All of one direction: codes, linear scales, amax, and the values that they mean.
+  function quantize(x, rows, columns, spec, direction, dtype, byte) {
+    const made = lazy(x, rows, columns, spec, direction, dtype, byte), [down, across] = made.matrix.shape;
+    const filled = (Type, size, of) => Type.from({ length: size }, (_, i) => of(i));
+    const each = (of, width) => (i) => of(Math.floor(i / width), i % width);
     return {
-      data: filled(Uint8Array, made.dataSize, made.byte),
-      scales: filled(Uint8Array, down * made.scaleColumns, (i) =>
-        made.scale(Math.floor(i / made.scaleColumns), i % made.scaleColumns)),
-      values: filled(Float32Array, down * across, (i) => made.value(Math.floor(i / across), i % across)),
+      codes: filled(Uint8Array, down * across, each(made.code, across)),
+      scales: filled(Uint8Array, down * made.scaleColumns, each(made.scale, made.scaleColumns)),
+      values: filled(Float32Array, down * across, each(made.value, across)),
       amax: spec.global_scale === "none" ? null
         : filled(Float32Array, spec.global_scale === "row" ? down : 1, made.amaxOf),
     };
   }
 
-  return { f, bits, fromBits, bfloat16, float16, encode, decode, lazy, quantize };
+  return { f, bits, fromBits, bfloat16, float16, minus, encode, decode, lazy, given, quantize };
 };

@@ -3,7 +3,7 @@
 
 const M = Model(TABLES);
 const byId = (id) => document.getElementById(id);
-const SETTINGS = ["spec", "direction", "layout", "rows", "columns", "dtype", "show", "values", "compare"];
+const SETTINGS = ["spec", "direction", "layout", "packing", "byte", "rows", "columns", "dtype", "show", "values", "compare"];
 const ROWS = 16;
 const LINE = 16;
 const GRIDS = ["matrix", "data", "linear", "tiled"];
@@ -25,12 +25,13 @@ function make(tag, attributes, text = "") {
 
 function settings() {
   const read = Object.fromEntries(SETTINGS.map((name) => [name, byId(name).value]));
-  return { ...read, rows: Number(read.rows), columns: Number(read.columns) };
+  return { ...read, rows: Number(read.rows), columns: Number(read.columns), byte: read.byte === "" ? NaN : Number(read.byte) };
 }
 
 // Read the form; show why it cannot be, or everything anew.
 function update(keepValues = false) {
   const asked = settings();
+  fit(asked);
   if (TABLES.specs.find((spec) => spec.name === asked.spec).hadamard !== null && asked.direction === "column") {
     byId("dtype").value = asked.dtype = "bfloat16";
   }
@@ -48,11 +49,20 @@ function update(keepValues = false) {
   other = null;
   if (asked.compare && asked.compare !== asked.spec) {
     const theirs = { ...asked, spec: asked.compare };
+    if (!M.packingOf(asked.packing, TABLES.specs.find((one) => one.name === asked.compare))) theirs.packing = "canonical";
     const refused = M.refusal(theirs);
     if (refused) byId("problem").textContent = refused;
     else other = M.build(theirs, x);
   }
   choose(Math.min(chosen[0], model.rows - 1), Math.min(chosen[1], model.columns - 1));
+}
+
+// Offer only what the specification uses: packings of its width, and the random byte if it is stochastic.
+function fit(asked) {
+  const spec = TABLES.specs.find((one) => one.name === asked.spec);
+  for (const option of byId("packing").options) option.disabled = !M.packingOf(option.value, spec);
+  if (byId("packing").selectedOptions[0].disabled) byId("packing").value = asked.packing = "canonical";
+  byId("random").hidden = !spec.stochastic;
 }
 
 // A refused request has no answer: nothing of the last one stays on the page.
@@ -101,6 +111,7 @@ function link() {
   const set = [...model.x.own].map(([i, value]) => `${i}:${M.hex(M.numerics.bits(value), 8)}`).join(",");
   const parts = {
     spec: model.spec.name, direction: model.direction, layout: model.layout.name, shape: `${model.rows}x${model.columns}`,
+    packing: model.packing === "canonical" ? "" : model.packing, byte: model.spec.stochastic ? String(model.byte) : "",
     element: `${row},${column}`, dtype: model.dtype, compare: byId("compare").value,
     values: values.length <= LONGEST ? values : "", set: set.length <= LONGEST ? set : "",
   };
@@ -111,11 +122,12 @@ function link() {
 // Take the settings from the page's link.
 function follow() {
   const start = new URLSearchParams(location.hash.slice(1));
-  for (const name of ["spec", "direction", "layout", "dtype", "compare"]) {
+  for (const name of ["spec", "direction", "layout", "packing", "dtype", "compare"]) {
     const known = [...byId(name).options].some((option) => option.value === start.get(name));
     if (known) byId(name).value = start.get(name);
   }
   if (/^\d+x\d+$/.test(start.get("shape") ?? "")) [byId("rows").value, byId("columns").value] = start.get("shape").split("x");
+  if (/^\d+$/.test(start.get("byte") ?? "")) byId("byte").value = start.get("byte");
   if (/^\d+,\d+$/.test(start.get("element") ?? "")) chosen = start.get("element").split(",").map(Number);
   if (location.hash) byId("values").value = start.get("values") ?? "";
   update();
@@ -129,7 +141,9 @@ function follow() {
 
 function draw() {
   const [row, column] = chosen, place = M.place(model, row, column);
-  const padding = scaleByte && `${scaleByte.grid === "linear" ? "linear" : model.layout.name} byte ${scaleByte.offset}: padding, no scale is stored here [LAY-5]`;
+  const grid = scaleByte && { linear: "linear", tiled: model.layout.name, data: "data" }[scaleByte.grid];
+  const padding = scaleByte && (grid === "data" ? `data byte ${scaleByte.offset}: no element is stored here [PACK-7]`
+    : `${grid} byte ${scaleByte.offset}: padding, no scale is stored here [LAY-5]`);
   byId("where").textContent = padding || M.sentence(model, row, column);
   byId("worked").textContent = padding ? "" : M.worked(model, row, column);
   [byId("row").value, byId("column").value] = chosen;
@@ -168,7 +182,7 @@ function fill(id, headers, rows, current) {
 function drawMatrix(place) {
   const [rows, columns] = [Math.min(ROWS, model.rows - corner[0]), Math.min(wide(), model.columns - corner[1])];
   const values = byId("show").value === "values";
-  const digits = TABLES.formats[model.spec.element.format].bits / 4;
+  const digits = Math.ceil(TABLES.formats[model.spec.element.format].bits / 4);
   const [high, broad] = model.spec.block;
   byId("matrix").className = values ? "values" : "";
   byId("matrix-title").textContent = `x [${model.rows}, ${model.columns}]: ${values ? "values to 3 digits" : "codes in hex"}, ${model.direction} direction`;
@@ -210,34 +224,39 @@ const byteText = (value) => value.toString(16).padStart(2, "0");
 
 function drawData(place) {
   const [high, broad] = model.spec.block;
-  byId("data-title").textContent = `Data: ${model.dataSize} bytes, ${model.rowBytes} to a row of ${model.direction === "row" ? "x" : "x^T"}`;
-  const first = Math.max(Math.floor(place.dataByte / LINE) * LINE - 3 * LINE, 0);
-  const rows = lines(first, 8, model.dataSize, (offset) => {
-    const elements = M.ofDataByte(model, offset);
-    const [r, c] = M.turned(model, ...elements[0]);
+  byId("data-title").textContent = `Data: ${model.data.bytes} bytes, ${model.data.rowBytes ? `${model.data.rowBytes} to a row of ${model.direction === "row" ? "x" : "x^T"}` : `packed as ${model.packing}`}`;
+  const chosenByte = scaleByte && scaleByte.grid === "data" ? scaleByte.offset : place.dataByte;
+  const first = Math.max(Math.floor(chosenByte / LINE) * LINE - 3 * LINE, 0);
+  const rows = lines(first, 8, model.data.bytes, (offset) => {
+    const elements = M.ofDataByte(model, offset), value = M.hex(model.byteOf(offset), 2);
+    if (!elements.length) {
+      return { key: String(offset), text: "··", classes: "byte pad", label: `data byte ${offset}: no element` };
+    }
+    const [r, c] = M.turned(model, ...elements[0]), names = ["low", "high"];
+    const said = elements.map((e, i) => `(${e.join(", ")})${place.nibble && elements.length > 1 ? ` ${names[i]}` : ""}`);
     return {
-      key: String(offset), text: byteText(model.byte(offset)),
+      key: String(offset), text: value.slice(2),
       classes: `byte ${"abcd"[(Math.floor(c / broad) + 2 * Math.floor(r / high)) % 4]}`,
-      label: `data byte ${offset} = ${M.hex(model.byte(offset), 2)}: element${elements.length > 1 ? "s" : ""} ${elements.map((e) => `(${e.join(", ")})`).join(" low, ")}${elements.length > 1 ? " high" : ""}`,
+      label: `data byte ${offset} = ${value}: element${elements.length > 1 ? "s" : ""} ${said.join(", ")}`,
     };
   });
-  fill("data", HEADERS, rows, String(place.dataByte));
+  fill("data", HEADERS, rows, String(chosenByte));
   const byte = byId("data").querySelector(".chosen"), digits = byte.textContent;
-  if (place.nibble) {
+  if (place.nibble && chosenByte === place.dataByte) {
     const nibble = make("u", {}, digits[place.nibble === "high" ? 0 : 1]);
     byte.replaceChildren(...(place.nibble === "high" ? [nibble, digits[1]] : [digits[0], nibble]));
   }
 }
 
 function drawScales(id, layout, offset, count) {
-  const shape = M.layouts.padded(layout, ...model.scaleShape), size = shape[0] * shape[1];
+  const shape = M.layouts.padded(layout, ...model.scaleShape), size = shape.reduce((all, one) => all * one, 1);
   const at = scaleByte && scaleByte.grid === id ? scaleByte.offset : offset;
   const [high, across] = M.layouts.tile(layout), tile = high * across;
   const tiled = tile > 1;
   const first = tiled ? Math.floor(Math.floor(at / tile) * tile / LINE) * LINE : Math.max(Math.floor(at / LINE) * LINE - 3 * LINE, 0);
   const part = tiled ? `, tile ${Math.floor(at / tile)}: bytes ${Math.floor(at / tile) * tile} to ${(Math.floor(at / tile) + 1) * tile - 1}` : "";
   byId(`${id}-title`).textContent = `Scales, ${layout.name} [${shape.join(", ")}]${part}`;
-  const band = layout.radices[0].length > 2 && layout.radices[0][0] ? layout.radices[0][0] : 1;
+  const { radices } = layout.axes[layout.shown[0]], band = radices.length > 2 && radices[0] ? radices[0] : 1;
   const rows = lines(first, count, size, (byte) => {
     const scale = M.ofScaleByte(model, layout, byte);
     const value = scale ? model.scale(...scale) : 0;
@@ -294,6 +313,7 @@ function pick(id, key) {
   const offset = Number(key);
   if (id === "data") {
     const elements = M.ofDataByte(model, offset);
+    if (!elements.length) return choose(...chosen, { grid: id, offset });
     return choose(...(elements.find((e) => e.join() === chosen.join()) ?? elements[0]));
   }
   const layout = id === "linear" ? M.layoutOf("linear") : model.layout;
@@ -315,7 +335,7 @@ function moved(id, key, name) {
   }
   const layout = id === "linear" ? M.layoutOf("linear") : model.layout;
   const shape = M.layouts.padded(layout, ...model.scaleShape);
-  const size = id === "data" ? model.dataSize : shape[0] * shape[1];
+  const size = id === "data" ? model.data.bytes : shape.reduce((all, one) => all * one, 1);
   const at = Number(key), start = Math.floor(at / LINE) * LINE;
   const next = name === "Home" ? start : name === "End" ? Math.min(start + LINE, size) - 1 : at + MOVES[name][0] * LINE + MOVES[name][1];
   return next >= 0 && next < size ? String(next) : null;
@@ -348,7 +368,7 @@ function hover(id, key) {
   if (key === undefined || !model) return;
   let element = null;
   if (id === "matrix") element = key.split(",").map(Number);
-  else if (id === "data") element = M.ofDataByte(model, Number(key))[0];
+  else if (id === "data") element = M.ofDataByte(model, Number(key))[0] ?? null;
   else {
     const scale = M.ofScaleByte(model, id === "linear" ? M.layoutOf("linear") : model.layout, Number(key));
     if (scale) element = M.ofScale(model, scale);
@@ -361,11 +381,23 @@ function hover(id, key) {
   for (const [grid, name] of Object.entries(keys)) byId(grid).querySelector(`[data-key="${name}"]`)?.classList.add("hovered");
 }
 
-for (const spec of TABLES.specs) {
-  for (const id of ["spec", "compare"]) byId(id).append(make("option", { value: spec.name }, spec.label));
+// Options in groups by owner: the part of a name before its first dot.
+function offer(id, entries) {
+  const groups = new Map();
+  for (const { name, label } of entries) {
+    const owner = name.includes(".") ? name.slice(0, name.indexOf(".")) : "this standard";
+    if (!groups.has(owner)) groups.set(owner, make("optgroup", { label: owner }));
+    groups.get(owner).append(make("option", { value: name }, label ?? name));
+  }
+  byId(id).append(...groups.values());
 }
-for (const layout of TABLES.layouts) byId("layout").append(make("option", {}, layout.name));
+
+offer("spec", TABLES.specs);
+offer("compare", TABLES.specs);
+offer("layout", TABLES.layouts);
+offer("packing", [{ name: "canonical" }, ...TABLES.packings]);
 byId("layout").value = "tiled_128x4";
+if (TABLES.left_out.length) byId("left-out").textContent = `Registered, but not offered here: ${TABLES.left_out.join("; ")}.`;
 for (const name of SETTINGS) byId(name).addEventListener("change", () => update());
 byId("controls").addEventListener("submit", (event) => event.preventDefault());
 byId("value").addEventListener("change", () => {

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
+from functools import cache
 from importlib import resources
 
-from fp4ref.diagrams.palette import COLOURS
-from fp4ref.explorer.tables import tables
+import numpy as np
 
-SCRIPTS = ("numerics", "layouts", "model", "page")
+from fp4ref.diagrams.palette import COLOURS
+from fp4ref.explorer.tables import Tables, tables
+from fp4ref.reciprocal import TABLE
+
+SCRIPTS = ("inflate", "operations", "numerics", "layouts", "model", "page")
+LIBRARY = SCRIPTS[:-1]  # all that computes
 
 
 def source(name: str) -> str:
@@ -17,14 +24,30 @@ def source(name: str) -> str:
 
 
 def html(site: str = "") -> str:
-    """Return the whole page, the same for the same version of the package.
+    """Return the whole page, the same for the same version of the package and the same registered values.
 
     site: where the pages of rules are, relative to this one, or "" for a page that stands alone.
     """
+    found = tables()
     text = source("page.html").replace("/*STYLE*/", _colours() + source("style.css"))
-    for name in SCRIPTS:
-        text = text.replace(f"/*{name.upper()}*/", source(f"{name}.js"))
-    return text.replace("/*TABLES*/", _safe(json.dumps(tables() | {"site": site}, separators=(",", ":"))))
+    for name, script in scripts(found).items():
+        text = text.replace(f"/*{name.upper()}*/", script)
+    return text.replace("/*TABLES*/", _safe(json.dumps(found.data | {"site": site}, separators=(",", ":"))))
+
+
+def scripts(found: Tables) -> dict[str, str]:
+    """Return the scripts by name, with the functions of the arithmetics and the table of the approximate reciprocal."""
+    texts = {name: source(f"{name}.js") for name in SCRIPTS}
+    texts["operations"] = texts["operations"].replace("/*FUNCTIONS*/", ",\n".join(found.functions))
+    texts["inflate"] += f'globalThis.RECIPROCAL = "{_reciprocals()}";\n'
+    return texts
+
+
+@cache
+def _reciprocals() -> str:
+    """Return the distances of the approximate reciprocal, deflated, in base64. Rules: APX-1."""
+    with np.load(TABLE) as archive:
+        return base64.b64encode(zlib.compress(archive["d"].tobytes(), 9)).decode()
 
 
 def _colours() -> str:
