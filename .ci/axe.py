@@ -1,4 +1,4 @@
-"""Check a built site with axe-core in Chromium, on a light desktop and a dark phone.
+"""Check a built site with axe-core in Chromium, on a light desktop and a dark phone, and that pages are wide enough.
 
     python .ci/axe.py HTML [PAGE ...]
 
@@ -19,6 +19,8 @@ from selenium import webdriver
 
 KINDS = (
     "index.html",
+    "conventions.html",
+    "field-layouts.html",
     "explorer.html",
     "layouts.html",
     "performance.html",
@@ -29,6 +31,18 @@ KINDS = (
 )
 RULE = "rule/blk-3.html"
 SIZES = {"desktop": (1400, 900), "phone": (390, 844)}
+COLUMNS = 8  # a table of so many fits on a desktop; every other one scrolls in a box of its own
+WIDTHS = f"""
+const found = [], beyond = document.documentElement.scrollWidth - innerWidth;
+if (beyond > 1) found.push(`the page is ${{beyond}} px wider than the window`);
+for (const table of innerWidth < 1000 ? [] : document.querySelectorAll("article table")) {{
+  const wider = Math.round(table.getBoundingClientRect().width - table.parentElement.clientWidth);
+  if (wider > 1 && table.rows[0].cells.length <= {COLUMNS}) {{
+    found.push(`a table is ${{wider}} px wider than its text: ${{table.rows[0].innerText.replace(/\\s+/g, " ")}}`);
+  }}
+}}
+return found;
+"""
 RUN = "const done = arguments[arguments.length - 1]; axe.run().then((found) => done(found.violations));"
 
 
@@ -54,13 +68,13 @@ def pages(html: Path) -> list[str]:
 
 
 def findings(driver: webdriver.Chrome, script: str) -> list[str]:
-    """Run axe on the page that is shown, and return its findings, one line each."""
+    """Run axe on the page that is shown, measure its widths, and return the findings, one line each."""
     driver.execute_script(script)
     found = driver.execute_async_script(RUN)
     return [
         f"{one['id']} ({one['impact']}): {one['help']}; {len(one['nodes'])} times, first {one['nodes'][0]['target']}"
         for one in found
-    ]
+    ] + list(driver.execute_script(WIDTHS))
 
 
 def main(html: Path, names: list[str]) -> int:

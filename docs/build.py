@@ -32,7 +32,7 @@ IN_CHAPTER = {
     "02-element-formats": ("e2m1", "e4m3", "e5m2", "e2m3", "e3m2"),
     "03-scale-formats": ("e8m0", "mxfp8-scales"),
     "04-packing": ("packing",),
-    "05-block-scaling": ("blocks", "blocks-2d", "directions"),
+    "05-block-scaling": ("blocks", "blocks-2d", "directions", "formats-compared"),
     "06-global-scaling": ("hierarchy", "hierarchy-row-scaled"),
     "07-hadamard": ("hadamard", "directions-hadamard"),
     "08-layouts": ("tiled_128x4-element", "tensor-memory", "tiled_8x4-element", "linear-tiled-element"),

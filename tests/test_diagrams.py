@@ -487,26 +487,45 @@ def test_tensor_memory_has_a_row_per_lane_and_group() -> None:
         assert scales == ", ".join(f"({row}, {k})" for k in range(4))
 
 
-def test_mma_fragments_are_those_of_the_manual() -> None:
-    """The formulas of the PTX ISA for mma.m16n8k64, by lane and place in the fragment. Written down here."""
+@pytest.mark.parametrize(("name", "depth"), [("mma-fragments", 64), ("mma-fragments-8-bit", 32)])
+def test_mma_fragments_are_those_of_the_manual(name: str, depth: int) -> None:
+    """The formulas of the PTX ISA for m16n8k64 and m16n8k32, by lane and place in the fragment. Written down here."""
     shown = {}
     pattern = r"(\w) (?:m|n) (\d+), (?:k|n) (\d+)(?: to \d+)?: lane (\d+), register \w(\d)"
-    for match in filter(None, (re.fullmatch(pattern, title) for title in titles(ALL["mma-fragments"]))):
+    for match in filter(None, (re.fullmatch(pattern, title) for title in titles(ALL[name]))):
         shown[match[1], int(match[2]), int(match[3])] = int(match[4]), int(match[5])
-    manual = {}
+    manual, four, half = {}, depth // 8, depth // 2
     for lane in range(32):
         group, thread = lane >> 2, lane % 4
-        for i in range(0, 32, 8):
-            row = group if 0 <= i < 8 or 16 <= i < 24 else group + 8
-            manual["a", row, thread * 8 + (32 if i >= 16 else 0)] = lane, i // 8
-        for i in range(0, 16, 8):
-            manual["b", group, thread * 8 + (32 if i >= 8 else 0)] = lane, i // 8
+        for register in range(4):
+            row = group if register % 2 == 0 else group + 8
+            manual["a", row, thread * four + (half if register >= 2 else 0)] = lane, register
+        for register in range(2):
+            manual["b", group, thread * four + half * register] = lane, register
         for i in range(4):
             manual["d", group if i < 2 else group + 8, thread * 2 + (i & 1)] = lane, i
     assert shown == manual
-    scales = [re.fullmatch(r"scales of (\w) (\d+), .*: lane (\d+)", title) for title in titles(ALL["mma-fragments"])]
+    scales = [re.fullmatch(r"scales of (\w) (\d+), .*: lane (\d+)", title) for title in titles(ALL[name])]
     lanes = {(match[1], int(match[2])): int(match[3]) for match in scales if match}
     assert lanes == {("m", m): m % 8 * 4 + m // 8 for m in range(16)} | {("n", n): n * 4 for n in range(8)}
+
+
+def test_compared_formats_have_the_error_of_their_bytes() -> None:
+    """What a bar says is read back is what the public functions return, and NVFP4 is better than MXFP4."""
+    words = " ".join(element.text or "" for element in texts(ALL["formats-compared"]))
+    errors = {
+        name: float(error) for name, error in re.findall(r"(\S+): [\d.]+ bits an element, error ([\d.]+) %", words)
+    }
+    assert errors["MXFP4"] > errors["NVFP4"] > errors["MXFP6-E2M3"] > errors["MXFP8-E4M3"]
+    shown = [
+        re.fullmatch(r"(\w+), element (\d+): x = (\S+), read back (\S+)", t) for t in titles(ALL["formats-compared"])
+    ]
+    x = np.float32([float(match[3]) for match in shown if match][:32])
+    q = fp4ref.quantize(x[None], "mxfp4", backend="numpy")
+    values = fp4ref.dequantize(q, "float32", backend="numpy")[0]
+    assert [f"{value:.6g}" for value in values] == [match[4] for match in shown if match][:32]
+    error = 100 * np.sqrt(np.mean((values - x.astype(float)) ** 2) / np.mean(x.astype(float) ** 2))
+    assert abs(error - errors["MXFP4"]) < 0.1
 
 
 def test_scale_vectors_are_those_of_the_manual() -> None:

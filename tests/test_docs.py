@@ -219,6 +219,21 @@ def test_commands_that_the_site_runs(page, block, tmp_path, monkeypatch):
         assert result.exit_code == expected, result.output
 
 
+def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
+    breaks = load(DOCS / "site" / "breaks.py")
+    code = '<td><code><span class="pre">{}</span></code></td>'
+    for given, expected in (
+        ("torchao.mxfp6_e2m3_rceil", "torchao.<wbr>mxfp6_<wbr>e2m3_<wbr>rceil"),
+        ("te.fp8_block@2.9", "te.<wbr>fp8_<wbr>block@<wbr>2.9"),
+        ("-0.10009765625", "-0.10009765625"),
+        ("1,835,008", "1,835,008"),
+        ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
+    ):
+        assert breaks.cells(code.format(given)) == code.format(expected)
+    outside = '<p>a.b_c</p><td><a href="rule/a_b.html#a.b">x.y</a></td>'
+    assert breaks.cells(outside) == '<p>a.b_c</p><td><a href="rule/a_b.html#a.b">x.<wbr>y</a></td>'
+
+
 def test_versions_of_the_site_stand_side_by_side(tmp_path):
     """The newest is the one that a reader gets first; each older one keeps its folder and is listed."""
     build, html, site = load(DOCS / "build.py"), tmp_path / "html", tmp_path / "public"

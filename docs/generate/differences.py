@@ -20,6 +20,8 @@ from fp4ref import packing
 from fp4ref.conformance.explain import difference, formulas, table
 from fp4ref.conformance.explain.mixed import PAIRS, Mixed, mixed, weights
 
+ACROSS = 8  # inputs side by side, as many as a page is wide for
+
 INTRO = """# How the public implementations differ
 
 The name NVFP4 fixes the formats, not the bits. Implementations agree on a block of 16 E2M1 elements with one E4M3
@@ -245,7 +247,8 @@ def _special(spec: fp4ref.Spec, name: str) -> str:
 def measured(base: fp4ref.Spec, members: Sequence[fp4ref.Spec]) -> Iterator[str]:
     """Shares of codes and scale bytes that differ from the standard's, on named inputs."""
     yield f"\n### Bytes that differ from `{base.name}`\n"
-    yield "Codes / scale bytes in percent, on the inputs of `fp4ref profiles diff` with any difference.\n"
+    yield "Codes / scale bytes in percent, on the inputs of `fp4ref profiles diff` with any difference."
+    yield f"{ACROSS} inputs to a table; a profile that is not in a table has no difference on its inputs.\n"
     others = [s for s in members if s != base and difference.same_bytes(base, s) and not s.hadamard]
     counts: dict[str, dict[str, difference.Count]] = {spec.name: {} for spec in others}
     for name, direction, x in difference.inputs(base, base) if others else ():
@@ -255,9 +258,10 @@ def measured(base: fp4ref.Spec, members: Sequence[fp4ref.Spec]) -> Iterator[str]
                 theirs = difference.quantize(x, spec, "row")
                 counts[spec.name][name] = difference.counted(ours, theirs, x.dtype, "row", name)
     names = list(dict.fromkeys(name for found in counts.values() for name, count in found.items() if count.differs))
-    rows = [(f"`{spec}`", *(_share(found[name]) for name in names)) for spec, found in counts.items()]
-    yield from markdown(("profile", *names), rows)
-    yield ""
+    for part in (names[start : start + ACROSS] for start in range(0, len(names), ACROSS)):
+        rows = [(f"`{spec}`", *(_share(found[name]) for name in part)) for spec, found in counts.items()]
+        yield from markdown(("profile", *part), [row for row in rows if set(row[1:]) != {"0"}])
+        yield ""
 
 
 def _share(count: difference.Count) -> str:

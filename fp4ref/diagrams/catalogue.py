@@ -59,6 +59,7 @@ FIGURES = {
     ),
     "hierarchy": Figure("hierarchy:hierarchy", "Global scale, block scales, codes, with numbers.", ("spec",)),
     **{form.name: _of_layout(form.name) for form in STANDARD_LAYOUTS},
+    "formats-compared": Figure("compared_formats:compared_formats", "One row in four formats, with the error of each."),
     "linear-tiled": Figure(
         "linear_tiled:linear_tiled", "The same scales, linear and tiled, side by side.", (*GEOMETRY, "layout")
     ),
@@ -68,7 +69,9 @@ FIGURES = {
     "scale-vectors": Figure(
         "scale_vectors:scale_vectors", "Which scale bytes one instruction reads: scale_vec 1X, 2X, 4X."
     ),
-    "mma-fragments": Figure("mma_fragments:mma_fragments", "The lane of each element and scale of mma.m16n8k64."),
+    "mma-fragments": Figure(
+        "mma_fragments:mma_fragments", "The lane of each element and scale of mma.m16n8k64 or m16n8k32.", ("spec",)
+    ),
     "pitfalls": Figure("pitfalls:pitfalls", "Four ways to read the wrong scales."),
     "memory": Figure(
         "memory_order:memory_order",
@@ -112,6 +115,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("hierarchy-mx", "hierarchy", {"spec": MXFP4}),
     ("packing-6-bit", "packing", {"spec": MXFP6_E2M3}),
     ("packing-8-bit", "packing", {"spec": MXFP8_E4M3}),
+    ("mma-fragments-8-bit", "mma-fragments", {"spec": MXFP8_E4M3}),
     ("gemm-hadamard", "gemm", {"spec": NVFP4_RHT}),
     ("tiled_128x4-element", "tiled_128x4", EXAMPLE),
     ("tiled_8x4-element", "tiled_8x4", {"shape": (20, 160), "element": (13, 100)}),
