@@ -250,6 +250,11 @@ def test_backends_refuse_what_is_no_sum_by_name_and_the_model_serves_it(form, sa
         ("m(8,*) k(*): k0 m0 m1; repeat m0", r"need every digit of every axis once \[LAY-13\]"),
         ("m(*) k(*): k0 m0; table 0,2", r"'table 0,2', need every place from 0 on once \[LAY-21\]"),
         ("m(*) k(*): k0 m0; table x", r"'table x', need every place"),
+        ("m(*) k(*): k0 m0; unit 4; unit 4", r"2 clauses 'unit', need one \[LAY-14\]"),
+        ("m(*) k(*): k0 m0; base 4; unit 4; base 8", r"2 clauses 'base', need one \[LAY-14\]"),
+        ("m(*) k(*): k0 m0; pad m 8; pad k 4; pad m 0x7f", r"2 clauses 'pad m', need one \[LAY-14\]"),
+        ("m(2,2,*) k(*): k0 m2; repeat m0; repeat m1", r"2 clauses 'repeat', need one \[LAY-14\]"),
+        ("m(*) k(*): k0 m0; table 0,1; table 1,0", r"2 clauses 'table', need one \[LAY-14\]"),
     ],
 )
 def test_texts_that_are_no_layout(text, message):

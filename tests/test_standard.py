@@ -220,3 +220,20 @@ def test_formulas_by_hand():
     assert formulas.value("min(1 / a, FLT_MAX)", {"a": F(0)}) == np.finfo(F).max
     assert np.signbit(formulas.value("fma(a, 1, +0)", {"a": F(-0.0)})) == False  # noqa: E712
     assert formulas.value("fma(a, b, c)", dict.fromkeys("abc", F([1 + 2**-23])))[0] == F(2 + 3 * 2**-23 + 2**-46)
+
+
+@pytest.mark.parametrize("page", ["README.md", "VERSIONS.md"])
+def test_every_point_that_a_page_of_the_standard_names_is_there(page):
+    spec = spec_root()
+    text = (spec / page).read_text("utf-8")
+    links = re.findall(r"\]\((.*?)\)", text)
+    assert len(links) > 1
+    assert [link for link in links if not (spec / link).is_file()] == []
+    defined = rules.defined()
+    for rule, place in re.findall(r"\[([A-Z0-9]+-\d+)\]\((.*?)\)", text):
+        assert f"#### {rule} · " in (spec / place).read_text("utf-8"), rule
+    assert [rule for rule in re.findall(r"\b[A-Z][A-Z0-9]*-[1-9]\d*\b", text) if rule not in {*defined, "UTF-8"}] == []
+    for name in re.findall(r"`((?:docs|vectors)/[\w./-]*)`", text):
+        assert (spec / name).exists() or (spec.parent / name).exists() or spec.name == "_spec", name
+    for option in re.findall(r"`fp4ref rules (--?\w+)", text):
+        assert any(option in found.opts for found in command.params), option

@@ -507,10 +507,15 @@ def test_records():
         if "removed" in words:
             del record[name]
         else:
-            record |= json.loads("{" + re.search("`(.*)`", words)[1] + "}")
-        if result == "refused":
-            with pytest.raises(Fp4Error, match="SPC-"):
+            change = json.loads("{" + re.search("`(.*)`", words)[1] + "}")
+            place = record["element"] if "in element" in words else record
+            place |= change
+        if result.startswith("refused"):
+            bits = re.search(r"(codes of E2M1 have (\d) bits)?$", result)[2]
+            with pytest.raises(Fp4Error, match=f"codes of {bits} bits.*SPC-" if bits else "SPC-"):
                 fp4ref.from_json(json.dumps(record))
+            if bits:
+                assert max(*change["nan"]) == 1 << int(bits)
         else:
             assert fp4ref.from_json(json.dumps(record)) == fp4ref.NVFP4
     for words, _ in read("SPC-12")[1]:

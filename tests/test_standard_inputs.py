@@ -156,20 +156,24 @@ def test_products_from_their_words():
 @pytest.mark.example("LAY-22")
 def test_starts_of_members_in_the_prose():
     text = RULES["LAY-22"].text
-    name, rows, columns, packed, bound = re.search(
-        r"(?s)In `(.*?)`, members of (.*?) rows with (\d+) columns start at (.*?) if packed, and at(.*?) if bound", text
+    name, multiple, rows, columns = re.search(
+        r"In `(.*?)`, where n is (\d+), members of (.*?) rows with (\d+) columns", text
     ).groups()
     members = [(count, int(columns)) for count in integers(rows)]
     form = fp4ref.LAYOUTS[name]
-    assert form.group_offsets(members)[:-1] == integers(packed)
-    assert form.group_offsets(members, "bound")[:-1] == integers(bound)
+    starts = {row[0].strip("`"): [int(cell) for cell in row[1:]] for row in rows_of("LAY-22", 1)}
+    assert set(starts) == {row[0].strip("`") for row in rows_of("LAY-22")}
+    for kind, shown in starts.items():
+        assert form.group_offsets(members, kind) == shown
     formula = re.search(r"after `(pad.*?)` rows", text)[1]
-    known = {"pad": lambda n, step: -(-n // step) * step, "n": 128}
-    for i in range(len(members)):
+    known = {"pad": lambda n, step: -(-n // step) * step, "n": int(multiple)}
+    sizes = [np.prod(form.padded(*member)) for member in members]
+    for i in range(len(members) + 1):
         before = sum(count for count, _ in members[:i])
         words = formula.replace("rows before", "before")
         start = eval(words, {"__builtins__": {}}, known | {"before": before, "i": i})
-        assert start * form.padded(1, int(columns))[1] == integers(bound)[i]
+        assert start * form.padded(1, int(columns))[1] == starts["bound"][i]
+        assert (sum(sizes[:i]), i * max(sizes)) == (starts["packed"][i], starts["fixed"][i])
 
 
 @pytest.mark.rule("LAY-3", "LAY-13")

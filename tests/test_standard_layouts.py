@@ -203,8 +203,8 @@ def offset_of(text, index, sizes):
     return int(fp4ref.Layout("it", text).offsets(index, sizes))
 
 
-@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20", "LAY-21")
-@pytest.mark.example("LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20", "LAY-21")
+@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20")
+@pytest.mark.example("LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20")
 def test_texts_of_layouts_in_the_prose():
     digits, below = (span for span in spans("LAY-13") if span not in {form.text for form in STANDARD_LAYOUTS})
     (m, k, at) = re.search(r"Scale \((\d+), (\d+)\) is stored at .*= (\d+)", text_of("LAY-13")).groups()
@@ -224,17 +224,55 @@ def test_texts_of_layouts_in_the_prose():
     (text,) = spans("LAY-19")
     m, k, at = re.search(r"\((\d), (\d)\) is stored at .* = (\d+)", text_of("LAY-19")).groups()
     assert offset_of(text, [int(m), int(k)], (8, 8)) == int(at)
-    (text,) = spans("LAY-20")
-    m, k, at = re.search(r"\((\d+), (\d)\) of 256 × 3 scales is stored at (\d)", text_of("LAY-20")).groups()
-    assert offset_of(text, [int(m), int(k)], (256, 3)) == int(at)
-    runs, short = spans("LAY-21")
-    places = numbers(re.search(r"are stored at ([\d, ]+)\.", text_of("LAY-21"))[1].replace(", ", " "))
-    assert [offset_of(runs, [0, k], (1, 6)) for k in range(4)] == places
-    form = fp4ref.Layout("it", short)
-    (*stored, units) = numbers(
-        re.search(r"two units are\nstored at (\d and \d) of a buffer \[1, (\d)\]", text_of("LAY-21")).expand(r"\1 \2")
+    text, padded = spans("LAY-20")
+    m, k, rows, high, columns, at = numbers(
+        re.search(
+            r"for each (\d+) rows: \((\d+), (\d)\) of (\d+) × (\d) scales is stored at (\d)", text_of("LAY-20")
+        ).expand(r"\2 \3 \1 \4 \5 \6")
     )
-    assert ([int(form.offsets([0, k], (1, 2))) for k in range(2)], form.padded_shape(1, 2)) == (stored, (1, units))
+    form = fp4ref.Layout("it", text)
+    assert offset_of(text, [m, k], (high, columns)) == at
+    assert form.from_linear(np.zeros((high, columns), np.uint8)).size == high // rows * columns
+    one, first, second, places = re.search(
+        r"one scale (\d) is stored as (\d\d) (\d\d): the second place is that of (.*?), and", text_of("LAY-20")
+    ).groups()
+    form = fp4ref.Layout("it", padded)
+    assert form.from_linear(np.uint8([[int(one)]])).tolist() == [[int(first, 16), int(second, 16)]]
+    for i, j in re.findall(r"\((\d), (\d)\)", places):
+        assert int(form.offsets([int(i), int(j)], (2, 2))) == 1
+
+
+@pytest.mark.rule("LAY-21")
+@pytest.mark.example("LAY-21")
+def test_tables_of_runs():
+    rows = tables(text_of("LAY-21"))[0][1:]
+    for text, array, places, buffer, gaps in rows:
+        form = fp4ref.Layout("it", text.strip("`"))
+        sizes = tuple(int(word) for word in array.split(" × "))
+        at = form.offsets(list(np.indices(sizes)), sizes).ravel().tolist()
+        assert at == numbers(places)
+        assert list(form.padded_shape(*sizes)) == numbers(buffer.replace(",", " ").strip("[]"))
+        units = np.arange(1, 1 + len(at), dtype=np.uint8).reshape(sizes)
+        stored = form.from_linear(units).ravel()
+        assert stored[at].tolist() == units.ravel().tolist()
+        assert np.flatnonzero(stored == 0).tolist() == ([] if gaps == "none" else numbers(gaps))
+    words = " ".join(text_of("LAY-21").split())
+    begin, place, run, left, right, moved, after, whole = numbers(
+        " ".join(
+            re.search(
+                r"begins at unit (\d), place (\d) of run (\d), which moves to (\d) \+ (\d) = (\d); units is (\d) "
+                r"after the last digit, and (\d) in whole runs",
+                words,
+            ).groups()
+        )
+    )
+    moves = (2, 0, 1)
+    assert f"table {','.join(map(str, moves))}`" in rows[2][0]
+    assert (run * 3 + place, run * 3, moves[place], left + right) == (begin, left, right, moved)
+    assert (2 * begin, -(-after // 3) * 3) == (after, whole)
+    end, based = re.search(r"the last run with a unit ends at (\d), and at (\d) with the base", words).groups()
+    assert (int(end), int(based)) == (-(-4 // 3) * 3, int(end) + 2)
+    assert "every run of three units" in words
 
 
 @pytest.mark.rule("LAY-16", "LAY-17", "LAY-21")

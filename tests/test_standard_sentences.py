@@ -425,6 +425,15 @@ def test_the_limits_of_files(tmp_path, monkeypatch):
         header, _ = fp4ref.files.safetensors.header(path, [fp4ref.files.Entry("n" * count, "U8", (1,))], {})
         assert len(header) % multiple == 0
 
+    (order,) = found(r"by their types, in this order, .*? of their names: (.*?)\. It pads", "FIL-1")
+    types = re.findall(r"`(\w+)`", order)
+    assert {*types} == {*fp4ref.files.DTYPES}
+    alphabet = ["a", "B", "\u00e9", "\ue000", "\U00010000"]
+    entries = [fp4ref.files.Entry(name + kind, kind, (2,)) for name in alphabet for kind in sorted(types)]
+    wanted = [name + kind for kind in types for name in sorted(alphabet, key=lambda name: [ord(c) for c in name])]
+    _, starts = fp4ref.files.safetensors.header(path, entries, {})
+    assert sorted(starts, key=starts.get) == wanted
+
     path = tmp_path / "a.npz"
     first, last = integers(r"version (\d) to (\d), a header of at most", "FIL-2")
     (header_max,) = integers(r"a header of at most ([\d,]+) bytes", "FIL-2")

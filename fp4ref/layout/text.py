@@ -141,6 +141,7 @@ class _Reader:
         unit, base = 8, Product(0)
         repeated: tuple[tuple[int, int], ...] = ()
         table: tuple[int, ...] = ()
+        self._require_each_once(clauses)
         for clause in clauses:
             word, _, rest = clause.partition(" ")
             if word == "unit" and rest.isdigit() and int(rest) in UNITS:
@@ -159,6 +160,13 @@ class _Reader:
             if axis.fill is not None and axis.fill >> unit:
                 raise self._error(f"padding {axis.fill:#x}", f"a value of {unit} bits", "LAY-15")
         return Form(tuple(self.axes), self._order(order, repeated), unit, base, repeated, table)
+
+    def _require_each_once(self, clauses: Sequence[str]) -> None:
+        """Refuse a second clause of a kind; the padding of each axis is a kind of its own. Rules: LAY-14."""
+        kinds = [" ".join(clause.split()[: 2 if clause.startswith("pad ") else 1]) for clause in clauses]
+        for kind in kinds:
+            if kinds.count(kind) > 1:
+                raise self._error(f"{kinds.count(kind)} clauses {kind!r}", "one")
 
     def _read_axes(self, declared: str) -> None:
         if AXIS.sub("", declared).strip() or not declared.strip():

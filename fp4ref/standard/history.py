@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp4ref.errors import UnknownNameError
-from fp4ref.rules import Rule
+from fp4ref.rules import Rule, chapters, defined
 from fp4ref.spec_root import spec_root
 from fp4ref.standard.tables import table
 
@@ -79,9 +79,18 @@ def gaps(known: Iterable[str], spec: Path) -> list[str]:
 
 
 def history() -> str:
-    """Return the table of changes, the newest version first."""
+    """Return the table of changes, the newest version first; each rule is a link to its chapter."""
+    spec = spec_root()
+    places = {path.stem: path.relative_to(spec).as_posix() for path in chapters(spec)}
+    links = {rule.id: f"[{rule.id}]({places[rule.chapter]})" for rule in defined().values()}
     rows = [
-        (f"{each.version}, draft" if each.draft else each.version, change.rule, change.kind, change.bytes, change.text)
+        (
+            f"{each.version}, draft" if each.draft else each.version,
+            links[change.rule],
+            change.kind,
+            change.bytes,
+            change.text,
+        )
         for each in reversed(versions())
         for change in each.changes
     ]
