@@ -64,7 +64,10 @@ class Declaration:
     buffer `out` instead. directions: of the tensors whose bytes a and b are; a_row_data, a_row_scales, a_column_data
     and a_column_scales are both directions of the tensor, and b's as well. transposed: column directions are given as
     they are stored beside the tensor, 8-bit data [depth, rows] and linear scales likewise; tiled ones as ever.
-    specials: what operands may hold beside numbers, of "nan" and "inf". multiple: of rows and columns, and of depth.
+    multiple: of rows and columns, and of depth.
+
+    specials: what operands of gemm, and the bytes that dequantize is given, may hold beside numbers, of "nan" and
+    "inf".
 
     Rules: CNF-8.
     """

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from fp4ref import packing
 from fp4ref.arithmetic import narrow_bfloat16
 from fp4ref.conformance.diagnosis.dequantizing import Form, Way, inner, taken, top
 from fp4ref.conformance.families import Case
@@ -51,6 +52,7 @@ def _packing(declared: Declaration, spec: Spec) -> Iterator[Way]:
     if spec.element.format.bits == 4:
         swapped = lambda case, declared, q: q._replace(data=q.data << 4 | q.data >> 4)  # noqa: E731
         yield Way("nibbles", Slot.PACKING, "the high nibble is taken for the first element", swapped)
+        yield Way("data-stream", Slot.PACKING, "rows of codes are read without a spare nibble between them", _streamed)
         reverse = lambda case, declared, q: q._replace(data=_words(q.data))  # noqa: E731
         yield Way("data-words-reversed", Slot.PACKING, "the bytes of each word of four are taken reversed", reverse)
     for reader in scale_readers(layout(declared.scale_layout)):
@@ -78,6 +80,10 @@ def _byte_zero(value: float, s: Floats, byte: Codes) -> Floats:
     return np.where(byte == 0, F(value), s)
 
 
+def _signed_like(byte: Codes, value: float) -> Floats:
+    return np.where(byte & 0x80, F(-value), F(value))
+
+
 Decoded = tuple[str, str, Callable[[Floats, Codes], Floats]]
 DECODED_E8M0: tuple[Decoded, ...] = (
     *(
@@ -97,6 +103,27 @@ DECODED_E8M0: tuple[Decoded, ...] = (
 )
 DECODED_E4M3: tuple[Decoded, ...] = (
     ("scale-flush", "subnormal scales are decoded as 0", lambda s, byte: np.where(byte & 0x78, s, F(0) * s)),
+    (
+        "scale-subnormal-normal",
+        "subnormal scales are decoded as if they had a leading 1",
+        lambda s, byte: np.where(byte & 0x78, s, np.copysign((1 + (byte & 7) / F(8)) * F(2.0**-7), s)),
+    ),
+    ("scale-unsigned", "the sign bit of a scale byte is ignored", lambda s, byte: np.abs(s)),
+    (
+        "scale-nan-480",
+        "a NaN scale is decoded as 480",
+        lambda s, byte: np.where(byte & 0x7F == 0x7F, _signed_like(byte, 480), s),
+    ),
+    (
+        "scale-nan-infinite",
+        "a NaN scale is decoded as infinity",
+        lambda s, byte: np.where(byte & 0x7F == 0x7F, _signed_like(byte, np.inf), s),
+    ),
+    (
+        "scale-nan-positive-only",
+        "0xFF is decoded as -480, 0x7F as NaN",
+        lambda s, byte: np.where(byte == 0xFF, F(-480), s),
+    ),
     ("scale-e5m2", "scale bytes are decoded as E5M2", lambda s, byte: byte.view(ml_dtypes.float8_e5m2).astype(F)),
     ("scale-uint8", "scale bytes are converted as integers", lambda s, byte: byte.astype(F)),
 )
@@ -207,9 +234,15 @@ def _scale_bytes(mx: bool) -> Iterator[tuple[str, str, Callable[[Codes], Codes]]
         lambda s: np.repeat(s[:, :1], s.shape[1], 1),
     )
     nan = np.uint8(0xFF if mx else 0x7F)
+    mask = np.uint8(0xFF if mx else 0x7F)  # without the sign that a scale byte may have
     yield "scales-last-block", "the last block uses the scale of the one before", _last_before
-    yield "scale-nan-zero", "a NaN scale is taken as 0", lambda s: np.where(s == nan, np.uint8(0), s)
-    yield "scale-nan-largest", "a NaN scale is taken as the largest", lambda s: np.where(s == nan, nan - np.uint8(1), s)
+    yield "scale-nan-zero", "a NaN scale is taken as 0", lambda s: np.where(s & mask == mask, np.uint8(0), s)
+    yield (
+        "scale-nan-largest",
+        "a NaN scale is taken as the largest",
+        lambda s: np.where(s & mask == mask, s - np.uint8(1), s),
+    )
+    yield "scale-nan-one", "a NaN scale is taken as 1", lambda s: np.where(s & mask == mask, one, s)
     if mx:
         yield "bias-126", "scale bytes are decoded with bias 126", lambda s: np.minimum(s, 253) + np.uint8(1)
         yield "bias-128", "scale bytes are decoded with bias 128", lambda s: np.maximum(s, 1) - np.uint8(1)
@@ -223,6 +256,14 @@ def _scale_bytes(mx: bool) -> Iterator[tuple[str, str, Callable[[Codes], Codes]]
 
 def _last_before(scales: Codes) -> Codes:
     return np.concatenate([scales[:, :-1], scales[:, -2:-1]], axis=1) if scales.shape[1] > 1 else scales
+
+
+def _streamed(case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
+    """Return codes that are read from one stream of nibbles."""
+    (rows, columns), form = case.matrix, case.spec.element.format
+    flat = np.asarray(q.data).reshape(1, -1)
+    codes = packing.unpack(flat, flat.size * 2, form).reshape(-1)[: rows * columns]
+    return q._replace(data=packing.pack(codes.reshape(rows, columns), form))
 
 
 def _words(data: Codes) -> Codes:

@@ -20,7 +20,12 @@ from fp4ref.conformance.diagnosis.hypotheses import ORDER
 from fp4ref.conformance.diagnosis.layout_conversions import layout_mistakes
 from fp4ref.conformance.diagnosis.likely_place import confined
 from fp4ref.conformance.diagnosis.measured import values as measured_values
-from fp4ref.conformance.diagnosis.measured.dequantizer import measured_elements, measured_factor, measured_orders
+from fp4ref.conformance.diagnosis.measured.dequantizer import (
+    measured_elements,
+    measured_factor,
+    measured_orders,
+    measured_scales,
+)
 from fp4ref.conformance.diagnosis.placed_operations import KnownOperation, in_places
 from fp4ref.conformance.diagnosis.session import KEPT
 from fp4ref.conformance.families import Case
@@ -174,6 +179,9 @@ def _measured_values(
         way = measured_elements(declared, spec, _ticked(results, tick), other)
         if way is not None:
             yield _ways(*other, way)
+        way = None if other else measured_scales(declared, spec, _ticked(results, tick))
+        if way is not None:
+            yield _ways(way)
 
 
 def _ticked(results: Sequence[Result], tick: Deadline) -> Iterator[Result]:

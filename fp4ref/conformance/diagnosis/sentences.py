@@ -37,7 +37,7 @@ def told(
         parts.insert(0, (f"profile {hypothesis.profile}", Slot.SCALE, f"it is {hypothesis.profile} ({differs})"))
     if in_padding:
         parts.append((PADDING[0], Slot.PADDING, PADDING[1]))
-    if any(item.spare() for item in items):
+    if not hypothesis.data.fills and any(item.spare() for item in items):
         parts.append((SPARE[0], Slot.PACKING, SPARE[1]))
     names, stages, texts = zip(*parts, strict=True) if parts else ((), (), ())
     stage = min(stages, key=ORDER.index).value if stages else ""

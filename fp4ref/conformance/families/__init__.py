@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fp4ref.arrays import INPUT_DTYPES
+from fp4ref.conformance.families import encoded as given_bytes
 from fp4ref.conformance.families import exhaustive, places, ranges, shapes, structures, ties, witnesses
 from fp4ref.conformance.families.case import DEFAULT, SHORT, Aim, Case, Family, Member, Reach, aim
 from fp4ref.conformance.families.fitting import fitted
@@ -38,7 +39,7 @@ __all__ = [
 
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for module in (shapes, ties, ranges, structures, witnesses, places, exhaustive)
+    for module in (shapes, ties, ranges, structures, witnesses, places, given_bytes, exhaustive)
     for family in module.FAMILIES
 }
 
@@ -53,19 +54,28 @@ def cases(
     weights: Path | None = None,
     multiple: tuple[int, int] = (1, 1),
     seed: int = 0,
+    encoded: bool = False,
 ) -> Iterator[Case]:
     """Every case that is aimed at a specification, family by family; the same in every run.
 
     level: 1 takes a second or two, 2 adds large tensors and every bit pattern. families: names, None for all. size:
     multiplies the aimed blocks of a family. weights: a file of a model's tensors, for the family of that name.
     multiple: rows and columns of the direction's matrix are multiples of these. seed: other random numbers for each;
-    names end in @SEED unless it is 0.
+    names end in @SEED unless it is 0. encoded: tensors that are given as bytes, too.
 
     Errors: DomainError for an unknown family.
 
     Rules: CNF-7, CNF-19, CNF-21, HAD-5, CNF-33, CNF-34.
     """
-    reach = Reach(level=level, size=size, multiple=multiple, dtypes=tuple(dtypes), seed=seed, weights=weights)
+    reach = Reach(
+        level=level,
+        size=size,
+        multiple=multiple,
+        dtypes=tuple(dtypes),
+        seed=seed,
+        weights=weights,
+        encoded=encoded,
+    )
     for family in chosen(families):
         for direction in directions:
             for dtype in dtypes:
@@ -137,4 +147,4 @@ def case_of(family: Family, member: Member, spec: Spec, direction: Direction, se
     if spec.stochastic and bits is None:
         bits = np.random.default_rng(own).integers(0, 256, found.matrix, np.uint8)
     bits = bits if spec.stochastic else None
-    return Case(**{**vars(found), "amax": amax, "random_bits": bits})
+    return Case(**{**vars(found), "amax": amax, "random_bits": bits, "encoded": member.encoded})

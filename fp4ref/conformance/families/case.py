@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.formats import F, Floats
 from fp4ref.model.tiles import join
-from fp4ref.quantized import Direction, matrix_shape
+from fp4ref.quantized import Direction, DirectionData, matrix_shape
 from fp4ref.spec import Granularity, Spec
 
 SEED = 20260822
@@ -30,7 +30,8 @@ class Case:
 
     id: unique among the cases of a specification, as `element-ties/3/bf16/row`. reason: of the family, one sentence.
     x: [..., K], float32, bfloat16 or float16. amax: the caller's, float32 [1] or [rows], or None for that of x.
-    random_bits: uint8 [rows, columns] of the direction, for a stochastic specification.
+    random_bits: uint8 [rows, columns] of the direction, for a stochastic specification. encoded: the bytes that a
+    kernel is given instead of those of x, scales linear; x then has their shape and type only.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Case:
     direction: Direction
     amax: Floats | None = None
     random_bits: NDArray[np.uint8] | None = None
+    encoded: DirectionData | None = None
 
     @property
     def matrix(self) -> tuple[int, int]:
@@ -54,13 +56,14 @@ class Member(NamedTuple):
     """An input of a family, before it is given a direction.
 
     values: the matrix of the direction in the aim's type, or a tensor of another rank. amax: float32 [1] or [rows].
-    random_bits: uint8, of the shape of `values`.
+    random_bits: uint8, of the shape of `values`. encoded: the bytes of a direction, for kernels that read them.
     """
 
     label: str
     values: NDArray[Any]
     amax: Floats | None = None
     random_bits: NDArray[np.uint8] | None = None
+    encoded: DirectionData | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,7 @@ class Reach:
     level: 1 takes a second or two, 2 adds large tensors and every bit pattern. size: multiplies the number of aimed
     blocks. multiple: rows and columns of the direction's matrix will be multiples of these; a family whose point is a
     place or a shape heeds them. dtypes: all types that members are made in. seed: other random numbers for each.
-    weights: a file of tensors of a real model.
+    weights: a file of tensors of a real model. encoded: tensors that are given as bytes, too, for a kernel that reads.
     """
 
     level: int = 1
@@ -79,6 +82,7 @@ class Reach:
     dtypes: tuple[str, ...] = tuple(INPUT_DTYPES)
     seed: int = 0
     weights: Path | None = None
+    encoded: bool = False
 
 
 DEFAULT = Reach()

@@ -103,6 +103,11 @@ def dequantizing(spec: Spec, direction: Direction) -> tuple[str, ...]:
     return (product_rule(spec), "DEQ-3", *(("DEQ-4",) if direction == "column" else ()), "LAY-6")
 
 
+def dequantized(spec: Spec) -> tuple[str, ...]:
+    """Return the rules on the values of bytes, in either direction. Rules: DEQ-1, DEQ-2, DEQ-3, DEQ-5, DEQ-6."""
+    return (product_rule(spec), "DEQ-3", "DEQ-6", value_rule(spec.element.format), value_rule(spec.scale.format))
+
+
 def spec_rules(spec: Spec, direction: Direction) -> tuple[str, ...]:
     """Return what a specification and a direction add to the rules of any input."""
     return (

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from fp4ref.errors import DomainError
-from fp4ref.kernels import Declaration
+from fp4ref.kernels import SPECIALS, Declaration
+from fp4ref.quantized import DirectionData
 from fp4ref.spec import Granularity, Spec
 
 ALL = "all"  # as a required family: every one that has a case for the specification
@@ -23,6 +26,7 @@ class Extent:
     """A count of what was compared, and its largest sizes.
 
     largest, elements: elements of the largest one, and of all. depth: of the largest product, 0 where there are none.
+    scale_bytes: those that were given to a kernel which reads them.
     """
 
     count: int = 0
@@ -32,6 +36,7 @@ class Extent:
     largest: int = 0
     elements: int = 0
     dtypes: list[str] = field(default_factory=list)
+    scale_bytes: set[int] = field(default_factory=set)
 
     def add(self, dtype: str, rows: int, columns: int, depth: int = 0) -> None:
         """Count one tensor or case."""
@@ -42,6 +47,11 @@ class Extent:
         self.elements += rows * columns
         if dtype not in self.dtypes:
             self.dtypes.append(dtype)
+
+    def add_bytes(self, given: DirectionData | None) -> None:
+        """Count the scale bytes of a tensor that was given as bytes. Rules: CNF-47."""
+        if given is not None:
+            self.scale_bytes.update(np.unique(given.scales).tolist())
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,8 @@ class Coverage:
         families = f" of {len(self.tried)} of {known} families" if known else ""
         depth = f", depth {extent.depth:,}" if extent.depth else ""
         sizes = f"up to {extent.rows:,} rows, {extent.columns:,} columns{depth}, {extent.largest:,} elements"
-        return f"{units}{families}, {' '.join(extent.dtypes)}, {sizes}"
+        given = f", {len(extent.scale_bytes)} scale bytes given" if extent.scale_bytes else ""
+        return f"{units}{families}, {' '.join(extent.dtypes)}, {sizes}{given}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the basis as JSON data."""
@@ -114,6 +125,7 @@ class Coverage:
                 **({"depth": extent.depth} if extent.depth else {}),
                 "elements": extent.largest,
             },
+            **({"scale_bytes": len(extent.scale_bytes)} if extent.scale_bytes else {}),
             "families": {
                 "tried": dict(self.tried),
                 "known": len(self.tried) + len(self.untried),
@@ -174,8 +186,9 @@ def not_judged(
         and (declared.told_amax or not amax)
     ):
         found["amax"] = "given to the kernel" if declared.told_amax else "not returned"
-    if declared.operation == "dequantize":
-        found["scale bytes that are NaN"] = "quantization of finite x makes none"
+    if declared.operation == "dequantize" and set(SPECIALS) - set(declared.specials):
+        left = " and ".join(sorted(set(SPECIALS) - set(declared.specials)))
+        found[f"bytes that are {left}"] = "the kernel is declared without them"
     if not declared.strided:
         found["strides"] = "x is always contiguous"
     if piped:

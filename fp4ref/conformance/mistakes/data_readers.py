@@ -16,12 +16,13 @@ from fp4ref.formats import Codes, Format
 
 @dataclass(frozen=True)
 class DataReader:
-    """Codes in another order than low nibble first, row by row."""
+    """Codes in another order than low nibble first, row by row. fills: spare bits of a row hold codes, too."""
 
     name: str
     stage: Slot
     text: str
     read: Callable[[Codes, tuple[int, int], Format], Codes | None]
+    fills: bool = False
 
 
 LOST = 0xFF  # in the place of a 4-bit code that was never stored
@@ -67,6 +68,14 @@ def _word_reversed(count: int, data: Codes, shape: tuple[int, int], form: Format
     if turned is None or form.bits == 8 or shape[1] % 2:
         return None
     return turned.reshape(*shape[:1], -1, 2)[..., ::-1].reshape(shape)
+
+
+def _stream(data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
+    """Read rows that follow each other without spare bits."""
+    count, flat = shape[0] * shape[1], np.ascontiguousarray(data).reshape(1, -1)
+    if form.bits == 8 or flat.size < packing.width(count, form):
+        return None
+    return packing.unpack(flat[:, : packing.width(count, form)], count, form).reshape(shape)
 
 
 def _halves(size: int, data: Codes, shape: tuple[int, int], form: Format) -> Codes | None:
@@ -137,6 +146,9 @@ DATA_READERS = (
     HIGH_FIRST,
     DataReader("data-transposed", Slot.DIRECTION, "data is transposed", _transposed_data),
     DataReader("data-bytes-transposed", Slot.DIRECTION, "bytes of data lie column by column", _column_major_bytes),
+    DataReader(
+        "data-stream", Slot.PACKING, "rows of codes follow each other without a spare nibble", _stream, fills=True
+    ),
     DataReader("data-row-pairs", Slot.PACKING, "elements of two rows share a byte", _pairs_of_rows),
     *(
         DataReader(

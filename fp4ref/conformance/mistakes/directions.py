@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel
+from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel, ScaleSide
 from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known
 from fp4ref.conformance.mistakes.sides import code_side
 from fp4ref.formats import Codes
@@ -17,6 +18,44 @@ OTHERS: tuple[tuple[str, str, Callable[[Codes, Codes], Made]], ...] = (
     ("axis", "blocks run along the wrong axis", lambda codes, scales: (codes.T, scales)),
     ("axis-t", "blocks run along the wrong axis, scales transposed", lambda codes, scales: (codes.T, scales.T)),
     ("other", "the buffers contain the other direction's codes and scales", lambda codes, scales: (codes, scales)),
+)
+# (columns of a block, the other direction's scale bytes, this direction) -> scale bytes in this one's shape
+ScalesAt = Callable[[int, Codes, ScaleSide], Codes]
+
+
+def _flat(width: int, scales: Codes, own: ScaleSide) -> Codes:
+    """Return as many as there are, in the order in which they are stored; zeros follow."""
+    found = np.zeros(own.scales.size, np.uint8)
+    flat = scales.reshape(-1)[: found.size]
+    found[: flat.size] = flat
+    return found.reshape(own.scales.shape)
+
+
+def _same_index(inside: bool, width: int, scales: Codes, own: ScaleSide) -> Codes:
+    """Return the byte of the same row and block; past the end the last one, or 0."""
+    row, block = np.indices(own.scales.shape)
+    return _looked_up(inside, scales, row, block)
+
+
+def _same_element(width: int, scales: Codes, own: ScaleSide) -> Codes:
+    """Return the byte of the block in which the other direction has the first element of each block."""
+    row, block = np.indices(own.scales.shape)
+    return _looked_up(True, scales, block * width, row // width)
+
+
+def _looked_up(inside: bool, scales: Codes, row: Any, block: Any) -> Codes:
+    if not scales.size:
+        return np.zeros(row.shape, np.uint8)
+    rows, blocks = scales.shape
+    found = scales[np.minimum(row, rows - 1), np.minimum(block, blocks - 1)]
+    return found if inside else np.where((row < rows) & (block < blocks), found, np.uint8(0))
+
+
+TAKEN: tuple[tuple[str, str, ScalesAt], ...] = (
+    ("", "", _flat),
+    ("-index", ", at the same row and block", partial(_same_index, True)),
+    ("-index-zero", ", at the same row and block, 0 where there is none", partial(_same_index, False)),
+    ("-element", ", of the block that holds the first element", _same_element),
 )
 
 
@@ -31,11 +70,12 @@ def directions() -> Iterator[Mistake]:
         made = partial(_reshaped, other)
         yield known(stage, f"direction-{name}", text, _one_direction, other=made, whole=True)
     for name, text, used in (
-        ("stored", "the scale bytes that are stored are those of the other direction; elements use their own", False),
-        ("scales", "the block scales are those of the other direction; elements are divided by them", True),
+        ("stored", "the scale bytes that are stored are those of the other direction{}; elements use their own", False),
+        ("scales", "the block scales are those of the other direction{}; elements are divided by them", True),
     ):
-        made = partial(_with_scales, used)
-        yield known(stage, f"direction-{name}", text, _one_direction, alone=True, other=made, whole=True)
+        for taken, where, scales_at in TAKEN:
+            made, full = partial(_with_scales, used, scales_at), f"direction-{name}{taken}"
+            yield known(stage, full, text.format(where), _one_direction, alone=True, other=made, whole=True)
 
 
 def _reshaped(other: Callable[[Codes, Codes], Made], both: BothDirections) -> Made:
@@ -47,12 +87,9 @@ def _reshaped(other: Callable[[Codes, Codes], Made], both: BothDirections) -> Ma
     return codes, scales.reshape(shape[0], width) if fits else np.zeros((shape[0], width), np.uint8)
 
 
-def _with_scales(used: bool, both: BothDirections) -> Made:
-    """Return this direction's codes, followed by as many of the other's scale bytes as fit."""
+def _with_scales(used: bool, scales_at: ScalesAt, both: BothDirections) -> Made:
+    """Return this direction's codes, and the scale bytes that it finds among the other's."""
     own = both.own
-    found = np.zeros(own.scales.size, np.uint8)
-    flat = both.scales.reshape(-1)[: found.size]
-    found[: flat.size] = flat
-    scales = found.reshape(own.scales.shape)
+    scales = scales_at(both.kernel.block.columns, both.scales, own)
     byte = scales[:, :, None, None]  # blocks of one row
     return code_side(both.kernel, own._replace(byte=byte) if used else own), scales

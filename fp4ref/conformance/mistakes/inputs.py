@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.mistakes.kernel import flushed
 from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, has_global, known
 from fp4ref.conformance.subjects.guards import GAP
@@ -49,6 +51,32 @@ def first_of_leading(x: Tensor) -> Tensor:
     return np.broadcast_to(x[:1], x.shape) if x.ndim > 2 else x
 
 
+def at_pitch(rounded: Any, size: int, x: Tensor) -> Tensor:
+    """Return what is read if rows are taken to be apart by another number of elements; zeros follow the tensor."""
+    if x.ndim < 2 or not x.size:
+        return x
+    columns = x.shape[-1]
+    index = np.arange(x.size // columns)[:, None] * (rounded(columns / size) * size) + np.arange(columns)
+    flat = x.reshape(-1)
+    found: Tensor = np.where(index < x.size, flat[np.minimum(index, x.size - 1)], np.zeros(1, x.dtype))
+    return found.reshape(x.shape)
+
+
+def aligned_down(size: int, x: Tensor) -> Tensor:
+    """Return what is read if every row is taken to begin at the address of a vector of `size` bytes."""
+    if x.ndim < 2 or not x.size:
+        return x
+    columns, wide = x.shape[-1], max(size // x.itemsize, 1)
+    start = np.arange(x.size // columns) * columns // wide * wide
+    found: Tensor = x.reshape(-1)[start[:, None] + np.arange(columns)]
+    return found.reshape(x.shape)
+
+
+def as_other_type(own: str, other: str, x: Tensor) -> Tensor:
+    """Return the bits of a type, taken as those of another one of the same width."""
+    return x.view(INPUT_DTYPES[other]) if x.dtype.name == own else x
+
+
 READ = (
     (
         "strides",
@@ -69,6 +97,27 @@ READ = (
         "leading-rotated",
         "the leading dimensions of x are flattened in another order, the last one slowest",
         partial(of_leading, lambda count: (count - 1, *range(count - 1))),
+    ),
+    *(
+        (
+            f"pitch-{way}-{size}",
+            f"rows of x are read as if their length were rounded {way} to a multiple of {size}",
+            partial(at_pitch, rounded, size),
+        )
+        for size in SIZES
+        for way, rounded in (("up", math.ceil), ("down", math.floor))
+    ),
+    *(
+        (
+            f"aligned-{size}",
+            f"each row of x is read from the last address that is a multiple of {size} bytes",
+            partial(aligned_down, size),
+        )
+        for size in (4, 8, 16, 32)
+    ),
+    *(
+        (f"{own}-as-{other}", f"the bits of {own} are read as {other}", partial(as_other_type, own, other))
+        for own, other in (("float16", "bfloat16"), ("bfloat16", "float16"))
     ),
     ("leading-first", "only the first index of the leading dimension of x is read", first_of_leading),
 )

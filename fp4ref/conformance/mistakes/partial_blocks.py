@@ -14,12 +14,15 @@ from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
 from fp4ref.formats import F, Floats
 
+Tail = Callable[[Floats, int, int], Floats]  # (values, columns to fill, columns of whole blocks) -> what fills them
+
 
 def partial_blocks() -> Iterator[Mistake]:
     """Yield what the maximum of a last partial block sees past the end of its row."""
     for name, text, tails, whole in (
         ("next-row", "what follows the row in memory, the next row", _next_row, True),
         ("own-row", "the head of its own row", _own_row, True),
+        ("stale", "the end of the block before, left from the last turn of a loop", _block_before, True),
         ("infinite", "infinities past the end of the row", partial(_full, np.inf), False),
         ("one", "ones past the end of the row", partial(_full, 1), False),
     ):
@@ -33,21 +36,34 @@ def partial_blocks() -> Iterator[Mistake]:
         )
 
 
-def _filled(tail: Callable[[Floats, int], Floats], kernel: Kernel) -> Callable[[Floats], Floats]:
+def _filled(tail: Tail, kernel: Kernel) -> Callable[[Floats], Floats]:
     """Return values with a last partial block that is filled with a tail of each row."""
-    return lambda values: np.concatenate([values, tail(values, -values.shape[1] % kernel.block.columns)], axis=1)
+    width = kernel.block.columns
+
+    def filled(values: Floats) -> Floats:
+        columns = values.shape[1]
+        return np.concatenate([values, tail(values, -columns % width, columns // width * width)], axis=1)
+
+    return filled
 
 
-def _next_row(values: Floats, count: int) -> Floats:
+def _next_row(values: Floats, count: int, whole: int) -> Floats:
     """Return the values that follow each row in memory; zeros follow the last one."""
     rows, columns = values.shape
     flat = np.concatenate([values.reshape(-1), np.zeros(count, F)])
     return np.asarray(flat[(np.arange(rows)[:, None] + 1) * columns + np.arange(count)])
 
 
-def _own_row(values: Floats, count: int) -> Floats:
+def _own_row(values: Floats, count: int, whole: int) -> Floats:
     return values[:, :count]
 
 
-def _full(value: float, values: Floats, count: int) -> Floats:
+def _block_before(values: Floats, count: int, whole: int) -> Floats:
+    """Return the values at the same lanes of the block before; zeros where there is none."""
+    if whole == 0:
+        return np.zeros((len(values), count), F)
+    return values[:, whole - count : whole]
+
+
+def _full(value: float, values: Floats, count: int, whole: int) -> Floats:
     return np.full((len(values), count), value, F)

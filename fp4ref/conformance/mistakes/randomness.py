@@ -83,6 +83,13 @@ def _swapped_padded(count: int, bits: Codes) -> Codes:
     return _swapped(count, filled)[:, : bits.shape[1]]
 
 
+def _by_nibbles(at: Callable[[Any], Any], bits: Codes) -> Codes:
+    """Return bytes made of one nibble each, the lower one for even elements. at: of a column, whose byte it takes."""
+    column = np.arange(bits.shape[-1])
+    taken = bits[..., np.minimum(at(column), max(bits.shape[-1] - 1, 0))]
+    return np.where(column % 2, taken & 0xF0, taken << 4).astype(np.uint8)
+
+
 def randomness() -> Iterator[Mistake]:
     """Mistakes in stochastic rounding."""
     for name, text, away in DRAWS:
@@ -121,6 +128,18 @@ def randomness() -> Iterator[Mistake]:
             f"random bits of {count} elements are taken in reverse order, zeros behind the end of a row",
             stochastic,
             bits=partial(_swapped_padded, count),
+        )
+    for name, text, at in (
+        ("pair", "the byte of their first one", lambda column: column // 2 * 2),
+        ("packed", "one byte of half the index", lambda column: column // 2),
+        ("own", "a nibble of their own byte each", lambda column: column),
+    ):
+        yield known(
+            Slot.INPUT,
+            f"bits-nibbles-{name}",
+            f"two elements take the lower and the upper four bits of {text}",
+            stochastic,
+            bits=partial(_by_nibbles, at),
         )
     for by, text in ((1, "previous"), (-1, "next")):
         yield known(

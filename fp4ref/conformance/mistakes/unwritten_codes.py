@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Slot, known, of
+from fp4ref.conformance.mistakes.record import Mistake, Slot, e2m1, known, of
 from fp4ref.formats import Codes
 
 # Codes that are not written
@@ -38,6 +38,26 @@ def missing() -> Iterator[Mistake]:
     for name, text, change in ways:
         verb = "is" if text.startswith("the ") else "are"
         yield known(Slot.PACKING, f"unwritten-codes-{name}", f"{text} {verb} not written (0)", codes=change, whole=True)
+    for name, text, joined in (
+        (
+            "sign-extended",
+            "the lower nibble is sign-extended over the upper one (int8)",
+            lambda low, high: (low, high | (low >> 3) * 15),
+        ),
+        (
+            "shift-3",
+            "the upper code is shifted by 3 bits instead of 4",
+            lambda low, high: (low | high << 3 & 8, high >> 1),
+        ),
+        (
+            "low-added",
+            "the upper nibble is increased by one beside a negative lower one",
+            lambda low, high: (low, high - (low >> 3) & 15),
+        ),
+        ("masked-7", "the lower nibble loses its sign", lambda low, high: (low & 7, high)),
+        ("unmasked", "the sign of the lower code is the sign of both", lambda low, high: (low, high & 7 | low & 8)),
+    ):
+        yield known(Slot.PACKING, f"codes-pair-{name}", text, e2m1, codes=partial(_paired, joined), whole=True)
     for power in (15, 16, 17):
         yield known(
             Slot.PACKING,
@@ -46,6 +66,13 @@ def missing() -> Iterator[Mistake]:
             codes=of(partial(_wrapping, 1 << power)),
             whole=True,
         )
+
+
+def _paired(joined: Callable[[Codes, Codes], tuple[Codes, Codes]], codes: Codes) -> Codes:
+    """Return the codes of bytes that are put together of two codes in another way."""
+    even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
+    made = np.stack(joined(even[:, ::2], even[:, 1::2]), axis=-1).astype(np.uint8)
+    return made.reshape(even.shape)[:, : codes.shape[1]]
 
 
 def _blank(codes: Codes, where: tuple[slice, ...]) -> Codes:

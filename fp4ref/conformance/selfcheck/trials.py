@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
-from fp4ref.conformance.families import FAMILIES, Case, case_of, members
+from fp4ref.conformance.families import FAMILIES, Case, Reach, case_of, members
 from fp4ref.conformance.families.variants import Topic
 from fp4ref.layout import layout, scale_layouts
 from fp4ref.quantized import DIRECTIONS, DirectionData
@@ -41,6 +41,7 @@ PEERS = (
 OFTEN = (NVFP4, MXFP4)  # specifications whose cases include large tensors
 LARGE = ("large", "layout", "everywhere", "sizes")
 SHAPES = ("ragged", "axes", "empty")  # which a profile does not change
+REACH = Reach(encoded=True)
 WITNESSES = frozenset(Topic)  # searched for in one type, for the standard's own specifications
 
 
@@ -91,7 +92,7 @@ def trials() -> Iterator[BackendTrial]:
                 dtypes = _dtypes(index, spec)
                 dtype = dtypes[0 if searched else next(turn) % len(dtypes)]
                 transformed = spec.hadamard and direction == "column"
-                for member in members(family, spec, "bfloat16" if transformed else dtype, direction):
+                for member in members(family, spec, "bfloat16" if transformed else dtype, direction, REACH):
                     count = next(number)
                     orders = scale_layouts()
                     places = orders[count % len(orders)].name, dtypes[count % 7 % len(dtypes)]

@@ -24,6 +24,7 @@ from fp4ref.layout import layout
 from fp4ref.model import dequantize as model_dequantize
 from fp4ref.model import quantize as model_quantize
 from fp4ref.model.tiles import Matrix, widen
+from fp4ref.packing import unpack
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Granularity, Hadamard, Spec
 
@@ -39,7 +40,9 @@ __all__ = [
 
 
 OWN_BITS = "own-bits"  # the family of a kernel that draws its random bits itself
+READING = ("dequantize", "to_layout")  # operations that are given the bytes of a tensor
 SEED = 20260822
+TINY = np.finfo(F).smallest_normal
 POISON = 0x7F  # what padding is filled with: NaN as an E4M3 scale, 2^0 as an E8M0 one
 
 
@@ -90,7 +93,8 @@ def cases_of(declared: Declaration, spec: Spec, **reach: Any) -> Iterator[Case]:
     rows, columns = multiples(spec, declared)
     multiple = rows, lcm(columns, hadamard.POINTS) if declared.operation == "hadamard" else columns
     direction: Direction = "row" if declared.direction == "row" else "column"
-    return cases(spec, directions=(direction,), dtypes=declared.dtypes, multiple=multiple, **reach)
+    encoded = declared.operation in READING
+    return cases(spec, directions=(direction,), dtypes=declared.dtypes, multiple=multiple, encoded=encoded, **reach)
 
 
 def reasons(case: Case, declared: Declaration) -> str:
@@ -112,10 +116,34 @@ def reasons(case: Case, declared: Declaration) -> str:
             declared.operation == "quantize" or np.isfinite(widen(np.ravel(case.x))).all(),
             "is not defined on NaN and Inf",
         ),
+        (not _beyond(case, declared), "takes a scale instead of the amax"),
+        (declared.operation != "dequantize" or _specials(case) <= set(declared.specials), "is given no NaN or Inf"),
     ):
         if not applies:
             return reason
     return ""
+
+
+def _beyond(case: Case, declared: Declaration) -> bool:
+    """Return True if a kernel is given a global scale that does not follow from the amax of the bytes."""
+    amax = None if case.encoded is None else case.encoded.amax
+    scaled = "encode_scale" in declared.inputs or "decode_scale" in declared.inputs
+    return scaled and amax is not None and not (np.isfinite(amax) & (amax > TINY) & (amax < F(1) / TINY)).all()
+
+
+def _specials(case: Case) -> set[str]:
+    """Return the names of what given bytes hold beside numbers, of SPECIALS. Rules: DEQ-6."""
+    q, spec = case.encoded, case.spec
+    if q is None:
+        return set()
+    codes = unpack(np.asarray(q.data), case.matrix[1], spec.element.format)
+    parts = [
+        spec.element.decode(codes),
+        spec.scale.decode(np.asarray(q.scales)),
+        np.zeros(1) if q.amax is None else q.amax,
+    ]
+    found = {"nan": np.isnan, "inf": np.isinf}
+    return {name for name, test in found.items() if any(test(part).any() for part in parts)}
 
 
 def draws(declared: Declaration) -> bool:
@@ -133,7 +161,9 @@ def _transformable(case: Case) -> bool:
 
 
 def golden(case: Case) -> DirectionData:
-    """Return the golden model's bytes of a case, scales linear. Rules: CNF-1."""
+    """Return the golden model's bytes of a case, or the bytes that it gives; scales linear. Rules: CNF-1, CNF-47."""
+    if case.encoded is not None:
+        return case.encoded
     result: DirectionData = model_quantize.quantize(case.x, case.spec, case.direction, case.amax, case.random_bits)
     return result
 

@@ -15,7 +15,7 @@ from fp4ref.conformance.judge.cases import Judgement, Zeros
 from fp4ref.conformance.judge.coverage import Coverage, Extent
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
-from fp4ref.conformance.subjects.subject import Declaration
+from fp4ref.conformance.subjects.subject import READING, Declaration
 from fp4ref.conformance.verdict.dump_report import Cell, counts
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Spec
@@ -114,6 +114,7 @@ class Tally:
         if compared is not None or judgement.values is not None:
             self.tried[case.family] += 1
             self.extent.add(case.x.dtype.name, *case.matrix)
+            self.extent.add_bytes(case.encoded)
             self.returned_amax = self.returned_amax or judgement.returned_amax
             self.zeros.add(judgement)
         if not judgement.equal:
@@ -160,7 +161,8 @@ class Tally:
         if family in self.families:
             return coverage.BROKE
         direction: Direction = "row" if declared.direction == "row" else "column"
-        return absence(family, self.spec, settings.reach, direction, declared.dtypes)
+        reach = replace(settings.reach, encoded=declared.operation in READING)
+        return absence(family, self.spec, reach, direction, declared.dtypes)
 
     @property
     def seeds(self) -> int:

@@ -53,7 +53,7 @@ def measured_amax(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
     if found is None or sum(_differ(one) for one in found) == 0:
         return None
     finite = [one for one in found if np.isfinite(one.values.transformed).all()]
-    return _seen(kernel, finite) or _factor(kernel, finite) or _other(kernel, found)
+    return _seen(kernel, finite) or _factor(kernel, finite) or _bounded(finite) or _other(kernel, found)
 
 
 def _maxima(kernel: Kernel, parts: Sequence[Part]) -> list[Maximum] | None:
@@ -198,6 +198,28 @@ def _factor(kernel: Kernel, found: Sequence[Maximum]) -> Mistake | None:
         f"amax is {number:g} times what it should be",
         amax=partial(_times, F(number)),
     )
+
+
+def _bounded(found: Sequence[Maximum]) -> Mistake | None:
+    """Return the number below which, or above which, no maximum is returned."""
+    got, right = (np.concatenate([getattr(one, name) for one in found]) for name in ("got", "right"))
+    wrong = np.unique(got[got != right])
+    if len(wrong) != 1 or np.count_nonzero(got != right) < LEAST:
+        return None
+    number = wrong[0]
+    for bound, word in ((np.maximum, "below"), (np.minimum, "above")):
+        if (bound(right, number) == got).all():
+            return known(
+                Slot.AMAX,
+                f"amax-inferred-{word}-{number:g}",
+                f"amax is clamped {word} at {number:g}, and returned so",
+                amax=partial(_held, bound, number),
+            )
+    return None
+
+
+def _held(bound: Any, number: np.float32, values: Values, keep_nan: bool, by_rows: bool) -> Floats:
+    return np.asarray(bound(over_tensor(values, keep_nan, by_rows), number), F)
 
 
 def _times(by: np.float32, values: Values, keep_nan: bool, by_rows: bool) -> Floats:

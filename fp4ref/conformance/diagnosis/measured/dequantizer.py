@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fp4ref import packing
 from fp4ref.conformance.diagnosis.dequantizer_ways import FORMS
@@ -21,6 +22,7 @@ from fp4ref.formats import F, Floats
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Granularity, Spec
 
+Exact = NDArray[np.float64]
 ORDERED = 1 << 20  # elements from which an order is measured
 MEASURED = 64  # elements with one code from which its value is measured
 
@@ -49,7 +51,7 @@ def measured_elements(
     for code in range(count):
         ratios = np.concatenate(seen[code])
         if ratios.size >= MEASURED:
-            table[code] = F(np.round(float(np.median(ratios)) * 64) / 64)
+            table[code] = _short(float(np.median(ratios)))
     zero = np.flatnonzero(table == 0)
     table[zero] = np.copysign(F(0), right[zero])
     changed = np.flatnonzero((table != right) & ~(np.isnan(table) & np.isnan(right)))
@@ -57,6 +59,45 @@ def measured_elements(
         return None
     said = ", ".join(f"{right[code]:g} to {table[code]:g}" for code in changed[:4])
     return Way("element-inferred-values", Slot.CODE, f"codes are decoded otherwise: {said}", elements=table)
+
+
+@np.errstate(all="ignore")
+def measured_scales(declared: Declaration, spec: Spec, results: Iterable[tuple[Case, Values]]) -> Way | None:
+    """Another value for some scale bytes, if values under each byte are one multiple of what the scale 1 gives."""
+    count = 1 << spec.scale.format.bits
+    one = Way("", Slot.SCALE_CODEC, "", scales=lambda s, byte: np.ones_like(s))
+    seen: list[list[Exact]] = [[] for _ in range(count)]
+    for case, got in results:
+        wide = made((one,), case, declared)
+        if wide is None or case.encoded is None:
+            continue
+        unit = wide.astype(np.float64)
+        usual = (np.abs(unit) > 2.0**-90) & (np.abs(unit) < 2.0**90)
+        ratio = got.astype(np.float64) / unit
+        bytes_of = np.repeat(golden(case).scales, spec.block.columns, axis=1)[:, : case.matrix[1]]
+        for byte in np.unique(bytes_of):
+            seen[byte].append(ratio[usual & (bytes_of == byte)])
+    right = spec.scale.decode(np.arange(count).astype(np.uint8))
+    table = right.copy()
+    for byte in range(count):
+        ratios = np.concatenate([np.zeros(0), *seen[byte]])
+        if ratios.size:
+            table[byte] = _short(float(np.sort(ratios)[ratios.size // 2]))
+    changed = np.flatnonzero((table.view(np.uint32) != right.view(np.uint32)) & ~(np.isnan(table) & np.isnan(right)))
+    if not 0 < len(changed) < count:
+        return None
+    said = ", ".join(f"{byte:#04x} as {table[byte]:.6g} instead of {right[byte]:.6g}" for byte in changed[:3])
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    text = f"scale bytes are decoded otherwise: {said}{more}"
+    return Way("scale-inferred-values", Slot.SCALE_CODEC, text, scales=lambda s, byte: table[byte])
+
+
+def _short(value: float) -> F:
+    """Return the nearest number of eight bits: what a scale byte can stand for."""
+    if not np.isfinite(value) or value == 0:
+        return F(value)
+    fraction, exponent = np.frexp(value)
+    return F(np.ldexp(np.round(fraction * 256) / 256, exponent))
 
 
 @np.errstate(all="ignore")
