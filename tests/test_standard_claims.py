@@ -1,4 +1,4 @@
-"""Claims with one number in sentences, titles and reasons of chapters 02 to 11: each number is read and acted upon."""
+"""Claims with one number in sentences, titles and reasons of the chapters: each number is read and acted upon."""
 
 from __future__ import annotations
 
@@ -464,9 +464,10 @@ def test_claims_about_4over6():
         assert (one == two) == same
     assert f"| {room} | Y |" in text
     (past,) = found(r"have the error of x = (\+\d) \(BLK-13\)", "FOS-5")
-    x = F([0.3, -1.7, 2.9])
-    byte_of = [row(v, "nvfp4-4over6", amax=6.0).scales.tobytes() for v in (x, [*x, *[float(past)] * 13])]
-    assert byte_of[0] == byte_of[1]
+    blocks = np.random.default_rng(10).standard_normal((40, 3)).astype(F)
+    whole = np.hstack([blocks, np.full((40, 13), float(past), F)])
+    chosen = [fp4ref.quantize(x, "nvfp4-4over6", amax=6.0, backend="numpy").row.scales for x in (blocks, whole)]
+    assert chosen[0].tolist() == chosen[1].tolist()
 
     head_words = found(r"One row of the counts (\d), (\d\^-\d+) twelve times, (\d) three times:", "FOS-8")
     one, small, none = (number_of(word) for word in head_words)
@@ -478,3 +479,101 @@ def test_claims_about_4over6():
     (zero,) = found(r"An amax of (\d) gives zeros", "DEQ-1")
     q = fp4ref.quantize(F([[1] * 16]), "nvfp4", amax=float(zero), backend="numpy")
     assert not fp4ref.dequantize(q, backend="numpy").any()
+
+
+# Chapters 00, 01, 13 and 15
+
+
+@pytest.mark.rule("NUM-2", "NUM-9")
+@pytest.mark.example("NUM-2", "NUM-9")
+def test_reasons_of_the_float_model():
+    amax, one, element, code, flushed = found(
+        r"that of a block, (1e-\d+), has S_enc = FLT_MAX, and (\d) / S_enc is subnormal\. An element (1e-\d+) of "
+        r"that block encodes to code (\d) .*? and the code (\d)\.",
+        "NUM-9",
+    )
+    part = row([float(amax), float(element)] + [0] * 14)
+    assert packing.unpack(part.data, 16, formats.E2M1)[0, 1] == int(code)
+    top = np.finfo(F).max
+    assert 0 < F(one) / top < np.finfo(F).tiny
+    assert formats.CUDA_E2M1.encode(F(element) * top[None]) == int(flushed)
+    *pairs, made, other = found(
+        r"NaN \((\d)/(\d), (\d) \* Inf, .*?\) makes a NaN with the sign bit (\d)\. .*? makes a NaN with the "
+        r"sign bit (\d)\.",
+        "NUM-2",
+    )
+    assert [float(word) for word in pairs] == [0, 0, 0]
+    with np.errstate(invalid="ignore"):
+        results = F([0]) / F([0]), F([0]) * F([np.inf])
+    assert all(np.isnan(result) for result in results)
+    assert {int(made), int(other)} == {0, 1}
+    part = row([0] * 16, "torchao.nvfp4_2lvl")
+    assert packing.unpack(part.data, 16, formats.E2M1)[0, 0] == 4 | int(made) << 3
+
+
+@pytest.mark.rule("RES-1", "FOS-1", "DEQ-1", "HAD-1", "SR-7", "GEM-5")
+@pytest.mark.example("RES-1", "FOS-1", "DEQ-1", "HAD-1", "SR-7", "GEM-5")
+def test_numbers_of_the_ten_lines_and_the_pseudo_code():
+    text = made.MADE.sub("", next(spec_root().glob("00-*.md")).read_text("utf-8"))
+    lines = text.split("## In ten lines")[1].split("## Operations")[0]
+    assert re.findall(r"(?m)^(\d+)\. ", lines) == [str(i) for i in range(1, 11)]
+    groups = re.findall(r"each group of (\d+) elements", text)
+    assert [int(word) for word in groups] == [hadamard.POINTS] * 2
+    (padding,) = re.findall(r"padded with (\+\d):", text)
+    assert (padding,) == found(r"shall count as (\+\d) wher", "BLK-13")
+    (times,) = re.findall(r"with 4over6 \[t, t \* ([\d.]+)\]", text)
+    assert (times,) == found(r"^The second candidate has ([\d.]+) times", "FOS-1")
+    (formula,) = re.findall(r"value = (q \* .*?) +DEQ-1", text)
+    names = {"q": F(3), "s": F(88), "G": F(1.03125)}
+    short = formulas.value(formula, names | {"T": F(2688)})
+    full = formulas.value(found(r"`(q \* \(\(s .*?)`:", "DEQ-1")[0], names | {"element_max": F(6), "scale_max": F(448)})
+    assert bits(short) == bits(full)
+    seed, stream, *origin = re.search(r"seed = (\d), stream = (\d), origin = \((\d), (\d)\)", text).groups()
+    drawn = fp4ref.random_bits((3, 20), seed=int(seed), stream=int(stream), origin=tuple(map(int, origin)))
+    assert drawn.tobytes() == fp4ref.random_bits((3, 20)).tobytes()
+    (alpha,) = re.findall(r"gemm\(.*?alpha = (\d)", text)
+    a = fp4ref.quantize(F([[1, 2] * 8]), "nvfp4", backend="numpy")
+    assert fp4ref.gemm(a, a, alpha=float(alpha), backend="numpy") == fp4ref.gemm(a, a, backend="numpy")
+    assert found(r"alpha is a float32, by default (\d)\.", "GEM-5") == (alpha,)
+    (units,) = found(r"two axes and units of (\d) bits", "RES-1")
+    assert {form.unit for form in fp4ref.LAYOUTS.values() if form.name in {"linear", "tiled_128x4"}} == {int(units)}
+
+
+@pytest.mark.rule("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-7", "GEM-8", "GEM-11", "FIL-9")
+@pytest.mark.example("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-7", "GEM-8", "GEM-11", "FIL-9")
+def test_zeros_and_limits_of_products():
+    def product(x, y, mode="exact", spec="mxfp8-e5m2", **kwargs):
+        a, b = (fp4ref.quantize(np.atleast_2d(F(v)), spec, backend="numpy") for v in (x, y))
+        return fp4ref.gemm(a, b, mode, backend="numpy", **kwargs)
+
+    depth, empty = found(r"With K = (\d) every sum is (\+\d)\.", "GEM-1")
+    none = np.zeros((1, int(depth)), F)
+    assert bits(product(none, none)[0, 0]) == bits(float(empty))
+    zero, plus, rounded = found(
+        r"A sum of (\d) is (\+\d)\. .*? a magnitude that rounds to (\d) keeps its sign", "GEM-2"
+    )
+    assert [float(word) for word in (zero, rounded)] == [0, 0]
+    assert bits(product([1, -1], [1, 1])[0, 0]) == bits(float(plus)) == 0
+    assert bits(product([-1e-38], [1e-38])[0, 0]) == 1 << 31
+    (start,) = found(r"the sum shall start at (\+\d);", "GEM-4")
+    assert bits(product([-1e-38], [1e-38], "blockwise")[0, 0]) == bits(F(float(start)) + F(-0.0)) == 0
+    (times,) = found(r"or if it is an infinity times (\d);", "GEM-3")
+    q = fp4ref.quantize(F([[1, 1]]), "mxfp8-e5m2", backend="numpy")
+    q.row.data[0, 0] = 0x7C
+    other = fp4ref.quantize(F([[float(times), 1]]), "mxfp8-e5m2", backend="numpy")
+    assert np.isnan(fp4ref.gemm(q, other, backend="numpy"))
+    (numerator,) = found(r"multiplied by `alpha \* fp32\((\d) / factor\)`", "GEM-7")
+    assert found(r"amax_B\) \* fp32\((\d) / factor\)`", "GEM-5") == (numerator,)
+    kept = found(r"is absent, so that (-\d) stays (-\d)\.", "GEM-8")
+    assert [bits(product([-1e-38], [1e-38])[0, 0])] * 2 == [bits(float(word)) for word in kept]
+    total, limit, *factors, least = found(
+        r"`?total < \d\^\d+`?;.*?total < (\d)\^(\d+) and gamma .*? within (\d) \+- u; .*? "
+        r"within (\d) \+- gamma .*? less than (\d\^-\d+) each",
+        "GEM-11",
+    )
+    assert (total, limit) == found(r"K < 2\^23 and total < (\d)\^(\d+);", "GEM-11")
+    assert factors == ["1", "1"]
+    assert found(r"<= gamma \* total \+ K \* (\d\^-\d+)`", "GEM-11") == (least,)
+    height, width = (int(word) for word in found(r"A shape such as \[(\d+), (\d)\] is that of four layouts", "FIL-9"))
+    for name in ("linear", "linear_padded", "tiled_128x4", "tiled_8x4"):
+        assert fp4ref.LAYOUTS[name].padded_shape(height, width) == (height, width)
