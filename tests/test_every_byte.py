@@ -155,6 +155,16 @@ WRONG = {
         "scale bytes are decoded otherwise: 0x4a as 5.5 instead of 5",
     ),
     "E8M0 without NaN": ("mxfp4", lambda b: np.ldexp(1.0, b - 127), "scale byte 0xFF is decoded as infinity"),
+    "shifted into the exponent": (
+        "mxfp4",
+        lambda b: (b.astype(np.uint32) << 23).view(F),
+        "scale bytes are shifted into the exponent of a float32",
+    ),
+    "two large bytes": (
+        "mxfp4",
+        lambda b: np.where(b == 254, 0, np.where(b == 7, np.inf, e8m0(b))),
+        "scale bytes are decoded otherwise: 0x07 as inf instead of 7.52316e-37, 0xfe as 0",
+    ),
     "E8M0 NaN as 1": ("mxfp4", lambda b: np.where(b == 255, 1, e8m0(b)), "NaN scale is taken as 1"),
 }
 

@@ -211,6 +211,12 @@ def torch_good(x, amax):
     q = fp4ref.quantize(x, "nvfp4", scale_layout="tiled_128x4", amax=amax)
     return q.row.data, q.row.scales
 
+@fp4ref.kernel(inputs=("x", "amax"), outputs=("data", "scales"), arrays="torch", scale_layout="tiled_128x4")
+def torch_counts_bytes_in_int32(x, amax):
+    q = fp4ref.quantize(x, "nvfp4", scale_layout="tiled_128x4", amax=amax)
+    q.row.data.view(-1)[(1 << 31) // x.element_size() // 2 :] = 0
+    return q.row.data, q.row.scales
+
 @fp4ref.kernel(operation="dequantize", inputs=("data", "scales", "amax"), outputs=("values",))
 def decode(data, scales, amax): ...
 """
@@ -299,3 +305,19 @@ def test_past_2_to_the_31_on_a_device(here):
     report = huge.check(subject("kernels.py:torch_good", device="cuda"), fp4ref.NVFP4)
     assert report.kind is Verdict.CONFORMS, [case.lines for case in report.cases]
     assert report.cases[0].rows % PARTS == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.rule("CNF-29")
+def test_a_mistake_past_2_to_the_31_bytes_is_found_where_it_begins_on_a_device(here):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    report = huge.check(subject("kernels.py:torch_counts_bytes_in_int32", device="cuda"), fp4ref.NVFP4)
+    assert report.kind is Verdict.WRONG
+    for case in report.cases:
+        found = case.results["data"]
+        width = 4 if case.dtype == "float32" else 2
+        assert found["row"] == (1 << 31) // width // case.columns, case.lines
+        assert found["total"] != found["expected_total"]
+        assert not case.results["scales"].get("differing")

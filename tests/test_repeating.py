@@ -216,3 +216,41 @@ def test_calls_on_streams_that_share_a_workspace():
     assert assert_conforms(right, "nvfp4", **changes).ok
     with pytest.raises(AssertionError, match="differs-on-streams"):
         assert_conforms(workspace, "nvfp4", **changes)
+
+
+STREAMS = """
+import torch
+import fp4ref
+
+shared = {}
+
+@fp4ref.kernel(arrays="torch", device="cuda")
+def workspace(x):
+    part = shared.setdefault(x.shape, torch.empty_like(x))
+    part.copy_(x)
+    torch.cuda._sleep(2_000_000)
+    q = fp4ref.quantize(part, "nvfp4")
+    return q.row.data, q.row.scales, q.row.amax
+
+@fp4ref.kernel(arrays="torch", device="cuda")
+def good(x):
+    q = fp4ref.quantize(x, "nvfp4")
+    return q.row.data, q.row.scales, q.row.amax
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.rule("CNF-14", "CNF-22")
+@pytest.mark.parametrize(("name", "status"), [("good", 0), ("workspace", 1)])
+def test_the_command_repeats_on_streams_of_a_device(name, status, tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernels.py").write_text(STREAMS)
+    command = f"verify --kernel kernels.py:{name} --spec nvfp4 --device cuda --repeat 1 --family normal --json"
+    done = CliRunner().invoke(main, command.split())
+    found = json.loads(done.stdout)
+    assert done.exit_code == status, found["headline"]
+    assert "state between calls" not in found["coverage"]["not_judged"]
+    assert ("differs-on-streams" in [each["kind"] for each in found["findings"]]) == (name == "workspace")

@@ -239,7 +239,7 @@ def _locked(path: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    with path.open("w") as file:
+    with path.open("w", encoding="ascii") as file:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         try:

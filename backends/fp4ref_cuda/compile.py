@@ -38,8 +38,10 @@ def options(target: str) -> tuple[str, ...]:
 @lru_cache
 def headers() -> dict[str, str]:
     """Everything that a kernel may include, by the name it uses."""
-    shared = {f"fp4ref/{path.name}": path.read_text() for path in (fp4ref_numerics.INCLUDE / "fp4ref").glob("*.h")}
-    return shared | {path.name: path.read_text() for path in KERNELS.iterdir() if path.suffix in {".cu", ".cuh"}}
+    shared = {
+        f"fp4ref/{path.name}": path.read_text("utf-8") for path in (fp4ref_numerics.INCLUDE / "fp4ref").glob("*.h")
+    }
+    return shared | {path.name: path.read_text("utf-8") for path in KERNELS.iterdir() if path.suffix in {".cu", ".cuh"}}
 
 
 def source(kernel: str, prelude: str) -> str:
@@ -176,7 +178,7 @@ def compile_all(kernels: Sequence[tuple[str, str, str]]) -> None:
 
     def work(part: Sequence[tuple[str, str, str]]) -> None:
         asked = json.dumps(part)
-        subprocess.run(command, input=asked, text=True, capture_output=True, check=False, env=variables)  # noqa: S603
+        subprocess.run(command, input=asked, encoding="utf-8", capture_output=True, check=False, env=variables)  # noqa: S603
 
     if count:
         with ThreadPoolExecutor(count) as pool:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from fp4ref import __version__
-from fp4ref.cli.common import INTERNAL, REFUSED, printable, with_imports
+from fp4ref.cli.common import INTERNAL, INTERRUPTED, REFUSED, printable, with_imports
 from fp4ref.cli.session import degrade_output, leave_on_signals
 from fp4ref.errors import Fp4Error
 
@@ -46,7 +46,7 @@ COMMANDS = {
 
 WITHOUT_NAMES = {"rules", "prove", "doctor", "statement"}  # these read none that a user registers
 
-INTERRUPTED, READER_GONE = 128 + 2, 128 + 13  # as a shell reports SIGINT and SIGPIPE
+READER_GONE = 128 + 13  # as a shell reports SIGPIPE
 TRACEBACK = "FP4REF_TRACEBACK"  # an environment variable; anything but nothing shows where an internal error arose
 
 EPILOG = """\b

@@ -53,7 +53,7 @@ def signatures(subject: str) -> dict[str, TensorSignature]:
             return manifest_of_checkpoint(path, step)
     if path.is_file() and path.suffix != ".py":
         try:
-            return from_text(path.read_text(errors="replace"), subject)
+            return from_text(path.read_text("utf-8", errors="replace"), subject)
         except OSError as error:
             raise FileError(f"read {subject}", reason(error), "a readable file", "CNV-16") from None
     if ":" not in subject:

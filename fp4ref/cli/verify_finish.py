@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from fp4ref.cli.common import console
+from fp4ref.cli.common import INTERRUPTED, console
 from fp4ref.cli.verify_again import SEEDED, see_again, see_saved
 from fp4ref.cli.verify_case import no_block, save_first, show_case
 from fp4ref.cli.verify_choice import Choice
@@ -20,25 +20,40 @@ from fp4ref.conformance.run.runner import Run
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 
 
+def _ended(report: KernelReport, ending: BaseException, *, endless: bool) -> int | None:
+    """Note that a signal ended a run, and return the status that it calls for; Ctrl-C is an endless run's usual end."""
+    report.stopped = "interrupted"
+    report.cut = isinstance(ending, SystemExit) or not endless
+    if not report.cut:
+        return None
+    return int(ending.code or 0) if isinstance(ending, SystemExit) else INTERRUPTED
+
+
 def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Callable[[str], None]) -> int:
-    """Judge what was run, and print the report, or one case of it; return the exit status. Rules: CNF-2."""
-    endless = "--forever" in choice.given
+    """Judge what was run, and print the report, or one case of it; return the exit status.
+
+    Ctrl-C, TERM and HUP end the cases; the report on those that were tried is written, without a diagnosis.
+
+    Rules: CNF-2, CNF-48.
+    """
+    endless, status = "--forever" in choice.given, None
     try:
         for item in runs:
             report.add(judge(item.case, item.outcome, report.declaration, item.expected))
             if endless and len(report.failures) == 1 and report.failures[0].case is item.case:
                 save_first(report, choice.save_case, force=choice.pages.force)  # at once: such a run may be killed
-    except KeyboardInterrupt:
-        if not (endless and report.cases):
+    except (KeyboardInterrupt, SystemExit) as ending:  # TERM and HUP raise SystemExit
+        if not report.cases or choice.case is not None:
             raise
-        report.stopped = "interrupted"
+        status = _ended(report, ending, endless=endless)
     if choice.case is not None:
         return show_case(report, choice)
-    if report.differing and choice.seconds != 0:
+    seconds = 0 if report.cut else choice.seconds
+    if report.differing and seconds != 0:
         step("diagnosis")
-    report.explain(choice.seconds)
+    report.explain(seconds)
     saved, view, delayed = "", of_kernel(report), Delayed()
-    if choice.statement is not None:
+    if choice.statement is not None and not report.cut:
         with delayed.attempt():
             choice.statement.write_kernel(report)
     with delayed.attempt():
@@ -58,4 +73,4 @@ def finish(report: KernelReport, runs: Iterable[Run], choice: Choice, step: Call
         if choice.given & SEEDED and report.failures:
             out.print(see_again("--case", report.failures[0].case.id), markup=False, soft_wrap=True)
     delayed.end()
-    return report.kind.status
+    return report.kind.status if status is None else status

@@ -135,7 +135,7 @@ def _write_at(file: int, data: Any, offset: int) -> None:
 def read_report(path: Path) -> ShardReport | None:
     """Return the report of a shard that was written; None if there is none."""
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(path.read_text("utf-8"))
         return ShardReport(**value)
     except (OSError, ValueError, TypeError):
         return None

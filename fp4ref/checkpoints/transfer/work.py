@@ -57,13 +57,13 @@ def begin(request: ConversionRequest) -> tuple[Path, ConversionPlan]:
     request = replace(request, state=state_of(request.source))
     partial = partial_of(target)
     job = partial / JOB
-    if job.exists() and not _is_same(job.read_text(), request):
+    if job.exists() and not _is_same(job.read_text("utf-8"), request):
         got = "parts of another conversion, or of a source that changed since"
         raise FileError(f"write {shown(partial)}", got, "to remove them, or to repeat that command", "CNV-9")
     plan = make_plan(request)
     with _in_words(f"write {shown(partial)}"):
         partial.mkdir(exist_ok=True)
-        if not job.exists() or job.read_text() != request.to_json():
+        if not job.exists() or job.read_text("utf-8") != request.to_json():
             with replacing(job) as file:
                 file.write(request.to_json().encode())
     return partial, plan
@@ -88,7 +88,7 @@ def _planned(job: str) -> ConversionPlan:
 def job_of(partial: Path) -> str:
     """Return the request of a directory of parts, as text. Errors: FileError if there is none."""
     try:
-        return (partial / JOB).read_text()
+        return (partial / JOB).read_text("utf-8")
     except OSError as error:
         needed = "the parts of a conversion that was begun"
         raise FileError(f"read {shown(partial / JOB)}", reason(error), needed, "CNV-9") from None

@@ -96,6 +96,11 @@ DECODED_E8M0: tuple[Decoded, ...] = (
         lambda s, byte: np.where(byte == 0xFF, F(np.inf), s),
     ),
     (
+        "byte-shifted",
+        "scale bytes are shifted into the exponent of a float32: 0x00 is 0, 0xFF is infinity",
+        lambda s, byte: (byte.astype(np.uint32) << 23).view(F),
+    ),
+    (
         "byte-signed",
         "scale bytes are read as signed integers (int8)",
         lambda s, byte: np.ldexp(F(1), byte.view(np.int8).astype(np.int32) - 127).astype(F),

@@ -90,7 +90,8 @@ class _PlacedOperations:
         return self._matrix(self.cases[index], made)
 
     def _changed(self, change: Callable[[Values], Values], index: int) -> Values:
-        return change(self.sites[index].right)
+        with np.errstate(all="ignore"):
+            return change(self.sites[index].right)
 
     def _blocks(self, case: Case) -> tuple[int, int]:
         return case.matrix[0], -(-case.matrix[1] // case.spec.block.columns)

@@ -87,7 +87,7 @@ def _free(library: Arrays) -> int:
         return int(torch.cuda.mem_get_info(library.device)[0])
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     try:
-        return min(free, int(MEMORY_LIMIT.read_text()) - int(MEMORY_USED.read_text()))
+        return min(free, int(MEMORY_LIMIT.read_text("ascii")) - int(MEMORY_USED.read_text("ascii")))
     except (OSError, ValueError):  # no limit
         return free
 

@@ -163,7 +163,9 @@ def compilers() -> dict[str, str | None]:
 
 def _first_line(command: list[str]) -> str | None:
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)  # noqa: S603
+        run = subprocess.run(  # noqa: S603
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = run.stdout.splitlines()

@@ -100,7 +100,7 @@ def _end_children() -> None:
 def _children() -> list[int]:
     """Return the processes whose parent this one has become; Linux alone lists them."""
     try:
-        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()]
     except OSError:
         return []
 

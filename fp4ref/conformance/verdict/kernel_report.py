@@ -75,10 +75,14 @@ class KernelReport(Tally):
 
     @property
     def headline(self) -> str:
-        """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13."""
+        """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13, CNF-48."""
         if self.untried and not self.cases:
             return "not judged: the time limit was over before the first case"
-        return self._verdict + untried_text(self.untried)
+        return (
+            self._verdict
+            + untried_text(self.untried)
+            + ("; interrupted, other cases were not tried" if self.cut else "")
+        )
 
     @property
     def _verdict(self) -> str:

@@ -50,7 +50,7 @@ class Tally:
     cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
     settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
     zeros: of these. tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an
-    amax was returned. last_seed: the largest seed of a case.
+    amax was returned. cut: a signal ended the run. last_seed: the largest seed of a case.
     """
 
     subject: str
@@ -58,6 +58,7 @@ class Tally:
     declaration: Declaration
     settings: Settings = Settings()
     stopped: str = ""
+    cut: bool = False
     extent: Extent = field(default_factory=Extent)
     tried: Counter[str] = field(default_factory=Counter)
     excluded: dict[str, str] = field(default_factory=dict)

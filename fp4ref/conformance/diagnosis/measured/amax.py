@@ -112,6 +112,9 @@ def _rules(kernel: Kernel, found: Sequence[Maximum]) -> Iterator[SeenRule]:
         last = int(from_end.max()) + 1
         words = f"misses the last {plural(last, one, many)}"
         yield SeenRule(f"{many}-last-{last}", words, axis, partial(_before_end, last))
+        for size in SIZES[3:]:
+            words = f"misses the last {size} {many}, or what is left of them, where there are more"
+            yield SeenRule(f"{many}-last-group-{size}", words, axis, partial(_before_last_group, size))
         for size in SIZES:
             words = f"misses {many} past the last multiple of {size}, where there are at least {size}"
             yield SeenRule(f"{many}-past-{size}", words, axis, partial(_whole_groups, size))
@@ -163,6 +166,10 @@ def _before_end(count: int, index: Index, length: int) -> Bools:
 
 def _whole_groups(size: int, index: Index, length: int) -> Bools:
     return np.asarray((index < length // size * size) | (length < size))
+
+
+def _before_last_group(size: int, index: Index, length: int) -> Bools:
+    return np.asarray((index < (length - 1) // size * size) | (length <= size))
 
 
 def _not_modulo(size: int, out: Index, index: Index, length: int) -> Bools:

@@ -81,6 +81,8 @@ def measured_scales(declared: Declaration, spec: Spec, results: Iterable[tuple[C
     table = right.copy()
     for byte in range(count):
         ratios = np.concatenate([np.zeros(0), *seen[byte]])
+        finite = ratios[np.isfinite(ratios)]  # products of the largest scales overflow
+        ratios = finite if finite.size else ratios
         if ratios.size:
             table[byte] = _short(float(np.sort(ratios)[ratios.size // 2]))
     changed = np.flatnonzero((table.view(np.uint32) != right.view(np.uint32)) & ~(np.isnan(table) & np.isnan(right)))
