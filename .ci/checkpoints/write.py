@@ -71,7 +71,13 @@ def moe() -> Any:
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     torch.manual_seed(2)
-    experts = {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 32}
+    experts = {
+        "moe_intermediate_size": 64,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "head_dim": 32,
+        "norm_topk_prob": True,
+    }
     return prepared(Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **experts)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fp4ref.checkpoints.check_bytes import check_bytes
@@ -15,6 +15,7 @@ from fp4ref.checkpoints.check_shapes import check_shapes
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.consumers import CONSUMERS, with_consumers
 from fp4ref.checkpoints.findings import ERROR, LintFinding, is_failure, merged
+from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.repairs import REPAIRS
 from fp4ref.checkpoints.scalars import check_kv, check_values
@@ -155,12 +156,10 @@ def _with_source(
 
     A suspicion gives way to what the source proves of the same tensors.
     """
-    from fp4ref.checkpoints.source import check_source
-
     alone = [*check_bytes(found, step)]
     certain = [each for each in (*report.findings, *alone) if isinstance(each, LintFinding) and each.severity == ERROR]
     broken = {name for each in certain for name in each.tensors}
-    proved = [*check_source(found, source, report.facts, broken, step)]
+    proved = [*_proved(found, source, report, broken, step)]
     named = {name for each in proved if isinstance(each, LintFinding) for name in each.tensors}
     modules = {group.name for group in found.groups if named & set(group.names)}
     covered = {name for group in found.groups if group.name in modules for name in group.names}
@@ -170,3 +169,21 @@ def _with_source(
         if not isinstance(each, str) or not proved:
             yield each
     yield from proved
+
+
+def _proved(
+    found: Recognized, source: str, report: LintReport, broken: set[str], step: Callable[[str], None]
+) -> Iterator[LintFinding | str]:
+    """Yield what the source shows; a GGUF with llama.cpp's names is compared as the model on the Hub."""
+    from fp4ref.checkpoints.source import check_source
+
+    view = as_on_the_hub(found.checkpoint)
+    if view is None:
+        yield from check_source(found, source, report.facts, broken, step)
+        return
+    unread = {name for name, stored in view.stored.items() if broken & {*stored}}
+    for each in check_source(recognize(view.checkpoint), source, report.facts, unread, step):
+        if isinstance(each, str):
+            yield each
+        else:
+            yield replace(each, tensors=tuple(name for hub in each.tensors for name in view.stored.get(hub, (hub,))))

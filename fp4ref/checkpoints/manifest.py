@@ -16,6 +16,7 @@ from fp4ref.checkpoints import bounds
 from fp4ref.checkpoints.access import WeightPiece
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import Direction, ScaleWay
+from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.checkpoints.transfer.reading import read_weight
@@ -129,6 +130,8 @@ def manifest_of_checkpoint(
     """
     checkpoint = open_checkpoint(path)
     checkpoint.require_readable()
+    if (view := as_on_the_hub(checkpoint)) is not None:
+        checkpoint = view.checkpoint
     found = recognize(checkpoint)
     signatures = {}
     for group in found.groups:

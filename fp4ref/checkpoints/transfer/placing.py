@@ -52,7 +52,7 @@ class PlacedWeight:
         if columns % step:
             got = f"{self.weight.module}: {columns} columns"
             raise DomainError("convert", got, f"a multiple of {step} for {convention.name}", "CNV-6")
-        if self.weight.matrices > 1 and (self.layout != LINEAR or convention.struct):
+        if self.weight.matrices > 1 and self.layout != LINEAR:
             got = f"{self.weight.module} with {self.weight.matrices} matrices"
             raise DomainError("convert", got, f"one: {convention.name} stores matrices", "CNV-6")
 
@@ -168,7 +168,8 @@ class PlacedWeight:
 
     def _number(self, role: str, scale: StoredScale) -> Placed:
         place = self.convention.roles[role]
-        shape = self._shape(role, place.shape if scale.values.size == 1 else (scale.values.size, 1, 1))
+        each = (scale.values.size,) if self.convention.struct else (scale.values.size, 1, 1)  # of several matrices
+        shape = self._shape(role, place.shape if scale.values.size == 1 else each)
         dtype = self._dtype(role, place)
         return Placed(self.name(role), dtype, shape, byte_count(dtype, shape))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp4ref.checkpoints.shards import Shard
+from fp4ref.checkpoints.transfer.gguf_units import GgufUnit
 from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.quantizing import QuantizedSet
 from fp4ref.checkpoints.transfer.request import ConversionRequest
@@ -34,6 +35,8 @@ class PlannedShard(NamedTuple):
 
 def placed_in(unit: Unit) -> list[PlacedWeight]:
     """Return the quantized weights of a unit."""
+    if isinstance(unit, GgufUnit):
+        return [placed for each in unit.units for placed in placed_in(each)]
     return unit.placed if isinstance(unit, QuantizedSet) else [unit.placed] if isinstance(unit, Moved) else []
 
 

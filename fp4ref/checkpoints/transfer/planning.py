@@ -9,9 +9,10 @@ from typing import Any
 
 from fp4ref.checkpoints.checkpoint import INDEX, READERS, Checkpoint, open_checkpoint
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT
+from fp4ref.checkpoints.convention import CONVENTIONS, families
 from fp4ref.checkpoints.declarations import CheckpointDeclaration
 from fp4ref.checkpoints.declared import declared, producer_matches
-from fp4ref.checkpoints.gguf_header import ALIGNMENT
+from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.transfer.choice import require_family
 from fp4ref.checkpoints.transfer.gathering import (
@@ -23,20 +24,15 @@ from fp4ref.checkpoints.transfer.gathering import (
     stored_cache,
     weights_of,
 )
+from fp4ref.checkpoints.transfer.gguf_files import carried, gguf_metadata, named_for_gguf, split_metadata
 from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.plan import ConversionPlan, PlannedShard, placed_in
 from fp4ref.checkpoints.transfer.request import ConversionRequest
-from fp4ref.checkpoints.transfer.shard_files import gguf_value
 from fp4ref.checkpoints.transfer.units import Unit
 from fp4ref.checkpoints.transfer.weights import ORIGIN
 from fp4ref.errors import DomainError
 
 MANIFEST = "fp4ref_manifest.json"
-QUANTIZATION_VERSION = 2  # of ggml's block types
-TENSORS_ONLY = (
-    "the GGUF holds tensors under the source's names, without hyperparameters and vocabulary: ggml's readers take "
-    "them, llama.cpp loads no model from it"
-)
 QUANTIZATION_KEYS = ("quantization_config", "quantization", "expert_dtype")
 
 
@@ -49,6 +45,8 @@ def make_plan(request: ConversionRequest) -> ConversionPlan:
     """
     checkpoint = open_checkpoint(request.source)
     checkpoint.require_readable()
+    if request.to and not _in_structs(request.to) and (view := as_on_the_hub(checkpoint)):
+        checkpoint = view.checkpoint
     found = recognize(checkpoint, request.convention or None)
     if "config" in request.repairs and not found.config.kv:
         found.config.kv = stored_cache(found)
@@ -63,12 +61,19 @@ def make_plan(request: ConversionRequest) -> ConversionPlan:
         raise DomainError("convert", "no quantized weight", "some, or --spec to quantize", "CNV-1")
     taken = {each.weight.module for unit in units for each in placed_in(unit)}
     units += copies(plan, found, taken, to)
+    if any(each.convention.struct for unit in units for each in placed_in(unit)):
+        units = named_for_gguf(plan, found, units)
     _cut(plan, _ordered(units, checkpoint))
     _configure(plan, found, to)
     if plan.losses and not request.lossy:
         more = f" ({len(plan.losses)} losses in all)" if len(plan.losses) > 1 else ""
         raise DomainError("convert", f"{plan.losses[0]}{more}", "--lossy, to leave them out", "CNV-4")
     return plan
+
+
+def _in_structs(to: str) -> bool:
+    """Return True if a family or a convention is stored in GGUF."""
+    return any(each.struct for each in ([CONVENTIONS[to]] if to in CONVENTIONS else families().get(to, ())))
 
 
 def _ordered(units: Iterable[Unit], checkpoint: Checkpoint) -> list[Unit]:
@@ -102,10 +107,10 @@ def _configure(plan: ConversionPlan, found: Recognized, to: str) -> None:
     common = gguf_metadata(plan, found) if in_gguf else {"format": "pt"}
     everything = [each for shard in plan.shards for each in shard.placed]
     written = _written(_declaration(found, everything, ()), to)
-    for shard in plan.shards:
+    for number, shard in enumerate(plan.shards):
         own = _declaration(found, shard.placed, tuple(sorted(parameter_names(shard))))
         metadata = written.metadata if configuration_of(to).section else _written(own, to).metadata
-        shard.metadata.update({**common, **metadata})
+        shard.metadata.update({**common, **metadata, **(split_metadata(plan, number) if in_gguf else {})})
         if kept := {each.weight.module: record for each in shard.placed if (record := each.kept())}:
             shard.metadata[ORIGIN] = json.dumps(kept, sort_keys=True)
     files = {name: dict(keys) for name, keys in written.files.items()}
@@ -124,31 +129,11 @@ def _configure(plan: ConversionPlan, found: Recognized, to: str) -> None:
             plan.copies.append(each)
     if found.checkpoint.kind == ".gguf" and not (in_gguf and carried(plan, found)):
         plan.remarks.append(f"{len(found.checkpoint.metadata)} entries of the GGUF's metadata are not carried over")
-    if in_gguf and found.checkpoint.kind != ".gguf":
-        plan.remarks.append(TENSORS_ONLY)
     if uneven := uneven_sets(everything):
         text = f"{uneven} fused sets have members with different global scales, of which consumers of {to} keep one"
         plan.remarks.append(f"{text}; repair them by fp4ref convert --repair fused-global-scale")
     if request.repairs:
         plan.remarks.append(f"repaired: {', '.join(request.repairs)}")
-
-
-def carried(plan: ConversionPlan, found: Recognized) -> dict[str, bytes]:
-    """Return the metadata that one GGUF made of one keeps: all of it, with its types. Rules: CNV-14."""
-    if found.checkpoint.kind != ".gguf" or len(found.checkpoint.shards) + len(plan.shards) > 2:
-        return {}
-    (shard,) = found.checkpoint.shards
-    kept = {key: place for key, place in shard.entries.items() if key not in {ORIGIN, ALIGNMENT}}
-    return {key: shard.read(start, count) for key, (start, count) in kept.items()}
-
-
-def gguf_metadata(plan: ConversionPlan, found: Recognized) -> dict[str, str | bytes]:
-    """Return the metadata of a GGUF: the source's if that is one, else what every reader requires. Rules: CNV-14."""
-    own: dict[str, str | bytes] = {
-        "general.architecture": str((found.checkpoint.config or {}).get("model_type", "unknown")),
-        "general.quantization_version": gguf_value(QUANTIZATION_VERSION),
-    }
-    return own | carried(plan, found)
 
 
 def _require_true(files: dict[str, dict[str, Any]], placed: list[PlacedWeight]) -> None:

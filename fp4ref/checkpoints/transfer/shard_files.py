@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fp4ref.checkpoints.gguf_header import TYPES
+from fp4ref.checkpoints.gguf_header import SCALARS, TYPES
 from fp4ref.checkpoints.transfer.placing import Placed
 from fp4ref.checkpoints.transfer.units import Unit
 from fp4ref.errors import DomainError, FileError
@@ -21,7 +21,8 @@ from fp4ref.files.targets import replacing
 from fp4ref.files.tensors import DTYPES, Entry, byte_count, quoted, shown
 
 GGUF_VERSION, GGUF_ALIGNMENT = 3, 32
-GGUF_UINT32, GGUF_STRING = 4, 8
+GGUF_STRING = 8
+GGUF_KINDS = {form: number for number, form in SCALARS.items()}
 GGUF_NUMBERS = {name: number for number, (name, _, _) in TYPES.items()}
 Head = tuple[bytes, dict[str, int]]
 
@@ -47,10 +48,10 @@ def safetensors_head(path: Path, tensors: Sequence[Placed], metadata: Mapping[st
     return safetensors.header(path, [Entry(each.name, each.dtype, each.shape) for each in tensors], texts)
 
 
-def gguf_value(value: str | int) -> bytes:
-    """Return a value of a GGUF's metadata with its type: a string, or an unsigned integer of 32 bits."""
-    if isinstance(value, int):
-        return struct.pack("<II", GGUF_UINT32, value)
+def gguf_value(value: str | float, form: str = "I") -> bytes:
+    """Return a value of a GGUF's metadata with its type: a string, or a number in a form of `struct`."""
+    if not isinstance(value, str):
+        return struct.pack(f"<I{form}", GGUF_KINDS[form], value)
     return struct.pack("<IQ", GGUF_STRING, len(value.encode())) + value.encode()
 
 
