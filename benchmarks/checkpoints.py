@@ -4,7 +4,8 @@ Each command runs in a process of its own, from the page cache; its processor ti
 those of that process and its children. Commands alternate with `cat`, A B A B, and the medians give the ratios.
 `quantize` and `lint` are also compared with the cpu backend alone, which reads the same matrices and writes nothing:
 by processor time, each without its start, which is measured on a checkpoint of two small matrices. Where llm-compressor
-is installed, its conversion of the same files is measured too. Rates count the bytes of the checkpoint that is read.
+or modelopt is installed, its conversion of the same files is measured too. Rates count the bytes of the checkpoint that
+is read.
 """
 
 from __future__ import annotations
@@ -32,13 +33,34 @@ from fp4ref.files import write_tensors
 
 MIB = 1 << 20
 ROWS, COLUMNS = 4096, 4096
-PEER = """
+PEERS = {  # by name: the package, and a script that converts the directory of its first argument into its second
+    "llm-compressor, model_free_ptq": (
+        "llmcompressor",
+        """
 import sys
 from llmcompressor import model_free_ptq
 model_free_ptq(sys.argv[1], sys.argv[2], scheme="NVFP4A16", ignore=["lm_head"], max_workers=1, device="cpu")
-"""
+""",
+    ),
+    "modelopt, NVFP4QTensor": (
+        "modelopt",
+        """
+import sys
+from pathlib import Path
+from modelopt.torch.quantization.qtensor import NVFP4QTensor
+from safetensors.torch import load_file, save_file
+Path(sys.argv[2]).mkdir()
+for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
+    tensors = {}
+    for name, weight in load_file(path).items():
+        quantized, scale, scale_2 = NVFP4QTensor.quantize(weight, 16)
+        tensors |= {name: quantized._quantized_data, f"{name}_scale": scale, f"{name}_scale_2": scale_2}
+    save_file(tensors, Path(sys.argv[2]) / path.name)
+""",
+    ),
+}
 ALL = "cpu backend alone"
-COMPARED = ("quantize", "lint", ALL)
+COMPARED = ("quantize", "lint", ALL, *PEERS)
 ALONE = """
 import sys, fp4ref
 from fp4ref.files import open_tensors
@@ -100,11 +122,9 @@ def cases(source: Path, quantized: Path, folder: Path, number: int) -> dict[str,
         "lint --header-only": (quantized, [*tool, "lint", str(quantized), "--header-only", "--consumer", "vllm"]),
         "convert": (quantized, [*tool, "convert", str(quantized), str(folder / f"c{number}"), "--to", "torchao"]),
     }
-    if find_spec("llmcompressor") is not None:
-        found["llm-compressor, model_free_ptq"] = (
-            source,
-            [sys.executable, "-c", PEER, str(source), str(folder / f"p{number}")],
-        )
+    for name, (package, script) in PEERS.items():
+        if find_spec(package) is not None:
+            found[name] = source, [sys.executable, "-c", script, str(source), str(folder / f"{package}{number}")]
     return found
 
 
@@ -145,10 +165,16 @@ def main(megabytes: int, repeat: int, only: str, as_json: bool) -> None:
     for name, each in results.items():
         times = f"{each['wall']:.1f} s, {each['processor']:.1f} s of processors ({each['cat']:.0f} x cat)"
         click.echo(f"{name:32} {each['rate']:6.2f} GB/s  {times}, {each['memory'] / MIB:.0f} MiB")
-    for name in COMPARED[:-1]:
+    for name in COMPARED[:2]:
         if {name, ALL} <= results.keys():
             own, alone = (results[each]["processor"] - results[f"{each}, start"]["processor"] for each in (name, ALL))
             click.echo(f"{name} reaches {alone / own:.0%} of the cpu backend alone")
+    for name in PEERS:
+        if {name, "quantize"} <= results.keys():
+            peer, own = (
+                results[each]["processor"] - results[f"{each}, start"]["processor"] for each in (name, "quantize")
+            )
+            click.echo(f"{name} takes {peer / own:.0f} times the processor time of quantize, both without their starts")
 
 
 def summary(runs: list[tuple[Cost, Cost, int]]) -> dict[str, float]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from fp4ref.checkpoints import CONVENTIONS, Direction, ScaleWay, access, lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.gguf_header import read_gguf
 from fp4ref.checkpoints.groups import recognize
+from fp4ref.checkpoints.in_threads import in_threads
 from fp4ref.checkpoints.measure import measure
 from fp4ref.checkpoints.safetensors_header import read_safetensors
 from fp4ref.checkpoints.shards import opened
@@ -459,3 +462,60 @@ def test_the_fuzzer_follows_coverage() -> None:
     with pytest.raises(SystemExit, match="KeyError: 'found'"):
         fuzzer.fuzz(planted, [b"abc"], [__file__], seconds=20, seed=1, most=20_000)
     assert len(fuzzer.fuzz(lambda data: None, [b"abc"], [], seconds=1, seed=1, most=50)) == 1
+
+
+@pytest.mark.rule("CKP-24")
+def test_a_source_is_quantized_once_if_the_first_specification_gives_the_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large source is read for its amax, for a sample and for the comparison; other specifications cost a sample."""
+    from fp4ref.checkpoints import access, source
+
+    monkeypatch.setattr(access, "PIECE", 2048)
+    quantized, high = (
+        corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "q"),
+        corpus.CLEAN["source"]().write(tmp_path / "s"),
+    )
+    rows: list[int] = []
+    real = source.quantize
+
+    def counted(values: Any, *arguments: Any, **named: Any) -> Any:
+        rows.append(values.size)
+        return real(values, *arguments, **named)
+
+    monkeypatch.setattr(source, "quantize", counted)
+    report = lint(quantized, source=high)
+    assert report.findings == []
+    sizes = [math.prod(fact["shape"]) for fact in report.facts.values()]
+    samples = sum(1 for size in rows if size <= 2048)
+    assert len(rows) == samples
+    assert sum(sizes) <= sum(rows) <= sum(sizes) + 2048 * 6 * len(sizes)
+    assert min(sizes) > 2048 * 2
+
+
+@pytest.mark.rule("CKP-6")
+@pytest.mark.parametrize("source", [False, True])
+def test_several_workers_find_the_same(source: bool, tmp_path: Path) -> None:
+    export = corpus.CLEAN["modelopt-nvfp4"]()
+    for layer in range(corpus.LAYERS):
+        export.array(f"model.layers.{layer}.mlp.up_proj.weight_scale")[3, 2] = 0x7F
+    folder, high = export.write(tmp_path / "q"), corpus.CLEAN["source"]().write(tmp_path / "s")
+    one, four = (lint(folder, source=high if source else None, workers=count).to_record() for count in (1, 4))
+    assert one == four
+    assert [each["code"] for each in one["findings"]] == ["scale-nan"]
+
+
+def test_work_in_threads_keeps_the_order_and_ends_at_an_error() -> None:
+    begun = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        time.sleep(0.002 * (number % 3))
+        if number == 5:
+            raise FileError("read", "a defect", "none", "CKP-1")
+        return number
+
+    assert [*in_threads(work, range(5), 3)] == [0, 1, 2, 3, 4]
+    with pytest.raises(FileError, match="a defect"):
+        [*in_threads(work, range(1000), 3)]
+    assert len(begun) < 30

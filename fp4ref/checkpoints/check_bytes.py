@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fp4ref.checkpoints.check_elements import judge_elements, judge_padding
-from fp4ref.checkpoints.check_scales import judge_float_scales, judge_scales
+from fp4ref.checkpoints.check_scales import Verdict, judge_float_scales, judge_scales
 from fp4ref.checkpoints.check_shapes import sound
 from fp4ref.checkpoints.directions import check_directions
 from fp4ref.checkpoints.findings import LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
+from fp4ref.checkpoints.in_threads import in_threads
 from fp4ref.checkpoints.measure import Measured, measure
 from fp4ref.checkpoints.scalars import check_fused
 from fp4ref.checkpoints.suspicions import suspect_layout, suspect_nibbles
@@ -26,20 +27,30 @@ def readable(group: TensorGroup) -> bool:
     return scales is not None and convention.scales is not None and scales.dtype in convention.scales.dtypes
 
 
-def check_bytes(found: Recognized, step: Callable[[str], None]) -> Iterator[LintFinding | str]:
-    """Yield findings on the bytes, and remarks on what cannot be told. Rules: CKP-30."""
+def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1) -> Iterator[LintFinding | str]:
+    """Yield findings on the bytes, and remarks on what cannot be told.
+
+    workers: groups that are read at once.
+
+    Rules: CKP-30.
+    """
     measured: list[Measured] = []
     merged: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for group in found.groups:
+
+    def judged(group: TensorGroup) -> tuple[list[Verdict], Measured | None]:
         step(group.name)
         verdicts = [*judge_float_scales(group)]
-        if readable(group):
-            counts = measure(group)
-            measured.append(counts)
-            padding = [*judge_padding(counts, found.checkpoint.tensors.get(f"{group.name}.bias"))]
-            verdicts += padding or judge_scales(counts)
-            if not any(code == "unwritten" for code, *_ in verdicts):
-                verdicts += judge_elements(counts)
+        if not readable(group):
+            return verdicts, None
+        counts = measure(group)
+        padding = [*judge_padding(counts, found.checkpoint.tensors.get(f"{group.name}.bias"))]
+        verdicts += padding or judge_scales(counts)
+        if not any(code == "unwritten" for code, *_ in verdicts):
+            verdicts += judge_elements(counts)
+        return verdicts, counts
+
+    for verdicts, counts in in_threads(judged, found.groups, workers):
+        measured += [counts] if counts is not None else []
         for code, severity, name, message in verdicts:
             merged.setdefault((code, severity), []).append((name, message))
     for (code, severity), entries in merged.items():

@@ -70,6 +70,7 @@ def lint(
     consumer: str | None = None,
     convention: str | None = None,
     header_only: bool = False,
+    workers: int = 1,
     step: Callable[[str], None] = lambda name: None,
 ) -> LintReport:
     """Check a checkpoint, and return everything that is wrong with it.
@@ -77,7 +78,7 @@ def lint(
     path: a directory, a `.safetensors` or a `.gguf` file. source: the checkpoint in high precision. consumer: judge for
     this one only: its rule for the list of excluded modules, and notes for warnings that break others. convention: a
     name or a family, instead of the recognized one. header_only: read no tensor, so that of each file only the head
-    need be present. step: is told each module's name.
+    need be present. workers: modules that are read at once. step: is told each module's name.
 
     Errors: FileError if nothing can be read.
 
@@ -96,7 +97,7 @@ def lint(
     report.families, report.evidence = found.conventions or [found.family or "none"], found.evidence
     report.facts = {group.name: _facts(group) for group in found.groups}
     try:
-        for each in _checks(found, consumer, header_only, step, report, source):
+        for each in _checks(found, consumer, header_only, step, report, source, workers):
             if isinstance(each, str):
                 report.remarks.append(each)
             else:
@@ -134,6 +135,7 @@ def _checks(
     step: Callable[[str], None],
     report: LintReport,
     source: str | os.PathLike[str] | None,
+    workers: int,
 ) -> Iterator[LintFinding | str]:
     """Yield findings, and remarks on what cannot be told."""
     yield from check_presence(found)
@@ -144,22 +146,22 @@ def _checks(
     if not header_only:
         yield from check_values(found)
         if source is None:
-            yield from check_bytes(found, step)
+            yield from check_bytes(found, step, workers)
         else:
-            yield from _with_source(found, os.fspath(source), report, step)
+            yield from _with_source(found, os.fspath(source), report, step, workers)
 
 
 def _with_source(
-    found: Recognized, source: str, report: LintReport, step: Callable[[str], None]
+    found: Recognized, source: str, report: LintReport, step: Callable[[str], None], workers: int
 ) -> Iterator[LintFinding | str]:
     """Yield findings on the bytes, and then what the source shows of tensors that have none.
 
     A suspicion gives way to what the source proves of the same tensors.
     """
-    alone = [*check_bytes(found, step)]
+    alone = [*check_bytes(found, step, workers)]
     certain = [each for each in (*report.findings, *alone) if isinstance(each, LintFinding) and each.severity == ERROR]
     broken = {name for each in certain for name in each.tensors}
-    proved = [*_proved(found, source, report, broken, step)]
+    proved = [*_proved(found, source, report, broken, step, workers)]
     named = {name for each in proved if isinstance(each, LintFinding) for name in each.tensors}
     modules = {group.name for group in found.groups if named & set(group.names)}
     covered = {name for group in found.groups if group.name in modules for name in group.names}
@@ -172,17 +174,22 @@ def _with_source(
 
 
 def _proved(
-    found: Recognized, source: str, report: LintReport, broken: set[str], step: Callable[[str], None]
+    found: Recognized,
+    source: str,
+    report: LintReport,
+    broken: set[str],
+    step: Callable[[str], None],
+    workers: int,
 ) -> Iterator[LintFinding | str]:
     """Yield what the source shows; a GGUF with llama.cpp's names is compared as the model on the Hub."""
     from fp4ref.checkpoints.source import check_source
 
     view = as_on_the_hub(found.checkpoint)
     if view is None:
-        yield from check_source(found, source, report.facts, broken, step)
+        yield from check_source(found, source, report.facts, broken, step, workers)
         return
     unread = {name for name, stored in view.stored.items() if broken & {*stored}}
-    for each in check_source(recognize(view.checkpoint), source, report.facts, unread, step):
+    for each in check_source(recognize(view.checkpoint), source, report.facts, unread, step, workers):
         if isinstance(each, str):
             yield each
         else:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from fp4ref.checkpoints.findings import ERROR, LintFinding
 from fp4ref.errors import FileError
 from fp4ref.files.reading import parts_at
 from fp4ref.files.tensors import reason, regular_file, shown
+
+_COUNTED = Lock()  # several threads read a file
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class Shard:
                 parts = [*parts_at(self.path, file.fileno(), start, count, "CKP-5")]
         except OSError as error:
             raise FileError(f"read {shown(self.path)}", reason(error), "a readable file", "CKP-5") from None
-        self.read_bytes += count
+        with _COUNTED:
+            self.read_bytes += count
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         if self.journal is not None:
             digest = zlib.crc32(data)

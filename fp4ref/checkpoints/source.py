@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from fp4ref.api import dequantize, quantize
 from fp4ref.catalogue import PROFILES
-from fp4ref.checkpoints.access import Bytes, codes_of, decoded, pieces
+from fp4ref.checkpoints.access import Bytes, Floats, WeightPiece, codes_of, decoded, pieces
 from fp4ref.checkpoints.bounds import least_decibels
 from fp4ref.checkpoints.check_bytes import readable
 from fp4ref.checkpoints.check_scales import Verdict
@@ -18,35 +19,48 @@ from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from fp4ref.checkpoints.diagnoses import LOSS, SINGLE, diagnosed
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
+from fp4ref.checkpoints.in_threads import in_threads
 from fp4ref.checkpoints.originals import Original, SquaredError, amax_of, counterpart, is_matrix
 from fp4ref.checkpoints.scalars import numbers
 from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.formats import FORMATS
+from fp4ref.quantized import Quantized
 
 NEIGHBOURS = "neighbours"  # bytes that differ as another rounding of ties would make them
 Facts = dict[str, float | str]
 
 
 def check_source(
-    found: Recognized, path: str, facts: dict[str, Facts], broken: set[str], step: Callable[[str], None]
+    found: Recognized,
+    path: str,
+    facts: dict[str, Facts],
+    broken: set[str],
+    step: Callable[[str], None],
+    workers: int = 1,
 ) -> Iterator[LintFinding | str]:
     """Compare every group with the tensor of its name in a checkpoint of high precision.
 
     facts: per group, to which the signal-to-noise ratio and the specification are added. broken: names of tensors with
-    a finding, which are not compared.
+    a finding, which are not compared. workers: groups that are compared at once.
 
     Rules: CKP-24.
     """
     source = open_checkpoint(path)
     merged: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    compared = 0
-    for group in found.groups:
-        tensor = counterpart(source, group)
-        if tensor is None or broken & set(group.names) or not readable(group):
-            continue
-        step(group.name)
-        compared += 1
-        for code, severity, name, message in _compare(found, source, group, tensor, facts.setdefault(group.name, {})):
+    compared = [
+        (group, tensor)
+        for group in found.groups
+        if (tensor := counterpart(source, group)) is not None and not broken & set(group.names) and readable(group)
+    ]
+
+    def judged(pair: tuple[TensorGroup, StoredTensor]) -> list[Verdict]:
+        step(pair[0].name)
+        return [*_compare(found, source, *pair, facts[pair[0].name])]
+
+    for group, _ in compared:
+        facts.setdefault(group.name, {})
+    for verdicts in in_threads(judged, compared, workers):
+        for code, severity, name, message in verdicts:
             merged.setdefault((code, severity), []).append((name, message))
     rounded = merged.pop((NEIGHBOURS, WARNING), [])
     if len(rounded) == 1:  # in several groups it is the producer's rounding
@@ -66,11 +80,8 @@ def _compare(
     if not original.fits:
         yield "shape", ERROR, name, f"{[*group.shape]} where the source has {[*tensor.shape]}"
         return
-    reproduced = [_reproduced(group, original, spec, amax) for spec, amax in _candidates(source, group, original)]
-    best = min(reproduced, key=lambda each: each.differing, default=None)
-    error = SquaredError()
-    for piece in pieces(group):
-        error.add(original.read(piece), decoded(group, piece))
+    candidates = [*_candidates(source, group, original)]
+    error, best = _closest(group, original, candidates)
     facts["sqnr_db"] = round(error.decibels, 2) if math.isfinite(error.decibels) else str(error.decibels)
     if best is not None:
         facts["reference_sqnr_db"], facts["closest_spec"] = round(best.decibels, 2), best.spec
@@ -101,7 +112,14 @@ class _Reproduction:
     decibels: float
 
 
-def _candidates(source: Checkpoint, group: TensorGroup, original: Original) -> Iterator[tuple[str, float | None]]:
+class SourceCandidate(NamedTuple):
+    """A specification that may have made the bytes, and the amax that it was given, if any."""
+
+    spec: str
+    amax: float | None
+
+
+def _candidates(source: Checkpoint, group: TensorGroup, original: Original) -> Iterator[SourceCandidate]:
     """Yield specifications and amaxes that may have made the bytes, those of the convention first."""
     convention = group.convention
     stored = numbers(group.parts.get("global_scale"))
@@ -117,7 +135,7 @@ def _candidates(source: Checkpoint, group: TensorGroup, original: Original) -> I
         if name in PROFILES and tuple(PROFILES[name].block) == convention.block:
             for each in dict.fromkeys(amaxes) if PROFILES[name].global_scale != "none" else [None]:
                 if each is None or (math.isfinite(each) and each >= 0):
-                    yield name, each
+                    yield SourceCandidate(name, each)
 
 
 def _relatives(group: TensorGroup) -> list[str]:
@@ -132,17 +150,52 @@ def _source_amax(source: Checkpoint, module: str) -> float | None:
     return amax_of(tensor) if is_matrix(tensor) else None
 
 
-def _reproduced(group: TensorGroup, original: Original, spec: str, amax: float | None) -> _Reproduction:
+def _closest(
+    group: TensorGroup, original: Original, candidates: list[SourceCandidate]
+) -> tuple[SquaredError, _Reproduction | None]:
+    """Return the error of the stored values, and what the candidate reproduces that gives the most of the bytes.
+
+    The one that is nearest in the first piece is tried first: if it gives every byte, the others are not tried.
+    """
+    error = SquaredError()
+    sample = next(pieces(group))
+    rows = original.read(sample)
+    nearest = sorted(candidates, key=lambda each: _count(sample, rows, each, group))
+    counts = dict.fromkeys(nearest, 0)
+    for number, tried in enumerate([nearest[:1], nearest[1:]]):
+        for piece in pieces(group) if tried or not number else ():
+            rows = original.read(piece)
+            if not number:
+                error.add(rows, decoded(group, piece))
+            for each in tried:
+                counts[each] += _count(piece, rows, each, group)
+        if nearest and not counts[nearest[0]]:
+            return error, _Reproduction(nearest[0].spec, 0, 0, 0, error.decibels)
+    best = min(nearest, key=lambda each: counts[each], default=None)
+    return error, None if best is None else _reproduced(group, original, best)
+
+
+def _count(piece: WeightPiece, rows: Floats, candidate: SourceCandidate, group: TensorGroup) -> int:
+    """Return the number of codes and scales of a piece that a candidate gives otherwise."""
+    return _different(*_made(rows, candidate)[1:], piece, group)
+
+
+def _made(rows: Floats, candidate: SourceCandidate) -> tuple[Quantized, Bytes, Bytes]:
+    amax = None if candidate.amax is None else np.float32(candidate.amax)
+    made = quantize(rows, candidate.spec, amax=amax)
+    return made, np.asarray(made.row.data), np.asarray(made.row.scales)
+
+
+def _reproduced(group: TensorGroup, original: Original, candidate: SourceCandidate) -> _Reproduction:
     """Quantize the source piece by piece with a specification, and count bytes that differ."""
     differing = values = far = 0
     error = SquaredError()
     for piece in pieces(group):
         rows = original.read(piece)
-        made = quantize(rows, spec, amax=None if amax is None else np.float32(amax))
-        data, scales = np.asarray(made.row.data), np.asarray(made.row.scales)
+        made, data, scales = _made(rows, candidate)
         data, bits = data[:, : piece.packed.shape[1]], group.convention.bits
         assert piece.scales is not None
-        different = _different(data, piece.packed, bits) + int((scales != piece.scales).sum())
+        different = _different(data, scales, piece, group)
         if 0 < different <= SINGLE:
             expected = decoded(group, piece._replace(packed=data, scales=scales))
             values += int((expected != decoded(group, piece)).sum())
@@ -150,13 +203,17 @@ def _reproduced(group: TensorGroup, original: Original, spec: str, amax: float |
             far += _far(codes, stored, FORMATS[group.convention.element].sign_bit) + _far(scales, piece.scales, 256)
         differing += different
         error.add(rows, np.asarray(dequantize(made), np.float32))
-    return _Reproduction(spec, differing, values, far, error.decibels)
+    return _Reproduction(candidate.spec, differing, values, far, error.decibels)
 
 
-def _different(one: Bytes, two: Bytes, bits: int) -> int:
-    """Return the number of codes that differ."""
-    apart = one ^ two
-    return int(np.count_nonzero(apart) if bits == 8 else np.count_nonzero(apart & 15) + np.count_nonzero(apart >> 4))
+def _different(data: Bytes, scales: Bytes, piece: WeightPiece, group: TensorGroup) -> int:
+    """Return the number of codes and scales that differ."""
+    assert piece.scales is not None
+    apart = data[:, : piece.packed.shape[1]] ^ piece.packed
+    both = int(np.count_nonzero(apart))
+    if both and group.convention.bits == 4:
+        both = int(np.count_nonzero(apart & 15) + np.count_nonzero(apart >> 4))
+    return both + int(np.count_nonzero(scales != piece.scales))
 
 
 def _far(expected: Bytes, stored: Bytes, sign: int) -> int:

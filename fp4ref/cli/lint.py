@@ -33,6 +33,7 @@ Examples:
 )
 @click.option("--convention", metavar="NAME", help="The convention or its family, instead of the recognized one.")
 @click.option("--header-only", is_flag=True, help="Read headers and configuration, no tensors.")
+@click.option("--workers", type=click.IntRange(1, 256), default=1, help="Read as many modules at once.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--sarif", type=click.Path(path_type=Path), help="Also write a SARIF log to this file.")
 @click.option("--html", type=click.Path(path_type=Path), help="Also write a page to this file.")
@@ -43,6 +44,7 @@ def lint(
     consumer: str | None,
     convention: str | None,
     header_only: bool,
+    workers: int,
     as_json: bool,
     sarif: Path | None,
     html: Path | None,
@@ -64,7 +66,13 @@ def lint(
         raise FileError("lint", f"{sarif} for both --sarif and --html", "two files", "FIL-4")
     with progress(None, "lint") as step:
         report = check(
-            path, source=source, consumer=consumer, convention=convention, header_only=header_only, step=step
+            path,
+            source=source,
+            consumer=consumer,
+            convention=convention,
+            header_only=header_only,
+            workers=workers,
+            step=step,
         )
     if as_json:
         click.echo(json.dumps(report.to_record(), indent=1))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from fp4ref.checkpoints.transfer.plan import ConversionPlan
@@ -33,9 +34,14 @@ class Meter:
     tell: Tell
     done: int = 0
     begun: float = field(default_factory=time.monotonic)
+    lock: Lock = field(default_factory=Lock)
 
     def step(self, name: str, count: int) -> None:
-        """Count bytes of a tensor, and tell how far the run is."""
+        """Count bytes of a tensor, and tell how far the run is. Any thread may call this."""
+        with self.lock:
+            self._step(name, count)
+
+    def _step(self, name: str, count: int) -> None:
         self.done += count
         passed = time.monotonic() - self.begun
         rate = self.done / passed if passed else 0.0
@@ -85,16 +91,22 @@ def _write(
         _in_processes(partial, plan, numbers, workers, meter)
     else:
         for number in numbers:
-            write_part(str(partial), number, meter.step)
+            write_part(str(partial), number, meter.step, workers)
 
 
 def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], workers: int, meter: Meter) -> None:
-    """Write shards in local processes; the work of one that ends is done again. Rules: CNV-15."""
+    """Write shards in local processes, and in threads of these if there are fewer shards.
+
+    The work of a process that ends is done again.
+
+    Rules: CNV-15.
+    """
     context = multiprocessing.get_context("spawn")
+    threads = -(-workers // len(numbers))
     for _ in range(1 + RETRIES):
         try:
             with ProcessPoolExecutor(min(workers, len(numbers)), context) as pool:
-                futures = {pool.submit(write_part, str(partial), number) for number in numbers}
+                futures = {pool.submit(write_part, str(partial), number, threads=threads) for number in numbers}
                 try:
                     while futures:
                         done, futures = wait(futures, return_when=FIRST_COMPLETED)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fp4ref.checkpoints.gguf_header import SCALARS, TYPES
+from fp4ref.checkpoints.in_threads import in_threads
 from fp4ref.checkpoints.transfer.placing import Placed
 from fp4ref.checkpoints.transfer.units import Unit
 from fp4ref.errors import DomainError, FileError
@@ -89,10 +90,11 @@ def write_shard(
     units: Sequence[Unit],
     metadata: Mapping[str, str | bytes],
     step: Callable[[str, int], None] = lambda name, count: None,
+    threads: int = 1,
 ) -> ShardReport:
     """Write a file of some units, whole or not at all, and return its report.
 
-    step: is told each tensor's name and the number of bytes that were written.
+    step: is told each tensor's name and the number of bytes that were written. threads: units that are written at once.
 
     Rules: CNV-2, CNV-8.
     """
@@ -113,8 +115,8 @@ def write_shard(
             done[name] += len(view)
             step(name, len(view))
 
-        for unit in units:
-            losses += unit.write(emit)
+        for lost in in_threads(lambda unit: unit.write(emit), units, threads):
+            losses += lost
         wrong = [name for name, count in done.items() if count != tensors[name].length]
         if wrong:
             got = f"{done[wrong[0]]} bytes for {quoted(wrong[0])}"

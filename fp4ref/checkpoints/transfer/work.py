@@ -103,8 +103,10 @@ def finished(partial: Path, name: str) -> ShardReport | None:
     return None
 
 
-def write_part(folder: str, number: int, step: Step = lambda name, count: None) -> int:
+def write_part(folder: str, number: int, step: Step = lambda name, count: None, threads: int = 1) -> int:
     """Write one shard of a conversion, unless it is finished; return its number. Any process may call this.
+
+    threads: parts of the shard that are written at once.
 
     Errors: FileError for a source that changed; DomainError for a loss that is not allowed.
 
@@ -117,7 +119,7 @@ def write_part(folder: str, number: int, step: Step = lambda name, count: None) 
     if finished(partial, shard.name) is not None:
         return number
     require_state(plan.request)
-    report = _written(partial / shard.name, plan, shard, step)
+    report = _written(partial / shard.name, plan, shard, step, threads)
     if report.losses and not plan.request.lossy:
         (partial / shard.name).unlink()
         more = f" ({len(report.losses)} losses in this shard)" if len(report.losses) > 1 else ""
@@ -127,14 +129,14 @@ def write_part(folder: str, number: int, step: Step = lambda name, count: None) 
     return number
 
 
-def _written(path: Path, plan: ConversionPlan, shard: PlannedShard, step: Step) -> ShardReport:
+def _written(path: Path, plan: ConversionPlan, shard: PlannedShard, step: Step, threads: int) -> ShardReport:
     """Write a shard; remove it if its source changed meanwhile: every part is read once more, and compared by CRC-32.
 
     Rules: CNV-10.
     """
     for each in plan.sources:
         each.journal = {}
-    report = write_shard(path, shard.units, shard.metadata, step)
+    report = write_shard(path, shard.units, shard.metadata, step, threads)
     try:
         for each in plan.sources:
             each.require_same_bytes()
