@@ -613,8 +613,11 @@ def test_ranks_and_processes_write_the_same_bytes(exports: Any, tmp_path: Path) 
 
 @pytest.mark.rule("CNV-15")
 @pytest.mark.parametrize("to", ["compressed-tensors", "gguf"])
-def test_threads_of_one_shard_write_the_same_bytes(to: str, exports: Any, tmp_path: Path) -> None:
-    request = {name: request_to_convert(exports("modelopt-nvfp4"), tmp_path / name, to=to) for name in ("one", "four")}
+def test_threads_of_one_shard_write_the_same_bytes(to: str, tmp_path: Path) -> None:
+    stored = corpus.CLEAN["modelopt-nvfp4"]()
+    stored.shards = 1
+    source = stored.write(tmp_path / "source")
+    request = {name: request_to_convert(source, tmp_path / name, to=to) for name in ("one", "four")}
     steps: list[str] = []
     run(request["one"])
     run(request["four"], workers=4, tell=steps.append)
@@ -623,8 +626,9 @@ def test_threads_of_one_shard_write_the_same_bytes(to: str, exports: Any, tmp_pa
 
 
 @pytest.mark.rule("CNV-4", "CNV-8")
-def test_a_loss_in_one_thread_leaves_no_file(exports: Any, tmp_path: Path) -> None:
+def test_a_loss_in_one_thread_leaves_no_file(tmp_path: Path) -> None:
     stored = corpus.CLEAN["modelopt-nvfp4"]()
+    stored.shards = 1
     stored.array(f"{MODULE}.weight_scale")[3, 2] |= 0x80
     with pytest.raises(DomainError, match="1 scale bytes that readers of gguf.nvfp4"):
         run(request_to_convert(stored.write(tmp_path / "source"), tmp_path / "out", to="gguf"), workers=4)
