@@ -494,3 +494,21 @@ def test_the_fastest_backend_serves_an_array_in_the_cpus_memory():
     code = "import sys, fp4ref.registry as r; r.backends(); print('fp4ref_cpu.operations' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"  # declared, not loaded
+
+
+@pytest.mark.parametrize("specs", [("nvfp4", "nvfp4"), ("mxfp8-e4m3", "mxfp4")])
+def test_all_that_a_fast_product_calls_is_compiled_beforehand(specs, monkeypatch):
+    from fp4ref_cpu import build, gemm, operations, reading
+
+    a, b = (fp4ref.quantize(np.ones((2, 64), np.float32), name, backend="numpy") for name in specs)
+    asked = []
+    for module in (gemm, reading):
+        monkeypatch.setattr(
+            module, "functions", lambda text, *names: asked.append(text) or build.functions(text, *names)
+        )
+    gemm._loops.cache_clear()
+    reading._dequantizer.cache_clear()
+    fp4ref.gemm(a, b, "fast", backend="cpu")
+    call = Call("gemm_fast", a.spec, spec_b=b.spec)
+    assert len(asked) > 1
+    assert {*asked} <= {*operations._texts(call)}

@@ -75,10 +75,14 @@ def fast(a: Operand, b: Operand, epilogue: Epilogue) -> Any:
 def _values(operand: Operand) -> NDArray[np.float32]:
     codes, scales, _ = operand.data
     data = DirectionData(arrays.to_numpy("gemm", codes), arrays.to_numpy("gemm", scales), None)
-    spec = _decoding(operand.spec, Granularity.NONE)
-    call = Call("dequantize", spec, layout=operand.scale_layout, shape=operand.shape)
+    call = reading(operand.spec, layout=operand.scale_layout, shape=operand.shape)
     result: NDArray[np.float32] = dequantize(call, data, None)
     return result
+
+
+def reading(spec: Spec, **details: Any) -> Call:
+    """Return the call that reads an operand of the fast path."""
+    return Call("dequantize", _decoding(spec, Granularity.NONE), **details)
 
 
 def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArray[np.float32] | None) -> Any:

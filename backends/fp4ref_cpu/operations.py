@@ -69,7 +69,10 @@ def _texts(call: Call) -> Iterator[str]:
         source = call.source if fp4ref_numerics.narrows(spec) else "float32"
         yield dequantizing_text(text(decoding(spec)), source, call.to)
     elif call.multiplies:
-        yield gemm.multiplying_text(call.required, call.spec_b or call.required)
+        specs = call.required, call.spec_b or call.required
+        yield gemm.multiplying_text(*specs)
+        if call.operation == "gemm_fast":
+            yield from (text for spec in specs for text in _texts(gemm.reading(spec)))
     elif call.operation == "random_bits":
         yield random_text()
 
