@@ -16,7 +16,9 @@ from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict import exhaustive
 from fp4ref.conformance.verdict.dump_report import Verdict
-from fp4ref.errors import DomainError
+from fp4ref.conformance.verdict.sweep_report import SweepReport
+from fp4ref.conformance.verdict.sweep_store import Pace, SweepStore
+from fp4ref.errors import DomainError, FileError
 from fp4ref.kernels import kernel
 
 pytestmark = pytest.mark.rule("CNF-46")
@@ -27,8 +29,7 @@ def parts(x, spec, **how):
     return tuple(part for part in fp4ref.quantize(x, spec, backend="cpu", **how).row if part is not None)
 
 
-def check(function, spec, dtype="bfloat16", maxima=(ONE,), options=None):
-    more = {} if options is None else {"options": options}
+def check(function, spec, dtype="bfloat16", maxima=(ONE,), **more):
     return exhaustive.check(Subject.of(function), resolve(spec), dtype, global_maxima=[*maxima], **more)
 
 
@@ -132,7 +133,7 @@ def test_a_kernel_that_raises_is_wrong_and_time_ends_a_sweep(few):
 
 
 def test_a_wrong_verdict_of_a_sweep_that_time_ended_claims_no_whole_domain():
-    report = exhaustive.SweepReport("k", fp4ref.NVFP4, Subject.of(right("nvfp4")).declaration, "float32")
+    report = SweepReport("k", fp4ref.NVFP4, Subject.of(right("nvfp4")).declaration, "float32")
     report.patterns, report.counts, report.stopped = 1000, {"codes": 1, "nan": 2}, exhaustive.LATE
     assert report.headline == (
         "wrong: 1 code differs, 2 codes of NaN differ from nvfp4; the time of the run is over after 1,000 elements"
@@ -165,6 +166,106 @@ def test_steps_of_float32_are_those_of_fractions(byte):
             q = fp4ref.quantize(x, spec, backend="cpu").row
             assert q.scales[0, 1] == byte
             assert q.data[0, 8] >> 4 == found.of(pattern)
+
+
+# A sweep in several runs
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    monkeypatch.setitem(exhaustive.PIECES, "cpu", 20_000)
+
+
+def stopping(calls, after):
+    """Return a right kernel that is interrupted in a call, and later counts on."""
+
+    def stops(x):
+        calls.append(len(calls))
+        if len(calls) in after:
+            raise KeyboardInterrupt
+        return parts(x, "nvfp4")
+
+    return stops
+
+
+def test_an_interrupted_sweep_goes_on_where_it_ended(few, pieces, tmp_path):
+    maxima = (ONE, ONE + 1)
+    whole = check(right("nvfp4"), "nvfp4", maxima=maxima)
+    calls = []
+    kernel = stopping(calls, {3, 5, whole.calls})
+    reports = [check(kernel, "nvfp4", maxima=maxima, store=SweepStore(tmp_path / "s.json")) for _ in range(5)]
+    assert [report.stopped for report in reports] == ["interrupted"] * 3 + ["", ""]
+    assert reports[0].headline.startswith("incomplete: interrupted; nothing differs from nvfp4 in ")
+    assert [report.kind for report in reports[:3]] == [Verdict.INCOMPLETE] * 3
+    assert [report.to_json() for report in reports[3:]] == [
+        {**whole.to_json(), "subject": report.subject} for report in reports[3:]
+    ]
+    assert len(calls) == whole.calls + 3  # each call once, but for those that were interrupted
+    assert whole.calls > 8
+
+
+def test_a_wrong_byte_of_an_earlier_run_counts(few, pieces, tmp_path):
+    calls = []
+    kernel = stopping(calls, {3})
+
+    def wrong(x):
+        data, scales, amax = kernel(x)
+        return (data ^ 1 if len(calls) == 1 else data), scales, amax
+
+    first, last = (check(wrong, "nvfp4", store=SweepStore(tmp_path / "s.json")) for _ in range(2))
+    assert (first.kind, last.kind, last.stopped) == (Verdict.WRONG, Verdict.WRONG, "")
+    assert last.first == first.first
+    assert last.counts == first.counts
+
+
+def test_progress_of_another_sweep_is_refused(few, pieces, tmp_path):
+    path = tmp_path / "s.json"
+
+    def store():
+        return SweepStore(path)
+
+    check(stopping([], {2}), "nvfp4", store=store())
+    with pytest.raises(FileError, match=r"a sweep with another spec and dtype.*CNF-46"):
+        check(stopping([], ()), "mxfp4", "float16", (None,), store=store())
+    path.write_text(path.read_text().replace('"done"', '"other"'))
+    with pytest.raises(FileError, match="a damaged file"):
+        check(stopping([], ()), "nvfp4", store=store())
+    path.write_text("{}")
+    with pytest.raises(FileError, match="not the progress of a sweep"):
+        check(stopping([], ()), "nvfp4", store=store())
+
+
+def test_the_pace_has_the_share_and_the_time_that_is_left():
+    now = [100.0]
+    pace = Pace(50, lambda: now[0])
+    assert pace.text(50, 1000) == "5.0% of 1,000 elements"
+    now[0] += 10
+    assert pace.text(250, 4_000_250) == "0.0% of 4,000,250 elements, 0.0 million a second, about 55 h 33 min left"
+    assert pace.text(1050, 2050).endswith(", about 10 s left")
+
+
+def test_progress_of_a_changed_kernel_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "package"
+    package.mkdir()
+    for path in (package / "__init__.py", package / "swept.py"):
+        path.write_text("raise ValueError  # it is found without importing it\n")
+    for number, target in enumerate(("package/swept.py:slow", "package.swept:slow")):
+        store = SweepStore(tmp_path / f"{number}.json")
+        store.read(target, dtype="float32")
+        store.keep({"calls_of_pass": 3})
+        store.write()
+        assert SweepStore(store.path).read(target, dtype="float32") == {"calls_of_pass": 3}
+        with (package / "swept.py").open("a") as file:
+            file.write("# other\n")
+        with pytest.raises(FileError, match="a sweep with another file"):
+            SweepStore(store.path).read(target, dtype="float32")
+
+
+def test_progress_is_kept_of_sweeps_only():
+    words = ["verify", "--kernel", "kernels.py:mx", "--spec", "mxfp8-e4m3", "--resume", "s.json"]
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, "--resume is for --exhaustive" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize("spec", ["nvfp4-4over6", "nvfp4-2d", "nvfp4-sr", "mxfp6-e2m3"])

@@ -29,6 +29,7 @@ Examples:
   fp4ref verify --kernel kernel.py:quantize --spec mxfp4 --device cuda --level 2
   fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --device cuda --huge
   fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --exhaustive bfloat16
+  fp4ref verify --kernel kernel.py:quantize --spec nvfp4 --exhaustive float32 --resume sweep.json
   fp4ref verify --kernel kernel.py:gemm --spec nvfp4
   fp4ref verify --library ./libmine.so:quantize --signature quantize.toml --spec mxfp4
   fp4ref verify --library ./libmine.so:quantize_nvfp4 --signature flashinfer-nvfp4 --spec nvfp4 --device cuda
@@ -48,6 +49,7 @@ CALLED_ONLY = frozenset(
         "--huge",
         "--level",
         "--repeat",
+        "--resume",
         "--seed",
         "--weights",
     ]
@@ -135,6 +137,12 @@ def _list_signatures(context: click.Context, _: click.Parameter, wanted: bool) -
     type=click.Choice(list(INPUT_DTYPES)),
     metavar="DTYPE",
     help="Instead of these cases, use every value of float32, bfloat16 or float16 under every scale byte.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Keep the progress of --exhaustive in this file, and continue from there; a changed kernel is refused.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, help="Draw other random numbers for a kernel's cases.")
 @click.option("--forever", is_flag=True, help="Continue with the next seed until a case fails or you interrupt.")

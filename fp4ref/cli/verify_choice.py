@@ -88,7 +88,7 @@ class KernelChoice(Choice):
 
     target: MODULE:FUNCTION, or LIB:FUNCTION with the name or file of its signature. forever: go on with the next seed
     until something fails or the run is interrupted. huge: inputs past 2^31 bytes instead of the cases. exhaustive: a
-    type, every value of which is tried instead of the cases.
+    type, every value of which is tried instead of the cases. resume: a file with the progress of that.
     """
 
     target: str
@@ -98,6 +98,7 @@ class KernelChoice(Choice):
     forever: bool = False
     huge: bool = False
     exhaustive: str | None = None
+    resume: Path | None = None
     cases: CaseChoice = field(default_factory=CaseChoice)
 
     @property

@@ -13,6 +13,7 @@ from fp4ref.cli.verify_huge import IGNORED
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.exhaustive import check
+from fp4ref.conformance.verdict.sweep_store import SweepStore
 from fp4ref.spec import Spec
 
 REFUSED = IGNORED - {"--statement", "--subject-version"}
@@ -24,7 +25,8 @@ def check_exhaustive(
     """Sweep a quantizer, and print what was found; the exit status. Rules: CNF-2, CNF-46."""
     refuse_options(choice.given & REFUSED, "not with --exhaustive, whose inputs are all values")
     assert choice.exhaustive is not None
-    report = check(subject, spec, choice.exhaustive, options, step)
+    store = None if choice.resume is None else SweepStore(choice.resume, choice.pages.sources, choice.pages.force)
+    report = check(subject, spec, choice.exhaustive, options, step, store=store)
     if choice.statement is not None:
         choice.statement.write_sweep(report)
     if choice.as_json:
@@ -34,4 +36,6 @@ def check_exhaustive(
     out.print(printable(f"{report.subject}: {report.headline}"), style="bold", markup=False, soft_wrap=True)
     for line in (*(f"first: {text}" for text in report.first.values()), *report.coverage.lines):
         out.print(printable(line), markup=False, emoji=False, soft_wrap=True)
+    if report.stopped and store is not None:
+        out.print(printable(f"the same command goes on from {store.path}"), markup=False, emoji=False, soft_wrap=True)
     return report.kind.status

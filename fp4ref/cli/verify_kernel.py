@@ -36,6 +36,8 @@ def check_kernel(choice: KernelChoice, options: RunOptions) -> int:
         raise click.UsageError("--forever does not end, so it takes neither --repeat nor --case")
     if choice.huge and choice.exhaustive is not None:
         raise click.UsageError("--huge and --exhaustive choose the inputs in two ways: give one")
+    if choice.resume is not None and choice.exhaustive is None:
+        raise click.UsageError("--resume is for --exhaustive")
     require_all_cases(choice)
     assert choice.spec is not None
     spec = _with_names_of_the_kernel(choice, partial(load_spec, choice.spec))

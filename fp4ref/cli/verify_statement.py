@@ -19,11 +19,11 @@ from fp4ref.files.targets import require_target, write_bytes
 if TYPE_CHECKING:
     from fp4ref.conformance.selfcheck.report import SelfCheckReport
     from fp4ref.conformance.verdict.dump_report import DumpReport
-    from fp4ref.conformance.verdict.exhaustive import SweepReport
     from fp4ref.conformance.verdict.kernel_report import KernelReport
     from fp4ref.conformance.verdict.products import ProductReport
     from fp4ref.conformance.verdict.statement import NamedSubject
     from fp4ref.conformance.verdict.stochastic import StochasticReport
+    from fp4ref.conformance.verdict.sweep_report import SweepReport
     from fp4ref.kernels import Declaration
 
 

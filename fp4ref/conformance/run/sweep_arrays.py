@@ -14,9 +14,11 @@ class NumpyArrays:
 
     signed = False
 
-    def patterns(self, start: int, stop: int, size: int) -> Any:
-        """Return consecutive patterns of `size` bytes."""
-        return np.arange(start, stop, dtype=np.int64).astype(f"u{size}")
+    def patterns(self, start: int, count: int, size: int) -> Any:
+        """Return consecutive patterns of `size` bytes; past the largest one they begin again at 0."""
+        found = np.arange(count, dtype=f"u{max(size, 4)}")
+        found += start
+        return found.astype(f"u{size}", copy=False)
 
     def runs(self, values: Any, lengths: Any) -> Any:
         """Return every value as often as its length says."""
@@ -32,7 +34,7 @@ class NumpyArrays:
 
     def turned(self, array: Any, by: int) -> Any:
         """Return an array whose last axis is turned by some places."""
-        return np.roll(array, by, -1)
+        return np.roll(array, by, -1) if by else array
 
     def like(self, array: Any, *shape: int) -> Any:
         """Return a new array of the same type."""
@@ -59,12 +61,12 @@ class TorchArrays:
     def __init__(self, device: str) -> None:
         self.device = device
 
-    def patterns(self, start: int, stop: int, size: int) -> Any:
-        """Return consecutive patterns of `size` bytes."""
+    def patterns(self, start: int, count: int, size: int) -> Any:
+        """Return consecutive patterns of `size` bytes; past the largest one they begin again at 0."""
         import torch
 
         kind = {2: torch.int16, 4: torch.int32}[size]
-        return torch.arange(start, stop, dtype=torch.int64, device=self.device).to(kind)
+        return torch.arange(start, start + count, dtype=torch.int64, device=self.device).to(kind)
 
     def runs(self, values: Any, lengths: Any) -> Any:
         """Return every value as often as its length says."""
@@ -87,7 +89,7 @@ class TorchArrays:
 
     def turned(self, array: Any, by: int) -> Any:
         """Return a tensor whose last axis is turned by some places."""
-        return array.roll(by, -1)
+        return array.roll(by, -1) if by else array
 
     def like(self, array: Any, *shape: int) -> Any:
         """Return a new tensor of the same type."""

@@ -62,9 +62,8 @@ class _SweepCall:
         leads = int(sweep.lead is not None)
         across = self.columns // sweep.block - leads
         self.rows = -(-len(scales) // (across * sweep.multiple[0])) * sweep.multiple[0]
-        more = self.rows * across - len(scales)
-        self.scales = np.pad(scales, (0, more), mode="edge").reshape(self.rows, across)
-        self.patterns, self.codes = (self._in_rows([piece[i] for piece in pieces], more, across, leads) for i in (0, 1))
+        self.scales = np.pad(scales, (0, self.rows * across - len(scales)), mode="edge").reshape(self.rows, across)
+        self.patterns, self.codes = (self._in_rows([piece[i] for piece in pieces], across, leads) for i in (0, 1))
         if sweep.lead is not None:
             pattern, byte, code = sweep.lead
             self.patterns[:, 0], self.codes[:, 0] = 0, 0
@@ -75,41 +74,43 @@ class _SweepCall:
         """Return a pattern as an integer of the width of x."""
         return pattern - 2 * self.sign if self.own.signed and pattern >= self.sign else pattern
 
-    def _in_rows(self, blocks: list[Any], more: int, across: int, leads: int) -> Any:
-        """Return blocks in rows, the first ones repeated to fill the last row, and room for a block before each row."""
-        whole = self.own.joined(blocks)
-        while more:
-            step = min(more, len(whole))
-            whole, more = self.own.joined([whole, whole[-step:]]), more - step
-        whole = whole.reshape(self.rows, across, self.sweep.block)
-        return self.own.joined([whole[:, :1], whole], 1) if leads else whole
+    def _in_rows(self, pieces: list[Any], across: int, leads: int) -> Any:
+        """Return blocks in rows, the last ones repeated to fill the last row, and room for blocks before each row."""
+        blocks = pieces[0] if len(pieces) == 1 else self.own.joined(pieces)
+        whole = self.own.like(blocks, self.rows, across + leads, self.sweep.block)
+        full, rest = divmod(len(blocks), across)
+        whole[:full, leads:] = blocks[: full * across].reshape(full, across, self.sweep.block)
+        if full < self.rows:
+            whole[full:, leads:] = blocks[-1]
+            whole[full, leads : leads + rest] = blocks[len(blocks) - rest :]
+        return whole
 
     def _blocks(self, part: SweepPart) -> tuple[Any, Any]:
         """Return the blocks of a part, patterns and codes; its first pattern fills the last group of blocks."""
         block, steps = self.sweep.block, self.sweep.steps[part.steps]
-        bounds = np.clip(np.append(steps.starts, part.stop), part.start, part.stop)
+        count = part.stop - part.start
+        missing = -count % (block * (block - 1))
+        patterns = self.own.patterns(part.start, count + missing, self.size)
+        patterns[count:] = self._narrow(part.start)
+        lengths = np.diff(np.clip(np.append(steps.starts, part.stop), part.start, part.stop))
+        codes = self.own.runs(np.append(steps.codes, np.uint8(steps.of(part.start))), np.append(lengths, missing))
         maxima = [steps.maximum | self.sign * (lane & 1) for lane in range(block)]
-        missing = -(part.stop - part.start) % (block * (block - 1))
-        first = np.array([steps.of(part.start)], np.uint8)
-        patterns = [self.own.patterns(part.start, part.stop, self.size)]
-        patterns += [self.own.runs(np.array([self._narrow(part.start)]), np.array([missing]))]
-        patterns[1] = (
-            patterns[1].astype(patterns[0].dtype) if not self.own.signed else patterns[1].to(patterns[0].dtype)
-        )
-        codes = [self.own.runs(steps.codes, np.diff(bounds)), self.own.runs(first, np.array([missing]))]
         return (
-            self._with_maxima(self.own.joined(patterns), [self._narrow(pattern) for pattern in maxima]),
-            self._with_maxima(self.own.joined(codes), [steps.of(pattern) for pattern in maxima]),
+            self._with_maxima(patterns, [self._narrow(pattern) for pattern in maxima]),
+            self._with_maxima(codes, [steps.of(pattern) for pattern in maxima]),
         )
 
     def _with_maxima(self, values: Any, maxima: list[int]) -> Any:
-        """Return blocks of values, each with one of the maxima in the lane of its number in a group."""
+        """Return blocks of values, each with one of the maxima in the lane of its number in a group.
+
+        From one maximum of a group to the next there are a whole block and one element.
+        """
         block = len(maxima)
-        swept = values.reshape(-1, block, block - 1)
-        whole = self.own.like(values, len(swept), block, block)
-        for lane in range(block):
-            whole[:, lane, :lane], whole[:, lane, lane + 1 :] = swept[:, lane, :lane], swept[:, lane, lane:]
-            whole[:, lane, lane] = maxima[lane]
+        swept = values.reshape(-1, block - 1, block)
+        whole = self.own.like(values, len(swept), block * block)
+        whole[:, :-1].reshape(len(swept), block - 1, block + 1)[:, :, 1:] = swept
+        for lane, maximum in enumerate(maxima):
+            whole[:, lane * (block + 1)] = maximum
         return self.own.turned(whole.reshape(-1, block), self.sweep.turn)
 
     def made(self, function: Callable[..., Any]) -> dict[str, Any]:

@@ -91,6 +91,12 @@ def ranges(spec: Spec, dtype: str, maximum: int) -> list[tuple[int, int]]:
     return found
 
 
+def elements(spec: Spec, dtype: str, largest: int | None) -> int:
+    """Return the number of patterns of all calls under one global maximum."""
+    found = steps_of(spec, dtype, largest)
+    return sum(stop - start for steps in found for start, stop in ranges(spec, dtype, steps.maximum))
+
+
 def sweeps(
     spec: Spec, declared: Declaration, dtype: str, largest: int | None, piece: int, turn: int = 0
 ) -> Iterator[Sweep]:
