@@ -54,7 +54,7 @@ def no_global_scale(amax: Floats, k: Constants) -> Floats:
 
 
 def divided(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
-    """x / s; for a power of two the same as its exact reciprocal. Rules: BLK-10, E8M0-5."""
+    """x / s; for a power of two the same as its exact reciprocal. Rules: BLK-10, E8M0-5. Certificates: power-of-two."""
     return x / s
 
 
@@ -121,18 +121,21 @@ def fused_with_zero(x: Floats, factor: Floats) -> Floats:
 
 
 def encoding_te(amax: Floats, k: Constants) -> Floats:
-    """S_enc = scale_max * element_max / amax, at most FLT_MAX; 1 where amax or S_enc is 0. Rules: GLB-2, GLB-3."""
+    """S_enc = scale_max * element_max / amax, at most FLT_MAX; 1 where amax or S_enc is 0.
+
+    Rules: GLB-2, GLB-3. Certificates: encoding-*.
+    """
     g = np.fmin(k.scale_max * k.element_max / amax, FLT_MAX)
     return np.where((amax == 0) | (g == 0), F(1), g)
 
 
 def block_scale_te(amax: Floats, g: Floats, k: Constants) -> Floats:
-    """amax * (S_enc * fp32(1/6)), at most FLT_MAX. Rules: BLK-3."""
+    """amax * (S_enc * fp32(1/6)), at most FLT_MAX. Rules: BLK-3. Certificates: block-scale."""
     return np.fmin(amax * (g * SIXTH), FLT_MAX)
 
 
 def scaled_te(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
-    """x * min(1 / (s * (1 / S_enc)), FLT_MAX). Rules: BLK-4, BLK-5, BLK-6."""
+    """x * min(1 / (s * (1 / S_enc)), FLT_MAX). Rules: BLK-4, BLK-5, BLK-6. Certificates: factor, block."""
     return x * np.fmin(F(1) / (s * (F(1) / g)), FLT_MAX)
 
 
@@ -142,7 +145,7 @@ def scaled_te_fast(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
 
 
 def dequantized_te(q: Floats, s: Floats, amax: Floats, k: Constants) -> Floats:
-    """q * ((s * amax) * fp32(1 / (element_max * scale_max))). Rules: DEQ-1."""
+    """q * ((s * amax) * fp32(1 / (element_max * scale_max))). Rules: DEQ-1. Certificates: decode."""
     return q * (s * amax * (F(1) / (k.element_max * k.scale_max)))
 
 
@@ -200,17 +203,17 @@ def block_scale_ocp_rceil(amax: Floats, g: Floats, k: Constants) -> Floats:
 
 
 def block_scale_floor(amax: Floats, g: Floats, k: Constants) -> Floats:
-    """2^(floor(log2 amax) - emax), from the exponent bits. Rules: MXS-2, MXS-5."""
+    """2^(floor(log2 amax) - emax), from the exponent bits. Rules: MXS-2, MXS-5. Certificates: mx-floor."""
     return finite(amax, power_of_two(exponent_field(amax), k))
 
 
 def block_scale_ceil(amax: Floats, g: Floats, k: Constants) -> Floats:
-    """2^(ceil(log2 amax) - emax): one more for any nonzero mantissa. Rules: MXS-3, MXS-5."""
+    """2^(ceil(log2 amax) - emax): one more for any nonzero mantissa. Rules: MXS-3, MXS-5. Certificates: mx-ceil."""
     return finite(amax, power_of_two(exponent_field(amax, MANTISSA), k))
 
 
 def block_scale_even(amax: Floats, g: Floats, k: Constants) -> Floats:
-    """FLOOR of amax rounded half up to the element's mantissa. Rules: MXS-4, MXS-5."""
+    """FLOOR of amax rounded half up to the element's mantissa. Rules: MXS-4, MXS-5. Certificates: mx-even."""
     return finite(amax, power_of_two(exponent_field(amax, half_carry(k.element.mantissa_bits)), k))
 
 

@@ -20,7 +20,7 @@ def transform(values: Floats, mask: int) -> Floats:
 
     values: [..., 16 n], bfloat16 values, for which signs / 4 is exact.
 
-    Rules: HAD-1, HAD-2, HAD-3.
+    Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs.
     """
     groups = values.reshape(*values.shape[:-1], -1, POINTS)
     sums = butterfly(groups * (sign_vector(mask) * NORM))

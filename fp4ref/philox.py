@@ -28,7 +28,7 @@ def philox4x32(counter: Any, key: Any, rounds: int = 10) -> NDArray[np.uint32]:
     >>> [f"{word:08x}" for word in fp4ref.philox4x32([0, 0, 0, 0], [0, 0])]
     ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
 
-    Rules: SR-6.
+    Rules: SR-6. Certificates: philox-bits.
     """
     if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or not 1 <= rounds <= MOST_ROUNDS:
         raise DomainError("philox4x32", f"{rounds!r} rounds", f"an integer from 1 to {MOST_ROUNDS}", "SR-6")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fp4ref import formats
+from fp4ref import formats, rules
 from fp4ref.cli import main
 from fp4ref.errors import BackendError
 from fp4ref.formats import codec as codec_module
-from fp4ref.proof import cpp_sources, encoders, golden_scales, records, solver, sources, steps
+from fp4ref.proof import citations, cpp_sources, encoders, golden_scales, records, solver, sources, steps
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 
@@ -153,30 +152,33 @@ def test_a_record_of_other_code_is_out_of_date(monkeypatch):
     claim = claims()["encode-e2m1/golden"]
     record = records.read(claim)
     assert records.outdated(claim, record) == []
-    changed = {**record, "statement": "?", "covered": {**record["covered"], "fp4ref.formats.codec:_decision": "0"}}
-    assert records.outdated(claim, changed) == ["its statement", "fp4ref.formats.codec:_decision"]
+    changed = {**record, "statement": "?", "covered": {**record["covered"], "fp4ref.formats.codec": "0"}}
+    assert records.outdated(claim, changed) == ["its statement", "fp4ref.formats.codec"]
     monkeypatch.setattr(records, "read", lambda _: changed)
     result = CliRunner().invoke(main, ["rules", "--check"])
     assert result.exit_code == 1
-    assert (
-        "certificate encode-e2m1/golden: out of date: its statement, fp4ref.formats.codec:_decision changed"
-        in result.output
-    )
+    assert "certificate encode-e2m1/golden: out of date: its statement, fp4ref.formats.codec changed" in result.output
 
 
 def test_a_record_of_code_that_only_moved_is_renewed_without_a_replay(monkeypatch, tmp_path):
     claim = claims()["encode-e2m1/golden"]
     right = records.read(claim)
-    elsewhere = {name.replace("fp4ref.formats.codec:", "fp4ref.was:"): part for name, part in right["covered"].items()}
-    assert elsewhere != right["covered"]
-    changed = {**elsewhere, "fp4ref.was:_decision": "0"}
+    parts = records.covered(claim.name)
+    moved = {name.replace("fp4ref.formats.codec:", "fp4ref.was:"): part for name, part in parts.items()}
+    changed, more = {**moved, "fp4ref.was:_decision": "0"}, {**moved, "fp4ref.was:gone": "0"}
+    assert moved != parts
     monkeypatch.setattr(records, "folder", lambda: tmp_path)
     path = records.path_of(claim)
+
+    def of(definitions, **stated):
+        digests = {"digest": sources.total(definitions), "covered": sources.by_file(definitions)}
+        return {**right, **digests, **stated}
+
     for record, count in (
-        ({**right, "covered": elsewhere, "digest": "0"}, "1 record renewed"),
-        ({**right, "covered": changed}, "0 records renewed"),
-        ({**right, "covered": {**elsewhere, "fp4ref.was:gone": "0"}}, "0 records renewed"),
-        ({**right, "covered": elsewhere, "statement": "?"}, "0 records renewed"),
+        (of(moved), "1 record renewed"),
+        (of(changed), "0 records renewed"),
+        (of(more), "0 records renewed"),
+        (of(moved, statement="?"), "0 records renewed"),
         (right, "0 records renewed"),
     ):
         path.write_text(json.dumps(record), "utf-8")
@@ -216,6 +218,20 @@ def test_a_list_is_of_the_device_and_subject_that_are_asked_for():
     assert listed("E2M1-3", "--device", "cuda") == {n for n in of[ClaimSubject.CUDA] if "E2M1-3" in claims()[n].rules}
 
 
+def test_a_record_has_a_line_for_each_field_and_a_digest_for_each_file():
+    claim = claims()["encode-e2m1/header"]
+    text = records.path_of(claim).read_text("utf-8")
+    record = records.read(claim)
+    assert text.splitlines()[1:3] == [
+        ' "name": "encode-e2m1/header",',
+        ' "rules": ["E2M1-2", "E2M1-3", "E2M1-4", "E2M1-5"],',
+    ]
+    assert len(text.splitlines()) == len(record) + len(record["covered"]) + 3
+    assert {"codec.h", "bits.h", "fp4ref.proof.encoders"} <= record["covered"].keys()
+    assert sources.by_file({"a:b": "1", "a:c": "2"}).keys() == {"a"}
+    assert sources.by_file({"a:b": "1", "a:c": "2"}) != sources.by_file({"a:b": "1", "a:c": "3"})
+
+
 def test_missing_are_those_without_a_record_that_holds(monkeypatch):
     none, other, kept = (claims()[f"encode-{name}/golden"] for name in ("e2m1", "e4m3", "e5m2"))
     changed = {**records.read(other), "statement": "?"}
@@ -226,17 +242,54 @@ def test_missing_are_those_without_a_record_that_holds(monkeypatch):
     assert CliRunner().invoke(main, ["prove", kept.name, "--missing"]).output == "nothing to prove\n"
 
 
-def test_certificates_that_code_cites_exist():
-    root = Path(__file__).parents[1]
-    files = [path for folder in ("fp4ref", "backends") for path in (root / folder).rglob("*.py")]
-    cited = {
-        name: path.name
-        for path in files
-        for names in re.findall(r"Certificates: ([^.]*)\.", path.read_text("utf-8"))
-        for name in names.split(", ")
-    }
-    assert {name: where for name, where in cited.items() if name not in claims()} == {}
-    assert "decision-key/golden" in cited
+# Citations
+
+
+@pytest.fixture
+def cited(tmp_path):
+    """Return a function that takes files of a package by name, and returns the gaps of its citations."""
+
+    def gaps(files):
+        package = tmp_path / "fp4ref"
+        package.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (package / name).write_text(text)
+        return citations.gaps(rules.Tree(tmp_path / "spec", package))
+
+    return gaps
+
+
+def test_every_claim_is_cited_beside_its_code_and_every_citation_has_a_claim():
+    assert citations.gaps() == []
+    native = {cited.path.suffix for cited in citations.citations()}
+    assert native >= {".py", ".h", ".cu"}
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.py", '"""Rules: E2M1-1. Certificates: encode-e2m1, none-*/golden."""\n'),
+        ("a.h", "// Certificates: mx-*,\n// none-*/golden.\nint a;\n"),
+        ("a.cu", "int a;  // Certificates: none-*/golden.\n"),
+    ],
+)
+def test_a_citation_of_no_claim_is_a_gap(name, text, cited):
+    (line,) = (line for line in cited({name: text}) if line.startswith("fp4ref/"))
+    assert line == f"fp4ref/{name}:1: certificate none-*/golden: no claim has this name"
+
+
+def test_a_claim_that_its_own_code_does_not_cite_is_a_gap(cited):
+    elsewhere = cited({"a.py": "# Certificates: encode-*, e2m1-sums.\n"})
+    assert "certificate encode-e2m1/golden: its code does not cite it (formats.py)" in elsewhere
+    assert "certificate over-6/header: its code does not cite it (block.h)" in elsewhere
+    assert "certificate stochastic-index/formula: no code cites it" in elsewhere
+    assert not any("e2m1-sums" in line for line in elsewhere)  # a formula is cited where it is used
+
+
+def test_the_check_of_rules_tells_gaps_of_citations(monkeypatch):
+    monkeypatch.setattr(citations, "gaps", lambda: ["certificate ?: no code cites it"])
+    result = CliRunner().invoke(main, ["rules", "--check"])
+    assert (result.exit_code, "certificate ?: no code cites it" in result.output) == (1, True)
 
 
 def test_unknown_certificates_are_refused():

@@ -93,7 +93,7 @@ def global_scale(amax: Tensor | None, k: Known) -> Tensor:
 
 
 def block_scale(amax: Tensor, g: Tensor, k: Known) -> Tensor:
-    """t: what the scale's codec gets."""
+    """t: what the scale's codec gets. Certificates: mx-floor, mx-ceil, mx-even."""
     return with_signed_nan(ORDERS[k.spec.arithmetic.name].block(amax, g, k), amax, g)
 
 

@@ -12,7 +12,10 @@ POINTS = 16
 
 
 def transform(values: Tensor, signs: int) -> Tensor:
-    """Transform groups of 16 of bfloat16 values, held as float32 [rows, 16 n]. Rules: HAD-1, HAD-2, HAD-3."""
+    """Transform groups of 16 of bfloat16 values, held as float32 [rows, 16 n].
+
+    Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs.
+    """
     return exact.rounded_bfloat16(_butterfly(_signed(values, signs)))
 
 

@@ -39,7 +39,7 @@ def one_thread() -> Iterator[None]:
 
 
 def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None) -> DirectionData:
-    """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, LAY-5."""
+    """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, LAY-5. Certificates: quantize-*."""
     from fp4ref_torch.quantize import quantize_tensor
 
     tensor = _tensor("quantize", x)
@@ -55,7 +55,10 @@ def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData
 
 
 def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
-    """Values [rows, columns] of one direction; with `out`, into it. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
+    """Values [rows, columns] of one direction; with `out`, into it.
+
+    Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6. Certificates: dequantize-*.
+    """
     import torch
 
     from fp4ref_torch.dequantize import dequantize_tensor

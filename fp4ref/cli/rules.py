@@ -10,7 +10,7 @@ import click
 from fp4ref import rules as standard
 from fp4ref.cli.common import console
 from fp4ref.errors import UnknownNameError
-from fp4ref.proof import records
+from fp4ref.proof import citations, records
 from fp4ref.proof.catalogue import claims_of
 from fp4ref.proof.claims import ProofClaim
 from fp4ref.standard import examples, history, made
@@ -172,7 +172,13 @@ def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
 
 def _check(index: standard.Index, as_json: bool) -> None:
     """Print gaps and notes, those of certificates and generated parts too; exit status 1 if there are gaps."""
-    index.gaps += records.gaps() + made.gaps() + examples.gaps() + history.gaps(index.rules, standard.here().spec)
+    index.gaps += (
+        records.gaps()
+        + citations.gaps()
+        + made.gaps()
+        + examples.gaps()
+        + history.gaps(index.rules, standard.here().spec)
+    )
     if as_json:
         click.echo(json.dumps({"rules": len(index.rules), "gaps": index.gaps, "notes": index.notes}, indent=1))
     else:

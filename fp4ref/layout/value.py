@@ -66,7 +66,7 @@ class Layout(LayoutMap):
 
         Errors: LayoutError for scales that differ where the layout has one place for them.
 
-        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-20.
+        Rules: LAY-1, LAY-2, LAY-3, LAY-4, LAY-5, LAY-13, LAY-15, LAY-16, LAY-20. Certificates: layout-*.
         """
         require_units(self, "from_linear", scales, len(self.axes))
         buffer = np.zeros(self.padded_shape(*scales.shape), scales.dtype)

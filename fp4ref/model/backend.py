@@ -24,7 +24,7 @@ from fp4ref.registry import Call
 def quantize(
     call: Call, x: Any, amax: NDArray[np.float32] | None, random_bits: Any, out: DirectionData | None
 ) -> DirectionData:
-    """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, LAY-5."""
+    """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, LAY-5. Certificates: quantize-*."""
     bits = None if random_bits is None else arrays.to_numpy("quantize", random_bits)
     (direction,) = call.directions
     result = model_quantize.quantize(arrays.to_numpy("quantize", x), call.required, direction, amax, bits)
@@ -39,7 +39,10 @@ def quantize(
 
 
 def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
-    """Values [rows, columns] of one direction; with `out`, into it. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
+    """Values [rows, columns] of one direction; with `out`, into it.
+
+    Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6. Certificates: dequantize-*.
+    """
     parts = data.mapped(partial(arrays.to_numpy, "dequantize"))
     spec, (rows, columns) = call.required, call.encoded
     parts = parts._replace(scales=call.layout.to_linear(parts.scales, rows, -(-columns // spec.block.columns)))

@@ -23,14 +23,17 @@ def exact(a: Operand, b: Operand) -> Floats:
     Integers are 64 bits wide where no partial sum can reach 2^63: K * max|A| * max|B| below it, which holds for
     NVFP4 (|A| <= 12 * 229376) up to K = 1,217,394. Elsewhere Python's integers add up the blocks.
 
-    Rules: GEM-1, GEM-2, GEM-3.
+    Rules: GEM-1, GEM-2, GEM-3. Certificates: gemm-limit, gemm-longest, gemm-pairs-*.
     """
     return _by_tiles(a, b, _exact)
 
 
 @ignoring_float_warnings
 def blockwise(a: Operand, b: Operand) -> Floats:
-    """Add the blocks' contributions, each rounded once, to +0 in the order of k, in float32. Rules: GEM-1, GEM-4."""
+    """Add the blocks' contributions, each rounded once, to +0 in the order of k, in float32.
+
+    Rules: GEM-1, GEM-4. Certificates: gemm-contributions, gemm-pairs-*.
+    """
     return _by_tiles(a, b, _blockwise)
 
 
@@ -40,7 +43,7 @@ def fast(a: Operand, b: Operand) -> Floats:
 
     The order of the additions is the library's.
 
-    Rules: GEM-1, GEM-11.
+    Rules: GEM-1, GEM-11. Certificates: gemm-operands.
     """
     return np.asarray(values(a) @ values(b).T, F)
 

@@ -22,6 +22,7 @@ DIRECTIVE = re.compile(r"[ \t]*#(?:[^\n]*\\\n)*[^\n]*\n")
 MACRO = re.compile(r"\s*#\s*define\s+(\w+)")
 INCLUDED = re.compile(r'#include "([^"]+)"')
 USED = re.compile(r"((?:\w+::)*)(?:template )?\b([A-Za-z_]\w*)")
+HEADER = "header"  # before the names of its definitions
 CHOSEN = "arithmetic"  # the scope whose structs a claim chooses among
 OPENED = {"{": "}", "(": ")", "[": "]"}
 
@@ -134,9 +135,23 @@ def _file(name: str) -> Path:
 def definitions() -> dict[str, str]:
     """Return the text of every definition of the header, white space and comments left out, by qualified name."""
     found: dict[str, str] = {}
+    for names in _by_file().values():
+        for name, text in names.items():
+            found[name] = " ".join(part for part in (found.get(name), text) if part)
+    return found
+
+
+def files_of(name: str) -> list[str]:
+    """Return the names of the header's files that have a part of a definition."""
+    return [file for file, names in _by_file().items() if name in names]
+
+
+@cache
+def _by_file() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
     for path in sorted(folder().glob("*.h")):
         if path.stem != "fp4ref":
-            _Scanner(COMMENT.sub("", path.read_text("utf-8")), found).scope(0, ())
+            _Scanner(COMMENT.sub("", path.read_text("utf-8")), found.setdefault(path.name, {})).scope(0, ())
     return found
 
 
@@ -161,7 +176,7 @@ def texts(references: tuple[str, ...], lowered: dict[str, str], checks: str = ""
         name = pending.pop()
         if name not in seen:
             seen.add(name)
-            yield f"header:{name}", known[name]
+            yield f"{HEADER}:{name}", known[name]
             pending += _used(name, known[name], chosen)
             pending += [scope for scope in (name.rpartition("::")[0],) if scope in known]
 

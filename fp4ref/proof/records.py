@@ -1,6 +1,7 @@
 """Records of claims that were proved: JSON files beside the standard, one for each claim, in `certificates`.
 
-A record is out of date if a definition that its claim covers, or the function that decides it, has changed since.
+A record is out of date if a definition that its claim covers, or the function that decides it, has changed since. It
+has a digest of these definitions for each module or file with some of them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fp4ref.proof.claims import ProofClaim, Replayed
 from fp4ref.spec_root import spec_root
 
 PROVED = "proved"
+STATED = "its "  # before the name of a part of the statement
 Record = dict[str, Any]
 
 
@@ -48,7 +50,7 @@ def written(claim: ProofClaim, finding: Replayed, seconds: float, date: str, too
         "date": date,
         "tools": tools,
         "digest": sources.total(parts),
-        "covered": parts,
+        "covered": sources.by_file(parts),
     }
     _write(claim, record)
     return record
@@ -56,7 +58,7 @@ def written(claim: ProofClaim, finding: Replayed, seconds: float, date: str, too
 
 def _write(claim: ProofClaim, record: Record) -> None:
     folder().mkdir(exist_ok=True)
-    path_of(claim).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    path_of(claim).write_text(_in_lines(record), "utf-8")
 
 
 def read(claim: ProofClaim) -> Record | None:
@@ -77,9 +79,9 @@ def read(claim: ProofClaim) -> Record | None:
 
 
 def outdated(claim: ProofClaim, record: Record) -> list[str]:
-    """Return how a record differs from its claim as it stands now: changed parts of the statement or of the code."""
-    stated = [f"its {key}" for key, value in _stated(claim).items() if record.get(key) != value]
-    before, now = record["covered"], covered(claim.name)
+    """Return how a record differs from its claim as it stands now: parts of the statement, modules and files."""
+    stated = [f"{STATED}{key}" for key, value in _stated(claim).items() if record.get(key) != value]
+    before, now = record["covered"], sources.by_file(covered(claim.name))
     return stated + sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
@@ -88,19 +90,13 @@ def renewed(claim: ProofClaim) -> bool:
 
     Nothing is replayed: the statement and every definition's digest have to be those of the record, name by name.
     """
-    record = read(claim)
+    record, parts = read(claim), covered(claim.name)
     if record is None or not (changed := outdated(claim, record)):
         return False
-    parts = covered(claim.name)
-    if not {*changed} <= parts.keys() | record["covered"].keys() or _moved(parts) != _moved(record["covered"]):
+    if any(name.startswith(STATED) for name in changed) or record["digest"] != sources.total(parts):
         return False
-    _write(claim, {**record, "digest": sources.total(parts), "covered": parts})
+    _write(claim, {**record, "covered": sources.by_file(parts)})
     return True
-
-
-def _moved(parts: dict[str, str]) -> list[tuple[str, str]]:
-    """Return names without their modules, and digests."""
-    return sorted((name.rpartition(":")[2], digest) for name, digest in parts.items())
 
 
 def gaps() -> list[str]:
@@ -128,6 +124,17 @@ def gaps() -> list[str]:
         for path in sorted(folder().glob("*.json"))
         if path.name not in known
     ]
+
+
+def _in_lines(record: Record) -> str:
+    """Return a record as JSON: a line for each field, and for each digest."""
+
+    def text(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    digests = ",\n".join(f"  {text(name)}: {text(digest)}" for name, digest in record["covered"].items())
+    others = (f" {text(key)}: {text(value)},\n" for key, value in record.items() if key != "covered")
+    return f'{{\n{"".join(others)} "covered": {{\n{digests}\n }}\n}}\n'
 
 
 def _stated(claim: ProofClaim) -> Record:

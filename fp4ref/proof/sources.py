@@ -36,5 +36,22 @@ def digests(references: tuple[str, ...]) -> dict[str, str]:
 
 
 def total(parts: dict[str, str]) -> str:
-    """Return one digest of all."""
-    return hashlib.sha256("\n".join(f"{name} {part}" for name, part in sorted(parts.items())).encode()).hexdigest()[:32]
+    """Return one digest of all, the same wherever they are: names count without modules and files."""
+    named = sorted(f"{name.rpartition(':')[2]} {part}" for name, part in parts.items())
+    return hashlib.sha256("\n".join(named).encode()).hexdigest()[:32]
+
+
+def by_file(parts: dict[str, str]) -> dict[str, str]:
+    """Return one digest of the definitions of each module, file or lowered specification, by its name."""
+    found: dict[str, dict[str, str]] = {}
+    for name, part in parts.items():
+        found.setdefault("+".join(places(name)), {})[name] = part
+    return {place: total(inside)[:16] for place, inside in sorted(found.items())}
+
+
+def places(name: str) -> list[str]:
+    """Return the modules or files with a definition that `digests` names; a lowered specification is its own."""
+    if name.startswith(LOWERED) or ":" not in name:
+        return [name]
+    place, _, inside = name.partition(":")
+    return cpp_sources.files_of(inside) if place == cpp_sources.HEADER else [place]

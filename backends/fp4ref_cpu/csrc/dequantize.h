@@ -1,4 +1,4 @@
-// Dequantize for one specification S, one type In that was quantized and one output type Out.
+// Dequantize for one specification S, one type In that was quantized and one output type Out. Certificates: dequantize-*.
 #pragma once
 #include "matrix.h"
 

@@ -9,6 +9,7 @@
 // of 128 rows and 64 columns, side by side: both are on their way to shared memory at once, and the second one while
 // the first one is quantized. Pairs of boxes follow each other in the order of `box_of`. A lane takes half a block of
 // two lines; another lane of its warp has the other half, and each of the two chooses the scale of one line.
+// Certificates: both-*, quantize-mxfp8-*.
 #include "copies.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64, HALF = 16;

@@ -9,7 +9,7 @@
 // S, In (the type that was quantized), Out and Layout come before this file. A warp takes 256 columns of four lines: in
 // 128x4 tiles those whose scales lie side by side, else neighbours. A lane makes 8 values of each: 16 bytes, so that a
 // warp stores whole segments. The 8 magnitudes under one scale are 16 bytes; a byte permutation with the codes as its
-// selector looks up four at once, and the sign is the code's.
+// selector looks up four at once, and the sign is the code's. Certificates: dequantize-*.
 #include "common.cuh"
 
 using word = Out::word;
@@ -72,7 +72,7 @@ template <> struct Decoder<8> {
     DEVICE unsigned code(uint2 codes, int i) { return (i < 4 ? codes.x : codes.y) >> 8 * (i % 4) & 255u; }
 
     // A magnitude as the bits of a float: its value, but for the difference of the biases, subnormals included. Both
-    // products are exact or overflow: the smallest one is 2^-143.
+    // products are exact or overflow: the smallest one is 2^-143. Certificates: dequantize-mxfp8-*.
     DEVICE unsigned value(unsigned code, float scale)
     {
         const float q = fp4ref::float_of((code & 127u) << (23 - Format::mantissa_bits));

@@ -9,6 +9,7 @@
 //
 // S, In, Layout, WARPS and SEARCHED (amax was, by the kernel before this one) come before this file. The units and their
 // way through shared memory are those of `rows`; random bytes take it too. A lane takes a block of every row.
+// Certificates: row-blocks-bfloat16, drawn-rows-bfloat16, quantize-nvfp4-float16.
 #include "blocks.cuh"
 #include "units.cuh"
 
@@ -78,7 +79,7 @@ template <class T> DEVICE Meaning meaning(unsigned byte, float g, float A)
 }
 
 // The byte of the scale that a search by estimates chooses, whose sums may be fused: they are nearer to the exact ones than
-// the margin asks for. Result: whether they decide. The maximum is 0 or in [2^-60, 2^120].
+// the margin asks for. Result: whether they decide. The maximum is 0 or in [2^-60, 2^120]. Certificates: estimate-*.
 template <class T> DEVICE bool estimated_byte(
     const unsigned (&magnitudes)[8], float amax, float g, const Meaning* table, unsigned& byte)
 {

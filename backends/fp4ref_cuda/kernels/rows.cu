@@ -9,6 +9,7 @@
 // a multiprocessor; its warps share a table of thresholds and work alone otherwise. A warp takes units of 512 columns in
 // four rows that lie 32 apart, whose scales lie side by side in 128x4 tiles: it reads and writes whole lines of memory,
 // and has the rows of the next unit on their way to shared memory meanwhile. A lane takes 16 elements of every row.
+// Certificates: rows-bfloat16, quantize-nvfp4-bfloat16, quantize-mxfp4-bfloat16.
 #include "blocks.cuh"
 #include "units.cuh"
 

@@ -42,7 +42,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
 
     // Index into the grid of |x|, x not NaN; Codes or more means overflow.
     // Adding 2^(e + shift) makes the sum's last place the grid's step in the binade of |x|: the adder rounds to even.
-    // Rules: E2M1-3, E4M3-2, E5M2-2.
+    // Rules: E2M1-3, E4M3-2, E5M2-2. Certificates: encode-*.
     FP4_API unsigned index(float x, unsigned random_bits)
     {
         if constexpr (by_sums) return e2m1_pattern<false>(x) & 15u;
@@ -63,7 +63,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
 
     // Steps of 1/2, 1 and 2: each sum rounds to even in its own step, and the smallest counts |x| in codes. The sums'
     // patterns are those of 2^23 + index, in the order of the floats; everything above 7 stops at 8, or at 7 to saturate.
-    // Only the low byte is the index.
+    // Only the low byte is the index. Certificates: e2m1-sums.
     template <bool Narrow> FP4_API unsigned e2m1_pattern(float x)
     {
         const float a = magnitude(x);
@@ -75,6 +75,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
 
     // The same for a random byte: the sum's upper bits count grid values from 1 on, and below 1 there is only 1/2. Past
     // the largest value the step is too wide, which no longer matters. The product is exact. Rules: SR-2, SR-3.
+    // Certificates: stochastic-index, stochastic.
     FP4_API unsigned stochastic_index(float a, unsigned byte)
     {
         static_assert(!stochastic || same_type<Format, e2m1>, "SR-5: E2M1 only");
@@ -126,7 +127,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
         return float_of(bits_of(v) | (bits_of(x) & 0x80000000u));
     }
 
-    // Its magnitude, given |x|; a NaN counts as the largest. Rules: FOS-3.
+    // Its magnitude, given |x|; a NaN counts as the largest. Rules: FOS-3. Certificates: estimate-narrow.
     FP4_API float nearest_magnitude(float a)
     {
         if constexpr (R == Rounding::even && Overflow < 0 && !tells_infinity) return nearest_narrow(float_of(smaller(bits_of(a), bits_of(value(Format::codes - 1)))));
@@ -149,7 +150,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
     // there is the grid's step. M is a multiple of it, and so is M - a, rounded, unless it lies below the binade of M. Where
     // that is so, and where a and x / unit are in different binades, a is so near to the power of two between them that
     // both steps, and half of the smaller one, yield that power. The product need not be rounded: where that matters, the
-    // rounded one is a tie.
+    // rounded one is a tie. Certificates: estimate-ties.
     FP4_API float nearest_or_tied(float x, float factor, unsigned up)
     {
         const float m = float_of(larger_sum(bits_of(x), up, lowest + 4u + ((unsigned)shift << 23)));
@@ -174,7 +175,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
 };
 
 // Powers of two, rounded up as the hardware does: code 0 also holds everything not above 2^-127.
-// Rules: E8M0-1, E8M0-2, E8M0-3, E8M0-4.
+// Rules: E8M0-1, E8M0-2, E8M0-3, E8M0-4. Certificates: encode-e8m0.
 template <int NaN, int NegativeNaN, int Overflow, int Infinity>
 struct Codec<e8m0, Rounding::up, Sign::bit, NaN, NegativeNaN, Overflow, Infinity> {
     using Format = e8m0;
@@ -196,7 +197,7 @@ using hardware_e2m1 = Codec<e2m1, Rounding::even, Sign::bit, 7, 7, -1>;
 using hardware_e4m3 = Codec<e4m3, Rounding::even, Sign::bit, 0x7f, 0x7f, -1>;
 using hardware_e5m2 = Codec<e5m2, Rounding::even, Sign::bit, 0x7f, 0x7f, -1>;
 
-// Two codes, `low` in the lower bits: a byte of 4-bit codes, or two bytes. Rules: PACK-1, PACK-3.
+// Two codes, `low` in the lower bits: a byte of 4-bit codes, or two bytes. Rules: PACK-1, PACK-3. Certificates: convert-*.
 template <class C> FP4_API unsigned encode_pair(float low, float high, unsigned low_bits = 0, unsigned high_bits = 0)
 {
 #if FP4_NATIVE_E2M1

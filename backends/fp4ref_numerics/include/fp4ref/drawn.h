@@ -28,6 +28,7 @@ FP4_API float part_of_step(unsigned random, int i)
 
 // The index of y, counted from BASE. A sum of |y| and a part of the step of its binade, 1 or above, has the index in the
 // upper bits of its pattern from 1 on; below, (1 + sum) / 2 has, and above 1 that is the smaller one. Rules: SR-2, SR-3.
+// Certificates: drawn-rows-bfloat16, drawn-fused-bfloat16.
 constexpr unsigned BASE = 252;
 FP4_API unsigned index(float y, float part)
 {

@@ -7,7 +7,7 @@ namespace fp4ref {
 using u64 = unsigned long long;
 
 // The rounds on words that lie in the low halves of 64-bit lanes, whose high halves mean nothing; a lane is a u64 or a
-// vector of them, and product(x, m) multiplies low halves. Rules: SR-6.
+// vector of them, and product(x, m) multiplies low halves. Rules: SR-6. Certificates: philox-bijection.
 template <int Rounds = 10, class Lane, class Product>
 FP4_API void philox4x32(Lane (&c)[4], unsigned k0, unsigned k1, Product product)
 {

@@ -2,8 +2,8 @@
 //
 // The upper 7 bits of a mantissa choose a quadratic, the lower 16 are its argument x. Its sum, in 2^-15 of the result's
 // last place, is constant * 2^13 - slope * x + curvature * square(x), and a rounding constant; what lies below the last
-// place is cut off. The coefficients were found from the measured table; that they give all 2^23 entries is tested.
-// Rules: APX-1.
+// place is cut off. The coefficients were found from the measured table, of which they give all 2^23 entries.
+// Rules: APX-1. Certificates: reciprocal, reciprocal-instruction.
 #pragma once
 #include <fp4ref/bits.h>
 

@@ -8,6 +8,7 @@
 //
 // An entry's `ramp` also holds the largest pattern that its thresholds are for, in the upper half. It is 0 where they do
 // not fit that form (near subnormals or overflow). Blocks with a larger one, or a NaN, take the plain path.
+// Certificates: thresholds, thresholds-all.
 #pragma once
 #include <fp4ref/block.h>
 
