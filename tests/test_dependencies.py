@@ -117,7 +117,7 @@ HEADERS = {
 }
 FOR_TESTS = {name: {"numpy", "ml_dtypes", "hypothesis"} for name in ("strategies", "conformance.families.strategies")}
 TYPES_ONLY = {"typing_extensions"}  # under `if TYPE_CHECKING`: type checkers bring it
-LAZY_ONLY = {"torch", "z3"}  # optional: imported inside a function, by a caller who has it already
+LAZY_ONLY = {"torch", "z3", "cvc5"}  # optional: imported inside a function, by a caller who has it already
 
 
 def module_name(path: Path) -> str:

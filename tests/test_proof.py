@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 
@@ -13,7 +14,19 @@ from fp4ref import formats, rules
 from fp4ref.cli import main
 from fp4ref.errors import BackendError
 from fp4ref.formats import codec as codec_module
-from fp4ref.proof import citations, cpp_sources, encoders, golden_scales, records, solver, sources, steps
+from fp4ref.proof import (
+    catalogue,
+    citations,
+    cpp_sources,
+    encoders,
+    estimates,
+    golden_scales,
+    records,
+    second_solver,
+    solver,
+    sources,
+    steps,
+)
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 
@@ -77,10 +90,45 @@ def test_a_mistake_in_the_golden_scales_is_refuted(name, function, wrong, monkey
     assert decided(f"{name}/golden").witness
 
 
-def test_an_empty_premise_proves_nothing():
-    z3 = pytest.importorskip("z3", reason="the extra `prove` is not installed")
+@pytest.fixture
+def solvers():
+    """Return z3, where both solvers are installed."""
+    pytest.importorskip("cvc5", reason="the extra `prove` is not installed")
+    return pytest.importorskip("z3", reason="the extra `prove` is not installed")
+
+
+def test_an_empty_premise_proves_nothing(solvers):
     with pytest.raises(BackendError, match="an unmet premise"):
-        solver.refuted(z3.BoolVal(False), z3.BoolVal(True), (), 1)
+        solver.refuted(solvers.BoolVal(False), solvers.BoolVal(True), (), 1)
+
+
+def test_a_second_solver_decides_each_formula_and_has_to_agree(solvers, monkeypatch):
+    asked, decide = [], second_solver.decided
+
+    def recorded(text, logic):
+        asked.append((logic, decide(text, logic)))
+        return asked[-1][1]
+
+    monkeypatch.setattr(second_solver, "decided", recorded)
+    assert decided("e2m1-sums/formula").witness is None
+    assert asked == [("QF_BVFP", "sat"), ("QF_BVFP", "unsat")]
+    assert solver.sums(lambda done: None, ones=0x4B000003).witness
+    assert asked[2:] == [("QF_BVFP", "sat"), ("QF_BVFP", "sat")]
+    assert estimates._squares() is None
+    assert asked[4:] == [("QF_NRA", "sat"), ("QF_NRA", "unsat")]
+    for other in ("sat", "unknown (TIMEOUT)"):
+        monkeypatch.setattr(second_solver, "decided", lambda text, logic, other=other: other)
+        with pytest.raises(BackendError, match=re.escape(f"the answer unsat of z3 and {other} of cvc5")):
+            second_solver.confirm(solvers.Solver(), solvers.unsat, "QF_NRA")
+
+
+def test_a_formula_is_not_replayed_without_the_second_solver(monkeypatch):
+    prove = importlib.import_module("fp4ref.cli.prove")
+    find = prove.util.find_spec
+    monkeypatch.setattr(prove.util, "find_spec", lambda name: None if name == "cvc5" else find(name))
+    result = CliRunner().invoke(main, ["prove", "e2m1-sums/formula"])
+    assert "not replayed: " in result.output
+    assert "1 not replayed" in result.output
 
 
 @pytest.mark.rule("E2M1-1", "E2M1-3")
@@ -290,6 +338,20 @@ def test_the_check_of_rules_tells_gaps_of_citations(monkeypatch):
     monkeypatch.setattr(citations, "gaps", lambda: ["certificate ?: no code cites it"])
     result = CliRunner().invoke(main, ["rules", "--check"])
     assert (result.exit_code, "certificate ?: no code cites it" in result.output) == (1, True)
+
+
+def test_a_claim_without_a_record_has_a_reason(monkeypatch):
+    reasons = catalogue.UNRECORDED
+    unrecorded = {
+        name for name, claim in claims().items() if claim.subject is not ClaimSubject.CUDA and not records.read(claim)
+    }
+    assert reasons.keys() == unrecorded
+    name = next(iter(reasons))
+    assert f"no record: {reasons[name]}" in CliRunner().invoke(main, ["prove", "--list", name]).output
+    monkeypatch.setattr(records, "UNRECORDED", {"encode-e2m1/golden": "none"})
+    gaps = records.gaps()
+    assert "certificate encode-e2m1/golden: it has a record, and a reason for none" in gaps
+    assert f"certificate {name}: no record; run `fp4ref prove {name} --record`" in gaps
 
 
 def test_unknown_certificates_are_refused():

@@ -320,7 +320,7 @@ QUICK = (
 )
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # of a witness whose block is NaN
 def test_a_mistake_in_python_is_refuted(name, monkeypatch):
-    for library in {"torch": ("torch",), "formula": ("z3",)}.get(name.rpartition("/")[2], ()):
+    for library in {"torch": ("torch",), "formula": ("z3", "cvc5")}.get(name.rpartition("/")[2], ()):
         pytest.importorskip(library)
     tables = (codec_module._value_table, codec_module._code_table, codec_module._index_table)
     for table in tables:
@@ -337,7 +337,8 @@ def test_a_mistake_in_python_is_refuted(name, monkeypatch):
 @pytest.mark.rule("E2M1-3", "BLK-10", "SR-2")
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_mistake_in_a_formula_is_refuted(name):
-    pytest.importorskip("z3", reason="the extra `prove` is not installed")
+    for library in ("z3", "cvc5"):
+        pytest.importorskip(library, reason="the extra `prove` is not installed")
     decide, wrong = FORMULAS[name]
     assert decide(lambda done: None, **wrong).witness
 

@@ -1,4 +1,4 @@
-"""Write the page on trust: its text, then the tables of what is proved, from the records of the certificates.
+"""Write the page on trust: its text, then the tables of what is proved and not, from the records of the certificates.
 
     python docs/generate/proved.py OUT.md
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fp4ref.proof import records
-from fp4ref.proof.catalogue import claims
+from fp4ref.proof.catalogue import UNRECORDED, claims
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, in_words
 
 TEXT = Path(__file__).parents[1] / "site/how-we-know.md"
@@ -29,14 +29,16 @@ fp4ref prove E2M1-3
 The golden model and torch are proved as they stand, the header and the cpu backend as the compiler named in the record
 builds them for one processor, and the kernels of the cuda backend on the device that the record names. `exhaustive`
 claims compute every input, `argument` claims those to which an argument reduces the domain, and `smt` claims, on
-formulas that code relies on, ask a solver. A cell of the first table has the inputs of the largest domain, and the date
-of its record.
+formulas that code relies on, ask two solvers, which have to agree (for `philox-bijection` only one finds an answer). A
+cell of the first table has the inputs of the largest domain, and the date of its record.
 """
 
 
 def main(target: Path) -> None:
-    """Write the text, the table by rule and subject, then each claim."""
-    target.write_text("\n".join([TEXT.read_text("utf-8"), INTRO, *by_rule(), *by_claim()]) + "\n", "utf-8")
+    """Write the text, the table by rule and subject, each claim, and those without a record."""
+    target.write_text(
+        "\n".join([TEXT.read_text("utf-8"), INTRO, *by_rule(), *by_claim(), *without_record()]) + "\n", "utf-8"
+    )
 
 
 def proved() -> list[tuple[ProofClaim, records.Record]]:
@@ -84,6 +86,19 @@ def by_claim() -> Iterator[str]:
         reduced = f" Reduced: {claim.reduction}." if claim.reduction else ""
         counts = f"{in_words(claim.size)} | {in_words(record['inputs_computed'])} | {record['date']}"
         yield f"| `{claim.name}` | {claim.statement}{reduced} | {claim.domain} | {counts} |"
+
+
+def without_record() -> Iterator[str]:
+    """Yield a table of the claims without a record that holds, and why."""
+    held = {claim.name for claim, _ in proved()}
+    rows = [claim for claim in claims().values() if claim.name not in held]
+    if rows:
+        yield "\n### Claims without a record\n"
+        yield "| certificate | claim | domain | inputs | why |"
+        yield "| --- | --- | --- | ---: | --- |"
+    for claim in rows:
+        why = UNRECORDED.get(claim.name, "its code has changed since" if records.read(claim) else "not replayed yet")
+        yield f"| `{claim.name}` | {claim.statement} | {claim.domain} | {in_words(claim.size)} | {why} |"
 
 
 if __name__ == "__main__":

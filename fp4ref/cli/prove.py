@@ -14,8 +14,8 @@ import click
 from fp4ref.cli.common import console
 from fp4ref.conformance.run.machine import cuda_devices
 from fp4ref.errors import UnknownNameError
-from fp4ref.proof import native, records
-from fp4ref.proof.catalogue import claims
+from fp4ref.proof import native, records, second_solver
+from fp4ref.proof.catalogue import UNRECORDED, claims
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, in_words
 
 EPILOG = """\b
@@ -160,8 +160,9 @@ def _replay(claim: ProofClaim, record: bool, quiet: bool) -> dict[str, Any]:
 
 def _missing(claim: ProofClaim) -> str:
     """Return the reason why a claim cannot be replayed here; empty if it can."""
-    if claim.needs and util.find_spec(claim.needs) is None:
-        return f"{claim.needs} is not installed"
+    for name in (claim.needs, second_solver.NAME if claim.method is Method.SMT else ""):
+        if name and util.find_spec(name) is None:
+            return f"{name} is not installed"
     if claim.subject is ClaimSubject.CUDA:
         devices, reason = cuda_devices()
         return "" if devices else reason or "no CUDA device"
@@ -187,7 +188,7 @@ def _tools(claim: ProofClaim) -> dict[str, str]:
     if claim.subject in {ClaimSubject.TORCH, ClaimSubject.CUDA}:
         tools["torch"] = metadata.version("torch")
     if claim.method is Method.SMT:
-        tools["z3"] = metadata.version("z3-solver")
+        tools |= {"z3": metadata.version("z3-solver"), second_solver.NAME: metadata.version(second_solver.NAME)}
     return tools
 
 
@@ -199,7 +200,7 @@ def _list(chosen: list[ProofClaim], as_json: bool) -> None:
         return
     for claim, kept in rows:
         state = (
-            "no record"
+            ": ".join(("no record", *(UNRECORDED[name] for name in (claim.name,) if name in UNRECORDED)))
             if kept is None
             else "out of date"
             if records.outdated(claim, kept)

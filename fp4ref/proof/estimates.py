@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 from fp4ref.errors import BackendError
-from fp4ref.proof import native
+from fp4ref.proof import native, second_solver
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.header_scales import HELPERS, SIGNIFICANDS
 from fp4ref.proof.steps import INFINITY, shown
@@ -125,7 +125,7 @@ def _real(value: Fraction | int) -> Any:
 def _counterexample(premise: list[Any], goal: Any, told: str) -> str | None:
     """Return a model of the premise in which the goal is false, in words.
 
-    Errors: BackendError if the premise is never true, or if the solver finds no answer.
+    Errors: BackendError if the premise is never true, or if a solver finds no answer or not that of the other.
     """
     import z3
 
@@ -134,6 +134,7 @@ def _counterexample(premise: list[Any], goal: Any, told: str) -> str | None:
         solver.set("timeout", 60_000)
         solver.add(*formulas)
         answer = solver.check()
+        second_solver.confirm(solver, answer, "QF_NRA")
         if needed is z3.unsat and answer == z3.sat:
             model = solver.model()
             values = ", ".join(f"{name} = {float(model[name].as_fraction()):.9g}" for name in model.decls())

@@ -1,7 +1,8 @@
 """Claims that a solver decides: identities of float32 numbers on which the header and the golden model rely.
 
 Each claim is a formula over bit patterns whose negation has to be unsatisfiable. Its premises alone have to be
-satisfiable, so that nothing is proved of an empty domain. z3 is the optional extra `prove`.
+satisfiable, so that nothing is proved of an empty domain. Two solvers decide each, z3 and cvc5, which are
+the optional extra `prove`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from fp4ref.errors import BackendError
+from fp4ref.proof import second_solver
 from fp4ref.proof.claims import Method, ProofClaim, Replayed, Tell, formula
 from fp4ref.proof.steps import INFINITY, PATTERNS, shown
 
@@ -27,10 +29,12 @@ EDGES: tuple[tuple[int, bool], ...] = (
 EDGES += ((0x40600000, True), (0x40A00000, False))  # ties of E2M1, and whether the higher code is the even one
 
 
-def refuted(premise: Formula, goal: Formula, names: tuple[Formula, ...], size: int) -> Replayed:
-    """Search a counterexample of a goal under a premise.
+def refuted(
+    premise: Formula, goal: Formula, names: tuple[Formula, ...], size: int, *, confirmed: bool = True
+) -> Replayed:
+    """Search a counterexample of a goal under a premise. confirmed: the second solver has to find the same.
 
-    Errors: BackendError if the premise is never true, or if the solver finds no answer.
+    Errors: BackendError if the premise is never true, or if a solver finds no answer or not that of the other.
     """
     import z3
 
@@ -39,6 +43,8 @@ def refuted(premise: Formula, goal: Formula, names: tuple[Formula, ...], size: i
         solver.set("timeout", 120_000)
         solver.add(*formulas)
         answer = solver.check()
+        if confirmed:
+            second_solver.confirm(solver, answer, "QF_BVFP")
         if needed is z3.unsat and answer == z3.sat:
             model = solver.model()
             values = [model.eval(name, model_completion=True).as_long() for name in names]

@@ -207,7 +207,7 @@ def claims() -> Iterator[ProofClaim]:
                     decide=partial(quantizes, spec, dtype, subject),
                     covers=(*QUANTIZED[subject], _value(spec, subject)),
                     reduction="" if every else "products, quotients and roundings never fall as a magnitude grows",
-                    **_run(subject, slow=every and subject is ClaimSubject.TORCH),
+                    **_run(subject),
                 )
         count = len(AMAXES) if spec == "nvfp4" else 1
         for subject in BACKENDS:
@@ -231,7 +231,7 @@ def _value(spec: str, subject: ClaimSubject) -> str:
     return f"{sources.LOWERED}{spec}" if native else VALUES[spec]
 
 
-def _run(subject: ClaimSubject, *, slow: bool = False) -> dict[str, Any]:
+def _run(subject: ClaimSubject) -> dict[str, Any]:
     """Return what a replay needs."""
     on_torch = subject in {ClaimSubject.TORCH, ClaimSubject.CUDA}
-    return {"needs": "torch" if on_torch else "", "long": slow or subject is ClaimSubject.CUDA}
+    return {"needs": "torch" if on_torch else "", "long": subject is ClaimSubject.CUDA}

@@ -1,0 +1,39 @@
+"""A second solver for each formula: cvc5 reads the text that z3 writes, and has to give the same answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fp4ref.errors import BackendError
+
+NAME = "cvc5"
+MILLISECONDS = "120000"
+
+
+def confirm(solver: Any, answer: Any, logic: str) -> None:
+    """Decide the formulas of a solver of z3 anew, and compare.
+
+    Errors: BackendError without cvc5, and for another answer or none.
+    """
+    other = decided(solver.to_smt2().rpartition("(check-sat)")[0], logic)
+    if other != str(answer):
+        raise BackendError("prove", f"the answer {answer} of z3 and {other} of {NAME}", "two solvers that agree")
+
+
+def decided(text: str, logic: str) -> str:
+    """Return the answer to formulas in SMT-LIB: sat, unsat, or unknown with a reason.
+
+    Errors: BackendError without cvc5.
+    """
+    try:
+        import cvc5
+    except ImportError as error:
+        raise BackendError("prove", f"no second solver ({error})", "the extra `prove`") from None
+    solver = cvc5.Solver(cvc5.TermManager())
+    for option, value in (("tlimit-per", MILLISECONDS), ("nl-cov", "true")):
+        solver.setOption(option, value)
+    parser = cvc5.InputParser(solver)
+    parser.setStringInput(cvc5.InputLanguage.SMT_LIB_2_6, f"(set-logic {logic})\n{text}", "formula")
+    while not (command := parser.nextCommand()).isNull():
+        command.invoke(solver, parser.getSymbolManager())
+    return str(solver.checkSat())
