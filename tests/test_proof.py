@@ -328,7 +328,7 @@ def test_a_citation_of_no_claim_is_a_gap(name, text, cited):
 
 def test_a_claim_that_its_own_code_does_not_cite_is_a_gap(cited):
     elsewhere = cited({"a.py": "# Certificates: encode-*, e2m1-sums.\n"})
-    assert "certificate encode-e2m1/golden: its code does not cite it (formats.py)" in elsewhere
+    assert "certificate encode-e2m1/golden: its code does not cite it (codec.py)" in elsewhere
     assert "certificate over-6/header: its code does not cite it (block.h)" in elsewhere
     assert "certificate stochastic-index/formula: no code cites it" in elsewhere
     assert not any("e2m1-sums" in line for line in elsewhere)  # a formula is cited where it is used
