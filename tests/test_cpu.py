@@ -126,7 +126,8 @@ CALLS = {  # of tests that need many functions
 @pytest.fixture(autouse=True, scope="module")
 def compiled_together(request, backend):
     """Compile what the selected tests call, several functions per library: half the time."""
-    of_tests = ((CALLS.get(getattr(item, "originalname", None)), item) for item in request.session.items)
+    mine = [item for item in request.session.items if getattr(item, "module", None) is request.module]
+    of_tests = ((CALLS.get(item.originalname), item) for item in mine)
     calls = [call for calls, item in of_tests if calls for call in calls(**item.callspec.params)]
     registry.get("cpu").prefetch(calls, lambda line: None)
 

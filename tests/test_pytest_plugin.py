@@ -55,8 +55,9 @@ def imported():
 
 
 @pytest.fixture
-def suite(pytester, imported):
+def suite(pytester, imported, monkeypatch):
     """Runs pytest in a folder of its own, on a file of tests and beside KERNELS; if asked, in a fresh process."""
+    monkeypatch.delitem(sys.modules, "kernels", raising=False)  # another test's
 
     def run(text: str, *options: str, fresh: bool = False) -> pytest.RunResult:
         pytester.makepyfile(kernels=KERNELS, test_kernels=text)

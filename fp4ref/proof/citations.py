@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from fp4ref import rules
 from fp4ref.errors import UnknownNameError
 from fp4ref.proof import cpp_sources, sources
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject, ProofClaim
+from fp4ref.rules import Tree, here
 
 CITED = re.compile(r"\bCertificates:\s([^.]*)\.")
 NEXT_LINE = re.compile(r"\s*\n\s*(?://|#)?\s*")  # of a comment
@@ -35,9 +35,9 @@ class CertificateCitation(NamedTuple):
         return fnmatchcase(claim.name if "/" in self.name else claim.name.rpartition("/")[0], self.name)
 
 
-def citations(tree: rules.Tree | None = None) -> Iterator[CertificateCitation]:
+def citations(tree: Tree | None = None) -> Iterator[CertificateCitation]:
     """Yield the names that comments of the packages cite."""
-    tree = tree or rules.here()
+    tree = tree or here()
     for folder in (tree.package, *tree.backends):
         for path in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES):
             text = path.read_text("utf-8")
@@ -49,7 +49,7 @@ def citations(tree: rules.Tree | None = None) -> Iterator[CertificateCitation]:
                     yield CertificateCitation(NEXT_LINE.sub(" ", name).strip(), path, place)
 
 
-def gaps(tree: rules.Tree | None = None) -> list[str]:
+def gaps(tree: Tree | None = None) -> list[str]:
     """Return one line for each cited name that no claim has, and each claim that its code does not cite."""
     found = [*citations(tree)]
     lines = [

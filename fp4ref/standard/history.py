@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable
 from functools import cache
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp4ref.errors import UnknownNameError
-from fp4ref.rules import Rule, chapters, defined
+from fp4ref.rules import Rule, chapters, defined, here
 from fp4ref.spec_root import spec_root
 from fp4ref.standard.tables import table
 
@@ -82,11 +83,15 @@ def history() -> str:
     """Return the table of changes, the newest version first; each rule is a link to its chapter."""
     spec = spec_root()
     places = {path.stem: path.relative_to(spec).as_posix() for path in chapters(spec)}
-    links = {rule.id: f"[{rule.id}]({places[rule.chapter]})" for rule in defined().values()}
+    known = defined(dataclasses.replace(here(), spec=spec))
+
+    def link(name: str) -> str:
+        return f"[{name}]({places[known[name].chapter]})"
+
     rows = [
         (
             f"{each.version}, draft" if each.draft else each.version,
-            links[change.rule],
+            link(change.rule),
             change.kind,
             change.bytes,
             change.text,
