@@ -16,11 +16,11 @@ from fp4ref.errors import UnknownNameError
 from fp4ref.proof import cpp_sources, sources
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject, ProofClaim
-from fp4ref.rules import Tree, here
+from fp4ref.rules import NATIVE, Tree, here
 
 CITED = re.compile(r"\bCertificates:\s([^.]*)\.")
 NEXT_LINE = re.compile(r"\s*\n\s*(?://|#)?\s*")  # of a comment
-SUFFIXES = (".py", *rules.NATIVE)
+SUFFIXES = (".py", *NATIVE)
 
 
 class CertificateCitation(NamedTuple):
