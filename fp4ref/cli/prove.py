@@ -160,7 +160,7 @@ def _replay(claim: ProofClaim, record: bool, quiet: bool) -> dict[str, Any]:
 
 def _missing(claim: ProofClaim) -> str:
     """Return the reason why a claim cannot be replayed here; empty if it can."""
-    for name in (claim.needs, second_solver.NAME if claim.method is Method.SMT else ""):
+    for name in ("z3" if claim.method is Method.SMT else "", claim.needs):
         if name and util.find_spec(name) is None:
             return f"{name} is not installed"
     if claim.subject is ClaimSubject.CUDA:
@@ -188,7 +188,9 @@ def _tools(claim: ProofClaim) -> dict[str, str]:
     if claim.subject in {ClaimSubject.TORCH, ClaimSubject.CUDA}:
         tools["torch"] = metadata.version("torch")
     if claim.method is Method.SMT:
-        tools |= {"z3": metadata.version("z3-solver"), second_solver.NAME: metadata.version(second_solver.NAME)}
+        tools["z3"] = metadata.version("z3-solver")
+    if claim.needs == second_solver.NAME:
+        tools[second_solver.NAME] = metadata.version(second_solver.NAME)
     return tools
 
 

@@ -269,5 +269,5 @@ def claims() -> Iterator[ProofClaim]:
         reduction="a rounding changes a number by at most 2^-24 of it, as IEEE 754 says; the other bounds are those of "
         "the certificates named",
         rests_on=("estimate-units/header", "estimate-narrow/header", "estimate-ties/header"),
-        needs="z3",
+        needs=second_solver.NAME,
     )

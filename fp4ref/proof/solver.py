@@ -134,7 +134,7 @@ def drawn(tell: Tell, lowest: int = 0x3F800000) -> Replayed:
 
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims that a solver decides."""
-    decided = partial(formula, method=Method.SMT, needs="z3")
+    decided = partial(formula, method=Method.SMT, needs=second_solver.NAME)
     yield decided(
         "e2m1-sums",
         "E2M1-3",
