@@ -270,7 +270,7 @@ def test_tables_of_runs():
     assert f"table {','.join(map(str, moves))}`" in rows[2][0]
     assert (run * 3 + place, run * 3, moves[place], left + right) == (begin, left, right, moved)
     assert (2 * begin, -(-after // 3) * 3) == (after, whole)
-    end, based = re.search(r"the last run with a unit ends at (\d), and at (\d) with the base", words).groups()
+    end, based = re.search(r"the last run with a padded unit ends at (\d), and at (\d) with the base", words).groups()
     assert (int(end), int(based)) == (-(-4 // 3) * 3, int(end) + 2)
     assert "every run of three units" in words
 
