@@ -265,7 +265,8 @@ def test_the_page_on_trust_ends_in_tables_made_of_the_records(tmp_path):
     written = (DOCS / "site/how-we-know.md").read_text("utf-8")
     assert text.startswith(written)
     tables = text[len(written) :]
-    assert re.findall(r"^#+ .*", tables, re.MULTILINE) == ["## What is proved", "### By rule", "### By certificate", "### Claims without a record"]
+    headings = ["## What is proved", "### By rule", "### By certificate", "### Claims without a record"]
+    assert re.findall(r"^#+ .*", tables, re.MULTILINE) == headings
     assert tables.index("| rule | golden | header |") < tables.index("| BLK-3 |") < tables.index("| certificate |")
     assert tables.index("| BLK-3 |") > tables.index("### By rule")
     assert "](how-we-know.md)" in (DOCS / "site/proved.md").read_text("utf-8")  # where older links lead
