@@ -555,6 +555,13 @@ def test_every_output_is_complete_whatever_is_wrong(dump, tmp_path):
 
 
 @pytest.mark.rule("CNF-10", "CNF-2")
+@pytest.mark.slow
+def test_a_code_of_6_bits_that_was_never_stored_ends_nothing(tmp_path):
+    dump = Wrong("quark.mxfp6_e2m3_even", "both", "tiled_8x4", "float16", (128, 64), some_codes, 6)
+    require_complete(tmp_path, dump, 4, failing=False)
+
+
+@pytest.mark.rule("CNF-10", "CNF-2")
 @pytest.mark.heavy
 @pytest.mark.parametrize(  # CI does every third damage
     "damage", [pytest.param(damage, marks=[pytest.mark.release] * bool(i % 3)) for i, damage in enumerate(DAMAGES)]

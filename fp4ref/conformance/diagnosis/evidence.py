@@ -254,7 +254,7 @@ class Part:
         got = got[self.rows, self.columns]
         if got.shape != wanted.shape:
             return False
-        if reader is not LOW_FIRST and kernel.spec.element.format.bits == 4:
+        if reader is not LOW_FIRST and kernel.spec.element.format.bits < 8:
             got = np.where(got == LOST, wanted, got)
         if got.dtype != np.uint8:
             got = np.where(got == ABSENT, wanted, got).astype(np.uint8)

@@ -25,7 +25,7 @@ class DataReader:
     fills: bool = False
 
 
-LOST = 0xFF  # in the place of a 4-bit code that was never stored
+LOST = 0xFF  # in the place of a code of 4 or 6 bits that was never stored
 ABSENT = 0x100  # the same, of codes that are held in 16 bits
 
 
