@@ -25,7 +25,8 @@ def largest_magnitude(tensor: Tensor) -> Tensor:
         return torch.zeros(1, dtype=torch.float32, device=tensor.device)
     found = _server("amax", None, _name(tensor.dtype), "float32", tensor.device.type, (1, 1), registry.registered())
     if found is not None:
-        made: Tensor = found[1](tensor, NVFP4)  # every specification with one maximum finds the same
+        rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() else tensor.reshape(1, 1)
+        made: Tensor = found[1](rows, NVFP4)  # every specification with one maximum finds the same
         return made
     magnitudes = tensor.abs()
     if tensor.device.type == "cpu":
