@@ -511,7 +511,7 @@ def test_mma_fragments_are_those_of_the_manual(name: str, depth: int) -> None:
 
 
 def test_compared_formats_have_the_error_of_their_bytes() -> None:
-    """What a bar says is read back is what the public functions return, and NVFP4 is better than MXFP4."""
+    """Each bar shows what the public functions return, and NVFP4 is better than MXFP4."""
     words = " ".join(element.text or "" for element in texts(ALL["formats-compared"]))
     errors = {
         name: float(error) for name, error in re.findall(r"(\S+): [\d.]+ bits an element, error ([\d.]+) %", words)

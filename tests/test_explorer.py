@@ -50,7 +50,7 @@ RUN = """(name, rows, columns, direction, dtype, byte, bits) => {
 
 
 def settings(name: str, rows: int, columns: int, **changes: Any) -> dict[str, Any]:
-    """What a reader chose, with the page's defaults."""
+    """A reader's choice, with the page's defaults."""
     return {
         "spec": name,
         "direction": "row",
@@ -146,7 +146,7 @@ def test_codecs_name_their_own_rules() -> None:
 
 
 def test_everything_registered_is_offered() -> None:
-    """What is not offered is a layout of other units than bytes, or of more than rows and columns."""
+    """Only layouts of other units than bytes, or of more axes than rows and columns, are left out."""
     assert list(fp4ref.profiles) == NAMES
     assert [packing["name"] for packing in TABLES["packings"]] == list(PACKINGS)
     layouts = [layout["name"] for layout in TABLES["layouts"]]
@@ -226,7 +226,7 @@ def test_arithmetics_of_users_are_offered_or_named() -> None:
 
 @pytest.mark.rule("SPC-4")
 def test_values_of_users_are_offered_or_named(tmp_path: Path) -> None:
-    """What a module registers is on the page that its command writes."""
+    """The page of a command with --import has the values that the module registers."""
     module = tmp_path / "acme_values.py"
     module.write_text(USERS, encoding="utf-8")
     target = tmp_path / "explorer.html"

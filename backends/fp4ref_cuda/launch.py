@@ -220,6 +220,11 @@ def packed(arguments: Iterable[int]) -> array[int]:
     return array("Q", [argument & WORD for argument in arguments])
 
 
+def float_bits(number: float) -> int:
+    """Return the bits of a number in float32, as a kernel takes it for an argument."""
+    return int(np.float32(number).view(np.uint32))
+
+
 def starter(library: Library, launch: Launch) -> Callable[[int, array[int]], None]:
     """Return the function that starts a kernel that is loaded, on a stream, with words of 64 bits as its arguments."""
     from cuda.bindings import driver

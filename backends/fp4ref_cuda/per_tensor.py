@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-import numpy as np
-
 from fp4ref import arrays
 from fp4ref.errors import DTypeError, ShapeError
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.buffers import pointer
-from fp4ref_cuda.launch import launch
+from fp4ref_cuda.launch import float_bits, launch
 from fp4ref_cuda.plan import Plan, prelude, remember
 
 OF_BLOCK = 256  # threads
@@ -42,7 +40,7 @@ def _scale(call: Call, amax: Any, least: float, power_of_two: bool) -> Any:
         out = library.empty((2,), "float32")
         largest = LARGEST[call.source]
         text = prelude(call.required, call.source, POWER_OF_TWO=power_of_two)
-        launch(library, "tensor_scale", text, (1,), (pointer(amax), _bits(least), largest, pointer(out)), block=1)
+        launch(library, "tensor_scale", text, (1,), (pointer(amax), float_bits(least), largest, pointer(out)), block=1)
     remember(Plan("tensor_scale", ("tensor_scale",)))
     return restore(out)
 
@@ -98,11 +96,6 @@ def _values(call: Call, codes: Any) -> Any:
             launch(library, "tensor_values", text, grid, (pointer(codes), count, pointer(out)))
     remember(Plan("tensor_values", ("tensor_values",)))
     return restore(out)
-
-
-def _bits(number: float) -> int:
-    """Return the bits of a number in float32."""
-    return int(np.float32(number).view(np.uint32))
 
 
 def _require(operation: str, name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from fp4ref import arrays
 from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.buffers import pointer
-from fp4ref_cuda.launch import launch
+from fp4ref_cuda.launch import float_bits, launch
 from fp4ref_cuda.plan import ANY, Plan, prelude, remember
 
 OF_BLOCK, EACH = 256 * 8, 8  # elements of a row that a block of threads finishes, and that one thread does
@@ -55,17 +53,12 @@ def _finished(call: Call, product: Any, factors: Sequence[Any], bias: Any) -> An
             steps: dict[str, bool | int] = {"FACTORS": len(factors), "READ": read, "HAS_BIAS": bias is not None}
             text = prelude(ANY, call.source, "linear", call.to, VECTORS=vectors, **steps)
             strips = -(-columns // OF_BLOCK)
-            words = [_bits(each) if type(each) is float else pointer(each) for each in factors]
+            words = [float_bits(each) if type(each) is float else pointer(each) for each in factors]
             words += [0] * (MOST_FACTORS - len(words))
             arguments = (pointer(product), columns, strips, *words, pointer(bias), pointer(out))
             launch(library, "finish_product", text, (rows * strips,), arguments)
     remember(Plan("finish_product", ("finish_product",)))
     return restore(out)
-
-
-def _bits(number: float) -> int:
-    """Return the bits of a number in float32."""
-    return int(np.float32(number).view(np.uint32))
 
 
 def _require(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:

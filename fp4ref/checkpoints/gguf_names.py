@@ -52,7 +52,7 @@ class GgufNumber(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a tensor of the Hub is in GGUF. expert: its place in a stack, or None."""
+    """The place of a tensor of the Hub in a GGUF file. expert: its place in a stack, or None."""
 
     name: str
     order: RowOrder

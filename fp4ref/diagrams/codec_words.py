@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-from fp4ref.formats import (
-    CUDA_E2M1,
-    CUDA_E2M3,
-    CUDA_E3M2,
-    CUDA_E4M3,
-    CUDA_E5M2,
-    CUDA_E8M0,
-    CUDA_UE5M3,
-    E2M1,
-    E4M3,
-    E5M2,
-    GGML_UE4M3,
-    OCP_INT8,
-    STOCHASTIC_E2M1,
-    Codec,
-    Rounding,
-    Sign,
-)
+from fp4ref.conformance.explain.codec_notes import CHOICE, RULES, STANDARD
+from fp4ref.formats import Codec, Rounding, Sign
 
 ROUNDED = {
     Rounding.EVEN: "nearest, ties to even",
@@ -49,21 +33,10 @@ def codec_words(codec: Codec) -> str:
     return "; ".join(part for part in parts if part)
 
 
-RULES = {
-    CUDA_E2M1: ("E2M1-3", "E2M1-4", "E2M1-5"),
-    CUDA_E4M3: ("E4M3-2", "E4M3-3", "E4M3-4"),
-    CUDA_E5M2: ("E5M2-2", "E5M2-3", "E5M2-4"),
-    CUDA_E2M3: ("E2M3-2", "E2M3-3", "E2M3-4"),
-    CUDA_E3M2: ("E3M2-2", "E3M2-3", "E3M2-4"),
-    OCP_INT8: ("INT8-2", "INT8-3", "INT8-4"),
-    CUDA_E8M0: ("E8M0-2", "E8M0-3"),
-    CUDA_UE5M3: ("UE5M3-2", "UE5M3-3"),
-    GGML_UE4M3: ("UE4M3-2",),
-    STOCHASTIC_E2M1: ("SR-1", "SR-2", "SR-3"),
-}
-VARIATIONS = {E2M1: "E2M1-6", E4M3: "E4M3-5", E5M2: "E5M2-5"}  # the rule of a format's other codecs
-
-
 def codec_rules(codec: Codec) -> tuple[str, ...]:
     """Return the rules of a codec; one that differs from the standard's falls under the choice of its format."""
-    return RULES.get(codec) or (VARIATIONS.get(codec.format, "PRO-3"),)
+    if codec.rounding is Rounding.STOCHASTIC:
+        return ("SR-1", "SR-2", "SR-3")
+    if STANDARD.get(codec.format) == codec:
+        return tuple(dict.fromkeys(RULES[codec.format]))
+    return (CHOICE.get(codec.format, "PRO-3"),)

@@ -66,3 +66,8 @@ GemmParallelModes = ("row", "column", None)
 def torch_dtype(dtype: DType | torch.dtype) -> torch.dtype:
     """Return the torch type of either kind of name."""
     return dtype if isinstance(dtype, torch.dtype) else TE_DType_To_Torch[DType(dtype)]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return NumPy's name of a torch type, such as "bfloat16"."""
+    return str(dtype).removeprefix("torch.")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fp4ref import registry
-from fp4ref.registry import Call
-from fp4ref.remembered import Same
+from fp4ref.te.one_pass import server
 
 
 def finished(sums: Tensor, factors: Sequence[Any], bias: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -47,19 +44,9 @@ def _in_one_pass(sums: Tensor, factors: Sequence[Any], bias: Tensor | None, dtyp
     if bias is not None and not bias.is_contiguous():
         return None
     kind = dtype if bias is None else bias.dtype
-    found = _finisher(tuple(sums.shape), kind, dtype, sums.device.type, registry.registered())
+    found = server("finish_product", sums.device, (sums.shape[0], sums.shape[1]), source=kind, to=dtype)
     if found is None:
         return None
     call, finish = found
     result: Tensor = finish(call, sums, factors, bias)
     return result
-
-
-@lru_cache(maxsize=1024)
-def _finisher(
-    shape: tuple[int, int], bias: torch.dtype, to: torch.dtype, device: str, registered: Same
-) -> tuple[Call, Callable[..., Any]] | None:
-    """Return a call that finishes products of one shape, and the function that serves it; None without one."""
-    source, target = (str(kind).removeprefix("torch.") for kind in (bias, to))
-    call = Call("finish_product", source=source, to=target, device=device, shape=shape)
-    return (call, registry.choose(call, None)) if registry.offers(call, None) else None

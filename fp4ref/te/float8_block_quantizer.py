@@ -14,7 +14,7 @@ from fp4ref import api
 from fp4ref.quantized import Direction
 from fp4ref.te.capability import get_device_compute_capability
 from fp4ref.te.cast import fp8_codes, write
-from fp4ref.te.dtypes import DType, torch_dtype
+from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.float8_block_tensor import (
     BLOCK,
@@ -23,11 +23,10 @@ from fp4ref.te.float8_block_tensor import (
     blocks,
     scale_shape,
 )
+from fp4ref.te.per_tensor import scales_of
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import Float8BlockScaling, Recipe
 from fp4ref.te.specifications import fp8_blocks
-
-EXPONENT = 0x7F800000  # bits of a float32
 
 
 class Float8BlockQuantizer(Quantizer):
@@ -159,16 +158,10 @@ class Float8BlockQuantizer(Quantizer):
         down, across = -(-rows // height), blocks(columns)
         whole = pad(x, (0, across * BLOCK - columns, 0, down * height - rows)).view(down, height, across, BLOCK)
         amax = torch.nan_to_num(whole.abs(), nan=0.0, posinf=torch.inf).amax((1, 3)).to(torch.float32)
-        largest = torch.finfo(torch_dtype(self.dtype)).max
-        amax = amax.clamp(min=self.amax_epsilon)
-        scale = torch.full_like(amax, largest) / amax  # a float / tensor would round twice
-        scale = torch.where(torch.isinf(scale), torch.finfo(x.dtype).max, scale)
-        scale = torch.where((amax == 0) | torch.isinf(amax), 1.0, scale)
-        if self.force_pow_2_scales:
-            scale = (scale.view(torch.int32) & EXPONENT).view(torch.float32)
+        scale, inverse = scales_of(amax, self.dtype, x.dtype, self.amax_epsilon, self.force_pow_2_scales)
         codes = fp8_codes(whole.to(torch.float32) * scale[:, None, :, None], self.dtype)
         codes = codes.view(down * height, across * BLOCK)[:rows, :columns]
-        return codes, torch.ones_like(scale) / scale
+        return codes, inverse
 
     def _get_compatible_recipe(self) -> type[Recipe] | None:
         return Float8BlockScaling

@@ -16,7 +16,7 @@ from fp4ref.spec import Spec
 from fp4ref.te import specifications
 from fp4ref.te.cast import write
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
-from fp4ref.te.dtypes import DType
+from fp4ref.te.dtypes import DType, dtype_name
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage, scale_shape
 from fp4ref.te.quantizer import Quantizer
@@ -138,7 +138,7 @@ class MXFP8Quantizer(Quantizer):
         lie = GEMM if dst._with_gemm_swizzled_scales else COMPACT
         if self.rowwise_usage:
             row = DirectionData(dst._rowwise_data.view(matrix), dst._rowwise_scale_inv, None)
-            out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), lie, row=row)
+            out = Quantized(spec, matrix, dtype_name(tensor.dtype), lie, row=row)
             api.quantize(x, spec, "row", lie, out=out, noop=noop)
         if self.columnwise_usage:
             codes, scales = dst._columnwise_data.view(matrix).t(), dst._columnwise_scale_inv
@@ -156,7 +156,7 @@ class MXFP8Quantizer(Quantizer):
         if codes is not None:
             padded = layout(lie).padded_shape(codes.shape[0], codes.shape[1] // BLOCK)
             scales = torch.empty(padded, dtype=torch.uint8, device=x.device)
-            dtype = str(x.dtype).removeprefix("torch.")
+            dtype = dtype_name(x.dtype)
             out = Quantized(spec, tuple(x.shape), dtype, lie, column=DirectionData(codes, scales, None))
         column: DirectionData | None = api.quantize(x, spec, "column", lie, out=out).column
         assert column is not None

@@ -15,7 +15,7 @@ from fp4ref.quantized import DirectionChoice, DirectionData, Directions, Quantiz
 from fp4ref.spec import Spec
 from fp4ref.te import rng, specifications, swizzle
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
-from fp4ref.te.dtypes import DType
+from fp4ref.te.dtypes import DType, dtype_name
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
 from fp4ref.te.nvfp4_settings import NVFP4Settings, require_settings
@@ -236,7 +236,7 @@ class NVFP4Quantizer(Quantizer):
             return
         spec = self.spec(tensor.dtype, shape)
         x = tensor.view(matrix)
-        out = Quantized(spec, matrix, str(tensor.dtype).removeprefix("torch."), layout, row, column)
+        out = Quantized(spec, matrix, dtype_name(tensor.dtype), layout, row, column)
         bits = self._random_bytes(matrix, tensor.device) if self.stochastic_rounding and tensor.numel() else None
         if tensor.numel():
             api.quantize(x, spec, directions, layout, random_bits=bits, out=out, noop=noop)

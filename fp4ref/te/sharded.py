@@ -19,6 +19,7 @@ from fp4ref.layout import LINEAR
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice, DirectionData, Directions, Quantized
 from fp4ref.random_source import random_bits
 from fp4ref.spec import Granularity, Spec
+from fp4ref.te.dtypes import dtype_name
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 
 
@@ -175,7 +176,7 @@ def _reduced_amax(
 
 def _empty(x: torch.Tensor, spec: Spec, names: list[Direction], amax: Directions | None) -> Quantized:
     """No rows, but the columns and the amax of the whole."""
-    result = Quantized(spec, (0, x.shape[1]), str(x.dtype).removeprefix("torch."), LINEAR.name)
+    result = Quantized(spec, (0, x.shape[1]), dtype_name(x.dtype), LINEAR.name)
     parts: dict[str, Any] = {}
     for name in names:
         shapes = buffer_shapes(spec, (0, x.shape[1]), name, LINEAR.name)
