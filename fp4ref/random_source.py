@@ -64,13 +64,38 @@ def random_bits(
     across = -(-of[1] // BLOCK)
     if of[0] * across >= 1 << 64:
         raise ShapeError("random_bits", f"a whole of {of[0]} x {of[1]}", "less than 2^64 blocks", "SR-7")
-    kind = "cpu" if device is None else str(device).partition(":")[0]
     if out is not None:
-        _require_out(out, part, kind)
-    call, function = _planned(kind, part, out is not None, backend, registry.registered())
-    upper = 2 * int(stream) + DIRECTIONS.index(direction)
-    counters = Counters((first[0], first[1] // BLOCK), across, int(seed), upper)
-    return function(call, counters, device, out)
+        _require_out(out, part, _kind(device))
+    return _made(part, (first[0], first[1] // BLOCK), across, direction, int(seed), int(stream), device, backend, out)
+
+
+def bits_of_matrix(shape: tuple[int, int], direction: Direction, seed: int, stream: int, device: Any) -> Any:
+    """Make the bytes of `random_bits` for a whole matrix [M, K], from arguments that nobody has to check.
+
+    Rules: SR-7, SR-8, SR-9.
+    """
+    part = shape if direction == "row" else shape[::-1]
+    return _made(part, (0, 0), -(-part[1] // BLOCK), direction, seed, stream, device, None, None)
+
+
+def _made(
+    part: tuple[int, int],
+    origin: tuple[int, int],
+    across: int,
+    direction: Direction,
+    seed: int,
+    stream: int,
+    device: Any,
+    backend: str | None,
+    out: Any,
+) -> Any:
+    """Call a backend. part: of the direction's matrix. origin: its first row, and its first block."""
+    call, function = _planned(_kind(device), part, out is not None, backend, registry.registered())
+    return function(call, Counters(origin, across, seed, 2 * stream + DIRECTIONS.index(direction)), device, out)
+
+
+def _kind(device: Any) -> str:
+    return "cpu" if device is None else str(device).partition(":")[0]
 
 
 @lru_cache(maxsize=4096)

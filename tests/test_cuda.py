@@ -14,7 +14,7 @@ from codes import every_code_under_every_scale
 from fp4ref import packing
 from fp4ref.arguments import buffer_shapes
 from fp4ref.arrays import dtype_name
-from fp4ref.errors import BackendError, DomainError, ShapeError
+from fp4ref.errors import BackendError, DomainError, DTypeError, ShapeError
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import STANDARD_LAYOUTS, Layout, layout
 from fp4ref.model import backend as golden
@@ -381,6 +381,64 @@ def test_a_product_is_finished_in_one_pass(to, of_bias, factors):
         operations.finish_product(call, cuda(sums), (torch.ones(2).cuda(),), None)
     with pytest.raises(ShapeError, match="5 factors, need at most 4"):
         operations.finish_product(call, cuda(sums), (1.0,) * 5, None)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize(
+    "factors", [(), (0.3,), ([0.3],), (3.1, [0.7], [1.3], 2.7e-8)], ids=["none", "given", "read", "mixed"]
+)
+@pytest.mark.parametrize("turned", list(product((False, True), repeat=2)), ids=str)
+@pytest.mark.rule("TEL-12", "TEL-31", "TEL-32")
+def test_a_product_of_stored_operands(turned, factors, bias):
+    """Sums of small integers are exact in every order, so the result is known to the bit."""
+    import torch
+
+    from fp4ref.stored import Stored
+    from fp4ref_cuda import operations
+
+    generator = torch.Generator().manual_seed(5)
+    by = reduce(np.multiply, (np.float32(each).reshape(()) for each in factors), np.float32(1))
+    for rows, columns, depth in ((16, 8, 16), (128, 256, 512), (40, 24, 1000), (1024, 1024, 64), (8, 4096, 8192)):
+        a, b = (torch.randint(-8, 9, (size, depth), generator=generator) for size in (rows, columns))
+        added = torch.randn(columns, generator=generator).to(torch.bfloat16) if bias else None
+        expected = (a.double() @ b.double().t()).to(torch.float32) * float(by)
+        expected = (expected if added is None else expected + added.to(torch.float32)).to(torch.bfloat16)
+        stored = [
+            Stored(((x.t() if turn else x).to(torch.bfloat16).contiguous().cuda(),), None, turn)
+            for x, turn in zip((a, b), turned, strict=True)
+        ]
+        numbers = tuple(each if isinstance(each, float) else torch.tensor(each).cuda() for each in factors)
+        call = Call("multiply", source="bfloat16", to="bfloat16", device="cuda", shape=(rows, columns))
+        for _ in range(2):  # the second one repeats the launches
+            got = operations.multiply(call, *stored, numbers, None if added is None else added.cuda())
+            assert got is not None
+            assert torch.equal(got.cpu().view(torch.int16), expected.view(torch.int16)), (rows, columns, depth)
+
+
+@pytest.mark.rule("TEL-30", "TEL-31")
+def test_products_that_are_refused_or_left_to_torch():
+    import torch
+
+    from fp4ref.stored import Stored
+    from fp4ref_cuda import operations
+
+    def multiply(rows, columns, left, right, *rest):
+        call = Call("multiply", source="bfloat16", to="bfloat16", device="cuda", shape=(rows, columns))
+        return operations.multiply(call, *(Stored((x,)) for x in (left, right)), *rest)
+
+    x = torch.zeros(64, 64, dtype=torch.bfloat16, device="cuda")
+    with pytest.raises(ShapeError, match="right"):
+        multiply(64, 64, x, x[:32], (), None)
+    with pytest.raises(ShapeError, match="5 factors, need at most 4"):
+        multiply(64, 64, x, x, (1.0,) * 5, None)
+    with pytest.raises(DTypeError, match="bias of float32"):
+        multiply(64, 64, x, x, (), torch.zeros(64, device="cuda"))
+    store = torch.zeros(65 * 64, dtype=torch.bfloat16, device="cuda")
+    assert multiply(64, 64, x, store[1 : 1 + 64 * 64].view(64, 64), (), None) is None  # not at 16 bytes
+    assert multiply(64, 0, x, x[:0], (), None) is None
+    nan = torch.full((64, 64), torch.nan, dtype=torch.bfloat16, device="cuda")
+    del nan  # memory that the next result may reuse
+    assert multiply(64, 64, x, x, (torch.ones(1, device="cuda"),), None).eq(0).all()  # what was there is not added
 
 
 FUSED = {"nvfp4": "rows and columns by thresholds", "nvfp4-rht": "rows and hadamard columns, fused"}

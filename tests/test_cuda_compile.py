@@ -135,6 +135,7 @@ def others(target):
     for dtype, out, vectors in (("bfloat16", "bfloat16", True), ("float32", "float16", False)):
         steps = {"FACTORS": 4, "READ": 6, "HAS_BIAS": True, "VECTORS": vectors}
         yield "finish_product", prelude(profiles["nvfp4"], dtype, out=out, **steps), False
+    yield "product_factor", prelude(profiles["nvfp4"], FACTORS=4, READ=6), False
     for name, dtype in (("mxfp8-e4m3", "bfloat16"), ("mxfp8-e5m2", "float32")):
         yield "tensor_codes", prelude(profiles[name], dtype, VECTORS=True), False
         yield "tensor_values", prelude(profiles[name], dtype, out="bfloat16", VECTORS=True), False

@@ -62,6 +62,12 @@ extern "C" void start(unsigned blocks, const void* product, long long columns, l
     });
 }
 """,
+    "product_factor": """
+extern "C" void start(unsigned blocks, long long first, long long second, long long third, long long fourth, void* out)
+{
+    on_host(blocks, 1, [=] { product_factor(first, second, third, fourth, (float*)out); });
+}
+""",
     "tensor_codes": """
 extern "C" void start(unsigned blocks, const void* x, long long count, const void* scale, void* out)
 {
@@ -209,6 +215,21 @@ def test_a_product_is_finished_in_one_pass(to, of_bias, factors, vectors, tmp_pa
     numbers = ~np.isnan(expected)
     assert np.array_equal(np.isnan(out), ~numbers)
     assert np.array_equal(out.view(np.uint16)[numbers], expected.view(np.uint16)[numbers])
+
+
+@pytest.mark.rule("GEM-5", "TEL-12")
+@pytest.mark.parametrize("factors", [([0.3],), (0.3, [1e-30]), (3.1, [0.7], [1.3], 2.7e-8)], ids=len)
+def test_factors_of_a_product_are_multiplied_from_the_left(factors, tmp_path):
+    by, out = [np.float32(each) for each in factors], np.ones(2, np.float32)
+    read = sum(isinstance(each, list) << place for place, each in enumerate(factors))
+    text = plan.prelude(fp4ref.NVFP4, FACTORS=len(factors), READ=read)
+    words = [each.ctypes.data if each.shape else int(each.view(np.uint32)) for each in by]
+    words = map(ctypes.c_longlong, words + [0] * (4 - len(words)))
+    built(tmp_path, "product_factor", text).start(ctypes.c_uint(1), *words, *pointers(out))
+    expected = np.float32(1)
+    for each in by:
+        expected = expected * each.reshape(())
+    assert out.tobytes() == np.array([expected, 0], np.float32).tobytes()
 
 
 @pytest.mark.rule("TEL-21", "E4M3-1", "E4M3-3", "E5M2-1", "E5M2-3")

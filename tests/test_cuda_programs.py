@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -42,15 +43,17 @@ class Imagined:
 @pytest.fixture
 def launched(monkeypatch):
     """Note what would run on the device: name, stream and words of every launch."""
-    noted = []
     monkeypatch.setattr(programs, "_library", lambda inputs: Imagined())
     monkeypatch.setattr(programs, "_programs", {})
+    NOTED.clear()
+    return NOTED
 
-    def starter(library, launch):
-        return lambda stream, words: noted.append((launch.name, stream, [*words]))
 
-    monkeypatch.setattr(programs, "starter", starter)
-    return noted
+NOTED = []
+
+
+def note(name, stream, words):
+    NOTED.append((name, stream, [*words]))
 
 
 def act(inputs, *, copies=False):
@@ -60,12 +63,11 @@ def act(inputs, *, copies=False):
     partials, made = library.empty((4,), "int32"), library.empty((2, 3), "uint8") if out is None else out
     source = x.clone() if copies else x
     current = recording.current()
-    shape = recording.Shape((1,), 32, 0, early=True)
     for name, arguments in (
         ("first", (buffers.pointer(source), 5, -1, buffers.pointer(partials))),
         ("second", (buffers.pointer(partials) + 8, 1 << 40, buffers.pointer(made), buffers.pointer(None))),
     ):
-        current.launches.append(recording.Launch(name, recording.LoadedKernel(None, None), shape, arguments))
+        current.steps.append(recording.Started(partial(note, name), arguments))
     return made, None
 
 

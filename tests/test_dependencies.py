@@ -23,7 +23,7 @@ FLOORS = {
     3: ("spec", "promise"),
     4: (
         *("catalogue", "specs", "peers", "peers_engines", "quantized"),
-        *("arrays", "memory", "registry", "operands", "relayouts"),
+        *("arrays", "memory", "registry", "operands", "relayouts", "stored"),
     ),
     5: (
         "model",
@@ -73,9 +73,9 @@ BACKENDS = {
         ("recording", "compile"),
         ("buffers",),
         ("launch", "checks", "plan"),
-        ("maxima", "members", "randoms", "programs"),
+        ("maxima", "members", "randoms", "programs", "cublas"),
         ("reading", "products", "per_tensor"),
-        ("paths",),
+        ("paths", "multiply"),
         ("grouped",),
         ("operations",),
         ("",),

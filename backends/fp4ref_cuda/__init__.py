@@ -62,6 +62,7 @@ BACKEND = Backend(
         "convert_layout",
         "random_bits",
         "finish_product",
+        "multiply",
         "tensor_scale",
         "tensor_codes",
         "tensor_values",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterable
@@ -14,7 +16,7 @@ from fp4ref.errors import BackendError
 from fp4ref_cuda import recording
 from fp4ref_cuda.buffers import Library, address
 from fp4ref_cuda.compile import CACHE, compile_all, cubin, is_cached, key, source, store, stored
-from fp4ref_cuda.recording import Launch, LoadedKernel, Shape
+from fp4ref_cuda.recording import Launch, LoadedKernel, Shape, Start, Started
 
 FAMILY = {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)}  # targets whose conversions need the architecture's own variant
 WORD = (1 << 64) - 1
@@ -73,7 +75,7 @@ def _first_difference(library: Library, check: str, threads: int) -> int | None:
         return None
     untouched = -1  # the largest pattern
     try:
-        _enter(library)
+        enter(library)
         first = library.upload(np.array([untouched], np.int32))
         kernel = _kernel(check, "", library.ordinal, 0)
         grid = Shape((-(-threads // 256),), 256, 0, early=False)
@@ -107,7 +109,8 @@ def require_reciprocal(library: Library) -> None:
         raise BackendError(f"cuda: {target(library.ordinal)}", got, "the cpu backend or the golden model", "APX-1")
 
 
-def _enter(library: Library) -> None:
+def enter(library: Library) -> None:
+    """Give this thread a context on the device, once."""
     if getattr(_current, "ordinal", None) is None:
         _device(library.ordinal).set_current()
         _current.ordinal = library.ordinal
@@ -194,25 +197,27 @@ def launch(
         _current.rehearsal[name, prelude, target(library.ordinal)] = None
         return
     shape = Shape(grid, block, shared, True)
-    loaded, start = _ready(library, name, prelude, shape, len(arguments))
+    run(library, _ready(library, name, prelude, shape, len(arguments)), arguments)
+
+
+def run(library: Library, start: Start, arguments: tuple[int, ...]) -> None:
+    """Start something on the caller's stream, and note it for later calls of the kind that is being recorded."""
     recorder = recording.current()
     if recorder is not None:
-        recorder.launches.append(Launch(name, loaded, shape, arguments))
+        recorder.steps.append(Started(start, arguments))
     start(library.stream(), packed(arguments))
 
 
 @lru_cache(maxsize=4096)
-def _ready(
-    library: Library, name: str, prelude: str, shape: Shape, count: int
-) -> tuple[LoadedKernel, Callable[[int, array[int]], None]]:
-    """Return a kernel, loaded, and the function that starts it with `count` arguments."""
+def _ready(library: Library, name: str, prelude: str, shape: Shape, count: int) -> Start:
+    """Return the function that starts a kernel, which is loaded here, with `count` arguments."""
     try:
-        _enter(library)
+        enter(library)
         _self_check(library)
         loaded = _kernel(name, prelude, library.ordinal, shape.shared)
     except (RuntimeError, SystemError, TypeError) as failure:
         raise _failed(name, failure) from failure
-    return loaded, starter(library, Launch(name, loaded, shape, (0,) * count))
+    return starter(library, Launch(name, loaded, shape, (0,) * count))
 
 
 def packed(arguments: Iterable[int]) -> array[int]:
@@ -225,27 +230,44 @@ def float_bits(number: float) -> int:
     return int(np.float32(number).view(np.uint32))
 
 
-def starter(library: Library, launch: Launch) -> Callable[[int, array[int]], None]:
-    """Return the function that starts a kernel that is loaded, on a stream, with words of 64 bits as its arguments."""
-    from cuda.bindings import driver
+def starter(library: Library, launch: Launch) -> Start:
+    """Return the function that starts a kernel that is loaded, on a stream, with words of 64 bits as its arguments.
 
-    begin, function, configs = driver.cuLaunchKernelEx, launch.kernel.function, dict[int, Any]()
-    size = array("Q", [8 * len(launch.arguments)])  # where the driver reads it
+    The driver is called as it is: its Python functions take longer than the launch.
+    """
+    name, _, shape, arguments = launch
+    begin, function, configs = _driver().cuLaunchKernelEx, int(launch.kernel.function), dict[int, tuple[Any, int]]()
+    size = array("Q", [8 * len(arguments)])  # where the driver reads it
 
     def start(stream: int, words: array[int]) -> None:
         try:
-            _enter(library)
+            enter(library)
             config = configs.get(stream)
             if config is None:
-                configs[stream] = config = _config(launch.shape, stream, library.ordinal)
+                made = _config(shape, stream, library.ordinal)
+                configs[stream] = config = made, int(made.getPtr())
             extra = array("Q", (BUFFER, words.buffer_info()[0], SIZE, size.buffer_info()[0], END))
-            (error,) = begin(config, function, 0, extra.buffer_info()[0])
+            error = begin(config[1], function, None, extra.buffer_info()[0])
         except (RuntimeError, SystemError, TypeError) as failure:
-            raise _failed(launch.name, failure) from failure
+            raise _failed(name, failure) from failure
         if error:
-            raise BackendError(f"cuda: kernel {launch.name}", error.name, rule="CNF-5")
+            raise BackendError(f"cuda: kernel {name}", _error_name(error), rule="CNF-5")
 
     return start
+
+
+@lru_cache
+def _driver() -> Any:
+    """Return the driver's library, which is loaded."""
+    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    library.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
+    return library
+
+
+def _error_name(error: int) -> str:
+    from cuda.bindings import driver
+
+    return str(driver.CUresult(error).name)
 
 
 def _failed(kernel: str, error: Exception) -> BackendError:

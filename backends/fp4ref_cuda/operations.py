@@ -21,6 +21,7 @@ from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, checks, maxima, paths, programs
 from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.launch import rehearse, require_reciprocal
+from fp4ref_cuda.multiply import multiply
 from fp4ref_cuda.per_tensor import tensor_codes, tensor_scale, tensor_values
 from fp4ref_cuda.plan import (
     BYTES,
@@ -53,6 +54,7 @@ __all__ = [
     "finish_product",
     "hadamard",
     "last_plan",
+    "multiply",
     "quantize",
     "quantize_both",
     "quantize_grouped",

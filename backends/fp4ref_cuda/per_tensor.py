@@ -15,7 +15,7 @@ from fp4ref_cuda.plan import Plan, prelude, remember
 
 OF_BLOCK = 256  # threads
 LARGEST = {"float32": 0x7F7FFFFF, "bfloat16": 0x7F7F0000, "float16": 0x477FE000}  # numbers, as bits of a float32
-CODES_EACH, VALUES_EACH = 16, 8  # elements of a thread
+EACH = 16  # elements of a thread
 
 
 def tensor_scale(call: Call, amax: Any, least: float, power_of_two: bool) -> Any:
@@ -67,7 +67,7 @@ def _codes(call: Call, x: Any, scale: Any) -> Any:
         out, count = library.empty(call.sizes, "uint8"), call.sizes[0] * call.sizes[1]
         if count:
             text = prelude(call.required, call.source, VECTORS=not (pointer(x) | pointer(out)) % 16)
-            grid = (-(-count // (OF_BLOCK * CODES_EACH)),)
+            grid = (-(-count // (OF_BLOCK * EACH)),)
             launch(library, "tensor_codes", text, grid, (pointer(x), count, pointer(scale), pointer(out)))
     remember(Plan("tensor_codes", ("tensor_codes",)))
     return restore(out)
@@ -80,10 +80,11 @@ def tensor_values(call: Call, codes: Any) -> Any:
 
     Rules: E4M3-1, E5M2-1.
     """
-    return programs.serve("tensor_values", call, (codes,), lambda: (_values(call, codes),))[0]
+    return programs.serve("tensor_values", call, (codes,), lambda: (values_of(call, codes),))[0]
 
 
-def _values(call: Call, codes: Any) -> Any:
+def values_of(call: Call, codes: Any) -> Any:
+    """Do the same, step by step."""
     _require("tensor_values", "codes", codes, "uint8", call.sizes)
     restore = arrays.device_restorer(codes)
     codes, library = buffers.adopt("tensor_values", codes)
@@ -92,7 +93,7 @@ def _values(call: Call, codes: Any) -> Any:
         out, count = library.empty(call.sizes, call.to), call.sizes[0] * call.sizes[1]
         if count:
             text = prelude(call.required, out=call.to, VECTORS=not (pointer(codes) | pointer(out)) % 16)
-            grid = (-(-count // (OF_BLOCK * VALUES_EACH)),)
+            grid = (-(-count // (OF_BLOCK * EACH)),)
             launch(library, "tensor_values", text, grid, (pointer(codes), count, pointer(out)))
     remember(Plan("tensor_values", ("tensor_values",)))
     return restore(out)

@@ -28,8 +28,6 @@ def finish_product(call: Call, product: Any, factors: Sequence[Any], bias: Any) 
 
     Rules: GEM-5, GEM-8, TEL-12, TEL-32.
     """
-    if len(factors) > MOST_FACTORS:
-        raise ShapeError("finish_product", f"{len(factors)} factors", f"at most {MOST_FACTORS}", "GEM-5")
     numbers = tuple([each if type(each) is float else None for each in factors])
     read = [None if type(each) is float else each for each in factors]
     kind = "finish_product", numbers  # which are arguments of the launch, and so of the program
@@ -38,12 +36,9 @@ def finish_product(call: Call, product: Any, factors: Sequence[Any], bias: Any) 
 
 def _finished(call: Call, product: Any, factors: Sequence[Any], bias: Any) -> Any:
     rows, columns = call.sizes
-    _require("product", product, "float32", (rows, columns))
-    for factor in factors:
-        if type(factor) is not float:
-            _require("factor", factor, "float32", (1,))
-    _require("bias", bias, call.source, (columns,))
     restore = arrays.device_restorer(product)
+    require("finish_product", "product", product, "float32", (rows, columns))
+    require_finishing("finish_product", factors, bias, call)
     product, library = buffers.adopt("finish_product", product)
     with library.current():
         out = library.empty((rows, columns), call.to)
@@ -61,13 +56,23 @@ def _finished(call: Call, product: Any, factors: Sequence[Any], bias: Any) -> An
     return restore(out)
 
 
-def _require(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:
-    """Require an array without gaps; a factor may have no dimension."""
+def require_finishing(operation: str, factors: Sequence[Any], bias: Any, call: Call) -> None:
+    """Require factors and a bias of a call's columns and type."""
+    if len(factors) > MOST_FACTORS:
+        raise ShapeError(operation, f"{len(factors)} factors", f"at most {MOST_FACTORS}", "GEM-5")
+    for factor in factors:
+        if type(factor) is not float:
+            require(operation, "factor", factor, "float32", (1,))
+    require(operation, "bias", bias, call.source, (call.sizes[1],))
+
+
+def require(operation: str, name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    """Require None, or an array without gaps; a factor may have no dimension."""
     if value is None:
         return
     if arrays.dtype_name(value) != dtype:
-        raise DTypeError("finish_product", f"{name} of {arrays.dtype_name(value)}", dtype, "GEM-8")
+        raise DTypeError(operation, f"{name} of {arrays.dtype_name(value)}", dtype, "GEM-8")
     if tuple(value.shape) != shape and not (shape == (1,) and tuple(value.shape) == ()):
-        raise ShapeError("finish_product", f"{name} {list(value.shape)}", f"{list(shape)}", "GEM-8")
+        raise ShapeError(operation, f"{name} {list(value.shape)}", f"{list(shape)}", "GEM-8")
     if not buffers.is_contiguous(value):
-        raise BackendError("finish_product", f"{name} with gaps", "a contiguous one", "CNF-5")
+        raise BackendError(operation, f"{name} with gaps", "a contiguous one", "CNF-5")

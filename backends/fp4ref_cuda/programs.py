@@ -16,9 +16,9 @@ from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import ALIGNMENT, Library
-from fp4ref_cuda.launch import packed, rehearsing, starter
+from fp4ref_cuda.launch import packed, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
-from fp4ref_cuda.recording import Address, Launch, Recording, recorded
+from fp4ref_cuda.recording import Address, Recording, Start, Started, recorded
 
 KEPT = 4096  # programs, at most
 
@@ -29,7 +29,7 @@ class Repeated(NamedTuple):
     start: starts the kernel on a stream with its arguments. words: these, with the addresses of the first call.
     """
 
-    start: Callable[[int, array[int]], None]
+    start: Start
     words: array[int]
     addresses: tuple[tuple[int, int, int], ...]  # position, number of the array, offset
 
@@ -85,7 +85,7 @@ def serve(
         if len(_programs) >= KEPT:
             _programs.clear()
         allocators = tuple(library.allocator(*memory) for memory in recording.allocations)
-        steps = tuple(_step(library, launch) for launch in recording.launches)
+        steps = tuple(map(_repeated, recording.steps))
         _programs[kind] = Program(library, allocators, steps, slots, last_plan())
     return results
 
@@ -118,10 +118,10 @@ def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequenc
     return again
 
 
-def _step(library: Library, launch: Launch) -> Repeated:
-    places = enumerate(launch.arguments)
+def _repeated(step: Started) -> Repeated:
+    places = enumerate(step.arguments)
     addresses = tuple((at, value.slot, value.offset) for at, value in places if isinstance(value, Address))
-    return Repeated(starter(library, launch), packed(launch.arguments), addresses)
+    return Repeated(step.start, packed(step.arguments), addresses)
 
 
 def _starts(inputs: Sequence[Any]) -> list[int]:

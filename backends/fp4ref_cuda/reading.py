@@ -32,7 +32,7 @@ from fp4ref_numerics.layouts import lower_layout
 
 def dequantize(call: Call, data: DirectionData, out: Any = None) -> Any:
     """Compute the values [rows, columns] of one direction. Rules: DEQ-1, DEQ-2, DEQ-3, LAY-6."""
-    return programs.serve("dequantize", call, (*data, out), lambda: (_dequantized(call, data, out),))[0]
+    return programs.serve("dequantize", call, (*data, out), lambda: (dequantized(call, data, out),))[0]
 
 
 def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData], Any] | None:
@@ -48,7 +48,8 @@ def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData]
     return again
 
 
-def _dequantized(call: Call, data: DirectionData, out: Any) -> Any:
+def dequantized(call: Call, data: DirectionData, out: Any) -> Any:
+    """Do the same, step by step."""
     spec, shape, scale_layout = call.required, call.encoded, call.layout.name
     codes, library = buffers.adopt("dequantize", data.data)
     with library.current():

@@ -7,9 +7,12 @@ call with other arrays. An address of unknown origin, such as that of a copy, en
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+Start: TypeAlias = "Callable[[int, array[int]], None]"
 
 
 class Address(int):
@@ -46,11 +49,21 @@ class Shape(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A kernel, how it is launched, and its arguments; the addresses among these are those of the first call."""
+    """A kernel, how it is launched, and its arguments."""
 
     name: str
     kernel: LoadedKernel
     shape: Shape
+    arguments: tuple[int, ...]
+
+
+class Started(NamedTuple):
+    """Something that ran on a device, and its arguments; the addresses among these are those of the first call.
+
+    start: starts it on a stream with arguments as words of 64 bits.
+    """
+
+    start: Start
     arguments: tuple[int, ...]
 
 
@@ -65,7 +78,7 @@ class Recording:
     def __init__(self, inputs: Sequence[Any], addresses: Sequence[int]) -> None:
         self.arrays = list(inputs)
         self.allocations: list[tuple[tuple[int, ...], str]] = []
-        self.launches: list[Launch] = []
+        self.steps: list[Started] = []
         self.complete = True
         self._slots: dict[int, int] = {}
         for slot, address in enumerate(addresses):

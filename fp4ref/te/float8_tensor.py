@@ -61,10 +61,14 @@ class Float8TensorStorage(QuantizedTensorStorage):
         """Return elements as torch's FP8 type, [..., K]."""
         return self._codes().view(torch_dtype(self._fp8_dtype))
 
+    def code_matrix(self) -> Tensor:
+        """Return the codes, uint8 [M, K]."""
+        codes = self._codes()
+        return codes.reshape(-1, codes.shape[-1])
+
     def code_values(self, dtype: torch.dtype) -> Tensor:
         """Return what the codes mean, as a matrix [M, K]; exact in float32 and bfloat16."""
-        codes = self._codes()
-        return fp8_values(codes.reshape(-1, codes.shape[-1]), self._fp8_dtype, dtype)
+        return fp8_values(self.code_matrix(), self._fp8_dtype, dtype)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """code * scale_inv in float32, rounded once to a high-precision type. Rules: TEL-8."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fp4ref.te.capability import get_device_compute_capability
+from fp4ref.te.device_product import device_product
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
 from fp4ref.te.finishing import combined, finished
@@ -87,7 +88,7 @@ def _gemm(
     bias_grad = _bias_grad(b, bias) if bias is not None and grad else None
     added = None if grad else bias
     narrows = dtype is torch.bfloat16 and not (gelu or accumulate or row_scaled) and quantizer is None
-    result = _product(a, a_direction, b, b_direction, alpha, added, dtype if narrows else torch.float32)
+    result = _product(a, a_direction, b, b_direction, alpha, added, dtype if narrows else torch.float32, out)
     result = result.view(_output_shape(b, layout, result.shape))
     pre_activation = None
     if gelu and grad:
@@ -148,9 +149,19 @@ def generic_gemm(
 
 
 def _product(
-    a: Any, a_direction: str, b: Any, b_direction: str, alpha: float, bias: Tensor | None, dtype: torch.dtype
+    a: Any,
+    a_direction: str,
+    b: Any,
+    b_direction: str,
+    alpha: float,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    out: Tensor | None,
 ) -> Tensor:
-    """Multiply op(B) @ op(A), apply every scale, add a bias, and round once. Rules: TEL-11, TEL-12, TEL-30, TEL-32."""
+    """Multiply op(B) @ op(A), apply every scale, add a bias, and round once; a bfloat16 result may be in `out`.
+
+    Rules: TEL-11, TEL-12, TEL-30, TEL-32.
+    """
     _require_operands(a, a_direction, b, b_direction)
     if _is_row_scaled(a) or _is_row_scaled(b):
         sums = multiply(operand(b, b_direction), operand(a, a_direction))
@@ -160,7 +171,9 @@ def _product(
         return finished(sums, _alone(alpha), bias, dtype)
     factors, rest = _factors(a, a_direction, b, b_direction, alpha)
     if dtype is torch.bfloat16 and not rest:
-        result = rounded_product(a, a_direction, b, b_direction, factors, bias)
+        operands = a, a_direction, b, b_direction, factors, bias
+        on_cpu = b.device.type == "cpu"
+        result = rounded_product(*operands) if on_cpu else device_product(*operands, out)
         if result is not None:
             return result
     sums = multiply(operand(b, b_direction), operand(a, a_direction))
@@ -213,7 +226,7 @@ def _deliver(result: Tensor, out: Tensor | None, dtype: torch.dtype, accumulate:
         target.add_(result.to(dtype))
     elif accumulate:
         target.copy_(result.add_(target))
-    else:
+    elif target.data_ptr() != result.data_ptr():
         target.copy_(result.to(dtype))
     return out
 

@@ -20,7 +20,7 @@ from fp4ref.te import fsdp, specifications
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import SettingError, TensorShapeError
-from fp4ref.te.storage import QuantizedTensorStorage
+from fp4ref.te.storage import CodeMatrix, QuantizedTensorStorage
 from fp4ref.te.swizzle import COMPACT, GEMM
 from fp4ref.te.tensor import QuantizedTensor
 
@@ -61,8 +61,8 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
             raise SettingError("MXFP8Tensor", got, f"one quantized with {direction}wise=True")
         return scales
 
-    def record(self, direction: str) -> Quantized:
-        """Return one direction as a record of a matrix whose rows hold the blocks: for columns, the transpose."""
+    def matrix(self, direction: str) -> CodeMatrix:
+        """Return one direction as a matrix whose rows hold the blocks: for columns, the transpose."""
         scales = self.scales_buffer(direction)
         data = self._rowwise_data if direction == "row" else self._columnwise_data
         assert data is not None
@@ -70,9 +70,13 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         if direction == "column":
             codes = codes.t()
             scales = scales.view(scales.shape[::-1]) if self._with_gemm_swizzled_scales else scales.t()
-        spec = specifications.mxfp8(self._fp8_dtype)
+        return CodeMatrix(specifications.mxfp8(self._fp8_dtype), (codes.shape[0], codes.shape[1]), codes, scales)
+
+    def record(self, direction: str) -> Quantized:
+        """Return the same as a record."""
+        of = self.matrix(direction)
         lie = GEMM if self._with_gemm_swizzled_scales else COMPACT
-        return Quantized(spec, tuple(codes.shape), "float32", lie, row=DirectionData(codes, scales, None))
+        return Quantized(of.spec, of.shape, "float32", lie, row=DirectionData(of.codes, of.scales, None))
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Return values of the row direction if it exists, else of the column direction. Rules: DEQ-2, DEQ-3, TEL-8."""

@@ -21,7 +21,7 @@ from fp4ref.te import fsdp, specifications
 from fp4ref.te.dtypes import NVFP4_BLOCK_SCALING_SIZE as BLOCK
 from fp4ref.te.dtypes import DType
 from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
-from fp4ref.te.storage import QuantizedTensorStorage
+from fp4ref.te.storage import CodeMatrix, QuantizedTensorStorage
 from fp4ref.te.swizzle import COMPACT, GEMM
 from fp4ref.te.tensor import QuantizedTensor
 
@@ -135,14 +135,18 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
             raise SettingError("NVFP4Tensor", got, f"one quantized with {direction}wise=True")
         return buffer
 
+    def matrix(self, direction: str) -> CodeMatrix:
+        """Return one direction as a matrix of codes under block scales, without a global scale."""
+        data = self._needed(self._rowwise_data if direction == "row" else self._columnwise_data, direction)
+        packed = data if data.dim() == 2 else data.reshape(math.prod(data.shape[:-1]), data.shape[-1])
+        shape = (packed.shape[0], 2 * packed.shape[1])
+        return CodeMatrix(specifications.NVFP4_OPERAND, shape, packed, self.scales_buffer(direction))
+
     def record(self, direction: str) -> Quantized:
         """Return one direction as a record: codes and block scales of a matrix, without a global scale."""
-        data = self._needed(self._rowwise_data if direction == "row" else self._columnwise_data, direction)
-        packed = data.reshape(math.prod(data.shape[:-1]), data.shape[-1])
-        shape = (packed.shape[0], 2 * packed.shape[1])
+        of = self.matrix(direction)
         lie = GEMM if self._with_gemm_swizzled_scales else COMPACT
-        parts = DirectionData(packed, self.scales_buffer(direction), None)
-        return Quantized(specifications.NVFP4_OPERAND, shape, "float32", lie, row=parts)
+        return Quantized(of.spec, of.shape, "float32", lie, row=DirectionData(of.codes, of.scales, None))
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """Return values of the row direction, from compact or GEMM scales. Rules: DEQ-1, DEQ-3, LAY-6, TEL-8.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from fp4ref.registry import Call
 from fp4ref.specs import NVFP4
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.one_pass import server
@@ -66,14 +70,18 @@ def codes_in_one_pass(x: Tensor, scale: Tensor, kind: DType) -> Tensor | None:
 
 def values_in_one_pass(codes: Tensor, kind: DType, dtype: torch.dtype) -> Tensor | None:
     """Return what codes mean in a type of 16 bits; None for others, and without a backend that does it in one pass."""
-    if dtype.itemsize != 2:
-        return None
-    matrix = _matrix(codes)
-    found = server("tensor_values", codes.device, matrix, spec=mxfp8(kind), to=dtype)
+    found = values_server(codes, kind, dtype)
     if found is None:
         return None
-    values: Tensor = found[1](found[0], codes.contiguous().view(matrix))
+    values: Tensor = found[1](found[0], codes.contiguous().view(_matrix(codes)))
     return values.view(codes.shape)
+
+
+def values_server(codes: Tensor, kind: DType, dtype: torch.dtype) -> tuple[Call, Callable[..., Any]] | None:
+    """Return a backend's call that makes values of codes, and the function that serves it; None without one."""
+    if dtype.itemsize != 2:
+        return None
+    return server("tensor_values", codes.device, _matrix(codes), spec=mxfp8(kind), to=dtype)
 
 
 def _matrix(x: Tensor) -> tuple[int, int]:

@@ -35,7 +35,7 @@ def rounded_product(
 
     Rules: TEL-31, TEL-32.
     """
-    if b.device.type != "cpu" or not _has_instructions() or not torch.backends.mkldnn.enabled:
+    if not _has_instructions() or not torch.backends.mkldnn.enabled:
         return None
     (rows, depth), (columns, _) = _matrix_shape(b, b_direction), _matrix_shape(a, a_direction)
     if min(rows, columns, depth) < LEAST_SIZE or rows * columns * depth < LEAST_WORK:

@@ -20,7 +20,7 @@ from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
 from fp4ref.te.storage import QuantizedTensorStorage
-from fp4ref.te.swizzle import GEMM, role_of
+from fp4ref.te.swizzle import role_of
 
 BLOCK_SCALED = (NVFP4TensorStorage, MXFP8TensorStorage)
 
@@ -36,10 +36,8 @@ def operand(x: Any, direction: str, wide: torch.dtype | None = None) -> Tensor:
     """
     wide = wide or wide_dtype(x.device)
     if isinstance(x, BLOCK_SCALED):
-        record = x.record(direction)
-        if record.scale_layout != GEMM:
-            debug.count("swizzle_standalone", role_of(x))
-        values: Tensor = api.dequantize(record, wide)
+        count_moved(x)
+        values: Tensor = api.dequantize(x.record(direction), wide)
         return values
     matrix: Tensor
     if isinstance(x, Float8BlockwiseQTensorStorage):
@@ -52,6 +50,12 @@ def operand(x: Any, direction: str, wide: torch.dtype | None = None) -> Tensor:
     else:
         matrix = x.reshape(-1, x.shape[-1])
     return matrix if direction == "row" else matrix.t()
+
+
+def count_moved(x: Any) -> None:
+    """Count the scales of one direction as moved to the GEMM layout, if they are compact. Rules: TEL-7."""
+    if isinstance(x, BLOCK_SCALED) and not x._with_gemm_swizzled_scales:
+        debug.count("swizzle_standalone", role_of(x))
 
 
 def block_scaled_product(a: Any, a_direction: str, b: Any, b_direction: str) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fp4ref.quantized import Direction
-from fp4ref.random_source import random_bits
+from fp4ref.random_source import bits_of_matrix
 
 RESERVED = 1024  # of a device generator's offset, per quantization
 SEED_MASK, STREAM_MASK = 2**64 - 1, 2**63 - 1
@@ -38,5 +38,5 @@ def next_state(device: torch.device) -> RngState:
 def random_bytes(shape: tuple[int, int], direction: Direction, state: RngState, device: torch.device) -> Tensor:
     """Return one byte per element of a matrix [M, K]: uint8 [M, K], or [K, M] for the columns. Rules: SR-7, TEL-6."""
     seed, stream = state.seed & SEED_MASK, state.offset & STREAM_MASK
-    values: Tensor = random_bits(shape, direction, seed, stream, device=device)
+    values: Tensor = bits_of_matrix(shape, direction, seed, stream, device)
     return values

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from fp4ref.errors import Fp4Error
 from fp4ref.quantized import Quantized
+from fp4ref.spec import Spec
 from fp4ref.te.errors import SettingError
+
+
+class CodeMatrix(NamedTuple):
+    """One direction of a block-scaled tensor: codes and block scales of a matrix whose rows hold the blocks."""
+
+    spec: Spec
+    shape: tuple[int, int]
+    codes: Tensor
+    scales: Tensor
 
 
 class QuantizedTensorStorage:

@@ -21,6 +21,7 @@ from fp4ref.te.module.weights import (
     get_dummy_wgrad,
     get_multi_stream_cublas_workspace,
     get_workspace,
+    parameters_of,
     quantize_weight,
 )
 from fp4ref.te.quantization import DelayedScalingRecipeState, FP8GlobalStateManager, QuantizerRole, RecipeState
@@ -138,7 +139,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
         if torch.is_autocast_enabled(x.device.type):
             self.activation_dtype = torch.get_autocast_dtype(x.device.type)
         else:
-            for name, parameter in self.named_parameters():
+            for name, parameter in parameters_of(self):
                 if parameter.dtype != x.dtype and not allow_different_data_and_param_types:
                     got = f"input {x.dtype} with {name} {parameter.dtype}"
                     raise TensorDTypeError(type(self).__name__, got, "one type, or torch.autocast")
@@ -164,12 +165,11 @@ class TransformerEngineBaseModule(torch.nn.Module):
         return self.fp8_meta["recipe"].backward_override if self.fp8 else None
 
     def _require_own_recipe(self) -> None:
-        for quantizer in self._get_weight_quantizers():
-            for name, parameter in self.named_parameters():
-                made_by = getattr(parameter, "_quantizer", None)
-                if isinstance(parameter, QuantizedTensor) and type(made_by) is not type(quantizer):
-                    recipe = type(self.fp8_meta["recipe"]).__name__
-                    got = f"Recipe mismatch for {name}: packed by {type(made_by).__name__} under {recipe}"
+        for name, parameter in parameters_of(self):
+            for quantizer in self._get_weight_quantizers() if isinstance(parameter, QuantizedTensor) else ():
+                if type(made_by := getattr(parameter, "_quantizer", None)) is not type(quantizer):
+                    under = type(self.fp8_meta["recipe"]).__name__
+                    got = f"Recipe mismatch for {name}: packed by {type(made_by).__name__} under {under}"
                     raise SettingError(type(self).__name__, got, "the recipe that it was made with")
 
     # Weights
