@@ -216,3 +216,15 @@ def test_a_model_of_packed_weights_trains():
         losses.append(loss.item())
     assert isinstance(module.fc1_weight, te.Float8BlockwiseQTensor)
     assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.rule("TEL-48")
+def test_whole_groups_have_no_kernel_on_blackwell(monkeypatch):
+    monkeypatch.setenv("NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM", "1")
+    module, x = te.GroupedLinear(2, 128, 128, params_dtype=torch.bfloat16), torch.ones(8, 128, dtype=torch.bfloat16)
+    with te.autocast(recipe=Float8BlockScaling()):
+        with pytest.raises(RuntimeError, match="Hopper-only"):
+            module(x, [4, 4])
+        with te.emulate_device(9, 0):
+            assert module(x, [4, 4]).shape == (8, 128)
+    assert module(x, [4, 4]).shape == (8, 128)

@@ -222,6 +222,24 @@ def test_parameters_of_a_group_are_in_the_order_of_optimizer_states() -> None:
     assert [name for name, _ in module.named_parameters()] == order
 
 
+def test_results_of_a_group_in_the_callers_buffers() -> None:
+    module = KINDS["GroupedLinear"](params_dtype=BF16)
+    x, recipe = torch.randn(128, 128).to(BF16), RECIPES["nvfp4"]()
+    expected = step(module, x, recipe)
+    out, dgrad_out = torch.full((128, 256), 7.0, dtype=BF16), torch.full((128, 128), 7.0, dtype=BF16)
+    assert_same(expected, step(module, x, recipe, out=out, dgrad_out=dgrad_out))
+    assert torch.equal(out.detach(), expected["y"])
+    assert torch.equal(dgrad_out, expected["dx"])
+    for name, wrong, said in (
+        ("out", torch.empty(129, 256, dtype=BF16), r"\[128, 256\]"),
+        ("dgrad_out", torch.empty(128, 128), "bfloat16"),
+        ("out", torch.empty(256, 128, dtype=BF16).t(), "contiguous"),
+        ("out", torch.empty(128, 256, dtype=BF16, requires_grad=True), "gradient"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            module(x, SPLITS, **{name: wrong})
+
+
 @pytest.mark.rule("TEM-2", "TEM-16")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -128,6 +128,20 @@ def test_a_recomputation_says_what_it_is():
     assert not in_fp8_activation_recompute_phase()
 
 
+@pytest.mark.rule("TEL-47")
+def test_a_checkpoint_says_which_of_its_calls_runs():
+    said = []
+
+    def part(x):
+        with autocast():
+            said.append((is_fp8_activation_recompute_enabled(), in_fp8_activation_recompute_phase()))
+        return x * x
+
+    te.checkpoint(part, torch.ones(2, requires_grad=True)).sum().backward()
+    assert said == [(True, False), (True, True)]
+    assert not in_fp8_activation_recompute_phase()
+
+
 def test_offloading_changes_nothing():
     context, end_of_layer = te.get_cpu_offload_context(enabled=True, num_layers=1, model_layers=2)
     x = torch.ones(2)

@@ -179,6 +179,18 @@ def test_a_layer_trains_under_a_recipe(recipe):
     assert 0 < (y - exact).norm() / exact.norm() < 0.3
 
 
+@pytest.mark.parametrize("options", [{}, {"output_layernorm": True}, {"parallel_attention_mlp": True}])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mixed_precision_gives_its_type(options, dtype):
+    module, x = layer(**options), states().requires_grad_()
+    with torch.autocast("cpu", dtype=dtype):
+        y = module(x)
+    y.float().square().sum().backward()
+    assert y.dtype is dtype
+    assert x.grad.dtype is torch.float32
+    assert {parameter.grad.dtype for parameter in module.parameters()} == {torch.float32}
+
+
 def test_dropped_paths_leave_the_stream_alone():
     module, x = layer(drop_path_rate=1 - 1e-9, parallel_attention_mlp=True), states()
     assert torch.equal(module(x), x)

@@ -131,6 +131,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
     f"{PYTORCH}.module.base": ("get_ub", "initialize_ub", "destroy_ub"),
     TENSOR: _TENSORS,
     STORAGE: _TENSORS,
+    EXTENSION: ("grouped_mlp_experimental",),
 }
 # Names that one of our modules under another name (SAME) has besides its own, as in GATHERED.
 BESIDES = {

@@ -25,7 +25,8 @@ def checkpoint(
 ) -> Any:
     """Call a function and keep its arguments only; its backward pass calls it again, in the same `autocast` state.
 
-    With delayed scaling, the second call uses the scales of the first one, and its maxima do not count.
+    With delayed scaling, the second call uses the scales of the first one, and its maxima do not count. Inside of both
+    calls `is_fp8_activation_recompute_enabled` is True, inside of the second `in_fp8_activation_recompute_phase`, too.
 
     use_reentrant: either way gives the same values; the recomputation is torch's non-reentrant one.
 
@@ -51,13 +52,16 @@ class _Noting:
     def __init__(self, used: Used) -> None:
         self.used = used
         self.before: Used | None = None
+        self.phase = activation_recompute_forward(True)
 
     def __enter__(self) -> None:
+        self.phase.__enter__()
         state = FP8GlobalStateManager.quantization_state
         self.before, state.scales_used = state.scales_used, self.used
 
     def __exit__(self, *error: object) -> None:
         FP8GlobalStateManager.quantization_state.scales_used = self.before
+        self.phase.__exit__(*error)
 
 
 class _Under:
@@ -67,8 +71,10 @@ class _Under:
         self.state, self.before = state, state
         self.used = used
         self.kept: list[tuple[Any, torch.Tensor, torch.Tensor]] = []
+        self.phase = activation_recompute_forward(True, True)
 
     def __enter__(self) -> None:
+        self.phase.__enter__()
         self.before = FP8GlobalStateManager.get_autocast_state()
         FP8GlobalStateManager.set_autocast_state(self.state)
         self.kept = [(state, state.scale.clone(), state.amax_history.clone()) for state, _ in self.used]
@@ -80,6 +86,7 @@ class _Under:
         for state, scale, history in self.kept:
             state.scale.copy_(scale)
             state.amax_history.copy_(history)
+        self.phase.__exit__(*error)
 
 
 class activation_recompute_forward(ContextDecorator):  # noqa: N801 - a public name
@@ -89,12 +96,16 @@ class activation_recompute_forward(ContextDecorator):  # noqa: N801 - a public n
 
     def __init__(self, activation_recompute: bool = False, recompute_phase: bool = False) -> None:
         self.said = activation_recompute, recompute_phase
+        self.before: list[tuple[bool, bool]] = []
 
     def __enter__(self) -> None:
-        activation_recompute_forward.recomputes, activation_recompute_forward.recomputation = self.said
+        outer = activation_recompute_forward
+        self.before.append((outer.recomputes, outer.recomputation))
+        outer.recomputes, outer.recomputation = self.said
 
     def __exit__(self, *error: object) -> None:
-        activation_recompute_forward.recomputes = activation_recompute_forward.recomputation = False
+        outer = activation_recompute_forward
+        outer.recomputes, outer.recomputation = self.before.pop()
 
 
 def is_fp8_activation_recompute_enabled() -> bool:

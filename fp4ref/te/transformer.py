@@ -225,6 +225,8 @@ class TransformerLayer(torch.nn.Module):
             "pad_between_seqs": pad_between_seqs,
         }
         x = hidden_states.contiguous()
+        if torch.is_autocast_enabled(x.device.type):  # the stream and its sums have the lower type, too
+            x = x.to(torch.get_autocast_dtype(x.device.type))
         attended = self.self_attention(
             x,
             attention_mask=attention_mask,

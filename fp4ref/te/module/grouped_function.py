@@ -20,7 +20,7 @@ class GroupedCall(ProductCall):
     """Everything of one call that autograd does not differentiate; lists hold one entry per group.
 
     m_splits: rows of each group, zero allowed. quantized_weights: empty where nothing is quantized. defer: takes the
-    computation of wgrad, to be done later.
+    computation of wgrad, to be done later. out, dgrad_out: buffers of the results, None for new ones.
     """
 
     m_splits: list[int]
@@ -29,6 +29,8 @@ class GroupedCall(ProductCall):
     quantized_weights: list[Any] = field(default_factory=list)
     main_grads_of: list[Any] = field(default_factory=list)
     defer: Callable[[Callable[[], list[torch.Tensor | None]]], None] | None = None
+    out: torch.Tensor | None = None
+    dgrad_out: torch.Tensor | None = None
 
     @property
     def quantizes(self) -> bool:
@@ -63,7 +65,7 @@ class _GroupedLinear(torch.autograd.Function):
                 quantizer.set_usage(rowwise=True, columnwise=keep)
             inputs, operands = split_quantize(rows, call.m_splits, call.input_quantizers), call.quantized_weights
         bias_dtype = torch.bfloat16 if call.quantizes and call.dtype is torch.float32 else call.dtype
-        y = rows.new_empty(rows.shape[0], weights[0].shape[0])
+        y = rows.new_empty(rows.shape[0], weights[0].shape[0]) if call.out is None else call.out
         general_grouped_gemm(
             operands,
             list(inputs),
@@ -94,7 +96,7 @@ class _GroupedLinear(torch.autograd.Function):
         dx = None
         if call.wants_dgrad:
             operands = [_operand(operand, call) for operand in operands]
-            dx = rows.new_empty(rows.shape[0], operands[0].shape[1])
+            dx = rows.new_empty(rows.shape[0], operands[0].shape[1]) if call.dgrad_out is None else call.dgrad_out
             general_grouped_gemm(
                 operands,
                 list(pieces),

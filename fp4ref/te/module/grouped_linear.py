@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from fp4ref.te.errors import SettingError, TensorShapeError
+from fp4ref.te.capability import get_device_compute_capability
+from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
 from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.module.grouped_function import GroupedCall, grouped_linear
-from fp4ref.te.module.options import divide, require_only_supported
+from fp4ref.te.module.options import divide
 from fp4ref.te.module.parallel_module import UNSUPPORTED, LinearOptions, ParallelModule, require_main_grad
 from fp4ref.te.quantization import QuantizerRole
+from fp4ref.te.specifications import environment_flag
 
 UNSUPPORTED_IN_GROUPS = ("fsdp_group", "single_grouped_weight", "single_grouped_bias")
 
@@ -22,7 +24,7 @@ class GroupedLinear(ParallelModule):
 
     Parameters are weight0, bias0, weight1, bias1 and so on, in this order; other options are those of Linear. With a
     tensor-parallel group the weights are split, and communication is the caller's. use_grouped_tensor chooses among the
-    kernels of Transformer Engine, and changes nothing here.
+    kernels of Transformer Engine, and changes no bytes; None asks NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM.
 
     Errors: SettingError, NotSupportedError, TensorShapeError.
     """
@@ -56,7 +58,9 @@ class GroupedLinear(ParallelModule):
         use_grouped_tensor: bool | None = None,
     ) -> None:
         super().__init__(name)
-        self.use_grouped_tensor = bool(use_grouped_tensor)
+        if use_grouped_tensor is None:
+            use_grouped_tensor = environment_flag("NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM")
+        self.use_grouped_tensor = use_grouped_tensor
         options = LinearOptions.of(locals(), (*UNSUPPORTED, *UNSUPPORTED_IN_GROUPS))
         self.read_options(options)
         if self.tp_size > 1 and bias:
@@ -107,11 +111,12 @@ class GroupedLinear(ParallelModule):
     ) -> Any:
         """inp [..., in_features] of sum(m_splits) rows -> [..., out_features]; then the biases, if `return_bias`.
 
-        m_splits: rows of each group, zero allowed. is_first_microbatch: as in Linear, for every weight.
+        m_splits: rows of each group, zero allowed. is_first_microbatch: as in Linear, for every weight. out: the buffer
+        of the result, [rows, out_features]; dgrad_out: that of the input's gradient, [rows, in_features]. Both are
+        contiguous, need no gradient, and have the type of the activations.
 
-        Errors: TensorShapeError, TensorDTypeError, SettingError; NotSupportedError for buffers of the results.
+        Errors: TensorShapeError, TensorDTypeError, SettingError.
         """
-        require_only_supported("GroupedLinear.forward", out=out, dgrad_out=dgrad_out)
         splits = [int(size) for size in m_splits]
         rows = inp.numel() // max(inp.shape[-1], 1)
         if len(splits) != self.num_gemms:
@@ -119,9 +124,12 @@ class GroupedLinear(ParallelModule):
         if sum(splits) != rows or min(splits) < 0:
             raise TensorShapeError("GroupedLinear", f"m_splits {splits} of {rows} rows", "sizes that add up to them")
         inp = self.prepare_forward(inp)
+        self._require_grouped_kernels()
         weights = [getattr(self, name) for name in self.weight_operands()]
         biases = [getattr(self, f"bias{group}") for group in range(self.num_gemms)] if self.use_bias else []
         call = GroupedCall(dtype=self.activation_dtype, m_splits=splits, save_original_input=self.save_original_input)
+        call.out = self._buffer("out", out, (rows, self.out_features), inp.device)
+        call.dgrad_out = self._buffer("dgrad_out", dgrad_out, (rows, self.in_features), inp.device)
         if self.fuse_wgrad_accumulation and weights[0].requires_grad:
             call.main_grads_of = [require_main_grad("GroupedLinear", weight) for weight in weights]
             call.overwrite_main_grad = is_first_microbatch is True
@@ -135,6 +143,35 @@ class GroupedLinear(ParallelModule):
         if self.return_bias:
             return y, [bias.to(self.activation_dtype) for bias in biases]
         return y
+
+    def _buffer(
+        self, name: str, buffer: torch.Tensor | None, shape: tuple[int, int], device: torch.device
+    ) -> torch.Tensor | None:
+        """Return a caller's buffer if the result fits into it."""
+        if buffer is None:
+            return None
+        if tuple(buffer.shape) != shape:
+            raise TensorShapeError("GroupedLinear", f"{name} {list(buffer.shape)}", f"{list(shape)}")
+        if buffer.dtype != self.activation_dtype:
+            got, needed = f"{name} of dtype {buffer.dtype}", f"{self.activation_dtype}"
+            raise TensorDTypeError("GroupedLinear", got, needed)
+        for bad, got, needed in (
+            (buffer.device != device, f"{name} on {buffer.device}", f"{device}"),
+            (not buffer.is_contiguous(), f"{name} that is not contiguous", "a contiguous buffer"),
+            (buffer.requires_grad, f"{name} that requires a gradient", "a buffer without, such as its detach()"),
+        ):
+            if bad:
+                raise SettingError("GroupedLinear", got, needed)
+        return buffer
+
+    def _require_grouped_kernels(self) -> None:
+        """Raise where Transformer Engine asks for kernels of whole groups that a device lacks. Rules: TEL-48."""
+        asked = self.use_grouped_tensor and self.fp8 and self.fp8_meta["recipe"].float8_block_scaling()
+        if asked and (10, 0) <= get_device_compute_capability() <= (11, 0):
+            got = "use_grouped_tensor=True with block-scaled FP8 on an emulated device of capability 10.0 to 11.0"
+            raise SettingError(
+                "GroupedLinear", got, "use_grouped_tensor=False, since that path is Hopper-only", "TEL-48"
+            )
 
     def _quantize_operands(
         self, call: GroupedCall, x: torch.Tensor, weights: list[torch.Tensor], is_first_microbatch: bool | None
