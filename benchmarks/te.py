@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import click
@@ -33,21 +33,24 @@ RECIPES: dict[str, Callable[..., Any]] = {
     "nvfp4 no rht, no sr": lambda **k: te.recipe.NVFP4BlockScaling(**PLAIN, **k),
     "mxfp8": te.recipe.MXFP8BlockScaling,
     "fp8": te.recipe.Float8CurrentScaling,
+    "fp8 delayed": te.recipe.DelayedScaling,
+    "fp8 blocks": te.recipe.Float8BlockScaling,
 }
 Run = Callable[[], Any]
 
 
 def seconds(runs: dict[str, Run], device: str, repeat: int) -> dict[str, float]:
-    """Median time of each call; the calls take turns."""
+    """Median time of each call, on a CPU that of the processor; the calls take turns."""
+    clock = perf_counter if device == "cuda" else process_time
 
     def once(run: Run) -> float:
         if device == "cuda":
             torch.cuda.synchronize()
-        start = perf_counter()
+        start = clock()
         run()
         if device == "cuda":
             torch.cuda.synchronize()
-        return perf_counter() - start
+        return clock() - start
 
     for run in runs.values():
         once(run)
@@ -106,15 +109,19 @@ json_option = click.option("--json", "path", type=click.Path(path_type=Path), he
 @repeat_option
 @json_option
 @click.option("--size", default=1024, show_default=True, help="Rows, inputs and outputs.")
-def linear(device: str, dtype: str | None, recipes: str, repeat: int, path: Path | None, size: int) -> None:
-    """Forward and backward of te.Linear, as a multiple of torch.nn.Linear."""
+@click.option("--threads", default=1, show_default=True, help="Threads of torch on a CPU; several wait for each other.")
+def linear(
+    device: str, dtype: str | None, recipes: str, repeat: int, path: Path | None, size: int, threads: int
+) -> None:
+    """Forward and backward of te.Linear, without a recipe and by recipe, as a multiple of torch.nn.Linear."""
+    torch.set_num_threads(threads)
     kind = getattr(torch, dtype or ("float32" if device == "cpu" else "bfloat16"))
     options: dict[str, Any] = {"device": device, "dtype": kind}
     x, grad = torch.randn(size, size, **options, requires_grad=True), torch.randn(size, size, **options)
     runs = {"torch": steps(torch.nn.Linear(size, size, **options), None, x, grad)[1]}
-    for name in chosen(recipes, kind):
+    for name in ["no recipe", *chosen(recipes, kind)]:
         module = te.Linear(size, size, device=device, params_dtype=kind)
-        runs[name] = steps(module, RECIPES[name](), x, grad)[1]
+        runs[name] = steps(module, RECIPES[name]() if name in RECIPES else None, x, grad)[1]
     times = seconds(runs, device, repeat)
     results = []
     for name, time in times.items():
