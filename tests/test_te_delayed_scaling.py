@@ -232,3 +232,16 @@ def test_a_factory_may_ask_for_delayed_scaling():
     )
     with pytest.raises(ValueError, match="margin=1"), te.autocast(recipe=uneven):
         linear()(x)
+
+
+@pytest.mark.rule("TEL-44", "TEL-45")
+def test_scales_are_updated_by_the_extension_as_by_a_state():
+    from fp4ref.te.delayed_scaling import FP8TensorMeta, fused_amax_and_scale_update_after_reduction
+
+    state = state_of([4.0, 5, 2], margin=1)
+    meta = FP8TensorMeta(scale=state.scale.clone(), amax_history=state.amax_history.clone())
+    update_scales(state, torch.tensor([3.0]))
+    given = torch.tensor([3.0]), [meta.amax_history], [meta.scale], "max", te.DType.kFloat8E4M3, 1
+    fused_amax_and_scale_update_after_reduction(*given)
+    assert meta.scale.item() == state.scale.item() == np.float32(448 / 2) / np.float32(5)
+    assert torch.equal(meta.amax_history, state.amax_history)

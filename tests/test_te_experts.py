@@ -54,3 +54,6 @@ def test_groups_are_padded_for_the_recipe_and_cut_again():
     assert te.Fp8Padding(1, align_size=8)(x, [40])[1] == [40]
     with pytest.raises(ValueError, match="1 m_splits"):
         padding(x, [40])
+    for module in (padding, unpadding):
+        with pytest.raises(ValueError, match="groups that fill them"):
+            module(x, [3, 0, 38])

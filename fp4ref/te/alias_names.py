@@ -84,6 +84,7 @@ GATHERED: dict[str, tuple[str, ...]] = {
     f"{STORAGE}.grouped_tensor_storage": ("grouped_tensor: GroupedTensor",),
     EXTENSION: (
         "cast: quantize dequantize",
+        "delayed_scaling: FP8TensorMeta fused_amax_and_scale_update_after_reduction",
         "grouped: split_quantize group_quantize",
         "dtypes: DType FP8BwdTensors FP8FwdTensors",
         "gemm: generic_gemm",
@@ -125,7 +126,6 @@ _TENSORS = (
 ABSENT: dict[str, tuple[str, ...]] = {
     PYTORCH: NOT_EMULATED,
     f"{PYTORCH}.module": ("initialize_ub", "destroy_ub", "UserBufferQuantizationMode"),
-    f"{PYTORCH}.quantization": ("_amax_and_scale_update", "_default_sf_compute"),
     f"{PYTORCH}.module.grouped_linear": ("_GroupedLinear",),
     f"{PYTORCH}.distributed": ("_NVFP4AllGatherAsyncHandle", "prepare_te_modules_for_fsdp"),
     f"{PYTORCH}.module.base": ("get_ub", "initialize_ub", "destroy_ub"),
@@ -135,6 +135,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
 }
 # Names that one of our modules under another name (SAME) has besides its own, as in GATHERED.
 BESIDES = {
+    f"{PYTORCH}.quantization": ("delayed_scaling: _amax_and_scale_update _default_sf_compute",),
     f"{PYTORCH}.cpp_extensions.gemm": ("grouped_gemm: general_grouped_gemm general_grouped_gemm_for_grouped_tensor",),
     f"{PYTORCH}.distributed": (
         "checkpoint: checkpoint activation_recompute_forward get_activation_recompute_contexts",

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from fp4ref.te.dtypes import DType, torch_dtype
 
 FLT_MAX = torch.finfo(torch.float32).max
 
@@ -47,6 +50,15 @@ def _reduced(states: list[Any]) -> Iterable[Tensor]:
     return torch.split(current, [state.amax_history.shape[1] for state in states])
 
 
+@dataclass
+class FP8TensorMeta:
+    """Scales, 1 over each, and histories of operands of one direction: float32 [operands], and [length, operands]."""
+
+    scale: Tensor = field(default_factory=lambda: torch.empty(0))
+    scale_inv: Tensor = field(default_factory=lambda: torch.empty(0))
+    amax_history: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
 def update_scales(state: Any, current: Tensor) -> None:
     """Move the history on by one step, and compute the scales, in place; current: the maxima of this step.
 
@@ -55,34 +67,61 @@ def update_scales(state: Any, current: Tensor) -> None:
     recipe = state.recipe
     own = callable(recipe.amax_compute_algo) or callable(recipe.scaling_factor_compute_algo)
     if own or os.environ.get("NVTE_UNFUSED_FP8_UPDATE", "0") == "1":
-        _update_by_functions(state, current)
+        state.amax_history[0].copy_(current)
+        _amax_and_scale_update(state.amax_history, state.scale, state.largest, recipe)
         return
-    history, scale = state.amax_history, state.scale
+    algorithm, margin = recipe.amax_compute_algo, recipe.margin
+    _move_on(state.amax_history, state.scale, current, algorithm, state.largest * 2.0**-margin)
+
+
+def fused_amax_and_scale_update_after_reduction(
+    amax_reduction_buffer: Tensor,
+    amax_histories: list[Tensor],
+    scales: list[Tensor],
+    amax_compute_algo: str,
+    fp8_dtype: DType,
+    margin: float,
+) -> None:
+    """Move histories on and compute their scales, in place; amax_reduction_buffer: the maxima of all, side by side.
+
+    Rules: TEL-44, TEL-45.
+    """
+    parts = torch.split(amax_reduction_buffer, [scale.numel() for scale in scales])
+    numerator = torch.finfo(torch_dtype(fp8_dtype)).max * 2.0**-margin
+    for history, scale, current in zip(amax_histories, scales, parts, strict=True):
+        _move_on(history, scale, current, amax_compute_algo, numerator)
+
+
+def _move_on(history: Tensor, scale: Tensor, current: Tensor, algorithm: str, numerator: float) -> None:
+    """Move a history on where there is a maximum, and compute its scales as numerator / amax."""
     newest = torch.where(current != 0, current, history[0])
     moved = torch.cat([history[1:], newest.unsqueeze(0)])
-    amax = torch.nan_to_num(moved, nan=0.0, posinf=torch.inf).amax(0) if recipe.amax_compute_algo == "max" else newest
+    amax = torch.nan_to_num(moved, nan=0.0, posinf=torch.inf).amax(0) if algorithm == "max" else newest
     seen = newest != 0
     amax = torch.where(seen, amax, torch.zeros_like(amax))
-    wanted = torch.full_like(amax, state.largest * 2.0**-recipe.margin) / amax  # a float / tensor would round twice
+    wanted = torch.full_like(amax, numerator) / amax  # a float / tensor would round twice
     scale.copy_(_scale(wanted, amax, scale))
     moved = torch.cat([torch.zeros_like(moved[:1]), moved[1:]])
     history.copy_(torch.where(seen, moved, history))
 
 
-def _update_by_functions(state: Any, current: Tensor) -> None:
-    """Do the same where the recipe has functions of its own: every history moves on. Rules: TEL-46."""
-    recipe, history, scale = state.recipe, state.amax_history, state.scale
-    history[0].copy_(current)
+def _amax_and_scale_update(amax_history: Tensor, scale: Tensor, fp8_max: float, recipe: Any) -> None:
+    """Move a history on, and compute its scales by the recipe's functions, in place. Rules: TEL-46."""
     if callable(recipe.amax_compute_algo):
-        amax = recipe.amax_compute_algo(history)
+        amax = recipe.amax_compute_algo(amax_history)
     else:
-        amax = history.amax(0) if recipe.amax_compute_algo == "max" else history[0].clone()
-    history.copy_(torch.roll(history, -1, 0))
-    history[0].zero_()
+        amax = amax_history.amax(0) if recipe.amax_compute_algo == "max" else amax_history[0].clone()
+    amax_history.copy_(torch.roll(amax_history, -1, 0))
+    amax_history[0].zero_()
     if callable(recipe.scaling_factor_compute_algo):
-        scale.copy_(recipe.scaling_factor_compute_algo(amax, scale, state.largest, recipe))
+        scale.copy_(recipe.scaling_factor_compute_algo(amax, scale, fp8_max, recipe))
     else:
-        scale.copy_(_scale(state.largest / amax / 2.0**recipe.margin, amax, scale))
+        _default_sf_compute(amax, scale, fp8_max, recipe.margin)
+
+
+def _default_sf_compute(amax: Tensor, scale: Tensor, fp8_max: float, margin: float) -> Tensor:
+    """Replace scales by fp8_max / amax / 2^margin where there is a finite maximum, and return them. Rules: TEL-45."""
+    return scale.copy_(_scale(fp8_max / amax / 2.0**margin, amax, scale))
 
 
 def _scale(wanted: Tensor, amax: Tensor, before: Tensor) -> Tensor:

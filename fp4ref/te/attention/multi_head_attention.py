@@ -18,21 +18,9 @@ from fp4ref.te.module.layernorm_linear import LayerNormLinear
 from fp4ref.te.module.linear import Linear
 from fp4ref.te.module.norm_modules import LayerNorm, RMSNorm
 from fp4ref.te.module.options import divide
+from fp4ref.te.ops.norms import L2NormalizationOperation
 
 Rotary = Tensor | tuple[Tensor, Tensor] | None
-
-
-class L2Normalization(torch.nn.Module):
-    """x / sqrt(sum x^2 + eps) over the last axis, without parameters."""
-
-    def __init__(self, eps: float = 1e-6) -> None:
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalize x [..., K], in float32, rounded once."""
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + self.eps)).to(x.dtype)
 
 
 class MultiheadAttention(torch.nn.Module):
@@ -278,7 +266,7 @@ def _norms(kind: str | None, size: int, eps: float, device: Any, dtype: Any) -> 
     if kind is None:
         return None, None
     if kind == "L2Normalization":
-        shared = L2Normalization(eps)
+        shared = L2NormalizationOperation(eps=eps)
         return shared, shared
     made = {"RMSNorm": RMSNorm, "LayerNorm": LayerNorm}.get(kind)
     if made is None:

@@ -27,6 +27,15 @@ class _Aligned(torch.nn.Module):
             self.align_size = get_align_size_for_quantization(FP8GlobalStateManager.get_fp8_recipe())
         return [-(-size // self.align_size) * self.align_size for size in m_splits]
 
+    def pieces(self, inp: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        """Return the rows of inp [..., K] by group."""
+        rows = inp.reshape(-1, inp.shape[-1])
+        if sum(sizes) != len(rows) or min(sizes, default=0) < 0:
+            raise TensorShapeError(
+                type(self).__name__, f"groups of {sizes} in {len(rows)} rows", "groups that fill them"
+            )
+        return torch.split(rows, sizes)
+
 
 class Fp8Padding(_Aligned):
     """Appends rows of zeros to each group, up to a multiple of align_size."""
@@ -35,7 +44,7 @@ class Fp8Padding(_Aligned):
     def forward(self, inp: Tensor, m_splits: Sequence[int]) -> tuple[Tensor, list[int]]:
         """Return the padded rows of inp [rows, K], and the rows of each group."""
         sizes = self.padded(m_splits)
-        pieces = torch.split(inp.reshape(-1, inp.shape[-1]), list(m_splits))
+        pieces = self.pieces(inp, list(m_splits))
         rows = [torch.nn.functional.pad(x, (0, 0, 0, size - len(x))) for x, size in zip(pieces, sizes, strict=True)]
         return torch.cat(rows), sizes
 
@@ -46,5 +55,5 @@ class Fp8Unpadding(_Aligned):
     @not_compiled
     def forward(self, inp: Tensor, m_splits: Sequence[int]) -> Tensor:
         """Return the rows of the groups; m_splits: the rows of each group without padding."""
-        pieces = torch.split(inp.reshape(-1, inp.shape[-1]), self.padded(m_splits))
+        pieces = self.pieces(inp, self.padded(m_splits))
         return torch.cat([x[:size] for x, size in zip(pieces, m_splits, strict=True)])
