@@ -90,9 +90,13 @@ MX_ELEMENTS = {  # its codes of NaN in 4 and 6 bits are what is left of the expo
     "mxfp8_e5m2": TORCH_E5M2,
 }
 SNAPSHOT_MX = {"floor": ar.OCP_FLOOR, "ceil": ar.OCP_CEIL, "even": mx.TORCHAO_CARRY, "rceil": ar.OCP_RCEIL}
-NOT_RECORDED = Claim(False, "not recorded")
-GFLOAT = recorded("0.5.2", "b142762d", how=CPU, nan=NOT_RECORDED, infinite=NOT_RECORDED)
-GFLOAT_SIX = recorded("0.5.2", how=CPU, nan=NOT_RECORDED, infinite=NOT_RECORDED)
+ITS_INFINITY = Claim(False, "it gives an infinite block the scale 2^127, the profile a NaN")
+NO_NAN = Claim(False, "it raises an error: the format has no NaN")
+GFLOAT = {
+    4: recorded("0.5.2", "b142762d", how=CPU, nan=NO_NAN, infinite=ITS_INFINITY),
+    6: recorded("0.5.2", how=CPU, nan=NO_NAN, infinite=ITS_INFINITY),
+    8: recorded("0.5.2", "b142762d", how=CPU, infinite=ITS_INFINITY),
+}
 MICROXCALING = recorded("7bc41952", how=f"{TORCH}; the peer returns values, from which codes and scales were found")
 NO_NEGATIVE_ZERO = recorded("7bc41952", how=f"{TORCH}; the peer returns values, whose -0 has no code")
 for _name, _element in MX_ELEMENTS.items():
@@ -105,7 +109,7 @@ for _name, _element in MX_ELEMENTS.items():
             continue
         peer(TORCH_MX, _plain, SNAPSHOT, element=_element, arithmetic=SNAPSHOT_MX[_mode])
         peer(TORCH_MX, f"{_plain}@0.18.0", _promise, [f"{_plain}_0_18"], element=_element, arithmetic=_arithmetic)
-    peer(TORCH_MX, f"gfloat.{_name}", GFLOAT_SIX if _bits == 6 else GFLOAT, element=_element, arithmetic=ar.OCP_FLOOR)
+    peer(TORCH_MX, f"gfloat.{_name}", GFLOAT[_bits], element=_element, arithmetic=ar.OCP_FLOOR)
     for _mode, _arithmetic in mx.MICROXCALING.items():
         _codec = CUDA_E2M1 if _bits == 4 else _element
         peer(TORCH_MX, f"microxcaling.{_name}_{_mode}", MICROXCALING, element=_codec, arithmetic=_arithmetic)

@@ -22,7 +22,7 @@ FLOORS = {
     2: ("arithmetic", *ARITHMETICS, "four_over_six", "layout", "packings", "files", "spec_root", "spec_json"),
     3: ("spec", "promise"),
     4: (
-        *("catalogue", "specs", "peers", "peers_engines", "quantized"),
+        *("casts", "catalogue", "specs", "peers", "peers_engines", "quantized"),
         *("arrays", "memory", "registry", "operands", "relayouts", "stored"),
     ),
     5: (

@@ -48,12 +48,39 @@ IRREGULAR = {  # names in the recordings that are not those of the catalogue wit
     "gguf_nvfp4_data": "ggml.nvfp4_data",
     "gguf_nvfp4_scale": "ggml.nvfp4_scale",
 }
-BITS = {  # the first 16 digits of the SHA-256 of the recorded map, int32, of layouts in bits: q counts those of a code
+LARGE = {  # the first 16 digits of the SHA-256 of a recorded map, int32, up to its last unit that holds something
+    "aiter.moe_gfx1250|m=128,b=24": "1f5eeb161f0a011c",
+    "aiter.scale_a16w4_gate_up|e=2,m=96,b=16": "99b43a78db2ec0b9",
+    "aiter.scale_a16w4|e=2,m=96,b=16": "7bfcfb8749fb70c2",
+    "aiter.shuffle_mxfp8fp4_a|m=6,k=384": "977f630d8dde56ba",
+    "aiter.shuffle_scale|m=256,b=16": "1fd4e4285faf3d55",
+    "aiter.shuffle_scale|m=300,b=9": "bfe6b71ef56e7b88",
+    "aiter.shuffle_weight_16x16|n=48,k=96": "3932261ab334be30",
+    "aiter.shuffle_weight_f4|n=48,k=80": "3e4cf548e662f744",
+    "vllm.marlin_fp4_a8|n=128,k=32": "d9adb9e3c8eebceb",
+    "flashinfer.sf_128x4|e=2,m=256,b=8": "70997e4f7a135178",
+    "flashinfer.sf_128x4|e=3,m=130,b=5": "f885592e41f52649",
+    "cutlass.sf_mn_major|m=256,b=12": "c16071fd95963d78",
+    "torchao.to_blocked|m=256,b=12": "8527b5b02ab73980",
+    "rocm.gfx950_32x8|m=256,b=16": "1fd4e4285faf3d55",
     "flashinfer.sm90_fp4_bf16_bits|n=16,k=128,q=4": "71b8369cacbb2bd9",
     "flashinfer.sm90_fp4_bf16_bits|n=32,k=64,q=4": "7a1d35c930799503",
     "flashinfer.sm90_fp4_fp8_bits|n=16,k=128,q=4": "a03726a297b85d37",
     "flashinfer.sm90_fp4_fp8_bits|n=32,k=64,q=4": "83dad09df46bf23e",
+    "flashinfer.sm90_scale_fold|e=3,m=192,b=4": "96c9214755dc3668",
+    "triton.blackwell_act_scale|m=130,b=9": "4ea63a78c0d67742",
+    "triton.blackwell_scale|b=9,n=130": "e769f30442cd453b",
+    "triton.blackwell_value_packed_shuffled|k=130,n=20": "d50e630f512ce46f",
+    "triton.blackwell_value_shuffled|k=260,n=12": "c4e09e9298ceca1b",
+    "triton.hopper_scale_w8|b=5,n=320": "72d5210ee64d6d88",
+    "triton.hopper_value_before_bits|k=6,n=256": "8980ee75fec82d25",
     "triton.hopper_value_bits|k=128,n=256,q=4": "f6dbdca2fb407a23",
+}
+GROUPS = {  # the same of torchao's buffers for groups: rows of each member, or its columns of scales
+    "k|m=130,sizes=5+0+4+9": "2013a31ca713fbab",
+    "k|m=40,sizes=1+2+3": "ce6657cd075f9b01",
+    "m|sizes=1+1+257,b=4": "99b23805b2d3ca5d",
+    "m|sizes=3+130+0+128,b=8": "e49ba356bf52cbaa",
 }
 FIELD = {name: (LAYOUTS if name in LAYOUTS else PACKINGS)[name] for name in ORIGINS}
 SWIZZLED = Layout("swizzled", "m(8,*) k(8,*): k0^m0 m0 k1 m1")
@@ -91,11 +118,32 @@ def test_every_recorded_layout_has_a_name_and_its_owners_map(recorded):
         assert (stored[expected.size :] == -1).all()
 
 
-@pytest.mark.rule("LAY-18", "LAY-21")
-@pytest.mark.parametrize("key", BITS)
-def test_the_recorded_maps_of_bits(key):
-    stored = mapped(LAYOUTS[key.partition("|")[0]], key)
-    assert hashlib.sha256(stored.astype("<i4").tobytes()).hexdigest()[:16] == BITS[key]
+def digest(stored: np.ndarray) -> str:
+    used = np.flatnonzero(stored != -1)[-1] + 1
+    return hashlib.sha256(stored[:used].astype("<i4").tobytes()).hexdigest()[:16]
+
+
+@pytest.mark.rule("LAY-18", "LAY-21", "PACK-9")
+@pytest.mark.parametrize("key", LARGE)
+def test_the_recorded_maps_that_are_kept_as_digests(key):
+    name = key.partition("|")[0]
+    assert digest(mapped((LAYOUTS if name in LAYOUTS else PACKINGS)[name], key)) == LARGE[key]
+
+
+@pytest.mark.rule("LAY-8")
+@pytest.mark.parametrize("key", GROUPS)
+def test_the_recorded_buffers_of_groups(key):
+    """Members are row ranges of one array, with k= column ranges; the buffer is torchao's."""
+    form, sizes = LAYOUTS["torchao.to_blocked"], [int(n) for n in re.findall(r"sizes=([\d+]+)", key)[0].split("+")]
+    rows, columns = ([int(n) for n in re.findall(rf"\b{axis}=(\d+)", key)] for axis in "mb")
+    shape = (sum(sizes), *columns) if columns else (*rows, sum(sizes))
+    source = np.arange(math.prod(shape)).reshape(shape)
+    members = np.split(source, np.cumsum(sizes)[:-1], axis=0 if columns else 1)
+    starts = form.group_offsets([member.shape for member in members])
+    stored = np.full(starts[-1], -1)
+    for start, member in zip(starts, members, strict=False):
+        stored[start + form.offsets(list(np.indices(member.shape)), member.shape)] = member
+    assert digest(stored) == GROUPS[key]
 
 
 def some_sizes(form: Layout) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.casts import CASTS, Cast
 from fp4ref.catalogue import PROFILES, PROMISES
 from fp4ref.cli.common import load_spec
 from fp4ref.cli.explain import read_tensor
@@ -46,6 +47,12 @@ BACKENDS_EPILOG = """\b
 Examples:
   fp4ref profiles backends
   fp4ref profiles backends --match "jax*"
+"""
+
+
+CASTS_EPILOG = """\b
+Example:
+  fp4ref profiles casts
 """
 
 
@@ -153,6 +160,38 @@ def backends(pattern: str, as_json: bool) -> None:
         for reason, those in reasons.items():
             note_text(reason, 2)
             note_text(", ".join(those), 6)
+
+
+@profiles.command("casts", epilog=CASTS_EPILOG, short_help="List casts of arrays to one format.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def casts(as_json: bool) -> None:
+    """List the casts of other implementations, which make codes without blocks and scales.
+
+    Each line has the codes of a number past the largest, of infinity, and of NaN, and the release that was recorded.
+    """
+    rows = [_cast(cast) for cast in CASTS.values()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return
+    cells = [list(rows[0]), *([*map(str, row.values())] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for number, row in enumerate(cells):
+        line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        click.secho(line.rstrip(), dim=number == 0)
+
+
+def _cast(cast: Cast) -> dict[str, str]:
+    """Return the line of a cast. Rules: PRO-1, PRO-2, PRO-9."""
+    kinds = {"overflow": float(np.finfo(np.float32).max), "inf": np.inf, "nan": np.nan, "-nan": -np.nan}
+    codes = zip(kinds, cast.encode(np.array([*kinds.values()], np.float32)).tolist(), strict=True)
+    claims = "; ".join(f"{KINDS[kind]}: {claim}" for kind, claim in cast.promise.claims.items())
+    return {
+        "name": cast.name,
+        "format": cast.format.name,
+        **{kind: f"{code:0{cast.format.digits}x}" for kind, code in codes},
+        "source": cast.promise.source,
+        "equal codes": claims,
+    }
 
 
 @profiles.command("diff", epilog=DIFF_EPILOG, short_help="Show where two specifications differ, with a witness.")
