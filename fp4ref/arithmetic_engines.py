@@ -31,7 +31,15 @@ from fp4ref.arithmetic_peers import (
     least_error,
     zero_unless,
 )
-from fp4ref.arithmetic_peers_mx import exp2, infinite, log2, up_from_any
+from fp4ref.arithmetic_peers_mx import (
+    block_scale_mlx_metal,
+    exp2,
+    infinite,
+    infinite_for_nan,
+    log2,
+    scaled_mlx_metal,
+    up_from_any,
+)
 from fp4ref.formats import E8M0, F, Floats
 
 SIGNED_HALVES = (*HALVES, *(-number for number in HALVES[1:]))
@@ -123,6 +131,10 @@ MLX_FP8 = register_arithmetic("mlx-fp8", block_scale_mlx, scaled_mlx_fp8, workin
 MLX_NVFP4 = register_arithmetic("mlx-nvfp4", block_scale_mlx_nvfp4, scaled_mlx)
 MLX_NVFP4_GLOBAL = register_arithmetic(
     "mlx-nvfp4-global", block_scale_mlx_nvfp4, scaled_mlx, encoding, dequantized=dequantized_mlx
+)
+MLX_METAL = register_arithmetic("mlx-metal", block_scale_mlx_metal, scaled_mlx_metal, working_scale=infinite_for_nan)
+MLX_METAL_GLOBAL = register_arithmetic(
+    "mlx-metal-global", block_scale_mlx_metal, scaled_mlx_metal, encoding, dequantized=dequantized_mlx
 )
 
 

@@ -153,6 +153,21 @@ def scaled_trace_mx(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
     return first_of_the_nearest(y) if k.element.bits == E2M1.bits else y
 
 
+def block_scale_mlx_metal(amax: Floats, g: Floats, k: Constants) -> Floats:
+    """(amax / element_max) * g; the codec of powers of two rounds it up."""
+    return np.asarray(amax / k.element_max * g, F)
+
+
+def scaled_mlx_metal(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
+    """x * (g / s), the factor 0 where s is 0."""
+    return np.asarray(x * zero_unless(s != 0, np.asarray(g / s)), F)
+
+
+def infinite_for_nan(t: Floats, s: Floats) -> Floats:
+    """Byte FF is read as infinity."""
+    return np.where(np.isnan(s), F(np.inf), s)
+
+
 COMPRESSED_TENSORS_MX = register_arithmetic(
     "compressed-tensors-mx",
     block_scale_compressed_tensors_mx,

@@ -5,7 +5,7 @@ Rules: PRO-1, PRO-2, PRO-3, PRO-4.
 
 from fp4ref import arithmetic_engines as ae
 from fp4ref import arithmetic_peers as ap
-from fp4ref.formats import E2M1, E2M3, E3M2, E4M3, E8M0, GGML_UE4M3, Codec, Rounding, Sign
+from fp4ref.formats import CUDA_E2M1, E2M1, E2M3, E3M2, E4M3, E8M0, GGML_UE4M3, Codec, Rounding, Sign
 from fp4ref.peers import (
     CPU,
     INFINITE_E8M0,
@@ -19,10 +19,11 @@ from fp4ref.peers import (
     ZERO_NAN,
     not_a_function,
     peer,
+    read,
     recorded,
 )
 from fp4ref.promise import Claim
-from fp4ref.spec import Amax
+from fp4ref.spec import Amax, Granularity
 
 # A search for the nearest listed value: a tie goes to the one listed first, and zero is listed without a sign.
 LISTED_E2M1 = Codec(format=E2M1, rounding=Rounding.DOWN, sign=Sign.NONZERO, nan=(0, 0), infinity=0)
@@ -58,6 +59,21 @@ _mlx = peer(
     global_scale=NONE,
 )
 peer(TORCH_NVFP4, "mlx.nvfp4_global", MLX, arithmetic=ae.MLX_NVFP4_GLOBAL, element=LISTED_E2M1, scale=SATURATED_E4M3)
+METAL = read(
+    "0.32.4", how="fp_quantize in the Metal sources of its wheel; not run on Apple's GPUs, which may flush subnormals"
+)
+_metal = peer(TORCH_MX, "mlx.mxfp8_metal", METAL, arithmetic=ae.MLX_METAL, element=SATURATED_E4M3, scale=INFINITE_E8M0)
+peer(_metal, "mlx.mxfp4_metal", METAL, element=CUDA_E2M1)
+_metal = peer(
+    TORCH_NVFP4,
+    "mlx.nvfp4_metal",
+    METAL,
+    arithmetic=ae.MLX_METAL,
+    element=CUDA_E2M1,
+    scale=SATURATED_E4M3,
+    global_scale=NONE,
+)
+peer(_metal, "mlx.nvfp4_global_metal", METAL, arithmetic=ae.MLX_METAL_GLOBAL, global_scale=Granularity.TENSOR)
 
 # triton_kernels, the torch reference; with torch 2.13 its clamp at 448 changes nothing
 TRITON = recorded("018a674")

@@ -87,7 +87,8 @@ def test_which_backends_serve_which_profiles() -> None:
     forms = "mxfp4", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2"
     scales = {f"quark.{form}_{mode}" for form in forms for mode in ("floor", "ceil")}
     sums = {f"fouroversix.nvfp4_2d_{metric}" for metric in ("mse", "mae", "abs_max")}
-    only_golden = {*logarithms, *scales, *sums}
+    metal = {f"mlx.{form}_metal" for form in ("mxfp4", "mxfp8", "nvfp4", "nvfp4_global")}
+    only_golden = {*logarithms, *scales, *sums, *metal}
     assert {name for names in found["cpu"].values() for name in names} == only_golden
     for backend, reasons in found.items():
         refused = {name: reason for reason, names in reasons.items() for name in names}
