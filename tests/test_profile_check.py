@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 import textwrap
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -121,3 +125,26 @@ def test_profiles_of_other_blocks_do_not_end_the_search_for_a_field(check):
         fp4ref.profiles.forget(wide.name)
     assert result.exit_code == 1, result.output
     assert "element.rounding" in result.output
+
+
+@pytest.mark.rule("PRO-5", "PRO-7", "CNF-16")
+def test_a_function_of_a_c_library(tmp_path):
+    """The example quantizes to MXFP4; as torchao's profile it differs in special blocks only."""
+    if shutil.which("cc") is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no C compiler")
+    examples = Path(__file__).parents[1] / "docs" / "examples"
+    made = tmp_path / "libexample.so"
+    flags = ("-O2", "-ffp-contract=off", "-shared", "-fPIC", "-o", made)
+    subprocess.run(["cc", *flags, examples / "quantize_library.c", "-lm"], check=True)
+
+    def run(profile: str, *families: str):
+        chosen = [part for family in families for part in ("--family", family)]
+        against = ["--against", f"{made}:quantize", "--signature", str(examples / "quantize_library.toml")]
+        return CliRunner().invoke(main, ["profiles", "check", profile, *against, *chosen])
+
+    right = run("mxfp4", "element-ties")
+    assert right.exit_code == 0, right.output
+    assert "conforms to mxfp4" in right.output
+    wrong = run("torchao.mxfp4_floor", "block-scale-ties")
+    assert wrong.exit_code == 1, wrong.output
+    assert "explained by one field: arithmetic is rceil, not ocp-floor" in wrong.output

@@ -9,19 +9,23 @@ import click
 from fp4ref.cli.common import load_spec, progress, with_names_of
 from fp4ref.conformance import families
 from fp4ref.conformance.explain.notation import write_values
+from fp4ref.conformance.run.libraries import library, named
 from fp4ref.conformance.run.machine import require_no_flush
 from fp4ref.conformance.run.rounds import in_order
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.run.runner import subject
+from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.profile_check import ProfileCheck, SmallestDifference, check_profile
 from fp4ref.conformance.verdict.tally import Settings
 from fp4ref.quantized import DirectionData
+from fp4ref.spec import Spec
 
 EPILOG = """\b
 Examples:
   fp4ref profiles check nvfp4 --against my_kernel.py:quantize
   fp4ref profiles check vendor.nvfp4 --against my_profile.py:quantize --family element-ties --family zero-blocks
   fp4ref profiles check torchao.mxfp4_floor --against my_package.mx:quantize --level 1 --json
+  fp4ref profiles check mxfp4 --against ./libmine.so:quantize --signature quantize.toml
 """
 
 
@@ -30,15 +34,25 @@ Examples:
 @click.option(
     "--against", "target", required=True, metavar="TARGET", help="package.module:function or file.py:function."
 )
+@click.option(
+    "--signature", metavar="NAME|FILE", help="TARGET is LIB:FUNCTION, a function of a C library with this signature."
+)
 @click.option("--family", "chosen", multiple=True, metavar="NAME", help="Only these families of inputs.")
 @click.option("--level", type=click.IntRange(1, 2), default=1, show_default=True, help="The extent of the families.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Other random numbers.")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=30.0, help="Seconds for one call.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(
-    name: str, target: str, chosen: tuple[str, ...], level: int, seed: int, timeout: float, as_json: bool
+    name: str,
+    target: str,
+    signature: str | None,
+    chosen: tuple[str, ...],
+    level: int,
+    seed: int,
+    timeout: float,
+    as_json: bool,
 ) -> None:
-    """Compare profile NAME with an implementation, which is called as `fp4ref verify --kernel` calls it.
+    """Compare profile NAME with an implementation, which is called as `fp4ref verify` calls a kernel or a library.
 
     The table has the share of equal cases for every family of inputs and every type. If cases differ, you see the
     smallest input that shows it, with the bytes of both, and each field of the specification whose change alone
@@ -47,11 +61,11 @@ def check(
     Exit status: 0 all cases are equal, 1 some differ.
     """
     require_no_flush("profiles check")
-    spec = with_names_of(target, lambda: load_spec(name))
+    spec = load_spec(name) if signature else with_names_of(target, lambda: load_spec(name))
     options = RunOptions.starting_now(timeout)
     with progress(None, "profiles check") as step:
         step(f"loading {target}")
-        on_trial = subject(target, None, options)
+        on_trial = _on_trial(target, signature, spec, options)
         declared = on_trial.declaration
         settings = Settings(
             reach=families.Reach(level=level, multiple=declared.multiple, seed=seed), families=chosen or None
@@ -63,6 +77,11 @@ def check(
     else:
         _print(found)
     raise SystemExit(0 if found.equal else 1)
+
+
+def _on_trial(target: str, signature: str | None, spec: Spec, options: RunOptions) -> Subject:
+    """Return the function of a module, or of a C library that is called by a signature. Rules: CNF-8, CNF-16."""
+    return library(target, named(signature), spec, options) if signature else subject(target, None, options)
 
 
 def _print(found: ProfileCheck) -> None:
