@@ -258,8 +258,13 @@ def test_a_repeated_digit_is_read_for_every_value_and_written_once():
 def test_row_ranges_of_a_swizzle():
     assert SWIZZLED.row_range(8, 16, 16, 8) == slice(64, 128)
     assert SWIZZLED.row_range(1, 2, 16, 8) == slice(8, 16)
-    with pytest.raises(LayoutError, match="lie apart"):
+    with pytest.raises(LayoutError, match="lie apart, need whole tiles of 8 rows"):
         SWIZZLED.row_range(1, 2, 16, 16)
+    holes = Layout("holes", "m(*) k(4,*): k0 |7 k1 m0; base 3")
+    with pytest.raises(
+        LayoutError, match="rows 1:3 of 10 lie apart, need rows stored one after the other, without gaps"
+    ):
+        holes.row_range(1, 3, 10, 24)
 
 
 @pytest.mark.rule("LAY-19", "LAY-20", "LAY-21")

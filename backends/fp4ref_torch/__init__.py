@@ -35,7 +35,7 @@ ENGINES = """
 NOT_WRITTEN = {
     **dict.fromkeys(LOGARITHMS, "it rounds a logarithm once, which torch does not promise"),
     **dict.fromkeys(ENGINES, "the golden model and the cpu backend serve this engine"),
-    **dict.fromkeys(["mlx-metal", "mlx-metal-global"], "it was read, and is in the golden model only"),
+    **dict.fromkeys(["mlx-metal", "mlx-metal-global"], "it was read from source and never executed"),
 }
 FARTHEST = 40  # exponents that float32 arithmetic holds with room to spare
 SIGNIFICANT = 8  # bits of code * scale that the sums of a product take

@@ -137,7 +137,9 @@ class Layout(LayoutMap):
             )
         first, last = self.strides(rows, columns).ends(owned, np.arange(padded_columns))
         if last + 1 - first != owned.size * padded_columns:  # distinct offsets: equal means no gap
-            raise LayoutError(operation, f"{asked} lie apart", f"whole tiles of {self.tile[0]} rows", "LAY-9")
+            tiles = self.tile[0] > 1 and not self.has_gaps
+            needed = f"whole tiles of {self.tile[0]} rows" if tiles else "rows stored one after the other, without gaps"
+            raise LayoutError(operation, f"{asked} lie apart", needed, "LAY-9")
         return slice(first, last + 1)
 
     def _mask(self, sizes: Sequence[int], axes: Sequence[Axis]) -> NDArray[np.bool_]:
