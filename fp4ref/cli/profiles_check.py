@@ -25,7 +25,6 @@ Examples:
   fp4ref profiles check nvfp4 --against my_kernel.py:quantize
   fp4ref profiles check vendor.nvfp4 --against my_profile.py:quantize --family element-ties --family zero-blocks
   fp4ref profiles check torchao.mxfp4_floor --against my_package.mx:quantize --level 1 --json
-  fp4ref profiles check mxfp4 --against ./libmine.so:quantize --signature quantize.toml
 """
 
 
