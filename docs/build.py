@@ -44,6 +44,7 @@ IN_CHAPTER = {
 }
 
 THEMES = ("light", "dark")
+SPHINX = ("-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", "-j", "auto")
 VERSIONS = f"""# Versions of this manual
 
 These pages describe **fp4ref {__version__}**, which implements
@@ -81,14 +82,32 @@ def main(out: Path, results: Path | None, site: Path | None) -> None:
     source, html = out / "source", out / "html"
     for old in (source, html, out / "explorer"):
         shutil.rmtree(old, ignore_errors=True)
+    copy_pages(source)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(run, generators(source, results)))
+    write_explorer(out / "explorer", source)
+    run([*SPHINX, "-d", out / "doctrees", source, html])
+    run(["docs/generate/volume_1.py", html / "volume-1.html", *([html / "volume-1.pdf"] if browser() else [])])
+    wrong = list(faults(html))
+    if wrong:
+        raise click.ClickException("\n".join(wrong))
+    click.echo(f"{(html if site is None else publish(html, site)) / 'index.html'}")
+
+
+def copy_pages(source: Path) -> None:
+    """Copy the pages that are written by hand, with their examples, and write the chapters and the page of versions."""
     shutil.copytree(HERE / "site", source, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(HERE / "examples", source / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(HERE / "diagnosis.svg", source)
     chapters(source / "standard")
     (source / "versions.md").write_text(VERSIONS, "utf-8")
-    commands = [
+
+
+def generators(source: Path, results: Path | None) -> list[list[object]]:
+    """Return the commands that write the other pages and the figures, the longest first."""
+    return [
         *(["-m", "fp4ref", "diagram", "--all", source / "figures" / theme, "--theme", theme] for theme in THEMES),
-        ["docs/generate/differences.py", source / "differences.md"],  # the longest first
+        ["docs/generate/differences.py", source / "differences.md"],
         ["docs/generate/reference.py", source / "reference"],
         ["docs/generate/charts.py", source / "figures"],
         ["docs/generate/checkpoint_howtos.py", source / "howto/checkpoint-garbage.md"],
@@ -100,36 +119,15 @@ def main(out: Path, results: Path | None, site: Path | None) -> None:
         ["docs/generate/performance.py", source / "performance.md", *([results] if results else [])],
         ["docs/generate/gallery.py", source / "gallery.md"],
     ]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(run, commands))
-    (out / "explorer").mkdir()
-    (out / "explorer/explorer.html").write_text(explorer(site="rule/"), "utf-8")
-    shutil.copytree(source / "figures", out / "explorer/figures")  # the full size that images link to
+
+
+def write_explorer(target: Path, source: Path) -> None:
+    """Write the explorer, with the figures at the full size that the pages' images link to."""
+    target.mkdir()
+    (target / "explorer.html").write_text(explorer(site="rule/"), "utf-8")
+    shutil.copytree(source / "figures", target / "figures")
     for picture in ("diagnosis.svg", "losses.svg"):
-        shutil.copy(source / picture, out / "explorer")
-    run(
-        [
-            "-m",
-            "sphinx",
-            "-b",
-            "html",
-            "-W",
-            "--keep-going",
-            "-n",
-            "-q",
-            "-j",
-            "auto",
-            "-d",
-            out / "doctrees",
-            source,
-            html,
-        ]
-    )
-    run(["docs/generate/volume_1.py", html / "volume-1.html", *([html / "volume-1.pdf"] if browser() else [])])
-    wrong = list(faults(html))
-    if wrong:
-        raise click.ClickException("\n".join(wrong))
-    click.echo(f"{(html if site is None else publish(html, site)) / 'index.html'}")
+        shutil.copy(source / picture, target)
 
 
 def publish(html: Path, site: Path) -> Path:

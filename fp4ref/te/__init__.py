@@ -41,7 +41,8 @@ from fp4ref.te.module.padding import Fp8Padding, Fp8Unpadding
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer, quantize_nvfp4
-from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
+from fp4ref.te.nvfp4_tensor import NVFP4Tensor
 from fp4ref.te.offload import get_cpu_offload_context, mark_not_offload
 from fp4ref.te.permutation import moe_permute, moe_unpermute
 from fp4ref.te.quantization import (
@@ -58,7 +59,7 @@ from fp4ref.te.quantization import (
 )
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.random_states import CudaRNGStatesTracker
-from fp4ref.te.recipe import Format
+from fp4ref.te.recipe_base import Format
 from fp4ref.te.serialization import allow_safe_loading as _allow_safe_loading
 from fp4ref.te.storage import prepare_for_saving, restore_from_saved
 from fp4ref.te.swizzle import swizzle_scales_for_gemm_

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fp4ref.te import mxfp8_tensor, nvfp4_tensor
+from fp4ref.te import mxfp8_tensor, nvfp4_storage
 from fp4ref.te.dtypes import MXFP8_BLOCK_SCALING_SIZE, NVFP4_BLOCK_SCALING_SIZE
 from fp4ref.te.errors import NotSupportedError, SettingError
 from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
@@ -20,7 +20,7 @@ from fp4ref.te.float8_block_tensor import scale_shape as block_scale_shape
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.fsdp import repadded
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
-from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.tensor import QuantizedTensor
 
@@ -158,13 +158,13 @@ def _gather_nvfp4(inp: Any, group: Any, directions: list[str]) -> Any:
         _require_equal("amax", inp._amax_rowwise, group)
         scales = _gather(inp._rowwise_scale_inv[:rows], group)
         changes["rowwise_data"] = _gather(inp._rowwise_data, group)
-        changes["rowwise_scale_inv"] = repadded(scales, nvfp4_tensor.scale_shape(whole, columnwise=False))
+        changes["rowwise_scale_inv"] = repadded(scales, nvfp4_storage.scale_shape(whole, columnwise=False))
         changes["amax_rowwise"] = inp._amax_rowwise
     if "column" in directions:
         _require_equal("amax", inp._amax_columnwise, group)
         scales = _gather_last(inp._columnwise_scale_inv[:columns, : rows // NVFP4_BLOCK_SCALING_SIZE], group)
         changes["columnwise_data"] = _gather_last(inp._columnwise_data, group)
-        changes["columnwise_scale_inv"] = repadded(scales, nvfp4_tensor.scale_shape(whole, columnwise=True))
+        changes["columnwise_scale_inv"] = repadded(scales, nvfp4_storage.scale_shape(whole, columnwise=True))
         changes["amax_columnwise"] = inp._amax_columnwise
     return _rebuilt(inp, group, changes)
 

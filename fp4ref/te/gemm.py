@@ -17,7 +17,7 @@ from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.global_scale import global_factors, globally_scaled
 from fp4ref.te.hybrid_tensor import read_in
-from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 from fp4ref.te.processor import rounded_product
 from fp4ref.te.product import block_scaled_product, multiply, operand
 

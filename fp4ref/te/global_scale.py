@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fp4ref.te.errors import SettingError
 from fp4ref.te.finishing import combined
-from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 
 
 def global_factors(

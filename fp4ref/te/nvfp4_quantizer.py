@@ -19,7 +19,8 @@ from fp4ref.te.dtypes import DType, dtype_name
 from fp4ref.te.errors import SettingError, TensorShapeError
 from fp4ref.te.hadamard import get_random_sign_mask_for_rht, get_rht_matrix
 from fp4ref.te.nvfp4_settings import NVFP4Settings, require_settings
-from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage, scale_shape
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage, scale_shape
+from fp4ref.te.nvfp4_tensor import NVFP4Tensor
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import NVFP4BlockScaling, Recipe
 

@@ -18,7 +18,7 @@ from fp4ref.te.errors import SettingError
 from fp4ref.te.float8_block_tensor import BLOCK, Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
-from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.swizzle import role_of
 

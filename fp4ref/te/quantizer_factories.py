@@ -11,7 +11,7 @@ from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer
 from fp4ref.te.hybrid_quantizer import IdentityQuantizer
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
-from fp4ref.te.recipe import Format
+from fp4ref.te.recipe_base import Format
 from fp4ref.te.roles import DelayedScalingRequest, QuantizerRole
 
 LINEAR = ("linear", "grouped_linear")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fp4ref.te.errors import SettingError
-from fp4ref.te.nvfp4_tensor import NVFP4TensorStorage
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 from fp4ref.te.storage import QuantizedTensorStorage
 
 

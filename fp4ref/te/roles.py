@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fp4ref.te.recipe import Format
+from fp4ref.te.recipe_base import Format
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantiz
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor, MXFP8TensorStorage
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
-from fp4ref.te.nvfp4_tensor import NVFP4Tensor, NVFP4TensorStorage
+from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
+from fp4ref.te.nvfp4_tensor import NVFP4Tensor
 from fp4ref.te.tensor import rebuild
 
 TENSORS = (Float8BlockwiseQTensor, Float8Tensor, MXFP8Tensor, NVFP4Tensor)

@@ -20,8 +20,8 @@ from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.mxfp8_tensor import MXFP8Tensor
 from fp4ref.te.mxfp8_tensor import scale_shape as mxfp8_scale_shape
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
+from fp4ref.te.nvfp4_storage import scale_shape as nvfp4_scale_shape
 from fp4ref.te.nvfp4_tensor import NVFP4Tensor
-from fp4ref.te.nvfp4_tensor import scale_shape as nvfp4_scale_shape
 
 Tensor = torch.Tensor
 ELEMENTS = {"e4m3": DType.kFloat8E4M3, "e5m2": DType.kFloat8E5M2}
