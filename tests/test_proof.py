@@ -196,6 +196,7 @@ def test_a_digest_of_python_follows_what_is_used():
     assert "fp4ref.formats.floats:ignoring_float_warnings" not in found
 
 
+@pytest.mark.usefixtures("rules_read_once")
 def test_a_record_of_other_code_is_out_of_date(monkeypatch):
     claim = claims()["encode-e2m1/golden"]
     record = records.read(claim)
@@ -334,6 +335,7 @@ def test_a_claim_that_its_own_code_does_not_cite_is_a_gap(cited):
     assert not any("e2m1-sums" in line for line in elsewhere)  # a formula is cited where it is used
 
 
+@pytest.mark.usefixtures("rules_read_once")
 def test_the_check_of_rules_tells_gaps_of_citations(monkeypatch):
     monkeypatch.setattr(citations, "gaps", lambda: ["certificate ?: no code cites it"])
     result = CliRunner().invoke(main, ["rules", "--check"])
@@ -360,6 +362,7 @@ def test_unknown_certificates_are_refused():
     assert "no certificate of ABC-1" in result.output
 
 
+@pytest.mark.usefixtures("rules_read_once")
 def test_rules_show_each_claim_in_one_line_with_its_subjects():
     lines = CliRunner().invoke(main, ["rules", "E2M1-3"]).output.splitlines()
     (line,) = (line for line in lines if line.startswith("  encode-e2m1  "))

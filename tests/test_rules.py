@@ -54,17 +54,6 @@ inline int first(int x) { return x; }
 """
 
 
-@pytest.fixture(scope="module")
-def checkout():
-    """What the tree that these tests belong to says."""
-    return rules.read()
-
-
-@pytest.fixture
-def read_once(checkout, monkeypatch):
-    monkeypatch.setattr(rules, "read", lambda: checkout)
-
-
 @pytest.fixture
 def tree(tmp_path):
     """A checkout without gaps."""
@@ -85,20 +74,24 @@ def tree(tmp_path):
     return rules.Tree(tmp_path / "spec", tmp_path / "package", backends, tmp_path / "tests")
 
 
-def test_every_rule_is_defined_once_and_covered(checkout):
-    assert checkout.gaps == []
+def test_every_rule_is_defined_once_and_covered(rules_of_the_checkout):
+    assert rules_of_the_checkout.gaps == []
 
 
-def test_the_real_tree_is_read(checkout):
-    index = checkout
+def test_the_real_tree_is_read(rules_of_the_checkout):
+    index = rules_of_the_checkout
     assert {"NUM", "E2M1", "BLK", "LAY", "FIL", "CNF"} <= {rule.prefix for rule in index.rules.values()}
     assert index.rules["E2M1-3"].kind is rules.RuleKind.SHALL
     assert "shall" in index.rules["E2M1-3"].text
     assert any(found.name == "Codec.encode" for found in index.citing("E2M1-3")["functions"])
 
 
-def test_rules_from_chapter_13_on_have_one_shall_each(checkout):
-    late = [rule for rule in checkout.rules.values() if rule.kind is rules.RuleKind.SHALL and rule.chapter >= "13"]
+def test_rules_from_chapter_13_on_have_one_shall_each(rules_of_the_checkout):
+    late = [
+        rule
+        for rule in rules_of_the_checkout.rules.values()
+        if rule.kind is rules.RuleKind.SHALL and rule.chapter >= "13"
+    ]
     assert len(late) > 100
     assert [rule.id for rule in late if len(re.findall(r"\bshall\b", rule.text)) != 1] == []
 
@@ -214,7 +207,7 @@ def run(*arguments):
     return CliRunner().invoke(command, arguments)
 
 
-@pytest.mark.usefixtures("read_once")
+@pytest.mark.usefixtures("rules_read_once")
 def test_command_lists_and_filters():
     assert "E2M1-3" in run().output
     listed = run("blk", "--kind", "choice", "--json")
@@ -222,14 +215,14 @@ def test_command_lists_and_filters():
     assert [record["id"] for record in json.loads(listed.output)] == ["BLK-11"]
 
 
-@pytest.mark.usefixtures("read_once")
+@pytest.mark.usefixtures("rules_read_once")
 def test_command_shows_a_rule_and_who_cites_it():
     shown = run("e2m1-3").output
     assert shown.startswith("E2M1-3 · Ties go to the even code (shall)\n")
     assert "Codec.encode  fp4ref/formats/codec.py:" in shown
 
 
-@pytest.mark.usefixtures("read_once")
+@pytest.mark.usefixtures("rules_read_once")
 def test_command_refuses_an_unknown_name():
     assert isinstance(run("ZZZ").exception, UnknownNameError)
 

@@ -7,7 +7,7 @@ has a digest of these definitions for each module or file with some of them.
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def path_of(claim: ProofClaim) -> Path:
     return folder() / f"{claim.name.replace('/', '.')}.json"
 
 
-@lru_cache
+@cache
 def covered(name: str) -> dict[str, str]:
     """Return a digest of every definition that a claim covers, the function that decides it included."""
     claim = claims()[name]
