@@ -1,4 +1,9 @@
-"""Diagnosis of a wrong GEMM: the known mistakes that make all of its bits, and the width of its sums."""
+"""Diagnosis of a wrong GEMM: the known mistakes that make all of its bits, and the width of its sums.
+
+Mistakes, places, explanations and deadlines are those of the other kernels. The search for several mistakes differs:
+that for quantizers drops a hypothesis by its scale bytes before it makes codes; a product has no bytes of an earlier
+slot. Here the sums of each reading of the operands are computed once, and every end of the product is tried on them.
+"""
 
 from __future__ import annotations
 
