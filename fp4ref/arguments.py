@@ -70,18 +70,22 @@ def direction_names(directions: str, allow_both: bool = True) -> tuple[Direction
 
 
 def each_direction(value: Any, names: tuple[Direction, ...], spec: Spec, argument: str) -> dict[Direction, Any]:
-    """Return an argument per direction. One tensor amax serves both, unless the directions have amaxes of their own."""
+    """Return an argument per direction. One tensor amax serves both, unless the directions have amaxes of their own.
+
+    Rules: GLB-4, SR-1.
+    """
+    rule = "SR-1" if argument == "random_bits" else "GLB-4"
     if isinstance(value, Directions):
         surplus = [name for name in DIRECTIONS if name not in names and getattr(value, name) is not None]
         missing = [name for name in names if getattr(value, name) is None and len(names) > 1]
         if surplus or (missing and len(missing) < len(names)):
             got = f"{argument} for {', '.join(n for n in DIRECTIONS if getattr(value, n) is not None)}"
-            raise ShapeError("quantize", got, f"one for {' and '.join(names)}", "GLB-4")
+            raise ShapeError("quantize", got, f"one for {' and '.join(names)}", rule)
         return {name: getattr(value, name) for name in names}
     own = argument == "random_bits" or spec.hadamard is not None or spec.global_scale is Granularity.ROW
     if value is not None and len(names) > 1 and own:
         raise ShapeError(
-            "quantize", f"one {argument} for both directions", f"{argument}=Directions(row=..., column=...)", "GLB-4"
+            "quantize", f"one {argument} for both directions", f"{argument}=Directions(row=..., column=...)", rule
         )
     return dict.fromkeys(names, value)
 

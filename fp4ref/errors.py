@@ -5,6 +5,8 @@ class Fp4Error(ValueError):
     """A request that the specification does not define, or a machine that cannot serve it.
 
     Prints as one line, `operation: got, need needed [RULE]`; the parts are attributes of the same names.
+
+    Rules: RES-4.
     """
 
     def __init__(self, operation: str, got: str, needed: str = "", rule: str = "") -> None:

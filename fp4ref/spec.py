@@ -20,6 +20,7 @@ from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, E4M3, FORMATS, Codec, Floats, Rounding
 from fp4ref.four_over_six import dequantized, rows_by_tree
 from fp4ref.hadamard import POINTS
+from fp4ref.json_text import strict_json
 from fp4ref.remembered import hashed_once
 from fp4ref.spec_json import decode, encode
 
@@ -239,9 +240,9 @@ def from_json(text: str) -> Spec:
     Rules: SPC-3, SPC-4, SPC-11, SPC-12.
     """
     try:
-        value = json.loads(text)
-    except (TypeError, ValueError, RecursionError):
-        raise DomainError("spec", "text that is not JSON", "a JSON object", "SPC-3") from None
+        value = strict_json(text)
+    except (TypeError, ValueError) as error:
+        raise DomainError("spec", f"text that is not JSON ({error})", "a JSON object", "SPC-11") from None
     if not isinstance(value, dict) or value.pop("fp4ref", None) != SPEC_VERSION:
-        raise DomainError("spec", "JSON without this spec version", f'"fp4ref": "{SPEC_VERSION}"', "SPC-3")
+        raise DomainError("spec", "JSON without this spec version", f'"fp4ref": "{SPEC_VERSION}"', "SPC-11")
     return typing.cast(Spec, decode(Spec, value, "spec"))

@@ -35,7 +35,7 @@ def _unregistered(function: Callable[..., Any]) -> str:
 def decode(kind: Any, value: Any, field: str) -> Any:
     """Return the value that `encode` wrote, guided by the declared type; `field` is its name in messages.
 
-    Rules: SPC-3, SPC-4.
+    Rules: SPC-3, SPC-4, SPC-11.
     """
     kinds = [part for part in typing.get_args(kind) if part is not type(None)]
     if type(None) in typing.get_args(kind):
@@ -44,18 +44,18 @@ def decode(kind: Any, value: Any, field: str) -> Any:
         return _named(kind, value, field)
     if typing.get_origin(kind) is tuple or (isinstance(kind, type) and issubclass(kind, tuple)):
         if not (isinstance(value, list) and len(value) == 2 and all(type(item) is int for item in value)):
-            raise DomainError("spec", f"{field} {value!r}", "two integers", "SPC-3")
+            raise DomainError("spec", f"{field} {value!r}", "two integers", "SPC-11")
         return tuple(value)
     if dataclasses.is_dataclass(kind):
         return _decode_record(kind, value, field)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return value  # coerced, with an error that lists the members, when the record is made
     if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
-        raise DomainError("spec", f"{field} {value!r}", f"a {kind.__name__}", "SPC-3")
+        raise DomainError("spec", f"{field} {value!r}", f"a {kind.__name__}", "SPC-11")
     try:
         return kind(value)
     except OverflowError:
-        raise DomainError("spec", f"{field} past the largest float", "a float", "SPC-3") from None
+        raise DomainError("spec", f"{field} past the largest float", "a float", "SPC-11") from None
 
 
 def _named(kind: Any, value: Any, field: str) -> Any:
@@ -69,14 +69,14 @@ def _decode_record(kind: Any, value: Any, field: str) -> Any:
     hints = typing.get_type_hints(kind)
     if not isinstance(value, dict) or set(value) - set(hints):
         unknown = f"unknown {', '.join(sorted(set(value) - set(hints)))}" if isinstance(value, dict) else repr(value)
-        raise DomainError("spec", f"{field}: {unknown}", f"fields {', '.join(hints)}", "SPC-3")
+        raise DomainError("spec", f"{field}: {unknown}", f"fields {', '.join(hints)}", "SPC-11")
     required = {
         item.name
         for item in dataclasses.fields(kind)
         if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
     }
     if required - set(value):
-        raise DomainError("spec", f"{field} without {', '.join(sorted(required - set(value)))}", "them", "SPC-3")
+        raise DomainError("spec", f"{field} without {', '.join(sorted(required - set(value)))}", "them", "SPC-11")
     return kind(**{name: decode(hints[name], item, f"{field}.{name}") for name, item in value.items()})
 
 

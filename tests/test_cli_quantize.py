@@ -233,7 +233,7 @@ def test_a_specification_can_come_from_a_file(source: Path, tmp_path: Path) -> N
     with read_dump(tmp_path / "q.npz") as dump:
         assert dump[0].quantized.spec == spec
     (tmp_path / "bad.json").write_bytes(b"\xff{")
-    refused(run("quantize", source, "-o", tmp_path / "q.npz", "--spec", tmp_path / "bad.json"), "SPC-3")
+    refused(run("quantize", source, "-o", tmp_path / "q.npz", "--spec", tmp_path / "bad.json"), "SPC-11")
 
 
 @pytest.mark.parametrize("command", [*COMMANDS])

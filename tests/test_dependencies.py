@@ -18,7 +18,18 @@ CHECKOUT = Path(__file__).parents[1]
 # A module imports from its own floor or a lower one, and never in a circle. A package stands for what is in it.
 ARITHMETICS = ("arithmetic_peers", "arithmetic_peers_mx", "arithmetic_xla", "arithmetic_engines")
 FLOORS = {
-    1: ("errors", "modules", "names", "formats", "packing", "hadamard", "reciprocal", "philox", "remembered"),
+    1: (
+        "errors",
+        "modules",
+        "names",
+        "json_text",
+        "formats",
+        "packing",
+        "hadamard",
+        "reciprocal",
+        "philox",
+        "remembered",
+    ),
     2: ("arithmetic", *ARITHMETICS, "four_over_six", "layout", "packings", "files", "spec_root", "spec_json"),
     3: ("spec", "promise"),
     4: (

@@ -256,7 +256,7 @@ def test_any_pair(a: str, b: str) -> None:
         ("diff nvfp4 mxfp4 two.npz:d", "NUM-3"),
         ("show nothing", "unknown name 'nothing'"),
         ("show two.npz", "unknown name"),
-        ("show bad.json", "SPC-3"),
+        ("show bad.json", "SPC-11"),
         ("nothing", "No such command"),
     ],
 )

@@ -32,6 +32,25 @@ def refused(rule, call, *given, **named):
         call(*given, **named)
 
 
+@pytest.mark.rule("RES-4", "NUM-3", "GLB-5", "SPC-11", "GLB-4", "GLB-6")
+@pytest.mark.example("RES-4")
+def test_a_refusal_names_a_rule():
+    x, record = np.ones((2, 16), F), json.loads(fp4ref.NVFP4.to_json())
+    calls = (
+        lambda: fp4ref.quantize(x.astype(float), "nvfp4"),
+        lambda: fp4ref.NVFP4_2D.replace(global_scale="row"),
+        lambda: fp4ref.from_json(json.dumps(record | {"colour": 1})),
+        lambda: fp4ref.quantize(x, "mxfp4", amax=-1.0),
+    )
+    words = ("float64", "blocks of 16 rows", "the field `colour`", "a negative amax for `mxfp4`")
+    assert fp4ref.NVFP4_2D.block.rows == 16
+    for (case, names), call, word in zip(rows_of("RES-4"), calls, words, strict=True):
+        assert word in case
+        with pytest.raises(Fp4Error) as raised:
+            call()
+        assert raised.value.rule in re.findall(r"[A-Z]+-\d+", names.split(", by")[0])
+
+
 @pytest.mark.rule("NUM-2")
 @pytest.mark.example("NUM-2")
 def test_the_sign_of_an_invalid_operation():

@@ -23,7 +23,7 @@ from fp4ref.spec import Amax, Granularity, Metric, Spec, Subnormals, from_json
 from fp4ref.spec_root import spec_root
 from fp4ref.specs import OWN
 
-SOURCE = Path(__file__).parents[1] / "docs/examples/standard.c"
+SOURCE = Path(__file__).parents[1] / "docs/examples/standard_program.c"
 pytestmark = pytest.mark.skipif(not SOURCE.exists(), reason="the examples are in the checkout only")
 CODECS = [CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E2M3, CUDA_E3M2, OCP_INT8, CUDA_E8M0]
 FORMATS = [codec.format.name for codec in CODECS]
@@ -39,8 +39,13 @@ def program(tmp_path_factory):
     assert compiler, "the test needs a C compiler"
     binary = tmp_path_factory.mktemp("standard") / "standard"
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off"]
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     subprocess.run([compiler, *flags, str(SOURCE), "-o", str(binary), "-lm"], check=True)
     return str(binary)
+
+
+def test_the_standard_takes_400_lines():
+    assert len((SOURCE.parent / "standard.c").read_text("utf-8").splitlines()) <= 400
 
 
 def vectors(name):

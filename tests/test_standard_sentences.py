@@ -350,7 +350,7 @@ def test_objects_and_defaults_of_json():
     assert shown == [rotated["hadamard"], search["four_over_six"]]
     own = found(r"in the table of SPC-1 for (.*?) and (\w+), and for", "SPC-11")
     fields = [*own[0].split(", "), own[1]]
-    codec = found(r"and for (.*?) and (\w+) of a codec", "SPC-11")
+    codec = found(r"\band for (.*?) and (\w+) of a codec", "SPC-11")
     (signs,) = found(r"and `(\d+)` for signs", "SPC-11")
     assert rotated["hadamard"] == {"signs": int(signs)}
     for name in nvfp4:
@@ -447,7 +447,8 @@ def test_the_limits_of_files(tmp_path, monkeypatch):
     with pytest.raises(FileError, match="FIL-2"):
         read_all(path, archive([("a.npy", npy(text.ljust(header_max + 1), 2))]))
     members, inflated, metadata = found(
-        r"at most 2\^(\d+), no name twice.*declares at most 2\^(\d+) bytes.* metadata NAME, at most ([\d,]+) bytes",
+        r"at most 2\^(\d+), no name and no metadata twice.*declares at most 2\^(\d+) bytes.*"
+        r" metadata NAME, .*at most ([\d,]+) bytes",
         "FIL-2",
     )
     limits = fp4ref.files.npz

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from fp4ref.checkpoints.shards import Shard, StoredTensor
-from fp4ref.files.tensors import TEXT_MAX, byte_count, misshapen, quoted, reason, strict_json
+from fp4ref.files.tensors import TEXT_MAX, byte_count, misshapen, quoted, reason
+from fp4ref.json_text import strict_json
 
 FIELDS = {"dtype", "shape", "data_offsets"}
 METADATA = "__metadata__"

@@ -43,7 +43,8 @@ TYPES = {
     "u4": "U32", "i4": "I32", "f4": "F32", "u8": "U64", "i8": "I64", "f8": "F64", "c8": "C64",
 }  # fmt: skip
 DESCRIPTIONS = {dtype: ("|" if name[1] == "1" else "<") + name for name, dtype in reversed(TYPES.items())}
-ITEM = r"'(descr|fortran_order|shape)'\s*:\s*('[^']*'|True|False|\([\d,\s]*\))\s*(?:,\s*)?"
+TUPLE = r"\(\s*(?:\d+\s*,\s*(?:\d+\s*,\s*)*(?:\d+\s*)?)?\)"
+ITEM = rf"'(descr|fortran_order|shape)'\s*:\s*('[^']*'|True|False|{TUPLE})\s*(?:,\s*)?"
 HEADER = re.compile(r"\{\s*(?:" + ITEM + r")*\}\s*", re.ASCII)
 
 REFUSALS = (

@@ -18,8 +18,8 @@ from fp4ref.files.tensors import (
     quoted,
     reason,
     regular_file,
-    strict_json,
 )
+from fp4ref.json_text import strict_json
 
 FIELDS = ("dtype", "shape", "file", "offset")
 KEY = "fp4ref"  # of the metadata

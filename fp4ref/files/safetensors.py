@@ -27,8 +27,8 @@ from fp4ref.files.tensors import (
     reason,
     regular_file,
     shown,
-    strict_json,
 )
+from fp4ref.json_text import strict_json
 
 METADATA = "__metadata__"
 FIELDS = ("dtype", "shape", "data_offsets")

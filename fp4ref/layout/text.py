@@ -133,7 +133,9 @@ class _Reader:
         self.axes: list[Axis] = []
 
     def form(self, text: str) -> Form:
-        head, *clauses = (part.strip() for part in text.split(";"))
+        if re.search(r"[^\S ]", text):
+            raise self._error(f"{text!r}", "no white space but spaces")
+        head, *clauses = (part.strip() for part in re.sub(" +", " ", text).split(";"))
         declared, colon, order = head.partition(":")
         if not colon:
             raise self._error(f"{text!r}", "axes, a colon and the stored order, as in 'm(8,*) k(4,*): k0 m0 k1 m1'")

@@ -14,7 +14,8 @@ from fp4ref import packing
 from fp4ref.catalogue import resolve
 from fp4ref.errors import DomainError, FileError
 from fp4ref.files import TensorFile
-from fp4ref.files.tensors import quoted, reason, shown, strict_json
+from fp4ref.files.tensors import quoted, reason, shown
+from fp4ref.json_text import strict_json
 from fp4ref.layout import layout
 from fp4ref.quantized import DIRECTIONS, Direction, Directions, Quantized, matrix_shape
 from fp4ref.spec import SPEC_VERSION, Granularity, Spec, from_json

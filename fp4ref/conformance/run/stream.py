@@ -28,7 +28,7 @@ from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.packed import data_shape
 from fp4ref.conformance.subjects.subject import Declaration, cases_of, golden, reasons
 from fp4ref.errors import DomainError, FileError, Fp4Error
-from fp4ref.files.tensors import strict_json
+from fp4ref.json_text import strict_json
 from fp4ref.model.tiles import Matrix
 from fp4ref.quantized import Direction, DirectionData, matrix_shape
 from fp4ref.spec import SPEC_VERSION, Spec, from_json
