@@ -34,6 +34,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "tile-of-128x4": offsets.tile_of_128x4,
     "tile-of-8x4": offsets.tile_of_8x4,
     "own-specs": records.own_specs,
+    "own-arithmetics": records.own_arithmetics,
     "own-codecs": records.own_codecs,
     "profiles": records.profiles,
 }

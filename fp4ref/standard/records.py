@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
+from fp4ref import arithmetic
 from fp4ref.catalogue import PROFILES, PROMISES
 from fp4ref.formats import E2M1, E4M3, E8M0, Codec, F, Rounding
 from fp4ref.spec import FourOverSix, Spec
@@ -14,6 +18,31 @@ CODECS = [codec for spec in OWN for codec in (spec.element, spec.scale)]
 BASES = {codec.format: codec for codec in CODECS if codec.rounding is not Rounding.STOCHASTIC}
 CLAIMS = {"finite": "finite", "nan": "NaN", "inf": "Inf"}
 KINDS = ("finite", "nan", "inf")
+
+
+# The functions of the own arithmetics in the notation of chapter 01, and their rules.
+FORMULAS: dict[Callable[..., Any], tuple[str, tuple[str, ...]]] = {
+    arithmetic.encoding_te: ("`min(T / G, FLT_MAX)`; 1 if G or g is 0", ("GLB-2", "GLB-3")),
+    arithmetic.no_global_scale: ("1", ("GLB-6",)),
+    arithmetic.block_scale_te: ("`min(a * (g * fp32(1/6)), FLT_MAX)`", ("BLK-3",)),
+    arithmetic.block_scale_division: ("`(a / 6) * g`", ("FOS-1",)),
+    arithmetic.block_scale_rceil: ("`a * fp32(1 / element_max)`", ("MXS-1",)),
+    arithmetic.block_scale_floor: ("MXS-2; NaN if a is not finite", ("MXS-2", "MXS-5")),
+    arithmetic.scaled_te: ("`x * min(1 / (s * (1 / g)), FLT_MAX)`", ("BLK-4", "BLK-5")),
+    arithmetic.scaled_te_fast: ("`fma(x, bf16(min(g / s, largest bfloat16)), +0)`", ("BLK-11",)),
+    arithmetic.divided: ("`x / s`", ("BLK-10",)),
+}
+
+
+def own_arithmetics() -> str:
+    """Return the formulas of the own specifications' arithmetics. Rules: SPC-9."""
+    own = {spec.arithmetic.name: spec.arithmetic for spec in OWN}
+    rows = []
+    for name, each in own.items():
+        parts = [FORMULAS[function] for function in (each.global_scale, each.block_scale, each.scaled)]
+        rules = ", ".join(rule for _, cited in parts for rule in cited)
+        rows.append([f"`{name}`", *(formula for formula, _ in parts), rules])
+    return table(("arithmetic", "g", "t", "y", "rules"), rows)
 
 
 def constants() -> str:
