@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import ml_dtypes
@@ -13,6 +14,7 @@ from fp4ref import hadamard, packings, rules
 from fp4ref.arithmetic import ARITHMETIC
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.oracle import quantizer as oracle
+from fp4ref.errors import Fp4Error
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2
 from fp4ref.model.quantize import constants
 from fp4ref.standard import formulas
@@ -253,13 +255,16 @@ def test_the_generator_as_the_text_writes_it():
     line = re.search(r"```\n\(c0, c1, c2, c3\) = (.*?)\n```", text)[1]
     steps = [int(word, 16) for word in re.findall(r"`k[01]` (?:grows )?by (0x[0-9A-F]{8})", text)]
     default = integers(re.search(r"(\d+) by default", text)[1])[0]
-    known = {"high": lambda product: product >> 32, "low": lambda product: product & 0xFFFFFFFF}
+    sentence = r"of (\d+)-bit words.*?the halves of the (\d+)-bit product.*?modulo (\d)\^(\d+)\."
+    width, product_width, base, power = map(int, re.search(sentence, text, re.DOTALL).groups())
+    assert (product_width, base**power) == (2 * width, 1 << width)
+    known = {"high": lambda product: product >> width, "low": lambda product: product % (1 << width)}
 
     def drawn(rounds, counter, key):
         for _ in range(rounds):
             names = dict(zip(("c0", "c1", "c2", "c3", "k0", "k1"), (*counter, *key), strict=True))
             counter = eval(line, {"__builtins__": {}}, known | names)
-            key = [(k + step) % 2**32 for k, step in zip(key, steps, strict=True)]
+            key = [(k + step) % base**power for k, step in zip(key, steps, strict=True)]
         return counter
 
     for rounds, counter, key, output in rows_of("SR-6"):
@@ -279,6 +284,66 @@ def test_the_generator_as_the_text_writes_it():
         assert [*found] == codes_of(shown)
         bits = fp4ref.random_bits(tuple(whole), direction, int(seed), int(stream))
         assert bits[int(row), int(column) : int(end) + 1].tobytes() == found
+
+
+def value_of(words, names):
+    """The value of integers joined by +, *, mod, ^, and quotients in floor or ceil."""
+    words = re.sub(r"ceil\((.*?) / (.*?)\)", r"-(-\1 // \2)", words)
+    words = re.sub(r"floor\((.*?) / (.*?)\)", r"(\1 // \2)", words).replace(" mod ", " % ").replace("^", "**")
+    return eval(words, {"__builtins__": {}}, names)
+
+
+@pytest.mark.rule("SR-7")
+@pytest.mark.example("SR-7")
+def test_the_counter_map_as_the_text_writes_it():
+    text = " ".join(RULES["SR-7"].text.split())
+    size = int(re.search(r"Number the blocks of (\d+) consecutive", text)[1])
+    assert f"per block of {size}" in RULES["SR-7"].title
+    place, block = re.search(r"element `i = (.*?)` of block `b = (.*?)`", text).groups()
+    counter, *upper = re.search(
+        r"counter is \((.*)\), where u is (.*?) for the row direction, and (.*?) for the column", text
+    ).groups()
+    key = re.search(r"key is \((.*)\), and there", text)[1]
+    whole, far = (2**36 + 9, 2**30 + 7), (2**36 - 3, 2**30 - 16)
+    for direction, u in zip(("row", "column"), upper, strict=True):
+        for seed, stream, at in ((0, 0, (0, 0)), (2**64 - 5, 2**63 - 9, far), (2**32, 2**31, (2**20, 32))):
+            origin = at if direction == "row" else (at[0] // 16 * 16, at[1])
+            shape = (1, 20) if direction == "row" else (20, 1)
+            shape = (min(shape[0], whole[0] - origin[0]), min(shape[1], whole[1] - origin[1]))
+            got = fp4ref.random_bits(shape, direction, seed, stream, origin, whole, backend="numpy")[0]
+            (r, first), n = (origin, whole[1]) if direction == "row" else (origin[::-1], whole[0])
+            for c, byte in enumerate(got, first):
+                names = {"r": r, "c": c, "n": n, "seed": seed, "stream": stream}
+                names |= {"b": value_of(block, names), "u": value_of(u, names)}
+                words = fp4ref.philox4x32(
+                    [value_of(part, names) for part in counter.split(", ")],
+                    [value_of(part, names) for part in key.split(", ")],
+                )
+                assert words.astype("<u4").tobytes()[value_of(place, names)] == byte
+    default, most = re.search(r"both (\d) by default, and a matrix has fewer than (2\^\d+) blocks", text).groups()
+    given = inspect.signature(fp4ref.random_bits).parameters
+    assert {given["seed"].default, given["stream"].default} == {int(default)}
+    fp4ref.random_bits((1, size), whole=(value_of(most, {}) - 1, size))
+    with pytest.raises(Fp4Error, match="SR-7"):
+        fp4ref.random_bits((1, size), whole=(value_of(most, {}), size))
+
+
+@pytest.mark.rule("SR-2", "SR-4")
+@pytest.mark.example("SR-2", "SR-4")
+def test_the_bytes_of_a_magnitude_as_the_text_counts_them():
+    counts = {name: " ".join(RULES[name].text.split()) for name in ("SR-2", "SR-4")}
+    assert set(re.findall(r"byte / (\d+)", RULES["SR-2"].title + counts["SR-2"])) == {"256"}
+    assert "576 magnitudes" in RULES["SR-4"].title
+    assert set(re.findall(r"(\d+) magnitudes", counts["SR-4"])) == {"576"}
+    shares = re.findall(r"(\d+) \* frac", counts["SR-4"]) + re.findall(r"the (\d+) byte values", counts["SR-4"])
+    assert {*shares, re.search(r"step / (\d+)", RULES["SR-4"].title)[1]} == {"256"}
+    top = float(re.search(r"of a magnitude up to (\d) from the lower value", counts["SR-4"])[1])
+    codec = PROFILES["nvfp4-sr"].element
+    assert codec.decode(codec.encode(F([top, 2 * top]), np.uint8([0, 0]))).tolist() == [top, top]
+    zero = int(re.search(r"Byte (\d+) truncates toward zero", counts["SR-2"])[1])
+    below = np.nextafter(F([0.5, 1, 2, 4, 6]), F(0))
+    assert codec.encode(below, np.full(5, zero, np.uint8)).tolist() == [0, 1, 3, 5, 6]
+    assert codec.encode(below, np.full(5, zero + 1, np.uint8)).tolist() != [0, 1, 3, 5, 6]
 
 
 @pytest.mark.rule("SR-2")
