@@ -159,6 +159,43 @@ def test_places_and_padding_in_the_prose():
     assert all((scales[top : top + block] == scales[top]).all() for top in range(0, side, block))
 
 
+@pytest.mark.rule("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5", "LAY-6")
+@pytest.mark.example("LAY-1", "LAY-2", "LAY-3", "LAY-4", "LAY-5", "LAY-6")
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [("LAY-1", "linear"), ("LAY-2", "linear_padded"), ("LAY-3", "tiled_128x4"), ("LAY-4", "tiled_8x4")],
+)
+def test_the_sentences_of_a_named_layout_give_its_buffer(rule, name):
+    """Its offset, its shape and the number of tiles across, computed for many sizes; its fill and its title."""
+    text, layout = " ".join(text_of(rule).split()), LAYOUTS[name]
+    offset = re.search(r"offset `(.*?)`", text)[1].replace("/", "//")
+    shape = re.search(r"buffer has the shape (\[.*\])\.(?: |$)", text.split(" For ")[0].split(" The bytes")[0])
+    shape = re.match(r"\[.*?\](?=\.)", shape[1] + ".")[0]
+    known = {"pad": lambda n, step: -(-n // step) * step}
+    for rows, columns in ((1, 1), (5, 9), (127, 3), (128, 4), (129, 5), (300, 21)):
+        names = known | {"M": rows, "Kb": columns}
+        for word in ("W", "tiles"):
+            if given := re.search(rf"[Ww]ith {word} = (pad\(Kb, \d+\)(?: / \d+)?)", text):
+                names[word] = eval(given[1].replace("/", "//"), {"__builtins__": {}}, names)
+        assert tuple(eval(shape, {"__builtins__": {}}, names)) == layout.padded_shape(rows, columns)
+        for m, k in ((0, 0), (rows - 1, columns - 1), (rows // 2, columns // 2)):
+            place = eval(offset, {"__builtins__": {}}, names | {"m": m, "k": k})
+            assert place == layout.offset(m, k, columns=columns)
+    high, wide = layout.tile if "tiled" in name else (0, 0)
+    tiles = re.findall(r"(\d+) × (\d+) tiles", RULES[rule].title)
+    assert tiles == ([(str(high), str(wide))] if "tiled" in name else [])
+    for parts, total in re.findall(r"→ (\d+(?: \+ \d+)+) = (\d+)", text):
+        assert sum(map(int, parts.split(" + "))) == int(total)
+    lines = re.findall(r"(\d+)-byte lines", text)
+    assert set(lines) <= {"16"}
+    fills = re.findall(r"(0x\w\w)", text) if rule == "LAY-2" else []
+    fills += re.findall(r"shall be (0x\w\w)", text_of("LAY-5")) + re.findall(r"0x\w\w", RULES["LAY-5"].title)
+    fills += re.findall(r"if it held (0x\w\w)", " ".join(text_of("LAY-6").split()))
+    written = layout.from_linear(np.full((3, 3), 9, np.uint8)).ravel()
+    assert {int(fill, 16) for fill in fills} == {0}
+    assert set(written) <= {9, 0}
+
+
 def numbers(text):
     return [int(word.replace(",", "")) for word in re.findall(r"\d[\d,]*\d|\d", text)]
 
