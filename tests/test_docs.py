@@ -375,13 +375,13 @@ def test_picture_of_a_diagnosis_is_what_the_command_prints():
 
 
 @pytest.mark.heavy  # the simulator takes seconds
-@pytest.mark.rule("MXS-2", "E2M1-3", "PACK-1")
+@pytest.mark.rule("E4M3-2", "E2M1-3", "PACK-1")
 def test_verilog_example_conforms_and_a_wrong_tie_is_named(tmp_path):
     """In CI the simulator is the distribution's package; elsewhere its lack is a reason to skip."""
     if shutil.which("iverilog") is None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no iverilog here: apt-get install iverilog")
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
-    command = ["verify", "--kernel", "rtl_mxfp4.py:quantize", "--spec", "torchao.mxfp4_floor", "--level", "1"]
+    command = ["verify", "--kernel", "rtl_nvfp4.py:quantize", "--spec", "torchao.nvfp4_1lvl", "--level", "1"]
     for family in ("nan", "inf", "element-ties", "minus-zero", "subnormals"):
         command += ["--family", family]
 
@@ -392,8 +392,8 @@ def test_verilog_example_conforms_and_a_wrong_tie_is_named(tmp_path):
 
     ran = run()
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "conforms to torchao.mxfp4_floor" in ran.stdout
-    design = tmp_path / "mxfp4_block.v"
+    assert "conforms to torchao.nvfp4_1lvl" in ran.stdout
+    design = tmp_path / "nvfp4_block.v"
     text = design.read_text("utf-8")
     assert "(y >= 14 * quarter)" in text
     design.write_text(re.sub(r"y >= ", "y > ", text), "utf-8")

@@ -567,8 +567,13 @@ def test_browser_goes_to_rows_follows_links_and_compares(browser: Any) -> None:
     place = Geometry(fp4ref.NVFP4, (28672, 8192)).place(20000, 8000)
     assert f"data byte {place.data_byte} low nibble" in find("#where").text
     assert find("#worked").text == place.sums(("tiled_128x4",))[0].replace("tiled byte", "tiled_128x4 byte")
+    for refused in ("28672", "", "1.5"):
+        enter("#row", refused)
+        assert "NUM-4" in find("#problem").text
+        assert not any(find(stale).text for stale in ("#where", "#worked", "#steps tbody"))
+    find('#matrix [tabindex="0"]').click()
+    assert not find("#problem").text
     enter("#row", "28672")
-    assert "NUM-4" in find("#problem").text
     enter("#row", "3")
     assert not find("#problem").text
     enter("#values", "1 2.5 3")
@@ -584,6 +589,36 @@ def test_browser_goes_to_rows_follows_links_and_compares(browser: Any) -> None:
     assert find("#where").text.startswith("element (3, 8000) of a K = 8192 NVFP4 tensor")
     assert find("#values").get_attribute("value") == "1 2.5 3"
     assert find("#value").get_attribute("value") == "0.75"
+    assert find("#dtype").get_attribute("value") == "float32"
+    assert find("#compare").get_attribute("value") == ""
+
+
+def test_browser_takes_what_a_link_does_not_name_from_the_page_without_a_link(browser: Any) -> None:
+    """A link that was opened before leaves nothing behind; a link without room for its values says so."""
+    from selenium.webdriver.common.by import By
+
+    def shown(name: str) -> str:
+        return str(browser.find_element(By.ID, name).get_property("value"))
+
+    names = ("spec", "direction", "layout", "packing", "rows", "columns", "row", "column", "dtype", "show", "compare")
+    first = [shown(name) for name in (*names, "values")]
+    browser.execute_script(
+        "location.hash = '#spec=ggml.mxfp4&direction=column&layout=linear&packing=ggml.mxfp4_data&shape=64x64"
+        "&element=5,7&dtype=float16&show=values&compare=mxfp4&values=1 2'"
+    )
+    assert all(old != shown(name) for old, name in zip(first, (*names, "values"), strict=True))
+    kept = browser.execute_script("return location.hash")
+    assert "show=values" in kept
+    browser.execute_script("location.hash = '#'")
+    assert [shown(name) for name in (*names, "values")] == first
+    note = browser.find_element(By.ID, "link-note")
+    assert not note.text
+    browser.execute_script(
+        "const v = document.getElementById('values'); v.value = '0.5 '.repeat(5000);"
+        "v.dispatchEvent(new Event('change'))"
+    )
+    assert "does not contain the values" in note.text
+    assert "values=" not in browser.execute_script("return location.hash")
 
 
 def test_browser_shows_a_peer_its_packing_and_its_random_byte(browser: Any) -> None:

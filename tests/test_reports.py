@@ -137,6 +137,29 @@ def test_violated_rules_are_named_first(capsys):
     assert "E2M1-3" not in held
 
 
+@pytest.mark.rule("CNF-2", "E2M1-3", "E2M1-5")
+@pytest.mark.parametrize(
+    "rule, change",
+    [("E2M1-3", {"rounding": fp4ref.formats.Rounding.DOWN}), ("E2M1-5", {"nan": (0, 0)})],
+)
+def test_a_case_with_nan_blames_the_code_of_nan_only_for_it(rule, change):
+    """Ordinary elements of the family `nan` fail by a wrong tie, and NaN itself by a wrong code."""
+    codec = dataclasses.replace(fp4ref.MXFP4.element, **change)
+    spec = fp4ref.MXFP4.replace(name="mine.mxfp4", element=codec)
+
+    def wrong(x):
+        q = fp4ref.quantize(x, spec, backend="numpy")
+        return q.row.data, q.row.scales
+
+    subject = Subject.of(wrong)
+    report = KernelReport("mine", fp4ref.MXFP4, subject.declaration)
+    for r in run(subject, cases(fp4ref.MXFP4, families=["element-ties", "nan"], dtypes=["bfloat16"])):
+        report.add(judge(r.case, r.outcome, subject.declaration, r.expected))
+    assert report.rules["E2M1-5"].passed < report.rules["E2M1-5"].total
+    report.explain()
+    assert of_kernel(report).broken == (rule,)
+
+
 @pytest.mark.rule("CNF-2", "CNF-24")
 @pytest.mark.parametrize(
     "rules, change",

@@ -7,13 +7,19 @@ const SETTINGS = ["spec", "direction", "layout", "packing", "byte", "rows", "col
 const ROWS = 16;
 const LINE = 16;
 const GRIDS = ["matrix", "data", "linear", "tiled"];
-const LONGEST = 2000; // characters of values in a link
+const LONGEST = 16000; // characters of values in a link
 let model = null;
 let other = null; // the model of the specification to compare with
 let written = ""; // the last link
+let against = ""; // why the other specification has no answer
 let chosen = [37, 130];
 let corner = [0, 0];
 let scaleByte = null; // a chosen byte of padding: {grid, offset}
+const DEFAULTS = {
+  spec: "nvfp4", direction: "row", layout: "tiled_128x4", packing: "canonical", dtype: "float32", show: "codes",
+  shape: "160x256", element: "37,130",
+};
+const UNSAID = ["packing", "dtype", "show"]; // a link does not name them where they are as at first
 const focus = { matrix: null, data: null, linear: null, tiled: null };
 
 function make(tag, attributes, text = "") {
@@ -47,12 +53,12 @@ function update(keepValues = false) {
   if (problem) return clear();
   model = M.build(asked, x);
   other = null;
+  against = "";
   if (asked.compare && asked.compare !== asked.spec) {
     const theirs = { ...asked, spec: asked.compare };
     if (!M.packingOf(asked.packing, TABLES.specs.find((one) => one.name === asked.compare))) theirs.packing = "canonical";
-    const refused = M.refusal(theirs);
-    if (refused) byId("problem").textContent = refused;
-    else other = M.build(theirs, x);
+    against = M.refusal(theirs);
+    if (!against) other = M.build(theirs, x);
   }
   choose(Math.min(chosen[0], model.rows - 1), Math.min(chosen[1], model.columns - 1));
 }
@@ -68,19 +74,24 @@ function fit(asked) {
 // A refused request has no answer: nothing of the last one stays on the page.
 function clear() {
   model = other = null;
-  for (const id of ["where", "worked", "difference", "hover", "matrix-note", "tiled-note", ...GRIDS, ...GRIDS.map((id) => `${id}-title`)]) {
-    byId(id).textContent = "";
-  }
+  silence();
+  for (const id of ["matrix-note", "tiled-note", ...GRIDS, ...GRIDS.map((id) => `${id}-title`)]) byId(id).textContent = "";
+}
+
+// A refused element has no answer either; the grids still show the tensor.
+function silence() {
+  for (const id of ["where", "worked", "difference", "hover"]) byId(id).textContent = "";
   byId("steps").querySelector("thead").textContent = byId("steps").querySelector("tbody").textContent = "";
 }
 
 // Go to an element by its row and column.
 function go() {
   if (!model) return;
-  const [row, column] = ["row", "column"].map((id) => Number(byId(id).value));
-  const inside = [row, column].every(Number.isInteger) && row >= 0 && column >= 0 && row < model.rows && column < model.columns;
-  byId("problem").textContent = inside ? "" : `element (${byId("row").value}, ${byId("column").value}) of a ${model.rows} x ${model.columns} tensor, need row < ${model.rows} and column < ${model.columns} [NUM-4]`;
-  if (inside) choose(row, column);
+  const said = ["row", "column"].map((id) => byId(id).value), [row, column] = said.map(Number);
+  const inside = said.every((text) => /^\d+$/.test(text)) && row < model.rows && column < model.columns;
+  if (inside) return choose(row, column);
+  silence();
+  byId("problem").textContent = `element (${said.join(", ")}) of a ${model.rows} x ${model.columns} tensor, need row < ${model.rows} and column < ${model.columns} [NUM-4]`;
 }
 
 const wide = () => (byId("show").value === "values" ? 10 : 26);
@@ -111,25 +122,29 @@ function link() {
   const set = [...model.x.own].map(([i, value]) => `${i}:${M.hex(M.numerics.bits(value), 8)}`).join(",");
   const parts = {
     spec: model.spec.name, direction: model.direction, layout: model.layout.name, shape: `${model.rows}x${model.columns}`,
-    packing: model.packing === "canonical" ? "" : model.packing, byte: model.spec.stochastic ? String(model.byte) : "",
+    packing: model.packing, byte: model.spec.stochastic ? String(model.byte) : "",
     element: `${row},${column}`, dtype: model.dtype, compare: byId("compare").value,
-    values: values.length <= LONGEST ? values : "", set: set.length <= LONGEST ? set : "",
+    values: values.length <= LONGEST ? values : "", set: set.length <= LONGEST ? set : "", show: byId("show").value,
   };
-  const said = Object.entries(parts).filter(([name, text]) => text && !(name === "dtype" && text === "float32"));
+  byId("link-note").textContent = Math.max(values.length, set.length) <= LONGEST ? ""
+    : `The page's link does not contain the values: they take more than ${LONGEST} characters.`;
+  const said = Object.entries(parts).filter(([name, text]) => text && !(UNSAID.includes(name) && text === DEFAULTS[name]));
   return `#${said.map(([name, text]) => `${name}=${encodeURIComponent(text).replace(/%2C/g, ",").replace(/%3A/g, ":")}`).join("&")}`;
 }
 
-// Take the settings from the page's link.
+// Take the settings from the page's link; what it does not name is as on the page without a link.
 function follow() {
   const start = new URLSearchParams(location.hash.slice(1));
-  for (const name of ["spec", "direction", "layout", "packing", "dtype", "compare"]) {
+  for (const name of ["spec", "direction", "layout", "packing", "dtype", "compare", "show"]) {
     const known = [...byId(name).options].some((option) => option.value === start.get(name));
-    if (known) byId(name).value = start.get(name);
+    byId(name).value = known ? start.get(name) : (DEFAULTS[name] ?? "");
   }
-  if (/^\d+x\d+$/.test(start.get("shape") ?? "")) [byId("rows").value, byId("columns").value] = start.get("shape").split("x");
-  if (/^\d+$/.test(start.get("byte") ?? "")) byId("byte").value = start.get("byte");
-  if (/^\d+,\d+$/.test(start.get("element") ?? "")) chosen = start.get("element").split(",").map(Number);
-  if (location.hash) byId("values").value = start.get("values") ?? "";
+  const shape = /^\d+x\d+$/.test(start.get("shape") ?? "") ? start.get("shape") : DEFAULTS.shape;
+  [byId("rows").value, byId("columns").value] = shape.split("x");
+  byId("byte").value = /^\d+$/.test(start.get("byte") ?? "") ? start.get("byte") : byId("byte").defaultValue;
+  const element = /^\d+,\d+$/.test(start.get("element") ?? "") ? start.get("element") : DEFAULTS.element;
+  chosen = element.split(",").map(Number);
+  byId("values").value = start.get("values") ?? "";
   update();
   if (!model || !start.get("set")) return;
   for (const item of start.get("set").split(",")) {
@@ -146,6 +161,7 @@ function draw() {
     : `${grid} byte ${scaleByte.offset}: padding, no scale is stored here [LAY-5]`);
   byId("where").textContent = padding || M.sentence(model, row, column);
   byId("worked").textContent = padding ? "" : M.worked(model, row, column);
+  byId("problem").textContent = against;
   [byId("row").value, byId("column").value] = chosen;
   if (document.activeElement !== byId("value")) byId("value").value = M.decimal(model.x.at(row * model.columns + column));
   drawMatrix(place);
@@ -396,7 +412,6 @@ offer("spec", TABLES.specs);
 offer("compare", TABLES.specs);
 offer("layout", TABLES.layouts);
 offer("packing", [{ name: "canonical" }, ...TABLES.packings]);
-byId("layout").value = "tiled_128x4";
 if (TABLES.left_out.length) byId("left-out").textContent = `Registered, but not offered here: ${TABLES.left_out.join("; ")}.`;
 for (const name of SETTINGS) byId(name).addEventListener("change", () => update());
 byId("controls").addEventListener("submit", (event) => event.preventDefault());

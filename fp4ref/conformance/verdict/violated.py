@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fp4ref.conformance.diagnosis.explanations import Diagnosis
-from fp4ref.conformance.families.rules import spec_rules
+from fp4ref.conformance.families.rules import NOT_A_NUMBER, spec_rules
 from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
@@ -55,11 +55,12 @@ def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> l
     return _of(stages, spec, every) or _of([OR_ELSE.get(Slot(stage), stage) for stage in stages], spec, every)
 
 
-def _of(stages: Iterable[str], spec: Spec, failing: Sequence[str]) -> list[str]:
-    """Return the failing rules of some stages."""
+def _of(stages: Collection[str], spec: Spec, failing: Sequence[str]) -> list[str]:
+    """Return the failing rules of some stages; those on the code of NaN only if it is what the mistake changes."""
     formats = {ELEMENT: spec.element.format.name.upper(), SCALE: spec.scale.format.name.upper()}
     named = {formats.get(name, name) for stage in stages for name in OF_STAGE[stage]}
-    return [rule for rule in failing if {rule, rule.rpartition("-")[0]} & named]
+    of_nan = frozenset() if Slot.SIGN in stages else frozenset(NOT_A_NUMBER.values())
+    return [rule for rule in failing if {rule, rule.rpartition("-")[0]} & named and rule not in of_nan]
 
 
 def dump_cells(report: DumpReport) -> dict[str, Cell]:
