@@ -489,7 +489,10 @@ def test_tensor_memory_has_a_row_per_lane_and_group() -> None:
 
 @pytest.mark.parametrize(("name", "depth"), [("mma-fragments", 64), ("mma-fragments-8-bit", 32)])
 def test_mma_fragments_are_those_of_the_manual(name: str, depth: int) -> None:
-    """The formulas of the PTX ISA for m16n8k64 and m16n8k32, by lane and place in the fragment. Written down here."""
+    """The formulas of the PTX ISA 9 for m16n8k64 and m16n8k32, by lane and place in the fragment. Written down here.
+
+    Element i of a fragment is in register i // 8 or i // 4; its row of A is the group, or 8 more in the odd registers.
+    """
     shown = {}
     pattern = r"(\w) (?:m|n) (\d+), (?:k|n) (\d+)(?: to \d+)?: lane (\d+), register \w(\d)"
     for match in filter(None, (re.fullmatch(pattern, title) for title in titles(ALL[name]))):
@@ -529,7 +532,7 @@ def test_compared_formats_have_the_error_of_their_bytes() -> None:
 
 
 def test_scale_vectors_are_those_of_the_manual() -> None:
-    """Table "valid combinations of scale_vec_size and kind": 1X, 2X and 4X. Written down here."""
+    """The tables of valid kinds and of selectors, and the IDs for K = 96 (PTX ISA 9). Written down here."""
     words = {element.text for element in texts(ALL["scale-vectors"])}
     assert {".scale_vec::1X", ".scale_vec::2X", ".scale_vec::4X"} <= words
     shown = [re.fullmatch(r"(\w+), selector (\d): bytes (\d) to (\d)", t) for t in titles(ALL["scale-vectors"])]
@@ -539,6 +542,13 @@ def test_scale_vectors_are_those_of_the_manual() -> None:
         ("mxf4", 2, 2, 3),
         ("mxf4nvf4", 0, 0, 3),
     ]
+    pattern = r"(\w+) with K = 96, word (\d), selector (\d): (\d) bytes, K from (\d+)"
+    deep = [match.groups() for match in map(re.compile(pattern).fullmatch, titles(ALL["scale-vectors"])) if match]
+    ids = {kind: {int(selector) for name, _, selector, *_ in deep if name == kind} for kind in ("mxf4", "mxf4nvf4")}
+    assert ids == {"mxf4": {0, 1, 2, 3}, "mxf4nvf4": {0, 2}}  # byte offsets for block32, halves for block16
+    for _, word, selector, count, k in deep:
+        block = 96 // int(count)
+        assert 4 * int(word) + int(selector) == int(k) // block
 
 
 def test_cheat_sheet_has_the_codes_and_the_sum() -> None:

@@ -35,7 +35,14 @@ INTRO = (
 )
 NOTE = (
     "A tile therefore covers 128 elements along K for MX and 64 for NVFP4: K loops advance the selector inside a tile, "
-    "and a whole tile after its last byte. (PTX ISA: scale_vec_size, and the selectors of block scaling)"
+    "and a whole tile after its last byte. mxf4nvf4 also takes E8M0 scales, with 2X or 4X. (PTX ISA 9: block scaling "
+    "of mma.sync and of tcgen05.mma, valid combinations, selectors and scale factor IDs)"
+)
+DEEP = 96  # elements along K of the instructions whose scales go on in the next word
+WORDS = 3  # after so many words they start at byte 0 again
+DEEP_INTRO = (
+    "tcgen05.mma with K = 96 reads three scales (block32) or six (block16) of a row. They start at the byte that the "
+    "ID names and go on in the word of the next tile along K; after three words a loop is at byte 0 again."
 )
 
 
@@ -65,5 +72,28 @@ def scale_vectors(request: Request) -> str:
             size = 9.0 if kind.bytes == 1 else 11.0
             page.cell(*at, label if kind.bytes > 1 else f"selector {first}", "paper", size=size, title=told)
         y += 78
-    page.lines(MARGIN, y, wrap(NOTE, room, 11), size=11, kind="muted")
+    y = page.lines(MARGIN, y, wrap(NOTE, room, 11), size=11, kind="muted") + 16
+    y = page.lines(MARGIN, y, wrap(DEEP_INTRO, room, 11), size=11, kind="muted") + 12
+    for word in range(WORDS):
+        x = left + (word + 0.5) * COLUMNS * CELL / WORDS
+        page.text(x, y, f"word {word}", size=11, anchor="middle", bold=True)
+    for kind in KINDS[1:]:
+        _deep(page, kind, left, y + 8)
+        y += 78
     return page.svg()
+
+
+def _deep(page: Canvas, kind: Kind, left: float, y: float) -> None:
+    """Draw the scales of K = 96, step by step: `DEEP` elements along K from the byte that the selector names."""
+    block, cell = kind.spec.block.columns, CELL / WORDS
+    page.text(MARGIN, y + 16, f".kind::{kind.name}", size=12, bold=True, mono=True)
+    page.text(MARGIN, y + 34, f".block{block}", size=12, mono=True)
+    page.text(MARGIN, y + 52, f"{kind.spec.name}, K = {DEEP} at a time", size=11, kind="muted")
+    count = DEEP // block
+    for byte in range(WORDS * COLUMNS):
+        page.cell(left + byte * cell, y, cell, 24, f"byte {byte % COLUMNS}", "abcd"[byte // count], size=8)
+    for first in range(0, WORDS * COLUMNS, count):
+        selector, k = first % COLUMNS, first * block
+        told = f"{kind.name} with K = {DEEP}, word {first // COLUMNS}, selector {selector}: {count} bytes, K from {k}"
+        at = left + first * cell + 3, y + 30, count * cell - 6, 22
+        page.cell(*at, f"ID {selector}: K {k}–{k + DEEP - 1}", "paper", size=10, title=told)

@@ -33,6 +33,15 @@ document.addEventListener("DOMContentLoaded", () => {
   addEventListener("resize", scrolling);
 });
 
+// The side bar shows the page's own entry, or that of the page which lists it.
+document.addEventListener("DOMContentLoaded", () => {
+  const bar = document.querySelector(".sidebar-scroll");
+  const entry = bar?.querySelector("a.current") ?? bar?.querySelector('.sidebar-tree a[href="index.html"]');
+  if (!entry) return;
+  const [seen, at] = [bar.getBoundingClientRect(), entry.getBoundingClientRect()];
+  if (at.bottom > seen.bottom) bar.scrollBy({ top: at.top - seen.top - seen.height / 3, behavior: "instant" });
+});
+
 // Of a session the lines behind its prompts, else everything.
 function input(text) {
   const lines = text.replace(/\n$/, "").split("\n");
