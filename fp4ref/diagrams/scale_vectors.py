@@ -49,7 +49,7 @@ DEEP_INTRO = (
 def scale_vectors(request: Request) -> str:
     """Draw the word of a row, and the instructions that read parts of it, for each kind. Rules: LAY-3, BLK-1."""
     title = "Scale vectors: which bytes of a word one instruction reads"
-    page = Canvas(title, f"{INTRO} {NOTE}", request.theme)
+    page = Canvas(title, f"{INTRO} {NOTE} {DEEP_INTRO}", request.theme)
     room = page.width - 2 * MARGIN
     y = page.lines(MARGIN, page.heading(title), wrap(INTRO, room, 11), size=11, kind="muted") + 12
     left = MARGIN + 264.0
