@@ -20,6 +20,7 @@ from fp4ref.layout import LAYOUTS, LINEAR, ORIGINS, Layout
 from fp4ref.layout.field_data import CODES
 from fp4ref.layout.text import Form, Product, Term
 from fp4ref.names import Names
+from fp4ref.packed_records import move, records_of, width_of
 
 PIECE = 1 << 18  # codes that a conversion moves at a time
 CANONICAL = "canonical"
@@ -178,6 +179,11 @@ def repack(
         got = f"{array.size} bytes for {rows} x {columns} codes in {origin.name}"
         raise ShapeError("repack", got, f"{math.prod(read.shape)}", origin.rule)
     flat, result = np.ascontiguousarray(array).reshape(-1), np.zeros(write.shape, np.uint8)
+    width = width_of(origin, write.form)
+    records = [records_of(each.form, (rows, columns), width) for each in (read, write)]
+    if records[0] is not None and records[1] is not None:
+        move(flat, result.reshape(-1), records[0], records[1])
+        return result
     for down, across in write.pieces():
         codes = np.full((len(down), len(across)), write.fill(1), np.uint8)
         codes[down >= rows] = write.fill(0)

@@ -30,7 +30,10 @@ FLOORS = {
         "philox",
         "remembered",
     ),
-    2: ("arithmetic", *ARITHMETICS, "four_over_six", "layout", "packings", "files", "spec_root", "spec_json"),
+    2: (
+        *("arithmetic", *ARITHMETICS, "four_over_six", "layout", "packed_records", "packings"),
+        *("files", "spec_root", "spec_json"),
+    ),
     3: ("spec", "promise"),
     4: (
         *("casts", "catalogue", "specs", "peers", "peers_engines", "quantized"),

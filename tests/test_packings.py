@@ -23,7 +23,8 @@ from fp4ref.conformance.subjects.subject import Subject, cases_of
 from fp4ref.errors import DomainError, DTypeError, LayoutError, ShapeError
 from fp4ref.formats import E2M1, E4M3, Format
 from fp4ref.layout import Layout
-from fp4ref.packings import CANONICAL_OF, PACKINGS, bit_of, codes_of, packed_shape, packing, repack
+from fp4ref.packed_records import records_of, width_of
+from fp4ref.packings import CANONICAL_OF, PACKINGS, bit_of, codes_of, packed_shape, packing, repack, rows_follow
 
 FORMATS = {4: E2M1, 6: Format("e2m3_of_this_test", 2, 3, bias=1, codes=32), 8: E4M3}
 ROWS_INSIDE = Layout("rows_inside", "n(2,*) k(*): n0 k0 n1; unit 4")
@@ -68,6 +69,10 @@ def naive(form: Layout, codes: np.ndarray, rows_at_bytes: bool) -> bytes:
 )
 @example(form=ROWS_INSIDE, rows=3, columns=3, seed=0)
 @example(form=CANONICAL_OF[6], rows=3, columns=1, seed=0)
+@example(form=PACKINGS["ggml.mxfp4_data"], rows=3, columns=64, seed=1)
+@example(form=PACKINGS["ggml.nvfp4_data"], rows=2, columns=128, seed=2)
+@example(form=PACKINGS["pairs_8"], rows=3, columns=48, seed=3)
+@example(form=PACKINGS["words_big"], rows=5, columns=32, seed=4)
 def test_repack_is_a_naive_loop_and_its_own_inverse(form, rows, columns, seed):
     for axis, size in enumerate((rows, columns)):
         if form.axes[axis].refused and size % form.axes[axis].multiple:
@@ -184,6 +189,19 @@ def test_refusals_are_one_line():
         assert "\n" not in str(raised.value)
     with pytest.raises(DTypeError, match=r"data of type int8, need uint8 \[PACK-7\]"):
         repack(data.view(np.int8), 2, 8, "low_first")
+
+
+@pytest.mark.rule("PACK-7", "PACK-10")
+@pytest.mark.parametrize("name", [name for name, form in PACKINGS.items() if form.unit == 4])
+def test_whole_records_are_moved_as_single_codes_are(name, monkeypatch):
+    form, shape = PACKINGS[name], (64, 1024)
+    data = np.random.default_rng(5).integers(0, 256, (64, 512)).astype(np.uint8)
+    by_records = records_of(form, shape, width_of(CANONICAL_OF[4], form)) is not None
+    assert by_records == (rows_follow(form) or name in {"ggml.mxfp4_data", "ggml.nvfp4_data", "cuda.tma_16u4_align16"})
+    there = repack(data, *shape, "low_first", name)
+    monkeypatch.setattr("fp4ref.packings.records_of", lambda *arguments: None)
+    assert repack(data, *shape, "low_first", name).tobytes() == there.tobytes()
+    assert repack(there, *shape, name).tobytes() == data.tobytes()
 
 
 @pytest.mark.parametrize("name", ["high_first", "vllm.marlin_fp4"])
