@@ -1,6 +1,6 @@
 """GGUF files as llama.cpp loads them: the names of their tensors, and the metadata.
 
-Rules: CNV-14, CNV-19.
+Rules: CNV-14, CNV-19, CNV-20.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from fp4ref.checkpoints.gguf_names import (
     why_not,
 )
 from fp4ref.checkpoints.gguf_views import DTYPES_KEPT
+from fp4ref.checkpoints.gguf_vocabulary import Vocabulary, vocabulary_of
 from fp4ref.checkpoints.groups import Recognized
 from fp4ref.checkpoints.transfer.gguf_units import GgufUnit, for_llama_cpp
 from fp4ref.checkpoints.transfer.plan import ConversionPlan
-from fp4ref.checkpoints.transfer.shard_files import gguf_value
+from fp4ref.checkpoints.transfer.shard_files import gguf_array, gguf_value
 from fp4ref.checkpoints.transfer.units import Unit
 from fp4ref.checkpoints.transfer.weights import ORIGIN
 
 QUANTIZATION_VERSION = 2  # of ggml's block types
 FILE_TYPES = {"gguf.mxfp4": 38, "gguf.nvfp4": 39}  # of llama.cpp
 NO_VOCABULARY = (
-    "the GGUF has no vocabulary: llama.cpp loads the model, which then takes and returns numbers of tokens, no text"
+    "the GGUF has no vocabulary: llama.cpp loads the model, which then takes and returns numbers of tokens, no text; "
 )
 AS_THEY_ARE = (
     "the GGUF holds tensors under the source's names, without hyperparameters and vocabulary: ggml's readers take "
@@ -48,7 +49,6 @@ def named_for_gguf(plan: ConversionPlan, found: Recognized, units: list[Unit]) -
     if config is None or architecture is None:
         plan.remarks.append(f"{AS_THEY_ARE}: {why_not(config)}")
         return units
-    plan.remarks.append(NO_VOCABULARY)
     return for_llama_cpp(units, architecture, config)
 
 
@@ -87,7 +87,6 @@ def model_metadata(architecture: GgufArchitecture, config: dict[str, Any]) -> di
     found: dict[str, str | bytes] = {
         "general.architecture": name,
         "general.type": "model",
-        "tokenizer.ggml.model": "no_vocab",
     }
     for each in architecture.numbers:
         value = next(numbers[key] for key in each.config if numbers.get(key) is not None)
@@ -99,6 +98,39 @@ def model_metadata(architecture: GgufArchitecture, config: dict[str, Any]) -> di
             value = float(scaling[own]) if form == "f" else int(scaling[own])
             found[f"{name}.rope.scaling.{key}"] = gguf_value(value, form)
     return found
+
+
+def vocabulary_metadata(plan: ConversionPlan, found: Recognized) -> dict[str, str | bytes]:
+    """Return the vocabulary of a model with llama.cpp's keys, which the first file has; say where there is none.
+
+    Rules: CNV-20.
+    """
+    if architecture_of(found) is None or found.checkpoint.kind == ".gguf":
+        return {}
+    made = vocabulary_of(found.checkpoint.path, found.checkpoint.config or {})
+    if isinstance(made, str):
+        plan.remarks.append(NO_VOCABULARY + made)
+        return {"tokenizer.ggml.model": "no_vocab"}
+    plan.remarks += made.remarks
+    return vocabulary_keys(made)
+
+
+def vocabulary_keys(vocabulary: Vocabulary) -> dict[str, str | bytes]:
+    """Return a vocabulary as metadata of GGUF. Rules: CNV-20."""
+    found: dict[str, str | bytes] = {
+        "model": vocabulary.model,
+        "pre": vocabulary.pre,
+        "tokens": gguf_array(vocabulary.tokens),
+        "token_type": gguf_array(vocabulary.types, "i"),
+    }
+    if vocabulary.scores:
+        found["scores"] = gguf_array(vocabulary.scores, "f")
+    if vocabulary.model == "gpt2":
+        found["merges"] = gguf_array(vocabulary.merges)
+    found |= {key: gguf_value(number) for key, number in vocabulary.special.items()}
+    found |= {key: gguf_value(flag, "?") for key, flag in vocabulary.flags.items()}
+    keys = {f"tokenizer.ggml.{key}": value for key, value in found.items()}
+    return keys | ({"tokenizer.chat_template": vocabulary.template} if vocabulary.template else {})
 
 
 def split_metadata(plan: ConversionPlan, number: int) -> dict[str, str | bytes]:

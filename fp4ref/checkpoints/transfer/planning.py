@@ -24,7 +24,13 @@ from fp4ref.checkpoints.transfer.gathering import (
     stored_cache,
     weights_of,
 )
-from fp4ref.checkpoints.transfer.gguf_files import carried, gguf_metadata, named_for_gguf, split_metadata
+from fp4ref.checkpoints.transfer.gguf_files import (
+    carried,
+    gguf_metadata,
+    named_for_gguf,
+    split_metadata,
+    vocabulary_metadata,
+)
 from fp4ref.checkpoints.transfer.placing import PlacedWeight
 from fp4ref.checkpoints.transfer.plan import ConversionPlan, PlannedShard, placed_in
 from fp4ref.checkpoints.transfer.request import ConversionRequest
@@ -111,6 +117,8 @@ def _configure(plan: ConversionPlan, found: Recognized, to: str) -> None:
         own = _declaration(found, shard.placed, tuple(sorted(parameter_names(shard))))
         metadata = written.metadata if configuration_of(to).section else _written(own, to).metadata
         shard.metadata.update({**common, **metadata, **(split_metadata(plan, number) if in_gguf else {})})
+        if in_gguf and number == 0:
+            shard.metadata.update(vocabulary_metadata(plan, found))
         if kept := {each.weight.module: record for each in shard.placed if (record := each.kept())}:
             shard.metadata[ORIGIN] = json.dumps(kept, sort_keys=True)
     files = {name: dict(keys) for name, keys in written.files.items()}

@@ -22,7 +22,7 @@ from fp4ref.files.targets import replacing
 from fp4ref.files.tensors import DTYPES, Entry, byte_count, quoted, shown
 
 GGUF_VERSION, GGUF_ALIGNMENT = 3, 32
-GGUF_STRING = 8
+GGUF_STRING, GGUF_ARRAY = 8, 9
 GGUF_KINDS = {form: number for number, form in SCALARS.items()}
 GGUF_NUMBERS = {name: number for number, (name, _, _) in TYPES.items()}
 Head = tuple[bytes, dict[str, int]]
@@ -56,6 +56,16 @@ def gguf_value(value: str | float, form: str = "I") -> bytes:
     return struct.pack("<IQ", GGUF_STRING, len(value.encode())) + value.encode()
 
 
+def gguf_array(values: Sequence[str] | Sequence[float], form: str = "s") -> bytes:
+    """Return an array of a GGUF's metadata with its type: strings, or numbers in a form of `struct`."""
+    if form != "s":
+        numbers = np.array(values, f"<{form}4").tobytes()
+        return struct.pack("<IIQ", GGUF_ARRAY, GGUF_KINDS[form], len(values)) + numbers
+    texts = [str(each).encode() for each in values]
+    parts = (part for each in texts for part in (struct.pack("<Q", len(each)), each))
+    return struct.pack("<IIQ", GGUF_ARRAY, GGUF_STRING, len(texts)) + b"".join(parts)
+
+
 def gguf_head(path: Path, tensors: Sequence[Placed], metadata: Mapping[str, str | bytes]) -> Head:
     """Return the header of a GGUF file of version 3, and where in the file each tensor begins.
 
@@ -65,9 +75,10 @@ def gguf_head(path: Path, tensors: Sequence[Placed], metadata: Mapping[str, str 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value.encode())) + value.encode()
 
-    head = b"GGUF" + struct.pack("<IQQ", GGUF_VERSION, len(tensors), len(metadata))
-    for key, value in metadata.items():
-        head += text(key) + (value if isinstance(value, bytes) else gguf_value(value))
+    entries = [
+        text(key) + (value if isinstance(value, bytes) else gguf_value(value)) for key, value in metadata.items()
+    ]
+    head = b"GGUF" + struct.pack("<IQQ", GGUF_VERSION, len(tensors), len(metadata)) + b"".join(entries)
     places, end = {}, 0
     for each in tensors:
         if each.dtype not in GGUF_NUMBERS:
