@@ -158,7 +158,9 @@ def test_one_truncated_shard_hides_nothing_else(tmp_path: Path) -> None:
     result = run(folder, "--json")
     assert result.exit_code == 1
     assert [each["code"] for each in json.loads(result.stdout)["findings"]] == ["truncated"]
-    assert run(folder, "--header-only").exit_code == 0
+    result = run(folder, "--header-only")
+    assert result.exit_code == 0
+    assert f"note: truncated, unless only their heads were fetched: {shard.name}" in result.stdout
 
 
 @pytest.mark.rule("CKP-3")

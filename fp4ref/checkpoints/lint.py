@@ -12,9 +12,9 @@ from fp4ref.checkpoints.check_config import check_config
 from fp4ref.checkpoints.check_excludes import check_excludes, require_consumer
 from fp4ref.checkpoints.check_presence import check_presence
 from fp4ref.checkpoints.check_shapes import check_shapes
-from fp4ref.checkpoints.checkpoint import open_checkpoint
+from fp4ref.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from fp4ref.checkpoints.consumers import CONSUMERS, with_consumers
-from fp4ref.checkpoints.findings import ERROR, LintFinding, is_failure, merged
+from fp4ref.checkpoints.findings import ERROR, LintFinding, is_failure, listed, merged
 from fp4ref.checkpoints.gguf_views import as_on_the_hub
 from fp4ref.checkpoints.groups import Recognized, recognize
 from fp4ref.checkpoints.repairs import REPAIRS
@@ -93,6 +93,8 @@ def lint(
         report.failure = checkpoint.problems[0].message
         report.read_bytes = checkpoint.read_bytes
         return report
+    if header_only and (short := cut_files(checkpoint)):
+        report.remarks.append(f"truncated, unless only their heads were fetched: {listed(short)}")
     found = recognize(checkpoint, convention)
     report.families, report.evidence = found.conventions or [found.family or "none"], found.evidence
     report.facts = {group.name: _facts(group) for group in found.groups}
@@ -113,6 +115,15 @@ def lint(
         report.remarks.append(f"{consumer}: no loader of {', '.join(conventions)} is known")
     report.read_bytes = checkpoint.read_bytes
     return report
+
+
+def cut_files(checkpoint: Checkpoint) -> list[str]:
+    """Return the names of files that end before bytes that their headers promise. Rules: CKP-6."""
+    ends = {
+        shard.name: max((each.start + each.count for each in shard.tensors.values()), default=0)
+        for shard in checkpoint.shards
+    }
+    return [shard.name for shard in checkpoint.shards if ends[shard.name] > shard.size]
 
 
 def _repairable(findings: list[LintFinding], report: LintReport, **options: str) -> list[LintFinding]:
