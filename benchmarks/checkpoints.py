@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import ml_dtypes
@@ -59,6 +60,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.safetensors")):
 """,
     ),
 }
+INSTALLED = {"llmcompressor": "llmcompressor", "modelopt": "nvidia-modelopt", "torch": "torch", "numpy": "numpy"}
 ALL = "cpu backend alone"
 COMPARED = ("quantize", "lint", ALL, *PEERS)
 ALONE = """
@@ -105,7 +107,18 @@ def write_model(folder: Path, megabytes: int, shape: tuple[int, int] = (ROWS, CO
         write_tensors(folder / file, [(name, "BF16", moved.shape)], {"format": "pt"}, [moved])
         index[name] = file
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    sizes = {"model_type": "llama", "num_hidden_layers": count, "architectures": ["LlamaForCausalLM"]}
+    sizes = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": count,
+        "hidden_size": shape[0],
+        "intermediate_size": shape[1],
+        "num_attention_heads": 32,
+        "vocab_size": 32,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+    }
     (folder / "config.json").write_text(json.dumps(sizes))
     return count * values.nbytes
 
@@ -119,8 +132,11 @@ def cases(source: Path, quantized: Path, folder: Path, number: int) -> dict[str,
         "quantize, 2 workers": (source, [*quantize, "--workers", "2", "-o", str(folder / f"w{number}")]),
         ALL: (source, [sys.executable, "-c", ALONE, str(source)]),
         "lint": (quantized, [*tool, "lint", str(quantized), "--consumer", "vllm"]),
+        "lint --source": (quantized, [*tool, "lint", str(quantized), "--source", str(source)]),
+        "lint, 2 workers": (quantized, [*tool, "lint", str(quantized), "--consumer", "vllm", "--workers", "2"]),
         "lint --header-only": (quantized, [*tool, "lint", str(quantized), "--header-only", "--consumer", "vllm"]),
         "convert": (quantized, [*tool, "convert", str(quantized), str(folder / f"c{number}"), "--to", "torchao"]),
+        "convert to gguf": (quantized, [*tool, "convert", str(quantized), str(folder / f"g{number}"), "--to", "gguf"]),
     }
     for name, (package, script) in PEERS.items():
         if find_spec(package) is not None:
@@ -159,22 +175,51 @@ def main(megabytes: int, repeat: int, only: str, as_json: bool) -> None:
                 rmtree(out)
         results = {name: summary(runs) for name, runs in taken.items()}
     if as_json:
-        click.echo(json.dumps(results, indent=1))
+        click.echo(json.dumps({"setting": setting(megabytes, repeat), "ratios": ratios(results), "results": results}))
         return
     click.echo(f"fp4ref {fp4ref.__version__}, {megabytes} MB in bfloat16, medians of {repeat}")
     for name, each in results.items():
         times = f"{each['wall']:.1f} s, {each['processor']:.1f} s of processors ({each['cat']:.0f} x cat)"
         click.echo(f"{name:32} {each['rate']:6.2f} GB/s  {times}, {each['memory'] / MIB:.0f} MiB")
+    for text, ratio in ratios(results).items():
+        click.echo(f"{text}: {ratio:.2f}")
+
+
+def setting(megabytes: int, repeat: int) -> dict[str, Any]:
+    """Return where and of what the numbers were measured."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {
+        "megabytes": megabytes,
+        "repeat": repeat,
+        "fp4ref": fp4ref.__version__,
+        "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
+        "processors": os.cpu_count(),
+        "load in the last 1, 5, 15 minutes": [round(each, 1) for each in os.getloadavg()],
+        "packages": {name: version(name) for module, name in INSTALLED.items() if find_spec(module)},
+    }
+
+
+def ratios(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the ratios that the goals are about, each without the starts of both sides, by text."""
+
+    def own(name: str) -> float:
+        return results[name]["processor"] - results[f"{name}, start"]["processor"]
+
+    found = {}
     for name in COMPARED[:2]:
         if {name, ALL} <= results.keys():
-            own, alone = (results[each]["processor"] - results[f"{each}, start"]["processor"] for each in (name, ALL))
-            click.echo(f"{name} reaches {alone / own:.0%} of the cpu backend alone")
+            found[f"{name}: rate by processor time / the cpu backend alone"] = own(ALL) / own(name)
+        twice = f"{name}, 2 workers"
+        if {name, twice} <= results.keys():
+            found[f"{name}: clock of 1 worker / of 2"] = results[name]["wall"] / results[twice]["wall"]
+            found[f"{name}: processor time of 2 workers / of 1"] = (
+                results[twice]["processor"] / results[name]["processor"]
+            )
     for name in PEERS:
         if {name, "quantize"} <= results.keys():
-            peer, own = (
-                results[each]["processor"] - results[f"{each}, start"]["processor"] for each in (name, "quantize")
-            )
-            click.echo(f"{name} takes {peer / own:.0f} times the processor time of quantize, both without their starts")
+            found[f"{name}: processor time / quantize"] = own(name) / own("quantize")
+    return found
 
 
 def summary(runs: list[tuple[Cost, Cost, int]]) -> dict[str, float]:
