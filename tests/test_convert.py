@@ -642,7 +642,7 @@ def test_a_worker_that_is_killed_is_replaced(exports: Any, tmp_path: Path) -> No
     source = exports("modelopt-nvfp4")
     convert(source, tmp_path / "one", "torchao", shard_bytes=30_000)
     command = [sys.executable, "-m", "fp4ref", "convert", source, tmp_path / "many", "--to", "torchao"]
-    process = subprocess.Popen([*map(str, command), "--shard-bytes", "30000", "--workers", "2"])
+    process = subprocess.Popen([*map(str, command), "--shard-bytes", "30000", "--workers", "3"])
     killed = False
     while process.poll() is None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -651,6 +651,7 @@ def test_a_worker_that_is_killed_is_replaced(exports: Any, tmp_path: Path) -> No
             os.kill(int(names[-1]), signal.SIGKILL)
             killed = True
         time.sleep(0.01)
+    assert killed
     assert process.returncode == 0
     assert files(tmp_path / "many") == files(tmp_path / "one")
 

@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -95,24 +95,34 @@ def _write(
 
 
 def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], workers: int, meter: Meter) -> None:
-    """Write shards in local processes, and in threads of these if there are fewer shards.
+    """Write shards in local processes, of which this is one, and in threads of these if there are fewer shards.
 
-    The work of a process that ends is done again.
+    This process takes shards from the end while the others start. The work of a process that ends is done again.
 
     Rules: CNV-15.
     """
     context = multiprocessing.get_context("spawn")
     threads = -(-workers // len(numbers))
+
+    def count(future: Future[int]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            shard = plan.shards[future.result()]
+            meter.step(shard.name, shard.length)
+
     for _ in range(1 + RETRIES):
         try:
-            with ProcessPoolExecutor(min(workers, len(numbers)), context) as pool:
-                futures = {pool.submit(write_part, str(partial), number, threads=threads) for number in numbers}
+            with ProcessPoolExecutor(max(min(workers, len(numbers)) - 1, 1), context) as pool:
+                futures = [pool.submit(write_part, str(partial), number, threads=threads) for number in numbers]
+                for each in futures:
+                    each.add_done_callback(count)
                 try:
-                    while futures:
-                        done, futures = wait(futures, return_when=FIRST_COMPLETED)
-                        for each in done:
-                            shard = plan.shards[each.result()]
-                            meter.step(shard.name, shard.length)
+                    for number, own in zip(reversed(numbers), reversed(futures), strict=True):
+                        if own.cancel():
+                            write_part(str(partial), number, meter.step, threads)
+                        _raise_first(futures)
+                    for each in futures:
+                        if not each.cancelled():
+                            each.result()
                 except Fp4Error:
                     pool.shutdown(cancel_futures=True)
                     raise
@@ -122,6 +132,13 @@ def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], worke
         if not numbers:
             return
     raise FileError("convert", f"worker processes ended {1 + RETRIES} times", AGAIN, "CNV-15")
+
+
+def _raise_first(futures: list[Future[int]]) -> None:
+    """Raise the error of a future that is done, if there is one."""
+    for each in futures:
+        if each.done() and not each.cancelled():
+            each.result()
 
 
 def _on_cluster(partial: Path, plan: ConversionPlan, numbers: list[int], scheduler: str, meter: Meter) -> None:
