@@ -175,7 +175,9 @@ def main(megabytes: int, repeat: int, only: str, as_json: bool) -> None:
                 rmtree(out)
         results = {name: summary(runs) for name, runs in taken.items()}
     if as_json:
-        click.echo(json.dumps({"setting": setting(megabytes, repeat), "ratios": ratios(results), "results": results}))
+        rows = [{"case": name, **each} for name, each in results.items()]
+        record = {"setting": setting(megabytes, repeat), "ratios": ratios(results), "results": rows}
+        click.echo(json.dumps(record, indent=1))
         return
     click.echo(f"fp4ref {fp4ref.__version__}, {megabytes} MB in bfloat16, medians of {repeat}")
     for name, each in results.items():
@@ -195,8 +197,8 @@ def setting(megabytes: int, repeat: int) -> dict[str, Any]:
         "commit": commit.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
         "processors": os.cpu_count(),
-        "load in the last 1, 5, 15 minutes": [round(each, 1) for each in os.getloadavg()],
-        "packages": {name: version(name) for module, name in INSTALLED.items() if find_spec(module)},
+        "load in the last 1, 5, 15 minutes": ", ".join(f"{each:.1f}" for each in os.getloadavg()),
+        "packages": ", ".join(f"{name} {version(name)}" for module, name in INSTALLED.items() if find_spec(module)),
     }
 
 
