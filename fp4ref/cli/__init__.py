@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 import click
 
 from fp4ref import __version__
-from fp4ref.cli.common import INTERNAL, INTERRUPTED, REFUSED, printable, with_imports
+from fp4ref.cli.common import INTERNAL, REFUSED, printable, with_imports
 from fp4ref.cli.session import degrade_output, leave_on_signals
+from fp4ref.conformance.run.ending import INTERRUPTED, STOPPED
 from fp4ref.errors import Fp4Error
 
 COMMANDS = {
@@ -100,7 +101,7 @@ class Commands(click.Group):
                 raise SystemExit(READER_GONE) from None
             raise
         except KeyboardInterrupt:
-            _fail("interrupted", INTERRUPTED)
+            _fail(STOPPED, INTERRUPTED)
         except OSError as error:
             if error.errno == errno.EPIPE:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered has no reader

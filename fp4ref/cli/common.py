@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DIFFERS, REFUSED, INTERNAL = 1, 2, 3  # exit statuses; 0 is success
-INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 PIPE_WIDTH = 10_000
 QUIET, BETWEEN = 2.0, 15.0  # seconds until the first line of progress, and until the next
 IMPORTED = "fp4ref.imported"  # modules that the user named, in a command's context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,10 +232,7 @@ def verify(paths: tuple[Path, ...], **options: Any) -> None:
 
 
 def _reporting(paths: tuple[Path, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Reporting` that several options decide; refuse files that may not be written.
-
-    Rules: FIL-6.
-    """
+    """Return the fields of `Reporting` that several options decide; refuse files for writing. Rules: FIL-6."""
     targets = [Path(options[name].rpartition(":")[0]) for name in ("kernel", "library") if options[name]]
     others = [Path(options[name]) for name in ("inputs", "weights", "signature") if options[name]]
     read = tuple(sources([*paths, *others, *targets], options["spec"] or options["profile"]))
@@ -285,10 +283,12 @@ def _judge(paths: tuple[Path, ...], options: Mapping[str, Any], reporting: dict[
 
 def _run(streamed: list[Path], target: str | None, options: Mapping[str, Any], reporting: dict[str, Any]) -> int:
     """Judge a stream, or a kernel that is called."""
+    from fp4ref.conformance.run.ending import SIGNALS
     from fp4ref.conformance.run.run_options import RunOptions
 
     times = (options[name] for name in ("timeout", "start_timeout", "time_limit", "repeat"))
-    limits = RunOptions.starting_now(*times)
+    ends = SIGNALS if options["case"] is None else ()  # of one case there is nothing to report before its end
+    limits = replace(RunOptions.starting_now(*times), ends=ends)
     if target is None:
         from fp4ref.cli.verify_stream import check_stream
 

@@ -10,6 +10,7 @@ import click
 from fp4ref.cli.common import console, printable, refuse_options
 from fp4ref.cli.verify_choice import KernelChoice
 from fp4ref.cli.verify_huge import IGNORED
+from fp4ref.conformance.run.ending import status
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.exhaustive import check
@@ -22,20 +23,20 @@ REFUSED = IGNORED - {"--statement", "--subject-version"}
 def check_exhaustive(
     subject: Subject, spec: Spec, choice: KernelChoice, options: RunOptions, step: Callable[[str], None]
 ) -> int:
-    """Sweep a quantizer, and print what was found; the exit status. Rules: CNF-2, CNF-46."""
+    """Sweep a quantizer, and print what was found; the exit status. Rules: CNF-2, CNF-46, CNF-48."""
     refuse_options(choice.given & REFUSED, "not with --exhaustive, whose inputs are all values")
     assert choice.exhaustive is not None
     store = None if choice.resume is None else SweepStore(choice.resume, choice.pages.sources, choice.pages.force)
     report = check(subject, spec, choice.exhaustive, options, step, store=store)
-    if choice.statement is not None:
+    if choice.statement is not None and report.cut is None:
         choice.statement.write_sweep(report)
     if choice.as_json:
         click.echo(json.dumps(report.to_json(), indent=1, allow_nan=False))
-        return report.kind.status
+        return status(report.kind.status, report.cut)
     out = console()
     out.print(printable(f"{report.subject}: {report.headline}"), style="bold", markup=False, soft_wrap=True)
     for line in (*(f"first: {text}" for text in report.first.values()), *report.coverage.lines):
         out.print(printable(line), markup=False, emoji=False, soft_wrap=True)
     if report.stopped and store is not None:
         out.print(printable(f"the same command goes on from {store.path}"), markup=False, emoji=False, soft_wrap=True)
-    return report.kind.status
+    return status(report.kind.status, report.cut)

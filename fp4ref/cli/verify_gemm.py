@@ -12,6 +12,7 @@ from fp4ref.cli.verify_again import SEEDED, see_again
 from fp4ref.cli.verify_choice import KernelChoice
 from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.coverage import required
+from fp4ref.conformance.run.ending import status
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.product_runs import check
@@ -32,7 +33,7 @@ def check_gemm(
 ) -> int:
     """Run a GEMM on aimed and random operands, and print the report; return the exit status.
 
-    Rules: CNF-2, CNF-21, GEM-13.
+    Rules: CNF-2, CNF-21, CNF-48, GEM-13.
     """
     refuse_options(choice.given & IGNORED, "not for a gemm")
     unknown = [name for name in chosen or () if name not in FAMILIES]
@@ -53,7 +54,7 @@ def check_gemm(
     )
     if choice.case is not None and not (report.judgements or report.findings or report.skipped):
         raise DomainError("verify", f"no case {choice.case!r}", "the ID of a case, as a report prints it", "CNF-2")
-    if choice.statement is not None:
+    if choice.statement is not None and report.cut is None:
         choice.statement.write_product(report)
     if choice.pages:
         from fp4ref.conformance.reports.gemm import of_gemm
@@ -66,7 +67,7 @@ def check_gemm(
         failing = [case for case, _ in report.findings] + [judgement.case.id for judgement in report.failed]
         if choice.given & SEEDED and failing:
             console().print(see_again("--case", failing[0]), markup=False, soft_wrap=True)
-    return report.kind.status
+    return status(report.kind.status, report.cut)
 
 
 def _print(report: ProductReport, limit: int) -> None:

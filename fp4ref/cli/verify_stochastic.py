@@ -14,6 +14,7 @@ from fp4ref.cli.verify_pages import Delayed
 from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.coverage import required
 from fp4ref.conformance.reports.drawing import of_drawing
+from fp4ref.conformance.run.ending import status
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
 from fp4ref.conformance.verdict.stochastic_kernel import judge_drawing
@@ -27,14 +28,17 @@ IGNORED = frozenset(
 def check_stochastic(
     on_trial: Subject, spec: Spec, choice: KernelChoice, options: RunOptions, step: Callable[[str], None]
 ) -> int:
-    """Print the verdict, its level, and the counts that fail; return the exit status. Rules: CNF-2, CNF-23, SR-11."""
+    """Print the verdict, its level, and the counts that fail; return the exit status.
+
+    Rules: CNF-2, CNF-23, CNF-48, SR-11.
+    """
     refuse_options(choice.given & IGNORED, "for a kernel that is given its random bits; this one draws its own")
     needed = required(choice.require, FAMILIES)
     report = judge_drawing(
         spec, on_trial, options=options, step=step, required=needed, seed=choice.cases.seed, forever=choice.forever
     )
     delayed = Delayed()
-    if choice.statement is not None:
+    if choice.statement is not None and report.cut is None:
         with delayed.attempt():
             choice.statement.write_drawing(report, on_trial.declaration)
     if choice.pages:
@@ -50,4 +54,4 @@ def check_stochastic(
             again = see_again("--seed", str(report.seed + report.seeds - 1))
             out.print(printable(again), markup=False, soft_wrap=True)
     delayed.end()
-    return report.kind.status
+    return status(report.kind.status, report.cut)

@@ -67,19 +67,26 @@ def repeated(
 ) -> Iterator[Outcome]:
     """Yield what came of each call and of running it again; as many calls are held as fit into the window.
 
-    Rules: CNF-14.
+    A signal that ends the run costs the repetitions: of the calls that were made, the first outcomes are yielded.
+
+    Rules: CNF-14, CNF-48.
     """
     tries: list[_Try] = []
     size = 0
-    for make in makers:
-        tries.append(_Try(make))
-        tries[-1].first = calls.outcome(tries[-1].made, remember=True)
-        size += tries[-1].size
-        if size >= WINDOW:
-            yield from _again(calls, tries, declared, options)
-            tries, size = [], 0
-            calls.close()
-    yield from _again(calls, tries, declared, options)
+    try:
+        for make in makers:
+            tried = _Try(make)
+            tried.first = calls.outcome(tried.made, remember=True)
+            tries.append(tried)
+            size += tried.size
+            if size >= WINDOW:
+                yield from _again(calls, tries, declared, options)
+                tries, size = [], 0
+                calls.close()
+        yield from _again(calls, tries, declared, options)
+    except options.ends:
+        yield from (tried.first for tried in tries)
+        raise
 
 
 def _again(calls: Calls, tries: Sequence[_Try], declared: Declaration, options: RunOptions) -> list[Outcome]:

@@ -16,9 +16,10 @@ class RunOptions:
 
     timeout: seconds for a call. start_timeout: more seconds for the first call of a run, in which a kernel may be
     compiled; None for four timeouts. until: `time.monotonic()` at which the run ends, or None. repeat: how often every
-    case is run again, in another order and in a fresh process (CNF-14). tell: takes the name of such a case.
+    case is run again, in another order and in a fresh process (CNF-14). tell: takes the name of such a case. ends:
+    exceptions that end the run with a report on what was tried; others, and all by default, are raised.
 
-    Rules: CNF-13, CNF-14.
+    Rules: CNF-13, CNF-14, CNF-48.
     """
 
     timeout: float = 30.0
@@ -26,6 +27,7 @@ class RunOptions:
     until: float | None = None
     repeat: int = 0
     tell: Callable[[str], None] = lambda text: None
+    ends: tuple[type[BaseException], ...] = ()
 
     @classmethod
     def starting_now(

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from fp4ref.conformance.run.ending import STOPPED, Ending
 from fp4ref.conformance.run.process import LOADING, KernelProcess
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.run.sweep_call import attempt
@@ -22,7 +23,6 @@ from fp4ref.spec import Spec
 PIECES = {"cpu": 1 << 22, "": 1 << 27}  # patterns of a call, by device
 BUILDING = 1 << 22  # patterns that may take a second more, to be built and compared
 LATE = "the time of the run is over"
-INTERRUPTED = "interrupted"
 
 
 def check(
@@ -43,7 +43,7 @@ def check(
     Errors: DomainError for a kernel or a specification that this does not apply to. FileError for a store of another
     sweep.
 
-    Rules: CNF-46.
+    Rules: CNF-46, CNF-48.
     """
     require_served(spec, subject.declaration, dtype)
     chosen = maxima(spec, dtype) if global_maxima is None else global_maxima
@@ -54,14 +54,15 @@ def check(
         settings = {"declaration": subject.declaration.to_json(), "global_maxima": chosen, "piece": piece}
         done = store.read(subject.name, spec=spec.to_json(), dtype=dtype, **json.loads(json.dumps(settings)))
         report.restore(done.get("report", {}))
+    ends: tuple[type[BaseException], ...] = (*options.ends, KeyboardInterrupt)
     try:
         with contextlib.ExitStack() as stack:
             if store is not None:
                 stack.callback(store.write)
             call = _caller(subject, options, stack)
             _sweep(report, call, chosen, piece, options, tell, store, done.get("calls_of_pass", 0))
-    except KeyboardInterrupt:
-        report.stopped = INTERRUPTED
+    except ends as ending:
+        report.stopped, report.cut = STOPPED, Ending.of(ending)
     return report
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fp4ref.conformance.judge.coverage import Coverage, Extent, not_judged
+from fp4ref.conformance.run.ending import STOPPED, Ending, words
 from fp4ref.conformance.run.huge_call import attempt
 from fp4ref.conformance.run.huge_tile import PARTS, SIZES, WIDTH, HugePlan, Size, plan
 from fp4ref.conformance.run.huge_trial import HugeTrial
@@ -98,12 +99,13 @@ def _said(name: str, found: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class HugeReport:
-    """The outcome of all huge calls of a kernel."""
+    """The outcome of all huge calls of a kernel. cut: the signal that ended the run."""
 
     subject: str
     spec: Spec
     declaration: Declaration
     cases: tuple[HugeCase, ...]
+    cut: Ending | None = None
 
     @property
     def kind(self) -> Verdict:
@@ -114,7 +116,11 @@ class HugeReport:
 
     @property
     def headline(self) -> str:
-        """The verdict in a line."""
+        """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-48."""
+        return self._verdict + words(self.cut)
+
+    @property
+    def _verdict(self) -> str:
         tried, spec = [case for case in self.cases if case.tried], self.spec.name
         failed = [case for case in tried if case.wrong]
         left = f", {len(self.cases) - len(tried)} not tried" if len(tried) < len(self.cases) else ""
@@ -134,7 +140,7 @@ class HugeReport:
         amax = any("amax" in case.results for case in self.cases)
         left = not_judged(self.spec, self.declaration, amax=amax, piped=False)
         left["repeatability"] = "huge inputs are quantized once"
-        return Coverage(extent, "huge case", not_judged=left)
+        return Coverage(extent, "huge case", not_judged=left, stopped="" if self.cut is None else STOPPED)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON data."""
@@ -160,13 +166,14 @@ def check(
 ) -> HugeReport:
     """Call a quantizer on inputs that pass each of the sizes, and compare all bytes.
 
-    After a kernel's process broke down, no larger size is tried. memory: bytes that may be used, None for those free.
+    After a kernel's process broke down, no larger size is tried, nor after a signal of `options.ends`. memory: bytes
+    that may be used, None for those free.
 
     Errors: DomainError for a kernel that this does not apply to.
 
-    Rules: CNF-29.
+    Rules: CNF-29, CNF-48.
     """
-    planned, cases = plan(spec, subject.declaration, width), list[HugeCase]()
+    planned, cases, cut = plan(spec, subject.declaration, width), list[HugeCase](), None
     with contextlib.ExitStack() as stack:
         call = _caller(subject, options, stack)
         broken = ""
@@ -176,12 +183,18 @@ def check(
             if broken or options.left <= 0:
                 record = {"skipped": broken or "the time of the run is over"}
             else:
-                record = call(planned.trial(size, sizes, memory), case.rows * case.columns)
+                try:
+                    record = call(planned.trial(size, sizes, memory), case.rows * case.columns)
+                except options.ends as ending:
+                    if not any(case.tried for case in cases):
+                        raise
+                    cut, broken = Ending.of(ending), STOPPED
+                    record = {"skipped": broken}
             cases.append(_completed(case, record, planned, sizes))
             finding = cases[-1].finding
             if finding is not None and finding.kind in {FindingKind.CRASHED, FindingKind.HUNG, FindingKind.CUDA}:
                 broken = f"the kernel broke down before ({finding.kind})"
-    return HugeReport(subject.name, spec, subject.declaration, tuple(cases))
+    return HugeReport(subject.name, spec, subject.declaration, tuple(cases), cut)
 
 
 def _caller(

@@ -16,6 +16,7 @@ from fp4ref.conformance.families import FAMILIES
 from fp4ref.conformance.judge.cases import ONLY_ZEROS, Judgement
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
+from fp4ref.conformance.run.ending import words
 from fp4ref.conformance.subjects.outcomes import FindingKind
 from fp4ref.conformance.verdict.dump_report import Result, Verdict, incomplete, result_json, untried_text
 from fp4ref.conformance.verdict.tally import Tally
@@ -78,11 +79,7 @@ class KernelReport(Tally):
         """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13, CNF-48."""
         if self.untried and not self.cases:
             return "not judged: the time limit was over before the first case"
-        return (
-            self._verdict
-            + untried_text(self.untried)
-            + ("; interrupted, other cases were not tried" if self.cut else "")
-        )
+        return self._verdict + untried_text(self.untried) + words(self.cut)
 
     @property
     def _verdict(self) -> str:

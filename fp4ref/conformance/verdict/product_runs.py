@@ -12,6 +12,7 @@ from fp4ref.conformance.families import seed_of
 from fp4ref.conformance.families.products.cases import cases
 from fp4ref.conformance.judge.isolation import DIAGNOSIS, attempted
 from fp4ref.conformance.judge.products import judge
+from fp4ref.conformance.run.ending import CAUSE, STOPPED, Ending
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
 from fp4ref.conformance.run.runner import outcomes
 from fp4ref.conformance.subjects.outcomes import FindingKind
@@ -43,9 +44,9 @@ def check(
     only: the ID of the one case to run. seconds: of processor time for the cause of wrong results; None for the
     usual, 0 for no diagnosis. required: families that must be tried, or "all". seed: draws other cases; that in the
     name of the one case precedes. forever: go on with the next seed until a case fails, the time is over or the run is
-    interrupted.
+    interrupted. A signal of `options.ends` ends the run with the report on the cases that were tried.
 
-    Rules: CNF-8, CNF-9, CNF-10, CNF-21, GEM-6, GEM-13, GEM-14.
+    Rules: CNF-8, CNF-9, CNF-10, CNF-21, CNF-48, GEM-6, GEM-13, GEM-14.
     """
     require(spec, subject.declaration)
     first = seed if only is None else seed_of(only)
@@ -53,27 +54,36 @@ def check(
     def tried(number: int) -> ProductReport:
         report = ProductReport(subject.name, spec, subject.declaration, asked=families, required=required)
         report.repeated, report.seed = options.repeat > 0, number
-        _run(report, subject, options, step, only)
-        _explain(report, SECONDS if seconds is None else seconds)
+        try:
+            _run(report, subject, options, step, only)
+        except options.ends as ending:
+            if not (report.judgements or report.findings):
+                raise
+            report.stopped, report.cut = STOPPED, Ending.of(ending, endless=forever)
+        _explain(report, 0.0 if report.cut else SECONDS if seconds is None else seconds, options)
         return report
 
-    return _until_wrong(tried, first) if forever else tried(first)
+    return _until_wrong(tried, first, (*options.ends, KeyboardInterrupt)) if forever else tried(first)
 
 
-def _until_wrong(tried: Callable[[int], ProductReport], first: int) -> ProductReport:
-    """Return the report on the last seed, which says how many were tried. Rules: CNF-21."""
-    found, stopped = tried(first), ""
-    while found.kind is not Verdict.WRONG and not stopped:
+def _until_wrong(
+    tried: Callable[[int], ProductReport], first: int, ends: tuple[type[BaseException], ...]
+) -> ProductReport:
+    """Return the report on the last seed, which says how many were tried. Rules: CNF-21, CNF-48."""
+    found = tried(first)
+    while found.kind is not Verdict.WRONG and not found.stopped:
         try:
             following = tried(found.seed + 1)
-        except KeyboardInterrupt:
-            stopped = "interrupted"
+        except ends as ending:
+            found = replace(found, stopped=STOPPED, cut=Ending.of(ending, endless=True))
             continue
         if following.untried and not following.failed and not following.findings:
-            stopped = "the time of the run is over"
+            found = replace(found, stopped="the time of the run is over")
+        elif following.stopped and following.kind is not Verdict.WRONG:  # in a seed of which nothing is wrong so far
+            found = replace(found, stopped=following.stopped, cut=following.cut)
         else:
             found = following
-    return replace(found, seed=first, seeds=found.seed - first + 1, stopped=stopped)
+    return replace(found, seed=first, seeds=found.seed - first + 1)
 
 
 def _run(
@@ -102,8 +112,8 @@ def _run(
             report.judgements.append(judge(case, outcome.values, declared.to))
 
 
-def _explain(report: ProductReport, seconds: float) -> None:
-    """Find the pick of GEM-6 that suits the kernel, and the cause of what is wrong."""
+def _explain(report: ProductReport, seconds: float, options: RunOptions) -> None:
+    """Find the pick of GEM-6 that suits the kernel, and the cause of what is wrong, unless a signal ends that."""
     if report.failed:
         other = [judge(j.case, j.got, report.declaration.to, AlphaRule.DIVISION) for j in report.judgements]
         if all(judgement.equal for judgement in other):
@@ -111,4 +121,7 @@ def _explain(report: ProductReport, seconds: float) -> None:
     if report.failed and seconds and not report.only_zeros:
         evidence = [(j.case, j.got) for j in report.judgements if j.got is not None]
         act = partial(diagnose, evidence, report.declaration, seconds)
-        report.diagnosis = attempted(DIAGNOSIS, act, report.errors)
+        try:
+            report.diagnosis = attempted(DIAGNOSIS, act, report.errors)
+        except options.ends as ending:
+            report.cut = Ending.of(ending, CAUSE)

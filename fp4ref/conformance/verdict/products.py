@@ -15,6 +15,7 @@ from fp4ref.conformance.judge.coverage import BROKE, NOT_ASKED, ONCE, Coverage, 
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
 from fp4ref.conformance.judge.product_stages import broken_rules, checked_rules
 from fp4ref.conformance.judge.products import ProductJudgement
+from fp4ref.conformance.run.ending import Ending, words
 from fp4ref.conformance.subjects.outcomes import Finding
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.conformance.verdict.dump_report import Cell, Verdict, incomplete, untried_text
@@ -32,7 +33,7 @@ class ProductReport:
     asked: families, None for all. required: families that must be tried, or "all". repeated: cases are run again, in
     another order.
     untried: cases that were left when the time of the run was over. seed: of the first cases; seeds: how many sets of
-    these were tried, of which this is the last. stopped: why no further seed was tried.
+    these were tried, of which this is the last. stopped: why the run ended early. cut: the signal that ended it.
     """
 
     subject: str
@@ -52,6 +53,7 @@ class ProductReport:
     seed: int = 0
     seeds: int = 1
     stopped: str = ""
+    cut: Ending | None = None
 
     @property
     def failed(self) -> list[ProductJudgement]:
@@ -81,8 +83,12 @@ class ProductReport:
         return Coverage(
             extent,
             tried=dict(tried),
-            untried=untried(FAMILIES, tried, self._absence, ""),
-            not_judged={"strides": "operands are always contiguous", **guards, **({} if self.repeated else ONCE)},
+            untried=untried(FAMILIES, tried, self._absence, self.stopped),
+            not_judged={
+                "strides": "operands are always contiguous",
+                **guards,
+                **({} if self.repeated and self.cut is None else ONCE),
+            },
             stopped=self.stopped,
         )
 
@@ -101,10 +107,10 @@ class ProductReport:
 
     @property
     def headline(self) -> str:
-        """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13."""
+        """The verdict in a line, and whether the run was cut. Rules: CNF-2, CNF-13, CNF-48."""
         if self.untried and not self.judgements and not self.findings:
             return "not judged: the time limit was over before the first case"
-        return self._verdict + self._seeds + untried_text(self.untried)
+        return self._verdict + self._seeds + untried_text(self.untried) + words(self.cut)
 
     @property
     def _seeds(self) -> str:

@@ -31,6 +31,7 @@ from fp4ref.conformance.judge.stochastic import (
     repeated,
     rounded,
 )
+from fp4ref.conformance.run.ending import Ending, words
 from fp4ref.conformance.verdict.dump_report import Verdict, incomplete
 from fp4ref.conformance.verdict.stochastic_causes import biased, constant, constant_in_some, known_mistakes
 from fp4ref.errors import DomainError, ShapeError
@@ -69,7 +70,8 @@ class StochasticReport:
     level: the sharpest one that the kernel reached, or on which it failed. map: what makes every byte. wrong: what no
     bits explain, in lines. tests: of the bracket level. mistakes: known ones that explain what failed. errors: parts of
     the judge that failed. subject: the name of the kernel. coverage: the basis of the verdict. required: families that
-    must be tried, or "all". seed: of the first aimed inputs; seeds: how many sets of these were tried.
+    must be tried, or "all". seed: of the first aimed inputs; seeds: how many sets of these were tried. cut: the signal
+    that ended the run.
     """
 
     spec: Spec
@@ -84,6 +86,7 @@ class StochasticReport:
     required: tuple[str, ...] = ()
     seed: int = 0
     seeds: int = 1
+    cut: Ending | None = None
 
     @property
     def ok(self) -> bool:
@@ -110,7 +113,11 @@ class StochasticReport:
 
     @property
     def headline(self) -> str:
-        """The verdict in a line, with the level."""
+        """The verdict in a line, with the level, and whether the run was cut. Rules: CNF-2, CNF-48."""
+        return self._verdict + words(self.cut)
+
+    @property
+    def _verdict(self) -> str:
         if self.kind is Verdict.INCOMPLETE:
             return incomplete(f"nothing is wrong at the level {self.level}", self.missing)
         if self.map is not None:

@@ -11,8 +11,9 @@ import numpy as np
 from fp4ref.conformance.families import FAMILIES, Case, named
 from fp4ref.conformance.judge.cases import BROKEN
 from fp4ref.conformance.judge.coverage import Coverage, Extent, not_judged
+from fp4ref.conformance.run.ending import INTERRUPTED, STOPPED, Ending
 from fp4ref.conformance.run.run_options import DEFAULT, RunOptions
-from fp4ref.conformance.run.runner import run
+from fp4ref.conformance.run.runner import Run, run
 from fp4ref.conformance.subjects.outcomes import FindingKind
 from fp4ref.conformance.subjects.subject import OWN_BITS as FAMILY
 from fp4ref.conformance.subjects.subject import Declaration, Subject, drawn_from, normalised, reasons
@@ -47,11 +48,12 @@ def judge_drawing(
     A kernel that declares the inputs seed and offset is held to every map of `fp4ref.random_maps` first. Only two
     subjects can show that both directions use the same bits. required: families that must be tried, or "all"; such a
     kernel is run on its own aimed inputs only. seed: draws other ones. forever: go on with the next seed until one
-    fails, the time is over or the run is interrupted; all seeds together share the probability of a false alarm.
+    fails, the time is over or the run is interrupted; all seeds together share the probability of a false alarm. A
+    signal of `options.ends` ends the run with the report on the calls that were made.
 
     Errors: DomainError for two subjects of one direction.
 
-    Rules: CNF-8, CNF-9, CNF-21, CNF-22, CNF-23, SR-10, SR-11, SR-13.
+    Rules: CNF-8, CNF-9, CNF-21, CNF-22, CNF-23, CNF-48, SR-10, SR-11, SR-13.
     """
     extent = Extent()
 
@@ -59,29 +61,38 @@ def judge_drawing(
         return _judged(spec, subjects, options, step, extent, number, false_alarm)
 
     if forever:
-        found, seeds, stopped = _until_wrong(judged, seed)
+        found, seeds, stopped = _until_wrong(judged, seed, (*options.ends, KeyboardInterrupt))
+        usual = found.cut is not None and found.cut.status == INTERRUPTED
+        found = replace(found, cut=None) if usual else found
     else:
-        found, seeds, stopped = judged(seed, FALSE_ALARM), 1, ""
+        found = judged(seed, FALSE_ALARM)
+        seeds, stopped = 1, "" if found.cut is None else STOPPED
     name = " and ".join(dict.fromkeys(each.name for each in subjects))
-    basis = replace(_coverage(found, subjects, extent, repeated=options.repeat > 0), stopped=stopped)
+    basis = replace(
+        _coverage(found, subjects, extent, repeated=options.repeat > 0 and found.cut is None), stopped=stopped
+    )
     return replace(found, subject=name, coverage=basis, required=required, seed=seed, seeds=seeds)
 
 
-def _until_wrong(judged: Callable[[int, float], StochasticReport], first: int) -> tuple[StochasticReport, int, str]:
+def _until_wrong(
+    judged: Callable[[int, float], StochasticReport], first: int, ends: tuple[type[BaseException], ...]
+) -> tuple[StochasticReport, int, str]:
     """Return the report on the last seed, the number of seeds, and why the run ended if no seed failed.
 
     The shares of the false alarm, 1/2, 1/6, 1/12 and so on, add up to the whole.
     """
     found = judged(first, FALSE_ALARM / 2)
     for seeds in count(1):
-        if not found.ok:
-            return found, seeds, ""
+        if found.cut is not None or not found.ok:
+            return found, seeds, "" if found.cut is None else STOPPED
         try:
             following = judged(first + seeds, FALSE_ALARM / ((seeds + 1) * (seeds + 2)))
-        except KeyboardInterrupt:
-            return found, seeds, "interrupted"
+        except ends as ending:
+            return replace(found, cut=Ending.of(ending)), seeds, STOPPED
         if following.wrong == (CUT,):
             return found, seeds, "the time of the run is over"
+        if following.cut is not None and following.ok:  # in a seed of which nothing is wrong so far
+            return replace(found, cut=following.cut), seeds, STOPPED
         found = following
     raise AssertionError
 
@@ -113,16 +124,17 @@ def _judged(
     wrong: list[str] = []
     made: list[dict[Direction, DirectionData]] = []
     same: list[set[Direction]] = []
+    cut: Ending | None = None
     calls = list(_cases(spec, next(iter(subjects)).declaration, seed))
     for each in subjects:
         seeded = {"seed", "offset"} & set(each.declaration.inputs)
         for case in calls:
             step(f"{case.id}/{each.declaration.direction}")
         again = options if seeded else replace(options, repeat=0)
-        outcomes = [*run(each, [_in(case, each.declaration) for case in calls], again)]
+        outcomes, cut = _made(each, calls, again, last=each is subjects[-1])
         if options.left <= 0:
             return StochasticReport(spec, Level.BRACKET, None, (CUT,))
-        if len(outcomes) != len(calls):
+        if cut is None and len(outcomes) != len(calls):
             reason = reasons(_in(calls[0], each.declaration), each.declaration)
             return StochasticReport(spec, Level.BRACKET, None, (f"no case applies: {reason}",))
         made += [{} for _ in range(len(calls) - len(made))]
@@ -139,11 +151,27 @@ def _judged(
     whole = [(StochasticTrial(case.x, parts), twice) for case, parts, twice in zip(calls, made, same, strict=True)]
     whole = [(trial, twice) for trial, twice in whole if len(trial.made) == len(subjects)]
     if wrong:
-        return StochasticReport(spec, Level.BRACKET, None, tuple(dict.fromkeys(wrong)))
+        return StochasticReport(spec, Level.BRACKET, None, tuple(dict.fromkeys(wrong)), cut=cut)
     all_seeded = all({"seed", "offset"} <= set(each.declaration.inputs) for each in subjects)
     seeds = [drawn_from(case) for case in calls] if all_seeded else None
+    seeds = seeds if cut is None or seeds is None else seeds[: len(whole)]
     trials, again_same = [trial for trial, _ in whole], [twice for _, twice in whole]
-    return judge_stochastic(spec, trials, seeds, again=again_same, false_alarm=false_alarm)
+    return replace(judge_stochastic(spec, trials, seeds, again=again_same, false_alarm=false_alarm), cut=cut)
+
+
+def _made(
+    subject: Subject, calls: Sequence[Case], options: RunOptions, *, last: bool
+) -> tuple[list[Run], Ending | None]:
+    """Return what came of the calls until a signal ended them. last: no other direction has to be called."""
+    found: list[Run] = []
+    try:
+        for item in run(subject, [_in(case, subject.declaration) for case in calls], options):
+            found.append(item)  # noqa: PERF402 - what was appended stays
+    except options.ends as ending:
+        if not (found and last):
+            raise
+        return found, Ending.of(ending)
+    return found, None
 
 
 def _cases(spec: Spec, declared: Declaration, seed: int) -> Iterator[Case]:

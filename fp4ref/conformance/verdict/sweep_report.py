@@ -9,6 +9,7 @@ import numpy as np
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.judge.coverage import Coverage, Extent, not_judged
+from fp4ref.conformance.run.ending import Ending
 from fp4ref.conformance.run.sweep_trial import Sweep
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
 from fp4ref.conformance.subjects.subject import Declaration
@@ -28,7 +29,7 @@ class SweepReport:
     maxima: global maxima that were tried, of `planned`. matrix: rows and columns of the largest call. patterns: those
     that were compared, beside the maxima of blocks. bytes_tried: scale bytes under any of them. counts: results
     that differ, by kind, those that are 0 left out; NaN apart. first: the first that differs, in words, by kind.
-    stopped: why the sweep ended early.
+    stopped: why the sweep ended early. cut: the signal that ended it.
     """
 
     subject: str
@@ -45,6 +46,7 @@ class SweepReport:
     first: dict[str, str] = field(default_factory=dict)
     finding: Finding | None = None
     stopped: str = ""
+    cut: Ending | None = None
 
     def add(self, sweep: Sweep, record: dict[str, Any]) -> None:
         """Count the outcome of one call."""

@@ -14,6 +14,7 @@ from fp4ref.conformance.judge import coverage
 from fp4ref.conformance.judge.cases import Judgement, Zeros
 from fp4ref.conformance.judge.coverage import Coverage, Extent
 from fp4ref.conformance.judge.excuses import Excuse
+from fp4ref.conformance.run.ending import Ending
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
 from fp4ref.conformance.subjects.subject import READING, Declaration
 from fp4ref.conformance.verdict.dump_report import Cell, counts
@@ -50,7 +51,7 @@ class Tally:
     cases and outputs, low nibble first, scales in the declared layout; results_of: of an operation other than quantize.
     settings: which cases were to be run; stopped: why the run ended early. extent: of the cases that were compared.
     zeros: of these. tried: compared cases by family; excluded: why cases of a family did not apply. returned_amax: an
-    amax was returned. cut: a signal ended the run. last_seed: the largest seed of a case.
+    amax was returned. cut: the signal that ended the run. last_seed: the largest seed of a case.
     """
 
     subject: str
@@ -58,7 +59,7 @@ class Tally:
     declaration: Declaration
     settings: Settings = Settings()
     stopped: str = ""
-    cut: bool = False
+    cut: Ending | None = None
     extent: Extent = field(default_factory=Extent)
     tried: Counter[str] = field(default_factory=Counter)
     excluded: dict[str, str] = field(default_factory=dict)
@@ -147,7 +148,7 @@ class Tally:
                 self.declaration,
                 amax=self.returned_amax,
                 piped=self.settings.piped,
-                repeated=self.settings.repeated,
+                repeated=self.settings.repeated and self.cut is None,
             ),
             stopped=self.stopped,
         )
