@@ -43,3 +43,20 @@ def test_a_second_mistake_is_told_after_it():
 
 def test_a_right_kernel_conforms():
     assert headline("high_first", "high_first").startswith("conforms to mxfp4: ")
+
+
+@pytest.mark.rule("CNF-26", "PACK-6")
+@pytest.mark.parametrize("second", ["", "the scales of the next row"])
+def test_six_bit_codes_from_the_highest_bit_down_are_named(second):
+    def high_first(x):
+        q = fp4ref.quantize(x, "mxfp6-e2m3", backend="numpy").row
+        codes = np.unpackbits(q.data, axis=1, bitorder="little")[:, : x.shape[-1] * 6].reshape(len(q.data), -1, 6)
+        data = np.packbits(codes[:, :, ::-1].reshape(len(codes), -1), axis=1)
+        return data, np.concatenate([q.scales[1:], q.scales[-1:]]) if second else q.scales
+
+    subject = Subject.of(high_first, outputs=("data", "scales"))
+    cases = [case for case in families.cases(fp4ref.catalogue.resolve("mxfp6-e2m3")) if case.family == "ragged"]
+    found = (judge(r.case, r.outcome, subject.declaration, r.expected) for r in runner.run(subject, cases))
+    report = collected(KernelReport("kernel", cases[0].spec, subject.declaration), found)
+    assert "6-bit codes are stored from the highest bit of each byte down" in report.headline
+    assert ("next row" in report.headline) == bool(second)

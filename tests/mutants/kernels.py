@@ -269,7 +269,7 @@ class FourOverSix(NVFP4):
         blocks = self.blocks(x)
         t = self.block_amax(blocks) / F(6) * s_enc
         found = []
-        for tried in (t, t * F(1.5)):
+        for tried in self.tried(t):
             byte = self.scale_byte(tried)
             codes = self.encode(self.element(blocks, value(byte), s_enc, tried))
             values = (GRID[codes & 7] * np.where(codes & 8, -1, 1)).astype(F)
@@ -278,6 +278,9 @@ class FourOverSix(NVFP4):
         of_codes, of_scales = self.which(self.better(first, second))
         codes = np.where(of_codes[:, :, None], other, codes).reshape(len(x), blocks.shape[1] * 16)[:, : x.shape[1]]
         return self.pack(codes), self.place(np.where(of_scales, other_byte, byte)), np.array([amax], F)
+
+    def tried(self, t):
+        return t, t * F(1.5)
 
     def better(self, first, second):
         return second < first

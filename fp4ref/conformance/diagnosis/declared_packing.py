@@ -25,6 +25,8 @@ from fp4ref.packings import CANONICAL_OF, PACKINGS, packed_shape, repack
 from fp4ref.quantized import DirectionData
 
 Evidence = Sequence[tuple[Case, DirectionData]]
+SIX = 6  # bits of a code, in which the order of bits within bytes is a choice of its own
+HIGH_FIRST = "6-bit codes are stored from the highest bit of each byte down, not from the lowest up"
 TRIED = 4  # cases on which a packing is tried before it is tried on all
 
 
@@ -35,6 +37,8 @@ def diagnose_packed(declared: Declaration, evidence: Evidence, seconds: float) -
     """
     spec = evidence[0][0].spec
     form = packing_of(spec, declared)
+    if form.unit == SIX and form in CANONICAL_OF.values() and all(_high_first_right(*item) for item in evidence):
+        return _high_first(declared, evidence, seconds)
     other = None if form in CANONICAL_OF.values() else _other_packing(form, evidence)
     if other is None:
         return diagnose(spec, declared.scale_layout, evidence, seconds)
@@ -47,6 +51,30 @@ def diagnose_packed(declared: Declaration, evidence: Evidence, seconds: float) -
     found = diagnose(spec, declared.scale_layout, read, seconds)
     more = [replace(e, names=(*own.names, *e.names), text=f"{text}; {e.text}") for e in found.explanations]
     return replace(found, explanations=tuple(more), partial=found.partial if more else own)
+
+
+def _high_first(declared: Declaration, evidence: Evidence, seconds: float) -> Diagnosis:
+    """Explain the bytes of a kernel whose 6-bit codes are stored from the highest bit of each byte down."""
+    own = Explanation(("packing-high-first",), Slot.PACKING.value, HIGH_FIRST)
+    read = [(case, got._replace(data=_from_the_high_bits(case, got))) for case, got in evidence]
+    if all(_equal(case, got, declared) for case, got in read):
+        return Diagnosis(conforms=False, explanations=(own,), first_stage=own.stage)
+    found = diagnose(evidence[0][0].spec, declared.scale_layout, read, seconds)
+    more = [replace(e, names=(*own.names, *e.names), text=f"{HIGH_FIRST}; {e.text}") for e in found.explanations]
+    return replace(found, explanations=tuple(more), partial=found.partial if more else own)
+
+
+def _from_the_high_bits(case: Case, got: DirectionData) -> Codes:
+    """Return the canonical bytes of codes that fill each row's bytes from the highest bit down. Rules: PACK-6."""
+    rows, columns = case.matrix
+    bits = np.unpackbits(got.data, axis=1, bitorder="big")[:, : columns * SIX]
+    turned = bits.reshape(rows, columns, SIX)[:, :, ::-1].reshape(rows, columns * SIX)
+    return np.packbits(turned, axis=1, bitorder="little")
+
+
+def _high_first_right(case: Case, got: DirectionData) -> bool:
+    """Return True if the codes of a case are right, as far as they are numbers, when they are read so."""
+    return not case.matrix[0] * case.matrix[1] or np.array_equal(_from_the_high_bits(case, got), golden(case).data)
 
 
 def _other_packing(form: Layout, evidence: Evidence) -> Layout | None:

@@ -144,6 +144,11 @@ def _narrowed_choices() -> Iterator[Mistake]:
             )
 
 
+def _from_byte(kernel: Kernel) -> Any:
+    codec = kernel.scale_codec
+    return lambda t: (t, codec.decode(codec.encode(t)) * F(1.5))
+
+
 def _other_top(top: float, kernel: Kernel) -> bool:
     return kernel.search is not None and kernel.search.scale_max != top
 
@@ -225,6 +230,13 @@ def choices() -> Iterator[Mistake]:
         ("swapped", "4over6 tries the candidate for 4 first", lambda t: (t * F(1.5), t)),
     ):
         yield known(stage, f"search-{name}", text, searches, candidates=candidates)
+    yield known(
+        stage,
+        "search-from-byte",
+        "4over6 takes 1.5 times the first candidate's scale after it was rounded to its byte",
+        searches,
+        candidates=of(_from_byte),
+    )
     for top in (448.0, 256.0):
         yield known(
             stage,

@@ -161,6 +161,12 @@ def codes() -> Iterator[Mistake]:
             value=partial(lambda t, y: np.clip(y, -t, t), F(top)),
         )
     yield known(stage, "element-flush", "subnormal elements are flushed to zero", code=of(_flush_codes))
+    yield known(
+        stage,
+        "element-flush-first",
+        "elements below the smallest normal are flushed to zero before they are rounded (no subnormal elements)",
+        value=of(_flushed_below),
+    )
     yield known(stage, "element-flush-up", "subnormal elements become the smallest normal", code=of(_lift_codes))
     yield known(
         stage,
@@ -209,6 +215,11 @@ def _flush_codes(kernel: Kernel) -> Callable[[Codes], Codes]:
     form = kernel.codec.format
     first = 1 << form.mantissa_bits
     return lambda code: np.where(code & (form.sign_bit - 1) < first, code & form.sign_bit, code).astype(np.uint8)
+
+
+def _flushed_below(kernel: Kernel) -> Callable[[Floats], Floats]:
+    smallest = F(grid(kernel.codec.format)[1 << kernel.codec.format.mantissa_bits])
+    return lambda y: np.where(np.abs(y) < smallest, np.copysign(F(0), y), y)
 
 
 def _lift_codes(kernel: Kernel) -> Callable[[Codes], Codes]:

@@ -12,6 +12,7 @@ from fp4ref import arithmetic as ar
 from fp4ref import arithmetic_peers as ap
 from fp4ref import arithmetic_peers_mx as apm
 from fp4ref.arithmetic import BF16_MAX, FLT_MAX, SIXTH
+from fp4ref.conformance.mistakes.fast_factors import FAST
 from fp4ref.conformance.mistakes.global_scales import GLOBALS, guarded
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import (
@@ -81,6 +82,7 @@ FACTORS: tuple[tuple[str, str, ElementForm], ...] = (
         lambda x, s, g, k: x * limited(g * reciprocal_approx(s)),
     ),
     ("fast", "fma(x, bf16(S_enc / s), 0)", ar.scaled_te_fast),
+    *FAST,
     ("fma", "fma(x, 1 / (s * (1 / S_enc)), 0)", lambda x, s, g, k: ar.fused_with_zero(x, _factor(s, g))),
     ("bf16", "x * bf16(1 / (s * (1 / S_enc)))", lambda x, s, g, k: x * to_bfloat16(np.fmin(_factor(s, g), BF16_MAX))),
     (
@@ -226,14 +228,15 @@ def factor() -> Iterator[Mistake]:
             used_scale=partial(lambda by, s: s * by, F(2.0**exponent)),
         )
     yield known(stage, "encode-cast-only", "fma(x, 1 / s, +0)", mx, scaled=ar.scaled_cast_only)
-    yield known(
-        stage,
-        "encode-ftz-scale",
-        "the scale 2^-127 is flushed to zero",
-        mx,
-        special=True,
-        scaled=lambda x, s, g, k: x / np.where(s < TINY, F(0), s),
-    )
+    for name, text, form in (
+        ("scale", "the scale 2^-127", lambda x, s, g, k: x / np.where(s < TINY, F(0), s)),
+        (
+            "reciprocal",
+            "the reciprocal of the largest scale, 2^127,",
+            lambda x, s, g, k: x * np.where(F(1) / s < TINY, F(0), F(1) / s),
+        ),
+    ):
+        yield known(stage, f"encode-ftz-{name}", f"{text} is flushed to zero", mx, special=True, scaled=form)
     yield known(stage, "encode-byte-0-one", "scale byte 0 divides by 1", mx, special=True, scaled=ap.scaled_or_as_it_is)
     yield known(
         stage, "encode-byte-0-zero", "scale byte 0 makes elements 0", mx, special=True, scaled=apm.scaled_or_zero

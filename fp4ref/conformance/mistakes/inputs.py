@@ -160,6 +160,12 @@ def inputs() -> Iterator[Mistake]:
                 has_global,
                 quantized=change,
             )
+            yield known(
+                Slot.BLOCK,
+                f"block-without-{way}-{size}",
+                f"block maxima miss the {words} past the last multiple of {size}",
+                tails=change,
+            )
         yield known(
             stage,
             f"input-columns-{size}",

@@ -83,6 +83,31 @@ def _swapped_padded(count: int, bits: Codes) -> Codes:
     return _swapped(count, filled)[:, : bits.shape[1]]
 
 
+def _swapped_within(count: int, bits: Codes) -> Codes:
+    """Return the same, where elements of the last group whose partner is past the end of the row keep their own."""
+    own = np.arange(bits.shape[-1])
+    partner = own // count * count + count - 1 - own % count
+    return np.asarray(bits[..., np.where(partner < len(own), partner, own)])
+
+
+def stepped(steps: Callable[[Floats], Floats], y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+    """Stochastic rounding that adds a part of another step. steps: of those between neighbouring values."""
+    assert bits is not None
+    values, magnitude = grid(codec.format), np.abs(y).astype(np.float64)
+    lower = np.clip(np.searchsorted(values, magnitude, side="right") - 1, 0, codec.format.codes - 2)
+    moved = (magnitude + steps(np.diff(values))[lower] * (bits.astype(np.float64) / 256)).astype(F)
+    return _signed(np.searchsorted(values, moved, side="right") - 1, y, codec)
+
+
+STEPS: tuple[tuple[str, str, Any], ...] = (
+    ("last", "in the largest binade the step is that of the binade below", lambda s: np.minimum(s, s[s < s[-1]].max())),
+    ("smallest", "the step is the smallest one everywhere", lambda s: np.full_like(s, s[0])),
+    ("largest", "the step is the largest one everywhere", lambda s: np.full_like(s, s[-1])),
+    ("below", "the step is that below the value, not that above it", lambda s: np.concatenate([s[:1], s[:-1]])),
+    ("above", "the step is that of the next value", lambda s: np.concatenate([s[1:], s[-1:]])),
+)
+
+
 def _by_nibbles(at: Callable[[Any], Any], bits: Codes) -> Codes:
     """Return bytes made of one nibble each, the lower one for even elements. at: of a column, whose byte it takes."""
     column = np.arange(bits.shape[-1])
@@ -99,6 +124,10 @@ def randomness() -> Iterator[Mistake]:
     for name, text, drawn in BITS:
         yield known(
             Slot.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=partial(added, drawn)
+        )
+    for name, text, steps in STEPS:
+        yield known(
+            Slot.CODE, f"random-step-{name}", f"stochastic rounding: {text}", stochastic, round=partial(stepped, steps)
         )
     yield known(
         Slot.CODE,
@@ -129,6 +158,13 @@ def randomness() -> Iterator[Mistake]:
             stochastic,
             bits=partial(_swapped_padded, count),
         )
+        yield known(
+            Slot.INPUT,
+            f"bits-reversed-{count}-within",
+            f"random bits of {count} elements are taken in reverse order; those without a partner keep their own",
+            stochastic,
+            bits=partial(_swapped_within, count),
+        )
     for name, text, at in (
         ("pair", "the byte of their first one", lambda column: column // 2 * 2),
         ("packed", "one byte of half the index", lambda column: column // 2),
@@ -156,5 +192,12 @@ def randomness() -> Iterator[Mistake]:
         "random bits are read in the other direction's order",
         stochastic,
         bits=lambda b: b.T.reshape(b.shape),
+    )
+    yield known(
+        Slot.INPUT,
+        "bits-of-the-other",
+        "random bits are read transposed: element (i, j) takes the byte at j * rows + i, that of the other direction",
+        stochastic,
+        bits=lambda b: np.ascontiguousarray(b.reshape(b.shape[::-1]).T),
     )
     yield known(Slot.INPUT, "bits-zero", "random bits are not used (0)", stochastic, bits=np.zeros_like)

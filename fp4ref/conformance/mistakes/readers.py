@@ -96,6 +96,14 @@ def tiles_down(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Of
     return _by_layout(tiles_exchanged(form), row, block, rows, blocks)
 
 
+def _tiles_by_height(form: Layout, row: Any, block: Any, rows: int, blocks: int) -> Offsets:
+    """Return offsets if the leading dimension of the tiles is that of the other direction; past the end they wrap."""
+    high, wide = form.padded_shape(1, 1)
+    down, across = _padded(rows, high) // high, _padded(blocks, wide) // wide
+    inside = np.asarray(form.offset(row % high, block % wide, wide, high))
+    return np.asarray((row // high * down + block // wide) % max(down * across, 1) * (high * wide) + inside)
+
+
 def _unpadded_tiles(row: Any, block: Any, rows: int, blocks: int) -> Offsets:
     """128x4 tiles whose stride does not count the padding columns."""
     tiles = blocks // 4 or 1
@@ -150,14 +158,20 @@ def scale_readers(declared: Layout) -> Iterator[ScaleReader]:
         words = form.name.removeprefix("tiled_")
         named = _places(tiles_exchanged(form)) in {*others, _places(declared)}
         yield from (
-            ScaleReader(f"layout-{words}-{name}", Slot.LAYOUT, text, partial(place, form))
+            ScaleReader(f"layout-{words}-{name}", Slot.LAYOUT, text, partial(place, form), shares=name == "stride")
             for name, text, place in (
                 ("twice", f"scales are laid out in {words} tiles twice", _twice),
                 ("undone", f"scales are permuted by the inverse of the {words} layout", _undone),
                 ("down", f"{words} tiles follow each other down the rows first (tile axes exchanged)", tiles_down),
+                (
+                    "stride",
+                    f"the stride between rows of {words} tiles is the number of tiles down, not across",
+                    _tiles_by_height,
+                ),
                 ("transposed", f"scales are transposed and then laid out in {words} tiles", _transposed_layout),
             )
             if not (named and name == "down")  # then it is told by the name of that layout
+            if name != "stride" or _places(form) == _places(declared)
         )
     for text, form in FOREIGN:
         if _places(form) not in others and _places(form) != _places(declared):

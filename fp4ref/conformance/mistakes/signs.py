@@ -38,6 +38,13 @@ def signs() -> Iterator[Mistake]:
         )
     yield known(
         stage,
+        "sign-negative-scaled",
+        "the sign is that of y < 0, after scaling: small negative elements that underflow to -0 lose it, and -0 does",
+        other_than("codec", "sign", Sign.NEGATIVE),
+        codec=of(partial(with_codec, sign=Sign.NEGATIVE)),
+    )
+    yield known(
+        stage,
         "sign-lost",
         "elements lose their sign",
         code=of(lambda kernel: lambda code: code & np.uint8(_low(kernel))),

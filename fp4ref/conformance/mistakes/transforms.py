@@ -58,10 +58,12 @@ def transformed(
     narrow: Callable[[Floats], Floats] = to_bfloat16,
     size: int = POINTS,
     whole: bool = False,
+    zeros: bool = False,
 ) -> Callable[[Floats], Floats]:
     """Return the transform with other signs, another factor, signs after the sums, another last rounding.
 
-    whole: groups of another size take all signs of the mask in turn, not each its first ones.
+    whole: groups of another size take all signs of the mask in turn, not each its first ones. zeros: of signs after the
+    sums, -0 becomes +0.
     """
 
     def transform(values: Floats) -> Floats:
@@ -72,6 +74,7 @@ def transformed(
         summed = sums(groups * (before * F(factor)).reshape(-1, size))
         if after is not None:
             summed = summed * np.resize(sign_vector(after), size)
+            summed = summed + F(0) if zeros else summed
         return narrow(summed).reshape(padded.shape)[..., :width]
 
     return transform
@@ -129,6 +132,11 @@ SIGNS: tuple[tuple[str, str, Callable[[int], dict[str, Any]]], ...] = (
     ("nibbles", "the sign mask's bytes are each read in reverse", lambda m: {"signs": _swapped_bytes(_reversed16(m))}),
     ("inverted", "the sign mask is inverted", lambda m: {"signs": m ^ 0xFFFF}),
     ("after", "signs are applied after the sums, H * D instead of D * H", lambda m: {"signs": 0, "after": m}),
+    (
+        "after-zeros",
+        "signs are applied after the sums, H * D instead of D * H, and every zero is +0",
+        lambda m: {"signs": 0, "after": m, "zeros": True},
+    ),
     ("both", "signs are applied before and after the sums", lambda m: {"signs": m, "after": m}),
     ("default", "the sign mask is 0xD7E8 instead of the given one", lambda m: {"signs": 0xD7E8}),
     ("low", "only the lower byte of the sign mask is applied", lambda m: {"signs": m & 0xFF}),
