@@ -39,6 +39,20 @@ RECIPES: dict[str, Callable[..., Any]] = {
 Run = Callable[[], Any]
 
 
+def back_to_back(runs: dict[str, Run], repeat: int, steps: int = 10) -> dict[str, float]:
+    """Median time of a step of several that the GPU gets one after the other, as in training; the calls take turns."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeat):
+        for name, run in runs.items():
+            torch.cuda.synchronize()
+            start = perf_counter()
+            for _ in range(steps):
+                run()
+            torch.cuda.synchronize()
+            times[name].append((perf_counter() - start) / steps)
+    return {name: median(values) for name, values in times.items()}
+
+
 def seconds(runs: dict[str, Run], device: str, repeat: int) -> dict[str, float]:
     """Median time of each call, on a CPU that of the processor; the calls take turns."""
     clock = perf_counter if device == "cuda" else process_time
@@ -118,15 +132,24 @@ def linear(
     kind = getattr(torch, dtype or ("float32" if device == "cpu" else "bfloat16"))
     options: dict[str, Any] = {"device": device, "dtype": kind}
     x, grad = torch.randn(size, size, **options, requires_grad=True), torch.randn(size, size, **options)
-    runs = {"torch": steps(torch.nn.Linear(size, size, **options), None, x, grad)[1]}
-    for name in ["no recipe", *chosen(recipes, kind)]:
-        module = te.Linear(size, size, device=device, params_dtype=kind)
-        runs[name] = steps(module, RECIPES[name]() if name in RECIPES else None, x, grad)[1]
-    times = seconds(runs, device, repeat)
+    plain = steps(torch.nn.Linear(size, size, **options), None, x, grad)[1]
     results = []
-    for name, time in times.items():
-        results.append({"case": name, "seconds": time, "ratio": time / times["torch"]})
-        print(f"{device} {kind} {size}^3  {name:22} {time * 1e3:10.2f} ms  {time / times['torch']:6.2f}x", flush=True)
+    names = ["no recipe", *chosen(recipes, kind)]
+    for some in (  # a module of delayed scaling has its scales updated by every other module's steps
+        [name for name in names if "delayed" not in name],
+        [name for name in names if "delayed" in name],
+    ):
+        runs = {"torch": plain} if some else {}
+        for name in some:
+            module = te.Linear(size, size, device=device, params_dtype=kind)
+            runs[name] = steps(module, RECIPES[name]() if name in RECIPES else None, x, grad)[1]
+        times = seconds(runs, device, repeat)
+        following = back_to_back(runs, repeat) if device == "cuda" else times
+        for name, time in times.items():
+            ratio, each = time / times["torch"], following[name] / following["torch"]
+            results.append({"case": name, "seconds": time, "ratio": ratio, "back_to_back": each})
+            text = f"{device} {kind} {size}^3  {name:22} {time * 1e3:10.2f} ms  {ratio:6.2f}x"
+            print(text + (f"  {each:6.2f}x back to back" if device == "cuda" else ""), flush=True)
     report(results, path)
 
 

@@ -122,10 +122,3 @@ def test_fusions_of_users_are_refused_by_name(name):
 def test_operations_in_place_are_refused_by_name(operation):
     with pytest.raises(Fp4Error, match=f"{operation.__name__}.*in_place"):
         operation(in_place=True)
-
-
-@pytest.mark.parametrize("name", ["out", "dgrad_out"])
-def test_buffers_of_grouped_results_are_refused_by_name(name):
-    module = te.GroupedLinear(2, 32, 32, device="cpu")
-    with pytest.raises(NotImplementedError, match=rf"GroupedLinear.forward.*{name}"):
-        module(torch.ones(64, 32), [32, 32], **{name: torch.empty(64, 32)})

@@ -93,19 +93,22 @@ class MXFP8Quantizer(Quantizer):
         return MXFP8Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
 
     def make(self, tensor: Tensor) -> Any:
-        """Quantize a contiguous tensor; storage in the GEMM layout gets both directions at once. Rules: TEL-3."""
-        used = self.rowwise_usage and self.columnwise_usage and self.internal and self.optimize_for_gemm
-        if not used or not tensor.numel():
+        """Quantize a contiguous tensor; storage in the GEMM layout gets its directions at once. Rules: TEL-3."""
+        if not (self.rowwise_usage and self.internal and self.optimize_for_gemm and tensor.numel()):
             return super().make(tensor)
         shape = tuple(tensor.shape)
         spec = specifications.mxfp8(self.dtype, self.with_2d_quantization)
-        q = api.quantize(tensor.view(-1, shape[-1]), spec, "both", GEMM)
-        columns = q.column.data.view(shape[-1], *shape[:-1]).movedim(0, -1)
+        q = api.quantize(tensor.view(-1, shape[-1]), spec, "both" if self.columnwise_usage else "row", GEMM)
+        assert q.row is not None
+        columns = scales = None
+        if q.column is not None:
+            columns = q.column.data.view(shape[-1], *shape[:-1]).movedim(0, -1)
+            scales = q.column.scales.reshape(scale_shape(shape, columnwise=True))
         return MXFP8TensorStorage(
             rowwise_data=q.row.data.view(shape),
             columnwise_data=columns,
             rowwise_scale_inv=q.row.scales,
-            columnwise_scale_inv=q.column.scales.reshape(scale_shape(shape, columnwise=True)),
+            columnwise_scale_inv=scales,
             fp8_dtype=self.dtype,
             with_gemm_swizzled_scales=True,
             quantizer=self,
