@@ -16,6 +16,26 @@ DEVICE unsigned running(unsigned amax, word w)
     return fp4ref::running_amax<S::amax_keeps_nan>(amax, fp4ref::magnitude_bits(In::widen(w)));
 }
 
+// The largest magnitude of vectors of words of 16 bits, two words at a time: numbers are in the order of their patterns.
+// False if one is a NaN.
+DEVICE bool amax_of_numbers(const word* x, index_t vectors, index_t first, index_t step, unsigned& amax)
+{
+    if constexpr (sizeof(word) != 2) return false;
+    else {
+        constexpr unsigned magnitudes = 0x7fff7fffu;
+        unsigned two = 0;
+        UNROLL4
+        for (index_t i = first; i < vectors; i += step) {
+            const uint4 v = __ldg((const uint4*)x + i);
+            two = __vimax3_u16x2(two, v.x & magnitudes, v.y & magnitudes);
+            two = __vimax3_u16x2(two, v.z & magnitudes, v.w & magnitudes);
+        }
+        const unsigned largest = fp4ref::larger(two & 0xffffu, two >> 16);
+        amax = fp4ref::magnitude_bits(In::widen((word)largest));
+        return largest <= In::infinity;
+    }
+}
+
 // Of `count` consecutive words, threads `first`, `first + step`, ... of them.
 DEVICE unsigned amax_of(const word* x, index_t count, index_t first, index_t step)
 {
@@ -23,12 +43,15 @@ DEVICE unsigned amax_of(const word* x, index_t count, index_t first, index_t ste
     index_t done = 0;
     if (aligned(x, 0, 16)) {
         const index_t vectors = count / LANES;
-        UNROLL4
-        for (index_t i = first; i < vectors; i += step) {
-            const uint4 v = __ldg((const uint4*)x + i);
-            const word* words = (const word*)&v;
-            UNROLL
-            for (int k = 0; k < LANES; ++k) amax = running(amax, words[k]);
+        if (!amax_of_numbers(x, vectors, first, step, amax)) {
+            amax = 0;
+            UNROLL4
+            for (index_t i = first; i < vectors; i += step) {
+                const uint4 v = __ldg((const uint4*)x + i);
+                const word* words = (const word*)&v;
+                UNROLL
+                for (int k = 0; k < LANES; ++k) amax = running(amax, words[k]);
+            }
         }
         done = vectors * LANES;
     }

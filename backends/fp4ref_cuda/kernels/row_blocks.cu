@@ -38,6 +38,19 @@ struct Words {
     }
 };
 
+// The same of finite words, by the device's conversion: exact, but for a NaN's sign.
+struct FiniteWords {
+    const Words& of;
+    __device__ __forceinline__ float operator[](int i) const
+    {
+        if constexpr (!fp4ref::same_type<In, fp4ref::float16>) return of[i];
+        float x;
+        const unsigned short w = (unsigned short)(of.word[i / 2] >> 16 * (i % 2));
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(w));
+        return x;
+    }
+};
+
 // The largest magnitude of a block, and whether all are finite.
 DEVICE float block_amax(const Words& x, bool& finite)
 {
@@ -154,9 +167,10 @@ DEVICE uint2 block_codes(const Words& x, const uint4& drawn, float g, float A, u
     const auto bits = [&](int i) { return random[i / 4] >> 8 * (i % 4) & 255u; };
     unsigned pairs[8];
     if (!NATIVE && finite && fp4ref::is_narrow<S, In>(amax, scale)) {
+        const FiniteWords y = {x};
         UNROLL
-        for (int i = 0; i < 16; i += 2) pairs[i / 2] = fp4ref::encode_narrow<S, In>(x[i], scale, bits(i))
-            + (fp4ref::encode_narrow<S, In>(x[i + 1], scale, bits(i + 1)) << 4);
+        for (int i = 0; i < 16; i += 2) pairs[i / 2] = fp4ref::encode_narrow<S, In>(y[i], scale, bits(i))
+            + (fp4ref::encode_narrow<S, In>(y[i + 1], scale, bits(i + 1)) << 4);
     } else {
         UNROLL
         for (int i = 0; i < 16; i += 2) pairs[i / 2] = fp4ref::encode_pair<S::Element>(
