@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -361,3 +363,19 @@ def test_columns_of_storage_are_those_of_a_tensor():
         assert storage._columnwise_data.shape == (3, 32, 160)
         assert torch.equal(storage._columnwise_data.reshape(96, 160), tensor._columnwise_data)
         assert torch.equal(storage._columnwise_scale_inv, tensor._columnwise_scale_inv)
+
+
+@pytest.mark.rule("TEL-30", "TEL-8")
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("alpha", [1.0, 0.25])
+def test_operands_of_two_kinds_keep_their_scales(out_dtype, alpha):
+    kinds = {"high precision": lambda x: x, "float8": Float8Quantizer(), "mxfp8": MXFP8Quantizer()}
+    x, w = sample(64, 128, seed=1) * 3, sample(32, 128, seed=2) / 7
+    for a, b in itertools.permutations(kinds, 2):
+        left, right = kinds[b](x), kinds[a](w)
+        values = [
+            each.dequantize(dtype=torch.float32) if hasattr(each, "get_metadata") else each for each in (left, right)
+        ]
+        expected = alpha * (values[0].double() @ values[1].double().t())
+        got = general_gemm(right, left, out_dtype=out_dtype, alpha=alpha)[0]
+        assert (got.double() - expected).abs().max() <= 2.0**-8 * expected.abs().max(), (a, b)

@@ -186,9 +186,8 @@ def _factors(
     """Return the factors of a product without amaxes per row; and another factor that is applied after them."""
     if isinstance(a, NVFP4TensorStorage):
         return global_factors(a, a_direction, b, b_direction, alpha), ()
-    if isinstance(a, Float8TensorStorage) and isinstance(b, Float8TensorStorage):
-        return (a._scale_inv, b._scale_inv), _alone(alpha)
-    return _alone(alpha), ()
+    scales = tuple(x._scale_inv for x in (a, b) if isinstance(x, Float8TensorStorage))
+    return (scales, _alone(alpha)) if scales else (_alone(alpha), ())
 
 
 def _alone(alpha: float) -> tuple[float, ...]:
