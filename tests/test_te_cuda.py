@@ -101,3 +101,20 @@ def test_captured_graph_sees_an_updated_weight():
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(out, te.general_gemm(weight, x, out_dtype=torch.bfloat16)[0])
+
+
+@pytest.mark.rule("TEL-11", "TEL-32")
+def test_results_are_written_where_nothing_is_read():
+    x, bias = torch.randint(-3, 4, (256, 256)).bfloat16(), torch.arange(256.0).bfloat16()
+    expected = te.general_gemm(x, x, bias=bias)[0]
+    there = x.cuda()
+    assert torch.equal(te.general_gemm(there, there, bias=bias.cuda(), out=there)[0].cpu(), expected)
+    there, out = x.cuda(), torch.zeros(256, 256, dtype=torch.bfloat16, device="cuda")
+    out[3] = bias
+    assert torch.equal(te.general_gemm(there, there, bias=out[3], out=out)[0].cpu(), expected)
+    version, address = out._version, out.data_ptr()
+    assert te.general_gemm(there, there, bias=bias.cuda(), out=out)[0].data_ptr() == address
+    assert torch.equal(out.cpu(), expected)
+    assert out._version > version
+    here = torch.zeros(256, 256, dtype=torch.bfloat16)
+    assert torch.equal(te.general_gemm(there, there, bias=bias.cuda(), out=here)[0], expected)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from fp4ref import plans, registry
 from fp4ref.layout import layout
@@ -23,6 +24,7 @@ from fp4ref.te.storage import QuantizedTensorStorage
 from fp4ref.te.swizzle import COMPACT, GEMM
 
 WIDE = torch.bfloat16
+PLAIN = {torch.Tensor, torch.nn.Parameter}  # a subclass may keep its elements elsewhere
 LIES = {False: COMPACT, True: GEMM}  # the layout of scales, by the flag of a tensor
 
 
@@ -37,11 +39,12 @@ def device_product(
 ) -> Tensor | None:
     """Return op(B) @ op(A) in bfloat16, times a factor, plus a bias [N], rounded once; None if no backend does that.
 
-    factors: as for `finished`. out: a tensor of as many elements that may be filled, whose matrix is then returned.
+    factors: as for `finished`. out: a tensor of as many elements; its matrix is returned, unless that cannot be filled
+    as operands are read.
 
     Rules: TEL-11, TEL-12, TEL-31, TEL-32.
     """
-    if bias is not None and (bias.dtype is not WIDE or not bias.is_contiguous()):
+    if bias is not None and not _is_plain(bias):
         return None
     left, right = _stored(b, b_direction), _stored(a, a_direction)
     if left is None or right is None:
@@ -50,13 +53,35 @@ def device_product(
     if found is None:
         return None
     call, multiply = found
-    fits = out is not None and out.dtype is WIDE and out.is_contiguous()
-    target = out.view(left[1], right[1]) if fits and out is not None else None
+    target = None
+    if out is not None and _can_be_filled(out, b.device, (left[0], right[0]), bias):
+        target = out.view(left[1], right[1])
     product: Tensor | None = multiply(call, left[0], right[0], factors, bias, target)
-    if product is not None:
-        count_moved(b)
-        count_moved(a)
+    if product is None:
+        return None
+    if target is not None:
+        increment_version(target)  # as after torch's own operations
+    count_moved(b)
+    count_moved(a)
     return product
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Return True for a bfloat16 tensor whose elements are in memory as they are, one after the other."""
+    return type(x) in PLAIN and x.dtype is WIDE and x.is_contiguous() and not x.is_neg()
+
+
+def _can_be_filled(out: Tensor, device: torch.device, operands: Sequence[Stored], bias: Tensor | None) -> bool:
+    """Return True for a plain tensor on a device that shares no memory with what is read while it is written."""
+    if not _is_plain(out) or out.device != device or out.requires_grad:
+        return False
+    read = [each.arrays[0] for each in operands if each.decode is None] + ([] if bias is None else [bias])
+    return not any(_overlap(out, each) for each in read)
+
+
+def _overlap(x: Tensor, y: Tensor) -> bool:
+    starts = x.data_ptr(), y.data_ptr()
+    return starts[0] < starts[1] + y.nbytes and starts[1] < starts[0] + x.nbytes
 
 
 def _stored(x: Any, direction: str) -> tuple[Stored, int] | None:
@@ -72,7 +97,7 @@ def _stored(x: Any, direction: str) -> tuple[Stored, int] | None:
     if isinstance(x, QuantizedTensorStorage) or x.dtype is not WIDE:
         return None
     matrix = x.detach().reshape(-1, x.shape[-1])
-    return _turned(Stored((matrix,)), matrix, direction) if matrix.is_contiguous() else None
+    return _turned(Stored((matrix,)), matrix, direction) if _is_plain(matrix) else None
 
 
 @lru_cache(maxsize=4096)
