@@ -441,6 +441,72 @@ def test_products_that_are_refused_or_left_to_torch():
     assert multiply(64, 64, x, x, (torch.ones(1, device="cuda"),), None).eq(0).all()  # what was there is not added
 
 
+@pytest.mark.parametrize("sizes", [(3, 5, 7), (33, 65, 129), (1, 1, 1), (17, 8, 1001), (1, 4096, 24), (256, 1, 4095)])
+@pytest.mark.rule("TEL-11", "TEL-31", "TEL-32")
+def test_products_of_sizes_that_fill_nothing(sizes):
+    """Rows of an odd number of elements begin at 2 bytes; the library has a kernel for these, or torch multiplies."""
+    import torch
+
+    from fp4ref.stored import Stored
+    from fp4ref_cuda import operations
+
+    (rows, columns, depth), generator = sizes, torch.Generator().manual_seed(7)
+    a, b = (torch.randint(-8, 9, (size, depth), generator=generator) for size in (rows, columns))
+    bias = torch.randn(columns, generator=generator).bfloat16()
+    expected = ((a.double() @ b.double().t()).float() * 0.5 + bias.float()).bfloat16()
+    call = Call("multiply", source="bfloat16", to="bfloat16", device="cuda", shape=(rows, columns))
+    for turned in product((False, True), repeat=2):
+        stored = [
+            Stored(((x.t() if turn else x).bfloat16().contiguous().cuda(),), None, turn)
+            for x, turn in zip((a, b), turned, strict=True)
+        ]
+        got = operations.multiply(call, *stored, (0.5,), bias.cuda())
+        assert got is None or torch.equal(got.cpu().view(torch.int16), expected.view(torch.int16)), turned
+
+
+@pytest.mark.rule("TEL-12", "TEL-31", "TEL-32")
+def test_products_of_streams_threads_and_a_graph():
+    """One description serves all: each product has its own bias, factor and memory."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    from fp4ref.stored import Stored
+    from fp4ref_cuda import operations
+
+    size = 256
+    x = torch.randint(-3, 4, (size, size), generator=torch.Generator().manual_seed(3)).bfloat16()
+    sums, there = x.float() @ x.float().t(), x.cuda()
+    call = Call("multiply", source="bfloat16", to="bfloat16", device="cuda", shape=(size, size))
+
+    def multiply(bias, factor):
+        return operations.multiply(call, Stored((there,)), Stored((there,)), (factor,), bias)
+
+    def expected(number):
+        return (sums * 0.25 + number).bfloat16()
+
+    def many(number):
+        bias, factor = torch.full((size,), float(number), device="cuda").bfloat16(), torch.tensor([0.25]).cuda()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+            made = [multiply(bias, factor) for _ in range(50)]
+            torch.cuda.current_stream().synchronize()
+        return all(torch.equal(each.cpu(), expected(number)) for each in made)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(many, range(8)))
+    bias, factor = torch.zeros(size, device="cuda").bfloat16(), torch.tensor([0.25]).cuda()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = multiply(bias, factor)
+        other = multiply(torch.ones_like(bias), factor)
+    for number in (2, 5):
+        bias.fill_(number)
+        graph.replay()
+        assert torch.equal(out.cpu(), expected(number))
+        assert torch.equal(other.cpu(), expected(1))
+
+
 FUSED = {"nvfp4": "rows and columns by thresholds", "nvfp4-rht": "rows and hadamard columns, fused"}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import weakref
 from array import array
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -35,6 +36,10 @@ class MatrixProduct(NamedTuple):
 
     start: Start
     workspace: int
+
+
+class _Description(ctypes.c_void_p):
+    """A description that the library made, of a product, a matrix or a search; destroyed with its last reference."""
 
 
 class _Found(ctypes.Structure):
@@ -76,20 +81,21 @@ def _handle(library: Library) -> ctypes.c_void_p:
     return handle
 
 
-def _created(function: str, *arguments: Any) -> ctypes.c_void_p:
-    made = ctypes.c_void_p()
-    _call(function, ctypes.byref(made), *arguments)
+def _created(kind: str, *arguments: Any) -> _Description:
+    made = _Description()
+    _call(f"cublasLt{kind}Create", ctypes.byref(made), *arguments)
+    weakref.finalize(made, _call, f"cublasLt{kind}Destroy", ctypes.c_void_p(made.value)).atexit = False
     return made
 
 
-def _set(function: str, of: ctypes.c_void_p, attribute: int, value: Any) -> None:
+def _set(function: str, of: _Description, attribute: int, value: Any) -> None:
     _call(function, of, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
 
 
-def _layout(rows: int, columns: int) -> ctypes.c_void_p:
+def _layout(rows: int, columns: int) -> _Description:
     """Return the description of a bfloat16 matrix that lies row after row: to the library, its transpose."""
     sizes = ctypes.c_uint64(columns), ctypes.c_uint64(rows), ctypes.c_int64(columns)
-    return _created("cublasLtMatrixLayoutCreate", R_16BF, *sizes)
+    return _created("MatrixLayout", R_16BF, *sizes)
 
 
 @lru_cache(maxsize=4096)
@@ -110,7 +116,7 @@ def product(
     if _library() is None or not all(sizes):
         return None
     rows, columns, depth = sizes
-    handle, wanted = _handle(library), _created("cublasLtMatmulDescCreate", COMPUTE_32F, R_32F)
+    handle, wanted = _handle(library), _created("MatmulDesc", COMPUTE_32F, R_32F)
     # The library's matrices lie column after column: it multiplies right by left^T, which is the result's transpose.
     write = "cublasLtMatmulDescSetAttribute"
     for attribute, value in (
@@ -151,12 +157,12 @@ def product(
 
 def _search(
     handle: ctypes.c_void_p,
-    wanted: ctypes.c_void_p,
-    layouts: tuple[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p],
+    wanted: _Description,
+    layouts: tuple[_Description, _Description, _Description],
     alignments: tuple[int, int, int, int],
 ) -> _Found | None:
     """Return the algorithm that the library deems the fastest; None if it has none for such matrices."""
-    limits = _created("cublasLtMatmulPreferenceCreate")
+    limits = _created("MatmulPreference")
     write = "cublasLtMatmulPreferenceSetAttribute"
     _set(write, limits, MOST_WORKSPACE, ctypes.c_uint64(WORKSPACE))
     _set(write, limits, REDUCTION_SCHEMES, ctypes.c_uint32(REDUCED_IN_FLOAT32))
@@ -167,7 +173,6 @@ def _search(
     status = _library().cublasLtMatmulAlgoGetHeuristic(
         handle, wanted, a, b, out, out, limits, 1, ctypes.byref(found), ctypes.byref(count)
     )
-    _call("cublasLtMatmulPreferenceDestroy", limits)
     if status not in {0, NOT_SUPPORTED}:
         raise BackendError("cuda: cublasLtMatmulAlgoGetHeuristic", f"status {status}", rule="CNF-5")
     return None if status or not count.value or found.state else found

@@ -202,6 +202,8 @@ def launch(
 
 def run(library: Library, start: Start, arguments: tuple[int, ...]) -> None:
     """Start something on the caller's stream, and note it for later calls of the kind that is being recorded."""
+    if rehearsing():
+        return
     recorder = recording.current()
     if recorder is not None:
         recorder.steps.append(Started(start, arguments))
@@ -226,8 +228,9 @@ def packed(arguments: Iterable[int]) -> array[int]:
 
 
 def float_bits(number: float) -> int:
-    """Return the bits of a number in float32, as a kernel takes it for an argument."""
-    return int(np.float32(number).view(np.uint32))
+    """Return the bits of a number rounded to float32, as a kernel takes it for an argument."""
+    with np.errstate(over="ignore"):
+        return int(np.float32(number).view(np.uint32))
 
 
 def starter(library: Library, launch: Launch) -> Start:
@@ -235,8 +238,8 @@ def starter(library: Library, launch: Launch) -> Start:
 
     The driver is called as it is: its Python functions take longer than the launch.
     """
-    name, _, shape, arguments = launch
-    begin, function, configs = _driver().cuLaunchKernelEx, int(launch.kernel.function), dict[int, tuple[Any, int]]()
+    name, kernel, shape, arguments = launch
+    begin, function, configs = _driver().cuLaunchKernelEx, int(kernel.function), dict[int, tuple[int, Any]]()
     size = array("Q", [8 * len(arguments)])  # where the driver reads it
 
     def start(stream: int, words: array[int]) -> None:
@@ -245,9 +248,9 @@ def starter(library: Library, launch: Launch) -> Start:
             config = configs.get(stream)
             if config is None:
                 made = _config(shape, stream, library.ordinal)
-                configs[stream] = config = made, int(made.getPtr())
+                configs[stream] = config = int(made.getPtr()), (made, kernel)  # without them, code would be unloaded
             extra = array("Q", (BUFFER, words.buffer_info()[0], SIZE, size.buffer_info()[0], END))
-            error = begin(config[1], function, None, extra.buffer_info()[0])
+            error = begin(config[0], function, None, extra.buffer_info()[0])
         except (RuntimeError, SystemError, TypeError) as failure:
             raise _failed(name, failure) from failure
         if error:

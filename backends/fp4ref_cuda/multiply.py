@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from fp4ref.errors import ShapeError
-from fp4ref.quantized import DirectionData
+from fp4ref.arguments import require_bytes
+from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.registry import Call
 from fp4ref.remembered import Same
 from fp4ref.stored import Stored
@@ -15,7 +15,7 @@ from fp4ref_cuda.buffers import ALIGNMENT, Library, pointer
 from fp4ref_cuda.launch import float_bits, launch, run
 from fp4ref_cuda.per_tensor import values_of
 from fp4ref_cuda.plan import ANY, Plan, prelude, remember
-from fp4ref_cuda.products import MOST_FACTORS, require, require_finishing
+from fp4ref_cuda.products import MOST_FACTORS, require, require_finishing, split
 from fp4ref_cuda.reading import dequantized
 
 
@@ -31,8 +31,7 @@ def multiply(call: Call, left: Stored, right: Stored, factors: Sequence[Any], bi
 
     Rules: TEL-12, TEL-31, TEL-32.
     """
-    numbers = tuple([each if type(each) is float else None for each in factors])
-    read = [None if type(each) is float else each for each in factors]
+    numbers, read = split(factors)
     of_left, of_right = left.arrays, right.arrays
     kind: Hashable = ("multiply", numbers, _kind(left), _kind(right))
     inputs = (*of_left, *of_right, bias, out, *read)
@@ -46,18 +45,16 @@ def _kind(of: Stored) -> Hashable:
 def _product(call: Call, left: Stored, right: Stored, factors: Sequence[Any], bias: Any, out: Any) -> Any:
     rows, columns = call.sizes
     _, library = buffers.adopt("multiply", left.arrays[0])
-    require_finishing("multiply", factors, bias, call)
-    if out is not None:
-        require("multiply", "out", out, "bfloat16", (rows, columns))
+    require_finishing("multiply", factors, bias, call, library)
+    require("multiply", "out", out, "bfloat16", (rows, columns), library)
+    plain = [of.arrays[0] for of in (left, right) if of.decode is None]
+    if any(pointer(each) % ALIGNMENT for each in (*plain, bias, out)):
+        return None
     with library.current():
         a, b = _matrix(left), _matrix(right)
         depth = a.shape[0] if left.transposed else a.shape[1]
         for name, of, matrix, size in (("left", left, a, (rows, depth)), ("right", right, b, (columns, depth))):
-            wanted = size[::-1] if of.transposed else size
-            if tuple(matrix.shape) != wanted:
-                raise ShapeError("multiply", f"{name} {list(matrix.shape)}", f"{list(wanted)}", "TEL-30")
-        if any(pointer(each) % ALIGNMENT for each in (a, b, bias, out)):
-            return None
+            require("multiply", name, matrix, "bfloat16", size[::-1] if of.transposed else size, library)
         found = cublas.product(
             library,
             (rows, columns, depth),
@@ -82,7 +79,9 @@ def _matrix(of: Stored) -> Any:
     if of.decode is None:
         return of.arrays[0]
     if of.decode.operation == "dequantize":
-        return dequantized(of.decode, DirectionData(*of.arrays), None)
+        data, call = DirectionData(*of.arrays), of.decode
+        require_bytes("multiply", Quantized(call.required, call.encoded, "float32", call.layout.name, row=data), "row")
+        return dequantized(call, data, None)
     return values_of(of.decode, of.arrays[0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,13 @@ from fp4ref import arrays
 from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, programs
-from fp4ref_cuda.buffers import pointer
+from fp4ref_cuda.buffers import Library, pointer
 from fp4ref_cuda.launch import float_bits, launch
 from fp4ref_cuda.plan import ANY, Plan, prelude, remember
 
 OF_BLOCK, EACH = 256 * 8, 8  # elements of a row that a block of threads finishes, and that one thread does
 MOST_FACTORS = 4
+BITS = struct.Struct("d").pack
 
 
 def finish_product(call: Call, product: Any, factors: Sequence[Any], bias: Any) -> Any:
@@ -28,18 +30,17 @@ def finish_product(call: Call, product: Any, factors: Sequence[Any], bias: Any) 
 
     Rules: GEM-5, GEM-8, TEL-12, TEL-32.
     """
-    numbers = tuple([each if type(each) is float else None for each in factors])
-    read = [None if type(each) is float else each for each in factors]
-    kind = "finish_product", numbers  # which are arguments of the launch, and so of the program
+    numbers, read = split(factors)
+    kind = "finish_product", numbers
     return programs.serve(kind, call, (product, bias, *read), lambda: (_finished(call, product, factors, bias),))[0]
 
 
 def _finished(call: Call, product: Any, factors: Sequence[Any], bias: Any) -> Any:
     rows, columns = call.sizes
     restore = arrays.device_restorer(product)
-    require("finish_product", "product", product, "float32", (rows, columns))
-    require_finishing("finish_product", factors, bias, call)
     product, library = buffers.adopt("finish_product", product)
+    require("finish_product", "product", product, "float32", (rows, columns), library)
+    require_finishing("finish_product", factors, bias, call, library)
     with library.current():
         out = library.empty((rows, columns), call.to)
         if rows * columns:
@@ -56,18 +57,27 @@ def _finished(call: Call, product: Any, factors: Sequence[Any], bias: Any) -> An
     return restore(out)
 
 
-def require_finishing(operation: str, factors: Sequence[Any], bias: Any, call: Call) -> None:
-    """Require factors and a bias of a call's columns and type."""
+def split(factors: Sequence[Any]) -> tuple[tuple[bytes | None, ...], list[Any]]:
+    """Return factors that are numbers as their bits, and those that are arrays; None in the other ones' places.
+
+    Numbers are arguments of a launch, and so of a program: -0 is another one than 0, and NaN is equal to itself.
+    """
+    numbers = tuple([BITS(each) if type(each) is float else None for each in factors])
+    return numbers, [None if type(each) is float else each for each in factors]
+
+
+def require_finishing(operation: str, factors: Sequence[Any], bias: Any, call: Call, library: Library) -> None:
+    """Require factors and a bias of a call's columns and type, on a library's device."""
     if len(factors) > MOST_FACTORS:
         raise ShapeError(operation, f"{len(factors)} factors", f"at most {MOST_FACTORS}", "GEM-5")
     for factor in factors:
         if type(factor) is not float:
-            require(operation, "factor", factor, "float32", (1,))
-    require(operation, "bias", bias, call.source, (call.sizes[1],))
+            require(operation, "factor", factor, "float32", (1,), library)
+    require(operation, "bias", bias, call.source, (call.sizes[1],), library)
 
 
-def require(operation: str, name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:
-    """Require None, or an array without gaps; a factor may have no dimension."""
+def require(operation: str, name: str, value: Any, dtype: str, shape: tuple[int, ...], library: Library) -> None:
+    """Require None, or an array without gaps on a library's device; a factor may have no dimension."""
     if value is None:
         return
     if arrays.dtype_name(value) != dtype:
@@ -76,3 +86,7 @@ def require(operation: str, name: str, value: Any, dtype: str, shape: tuple[int,
         raise ShapeError(operation, f"{name} {list(value.shape)}", f"{list(shape)}", "GEM-8")
     if not buffers.is_contiguous(value):
         raise BackendError(operation, f"{name} with gaps", "a contiguous one", "CNF-5")
+    if arrays.is_lazy_view(value):
+        raise BackendError(operation, f"{name} that is negated when it is read", "its values", "CNF-5")
+    if buffers.adopt(f"{operation}: {name}", value)[1].ordinal != library.ordinal:
+        raise BackendError(operation, f"{name} on another device", f"cuda:{library.ordinal}", "CNF-5")

@@ -41,7 +41,7 @@ def combined(factors: Sequence[Any]) -> Any:
 
 def _in_one_pass(sums: Tensor, factors: Sequence[Any], bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """Return the same by a backend that does it in one pass; None without one."""
-    if bias is not None and not bias.is_contiguous():
+    if bias is not None and (not bias.is_contiguous() or bias.is_neg()):
         return None
     kind = dtype if bias is None else bias.dtype
     found = server("finish_product", sums.device, (sums.shape[0], sums.shape[1]), source=kind, to=dtype)
