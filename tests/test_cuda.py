@@ -507,6 +507,27 @@ def test_products_of_streams_threads_and_a_graph():
         assert torch.equal(other.cpu(), expected(1))
 
 
+@pytest.mark.rule("TEL-12", "TEL-32")
+@pytest.mark.parametrize("read", [False, True], ids=["given", "read"])
+@pytest.mark.parametrize("number", [0.0, -0.0, float("nan"), float("inf"), 2.0**-140, 1e-30])
+def test_unusual_factors_of_sums_that_are_not_finite_or_zero(number, read):
+    """A factor of 0 does not save the library from reading infinities and NaN: IEEE says what the product is."""
+    import torch
+
+    from fp4ref.stored import Stored
+    from fp4ref_cuda import operations
+
+    sums = torch.zeros(64)
+    sums[:4] = torch.tensor([torch.inf, torch.nan, -1, 2.0**20])
+    a, b = torch.zeros(64, 64), torch.eye(64)
+    a[:, 0] = sums
+    stored = [Stored((x.bfloat16().cuda(),)) for x in (a, b)]
+    call = Call("multiply", source="bfloat16", to="bfloat16", device="cuda", shape=(64, 64))
+    got = operations.multiply(call, *stored, (torch.tensor([number]).cuda() if read else number,), None)
+    expected = (sums * number).bfloat16().float().numpy()
+    assert np.array_equal(got[:, 0].cpu().float().numpy(), expected, equal_nan=True)
+
+
 FUSED = {"nvfp4": "rows and columns by thresholds", "nvfp4-rht": "rows and hadamard columns, fused"}
 
 
