@@ -254,9 +254,9 @@ def test_codes_of_a_tensor_and_what_they_mean(name, dtype, vectors, tmp_path):
         assert not codes[x.size :].any()
     to = "float16" if dtype is np.float16 else "bfloat16"
     kernel = built(tmp_path, "tensor_values", plan.prelude(spec, out=to, VECTORS=vectors))
-    codes = np.tile(np.arange(256, dtype=np.uint8), 9)[:2051]
+    codes = np.tile(np.arange(256, dtype=np.uint8), 17)[:4099]
     values = np.zeros(codes.size + 8, to if to == "float16" else ml_dtypes.bfloat16)
-    kernel.start(-(-codes.size // 2048), *pointers(codes), ctypes.c_longlong(codes.size), *pointers(values))
+    kernel.start(-(-codes.size // 4096), *pointers(codes), ctypes.c_longlong(codes.size), *pointers(values))
     with np.errstate(invalid="ignore"):
         meant = codes.view(element).astype(values.dtype)
     assert np.array_equal(values[: codes.size].astype(np.float32), meant.astype(np.float32), equal_nan=True)
