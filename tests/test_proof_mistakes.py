@@ -6,6 +6,7 @@ import functools
 import importlib
 import shutil
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fp4ref import arithmetic as ar
 from fp4ref import formats, hadamard, philox
 from fp4ref.formats import codec as codec_module
 from fp4ref.layout import value as layouts
-from fp4ref.proof import encoders, estimates, golden_scales, products, solver
+from fp4ref.proof import encoders, estimates, golden_scales, host, products, solver, transforms
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 from fp4ref_cpu import build
@@ -30,6 +31,7 @@ DECODED = (
     "s * A * (1.0f / (S::element_max * S::scale_max))",
     "s * (A * (1.0f / (S::element_max * S::scale_max)))",
 )
+STEP_TIES = ("thresholds.h", "0x2401u * BOTH", "0x2400u * BOTH")
 NATIVE = {  # claim: file of the header, text, its replacement
     "encode-e2m1/header": SUMS,
     "encode-e2m1-overflow/header": ("codec.h", "Overflow < 0 ? 7.0f : 8.0f", "Overflow < 0 ? 7.0f : 7.0f"),
@@ -57,6 +59,7 @@ NATIVE = {  # claim: file of the header, text, its replacement
     "decode/header": DECODED,
     "decode-significands/header": DECODED,
     "block/header": SUMS,
+    "block-all/header": SUMS,
     "over-2688/header": ONE_PART,
     "over-1536/header": ONE_PART,
     "over-6/header": ONE_PART,
@@ -73,7 +76,7 @@ NATIVE = {  # claim: file of the header, text, its replacement
         "exact_product_plus(binade, -size, exact",
         "exact_product_plus(binade, 1.0f - size, exact",
     ),
-    "thresholds/header": ("thresholds.h", "0x2401u * BOTH", "0x2400u * BOTH"),
+    "thresholds/header": STEP_TIES,
     **{
         f"quantize-{spec}-{kind}/cpu": SUMS
         for spec in ("nvfp4", "mxfp4")
@@ -131,6 +134,19 @@ HEAVY = ("encode-e4m3/header", "factor/header", "over-6/header", "hadamard-signs
 def test_a_mistake_in_the_header_is_refuted(name, planted):
     planted(*NATIVE[name])
     assert decided(name).witness
+
+
+BY_INPUT = {
+    f"{part.factors.__module__}:factors": partial(part.factors, 127 << 23, 1 << 18) for part in (host, transforms)
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("decide", BY_INPUT.values(), ids=BY_INPUT)
+def test_a_mistake_of_thresholds_is_refuted_input_by_input_and_by_runs(decide, planted):
+    assert decide(lambda done: None).witness is None
+    planted(*STEP_TIES)
+    assert decide(lambda done: None).witness
 
 
 # Python: each plants its mistake by a function of pytest's monkeypatch
@@ -351,6 +367,7 @@ def test_every_certificate_has_a_mistake():
     tables = {*NATIVE, *PYTHON, *FORMULAS}
     assert tables <= claims().keys()
     functions = {(claim.decider(), claim.subject) for name, claim in claims().items() if name in tables}
+    functions |= {(name, ClaimSubject.HEADER) for name in BY_INPUT}
     lacking = [
         name
         for name, claim in claims().items()

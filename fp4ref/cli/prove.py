@@ -15,7 +15,7 @@ from fp4ref.cli.common import console
 from fp4ref.conformance.run.machine import cuda_devices
 from fp4ref.errors import UnknownNameError
 from fp4ref.proof import native, records, second_solver
-from fp4ref.proof.catalogue import UNRECORDED, claims
+from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, in_words
 
 EPILOG = """\b
@@ -202,7 +202,7 @@ def _list(chosen: list[ProofClaim], as_json: bool) -> None:
         return
     for claim, kept in rows:
         state = (
-            ": ".join(("no record", *(UNRECORDED[name] for name in (claim.name,) if name in UNRECORDED)))
+            "no record"
             if kept is None
             else "out of date"
             if records.outdated(claim, kept)

@@ -9,6 +9,7 @@ from fp4ref.proof import (
     device_sweeps,
     encoders,
     estimates,
+    host,
     mx_scales,
     products,
     scales,
@@ -32,17 +33,12 @@ SOURCES = (
     device.claims,
     device_sweeps.claims,
 )
-# Long claims without a record, and the reason; those of the GPU apart.
-UNRECORDED = {
-    "block-all/header": "about 4,000 s of processor time; all its inputs are computed on the GPU",
-    "thresholds-all/header": "about 700 s of processor time; all its inputs are computed on the GPU",
-}
 
 
 @lru_cache
 def claims() -> dict[str, ProofClaim]:
     """Return the claims by name, those of one module together."""
-    return {claim.name: claim for source in SOURCES for claim in source()}
+    return {claim.name: host.by_host(claim) for source in SOURCES for claim in source()}
 
 
 def claims_of(rule: str) -> list[ProofClaim]:
