@@ -20,6 +20,7 @@ from fp4ref.layout import STANDARD_LAYOUTS, Layout, layout
 from fp4ref.model import backend as golden
 from fp4ref.quantized import DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
+from same_bytes import on_the_host, same
 
 
 def unavailable() -> str:
@@ -95,27 +96,9 @@ def cuda(array):
     return torch.from_numpy(array.copy()).cuda()
 
 
-def host(tensor):
-    return None if tensor is None else tensor.cpu().numpy()
-
-
-def same(got, expected, scale_layout, what):
-    """Bytes of data and scales, and amax up to the sign and payload of NaN; padding where it is specified."""
-    for field, mine, theirs in zip(DirectionData._fields, map(host, got), expected, strict=True):
-        assert (mine is None) == (theirs is None), (what, field)
-        if theirs is None:
-            continue
-        assert mine.shape == theirs.shape, (what, field)
-        if field == "amax":
-            assert np.array_equal(mine, theirs, equal_nan=True), (what, field, mine, theirs)
-            continue
-        wrong = np.argwhere(mine != theirs)
-        if field == "scales" and not layout(scale_layout).pads_compared:
-            continue
-        assert not len(wrong), (
-            f"{what} {field}: {len(wrong)} differ, first {wrong[0]}: {mine[tuple(wrong[0])]:#x}, "
-            f"need {theirs[tuple(wrong[0])]:#x}"
-        )
+def scales_of(spec, shape, direction):
+    """Return rows and columns of the scales without padding."""
+    return buffer_shapes(spec, shape, direction, "linear").scales
 
 
 def described(x, spec, direction, scale_layout, **more):
@@ -177,7 +160,8 @@ def check_both(x, spec, scale_layout, what):
     got = quantize_both(cuda(x), spec, scale_layout, random_bits=given)
     for name in ("row", "column"):
         expected = expected_of(x, spec, name, scale_layout, None, getattr(bits, name))
-        same(getattr(got, name), expected, scale_layout, f"{what} {name} {operations.last_plan()}")
+        shown = f"{what} {name} {operations.last_plan()}"
+        same(getattr(got, name), expected, scale_layout, shown, scales_of(spec, x.shape, name))
     return got
 
 
@@ -240,7 +224,9 @@ def test_single_directions_in_every_layout(name, scale_layout):
     for shape, direction in product(shapes_of(spec, "bfloat16"), ("row", "column")):
         x = values(shape, "bfloat16", "normal")
         got = quantize(cuda(x), spec, direction, scale_layout, None, None, None)
-        same(got, expected_of(x, spec, direction, scale_layout), scale_layout, (name, shape, direction, scale_layout))
+        what = (name, shape, direction, scale_layout)
+        expected = expected_of(x, spec, direction, scale_layout)
+        same(got, expected, scale_layout, what, scales_of(spec, shape, direction))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -282,7 +268,8 @@ def test_rows_under_powers_of_two_by_thresholds(kind):
         x = values(shape, "bfloat16", kind)
         got = quantize(cuda(x), spec, "row", scale_layout, None, None, None)
         assert operations.last_plan().path == "rows by thresholds"
-        same(got, expected_of(x, spec, "row", scale_layout), scale_layout, (shape, kind, scale_layout))
+        expected = expected_of(x, spec, "row", scale_layout)
+        same(got, expected, scale_layout, (shape, kind, scale_layout), scales_of(spec, shape, "row"))
 
 
 @pytest.mark.rule("MXS-1", "E8M0-2", "E2M1-3")
@@ -594,7 +581,8 @@ def test_scales_moved_out_of_tiles(name, request):
             chosen = [quantize_both(cuda(x), spec, scale_layout) for _ in range(2)]  # the second one repeats launches
             assert (operations.last_plan().path == path) == bool(spec.hadamard)
             for got, d in product((forced, *chosen), ("row", "column")):
-                same(getattr(got, d), expected_of(x, spec, d, scale_layout), scale_layout, (shape, scale_layout, d))
+                expected = expected_of(x, spec, d, scale_layout)
+                same(getattr(got, d), expected, scale_layout, (shape, scale_layout, d), scales_of(spec, shape, d))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -774,8 +762,10 @@ def test_out_buffers_are_filled_and_nothing_around_them(name):
         got = quantize_both(cuda(x), spec, scale_layout, out=out)
         for d in ("row", "column"):
             assert getattr(got, d).data is getattr(out, d).data
-            same(getattr(got, d), expected_of(x, spec, d, scale_layout), scale_layout, (name, shape, d, scale_layout))
-            assert pairs[d][1](), (name, shape, d, scale_layout)
+            what = (name, shape, d, scale_layout)
+            expected = expected_of(x, spec, d, scale_layout)
+            same(getattr(got, d), expected, scale_layout, what, scales_of(spec, shape, d))
+            assert pairs[d][1](), what
 
 
 @pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "mxfp8-e4m3", "nvfp4-row-scaled"])
@@ -910,9 +900,9 @@ def test_public_functions_on_the_device(name):
         fp4ref.quantize_grouped(cuda(other), splits, name, "both", "tiled_128x4", out=group, noop=flag)
         check(x)
         q = fp4ref.quantize(cuda(x), name, "both", "tiled_128x4")
-        held = [host(part).copy() for part in (*q.row, *q.column) if part is not None]
+        held = [on_the_host(part).copy() for part in (*q.row, *q.column) if part is not None]
         fp4ref.quantize(cuda(other), name, "both", "tiled_128x4", out=q, noop=flag)
-        again = [host(part) for part in (*q.row, *q.column) if part is not None]
+        again = [on_the_host(part) for part in (*q.row, *q.column) if part is not None]
         assert all(np.array_equal(a, b) for a, b in zip(held, again, strict=True))
     flag.zero_()
     fp4ref.quantize_grouped(cuda(other), splits, name, "both", "tiled_128x4", out=group, noop=flag)
@@ -982,7 +972,7 @@ def test_layout_conversion_of_many_tensors():
         for chosen in (slice(None), slice(4, 5)):
             made = operations.convert_layout(given[chosen], sizes[chosen], source, target)
             for got, want in zip(made, linear[chosen], strict=True):
-                assert np.array_equal(host(got), layout(target).from_linear(want)), (source, target)
+                assert np.array_equal(on_the_host(got), layout(target).from_linear(want)), (source, target)
 
 
 def test_bad_buffers_are_refused_before_anything_is_written():
@@ -1047,9 +1037,10 @@ def test_more_than_2_to_the_31_elements():
             expected = expected_of(tail, spec, d, "tiled_128x4", given)
             width = expected.data.shape[1]
             codes = mine.data[-128:] if d == "row" else mine.data[:, -width:]
-            assert np.array_equal(host(codes), expected.data), (spec.name, d)
+            assert np.array_equal(on_the_host(codes), expected.data), (spec.name, d)
             assert not bool((mine.data[:-128] if d == "row" else mine.data[:, :-width]).any())
-        assert np.array_equal(host(both.row.scales[-128:]), expected_of(tail, spec, "row", "tiled_128x4", given).scales)
+        expected = expected_of(tail, spec, "row", "tiled_128x4", given)
+        assert np.array_equal(on_the_host(both.row.scales[-128:]), expected.scales)
         del both, mine, codes
 
 

@@ -154,6 +154,23 @@ def test_how_tos_name_profiles_and_layouts(page):
     assert set(re.findall(r"`(\w+_\w+x\w+|linear\w*)`", rows["scale layout"])) <= set(fp4ref.LAYOUTS)
 
 
+@pytest.mark.slow  # a run of pytest
+def test_collecting_tests_imports_no_example(tmp_path):
+    program = """if True:
+        import sys
+        import pytest
+
+        docs, settings = sys.argv[1:]
+        status = pytest.main([docs, "-c", settings, "--collect-only", "-q", "-p", "no:cacheprovider"])
+        files = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
+        imported = sorted(file for file in files if file.startswith(docs) and "conftest" not in file)
+        sys.exit(f"status {status}, imported {imported}" if imported or status != 5 else 0)  # 5: no tests
+    """
+    command = [sys.executable, "-c", program, f"{DOCS}{os.sep}", str(DOCS.parent / "pyproject.toml")]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
 def test_pages_are_in_the_index():
     index = (DOCS / "site/index.md").read_text("utf-8")
     trees = [block for block in blocks(DOCS / "site/index.md") if block.kind == "{toctree}"]

@@ -155,7 +155,7 @@ def test_mutants_are_caught_and_named(kernel, monkeypatch, record_property):
 
 
 RAGGED_COLUMNS = """AmaxInVectorsOfEight AmaxWithoutTail DirtySpare PartialBlockDropped PartialBlockTakesTheScaleBefore
-RaggedColumns RowsAtMultiplesOf16 TailCodesZero TailPaddedWithOnes TailReadsNextRow"""
+RaggedColumns RowsAtMultiplesOf16 TailCodesZero TailPaddedWithOnes TailReadsNextRow VectorsOfEightInBlockMaxima"""
 RAGGED = f"{RAGGED_COLUMNS} AmaxOfFourRowsAtOnce OddLastRowIsTheOneBefore"
 OTHER_TYPES = """AmaxBfloat16 AmaxToBfloat16 AmaxUpToBfloat16 BlockMaximaInBfloat16 CutInFloat16 ElementsThroughHalf
 MXThroughE5M2InFloat16 NaNIsZeroInFloat16 OneLevelInFloat16 RowAmaxCutToBfloat16 ScaleTiesAwayInFloat16

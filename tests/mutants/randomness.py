@@ -24,7 +24,7 @@ class BitsPlusOne(Stochastic):
         return bits.astype(np.int16) + 1
 
 
-@mutant("bits-inferred-2")
+@mutant("bits-shared-2", says="wrong: 2 elements use the random bits of the first of them;")
 class BitsOfPairsShared(Stochastic):
     def drawn(self, bits):
         return np.repeat(bits[:, :, ::2], 2, axis=2)
@@ -50,10 +50,16 @@ class BitsOfNextRow(Stochastic):
         return np.roll(bits, -1, axis=0)
 
 
-@mutant("bits-inferred-4")
+@mutant("bits-shared-4")
 class OneDrawOfFour(Stochastic):
     def drawn(self, bits):
         return np.repeat(bits[:, :, ::4], 4, axis=2)
+
+
+@mutant("bits-inferred-4")
+class BitsOfFourInAnyOrder(Stochastic):
+    def drawn(self, bits):
+        return bits.reshape(*bits.shape[:2], bits.shape[2] // 4, 4)[..., [2, 0, 3, 1]].reshape(bits.shape)
 
 
 @mutant("random-nibble")

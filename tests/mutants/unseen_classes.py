@@ -97,6 +97,24 @@ class SignsLast(RHT):
         return self.rounded(self.sums(groups) * self.signs + F(0)).reshape(x.shape)
 
 
+@mutant("hadamard-turned-8", says="the butterfly of stride 8 subtracts the other way round")
+class LastDifferencesTurned(RHT):
+    def sums(self, groups):
+        found = super().sums(groups)
+        return np.concatenate([found[..., :8], F(0) - found[..., 8:]], axis=-1)
+
+
+@mutant("hadamard-turned-2", says="the butterfly of stride 2 subtracts the other way round")
+class SecondDifferencesTurned(RHT):
+    def sums(self, groups):
+        y = groups
+        for stride in (1, 2, 4, 8):
+            i = np.arange(16)
+            low, high = y[..., i & ~stride], y[..., i | stride]
+            y = np.where(i & stride, high - low if stride == 2 else low - high, low + high)
+        return y + F(0)
+
+
 # Tiles
 
 

@@ -90,6 +90,11 @@ def _swapped_within(count: int, bits: Codes) -> Codes:
     return np.asarray(bits[..., np.where(partner < len(own), partner, own)])
 
 
+def _shared(count: int, bits: Codes) -> Codes:
+    """Return for each group of elements the byte of its first one."""
+    return np.asarray(bits[..., np.arange(bits.shape[-1]) // count * count])
+
+
 def stepped(steps: Callable[[Floats], Floats], y: Floats, bits: Codes | None, codec: Codec) -> Codes:
     """Stochastic rounding that adds a part of another step. steps: of those between neighbouring values."""
     assert bits is not None
@@ -164,6 +169,13 @@ def randomness() -> Iterator[Mistake]:
             f"random bits of {count} elements are taken in reverse order; those without a partner keep their own",
             stochastic,
             bits=partial(_swapped_within, count),
+        )
+        yield known(
+            Slot.INPUT,
+            f"bits-shared-{count}",
+            f"{count} elements use the random bits of the first of them",
+            stochastic,
+            bits=partial(_shared, count),
         )
     for name, text, at in (
         ("pair", "the byte of their first one", lambda column: column // 2 * 2),

@@ -113,6 +113,11 @@ def any_butterfly(groups: Floats) -> Floats:
     return _butterfly(groups, lambda sums: sums)
 
 
+def turned_butterfly(stride: int, groups: Floats) -> Floats:
+    """Return a butterfly whose differences at one stride are high - low: the results with that bit change sign."""
+    return np.where(np.arange(POINTS) & stride, F(0) - butterfly(groups), butterfly(groups)) + F(0)
+
+
 def sequency(groups: Floats) -> Floats:
     """Return the rows of the matrix ordered by their sign changes (Walsh)."""
     order = np.argsort([np.count_nonzero(np.diff(row)) for row in SYLVESTER], kind="stable")
@@ -159,6 +164,14 @@ PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("fp16-sums", "every sum is rounded to float16", {"sums": half_butterfly}),
     ("sequency", "the matrix is in sequency order", {"sums": sequency}),
     ("bit-reversed", "the results are in bit-reversed order", {"sums": bit_reversed}),
+    *(
+        (
+            f"turned-{stride}",
+            f"the butterfly of stride {stride} subtracts the other way round: results with index bit {bit} change sign",
+            {"sums": partial(turned_butterfly, stride)},
+        )
+        for bit, stride in enumerate((1, 2, 4, 8))
+    ),
     ("size-8", "groups of 8 are transformed instead of 16", {"sums": any_butterfly, "size": 8, "factor": 8**-0.5}),
     ("size-32", "groups of 32 are transformed instead of 16", {"sums": any_butterfly, "size": 32, "factor": 32**-0.5}),
     ("size-4", "groups of 4 are transformed instead of 16", {"sums": any_butterfly, "size": 4, "factor": 0.5}),
