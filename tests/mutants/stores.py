@@ -127,7 +127,7 @@ class EvenThenOdd(MXFP4):
         return NVFP4.pack(self, out)
 
 
-@mutant("layout-order-128x4-4|layout-inferred-512")
+@mutant("layout-128x4-rows-4", says="128x4 tiles split rows as row % 4 and row // 4 instead of row % 32 and row // 32")
 class RowsByFours(NVFP4):
     def place(self, scales):
         return tiled(scales, order=(0, 3, 2, 1, 4), inner=4)
@@ -324,7 +324,7 @@ class ScalesOneBlockLate(NVFP4):
         return np.roll(byte, 1, axis=1)
 
 
-@mutant("unwritten-codes-inferred-rows-modulo-16")
+@mutant("codes-constant-0x0", says=r"not written, or zeros\), where row % 16 == 15")
 class LaneWithoutStore(NVFP4):
     def pack(self, codes):
         codes = codes.copy()
