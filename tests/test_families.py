@@ -13,7 +13,7 @@ from fp4ref.conformance import families
 from fp4ref.conformance.families.aiming import Steps, scale_thresholds
 from fp4ref.conformance.families.case import aim
 from fp4ref.conformance.families.found import found as found_before
-from fp4ref.conformance.families.witnesses import names, searched, told_apart
+from fp4ref.conformance.families.witnesses import searched, told_apart
 from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, E8M0, STOCHASTIC_E2M1
 from fp4ref.model.quantize import global_amax, quantize
@@ -170,10 +170,17 @@ def test_witnesses_tell_every_variant_apart(name, dtype, same):
     "spec", [*STANDARD[:1], *(pytest.param(spec, marks=pytest.mark.heavy) for spec in STANDARD[1:])]
 )
 def test_stored_witnesses_are_those_of_a_search(spec, dtype):
-    stored, made = found_before(spec, dtype, names()), searched(spec, dtype)
+    stored, made = found_before(spec, dtype), searched(spec, dtype)
     for topic, pools in made.items():
         assert [pool.amax for pool in stored[topic]] == [pool.amax for pool in pools]
         assert [pool.blocks.tobytes() for pool in stored[topic]] == [pool.blocks.tobytes() for pool in pools]
+
+
+@pytest.mark.parametrize("spec", STANDARD, ids=lambda spec: spec.name)
+def test_the_standards_witnesses_are_stored_for_the_profiles_of_today(spec):
+    """If this fails, every command searches again: `python -m fp4ref.conformance.families.write_found`."""
+    for dtype in INPUT_DTYPES:
+        assert found_before(spec, dtype) is not None
 
 
 def test_every_profile_of_the_form_is_told_apart():

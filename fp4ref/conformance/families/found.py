@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.conformance.families.variants import Topic
+from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.families.variants import Topic, same_form
 from fp4ref.spec import Spec
 from fp4ref.specs import STANDARD
 
@@ -27,11 +28,11 @@ class Pool(NamedTuple):
 Pools = dict[Topic, tuple[Pool, ...]]
 
 
-def found(spec: Spec, dtype: str, profiles: tuple[str, ...]) -> Pools | None:
+def found(spec: Spec, dtype: str) -> Pools | None:
     """Return what a search found; None for another specification, or where other profiles are to be told apart."""
     stored = _archive()
     name = next((standard.name for standard in STANDARD if standard == spec), None)
-    if name is None or stored["profiles"].tolist() != list(profiles):
+    if name is None or stored[f"{name}/profiles"].tolist() != profiles(spec):
         return None
     key, kind = f"{name}/{dtype}", INPUT_DTYPES[dtype]
     blocks, topics = stored[f"{key}/blocks"].view(kind), list(Topic)
@@ -41,6 +42,11 @@ def found(spec: Spec, dtype: str, profiles: tuple[str, ...]) -> Pools | None:
         pools[topics[topic]].append(Pool(float(amax), blocks[start : start + count]))
         start += count
     return {topic: tuple(members) for topic, members in pools.items()}
+
+
+def profiles(spec: Spec) -> list[str]:
+    """Return the names of the profiles that the witnesses of a specification tell apart from it."""
+    return [name for name, other in PROFILES.items() if same_form(spec, other)]
 
 
 def to_arrays(spec: Spec, dtype: str, pools: Pools) -> dict[str, NDArray[Any]]:
@@ -53,7 +59,8 @@ def to_arrays(spec: Spec, dtype: str, pools: Pools) -> dict[str, NDArray[Any]]:
         "amaxes": np.array([pool.amax for _, pool in told], np.float64),
         "blocks": blocks.view(f"u{blocks.itemsize}"),
     }
-    return {f"{spec.name}/{dtype}/{name}": array for name, array in arrays.items()}
+    told_apart = {f"{spec.name}/profiles": np.array(profiles(spec), np.str_)}
+    return told_apart | {f"{spec.name}/{dtype}/{name}": array for name, array in arrays.items()}
 
 
 @cache

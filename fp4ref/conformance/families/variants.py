@@ -95,7 +95,7 @@ def variants(spec: Spec, dtype: np.dtype[Any]) -> Iterator[Variant]:
     if spec.four_over_six is not None:
         yield from _searched(spec)
     for name, other in PROFILES.items():
-        if _same_form(spec, other):
+        if same_form(spec, other):
             yield Variant(name, Topic.PROFILE, other)
 
 
@@ -220,7 +220,7 @@ def _searched(spec: Spec) -> Iterator[Variant]:
     yield Variant("no 4over6", Topic.ORDER, spec.replace(name="variant", four_over_six=None))
 
 
-def _same_form(a: Spec, b: Spec) -> bool:
+def same_form(a: Spec, b: Spec) -> bool:
     """Return True if bytes mean the same in both, and the settings are others."""
     return (
         a != b
