@@ -21,6 +21,7 @@ expected = fp4ref.quantize(x, fp4ref.NVFP4, backend="numpy")
 assert (q.row.data == expected.row.data).all() and (q.row.scales == expected.row.scales).all()
 print("same")
 """
+QUICK = 'exec c++ "$@" -O0'
 REASON = """
 import fp4ref, numpy as np
 from fp4ref import registry
@@ -40,7 +41,7 @@ def backend():
 
 
 @pytest.fixture(scope="module")
-def compiled_once(tmp_path_factory):
+def compiled_once(tmp_path_factory, quick):
     folder = tmp_path_factory.mktemp("compiled")
     run(QUANTIZE, FP4REF_CACHE_DIR=folder)
     return folder
@@ -50,6 +51,15 @@ def compiled_once(tmp_path_factory):
 def filled(compiled_once, tmp_path):
     """A copy of a cache that has all of QUANTIZE."""
     return Path(shutil.copytree(compiled_once, tmp_path / "filled"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick(tmp_path_factory):
+    """Compile without optimization, which takes half the time: what is tested here is where libraries come from."""
+    compiler = script(tmp_path_factory.mktemp("quick") / "quick", QUICK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", str(compiler))
+        yield
 
 
 def start(code: str, **environment: object) -> subprocess.Popen[str]:
@@ -86,7 +96,7 @@ def intact(path: Path) -> bool:
 def counting(tmp_path: Path) -> tuple[Path, Path]:
     """A compiler that notes each run that compiles."""
     notes = tmp_path / "notes"
-    body = f'case "$*" in *--version*) ;; *) echo x >> "{notes}";; esac\nexec c++ "$@"'
+    body = f'case "$*" in *--version*) ;; *) echo x >> "{notes}";; esac\n{QUICK}'
     return script(tmp_path / "counting", body), notes
 
 
@@ -114,7 +124,7 @@ def test_damaged_entries_are_built_again(filled):
 
 
 def test_another_compiler_or_another_header_has_entries_of_its_own(filled, tmp_path):
-    other = script(tmp_path / "other", 'if [ "$1" = --version ]; then echo other 1.0; else exec c++ "$@"; fi')
+    other = script(tmp_path / "other", 'if [ "$1" = --version ]; then echo other 1.0; else exec c++ "$@" -O0; fi')
     run(QUANTIZE, FP4REF_CACHE_DIR=filled, CXX=other)
     assert len(libraries(filled)) == 6
     changed = "from fp4ref_cpu import build\nbuild._headers = lambda: 'changed'\n"
@@ -167,7 +177,7 @@ def test_a_compiler_that_a_signal_ends_is_not_tried_again(tmp_path):
 
 
 def test_a_compiler_that_fails_later_is_a_backend_error(tmp_path):
-    compiler = script(tmp_path / "later", f'[ -e "{tmp_path}/stop" ] && [ "$1" != --version ] && exit 1; exec c++ "$@"')
+    compiler = script(tmp_path / "later", f'[ -e "{tmp_path}/stop" ] && [ "$1" != --version ] && exit 1; {QUICK}')
     code = f"""
 import fp4ref, numpy as np, pathlib
 from fp4ref import registry

@@ -5,6 +5,7 @@ and judges every tenth at two more multiples of shapes. `.ci/release` does all t
 and for the sets that say `RELEASE`.
 """
 
+import os
 import re
 import runpy
 import subprocess
@@ -204,11 +205,17 @@ FEW = (
     "ScaleRowPairsExchanged",
     "RowBeforeAtTileEnd",
 )
+LONG = {"TransformSkippedInOddGroups", "RowBeforeAtTileEnd"}  # two seconds each: with the heavy ones
+
+
+def of_few(kernel):
+    marks = [pytest.mark.heavy] if kernel.__name__ in LONG else []
+    return pytest.param(kernel, marks=marks, id=kernel.__name__)
 
 
 @pytest.mark.slow  # each is a diagnosis over all cases
 @pytest.mark.rule("CNF-2", "CNF-26", "CNF-28")
-@pytest.mark.parametrize("kernel", [k for k in MUTANTS if k.__name__ in FEW], ids=lambda kernel: kernel.__name__)
+@pytest.mark.parametrize("kernel", [of_few(kernel) for kernel in MUTANTS if kernel.__name__ in FEW])
 def test_a_few_mutants_are_said(kernel, monkeypatch):
     report = verified(kernel, monkeypatch)
     assert re.search(kernel.says, report.headline), report.headline
@@ -231,8 +238,10 @@ def test_mutant(outcome, record_property):
     record_property("mutant", ("Mutant", 10, *outcome))
 """
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), "-p", "no:cacheprovider", "test_them.py"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    shared = ["-p", "xdist", "-n", str(workers)] if workers else []
+    command = [sys.executable, "-m", "pytest", "-q", *shared, "-p", "no:cacheprovider", "test_them.py"]
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=alone)
     assert run.returncode == status, run.stdout + run.stderr
     assert "mutants: " in run.stdout
     assert ("need 100 % caught" in run.stdout) == bool(status)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import time
 from types import ModuleType, SimpleNamespace
@@ -38,6 +39,17 @@ def few_cases(monkeypatch):
     monkeypatch.setattr("fp4ref.conformance.selfcheck.trials.specs", lambda: [NVFP4, NVFP4_RHT, MXFP4])
     monkeypatch.setattr("fp4ref.conformance.selfcheck.trials.OFTEN", ())
     monkeypatch.setattr(vectors, "load", lambda directory=None: few)
+
+
+EXPECTED: list = []
+
+
+@pytest.fixture
+def golden_once(few_cases, monkeypatch):
+    """The golden model's bytes of the few cases, which the first test makes for all whose golden model is right."""
+    if not EXPECTED:
+        EXPECTED.extend(selfcheck._with_golden(lambda name: None, wanted=True))
+    monkeypatch.setattr(selfcheck, "_with_golden", lambda tell, wanted: iter(EXPECTED))
 
 
 def register(monkeypatch, **operations):
@@ -83,13 +95,17 @@ def test_every_standard_rule_of_bytes_has_a_row(report):
 
 
 def test_aimed_cases_cover_types_directions_layouts_and_are_the_same_every_time():
-    once, again = list(trials()), list(trials())
+    once = list(trials())
+    again = list(itertools.islice(trials(), len(once) // 3))  # of some specifications, in all families
     assert {trial.case.x.dtype.name for trial in once} == {"float32", "bfloat16", "float16"}
     assert {(trial.case.direction, trial.scale_layout) for trial in once} == {
         (direction, layout) for direction in ("row", "column") for layout in selfcheck_layouts()
     }
     assert len({trial.id for trial in once}) == len(once)
-    assert [trial.case.x.tobytes() for trial in once] == [trial.case.x.tobytes() for trial in again]
+    assert [(trial.id, trial.case.x.tobytes()) for trial in once[: len(again)]] == [
+        (trial.id, trial.case.x.tobytes()) for trial in again
+    ]
+    assert len({trial.case.spec.name for trial in again}) > 1
 
 
 def selfcheck_layouts() -> set[str]:
@@ -218,7 +234,7 @@ def crash(x, spec, result, scale_layout):
     raise ZeroDivisionError("in the kernel")
 
 
-@pytest.mark.usefixtures("few_cases")
+@pytest.mark.usefixtures("golden_once")
 @pytest.mark.parametrize(
     ("operations", "rules", "spared"),
     [
