@@ -478,7 +478,7 @@ def test_examples_of_the_help(line: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.rule("LAY-3")
 def test_tensor_memory_has_a_row_per_lane_and_group() -> None:
-    """As the manual of the instruction has it: lane m % 32, column m / 32, byte k. Written down here."""
+    """Lane m % 32, column m / 32, byte k, as CUTLASS copies a tile. Written down here."""
     shown = [re.fullmatch(r"lane (\d+), column (\d+): scales (.*)", title) for title in titles(ALL["tensor-memory"])]
     found = {(int(m[1]), int(m[2])): m[3] for m in shown if m}
     assert len(found) == 128

@@ -118,6 +118,12 @@ def test_worked_offsets_128x4(row, column, offset):
     assert swizzle_index(offset, 8) == (row, column)
 
 
+@pytest.mark.rule("LAY-3")
+def test_offsets_in_the_manual_of_cublas_helper():
+    """The two offsets that nvmath-python's manual gives for get_block_scale_offset, NVFP4, 128 x 128."""
+    assert [swizzle_offset(5, column, 8) for column in (2, 5)] == [82, 593]
+
+
 @pytest.mark.rule("LAY-4")
 @pytest.mark.parametrize(
     "row, column, offset", [(0, 1, 1), (1, 0, 4), (7, 3, 31), (0, 4, 32), (8, 0, 64), (13, 6, 118)]

@@ -11,14 +11,15 @@ from fp4ref.layout import TILED_128X4
 WORD = 4  # bytes of a column of tensor memory
 CELL = (128.0, 15.0)
 COPY = (
-    "A block-scaled tcgen05.mma reads its scales from tensor memory, where each of 32 lanes has columns of 32 bits. "
+    "A block-scaled tcgen05.mma reads its scales from tensor memory, where each lane has columns of 32 bits. "
     "The copy tcgen05.cp.32x128b moves line i of the tile, 16 bytes, to lane i: four columns, one for each group of 32 "
     "rows."
 )
 WHY = (
     "With .warpx4 the four quarters of the 128 lanes get the same copy, so that the lanes of every quarter find all "
-    "128 rows. This is why rows that are 32 apart are neighbours in the buffer: the copy needs no shuffle. (PTX ISA, "
-    "tcgen05.cp and the layouts of scale_vec; with scale_vec::4X one instruction uses all four bytes of a column.)"
+    "128 rows. This is why rows that are 32 apart are neighbours in the buffer: the copy needs no shuffle. With "
+    "scale_vec::4X one instruction uses all four bytes of a column. (PTX ISA, tcgen05.cp and block scaling; lanes as "
+    "in CUTLASS, copy_sm100.hpp)"
 )
 
 
