@@ -600,6 +600,26 @@ def test_what_is_too_wide_has_names_on_lines_of_their_own() -> None:
     assert table(columns, rows, 30) == ["name", "  count", "w" * 30, "      7", "v", "     12"]
 
 
+def test_a_table_keeps_to_the_width() -> None:
+    """The last column's words are folded if its name says so; other columns get lines, the names like their cells."""
+    said = "a" * 20 + " " + "b" * 20
+    assert table(("name", "~why"), [("v", said)], 48) == ["name  why", "v     " + said]
+    assert table(("name", "~why"), [("v", said)], 40) == ["name  why", "v     " + "a" * 20, "      " + "b" * 20]
+    columns, row = ("case", "one", ">two", "three", "none"), ("c" * 10, "1" * 8, "2" * 8, "3", "")
+    names, cells = ["  one            two", "  three"], ["  11111111  22222222", "  3"]
+    assert table(columns, [row], 23) == ["case", *names, row[0], *cells]
+    assert table(columns, [row], 12) == [
+        "case",
+        "  one",
+        "       two",
+        "  three",
+        row[0],
+        "  11111111",
+        "  22222222",
+        "  3",
+    ]
+
+
 def in_pairs_of_16(data: np.ndarray) -> np.ndarray:
     """Canonical 4-bit codes with elements j and j + 16 of each 32 in one byte."""
     codes = np.stack([data & 15, data >> 4], axis=-1).reshape(len(data), -1, 2, 16)

@@ -196,6 +196,25 @@ def test_the_page_shows_the_verdict_the_maps_and_every_intermediate(view):
     assert first.bits in text
 
 
+HIDDEN = """
+return [...document.querySelectorAll("details[open] td")]
+  .filter((cell) => cell.getBoundingClientRect().right > innerWidth + 1).map((cell) => cell.textContent);
+"""
+
+
+def test_a_phone_shows_every_intermediate_without_scrolling(view, chromium, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(html.page(view), encoding="utf-8")
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    try:
+        chromium.get(path.as_uri())
+        assert chromium.execute_script("return document.querySelectorAll('details[open] td').length") > 60
+        assert chromium.execute_script(HIDDEN) == []
+    finally:
+        chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def test_the_page_needs_nothing_else_and_runs_nothing(view):
     text = html.page(view)
     addresses = [value for _, attrs in Page(text).tags for name, value in attrs.items() if name in {"href", "src"}]

@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from itertools import compress
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 DIFFERS, REFUSED, INTERNAL = 1, 2, 3  # exit statuses; 0 is success
 PIPE_WIDTH = 10_000
+LEAST_PROSE = 24  # columns that words are folded into; in fewer they are hard to read
 QUIET, BETWEEN = 2.0, 15.0  # seconds until the first line of progress, and until the next
 IMPORTED = "fp4ref.imported"  # modules that the user named, in a command's context
 JSON_MAX = 1 << 20  # bytes of a specification in a file
@@ -182,15 +185,43 @@ def console() -> Console:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Return lines of an unframed table; a column whose name begins with > is right-aligned.
 
-    A table that is too wide has the first column on lines of its own, so that nothing is cut or folded.
+    Where the table is too wide, a last column whose name begins with ~ is folded between words. Without one, the first
+    column has lines of its own, and the others as many lines as they need, without columns that are empty: no cell is
+    cut, and the names of the columns are arranged as their cells are.
     """
-    cells = [[name.lstrip(">") for name in columns], *rows]
+    cells = [[name.lstrip(">~") for name in columns], *rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    left = width - sum(widths[:-1]) - 2 * (len(widths) - 1)
+    if columns[-1].startswith("~") and LEAST_PROSE <= left < widths[-1]:
+        cells = [line for row in cells for line in _folded(row, left)]
+        widths[-1] = left
     sides = [">" if name.startswith(">") else "<" for name in columns]
     padded = [[f"{cell:{side}{size}}" for cell, side, size in zip(row, sides, widths, strict=True)] for row in cells]
-    if sum(widths) + 2 * len(widths) <= width:
+    if sum(widths) + 2 * (len(widths) - 1) <= width:
         return ["  ".join(row).rstrip() for row in padded]
-    return [line for row in padded for line in (row[0].rstrip(), "  " + "  ".join(row[1:]).rstrip())]
+    used = [any(row[place] for row in rows) or not place for place in range(len(columns))]
+    padded = [list(compress(row, used)) for row in padded]
+    parts = _parts(list(compress(widths, used)), width)
+    lines = (("  " if start else "") + "  ".join(row[start:end]) for row in padded for start, end in parts)
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+def _folded(row: Sequence[str], width: int) -> Iterator[list[str]]:
+    """Yield a row with the words of its last cell on lines of a width, the other cells on the first of them."""
+    first, *more = wrap(row[-1], width, break_long_words=False, break_on_hyphens=False) or [""]
+    yield [*row[:-1], first]
+    for line in more:
+        yield [*[""] * (len(row) - 1), line]
+
+
+def _parts(widths: Sequence[int], width: int) -> list[tuple[int, int]]:
+    """Return the columns of each line, as first and past the last: the first alone, then as many as a line takes."""
+    parts, start = [(0, 1)], 1
+    for end in range(2, len(widths) + 1):
+        if sum(widths[start:end]) + 2 * (end - start) > width:
+            parts.append((start, max(end - 1, start + 1)))
+            start = parts[-1][1]
+    return [*parts, (start, len(widths))] if start < len(widths) else parts
 
 
 @contextmanager

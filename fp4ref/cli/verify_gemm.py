@@ -86,7 +86,7 @@ def _print(report: ProductReport, limit: int) -> None:
     if failing:
         show(["", "families that fail"], "bold")
         cells = [(name, f"{families[name].passed}/{families[name].total}", FAMILIES[name].reason) for name in failing]
-        first, *rest = table(("family", ">passed", "reason"), cells, out.width)
+        first, *rest = table(("family", ">passed", "~reason"), cells, out.width)
         show([first], "dim")
         show(rest)
         show(["", *report.mismatches(limit)])

@@ -163,7 +163,7 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
         _print(out, ["", "families that fail"], "bold")
         cells = ((name, report.families[name]) for name in names)
         rows = [(name, f"{cell.passed}/{cell.total}", FAMILIES[name].reason) for name, cell in cells]
-        _print_table(out, ("family", ">passed", "reason"), rows)
+        _print_table(out, ("family", ">passed", "~reason"), rows)
     found = [row for result in report.results() for row in _mismatch_rows(result)][:limit]
     if found:
         _print(out, ["", f"first {len(found)} mismatches" if len(found) > 1 else "first mismatch"], "bold")

@@ -139,7 +139,7 @@ def _figure(picture: Picture) -> str:
 def _steps(found: Explained) -> str:
     """Every intermediate of one element that differs, as the specification has it, and what was got."""
     rows = [(step, expected, bits, got, " ".join(rules), how) for step, expected, bits, got, rules, how in found.steps]
-    table = _table(("step", "expected", "bits", "got", "rules", "how"), rows)
+    table = _table(("step", "expected", "bits", "got", "rules", "how"), rows, "steps")
     return f"<summary>{escape(found.title)}</summary>{table}"
 
 
@@ -176,11 +176,13 @@ def _held(cells: Iterable[Cell]) -> float:
     return min((cell.passed / cell.total for cell in cells if cell.total), default=1.0)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table; a column whose name begins with > holds numbers."""
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], kind: str = "plain") -> str:
+    """Return a table of a kind, its CSS class; a column whose name begins with > holds numbers."""
     head = "".join(f'<th scope="col">{escape(name.removeprefix(">"))}</th>' for name in columns)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _cell(value: object) -> str:
