@@ -110,6 +110,7 @@ def library(monkeypatch):
     imagined = ImaginedCublas()
     monkeypatch.setattr(cublas, "_library", lambda: imagined)
     monkeypatch.setattr(cublas, "enter", lambda library: None)
+    monkeypatch.setattr(cublas, "capability", lambda ordinal: (9, 0))
     monkeypatch.setattr(programs, "_library", lambda inputs: HostLibrary())
     monkeypatch.setattr(programs, "_programs", {})
     monkeypatch.setattr(buffers, "adopt", lambda operation, x: (x, HostLibrary(ordinal=getattr(x, "ordinal", 0))))
@@ -152,13 +153,13 @@ def sample(*shape, seed=1):
 @pytest.mark.parametrize("factors", [(), (0.5,), (3.0, [0.25], [2.0], -1.5)], ids=len)
 @pytest.mark.parametrize("bias", [False, True])
 def test_matrices_are_described_as_they_lie(library, turned, factors, bias):
-    call = asked(3, 5)
+    call = asked(24, 40)
     for seed in range(3):  # the later ones repeat what the first one started
-        a, b, added = sample(3, 7, seed=seed), sample(5, 7, seed=seed + 9), sample(5, seed=seed) if bias else None
+        a, b, added = sample(24, 56, seed=seed), sample(40, 56, seed=seed + 9), sample(40, seed=seed) if bias else None
         stored = [
             Stored(((x.t() if turn else x).contiguous(),), None, turn) for x, turn in zip((a, b), turned, strict=True)
         ]
-        out = torch.full((3, 5), torch.nan, dtype=torch.bfloat16) if seed == 2 else None
+        out = torch.full((24, 40), torch.nan, dtype=torch.bfloat16) if seed == 2 else None
         numbers = tuple(each if isinstance(each, float) else torch.tensor(each) for each in factors)
         got = multiply(call, *stored, numbers, added, out)
         expected = a.float() @ b.float().t() * float(np.prod([np.float32(each).reshape(()) for each in factors]))
@@ -170,7 +171,7 @@ def test_matrices_are_described_as_they_lie(library, turned, factors, bias):
 
 @pytest.mark.rule("TEL-12")
 def test_numbers_are_told_apart_by_their_bits(library):
-    a, call = Stored((torch.ones(4, 8, dtype=torch.bfloat16),)), asked(4, 4)
+    a, call = Stored((torch.ones(8, 8, dtype=torch.bfloat16),)), asked(8, 8)
     nan, infinity = float("nan"), float("inf")
     for number, expected in ((0.0, "0"), (-0.0, "-0"), (0.0, "0"), (nan, "nan"), (-nan, "nan"), (1e300, "inf")):
         got = multiply(call, a, a, (number,), None)
@@ -214,6 +215,23 @@ def test_codes_have_the_sizes_that_the_kernel_reads(library):
     short = torch.zeros(16, 2, dtype=torch.uint8)
     with pytest.raises(ShapeError, match="scales"):
         multiply(asked(16, 16), x, Stored((codes, short, None), found[0]), (), None)
+
+
+@pytest.mark.rule("TEL-32")
+@pytest.mark.parametrize("sizes", [(8, 8, 4), (8, 12, 8), (1, 8, 8)], ids=str)
+def test_rows_that_begin_elsewhere_are_left_to_torch(library, sizes):
+    rows, columns, depth = sizes
+    a, b = Stored((sample(rows, depth),)), Stored((sample(columns, depth),))
+    assert multiply(asked(rows, columns), a, b, (0.5,), None) is None
+    assert not library.products
+
+
+@pytest.mark.rule("TEL-32")
+def test_devices_that_were_not_tried_are_left_to_torch(library, monkeypatch):
+    monkeypatch.setattr(cublas, "capability", lambda ordinal: (8, 0))
+    x = Stored((sample(8, 8),))
+    assert multiply(asked(8, 8), x, x, (0.5,), None) is None
+    assert not library.products
 
 
 @pytest.mark.rule("CNF-5")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fp4ref.errors import BackendError
 from fp4ref_cuda.buffers import ALIGNMENT, Library
-from fp4ref_cuda.launch import enter
+from fp4ref_cuda.launch import capability, enter
 from fp4ref_cuda.recording import Start
 
 R_32F, R_16BF, COMPUTE_32F = 0, 14, 68  # cudaDataType_t, cublasComputeType_t
@@ -26,6 +26,10 @@ REDUCED_IN_FLOAT32 = 2
 WORKSPACE = 32 << 20  # bytes, at most
 FRESH = 256  # bytes that new memory is aligned to
 NOT_SUPPORTED = 15
+# Where the library's kernels were seen to scale and to add a bias in float32, and to round once. For rows that begin at
+# other addresses it has kernels that round before they add the bias.
+VECTOR = 8  # elements of 16 bytes
+EXECUTED = {(9, 0)}  # compute capabilities
 
 
 class MatrixProduct(NamedTuple):
@@ -107,13 +111,17 @@ def product(
     has_bias: bool,
     has_factor: bool,
 ) -> MatrixProduct | None:
-    """Return a product left [rows, depth] @ right [columns, depth]^T of matrices without gaps; None if it has none.
+    """Return a product left [rows, depth] @ right [columns, depth]^T of matrices without gaps.
+
+    Returns None where the library has none, or none that was seen to round once.
 
     sizes: rows, columns, depth. transposed: what is stored of left, and of right, is the transpose. alignments: of
     left, right and out, bytes. has_factor: two float32 on the device: the factor, and 0. The result and a bias
     [columns] are bfloat16.
     """
-    if _library() is None or not all(sizes):
+    if _library() is None or not all(sizes) or any(size % VECTOR for size in sizes):
+        return None
+    if capability(library.ordinal) not in EXECUTED:
         return None
     rows, columns, depth = sizes
     handle, wanted = _handle(library), _created("MatmulDesc", COMPUTE_32F, R_32F)

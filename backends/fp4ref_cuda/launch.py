@@ -45,11 +45,17 @@ def _device(ordinal: int) -> Any:
 
 
 @lru_cache
+def capability(ordinal: int) -> tuple[int, int]:
+    """Return the compute capability of a device."""
+    found = _device(ordinal).compute_capability
+    return found.major, found.minor
+
+
+@lru_cache
 def target(ordinal: int) -> str:
     """Return the compiler's name of a device."""
-    capability = _device(ordinal).compute_capability
-    variant = "a" if tuple(capability) in FAMILY else ""
-    return f"sm_{capability.major}{capability.minor}{variant}"
+    major, minor = capability(ordinal)
+    return f"sm_{major}{minor}{'a' if (major, minor) in FAMILY else ''}"
 
 
 @lru_cache
@@ -61,7 +67,7 @@ def multiprocessors(ordinal: int) -> int:
 @lru_cache
 def _early(ordinal: int) -> bool:
     """Return True if a kernel can wait for the one before it."""
-    return tuple(_device(ordinal).compute_capability) >= (9, 0)
+    return capability(ordinal) >= (9, 0)
 
 
 def _first_difference(library: Library, check: str, threads: int) -> int | None:
