@@ -117,11 +117,11 @@ Q = fp4ref.quantize(tensor(), fp4ref.NVFP4, scale_layout="tiled_128x4")
 LINEAR = fp4ref.quantize(tensor(), fp4ref.NVFP4)
 
 
-@pytest.mark.rule("FIL-3", "LAY-7", "NUM-3")
+@pytest.mark.rule("FIL-3", "FIL-8", "LAY-7", "NUM-3")
 def test_a_file_saved_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, **by_hand(Q))
-    with pytest.raises(DomainError, match=r"no spec for the tensor, need .*--spec.*\[FIL-3\]$"):
+    with pytest.raises(DomainError, match=r"no spec for the tensor, need .*--spec.*\[FIL-8\]$"):
         read_dump(path)
     with pytest.raises(
         LayoutError, match=r"need \[48, 3\] for scale_layout linear .*linear_padded and tiled_128x4 .*\[LAY-7\]$"

@@ -500,7 +500,15 @@ def test_dequantized_values():
 def test_records():
 
     assert fp4ref.NVFP4.replace(name="mine") == fp4ref.NVFP4 != fp4ref.NVFP4.replace(block=(1, 32))
-    assert [row[1] for row in read("SPC-10")[1]] == ["equal", "not equal"]
+    copy, blocks, stated, same = read("SPC-10")[1]
+    assert [row[1] for row in (copy, blocks, stated, same)] == ["equal", "not equal", "not equal", "equal"]
+    six = [
+        json.loads(number)
+        for number in (re.search(r"element_max (\d)$", stated[0])[1], re.search("[0-9.]+$", same[0])[0])
+    ]
+    records = [json.loads(fp4ref.NVFP4.to_json()) | {"element_max": each} for each in six]
+    whole, real = (fp4ref.from_json(json.dumps(record)) for record in records)
+    assert whole == real != fp4ref.NVFP4
     for words, result in read("SPC-11")[1]:
         record = json.loads(fp4ref.NVFP4.to_json())
         if result == "refused: a key twice":

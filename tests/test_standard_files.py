@@ -116,7 +116,7 @@ BROKEN_NPZ = {
     "NAME.npy": archive(("a.npy", npy(data=b"abc"))),
     "its header": archive(("a.npy", npy(NPY_HEAD.replace(b"}", b"'shape': (2,), }")))),
     "descr": archive(("a.npy", npy(NPY_HEAD.replace(b"|u1", b">f4"), b"abcdefgh"))),
-    "NAME.json, or NAME.npy of one string": archive(("a.json", b"\xff")),
+    "NAME.json, or NAME.npy of one string, of shape ()": archive(("a.json", b"\xff")),
     "any other member": archive(("a.npy", npy()), ("readme.txt", b"hello")),
 }
 
@@ -130,7 +130,7 @@ def test_conditions_of_npz(tmp_path):
     for data in BROKEN_NPZ.values():
         with pytest.raises(FileError, match="FIL-2"):
             read_all(path, data)
-    (large, _), (objects, _) = rows_of("FIL-2", 1)
+    (large, _), (objects, _), (strings, _) = rows_of("FIL-2", 1)
     declared = int(re.search(r"of (\d+) GB", large)[1]) << 30
     with pytest.raises(FileError, match="FIL-2"):  # the size that the directory declares, up to 32 bits
         read_all(path, with_field(DEFLATED, 24, struct.pack("<I", min(declared, 0xFFFFFFF0))))
@@ -139,6 +139,40 @@ def test_conditions_of_npz(tmp_path):
     np.save(buffer, np.array([{"a": 1}], object), allow_pickle=True)
     with pytest.raises(FileError, match="FIL-2"):
         read_all(path, archive(("a.npy", buffer.getvalue())))
+    kind, shape = re.search("type `(.*)` and shape `(.*)`", strings).groups()
+    for one, refused in ((shape, True), ("()", False)):
+        header = NPY_HEAD.replace(b"|u1", kind.encode()).replace(b"(2,)", one.encode())
+        data = archive(("a.npy", npy(header, "abc".encode("utf-32-le"))))
+        if refused:
+            with pytest.raises(FileError, match="FIL-2"):
+                read_all(path, data)
+        else:
+            assert read_all(path, data) == {}
+
+
+FREE_HEADERS = {
+    b"{'descr':'|u1','shape':(2,),'fortran_order':False}": True,
+    b"{ 'shape' : ( 2 , ), 'descr': '<u1', 'fortran_order': True , } \n  ": True,
+    b"{'descr': '=V1', 'fortran_order': False, 'shape': (2,)}": True,
+    b"{'descr': '|f1', 'fortran_order': False, 'shape': (2,), }": True,
+    b"{'descr': '|u1' 'fortran_order': False 'shape': (2,)}": False,  # no commas
+    b"{'descr': '|u1', 'fortran_order': False, 'shape': (2,),, }": False,
+    b" {'descr': '|u1', 'fortran_order': False, 'shape': (2,)}": False,
+    b'{"descr": "|u1", "fortran_order": False, "shape": (2,)}': False,
+    b"{'descr': '|u1', 'fortran_order': 0, 'shape': (2,)}": False,
+    b"{'descr': '|u1', 'fortran_order': False, 'shape': (2)}": False,
+}
+
+
+@pytest.mark.rule("FIL-2")
+@pytest.mark.parametrize("header", FREE_HEADERS)
+def test_what_is_free_in_the_header_of_an_array(tmp_path, header):
+    path, data = tmp_path / "a.npz", archive(("a.npy", npy(header)))
+    if FREE_HEADERS[header]:
+        assert read_all(path, data) == {"a": ("U8", (2,), b"ab")}
+    else:
+        with pytest.raises(FileError, match="FIL-2"):
+            read_all(path, data)
 
 
 ENTRY_CHANGES = {
@@ -231,6 +265,23 @@ def test_metadata_and_sizes_of_a_dump(tmp_path):
     metadata = {"tensors": {"": record | {"colour": "red"}}}
     with pytest.raises(FileError, match="FIL-8"):
         first_dump(saved(tmp_path / "b.npz", metadata, **arrays))
+    for kind, said, result in rows_of("FIL-8", 1):
+        stored = x if kind == "`BF16`" else x.view(np.uint16)
+        stored = stored.astype(ml_dtypes.bfloat16) if kind == "`BF16`" else stored
+        types = re.findall("`(.*?)`", said)
+        for dtype in types + [None] * ("none" in said):
+            form = {k: v for k, v in (record | {"dtype": dtype}).items() if k != "shape"}  # null counts as absent
+            path = saved(
+                tmp_path / "d.npz",
+                {"tensors": {"": form}},
+                x=stored.view("V2") if kind == "`BF16`" else stored,
+                **arrays,
+            )
+            if result == "read":
+                assert first_dump(path).quantized.dtype == (dtype or "bfloat16")
+            else:
+                with pytest.raises(Fp4Error, match="FIL-8"):
+                    first_dump(path)
     for words, result in rows_of("FIL-9"):
         count = int(words.split()[0])
         scales = np.resize(row.scales, (128, count // 128))

@@ -320,7 +320,9 @@ def test_the_counter_map_as_the_text_writes_it():
                     [value_of(part, names) for part in key.split(", ")],
                 )
                 assert words.astype("<u4").tobytes()[value_of(place, names)] == byte
-    default, most = re.search(r"both (\d) by default, and a matrix has fewer than (2\^\d+) blocks", text).groups()
+    default, most = re.search(
+        r"both (\d) by default, and the direction's whole matrix has fewer than (2\^\d+) blocks", text
+    ).groups()
     given = inspect.signature(fp4ref.random_bits).parameters
     assert {given["seed"].default, given["stream"].default} == {int(default)}
     fp4ref.random_bits((1, size), whole=(value_of(most, {}) - 1, size))

@@ -250,7 +250,7 @@ def test_formulas_and_clauses_of_layouts():
         if text.startswith("pad"):
             form = fp4ref.Layout("it", f"m(32,*) k(4,*): k0 m0 k1 m1; {text}")
             assert fp4ref.Layout("it", form.text) == form
-            assert text.replace("0x7f", "0x7f") in form.text
+            assert text in form.text or text == "pad m"  # it changes nothing, so no text is printed for it
     assert set(re.findall(r"\d+", clauses["`unit N`"])) == {"1", "2", "4", "6", "8", "16", "32"}
     for unit in (1, 2, 4, 6, 8, 16, 32):
         assert fp4ref.Layout("it", f"m(*) k(*): k0 m0; unit {unit}").unit == unit

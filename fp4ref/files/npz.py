@@ -44,8 +44,8 @@ TYPES = {
 }  # fmt: skip
 DESCRIPTIONS = {dtype: ("|" if name[1] == "1" else "<") + name for name, dtype in reversed(TYPES.items())}
 TUPLE = r"\(\s*(?:\d+\s*,\s*(?:\d+\s*,\s*)*(?:\d+\s*)?)?\)"
-ITEM = rf"'(descr|fortran_order|shape)'\s*:\s*('[^']*'|True|False|{TUPLE})\s*(?:,\s*)?"
-HEADER = re.compile(r"\{\s*(?:" + ITEM + r")*\}\s*", re.ASCII)
+ITEM = rf"'(descr|fortran_order|shape)'\s*:\s*('[^']*'|True|False|{TUPLE})\s*"
+HEADER = re.compile(r"\{\s*" + ITEM + r"(?:,\s*" + ITEM + r"){2}(?:,\s*)?\}\s*", re.ASCII)
 
 REFUSALS = (
     OSError, EOFError, ValueError, RuntimeError, LookupError, ArithmeticError, MemoryError, AssertionError,

@@ -127,7 +127,7 @@ class _Tensor:
         self._label = f"tensor {quoted(name)}" if name else "the tensor"
         if "spec" not in record:
             needed = "a spec in the metadata, or the argument (spec=, --spec NAME)"
-            raise DomainError(f"read {shown(file.path)}", f"no spec for {self._label}", needed, "FIL-3")
+            raise DomainError(f"read {shown(file.path)}", f"no spec for {self._label}", needed, "FIL-8")
         self._spec: Spec = record["spec"]
         self._layout = layout(record.get("scale_layout", LINEAR.name)).name
         self._packing = packings.packing(packing, self._spec.element.format.bits)
@@ -179,7 +179,7 @@ class _Tensor:
         return self._file.read(self._parts[part]).view(np.uint8)
 
     def _source_dtype(self, said: Any) -> str:
-        """Return the type of x, for which the file's statement and its entry must agree. Rules: NUM-3."""
+        """Return the type of x, for which the file's statement and its entry must agree. Rules: FIL-8, NUM-3."""
         if said is not None and said not in STORED:
             raise DTypeError(f"read {shown(self._file.path)}", f"dtype {said!r}", ", ".join(STORED), "NUM-3")
         if "x" not in self._parts:
@@ -189,20 +189,24 @@ class _Tensor:
         if found is None or said not in {None, found}:
             got = f"x of {self._label} is {stored}" + (f", its dtype {said}" if said else "")
             needed = f"{', '.join(STORED.values())}, or U16 bits and their dtype"
-            raise DTypeError(f"read {shown(self._file.path)}", got, needed, "NUM-3")
+            rule = "FIL-8" if stored in {*TYPES, "U16", "I16"} else "NUM-3"
+            raise DTypeError(f"read {shown(self._file.path)}", got, needed, rule)
         return str(found)
 
     def _source_shape(self, said: Any) -> tuple[int, ...]:
-        """Return the tensor's shape: that of the metadata, that of x, or else as many codes as a row of data holds."""
+        """Return the tensor's shape: that of the metadata, that of x, or else as many codes as a row of data holds.
+
+        Rules: FIL-8.
+        """
         if said is not None and (why := misshapen("F32", said)):
-            raise refused(self._file, f"shape of {self._label}: {why}", "a list of sizes")
+            raise refused(self._file, f"shape of {self._label}: {why}", "a list of sizes", "FIL-8")
         found = None if "x" not in self._parts else self._file.entry(self._parts["x"])[1]
         shape = found if said is None else tuple(said)
         if found is not None and found != shape:
-            raise refused(self._file, f"x of {self._label} has shape {list(found)}", f"{list(shape or ())}")
+            raise refused(self._file, f"x of {self._label} has shape {list(found)}", f"{list(shape or ())}", "FIL-8")
         if shape is None and self._packed:
             needed = f"x, or a shape in the metadata: data in {self._packing.name} have none"
-            raise refused(self._file, f"no shape for {self._label}", needed)
+            raise refused(self._file, f"no shape for {self._label}", needed, "FIL-8")
         if shape is None:
             direction = self._directions[0]
             *rows, width = self._entry(f"{direction}.data")[1]
@@ -210,9 +214,9 @@ class _Tensor:
             shape = shape if direction == "row" else shape[::-1]
             if len(shape) < 2:
                 needed = "x, a shape in the metadata, or data [M, width]"
-                raise refused(self._file, f"no shape for {self._label}", needed)
+                raise refused(self._file, f"no shape for {self._label}", needed, "FIL-8")
         if not shape:
-            raise refused(self._file, f"{self._label} without dimensions", "at least one")
+            raise refused(self._file, f"{self._label} without dimensions", "at least one", "FIL-8")
         return shape
 
     def _entry(self, part: str) -> tuple[str, tuple[int, ...]]:
