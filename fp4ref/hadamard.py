@@ -22,9 +22,9 @@ def transform(values: Floats, mask: int) -> Floats:
 
     Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs.
     """
-    groups = values.reshape(*values.shape[:-1], -1, POINTS)
-    sums = butterfly(groups * (sign_vector(mask) * NORM))
-    return sums.astype(ml_dtypes.bfloat16).astype(F).reshape(values.shape)
+    with np.errstate(all="ignore"):
+        sums = butterfly(grouped(values) * (sign_vector(mask) * NORM))
+        return sums.astype(ml_dtypes.bfloat16).astype(F).reshape(values.shape)
 
 
 def inverse(values: Floats, mask: int) -> Floats:
@@ -32,8 +32,13 @@ def inverse(values: Floats, mask: int) -> Floats:
 
     Rules: HAD-6.
     """
-    groups = values.reshape(*values.shape[:-1], -1, POINTS)
-    return (butterfly(groups * NORM) * sign_vector(mask)).reshape(values.shape)
+    with np.errstate(all="ignore"):
+        return (butterfly(grouped(values) * NORM) * sign_vector(mask)).reshape(values.shape)
+
+
+def grouped(values: Floats) -> Floats:
+    """Return values [..., 16 n] as [..., n, 16], also where there are none."""
+    return values.reshape(*values.shape[:-1], values.shape[-1] // POINTS, POINTS)
 
 
 def butterfly(groups: Floats) -> Floats:

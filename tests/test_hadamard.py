@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import fp4ref
-from fp4ref import hadamard
+from fp4ref import hadamard, testing
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.families.strategies import float32s, matrices, near, shapes
 from fp4ref.conformance.judge.cases import judge
@@ -216,6 +216,37 @@ def test_every_group_of_another_order_is_judged(wrong):
     case = Case("a/b", "a", "", (), x, fp4ref.NVFP4_RHT, "column")
     judged = judge(case, Outcome(values=values.astype(ml_dtypes.bfloat16)), declared)
     assert [mismatch.index for mismatch in judged.mismatches] == ([] if wrong is None else [(wrong, 3)])
+
+
+@pytest.mark.rule("HAD-1", "HAD-6")
+@pytest.mark.parametrize("shape", [(0, 16), (2, 0), (0, 0), (3, 0, 32)])
+def test_a_transform_of_nothing_is_nothing(shape):
+    nothing = np.zeros(shape, np.float32)
+    for result in (hadamard.transform(nothing, MASK), hadamard.inverse(nothing, MASK)):
+        assert (result.shape, result.dtype) == (shape, np.float32)
+
+
+@pytest.mark.rule("HAD-2", "HAD-6")
+def test_sums_overflow_without_a_warning():
+    most = np.full((1, 16), 3e38, np.float32)
+    for result in (hadamard.transform(most, 0), hadamard.inverse(most, 0)):
+        assert result[0, :8].tolist() == [math.inf] + [0.0] * 7
+        assert math.isnan(result[0, 8])  # of two infinities
+
+
+@pytest.mark.rule("CNF-1", "HAD-1")
+def test_a_transform_of_the_user_that_takes_empty_tensors_is_verified():
+    @fp4ref.kernel(operation="hadamard", inputs=("x", "hadamard_signs"), outputs=("values",), empty=True)
+    def kernel(x, signs):
+        with np.errstate(all="ignore"):
+            sums = x.astype(np.float32).reshape(-1, 16) * signs * np.float32(0.25)
+            for stride in (1, 2, 4, 8):
+                pairs = sums.reshape(-1, 8 // stride, 2, stride)
+                low, high = pairs[:, :, 0], pairs[:, :, 1]
+                sums = np.stack([low + high, low - high], axis=2).reshape(-1, 16)
+            return (sums + np.float32(0)).astype(ml_dtypes.bfloat16).reshape(x.shape)
+
+    testing.assert_conforms(kernel, "nvfp4", families=("empty", "largest"), require=("empty", "largest"))
 
 
 @pytest.mark.rule("HAD-7")
