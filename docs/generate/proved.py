@@ -29,8 +29,8 @@ fp4ref prove E2M1-3
 The golden model and torch are proved as they stand, the header and the cpu backend as the compiler named in the record
 builds them for one processor, and the kernels of the cuda backend on the device that the record names. `exhaustive`
 claims compute every input, `argument` claims those to which an argument reduces the domain, and `smt` claims, on
-formulas that code relies on, ask two solvers, which have to agree (for `philox-bijection` only one finds an answer). A
-cell of the first table has the inputs of the largest domain, and the date of its record.
+formulas that code relies on, ask two solvers, which have to agree. A cell of the first table has the inputs of the
+largest domain, and the date of its record.
 """
 
 

@@ -29,10 +29,8 @@ EDGES: tuple[tuple[int, bool], ...] = (
 EDGES += ((0x40600000, True), (0x40A00000, False))  # ties of E2M1, and whether the higher code is the even one
 
 
-def refuted(
-    premise: Formula, goal: Formula, names: tuple[Formula, ...], size: int, *, confirmed: bool = True
-) -> Replayed:
-    """Search a counterexample of a goal under a premise. confirmed: the second solver has to find the same.
+def refuted(premise: Formula, goal: Formula, names: tuple[Formula, ...], size: int) -> Replayed:
+    """Search a counterexample of a goal under a premise, by both solvers.
 
     Errors: BackendError if the premise is never true, or if a solver finds no answer or not that of the other.
     """
@@ -43,8 +41,7 @@ def refuted(
         solver.set("timeout", 120_000)
         solver.add(*formulas)
         answer = solver.check()
-        if confirmed:
-            second_solver.confirm(solver, answer, "QF_BVFP")
+        second_solver.confirm(solver, answer, "QF_BVFP")
         if needed is z3.unsat and answer == z3.sat:
             model = solver.model()
             values = [model.eval(name, model_completion=True).as_long() for name in names]

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from fp4ref import layout
+from fp4ref.proof import second_solver
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
 from fp4ref.proof.steps import INFINITY
 from fp4ref.proof.transforms import (
@@ -83,7 +84,9 @@ def claims() -> Iterator[ProofClaim]:
         size=1 << 192,
         decide=inverted,
         covers=("fp4ref.philox:MULTIPLIERS",),
-        needs="z3",
+        needs=second_solver.NAME,
+        reduction="the lower half of a product gives back the word that was multiplied, so that the upper half is "
+        "known, and the other word follows by exclusive or",
     )
     yield ProofClaim(
         name="philox-bits/golden",

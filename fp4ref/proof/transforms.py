@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -153,28 +151,26 @@ def places(name: str, tell: Tell) -> Replayed:
 
 
 def inverted(tell: Tell) -> Replayed:
-    """Recover counters from the outputs of a round of Philox, under every key: a round loses nothing."""
+    """Recover counters from the outputs of a round of Philox, under every key: a round loses nothing.
+
+    A lower half times its multiplier's inverse is the word that was multiplied, so that its upper half is known; the
+    other words follow by exclusive or, whatever the upper halves are.
+    """
     import z3
 
-    words = [z3.BitVec(f"c{i}", 32) for i in range(4)]
-    keys = [z3.BitVec(f"k{i}", 32) for i in range(2)]
-
-    def product(word: Any, multiplier: int) -> tuple[Any, Any]:
-        whole = z3.ZeroExt(32, word) * multiplier
-        return z3.Extract(63, 32, whole), z3.Extract(31, 0, whole)
-
-    first, second = philox.MULTIPLIERS
-    (high0, low0), (high1, low1) = product(words[0], first), product(words[2], second)
-    out = [high1 ^ words[1] ^ keys[0], low1, high0 ^ words[3] ^ keys[1], low0]
-    inverses = [_inverse(multiplier) for multiplier in (first, second)]
-    if None in inverses:
-        return Replayed(0, f"the multipliers {first:X} and {second:X} have no inverse modulo 2^32")
-    back0, back2 = out[3] * inverses[0], out[1] * inverses[1]
-    goal = z3.And(back0 == words[0], back2 == words[2])
-    # With these two words known, the high halves are known too, and the others follow by exclusive or.
-    goal = z3.And(goal, out[0] ^ high1 ^ keys[0] == words[1], out[2] ^ high0 ^ keys[1] == words[3])
-    # z3 cancels a multiplier and its inverse by rewriting; cvc5 finds no answer in two minutes.
-    return refuted(z3.BoolVal(True), goal, (*words, *keys), 1 << 192, confirmed=False)
+    word = z3.BitVec("word", 32)
+    for multiplier in philox.MULTIPLIERS:
+        inverse = _inverse(multiplier)
+        if inverse is None:
+            return Replayed(0, f"the multiplier {multiplier:X} has no inverse modulo 2^32")
+        lower = z3.Extract(31, 0, z3.ZeroExt(32, word) * multiplier)
+        for goal in (lower == word * multiplier, word * multiplier * inverse == word):
+            found = refuted(z3.BoolVal(True), goal, (word,), 1 << 32)
+            if found.witness is not None:
+                return found
+    upper, other, key = (z3.BitVec(name, 32) for name in ("upper", "other", "key"))
+    goal = (upper ^ other ^ key) ^ upper ^ key == other
+    return refuted(z3.BoolVal(True), goal, (upper, other, key), 1 << 192)
 
 
 def _inverse(multiplier: int) -> int | None:
