@@ -312,7 +312,7 @@ PYTHON = {
     "gemm-longest/golden": changed("fp4ref.model.gemm", "_fits", lambda *_: True),
     "gemm-longest/torch": changed("fp4ref_torch.gemm", "finish", lambda result, *_: result * 1.0000001),
     "gemm-limit/formula": replaced(products, "LONGEST", 1217395),
-    "gemm-contributions/formula": replaced(products, "CUDA_E4M3", formats.CUDA_E8M0),
+    "gemm-contributions/formula": replaced(products, "CUDA_E2M1", formats.CUDA_E4M3),
     "gemm-operands/formula": replaced(products, "EXACT", ((formats.CUDA_E2M1, formats.CUDA_E8M0, 0, 0xFD),)),
     "philox-bits/golden": replaced(philox, "KEY_STEPS", (0x9E3779B9, 0xBB67AE86)),
     "philox-bijection/formula": replaced(philox, "MULTIPLIERS", (0xD2511F53, 0xCD9E8D58)),
