@@ -464,7 +464,7 @@ def test_products_of_sizes_that_fill_nothing(sizes):
 
 @pytest.mark.rule("TEL-12", "TEL-31", "TEL-32")
 def test_products_of_streams_threads_and_a_graph():
-    """One description serves all: each product has its own bias, factor and memory."""
+    """Products that share a description keep their own bias, factor and memory."""
     from concurrent.futures import ThreadPoolExecutor
 
     import torch

@@ -275,7 +275,7 @@ def test_a_started_kernel_keeps_its_code_and_gives_the_driver_its_words(monkeypa
             return 0
 
     class Code:
-        """What a kernel belongs to."""
+        """Machine code that a kernel belongs to."""
 
     monkeypatch.setattr(launch, "_driver", Driver)
     monkeypatch.setattr(launch, "enter", lambda library: None)

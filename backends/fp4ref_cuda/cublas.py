@@ -47,7 +47,7 @@ class _Description(ctypes.c_void_p):
 
 
 class _Found(ctypes.Structure):
-    """One answer of the library's search for an algorithm (cublasLtMatmulHeuristicResult_t)."""
+    """An algorithm that the library's search found (cublasLtMatmulHeuristicResult_t)."""
 
     _fields_ = (
         ("algorithm", ctypes.c_uint64 * 8),

@@ -12,10 +12,10 @@ from fp4ref.remembered import Same
 from fp4ref.stored import Stored
 from fp4ref_cuda import buffers, cublas, programs
 from fp4ref_cuda.buffers import ALIGNMENT, Library, pointer
-from fp4ref_cuda.launch import float_bits, launch, run
+from fp4ref_cuda.launch import launch, run
 from fp4ref_cuda.per_tensor import values_of
 from fp4ref_cuda.plan import ANY, Plan, prelude, remember
-from fp4ref_cuda.products import MOST_FACTORS, require, require_finishing, split
+from fp4ref_cuda.products import arguments_of, require, require_finishing, split
 from fp4ref_cuda.reading import dequantized
 
 
@@ -93,9 +93,7 @@ def _alignment(of: Stored) -> int:
 def _factor(library: Library, factors: Sequence[Any]) -> Any:
     """Return the product of numbers, and 0, float32 [2]."""
     out = library.empty((2,), "float32")
-    read = sum((type(each) is not float) << place for place, each in enumerate(factors))
-    words = [float_bits(each) if type(each) is float else pointer(each) for each in factors]
-    words += [0] * (MOST_FACTORS - len(words))
-    text = prelude(ANY, FACTORS=len(factors), READ=read)
+    constants, words = arguments_of(factors)
+    text = prelude(ANY, "float32", "linear", "float32", **constants)
     launch(library, "product_factor", text, (1,), (*words, pointer(out)), block=1)
     return out

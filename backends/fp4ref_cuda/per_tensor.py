@@ -84,7 +84,7 @@ def tensor_values(call: Call, codes: Any) -> Any:
 
 
 def values_of(call: Call, codes: Any) -> Any:
-    """Do the same, step by step."""
+    """Decode without the program of an earlier call; the arguments and the result are those of `tensor_values`."""
     _require("tensor_values", "codes", codes, "uint8", call.sizes)
     restore = arrays.device_restorer(codes)
     codes, library = buffers.adopt("tensor_values", codes)

@@ -45,16 +45,21 @@ def _finished(call: Call, product: Any, factors: Sequence[Any], bias: Any) -> An
         out = library.empty((rows, columns), call.to)
         if rows * columns:
             vectors = not (columns % EACH or (pointer(product) | pointer(out)) % 16)
-            read = sum((type(factor) is not float) << place for place, factor in enumerate(factors))
-            steps: dict[str, bool | int] = {"FACTORS": len(factors), "READ": read, "HAS_BIAS": bias is not None}
-            text = prelude(ANY, call.source, "linear", call.to, VECTORS=vectors, **steps)
+            constants, words = arguments_of(factors)
+            steps = {"HAS_BIAS": bias is not None, "VECTORS": vectors}
+            text = prelude(ANY, call.source, "linear", call.to, **constants, **steps)
             strips = -(-columns // OF_BLOCK)
-            words = [float_bits(each) if type(each) is float else pointer(each) for each in factors]
-            words += [0] * (MOST_FACTORS - len(words))
             arguments = (pointer(product), columns, strips, *words, pointer(bias), pointer(out))
             launch(library, "finish_product", text, (rows * strips,), arguments)
     remember(Plan("finish_product", ("finish_product",)))
     return restore(out)
+
+
+def arguments_of(factors: Sequence[Any]) -> tuple[dict[str, int], list[int]]:
+    """Return the constants of a kernel that multiplies factors, and its arguments: bits of numbers, and addresses."""
+    read = sum((type(each) is not float) << place for place, each in enumerate(factors))
+    words = [float_bits(each) if type(each) is float else pointer(each) for each in factors]
+    return {"FACTORS": len(factors), "READ": read}, words + [0] * (MOST_FACTORS - len(words))
 
 
 def split(factors: Sequence[Any]) -> tuple[tuple[bytes | None, ...], list[Any]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,7 +24,7 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
     library = buffers.adopt("random_bits", out)[1] if out is not None else _library(device)
     with library.current():
         if out is None:
-            out = _allocator(library, shape)()
+            out = library.empty(shape, "uint8")
         else:
             require_buffer("random_bits: out", out, shape, library, None)
         units = rows * -(-columns // BLOCK)
@@ -35,12 +34,6 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
             launch(library, "random_bits", "", grid, (pointer(out), rows, columns, *words), THREADS)
     remember(Plan("random_bits", ("random_bits",) if units else ()))
     return out
-
-
-@lru_cache(maxsize=4096)
-def _allocator(library: Library, shape: tuple[int, int]) -> Callable[[], Any]:
-    """Return what allocates the bytes of one shape."""
-    return library.allocator(shape, "uint8") if library.name == "torch" else lambda: library.empty(shape, "uint8")
 
 
 def _library(device: Any) -> Library:

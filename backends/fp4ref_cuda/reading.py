@@ -49,7 +49,7 @@ def bind_dequantize(call: Call, data: DirectionData) -> Callable[[DirectionData]
 
 
 def dequantized(call: Call, data: DirectionData, out: Any) -> Any:
-    """Do the same, step by step."""
+    """Decode without the program of an earlier call; the arguments and the result are those of `dequantize`."""
     spec, shape, scale_layout = call.required, call.encoded, call.layout.name
     codes, library = buffers.adopt("dequantize", data.data)
     with library.current():

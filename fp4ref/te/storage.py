@@ -15,7 +15,7 @@ from fp4ref.te.errors import SettingError
 
 
 class CodeMatrix(NamedTuple):
-    """One direction of a block-scaled tensor: codes and block scales of a matrix whose rows hold the blocks."""
+    """Codes and block scales of one direction of a tensor, as a matrix whose rows hold the blocks."""
 
     spec: Spec
     shape: tuple[int, int]

@@ -8,7 +8,7 @@
 //
 // In, Out, FACTORS, READ, HAS_BIAS and VECTORS (columns are a multiple of 8, and every row begins at a multiple of 16
 // bytes) come before this file. A thread takes 8 neighbours of a row; `strips` blocks of threads lie side by side.
-#include "common.cuh"
+#include "factors.cuh"
 
 constexpr int EACH = 8;
 
@@ -16,11 +16,6 @@ DEVICE float finished(float sum, float factor, float bias)
 {
     const float scaled = FACTORS ? sum * factor : sum;
     return HAS_BIAS ? scaled + bias : scaled;
-}
-
-DEVICE float number(index_t argument, int place)
-{
-    return READ >> place & 1 ? *(const float*)argument : fp4ref::float_of((unsigned)argument);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) finish_product(const float* __restrict__ product, index_t columns,
@@ -32,10 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish_product(const float
     wait_for_previous_kernel();
     if (column >= columns) return;
     const index_t start = line * columns + column;
-    const index_t numbers[4] = {first, second, third, fourth};
-    float f = FACTORS ? number(first, 0) : 1.0f;
-    UNROLL
-    for (int i = 1; i < FACTORS; ++i) f *= number(numbers[i], i);
+    const float f = product_of_factors({first, second, third, fourth});
     const auto of_bias = [&](int i) { return HAS_BIAS ? In::widen(bias[column + i]) : 0.0f; };
     if constexpr (VECTORS) {
         const float4 a = *(const float4*)(product + start), b = *(const float4*)(product + start + 4);

@@ -5,17 +5,12 @@
 //   out                float32  [2]: the factor, and 0
 //
 // FACTORS and READ come before this file. Rules: GEM-5, TEL-12.
-#include "common.cuh"
+#include "factors.cuh"
 
 extern "C" __global__ void product_factor(
     index_t first, index_t second, index_t third, index_t fourth, float* __restrict__ out)
 {
     wait_for_previous_kernel();
-    const index_t numbers[4] = {first, second, third, fourth};
-    float factor = 1.0f;
-    UNROLL
-    for (int i = 0; i < FACTORS; ++i)
-        factor *= READ >> i & 1 ? *(const float*)numbers[i] : fp4ref::float_of((unsigned)numbers[i]);
-    out[0] = factor;
+    out[0] = product_of_factors({first, second, third, fourth});
     out[1] = 0.0f;
 }

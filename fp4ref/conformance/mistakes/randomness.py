@@ -120,63 +120,29 @@ def _by_nibbles(at: Callable[[Any], Any], bits: Codes) -> Codes:
     return np.where(column % 2, taken & 0xF0, taken << 4).astype(np.uint8)
 
 
+def _inverted_below_zero(y: Floats, bits: Codes, codec: Codec) -> Codes:
+    return codec.encode(y, np.where(np.signbit(y), ~np.asarray(bits), bits))
+
+
 def randomness() -> Iterator[Mistake]:
     """Mistakes in stochastic rounding."""
-    for name, text, away in DRAWS:
-        yield known(
-            Slot.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=partial(compared, away)
-        )
-    for name, text, drawn in BITS:
-        yield known(
-            Slot.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=partial(added, drawn)
-        )
-    for name, text, steps in STEPS:
-        yield known(
-            Slot.CODE, f"random-step-{name}", f"stochastic rounding: {text}", stochastic, round=partial(stepped, steps)
-        )
-    yield known(
-        Slot.CODE,
-        "random-negative-inverted",
-        "stochastic rounding: the bits of negative elements are inverted",
-        stochastic,
-        round=lambda y, bits, codec: codec.encode(y, np.where(np.signbit(y), ~np.asarray(bits), bits)),
-    )
-    yield known(
-        Slot.CODE,
-        "random-below",
-        "stochastic rounding: the bits are added to signed values, which are rounded down",
-        stochastic,
-        round=below,
-    )
+    for name, text, way in (
+        *((name, text, partial(compared, away)) for name, text, away in DRAWS),
+        *((name, text, partial(added, drawn)) for name, text, drawn in BITS),
+        *((f"step-{name}", text, partial(stepped, steps)) for name, text, steps in STEPS),
+        ("negative-inverted", "the bits of negative elements are inverted", _inverted_below_zero),
+        ("below", "the bits are added to signed values, which are rounded down", below),
+    ):
+        yield known(Slot.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=way)
     for count in (2, 4, 8, 16):
-        yield known(
-            Slot.INPUT,
-            f"bits-reversed-{count}",
-            f"random bits of {count} elements are taken in reverse order",
-            stochastic,
-            bits=partial(_swapped, count),
-        )
-        yield known(
-            Slot.INPUT,
-            f"bits-reversed-{count}-padded",
-            f"random bits of {count} elements are taken in reverse order, zeros behind the end of a row",
-            stochastic,
-            bits=partial(_swapped_padded, count),
-        )
-        yield known(
-            Slot.INPUT,
-            f"bits-reversed-{count}-within",
-            f"random bits of {count} elements are taken in reverse order; those without a partner keep their own",
-            stochastic,
-            bits=partial(_swapped_within, count),
-        )
-        yield known(
-            Slot.INPUT,
-            f"bits-shared-{count}",
-            f"{count} elements use the random bits of the first of them",
-            stochastic,
-            bits=partial(_shared, count),
-        )
+        turned = f"random bits of {count} elements are taken in reverse order"
+        for name, text, taken in (
+            (f"reversed-{count}", turned, _swapped),
+            (f"reversed-{count}-padded", f"{turned}, zeros behind the end of a row", _swapped_padded),
+            (f"reversed-{count}-within", f"{turned}; those without a partner keep their own", _swapped_within),
+            (f"shared-{count}", f"{count} elements use the random bits of the first of them", _shared),
+        ):
+            yield known(Slot.INPUT, f"bits-{name}", text, stochastic, bits=partial(taken, count))
     for name, text, at in (
         ("pair", "the byte of their first one", lambda column: column // 2 * 2),
         ("packed", "one byte of half the index", lambda column: column // 2),
