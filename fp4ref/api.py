@@ -118,7 +118,8 @@ def quantize(
     Rules: NUM-3, NUM-4, NUM-6, NUM-7, BLK-1, BLK-8, BLK-9, GLB-4, HAD-5, SR-1, LAY-7, LAY-12.
     """
     kinds = repeats.kinds_of_arguments(x, amax, random_bits, out) if noop is None else None
-    key = "quantize", kinds, spec, directions, scale_layout, backend
+    named = getattr(spec, "name", spec)  # which equal specifications may differ in, and the result shows
+    key = "quantize", kinds, spec, named, directions, scale_layout, backend
     again = repeats.find(key) if kinds else None
     if again:
         repeated: Quantized = again(x, amax, random_bits, out)

@@ -72,6 +72,12 @@ def test_the_repr_is_one_line_without_values():
     assert repr(rows.row) == "DirectionData(data uint8 [128, 32], scales uint8 [128, 4], amax float32 [128])"
 
 
+def test_a_repeated_call_keeps_the_name_of_its_own_specification():
+    names = ["nvfp4", "vendor.a", "vendor.b", "nvfp4"]
+    specs = [fp4ref.NVFP4.replace(name=name) for name in names]
+    assert [fp4ref.quantize(X, spec).spec.name for spec in specs] == names
+
+
 def test_a_notebook_shows_a_table_whose_names_are_escaped():
     spec = fp4ref.NVFP4.replace(name="vendor.<b>")
     table = fp4ref.quantize(X, spec)._repr_html_()
