@@ -65,8 +65,7 @@ NVFP4_RHT_SR = stochastic_twin(NVFP4_RHT)
 NVFP4_FAST_SR = stochastic_twin(NVFP4_FAST)
 
 STOCHASTIC = (NVFP4_SR, NVFP4_2D_SR, NVFP4_RHT_SR, NVFP4_FAST_SR)
-SIX_BITS = (MXFP6_E2M3, MXFP6_E3M2)  # the cuda backend does not serve these
-OWN = (*STANDARD, *STOCHASTIC, *SIX_BITS, MXINT8)
+OWN = (*STANDARD, *STOCHASTIC, MXFP6_E2M3, MXFP6_E3M2, MXINT8)
 DEFINED = Promise(versions=(SPEC_VERSION,), checked=Checked.DEFINED, how="this standard")
 for _spec in OWN:
     register_profile(_spec, DEFINED)

@@ -83,13 +83,13 @@ def searched_and_stochastic(target):
         stochastic = profiles[base].replace(element=STOCHASTIC_E2M1)
         yield "quantize", prelude(stochastic, "bfloat16", **both), False
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": True}
-        if base != "nvfp4-2d":
-            constants = {
-                "TEAMS": paths.fused_teams(target, False, stochastic=True),
-                "GROUPED": False,
-                "SEARCHED": False,
-            }
-            yield "fused", prelude(stochastic, "bfloat16", "tiled_128x4", **constants), False
+        constants = {
+            "TEAMS": paths.fused_teams(target, False, stochastic=True),
+            "GROUPED": False,
+            "SEARCHED": False,
+            "HAS_COLUMN": True,
+        }
+        yield "fused", prelude(stochastic, "bfloat16", "tiled_128x4", **constants), False
         if base == "nvfp4":
             yield "row_blocks", prelude(stochastic, "bfloat16", "tiled_128x4", **rows), False
     for name in ("nvfp4-row-scaled", "nvfp4-4over6"):
@@ -115,9 +115,9 @@ def others(target):
         yield "rows", prelude(profiles["mxfp4"], "bfloat16", scale_layout, **rows), True
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": searched}
         yield "row_blocks", prelude(profiles["nvfp4"], "float16", scale_layout, **rows), True
-    for name, grouped in product(("nvfp4-rht", "nvfp4"), (False, True)):
-        teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped}
-        yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=True), True
+    for name, grouped in product(("nvfp4-rht", "nvfp4", "nvfp4-2d", "mxfp4"), (False, True)):
+        teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped, "HAS_COLUMN": name != "nvfp4-2d" or grouped}
+        yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=name != "mxfp4"), True
     blocks = paths.bytes_blocks(target)
     for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
         if name in profiles:
@@ -146,7 +146,9 @@ def others(target):
         yield "quantize", prelude(profiles[name], "bfloat16", HAS_ROW=True, HAS_COLUMN=True), True
     kernel, rows = profiles["vllm.nvfp4_kernel"], {"WARPS": paths.block_warps(target), "SEARCHED": False}
     yield "row_blocks", prelude(kernel, "bfloat16", "linear", **rows), True
-    yield "layout", prelude(profiles["nvfp4"]) + "\nusing Source = fp4ref::layout::tiled_128x4;", False
+    for quarters, source in ((True, "tiled_128x4"), (False, "tiled_8x4")):
+        text = prelude(profiles["nvfp4"], QUARTERS=quarters)
+        yield "layout", f"{text}\nusing Source = fp4ref::layout::{source};", False
 
 
 @pytest.fixture(autouse=True)
@@ -218,8 +220,8 @@ def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, 
     cases = [
         ("quantize", prelude(fp4ref.NVFP4, "bfloat16", form.name, **both)),
         ("dequantize", prelude(fp4ref.NVFP4, "bfloat16", form.name, INVERSE=False)),
-        ("layout", f"{prelude(fp4ref.NVFP4)}\n{lower_layout(form, 'Source')}"),
-        ("layout", f"{prelude(fp4ref.NVFP4, scale_layout=form.name)}\n{lower_layout(LAYOUTS['linear'], 'Source')}"),
+        ("layout", f"{prelude(fp4ref.NVFP4, QUARTERS=False)}\n{lower_layout(form, 'Source')}"),
+        ("layout", f"{prelude(fp4ref.NVFP4, scale_layout=form.name, QUARTERS=False)}\n{lower_layout(LAYOUTS['linear'], 'Source')}"),
     ]
     for kernel, lines in cases:
         names = instructions(kernel, lines, target)

@@ -33,6 +33,7 @@ from fp4ref_cuda.plan import (
     ROW_BLOCKS,
     ROWS,
     SEPARATE,
+    SQUARES,
     TILES,
     Plan,
     choose,
@@ -130,13 +131,13 @@ def bind_quantize_both(
     return again
 
 
-NOTHING = DirectionData(None, None, None)
 PATHS: dict[str, paths.Path] = {
     ROWS: paths.rows,
     ROW_BLOCKS: paths.row_blocks,
     FUSED: paths.fused,
     FUSED_HADAMARD: paths.fused,
     DRAWN: paths.fused,
+    SQUARES: paths.fused,
     BYTES: paths.in_bytes,
     SEPARATE: paths.separate,
     TILES: paths.tiles,
@@ -146,7 +147,7 @@ PATHS |= {label + MOVED: paths.then_moved(PATHS[label]) for label in IN_TILES}
 
 def _of_one(amax: Any, random_bits: Any, out: DirectionData | None) -> tuple[Any, ...]:
     """Return the arrays that a call may be given for one direction, in the order that programs know."""
-    return (amax, random_bits, *(out or NOTHING))
+    return (amax, random_bits, *(out or paths.NOTHING))
 
 
 def _of_both(amax: Directions, random_bits: Directions, out: Directions) -> tuple[Any, ...]:

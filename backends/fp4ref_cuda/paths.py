@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fp4ref.layout import TILED_128X4
-from fp4ref.quantized import Direction
+from fp4ref.quantized import Direction, DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import maxima
@@ -17,6 +17,7 @@ from fp4ref_cuda.plan import compiled_in, layout_number, prelude
 from fp4ref_cuda.plan import tiles as tile_counts
 from fp4ref_cuda.reading import convert_layout
 
+NOTHING = DirectionData(None, None, None)
 Path = Callable[[Call, Operands], tuple[str, ...]]
 
 TEAMS, ROWS_WIDTH = 3, 512  # teams of a block of the fused kernel, columns of a unit of the row kernel
@@ -112,35 +113,40 @@ def row_blocks(call: Call, on: Operands) -> tuple[str, ...]:
 
 
 def fused(call: Call, on: Operands) -> tuple[str, ...]:
-    """Find both maxima in one pass, then both directions in one pass, of a tensor or of every member of a group."""
-    row, column = on.targets["row"], on.targets["column"]
-    values = on.amax.get("row"), on.amax.get("column")
+    """Find both maxima in one pass, then both directions, or rows, in one pass, of a tensor or of all members of a group."""
+    row, column = on.targets["row"], on.targets.get("column")
+    values = [on.amax.get(name) for name in on.targets]
     spec, library, count = call.required, on.library, on.count
     ran: tuple[str, ...] = ("fused",)
-    parts = 1
+    parts, first, second = 1, 0, 0
+    searched = values[0] is None and spec.global_scale is not Granularity.NONE
     if values[0] is not None:
-        partials = [maxima.given_amax(v, t.amax, library) for v, t in zip(values, (row, column), strict=True)]
-        first, second = map(pointer, partials)
+        targets = on.targets.values()
+        partials = [maxima.given_amax(v, t.amax, library) for v, t in zip(values, targets, strict=True)]
+        first, second = pointer(partials[0]), pointer(partials[-1])
     elif spec.hadamard:
         parts = max(multiprocessors(library.ordinal) * 4 // count, 1)
-        partials = library.empty((2, count, parts), "float32")
-        first, second = pointer(partials), pointer(partials) + 4 * count * parts
+        both = library.empty((2, count, parts), "float32")
+        first, second = pointer(both), pointer(both) + 4 * count * parts
         search = (pointer(on.x), *call.sizes, pointer(on.members), first, on.flag)
         launch(library, "fused_amax", _text(call), (parts, count), search)
         ran = ("fused_amax", "fused")
-    else:
-        partials, parts, _ = maxima.partial(call, on)
-        first = second = pointer(partials)
+    elif searched:
+        of_x, parts, _ = maxima.partial(call, on)
+        first = second = pointer(of_x)
         ran = ("amax", "fused")
+    else:
+        parts = 0
     grouped = on.members is not None
     teams = fused_teams(target(library.ordinal), grouped, spec.stochastic)
     rows, columns = call.sizes
     boxes = -(-rows // 128) * (columns // 64)
-    outs = (row.amax, column.amax, row.data, row.scales, column.data, column.scales)
+    of_columns = column or NOTHING
+    outs = (row.amax, of_columns.amax, row.data, row.scales, of_columns.data, of_columns.scales)
     group = (pointer(on.members), count)
     drawn = (pointer(on.bits.get("row")), pointer(on.bits.get("column")))
     arguments = (pointer(on.x), rows, columns, *drawn, *group, first, second, parts, *map(pointer, outs), on.flag)
-    text = _text(call, TEAMS=teams, SEARCHED=values[0] is None, GROUPED=grouped)
+    text = _text(call, TEAMS=teams, SEARCHED=searched, GROUPED=grouped, HAS_COLUMN=column is not None)
     grid = min(-(-boxes // teams), multiprocessors(library.ordinal))
     shared = fused_shared(teams, grouped, spec.stochastic)
     launch(library, "fused", text, (grid,), arguments, teams * 256, shared)

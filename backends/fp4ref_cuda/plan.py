@@ -121,18 +121,20 @@ def amax_kind(spec: Spec, direction: Direction) -> int:
 
 
 class ThresholdForm(NamedTuple):
-    """The parts of a specification whose rows the kernel by thresholds serves; title: what it is called."""
+    """The parts of a specification whose rows kernels by thresholds serve. title: what it is called. block: its sizes."""
 
     title: str
     arithmetic: Arithmetic
     scale: Codec
-    width: int
+    block: tuple[int, int]
     global_scale: Granularity
 
 
 SCALES = {Granularity.TENSOR: "one global scale", Granularity.NONE: "no global scale"}
-NVFP4_FORM = ThresholdForm("NVFP4", TE, CUDA_E4M3, 16, Granularity.TENSOR)
-MXFP4_FORM = ThresholdForm("MXFP4", RCEIL, CUDA_E8M0, 32, Granularity.NONE)
+NVFP4_FORM = ThresholdForm("NVFP4", TE, CUDA_E4M3, (1, 16), Granularity.TENSOR)
+SQUARE_FORM = NVFP4_FORM._replace(title="NVFP4 in squares", block=(16, 16))
+MXFP4_FORM = ThresholdForm("MXFP4", RCEIL, CUDA_E8M0, (1, 32), Granularity.NONE)
+FUSED_FORMS = {form.block: form for form in (NVFP4_FORM, SQUARE_FORM, MXFP4_FORM)}  # of which there is a fused kernel
 
 
 def thresholds_reason(
@@ -141,8 +143,9 @@ def thresholds_reason(
     """Why rows cannot be quantized by thresholds, as those of one form are; empty if they can."""
     if (spec.arithmetic, spec.element, spec.scale) != (form.arithmetic, CUDA_E2M1, form.scale) or spec.four_over_six:
         return f"{spec.name} is not {form.title} by the default arithmetic"
-    if (*spec.block, spec.global_scale, spec.amax) != (1, form.width, form.global_scale, Amax.IGNORE_NAN):
-        return f"{spec.name} does not have blocks of 1x{form.width} under {SCALES[form.global_scale]}"
+    if (*spec.block, spec.global_scale, spec.amax) != (*form.block, form.global_scale, Amax.IGNORE_NAN):
+        sizes = "x".join(map(str, form.block))
+        return f"{spec.name} does not have blocks of {sizes} under {SCALES[form.global_scale]}"
     if dtype != "bfloat16":
         return f"{dtype}, not bfloat16"
     return _size_reason(matrix) or _vector_reason(matrix[1], address)
@@ -182,8 +185,12 @@ def fused_reason(
         return f"{columns} columns, not fewer than 2^24"
     if not is_tiled(scale_layout):
         return f"scales {scale_layout}, not tiled_128x4"
-    nearest = spec.replace(element=CUDA_E2M1) if spec.element == STOCHASTIC_E2M1 else spec
-    return thresholds_reason(nearest, dtype, matrix, address)
+    form = FUSED_FORMS.get((spec.block.rows, spec.block.columns), NVFP4_FORM)
+    if spec.hadamard and form is not NVFP4_FORM:
+        return f"{spec.name} transforms other blocks than those of 1x16"
+    drawn = spec.element == STOCHASTIC_E2M1 and form.global_scale is Granularity.TENSOR
+    nearest = spec.replace(element=CUDA_E2M1) if drawn else spec
+    return thresholds_reason(nearest, dtype, matrix, address, form)
 
 
 def bytes_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: str, address: int) -> str:
@@ -202,9 +209,9 @@ def bytes_reason(spec: Spec, dtype: str, matrix: tuple[int, int], scale_layout: 
 
 ROWS, ROW_BLOCKS, TILES = "rows by thresholds", "rows by blocks", "tiles"
 FUSED, FUSED_HADAMARD = "rows and columns by thresholds", "rows and hadamard columns, fused"
-DRAWN = "rows and columns by random bytes"
+DRAWN, SQUARES = "rows and columns by random bytes", "rows of squares by thresholds"
 BYTES, SEPARATE = "rows and columns of bytes", "rows and hadamard columns, apart"
-IN_TILES = (FUSED, FUSED_HADAMARD, DRAWN, BYTES)  # the paths that write scales in tiles alone
+IN_TILES = (FUSED, FUSED_HADAMARD, DRAWN, SQUARES, BYTES)  # the paths that write scales in tiles alone
 MOVED, MOVED_FROM = ", scales moved", 1 << 22  # elements from which two more launches cost less than the general kernel
 
 
@@ -228,7 +235,7 @@ def _moved(call: Call, address: int, one_amax: bool) -> tuple[str, str] | None:
 
     A flag on the device does not hold back the move, so a call with one has no such path.
     """
-    if call.direction != "both" or call.flag or is_tiled(call.layout.name):
+    if call.flag or is_tiled(call.layout.name):
         return None
     label, _ = _fastest(replace(call, layout=TILED_128X4), address, one_amax)
     if label not in IN_TILES or (label != FUSED_HADAMARD and call.sizes[0] * call.sizes[1] < MOVED_FROM):
@@ -243,6 +250,10 @@ def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
         reason = thresholds_reason(spec, dtype, matrix, address)
         if not reason or not thresholds_reason(spec, dtype, matrix, address, MXFP4_FORM):
             return ROWS, ""
+        if spec.block.rows > 1 and not spec.stochastic:
+            reason = fused_reason(spec, dtype, matrix, scale_layout, address)
+            if not reason:
+                return SQUARES, ""
         slower = blocks_reason(spec, dtype, matrix, address)
         return (TILES, slower) if slower else (ROW_BLOCKS, reason)
     reason = "the columns alone"

@@ -109,7 +109,8 @@ def convert_layout(
                     f"to_layout: member {i}", f"{list(buffer.shape)}", f"{list(old.padded_shape(*size))}", "LAY-7"
                 )
             require_buffer(f"to_layout: out of member {i}", result, new.padded_shape(*size), library, buffer)
-        units = [rows * -(-columns // 4) for rows, columns in (new.padded(*size) for size in shapes)]
+        quarters = not own_map(source) and not own_map(target) and (is_tiled(source) or is_tiled(target))
+        units = [_units(*new.padded(*size), quarters) for size in shapes]
         base_from, base_to = min(map(pointer, held)), min(map(pointer, made))
         starts = np.cumsum([0, *units])
         table = np.array(
@@ -120,9 +121,15 @@ def convert_layout(
             np.int64,
         )
         if starts[-1]:
-            text = f"{prelude(ANY, scale_layout=target)}\n{lower_layout(old, 'Source')}"
+            text = f"{prelude(ANY, scale_layout=target, QUARTERS=quarters)}\n{lower_layout(old, 'Source')}"
             members = library.upload(table) if len(held) > 1 else None
             arguments = (base_from, base_to, pointer(members), len(held), int(starts[-1]), *shapes[0])
-            launch(library, "layout", text, (-(-int(starts[-1]) // 256),), arguments)
+            grid = int(starts[-1]) if quarters else -(-int(starts[-1]) // 256)
+            launch(library, "layout", text, (grid,), arguments)
         remember(Plan("layout", ("layout",) if starts[-1] else ()))
     return made
+
+
+def _units(rows: int, columns: int, quarters: bool) -> int:
+    """Return the units of work for padded scales [rows, columns]: four of a row, or 128 rows of 8 tiles."""
+    return -(-rows // 128) * -(-columns // 32) if quarters else rows * -(-columns // 4)

@@ -46,7 +46,14 @@ template <class C> static unsigned paired(float x)
     return low >> bits == other && (high & mask) == other && high >> bits == (low & mask) ? low & mask : 0x1000u;
 }
 """
-CONVERTED = {"e2m1": "hardware_e2m1", "e4m3": "hardware_e4m3", "e5m2": "hardware_e5m2"}
+CONVERTED = {
+    "e2m1": "hardware_e2m1",
+    "e2m3": "saturating_e2m3",
+    "e3m2": "saturating_e3m2",
+    "e4m3": "hardware_e4m3",
+    "e5m2": "hardware_e5m2",
+}
+PACKED = {4: "PACK-1", 6: "PACK-4", 8: "PACK-3"}
 
 
 def source(text: str) -> str:
@@ -138,7 +145,7 @@ def claims() -> Iterator[ProofClaim]:
     for name, codec in CONVERTED.items():
         yield ProofClaim(
             name=f"convert-{name}/cuda",
-            rules=(*encoders.RULES[name], "PACK-1" if name == "e2m1" else "PACK-2"),
+            rules=(*encoders.RULES[name], PACKED[encoders.CODECS[name].format.bits]),
             method=Method.EXHAUSTIVE,
             subject=ClaimSubject.CUDA,
             statement=f"Both places of a pair get the {name} code that exact fractions give, by the device's "

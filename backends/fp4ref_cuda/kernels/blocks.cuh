@@ -1,16 +1,33 @@
 // Blocks of bfloat16 to E2M1 codes: by thresholds, two side by side for the sake of latency, or by the plain path. A lane
-// holds 16 elements: a block, or half of one whose other half the lane beside it holds.
+// holds 16 elements twice: blocks, or parts of blocks whose other parts other lanes hold.
 #pragma once
 #include "copies.cuh"
 
-constexpr bool HALVES = S::columns == 32;
-static_assert(HALVES || S::columns == 16, "one or two lanes");
+constexpr bool HALVES = S::columns == 32, SQUARE = S::rows == 16;
+static_assert((HALVES || S::columns == 16) && (SQUARE ? !HALVES : S::rows == 1), "one or two lanes, or a square");
 
-// The largest of a block, from that of a lane's elements; where these are half of it, both lanes are here.
-template <class Larger> DEVICE unsigned of_block(unsigned amax, const Larger& larger)
+// What shares a block: bits of the numbers of the lanes that hold parts of it, and whether a lane's two are of one.
+struct Sharing {
+    unsigned lanes;
+    bool both;
+};
+constexpr Sharing ALONE = {HALVES, false};  // rows, where a block has one
+
+// All lanes that share with lane 0.
+constexpr unsigned sharing(unsigned lanes)
 {
-    if constexpr (!HALVES) return amax;
-    else return larger(amax, __shfl_xor_sync(3u << threadIdx.x % 32 / 2 * 2, amax, 1));
+    unsigned mask = 0;
+    for (unsigned lane = 0; lane < 32; ++lane) mask |= (unsigned)((lane & ~lanes) == 0) << lane;
+    return mask;
+}
+
+// The largest of a block, from that of a lane's elements; all lanes that share it are here.
+template <unsigned Lanes, class Larger> DEVICE unsigned of_block(unsigned amax, const Larger& larger)
+{
+    UNROLL
+    for (unsigned lanes = 1; lanes < 32; lanes *= 2)
+        if (Lanes & lanes) amax = larger(amax, __shfl_xor_sync(sharing(Lanes) << (threadIdx.x % 32 & ~Lanes), amax, lanes));
+    return amax;
 }
 
 // The bytes of two blocks' scales, the second one above the first. Rules: BLK-3, MXS-1.
@@ -32,7 +49,7 @@ DEVICE uint2 packed_block(const unsigned (&pairs)[8], const unsigned (&magnitude
 struct Blocks {
     unsigned pairs[2][8], magnitudes[2][8], amax[2];  // maxima as patterns of floats
 
-    __device__ __forceinline__ void measure(unsigned minus_zero)
+    template <unsigned Lanes, bool Both> __device__ __forceinline__ void measure(unsigned minus_zero)
     {
         UNROLL
         for (int i = 0; i < 2; ++i) {
@@ -41,13 +58,14 @@ struct Blocks {
         }
         const unsigned first = thresholds::largest_lanes(magnitudes[0]), second = thresholds::largest_lanes(magnitudes[1]);
         const unsigned mine = __vmaxu2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
-        const unsigned both = of_block(mine, [](unsigned a, unsigned b) { return __vmaxu2(a, b); });
+        const unsigned both = of_block<Lanes>(Both ? __vmaxu2(mine, __byte_perm(mine, mine, 0x1032)) : mine,
+            [](unsigned a, unsigned b) { return __vmaxu2(a, b); });
         amax[0] = both << 16, amax[1] = both & 0xffff0000u;
     }
 };
 
 // Those of rows, two vectors each.
-DEVICE Blocks blocks_of_rows(const uint4 (&v)[2][2], unsigned minus_zero)
+template <unsigned Lanes = ALONE.lanes, bool Both = ALONE.both> DEVICE Blocks blocks_of_rows(const uint4 (&v)[2][2], unsigned minus_zero)
 {
     Blocks blocks;
     UNROLL
@@ -60,7 +78,7 @@ DEVICE Blocks blocks_of_rows(const uint4 (&v)[2][2], unsigned minus_zero)
             blocks.pairs[i][k] = __byte_perm(words[w], words[w + 2], k % 2 ? 0x7632 : 0x5410);
         }
     }
-    blocks.measure(minus_zero);
+    blocks.measure<Lanes, Both>(minus_zero);
     return blocks;
 }
 
@@ -100,14 +118,21 @@ DEVICE bool two_blocks(const Blocks& blocks, const uint4 (&random)[2], float g, 
     return plain;
 }
 
-// Any 16 values; the lower and the upper eight codes.
-DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte, const uint4& drawn = {0, 0, 0, 0})
+// The largest of 16 values, its bits.
+DEVICE unsigned plain_amax(const float (&x)[16])
 {
-    unsigned amax = 0, packed[2] = {0, 0};
+    unsigned amax = 0;
     UNROLL
     for (int i = 0; i < 16; ++i) amax = fp4ref::running_amax<S::block_keeps_nan>(amax, fp4ref::magnitude_bits(x[i]));
-    const auto larger = [](unsigned a, unsigned b) { return fp4ref::running_amax<S::block_keeps_nan>(a, b); };
-    const float a = fp4ref::float_of(of_block(amax, larger));
+    return amax;
+}
+DEVICE unsigned plain_larger(unsigned a, unsigned b) { return fp4ref::running_amax<S::block_keeps_nan>(a, b); }
+
+// Any 16 values of a block with this maximum; the lower and the upper eight codes.
+DEVICE uint2 plain_block(const float (&x)[16], unsigned amax, float g, byte* scale_byte, const uint4& drawn = {0, 0, 0, 0})
+{
+    unsigned packed[2] = {0, 0};
+    const float a = fp4ref::float_of(amax);
     const fp4ref::Scale scale = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(a, g), g, a);
     *scale_byte = scale.byte;
     const unsigned random[4] = {drawn.x, drawn.y, drawn.z, drawn.w};
@@ -119,15 +144,33 @@ DEVICE uint2 plain_block(const float (&x)[16], float g, byte* scale_byte, const 
     return {packed[0], packed[1]};
 }
 
-// The same of a row's block as two vectors.
-DEVICE uint2 plain_row(const uint4 (&v)[2], float g, byte* scale_byte, const uint4& drawn = {0, 0, 0, 0})
+// The values of a row's two vectors.
+DEVICE void widen_row(const uint4 (&v)[2], float (&x)[16])
 {
-    float x[16];
     UNROLL
     for (int i = 0; i < 16; ++i) {
         const unsigned words[4] = {v[i / 8].x, v[i / 8].y, v[i / 8].z, v[i / 8].w};
         x[i] = In::widen((In::word)(words[i % 8 / 2] >> 16 * (i % 2)));
     }
-    return plain_block(x, g, scale_byte, drawn);
 }
 
+// The plain path of a lane's two: load(i, x) reads the values, write(i, ...) takes codes and the byte of the scale, and
+// random(i) the random bytes.
+template <unsigned Lanes, bool Both, class Load, class Random, class Write>
+DEVICE void plain_blocks(const Load& load, const Random& random, float g, const Write& write)
+{
+    float x[16];
+    unsigned both = 0;
+    if (Both) {
+        load(1, x);
+        both = plain_amax(x);
+    }
+    _Pragma("unroll 1")
+    for (int i = 0; i < 2; ++i) {
+        load(i, x);
+        if (!Both || !i) both = of_block<Lanes>(plain_larger(Both ? both : 0, plain_amax(x)), plain_larger);
+        byte scale;
+        const uint2 codes = plain_block(x, both, g, &scale, random(i));
+        write(i, codes, scale);
+    }
+}

@@ -1,14 +1,15 @@
-// Quantize rows and columns from one read of x, by thresholds or by random bytes, both scale sets in 128x4 tiles.
+// Quantize rows and columns from one read of x, by thresholds or by random bytes, both scale sets in 128x4 tiles: blocks
+// of 16 or of 16x16 under one global scale, or blocks of 32.
 //
 //   x               bfloat16  [rows, columns], rows and columns multiples of 64, 16 bytes apart
 //   row_bits        uint8     [rows, columns], 16 bytes apart, for stochastic rounding;   column_bits  [columns, rows]
 //   row_partials, column_partials  float32 [members, parts] partial maxima
-//   row_data        uint8     [rows, columns / 2];   row_scales     uint8, tiles of [rows, columns / 16]
-//   column_data     uint8     [columns, rows / 2];   column_scales  uint8, tiles of [columns, rows / 16]
-//   row_amax, column_amax          float32 [members] their maxima
+//   row_data        uint8     [rows, columns / 2];   row_scales     uint8, tiles of [rows, columns / block]
+//   column_data     uint8     [columns, rows / 2];   column_scales  uint8, tiles of [columns, rows / block]
+//   row_amax, column_amax          float32 [members] their maxima; these and the partial ones are unused without a global scale
 //
-// S, TEAMS, SEARCHED (the maxima were, by the kernel before this one) and GROUPED (members are ranges of rows,
-// multiples of 128, each with column data and scales of its own) come before this file. Columns are
+// S, TEAMS, SEARCHED (the maxima were, by the kernel before this one), GROUPED (members are ranges of rows,
+// multiples of 128, each with column data and scales of its own) and HAS_COLUMN come before this file. Columns are
 // Hadamard-transformed where S says so. One block of threads on a multiprocessor, in teams of 256. A team takes boxes
 // of 128 rows and 64 columns in turn, in the order of `box_of`, the last ones first, because the pass for the maxima left
 // them in the cache. While it works on one box, the next one is on its way to shared memory, with its random bytes, and the column codes and scales
@@ -26,6 +27,15 @@ constexpr int CODE_PITCH = ROWS / 2 + 8;  // bytes of a column's codes
 constexpr int ROW_SCALES = COLUMNS * CODE_PITCH, COLUMN_SCALES = ROW_SCALES + 512, LEAVING = COLUMN_SCALES + 512;
 constexpr bool TRANSFORMED = S::has_hadamard;
 constexpr int OF_TEAM = 2 * STAGE + 2 * LEAVING, TABLES = 2 * 128 * sizeof(thresholds::Entry);
+constexpr bool SCALED = S::global == fp4ref::Global::tensor;
+// Powers of two have one table of 256 entries for both directions; else each has 128 entries of its own.
+constexpr bool POWERS = fp4ref::same_type<typename S::Scale::Format, fp4ref::e8m0>;
+static_assert(!SQUARE || !TRANSFORMED, "the maxima of a square are those of x");
+static_assert(HAS_COLUMN || !STOCHASTIC, "random bytes of both");
+static_assert(!POWERS || !(SCALED || STOCHASTIC || TRANSFORMED), "one table, of thresholds");
+// A lane has parts of rows r and r + 8, four lanes for a row; and of columns c and c + 1 where eight have a square's 16,
+// or where the lanes 16 apart have 16 rows each.
+constexpr Sharing OF_ROWS = {SQUARE ? 4 + 8 + 16 : HALVES, SQUARE}, OF_COLUMNS = {SQUARE ? 1 + 2 + 4 : HALVES * 16, SQUARE};
 template <bool Drawn> struct Table {
     using entry = thresholds::Entry;
 };
@@ -105,23 +115,25 @@ DEVICE uint4 random_of(const byte* bits)
     else return {0, 0, 0, 0};
 }
 
-DEVICE uint2 plain_column(const byte* from, float g, byte* scale_byte, const uint4& random)
+DEVICE void load_column(const byte* from, float (&x)[16])
 {
-    float y[16][1], x[16];
+    float y[16][1];
     UNROLL
     for (int i = 0; i < 16; ++i) y[i][0] = In::widen(*(const In::word*)(from + i * PITCH));
     if constexpr (TRANSFORMED) fp4ref::hadamard<S::signs>(y);
     UNROLL
     for (int i = 0; i < 16; ++i) x[i] = y[i][0];
-    return plain_block(x, g, scale_byte, random);
 }
 
-// A lane's two columns of 16 rows, transformed where S says so.
-DEVICE void load_columns(const byte* from, unsigned (&pairs)[2][8])
+// A lane's two columns of 16 rows, transformed where S says so. swapped: lanes whose fours of rows change places, so that
+// these meet no other lane in a bank.
+DEVICE void load_columns(const byte* from, bool swapped, unsigned (&pairs)[2][8])
 {
     unsigned words[16];
+    const int up = HALVES && swapped ? 4 * PITCH : 0;
+    const unsigned low = HALVES && swapped ? 0x1054 : 0x5410, high = HALVES && swapped ? 0x3276 : 0x7632;
     UNROLL
-    for (int i = 0; i < 16; ++i) words[i] = *(const unsigned*)(from + i * PITCH);
+    for (int i = 0; i < 16; ++i) words[i] = *(const unsigned*)((i & 4 ? from - up : from + up) + i * PITCH);
     UNROLL
     for (int h = 0; h < 2; ++h) {
         float y[16];
@@ -134,7 +146,7 @@ DEVICE void load_columns(const byte* from, unsigned (&pairs)[2][8])
         for (int k = 0; k < 8; ++k) {
             const int e = k % 4 + k / 4 * 8;
             if constexpr (TRANSFORMED) pairs[h][k] = thresholds::bfloat16_pair(y[e], y[e + 4]);
-            else pairs[h][k] = __byte_perm(words[e], words[e + 4], h ? 0x7632 : 0x5410);
+            else pairs[h][k] = __byte_perm(words[e], words[e + 4], h ? high : low);
         }
     }
 }
@@ -150,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     const unsigned team = threadIdx.x / 256, thread = threadIdx.x % 256, lane = thread % 32, warp = thread / 32;
     const unsigned mine = team * OF_TEAM, leaving = mine + 2 * STAGE;  // offsets into shared memory
     Entry* const row_table = (Entry*)(memory + TEAMS * OF_TEAM + (GROUPED ? team * TABLES : 0));
-    Entry* const column_table = row_table + 128;
+    Entry* const column_table = row_table + (POWERS ? 0 : 128);
     const unsigned rows = (unsigned)row_count, columns = (unsigned)column_count, pitch = columns * 2, row_pitch = columns / 2;
     const unsigned down = (rows + ROWS - 1) / ROWS, across = columns / COLUMNS, boxes = down * across, length = across * 2;
     const unsigned all = gridDim.x * TEAMS, tall = down / 2;
@@ -202,18 +214,18 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         present.column_g = fp4ref::global_scale<S, In>(column_A);
         const unsigned entry = thread % 128;
         if (GROUPED || team == 0) {
-            if (thread < 128) make_entry(row_table, entry, present.row_g, false);
+            if (POWERS || thread < 128) make_entry(row_table, POWERS ? thread : entry, present.row_g, false);
             else make_entry(column_table, entry, present.column_g, TRANSFORMED);
         }
-        if (thread == 0) {
+        if (SCALED && thread == 0) {
             row_amax[member] = row_A;
-            column_amax[member] = column_A;
+            if (HAS_COLUMN) column_amax[member] = column_A;
         }
     };
     __shared__ Present of_team[GROUPED ? TEAMS : 1];
     Present whole = {column_data, column_scales, 0, down, rows / 2, 0.0f, 0.0f};
     if constexpr (GROUPED) {
-        if (blockIdx.x == 0 && team == 0) {
+        if (SCALED && blockIdx.x == 0 && team == 0) {
             for (index_t i = thread; i < count; i += 256) {  // members without a box; all their parts are equal
                 if (members[i].rows) continue;
                 row_amax[i] = row_partials[i * parts];
@@ -223,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         if (thread == 0) of_team[team].top = of_team[team].bottom = 0;  // no member yet
         team_barrier(team);
     } else {
-        const float row_A = amax_of_parts<TEAMS * 256, 0>(row_partials, parts);
+        const float row_A = amax_of_parts<TEAMS * 256, 0>(row_partials, parts);  // 0 of no parts
         const bool same = row_partials == column_partials;
         enter(0, row_A, same ? row_A : amax_of_parts<TEAMS * 256, 1>(column_partials, parts), whole);
         __syncthreads();
@@ -237,16 +249,35 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     const auto drain = [&](const Box& box, unsigned side) {
         const byte* held = memory + side;
         const unsigned left = rows - box.down * ROWS, below = box.down - now.top;
-        if (piece * 16 < left) {
+        if (HAS_COLUMN && piece * 16 < left) {
             byte* to = now.column_data
                 + ((size)(box.across * COLUMNS + r * 2) * now.column_pitch + (below * (ROWS / 2) + piece * 8));
             *(uint2*)to = *(const uint2*)(held + codes_from);
             *(uint2*)(to + now.column_pitch) = *(const uint2*)(held + codes_from + 32 * CODE_PITCH);
         }
-        if (warp == 0) {
+        if constexpr (HALVES) {  // a box has two blocks of four of a row's tile, and one tile's lines of columns
+            const unsigned side_of = box.across % 2, wide = (across + 1) / 2;
+            const bool last = across % 2 && box.across == across - 1;
+            if (warp == 0) {
+                byte* to = row_scales + (size)(box.down * wide + box.across / 2) * 512 + (lane * 16 + side_of * 2);
+                UNROLL
+                for (int k = 0; k < 4; ++k) {  // LAY-5
+                    const unsigned two = (unsigned)k * 32 < left ? *(const unsigned short*)(held + scales_from + k * 4) : 0;
+                    if (last) *(unsigned*)(to + k * 4) = two;
+                    else *(unsigned short*)(to + k * 4) = (unsigned short)two;
+                }
+            } else if (HAS_COLUMN && warp == 1) {
+                const unsigned tile = box.across / 2 * ((now.column_pitch + 63) / 64) + below;
+                byte* to = now.column_scales + (size)tile * 512 + (lane * 16 + side_of * 8);
+                uint2 of = *(const uint2*)(held + scales_from);
+                if (left <= 64) of = {of.x & 0xffffu, of.y & 0xffffu};  // LAY-5
+                *(uint2*)to = of;
+                if (last) *(uint2*)(to + 8) = {0, 0};
+            }
+        } else if (warp == 0) {
             *(uint4*)(row_scales + (size)(box.down * across + box.across) * 512 + lane * 16) =
                 *(const uint4*)(held + scales_from);
-        } else if (warp < 3 && warp * 64 <= left) {
+        } else if (HAS_COLUMN && warp < 3 && warp * 64 <= left) {
             const unsigned tile = box.across / 2 * (now.column_pitch / 32) + (below * 2 + warp - 1);
             byte* to = now.column_scales + (size)tile * 512 + (lane * 16 + box.across % 2 * 8);
             *(uint2*)to = *(const uint2*)(held + scales_from);
@@ -255,10 +286,13 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
     };
 
     constexpr int LOWER = 8 * PITCH;  // a lane's second row is 8 below its first one
-    const unsigned row = warp * 16 + lane / 4, column = lane * 2;
-    unsigned columns_from = mine + warp * 16 * PITCH + column * 2, columns_to = leaving + lane * CODE_PITCH + warp * 8;
-    unsigned columns_scales = leaving + COLUMN_SCALES + warp / 4 * 256 + column % 32 * 8 + column / 32 * 4 + warp % 4;
-    unsigned rows_from = mine + row * PITCH + lane % 4 * 32, rows_scales = leaving + ROW_SCALES + row % 32 * 16 + row / 32 * 4 + lane % 4;
+    // A warp has 16 rows of 64 columns, or 32 rows of 32 columns; `sixteen` of rows is where a lane's columns are.
+    const unsigned row = warp * 16 + lane / 4, sixteen = HALVES ? warp / 2 * 2 + lane / 16 : warp;
+    const unsigned column = HALVES ? warp % 2 * 32 + lane % 16 * 2 : lane * 2, block = HALVES ? warp / 2 : warp;
+    unsigned columns_from = mine + sixteen * 16 * PITCH + column * 2, columns_to = leaving + column / 2 * CODE_PITCH + sixteen * 8;
+    unsigned columns_scales = leaving + COLUMN_SCALES + block / 4 * 256 + column % 32 * 8 + column / 32 * 4 + block % 4;
+    unsigned rows_from = mine + row * PITCH + lane % 4 * 32;
+    unsigned rows_scales = leaving + ROW_SCALES + row % 32 * 16 + row / 32 * 4 + lane % 4 / (HALVES ? 2 : 1);
     unsigned minus_zero = thresholds::MINUS_ZERO;
     KEEP(minus_zero);
     KEEP(columns_from);
@@ -298,7 +332,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         const byte* here = memory + stage;
         stage = STAGE - stage;
         const byte *const row_random = here + mine + ROW_BITS + row * COLUMNS + lane % 4 * 16;
-        const byte *const column_random = here + mine + COLUMN_BITS + column * BIT_PITCH + warp * 16;
+        const byte *const column_random = here + mine + COLUMN_BITS + column * BIT_PITCH + sixteen * 16;
         uint4 v[2][2];
         UNROLL
         for (int i = 0; i < 2; ++i) {
@@ -309,8 +343,8 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
         unsigned bytes;
         const bool inside = warp < 4 || rows - box.down * ROWS > 64;  // there are 64 or 128 of them
         byte* to = row_to + ((size)box.down * (ROWS * row_pitch) + box.across * (COLUMNS / 2));
-        const bool plain_rows = lane_blocks(blocks_of_rows(v, minus_zero), row_random, 8 * COLUMNS, now.row_g, 1.0f,
-            row_table, codes, bytes);
+        const bool plain_rows = lane_blocks(blocks_of_rows<OF_ROWS.lanes, OF_ROWS.both>(v, minus_zero), row_random, 8 * COLUMNS,
+            now.row_g, 1.0f, row_table, codes, bytes);
         held[rows_scales] = bytes;
         held[rows_scales + 8 * 16] = bytes >> 8;
         if (inside) {
@@ -318,33 +352,37 @@ extern "C" __global__ void __launch_bounds__(TEAMS * 256, 1) fused(
             *(uint2*)(to + (size)row_pitch * 8) = codes[1];
         }
         if (plain_rows) {
-            _Pragma("unroll 1")
-            for (int i = 0; i < 2; ++i) {
-                const byte* again = here + rows_from + i * LOWER;
-                const uint4 words[2] = {*(const uint4*)again, *(const uint4*)(again + 16)};
-                const uint2 made = plain_row(words, now.row_g, held + rows_scales + i * (8 * 16),
-                    random_of(row_random + i * (8 * COLUMNS)));
+            const auto again = [&](int i, float (&x)[16]) {
+                const byte* of = here + rows_from + i * LOWER;
+                widen_row({*(const uint4*)of, *(const uint4*)(of + 16)}, x);
+            };
+            const auto random = [&](int i) { return random_of(row_random + i * (8 * COLUMNS)); };
+            plain_blocks<OF_ROWS.lanes, OF_ROWS.both>(again, random, now.row_g, [&](int i, const uint2& made, byte scale) {
+                held[rows_scales + i * (8 * 16)] = scale;
                 if (inside) *(uint2*)(to + (size)row_pitch * (i * 8)) = made;
-            }
+            });
         }
 
-        Blocks blocks;
-        const byte* const columns_here = here + columns_from;
-        load_columns(columns_here, blocks.pairs);
-        blocks.measure(minus_zero);
-        const bool plain_columns = lane_blocks(blocks, column_random, BIT_PITCH, now.column_g, SIZE, column_table,
-            codes, bytes);
-        UNROLL
-        for (int i = 0; i < 2; ++i) {
-            held[columns_scales + i * 8] = bytes >> 8 * i;
-            *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = codes[i];
-        }
-        if (plain_columns) {
-            _Pragma("unroll 1")
-            for (int i = 0; i < 2; ++i)
-                *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) =
-                    plain_column(columns_here + i * 2, now.column_g, held + columns_scales + i * 8,
-                        random_of(column_random + i * BIT_PITCH));
+        if constexpr (HAS_COLUMN) {
+            Blocks blocks;
+            const byte* const columns_here = here + columns_from;
+            load_columns(columns_here, lane / 16, blocks.pairs);
+            blocks.measure<OF_COLUMNS.lanes, OF_COLUMNS.both>(minus_zero);
+            const bool plain_columns = lane_blocks(blocks, column_random, BIT_PITCH, now.column_g, SIZE, column_table,
+                codes, bytes);
+            UNROLL
+            for (int i = 0; i < 2; ++i) {
+                held[columns_scales + i * 8] = bytes >> 8 * i;
+                *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = codes[i];
+            }
+            if (plain_columns) {
+                const auto again = [&](int i, float (&x)[16]) { load_column(columns_here + i * 2, x); };
+                const auto random = [&](int i) { return random_of(column_random + i * BIT_PITCH); };
+                plain_blocks<OF_COLUMNS.lanes, OF_COLUMNS.both>(again, random, now.column_g, [&](int i, const uint2& made, byte scale) {
+                    held[columns_scales + i * 8] = scale;
+                    *(uint2*)(held + columns_to + i * 32 * CODE_PITCH) = made;
+                });
+            }
         }
     }
     team_barrier(team);

@@ -4,19 +4,81 @@
 //   to      uint8  in Layout, padding is written
 //   shapes  int64  [members, 5]: rows, columns, start in `from`, start in `to`, first unit
 //
-// Source and Layout come before this file. A thread moves 4 neighbouring columns of one row: a unit. Rules: LAY-5,
-// LAY-6.
+// Source, Layout and QUARTERS come before this file. A thread moves 4 neighbouring columns of one row: a unit; with
+// QUARTERS, where one of the layouts is in 128x4 tiles, of the four rows that lie 32 apart, side by side in a tile: a unit
+// is a block of threads then, for 128 rows of 8 tiles. Rules: LAY-5, LAY-6.
 #include "maps.cuh"
+
+constexpr bool FROM_TILES = fp4ref::same_type<Source, fp4ref::layout::tiled_128x4>;
+constexpr bool TO_TILES = fp4ref::same_type<Layout, fp4ref::layout::tiled_128x4>;
+constexpr unsigned TILES = 8;  // of a unit: 32 bytes of every row
 
 struct Grid {
     index_t rows, columns, from, to, first_unit;
 };
 
+// Four neighbouring scales of a row, zeros outside.
+DEVICE unsigned load_four(const byte* from, const Grid& grid, index_t row, index_t column)
+{
+    if (row >= grid.rows) return 0;
+    from += grid.from + Source::offset(row, column, grid.columns, grid.rows);
+    if (column + 3 < grid.columns && (index_t)from % 4 == 0) return __ldg((const unsigned*)from);
+    unsigned four = 0;
+    UNROLL
+    for (int i = 0; i < 4; ++i)
+        if (column + i < grid.columns) four |= (unsigned)from[i] << 8 * i;
+    return four;
+}
+
+DEVICE void store_four(byte* to, const Grid& grid, index_t row, index_t column, unsigned four)
+{
+    constexpr unsigned high = Layout::row_multiple, wide = Layout::column_multiple;
+    if (row >= (grid.rows + high - 1) / high * high) return;
+    const index_t columns = (grid.columns + wide - 1) / wide * wide;
+    to += grid.to + Layout::offset(row, column, grid.columns, grid.rows);
+    if (column + 3 < columns && (index_t)to % 4 == 0) {
+        *(unsigned*)to = four;
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < 4; ++i)
+        if (column + i < columns) to[i] = (byte)(four >> 8 * i);
+}
+
+// A block of threads for 128 rows of 8 tiles: neighbouring lanes take neighbouring tiles, so a row's bytes fill sectors
+// of memory, and so do the rows of a tile.
+DEVICE void move_quarters(const byte* from, byte* to, const Grid& grid, index_t inside)
+{
+    const unsigned strips = (unsigned)((grid.columns + 4 * TILES - 1) / (4 * TILES));
+    const index_t tall = inside / strips, row = tall * 128 + threadIdx.x / TILES;
+    const index_t column = ((inside - tall * strips) * TILES + threadIdx.x % TILES) * 4;
+    if (column >= grid.columns) return;
+    unsigned four[4];
+    const byte* tile = from + grid.from + Source::offset(row, column, grid.columns, grid.rows);
+    if (FROM_TILES && (index_t)tile % 16 == 0) {
+        const uint4 all = load_vector(tile);
+        const unsigned words[4] = {all.x, all.y, all.z, all.w};
+        const unsigned kept = column + 3 < grid.columns ? ~0u : (1u << 8 * (grid.columns - column)) - 1u;
+        UNROLL
+        for (int k = 0; k < 4; ++k) four[k] = row + k * 32 < grid.rows ? words[k] & kept : 0;
+    } else {
+        UNROLL
+        for (int k = 0; k < 4; ++k) four[k] = load_four(from, grid, row + k * 32, column);
+    }
+    byte* target = to + grid.to + Layout::offset(row, column, grid.columns, grid.rows);
+    if (TO_TILES && (index_t)target % 16 == 0) {
+        *(uint4*)target = {four[0], four[1], four[2], four[3]};
+        return;
+    }
+    UNROLL
+    for (int k = 0; k < 4; ++k) store_four(to, grid, row + k * 32, column, four[k]);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) layout(
     const byte* __restrict__ from, byte* __restrict__ to, const Grid* shapes, index_t count, index_t units,
     index_t rows, index_t columns)
 {
-    const index_t unit = (index_t)blockIdx.x * THREADS + threadIdx.x;
+    const index_t unit = QUARTERS ? blockIdx.x : (index_t)blockIdx.x * THREADS + threadIdx.x;
     if (unit >= units) return;
     wait_for_previous_kernel();
     int which = 0;
@@ -26,6 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layout(
         else above = middle;
     }
     const Grid grid = shapes ? shapes[which] : Grid{rows, columns, 0, 0, 0};
+    if constexpr (QUARTERS) return move_quarters(from, to, grid, unit - grid.first_unit);
     const index_t padded_columns = (grid.columns + Layout::column_multiple
         - 1) / Layout::column_multiple * Layout::column_multiple;
     const unsigned across = (unsigned)((padded_columns + 3) / 4);

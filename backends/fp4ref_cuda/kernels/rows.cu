@@ -108,15 +108,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) rows(
             }
             uint2 codes[2];
             if (two_blocks(blocks_of_rows(v, minus_zero), g, 1.0f, table, codes, bytes[step])) {
-                _Pragma("unroll 1")
-                for (int i = 0; i < 2; ++i) {
-                    const uint4 again[2] = {*(const uint4*)(here + i * LINE), *(const uint4*)(other + i * LINE)};
-                    byte scale;
-                    const uint2 made = plain_row(again, g, &scale);
+                const auto again = [&](int i, float (&x)[16]) {
+                    widen_row({*(const uint4*)(here + i * LINE), *(const uint4*)(other + i * LINE)}, x);
+                };
+                plain_blocks<ALONE.lanes, ALONE.both>(again, [](int) { return uint4(); }, g, [&](int i, const uint2& made, byte scale) {
                     codes[0] = i ? codes[0] : made;
                     codes[1] = i ? made : codes[1];
                     bytes[step] = i ? (bytes[step] & 255u) | scale << 8 : (bytes[step] & ~255u) | scale;
-                }
+                });
             }
             UNROLL
             for (int i = 0; i < 2; ++i)

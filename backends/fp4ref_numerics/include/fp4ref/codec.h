@@ -197,7 +197,25 @@ using hardware_e2m1 = Codec<e2m1, Rounding::even, Sign::bit, 7, 7, -1>;
 using hardware_e4m3 = Codec<e4m3, Rounding::even, Sign::bit, 0x7f, 0x7f, -1>;
 using hardware_e5m2 = Codec<e5m2, Rounding::even, Sign::bit, 0x7f, 0x7f, -1>;
 
-// Two codes, `low` in the lower bits: a byte of 4-bit codes, or two bytes. Rules: PACK-1, PACK-3. Certificates: convert-*.
+// 6-bit codecs by a conversion to 8 bits: E2M3 and E3M2 times `down` have the steps and exponents of the lowest binades of
+// E4M3 and E5M2, whose codes there are theirs. Rules: E2M3-2, E2M3-3, E2M3-4, E2M3-5, E3M2-2, E3M2-3, E3M2-4, E3M2-5.
+using saturating_e2m3 = Codec<e2m3, Rounding::even, Sign::bit, 31, 31, -1>;
+using saturating_e3m2 = Codec<e3m2, Rounding::even, Sign::bit, 31, 31, -1>;
+#if FP4_NATIVE_FP8
+template <class C> FP4_API unsigned encode_six(float low, float high)
+{
+    constexpr bool e2m3_codes = same_type<C, saturating_e2m3>;
+    constexpr float top = e2m3_codes ? 7.5f : 28.0f, down = e2m3_codes ? 0x1p-6f : 0x1p-12f;
+    const auto inside = [&](float x) { return fmaxf(fminf(x, top), -top) * down; };  // a NaN becomes `top`
+    unsigned short of;
+    if constexpr (e2m3_codes) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(of) : "f"(inside(high)), "f"(inside(low)));
+    else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(of) : "f"(inside(high)), "f"(inside(low)));
+    const unsigned pair = of;
+    return (pair & 0x1fu) | (pair >> 2 & 0x7e0u) | (pair >> 4 & 0x800u);
+}
+#endif
+
+// Two codes, `low` in the lower bits: a byte of 4-bit codes, 12 bits, or two bytes. Rules: PACK-1, PACK-3, PACK-4. Certificates: convert-*.
 template <class C> FP4_API unsigned encode_pair(float low, float high, unsigned low_bits = 0, unsigned high_bits = 0)
 {
 #if FP4_NATIVE_E2M1
@@ -217,6 +235,7 @@ template <class C> FP4_API unsigned encode_pair(float low, float high, unsigned 
         asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
         return pair;
     }
+    if constexpr (same_type<C, saturating_e2m3> || same_type<C, saturating_e3m2>) return encode_six<C>(low, high);
 #endif
     return C::encode(low, low_bits) | C::encode(high, high_bits) << C::Format::bits;
 }
