@@ -20,6 +20,7 @@ from fp4ref.layout import STANDARD_LAYOUTS, Layout, layout
 from fp4ref.model import backend as golden
 from fp4ref.quantized import DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
+from fp4ref.spec import Granularity
 from same_bytes import on_the_host, same
 
 
@@ -526,7 +527,8 @@ def test_unusual_factors_of_sums_that_are_not_finite_or_zero(number, read):
     assert np.array_equal(got[:, 0].cpu().float().numpy(), expected, equal_nan=True)
 
 
-FUSED = {"nvfp4": "rows and columns by thresholds", "nvfp4-rht": "rows and hadamard columns, fused"}
+THRESHOLDS, HADAMARD = "rows and columns by thresholds", "rows and hadamard columns, fused"
+FUSED = {"nvfp4": THRESHOLDS, "nvfp4-2d": THRESHOLDS, "mxfp4": THRESHOLDS, "nvfp4-rht": HADAMARD}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -536,10 +538,9 @@ def test_rows_and_columns_fused(name, kind):
     from fp4ref_cuda import operations
 
     spec = fp4ref.profiles[name]
+    shapes = [(64, 128), (128, 128), (192, 256), (512, 384), (1088, 640), (128, 64), (192, 320), (4160, 1280), (64, 64)]
     amaxes = [None, (0.0, 1.0), (1e-44, 1e-38), (1e-30, 3e-30), (5.9, 448.0), (1e30, 1e37), (3.3e38, np.inf)]
-    for shape, amax in product(
-        [(64, 128), (128, 128), (192, 256), (512, 384), (1088, 640), (128, 64), (192, 320), (4160, 1280)], amaxes
-    ):
+    for shape, amax in product(shapes, amaxes if spec.global_scale is Granularity.TENSOR else [None]):
         x = values(shape, "bfloat16", kind)
         given = Directions() if amax is None else Directions(*(np.full(1, a, np.float32) for a in amax))
         got = quantize_both(cuda(x), spec, "tiled_128x4", given)
@@ -552,7 +553,26 @@ def test_rows_and_columns_fused(name, kind):
     assert "64" in operations.last_plan().reason
 
 
-DRAWN = {"nvfp4": "rows and columns by random bytes", "nvfp4-rht": "rows and hadamard columns, fused"}
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.rule("BLK-7", "BLK-8", "LAY-5")
+def test_rows_of_squares(kind):
+    from fp4ref_cuda import operations
+
+    spec = fp4ref.NVFP4_2D
+    for shape, amax in product([(64, 64), (192, 128), (320, 192), (1088, 640)], [None, 0.0, 1e-30, 5.9, 1e37, np.inf]):
+        x = values(shape, "bfloat16", kind)
+        given = None if amax is None else np.full(1, amax, np.float32)
+        for scale_layout in ("tiled_128x4", "linear"):
+            got = quantize(cuda(x), spec, "row", scale_layout, given, None, None)
+            if scale_layout == "tiled_128x4":
+                assert operations.last_plan().path == "rows of squares by thresholds"
+            same(got, expected_of(x, spec, "row", scale_layout, given), scale_layout, (shape, kind, amax))
+    quantize(cuda(values((64, 72), "bfloat16", kind)), spec, "row", "tiled_128x4", None, None, None)
+    assert "72, not multiples of 64" in operations.last_plan().reason
+
+
+DRAWN = {"nvfp4": "rows and columns by random bytes", "nvfp4-rht": HADAMARD}
+DRAWN["nvfp4-2d"] = DRAWN["nvfp4"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -574,7 +594,7 @@ def test_rows_and_columns_fused_by_random_bytes(name, kind):
             same(getattr(got, d), expected, "tiled_128x4", (shape, kind, amax, d))
 
 
-@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-rht", "mxfp8-e4m3"])
+@pytest.mark.parametrize("name", ["nvfp4", "nvfp4-2d", "mxfp4", "nvfp4-rht", "mxfp8-e4m3"])
 @pytest.mark.rule("LAY-5", "LAY-6", "LAY-13", "BLK-8")
 def test_scales_moved_out_of_tiles(name, request):
     from fp4ref_cuda import operations, plan
@@ -583,7 +603,7 @@ def test_scales_moved_out_of_tiles(name, request):
     fp4ref.LAYOUTS.register(filled)
     request.addfinalizer(lambda: fp4ref.LAYOUTS.forget(filled.name))
     spec = fp4ref.profiles[name]
-    path = {"nvfp4": plan.FUSED, "nvfp4-rht": plan.FUSED_HADAMARD, "mxfp8-e4m3": plan.BYTES}[name] + plan.MOVED
+    path = {"nvfp4-rht": plan.FUSED_HADAMARD, "mxfp8-e4m3": plan.BYTES}.get(name, plan.FUSED) + plan.MOVED
     for shape in ((64, 128), (192, 320), (1088, 640)):
         for scale_layout in ("linear", "linear_padded", "tiled_8x4", "rocm.gfx950_32x8", filled.name):
             x = values(shape, "bfloat16", "heavy")
@@ -869,7 +889,7 @@ def test_groups_whose_members_are_whole_boxes_are_fused(name, kind):
     spec = fp4ref.profiles[name]
     for splits, columns in (([0, 128, 384, 0, 0, 256], 256), ([128] * 40, 192), ([1280, 0], 640)):
         x = values((sum(splits), columns), "bfloat16", kind)
-        for given in (False, True):
+        for given in (False, True)[: 2 if spec.global_scale is Granularity.TENSOR else 1]:
             amaxes = [np.arange(1, len(splits) + 1, dtype=np.float32) * s for s in (0.75, 2.0)]
             amax = Directions(*map(cuda, amaxes)) if given else Directions()
             got = quantize_grouped(cuda(x), tuple(splits), spec, ("row", "column"), "tiled_128x4", amax)

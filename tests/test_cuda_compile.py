@@ -116,8 +116,9 @@ def others(target):
         rows = {"WARPS": paths.block_warps(target), "SEARCHED": searched}
         yield "row_blocks", prelude(profiles["nvfp4"], "float16", scale_layout, **rows), True
     for name, grouped in product(("nvfp4-rht", "nvfp4", "nvfp4-2d", "mxfp4"), (False, True)):
-        teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped, "HAS_COLUMN": name != "nvfp4-2d" or grouped}
-        yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, SEARCHED=name != "mxfp4"), True
+        teams = {"TEAMS": paths.fused_teams(target, grouped), "GROUPED": grouped, "SEARCHED": name != "mxfp4"}
+        both = grouped or name != "nvfp4-2d"
+        yield "fused", prelude(profiles[name], "bfloat16", "tiled_128x4", **teams, HAS_COLUMN=both), True
     blocks = paths.bytes_blocks(target)
     for name in ("mxfp8-e4m3", "mxfp8-e5m2", "torchao.mxfp8_e4m3_floor"):
         if name in profiles:
@@ -146,9 +147,8 @@ def others(target):
         yield "quantize", prelude(profiles[name], "bfloat16", HAS_ROW=True, HAS_COLUMN=True), True
     kernel, rows = profiles["vllm.nvfp4_kernel"], {"WARPS": paths.block_warps(target), "SEARCHED": False}
     yield "row_blocks", prelude(kernel, "bfloat16", "linear", **rows), True
-    for quarters, source in ((True, "tiled_128x4"), (False, "tiled_8x4")):
-        text = prelude(profiles["nvfp4"], QUARTERS=quarters)
-        yield "layout", f"{text}\nusing Source = fp4ref::layout::{source};", False
+    yield "layout", f"{prelude(profiles['nvfp4'], QUARTERS=True)}\nusing Source = fp4ref::layout::tiled_128x4;", False
+    yield "layout", f"{prelude(profiles['nvfp4'], QUARTERS=False)}\nusing Source = fp4ref::layout::tiled_8x4;", False
 
 
 @pytest.fixture(autouse=True)
@@ -214,14 +214,15 @@ def test_general_kernels_compile_for_another_layout_and_stay_in_registers(text, 
     from fp4ref_cuda.plan import prelude
     from fp4ref_numerics.layouts import lower_layout
 
-    form, both = Layout("other", text), {"HAS_ROW": True, "HAS_COLUMN": True}
+    form, both, units = Layout("other", text), {"HAS_ROW": True, "HAS_COLUMN": True}, {"QUARTERS": False}
+    linear = LAYOUTS["linear"]
     LAYOUTS.register(form)
     request.addfinalizer(lambda: LAYOUTS.forget(form.name))
     cases = [
         ("quantize", prelude(fp4ref.NVFP4, "bfloat16", form.name, **both)),
         ("dequantize", prelude(fp4ref.NVFP4, "bfloat16", form.name, INVERSE=False)),
-        ("layout", f"{prelude(fp4ref.NVFP4, QUARTERS=False)}\n{lower_layout(form, 'Source')}"),
-        ("layout", f"{prelude(fp4ref.NVFP4, scale_layout=form.name, QUARTERS=False)}\n{lower_layout(LAYOUTS['linear'], 'Source')}"),
+        ("layout", f"{prelude(fp4ref.NVFP4, **units)}\n{lower_layout(form, 'Source')}"),
+        ("layout", f"{prelude(fp4ref.NVFP4, scale_layout=form.name, **units)}\n{lower_layout(linear, 'Source')}"),
     ]
     for kernel, lines in cases:
         names = instructions(kernel, lines, target)
@@ -527,9 +528,15 @@ def test_why_a_fast_path_is_not_taken():
     assert "2^31" in reason(fp4ref.NVFP4, "bfloat16", (1 << 31, 8), 0)
     assert "default arithmetic" in reason(fp4ref.NVFP4_FAST, "bfloat16", (8, 64), 0)
     assert "1x16" in reason(fp4ref.NVFP4_2D, "bfloat16", (8, 64), 0)
+    assert "16x16" in reason(fp4ref.NVFP4, "bfloat16", (8, 64), 0, plan.SQUARE_FORM)
     fused = plan.fused_reason
-    for spec in (fp4ref.NVFP4, fp4ref.NVFP4_RHT):
+    for spec in (fp4ref.NVFP4, fp4ref.NVFP4_RHT, fp4ref.NVFP4_2D, fp4ref.MXFP4):
         assert not fused(spec, "bfloat16", (64, 128), "tiled_128x4", 0)
+    assert "does not have blocks" in fused(fp4ref.profiles["mxfp4-2d"], "bfloat16", (64, 128), "tiled_128x4", 0)
+    assert "is not MXFP4" in fused(
+        fp4ref.MXFP4.replace(element=STOCHASTIC_E2M1), "bfloat16", (64, 64), "tiled_128x4", 0
+    )
+    for spec in (fp4ref.NVFP4, fp4ref.NVFP4_RHT, fp4ref.NVFP4_2D):
         assert not fused(spec, "bfloat16", (128, 64), "tiled_128x4", 0)
         assert "multiples of 64" in fused(spec, "bfloat16", (64, 96), "tiled_128x4", 0)
         assert "multiples of 64" in fused(spec, "bfloat16", (48, 128), "tiled_128x4", 0)
@@ -554,7 +561,10 @@ def test_why_a_fast_path_is_not_taken():
         ("nvfp4", 128, False, "linear", "tiles"),
         ("mxfp8-e4m3", 4096, False, "linear_padded", "rows and columns of bytes, scales moved"),
         ("mxfp8-e4m3", 4096, True, "linear_padded", "tiles"),
-        ("nvfp4-2d", 4096, False, "linear", "tiles"),
+        ("nvfp4-2d", 4096, False, "linear", "rows and columns by thresholds, scales moved"),
+        ("mxfp4", 4096, False, "linear", "rows and columns by thresholds, scales moved"),
+        ("mxfp4", 4096, True, "linear", "tiles"),
+        ("mxfp4-2d", 4096, False, "linear", "tiles"),
     ],
 )
 def test_scales_are_moved_out_of_tiles_where_that_is_quicker(name, size, flag, scale_layout, path):

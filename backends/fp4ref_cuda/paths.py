@@ -113,7 +113,7 @@ def row_blocks(call: Call, on: Operands) -> tuple[str, ...]:
 
 
 def fused(call: Call, on: Operands) -> tuple[str, ...]:
-    """Find both maxima in one pass, then both directions, or rows, in one pass, of a tensor or of all members of a group."""
+    """Find both maxima in one pass, then both directions or rows in one pass, of a tensor or a group's members."""
     row, column = on.targets["row"], on.targets.get("column")
     values = [on.amax.get(name) for name in on.targets]
     spec, library, count = call.required, on.library, on.count

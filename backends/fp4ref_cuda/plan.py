@@ -121,7 +121,7 @@ def amax_kind(spec: Spec, direction: Direction) -> int:
 
 
 class ThresholdForm(NamedTuple):
-    """The parts of a specification whose rows kernels by thresholds serve. title: what it is called. block: its sizes."""
+    """The parts of a specification that kernels by thresholds serve. title: what it is called. block: its sizes."""
 
     title: str
     arithmetic: Arithmetic
@@ -247,15 +247,7 @@ def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
     """Choose the path of a call in a layout whose map the header has."""
     spec, dtype, matrix, scale_layout = call.required, call.source, call.sizes, call.layout.name
     if call.direction == "row":
-        reason = thresholds_reason(spec, dtype, matrix, address)
-        if not reason or not thresholds_reason(spec, dtype, matrix, address, MXFP4_FORM):
-            return ROWS, ""
-        if spec.block.rows > 1 and not spec.stochastic:
-            reason = fused_reason(spec, dtype, matrix, scale_layout, address)
-            if not reason:
-                return SQUARES, ""
-        slower = blocks_reason(spec, dtype, matrix, address)
-        return (TILES, slower) if slower else (ROW_BLOCKS, reason)
+        return _fastest_row(call, address)
     reason = "the columns alone"
     if call.direction == "both":
         if not bytes_reason(spec, dtype, matrix, scale_layout, address):
@@ -267,6 +259,18 @@ def _fastest(call: Call, address: int, one_amax: bool) -> tuple[str, str]:
     if spec.hadamard and matrix[0] * matrix[1] and not thresholds_reason(spec, dtype, matrix, address):
         return SEPARATE, reason
     return TILES, reason
+
+
+def _fastest_row(call: Call, address: int) -> tuple[str, str]:
+    spec, dtype, matrix = call.required, call.source, call.sizes
+    reason = thresholds_reason(spec, dtype, matrix, address)
+    if not reason or not thresholds_reason(spec, dtype, matrix, address, MXFP4_FORM):
+        return ROWS, ""
+    if spec.block.rows > 1 and not spec.stochastic:
+        reason = fused_reason(spec, dtype, matrix, call.layout.name, address)
+        return (TILES, reason) if reason else (SQUARES, "")
+    slower = blocks_reason(spec, dtype, matrix, address)
+    return (TILES, slower) if slower else (ROW_BLOCKS, reason)
 
 
 def fused_label(spec: Spec) -> str:

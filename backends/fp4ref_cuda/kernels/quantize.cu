@@ -16,7 +16,7 @@ constexpr int TILE_ROWS = sizeof(word) == 4 ? 64 : 128, TILE_COLUMNS = 64;
 // odd multiples of 16 bytes: no bank conflicts by row or column
 constexpr int PITCH = TILE_COLUMNS + 16 / sizeof(word);
 constexpr int ELEMENT_BITS = S::Element::Format::bits;
-constexpr int STEP = ELEMENT_BITS == 4 ? 8 : ELEMENT_BITS == 6 ? 4 : 16;  // bytes that leave at once
+constexpr int STEP = ELEMENT_BITS == 8 ? 16 : 8;  // bytes that leave at once
 constexpr bool BOTH = HAS_ROW && HAS_COLUMN;
 constexpr bool HALF = fp4ref::same_type<In, fp4ref::float16>, LONG = S::columns > 16;
 constexpr bool PLAIN = !HALF && !LONG && !S::Search::enabled && !S::Element::stochastic && !S::has_hadamard;
@@ -70,10 +70,11 @@ DEVICE void load_tile(word (&tile)[TILE_ROWS][PITCH], const word* x, const Place
     }
 }
 
-// Whether eight codes are packed together, where they are narrow.
+// Whether eight codes of 4 bits, or sixteen of 6, are packed together, where they are narrow.
 constexpr bool BY_EIGHTS = fp4ref::same_type<S::Element, fp4ref::hardware_e2m1> && !FP4_NATIVE_E2M1;
+constexpr bool BY_SIXTEENS = fp4ref::by_wider<S::Element> && !S::Search::enabled, TOGETHER = BY_EIGHTS || BY_SIXTEENS;
 
-// The scale of a block, and whether `packed_narrow` may encode this lane's line of it.
+// The scale of a block, and whether this lane's line of it may be encoded together.
 struct Choice {
     fp4ref::Scale scale;
     bool narrow;
@@ -82,9 +83,9 @@ struct Choice {
 // That of the block that this lane and its neighbours hold one line of.
 DEVICE Choice choose(const float (&x)[S::columns], float g, float A)
 {
-    float top = BY_EIGHTS ? 0.0f : fp4ref::float_of(0x7fc00000u);
+    float top = TOGETHER ? 0.0f : fp4ref::float_of(0x7fc00000u);
     UNROLL
-    for (int c = 0; BY_EIGHTS && c < S::columns; ++c) asm("max.NaN.f32 %0, %0, %1;" : "+f"(top) : "f"(fp4ref::magnitude(x[c])));
+    for (int c = 0; TOGETHER && c < S::columns; ++c) asm("max.NaN.f32 %0, %0, %1;" : "+f"(top) : "f"(fp4ref::magnitude(x[c])));
     const bool numbers = !fp4ref::is_nan(top);
     unsigned amax = fp4ref::bits_of(top);
     if (!numbers) {
@@ -99,6 +100,8 @@ DEVICE Choice choose(const float (&x)[S::columns], float g, float A)
     if constexpr (!S::Search::enabled) {
         const float a = fp4ref::float_of(amax);
         const fp4ref::Scale scale = fp4ref::stored_scale<S, In>(fp4ref::block_scale<S, In>(a, g), g, a);
+        if constexpr (BY_SIXTEENS)
+            return {scale, numbers && fp4ref::is_below<S, In>(a, scale, fp4ref::codes_below<S::Element>)};
         return {scale, BY_EIGHTS && numbers && fp4ref::is_narrow<S, In>(a, scale)};
     }
     const auto magnitude = [&](int c, int) { return fp4ref::magnitude(x[c]); };
@@ -156,7 +159,16 @@ DEVICE void encode_line(unsigned (&packed)[WORDS], float (&x)[S::columns],
     const Choice& choice, float g, int valid, const Drawn& random)
 {
     const fp4ref::Scale& scale = choice.scale;
-    const bool narrow = BY_EIGHTS && __all_sync(~0u, choice.narrow);
+    const bool narrow = TOGETHER && __all_sync(~0u, choice.narrow);
+    if constexpr (BY_SIXTEENS) if (narrow) {
+        UNROLL
+        for (int g = 0; g < S::columns / 16; ++g) {
+            float y[16];
+            UNROLL
+            for (int i = 0; i < 16; ++i) y[i] = S::Arithmetic::apply<S, In>(x[16 * g + i], scale.factor, scale.s);
+            fp4ref::packed_sixes<S::Element>(y, *(unsigned(*)[3])(packed + 3 * g));
+        }
+    }
     if constexpr (BY_EIGHTS) if (narrow) {
         UNROLL
         for (int w = 0; w < S::columns / 8; ++w) {
@@ -245,8 +257,7 @@ template <bool Column> DEVICE void quantize_lines(byte* staging, const word (&ti
         byte* out = staging + l * Shape::pitch + b * bytes;
         UNROLL
         for (int i = 0; i < bytes / STEP; ++i) {
-            if constexpr (STEP == 4) ((unsigned*)out)[i] = packed[i];
-            else if constexpr (STEP == 8) ((uint2*)out)[i] = {packed[2 * i], packed[2 * i + 1]};
+            if constexpr (STEP == 8) ((uint2*)out)[i] = {packed[2 * i], packed[2 * i + 1]};
             else ((uint4*)out)[i] = {packed[4 * i], packed[4 * i + 1], packed[4 * i + 2], packed[4 * i + 3]};
         }
         // LAY-5
@@ -283,6 +294,18 @@ template <bool Column, class Map> DEVICE void store_scales(const byte* staging, 
     }
 }
 
+// Lines whose units are no power of two, of 6-bit codes.
+template <class Shape, class Unit> DEVICE void store_units(
+    const byte* staging, byte* to, index_t pitch, int lines_left, int bytes_left)
+{
+    constexpr int size = sizeof(Unit), across = Shape::bytes / size, all = Shape::lines * across;
+    UNROLL
+    for (int turn = 0; turn < (all + THREADS - 1) / THREADS; ++turn) {
+        const int i = turn * THREADS + threadIdx.x, l = i / across, b = i % across * size;
+        if (i < all && l < lines_left && b < bytes_left) *(Unit*)(to + l * pitch + b) = *(const Unit*)(staging + l * Shape::pitch + b);
+    }
+}
+
 template <bool Column> DEVICE void store_codes(const byte* staging, byte* data, const Place& at)
 {
     using Shape = Staging<Column>;
@@ -290,11 +313,10 @@ template <bool Column> DEVICE void store_codes(const byte* staging, byte* data, 
     const index_t pitch = (at.length * ELEMENT_BITS + 7) / 8, start = at.first * ELEMENT_BITS / 8;
     const int lines_left = at.lines_left(), bytes_left = Place::left(pitch - start);
     byte* to = data + at.first_line * pitch + start;
-    if (THREADS % across && aligned(data, pitch, STEP)) {  // words of 6-bit codes, whose count is no power of two
-        for (int i = threadIdx.x; i < Shape::lines * across; i += THREADS) {
-            const int l = i / across, b = i % across * STEP;
-            if (l < lines_left && b < bytes_left) *(unsigned*)(to + l * pitch + b) = *(const unsigned*)(staging + l * Shape::pitch + b);
-        }
+    if (THREADS % across && aligned(data, pitch, STEP)) {
+        store_units<Shape, uint2>(staging, to, pitch, lines_left, bytes_left);
+    } else if (THREADS % across && aligned(data, pitch, 4)) {
+        store_units<Shape, unsigned>(staging, to, pitch, lines_left, bytes_left);
     } else if (aligned(data, pitch, STEP)) {
         const int l = threadIdx.x / across, b = threadIdx.x % across * STEP;
         to += l * pitch + b;

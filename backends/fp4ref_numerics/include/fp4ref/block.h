@@ -70,12 +70,18 @@ template <class S, class In> FP4_API unsigned encode(float x, const Scale& scale
     return S::Element::encode(scaled<S, In>(x, scale, g), random_bits);
 }
 
-// Whether a block whose maximum is `amax`, without a NaN, may be encoded by `encode_narrow`: every arithmetic grows with
-// |x|, and a NaN compares false. One that does not grow proves nothing by its maximum.
-template <class S, class In> FP4_API bool is_narrow(float amax, const Scale& scale)
+// Whether all of a block whose maximum is `amax`, without a NaN, is below a limit in units of its scale: every arithmetic
+// grows with |x|, and a NaN compares false. One that does not grow proves nothing by its maximum.
+template <class S, class In> FP4_API bool is_below(float amax, const Scale& scale, float limit)
 {
     if constexpr (!arithmetic::grows<typename S::Arithmetic>) return false;
-    return magnitude(S::Arithmetic::template apply<S, In>(amax, scale.factor, scale.s)) < S::Element::narrow_limit;
+    return magnitude(S::Arithmetic::template apply<S, In>(amax, scale.factor, scale.s)) < limit;
+}
+
+// Whether it may be encoded by `encode_narrow`.
+template <class S, class In> FP4_API bool is_narrow(float amax, const Scale& scale)
+{
+    return is_below<S, In>(amax, scale, S::Element::narrow_limit);
 }
 
 // The code in the low byte, with anything above it.

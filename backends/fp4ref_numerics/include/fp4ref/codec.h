@@ -201,17 +201,47 @@ using hardware_e5m2 = Codec<e5m2, Rounding::even, Sign::bit, 0x7f, 0x7f, -1>;
 // E4M3 and E5M2, whose codes there are theirs. Rules: E2M3-2, E2M3-3, E2M3-4, E2M3-5, E3M2-2, E3M2-3, E3M2-4, E3M2-5.
 using saturating_e2m3 = Codec<e2m3, Rounding::even, Sign::bit, 31, 31, -1>;
 using saturating_e3m2 = Codec<e3m2, Rounding::even, Sign::bit, 31, 31, -1>;
+template <class C> constexpr bool by_wider = FP4_NATIVE_FP8 && (same_type<C, saturating_e2m3> || same_type<C, saturating_e3m2>);
 #if FP4_NATIVE_FP8
-template <class C> FP4_API unsigned encode_six(float low, float high)
+// Two codes in bytes of their own, the sign in bit 7, for magnitudes below `codes_below`.
+template <class C> FP4_API unsigned six_bits_wide(float low, float high)
 {
     constexpr bool e2m3_codes = same_type<C, saturating_e2m3>;
-    constexpr float top = e2m3_codes ? 7.5f : 28.0f, down = e2m3_codes ? 0x1p-6f : 0x1p-12f;
-    const auto inside = [&](float x) { return fmaxf(fminf(x, top), -top) * down; };  // a NaN becomes `top`
-    unsigned short of;
-    if constexpr (e2m3_codes) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(of) : "f"(inside(high)), "f"(inside(low)));
-    else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(of) : "f"(inside(high)), "f"(inside(low)));
-    const unsigned pair = of;
+    constexpr float down = e2m3_codes ? 0x1p-6f : 0x1p-12f;
+    const float a = low * down, b = high * down;
+    unsigned short pair;
+    if constexpr (e2m3_codes) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
+    else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
+    return pair;
+}
+
+// The magnitude from which on the code would be past the largest.
+template <class C> constexpr float codes_below = same_type<C, saturating_e2m3> ? 7.75f : 30.0f;
+
+template <class C> FP4_API unsigned six_bits_pair(float low, float high)
+{
+    constexpr float top = same_type<C, saturating_e2m3> ? 7.5f : 28.0f;
+    const auto inside = [&](float x) { return fmaxf(fminf(x, top), -top); };  // a NaN becomes `top`
+    const unsigned pair = six_bits_wide<C>(inside(low), inside(high));
     return (pair & 0x1fu) | (pair >> 2 & 0x7e0u) | (pair >> 4 & 0x800u);
+}
+
+// Sixteen codes of magnitudes below `codes_below`, in three words. Rules: PACK-4. Certificates: pack-*.
+template <class C> FP4_API void packed_sixes(const float (&x)[16], unsigned (&words)[3])
+{
+    // (a & mask) | (b & ~mask)
+    const auto chosen = [](unsigned a, unsigned b, unsigned mask) { return (a & mask) | (b & ~mask); };
+    unsigned four[4];
+    FP4_UNROLL
+    for (int k = 0; k < 4; ++k) {
+        const unsigned wide = six_bits_wide<C>(x[4 * k], x[4 * k + 1]) | six_bits_wide<C>(x[4 * k + 2], x[4 * k + 3]) << 16;
+        const unsigned codes = chosen(wide, wide >> 2, 0x1f1f1f1fu);    // with the neighbours' bits above the sign
+        const unsigned pairs = chosen(codes, codes >> 2, 0x003f003fu);  // of 12 bits, and some above
+        four[k] = chosen(pairs, pairs >> 4, 0xfffu);                    // 24 bits, and some above
+    }
+    words[0] = __byte_perm(four[0], four[1], 0x4210);
+    words[1] = __byte_perm(four[1], four[2], 0x5421);
+    words[2] = __byte_perm(four[2], four[3], 0x6542);
 }
 #endif
 
@@ -235,7 +265,7 @@ template <class C> FP4_API unsigned encode_pair(float low, float high, unsigned 
         asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
         return pair;
     }
-    if constexpr (same_type<C, saturating_e2m3> || same_type<C, saturating_e3m2>) return encode_six<C>(low, high);
+    if constexpr (by_wider<C>) return six_bits_pair<C>(low, high);
 #endif
     return C::encode(low, low_bits) | C::encode(high, high_bits) << C::Format::bits;
 }
