@@ -139,8 +139,12 @@ def test_formats_of_the_general_kernels(spec, dtype, tmp_path):
     source = np.dtype(dtype).name
     both = plan.prelude(spec, source, HAS_ROW=True, HAS_COLUMN=True)
     quantizer = built(tmp_path, "quantize", both)
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    alone = built(folder, "quantize", plan.prelude(spec, source, HAS_ROW=True, HAS_COLUMN=False))
     decoder = built(tmp_path, "dequantize", plan.prelude(spec, source, out=source, INVERSE=False))
     for rows, columns, scale_layout in (
+        (70, 140, "linear"),
         (130, 70, "tiled_128x4"),
         (3, 5, "linear"),
         (128, 64, "tiled_8x4"),
@@ -154,6 +158,13 @@ def test_formats_of_the_general_kernels(spec, dtype, tmp_path):
         sizes = [ctypes.c_longlong(n) for n in (rows, columns, plan.layout_number(scale_layout), across)]
         quantizer.start(down * across, *pointers(x), *sizes, *pointers(*got))
         for mine, theirs in zip(got, expected, strict=True):
+            assert mine[: theirs.size].tobytes() == theirs.tobytes(), (rows, columns, scale_layout)
+            assert (mine[theirs.size :] == 0xA5).all()
+        down, across = plan.tiles(spec, rows, columns, ("row",), scale_layout, source)
+        sizes[-1] = ctypes.c_longlong(across)
+        got = [np.full(part.size + 64, 0xA5, np.uint8) for part in expected]
+        alone.start(down * across, *pointers(x), *sizes, *pointers(*got))
+        for mine, theirs in zip(got[:2], expected[:2], strict=True):
             assert mine[: theirs.size].tobytes() == theirs.tobytes(), (rows, columns, scale_layout)
             assert (mine[theirs.size :] == 0xA5).all()
         out = np.empty((rows, columns), dtype)

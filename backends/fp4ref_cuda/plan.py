@@ -19,7 +19,6 @@ from fp4ref.spec import Amax, Granularity, Spec
 from fp4ref.specs import NVFP4
 from fp4ref_numerics.layouts import lower_layout, number
 
-TILE_COLUMNS = 64
 ANY = NVFP4  # a kernel that takes no block apart is the same for every specification
 
 
@@ -88,9 +87,11 @@ def _constant(name: str, value: bool | int) -> str:
     return f"bool {name} = {str(value).lower()}" if isinstance(value, bool) else f"int {name} = {value}"
 
 
-def tile_rows(dtype: str) -> int:
-    """Rows of the tile that a block of threads quantizes."""
-    return 64 if dtype == "float32" else 128
+def tile_sizes(spec: Spec, names: Sequence[Direction], dtype: str) -> tuple[int, int]:
+    """Rows and columns of the tile that a block of threads quantizes; for rows of long blocks, four of these."""
+    if dtype == "float32":
+        return 64, 64
+    return (64, 128) if "column" not in names and spec.block.rows == 1 and spec.block.columns > 16 else (128, 64)
 
 
 def _ceil(value: int, unit: int) -> int:
@@ -110,7 +111,8 @@ def tiles(
         down, across = max(down, _ceil(rows, high)), max(across, _ceil(-(-columns // width), wide) * width)
     if "column" in names:
         down, across = max(down, _ceil(-(-rows // width), wide) * width), max(across, _ceil(columns, high))
-    return -(-down // tile_rows(dtype)), -(-across // TILE_COLUMNS)
+    sizes = tile_sizes(spec, names, dtype)
+    return -(-down // sizes[0]), -(-across // sizes[1])
 
 
 def amax_kind(spec: Spec, direction: Direction) -> int:
@@ -188,8 +190,7 @@ def fused_reason(
     form = FUSED_FORMS.get((spec.block.rows, spec.block.columns), NVFP4_FORM)
     if spec.hadamard and form is not NVFP4_FORM:
         return f"{spec.name} transforms other blocks than those of 1x16"
-    drawn = spec.element == STOCHASTIC_E2M1 and form.global_scale is Granularity.TENSOR
-    nearest = spec.replace(element=CUDA_E2M1) if drawn else spec
+    nearest = spec.replace(element=CUDA_E2M1) if spec.element == STOCHASTIC_E2M1 else spec
     return thresholds_reason(nearest, dtype, matrix, address, form)
 
 

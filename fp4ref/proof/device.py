@@ -51,7 +51,6 @@ template <class C> static unsigned paired(float x)
 PLACED = """
 template <class C> static unsigned placed(float x)
 {
-#if FP4_NATIVE_FP8
     const unsigned want = C::encode(x) & 63u, other = C::encode(1.5f);
     if (!(fabsf(x) < codes_below<C>)) return want;
     bool same = true;
@@ -72,9 +71,6 @@ template <class C> static unsigned placed(float x)
         same &= code == want;
     }
     return same ? want : 0x1000u;
-#else
-    return C::encode(x) & 63u;
-#endif
 }
 """
 CONVERTED = {

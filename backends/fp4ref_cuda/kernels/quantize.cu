@@ -12,7 +12,9 @@
 #include "maps.cuh"
 
 using word = In::word;
-constexpr int TILE_ROWS = sizeof(word) == 4 ? 64 : 128, TILE_COLUMNS = 64;
+// Rows of long blocks take four of these, so that codes fill sectors of memory and scales words.
+constexpr bool WIDE = sizeof(word) == 2 && !HAS_COLUMN && S::rows == 1 && S::columns > 16;
+constexpr int TILE_ROWS = WIDE || sizeof(word) == 4 ? 64 : 128, TILE_COLUMNS = WIDE ? 128 : 64;
 // odd multiples of 16 bytes: no bank conflicts by row or column
 constexpr int PITCH = TILE_COLUMNS + 16 / sizeof(word);
 constexpr int ELEMENT_BITS = S::Element::Format::bits;
@@ -270,8 +272,8 @@ template <bool Column, class Map> DEVICE void store_scales(const byte* staging, 
 {
     using Shape = Staging<Column>;
     constexpr bool filled = Map::row_fill || Map::column_fill;  // with other than zero
-    constexpr int each = Map::quads && !filled ? (Shape::blocks < 4 ? Shape::blocks : 4) : 1, groups =
-        Shape::blocks / each;
+    constexpr bool fours = Map::adjacent && !filled && Shape::blocks >= 4;  // words where they are whole
+    constexpr int each = fours ? 4 : Map::quads && !filled ? Shape::blocks : 1, groups = Shape::blocks / each;
     const index_t blocks = (at.length + S::columns - 1) / S::columns, first_block = at.first / S::columns;
     const index_t padded_lines = (at.lines + Map::row_multiple - 1) / Map::row_multiple * Map::row_multiple;
     const index_t padded_blocks = (blocks + Map::column_multiple
@@ -288,9 +290,10 @@ template <bool Column, class Map> DEVICE void store_scales(const byte* staging, 
                 *to = padding<Map>(at.first_line + l, at.lines);
                 continue;
             }
-        if (each == 4 && aligned(scales, 0, 4)) *(unsigned*)to = *(const unsigned*)from;
-        else if (each == 2 && aligned(scales, 0, 2)) *(unsigned short*)to = *(const unsigned short*)from;
-        else for (int k = 0; k < each; ++k) to[k] = from[k];
+        const int inside = Map::quads || each == 1 ? each : blocks_left - b;
+        if (each == 4 && inside >= 4 && aligned(to, 0, 4)) *(unsigned*)to = *(const unsigned*)from;
+        else if (each == 2 && aligned(to, 0, 2)) *(unsigned short*)to = *(const unsigned short*)from;
+        else for (int k = 0; k < each && k < inside; ++k) to[k] = from[k];
     }
 }
 

@@ -202,10 +202,13 @@ using hardware_e5m2 = Codec<e5m2, Rounding::even, Sign::bit, 0x7f, 0x7f, -1>;
 using saturating_e2m3 = Codec<e2m3, Rounding::even, Sign::bit, 31, 31, -1>;
 using saturating_e3m2 = Codec<e3m2, Rounding::even, Sign::bit, 31, 31, -1>;
 template <class C> constexpr bool by_wider = FP4_NATIVE_FP8 && (same_type<C, saturating_e2m3> || same_type<C, saturating_e3m2>);
-#if FP4_NATIVE_FP8
+// The magnitude from which on the code would be past the largest.
+template <class C> constexpr float codes_below = same_type<C, saturating_e2m3> ? 7.75f : 30.0f;
+
 // Two codes in bytes of their own, the sign in bit 7, for magnitudes below `codes_below`.
 template <class C> FP4_API unsigned six_bits_wide(float low, float high)
 {
+#if FP4_NATIVE_FP8
     constexpr bool e2m3_codes = same_type<C, saturating_e2m3>;
     constexpr float down = e2m3_codes ? 0x1p-6f : 0x1p-12f;
     const float a = low * down, b = high * down;
@@ -213,15 +216,16 @@ template <class C> FP4_API unsigned six_bits_wide(float low, float high)
     if constexpr (e2m3_codes) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
     else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(b), "f"(a));
     return pair;
+#else
+    const unsigned codes = C::encode(low) | C::encode(high) << 8;
+    return (codes & 0x1f1fu) | (codes & 0x2020u) << 2;
+#endif
 }
-
-// The magnitude from which on the code would be past the largest.
-template <class C> constexpr float codes_below = same_type<C, saturating_e2m3> ? 7.75f : 30.0f;
 
 template <class C> FP4_API unsigned six_bits_pair(float low, float high)
 {
     constexpr float top = same_type<C, saturating_e2m3> ? 7.5f : 28.0f;
-    const auto inside = [&](float x) { return fmaxf(fminf(x, top), -top); };  // a NaN becomes `top`
+    const auto inside = [&](float x) { return running_max(-top, min_number(x, top)); };  // a NaN becomes `top`
     const unsigned pair = six_bits_wide<C>(inside(low), inside(high));
     return (pair & 0x1fu) | (pair >> 2 & 0x7e0u) | (pair >> 4 & 0x800u);
 }
@@ -239,11 +243,10 @@ template <class C> FP4_API void packed_sixes(const float (&x)[16], unsigned (&wo
         const unsigned pairs = chosen(codes, codes >> 2, 0x003f003fu);  // of 12 bits, and some above
         four[k] = chosen(pairs, pairs >> 4, 0xfffu);                    // 24 bits, and some above
     }
-    words[0] = __byte_perm(four[0], four[1], 0x4210);
-    words[1] = __byte_perm(four[1], four[2], 0x5421);
-    words[2] = __byte_perm(four[2], four[3], 0x6542);
+    words[0] = (four[0] & 0xffffffu) | four[1] << 24;
+    words[1] = (four[1] >> 8 & 0xffffu) | four[2] << 16;
+    words[2] = (four[2] >> 16 & 0xffu) | four[3] << 8;
 }
-#endif
 
 // Two codes, `low` in the lower bits: a byte of 4-bit codes, 12 bits, or two bytes. Rules: PACK-1, PACK-3, PACK-4. Certificates: convert-*.
 template <class C> FP4_API unsigned encode_pair(float low, float high, unsigned low_bits = 0, unsigned high_bits = 0)
