@@ -229,13 +229,12 @@ def off_the_fast_path(shape: tuple[int, int], xs: list[Any]) -> Iterator[tuple[s
         name = f"{spec.name} {'amax + ' * (passes - 1)}row + column, {layout}"
         yield name, 2 * passes + 2 * size(spec), both_of(spec, shape, xs, layout)
     outs = [torch.empty_like(x) for x in xs]
-    for spec in (fp4ref.MXFP8_E4M3, fp4ref.MXFP4):
-        made = [operations.quantize(call(x, spec), x, None, None, None) for x in xs]
-        decoding = Call(
-            "dequantize", spec, "bfloat16", to="bfloat16", layout=named_layout(LAYOUT), device="cuda", shape=shape
-        )
+    for spec, layout in ((fp4ref.MXFP8_E4M3, LAYOUT), (fp4ref.MXFP8_E4M3, "linear"), (fp4ref.MXFP4, LAYOUT)):
+        made = [operations.quantize(call(x, spec, layout=layout), x, None, None, None) for x in xs]
+        form = named_layout(layout)
+        decoding = Call("dequantize", spec, "bfloat16", to="bfloat16", layout=form, device="cuda", shape=shape)
         runs = [lambda q=q, y=y, c=decoding: operations.dequantize(c, q, y) for q, y in zip(made, outs, strict=True)]
-        yield f"{spec.name} dequantize", 2 + size(spec), runs
+        yield f"{spec.name} dequantize, {layout}", 2 + size(spec), runs
 
 
 def both_of(

@@ -17,7 +17,7 @@ Row = dict[str, Any]
 PEERS = {
     "torchao amax + row": "nvfp4 amax + row",
     "torchao mxfp8 row, linear": "mxfp8-e4m3 row, linear",
-    "torchao mxfp8 dequantize, linear": "mxfp8-e4m3 dequantize",
+    "torchao mxfp8 dequantize, linear": "mxfp8-e4m3 dequantize, linear",
     "torchao nvfp4 row": "quantize nvfp4 row",
     "torchao mxfp8 row": "quantize mxfp8-e4m3 row",
 }
