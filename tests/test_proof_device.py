@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fp4ref import api
-from fp4ref.proof import device, device_sweeps, native
+from fp4ref.proof import device, device_sweeps, native, six_bits
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 
@@ -43,10 +43,11 @@ def wrong_in_one_value(monkeypatch, place="data"):
     monkeypatch.setattr(device_sweeps.api, "quantize", wrong)
 
 
+ONCE = [name for name, case in device_sweeps.CASES.items() if case.repeated == 1]  # the others' sweeps fill a host
 SWEEPS = {
-    **{name: lambda name=name: device_sweeps.bfloat16(name, quiet, **ON_HOST) for name in device_sweeps.CASES},
+    **{name: lambda name=name: device_sweeps.bfloat16(name, quiet, **ON_HOST) for name in ONCE},
     **{name: lambda name=name: device_sweeps.drawn(name, quiet, every=128, **ON_HOST) for name in device_sweeps.DRAWN},
-    "both": lambda: device_sweeps.both("mxfp8-e4m3", quiet, **ON_HOST),
+    **{f"both-{name}": lambda name=name: device_sweeps.both(name, quiet, **ON_HOST) for name in device_sweeps.BOTH},
 }
 
 
@@ -57,6 +58,17 @@ def test_one_wrong_byte_in_a_sweep_of_bfloat16_is_refuted(name, few_maxima, monk
     assert SWEEPS[name]().witness is None
     wrong_in_one_value(monkeypatch)
     assert "1 bytes" in SWEEPS[name]().witness
+
+
+@pytest.mark.parametrize("name", sorted(set(device_sweeps.CASES) - set(ONCE)))
+def test_squares_are_rows_that_lie_there_sixteen_times(name, monkeypatch):
+    case = device_sweeps.CASES[name]
+    x = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
+    q = api.quantize(np.repeat(x, 16, 0), case.spec, "row", "linear", backend="numpy").row
+    rows, data, scales = map(torch.from_numpy, (x, q.data[::16].copy(), q.scales[::16].copy()))
+    assert not device_sweeps._difference(case, rows, data, scales, "cpu")
+    wrong_in_one_value(monkeypatch)
+    assert int(device_sweeps._difference(case, rows, data, scales, "cpu")) == 1
 
 
 @pytest.mark.heavy
@@ -77,6 +89,20 @@ def test_wrong_codes_of_pairs_are_refuted(name, codec, monkeypatch):
     monkeypatch.setattr(device, "PATTERNS", 1 << 30)  # up to 2
     monkeypatch.setitem(device.CONVERTED, name, codec)
     assert device.converted(name, quiet).witness
+
+
+@pytest.mark.parametrize("name, codec", [("e2m3", "saturating_e3m2"), ("e3m2", "saturating_e2m3")])
+def test_wrong_codes_of_sixteens_are_refuted(name, codec, monkeypatch):
+    right = native.sweep
+
+    def some(text, function, size, tell, numbers):
+        return right(text, function, 1 << 8, tell, numbers, 0x3E400000)  # from 3 / 16 on
+
+    monkeypatch.setattr(six_bits.native, "sweep", some)
+    checks = six_bits.encoded, six_bits.paired, six_bits.placed
+    assert all(check(name, quiet).witness is None for check in checks)
+    monkeypatch.setitem(six_bits.NATIVE, name, codec)
+    assert all("256 inputs are wrong" in check(name, quiet).witness for check in checks)
 
 
 def test_checks_of_the_header_run_where_they_are_told():
@@ -116,7 +142,7 @@ def test_each_path_of_the_backend_is_claimed():
     from fp4ref_cuda import plan
 
     paths = {case.path for case in (*device_sweeps.CASES.values(), *device_sweeps.DRAWN.values())}
-    assert paths == {plan.ROWS, plan.ROW_BLOCKS, plan.TILES, plan.FUSED, plan.DRAWN}
+    assert paths == {plan.ROWS, plan.ROW_BLOCKS, plan.TILES, plan.FUSED, plan.SQUARES, plan.DRAWN}
     kernels = {name for claim in claims().values() if claim.subject is ClaimSubject.CUDA for name in claim.covers}
     assert {f"fp4ref_cuda/kernels/{name}.cu" for name in ("rows", "row_blocks", "fused", "bytes", "decode")} <= kernels
     assert len(np.unique(device_sweeps.SOME)) == len(device_sweeps.SOME)

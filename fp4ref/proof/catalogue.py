@@ -14,6 +14,7 @@ from fp4ref.proof import (
     products,
     scales,
     shortcuts,
+    six_bits,
     solver,
     transform_claims,
     whole,
@@ -32,6 +33,7 @@ SOURCES = (
     products.claims,
     device.claims,
     device_sweeps.claims,
+    six_bits.claims,
 )
 
 

@@ -46,41 +46,7 @@ template <class C> static unsigned paired(float x)
     return low >> bits == other && (high & mask) == other && high >> bits == (low & mask) ? low & mask : 0x1000u;
 }
 """
-# The code of a float at each of sixteen places beside 1.5, if all agree and the neighbours have their own; that of the
-# codec for one that is not packed.
-PLACED = """
-template <class C> static unsigned placed(float x)
-{
-    const unsigned want = C::encode(x) & 63u, other = C::encode(1.5f);
-    if (!(fabsf(x) < codes_below<C>)) return want;
-    bool same = true;
-    FP4_UNROLL
-    for (int place = 0; place < 16; ++place) {
-        float all[16];
-        unsigned words[3], code = 0;
-        FP4_UNROLL
-        for (int i = 0; i < 16; ++i) all[i] = i == place ? x : 1.5f;
-        packed_sixes<C>(all, words);
-        FP4_UNROLL
-        for (int i = 0; i < 16; ++i) {
-            const u64 next = i < 11 ? words[i * 6 / 32 + 1] : 0, two = words[i * 6 / 32] | next << 32;
-            const unsigned of = (unsigned)(two >> i * 6 % 32) & 63u;
-            if (i == place) code = of;
-            else same &= of == other;
-        }
-        same &= code == want;
-    }
-    return same ? want : 0x1000u;
-}
-"""
-CONVERTED = {
-    "e2m1": "hardware_e2m1",
-    "e2m3": "saturating_e2m3",
-    "e3m2": "saturating_e3m2",
-    "e4m3": "hardware_e4m3",
-    "e5m2": "hardware_e5m2",
-}
-PACKED = {4: "PACK-1", 6: "PACK-4", 8: "PACK-3"}
+CONVERTED = {"e2m1": "hardware_e2m1", "e4m3": "hardware_e4m3", "e5m2": "hardware_e5m2"}
 
 
 def source(text: str) -> str:
@@ -128,23 +94,13 @@ def on_device(decide: Callable[[Tell], Replayed], tell: Tell) -> Replayed:
         return decide(tell)
 
 
-def _compared(name: str, function: str, helpers: str, places: int, tell: Tell) -> Replayed:
-    """Compare the codes that a function gives, at several places, with the steps, on every pattern."""
-    want = expected(name)
-    numbers = [len(want.starts), *want.starts.tolist(), *want.codes.tolist()]
-    text = native.step_text({"convert": f"{function}<{CONVERTED[name]}>(float_of(bits))"}, helpers)
-    wrong, first = sweep(text, "convert", PATTERNS, tell, numbers, 0)
-    return Replayed(places * PATTERNS, None if first is None else f"{shown(first)}; {wrong} inputs are wrong")
-
-
 def converted(name: str, tell: Tell) -> Replayed:
     """Compare the codes of pairs with the steps, on every pattern in both places."""
-    return _compared(name, "paired", PAIRED, 2, tell)
-
-
-def packed(name: str, tell: Tell) -> Replayed:
-    """Compare the codes of sixteens with the steps, on every pattern in each place."""
-    return _compared(name, "placed", PLACED, 16, tell)
+    want = expected(name)
+    numbers = [len(want.starts), *want.starts.tolist(), *want.codes.tolist()]
+    text = native.step_text({"convert": f"paired<{CONVERTED[name]}>(float_of(bits))"}, PAIRED)
+    wrong, first = sweep(text, "convert", PATTERNS, tell, numbers, 0)
+    return Replayed(2 * PATTERNS, None if first is None else f"{shown(first)}; {wrong} inputs are wrong")
 
 
 def _here(claim: ProofClaim, **more: Any) -> ProofClaim:
@@ -182,7 +138,7 @@ def claims() -> Iterator[ProofClaim]:
     for name, codec in CONVERTED.items():
         yield ProofClaim(
             name=f"convert-{name}/cuda",
-            rules=(*encoders.RULES[name], PACKED[encoders.CODECS[name].format.bits]),
+            rules=(*encoders.RULES[name], "PACK-1" if name == "e2m1" else "PACK-2"),
             method=Method.EXHAUSTIVE,
             subject=ClaimSubject.CUDA,
             statement=f"Both places of a pair get the {name} code that exact fractions give, by the device's "
@@ -191,21 +147,6 @@ def claims() -> Iterator[ProofClaim]:
             size=2 * PATTERNS,
             decide=partial(converted, name),
             covers=("codec.h:encode_pair", f"codec.h:{codec}", "fp4ref_cuda.compile:options"),
-            needs="torch",
-            long=True,
-        )
-    for name in ("e2m3", "e3m2"):
-        yield ProofClaim(
-            name=f"pack-{name}/cuda",
-            rules=(*encoders.RULES[name], "PACK-4"),
-            method=Method.EXHAUSTIVE,
-            subject=ClaimSubject.CUDA,
-            statement=f"All sixteen places get the {name} code that exact fractions give, where they are packed at "
-            "once; larger magnitudes and NaN never are.",
-            domain=f"{encoders.ALL}, in sixteen places",
-            size=16 * PATTERNS,
-            decide=partial(packed, name),
-            covers=("codec.h:packed_sixes", "codec.h:codes_below", "fp4ref_cuda.compile:options"),
             needs="torch",
             long=True,
         )

@@ -54,9 +54,12 @@ class KernelCase:
     kernels: tuple[str, ...]
     maxima: tuple[int, ...]
     turned: bool = False  # the sweep lies in columns
+    repeated: int = 1  # times that each of its rows is there, one below the other
 
 
 EVERY = tuple(range(INFINITY + 1))
+THRESHOLDS, SQUARES = "rows and columns by thresholds", "rows of squares by thresholds"
+IN_BOTH = ("amax", "amax_finish", "fused_amax", "fused")
 CASES = {
     "rows": KernelCase("nvfp4", "row", "linear", "rows by thresholds", ("amax", "amax_finish", "rows"), EVERY),
     "row-blocks": KernelCase(
@@ -64,41 +67,22 @@ CASES = {
         tuple(SOME),
     ),
     "tiles": KernelCase("nvfp4", "column", "linear", "tiles", ("amax", "amax_finish", "quantize"), tuple(SOME), True),
-    "fused": KernelCase(
-        *(
-            "nvfp4",
-            "both",
-            "tiled_128x4",
-            "rows and columns by thresholds",
-            ("amax", "amax_finish", "fused_amax", "fused"),
-        ),
-        tuple(SOME),
-    ),
-    "fused-columns": KernelCase(
-        *(
-            "nvfp4",
-            "both",
-            "tiled_128x4",
-            "rows and columns by thresholds",
-            ("amax", "amax_finish", "fused_amax", "fused"),
-        ),
-        *(tuple(SOME), True),
-    ),
+    "fused": KernelCase("nvfp4", "both", TILED, THRESHOLDS, IN_BOTH, tuple(SOME)),
+    "fused-columns": KernelCase("nvfp4", "both", TILED, THRESHOLDS, IN_BOTH, tuple(SOME), True),
+    "squares": KernelCase("nvfp4-2d", "both", TILED, THRESHOLDS, IN_BOTH, tuple(SOME), False, 16),
+    "squares-columns": KernelCase("nvfp4-2d", "both", TILED, THRESHOLDS, IN_BOTH, tuple(SOME), True, 16),
+    "squares-rows": KernelCase("nvfp4-2d", "row", TILED, SQUARES, IN_BOTH, tuple(SOME), False, 16),
 }
 DRAWN = {
     "drawn-rows": KernelCase(
         "nvfp4-sr", "row", "linear", "rows by blocks", ("amax", "amax_finish", "row_blocks"), (ONE,)
     ),
-    "drawn-fused": KernelCase(
-        *(
-            "nvfp4-sr",
-            "both",
-            "tiled_128x4",
-            "rows and columns by random bytes",
-            ("amax", "amax_finish", "fused_amax", "fused"),
-        ),
-        (ONE,),
-    ),
+    "drawn-fused": KernelCase("nvfp4-sr", "both", TILED, "rows and columns by random bytes", IN_BOTH, (ONE,)),
+}
+BOTH = {  # paths and kernels of both directions without a global maximum
+    "mxfp8-e4m3": ("rows and columns of bytes", ("bytes",)),
+    "mxfp8-e5m2": ("rows and columns of bytes", ("bytes",)),
+    "mxfp4": (THRESHOLDS, ("fused",)),
 }
 WIDE = KernelCase("nvfp4", "row", "linear", "tiles", ("amax", "amax_finish", "quantize"), (ONE,))
 
@@ -108,6 +92,8 @@ def _difference(case: KernelCase, x: Any, data: Any, scales: Any, backend: str, 
 
     Errors: BackendError where the backend takes another path.
     """
+    if case.repeated > 1:
+        x, data, scales = (each.repeat_interleave(case.repeated, 0) for each in (x, data, scales))
     turned = x.t().contiguous() if case.turned else x
     direction = "column" if case.turned else "row"
     drawn_by: Any = bits if bits is None or case.directions != "both" else Directions(bits, bits.t().contiguous())
@@ -220,7 +206,7 @@ def both(spec: str, tell: Tell, device: str = "cuda", backend: str = "cuda") -> 
         for part in (wanted.x.view(np.int16), wanted.data, wanted.scales)
     )
     for turned in (False, True):
-        case = KernelCase(spec, "both", TILED, "rows and columns of bytes", (), (), turned)
+        case = KernelCase(spec, "both", TILED, *BOTH[spec], (), turned)
         wrong = int(_difference(case, bits.view(torch.bfloat16), data, scales, backend))
         if wrong:
             return Replayed(wanted.swept, f"{wrong} bytes of the {'columns' if turned else 'rows'}")
@@ -259,10 +245,10 @@ def claims() -> Iterator[ProofClaim]:
         size=WIDE_SIZE,
         decide=float32,
     )
-    for spec in ("mxfp8-e4m3", "mxfp8-e5m2"):
+    for spec, path in BOTH.items():
         yield _claim(
             f"both-{spec}-bfloat16/cuda",
-            KernelCase(spec, "both", TILED, "rows and columns of bytes", ("bytes",), ()),
+            KernelCase(spec, "both", TILED, *path, ()),
             domain="all bfloat16 in blocks of every scale byte, and all block maxima, by rows and by columns",
             size=2 * SIZES[spec, "bfloat16"],
             decide=partial(both, spec),

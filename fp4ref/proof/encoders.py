@@ -9,19 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.formats import (
-    CUDA_E2M1,
-    CUDA_E2M3,
-    CUDA_E3M2,
-    CUDA_E4M3,
-    CUDA_E5M2,
-    CUDA_E8M0,
-    E2M1,
-    E5M2,
-    NAN_OVERFLOW_E4M3,
-    Codec,
-    F,
-)
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, E2M1, E5M2, NAN_OVERFLOW_E4M3, Codec, F
 from fp4ref.formats import codec as codec_module
 from fp4ref.proof import native
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
@@ -30,8 +18,6 @@ from fp4ref.proof.steps import PATTERNS, CodeSteps, shown, steps
 CODECS = {
     "e2m1": CUDA_E2M1,
     "e2m1-overflow": Codec(format=E2M1, nan=(0x7, 0x7), overflow=0x8),
-    "e2m3": CUDA_E2M3,
-    "e3m2": CUDA_E3M2,
     "e4m3": CUDA_E4M3,
     "e4m3-nan": NAN_OVERFLOW_E4M3,
     "e5m2": CUDA_E5M2,
@@ -40,8 +26,6 @@ CODECS = {
 }
 RULES = {
     "e2m1": ("E2M1-2", "E2M1-3", "E2M1-4", "E2M1-5"),
-    "e2m3": ("E2M3-2", "E2M3-3", "E2M3-4", "E2M3-5"),
-    "e3m2": ("E3M2-2", "E3M2-3", "E3M2-4", "E3M2-5"),
     "e4m3": ("E4M3-2", "E4M3-3", "E4M3-4"),
     "e5m2": ("E5M2-2", "E5M2-3", "E5M2-4"),
     "e8m0": ("E8M0-2", "E8M0-3"),

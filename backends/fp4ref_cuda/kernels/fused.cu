@@ -15,7 +15,8 @@
 // them in the cache. While it works on one box, the next one is on its way to shared memory, with its random bytes, and the column codes and scales
 // of the one before leave it. A warp takes 16 rows, as rows and as columns, two blocks a lane. The transform is kept 4
 // times too large, which the thresholds or factors of the columns allow for. Blocks that these do not cover are read
-// again and take the plain path. Certificates: fused-bfloat16, fused-columns-bfloat16, drawn-fused-bfloat16.
+// again and take the plain path. Certificates: fused-bfloat16, fused-columns-bfloat16, squares-*,
+// drawn-fused-bfloat16, both-mxfp4-bfloat16.
 #include "blocks.cuh"
 
 constexpr int ROWS = 128, COLUMNS = 64;
