@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -18,9 +19,18 @@ def _record(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
         raise ValueError("a repeated key")
-    for text in (text for pair in pairs for text in pair if isinstance(text, str)):
+    for text in (text for pair in pairs for item in pair for text in _texts(item)):
         text.encode()  # fails for half of a pair
     return record
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield a text, or those of a list."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
 
 
 def _integer(text: str) -> int:

@@ -15,10 +15,10 @@ from enum import Enum, StrEnum
 from functools import cache
 from typing import Any, NamedTuple
 
-from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic
+from fp4ref.arithmetic import ARITHMETIC, TE, Arithmetic, no_global_scale
 from fp4ref.errors import DomainError
 from fp4ref.formats import E2M1, E4M3, FORMATS, Codec, Floats, Rounding
-from fp4ref.four_over_six import dequantized, rows_by_tree
+from fp4ref.four_over_six import LANES, dequantized, halves, lanes, rows_by_tree
 from fp4ref.hadamard import POINTS
 from fp4ref.json_text import strict_json
 from fp4ref.remembered import hashed_once
@@ -166,7 +166,7 @@ def _require_legal(spec: Spec) -> None:
         (min(spec.block) < 1, f"block {spec.block.rows}x{spec.block.columns}", "at least 1x1", "BLK-1"),
         (not element.format.signed, f"element {element.format.name}", "a signed element format", "SPC-2"),
         (scale.format.bits != 8, f"scale {scale.format.name}", "a format of 8 bits", "SPC-2"),
-        (scale.rounding is Rounding.STOCHASTIC, "a stochastic scale", "nearest or upward rounding", "SPC-2"),
+        (scale.rounding is Rounding.STOCHASTIC, "a stochastic scale", "another rounding", "SPC-2"),
         (
             spec.element_max is not None and not 0 < spec.element_max <= element.format.max,
             f"element_max {spec.element_max} with element {element.format.name}",
@@ -193,6 +193,12 @@ def _require_legal(spec: Spec) -> None:
             "global_scale none",
             "GLB-6",
         ),
+        (
+            global_scale and spec.arithmetic.global_scale is no_global_scale,
+            f"global_scale {spec.global_scale} with arithmetic {spec.arithmetic.name}, which has none",
+            "global_scale none",
+            "GLB-6",
+        ),
         (search and element.format != E2M1, f"four_over_six with element {element.format.name}", "e2m1", "FOS-7"),
         (search and scale.format != E4M3, f"four_over_six with scale {scale.format.name}", "e4m3", "FOS-7"),
         (search and not global_scale, "four_over_six with global_scale none", "tensor or row", "FOS-7"),
@@ -204,6 +210,18 @@ def _require_legal(spec: Spec) -> None:
             "FOS-7",
         ),
         (search and spec.hadamard, "four_over_six with hadamard", "one of them", "FOS-7"),
+        (
+            search and search.total is halves and spec.block.columns % 2,
+            f"four_over_six with total halves and blocks of {spec.block.columns} columns",
+            "an even number of columns",
+            "FOS-7",
+        ),
+        (
+            search and search.total is lanes and spec.block.rows * spec.block.columns % LANES,
+            f"four_over_six with total lanes and block {spec.block.rows}x{spec.block.columns}",
+            f"a multiple of {LANES} elements",
+            "FOS-7",
+        ),
         (
             spec.hadamard and spec.block.columns % POINTS,
             f"hadamard with blocks of {spec.block.columns} columns",

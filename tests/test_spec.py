@@ -11,7 +11,7 @@ import pytest
 
 import fp4ref
 from fp4ref import Block, Codec, DomainError, FourOverSix, Granularity, Hadamard, Spec, from_json, register_arithmetic
-from fp4ref.arithmetic import TE
+from fp4ref.arithmetic import OCP_FLOOR, RCEIL, TE
 from fp4ref.formats import CUDA_E2M1, CUDA_E4M3, CUDA_E8M0, STOCHASTIC_E2M1
 from fp4ref.spec_json import differences
 
@@ -122,6 +122,10 @@ def test_a_missing_field_is_named() -> None:
         ("nvfp4-4over6", {"global_scale": "none"}, ("four_over_six", "global_scale none", "FOS-7")),
         ("nvfp4-4over6", {"scale": CUDA_E8M0, "global_scale": "none"}, ("four_over_six", "e8m0", "FOS-7")),
         ("nvfp4-4over6", {"block": (3, 16)}, ("four_over_six", "3 rows", "FOS-7")),
+        ("fouroversix.nvfp4_mae", {"block": (1, 15)}, ("total halves", "15 columns", "FOS-7")),
+        ("fouroversix.nvfp4_2d_mae", {"block": (2, 6)}, ("total lanes", "2x6", "FOS-7")),
+        ("nvfp4", {"arithmetic": RCEIL}, ("global_scale tensor", "rceil", "GLB-6")),
+        ("nvfp4-row-scaled", {"arithmetic": OCP_FLOOR}, ("global_scale row", "ocp-floor", "GLB-6")),
         ("nvfp4-rht", {"block": (1, 8)}, ("hadamard", "8 columns", "HAD-5")),
         ("nvfp4", {"element": CUDA_E8M0}, ("element e8m0", "SPC-2")),
         ("nvfp4", {"scale": CUDA_E2M1}, ("scale e2m1", "SPC-2")),
@@ -155,7 +159,13 @@ def test_a_third_party_registers_a_profile(request: pytest.FixtureRequest) -> No
         return errors.sum((2, 3), dtype=np.float32)
 
     fp4ref.register_rule(total, "acme.total")
-    ours = register_arithmetic("acme.v1", lambda a, g, k: a * g * np.float32(1 / 6), lambda x, s, g, k: x * (g / s))
+    ours = register_arithmetic(
+        "acme.v1",
+        lambda a, g, k: a * g * np.float32(1 / 6),
+        lambda x, s, g, k: x * (g / s),
+        TE.global_scale,
+        dequantized=TE.dequantized,
+    )
     spec = fp4ref.profiles.register(
         fp4ref.NVFP4_4OVER6.replace(
             name="acme.nvfp4", arithmetic=ours, four_over_six=FourOverSix(metric="mse", total=total)

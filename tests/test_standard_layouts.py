@@ -1,4 +1,4 @@
-"""The examples of chapter 08 and of the sections of offsets: places in the prose, formulas and tiles, all computed."""
+"""Chapter 08 and the sections of offsets: formulas, tiles, groups and pieces of the named layouts, all computed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,6 @@ PACKINGS = {form.name: form for form in (*packings.STANDARD_PACKINGS, *(entry.la
 
 def text_of(rule):
     return RULES[rule].text
-
-
-def spans(rule):
-    """The code spans of a rule that are texts of layouts."""
-    return [span for span in re.findall("`([^`]*)`", text_of(rule)) if re.match(r"[a-z]\(", span)]
 
 
 def made_rows(name):
@@ -236,115 +231,6 @@ def test_groups_and_pieces_in_the_prose():
         assert (out.row.data == 0).all() == stays, word
 
 
-def offset_of(text, index, sizes):
-    return int(fp4ref.Layout("it", text).offsets(index, sizes))
-
-
-@pytest.mark.rule("LAY-13", "LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20")
-@pytest.mark.example("LAY-15", "LAY-16", "LAY-17", "LAY-19", "LAY-20")
-def test_texts_of_layouts_in_the_prose():
-    digits, below = (span for span in spans("LAY-13") if span not in {form.text for form in STANDARD_LAYOUTS})
-    (m, k, at) = re.search(r"Scale \((\d+), (\d+)\) is stored at .*= (\d+)", text_of("LAY-13")).groups()
-    assert offset_of(digits, [int(m), int(k)], (32, 8)) == int(at)
-    assert offset_of(below, [0, 4], (300, 8)) == numbers(re.search(r"3 × 512 = (\S+)\.", text_of("LAY-13"))[1])[0]
-    (text,) = spans("LAY-15")
-    buffer = fp4ref.Layout("it", text).from_linear(np.uint8([[9]])).ravel().tolist()
-    shown, count = re.search(r"stored as ((?:[0-9A-F]{2} )+)and then (\d+) bytes 7F", text_of("LAY-15")).groups()
-    assert buffer == [int(word, 16) for word in shown.split()] + [0x7F] * int(count)
-    (text,) = spans("LAY-16")
-    size, at = re.search(r"buffer has (\d+) bytes, and scale\n\(1, 1\) is stored at (\d+)", text_of("LAY-16")).groups()
-    assert fp4ref.Layout("it", text).padded_shape(3, 2) == (1, int(size))
-    assert fp4ref.Layout("it", text).padded_shape(0, 2) == (1, 0)
-    assert offset_of(text, [1, 1], (3, 2)) == int(at)
-    (text,) = spans("LAY-17")
-    assert [offset_of(text, [0, k], (1, 4)) for k in range(4)] == [1, 0, 3, 2]
-    (text,) = spans("LAY-19")
-    m, k, at = re.search(r"\((\d), (\d)\) is stored at .* = (\d+)", text_of("LAY-19")).groups()
-    assert offset_of(text, [int(m), int(k)], (8, 8)) == int(at)
-    text, padded = spans("LAY-20")
-    m, k, rows, high, columns, at = numbers(
-        re.search(
-            r"for each (\d+) rows: \((\d+), (\d)\) of (\d+) × (\d) scales is stored at (\d)", text_of("LAY-20")
-        ).expand(r"\2 \3 \1 \4 \5 \6")
-    )
-    form = fp4ref.Layout("it", text)
-    assert offset_of(text, [m, k], (high, columns)) == at
-    assert form.from_linear(np.zeros((high, columns), np.uint8)).size == high // rows * columns
-    one, first, second, places = re.search(
-        r"one scale (\d) is stored as (\d\d) (\d\d): the second place is that of (.*?), and", text_of("LAY-20")
-    ).groups()
-    form = fp4ref.Layout("it", padded)
-    assert form.from_linear(np.uint8([[int(one)]])).tolist() == [[int(first, 16), int(second, 16)]]
-    for i, j in re.findall(r"\((\d), (\d)\)", places):
-        assert int(form.offsets([int(i), int(j)], (2, 2))) == 1
-
-
-@pytest.mark.rule("LAY-21")
-@pytest.mark.example("LAY-21")
-def test_tables_of_runs():
-    rows = tables(text_of("LAY-21"))[0][1:]
-    for text, array, places, buffer, gaps in rows:
-        form = fp4ref.Layout("it", text.strip("`"))
-        sizes = tuple(int(word) for word in array.split(" × "))
-        at = form.offsets(list(np.indices(sizes)), sizes).ravel().tolist()
-        assert at == numbers(places)
-        assert list(form.padded_shape(*sizes)) == numbers(buffer.replace(",", " ").strip("[]"))
-        units = np.arange(1, 1 + len(at), dtype=np.uint8).reshape(sizes)
-        stored = form.from_linear(units).ravel()
-        assert stored[at].tolist() == units.ravel().tolist()
-        assert np.flatnonzero(stored == 0).tolist() == ([] if gaps == "none" else numbers(gaps))
-    words = " ".join(text_of("LAY-21").split())
-    begin, place, run, left, right, moved, after, whole = numbers(
-        " ".join(
-            re.search(
-                r"begins at unit (\d), place (\d) of run (\d), which moves to (\d) \+ (\d) = (\d); units is (\d) "
-                r"after the last digit, and (\d) in whole runs",
-                words,
-            ).groups()
-        )
-    )
-    moves = (2, 0, 1)
-    assert f"table {','.join(map(str, moves))}`" in rows[2][0]
-    assert (run * 3 + place, run * 3, moves[place], left + right) == (begin, left, right, moved)
-    assert (2 * begin, -(-after // 3) * 3) == (after, whole)
-    end, based = re.search(r"the last run with a padded unit ends at (\d), and at (\d) with the base", words).groups()
-    assert (int(end), int(based)) == (-(-4 // 3) * 3, int(end) + 2)
-    assert "every run of three units" in words
-
-
-@pytest.mark.rule("LAY-16", "LAY-17", "LAY-21")
-@pytest.mark.parametrize(
-    ("text", "size", "places", "units"),
-    [
-        # k0 is stored as k0 XOR 1 before the table moves it: units 0 to 3 at places 1, 0, 3, 2 of the runs
-        ("k(2,*): k0^1 k1; table 1,2,0", 4, [2, 1, 4, 0], 6),
-        # the runs begin behind the base
-        ("k(*): k0; base 2; table 2,0,1", 4, [4, 2, 3, 7], 8),
-        ("k(*): k0; base 3; table 0,1", 15, [*range(3, 18)], 19),
-        ("k(2,*): k0^1 |3 k1; base 1; table 2,1,0", 4, [2, 3, 5, 6], 7),
-    ],
-)
-def test_a_table_moves_units_of_flipped_digits_and_behind_a_base(text, size, places, units):
-    form = fp4ref.Layout("it", text)
-    assert [int(form.offsets([k], (size,))) for k in range(size)] == places
-    assert form.padded_shape(size) == (1, units)
-    found, inside = form.strides(size).gather(np.arange(units))
-    assert [int(found[0][place]) for place in places] == [*range(size)]
-    assert inside[places].all()
-    buffer = form.from_linear(np.arange(1, size + 1, dtype=np.uint8))
-    assert buffer.ravel()[places].tolist() == [*range(1, size + 1)]
-
-
-@pytest.mark.rule("LAY-20", "LAY-15")
-def test_padding_does_not_take_a_place_from_a_unit():
-    form = fp4ref.Layout("it", "m(4,*) k(*): k0 m1; repeat m0; pad m 0x7f")
-    scales = np.repeat(np.uint8([[1, 2], [3, 4]]), [4, 2], axis=0)
-    buffer = form.from_linear(scales)
-    assert buffer.tolist() == [[1, 2, 3, 4]]
-    assert form.to_linear(buffer, 6, 2).tolist() == scales.tolist()
-    assert form.compared(6, 2).all()
-
-
 @pytest.mark.rule("LAY-9")
 @pytest.mark.example("LAY-9")
 @pytest.mark.parametrize("rows", [1, 3, 31, 33, 127, 128, 130, 257])
@@ -368,38 +254,3 @@ def test_the_ranges_that_the_list_of_pieces_names(rows):
                 except Fp4Error:
                     found = False
                 assert found == listed, (kb, start, stop)
-
-
-@pytest.mark.rule("LAY-21", "LAY-16")
-@pytest.mark.parametrize("columns", range(1, 8))
-def test_a_run_that_is_not_full(columns):
-    """A table moved units past the end of the buffer if the last run was not full."""
-    form, scales = fp4ref.Layout("it", "n(*) k(*): k0 n0; table 2,0,1"), np.arange(1, columns + 1, dtype=np.uint8)[None]
-    buffer = form.from_linear(scales)
-    table = (2, 0, 1)
-    expected = [0] * (-(-columns // 3) * 3)
-    for k in range(columns):
-        expected[k // 3 * 3 + table[k % 3]] = k + 1
-    assert buffer.ravel().tolist() == expected
-    assert (
-        form.to_linear(np.where(form.valid(1, columns), buffer, np.uint8(255)), 1, columns).tolist() == scales.tolist()
-    )
-    assert int(form.compared(1, columns).sum()) == columns
-
-
-@pytest.mark.rule("LAY-19", "LAY-17")
-@pytest.mark.parametrize("flip", range(8))
-@pytest.mark.parametrize("order", ["k0^e0 k1 {} e1", "{} e1 k0^e0 k1", "k1 {} k0^e0 e1"])
-def test_a_digit_is_turned_by_one_that_is_flipped(flip, order):
-    """Only the lowest bits turned it if the constant leaves some bits of the other digit."""
-    form = fp4ref.Layout("it", f"e(8,*) k(16,*): {order.format(f'e0^{flip}')}")
-    stride, strides = 1, {}
-    for word in order.format("e0").split():
-        strides[word[:2]] = stride
-        stride *= {"e0": 8, "k0": 16, "e1": 2, "k1": 2}[word[:2]]
-    for e in range(16):
-        for k in range(32):
-            digits = {"e0": e % 8 ^ flip, "k0": k % 16 ^ e % 8, "e1": e // 8, "k1": k // 16}
-            assert int(form.offsets([e, k], (16, 32))) == sum(digits[d] * strides[d] for d in digits)
-    scales = np.arange(512, dtype=np.uint16).astype(np.uint8).reshape(16, 32)
-    assert (form.to_linear(form.from_linear(scales), 16, 32) == scales).all()

@@ -292,6 +292,9 @@ def test_errors_of_candidates():
             "16x16": {"block": (16, 16)},
             "Hadamard": {"hadamard": fp4ref.Hadamard()},
         }
+        if total := re.search("total `(.*?)` and (.*) blocks", words):
+            search = fp4ref.FourOverSix(total=four_over_six.RULES[total[1]])
+            change = {"total": {"four_over_six": search, "block": tuple(map(int, total[2].split("x")))}}
         changes = next(
             (value for word, value in change.items() if word in words), {"four_over_six": fp4ref.FourOverSix()}
         )

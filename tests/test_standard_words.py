@@ -95,6 +95,7 @@ def test_settings_that_are_refused():
         ("nvfp4-2d", {"global_scale": "row"}),
         ("nvfp4-rht", {"global_scale": "row"}),
         ("mxfp4", {"global_scale": "tensor"}),
+        ("nvfp4", {"arithmetic": ARITHMETIC["rceil"]}),
         ("nvfp4-4over6", {"hadamard": fp4ref.Hadamard()}),
         ("nvfp4", {"hadamard": fp4ref.Hadamard(), "block": (1, 8)}),
     ]

@@ -18,6 +18,7 @@ RULE = "LAY-14"
 UNITS = (1, 2, 4, 6, 8, 16, 32)  # bits
 AXIS = re.compile(r"([a-z]+)\(([\d,* ]+)\)")
 PLACE = re.compile(r"([a-z]+)(\d+)(?:\^(?:(\d+)|([a-z]+)(\d+)))?")
+NUMBER = 1000  # digits of a number
 PADDING = re.compile(r"pad ([a-z]+)(?: (\d+))?(?: (0x[0-9a-fA-F]{1,8}|unspecified|refused))?")
 
 
@@ -133,8 +134,10 @@ class _Reader:
         self.axes: list[Axis] = []
 
     def form(self, text: str) -> Form:
-        if re.search(r"[^\S ]", text):
-            raise self._error(f"{text!r}", "no white space but spaces")
+        if not (text.isascii() and text.isprintable()):
+            raise self._error(f"{text!r}", "printable characters of ASCII, and no white space but spaces")
+        if re.search(rf"\d{{{NUMBER + 1}}}", text):
+            raise self._error("a longer number", f"at most {NUMBER} digits")
         head, *clauses = (part.strip() for part in re.sub(" +", " ", text).split(";"))
         declared, colon, order = head.partition(":")
         if not colon:
@@ -153,7 +156,7 @@ class _Reader:
             elif word == "table":
                 table = self._table(rest)
             elif word == "repeat" and rest:
-                repeated = tuple(self._place(item)[:2] for item in rest.split())
+                repeated = tuple(map(self._repeated, rest.split()))
             elif match := PADDING.fullmatch(clause):
                 self._read_padding(match)
             else:
@@ -213,6 +216,11 @@ class _Reader:
         if any(isinstance(item, Product) and not item.number for item in items):
             raise self._error(f"order {text.strip()!r}", "an alignment above 0", "LAY-16")
         return items
+
+    def _repeated(self, item: str) -> tuple[int, int]:
+        if "^" in item:
+            raise self._error(f"{item!r}", "a digit such as m0, since one that is repeated is not stored")
+        return self._place(item)[:2]
 
     def _place(self, item: str) -> Term:
         match = PLACE.fullmatch(item)

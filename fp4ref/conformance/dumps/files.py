@@ -209,12 +209,12 @@ class _Tensor:
             raise refused(self._file, f"no shape for {self._label}", needed, "FIL-8")
         if shape is None:
             direction = self._directions[0]
-            *rows, width = self._entry(f"{direction}.data")[1]
-            shape = (*rows, width * 8 // self._spec.element.format.bits)
-            shape = shape if direction == "row" else shape[::-1]
-            if len(shape) < 2:
+            stored = self._entry(f"{direction}.data")[1]
+            if len(stored) < 2:
                 needed = "x, a shape in the metadata, or data [M, width]"
                 raise refused(self._file, f"no shape for {self._label}", needed, "FIL-8")
+            shape = (*stored[:-1], stored[-1] * 8 // self._spec.element.format.bits)
+            shape = shape if direction == "row" else shape[::-1]
         if not shape:
             raise refused(self._file, f"{self._label} without dimensions", "at least one", "FIL-8")
         return shape
@@ -241,7 +241,7 @@ class _Tensor:
             if dtype not in allowed:
                 raise refused(self._file, f"{label} is {dtype}", " or ".join(allowed))
             flat = len(found) == 1 or (part == "amax" and not found)
-            if math.prod(found) == math.prod(shape) and (flat or found[-1] == shape[-1]):
+            if math.prod(found) == math.prod(shape) and (flat or found[-1:] == shape[-1:]):
                 continue
             if part == "scales":
                 raise self._misplaced(label, found, shape, direction)
@@ -276,6 +276,6 @@ def _split(file: TensorFile, entry: str) -> tuple[str, str]:
     if entry in SHORT:
         return "", f"row.{entry}"
     for part in PARTS:
-        if entry == part or entry.endswith(f".{part}"):
+        if entry == part or (entry.endswith(f".{part}") and entry != f".{part}"):
             return entry[: -len(part) - 1], part
     raise refused(file, f"entry {quoted(entry)}", f"names that are or end in {', '.join((*PARTS, *SHORT))}")

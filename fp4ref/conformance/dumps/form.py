@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from fp4ref import packing
 from fp4ref.catalogue import resolve
-from fp4ref.errors import DomainError, FileError
+from fp4ref.errors import DomainError, DTypeError, FileError
 from fp4ref.files import TensorFile
 from fp4ref.files.tensors import quoted, reason, shown
 from fp4ref.json_text import strict_json
-from fp4ref.layout import layout
+from fp4ref.layout import LINEAR, layout
 from fp4ref.quantized import DIRECTIONS, Direction, Directions, Quantized, matrix_shape
 from fp4ref.spec import SPEC_VERSION, Granularity, Spec, from_json
 
@@ -110,6 +110,9 @@ def _record(file: TensorFile, name: str, value: Any) -> dict[str, Any]:
             raise type(error)(where, error.got, error.needed, error.rule) from None
     if not isinstance(record.get("scale_layout", ""), str) or not isinstance(record.get("dtype", ""), str):
         raise refused(file, f"scale_layout or dtype of {quoted(name)} that is not text", "a name", "FIL-8")
+    layout(record.get("scale_layout", LINEAR.name))
+    if record.get("dtype", "float32") not in STORED:
+        raise DTypeError(f"read {shown(file.path)}", f"dtype {record['dtype']!r}", ", ".join(STORED), "NUM-3")
     return record
 
 
