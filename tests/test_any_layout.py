@@ -185,11 +185,11 @@ def test_the_lowered_structs_store_every_scale_where_the_layout_does(seed, tmp_p
 
 
 def test_a_layout_of_another_name_with_the_same_map_takes_the_fast_paths():
-    from fp4ref_cuda import plan
+    from fp4ref_cuda import demands, plan
 
     same = Layout("cublas", LAYOUTS["tiled_128x4"].text)
     with registered(same) as name, registered(GFX950):
-        assert not plan.fused_reason(fp4ref.NVFP4, "bfloat16", (128, 128), name, 0)
+        assert not demands.fused_reason(fp4ref.NVFP4, "bfloat16", (128, 128), name, 0)
         call = Call("quantize", fp4ref.NVFP4, "bfloat16", layout=same, shape=(128, 128))
         assert plan.choose(call, 0, False) == (plan.ROWS, "")
         path, reason = plan.choose(dataclasses.replace(call, layout=GFX950), 0, False)

@@ -500,30 +500,30 @@ def test_members_of_a_group_follow_each_other():
 
 
 def test_why_a_fast_path_is_not_taken():
-    from fp4ref_cuda import plan
+    from fp4ref_cuda import demands
 
     for name in ("nvfp4", "nvfp4-2d", "mxfp4", "mxfp8-e4m3", "mxfp8-e5m2", "mxfp8-2d"):
-        assert not plan.decode_reason(fp4ref.profiles[name], "bfloat16", 64, 0, inverse=False)
+        assert not demands.decode_reason(fp4ref.profiles[name], "bfloat16", 64, 0, inverse=False)
     for name, because in (
         ("nvfp4-row-scaled", "row scale"),
         ("mxfp6-e2m3", "neither 8 finite"),
         ("mxint8", "nor 8-bit floats"),
         ("te.fp8_block", "neither"),
     ):
-        assert because in plan.decode_reason(fp4ref.profiles[name], "bfloat16", 64, 0, inverse=False)
-    assert "float32" in plan.decode_reason(fp4ref.NVFP4, "float32", 64, 0, inverse=False)
-    assert "16 bytes" in plan.decode_reason(fp4ref.NVFP4, "bfloat16", 60, 0, inverse=False)
-    powers = partial(plan.thresholds_reason, form=plan.MXFP4_FORM)
+        assert because in demands.decode_reason(fp4ref.profiles[name], "bfloat16", 64, 0, inverse=False)
+    assert "float32" in demands.decode_reason(fp4ref.NVFP4, "float32", 64, 0, inverse=False)
+    assert "16 bytes" in demands.decode_reason(fp4ref.NVFP4, "bfloat16", 60, 0, inverse=False)
+    powers = partial(demands.thresholds_reason, form=demands.MXFP4_FORM)
     assert not powers(fp4ref.MXFP4, "bfloat16", (8, 64), 0)
     assert "not bfloat16" in powers(fp4ref.MXFP4, "float16", (8, 64), 0)
     assert "16 bytes" in powers(fp4ref.MXFP4, "bfloat16", (8, 60), 0)
     assert "1x32" in powers(fp4ref.profiles["mxfp4-2d"], "bfloat16", (8, 64), 0)
     assert "default arithmetic" in powers(fp4ref.NVFP4, "bfloat16", (8, 64), 0)
-    blocks = plan.blocks_reason
+    blocks = demands.blocks_reason
     assert not blocks(fp4ref.NVFP4, "float16", (8, 64), 0)
     assert "search" in blocks(fp4ref.profiles["nvfp4-4over6"], "float16", (8, 64), 0)
     assert "16-bit" in blocks(fp4ref.NVFP4, "float32", (8, 64), 0)
-    reason = plan.thresholds_reason
+    reason = demands.thresholds_reason
     assert not reason(fp4ref.NVFP4, "bfloat16", (8, 64), 0)
     assert "not bfloat16" in reason(fp4ref.NVFP4, "float32", (8, 64), 0)
     assert "16 bytes" in reason(fp4ref.NVFP4, "bfloat16", (8, 60), 0)
@@ -531,8 +531,8 @@ def test_why_a_fast_path_is_not_taken():
     assert "2^31" in reason(fp4ref.NVFP4, "bfloat16", (1 << 31, 8), 0)
     assert "default arithmetic" in reason(fp4ref.NVFP4_FAST, "bfloat16", (8, 64), 0)
     assert "1x16" in reason(fp4ref.NVFP4_2D, "bfloat16", (8, 64), 0)
-    assert "16x16" in reason(fp4ref.NVFP4, "bfloat16", (8, 64), 0, plan.SQUARE_FORM)
-    fused = plan.fused_reason
+    assert "16x16" in reason(fp4ref.NVFP4, "bfloat16", (8, 64), 0, demands.SQUARE_FORM)
+    fused = demands.fused_reason
     for spec in (fp4ref.NVFP4, fp4ref.NVFP4_RHT, fp4ref.NVFP4_2D, fp4ref.MXFP4):
         assert not fused(spec, "bfloat16", (64, 128), "tiled_128x4", 0)
     assert "mxfp4-2d is not NVFP4" in fused(fp4ref.profiles["mxfp4-2d"], "bfloat16", (64, 128), "tiled_128x4", 0)

@@ -16,7 +16,7 @@ import fp4ref_cuda
 import fp4ref_numerics
 from codes import every_code_under_every_scale
 from fp4ref.formats import CUDA_UE5M3, Codec, Format
-from fp4ref_cuda import plan
+from fp4ref_cuda import demands, plan
 
 # Formats of users: with subnormals alone past 1, with every code finite, and with fewer finite codes.
 OWN = {
@@ -184,7 +184,7 @@ def test_whole_lines_are_decoded_by_their_bits(name, tmp_path):
         (tmp_path / to).mkdir()
         decoder = built(tmp_path / to, "decode", plan.prelude(spec, "bfloat16", scale_layout, to))
         q = every_code_under_every_scale(spec, lines, scale_layout)
-        assert plan.decode_reason(spec, to, q.shape[1], 0, inverse=False) == ""
+        assert demands.decode_reason(spec, to, q.shape[1], 0, inverse=False) == ""
         out = np.zeros((lines + 1, q.shape[1]), np.uint16)
         groups = -(-lines // 128) * 32 if scale_layout == "tiled_128x4" else -(-lines // 4)
         units = groups * -(-q.shape[1] // 256)

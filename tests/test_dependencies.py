@@ -78,13 +78,14 @@ BACKENDS = {
     "backends/fp4ref_cpu": (
         ("threads", "maps", "build"),
         ("native",),
+        ("compiled",),
         ("quantizing", "reading", "randoms"),
         ("gemm",),
         ("operations",),
         ("",),
     ),
     "backends/fp4ref_cuda": (
-        ("recording", "compile"),
+        ("recording", "compile", "demands"),
         ("buffers",),
         ("launch", "checks", "plan"),
         ("maxima", "members", "randoms", "programs", "cublas"),

@@ -17,15 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import arrays, packing
-from fp4ref.formats import CUDA_E2M1, CUDA_E4M3
 from fp4ref.layout import Layout
 from fp4ref.quantized import DirectionChoice, DirectionData
 from fp4ref.registry import Call
-from fp4ref.spec import Block, Granularity, Spec
+from fp4ref.spec import Granularity, Spec
 from fp4ref_cpu import threads
-from fp4ref_cpu.build import functions
+from fp4ref_cpu.compiled import bounder, maximum, of_direction, quantizer
 from fp4ref_cpu.maps import Map, lowered, write_padding
-from fp4ref_cpu.native import address, buffer_of, exported, result_in, starts, text, without_hadamard
+from fp4ref_cpu.native import address, buffer_of, result_in, starts, text
 
 
 class InputAxis(ctypes.Structure):
@@ -214,8 +213,8 @@ def _prepare(
         scales,
         scales != (rows, blocks),
         (rows if by_row else 1) if searched else None,
-        _quantizer(text(spec), dtype),
-        _bounder(text(maximum(spec)), dtype) if searched else None,
+        quantizer(text(spec), dtype),
+        bounder(text(maximum(spec)), dtype) if searched else None,
         QuantizeJob(matrix, None, None, None, None, map_, 0),
         AmaxJob(_as_searched(matrix, spec), None, 0),
         (tables, map_),
@@ -223,46 +222,6 @@ def _prepare(
 
 
 _prepared = lru_cache(maxsize=1024)(_prepare)
-
-
-def of_direction(spec: Spec, direction: DirectionChoice) -> Spec:
-    """Return the specification without a transform where there is none."""
-    return without_hadamard(spec) if direction == "row" and spec.hadamard else spec
-
-
-@lru_cache
-def maximum(spec: Spec) -> Spec:
-    """Return the specification without what a maximum does not depend on, so that many share one compiled function."""
-    return Spec(
-        name="maximum",
-        element=CUDA_E2M1,
-        scale=CUDA_E4M3,
-        block=Block(1, 16),
-        global_scale=spec.global_scale,
-        amax=spec.amax,
-        subnormals=spec.subnormals,
-        hadamard=spec.hadamard,
-    )
-
-
-@lru_cache
-def _quantizer(prelude: str, dtype: str) -> Any:
-    return functions(quantizing_text(prelude, dtype), "quantize")[0]
-
-
-@lru_cache
-def _bounder(prelude: str, dtype: str) -> Any:
-    return functions(bounding_text(prelude, dtype), "amax")[0]
-
-
-def quantizing_text(prelude: str, dtype: str) -> str:
-    """Return the text that exports `quantize` for a lowered specification and an input type."""
-    return exported(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "quantize")
-
-
-def bounding_text(prelude: str, dtype: str) -> str:
-    """Return the text that exports `amax` for a lowered specification and an input type."""
-    return exported(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "amax")
 
 
 def _amax(ready: Prepared, start: int | None) -> NDArray[np.float32]:

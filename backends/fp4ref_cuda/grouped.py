@@ -18,10 +18,11 @@ from fp4ref.spec import Granularity, Spec
 from fp4ref_cuda import buffers, maxima
 from fp4ref_cuda.buffers import Library, Operands, pointer
 from fp4ref_cuda.checks import noop_flag, pointer_bits, require_buffer
+from fp4ref_cuda.demands import fused_reason
 from fp4ref_cuda.launch import require_reciprocal
 from fp4ref_cuda.members import GroupPlan, group
 from fp4ref_cuda.paths import fused, general
-from fp4ref_cuda.plan import Plan, fused_label, fused_reason, remember
+from fp4ref_cuda.plan import Plan, fused_label, remember
 
 OPERATION = "quantize_grouped"
 

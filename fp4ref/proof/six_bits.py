@@ -53,7 +53,7 @@ def expected(name: str) -> CodeSteps:
 
 
 def compared(name: str, value: str, helpers: str, places: int, tell: Tell) -> Replayed:
-    """Compare the codes of an expression of a float `x` with the steps, at so many places, on every pattern."""
+    """Compare the codes of an expression of a float `x` with the steps, on every pattern in each place."""
     want = expected(name)
     numbers = [len(want.starts), *want.starts.tolist(), *want.codes.tolist()]
     text = native.step_text({"sixes": value.format("float_of(bits)")}, helpers)

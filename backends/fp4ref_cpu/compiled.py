@@ -1,0 +1,54 @@
+"""The compiled functions that quantize: the texts that they are made of, and which specifications share one."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from fp4ref.formats import CUDA_E2M1, CUDA_E4M3
+from fp4ref.quantized import DirectionChoice
+from fp4ref.spec import Block, Spec
+from fp4ref_cpu.build import functions
+from fp4ref_cpu.native import exported, without_hadamard
+
+
+def of_direction(spec: Spec, direction: DirectionChoice) -> Spec:
+    """Return the specification without a transform where there is none."""
+    return without_hadamard(spec) if direction == "row" and spec.hadamard else spec
+
+
+@lru_cache
+def maximum(spec: Spec) -> Spec:
+    """Return the specification without what a maximum does not depend on, so that many share one compiled function."""
+    return Spec(
+        name="maximum",
+        element=CUDA_E2M1,
+        scale=CUDA_E4M3,
+        block=Block(1, 16),
+        global_scale=spec.global_scale,
+        amax=spec.amax,
+        subnormals=spec.subnormals,
+        hadamard=spec.hadamard,
+    )
+
+
+@lru_cache
+def quantizer(prelude: str, dtype: str) -> Any:
+    """Return the compiled `quantize` for a lowered specification and an input type."""
+    return functions(quantizing_text(prelude, dtype), "quantize")[0]
+
+
+@lru_cache
+def bounder(prelude: str, dtype: str) -> Any:
+    """Return the compiled `amax`."""
+    return functions(bounding_text(prelude, dtype), "amax")[0]
+
+
+def quantizing_text(prelude: str, dtype: str) -> str:
+    """Return the text that exports `quantize` for a lowered specification and an input type."""
+    return exported(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "quantize")
+
+
+def bounding_text(prelude: str, dtype: str) -> str:
+    """Return the text that exports `amax` for a lowered specification and an input type."""
+    return exported(prelude, "quantize.h", f"Loops<Specification, fp4ref::{dtype}>", "amax")
