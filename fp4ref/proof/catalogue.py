@@ -9,7 +9,6 @@ from fp4ref.proof import (
     device_sweeps,
     encoders,
     estimates,
-    host,
     mx_scales,
     products,
     scales,
@@ -40,7 +39,7 @@ SOURCES = (
 @lru_cache
 def claims() -> dict[str, ProofClaim]:
     """Return the claims by name, those of one module together."""
-    return {claim.name: host.by_host(claim) for source in SOURCES for claim in source()}
+    return {claim.name: claim.for_processor() for source in SOURCES for claim in source()}
 
 
 def claims_of(rule: str) -> list[ProofClaim]:

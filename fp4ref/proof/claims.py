@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,6 +38,14 @@ class Replayed(NamedTuple):
 
 
 Tell = Callable[[float], None]  # takes the part that is done, 0 to 1
+Decide = Callable[[Tell], Replayed]
+
+
+class ProcessorCheck(NamedTuple):
+    """A check in a form at which a processor is fast, and why the inputs that it computes decide the claim."""
+
+    decide: Decide
+    reduction: str
 
 
 def in_words(count: int) -> str:
@@ -55,7 +63,8 @@ class ProofClaim:
     """A claim: what holds for which inputs, of whose code, and the function that decides it.
 
     size: inputs of the domain. reduction: why fewer inputs, or other ones, decide the claim. rests_on: names of claims
-    that the reduction uses. covers: the definitions that the claim is about, `module:name` in Python, `file.h:name` in
+    that the reduction uses. on_processor: the check that a processor runs in place of `decide`, whose form suits a
+    device. covers: the definitions that the claim is about, `module:name` in Python, `file.h:name` in
     the shared header; those that they call are found. needs: a library without which it cannot be replayed.
     long: not replayed unless asked for by name.
     """
@@ -67,7 +76,8 @@ class ProofClaim:
     statement: str
     domain: str
     size: int
-    decide: Callable[[Tell], Replayed]
+    decide: Decide
+    on_processor: ProcessorCheck | None = None
     covers: tuple[str, ...] = ()
     reduction: str = ""
     rests_on: tuple[str, ...] = ()
@@ -81,11 +91,17 @@ class ProofClaim:
             function = function.func
         return f"{function.__module__}:{function.__qualname__}"
 
+    def for_processor(self) -> ProofClaim:
+        """Return the claim as a processor decides it."""
+        if self.on_processor is None:
+            return self
+        return replace(self, **self.on_processor._asdict(), on_processor=None)
+
 
 def formula(
     name: str,
     rule: str,
-    decide: Callable[[Tell], Replayed],
+    decide: Decide,
     statement: str,
     *,
     domain: str,

@@ -111,6 +111,7 @@ def _here(claim: ProofClaim, **more: Any) -> ProofClaim:
         name=more.pop("name", claim.name.replace("/header", "/cuda")),
         subject=ClaimSubject.CUDA,
         decide=partial(on_device, decide),
+        on_processor=None,
         covers=(claim.decider(), *claim.covers, "fp4ref_cuda.compile:options"),
         rests_on=tuple(name.replace("/header", "/cuda") for name in claim.rests_on),
         needs="torch",

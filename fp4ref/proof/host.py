@@ -1,15 +1,12 @@
 """Checks of the shared header in a form at which a processor is fast, for claims that a GPU decides input by input.
 
-Each decides the claim that it replaces: about the same inputs, with an argument for those that are not compared.
+Each decides the claim that names it: about the same inputs, with an argument for those that are not compared.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 from fp4ref.proof import native, transforms
-from fp4ref.proof.claims import ProofClaim, Replayed, Tell
+from fp4ref.proof.claims import Replayed, Tell
 from fp4ref.proof.header_scales import BYTES, FACTOR, HELPERS, ONE_MAXIMUM, told
 from fp4ref.proof.steps import shown
 
@@ -88,13 +85,3 @@ def factors(start: int, size: int, tell: Tell) -> Replayed:
         return Replayed(size, "no factor has an entry")
     wrong, first = native.sweep(source, "runs", size, lambda done: tell(0.5 + done / 2), (), start)
     return Replayed(size, None if first is None else f"the factor {shown(first)}; {wrong} ends of runs are wrong")
-
-
-def by_host(claim: ProofClaim) -> ProofClaim:
-    """Return a claim with the check that decides it faster on this machine's processor, if it has one."""
-    if claim.name == "block-all/header":
-        return replace(claim, decide=block)
-    if isinstance(claim.decide, partial) and claim.decide.func is transforms.factors:
-        decide = partial(factors, *claim.decide.args)
-        return replace(claim, decide=decide, reduction=f"{claim.reduction}; {BY_RUNS}")
-    return claim

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from fp4ref.proof import golden_scales
-from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
+from fp4ref.proof import golden_scales, host
+from fp4ref.proof.claims import ClaimSubject, Method, ProcessorCheck, ProofClaim, Replayed, Tell
 from fp4ref.proof.header_scales import BFLOAT16, BYTES, CHECKS, ONE_MAXIMUM, SIGNIFICANDS, header
 from fp4ref.proof.steps import INFINITY
 
@@ -148,6 +148,7 @@ def _of_blocks() -> Iterator[ProofClaim]:
         domain="all float32 under all scale bytes and the maximum 1.6015625",
         size=CHECKS["block_all"][0],
         decide=partial(header, "block_all", (ONE_MAXIMUM,)),
+        on_processor=ProcessorCheck(host.block, reduction=""),
         covers=(*covers, "arithmetic.h:arithmetic::te::factor"),
         rests_on=("factor/header", "encoding-448/header"),
         long=True,

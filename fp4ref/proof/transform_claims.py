@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from fp4ref import layout
-from fp4ref.proof import second_solver
-from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, Tell
+from fp4ref.proof import host, second_solver
+from fp4ref.proof.claims import ClaimSubject, Method, ProcessorCheck, ProofClaim, Replayed, Tell
 from fp4ref.proof.steps import INFINITY
 from fp4ref.proof.transforms import (
     PRIMES,
@@ -114,6 +114,7 @@ def claims() -> Iterator[ProofClaim]:
             domain=domain,
             size=size,
             decide=partial(factors, start, size),
+            on_processor=ProcessorCheck(partial(host.factors, start, size), f"{reduction}; {host.BY_RUNS}"),
             covers=("thresholds.h:thresholds::codes", "thresholds.h:thresholds::entry"),
             reduction=reduction,
             long=long,
