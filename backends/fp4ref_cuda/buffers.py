@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fp4ref import arrays
-from fp4ref.errors import BackendError
+from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionData
 from fp4ref_cuda import recording
 
@@ -148,6 +148,17 @@ def on_device(operation: str, value: Any, library: Library, dtype: str) -> Any:
         got = f"arrays on cuda:{library.ordinal} and cuda:{other.ordinal}"
         raise BackendError(operation, got, "one device", "CNF-5")
     return contiguous(value)
+
+
+def require_kind(operation: str, name: str, value: Any, dtype: str, shape: tuple[int, ...], rule: str) -> None:
+    """Require an array's type and shape.
+
+    Errors: DTypeError, ShapeError.
+    """
+    if arrays.dtype_name(value) != dtype:
+        raise DTypeError(operation, f"{name} of {arrays.dtype_name(value)}", dtype, rule)
+    if tuple(value.shape) != shape:
+        raise ShapeError(operation, f"{name} {list(value.shape)}", f"{list(shape)}", rule)
 
 
 def contiguous(x: Any) -> Any:

@@ -6,7 +6,6 @@ from collections.abc import Hashable
 from typing import Any
 
 from fp4ref import arrays
-from fp4ref.errors import DTypeError, ShapeError
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.buffers import pointer
@@ -33,7 +32,7 @@ def tensor_scale(call: Call, amax: Any, least: float, power_of_two: bool) -> Any
 
 
 def _scale(call: Call, amax: Any, least: float, power_of_two: bool) -> Any:
-    _require("tensor_scale", "amax", amax, "float32", (1,))
+    buffers.require_kind("tensor_scale", "amax", amax, "float32", (1,), "TEL-21")
     restore = arrays.device_restorer(amax)
     amax, library = buffers.adopt("tensor_scale", amax)
     with library.current():
@@ -58,8 +57,8 @@ def tensor_codes(call: Call, x: Any, scale: Any) -> Any:
 
 
 def _codes(call: Call, x: Any, scale: Any) -> Any:
-    _require("tensor_codes", "x", x, call.source, call.sizes)
-    _require("tensor_codes", "scale", scale, "float32", (1,))
+    buffers.require_kind("tensor_codes", "x", x, call.source, call.sizes, "TEL-21")
+    buffers.require_kind("tensor_codes", "scale", scale, "float32", (1,), "TEL-21")
     restore = arrays.device_restorer(x)
     x, library = buffers.adopt("tensor_codes", x)
     with library.current():
@@ -85,7 +84,7 @@ def tensor_values(call: Call, codes: Any) -> Any:
 
 def values_of(call: Call, codes: Any) -> Any:
     """Decode without the program of an earlier call; the arguments and the result are those of `tensor_values`."""
-    _require("tensor_values", "codes", codes, "uint8", call.sizes)
+    buffers.require_kind("tensor_values", "codes", codes, "uint8", call.sizes, "TEL-21")
     restore = arrays.device_restorer(codes)
     codes, library = buffers.adopt("tensor_values", codes)
     with library.current():
@@ -97,10 +96,3 @@ def values_of(call: Call, codes: Any) -> Any:
             launch(library, "tensor_values", text, grid, (pointer(codes), count, pointer(out)))
     remember(Plan("tensor_values", ("tensor_values",)))
     return restore(out)
-
-
-def _require(operation: str, name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> None:
-    if arrays.dtype_name(value) != dtype:
-        raise DTypeError(operation, f"{name} of {arrays.dtype_name(value)}", dtype, "TEL-21")
-    if tuple(value.shape) != shape:
-        raise ShapeError(operation, f"{name} {list(value.shape)}", f"{list(shape)}", "TEL-21")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fp4ref import arrays
-from fp4ref.errors import BackendError, DTypeError, ShapeError
+from fp4ref.errors import BackendError, ShapeError
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers, programs
 from fp4ref_cuda.buffers import Library, pointer
@@ -85,10 +85,8 @@ def require(operation: str, name: str, value: Any, dtype: str, shape: tuple[int,
     """Require None, or an array without gaps on a library's device; a factor may have no dimension."""
     if value is None:
         return
-    if arrays.dtype_name(value) != dtype:
-        raise DTypeError(operation, f"{name} of {arrays.dtype_name(value)}", dtype, "GEM-8")
-    if tuple(value.shape) != shape and not (shape == (1,) and tuple(value.shape) == ()):
-        raise ShapeError(operation, f"{name} {list(value.shape)}", f"{list(shape)}", "GEM-8")
+    without_dimension = shape == (1,) and not value.shape
+    buffers.require_kind(operation, name, value, dtype, () if without_dimension else shape, "GEM-8")
     if not buffers.is_contiguous(value):
         raise BackendError(operation, f"{name} with gaps", "a contiguous one", "CNF-5")
     if arrays.is_lazy_view(value):
