@@ -352,6 +352,20 @@ def test_each_claim_that_needs_no_gpu_has_a_record(monkeypatch):
     assert records.gaps() == [f"certificate {name}: no record; run `fp4ref prove {name} --record`"]
 
 
+@pytest.mark.parametrize("cause, changed", [("no record", None), ("out of date: codec.h changed", ["codec.h"])])
+def test_certificates_of_one_cause_are_one_line_and_those_of_a_gpu_another(cause, changed, monkeypatch):
+    names = ("encode-e2m1/golden", "encode-e4m3/golden", "tiles-float32/cuda", "rows-bfloat16/cuda")
+    monkeypatch.setattr(records, "read", lambda claim: None if not changed and claim.name in names else {"covered": {}})
+    monkeypatch.setattr(records, "outdated", lambda claim, record: changed if claim.name in names else [])
+    command = "run `fp4ref prove --missing --long"
+    lines = [f"certificate {names[0]} and 1 more: {cause}; {command} --record`"]
+    if changed:  # one of a GPU that takes long needs no record
+        lines.append(
+            f"certificate {names[3]} and 1 more: {cause}; {command} --device cuda --record`, on a machine with a GPU"
+        )
+    assert records.gaps() == lines
+
+
 def test_unknown_certificates_are_refused():
     result = CliRunner().invoke(main, ["prove", "ABC-1"])
     assert result.exit_code == 2

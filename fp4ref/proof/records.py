@@ -100,30 +100,41 @@ def renewed(claim: ProofClaim) -> bool:
 
 
 def gaps() -> list[str]:
-    """Return one line for each record that is out of date or missing, and each that no claim has."""
-    lines = []
+    """Return one line for each cause of records that are out of date or missing, and each record that no claim has."""
+    lines: list[str] = []
+    unproved: dict[tuple[str, bool], list[str]] = {}  # names by cause, and whether a GPU is needed
     for claim in claims().values():
         record = read(claim)
         if record is None and claim.long and claim.subject is ClaimSubject.CUDA:
             continue  # it is listed as not proved
         if record is None:
-            lines.append(f"certificate {claim.name}: no record; run `fp4ref prove {claim.name} --record`")
+            unproved.setdefault(("no record", claim.subject is ClaimSubject.CUDA), []).append(claim.name)
         elif changed := outdated(claim, record):
             named = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-            lines.append(
-                f"certificate {claim.name}: out of date: {named} changed; run `fp4ref prove {claim.name} --record`"
-            )
+            cause = f"out of date: {named} changed", claim.subject is ClaimSubject.CUDA
+            unproved.setdefault(cause, []).append(claim.name)
         lines += [
             f"certificate {claim.name}: rests on {name}, which is none"
             for name in claim.rests_on
             if name not in claims()
         ]
+    lines += [_unproved(cause, names, on_gpu=on_gpu) for (cause, on_gpu), names in unproved.items()]
     known = {path_of(claim).name for claim in claims().values()}
     return lines + [
         f"certificate {path.name}: no claim has it"
         for path in sorted(folder().glob("*.json"))
         if path.name not in known
     ]
+
+
+def _unproved(cause: str, names: list[str], *, on_gpu: bool) -> str:
+    """Return a line about certificates that are to be proved for one cause, with the command for it."""
+    machine = ", on a machine with a GPU" if on_gpu else ""
+    if len(names) == 1:
+        return f"certificate {names[0]}: {cause}; run `fp4ref prove {names[0]} --record`{machine}"
+    device = " --device cuda" if on_gpu else ""
+    run = f"run `fp4ref prove --missing --long{device} --record`{machine}"
+    return f"certificate {names[0]} and {len(names) - 1} more: {cause}; {run}"
 
 
 def _in_lines(record: Record) -> str:
