@@ -96,7 +96,7 @@ def test_wrong_kernels(here):
 
 
 def test_a_profile_is_named(here):
-    assert "modelopt.nvfp4" in verify("peer", 1, "--level 1").splitlines()[0]
+    assert "modelopt.nvfp4" in verify("peer", 1, f"{FEW} --level 1").splitlines()[0]
 
 
 def test_options(here):

@@ -20,7 +20,7 @@ def script() -> ModuleType:
     return load(SCRIPT)
 
 
-@pytest.mark.slow  # measures every profile
+@pytest.mark.heavy  # measures every profile
 def test_the_chapter_has_every_profile_that_differs_from_another(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

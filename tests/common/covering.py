@@ -1,0 +1,39 @@
+"""Specifications of which some suffice by default: each of their parts is in one. The heavy step runs the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+import fp4ref
+
+
+def parts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a field: the name of an arithmetic or format, each field of another record, or the value."""
+    named = name.endswith(("arithmetic", "format"))
+    if named or not dataclasses.is_dataclass(value):
+        yield name, value.name if named else repr(value)
+        return
+    for field in dataclasses.fields(value):
+        yield from parts(f"{name}.{field.name}", getattr(value, field.name))
+
+
+def parts_of(spec: fp4ref.Spec) -> set[tuple[str, str]]:
+    """Return all parts of a specification but its name."""
+    fields = (field.name for field in dataclasses.fields(spec) if field.name != "name")
+    return {part for name in fields for part in parts(name, getattr(spec, name))}
+
+
+def by_parts(first: Iterable[fp4ref.Spec], others: Iterable[fp4ref.Spec]) -> list[Any]:
+    """Return specifications as values of a parameter; an other one is heavy if all of its parts are in earlier ones."""
+    values: list[Any] = list(first)
+    seen = set().union(*map(parts_of, values))
+    for spec in others:
+        if spec in values:
+            continue
+        values.append(pytest.param(spec, marks=pytest.mark.heavy if parts_of(spec) <= seen else ()))
+        seen |= parts_of(spec)
+    return values
