@@ -224,16 +224,18 @@ def _cited(text: str, place: str, name: str, index: Index) -> Iterator[Citation]
 
 
 def _walk(node: ast.AST, kinds: Kinds = ast.AST, name: str = "") -> Iterator[tuple[ast.AST, str]]:
-    """Yield every node below nodes of these kinds, with the dotted name of the definition that it belongs to.
+    """Yield every node below nodes of these kinds, in order, with the dotted name of the definition that it belongs to.
 
     A decorator belongs to what it marks.
     """
-    if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        name = f"{name}.{node.name}" if name else node.name
-    yield node, name
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, kinds):
-            yield from _walk(child, kinds, name)
+    pending = [(node, name)]  # a stack: nested generators would take three times as long
+    while pending:
+        node, name = pending.pop()
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            name = f"{name}.{node.name}" if name else node.name
+        yield node, name
+        children = [(child, name) for child in ast.iter_child_nodes(node) if isinstance(child, kinds)]
+        pending += children[::-1]
 
 
 def marked(tree: Tree, folder: Path, mark: str = "rule") -> Iterator[Citation]:

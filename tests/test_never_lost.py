@@ -1,6 +1,5 @@
 """A verdict is never lost: whatever is wrong with a dump or a kernel, every output is complete."""
 
-import functools
 import io
 import json
 import sys
@@ -16,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import fp4ref
-from fp4ref import rules, testing
+from fp4ref import testing
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.catalogue import PROFILES
 from fp4ref.cli import main, verify_text
@@ -350,15 +349,12 @@ COMMANDS = (
 )
 
 
-rules_read_once = functools.cache(rules.read)
-
-
 @pytest.mark.rule("CNF-12")
 @pytest.mark.slow
+@pytest.mark.usefixtures("rules_read_once")
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_no_command_dies_of_an_encoding(encoding, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rules, "read", rules_read_once)
     np.savez("x.npz", **{"w\u2713": normal(16, 32)})
     write_wrong(tmp_path / "d.npz", name="w\u2713")
     for command in COMMANDS:

@@ -204,9 +204,7 @@ def test_a_device_that_is_full_and_a_file_that_may_not_grow(here):
         "fp4ref: write a.svg: file too large, need a place to write [FIL-4]\n",
     )
     with FULL.open("w") as full:
-        found = subprocess.run(
-            [*program, "rules", "E2M1-3"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
+        found = subprocess.run([*program, "profiles"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (found.returncode, found.stderr) == (2, "fp4ref: standard output: No space left on device\n")
 
 
