@@ -310,8 +310,8 @@ def test_the_time_is_kept():
         amax=lambda a: a * np.float32(1.1),
     )
     start = time.thread_time()
-    found = diagnose(NVFP4, "linear", evidence, budget_seconds=2)
-    assert time.thread_time() - start < 8
+    found = diagnose(NVFP4, "linear", evidence, budget_seconds=0.5)
+    assert time.thread_time() - start < 6
     assert not found.explanations
     assert found.first_stage == "amax"
 
@@ -319,7 +319,7 @@ def test_the_time_is_kept():
 def test_buffers_of_another_size_and_no_evidence_at_all():
     assert diagnose(NVFP4, "linear", []).conforms
     case, got = of_spec(NVFP4, NVFP4)[0]
-    found = diagnose(NVFP4, "linear", [(case, got._replace(scales=got.scales[:, :-1]))], budget_seconds=2)
+    found = diagnose(NVFP4, "linear", [(case, got._replace(scales=got.scales[:, :-1]))], budget_seconds=0.5)
     assert not found.conforms
     assert not found.explained
 

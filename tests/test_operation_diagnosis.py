@@ -26,14 +26,14 @@ F, TILED = np.float32, layout("tiled_128x4")
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], F)
 
 
-def report(kernel, spec="nvfp4", **declared):
+def report(kernel, spec="nvfp4", seconds=None, **declared):
     spec = PROFILES[spec]
     subject = Subject(kernel.__name__, Declaration(**declared), kernel)
     chosen = ["normal", "positions", "layout", "ragged", "hadamard", "subnormal", "zero-blocks", "scale-underflow"]
     cases = families.cases(spec, directions=("row",), dtypes=("bfloat16",))
     runs = runner.run(subject, [case for case in cases if case.family in chosen and case.x.size <= 1 << 16])
     judged = (judge(run.case, run.outcome, subject.declaration, run.expected) for run in runs)
-    return collected(KernelReport(kernel.__name__, spec, subject.declaration), judged)
+    return collected(KernelReport(kernel.__name__, spec, subject.declaration), judged, seconds)
 
 
 def dequantizer(low=0, missing=False, inverted=False, linear=False, abs_=False):
@@ -205,7 +205,7 @@ def test_where_a_dequantizer_is_wrong_is_said_though_nothing_explains_it():
         values[lane] += np.random.default_rng(columns).uniform(1, 9, (lane.sum(), columns)).astype(values.dtype)
         return values
 
-    found = report(kernel, right.spec, **KERNELS["declared"](right))
+    found = report(kernel, right.spec, seconds=1, **KERNELS["declared"](right))
     assert not found.diagnosis.explanations
     assert found.diagnosis.place == "where row % 32 == 31"
     assert "not explained, where row % 32 == 31: " in found.headline
