@@ -59,6 +59,30 @@ def _member(rank, address, results):
         dist.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore")  # of outputs that are views
+@pytest.mark.rule("TEL-15")
+def test_one_process_has_the_whole(tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        for name, packed in CASES:
+            torch.manual_seed(0)
+            recipe = RECIPES[name]()
+            with te.quantized_model_init(packed, recipe=recipe):
+                layer = te.Linear(64, 32, params_dtype=torch.bfloat16, device="cpu", bias=False)
+            x = torch.randn(32, 64).to(torch.bfloat16)
+            whole, gradient = _step(layer, recipe, x), layer.weight.grad
+            layer.weight.grad = None
+            fully_shard(layer, mesh=init_device_mesh("cpu", (1,)))
+            for count in (1, 2):
+                assert torch.equal(_step(layer, recipe, x), whole)
+                assert torch.equal(layer.weight.grad._local_tensor, count * gradient)
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.heavy  # starts two processes
 @pytest.mark.slow
 @pytest.mark.rule("TEL-15")

@@ -142,6 +142,31 @@ def test_a_checkpoint_says_which_of_its_calls_runs():
     assert not in_fp8_activation_recompute_phase()
 
 
+@pytest.mark.rule("TEL-47")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="draws from the generator of the CPU")
+def test_a_recomputation_draws_from_a_tracker_what_the_first_call_drew():
+    tracker = te.CudaRNGStatesTracker()
+    tracker.add("model-parallel-rng", 7)
+    drawn = []
+
+    def part(x):
+        with tracker.fork():
+            drawn.append(torch.rand(3))
+        return x * drawn[-1]
+
+    x = torch.ones(3, requires_grad=True)
+    y = te.checkpoint(part, x, get_rng_state_tracker=lambda: tracker)
+    with tracker.fork():
+        later = torch.rand(3)
+    y.sum().backward()
+    with tracker.fork():
+        drawn.append(torch.rand(3))
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(x.grad, drawn[0])
+    expected = torch.rand(9, generator=torch.Generator().manual_seed(7)).view(3, 3)
+    assert torch.equal(torch.stack([drawn[0], later, drawn[2]]), expected)
+
+
 def test_offloading_changes_nothing():
     context, end_of_layer = te.get_cpu_offload_context(enabled=True, num_layers=1, model_layers=2)
     x = torch.ones(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ContextDecorator
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from typing import Any
 
 import torch.utils.checkpoint
@@ -29,21 +29,39 @@ def checkpoint(
     calls `is_fp8_activation_recompute_enabled` is True, inside of the second `in_fp8_activation_recompute_phase`, too.
 
     use_reentrant: either way gives the same values; the recomputation is torch's non-reentrant one.
+    get_rng_state_tracker: returns a tracker of named random states, with `get_states` and `set_states`; the second call
+    draws from them what the first one drew, and leaves them as they were.
 
-    Errors: NotSupportedError for saved activations that are distributed, and for a tracker of random states.
+    Errors: NotSupportedError for saved activations that are distributed.
 
     Rules: TEM-4, TEL-47.
     """
-    require_only_supported(
-        "checkpoint",
-        distribute_saved_activations=distribute_saved_activations,
-        get_rng_state_tracker=get_rng_state_tracker,
-    )
+    require_only_supported("checkpoint", distribute_saved_activations=distribute_saved_activations)
     state = FP8GlobalStateManager.get_autocast_state()
     used: Used = []
+    drawing = nullcontext() if get_rng_state_tracker is None else _Drawing(get_rng_state_tracker)
     return torch.utils.checkpoint.checkpoint(
-        function, *args, use_reentrant=False, context_fn=lambda: (_Noting(used), _Under(state, used)), **kwargs
+        function,
+        *args,
+        use_reentrant=False,
+        context_fn=lambda: (_Noting(used), _Under(state, used, drawing)),
+        **kwargs,
     )
+
+
+class _Drawing:
+    """A context in which a tracker's random states are those of the time when it was made."""
+
+    def __init__(self, tracker: Callable[[], Any]) -> None:
+        self.tracker, self.states = tracker, tracker().get_states()
+        self.before: Any = None
+
+    def __enter__(self) -> None:
+        self.before = self.tracker().get_states()
+        self.tracker().set_states(dict(self.states))
+
+    def __exit__(self, *error: object) -> None:
+        self.tracker().set_states(self.before)
 
 
 class _Noting:
@@ -67,14 +85,15 @@ class _Noting:
 class _Under:
     """A context in which a recorded state and recorded scales hold; one backward pass after another may enter it."""
 
-    def __init__(self, state: FP8GlobalState, used: Used) -> None:
+    def __init__(self, state: FP8GlobalState, used: Used, drawing: AbstractContextManager[None]) -> None:
         self.state, self.before = state, state
-        self.used = used
+        self.used, self.drawing = used, drawing
         self.kept: list[tuple[Any, torch.Tensor, torch.Tensor]] = []
         self.phase = activation_recompute_forward(True, True)
 
     def __enter__(self) -> None:
         self.phase.__enter__()
+        self.drawing.__enter__()
         self.before = FP8GlobalStateManager.get_autocast_state()
         FP8GlobalStateManager.set_autocast_state(self.state)
         self.kept = [(state, state.scale.clone(), state.amax_history.clone()) for state, _ in self.used]
@@ -86,6 +105,7 @@ class _Under:
         for state, scale, history in self.kept:
             state.scale.copy_(scale)
             state.amax_history.copy_(history)
+        self.drawing.__exit__(None, None, None)
         self.phase.__exit__(*error)
 
 

@@ -37,6 +37,11 @@ def owned(codes: Tensor) -> Tensor:
     return codes.clone() if codes.device.type == "cpu" else codes
 
 
+def whole_parts(gathered: tuple[Tensor, ...], own: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the gathered parts; where one process has the whole, torch gathers the first only, and the rest is own."""
+    return gathered + own[len(gathered) :]
+
+
 def share_amax(quantizer: Any, mesh: Any) -> None:
     """Let later updates of a shard in place, an optimizer's, reduce the amax over the shards. Rules: TEL-10, TEL-15."""
     if mesh is not None:

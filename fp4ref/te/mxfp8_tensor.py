@@ -181,14 +181,15 @@ class MXFP8Tensor(QuantizedTensor, MXFP8TensorStorage):  # type: ignore[misc]
         """Return the whole parameter from the parts, into `out` if given. Rules: TEL-15."""
         directions, width = metadata
         values: dict[str, Tensor | None] = dict.fromkeys(name.lstrip("_") for name in self.BUFFERS)
-        shape = (all_gather_outputs[0].shape[0], width)
-        for direction, data, scales in zip(directions, all_gather_outputs[::2], all_gather_outputs[1::2], strict=True):
+        parts = fsdp.whole_parts(all_gather_outputs, self.fsdp_extract_buffers()[0])
+        shape = (parts[0].shape[0], width)
+        for direction, data, scales in zip(directions, parts[::2], parts[1::2], strict=True):
             values[f"{direction}wise_data"] = fsdp.owned(data)
             padded = scale_shape(shape, columnwise=direction == "column")
             values[f"{direction}wise_scale_inv"] = fsdp.repadded(scales, padded)
 
-        def new(parts: dict[str, Tensor | None]) -> Any:
-            return self.rebuilt(parts, shape=shape, dtype=param_dtype)
+        def new(buffers: dict[str, Tensor | None]) -> Any:
+            return self.rebuilt(buffers, shape=shape, dtype=param_dtype)
 
         return fsdp.received(out, values, new), all_gather_outputs
 

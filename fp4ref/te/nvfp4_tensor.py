@@ -54,14 +54,13 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
         if columns and not quantizer.with_2d_quantization:
             raise NotSupportedError("fsdp_pre_all_gather", "columns of 1x16 blocks", "2D quantization", "TEL-37")
         fsdp.share_amax(quantizer, mesh)
-        data = self._needed(self._rowwise_data, "row")
-        return (data, self.scales_buffer("row")[: self.shape[0]]), (self._amax_rowwise, columns, self.shape[1])
+        return self._sent(), (self._amax_rowwise, columns, self.shape[1])
 
     def fsdp_post_all_gather(
         self, all_gather_outputs: tuple[Tensor, ...], metadata: Any, param_dtype: torch.dtype, *, out: Any = None
     ) -> tuple[Any, tuple[Tensor, ...]]:
         """Return the whole parameter from the parts, into `out` if given. Rules: TEL-15, TEL-37."""
-        data, scales = all_gather_outputs
+        data, scales = fsdp.whole_parts(all_gather_outputs, self._sent())
         amax, columns, width = metadata
         shape = (data.shape[0], width)
         values: dict[str, Tensor | None] = {
@@ -77,6 +76,9 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
             whole.update_usage(columnwise_usage=True)
         made = {name.lstrip("_"): getattr(whole, name) for name in self.BUFFERS}
         return fsdp.received(out, made, lambda _: whole), all_gather_outputs
+
+    def _sent(self) -> tuple[Tensor, Tensor]:
+        return self._needed(self._rowwise_data, "row"), self.scales_buffer("row")[: self.shape[0]]
 
     def _rows(self, start: int, size: int) -> Any:
         columns = self.shape[1]
