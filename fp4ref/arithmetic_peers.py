@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fp4ref.arithmetic import (
+    BF16_MAX,
     FLT_MAX,
     SIXTH,
     Constants,
@@ -96,6 +97,60 @@ def dequantized_through_amax(q: Floats, s: Floats, amax: Floats, k: Constants) -
 
 
 # Transformer Engine's own variants
+
+
+def largest_of_type(k: Constants) -> np.float32:
+    """Return the largest finite number of the input's type."""
+    if k.is_float32:
+        return F(FLT_MAX)
+    return F(BF16_MAX if k.smallest_normal == np.finfo(F).tiny else np.finfo(np.float16).max)
+
+
+def global_scale_te_current(amax: Floats, k: Constants) -> Floats:
+    """element_max / amax, the largest number of the input's type where that overflows; 1 for 0 and infinity."""
+    g = k.element_max / amax
+    return np.where((amax == 0) | np.isinf(amax), F(1), np.where(np.isinf(g), largest_of_type(k), g))
+
+
+def global_scale_te_delayed(amax: Floats, k: Constants) -> Floats:
+    """min(element_max / amax, FLT_MAX); 1 unless amax is positive and finite."""
+    return np.where((amax > 0) & np.isfinite(amax), np.fmin(k.element_max / amax, FLT_MAX), F(1))
+
+
+def block_scale_one(amax: Floats, g: Floats, k: Constants) -> Floats:
+    """1: the global scale is the only one."""
+    return np.ones_like(amax)
+
+
+def scaled_quotient(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
+    """x * (g / s)."""
+    return x * (g / s)
+
+
+def dequantized_te_current(q: Floats, s: Floats, amax: Floats, k: Constants) -> Floats:
+    """q * (s / g). Rules: DEQ-5."""
+    return q * (s / global_scale_te_current(amax, k))
+
+
+def dequantized_te_delayed(q: Floats, s: Floats, amax: Floats, k: Constants) -> Floats:
+    """q * (s / g). Rules: DEQ-5."""
+    return q * (s / global_scale_te_delayed(amax, k))
+
+
+TE_FP8_CURRENT = register_arithmetic(
+    "te-fp8-current",
+    block_scale_one,
+    scaled_quotient,
+    global_scale_te_current,
+    dequantized=dequantized_te_current,
+)
+TE_FP8_DELAYED = register_arithmetic(
+    "te-fp8-delayed",
+    block_scale_one,
+    scaled_quotient,
+    global_scale_te_delayed,
+    dequantized=dequantized_te_delayed,
+)
 
 
 def global_scale_te_python(amax: Floats, k: Constants) -> Floats:

@@ -265,19 +265,19 @@ for _metric in (Metric.ABSOLUTE, Metric.SQUARED):
         peer(_reference, _name, recorded(TE), **_changes)
         peer(_reference, f"{_name}_2d", recorded(TE), **_changes, block=Block(16, 16))
         peer(_reference, f"{_name}_row", recorded(TE), **_changes, global_scale=ROW)
-peer(
-    NVFP4_RHT,
-    "te.rht_fused",
-    read(TE),
-    arithmetic=ap.TE_RHT_FUSED,
-    amax=Amax.PROPAGATE_IN_BLOCK,
-)
+peer(NVFP4_RHT, "te.rht_fused", read(TE), arithmetic=ap.TE_RHT_FUSED, amax=Amax.PROPAGATE_IN_BLOCK)
 peer(NVFP4_FAST, "te.fast_math_1d", read(TE))
 peer(MXFP8_E4M3, "te.mxfp8_cast_only", read(TE), arithmetic=ar.RCEIL_CAST_ONLY)
 peer(NVFP4, "te.cpp_test_oracle", read(TE), arithmetic=ap.TE_ORACLE)
 _blocks = peer(MXFP8_E4M3, "te.fp8_block", read(TE, how=HOPPER), arithmetic=mx.TE_BLOCKS, block=Block(1, 128))
 peer(_blocks, "te.fp8_block_e5m2", read(TE, how=HOPPER), element=MXFP8_E5M2.element)
 peer(_blocks, "te.fp8_block_2d", read(TE, how=HOPPER), block=Block(128, 128))
+ONE_SCALE = read(TE, how="not run on a GPU; it stores codes and one over g, and no block scales, which are all 1")
+for _suffix, _form in ("", MXFP8_E4M3), ("_e5m2", MXFP8_E5M2):
+    _one = NVFP4.replace(block=Block(1, 128), arithmetic=ap.TE_FP8_CURRENT, element=_form.element)
+    peer(_one, f"te.fp8_current{_suffix}", ONE_SCALE)
+    peer(_one, f"te.fp8_rows{_suffix}", ONE_SCALE, global_scale=ROW)
+    peer(_one, f"te.fp8_delayed{_suffix}", ONE_SCALE, arithmetic=ap.TE_FP8_DELAYED)
 
 # Kernels with the approximate reciprocal
 _kernel = peer(NVFP4, "vllm.nvfp4_kernel", read("2026-08", how=APPROXIMATE), arithmetic=ap.KERNEL)

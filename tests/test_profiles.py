@@ -88,8 +88,10 @@ def test_which_backends_serve_which_profiles() -> None:
     scales = {f"quark.{form}_{mode}" for form in forms for mode in ("floor", "ceil")}
     sums = {f"fouroversix.nvfp4_2d_{metric}" for metric in ("mse", "mae", "abs_max")}
     metal = {f"mlx.{form}_metal" for form in ("mxfp4", "mxfp8", "nvfp4", "nvfp4_global")}
+    one_scale = {f"te.fp8_{kind}{form}" for kind in ("current", "delayed", "rows") for form in ("", "_e5m2")}
     only_golden = {*logarithms, *scales, *sums, *metal}
-    assert {name for names in found["cpu"].values() for name in names} == only_golden
+    assert {name for names in found["cpu"].values() for name in names} == only_golden | one_scale
+    assert not one_scale & {name for names in found["torch"].values() for name in names}
     for backend, reasons in found.items():
         refused = {name: reason for reason, names in reasons.items() for name in names}
         for name, spec in fp4ref.profiles.items():

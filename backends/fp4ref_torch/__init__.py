@@ -15,7 +15,7 @@ from fp4ref.spec_json import encode
 WITH_TENSOR_SCALE = """
     te te-fast te-division te-python te-rht-fused te-cpp-test-oracle torchao modelopt compressed-tensors fouroversix
     te-python-division modelopt-unclamped flashinfer flashinfer-trace kernel-approx kernel-approx-by-amax cutlass jax
-    qwix
+    qwix te-fp8-current te-fp8-delayed
 """.split()  # noqa: SIM905
 WITH_POWERS_OF_TWO = """
     rceil rceil-cast-only ocp-rceil ocp-floor ocp-ceil ocp-even kernel-mxfp4 kernel-mxfp8 compressed-tensors-mx deepgemm

@@ -62,6 +62,8 @@ ORDERS = {
     "cutlass": Order(ts.block_te, ts.scaled_cutlass, ts.encoding, ts.values_te),
     "jax": Order(ts.block_jax, ts.scaled_jax, ts.decoding_jax, ts.values_decoding),
     "qwix": Order(ts.block_qwix, ts.scaled_qwix),
+    "te-fp8-current": Order(ts.block_one, ts.scaled_quotient, ts.encoding_current, ts.values_current),
+    "te-fp8-delayed": Order(ts.block_one, ts.scaled_quotient, ts.encoding_delayed, ts.values_delayed),
     "rceil": Order(p2.block_rceil),
     "rceil-cast-only": Order(p2.block_rceil, p2.scaled_cast_only),
     "ocp-rceil": Order(p2.block_ocp_rceil),

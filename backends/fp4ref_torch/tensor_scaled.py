@@ -64,6 +64,18 @@ def encoding_narrow(amax: Tensor, k: Known) -> Tensor:
     return torch.where(is_finite(g), g, 1.0)
 
 
+def encoding_current(amax: Tensor, k: Known) -> Tensor:
+    """Return E / A, the largest number of the input's type where that overflows; 1 where A is 0 or infinite."""
+    g = div(k.element_max, amax)
+    g = torch.where(is_finite(g) | is_nan(g), g, torch.finfo(k.dtype).max)
+    return torch.where(is_zero(amax) | ~(is_finite(amax) | is_nan(amax)), 1.0, g)
+
+
+def encoding_delayed(amax: Tensor, k: Known) -> Tensor:
+    """min(E / A, FLT_MAX); 1 unless A is positive and finite."""
+    return torch.where((amax > 0) & is_finite(amax), at_most(div(k.element_max, amax), FLT_MAX), 1.0)
+
+
 def decoding(amax: Tensor, k: Known) -> Tensor:
     """Return a / T."""
     return div(amax, k.total)
@@ -140,6 +152,11 @@ def block_qwix(amax: Tensor, g: Tensor, k: Known) -> Tensor:
     """n(a * fp32(1/6)); 1 if below 2^-63."""
     t = k.narrow(mul(amax, k.sixth))
     return torch.where(t < 2.0**-63, 1.0, t)
+
+
+def block_one(amax: Tensor, g: Tensor, k: Known) -> Tensor:
+    """1."""
+    return torch.ones_like(amax)
 
 
 # Elements
@@ -226,6 +243,11 @@ def scaled_cutlass(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
     return mul(x, at_most_nan(mul(g, reciprocal(s)), FLT_MAX))
 
 
+def scaled_quotient(x: Tensor, s: Tensor, g: Tensor, k: Known) -> Tensor:
+    """Return x * (g / s)."""
+    return mul(x, div(g, s))
+
+
 # Values
 
 
@@ -252,6 +274,16 @@ def values_narrow(q: Tensor, s: Tensor, amax: Tensor, k: Known) -> Tensor:
 def values_through_amax(q: Tensor, s: Tensor, amax: Tensor, k: Known) -> Tensor:
     """((q * s) * A) / T. Rules: DEQ-5."""
     return div(mul(mul(q, s), amax), k.total)
+
+
+def values_current(q: Tensor, s: Tensor, amax: Tensor, k: Known) -> Tensor:
+    """q * (s / g) with the g of `te-fp8-current`. Rules: DEQ-5."""
+    return mul(q, div(s, encoding_current(amax, k)))
+
+
+def values_delayed(q: Tensor, s: Tensor, amax: Tensor, k: Known) -> Tensor:
+    """q * (s / g) with the g of `te-fp8-delayed`. Rules: DEQ-5."""
+    return mul(q, div(s, encoding_delayed(amax, k)))
 
 
 def product(q: Tensor, s: Tensor, amax: Tensor, k: Known) -> Tensor:
