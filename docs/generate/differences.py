@@ -154,11 +154,13 @@ def mixed_row(found: Mixed) -> tuple[str, ...]:
 
 
 def groups() -> Iterator[tuple[str, fp4ref.Spec, list[fp4ref.Spec]]]:
-    """Profiles of one pair of formats, with the standard's own as the base; equal ones once."""
+    """Profiles of one pair of formats, with the standard's own, if it has one, as the base; equal ones once."""
     titles = {("e2m1", "e4m3"): ("NVFP4", fp4ref.NVFP4), ("e2m1", "e8m0"): ("MXFP4", fp4ref.MXFP4)}
     titles |= {("e4m3", "e8m0"): ("MXFP8 E4M3", fp4ref.MXFP8_E4M3), ("e5m2", "e8m0"): ("MXFP8 E5M2", fp4ref.MXFP8_E5M2)}
     titles |= {("e2m3", "e8m0"): ("MXFP6 E2M3", fp4ref.MXFP6_E2M3), ("e3m2", "e8m0"): ("MXFP6 E3M2", fp4ref.MXFP6_E3M2)}
     titles |= {("int8", "e8m0"): ("MXINT8", fp4ref.MXINT8)}
+    titles |= {("e4m3", "e4m3"): ("FP8 E4M3 with one scale", fp4ref.profiles["te.fp8_current"])}
+    titles |= {("e5m2", "e4m3"): ("FP8 E5M2 with one scale", fp4ref.profiles["te.fp8_current_e5m2"])}
     for formats, (title, base) in titles.items():
         found: list[fp4ref.Spec] = []
         for name in fp4ref.profiles:
