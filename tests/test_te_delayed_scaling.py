@@ -205,6 +205,14 @@ def test_calibration_notes_maxima_without_quantizing():
     assert module.get_extra_state().numel()
 
 
+@pytest.mark.rule("TEL-44")
+def test_what_megatron_passes_changes_nothing():
+    recipe = DelayedScaling(override_linear_precision=(False, False, False), params_dtype=torch.bfloat16, device="cpu")
+    assert (str(recipe), recipe) == (str(DelayedScaling()), DelayedScaling())
+    with pytest.raises(TypeError, match="amax_history_length"):
+        DelayedScaling(amax_history_length=4)
+
+
 @pytest.mark.rule("TEL-46", "TEL-44")
 def test_settings_that_are_refused():
     for fields in ({"fp8_format": Format.E5M2}, {"backward_override": "dequantized"}, {"amax_history_len": 0}):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from fp4ref.te.errors import SettingError
@@ -64,7 +64,7 @@ class DelayedScaling(Recipe):
     margin: the scale is divided by 2^margin. fp8_format: E4M3, or HYBRID with E5M2 for gradients. amax_history_len: the
     steps that a history covers. amax_compute_algo: "max", "most_recent", or a function of the history.
     scaling_factor_compute_algo: None, or a function of (amax, scale, largest value, recipe). reduce_amax: the processes
-    of a group take the largest of their maxima. interval is not read.
+    of a group take the largest of their maxima. interval is not read, nor are the last three, which Megatron passes.
 
     Errors: SettingError.
 
@@ -82,8 +82,11 @@ class DelayedScaling(Recipe):
     fp8_dpa: bool = False
     fp8_mha: bool = False
     backward_override: str | None = os.environ.get("NVTE_BACKWARD_OVERRIDE")
+    override_linear_precision: InitVar[Any] = None
+    params_dtype: InitVar[Any] = None
+    device: InitVar[Any] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, *_ignored: Any) -> None:
         require_format(self, "fp8_format", Format.E4M3, Format.HYBRID)
         require_no_attention(self)
         for bad, got, needed in (
