@@ -54,8 +54,8 @@ TOTALS = frozenset({"halves", "rows_by_tree", "sequential"})
 NO_STRUCT = "the header has no struct of that name (PRO-3)"
 # Those of PRO-3 that are not in the header, and why.
 NOT_IN_HEADER = {
-    "te-fp8-current": "its only scale is the global one, which the golden model and torch serve",
-    "te-fp8-delayed": "its only scale is the global one, which the golden model and torch serve",
+    "te-fp8-current": "its only scale is the global one; torch has it, too",
+    "te-fp8-delayed": "its only scale is the global one; torch has it, too",
     "qwix-ceil": "it rounds a natural logarithm, which the header does not compute",
     "quark-floor": "its scales may be smaller than any byte of E8M0 means",
     "quark-ceil": "its scales may be smaller than any byte of E8M0 means",
