@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,10 @@ from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.convention import families
 from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.repairs import REPAIRS, repair_command, scale_table
-from fp4ref.checkpoints.transfer import quantizing, work
+from fp4ref.checkpoints.transfer import quantizing, running, work
+from fp4ref.checkpoints.transfer import request as requests
 from fp4ref.checkpoints.transfer.converting import request_to_convert
+from fp4ref.checkpoints.transfer.request import require_state
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.checkpoints.transfer.scales import Cost, StoredScale
 from fp4ref.checkpoints.transfer.work import begin, finish, partial_of, remaining, write_part
@@ -580,7 +583,7 @@ def test_a_byte_that_changes_under_the_same_size_and_times_is_noticed(
     source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
     partial, plan = begin(request_to_convert(source, tmp_path / "out", to="torchao"))
     stored, changed = open_checkpoint(source).tensors, list[str]()
-    monkeypatch.setattr(work, "require_state", lambda request: None)  # as if the file system showed the old ones
+    monkeypatch.setattr(work, "require_state", lambda *request: None)  # as if the file system showed the old ones
 
     def step(name: str, count: int) -> None:
         if name in stored and not changed:
@@ -594,6 +597,34 @@ def test_a_byte_that_changes_under_the_same_size_and_times_is_noticed(
     assert changed
     assert remaining(partial, plan) == [0, 1]
     assert not (partial / plan.shards[0].name).exists()
+
+
+@pytest.mark.rule("CNV-10")
+def test_a_shard_compares_the_heads_of_the_files_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All files for each shard would be work that grows with the square of their number."""
+    source = corpus.CLEAN["modelopt-nvfp4"]().write(tmp_path / "source")
+    partial, plan = begin(request_to_convert(source, tmp_path / "out", to="torchao"))
+    compared, heads = list[set[str]](), requests._heads
+    monkeypatch.setattr(requests, "_heads", lambda path, names: (compared.append({*names}), heads(path, names))[1])
+    write_part(str(partial), 0)
+    read = {each.path.name for each in plan.sources if each.journal}
+    assert compared == [set(), read]
+    assert len(read) < len(plan.request.heads)
+    other = next(each.path for each in plan.sources if each.path.name not in read)
+    damaged = replace(plan.request, heads=plan.request.heads | {other.name: "0"})
+    require_state(damaged, read)
+    for names in (None, {other.name}):
+        with pytest.raises(FileError, match="changed while it was read"):
+            require_state(damaged, names)
+
+
+@pytest.mark.rule("CNV-15")
+def test_workers_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("FP4REF_NUM_THREADS", raising=False)
+    with running._processors(1):
+        assert (os.environ["FP4REF_NUM_THREADS"], os.environ["OMP_NUM_THREADS"]) == ("1", "7")
+    assert "FP4REF_NUM_THREADS" not in os.environ
 
 
 @pytest.mark.rule("CNV-9", "CNV-15")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
 from fp4ref.checkpoints.findings import ERROR, LintFinding
 from fp4ref.errors import FileError
-from fp4ref.files.reading import parts_at
+from fp4ref.files.reading import fill_at, parts_at
 from fp4ref.files.tensors import reason, regular_file, shown
 
 _COUNTED = Lock()  # several threads read a file
@@ -31,6 +33,11 @@ class StoredTensor:
         count = self.count - begin if count is None else count
         assert 0 <= begin <= begin + count <= self.count
         return self.shard.read(self.start + begin, count)
+
+    def fill(self, begin: int, buffer: memoryview) -> None:
+        """Fill a buffer with the tensor's bytes from a position on."""
+        assert 0 <= begin <= begin + len(buffer) <= self.count
+        self.shard.fill(self.start + begin, buffer)
 
     @property
     def size(self) -> int:
@@ -71,27 +78,44 @@ class Shard:
 
     def read(self, start: int, count: int) -> bytes:
         """Return bytes at a position. Errors: FileError if the file has fewer by now. Rules: CKP-5."""
+        with self._open() as descriptor:
+            parts = [*parts_at(self.path, descriptor, start, count, "CKP-5")]
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._note(start, data)
+        return data
+
+    def fill(self, start: int, buffer: memoryview) -> None:
+        """Fill a buffer with bytes at a position. Errors: FileError if the file has fewer by now. Rules: CKP-5."""
+        with self._open() as descriptor:
+            fill_at(self.path, descriptor, start, buffer, "CKP-5")
+        self._note(start, buffer)
+
+    @contextmanager
+    def _open(self) -> Iterator[int]:
         try:
             with self.path.open("rb", buffering=0) as file:
-                parts = [*parts_at(self.path, file.fileno(), start, count, "CKP-5")]
+                yield file.fileno()
         except OSError as error:
             raise FileError(f"read {shown(self.path)}", reason(error), "a readable file", "CKP-5") from None
+
+    def _note(self, start: int, data: bytes | memoryview) -> None:
+        """Count bytes that were read, and refuse those that differ from what was read there before."""
+        count = len(data)
         with _COUNTED:
             self.read_bytes += count
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
         if self.journal is not None:
             digest = zlib.crc32(data)
             before = self.journal.get((start, count))
             if before is not None and before[0] != digest:
                 raise self._changed()
             self.journal[start, count] = digest, before is not None
-        return data
 
     def require_same_bytes(self) -> None:
         """Read every part that was read only once again, and refuse a file of which one differs. Rules: CNV-10."""
-        for (start, count), (_, again) in [*(self.journal or {}).items()]:
-            if not again:
-                self.read(start, count)
+        once = [part for part, (_, again) in (self.journal or {}).items() if not again]
+        buffer = memoryview(bytearray(max((count for _, count in once), default=0)))
+        for start, count in once:
+            self.fill(start, buffer[:count])
 
     def _changed(self) -> FileError:
         needed = "one that nobody writes to"

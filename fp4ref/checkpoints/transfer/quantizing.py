@@ -25,7 +25,8 @@ from fp4ref.files.tensors import DTYPES
 from fp4ref.spec import Granularity, Spec
 
 FLOATING = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-Rows = Callable[[int], Iterator[tuple[int, int, NDArray[Any]]]]  # matrix, first row, values
+# Yields a matrix, its first row, and values that are valid until the next ones are asked for.
+Rows = Callable[[int], Iterator[tuple[int, int, NDArray[Any]]]]
 
 
 class MatrixValues(NamedTuple):
@@ -50,12 +51,14 @@ def values_of(tensor: StoredTensor, module: str) -> MatrixValues:
     width = columns * kind.bits // 8
 
     def read(multiple: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        step = max(access.PIECE // columns // multiple, 1) * multiple
+        step = min(max(access.PIECE // columns // multiple, 1) * multiple, rows)
+        buffer = np.empty(step * width, np.uint8)
         for matrix in range(math.prod(tensor.shape[:-2])):
             for row in range(0, rows, step):
                 count = min(step, rows - row)
-                data = tensor.bytes((matrix * rows + row) * width, count * width)
-                yield matrix, row, np.frombuffer(data, kind.array).reshape(count, columns)
+                data = buffer[: count * width]
+                tensor.fill((matrix * rows + row) * width, data.data)
+                yield matrix, row, data.view(kind.array).reshape(count, columns)
 
     return MatrixValues(module, tensor.shape, read, tensor.shard.name, FLOATING[tensor.dtype])
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ class ConversionRequest:
     convention or a family; "" for that of the source. quantize: pairs of a pattern of modules and the JSON form of the
     specification for them, the first match counts; requantize: also of modules that are quantized. include, exclude:
     patterns of modules. repairs: tensors, by the code of the finding. lossy: losses are allowed. shard_bytes: bytes of
-    a shard, at most, where one unit is not more. state: that of the source's files.
+    a shard, at most, where one unit is not more. state: that of the source's files. heads: digests of their beginnings.
 
     Rules: CNV-9.
     """
@@ -42,6 +44,7 @@ class ConversionRequest:
     lossy: bool = False
     shard_bytes: int = SHARD_BYTES
     state: str = ""
+    heads: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> str:
         """Return the request as text; equal requests have equal texts."""
@@ -58,31 +61,59 @@ def request_of(text: str) -> ConversionRequest:
     return ConversionRequest(**record)
 
 
-def state_of(source: str) -> str:
-    """Return a digest of the state of a checkpoint's files: size, times, and the first bytes of each.
+def with_state(request: ConversionRequest) -> ConversionRequest:
+    """Return a request with the present state of its source. Errors: FileError if a file cannot be read."""
+    return replace(request, state=_state(request.source), heads=_heads(request.source))
 
-    Errors: FileError if a file cannot be read.
+
+def require_state(request: ConversionRequest, read: Collection[str] | None = None) -> None:
+    """Refuse a source whose files changed since the request was made.
+
+    read: names of the files whose first bytes are compared as well; None for all.
 
     Rules: CNV-10.
     """
-    path = Path(source)
-    digest = hashlib.sha256()
+    heads = {name: digest for name, digest in request.heads.items() if read is None or name in read}
+    if _state(request.source) != request.state or _heads(request.source, heads) != heads:
+        got = "a file that changed while it was read"
+        raise FileError(f"read {shown(request.source)}", got, "a source that stays as it is", "CNV-10")
+
+
+def _files(path: Path) -> list[tuple[str, os.stat_result]]:
+    """Return the names and states of a checkpoint's files."""
+    if not path.is_dir():
+        return [(path.name, path.stat())]
+    with os.scandir(path) as entries:
+        return sorted((each.name, each.stat()) for each in entries if each.is_file())
+
+
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
     try:
-        files = sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
-        for each in files:
-            status = each.stat()
-            kept = (each.name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-            digest.update(repr(kept).encode())
-            if each.suffix.lower() in READERS:
-                with each.open("rb") as file:
-                    digest.update(file.read(HEAD))
+        yield
     except OSError as error:
         raise FileError(f"read {shown(path)}", reason(error), "readable files", "CNV-10") from None
+
+
+def _state(source: str) -> str:
+    """Return a digest of the names, sizes, times and inodes of a checkpoint's files. Rules: CNV-10."""
+    digest = hashlib.sha256()
+    with _in_words(path := Path(source)):
+        for name, status in _files(path):
+            kept = (name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+            digest.update(repr(kept).encode())
     return digest.hexdigest()
 
 
-def require_state(request: ConversionRequest) -> None:
-    """Refuse a source whose files changed since the request was made. Rules: CNV-10."""
-    if state_of(request.source) != request.state:
-        got = "a file that changed while it was read"
-        raise FileError(f"read {shown(request.source)}", got, "a source that stays as it is", "CNV-10")
+def _heads(source: str, names: Collection[str] | None = None) -> dict[str, str]:
+    """Return the digests of the first bytes of a checkpoint's files, or of those with the given names.
+
+    Rules: CNV-10.
+    """
+    found = {}
+    with _in_words(path := Path(source)):
+        for each in (path / name for name, _ in _files(path)) if path.is_dir() else [path]:
+            if each.suffix.lower() in READERS and (names is None or each.name in names):
+                with each.open("rb") as file:
+                    found[each.name] = hashlib.sha256(file.read(HEAD)).hexdigest()
+    return found

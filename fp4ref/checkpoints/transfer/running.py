@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -22,6 +23,7 @@ from fp4ref.errors import DomainError, FileError, Fp4Error
 
 RETRIES = 2
 CONNECT = "10s"
+THREADS = ("FP4REF_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")  # variables that limit threads
 Tell = Callable[[str], None]
 AGAIN = "to run the same command again, which goes on with what is finished"
 
@@ -103,6 +105,7 @@ def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], worke
     """
     context = multiprocessing.get_context("spawn")
     threads = -(-workers // len(numbers))
+    each_process = max((os.cpu_count() or 1) // workers, 1)
 
     def count(future: Future[int]) -> None:
         if not future.cancelled() and future.exception() is None:
@@ -111,7 +114,8 @@ def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], worke
 
     for _ in range(1 + RETRIES):
         try:
-            with ProcessPoolExecutor(max(min(workers, len(numbers)) - 1, 1), context) as pool:
+            others = max(min(workers, len(numbers)) - 1, 1)
+            with _processors(each_process), ProcessPoolExecutor(others, context) as pool:
                 futures = [pool.submit(write_part, str(partial), number, threads=threads) for number in numbers]
                 for each in futures:
                     each.add_done_callback(count)
@@ -132,6 +136,18 @@ def _in_processes(partial: Path, plan: ConversionPlan, numbers: list[int], worke
         if not numbers:
             return
     raise FileError("convert", f"worker processes ended {1 + RETRIES} times", AGAIN, "CNV-15")
+
+
+@contextmanager
+def _processors(count: int) -> Iterator[None]:
+    """Limit the threads of this process and of those that it starts meanwhile, where the user has set no limit."""
+    added = [name for name in THREADS if name not in os.environ]
+    os.environ.update(dict.fromkeys(added, str(count)))
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _raise_first(futures: list[Future[int]]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fp4ref.checkpoints.transfer.plan import ConversionPlan, PlannedShard
 from fp4ref.checkpoints.transfer.planning import MANIFEST, make_plan
-from fp4ref.checkpoints.transfer.request import ConversionRequest, request_of, require_state, state_of
+from fp4ref.checkpoints.transfer.request import ConversionRequest, request_of, require_state, with_state
 from fp4ref.checkpoints.transfer.shard_files import ShardReport, read_report, write_shard
 from fp4ref.errors import DomainError, FileError
 from fp4ref.files.targets import replacing
@@ -54,13 +54,13 @@ def begin(request: ConversionRequest) -> tuple[Path, ConversionPlan]:
         raise FileError(f"write {shown(target)}", "it exists", "a new name", "CNV-8")
     if target.resolve().is_relative_to(Path(request.source).resolve()):
         raise FileError(f"write {shown(target)}", "a place inside the source", "one outside of it", "CNV-8")
-    request = replace(request, state=state_of(request.source))
+    request = with_state(request)
     partial = partial_of(target)
     job = partial / JOB
     if job.exists() and not _is_same(job.read_text("utf-8"), request):
         got = "parts of another conversion, or of a source that changed since"
         raise FileError(f"write {shown(partial)}", got, "to remove them, or to repeat that command", "CNV-9")
-    plan = make_plan(request)
+    plan = _planned(request.to_json())
     with _in_words(f"write {shown(partial)}"):
         partial.mkdir(exist_ok=True)
         if not job.exists() or job.read_text("utf-8") != request.to_json():
@@ -118,7 +118,7 @@ def write_part(folder: str, number: int, step: Step = lambda name, count: None, 
     shard = plan.shards[number]
     if finished(partial, shard.name) is not None:
         return number
-    require_state(plan.request)
+    require_state(plan.request, ())
     report = _written(partial / shard.name, plan, shard, step, threads)
     if report.losses and not plan.request.lossy:
         (partial / shard.name).unlink()
@@ -140,7 +140,7 @@ def _written(path: Path, plan: ConversionPlan, shard: PlannedShard, step: Step, 
     try:
         for each in plan.sources:
             each.require_same_bytes()
-        require_state(plan.request)
+        require_state(plan.request, {each.path.name for each in plan.sources if each.journal})
     except FileError:
         path.unlink(missing_ok=True)
         raise
