@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import checkpoints_corpus as corpus
 import checkpoints_defects as defects
+import checkpoints_third as third
 import checkpoints_unseen as unseen
 import fp4ref
 from fp4ref.checkpoints import CONVENTIONS, Direction, ScaleWay, access, lint
@@ -38,9 +39,19 @@ from fp4ref.errors import DomainError, FileError
 from fp4ref.files import write_tensors
 from scripts import load
 
+MISSED = (  # defects of the third set that were not found at first, or with a second finding
+    "exponents_left_at_one",
+    "linear_but_declared_swizzled",
+    "bytes_for_words",
+    "channels_declared",
+    "e5m2_declared",
+)
+
 
 def marks_of(defect: Any) -> list[pytest.MarkDecorator]:
     """Return the mark of all but the first defect of each code, so that a run of the default tests takes seconds."""
+    if defect in third.third():
+        return [] if defect.name.partition(":")[2] in MISSED else [pytest.mark.release]
     if defect in unseen.unseen()[5:]:
         return [pytest.mark.release]
     if defect in unseen.unseen():

@@ -12,19 +12,20 @@ from click.testing import CliRunner
 
 import checkpoints_corpus as corpus
 import checkpoints_defects as defects
-import checkpoints_unseen as unseen
+import checkpoints_third as third
 from fp4ref.checkpoints import lint
 from fp4ref.checkpoints.checkpoint import open_checkpoint
 from fp4ref.checkpoints.repairs import REPAIRS
 from fp4ref.cli import main
 
 UP = defects.UP
-DEFECTS = {each.name: each for each in (*defects.DEFECTS, *unseen.unseen()) if each.code in REPAIRS}
+DEFECTS = {each.name: each for each in (*defects.DEFECTS, *third.third()) if each.code in REPAIRS}
 LOST = {  # what these defects overwrote or renamed cannot be derived from the file
     "orphan-tensor:the_other_sidecar_name": "the global scale has another name, and dropping it would lose it",
     "group-size:blocks_of_64": "half of the scales are not stored",
     "scale-nan:nan_in_a_scale": "elements that are not zero",
     "scale-nan:nan_exponent": "elements that are not zero",
+    "scale-nan:nan_in_a_tile": "elements that are not zero",
     "scale-nan:nan_tensor_scale": "a float scale",
     "scale-nan:an_exponent_of_255_in_gguf": "elements that are not zero",
     "scale-nan:nan_exponents_of_torchao": "elements that are not zero",

@@ -174,12 +174,14 @@ def decoded(group: TensorGroup, piece: WeightPiece) -> Floats:
     values = element_values(group.convention.element, piece.packed)[:, : group.columns]
     if piece.scales is not None:
         scaled = scale_values(group)[piece.scales] * np.float32(global_multiplier(group, piece.matrix))
-        values *= np.repeat(scaled, group.convention.block[1], -1)[:, : group.columns]
+        with np.errstate(invalid="ignore", over="ignore"):  # damaged scales are infinite or NaN
+            values *= np.repeat(scaled, group.convention.block[1], -1)[:, : group.columns]
         return values
     found = float_scales(group)
     if found is not None:
         block = group.convention.block
-        values *= factors(found, block, group.shape, piece.matrix, range(piece.row, piece.row + rows))
+        with np.errstate(invalid="ignore", over="ignore"):
+            values *= factors(found, block, group.shape, piece.matrix, range(piece.row, piece.row + rows))
     return values
 
 

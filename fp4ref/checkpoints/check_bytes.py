@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from fp4ref.checkpoints.check_elements import judge_elements, judge_padding
 from fp4ref.checkpoints.check_scales import Verdict, judge_float_scales, judge_scales
 from fp4ref.checkpoints.check_shapes import sound
 from fp4ref.checkpoints.directions import check_directions
-from fp4ref.checkpoints.findings import LintFinding, finding
+from fp4ref.checkpoints.findings import WARNING, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.in_threads import in_threads
 from fp4ref.checkpoints.measure import Measured, measure
@@ -53,12 +54,28 @@ def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1
         measured += [counts] if counts is not None else []
         for code, severity, name, message in verdicts:
             merged.setdefault((code, severity), []).append((name, message))
-    for (code, severity), entries in merged.items():
-        yield finding(code, severity, [name for name, _ in entries], entries[0][1])
     broken = {name for entries in merged.values() for name, _ in entries}
     intact = [each for each in measured if not broken & set(each.group.names)]
+    layouts = [*suspect_layout(intact)]
+    if any(isinstance(each, LintFinding) for each in layouts):
+        layouts = _with_padding(found, layouts, merged.get(("padding", WARNING), []))
+    for (code, severity), entries in merged.items():
+        if entries:
+            yield finding(code, severity, [name for name, _ in entries], entries[0][1])
     turned = [*check_directions(found, intact)]
     yield from turned
     yield from check_fused(found, {name for each in turned for name in each.tensors})
-    yield from suspect_layout(intact)
+    yield from layouts
     yield from suspect_nibbles(found, intact)
+
+
+def _with_padding(
+    found: Recognized, layouts: list[LintFinding | str], padding: list[tuple[str, str]]
+) -> list[LintFinding | str]:
+    """Return suspicions of a layout with the scales whose padding is not zero: those of another layout are there."""
+    scales = {group.parts["scales"].name for group in found.groups if "scales" in group.parts}
+    filled = [name for name, _ in padding if name in scales]
+    padding[:] = [each for each in padding if each[0] not in scales]
+    return [
+        replace(each, tensors=(*each.tensors, *filled)) if isinstance(each, LintFinding) else each for each in layouts
+    ]

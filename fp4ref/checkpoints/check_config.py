@@ -11,7 +11,9 @@ from fp4ref.checkpoints.declared import QuantizationConfig
 from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
 from fp4ref.checkpoints.fitting import declared_bits, declared_format
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
+from fp4ref.formats import FORMATS
 
+BLOCKWISE = {"group", "tensor_group"}  # strategies whose scales are for blocks of a row
 EITHER = {"mixed_precision", "mixed-precision", ""}  # algorithms that name no single format
 
 
@@ -38,6 +40,7 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
         )
     yield from _group_settings(found)
     yield from _unquantized_layers(found)
+    yield from _element(found)
     bits = found.config.files.get(CONFIG, {}).get("bits")
     wrong = [group for group in found.groups if isinstance(bits, int) and group.convention.bits != bits]
     if wrong and len(wrong) == len(found.groups):
@@ -134,6 +137,10 @@ def _group_settings(found: Recognized) -> Iterator[LintFinding]:
                 place = f"config_groups.{entry.name}.weights.{key}"
                 text = f"{place} is {value!r}; stored is {convention.name}: need {needed!r}"
                 yield finding("config", ERROR, [*found.config.files][:1], text)
+        strategy = entry.weights.get("strategy")
+        if strategy is not None and convention.scale and strategy not in BLOCKWISE:
+            text = f"config_groups.{entry.name}.weights.strategy is {strategy!r}; stored is {convention.name}"
+            yield finding("config", ERROR, [*found.config.files][:1], f"{text}: need one of groups")
     if len(found.config.groups) < 2 or not found.configuration.ambiguous:
         return
     twice = [
@@ -153,6 +160,14 @@ def _settings(convention: Any) -> dict[str, Any]:
     if convention.bits == 4:
         settings |= {"symmetric": True, "dynamic": False}
     return settings
+
+
+def _element(found: Recognized) -> Iterator[LintFinding]:
+    """Compare `fmt`, the number format of FP8 elements, with what is stored."""
+    named = str(found.config.files.get(CONFIG, {}).get("fmt", "")).lower().replace("float8_", "")
+    wrong = [group for group in found.groups if group.convention.bits == 8 and group.convention.element != named]
+    if named in FORMATS and wrong:
+        yield finding("config", ERROR, [CONFIG], f"fmt is {named!r}; stored is {wrong[0].convention.name}")
 
 
 def _unquantized_layers(found: Recognized) -> Iterator[LintFinding]:

@@ -15,6 +15,7 @@ from fp4ref.checkpoints.scalars import number_facts
 from fp4ref.formats import FORMATS
 
 FAR = 20  # exponents between a plausible byte and the others of its tensor
+ONE = 127  # the exponent byte of 2^0, which memory that was set to one has, and blocks of weights have not
 RARE = 4  # bytes that count as single
 Verdict = tuple[str, str, str, str]  # code, severity, name of the tensor, message
 
@@ -144,8 +145,9 @@ def _constant_scales(found: Measured, blocks: int) -> str:
             count = (last - first) * blocks
             unlikely = count >= 8 and (last - first) * share**count * len(rows) < 1e-9 and share < 0.25
             if outside == 0:
-                unlikely = signed and count >= 64 and len(np.flatnonzero(found.codes)) > 10
-            if unlikely and (signed or abs(_median(found, byte) - byte) >= 8):
+                never = signed or byte == ONE
+                unlikely = never and count >= 64 and len(np.flatnonzero(found.codes)) > 10
+            if unlikely and (signed or not outside or abs(_median(found, byte) - byte) >= 8):
                 return f"the scales of rows {first} to {last - 1} are all 0x{byte:02X}, which hardly occurs elsewhere"
     return ""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fp4ref.checkpoints.check_presence import EXPERT_KEYS
 from fp4ref.checkpoints.convention import CONVENTIONS, FLOATS, declared_layout, square_grid
 from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.shards import StoredTensor
+from fp4ref.files.tensors import DTYPES
 from fp4ref.layout import LINEAR, TILED_128X4
 
 SIZES = (8, 16, 32, 64, 128, 256)  # block sizes that a declaration may mean
@@ -45,7 +46,7 @@ def _complaints(found: Recognized, group: TensorGroup) -> Iterator[Complaint]:
     convention = group.convention
     shape = [*_code_shape(group)] or ([*_scale_shape(group)] if {"codes", "scales"} <= group.parts.keys() else [])
     codes = group.parts.get("codes")
-    if codes is not None and codes.dtype in FLOATS:
+    if codes is not None and _has_other_items(codes, convention.codes.dtypes):
         shape = []  # the elements' type is wrong, so that their number of columns means nothing
     yield from shape
     for name, role in convention.roles.items():
@@ -66,12 +67,18 @@ def _complaints(found: Recognized, group: TensorGroup) -> Iterator[Complaint]:
     size = group.facts.get("block_size")
     if isinstance(size, int) and convention.block[1] and size != convention.block[1]:
         yield "group-size", "codes", f"the metadata declares blocks of {size}: stored are {convention.block[1]}"
-    elif not shape and _declares_blocks(group):
+    elif not shape and _declares_blocks(group) and (codes is None or codes.dtype in convention.codes.dtypes):
         declared = found.config.group_size_of(group.module)
         if declared and declared != convention.block[1]:
             yield "group-size", "codes", f"blocks of {declared} are declared: stored are {convention.block[1]}"
     if found.config.block and convention.block[0] > 1 and not shape and found.config.block != convention.block:
         yield "group-size", "codes", f"blocks of {found.config.block} are declared: stored are {convention.block}"
+
+
+def _has_other_items(tensor: StoredTensor, dtypes: Collection[str]) -> bool:
+    """Return True if a tensor's items are floating-point numbers, or of another width than those of these types."""
+    widths = {DTYPES[each].bits for each in dtypes if each in DTYPES}
+    return tensor.dtype in FLOATS or (tensor.dtype in DTYPES and DTYPES[tensor.dtype].bits not in widths)
 
 
 def _declares_blocks(group: TensorGroup) -> bool:

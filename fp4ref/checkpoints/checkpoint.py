@@ -232,7 +232,8 @@ def _unindexed(found: Checkpoint, names: list[str]) -> list[str]:
 def _compare(found: Checkpoint, index: dict[str, str], homes: dict[str, list[str]], twice: set[str]) -> None:
     """Note tensors that the index has in another shard, those that no shard has, and those it does not name."""
     read = {shard.name for shard in found.shards if shard.whole}
-    moved = [name for name, shard in index.items() if name in homes and shard not in homes[name]]
+    known = [name for name in index if name in homes and name not in found.lost]
+    moved = [name for name in known if index[name] not in homes[name]]
     absent = [
         name
         for name, shard in index.items()

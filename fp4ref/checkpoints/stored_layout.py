@@ -25,10 +25,11 @@ def stored_layout(group: TensorGroup) -> Layout:
     Rules: CNV-11.
     """
     tensor = group.parts["scales"]
-    if tensor.shape == scale_shape(group):
-        return TILED_128X4 if group.layout == LINEAR else LINEAR
     size = tensor.count // group.matrices
     rows, blocks = group.rows, blocks_across(group)
+    if tensor.shape == scale_shape(group):
+        others = [TILED_128X4] if group.layout == LINEAR else [LINEAR, LINEAR_PADDED]
+        return next((each for each in others if math.prod(each.padded_shape(rows, blocks)) == size), others[0])
     fits = [each for each in (TILED_128X4, LINEAR_PADDED, LINEAR) if math.prod(each.padded_shape(rows, blocks)) == size]
     data = np.frombuffer(tensor.bytes(0, size), np.uint8)
     read = {each: each.to_linear(data.reshape(each.padded_shape(rows, blocks)), rows, blocks) for each in fits}

@@ -311,6 +311,9 @@ def a_flipped_bit_of_a_norm(e):
     edit(e, "model.layers.0.input_layernorm.weight", lambda a: a.__setitem__(5, a[5] ^ 0x4000))
 
 
+LAST = len(DEFECTS)
+
+
 def unseen() -> list[Any]:
     """Return the defects of this file."""
-    return DEFECTS[FIRST:]
+    return DEFECTS[FIRST:LAST]
