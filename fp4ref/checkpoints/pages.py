@@ -66,7 +66,7 @@ def html(report: LintReport) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fp4ref lint</title>'
         f"<style>{STYLE}</style></head><body><h1>{escape(report.path)}</h1>"
-        f"<p>{escape(', '.join(report.families))}: {verdict}. {report.tensors} tensors, "
+        f"<p>{escape(', '.join(report.families) or 'not recognized')}: {verdict}. {report.tensors} tensors, "
         f"{report.read_bytes:,} bytes read, fp4ref {escape(__version__)}.</p>{table}<ul>{remarks}</ul>"
         f"<details><summary>Quantized modules</summary><table>"
         f"<tr><th>module</th><th>convention</th><th>shape</th></tr>{facts}</table></details></body></html>\n"

@@ -54,7 +54,7 @@ def _header(shard: Shard) -> tuple[int, dict[str, Any]] | None:
         return None
     length = int.from_bytes(shard.read(0, 8), "little")
     if length > min(TEXT_MAX, shard.size - 8):
-        limit = f"at most {TEXT_MAX} and the file's {shard.size - 8}"
+        limit = f"at most {min(TEXT_MAX, shard.size - 8)}"
         shard.refuse(f"a header of {length} bytes, need {limit}")
         return None
     text = shard.read(8, length)

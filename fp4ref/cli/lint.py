@@ -86,7 +86,8 @@ def lint(
         if html is not None:
             write_bytes(html, pages.html(report).encode(), HTML, read, force=force)
     if report.failure:
-        click.echo(f"fp4ref: {printable(report.path)}: {printable(report.failure)}", err=True)
+        why = report.failure.removeprefix(f"{Path(report.path).name}: ")
+        click.echo(f"fp4ref: {printable(report.path)}: {printable(why)}", err=True)
         raise SystemExit(REFUSED)
     raise SystemExit(report.status)
 
@@ -103,5 +104,5 @@ def _print(report: LintReport) -> None:
         click.echo(printable(f"note: {remark}"))
     depth = "headers only" if report.header_only else f"{report.read_bytes:,} bytes read"
     found = f"{len(report.findings)} findings" if report.findings else "nothing found"
-    conventions = ", ".join(report.families)
+    conventions = ", ".join(report.families) or "not recognized"
     click.echo(printable(f"{report.path}: {conventions}; {report.tensors} tensors, {depth}: {found}"))

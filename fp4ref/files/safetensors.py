@@ -71,7 +71,7 @@ class SafetensorsFile(TensorFile):
     def _read_header(self, size: int) -> None:
         length = int.from_bytes(self._head(0, 8), "little")
         if length > min(TEXT_MAX, size - 8):
-            needed = f"at most {TEXT_MAX} and the file's {size - 8}"
+            needed = f"at most {min(TEXT_MAX, size - 8)}"
             raise self.refused(f"a header of {length} bytes", needed)
         self._base, self._count = 8 + length, size - 8 - length
         header = self._parse(self._head(8, length))
