@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref.conformance.judge.blame import DECIDES, decides
+from fp4ref.conformance.judge.blame import DECIDES, SIGNS, Stage, decides
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run.runner import run
 from fp4ref.conformance.subjects.subject import Subject, cases_of
@@ -120,11 +120,46 @@ def test_where_nothing_was_compared_no_rule_is_counted():
 def test_codec_rules_belong_to_the_stage_that_has_the_codec():
     nvfp4, mxfp8 = fp4ref.NVFP4, fp4ref.profiles["mxfp8-e4m3"]
     assert decides("E4M3-2", nvfp4) == {"scale"}
-    assert decides("E4M3-2", mxfp8) == {"code"}
-    assert decides("E2M1-3", nvfp4) == {"code"}
+    assert decides("E4M3-2", mxfp8) == {Stage.NEAREST}
+    assert decides("E2M1-3", nvfp4) == {Stage.NEAREST}
+    assert decides("E4M3-6", mxfp8) == {Stage.SIGN}
     assert decides("E8M0-2", mxfp8) == {"scale"}
     known = {*defined(), *(name.rpartition("-")[0] for name in defined())}
-    assert set(DECIDES) <= known
+    assert set(DECIDES) | SIGNS <= known
+
+
+def changed(kernel_of_codes, spec="nvfp4"):
+    """A kernel whose codes, one a byte, are changed by a function of x, codes and scale bytes of every element."""
+    form = fp4ref.profiles[spec]
+
+    def kernel(x):
+        data, scales, *amax = good(x, spec)
+        wide = np.asarray(x, np.float32)
+        codes = data if form.element.format.bits == 8 else np.stack([data & 15, data >> 4], -1).reshape(len(x), -1)
+        per = np.repeat(scales, form.block.columns, 1)[:, : x.shape[1]]
+        codes = kernel_of_codes(wide, codes[:, : x.shape[1]], per).astype(np.uint8)
+        stored = codes if form.element.format.bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4
+        return (stored, scales, *amax)
+
+    return kernel
+
+
+@pytest.mark.rule("CNF-24")
+@pytest.mark.parametrize(
+    "change, broken",
+    [
+        (lambda x, codes, s: np.where(np.isnan(x), 2, codes), {"E2M1-5"}),
+        (lambda x, codes, s: np.where((x < 0) & (codes & 7 > 0), codes ^ 8, codes), {"E2M1-2"}),
+        (lambda x, codes, s: np.where((codes & 7) == 5, codes - 1, codes), {"E2M1-3", "BLK-4", "BLK-5"}),
+        (lambda x, codes, s: np.where((s == 0) & (x > 0), 1, codes), {"BLK-4", "BLK-6"}),
+    ],
+    ids=["NaN", "sign", "magnitude", "scale 0"],
+)
+def test_a_rule_on_some_codes_does_not_fail_for_others(change, broken):
+    families = ("normal", "nan", "minus-zero", "scale-underflow", "element-ties")
+    failed, counted = rules_of(changed(change), families=families, multiple=(1, 16), leading=False, empty=False)
+    assert {"E2M1-2", "E2M1-3", "E2M1-5", "BLK-4", "BLK-5", "BLK-6"} <= counted
+    assert failed == broken
 
 
 @pytest.mark.rule("CNF-22")

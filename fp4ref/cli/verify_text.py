@@ -184,12 +184,12 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
 
 
 def violated_lines(diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell]) -> list[str]:
-    """Name the broken rule; where the diagnosis does not tell, the rules in cases that fail. Rules: CNF-2."""
+    """Name the broken rule; where the diagnosis does not tell, the rules that decide wrong bytes. Rules: CNF-2."""
     failing = worst(cells)
     named = broken(diagnosis, spec, failing)
     if not named:
         said = ", ".join(_held(rule, cells[rule]) for rule in failing)
-        return [f"rules in cases that fail, the most often failing first: {said}"] if failing else []
+        return [f"rules that decide a wrong byte, the most often failing first: {said}"] if failing else []
     known = standard.defined()
     return [f"broken: {rule} {known[rule].title if rule in known else ''}".rstrip() for rule in named]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fp4ref.conformance.families.rules import NEAREST, NOT_A_NUMBER, SATURATES
 from fp4ref.conformance.judge.compare import codes_of, scales_of, unequal
 from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.conformance.judge.excuses import Bools, Tile, per_block
@@ -20,13 +21,13 @@ from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.formats import Codes, F, Floats, ignoring_float_warnings
 from fp4ref.layout import layout
 from fp4ref.model import quantize as model
-from fp4ref.model.tiles import Matrix, join, split, tiles
+from fp4ref.model.tiles import Matrix, join, split, tiles, widen
 from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Amax, Block, Granularity, Spec
 
 
 class Stage(StrEnum):
-    """A stage whose bytes a rule decides."""
+    """A stage whose bytes a rule decides, or a part of them that a rule decides alone."""
 
     AMAX = "amax"
     SCALE = "scale"
@@ -35,36 +36,52 @@ class Stage(StrEnum):
     CODE = "code"
     PACKING = "packing"
     SPARE = "spare nibble"
+    NEAREST = "magnitude of a code inside the range"
+    SATURATED = "magnitude of a code past the range"
+    SIGN = "sign of a code"
+    NAN = "code of NaN"
+    ZERO_SCALE = "magnitude of a code under a scale of 0"
+    SUBNORMAL = "byte of a subnormal input"
+    SPECIAL_AMAX = "byte under a special global scale"
 
 
 ALL = frozenset(Stage)
+MAGNITUDE = frozenset({Stage.NEAREST, Stage.SATURATED})
 VALUES = frozenset({Stage.AMAX, Stage.SCALE, Stage.CODE})
 DECIDES: dict[str, frozenset[Stage]] = {  # by rule, or by chapter; the codecs follow from the specification
     "BLK-1": frozenset({Stage.SCALE, Stage.CODE}),
     "BLK-2": frozenset({Stage.AMAX, Stage.SCALE}),
     "BLK-3": frozenset({Stage.SCALE}),
-    "BLK-4": frozenset({Stage.CODE}),
-    "BLK-5": frozenset({Stage.CODE}),
-    "BLK-6": frozenset({Stage.CODE}),
+    "BLK-4": MAGNITUDE,
+    "BLK-5": MAGNITUDE,
+    "BLK-6": frozenset({Stage.ZERO_SCALE}),
     "BLK-7": frozenset({Stage.SCALE}),
-    "BLK-10": frozenset({Stage.CODE}),
+    "BLK-10": MAGNITUDE,
     "E8M0-4": frozenset({Stage.CODE}),
     "E8M0": frozenset({Stage.SCALE}),
     "MXS": frozenset({Stage.SCALE}),
     "GLB-1": frozenset({Stage.AMAX}),
     "GLB-2": frozenset({Stage.SCALE}),
-    "GLB-3": frozenset({Stage.SCALE, Stage.CODE}),
+    "GLB-3": frozenset({Stage.SPECIAL_AMAX}),
     "GLB-5": frozenset({Stage.AMAX, Stage.SCALE}),
     "GLB-6": frozenset({Stage.SCALE, Stage.CODE}),
     "FOS": frozenset({Stage.SCALE, Stage.CODE}),
     "HAD": VALUES,
     "NUM": VALUES,
+    "NUM-5": frozenset({Stage.SUBNORMAL}),
     "SR": frozenset({Stage.CODE}),
     "PACK-2": frozenset({Stage.SPARE}),
     "PACK": frozenset({Stage.PACKING}),
     "LAY-5": frozenset({Stage.PADDING}),
     "LAY": frozenset({Stage.PLACE}),
 }
+SIGNS = frozenset({"E2M1-2", "E4M3-6", "E5M2-6", "E2M3-5", "E3M2-5", "INT8-5"})
+OF_CODES = (  # rules on the codes of elements, by what they decide
+    (frozenset(NEAREST.values()), Stage.NEAREST),
+    (frozenset(SATURATES.values()), Stage.SATURATED),
+    (frozenset(NOT_A_NUMBER.values()), Stage.NAN),
+    (SIGNS, Stage.SIGN),
+)
 
 
 def decides(rule: str, spec: Spec) -> frozenset[Stage]:
@@ -75,6 +92,8 @@ def decides(rule: str, spec: Spec) -> frozenset[Stage]:
         return named
     owners = {Stage.CODE: spec.element.format.name, Stage.SCALE: spec.scale.format.name}
     found = frozenset(stage for stage, name in owners.items() if name.upper() == chapter)
+    if Stage.CODE in found:
+        found = frozenset(stage for known, stage in OF_CODES if rule in known) or found
     return found or ALL
 
 
@@ -111,6 +130,9 @@ def at_fault(
     own = model.quantize(x, spec, direction, own_amax, random_bits) if changed else expected
     counts = {Stage.AMAX: compared.amax, Stage.PADDING: compared.padding, Stage.SPARE: compared.spare}
     found = {stage for stage, count in counts.items() if count}
+    if compared.amax and _subnormal(matrix[slice(0, rows), slice(0, columns)]).any():
+        found.add(Stage.SUBNORMAL)
+    parts: set[Stage] = set()  # what the wrong codes are
     wrong_scales = wrong_codes = False
     for tile in tiles(matrix.shape, spec.block):
         scales, codes = scales_of(linear.scales, tile, spec), codes_of(got.data, tile, spec)
@@ -119,22 +141,68 @@ def at_fault(
         for each, _ in wanted:
             bad &= unequal(spec.scale, scales, each, spec)
         judged = ~_right(compared, tile, spec)
-        wrong_scales = wrong_scales or bool((per_block(bad, spec).any(axis=2) & judged).any())
+        wrong_scale = per_block(bad, spec).any(axis=2) & judged
+        wrong_scales = wrong_scales or bool(wrong_scale.any())
         wrong = judged
         for _, each in wanted:
             wrong = wrong & split(unequal(spec.element, codes, each, spec), spec.block).any(axis=(2, 3))
         if wrong.any():
             bits = None if random_bits is None else random_bits[tile]
-            made = _codes(matrix, tile, spec, direction, own_amax, scales, bits)
-            wrong = wrong & split(unequal(spec.element, codes, made, spec), spec.block).any(axis=(2, 3))
+            y, made = _codes(matrix, tile, spec, direction, own_amax, scales, bits)
+            differs = split(unequal(spec.element, codes, made, spec), spec.block)
+            wrong = wrong & differs.any(axis=(2, 3))
+            differs &= wrong[:, :, None, None]
+            zero = np.asarray(per_block(spec.scale.decode(scales) == 0, spec).any(axis=2))
+            parts |= _parts(spec, y, split(codes ^ made, spec.block), differs, zero)
         wrong_codes = wrong_codes or bool(wrong.any())
+        small = split(_subnormal(matrix[tile]), spec.block).any(axis=(2, 3))
+        if ((wrong | wrong_scale) & small).any():
+            found.add(Stage.SUBNORMAL)
     if wrong_scales:
         moved = any(np.array_equal(_sorted(stored), _sorted(part.scales)) for part in (expected, own))
         found.add(Stage.PLACE if moved else Stage.SCALE)
     if wrong_codes:
         moved = _reordered(np.asarray(got.data), (expected.data, own.data), matrix.shape, spec)
-        found.add(Stage.PACKING if moved else Stage.CODE)
+        found |= {Stage.PACKING} if moved else {Stage.CODE, *parts}
+    if found & {Stage.SCALE, Stage.CODE} and _special(own, spec, x.dtype):
+        found.add(Stage.SPECIAL_AMAX)
     return frozenset(found)
+
+
+def _parts(spec: Spec, y: Floats, changed: Codes, differs: Bools, zero: Bools) -> set[Stage]:
+    """Return what differing codes are: of NaN, past the range or inside it, of the other sign, under a scale of 0.
+
+    y: scaled elements; changed: the bits that differ; both and differs [block rows, blocks, rows, columns]. zero: the
+    blocks [block rows, blocks] with a scale of 0.
+    """
+    form = spec.element.format
+    sign = 1 << (form.bits - 1) if form.signed else 0
+    number = differs & ~np.isnan(y)
+    other = number & ((changed & ~np.uint8(sign)) != 0)
+    past = np.abs(y) > form.max
+    held = {
+        Stage.NAN: differs & np.isnan(y),
+        Stage.SIGN: number & ((changed & sign) != 0),
+        Stage.SATURATED: other & past,
+        Stage.NEAREST: other & ~past,
+        Stage.ZERO_SCALE: other & zero[:, :, None, None],
+    }
+    return {stage for stage, where in held.items() if where.any()}
+
+
+def _subnormal(values: NDArray[Any]) -> Bools:
+    wide = np.abs(widen(values))
+    return np.asarray((wide > 0) & (wide < np.finfo(F).tiny))
+
+
+def _special(own: DirectionData, spec: Spec, dtype: np.dtype[Any]) -> bool:
+    """Return True if a global amax has no quotient in the range, so that its scale is one of a table. Rules: GLB-3."""
+    if own.amax is None:
+        return False
+    amax = np.asarray(own.amax, F).reshape(-1)
+    k = model.constants(spec, dtype)
+    quotient = k.scale_max * k.element_max / amax
+    return bool((~np.isfinite(quotient) | (quotient == 0)).any())
 
 
 def _own_amax(got: DirectionData, expected: DirectionData) -> Floats | None:
@@ -164,8 +232,13 @@ def _codes(
     amax: Floats | None,
     scales: Codes,
     bits: Codes | None,
-) -> Codes:
-    """Return the codes of a tile under given scale bytes. Rules: BLK-4, BLK-5, BLK-10."""
+) -> tuple[Floats, Codes]:
+    """Return the scaled elements of a tile's blocks under given scale bytes, and its codes.
+
+    The elements are [block rows, blocks, rows, columns], the codes those of the tile.
+
+    Rules: BLK-4, BLK-5, BLK-10.
+    """
     row, column = tile
     k = model.constants(spec, matrix[slice(0, 0), slice(0, 0)].dtype)
     blocks = split(model.inputs(matrix, tile, spec, direction), spec.block)
@@ -177,7 +250,7 @@ def _codes(
     own = split(scales, Block(spec.block.rows, 1))[:, :, :1, :1]
     y = model.scaled(blocks, before, own, g, spec, k)
     made = spec.element.encode(y, None if bits is None else split(bits, spec.block))
-    return np.asarray(join(made, (row.stop - row.start, column.stop - column.start)))
+    return y, np.asarray(join(made, (row.stop - row.start, column.stop - column.start)))
 
 
 def _sorted(scales: Codes) -> Codes:

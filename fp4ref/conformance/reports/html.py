@@ -167,7 +167,7 @@ def _violated(view: View) -> Iterator[str]:
     named = view.broken or failing[:NAMED]
     if named:
         told = (f"<b>{escape(rule)}</b> {escape(known[rule].title if rule in known else '')}" for rule in named)
-        said = "Broken" if view.broken else "Rules in cases that fail, the most often failing first"
+        said = "Broken" if view.broken else "Rules that decide a wrong byte, the most often failing first"
         yield f'<p class="rule">{said}: {"; ".join(told)}.</p>'
 
 
