@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import re
@@ -881,3 +882,15 @@ def test_every_registered_format_has_a_figure(name, said):
     assert set(fp4ref.formats.FORMATS) - {n for n in fp4ref.formats.FORMATS if "." in n} <= set(catalogue.FIGURES)
     for words in said:
         assert words in ALL[name]
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_where_fits_the_terminal(monkeypatch, width):
+    module = importlib.import_module("fp4ref.cli.where")
+    asked = ["where", "37", "130", "--shape", "300x288"]
+    whole = CliRunner().invoke(main, asked).output
+    monkeypatch.setattr(module, "terminal_width", lambda: width)
+    fitted = CliRunner().invoke(main, asked).output
+    assert max(map(len, whole.splitlines())) > 100
+    assert max(map(len, fitted.splitlines())) <= width
+    assert fitted.split() == whole.split()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -180,6 +181,19 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def wrapped_text(text: str, indent: int, width: int | None) -> list[str]:
+    """Return the lines of a paragraph of a width."""
+    pad = " " * indent
+    if width is None:
+        return [pad + text]
+    return wrap(text, width, initial_indent=pad, subsequent_indent=pad + "  ", break_on_hyphens=False)
+
+
+def terminal_width() -> int | None:
+    """Return columns of the terminal; None without one, where nothing needs to be wrapped."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:

@@ -8,6 +8,7 @@ import click
 import numpy as np
 
 from fp4ref import relayouts
+from fp4ref.cli.common import terminal_width, wrapped_text
 from fp4ref.errors import DomainError, Fp4Error, ShapeError
 from fp4ref.layout import Layout
 from fp4ref.layout.members import Starts
@@ -52,12 +53,14 @@ def where(name: str, index: str | None, shape: str, offset: int | None) -> None:
     if (index is None) == (offset is None):
         raise click.UsageError("give INDEX, or --offset")
     if index is not None:
-        click.echo(_stored(form, sizes, numbers(index, ",", len(form.axes), "index")))
+        stored = _stored(form, sizes, numbers(index, ",", len(form.axes), "index"))
+        for indent, line in zip((0, 2), stored, strict=True):
+            click.echo("\n".join(wrapped_text(line, indent, terminal_width())))
     elif offset is not None:
         click.echo(f"{name} unit {offset}: {_owner(form, sizes, offset)}")
 
 
-def _stored(form: Layout, sizes: tuple[int, ...], index: tuple[int, ...]) -> str:
+def _stored(form: Layout, sizes: tuple[int, ...], index: tuple[int, ...]) -> tuple[str, str]:
     for axis, at, size in zip(form.axes, index, sizes, strict=True):
         if at >= size:
             raise DomainError("layouts where", f"{axis.name} = {at}", f"{axis.name} < {size}", "LAY-13")
@@ -70,7 +73,7 @@ def _stored(form: Layout, sizes: tuple[int, ...], index: tuple[int, ...]) -> str
     else:
         part = f"{WORDS.get(form.unit, 'byte')} {offset}"
     named = ", ".join(f"{axis.name} = {at}" for axis, at in zip(form.axes, index, strict=True))
-    return f"{form.name}, {named}: {part}\n  unit = {text}"
+    return f"{form.name}, {named}: {part}", f"unit = {text}"
 
 
 def _owner(form: Layout, sizes: tuple[int, ...], offset: int) -> str:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from fp4ref.casts import CASTS, Cast
 from fp4ref.catalogue import PROFILES, PROMISES
-from fp4ref.cli.common import load_spec
+from fp4ref.cli.common import load_spec, terminal_width, wrapped_text
 from fp4ref.cli.explain import read_tensor
 from fp4ref.cli.profiles_check import check
-from fp4ref.cli.profiles_diff import KINDS, diff_record, note_text, print_diff, terminal_width, wrapped_text
+from fp4ref.cli.profiles_diff import KINDS, diff_record, note_text, print_diff
 from fp4ref.conformance.explain import difference, table
 from fp4ref.conformance.explain.witness import compare
 from fp4ref.conformance.run.machine import refused

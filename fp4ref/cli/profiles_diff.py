@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterable
 from typing import Any
 
 import click
 import numpy as np
 
+from fp4ref.cli.common import terminal_width, wrapped_text
 from fp4ref.conformance.explain import difference
 from fp4ref.conformance.explain.difference import Count
 from fp4ref.conformance.explain.formulas import decimal, float_bits
@@ -153,16 +151,3 @@ def columns_text(rows: Iterable[tuple[str, ...]], right: bool = False) -> None:
 def note_text(text: str, indent: int = 4) -> None:
     """Print a paragraph, indented."""
     click.echo("\n".join(wrapped_text(text, indent, terminal_width())))
-
-
-def wrapped_text(text: str, indent: int, width: int | None) -> list[str]:
-    """Return the lines of a paragraph of a width."""
-    pad = " " * indent
-    if width is None:
-        return [pad + text]
-    return textwrap.wrap(text, width, initial_indent=pad, subsequent_indent=pad + "  ", break_on_hyphens=False)
-
-
-def terminal_width() -> int | None:
-    """Return columns of the terminal; None without one, where nothing needs to be wrapped."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
