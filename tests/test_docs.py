@@ -309,9 +309,11 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
     assert "no recorded results" in (tmp_path / "none.md").read_text("utf-8")
     results.mkdir()
     cases = [{"case": "nvfp4", "ratio": 1.25, "goal": None, "seconds": [0.5]}]
-    (results / "cpu.json").write_text(json.dumps({"processors": 2, "elements": 64, "cases": cases}))
+    cpu = {"processors": 2, "elements": 64, "command": "run --json", "ratios": {"one / two": 0.57}}
+    copy = {"median": 4e12, "lowest": 3.5e12, "highest": 4.2e12}
+    (results / "cpu.json").write_text(json.dumps({**cpu, "cases": cases}))
     for name, rows in RECORDED.items():
-        record = {"setting": {"device": "H", "date": "2026-01-02"}, "copy": {"median": 4e12}, "results": rows}
+        record = {"setting": {"device": "H", "date": "2026-01-02"}, "copy": copy, "results": rows}
         (results / f"{name}.json").write_text(json.dumps(rows if name == "linear" else record))
     page.main(tmp_path / "page.md", results)
     text = (tmp_path / "page.md").read_text("utf-8")
@@ -322,8 +324,9 @@ def test_performance_page_takes_what_the_benchmarks_write(tmp_path):
         "## Modules: linear",
         "## Other measurements: cpu",
     ]
-    assert "processors: 2, elements: 64" in lines
-    assert "device: H, date: 2026-01-02, copy, median: 4e+12" in lines
+    assert "processors: 2; elements: 64; command: `run --json`" in lines
+    assert "device: H; date: 2026-01-02; copy: 4.00 TB/s (3.50 to 4.20)" in lines
+    assert "| one / two | 0.57 |" in lines
     assert "| nvfp4 | 1.25 |  |" in lines
     assert "At 16x32, 1 of 2 cases reach 90% of the copy bandwidth. Furthest below: `new case` 40%." in text
     assert "varies by up to 25%." in text

@@ -36,12 +36,13 @@ class Kind(StrEnum):
 
 
 class Result(NamedTuple):
-    """A file: its name, its kind, what the run was on, and its rows."""
+    """A file: its name, its kind, what the run was on, its rows, and ratios between them."""
 
     name: str
     kind: Kind
     facts: dict[str, str]
     rows: list[Row]
+    ratios: dict[str, float]
 
 
 class Pair(NamedTuple):
@@ -58,11 +59,21 @@ def read(path: Path) -> Result:
     record = json.loads(path.read_text("utf-8"))
     record = record if isinstance(record, dict) else {"results": record}
     rows = record.get("results") or record.get("cases") or []
+    copied, ratios = record.pop("copy", None), record.pop("ratios", {})
     facts = {key: shown(value) for key, value in record.items() if not isinstance(value, (list, dict))}
-    for key, value in record.items():
-        if isinstance(value, dict):
-            facts |= {name if key == "setting" else f"{key}, {name}": shown(item) for name, item in value.items()}
-    return Result(path.stem, kind_of(rows), facts, rows)
+    facts |= {name: shown(item) for name, item in record.get("setting", {}).items()}
+    if copied is not None:
+        facts["copy"] = bandwidth(copied)
+    return Result(path.stem, kind_of(rows), facts, rows, ratios)
+
+
+def bandwidth(copied: float | dict[str, float]) -> str:
+    """Return the bandwidth of a copy, bytes a second, in words; of several copies the median and the ends."""
+    if not isinstance(copied, dict):
+        return f"{copied / 1e12:.2f} TB/s"
+    low, high = (copied.get(end, copied["median"]) for end in ("lowest", "highest"))
+    ends = f" ({low / 1e12:.2f} to {high / 1e12:.2f})" if low < high else ""
+    return f"{copied['median'] / 1e12:.2f} TB/s{ends}"
 
 
 def kind_of(rows: list[Row]) -> Kind:

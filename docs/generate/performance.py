@@ -50,7 +50,7 @@ def section(result: Result, chart: bool) -> Iterator[str]:
     chart: whether the figure exists, as it does for the recorded results.
     """
     yield f"## {result.kind}: {result.name}\n"
-    yield ", ".join(f"{key}: {value}" for key, value in result.facts.items()) + "\n"
+    yield "; ".join(f"{key}: `{v}`" if key == "command" else f"{key}: {v}" for key, v in result.facts.items()) + "\n"
     said = " ".join(sentences(result))
     if chart and result.kind in DRAWN:
         yield f"```{{drawn}} measured-{result.name}\n{said}\n```\n"
@@ -58,6 +58,9 @@ def section(result: Result, chart: bool) -> Iterator[str]:
         yield said + "\n"
     if result.kind is Kind.KERNELS:
         yield from by_shape(result)
+    if result.ratios:
+        yield from table(["ratio", "value"], [[name, shown(value)] for name, value in result.ratios.items()])
+        yield ""
     yield f"<details><summary>All {len(result.rows)} results</summary>\n"
     heads = list(dict.fromkeys(head for row in result.rows for head, v in row.items() if not isinstance(v, list)))
     yield from table(heads, [[shown(row.get(head)) for head in heads] for row in result.rows])

@@ -87,13 +87,13 @@ def _lines(words: NDArray[Any], digits: int) -> str:
 
 
 def _intermediates(direction: Direction, g: np.float32) -> str:
-    rows = []
+    scales, codes = [], []
     for row, block, values in blocks(direction):
-        found = steps(values, g)
-        shown = [f"`{int(found[n]):02X}`" if n == "byte" else hexadecimal(found[n]) for n in SHOWN]
+        found, name = steps(values, g), f"{direction} {row}, {block}"
         y = " ".join(f"{word:08X}" for word in found["y"].view(np.uint32))
-        rows.append([f"{direction} {row}, {block}", *shown, f"`{y}`", f"`{''.join(f'{c:X}' for c in found['code'])}`"])
-    return table(("block", *SHOWN, "y", "codes"), rows)
+        scales.append([name, *(f"`{int(found[n]):02X}`" if n == "byte" else hexadecimal(found[n]) for n in SHOWN)])
+        codes.append([name, f"`{y}`", f"`{''.join(f'{c:X}' for c in found['code'])}`"])
+    return f"{table(('block', *SHOWN), scales)}\n{table(('block', 'y', 'codes'), codes)}"
 
 
 def _bytes(q: Quantized, direction: Direction) -> str:

@@ -17,6 +17,13 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 });
 
+// The ID of a rule stays on one line.
+document.addEventListener("DOMContentLoaded", () => {
+  for (const link of document.querySelectorAll("article a")) {
+    if (/^[A-Z][A-Z0-9]*-\d+$/.test(link.textContent)) link.classList.add("rule");
+  }
+});
+
 // The theme's captions are headings without a level, and its side bars landmarks without names. What scrolls can be
 // reached with the keyboard.
 document.addEventListener("DOMContentLoaded", () => {
