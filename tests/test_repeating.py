@@ -14,7 +14,7 @@ from fp4ref.conformance.run.repeating import repeated
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.calling import Caller
 from fp4ref.conformance.subjects.outcomes import FindingKind, Outcome
-from fp4ref.conformance.subjects.subject import Declaration, Job, golden, job_of
+from fp4ref.conformance.subjects.subject import Declaration, Job, Output, golden, job_of
 from fp4ref.testing import assert_conforms
 
 NVFP4 = fp4ref.NVFP4
@@ -186,11 +186,29 @@ class Scripted:
 def test_what_a_difference_is_called(answers, device, found):
     subject = Scripted(answers)
     declared = Declaration(arrays="torch", device=device)
-    makers = [partial(Job, {"rows": number}, {}) for number in range(3)]
+    makers = [partial(Job, {"rows": number}, {"values": Output((1,), "float32")}) for number in range(3)]
     outcomes = list(repeated(subject, makers, declared, RunOptions(repeat=1)))
     assert subject.made == [0, 1, 2, 2, 1, 0, 0, 1, 2]
     assert subject.fresh == 2
     assert [None if each.finding is None else each.finding.kind for each in outcomes] == found
+
+
+@pytest.mark.rule("CNF-14")
+@pytest.mark.rule("LAY-2")
+@pytest.mark.parametrize(("unit", "found"), [(0, FindingKind.UNSTABLE), (3, None)])
+def test_bytes_that_the_layout_leaves_open_may_differ_when_a_call_is_made_again(unit, found):
+    class Moved(Scripted):
+        def outcome(self, make, *, remember):
+            buffer = np.zeros((128, 4), np.uint8)
+            buffer[0, unit] = super().outcome(make, remember=remember).values[0]
+            return Outcome(values=buffer)
+
+    outputs = {"scales": Output((128, 4), "uint8", stored=(5, 3))}
+    reads = {"inputs": ("scales", "rows", "columns"), "outputs": ("scales",)}
+    declared = Declaration(**reads, operation="to_layout", scale_layout="linear_padded")
+    subject = Moved(lambda job, call: call)
+    (outcome,) = repeated(subject, [partial(Job, {"rows": 0}, outputs)], declared, RunOptions(repeat=1))
+    assert (outcome.finding and outcome.finding.kind) == found
 
 
 @pytest.mark.gpu

@@ -10,6 +10,7 @@ import fp4ref
 from fp4ref.conformance import families
 from fp4ref.conformance.judge import cases as judge
 from fp4ref.conformance.run import runner
+from fp4ref.conformance.run.messages import jobs_of, of_jobs
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.calling import call
 from fp4ref.conformance.subjects.guards import FENCE, GUARD, Arrays, Guarded
@@ -299,6 +300,28 @@ def exits(x):
 
 def a_list(x):
     return [[1]], [[2]], 3.0
+
+
+@pytest.mark.rule("CNF-9")
+@pytest.mark.rule("LAY-2")
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize(("unit", "seen"), [(0, {FindingKind.UNSTABLE}), (5, {"equal"})])
+def test_two_calls_may_differ_only_in_bytes_that_the_layout_leaves_open(unit, seen, separate):
+    calls = []
+
+    def kernel(x):
+        calls.append(1)
+        q = fp4ref.quantize(x, "nvfp4", backend="numpy", scale_layout="linear_padded")
+        q.row.scales[0, unit] ^= len(calls) % 2  # a row has five scales, and eight places
+        return q.row.data, q.row.scales, q.row.amax
+
+    case = next(families.cases(NVFP4, families=["positions"]))
+    assert case.matrix == (3, 80)
+    declared = Declaration(scale_layout="linear_padded")
+    job = job_of(case, declared, golden(case))
+    job = jobs_of(of_jobs([job]))[0] if separate else job
+    expected = golden(case)
+    assert kinds([judge.judge(case, call(kernel, declared, job), declared, expected)]) == seen
 
 
 @pytest.mark.rule("CNF-9")

@@ -63,7 +63,7 @@ def of_jobs(jobs: Sequence[Job]) -> Message:
             {
                 "order": list(job.arguments),
                 "numbers": {name: value for name, value in job.arguments.items() if name not in given},
-                "outputs": {name: [list(output.shape), output.dtype] for name, output in job.outputs.items()},
+                "outputs": {name: [output.shape, output.dtype, output.stored] for name, output in job.outputs.items()},
             }
         )
         starts = {f"{START}{name}": output.start for name, output in job.outputs.items() if output.start is not None}
@@ -78,8 +78,8 @@ def jobs_of(message: Message) -> list[Job]:
         arrays = _of(number, message[1])
         arguments = {name: arrays[name] if name in arrays else record["numbers"][name] for name in record["order"]}
         outputs = {
-            name: Output(tuple(shape), dtype, arrays.get(f"{START}{name}"))
-            for name, (shape, dtype) in record["outputs"].items()
+            name: Output(tuple(shape), dtype, arrays.get(f"{START}{name}"), None if stored is None else tuple(stored))
+            for name, (shape, dtype, stored) in record["outputs"].items()
         }
         found.append(Job(arguments, outputs))
     return found

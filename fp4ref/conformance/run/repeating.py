@@ -129,21 +129,21 @@ def _with_finding(each: _Try, declared: Declaration, separate: bool) -> Outcome:
         (FindingKind.DEPENDS, each.other, f"when the calls were made in reversed order{where}"),
         (FindingKind.CONCURRENT, each.together, f"when up to {TOGETHER} calls ran at once, each on its own stream"),
     ):
-        texts = (_unlike(each.first, again, declared, how) for again in outcomes)
+        texts = (_unlike(each.first, again, each.made(), declared, how) for again in outcomes)
         text = next(filter(None, texts), None)
         found = found or (Finding(kind, text) if text else None)
     cut = (run.finding for run in runs if run.finding is not None and run.finding.kind is FindingKind.NOT_TRIED)
     return replace(each.first, finding=found or next(cut, None))
 
 
-def _unlike(first: Outcome, again: Outcome, declared: Declaration, how: str) -> str:
+def _unlike(first: Outcome, again: Outcome, job: Job, declared: Declaration, how: str) -> str:
     """Say how the outcome of a call that was made again differs from the first one; empty if it does not."""
     if again.finding is not None:
         ignored = again.finding.kind in {FindingKind.NOT_RUN, FindingKind.NOT_TRIED, *SAID_ALONE}
         return "" if ignored else f"{again.finding.kind} {how}: {again.finding.text}"
-    found = difference(_results(first), _results(again), declared)
+    found = difference(_results(first, job), _results(again, job), job, declared)
     return "" if found is None else found.text(how)
 
 
-def _results(outcome: Outcome) -> Results:
-    return {"values": outcome.values} if outcome.data is None else outcome.data._asdict()
+def _results(outcome: Outcome, job: Job) -> Results:
+    return {next(iter(job.outputs)): outcome.values} if outcome.data is None else outcome.data._asdict()

@@ -137,7 +137,7 @@ class _SweepCall:
         form = layout(self.declared.scale_layout)
         found = {
             "data": Output((self.rows, self.columns * self.sweep.bits // 8), "uint8"),
-            "scales": Output(form.padded_shape(*self.scales.shape), "uint8"),
+            "scales": Output(form.padded_shape(*self.scales.shape), "uint8", stored=self.scales.shape),
         }
         if "amax" in self.sweep.given:
             found["amax"] = Output((self.rows if self.sweep.amaxes else 1,), "float32")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.subjects.guards import UNWRITTEN, UNWRITTEN_AGAIN
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind
-from fp4ref.conformance.subjects.subject import Declaration
+from fp4ref.conformance.subjects.subject import Declaration, Job
 from fp4ref.layout import layout
 
 Results = dict[str, NDArray[Any] | None]
@@ -34,16 +34,22 @@ class CallDifference(NamedTuple):
         return f"{self.differing} of {self.size} bytes of {self.name} differ {when}, first byte {self.place}"
 
 
-def difference(first: Results, second: Results, declared: Declaration) -> CallDifference | None:
-    """Return the first result that differs between two calls with the same input. Rules: CNF-9, CNF-14."""
+def difference(first: Results, second: Results, job: Job, declared: Declaration) -> CallDifference | None:
+    """Return the first result of a job in which two calls differ, in bytes of scales that their layout decides.
+
+    Rules: CNF-9, CNF-14, LAY-2, LAY-15, LAY-16.
+    """
     for name, part in first.items():
         other = second[name]
         if (part is None) is not (other is None):
             return CallDifference(name)
-        if part is None or other is None or (name == "scales" and not layout(declared.scale_layout).pads_compared):
+        if part is None or other is None:
             continue
         one, two = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (part, other))
         differs = one != two
+        stored = job.outputs[name].stored
+        if stored is not None:
+            differs &= layout(declared.scale_layout).compared(*stored).reshape(-1)
         if differs.any():
             unwritten = differs & (one == UNWRITTEN[name]) & (two == UNWRITTEN_AGAIN[name])
             place, count = int(np.flatnonzero(differs)[0]), int(np.count_nonzero(differs))
@@ -51,9 +57,9 @@ def difference(first: Results, second: Results, declared: Declaration) -> CallDi
     return None
 
 
-def disagreement(first: Results, second: Results, declared: Declaration) -> Finding | None:
+def disagreement(first: Results, second: Results, job: Job, declared: Declaration) -> Finding | None:
     """Return the finding about two calls that give different results: bytes were never written, or they come and go."""
-    found = difference(first, second, declared)
+    found = difference(first, second, job, declared)
     if found is None:
         return None
     if declared.out_buffers and found.unwritten:

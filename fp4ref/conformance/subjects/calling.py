@@ -94,7 +94,7 @@ class Caller:
                 again, finding, returned = self._once(job, inputs, UNWRITTEN_AGAIN)
                 if self._declared.out_buffers and (nothing := nothing_written(results, again)):
                     return Outcome(finding=nothing)
-                finding = finding or disagreement(results, again, self._declared)
+                finding = finding or disagreement(results, again, job, self._declared)
             if remember and not self._declared.out_buffers:
                 self._earlier.append(_remembered(returned))
         except Wrong as wrong:

@@ -47,11 +47,15 @@ POISON = 0x7F  # what padding is filled with: NaN as an E4M3 scale, 2^0 as an E8
 
 
 class Output(NamedTuple):
-    """A result that is expected: shape, and NumPy type of its elements; start: what its buffer holds before."""
+    """A result that is expected: shape, and NumPy type of its elements.
+
+    start: what its buffer holds before. stored: rows and columns of the scales that it stores in a layout.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     start: NDArray[Any] | None = None
+    stored: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +204,8 @@ def _outputs(case: Case, declared: Declaration, blocks: int) -> dict[str, Output
     rows, columns = case.matrix
     spec = case.spec
     if declared.operation == "to_layout":
-        return {"scales": Output(layout(declared.scale_layout).padded_shape(rows, blocks), "uint8")}
+        padded = layout(declared.scale_layout).padded_shape(rows, blocks)
+        return {"scales": Output(padded, "uint8", stored=(rows, blocks))}
     if declared.operation == "dequantize":
         return {"values": Output((rows, columns), declared.to)}
     if declared.operation == "hadamard":
@@ -208,12 +213,12 @@ def _outputs(case: Case, declared: Declaration, blocks: int) -> dict[str, Output
     shapes = arguments.buffer_shapes(spec, case.x.shape, case.direction, declared.scale_layout)
     found = {
         "data": Output(data_shape((rows, columns), spec, declared), "uint8"),
-        "scales": Output(shapes.scales, "uint8"),
+        "scales": Output(shapes.scales, "uint8", stored=(rows, blocks)),
     }
     if shapes.amax is not None:
         found["amax"] = Output(shapes.amax, "float32")
     if declared.transposed:
-        found |= {name: Output(found[name].shape[::-1], "uint8") for name in ("data", "scales")}
+        found |= {name: found[name]._replace(shape=found[name].shape[::-1]) for name in ("data", "scales")}
     return {name: found[name] for name in declared.outputs if name in found}
 
 
