@@ -79,7 +79,7 @@ def subject_of(kernel):
     )
     def called(x, given=None):
         run = kernel()
-        run.given, run.bits, run.ndim = given, given, x.ndim
+        run.given, run.bits, run.ndim, run.shape = given, given, x.ndim, x.shape
         with np.errstate(all="ignore"):
             return run(widen(taken(x, direction)), x.dtype)[: len(outputs)]
 

@@ -11,19 +11,17 @@ import numpy as np
 
 from fp4ref import packing
 from fp4ref.arithmetic import narrow_bfloat16
-from fp4ref.conformance.diagnosis.dequantizing import Form, Way, inner, taken, top
+from fp4ref.conformance.diagnosis.dequantizing import PAST_END, Form, Way, inner, read_at, taken, top
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes.gathered_rows import GATHERS
 from fp4ref.conformance.mistakes.kernel import Map
-from fp4ref.conformance.mistakes.readers import ScaleReader, scale_readers
+from fp4ref.conformance.mistakes.readers import ScaleReader, scale_readers, unreduced
 from fp4ref.conformance.mistakes.record import Slot, cut_bfloat16
 from fp4ref.conformance.subjects.subject import Declaration, poisoned
 from fp4ref.formats import E2M1, E8M0, Codes, F, Floats
 from fp4ref.layout import layout
 from fp4ref.quantized import DirectionData
 from fp4ref.spec import Granularity, Spec
-
-HALVES = (0, 1, 2, 3, 4, 6, 8, 12)  # the values of E2M1, doubled
 
 
 def ways(declared: Declaration, spec: Spec) -> Iterator[Way]:
@@ -57,6 +55,9 @@ def _packing(declared: Declaration, spec: Spec) -> Iterator[Way]:
         yield Way("data-words-reversed", Slot.PACKING, "the bytes of each word of four are taken reversed", reverse)
     for reader in scale_readers(layout(declared.scale_layout)):
         yield Way(reader.name, reader.stage, f"{reader.text}, as they are read", partial(_misread, reader))
+    for name, text, place in unreduced(layout(declared.scale_layout)):
+        for mode in PAST_END:
+            yield Way(f"{name}-{mode}", Slot.LAYOUT, text, partial(read_at, place, mode), alone=True)
 
 
 def _rows(spec: Spec) -> Iterator[Way]:
@@ -205,7 +206,7 @@ def _signed(positive: Any) -> Floats:
 def _tables(spec: Spec) -> Iterator[tuple[str, str, Floats]]:
     """Values of codes that are decoded as another format's."""
     if spec.element.format is E2M1:
-        right = np.array(HALVES, F) / F(2)
+        right = np.array((0, 1, 2, 3, 4, 6, 8, 12), F) / F(2)
         yield "twos-complement", "codes are decoded as a table's end counted backwards", np.append(right, -right[::-1])
         yield "int4", "codes are decoded as integers of two's complement", np.array([*range(8), *range(-8, 0)], F)
         yield "sign-magnitude", "codes are decoded as integers with a sign", _signed(range(8))

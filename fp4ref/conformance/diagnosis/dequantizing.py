@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,9 @@ from fp4ref import packing
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.families import Case
 from fp4ref.conformance.mistakes.kernel import Map
-from fp4ref.conformance.mistakes.readers import ScaleReader, fits
+from fp4ref.conformance.mistakes.readers import Place, ScaleReader, fits
 from fp4ref.conformance.mistakes.record import Slot
-from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden
+from fp4ref.conformance.subjects.subject import Declaration, expected_values, golden, poisoned
 from fp4ref.formats import Codes, F, Floats
 from fp4ref.layout import layout
 from fp4ref.model.quantize import constants
@@ -71,6 +71,8 @@ def made(ways: tuple[Way, ...], case: Case, declared: Declaration) -> Values | N
         return np.ascontiguousarray(values.astype(INPUT_DTYPES[declared.to]))
 
 
+PastEnd = Literal["clip", "wrap", "zeros"]  # the last byte, the first bytes again, zeros
+PAST_END: tuple[PastEnd, ...] = get_args(PastEnd)
 SLOTS = ("elements", "scales", "decode", "form", "after", "width")
 
 
@@ -108,3 +110,14 @@ def taken(reader: ScaleReader, declared: str, buffer: Codes, shape: tuple[int, .
     if not fits(offsets, buffer.size):
         raise ValueError
     return np.asarray(buffer.reshape(-1)[offsets], np.uint8)
+
+
+def read_at(place: Place, mode: PastEnd, case: Case, declared: Declaration, q: DirectionData) -> DirectionData:
+    """Return bytes whose scales are read at other offsets of the buffer; past its end what the mode says."""
+    if not q.scales.size:
+        return q
+    rows, blocks = q.scales.shape
+    flat = poisoned(q.scales, declared.scale_layout).reshape(-1)
+    flat = np.append(flat, np.uint8(0)) if mode == "zeros" else flat
+    offsets = place(np.arange(rows)[:, None], np.arange(blocks)[None, :], rows, blocks)
+    return q._replace(scales=np.take(flat, offsets, mode="wrap" if mode == "wrap" else "clip"))

@@ -33,9 +33,12 @@ def ragged(aimed: Aim) -> Iterator[Member]:
 
 
 def axes(aimed: Aim) -> Iterator[Member]:
-    """Yield an array of one dimension, and one of three."""
+    """Yield an array of one dimension, one of three, and one of four with its largest value in the first matrix."""
     yield Member("1", aimed.narrow(aimed.normal(83)))
     yield Member("3", aimed.narrow(aimed.normal(2, 8, 20)))
+    stacked = aimed.normal(3, 2, 5, 36)
+    stacked *= np.float64(2) ** (0 - np.arange(6)).reshape(3, 2, 1, 1)
+    yield Member("4", aimed.narrow(stacked))
 
 
 def empty(aimed: Aim) -> Iterator[Member]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fp4ref.arithmetic import FLT_MAX, SIXTH
 from fp4ref.conformance.mistakes.inputs import TINY
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, known, of
+from fp4ref.conformance.mistakes.record import NARROW, Mistake, Slot, known, nv, of
 from fp4ref.conformance.mistakes.tensor_maxima import FLOORS
 from fp4ref.formats import F, Floats
 from fp4ref.model.quantize import largest
@@ -172,11 +173,16 @@ def block_amax() -> Iterator[Mistake]:
             block_amax=partial(lambda d, a, b, nan: shifted(d, a, largest(b, (2, 3), nan)), down, across),
             whole=True,
         )
-    for name, across in (("next", 1), ("previous", -1)):
+    for name, across, words in (
+        ("next", 1, "the next one"),
+        ("previous", -1, "the previous one"),
+        ("next-2", 2, "the second one after it"),
+        ("previous-2", -2, "the second one before it"),
+    ):
         yield known(
             stage,
             f"block-and-{name}",
-            f"the maximum is taken over the block and the {name} one",
+            f"the maximum is taken over the block and {words}",
             block_amax=partial(_joint, across),
             whole=True,
         )
@@ -202,7 +208,37 @@ def block_amax() -> Iterator[Mistake]:
             special=True,
             block_amax=partial(lambda low, b, nan: largest(b, (2, 3), nan) + low, F(floor)),
         )
+    yield known(
+        stage,
+        "block-first-nan",
+        "block maxima start with the first element, not with 0, so that a NaN there stays",
+        special=True,
+        block_amax=_from_the_first,
+    )
+    for name, text, maxima in (
+        ("block-nan", "block maxima keep NaN", {"keep_block_nan": True}),
+        (
+            "block-first-nan",
+            "block maxima start with the first element, so that a NaN there stays",
+            {"block_amax": _from_the_first},
+        ),
+    ):
+        yield known(
+            stage,
+            f"{name}-unlimited",
+            f"{text}, and no limit of a later stage replaces it",
+            nv,
+            special=True,
+            block_scale=lambda a, g, k: np.minimum(a * (g * SIXTH), FLT_MAX),
+            scaled=lambda x, s, g, k: x * np.minimum(F(1) / (s * (F(1) / g)), FLT_MAX),
+            **maxima,
+        )
     yield from _replaced_maxima()
+
+
+def _from_the_first(blocks: Floats, keep_nan: bool) -> Floats:
+    first = np.isnan(blocks[:, :, :1, :1])
+    return np.where(first, F(np.nan), largest(blocks, (2, 3), keep_nan))
 
 
 def _larger() -> Iterator[Mistake]:

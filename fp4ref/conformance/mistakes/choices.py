@@ -18,6 +18,7 @@ from fp4ref.conformance.mistakes.record import (
     Slot,
     both,
     known,
+    nv,
     of,
     other_than,
     searches,
@@ -146,7 +147,7 @@ def _narrowed_choices() -> Iterator[Mistake]:
 
 def _from_byte(kernel: Kernel) -> Any:
     codec = kernel.scale_codec
-    return lambda t: (t, codec.decode(codec.encode(t)) * F(1.5))
+    return lambda t, amax, g: (t, codec.decode(codec.encode(t)) * F(1.5))
 
 
 def _other_top(top: float, kernel: Kernel) -> bool:
@@ -223,13 +224,24 @@ def choices() -> Iterator[Mistake]:
         second=lambda b, a: ~(b >= a),
     )
     for name, text, candidates in (
-        ("two-thirds", "4over6 tries 2/3 of the scale instead of 1.5 times", lambda t: (t, t * F(2 / 3))),
-        ("twice", "4over6 tries twice the scale instead of 1.5 times", lambda t: (t, t * F(2))),
-        ("third", "4over6 tries 4/3 of the scale instead of 1.5 times", lambda t: (t, t * F(4 / 3))),
-        ("quarter", "4over6 tries (scale * 6) / 4 instead of 1.5 times", lambda t: (t, t * F(6) / F(4))),
-        ("swapped", "4over6 tries the candidate for 4 first", lambda t: (t * F(1.5), t)),
+        ("two-thirds", "4over6 tries 2/3 of the scale instead of 1.5 times", lambda t, amax, g: (t, t * F(2 / 3))),
+        ("twice", "4over6 tries twice the scale instead of 1.5 times", lambda t, amax, g: (t, t * F(2))),
+        ("third", "4over6 tries 4/3 of the scale instead of 1.5 times", lambda t, amax, g: (t, t * F(4 / 3))),
+        ("quarter", "4over6 tries (scale * 6) / 4 instead of 1.5 times", lambda t, amax, g: (t, t * F(6) / F(4))),
+        (
+            "own",
+            "the second scale that 4over6 tries is (amax / 4) * S_enc, not 1.5 times the first",
+            lambda t, amax, g: (t, amax / F(4) * g),
+        ),
+        (
+            "own-reciprocal",
+            "the second scale that 4over6 tries is amax * (S_enc * fp32(1/4)), not 1.5 times the first",
+            lambda t, amax, g: (t, amax * (g * F(0.25))),
+        ),
+        ("swapped", "4over6 tries the candidate for 4 first", lambda t, amax, g: (t * F(1.5), t)),
     ):
-        yield known(stage, f"search-{name}", text, searches, candidates=candidates)
+        when = both(searches, nv) if name.startswith("own") else searches
+        yield known(stage, f"search-{name}", text, when, candidates=candidates)
     yield known(
         stage,
         "search-from-byte",

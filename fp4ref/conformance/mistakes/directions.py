@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fp4ref.conformance.mistakes.kernel import BothDirections, Kernel, ScaleSide
-from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known
+from fp4ref.conformance.mistakes.record import Mistake, Slot, by_row, known, of, stochastic, turns
 from fp4ref.conformance.mistakes.sides import code_side
 from fp4ref.formats import Codes
+from fp4ref.model import dequantize as model_dequantize
+from fp4ref.model import quantize as model_quantize
+from fp4ref.quantized import DIRECTIONS, Direction, matrix_shape
+from fp4ref.spec import Spec
 
 Made = tuple[Codes, Codes]  # codes [rows, columns] and scale bytes [rows, blocks]
 OTHERS: tuple[tuple[str, str, Callable[[Codes, Codes], Made]], ...] = (
@@ -76,6 +82,37 @@ def directions() -> Iterator[Mistake]:
         for taken, where, scales_at in TAKEN:
             made, full = partial(_with_scales, used, scales_at), f"direction-{name}{taken}"
             yield known(stage, full, text.format(where), _one_direction, alone=True, other=made, whole=True)
+
+    for source in DIRECTIONS:
+        yield known(
+            stage,
+            f"direction-of-{source}-values",
+            f"the values that the codes and scales of the {source} direction stand for are quantized, not the input",
+            lambda kernel: not stochastic(kernel) and not turns(kernel),
+            alone=True,
+            whole=True,
+            read=of(partial(_requantized, source)),
+        )
+
+
+def _requantized(source: Direction, kernel: Kernel) -> Requantized:
+    return Requantized(kernel.spec, source)
+
+
+@dataclass(frozen=True)
+class Requantized:
+    """The values that the codes and scales of one direction of a tensor stand for, as a function that compares."""
+
+    spec: Spec
+    source: Direction
+
+    def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Return float32 of the shape of x."""
+        shape = matrix_shape(x.shape)
+        matrix = shape if self.source == "row" else shape[::-1]
+        made = model_quantize.quantize(x, self.spec, self.source)
+        values = model_dequantize.dequantize(made, matrix, self.spec, np.dtype(np.float32), x.dtype)
+        return np.ascontiguousarray(values if self.source == "row" else values.T).reshape(x.shape)
 
 
 def _reshaped(other: Callable[[Codes, Codes], Made], both: BothDirections) -> Made:

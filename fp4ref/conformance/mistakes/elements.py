@@ -50,6 +50,14 @@ def directed(up: bool, y: Floats, bits: Codes | None, codec: Codec) -> Codes:
     return np.where((y > 0) == up, larger, smaller)
 
 
+def _to_lowest(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+    """Return the lowest code of two's complement for what rounds to it or is below; else what the codec says."""
+    form = codec.format
+    unit = float(grid(form)[1])
+    lowest = np.rint(y.astype(np.float64) / unit) <= -form.codes
+    return np.asarray(np.where(lowest, form.sign_bit, codec.encode(y, bits)), np.uint8)
+
+
 def table(values: tuple[float, ...], y: Floats, bits: Codes | None, codec: Codec) -> Codes:
     """Nearest of eight values, ties to the even code; the sign in bit 3."""
     middles, magnitude = (np.array(values[:-1]) + np.array(values[1:])) / 2, np.abs(y).astype(np.float64)
@@ -207,6 +215,13 @@ def codes() -> Iterator[Mistake]:
     )
     for name, text, values in TABLES:
         yield known(stage, f"element-table-{name}", text, e2m1, round=partial(table, values))
+    yield known(
+        stage,
+        "element-lowest",
+        "negative elements saturate at the lowest code of two's complement, one past the negative of the largest",
+        lambda kernel: kernel.codec.format.complement,
+        round=_to_lowest,
+    )
     yield from signs()
     yield from nans()
 

@@ -151,6 +151,24 @@ def global_scale() -> Iterator[Mistake]:
     for name, text, form in UNGUARDED:
         yield known(stage, f"global-{name}", text, nv, special=True, global_scale=form)
     yield known(
+        Slot.ENCODE,
+        "encode-decode-amax-product",
+        "elements are x * (1 / (s * (amax * fp32(1/2688)))), not made of the S_enc that the scales are made with",
+        nv,
+        element_global=_decoding_product,
+        scaled=lambda x, s, g, k: x * np.fmin(F(1) / (s * g), FLT_MAX),
+    )
+    yield known(
+        stage,
+        "global-inf-zero-nan",
+        "S_enc is 0 for an infinite amax, and products of 0 and infinity stay NaN",
+        nv,
+        special=True,
+        global_scale=ap.global_scale_te_rht,
+        block_scale=lambda a, g, k: np.minimum(a * (g * SIXTH), FLT_MAX),
+        scaled=lambda x, s, g, k: x * np.minimum(F(1) / (s * (F(1) / g)), FLT_MAX),
+    )
+    yield known(
         stage,
         "global-or-one-scale",
         "neither S_enc nor the block scale has an upper limit",
@@ -170,6 +188,10 @@ def global_scale() -> Iterator[Mistake]:
                 block_scale=scale,
                 scaled=scaled,
             )
+
+
+def _decoding_product(g: Floats, amax: Floats, k: Constants) -> Floats:
+    return np.where(amax == 0, F(1), amax * (F(1) / _top(k)))
 
 
 def _narrowed(narrow: Callable[[Floats], Floats], kernel: Kernel) -> GlobalForm:

@@ -181,6 +181,13 @@ def inputs() -> Iterator[Mistake]:
     yield known(stage, "input-last-row", "the last row is taken as zeros", values=lambda v: _without(v, -1, None))
     yield known(stage, "input-last-column", "the last column is taken as zeros", values=lambda v: _without(v, None, -1))
     yield known(stage, "input-rows-reversed", "rows of x are read in reverse order", values=_from_the_end, whole=True)
+    yield known(
+        stage,
+        "input-flush-half",
+        "inputs below 2^-14, the subnormals of float16, are flushed to zero",
+        alone=True,
+        values=lambda v: np.where(np.abs(v) < F(2.0**-14), np.copysign(F(0), v), v),
+    )
     yield known(stage, "input-flush", "subnormal inputs are flushed to zero", special=True, values=flushed)
     yield known(
         stage,

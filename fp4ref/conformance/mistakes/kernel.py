@@ -35,10 +35,16 @@ ElementGlobal = Callable[[Floats, Floats, Constants], Floats]
 
 
 class Values(NamedTuple):
-    """A matrix of a direction, float32 [rows, columns]: as it is in the tensor, and as it is quantized."""
+    """A matrix of a direction, float32 [rows, columns]: as it is in the tensor, and as it is quantized.
+
+    stacks: how many parts of equal size the first dimension of a tensor of more than two divides it into, and how many
+    matrices it has. axis: of the matrix along which they lie.
+    """
 
     raw: Floats
     transformed: Floats
+    stacks: tuple[int, int] = (1, 1)
+    axis: int = 0
 
 
 def same(values: Any) -> Any:
@@ -84,8 +90,8 @@ def twice(second: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool
     return second, second
 
 
-def six_and_four(t: Floats) -> tuple[Floats, Floats]:
-    """Return the scales that a block tries. Rules: FOS-1."""
+def six_and_four(t: Floats, amax: Floats, g: Floats) -> tuple[Floats, Floats]:
+    """Return the scales that a block tries, of the first one, its amax and the global scale. Rules: FOS-1."""
     return t, t * F(1.5)
 
 
@@ -173,7 +179,7 @@ class Kernel:
     round: Callable[[Floats, Codes | None, Codec], Codes] = rounded
     code: Codes2 = same
     search: FourOverSix | None = None
-    candidates: Callable[[Floats], tuple[Floats, Floats]] = six_and_four
+    candidates: Callable[[Floats, Floats, Floats], tuple[Floats, Floats]] = six_and_four
     second: Callable[[Floats, Floats], NDArray[np.bool_]] = smaller
     stored: Callable[[Floats, Codes], Codes] = own_byte
     kept: Callable[[NDArray[np.bool_]], tuple[NDArray[np.bool_], NDArray[np.bool_]]] = twice

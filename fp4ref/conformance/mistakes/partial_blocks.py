@@ -1,6 +1,7 @@
-"""Mistakes in what the maximum of a row's last, partial block sees past the end of the row.
+"""Mistakes in what the maximum of a last, partial block sees past the end of its row, or below the last row.
 
 For example, a kernel loads whole vectors, with 1 in the lanes past the end. Then no maximum of a last block is below 1.
+Another one moves the last square of rows up inside the matrix. Then its maxima see rows of the squares above.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Tail = Callable[[Floats, int, int], Floats]  # (values, columns to fill, columns
 
 
 def partial_blocks() -> Iterator[Mistake]:
-    """Yield what the maximum of a last partial block sees past the end of its row."""
+    """Yield what the maximum of a last partial block sees past the end of its row, and below the last row."""
     for name, text, tails, whole in (
         ("next-row", "what follows the row in memory, the next row", _next_row, True),
         ("own-row", "the head of its own row", _own_row, True),
@@ -34,6 +35,20 @@ def partial_blocks() -> Iterator[Mistake]:
             tails=of(partial(_filled, tails)),
             whole=whole,
         )
+    for name, text, tails in (
+        ("first", "the first rows of the matrix", _own_row),
+        ("above", "the last rows of the blocks above, as if moved up inside the matrix", _block_before),
+        ("infinite", "infinities below the last row", partial(_full, np.inf)),
+        ("one", "ones below the last row", partial(_full, 1)),
+    ):
+        yield known(
+            Slot.BLOCK,
+            f"block-below-{name}",
+            f"the maximum of a column's last partial block sees {text}",
+            lambda kernel: kernel.block.rows > 1,
+            tails=of(partial(_filled_below, tails)),
+            whole=True,
+        )
 
 
 def _filled(tail: Tail, kernel: Kernel) -> Callable[[Floats], Floats]:
@@ -43,6 +58,18 @@ def _filled(tail: Tail, kernel: Kernel) -> Callable[[Floats], Floats]:
     def filled(values: Floats) -> Floats:
         columns = values.shape[1]
         return np.concatenate([values, tail(values, -columns % width, columns // width * width)], axis=1)
+
+    return filled
+
+
+def _filled_below(tail: Tail, kernel: Kernel) -> Callable[[Floats], Floats]:
+    """Return values with last partial blocks that are filled with a tail of each column."""
+    height = kernel.block.rows
+
+    def filled(values: Floats) -> Floats:
+        rows = values.shape[0]
+        below = tail(values.T, min(-rows % height, rows), rows // height * height)
+        return np.concatenate([values, below.T], axis=0)
 
     return filled
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,6 +38,27 @@ def below(y: Floats, bits: Codes | None, codec: Codec) -> Codes:
     down = added(lambda b: np.where(negative, 256 - b, b), y, bits, codec)
     exact = np.isin(np.abs(y), grid(codec.format)) & negative & (bits == 0)
     return np.where(exact, codec.encode(y, bits), down).astype(np.uint8)
+
+
+def taken_off(side: Literal["left", "right"], y: Floats, bits: Codes | None, codec: Codec) -> Codes:
+    """Stochastic rounding of signed values: the sum is rounded down, perhaps past the end of a binade.
+
+    side: the step at a value is that above it (right) or below it (left).
+    """
+    assert bits is not None
+    values, magnitude = grid(codec.format), np.minimum(np.abs(y), codec.format.max).astype(np.float64)
+    lower = np.searchsorted(values, magnitude, side=side) - 1
+    step = np.diff(values)[np.clip(lower, 0, codec.format.codes - 2)]
+    less = (magnitude - step * bits.astype(np.float64) / 256).astype(F)
+    down = _signed(np.searchsorted(values, np.maximum(less, 0), side="left"), y, codec)
+    return np.where(np.signbit(y) & ~np.isnan(y), down, codec.encode(y, bits)).astype(np.uint8)
+
+
+FALLEN_IN = "the bits are added to signed values, which are rounded down to a value of the binade they fall in"
+FALLEN: tuple[tuple[str, Literal["left", "right"], str], ...] = (
+    ("fine", "right", ""),
+    ("fine-left", "left", "; a value itself takes the step below it"),
+)
 
 
 def _signed(index: Any, y: Floats, codec: Codec) -> Codes:
@@ -132,6 +153,14 @@ def randomness() -> Iterator[Mistake]:
         *((f"step-{name}", text, partial(stepped, steps)) for name, text, steps in STEPS),
         ("negative-inverted", "the bits of negative elements are inverted", _inverted_below_zero),
         ("below", "the bits are added to signed values, which are rounded down", below),
+        *(
+            (
+                f"below-{name}",
+                f"{FALLEN_IN}{where}",
+                partial(taken_off, side),
+            )
+            for name, side, where in FALLEN
+        ),
     ):
         yield known(Slot.CODE, f"random-{name}", f"stochastic rounding: {text}", stochastic, round=way)
     for count in (2, 4, 8, 16):

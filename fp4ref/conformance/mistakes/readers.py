@@ -228,6 +228,27 @@ def _reversed(declared: Layout, count: int, row: Any, block: Any, rows: int, blo
     return np.asarray(offset // count * count + (count - 1 - offset % count))
 
 
+def unreduced(declared: Layout) -> Iterator[tuple[str, str, Place]]:
+    """Yield (name, text, offsets) of a layout's places if the modulo of one digit is missing; some lie outside."""
+    for axis, what in enumerate(("row", "block")):
+        weight = 1
+        for radix in filter(None, declared.axes[axis].radices):
+            digit = what if weight == 1 else f"{what} // {weight}"
+            name = f"layout-no-modulo-{what}-{weight}"
+            text = f"the offset of a scale is made of {digit} instead of {digit} % {radix}"
+            yield name, text, partial(_unreduced, declared, axis, weight, radix)
+            weight *= radix
+
+
+def _unreduced(
+    declared: Layout, axis: int, weight: int, radix: int, row: Any, block: Any, rows: int, blocks: int
+) -> Offsets:
+    unit = (weight, 0) if axis == 0 else (0, weight)
+    stride = int(declared.offset(*unit, blocks, rows)) - int(declared.offset(0, 0, blocks, rows))
+    digit = (row, block)[axis] // weight
+    return np.asarray(declared.offset(row, block, blocks, rows) + (digit - digit % radix) * stride)
+
+
 NAMES = ("tile row", "row // {0} % {1}", "row % {0}", "tile column", "block % {2}")
 
 

@@ -49,6 +49,22 @@ def rows_for_others() -> Iterator[Mistake]:
             used=used,
             whole=True,
         )
+    for rows in (None, *SHARING):
+        start = "" if rows is None else f", from each multiple of {rows} on"
+        for name, words, of_amax in (
+            ("amax", "amax", True),
+            ("amax-used", "global scale is made of an amax that", False),
+        ):
+            kept = partial(_never_reset, rows)
+            yield known(
+                Slot.AMAX,
+                f"{name}-not-reset{'' if rows is None else f'-{rows}'}",
+                f"a row's {words} is the largest of its own and those of all rows before{start}",
+                record.by_row,
+                alone=True,
+                whole=True,
+                **({"amax": partial(_kept_amax, kept)} if of_amax else {"used": lambda a, values, kept=kept: kept(a)}),
+            )
     for rows in SHARING:
         yield known(
             Slot.AMAX,
@@ -58,6 +74,17 @@ def rows_for_others() -> Iterator[Mistake]:
             alone=True,
             amax=partial(shared_by, rows),
         )
+
+
+def _never_reset(rows: int | None, amax: Floats) -> Floats:
+    """Return the largest value up to each row, of all rows or of those since the last multiple of `rows`."""
+    starts = range(0, len(amax), rows or max(len(amax), 1))
+    parts = [np.maximum.accumulate(amax[start : start + (rows or len(amax))]) for start in starts]
+    return np.concatenate([amax[:0], *parts])
+
+
+def _kept_amax(kept: Callable[[Floats], Floats], values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    return kept(over_tensor(values, keep_nan, by_row=True))
 
 
 def _rolled(by: int, amax: Floats, values: Values) -> Floats:

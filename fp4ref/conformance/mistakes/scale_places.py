@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -47,7 +48,7 @@ PLACES: tuple[tuple[str, str, Callable[[Any, Any], Any], Callable[[Any], Any]], 
             _from_column,
             partial(lambda m, i: i % m, n),
         )
-        for n in (2, 4, 8, 16, 32, 64, 128, 256)
+        for n in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
     ),
     *(
         (f"rows-by-{n}", f"of the first of {n} rows", _from_row, partial(lambda m, i: i // m * m, n))
@@ -56,11 +57,26 @@ PLACES: tuple[tuple[str, str, Callable[[Any, Any], Any], Callable[[Any], Any]], 
 )
 
 
+def index_wraps(name: str) -> bool:
+    """Return True for the places of an index that is kept in too few bits."""
+    return re.fullmatch(r"(rows|columns)-\d+", name) is not None
+
+
 def misplaced() -> Iterator[Mistake]:
     """Mistakes in which block's scale is stored, or used."""
     for name, text, gather, index in PLACES:
         by_rows = gather is _from_row
         move = partial(gather, index)
+        if index_wraps(name):
+            yield known(
+                Slot.BLOCK,
+                f"both-{name}",
+                f"each block has the scale byte {text}, and elements are divided by it",
+                lambda kernel: kernel.block.rows == 1,
+                alone=True,
+                scale_byte=move,
+                whole=True,
+            )
         yield known(Slot.LAYOUT, f"stored-{name}", f"each block has the scale byte {text}", scales=move, whole=True)
         if by_rows:
             yield known(
@@ -157,6 +173,12 @@ def squares() -> Iterator[Mistake]:
             "the scales of squares (j, i) instead of (i, j)",
             _mirrored,
         ),
+        (
+            "pitch",
+            "the grid of the squares' scale bytes is read row by row with its number of rows as the pitch",
+            "the scales of the squares, read row by row with the number of rows of their grid as the pitch,",
+            _other_pitch,
+        ),
         *(
             (
                 f"{word}-twice",
@@ -192,6 +214,13 @@ def _mirrored(values: Any) -> Any:
     found = values.copy()
     found[:count, :count] = np.swapaxes(values[:count, :count], 0, 1)
     return found
+
+
+def _other_pitch(values: Any) -> Any:
+    """Return a grid [down, across, ...] whose rows are read `down` places apart; past the end the first ones follow."""
+    down, across = np.indices(values.shape[:2])
+    flat = values.reshape(-1, *values.shape[2:])
+    return flat[(down * values.shape[0] + across) % max(len(flat), 1)] if len(flat) else values
 
 
 def _on_diagonal(by_row: bool, values: Any) -> Any:

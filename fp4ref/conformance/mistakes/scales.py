@@ -92,6 +92,14 @@ SCALES: tuple[Form, ...] = (
     ("narrow", "S_enc * (amax / 6 in the input's type)", lambda a, g, k: k.narrow(a / F(6)) * g),
     ("bf16-sixth", "(amax / 6 rounded to bfloat16) * S_enc", lambda a, g, k: to_bfloat16(a / F(6)) * g),
     ("bf16-factor", "amax * bf16(S_enc * fp32(1/6))", lambda a, g, k: a * to_bfloat16(g * SIXTH)),
+    *(
+        (
+            f"sixth-{way}",
+            f"amax * (S_enc * 1/6) with the float32 {way} fp32(1/6)",
+            partial(lambda sixth, a, g, k: a * (g * sixth), np.nextafter(SIXTH, F(toward))),
+        )
+        for way, toward in (("below", 0), ("above", 1))
+    ),
     ("bf16-reciprocal", "amax * (S_enc * bf16(1/6))", lambda a, g, k: a * (g * BF16_SIXTH)),
     ("upside-down", "(amax / 6) / S_enc", lambda a, g, k: a / F(6) / g),
     ("no-global", "amax / 6 without S_enc", lambda a, g, k: a / F(6)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -72,7 +73,10 @@ class Exhibit:
     def _everywhere(self, kernel: Kernel) -> Values:
         raw = kernel.values(self.matrix if kernel.read is same else self._matrix(kernel.read(self.case.x)))
         turned = self.case.direction in kernel.turned and raw.size
-        return Values(raw, kernel.transform(raw) if turned and kernel.transform else raw)
+        leading = np.shape(self.case.x)[:-2]
+        stacks = (leading[0], math.prod(leading)) if leading else (1, 1)
+        axis = 0 if self.case.direction == "row" else 1
+        return Values(raw, kernel.transform(raw) if turned and kernel.transform else raw, stacks, axis)
 
     def _in_places(self, kernel: Kernel) -> Values:
         """Return the values of a kernel that changes some of them, place by place."""
@@ -85,7 +89,9 @@ class Exhibit:
             other = self.quantized(changed)
             raw = np.where(inside, other.raw, found.raw)
             plain = other.transformed is other.raw and found.transformed is found.raw
-            found = Values(raw, raw if plain else np.where(inside, other.transformed, found.transformed))
+            found = found._replace(
+                raw=raw, transformed=raw if plain else np.where(inside, other.transformed, found.transformed)
+            )
         return found
 
     def amax(self, kernel: Kernel) -> tuple[Floats, Floats] | None:
@@ -128,7 +134,7 @@ def scale_side(kernel: Kernel, exhibit: Exhibit, rows: slice, columns: slice = E
         t = kernel.scale_value(t)
         byte = kernel.scale_byte(kernel.scale_codec.encode(t))
     else:
-        codes, byte = _searched(kernel, blocks, t, g, used, k)
+        codes, byte = _searched(kernel, blocks, t, block_amax, g, used, k)
     down, across, high, _ = blocks.shape
     told = kernel.stored(blocks, byte)
     by_row = np.broadcast_to(told, (down, across, high, 1)).transpose(0, 2, 1, 3).reshape(down * high, across)
@@ -158,13 +164,13 @@ def before_codec(kernel: Kernel, side: ScaleSide) -> Floats:
 
 
 def _searched(
-    kernel: Kernel, blocks: Floats, t: Floats, g: Floats, amax: Floats | None, k: Constants
+    kernel: Kernel, blocks: Floats, t: Floats, block_amax: Floats, g: Floats, amax: Floats | None, k: Constants
 ) -> tuple[Codes, Codes]:
     """Return the candidate that 4over6 keeps: its codes and scale bytes. Rules: FOS-1, FOS-6."""
     search = kernel.search
     assert search is not None
     errors, tried = [], []
-    for candidate in kernel.candidates(t):
+    for candidate in kernel.candidates(t, block_amax, g):
         before = kernel.scale_value(candidate)
         byte = kernel.scale_byte(kernel.scale_codec.encode(before))
         s = kernel.scale_codec.decode(byte)

@@ -60,6 +60,20 @@ def by_groups(rows: int, amax: Floats, values: Values) -> Floats:
     return shared_by(rows, values, keep_nan=False, by_row=True)
 
 
+def of_one_stack(which: int, of_matrices: int, values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """Return the amax of the first (0) or the last (-1) part of a tensor of more than two dimensions, or matrix."""
+    count = values.stacks[of_matrices]
+    parts = np.split(values.transformed, count, axis=values.axis) if count > 1 else [values.transformed]
+    return over_tensor(values._replace(transformed=parts[which]), keep_nan, by_row)
+
+
+def of_whole_vectors(count: int, few: bool, values: Values, keep_nan: bool, by_row: bool) -> Floats:
+    """Return the amax up to the last multiple of `count` elements in memory. few: of all where there are fewer."""
+    flat = (values.transformed if values.axis == 0 else values.transformed.T).reshape(1, -1)
+    whole = flat.size // count * count
+    return over_tensor(values._replace(transformed=flat[:, : whole or flat.size * few]), keep_nan, by_row)
+
+
 def of_first(count: int, amax: Floats, values: Values) -> Floats:
     """Return the amax of the first `count` elements."""
     return over_tensor(Values(values.raw, values.transformed.reshape(1, -1)[:, :count]), keep_nan=False, by_row=False)
@@ -168,6 +182,7 @@ def tensor_amax() -> Iterator[Mistake]:
         amax=lambda values, nan, rows: np.repeat(over_tensor(values, nan, by_row=False), len(values.raw)),
     )
     yield from rows_for_others()
+    yield from _parts()
     for kind, name in (("u4", "unsigned"), ("i4", "signed")):
         for absolute in (True, False):
             yield known(
@@ -249,3 +264,28 @@ def tensor_amax() -> Iterator[Mistake]:
         special=True,
         amax=partial(amax_of, lambda v: np.where(np.isinf(v), F(0), v)),
     )
+
+
+def _parts() -> Iterator[Mistake]:
+    """Yield maxima that miss the end of the tensor in memory, or see one of several matrices."""
+    for size in (2, 4, 8, 16, 32):
+        for few in (False, True):
+            yield known(
+                Slot.AMAX,
+                f"amax-vectors-{size}{'-few' if few else ''}",
+                f"amax misses the elements past the last multiple of {size} of the whole tensor"
+                f"{', unless there are fewer' if few else ''}",
+                by_tensor,
+                alone=True,
+                amax=partial(of_whole_vectors, size, few),
+            )
+    for which, end in ((0, "first"), (-1, "last")):
+        for of_matrices, words in ((0, f"that of x[{which}] only"), (1, f"that of the {end} matrix only")):
+            yield known(
+                Slot.AMAX,
+                f"amax-{end}-{'matrix' if of_matrices else 'stack'}",
+                f"amax is {words}, in tensors of more than two dimensions",
+                by_tensor,
+                alone=True,
+                amax=partial(of_one_stack, which, of_matrices),
+            )

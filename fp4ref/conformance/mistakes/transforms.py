@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fp4ref.conformance.mistakes.block_maxima import block_of
 from fp4ref.conformance.mistakes.kernel import Kernel, Turn
 from fp4ref.conformance.mistakes.record import (
     Mistake,
@@ -18,6 +19,7 @@ from fp4ref.conformance.mistakes.record import (
     to_float16,
     turns,
 )
+from fp4ref.conformance.mistakes.tensor_maxima import amax_of
 from fp4ref.formats import F, Floats
 from fp4ref.hadamard import POINTS, butterfly, sign_vector
 
@@ -98,14 +100,19 @@ def half_butterfly(groups: Floats) -> Floats:
     return _butterfly(groups, to_float16)
 
 
-def _butterfly(groups: Floats, narrow: Callable[[Floats], Floats]) -> Floats:
+def _butterfly(groups: Floats, narrow: Callable[[Floats], Floats], *, positive: bool = True) -> Floats:
     shape, size, stride = groups.shape, groups.shape[-1], 1
     while stride < size:
         pairs = groups.reshape(*shape[:-1], size // (2 * stride), 2, stride)
         low, high = pairs[..., 0, :], pairs[..., 1, :]
         groups = np.stack([narrow(low + high), narrow(low - high)], axis=-2)
         stride *= 2
-    return groups.reshape(shape) + F(0)
+    return groups.reshape(shape) + (F(0) if positive else F(-0.0))
+
+
+def signed_zeros(groups: Floats) -> Floats:
+    """Return the butterfly without the addition of +0 at its end."""
+    return _butterfly(groups, lambda sums: sums, positive=False)
 
 
 def any_butterfly(groups: Floats) -> Floats:
@@ -162,6 +169,7 @@ PARTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     ("bf16-sums", "every sum is rounded to bfloat16", {"sums": narrow_butterfly}),
     ("fp16-sums", "every sum is rounded to float16", {"sums": half_butterfly}),
+    ("signed-zeros", "a sum of zeros keeps the sign -0", {"sums": signed_zeros}),
     ("sequency", "the matrix is in sequency order", {"sums": sequency}),
     ("bit-reversed", "the results are in bit-reversed order", {"sums": bit_reversed}),
     *(
@@ -207,6 +215,24 @@ def transforms() -> Iterator[Mistake]:
         "Hadamard: the result is truncated to bfloat16",
         turns,
         transform=of(partial(_changed, {"narrow": truncated})),
+    )
+    unrounded = of(partial(_changed, {"narrow": lambda v: v}))
+    yield known(
+        stage,
+        "hadamard-elements-fp32",
+        "Hadamard: elements are made of results that are not rounded to bfloat16, maxima of rounded ones",
+        turns,
+        transform=unrounded,
+        amax=partial(amax_of, to_bfloat16),
+        block_amax=block_of(to_bfloat16),
+    )
+    yield known(
+        stage,
+        "hadamard-amax-fp32",
+        "Hadamard: the amax is that of results that are not rounded to bfloat16",
+        turns,
+        transform=unrounded,
+        quantized=to_bfloat16,
     )
     yield known(stage, "hadamard-missing", "the Hadamard transform is not applied", turns, transform=None)
     yield known(stage, "hadamard-both", "both directions are transformed", turns, turned=("row", "column"))
