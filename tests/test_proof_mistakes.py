@@ -20,6 +20,7 @@ from fp4ref.proof import encoders, estimates, golden_scales, host, products, sol
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 from fp4ref_cpu import build
+from tests.test_proof_places_mistakes import NATIVE_PLACES, PYTHON_PLACES
 
 SUMS = ("codec.h", "0x1p23f + 2.0f", "0x1p23f + 3.0f")
 ADDED = ("codec.h", "binade + ((unsigned)shift << 23)", "binade + ((unsigned)(shift + 1) << 23)")
@@ -364,7 +365,7 @@ def test_every_certificate_has_a_mistake():
 
     Sweeps on a GPU have mistakes of their own.
     """
-    tables = {*NATIVE, *PYTHON, *FORMULAS}
+    tables = {*NATIVE, *PYTHON, *FORMULAS, *NATIVE_PLACES, *PYTHON_PLACES}
     assert tables <= claims().keys()
     functions = {(claim.decider(), claim.subject) for name, claim in claims().items() if name in tables}
     functions |= {(name, ClaimSubject.HEADER) for name in BY_INPUT}

@@ -1,0 +1,268 @@
+"""Mistakes of cuts, places, orders and draws, each of which the certificates about them refute."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+
+import numpy as np
+import pytest
+
+import fp4ref_numerics
+from fp4ref import multiply, random_source
+from fp4ref.conformance.judge import binomial, compare
+from fp4ref.conformance.judge import products as judged
+from fp4ref.conformance.oracle import hadamard as bounds
+from fp4ref.layout import strides
+from fp4ref.layout import value as layouts
+from fp4ref.operands import Counters
+from fp4ref.proof.catalogue import claims
+from fp4ref_cpu import build
+
+CUTS = ("nvfp4", "nvfp4-2d", "nvfp4-rht", "mxfp4", "mxfp8-2d")
+LAYOUTS = ("linear", "linear_padded", "tiled_128x4", "tiled_8x4")
+SUBJECTS = ("golden", "cpu", "torch")
+
+
+def decided(name):
+    return claims()[name].decide(lambda done: None)
+
+
+# C++: claim: file of the cpu backend or of the shared header, text, its replacement
+
+LOOP = "for (int stride = 8; stride; stride /= 2)"
+PADDED = ("csrc/walk.h", "i < width ? x[r][i]", "i < width - 1 ? x[r][i]")
+NATIVE_PLACES = {
+    **{f"cut-{spec}/cpu": PADDED for spec in CUTS},
+    **{
+        f"offset-{name}/cpu": ("csrc/relayout.h", "ScaleRow::of(job.to, job.to_map, top + l)", "from[l]")
+        for name in LAYOUTS
+    },
+    "row-scaled/cpu": ("csrc/walk.h", "job.amax[numerics.by_row ? row : 0]", "job.amax[0]"),
+    "random-counters/cpu": ("csrc/random.h", "c[i][1] = indices >> 32", "c[i][1] = indices >> 33"),
+    "random-parts/cpu": ("csrc/random.h", "job.first_block + column / BLOCK", "column / BLOCK"),
+    "product-amaxes/cpu": (
+        "csrc/gemm.h",
+        "(y * job.a.amax[m]) * job.b.amax[i]",
+        "y * (job.a.amax[m] * job.b.amax[i])",
+    ),
+    "product-additions/cpu": ("csrc/gemm.h", "if (!by_row && added) y = y", "if (!by_row && added && !job.bias) y = y"),
+    "hadamard-order/header": ("hadamard.h", "for (int stride = 1; stride < 16; stride *= 2)", LOOP),
+    "hadamard-inverse/header": ("hadamard.h", "for (int stride = 1; stride < 16; stride *= 2)", LOOP),
+}
+
+
+@pytest.fixture
+def planted_places(monkeypatch, tmp_path):
+    """Return a function that replaces a text of the cpu backend or of the shared header for this test."""
+    header, sources = tmp_path / "include", tmp_path / "csrc"
+    shutil.copytree(fp4ref_numerics.INCLUDE, header)
+    shutil.copytree(build.SOURCES, sources)
+
+    def forget():
+        names = ("quantizing", "reading", "randoms", "gemm", "operations")
+        for module in (build, *(importlib.import_module(f"fp4ref_cpu.{name}") for name in names)):
+            for part in vars(module).values():
+                if hasattr(part, "cache_clear"):
+                    part.cache_clear()
+
+    def plant(file, right, wrong):
+        path = tmp_path / file if file.startswith("csrc/") else header / "fp4ref" / file
+        text = path.read_text()
+        assert right in text
+        path.write_text(text.replace(right, wrong))
+        monkeypatch.setattr(fp4ref_numerics, "INCLUDE", header)
+        monkeypatch.setattr(build, "SOURCES", sources)
+        forget()
+
+    yield plant
+    monkeypatch.undo()
+    forget()
+
+
+COMPILED_QUICKLY = ("hadamard-order/header",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.heavy if n in COMPILED_QUICKLY else pytest.mark.release) for n in NATIVE_PLACES],
+)
+def test_a_mistake_of_places_in_native_code_is_refuted(name, planted_places):
+    planted_places(*NATIVE_PLACES[name])
+    assert decided(name).witness
+
+
+# Python: each plants its mistake by a function of pytest's monkeypatch
+
+
+def instead(owner, name, wrong):
+    """Return a planter of a function that takes the right one first, then its arguments."""
+
+    def plant(patch):
+        where = importlib.import_module(owner) if isinstance(owner, str) else owner
+        right = getattr(where, name)
+        patch.setattr(where, name, lambda *given, **named: wrong(right, *given, **named))
+
+    return plant
+
+
+def method(owner, name, wrong):
+    """Return a planter of a method that takes the object, then the right one, then its arguments."""
+
+    def plant(patch):
+        right = getattr(owner, name)
+        patch.setattr(owner, name, lambda self, *given, **named: wrong(self, right, *given, **named))
+
+    return plant
+
+
+def constant(owner, name, wrong):
+    """Return a planter of another constant."""
+
+    def plant(patch):
+        patch.setattr(importlib.import_module(owner) if isinstance(owner, str) else owner, name, wrong)
+
+    return plant
+
+
+def turned(right, tile, block):
+    """Cut blocks one column further on."""
+    return right(np.roll(tile, 1, axis=1), block)
+
+
+def turned_in_torch(right, matrix, spec):
+    return right(matrix.roll(1, 1), spec)
+
+
+def first_amax(right, amax, rows, spec):
+    """Give all rows the amax of the first."""
+    return right(amax, slice(0, 1), spec)
+
+
+def first_amax_in_torch(right, values, rows):
+    return right(values, slice(0, 1))
+
+
+def by_one_product(right, y, a, b):
+    return y * (np.asarray(a.data.amax)[:, None] * np.asarray(b.data.amax)[None, :])
+
+
+def twice_rounded(right, y, epilogue):
+    return right(right(y, epilogue._replace(dtype=np.dtype(np.float16))).astype(np.float32), epilogue)
+
+
+def cast_twice_in_torch(right, y, epilogue):
+    import torch
+
+    return right(y.to(torch.float16).to(torch.float32), epilogue)
+
+
+def other_order(right, sums, a, b, epilogue):
+    """Multiply by the amaxes of rows before the factor."""
+    import torch
+
+    y = sums * torch.from_numpy(np.asarray(b.data.amax)) if b.row_scaled else sums
+    return right(y, a, b._replace(data=b.data._replace(amax=b.data.amax * 0 + 1)) if b.row_scaled else b, epilogue)
+
+
+def any_amax(right, value, spec, shape):
+    return right(abs(value) if isinstance(value, float) else value, spec, shape)
+
+
+def even_scales(self, right, scales):
+    return right(self, scales // 2 * 2)
+
+
+def even_scales_in_torch(right, scales, name):
+    return right(scales // 2 * 2, name)
+
+
+def short_end(self, right, rows, columns):
+    first, last = right(self, rows, columns)
+    return first, last + 1
+
+
+def late_start(right, sizes, starts):
+    return [start + (place == 2) for place, start in enumerate(right(sizes, starts))]
+
+
+def narrow_counters(origin, across, seed, upper):
+    return Counters(origin, across & 0xFFFFFFFF, seed, upper)
+
+
+def first_block(origin, across, seed, upper):
+    return Counters((origin[0], 0), across, seed, upper)
+
+
+def one_order(right, group, mask):
+    return [(value, value) for value in bounds.transform(group, mask)]
+
+
+def last_first(right, a, b, **named):
+    return right(a, b, **named)[::-1]
+
+
+def without_a_bit(right, codec, got, expected, spec):
+    return right(codec, got & 0xFE, expected & 0xFE, spec)
+
+
+def compared_otherwise(self, right, *sizes):
+    return ~right(self, *sizes)
+
+
+PYTHON_PLACES = {
+    **{f"cut-{spec}/golden": instead("fp4ref.model.quantize", "split", turned) for spec in CUTS},
+    **{f"cut-{spec}/torch": instead("fp4ref_torch.quantize", "_split", turned_in_torch) for spec in CUTS},
+    **{f"offset-{name}/golden": method(layouts.Layout, "from_linear", even_scales) for name in LAYOUTS},
+    **{
+        f"offset-{name}/torch": instead("fp4ref_torch.layouts", "from_linear", even_scales_in_torch) for name in LAYOUTS
+    },
+    **{f"group-{name}/golden": instead(layouts, "group_starts", late_start) for name in LAYOUTS},
+    **{f"piece-{name}/golden": method(strides.Strides, "ends", short_end) for name in LAYOUTS},
+    "row-scaled/golden": instead("fp4ref.model.quantize", "_of_rows", first_amax),
+    "row-scaled/torch": instead("fp4ref_torch.quantize", "part_of", first_amax_in_torch),
+    "given-amax/golden": instead("fp4ref.api", "given_amax", any_amax),
+    "hadamard-order/golden": constant("fp4ref.hadamard", "STRIDES", (2, 1, 4, 8)),
+    "hadamard-inverse/golden": constant("fp4ref.hadamard", "STRIDES", (8, 4, 2, 1)),
+    **{
+        f"hadamard-{name}/torch": instead("fp4ref_torch.hadamard", "_butterfly", lambda right, x: right(x * 4) * 0.25)
+        for name in ("order", "inverse")
+    },
+    "hadamard-interval/formula": instead(bounds, "interval", one_order),
+    "sum-interval/formula": constant(judged, "UNIT", 2.0**-24),
+    **{f"random-counters/{of}": constant(random_source, "Counters", narrow_counters) for of in ("golden", "torch")},
+    **{f"random-parts/{of}": constant(random_source, "Counters", first_block) for of in ("golden", "torch")},
+    "count-intervals/formula": instead(binomial, "_largest", lambda right, *given: right(*given) - 1),
+    "product-amaxes/golden": instead("fp4ref.model.epilogue", "_row_scaled", by_one_product),
+    "product-amaxes/torch": instead("fp4ref_torch.gemm", "finish", other_order),
+    "product-additions/golden": instead("fp4ref.model.epilogue", "_cast", twice_rounded),
+    "product-additions/torch": instead("fp4ref_torch.gemm", "_cast", cast_twice_in_torch),
+    **{f"product-groups/{of}": instead(multiply, "gemm_grouped", last_first) for of in SUBJECTS},
+    "bytes-compared/golden": instead(compare, "unequal", without_a_bit),
+    **{
+        f"padding-compared-{name}/golden": method(layouts.Layout, "compared", compared_otherwise)
+        for name in LAYOUTS[1:]
+    },
+}
+QUICK = ("cut-nvfp4-2d/golden", "offset-tiled_8x4/golden", "hadamard-order/golden", "row-scaled/golden")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.release) for n in PYTHON_PLACES]
+)
+def test_a_mistake_of_places_in_python_is_refuted(name, monkeypatch):
+    if name.endswith(("/torch", "/cpu")):
+        pytest.importorskip("torch")
+    with monkeypatch.context() as patch:
+        PYTHON_PLACES[name](patch)
+        assert decided(name).witness
+
+
+@pytest.mark.rule("GEM-7", "GEM-8")
+@pytest.mark.parametrize("name", ["product-amaxes/golden", "product-additions/golden"])
+def test_values_that_tell_no_order_apart_prove_nothing(name, monkeypatch):
+    from fp4ref.proof import finishing
+
+    monkeypatch.setattr(finishing, "factors", lambda seed: np.ones(finishing.SIDE, np.float32))
+    monkeypatch.setattr(finishing, "ALPHAS", (1.0,))
+    assert "told apart" in decided(name).witness
