@@ -93,7 +93,7 @@ def each_direction(value: Any, names: tuple[Direction, ...], spec: Spec, argumen
 def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
     """Return the caller's amax as float32 [1] or [rows], unread if on a device.
 
-    Rules: GLB-4, GLB-5, GLB-6, GLB-8.
+    Rules: GLB-4, GLB-5, GLB-6, GLB-8. Certificates: given-amax.
     """
     if value is None:
         return None

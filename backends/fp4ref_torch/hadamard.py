@@ -14,13 +14,16 @@ POINTS = 16
 def transform(values: Tensor, signs: int) -> Tensor:
     """Transform groups of 16 of bfloat16 values, held as float32 [rows, 16 n].
 
-    Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs.
+    Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs, hadamard-order.
     """
     return exact.rounded_bfloat16(_butterfly(_signed(values, signs)))
 
 
 def inverse(values: Tensor, signs: int) -> Tensor:
-    """Undo `transform` up to its roundings, float32 [rows, 16 n]. Rules: HAD-6."""
+    """Undo `transform` up to its roundings, float32 [rows, 16 n].
+
+    Rules: HAD-6. Certificates: hadamard-inverse.
+    """
     if values.shape[1] % POINTS:
         got = f"hadamard of {values.shape[1]} rows"
         raise ShapeError("dequantize", got, f"a multiple of {POINTS}", "HAD-5")

@@ -39,7 +39,10 @@ def one_thread() -> Iterator[None]:
 
 
 def quantize(call: Call, x: Any, amax: Any, random_bits: Any, out: DirectionData | None) -> DirectionData:
-    """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, LAY-5. Certificates: quantize-*."""
+    """Quantize one direction; with `out`, into its buffers.
+
+    Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, row-scaled.
+    """
     from fp4ref_torch.quantize import quantize_tensor
 
     tensor = _tensor("quantize", x)
@@ -78,7 +81,10 @@ def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
 
 
 def to_layout(call: Call, scales: Any) -> Any:
-    """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+    """Move scale bytes from one layout to another, padding written as zero.
+
+    Rules: LAY-5, LAY-6. Certificates: offset-*.
+    """
     from fp4ref_torch import layouts
 
     assert call.target is not None
@@ -87,7 +93,10 @@ def to_layout(call: Call, scales: Any) -> Any:
 
 
 def random_bits(call: Call, counters: Counters, device: Any, out: Any) -> Any:
-    """Make random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    """Make random bytes uint8 of a part of a direction's matrix; with `out`, into it.
+
+    Rules: SR-7, SR-8. Certificates: random-counters, random-parts.
+    """
     import torch
 
     from fp4ref_torch.random_bytes import random_bytes

@@ -11,6 +11,7 @@ from fp4ref.layout.origin import Origin
 from fp4ref.layout.value import Layout
 from fp4ref.names import Names
 
+# Certificates: offset-*, group-*, piece-*.
 LINEAR = Layout("linear", "m(*) k(*): k0 m0", "LAY-1")
 LINEAR_PADDED = Layout("linear_padded", "m(*) k(*): k0 m0; pad m 128 unspecified; pad k 4 unspecified", "LAY-2")
 TILED_128X4 = Layout("tiled_128x4", "m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "LAY-3")

@@ -105,7 +105,7 @@ class Layout(LayoutMap):
         >>> [LAYOUTS["tiled_128x4"].group_offsets([(3, 4), (130, 4)], starts) for starts in ("packed", "bound")]
         [[0, 512, 1536], [0, 1024, 2048]]
 
-        Rules: LAY-8, LAY-22.
+        Rules: LAY-8, LAY-22. Certificates: group-*.
         """
         shapes = list(shapes)
         if starts != "bound":
@@ -122,7 +122,7 @@ class Layout(LayoutMap):
 
         A row owns its padding columns, the last row the padding rows as well. No rows or no columns: slice(0, 0).
 
-        Rules: LAY-9.
+        Rules: LAY-9. Certificates: piece-*.
         """
         operation, asked = f"{self.name}.row_range", f"rows {start}:{stop} of {rows}"
         if not 0 <= start <= stop <= rows:

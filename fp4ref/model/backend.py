@@ -24,7 +24,10 @@ from fp4ref.registry import Call
 def quantize(
     call: Call, x: Any, amax: NDArray[np.float32] | None, random_bits: Any, out: DirectionData | None
 ) -> DirectionData:
-    """Quantize one direction; with `out`, into its buffers. Rules: BLK-8, LAY-5. Certificates: quantize-*."""
+    """Quantize one direction; with `out`, into its buffers.
+
+    Rules: BLK-8, LAY-5. Certificates: quantize-*, cut-*, row-scaled.
+    """
     bits = None if random_bits is None else arrays.to_numpy("quantize", random_bits)
     (direction,) = call.directions
     result = model_quantize.quantize(arrays.to_numpy("quantize", x), call.required, direction, amax, bits)
@@ -55,14 +58,20 @@ def dequantize(call: Call, data: DirectionData, out: Any) -> Any:
 
 
 def to_layout(call: Call, scales: Any) -> Any:
-    """Move scale bytes from one layout to another, padding written as zero. Rules: LAY-5, LAY-6."""
+    """Move scale bytes from one layout to another, padding written as zero.
+
+    Rules: LAY-5, LAY-6. Certificates: offset-*.
+    """
     assert call.target is not None
     linear = call.layout.to_linear(arrays.to_numpy("to_layout", scales), *call.encoded)
     return arrays.restorer(scales)(call.target.from_linear(linear))
 
 
 def random_bits(call: Call, counters: Counters, device: Any, out: Any) -> Any:
-    """Make random bytes uint8 of a part of a direction's matrix; with `out`, into it. Rules: SR-7, SR-8."""
+    """Make random bytes uint8 of a part of a direction's matrix; with `out`, into it.
+
+    Rules: SR-7, SR-8. Certificates: random-counters, random-parts.
+    """
     result = counter_map.random_bytes(call.encoded, *counters)
     if out is None:
         return arrays.on_device("random_bits", result, device)

@@ -6,6 +6,7 @@
 namespace fp4ref_cpu {
 
 // The result of float sums, in the type that the job names. Rules: GEM-3, GEM-5, GEM-6, GEM-7, GEM-8.
+// Certificates: product-*.
 template <class A, class B> struct Finish {
     static constexpr bool rows_a = A::global == Global::row, rows_b = B::global == Global::row, by_row = rows_a || rows_b;
     const GemmJob& job;

@@ -1,4 +1,4 @@
-// Random bytes by the counter map, several blocks side by side.
+// Random bytes by the counter map, several blocks side by side. Certificates: random-counters, random-parts.
 #pragma once
 #include "matrix.h"
 

@@ -1,4 +1,4 @@
-// Scale bytes from one layout to another.
+// Scale bytes from one layout to another. Certificates: offset-*.
 #pragma once
 #include "matrix.h"
 

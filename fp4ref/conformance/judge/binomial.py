@@ -44,7 +44,7 @@ def interval(n: int, low: float, high: float, alpha: float) -> tuple[int, int]:
     The number of successes of unlike trials is between those of n trials at either bound, so half of alpha on each
     side holds for any mixture.
 
-    Rules: SR-11.
+    Rules: SR-11. Certificates: count-intervals.
     """
     if n > LARGEST:
         raise ValueError(n)

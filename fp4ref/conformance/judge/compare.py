@@ -47,6 +47,7 @@ def compare(
     described. tolerates: whether a block that differs is right all the same.
 
     Rules: CNF-1, CNF-3, HAD-7, LAY-2, LAY-5, LAY-6, PACK-2, PRO-1.
+    Certificates: bytes-compared, padding-compared-*.
     """
     matrix = Matrix(x, direction)
     rows, columns = matrix.shape

@@ -18,7 +18,7 @@ def interval(n: int, first: int, second: int, alpha: float) -> tuple[int, int]:
 
     n: pairs. first, second: successes among the first and among the second elements of the pairs.
 
-    Rules: SR-11.
+    Rules: SR-11. Certificates: count-intervals.
     """
     least, most = max(0, first + second - n), min(first, second)
     mode = min(max((first + 1) * (second + 1) // (n + 2), least), most)

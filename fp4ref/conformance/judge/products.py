@@ -114,7 +114,7 @@ def interval(a: Operand, b: Operand) -> tuple[Floats, Floats]:
 
     Computed in float64, whose own error, below K * 2^-52 of the sum of magnitudes, is added.
 
-    Rules: GEM-14.
+    Rules: GEM-14. Certificates: sum-interval.
     """
     left, right = values(a).astype(np.float64), values(b).astype(np.float64)
     depth = a.shape[1]

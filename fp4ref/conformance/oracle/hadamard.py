@@ -43,7 +43,10 @@ def butterfly(values: Sequence[float]) -> list[float]:
 
 
 def interval(group: Sequence[float], mask: int) -> list[tuple[float, float]]:
-    """For each output the lowest and the highest bfloat16 that any order of additions may give. Rules: HAD-7."""
+    """For each output the lowest and the highest bfloat16 that any order of additions may give.
+
+    Rules: HAD-7. Certificates: hadamard-interval.
+    """
     exponents = [r.floor_log2(abs(Fraction(v))) for v in group if v]
     if not exponents or max(exponents) - min(exponents) <= 12:
         return [(y, y) for y in transform(group, mask)]

@@ -25,7 +25,7 @@ template <int Lanes> FP4_API void butterfly(float (&y)[16][Lanes])
 }
 
 // 16 bfloat16 values in place: signs and 1/4, butterfly, bfloat16. Bit i of Signs negates element i.
-// Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs.
+// Rules: HAD-1, HAD-2, HAD-3. Certificates: hadamard-signs, hadamard-order.
 template <unsigned Signs, int Lanes> FP4_API void hadamard(float (&y)[16][Lanes])
 {
     FP4_UNROLL
@@ -81,7 +81,7 @@ template <unsigned Signs> FP4_API float hadamard_amax(float amax, float (&y)[16]
     return amax;
 }
 
-// Rules: HAD-6.
+// Rules: HAD-6. Certificates: hadamard-inverse.
 template <unsigned Signs, int Lanes> FP4_API void inverse_hadamard(float (&y)[16][Lanes])
 {
     FP4_UNROLL
