@@ -286,12 +286,23 @@ def test_the_page_on_trust_ends_in_tables_made_of_the_records(tmp_path, monkeypa
     written = (DOCS / "site/how-we-know.md").read_text("utf-8")
     assert text.startswith(written)
     tables = text[len(written) :]
-    headings = ["## What is proved", "### By rule", "### By certificate", "### Claims without a record"]
+    headings = [
+        "## What is proved",
+        "### By rule",
+        "### Every rule",
+        "### By certificate",
+        "### Claims without a record",
+    ]
     assert re.findall(r"^#+ .*", tables, re.MULTILINE) == headings
     assert tables.index("| rule | golden | header |") < tables.index("| BLK-3 |") < tables.index("| certificate |")
     assert tables.index("| BLK-3 |") > tables.index("### By rule")
     assert "](how-we-know.md)" in (DOCS / "site/proved.md").read_text("utf-8")  # where older links lead
-    (row,) = [line for line in text.splitlines() if line.startswith("| BLK-3 |")]
+    every = tables[tables.index("### Every rule") : tables.index("### By certificate")]
+    assert len(re.findall(r"^\| [A-Z]\S* \|.*\| (?:proved|tests) \| `.*` \|$", every, re.MULTILINE)) > 300
+    assert "| proved | `block-scale`, " in every
+    assert "| open |" not in every
+    by_rule = tables[: tables.index("### Every rule")]
+    (row,) = [line for line in by_rule.splitlines() if line.startswith("| BLK-3 |")]
     assert len(re.findall(r"\| exhaustive: [\d,]+, 2\d{3}-\d\d-\d\d[ ;]", row)) >= 2, row
     assert "| `encode-e2m1/header` |" in text
     assert "| 2^32 | 2^32 |" in text

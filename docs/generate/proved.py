@@ -11,9 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from fp4ref import rules
 from fp4ref.proof import records
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, in_words
+from fp4ref.proof.status import Shown, binding
 
 TEXT = Path(__file__).parents[1] / "site/how-we-know.md"
 INTRO = """## What is proved
@@ -35,9 +37,10 @@ largest domain, and the date of its record.
 
 
 def main(target: Path) -> None:
-    """Write the text, the table by rule and subject, each claim, and those without a record."""
+    """Write the text, the tables by rule and subject and of every rule, each claim, and those without a record."""
     target.write_text(
-        "\n".join([TEXT.read_text("utf-8"), INTRO, *by_rule(), *by_claim(), *without_record()]) + "\n", "utf-8"
+        "\n".join([TEXT.read_text("utf-8"), INTRO, *by_rule(), *every_rule(), *by_claim(), *without_record()]) + "\n",
+        "utf-8",
     )
 
 
@@ -63,6 +66,21 @@ def by_rule() -> Iterator[str]:
             for subject in ClaimSubject
         ]
         yield f"| {rule} | " + " | ".join(cells) + " |"
+    yield ""
+
+
+def every_rule() -> Iterator[str]:
+    """Yield a table of all rules that bind bits: each with its certificates, or else with its tests."""
+    found = [*binding(rules.read())]
+    count = sum(one.shown is Shown.PROVED for one in found)
+    yield "### Every rule\n"
+    yield f"Of the {len(found)} rules of the kinds `shall` and `bound`, {count} have a certificate. Others have tests:"
+    yield "they define words, refuse inputs, or are about settings, files, processes and interfaces.\n"
+    yield "| rule | title | shown by | names |"
+    yield "| --- | --- | --- | --- |"
+    for rule, shown, _, names in found:
+        title = rule.title.replace("|", "\\|")
+        yield f"| {rule.id} | {title} | {shown} | {', '.join(f'`{name}`' for name in names)} |"
     yield ""
 
 

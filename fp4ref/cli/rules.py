@@ -13,6 +13,7 @@ from fp4ref.errors import UnknownNameError
 from fp4ref.proof import citations, records
 from fp4ref.proof.catalogue import claims_of
 from fp4ref.proof.claims import ProofClaim
+from fp4ref.proof.status import Shown, status
 from fp4ref.standard import examples, history, made
 from fp4ref.standard.levels import rules_of
 
@@ -105,6 +106,7 @@ def _record(index: standard.Index, rule: standard.Rule) -> dict[str, Any]:
         "since": history.first_version(rule.id),
         "text": rule.text,
         **cited,
+        "shown": status(index, rule).shown.value,
         "certificates": [{"name": claim.name, "state": _state(claim)} for claim in claims_of(rule.id)],
     }
 
@@ -145,10 +147,10 @@ def _state(claim: ProofClaim) -> str:
     return "out of date" if records.outdated(claim, record) else f"proved on {record['date']}"
 
 
-def _proved_for(rule: str) -> list[str]:
-    """Return the subjects of the claims about a rule whose records hold."""
-    found = dict.fromkeys(claim.subject.value for claim in claims_of(rule) if _state(claim).startswith("proved"))
-    return [*found]
+def _shown(index: standard.Index, rule: standard.Rule) -> str:
+    """Return the subjects for which a rule is proved, or how else it is shown to hold."""
+    found = status(index, rule)
+    return ", ".join(found.subjects) if found.shown is Shown.PROVED else f"({found.shown})"
 
 
 def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
@@ -165,7 +167,7 @@ def _table(index: standard.Index, chosen: list[standard.Rule]) -> None:
         cited = index.citing(rule.id)
         code = len(cited["functions"]) + len(cited["backends"])
         counts = [str(code), str(len(cited["tests"])), str(len(cited["vectors"]))]
-        table.add_row(rule.id, rule.kind.value, rule.title, *counts, ", ".join(_proved_for(rule.id)))
+        table.add_row(rule.id, rule.kind.value, rule.title, *counts, _shown(index, rule))
     console().print(table)
     click.echo(f"{len(chosen)} rules; `fp4ref rules ID` shows one")
 
