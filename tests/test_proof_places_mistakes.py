@@ -20,6 +20,7 @@ from fp4ref.proof.catalogue import claims
 from fp4ref_cpu import build
 
 CUTS = ("nvfp4", "nvfp4-2d", "nvfp4-rht", "mxfp4", "mxfp8-2d")
+PARTS = ("nvfp4", "nvfp4-2d", "nvfp4-4over6", "nvfp4-sr", "mxfp8-e4m3", "mxfp8-2d")
 LAYOUTS = ("linear", "linear_padded", "tiled_128x4", "tiled_8x4")
 SUBJECTS = ("golden", "cpu", "torch")
 
@@ -210,9 +211,22 @@ def compared_otherwise(self, right, *sizes):
     return ~right(self, *sizes)
 
 
+def by_shape(right, x, name, direction, **named):
+    """Quantize the lower rows of a matrix as if they were twice as large."""
+    return right(x * (2 if len(x) % 5 else 1), name, direction, **named)
+
+
+def within_blocks(right, spec, direction, counts):
+    """Accept a cut after the first row."""
+    if counts[0] != 1:
+        right(spec, direction, counts)
+
+
 PYTHON_PLACES = {
+    **{f"part-{spec}/{of}": instead("fp4ref.api", "quantize", by_shape) for spec in PARTS for of in SUBJECTS},
     **{f"cut-{spec}/golden": instead("fp4ref.model.quantize", "split", turned) for spec in CUTS},
     **{f"cut-{spec}/torch": instead("fp4ref_torch.quantize", "_split", turned_in_torch) for spec in CUTS},
+    "part-cuts/golden": instead("fp4ref.te.sharded", "_require_whole_blocks", within_blocks),
     **{f"offset-{name}/golden": method(layouts.Layout, "from_linear", even_scales) for name in LAYOUTS},
     **{
         f"offset-{name}/torch": instead("fp4ref_torch.layouts", "from_linear", even_scales_in_torch) for name in LAYOUTS
@@ -251,7 +265,7 @@ QUICK = ("cut-nvfp4-2d/golden", "offset-tiled_8x4/golden", "hadamard-order/golde
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.release) for n in PYTHON_PLACES]
 )
 def test_a_mistake_of_places_in_python_is_refuted(name, monkeypatch):
-    if name.endswith(("/torch", "/cpu")):
+    if name.endswith("/torch") or name == "part-cuts/golden":
         pytest.importorskip("torch")
     with monkeypatch.context() as patch:
         PYTHON_PLACES[name](patch)

@@ -187,9 +187,13 @@ def groups(subject: ClaimSubject, tell: Tell) -> Replayed:
 def claims() -> Iterator[ProofClaim]:
     """Yield the claims about the ends of products."""
     code = {
-        ClaimSubject.GOLDEN: ("fp4ref.model.epilogue:finish", "fp4ref.model.gemm:exact"),
+        ClaimSubject.GOLDEN: ("fp4ref.model.epilogue:finish", "fp4ref.model.backend:gemm_exact", whole.LAYOUTS[0]),
         ClaimSubject.CPU: (f"{whole.CPU}/gemm.h", *whole.FLAGS),
-        ClaimSubject.TORCH: ("fp4ref_torch.gemm:finish", "fp4ref_torch.gemm:exact_sums"),
+        ClaimSubject.TORCH: (
+            "fp4ref_torch.gemm:finish",
+            "fp4ref_torch.gemm:exact_sums",
+            "fp4ref_torch.operations:gemm_exact",
+        ),
     }
     table: tuple[tuple[str, str, Callable[[ClaimSubject, Tell], Replayed], str, str, int, str], ...] = (
         (

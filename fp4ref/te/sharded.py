@@ -142,7 +142,10 @@ def _row_counts(x: torch.Tensor, group: Any) -> list[int]:
 
 
 def _require_whole_blocks(spec: Spec, direction: Direction, counts: list[int]) -> None:
-    """Raise, in every process, unless each cut is between blocks of the direction. Rules: TEM-8, TEM-25."""
+    """Raise, in every process, unless each cut is between blocks of the direction.
+
+    Rules: TEM-8, TEM-25. Certificates: part-cuts.
+    """
     block = spec.block.rows if direction == "row" else spec.block.columns
     total, end = sum(counts), 0
     for process, count in enumerate(counts):
