@@ -40,6 +40,8 @@ NATIVE = {  # claim: file of the header, text, its replacement
     "encode-e4m3-nan/header": ("codec.h", "bits_of(x) >> 31 ? NegativeNaN : NaN", "bits_of(x) >> 31 ? NaN : NaN"),
     "encode-e5m2/header": ADDED,
     "encode-e5m2-infinity/header": ("codec.h", "Format::codes - 1 : Overflow)", "Format::codes - 1 : NaN)"),
+    "encode-e2m3/header": ADDED,
+    "encode-e3m2/header": ADDED,
     "encode-e8m0/header": ("codec.h", "mantissa > 0x400000u", "mantissa >= 0x400000u"),
     "mx-floor/header": (
         "arithmetic.h",
