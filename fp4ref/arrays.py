@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fp4ref.errors import BackendError, DTypeError
 
+# NumPy rounds to them once, to nearest even. Certificates: round-*.
 INPUT_DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),

@@ -13,10 +13,21 @@ import pytest
 
 import fp4ref_numerics
 from fp4ref import arithmetic as ar
-from fp4ref import formats, hadamard, philox
+from fp4ref import arrays, formats, hadamard, philox
 from fp4ref.formats import codec as codec_module
 from fp4ref.layout import value as layouts
-from fp4ref.proof import encoders, estimates, golden_scales, host, products, solver, transforms
+from fp4ref.model import tiles
+from fp4ref.proof import (
+    code_values,
+    conversions,
+    encoders,
+    estimates,
+    golden_scales,
+    host,
+    products,
+    solver,
+    transforms,
+)
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 from fp4ref_cpu import build
@@ -43,6 +54,16 @@ NATIVE = {  # claim: file of the header, text, its replacement
     "encode-e2m3/header": ADDED,
     "encode-e3m2/header": ADDED,
     "encode-e8m0/header": ("codec.h", "mantissa > 0x400000u", "mantissa >= 0x400000u"),
+    **{f"values-{name}/header": SUBNORMAL_VALUES for name in ("e2m1", "e2m3", "e3m2", "e4m3")},
+    "values-e5m2/header": ("codec.h", "Format::has_infinity && i == Format::codes", "Format::has_infinity"),
+    "values-e8m0/header": ("codec.h", "code << 23 : 0x400000u", "code << 23 : 0u"),
+    "values-int8/header": ("signs.h", "code & sign_bit ? (int)codes : 0", "code > sign_bit ? (int)codes : 0"),
+    "values-ue4m3/header": ("signs.h", "code == Codes ? 0.0f", "code > Codes ? 0.0f"),
+    "values-ue5m3/header": ("codec.h", "(i < Format::codes ? bits_of(value", "(i <= Format::codes ? bits_of(value"),
+    "round-bfloat16/header": ("bits.h", "u + 0x7fffu + (u >> 16 & 1u)", "u + 0x8000u"),
+    "round-float16/header": ("bits.h", "m + 0xfffu + (m >> 13 & 1u)", "m + 0x1000u"),
+    "widen-bfloat16/header": ("bits.h", "float_of(w << 16)", "float_of((w & 0x7fffu) << 16)"),
+    "widen-float16/header": ("bits.h", "magnitude < 0x7c00u << 13 ? finite", "magnitude <= 0x7c00u << 13 ? finite"),
     "mx-floor/header": (
         "arithmetic.h",
         "shared_scale<S>(bits_of(a) >> 23)",
@@ -245,7 +266,14 @@ def decoded_otherwise(q, s, amax, k):
     return q * (s * (amax * np.float32(1 / 2688)))
 
 
+def without_last_bit(words, *_):
+    import torch
+
+    return (words.view(torch.int16) & -2).view(words.dtype)
+
+
 KINDS = ("float32", "bfloat16", "float16")
+WORDS = ("bfloat16", "float16")
 MXFP8 = ("mxfp8-e4m3", "mxfp8-e5m2")
 PYTHON = {
     "decision-key/golden": replaced(
@@ -253,6 +281,21 @@ PYTHON = {
     ),
     **{f"encode-{name}/golden": one_code(name) for name in encoders.CODECS},
     **{f"encode-{name}/torch": one_code_of_torch(name) for name in encoders.CODECS},
+    **{f"values-{name}/golden": changed(codec_module, "_value_table", next_value) for name in code_values.VALUES},
+    **{
+        f"values-{name}/torch": changed("fp4ref_torch.codecs", "decode", lambda values, *_: values * 1.0000001)
+        for name in code_values.VALUES
+    },
+    **{
+        f"round-{name}/golden": replaced(conversions, "INPUT_DTYPES", {name: arrays.INPUT_DTYPES[other]})
+        for name, other in (WORDS, WORDS[::-1])
+    },
+    **{f"round-{name}/torch": changed("fp4ref_torch.exact", f"to_{name}", without_last_bit) for name in WORDS},
+    **{f"widen-{name}/golden": changed(tiles, "widen", lambda values, *_: np.abs(values)) for name in WORDS},
+    **{
+        f"widen-{name}/torch": changed("fp4ref_torch.exact", "widened", lambda values, *_: abs(values))
+        for name in WORDS
+    },
     **{
         f"mx-{mode}/golden": in_arithmetic(record, "block_scale", ar.block_scale_rceil)
         for mode, record in (("floor", ar.OCP_FLOOR), ("ceil", ar.OCP_CEIL), ("even", ar.OCP_EVEN))
@@ -328,6 +371,7 @@ FORMULAS = {  # claim: an argument of the function that decides it, and a wrong 
 }
 QUICK = (
     "decision-key/golden",
+    "values-e5m2/golden",
     "quantize-mxfp4-float16/golden",
     "layout-tiled_8x4/golden",
     "dequantize-mxfp8-e5m2/golden",

@@ -52,7 +52,10 @@ def nearest(values: Tensor, codec: Codec) -> Tensor:
 
 
 def decode(codes: Tensor, form: Format) -> Tensor:
-    """Return the float32 that codes mean. Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4, INT8-1, UE4M3-1, UE5M3-1."""
+    """Return the float32 that codes mean.
+
+    Rules: E2M1-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4, INT8-1, UE4M3-1, UE5M3-1. Certificates: values-*.
+    """
     code = codes.to(torch.int32)
     if form.complement:
         number = torch.where(code < form.sign_bit, code, code - 2 * form.sign_bit)

@@ -126,7 +126,7 @@ def with_signed_nan(result: Tensor, *operands: Tensor) -> Tensor:
 
 
 def widened(x: Tensor) -> Tensor:
-    """float32, bfloat16 or float16 as float32; exact, signs of NaN included. Rules: NUM-3."""
+    """float32, bfloat16 or float16 as float32; exact, signs of NaN included. Rules: NUM-3. Certificates: widen-*."""
     if x.dtype is torch.bfloat16:
         return floats(x.view(torch.int16).to(torch.int32) << 16)
     if x.dtype is torch.float16:
@@ -149,12 +149,12 @@ def rounded_float16(x: Tensor) -> Tensor:
 
 
 def to_bfloat16(x: Tensor) -> Tensor:
-    """x rounded to bfloat16, nearest even; the sign of a NaN is kept. Rules: DEQ-3."""
+    """x rounded to bfloat16, nearest even; the sign of a NaN is kept. Rules: DEQ-3. Certificates: round-bfloat16."""
     return (bits(rounded_bfloat16(x)) >> 16).to(torch.int16).view(torch.bfloat16)
 
 
 def to_float16(x: Tensor) -> Tensor:
-    """x rounded to float16, nearest even; the sign of a NaN is kept. Rules: DEQ-3."""
+    """x rounded to float16, nearest even; the sign of a NaN is kept. Rules: DEQ-3. Certificates: round-float16."""
     code = rounded_code(magnitude(x), mantissa_bits=10, bias=15, rounding="even").clamp(max=0x7C00)
     code = torch.where(is_nan(x), 0x7E00, code)
     return torch.where(bits(x) < 0, code - (1 << 15), code).to(torch.int16).view(torch.float16)

@@ -115,6 +115,7 @@ class Codec:
         """Return the float32 values of codes, any shape; exact.
 
         Rules: E2M1-1, E2M3-1, E3M2-1, E4M3-1, E5M2-1, E8M0-1, E8M0-4, INT8-1, UE4M3-1, UE5M3-1.
+        Certificates: values-*.
         """
         table = _value_table(self.format)
         if codes.size and int(codes.max()) >= len(table):

@@ -8,6 +8,8 @@ from fp4ref.proof import (
     additions,
     compared,
     cuts,
+    code_values,
+    conversions,
     device,
     device_sweeps,
     draws,
@@ -30,6 +32,8 @@ from fp4ref.proof.claims import ProofClaim
 
 SOURCES = (
     encoders.claims,
+    code_values.claims,
+    conversions.claims,
     mx_scales.claims,
     scales.claims,
     shortcuts.claims,

@@ -164,7 +164,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
         return i >> Format::mantissa_bits ? normal : (normal - power_of_two(-Format::bias)) * 2.0f;
     }
 
-    // Rules: E2M1-1, E4M3-1, E5M2-1.
+    // Rules: E2M1-1, E4M3-1, E5M2-1. Certificates: values-*.
     FP4_API float decode(unsigned code)
     {
         const unsigned i = code & (Format::sign_bit - 1), sign = code & Format::sign_bit ? 0x80000000u : 0u;
@@ -175,7 +175,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
 };
 
 // Powers of two, rounded up as the hardware does: code 0 also holds everything not above 2^-127.
-// Rules: E8M0-1, E8M0-2, E8M0-3, E8M0-4. Certificates: encode-e8m0.
+// Rules: E8M0-1, E8M0-2, E8M0-3, E8M0-4. Certificates: encode-e8m0, values-e8m0.
 template <int NaN, int NegativeNaN, int Overflow, int Infinity>
 struct Codec<e8m0, Rounding::up, Sign::bit, NaN, NegativeNaN, Overflow, Infinity> {
     using Format = e8m0;

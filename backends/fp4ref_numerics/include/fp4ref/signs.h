@@ -19,7 +19,7 @@ struct SecondZero : Unsigned<ExponentBits, MantissaBits, Bias, Codes, false> {
 template <int E, int M, int Bias, int Codes, Rounding R, Sign S, int NaN, int NegativeNaN, int Overflow, int Infinity = Overflow>
 struct SecondZeroCodec : Codec<SecondZero<E, M, Bias, Codes>, R, S, NaN, NegativeNaN, Overflow, Infinity> {
     using Magnitudes = Codec<SecondZero<E, M, Bias, Codes>, R, S, NaN, NegativeNaN, Overflow, Infinity>;
-    // Rules: UE4M3-1.
+    // Rules: UE4M3-1. Certificates: values-ue4m3.
     FP4_API float decode(unsigned code) { return code == Codes ? 0.0f : Magnitudes::value(code & ((1u << (E + M)) - 1u)); }
 };
 
@@ -38,7 +38,7 @@ struct ComplementCodec : Codec<Format<0, MantissaBits, Bias, 1 << MantissaBits, 
         return code & sign_bit ? (codes + sign_bit - code) & (codes - 1u) : code;
     }
     FP4_API unsigned encode_narrow(float x, unsigned random_bits) { return encode(x, random_bits); }
-    // Rules: INT8-1.
+    // Rules: INT8-1. Certificates: values-int8.
     FP4_API float decode(unsigned code)
     {
         const int number = (int)code - (code & sign_bit ? (int)codes : 0);
