@@ -19,7 +19,7 @@ def pack(codes: Codes, form: Format) -> Codes:
     Two 4-bit codes share a byte, four 6-bit codes share three. Spare bits of a row are 0. Eight-bit codes are their own
     bytes.
 
-    Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5.
+    Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5. Certificates: packing-*.
     """
     if form.bits == 8:
         return codes

@@ -158,7 +158,7 @@ class Spec:
 
 
 def _require_legal(spec: Spec) -> None:
-    """Refuse settings that have no meaning together. Rules: SPC-2, FOS-7, SR-5."""
+    """Refuse settings that have no meaning together. Rules: SPC-2, FOS-7, SR-5. Certificates: settings."""
     search, element, scale = spec.four_over_six, spec.element, spec.scale
     global_scale = spec.global_scale is not Granularity.NONE
     row_scale = spec.global_scale is Granularity.ROW

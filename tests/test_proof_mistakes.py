@@ -88,6 +88,7 @@ NATIVE = {  # claim: file of the header, text, its replacement
     "over-1536/header": ONE_PART,
     "over-6/header": ONE_PART,
     "stochastic/header": ("codec.h", "(Format::mantissa_bits + 8)", "(Format::mantissa_bits + 7)"),
+    "stochastic-mean/header": ("codec.h", "half = sum >= 0x3f000000u", "half = sum > 0x3f000000u"),
     "reciprocal/header": ("reciprocal.h", "rounding = 2023", "rounding = 2022"),
     "hadamard-signs/header": ("hadamard.h", "? -0.25f : 0.25f", "? -0.25f : 0.25001f"),
     "estimate-units/header": (
@@ -200,7 +201,7 @@ USERS = ("quantize", "dequantize", "arithmetic", "codecs")
 
 def replaced(owner, name, wrong):
     """Return a planter that puts another function or constant in the place of one."""
-    return lambda patch: patch.setattr(owner, name, wrong)
+    return lambda patch: patch.setattr(importlib.import_module(owner) if isinstance(owner, str) else owner, name, wrong)
 
 
 def in_arithmetic(record, name, wrong):
@@ -336,6 +337,13 @@ PYTHON = {
     "hadamard-signs/golden": replaced(hadamard, "STRIDES", (1, 2, 4)),
     "hadamard-signs/torch": changed("fp4ref_torch.hadamard", "_butterfly", lambda values, *_: values + 0.25),
     "stochastic-bfloat16/golden": changed(formats.Codec, "_stochastic", lambda index, *_: np.maximum(index, 1)),
+    "stochastic-mean/golden": changed(formats.Codec, "_stochastic", lambda index, *_: np.maximum(index, 1)),
+    "stochastic-mean/torch": changed("fp4ref_torch.codecs", "encode", one_more),
+    **{f"packing-{bits}/golden": changed("fp4ref.packing", "pack", lambda row, *_: row[:, ::-1]) for bits in (4, 6, 8)},
+    **{
+        f"packing-{bits}/torch": changed("fp4ref_torch.codecs", "pack", lambda row, *_: row.flip(1))
+        for bits in (4, 6, 8)
+    },
     "stochastic-bfloat16/torch": changed("fp4ref_torch.codecs", "encode", one_more),
     **{
         f"layout-{name}/golden": replaced(
@@ -355,6 +363,7 @@ PYTHON = {
         f"gemm-pairs-{spec}/torch": changed("fp4ref_torch.gemm", "finish", lambda result, *_: result * 1.0000001)
         for spec in ("nvfp4", "mxfp4", *MXFP8)
     },
+    "settings/golden": replaced("fp4ref.spec", "POINTS", 8),
     "gemm-longest/golden": changed("fp4ref.model.gemm", "_fits", lambda *_: True),
     "gemm-longest/torch": changed("fp4ref_torch.gemm", "finish", lambda result, *_: result * 1.0000001),
     "gemm-limit/formula": replaced(products, "LONGEST", 1217395),
@@ -372,6 +381,7 @@ FORMULAS = {  # claim: an argument of the function that decides it, and a wrong 
 QUICK = (
     "decision-key/golden",
     "values-e5m2/golden",
+    "packing-6/golden",
     "quantize-mxfp4-float16/golden",
     "layout-tiled_8x4/golden",
     "dequantize-mxfp8-e5m2/golden",

@@ -16,7 +16,7 @@ def encode(values: Tensor, codec: Codec, random_bits: Tensor | None = None) -> T
     """Round float32 to codes, uint8, same shape. random_bits: uint8, the same shape, where rounding is stochastic.
 
     Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E2M1-6, E4M3-2, E4M3-3, E4M3-4, E4M3-5, E5M2-2, E5M2-3, E5M2-4, E5M2-5.
-    Certificates: encode-*, stochastic-bfloat16.
+    Certificates: encode-*, stochastic-bfloat16, stochastic-mean.
     """
     form, word = codec.format, exact.bits(values)
     index = _index(values, codec, random_bits)
@@ -111,7 +111,7 @@ def _value_bits(index: Tensor, form: Format) -> Tensor:
 def pack(codes: Tensor, form: Format) -> Tensor:
     """Codes uint8 [rows, columns] as bytes, low bits first, spare ones 0.
 
-    Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5.
+    Rules: PACK-1, PACK-2, PACK-3, PACK-4, PACK-5. Certificates: packing-*.
     """
     if form.bits == 8:
         return codes

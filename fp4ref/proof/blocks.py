@@ -108,7 +108,7 @@ class KnownTensor:
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """The packed codes: element 0 in the low nibble, or one code a byte. Rules: PACK-1, PACK-2."""
+        """The packed codes: element 0 in the low nibble, or one code a byte. Rules: PACK-1, PACK-3."""
         four = int(self.codes.max()) < 16
         return np.asarray(self.codes[:, ::2] | self.codes[:, 1::2] << 4, np.uint8) if four else self.codes
 

@@ -139,7 +139,7 @@ def claims() -> Iterator[ProofClaim]:
     for name, codec in CONVERTED.items():
         yield ProofClaim(
             name=f"convert-{name}/cuda",
-            rules=(*encoders.RULES[name], "PACK-1" if name == "e2m1" else "PACK-2"),
+            rules=(*encoders.RULES[name], "PACK-1" if name == "e2m1" else "PACK-3"),
             method=Method.EXHAUSTIVE,
             subject=ClaimSubject.CUDA,
             statement=f"Both places of a pair get the {name} code that exact fractions give, by the device's "

@@ -29,8 +29,8 @@ TILED = "tiled_128x4"
 RULES = {
     "nvfp4": ("GLB-1", "GLB-2", "BLK-2", "BLK-3", "BLK-4", "BLK-5", "BLK-6", "E2M1-3", "PACK-1", "LAY-3"),
     "mxfp4": ("MXS-1", "BLK-10", "E8M0-2", "E2M1-3", "PACK-1", "LAY-3"),
-    "mxfp8-e4m3": ("MXS-1", "BLK-10", "E8M0-2", "E4M3-2", "PACK-2", "LAY-3"),
-    "mxfp8-e5m2": ("MXS-1", "BLK-10", "E8M0-2", "E5M2-2", "PACK-2", "LAY-3"),
+    "mxfp8-e4m3": ("MXS-1", "BLK-10", "E8M0-2", "E4M3-2", "PACK-3", "LAY-3"),
+    "mxfp8-e5m2": ("MXS-1", "BLK-10", "E8M0-2", "E5M2-2", "PACK-3", "LAY-3"),
 }
 CPU, CUDA = "fp4ref_cpu/csrc", "fp4ref_cuda/kernels"
 FLAGS = ("fp4ref_cpu.build:FLAGS", "fp4ref_cpu.build:OPTIMIZATION_FLAGS", "fp4ref_cpu.build:MACHINE_FLAGS")

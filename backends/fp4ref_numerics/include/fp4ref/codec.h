@@ -75,7 +75,7 @@ template <class Format_, Rounding R, Sign S, int NaN, int NegativeNaN, int Overf
 
     // The same for a random byte: the sum's upper bits count grid values from 1 on, and below 1 there is only 1/2. Past
     // the largest value the step is too wide, which no longer matters. The product is exact. Rules: SR-2, SR-3.
-    // Certificates: stochastic-index, stochastic.
+    // Certificates: stochastic-index, stochastic, stochastic-mean.
     FP4_API unsigned stochastic_index(float a, unsigned byte)
     {
         static_assert(!stochastic || same_type<Format, e2m1>, "SR-5: E2M1 only");
