@@ -43,7 +43,7 @@ def _buffer_shapes(spec: Spec, shape: tuple[int, ...], direction: Direction, for
 def read_flag(operation: str, noop: Any, out: Any) -> tuple[bool, dict[str, Any]]:
     """Return True if a flag in the CPU's memory is set, and the backend's argument for a flag on a device.
 
-    Rules: LAY-12.
+    Rules: LAY-12. Certificates: flags.
     """
     if noop is None:
         return False, {}
@@ -93,7 +93,7 @@ def each_direction(value: Any, names: tuple[Direction, ...], spec: Spec, argumen
 def given_amax(value: Any, spec: Spec, shape: tuple[int, int]) -> Any:
     """Return the caller's amax as float32 [1] or [rows], unread if on a device.
 
-    Rules: GLB-4, GLB-5, GLB-6, GLB-8. Certificates: given-amax.
+    Rules: GLB-4, GLB-5, GLB-6, GLB-8. Certificates: given-amax, no-global-scale.
     """
     if value is None:
         return None
@@ -153,7 +153,10 @@ def require_bits(bits: Any, spec: Spec, shape: tuple[int, int]) -> None:
 def require_hadamard(
     spec: Spec, direction: Direction, shape: tuple[int, ...], dtype: str, operation: str = "quantize"
 ) -> None:
-    """Require bfloat16 and whole groups for the transform, unless there is no column. Rules: HAD-5, RES-2."""
+    """Require bfloat16 and whole groups for the transform, unless there is no column.
+
+    Rules: HAD-5, RES-2. Certificates: transformed-shapes.
+    """
     if spec.hadamard is None or direction == "row":
         return
     rows, columns = matrix_shape(shape)

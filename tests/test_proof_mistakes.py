@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import fp4ref_numerics
+from fp4ref import api, arguments, arrays, formats, hadamard, philox, plans, repeats
 from fp4ref import arithmetic as ar
-from fp4ref import arrays, formats, hadamard, philox
 from fp4ref.formats import codec as codec_module
 from fp4ref.layout import value as layouts
 from fp4ref.model import tiles
@@ -273,6 +273,22 @@ def without_last_bit(words, *_):
     return (words.view(torch.int16) & -2).view(words.dtype)
 
 
+def in_calls(owner, name, wrong):
+    """Return a planter for checks of calls, of which nothing is remembered then or later."""
+
+    def plant(patch):
+        plans.to_quantize.cache_clear()
+        patch.setattr(repeats, "_repeats", {})
+        patch.setattr(owner, name, wrong)
+
+    return plant
+
+
+def flag_by_value(operation, noop, out):
+    return noop is not None and bool(noop.sum() != 0), {}
+
+
+ON_CPU = ("golden", "cpu", "torch")
 KINDS = ("float32", "bfloat16", "float16")
 WORDS = ("bfloat16", "float16")
 MXFP8 = ("mxfp8-e4m3", "mxfp8-e5m2")
@@ -363,6 +379,9 @@ PYTHON = {
         f"gemm-pairs-{spec}/torch": changed("fp4ref_torch.gemm", "finish", lambda result, *_: result * 1.0000001)
         for spec in ("nvfp4", "mxfp4", *MXFP8)
     },
+    **{f"transformed-shapes/{subject}": in_calls(arguments, "POINTS", 32) for subject in ON_CPU},
+    **{f"no-global-scale/{subject}": in_calls(api, "given_amax", lambda *_: None) for subject in ON_CPU},
+    **{f"flags/{subject}": in_calls(api, "read_flag", flag_by_value) for subject in ON_CPU},
     "settings/golden": replaced("fp4ref.spec", "POINTS", 8),
     "gemm-longest/golden": changed("fp4ref.model.gemm", "_fits", lambda *_: True),
     "gemm-longest/torch": changed("fp4ref_torch.gemm", "finish", lambda result, *_: result * 1.0000001),
