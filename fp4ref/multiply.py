@@ -148,7 +148,10 @@ def _operand(name: str, q: Quantized, direction: Direction) -> Operand:
 
 
 def _require_formats(a: Operand, b: Operand) -> None:
-    """Require scales of one format over blocks of one width, both or neither with a global scale. Rules: GEM-9."""
+    """Require scales of one format over blocks of one width, both or neither with a global scale.
+
+    Rules: GEM-9. Certificates: operands.
+    """
     both = f"a {a.spec.name} and b {b.spec.name}"
     for operand in (a, b):
         spec = operand.spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import shutil
@@ -382,6 +383,12 @@ PYTHON = {
     **{f"transformed-shapes/{subject}": in_calls(arguments, "POINTS", 32) for subject in ON_CPU},
     **{f"no-global-scale/{subject}": in_calls(api, "given_amax", lambda *_: None) for subject in ON_CPU},
     **{f"flags/{subject}": in_calls(api, "read_flag", flag_by_value) for subject in ON_CPU},
+    "operands/golden": replaced("fp4ref.multiply", "LONGEST", 48),
+    "recipe-nvfp4/torch": changed(
+        "fp4ref.te.recipe", "QParams", lambda made, *_: dataclasses.replace(made, stochastic_rounding=False)
+    ),
+    "recipe-fp8/torch": changed("fp4ref.te.recipe_state", "fp8_dtype", lambda found, *_: type(found).kFloat8E4M3),
+    "scale-flags/torch": replaced("fp4ref.te.swizzle", "GEMM", "linear_padded"),
     "settings/golden": replaced("fp4ref.spec", "POINTS", 8),
     "gemm-longest/golden": changed("fp4ref.model.gemm", "_fits", lambda *_: True),
     "gemm-longest/torch": changed("fp4ref_torch.gemm", "finish", lambda result, *_: result * 1.0000001),

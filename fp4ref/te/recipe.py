@@ -57,7 +57,7 @@ class NVFP4BlockScaling(Recipe):
 
     Errors: SettingError.
 
-    Rules: TEL-1, TEL-17, TEL-19.
+    Rules: TEL-1, TEL-17, TEL-19. Certificates: recipe-nvfp4.
     """
 
     KIND = RecipeKind.NVFP4

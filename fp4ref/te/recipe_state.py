@@ -294,6 +294,6 @@ def get_fp4_te_dtype(fp4_recipe: Any) -> DType:
 
 
 def fp8_dtype(recipe: Any, mode: str) -> DType:
-    """Return the element type of an FP8 recipe: E5M2 for the gradients of HYBRID. Rules: TEL-2."""
+    """Return an FP8 recipe's type: E5M2 for the gradients of HYBRID. Rules: TEL-2. Certificates: recipe-fp8."""
     hybrid_gradients = recipe.fp8_format is Format.HYBRID and mode == "backward"
     return DType.kFloat8E5M2 if hybrid_gradients or recipe.fp8_format is Format.E5M2 else DType.kFloat8E4M3

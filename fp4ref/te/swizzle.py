@@ -12,6 +12,7 @@ from fp4ref.layout import LINEAR_PADDED, TILED_128X4
 from fp4ref.te import debug
 from fp4ref.te.capability import get_device_compute_capability
 
+# Certificates: scale-flags.
 COMPACT = LINEAR_PADDED.name
 GEMM = TILED_128X4.name
 
