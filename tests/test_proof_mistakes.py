@@ -113,6 +113,7 @@ NATIVE = {  # claim: file of the header, text, its replacement
         for of in ("e4m3", "e5m2")
         for kind in ("float32", "bfloat16", "float16")
     },
+    "special-operands/cpu": ("codec.h", "? 0x7f800000u : 0x7fc00000u;", "? 0x7f800000u : 0u;"),
     "gemm-longest/cpu": (
         *("codec.h", "(i << shift) + ((unsigned)(127 - Format::bias) << 23)"),
         "(i << shift) + ((unsigned)(128 - Format::bias) << 23)",
@@ -389,6 +390,10 @@ PYTHON = {
     ),
     "recipe-fp8/torch": changed("fp4ref.te.recipe_state", "fp8_dtype", lambda found, *_: type(found).kFloat8E4M3),
     "scale-flags/torch": replaced("fp4ref.te.swizzle", "GEMM", "linear_padded"),
+    "aimed-operands/formula": replaced("fp4ref.conformance.families.products.cases", "SIGNIFICANT", 26),
+    "added-operands/formula": replaced("fp4ref.conformance.families.products.additions", "STEP", 9),
+    "special-operands/golden": changed("fp4ref.model.gemm", "exact", lambda sums, *_: np.nan_to_num(sums)),
+    "special-operands/torch": changed("fp4ref_torch.gemm", "finish", lambda sums, *_: sums.nan_to_num()),
     "settings/golden": replaced("fp4ref.spec", "POINTS", 8),
     "gemm-longest/golden": changed("fp4ref.model.gemm", "_fits", lambda *_: True),
     "gemm-longest/torch": changed("fp4ref_torch.gemm", "finish", lambda result, *_: result * 1.0000001),

@@ -32,6 +32,7 @@ from fp4ref.proof import (
     solver,
     stochastic_means,
     transform_claims,
+    trial_operands,
     whole,
 )
 from fp4ref.proof.claims import ProofClaim
@@ -62,6 +63,7 @@ SOURCES = (
     draws.claims,
     finishing.claims,
     compared.claims,
+    trial_operands.claims,
     device.claims,
     device_sweeps.claims,
     six_bits.claims,

@@ -36,7 +36,10 @@ EXACT = (  # elements, scales, and the first and the last byte under which all f
 )
 BACKENDS = {name: whole.BACKENDS[name] for name in (ClaimSubject.GOLDEN, ClaimSubject.CPU, ClaimSubject.TORCH)}
 CODE = {
-    ClaimSubject.GOLDEN: ("fp4ref.model.gemm:exact", "fp4ref.model.gemm:blockwise"),
+    ClaimSubject.GOLDEN: (
+        *("fp4ref.model.gemm:exact", "fp4ref.model.gemm:blockwise", whole.LAYOUTS[0]),
+        *("fp4ref.model.backend:gemm_exact", "fp4ref.model.backend:gemm_blockwise"),
+    ),
     ClaimSubject.CPU: (f"{whole.CPU}/gemm.h", *whole.FLAGS),
     ClaimSubject.TORCH: ("fp4ref_torch.gemm:exact_sums", "fp4ref_torch.gemm:blockwise"),
 }

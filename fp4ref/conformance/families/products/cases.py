@@ -1,7 +1,7 @@
 """Operands for a GEMM on trial.
 
-Aimed ones are small integers times a power of two whose sums of magnitudes stay below 2^24: every partial sum is exact
-in float32, so every order of additions gives the same bits. The others have a bound.
+Aimed ones are small integers times a power of two. Positive products and negative ones each sum to less than 2^24, so
+every partial sum is exact in float32, and every order of additions gives the same bits. The others have a bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def cases(spec: Spec, names: tuple[str, ...] | None = None, seed: int = 0) -> It
 
     seed: other random numbers for each; names end in @SEED unless it is 0.
 
-    Rules: GEM-13, GEM-14, GEM-18, CNF-7, CNF-21.
+    Rules: GEM-13, GEM-14, GEM-18, CNF-7, CNF-21. Certificates: aimed-operands, added-operands.
     """
     for name, family in FAMILIES.items():
         if names is None or name in names:
