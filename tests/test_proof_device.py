@@ -99,7 +99,7 @@ def test_wrong_codes_of_sixteens_are_refuted(name, codec, monkeypatch):
         return right(text, function, 1 << 8, tell, numbers, 0x3E400000)  # from 3 / 16 on
 
     monkeypatch.setattr(six_bits.native, "sweep", some)
-    checks = six_bits.encoded, six_bits.paired, six_bits.placed
+    checks = six_bits.encoded, six_bits.pairs, six_bits.sixteens
     assert all(check(name, quiet).witness is None for check in checks)
     monkeypatch.setitem(six_bits.NATIVE, name, codec)
     assert all("256 inputs are wrong" in check(name, quiet).witness for check in checks)

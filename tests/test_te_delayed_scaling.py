@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fp4ref import te  # noqa: E402
-from fp4ref.te.delayed_scaling import update_scales  # noqa: E402
+from fp4ref.te.delayed_scaling import Histories, update_scales  # noqa: E402
 from fp4ref.te.quantization import DelayedScalingRequest, FP8GlobalStateManager  # noqa: E402
 from fp4ref.te.recipe import CustomRecipe, DelayedScaling, Format  # noqa: E402
 from fp4ref.te.recipe_state import DelayedScalingRecipeState  # noqa: E402
@@ -121,6 +122,24 @@ def test_only_the_first_module_ends_the_backward_pass():
 
 
 @pytest.mark.rule("TEL-3", "TEL-44")
+def test_modules_on_several_devices_are_updated_apart():
+    histories, recipe = Histories(), te.recipe.DelayedScaling()
+    states = [
+        SimpleNamespace(
+            recipe=recipe,
+            group=None,
+            scale=torch.ones(1, device=device),
+            amax_history=torch.full((4, 1), 2.0, device=device),
+            largest=448.0,
+        )
+        for device in ("cpu", "meta")
+    ]
+    for state in states:
+        histories.add(state, forward=True)
+    histories.update(forward=True)
+    assert states[0].scale.item() == 224
+
+
 def test_a_module_multiplies_the_codes_of_its_scales():
     module, recipe = linear(), DelayedScaling()
     x = torch.randn(16, 32, dtype=torch.bfloat16)

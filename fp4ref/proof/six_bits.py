@@ -70,11 +70,21 @@ def encoded(name: str, tell: Tell) -> Replayed:
 
 
 def paired(name: str, tell: Tell) -> Replayed:
+    """Compare the codes of pairs, in both places, on the device."""
+    return device.on_device(partial(pairs, name), tell)
+
+
+def pairs(name: str, tell: Tell) -> Replayed:
     """Compare the codes of pairs, in both places."""
     return compared(name, f"paired<{NATIVE[name]}>({{}})", device.PAIRED, 2, tell)
 
 
 def placed(name: str, tell: Tell) -> Replayed:
+    """Compare the codes of sixteens, in each place, on the device."""
+    return device.on_device(partial(sixteens, name), tell)
+
+
+def sixteens(name: str, tell: Tell) -> Replayed:
     """Compare the codes of sixteens, in each place."""
     return compared(name, f"placed<{NATIVE[name]}>({{}})", PLACED, PLACES, tell)
 
@@ -102,7 +112,7 @@ def claims() -> Iterator[ProofClaim]:
             "conversion to 8 bits where it has one.",
             domain=f"{ALL}, in both places",
             size=2 * PATTERNS,
-            decide=partial(device.on_device, partial(paired, name)),
+            decide=partial(paired, name),
             covers=("codec.h:encode_pair", "codec.h:six_bits_pair", "fp4ref_cuda.compile:options"),
             needs="torch",
             long=True,
@@ -116,7 +126,7 @@ def claims() -> Iterator[ProofClaim]:
             "once; larger magnitudes and NaN never are.",
             domain=f"{ALL}, in sixteen places",
             size=PLACES * PATTERNS,
-            decide=partial(device.on_device, partial(placed, name)),
+            decide=partial(placed, name),
             covers=("codec.h:packed_sixes", "codec.h:codes_below", "fp4ref_cuda.compile:options"),
             needs="torch",
             long=True,

@@ -33,9 +33,9 @@ class Histories:
 
     def update(self, *, forward: bool) -> None:
         """Take the largest maxima over each recipe's process group, and compute every scale anew. Rules: TEL-47."""
-        together: dict[tuple[str, int], list[Any]] = {}
+        together: dict[tuple[str, int, torch.device], list[Any]] = {}
         for state in self.states[forward]:
-            together.setdefault((str(state.recipe), id(state.group)), []).append(state)
+            together.setdefault((str(state.recipe), id(state.group), state.scale.device), []).append(state)
         for states in together.values():
             for state, current in zip(states, _reduced(states), strict=True):
                 update_scales(state, current)
