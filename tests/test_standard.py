@@ -80,7 +80,7 @@ def test_rules_since_a_version(monkeypatch):
     monkeypatch.setattr(rules, "read", lambda: index)
     record = json.loads(CliRunner().invoke(command, ["FOS", "--since", "0.1", "--json"]).output)
     assert record["added"] == ["FOS-8"]
-    assert [change["rule"] for change in record["changes"]] == ["FOS-1", "FOS-3", "FOS-5", "FOS-8"]
+    assert [change["rule"] for change in record["changes"]] == ["FOS-1", "FOS-3", "FOS-5", "FOS-8", "FOS-7"]
     assert "290 of 192,000" in record["changes"][0]["bytes"]
     assert "0.2  new  FOS-8 ·" in CliRunner().invoke(command, ["FOS", "--since", "0.1"]).output
     assert CliRunner().invoke(command, ["--since", "0.2", "--json"]).output == '{\n "added": [],\n "changes": []\n}\n'
