@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from fp4ref import registry
 from fp4ref.arguments import direction_names, parts_of, require_hadamard
 from fp4ref.errors import DomainError, ShapeError
+from fp4ref.hadamard import POINTS
 from fp4ref.layout import Layout
 from fp4ref.memory import apart, by_direction, require_apart
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice, Directions, Quantized, matrix_shape
@@ -76,6 +77,8 @@ def to_dequantize(
         got = f"inverse_hadamard of the {direction} direction of {spec.name}"
         raise DomainError("dequantize", got, "the column direction of a spec with hadamard", "HAD-6")
     matrix = matrix_shape(shape)
+    if inverse and matrix[0] % POINTS:
+        raise ShapeError("dequantize", f"inverse_hadamard of {matrix[0]} rows", f"a multiple of {POINTS}", "HAD-6")
     call = Call(
         "dequantize",
         spec,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import DirectionData, Directions, DomainError, DTypeError, LayoutError, ShapeError
+from fp4ref import DirectionData, Directions, DomainError, DTypeError, LayoutError, Quantized, ShapeError
 from fp4ref.arguments import buffer_shapes
 from fp4ref.formats import STOCHASTIC_E2M1
 from fp4ref.layout import STANDARD_LAYOUTS
@@ -186,6 +186,20 @@ def test_wrong_arguments_are_refused() -> None:
         fp4ref.dequantize(fp4ref.quantize(x, "nvfp4"), direction="column")
     with pytest.raises(DomainError, match="HAD-6"):
         fp4ref.dequantize(fp4ref.quantize(x, "nvfp4"), inverse_hadamard=True)
+
+
+@pytest.mark.rule("HAD-5", "HAD-6")
+@pytest.mark.parametrize("backend", ["numpy", "torch", "cpu"])
+def test_rows_of_a_transform_that_16_does_not_divide(backend: str) -> None:
+    for rows, columns in ((33, 4), (33, 0)):
+        data, scales = np.full((columns, 17), 0x22, np.uint8), np.full((columns, 3), 0x38, np.uint8)
+        column = DirectionData(data, scales, np.float32([6 * 448]))
+        q = Quantized(fp4ref.NVFP4_RHT, (rows, columns), "float32", "linear", None, column)
+        back = fp4ref.dequantize(q, direction="column", backend=backend)
+        assert back.shape == (columns, rows)
+        assert (np.asarray(back) == np.float32(2688) * (np.float32(1) / np.float32(2688))).all()
+        with pytest.raises(ShapeError, match="inverse_hadamard of 33 rows.*HAD-6"):
+            fp4ref.dequantize(q, direction="column", inverse_hadamard=True, backend=backend)
 
 
 @pytest.mark.rule("SR-1")

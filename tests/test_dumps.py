@@ -171,6 +171,54 @@ def test_a_missing_shape_comes_from_x_or_from_data(tmp_path: Path) -> None:
     np.savez(path, **by_hand(LINEAR, x=None, data=LINEAR.row.data.ravel()))
     with pytest.raises(FileError, match="no shape for the tensor"):
         read_dump(path, "nvfp4")
+    assert column.column is not None
+    leading = {"t.column.data": column.column.data.reshape(4, 10, 48), "t.column.scales": column.column.scales.ravel()}
+    np.savez(path, **leading)
+    same(*read_dump(path, "mxfp8-e4m3"), Dump("t", None, column))
+
+
+@pytest.mark.rule("FIL-3", "FIL-8")
+def test_entries_that_no_tensor_has(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, **by_hand(LINEAR, **{"data": None, ".row.data": LINEAR.row.data}))  # type: ignore[union-attr]
+    with pytest.raises(FileError, match=r"entry '\.row\.data', .*FIL-3"):
+        read_dump(path, "nvfp4")
+    np.savez(path, **by_hand(LINEAR, x=None, data=np.uint8(7)))
+    with pytest.raises(FileError, match=r"no shape for the tensor.*FIL-8"):
+        read_dump(path, "nvfp4")
+    np.savez(path, **by_hand(LINEAR, data=np.uint8(7)))
+    with pytest.raises(FileError, match=r"row\.data of the tensor has shape \[\].*FIL-9"):
+        read_dump(path, "nvfp4")
+
+
+@pytest.mark.rule("FIL-8")
+def test_a_caller_replaces_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+
+    def save(text: str, key: str = "fp4ref") -> None:
+        arrays = by_hand(LINEAR)
+        types = {"x": "BF16", "amax": "F32"}
+        entries = [(name, types.get(name, "U8"), array.shape) for name, array in arrays.items()]
+        write_tensors(path, entries, {key: text}, arrays.values())
+
+    save(described(dtype="float16"))
+    with pytest.raises(Fp4Error, match=r"x of the tensor is BF16, its dtype float16.*FIL-8"):
+        read_dump(path)
+    same(*read_dump(path, dtype="bfloat16"), Dump("", tensor(), LINEAR))
+    save(described(spec="mxfp4", scale_layout="tiled_8x4"))
+    same(*read_dump(path, "nvfp4", "linear"), Dump("", tensor(), LINEAR))
+    wrong = (
+        {"spec": "nvfp9"},
+        {"scale_layout": "diagonal"},
+        {"scale_layout": "flashinfer.sf_128x4"},
+        {"dtype": "float64"},
+    )
+    for changes in wrong:
+        save(described(**changes))
+        with pytest.raises(Fp4Error):
+            read_dump(path, "nvfp4", "linear", "bfloat16")
+    save(described(dtype=None), "metadata")
+    same(*read_dump(path), Dump("", tensor(), LINEAR))
 
 
 def described(**changes: Any) -> str:

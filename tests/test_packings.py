@@ -156,6 +156,21 @@ def test_the_examples_of_the_rule():
     assert packed(np.array([[0x3F], [1]]), 6).tobytes() == bytes.fromhex("3f 01")
 
 
+@pytest.mark.rule("PACK-7", "PACK-10")
+@pytest.mark.parametrize(
+    ("text", "rows", "columns", "shape"),
+    [
+        ("n(*) k(*): k0 n0; unit 4", 0, 3, (0, 2)),
+        ("n(2,*) k(*): n0 k0 n1; unit 4", 0, 4, (0, 2)),
+        ("n(2,*) k(*): n0 k0 n1; unit 4", 0, 5, (1, 0)),
+        ("n(*) k(*): k0 n0; unit 4", 2, 3, (2, 2)),
+        ("n(*) k(*): |1 k0 n0; unit 4", 2, 3, (1, 3)),  # an alignment, though it moves nothing
+    ],
+)
+def test_the_shape_of_the_bytes(text, rows, columns, shape):
+    assert packed_shape(Layout("t", text), rows, columns) == shape
+
+
 @pytest.mark.rule("PACK-2", "PACK-7")
 def test_spare_nibbles_are_0_and_stated_padding_is_written():
     assert repack(np.uint8([[0x21, 0xF3]]), 1, 3, "low_first", "high_first").tolist() == [[0x12, 0x30]]

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import fp4ref
-from fp4ref import philox, rules
+from fp4ref import packings, philox, rules
 from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.dumps.files import read_dump
 from fp4ref.errors import Fp4Error
 from fp4ref.formats import CUDA_E4M3, CUDA_E5M2, CUDA_E8M0, Format, FormatWithSecondZero
+from fp4ref.layout import Layout
 from fp4ref.specs import OWN
 from fp4ref.standard.tables import codes_of, number_of, tables
 
@@ -34,15 +36,27 @@ def refused(rule, call, *given, **named):
 
 @pytest.mark.rule("RES-4", "NUM-3", "GLB-5", "SPC-11", "GLB-4", "GLB-6")
 @pytest.mark.example("RES-4")
-def test_a_refusal_names_a_rule():
+def test_a_refusal_names_a_rule(tmp_path):
     x, record = np.ones((2, 16), F), json.loads(fp4ref.NVFP4.to_json())
+    q, path = fp4ref.quantize(x, "nvfp4", backend="numpy"), tmp_path / "dump.npz"
+    np.savez(path, x=x, data=q.row.data, scales=q.row.scales, amax=q.row.amax)
     calls = (
         lambda: fp4ref.quantize(x.astype(float), "nvfp4"),
         lambda: fp4ref.NVFP4_2D.replace(global_scale="row"),
         lambda: fp4ref.from_json(json.dumps(record | {"colour": 1})),
         lambda: fp4ref.quantize(x, "mxfp4", amax=-1.0),
+        lambda: fp4ref.gemm(fp4ref.quantize(x, "nvfp4"), fp4ref.quantize(x, "nvfp4"), mode="nearest"),
+        lambda: Layout("broken", "m(*) k(*): k0m0"),
+        lambda: fp4ref.quantize(x, "nvfp4", scale_layout="flashinfer.sf_128x4"),
+        lambda: fp4ref.dequantize(dataclasses.replace(q, row=q.row._replace(scales=np.zeros((3, 1), np.uint8)))),
+        lambda: packings.packing("aiter.shuffle_weight_16x16", 6),
+        lambda: Layout("repeated", "m(2,*) k(*): k0 m1; repeat m0").row_range(0, 2, 4, 4),
+        lambda: read_dump(path),
+        lambda: read_dump(path, "nvfp4", dtype="float64"),
     )
-    words = ("float64", "blocks of 16 rows", "the field `colour`", "a negative amax for `mxfp4`")
+    words = ("float64", "blocks of 16 rows", "the field `colour`", "a negative amax for `mxfp4`", "unknown mode")
+    words += ("a text of a layout", "three axes", "shape of their layout", "codes of 6 bits", "repeated digit")
+    words += ("a dump without a spec", "none of the three")
     assert fp4ref.NVFP4_2D.block.rows == 16
     for (case, names), call, word in zip(rows_of("RES-4"), calls, words, strict=True):
         assert word in case

@@ -155,6 +155,7 @@ FREE_HEADERS = {
     b"{ 'shape' : ( 2 , ), 'descr': '<u1', 'fortran_order': True , } \n  ": True,
     b"{'descr': '=V1', 'fortran_order': False, 'shape': (2,)}": True,
     b"{'descr': '|f1', 'fortran_order': False, 'shape': (2,), }": True,
+    b"{'descr': '|u1', 'fortran_order': False, 'shape': (02,)}": True,
     b"{'descr': '|u1' 'fortran_order': False 'shape': (2,)}": False,  # no commas
     b"{'descr': '|u1', 'fortran_order': False, 'shape': (2,),, }": False,
     b" {'descr': '|u1', 'fortran_order': False, 'shape': (2,)}": False,
@@ -162,6 +163,46 @@ FREE_HEADERS = {
     b"{'descr': '|u1', 'fortran_order': 0, 'shape': (2,)}": False,
     b"{'descr': '|u1', 'fortran_order': False, 'shape': (2)}": False,
 }
+
+
+LOCAL_HEADER = {0: False, 4: True, 8: True, 10: True, 14: True, 18: True, 22: True, 30: False}  # signature and name
+
+
+@pytest.mark.rule("FIL-2")
+def test_the_directory_of_an_archive_counts(tmp_path):
+    path, read = tmp_path / "a.npz", {"a": ("U8", (2,), b"ab")}
+    for offset, free in LOCAL_HEADER.items():
+        data = STORED[:offset] + bytes([STORED[offset] ^ 1]) + STORED[offset + 1 :]
+        if free:
+            assert read_all(path, data) == read
+        else:
+            with pytest.raises(FileError, match="FIL-2"):
+                read_all(path, data)
+    assert read_all(path, b"no member" + STORED) == read
+    start = DEFLATED.index(b"PK\1\2")
+    longer = bytearray(DEFLATED[:start] + b"junk" + DEFLATED[start:])
+    for place, added in ((start + 4 + 20, 4), (len(longer) - 6, 4)):  # the compressed size, the directory's start
+        longer[place : place + 4] = struct.pack("<I", struct.unpack_from("<I", longer, place)[0] + added)
+    assert read_all(path, bytes(longer)) == read
+    for shape, sizes in (("(2, 1, )", (2, 1)), (f"(2, {'1, ' * 63})", (2, *[1] * 63))):
+        header = NPY_HEAD.replace(b"(2,)", shape.encode())
+        assert read_all(path, archive(("a.npy", npy(header)))) == {"a": ("U8", sizes, b"ab")}
+    with pytest.raises(FileError, match="FIL-2"):
+        read_all(path, archive(("a.npy", npy(NPY_HEAD.replace(b"(2,)", f"(2, {'1, ' * 64})".encode())))))
+
+
+@pytest.mark.rule("FIL-1", "FIL-5", "FIL-8")
+def test_half_a_surrogate_pair_is_not_strict_json(tmp_path):
+    for text, whole in ((r'["\ud800"]', False), (r'[["x\udc00"]]', False), (r'["\ud83d\ude00"]', True)):
+        path = tmp_path / "a.json"
+        path.write_text(f'{{"entries": {{}}, "fp4ref": {text}}}')
+        if whole:
+            assert read_all(path) == {}
+        else:
+            with pytest.raises(FileError, match="FIL-5"):
+                read_all(path)
+        with pytest.raises(FileError, match="FIL-1"):
+            read_all(tmp_path / "a.safetensors", safetensors(b'{"__metadata__": {"a": %s}}' % text.encode()))
 
 
 @pytest.mark.rule("FIL-2")

@@ -266,8 +266,10 @@ def test_special_values_of_chapter_00():
         q = fp4ref.quantize(np.ones((1, 16), F), "nvfp4-4over6", amax=amax, backend="numpy").row
         t = F(1) / F(6) * F(float(rows["4over6 with G = 0 or infinite"][1]))
         assert q.scales[0, 0] == formats.CUDA_E4M3.encode(t[None])[0]
-    scale_max = re.search(r"by default (\d+) \| 06", chapter("00"))[1]
+    scale_max = re.search(r"by default the largest value of the scale format, (\d+) for E4M3 \| 06", chapter("00"))[1]
     assert decoded(formats.CUDA_E4M3, formats.CUDA_E4M3.encode(F([inf]))[0]) == float(scale_max)
+    wide = fp4ref.NVFP4.replace(scale=formats.CUDA_E5M2)
+    assert wide.scale_max == decoded(formats.CUDA_E5M2, formats.CUDA_E5M2.encode(F([inf]))[0])
 
 
 @pytest.mark.rule("RES-1")

@@ -33,7 +33,7 @@ from fp4ref.files import TensorFile, open_tensors
 from fp4ref.files.tensors import misshapen, quoted, shown, stored_shape
 from fp4ref.layout import LINEAR, layout, scale_layouts
 from fp4ref.packings import CANONICAL
-from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized
+from fp4ref.quantized import DIRECTIONS, Direction, DirectionData, Directions, Quantized, matrix_shape
 from fp4ref.spec import Spec
 
 __all__ = ["Dump", "DumpFile", "DumpPlan", "entry_name", "part_shapes", "planned", "read_dump", "write_dump"]
@@ -214,7 +214,7 @@ class _Tensor:
                 needed = "x, a shape in the metadata, or data [M, width]"
                 raise refused(self._file, f"no shape for {self._label}", needed, "FIL-8")
             shape = (*stored[:-1], stored[-1] * 8 // self._spec.element.format.bits)
-            shape = shape if direction == "row" else shape[::-1]
+            shape = shape if direction == "row" else matrix_shape(shape)[::-1]
         if not shape:
             raise refused(self._file, f"{self._label} without dimensions", "at least one", "FIL-8")
         return shape
