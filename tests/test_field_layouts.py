@@ -338,6 +338,8 @@ def test_bound_starts_need_rows_of_tiles():
         down.group_offsets([(3, 4)], "bound")
     with pytest.raises(LayoutError, match=r"starts 'bound' for 2 widths of members"):
         LAYOUTS["tiled_128x4"].group_offsets([(3, 4), (3, 8)], "bound")
+    with pytest.raises(LayoutError, match=r"starts 'bound' for layout .*LAY-22"):
+        Layout("one", "m(*,1) k(*): k0 m0 m1").group_offsets([(3, 4)], "bound")
     with pytest.raises(DomainError, match=r"starts 'tight', need packed, bound or fixed"):
         down.group_offsets([(3, 4)], "tight")
     assert LAYOUTS["tiled_128x4"].group_offsets([], "bound") == LAYOUTS["linear"].group_offsets([], "fixed") == [0]

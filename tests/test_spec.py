@@ -206,3 +206,12 @@ def test_differences_name_nested_fields() -> None:
     found = differences(NVFP4, fp4ref.profiles["te.python_reference"])
     assert found["element.sign"] == ("bit", "negative")
     assert set(differences(NVFP4, fp4ref.NVFP4_RHT)) == {"hadamard"}
+
+
+@pytest.mark.rule("SPC-11", "SPC-2")
+def test_numbers_of_json_are_rounded_to_binary64():
+    text = fp4ref.NVFP4.to_json()
+    assert from_json(text.replace('"element_max": null', '"element_max": 6.0000000000000001')).element_max == 6
+    for number, read in (("1e400", "inf"), ("1e-400", r"0\.0")):
+        with pytest.raises(DomainError, match=rf"element_max {read} .*SPC-2"):
+            from_json(text.replace('"element_max": null', f'"element_max": {number}'))

@@ -48,6 +48,7 @@ def test_a_refusal_names_a_rule(tmp_path):
         lambda: fp4ref.gemm(fp4ref.quantize(x, "nvfp4"), fp4ref.quantize(x, "nvfp4"), mode="nearest"),
         lambda: Layout("broken", "m(*) k(*): k0m0"),
         lambda: fp4ref.quantize(x, "nvfp4", scale_layout="flashinfer.sf_128x4"),
+        lambda: fp4ref.from_json(json.dumps(record)[:-1] + ', "name": "again"}'),
         lambda: fp4ref.dequantize(dataclasses.replace(q, row=q.row._replace(scales=np.zeros((3, 1), np.uint8)))),
         lambda: packings.packing("aiter.shuffle_weight_16x16", 6),
         lambda: Layout("repeated", "m(2,*) k(*): k0 m1; repeat m0").row_range(0, 2, 4, 4),
@@ -55,7 +56,14 @@ def test_a_refusal_names_a_rule(tmp_path):
         lambda: read_dump(path, "nvfp4", dtype="float64"),
     )
     words = ("float64", "blocks of 16 rows", "the field `colour`", "a negative amax for `mxfp4`", "unknown mode")
-    words += ("a text of a layout", "three axes", "shape of their layout", "codes of 6 bits", "repeated digit")
+    words += (
+        "a text of a layout",
+        "three axes",
+        "not strict",
+        "shape of their layout",
+        "codes of 6 bits",
+        "repeated digit",
+    )
     words += ("a dump without a spec", "none of the three")
     assert fp4ref.NVFP4_2D.block.rows == 16
     for (case, names), call, word in zip(rows_of("RES-4"), calls, words, strict=True):

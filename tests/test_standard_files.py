@@ -178,7 +178,10 @@ def test_the_directory_of_an_archive_counts(tmp_path):
         else:
             with pytest.raises(FileError, match="FIL-2"):
                 read_all(path, data)
-    assert read_all(path, b"no member" + STORED) == read
+    assert read_all(path, b"no member" + STORED + bytes(65_536)) == read
+    with pytest.raises(FileError, match="FIL-2"):
+        read_all(path, STORED + bytes(65_537))
+    assert read_all(path, STORED.replace(b"a.npy", b"\x82.npy")) == {"\u00e9": ("U8", (2,), b"ab")}  # code page 437
     start = DEFLATED.index(b"PK\1\2")
     longer = bytearray(DEFLATED[:start] + b"junk" + DEFLATED[start:])
     for place, added in ((start + 4 + 20, 4), (len(longer) - 6, 4)):  # the compressed size, the directory's start
