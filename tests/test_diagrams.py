@@ -25,6 +25,7 @@ from fp4ref import relayouts, rules
 from fp4ref.cli import main
 from fp4ref.diagrams import catalogue, cheat_sheet
 from fp4ref.diagrams.gemm_figure import PRODUCTS
+from fp4ref.diagrams.layouts import scale_layout
 from fp4ref.diagrams.memory_order import sample
 from fp4ref.diagrams.mx_scales import mx_scales
 from fp4ref.diagrams.overview import AWAY, BLOCK
@@ -803,6 +804,27 @@ def test_any_element_of_any_shape_is_drawn(data: st.DataObject) -> None:
     assert marked
     place = Geometry(fp4ref.NVFP4, shape).place(*element)
     assert f"data byte {place.data_byte} " in " ".join(one.text for one in texts(svg))
+
+
+@pytest.mark.parametrize(
+    "text, shape, element",
+    [
+        ("n(*) b(*): |17 b0 n0", (1280, 16384), (1279, 16383)),
+        ("m(3,5,*) k(7,*): m1 k0 |240 m0 k1 m2", (98880, 23708), (98879, 23707)),
+        ("m(*,2) k(3,*): k1 m1 k0 m0; pad m 10; base 5", (197667, 19204), (197666, 0)),
+        ("m(*,2) k(3,*): k1 m1 k0 m0; pad m 10; base 5", (34604, 16893), (0, 0)),
+    ],
+)
+def test_labels_of_a_large_tensor_fit(text: str, shape: tuple[int, int], element: tuple[int, int]) -> None:
+    """Rows far apart beside each other, gaps and a base; one byte is marked, and it is the element's scale."""
+    layout = LAYOUTS.register(Layout("test.large", text))
+    try:
+        svg = scale_layout(Request(layout=layout, shape=shape, element=element))
+    finally:
+        LAYOUTS.forget(layout.name)
+    assert faults(svg) == []
+    marks = [rect for rect in ET.fromstring(svg).iter(f"{SVG}rect") if "fp-line-mark" in rect.get("class", "")]
+    assert len(marks) == 1
 
 
 @pytest.mark.parametrize("name", [name for name, found in LAYOUTS.items() if len(found.axes) == 2])

@@ -14,6 +14,7 @@ MOST_TILES = (16, 12)
 NEAR_TILES = (4, 6)  # that are drawn around an element of a large tensor
 CELL = (36, 15)  # pixels of a byte
 MEMORY_LINES = 32
+LONGEST = 8  # characters of a label that fit in a byte's cell
 
 
 def scale_layout(request: Request) -> str:
@@ -155,21 +156,43 @@ def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: ElementPl
             left + 50 + (number + 0.5) * CELL[0], y + 10, f"+{number}", size=9, anchor="middle", mono=True, kind="muted"
         )
     y += 14
-    longest = max(len(byte.label) for line in lines for byte in line)
-    relative = longest > 8
-    size = 9 if longest <= 5 else 8 if longest <= 7 or relative else 7
-    base = found.byte(first)
+    drawn = [byte for line in lines for byte in line if not byte.padding]
+    base = _origin(found.byte(first), [] if tiled else drawn)
+    relative = _longest(drawn) > LONGEST
+    two_lines = relative and _longest(drawn, base) > LONGEST
+    relative = relative and not two_lines
+    high = 2 * CELL[1] if two_lines else CELL[1]
+    longest = _longest(drawn, base if relative else None)
+    size = 7 if longest > 7 else 8 if longest > 5 or relative else 9
     for number, line in enumerate(lines):
-        top = y + number * CELL[1]
+        top = y + number * high
         page.text(left + 44, top + 11, str(line[0].offset), size=9, anchor="end", mono=True, kind="muted")
         for byte in line:
-            label = f"{byte.row - base.row},{byte.column - base.column}" if relative else byte.label
             kind = "pad" if byte.padding else _kind(found, byte.row)
             x = left + 50 + (byte.offset - line[0].offset) * CELL[0]
-            page.cell(x, top, *CELL, "" if byte.padding else label, kind, size=size, title=byte.title)
-            if place and (byte.row, byte.column) == place.scale:
-                page.mark(x, top, *CELL)
-    return max(y + len(lines) * CELL[1], _legend(page, y, found, base, relative))
+            label = "" if byte.padding or two_lines else _label(byte, base if relative else None)
+            page.cell(x, top, CELL[0], high, label, kind, size=size, title=byte.title)
+            if two_lines and not byte.padding:
+                for below, text in ((11, f"{byte.row},"), (11 + CELL[1], f"{byte.column}")):
+                    page.text(x + CELL[0] / 2, top + below, text, size=7, anchor="middle", mono=True)
+            if place and (byte.row, byte.column) == place.scale and not byte.padding:
+                page.mark(x, top, CELL[0], high)
+    return max(y + len(lines) * high, _legend(page, y, found, base, relative))
+
+
+def _origin(first: Byte, drawn: list[Byte]) -> Byte:
+    """Return the place from which labels count: the least row and column that are drawn, or the first byte's."""
+    if not drawn:
+        return first
+    return Byte(first.offset, min(byte.row for byte in drawn), min(byte.column for byte in drawn))
+
+
+def _label(byte: Byte, base: Byte | None = None) -> str:
+    return byte.label if base is None else f"{byte.row - base.row},{byte.column - base.column}"
+
+
+def _longest(drawn: list[Byte], base: Byte | None = None) -> int:
+    return max((len(_label(byte, base)) for byte in drawn), default=0)
 
 
 def _kind(found: ScaleMap, row: int) -> str:
