@@ -44,7 +44,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage again, now that all tests are there."""
+    """Look for garbage again, now that all tests are there, but not among them: they stay."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 

@@ -185,6 +185,7 @@ def test_pages_are_in_the_index():
     assert 'href="explorer.html"' in index
 
 
+@pytest.mark.usefixtures("rules_read_once")
 def test_every_rule_has_a_page(tmp_path):
     """With its text, those who cite it, and figures that exist; the index entry is what a search finds first."""
     load(DOCS / "generate/rule_pages.py").main(tmp_path / "rule")
@@ -276,6 +277,7 @@ def test_reference_has_no_address_and_no_long_default(tmp_path):
             assert max(map(len, fence.splitlines())) < 500, fence[:200]
 
 
+@pytest.mark.usefixtures("rules_read_once")
 def test_the_page_on_trust_ends_in_tables_made_of_the_records(tmp_path, monkeypatch):
     page = load(DOCS / "generate/proved.py")
     held = page.proved()

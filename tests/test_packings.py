@@ -368,7 +368,9 @@ def test_the_codes_of_every_byte(name):
             byte, bit = bit_of(form, (rows, columns), row, column)
             for part in {byte, byte + (bit + form.unit - 1) // 8}:
                 wanted.setdefault(part, []).append((8 * byte + bit, row, column))
-    for byte in range(math.prod(packed_shape(form, rows, columns))):
+    size = math.prod(packed_shape(form, rows, columns))
+    step = size // 4096 | 1  # odd: in a large form, every value of each digit of a byte's place still comes
+    for byte in range(0, size, step):
         expected = [(row, column) for _, row, column in sorted(wanted.get(byte, []))]
         assert codes_of(form, (rows, columns), byte) == expected
     with pytest.raises(DomainError, match="need 0 <= byte <"):

@@ -40,9 +40,11 @@ def in_python():
 
 def ran_by_covered_code(claim, covered):
     """Return the functions that covered code calls while a claim is decided; tables are made anew."""
-    for part in gc.get_objects():
-        if type(part) is functools._lru_cache_wrapper and part is not claims:
-            part.cache_clear()
+    gc.unfreeze()  # what was there when tests were collected is not listed while it is frozen
+    caches = [part for part in gc.get_objects() if type(part) is functools._lru_cache_wrapper and part is not claims]
+    gc.freeze()
+    for part in caches:
+        part.cache_clear()
     found = set()
 
     def reference(code, module):

@@ -67,6 +67,7 @@ def texts(references: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+@cache
 def strings(reference: str) -> str:
     """Return the strings in a definition, one a line."""
     nodes = (node for node in _inside(*_part(reference)) if isinstance(node, ast.Constant))
