@@ -359,7 +359,7 @@ def test_where_refuses_a_packing_of_another_width():
 
 @pytest.mark.rule("PACK-7", "PACK-10")
 @pytest.mark.parametrize("name", PACKINGS)
-def test_the_codes_of_every_byte(name):
+def test_the_codes_of_a_byte(name):
     form = packing(name, 4) if PACKINGS[name].unit == 8 and name != "linear" else PACKINGS[name]
     rows, columns = (axis.multiple if axis.refused else axis.multiple + 4 for axis in form.axes)
     wanted: dict[int, list[tuple[int, int, int]]] = {}

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,6 +199,18 @@ def test_a_digest_of_python_follows_what_is_used():
 
 
 @pytest.mark.usefixtures("rules_read_once")
+def test_sources_that_need_torch_are_read_without_it():
+    program = """import sys
+sys.modules["torch"] = None
+from fp4ref.proof import citations, records
+from fp4ref.proof.catalogue import claims
+claim = next(claim for claim in claims().values() if any(name.startswith("fp4ref.te.") for name in claim.covers))
+assert records.outdated(claim, records.read(claim)) == []
+assert all(path.is_file() for path in citations.homes(claim))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent)
+
+
 def test_a_record_of_other_code_is_out_of_date(monkeypatch):
     claim = claims()["encode-e2m1/golden"]
     record = records.read(claim)

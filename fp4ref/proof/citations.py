@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from fp4ref.errors import UnknownNameError
 from fp4ref.proof import cpp_sources, sources
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject, ProofClaim
+from fp4ref.proof.python_sources import find_module
 from fp4ref.rules import NATIVE, Tree, here
 
 CITED = re.compile(r"\bCertificates:\s([^.]*)\.")
@@ -80,7 +80,7 @@ def _path(place: str) -> Path:
     if place.endswith(".h") and "/" not in place:
         return cpp_sources.folder() / place
     package, _, inside = place.partition("/")
-    found = find_spec(package)
+    found = find_module(package)
     if found is None or found.origin is None:
         raise UnknownNameError("prove", f"no {place}", "a module or file of an installed package")
     return Path(found.origin).parent / inside if inside else Path(found.origin)

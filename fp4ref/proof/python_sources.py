@@ -12,6 +12,7 @@ import io
 import tokenize
 from collections.abc import Iterator
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -80,8 +81,18 @@ def _part(reference: str) -> Part:
 
 
 @cache
+def find_module(module: str) -> ModuleSpec | None:
+    """Find a module without importing its packages: they may need a library that is not installed."""
+    package, _, name = module.rpartition(".")
+    if not package:
+        return find_spec(name)
+    above = find_module(package)
+    return PathFinder.find_spec(module, above.submodule_search_locations) if above is not None else None
+
+
+@cache
 def _source(module: str) -> str:
-    found = find_spec(module)
+    found = find_module(module)
     if found is None or found.origin is None:
         raise UnknownNameError("prove", f"no module {module}", "an installed one")
     return Path(found.origin).read_text("utf-8")
@@ -159,10 +170,7 @@ def _imports(module: str) -> dict[str, Part]:
 
 @cache
 def _is_module(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
+    return find_module(name) is not None
 
 
 def _is_class(module: str, name: str) -> bool:
