@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import shutil
 
@@ -211,6 +212,31 @@ def compared_otherwise(self, right, *sizes):
     return ~right(self, *sizes)
 
 
+def operands_kept(right):
+    """Overlook that operands are flushed."""
+    return right()._replace(inputs=False)
+
+
+def other_bits(right, *given):
+    """Draw random bytes from the process's generator."""
+    case = right(*given)
+    if case.random_bits is None:
+        return case
+    bits = np.random.randint(0, 256, case.random_bits.shape).astype(np.uint8)  # noqa: NPY002
+    return dataclasses.replace(case, random_bits=bits)
+
+
+def columns_first(patch):
+    """Read the columns of MXFP8 where there are rows."""
+    kind = importlib.import_module("fp4ref.te.mxfp8_tensor").MXFP8TensorStorage
+    method(kind, "directions", lambda self, right: right(self)[::-1])(patch)
+
+
+def other_weights(right, a, *others, layout="TN", **named):
+    """Multiply the rows of a group by the weights in reverse."""
+    return right(a[::-1] if layout == "TN" else a, *others, layout=layout, **named)
+
+
 def by_shape(right, x, name, direction, **named):
     """Quantize the lower rows of a matrix as if they were twice as large."""
     return right(x * (2 if len(x) % 5 else 1), name, direction, **named)
@@ -257,6 +283,15 @@ PYTHON_PLACES = {
         f"padding-compared-{name}/golden": method(layouts.Layout, "compared", compared_otherwise)
         for name in LAYOUTS[1:]
     },
+    "flushing-refused/golden": instead("fp4ref.conformance.run.machine", "flush_probe", operands_kept),
+    "cases-determined/golden": instead("fp4ref.conformance.families", "case_of", other_bits),
+    "quantizer-bytes/torch": instead(
+        "fp4ref.te.specifications", "nvfp4", lambda right, **named: right(**named | {"tiles": False})
+    ),
+    "rows-decoded/torch": columns_first,
+    "operand-directions/torch": instead("fp4ref.te.global_scale", "_amax", lambda right, x, direction: right(x, "row")),
+    "product-scale/torch": instead("fp4ref.te.finishing", "combined", lambda right, factors: right(factors[::-1])),
+    "group-weights/torch": instead("fp4ref.te.module.grouped_function", "general_grouped_gemm", other_weights),
 }
 QUICK = ("cut-nvfp4-2d/golden", "offset-tiled_8x4/golden", "hadamard-order/golden", "row-scaled/golden")
 

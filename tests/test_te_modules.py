@@ -193,6 +193,21 @@ def test_members_of_a_group_do_not_see_each_other() -> None:
         assert torch.equal(alone.weight.grad, getattr(module, f"weight{group}").grad)
 
 
+@pytest.mark.rule("TEM-5")
+@pytest.mark.parametrize("rows", [[64, 0], [0, 64], [0, 0]])
+@pytest.mark.parametrize("recipe", [None, *RECIPES])
+def test_the_weight_of_an_empty_group_has_a_gradient_of_zero(recipe: str | None, rows: list[int]) -> None:
+    module = GroupedLinear(2, 64, 32, params_dtype=BF16)
+    x = torch.ones(sum(rows), 64, dtype=BF16, requires_grad=True)
+    with autocast(enabled=recipe is not None, recipe=RECIPES[recipe]() if recipe else None):
+        y = module(x, rows)
+    y.backward(torch.ones_like(y))
+    for i, count in enumerate(rows):
+        weight, bias = getattr(module, f"weight{i}").grad, getattr(module, f"bias{i}").grad
+        assert torch.equal(weight.float(), torch.full((32, 64), float(count)))
+        assert torch.equal(bias.float(), torch.full((32,), float(count)))
+
+
 @pytest.mark.rule("TEM-2", "TEM-15")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", RECIPES)

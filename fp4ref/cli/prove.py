@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 import time
 from datetime import UTC, datetime
 from importlib import metadata, util
@@ -16,7 +17,7 @@ from fp4ref.conformance.run.machine import cuda_devices
 from fp4ref.errors import UnknownNameError
 from fp4ref.proof import native, records, second_solver
 from fp4ref.proof.catalogue import claims
-from fp4ref.proof.claims import ClaimSubject, Method, ProofClaim, Replayed, in_words
+from fp4ref.proof.claims import LINUX_X86, ClaimSubject, Method, ProofClaim, Replayed, in_words
 
 EPILOG = """\b
 Examples:
@@ -160,6 +161,9 @@ def _replay(claim: ProofClaim, record: bool, quiet: bool) -> dict[str, Any]:
 
 def _missing(claim: ProofClaim) -> str:
     """Return the reason why a claim cannot be replayed here; empty if it can."""
+    if claim.needs == LINUX_X86:
+        here = sys.platform.startswith("linux") and platform.machine() == "x86_64"
+        return "" if here else f"it needs {LINUX_X86}"
     for name in ("z3" if claim.method is Method.SMT else "", claim.needs):
         if name and util.find_spec(name) is None:
             return f"{name} is not installed"

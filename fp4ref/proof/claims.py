@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
+LINUX_X86 = "Linux on x86-64"
 LARGE_POWER = 31  # from which a power of two is written as one
 
 
@@ -65,8 +66,8 @@ class ProofClaim:
     size: inputs of the domain. reduction: why fewer inputs, or other ones, decide the claim. rests_on: names of claims
     that the reduction uses. on_processor: the check that a processor runs in place of `decide`, whose form suits a
     device. covers: the definitions that the claim is about, `module:name` in Python, `file.h:name` in
-    the shared header; those that they call are found. needs: a library without which it cannot be replayed.
-    long: not replayed unless asked for by name.
+    the shared header; those that they call are found. needs: a library, or LINUX_X86, without which
+    it cannot be replayed. long: not replayed unless asked for by name.
     """
 
     name: str

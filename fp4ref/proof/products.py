@@ -41,7 +41,10 @@ CODE = {
         *("fp4ref.model.backend:gemm_exact", "fp4ref.model.backend:gemm_blockwise"),
     ),
     ClaimSubject.CPU: (f"{whole.CPU}/gemm.h", *whole.FLAGS),
-    ClaimSubject.TORCH: ("fp4ref_torch.gemm:exact_sums", "fp4ref_torch.gemm:blockwise"),
+    ClaimSubject.TORCH: (
+        *("fp4ref_torch.gemm:exact_sums", "fp4ref_torch.gemm:blockwise", whole.LAYOUTS[0]),
+        *("fp4ref_torch.operations:gemm_exact", "fp4ref_torch.operations:gemm_blockwise"),
+    ),
 }
 
 

@@ -52,7 +52,7 @@ def general_gemm(
 
     Errors: SettingError, TensorShapeError, NotSupportedError.
 
-    Rules: TEL-11, TEL-12, TEL-30, TEL-32.
+    Rules: TEL-11, TEL-12, TEL-30, TEL-32. Certificates: operand-directions, product-scale.
     """
     _refuse(unsupported)
     if layout not in LAYOUTS:

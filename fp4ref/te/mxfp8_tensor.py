@@ -79,7 +79,10 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         return Quantized(of.spec, of.shape, "float32", lie, row=DirectionData(of.codes, of.scales, None))
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return values of the row direction if it exists, else of the column direction. Rules: DEQ-2, DEQ-3, TEL-8."""
+        """Return values of the row direction if it exists, else of the column direction.
+
+        Rules: DEQ-2, DEQ-3, TEL-8. Certificates: rows-decoded.
+        """
         shape = self.logical_shape()
         if not shape.numel():
             return torch.empty(shape, dtype=dtype, device=self.device)

@@ -34,7 +34,7 @@ def nvfp4(
 
     signs: the mask of the Hadamard transform, None without one. e4m3_max: None without 4over6, else 448 or 256.
 
-    Rules: TEL-3.
+    Rules: TEL-3. Certificates: quantizer-bytes.
     """
     spec = NVFP4_2D if tiles else NVFP4
     if e4m3_max is not None:

@@ -65,7 +65,7 @@ def cases(
 
     Errors: DomainError for an unknown family.
 
-    Rules: CNF-7, CNF-19, CNF-21, HAD-5, CNF-33, CNF-34.
+    Rules: CNF-7, CNF-19, CNF-21, HAD-5, CNF-33, CNF-34. Certificates: cases-determined.
     """
     reach = Reach(
         level=level,

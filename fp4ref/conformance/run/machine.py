@@ -50,7 +50,7 @@ def flush_probe() -> Flush:
 def require_no_flush(operation: str) -> None:
     """Refuse to judge anything in a thread that flushes subnormals to zero.
 
-    Rules: CNF-4.
+    Rules: CNF-4. Certificates: flushing-refused.
     """
     found = flush_probe()
     if any(found):
