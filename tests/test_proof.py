@@ -31,6 +31,7 @@ from fp4ref.proof import (
 )
 from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
+from fp4ref.proof.python_sources import find_module
 
 
 def decided(name: str):
@@ -209,6 +210,13 @@ assert records.outdated(claim, records.read(claim)) == []
 assert all(path.is_file() for path in citations.homes(claim))
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent)
+
+
+def test_a_name_in_a_module_is_no_module_of_that_name_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "encode.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_module("encode") is not None
+    assert find_module("fp4ref.formats.codec.encode") is None
 
 
 def test_a_record_of_other_code_is_out_of_date(monkeypatch):

@@ -87,7 +87,8 @@ def find_module(module: str) -> ModuleSpec | None:
     if not package:
         return find_spec(name)
     above = find_module(package)
-    return PathFinder.find_spec(module, above.submodule_search_locations) if above is not None else None
+    places = above.submodule_search_locations if above is not None else None
+    return PathFinder.find_spec(module, places) if places is not None else None  # without places, it searches sys.path
 
 
 @cache
