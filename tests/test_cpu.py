@@ -125,7 +125,7 @@ CALLS = {  # of tests that need many functions
 
 
 @pytest.fixture(autouse=True, scope="module")
-def compiled_together(request, backend):
+def compiled_for_this_file(request, backend):
     """Compile what the selected tests call, several functions per library: half the time."""
     mine = [item for item in request.session.items if getattr(item, "module", None) is request.module]
     of_tests = ((CALLS.get(item.originalname), item) for item in mine)

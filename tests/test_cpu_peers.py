@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import fp4ref
 import fp4ref_numerics
+from compiled import together
 from fp4ref import registry
 from fp4ref.formats import F
 from fp4ref.reciprocal import TABLE, reciprocal_approx
@@ -41,6 +42,14 @@ extern "C" __attribute__((visibility("default"))) void reciprocals(const float* 
 @pytest.fixture(autouse=True, scope="module")
 def backend():
     assert dict(registry.available()).get("cpu", "not registered") is None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_for_this_file(backend):
+    names = (*KERNELS, *TE, *FLUSHED, *ROUNDED)
+    together(Call("quantize", spec, "bfloat16") for spec in (*ROW_SCALED, *EVERY, *map(fp4ref.profiles.get, names)))
+    tall = (spec.replace(name="tall", block=(2, 16)) for spec in EVERY[:3])
+    together(Call("quantize", spec, "float32") for spec in (*EVERY[:3], *tall))
 
 
 def native_reciprocal(x: np.ndarray) -> np.ndarray:

@@ -9,7 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 import fp4ref
+from compiled import together
 from fp4ref import registry
+from fp4ref.registry import Call
 
 NAMES = [
     "compressed_tensors.mxfp4",
@@ -47,7 +49,13 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.slow  # thirteen libraries
+@pytest.fixture(scope="module")
+def compiled_for_this_file() -> None:
+    together(Call("quantize", fp4ref.profiles[name], "float32") for name in NAMES)
+
+
+@pytest.mark.slow  # thirteen functions
+@pytest.mark.usefixtures("compiled_for_this_file")
 @pytest.mark.parametrize("name", NAMES)
 def test_native_scales_next_to_powers_of_two(name: str) -> None:
     if reason := dict(registry.available())["cpu"]:
