@@ -4,6 +4,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from covering import names_by_parts
 from fp4ref import packing
 from fp4ref.catalogue import PROFILES
 from fp4ref.conformance.diagnosis.diagnose import diagnose
@@ -88,7 +89,7 @@ def test_the_library_has_unique_names_and_plain_sentences():
 
 
 @pytest.mark.rule("SPC-5")
-@pytest.mark.parametrize("name", NEAREST)
+@pytest.mark.parametrize("name", names_by_parts(PROFILES[name] for name in NEAREST))
 @pytest.mark.parametrize("families, every", [(GIVEN, 6), pytest.param(FAMILIES, 1, marks=pytest.mark.release)])
 def test_a_kernel_made_of_a_specification_makes_its_bytes(name, families, every):
     spec = PROFILES[name]

@@ -27,10 +27,20 @@ def parts_of(spec: fp4ref.Spec) -> set[tuple[str, str]]:
     return {part for name in fields for part in parts(name, getattr(spec, name))}
 
 
+def names_by_parts(specs: Iterable[fp4ref.Spec]) -> list[Any]:
+    """Return names as values of a parameter; a peer's is heavy if all of its parts are in earlier specifications."""
+    specs = list(specs)
+    values = by_parts((spec for spec in specs if "." not in spec.name), specs)
+    return [
+        pytest.param(value.values[0].name, marks=value.marks) if hasattr(value, "marks") else value.name
+        for value in values
+    ]
+
+
 def by_parts(first: Iterable[fp4ref.Spec], others: Iterable[fp4ref.Spec]) -> list[Any]:
     """Return specifications as values of a parameter; an other one is heavy if all of its parts are in earlier ones."""
     values: list[Any] = list(first)
-    seen = set().union(*map(parts_of, values))
+    seen: set[tuple[str, str]] = set().union(*map(parts_of, values))
     for spec in others:
         if spec in values:
             continue
