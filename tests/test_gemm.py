@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fp4ref
+from compiled import together
 from fp4ref import packing, registry
 from fp4ref.conformance.oracle.gemm import BINARY, NUMPY, expected, matrix
 from fp4ref.conformance.oracle.rationals import rounded
@@ -21,6 +22,7 @@ from fp4ref.model import gemm as model
 from fp4ref.model import integers
 from fp4ref.multiply import MODES
 from fp4ref.quantized import DirectionData, Quantized
+from fp4ref.registry import Call
 
 F = np.float32
 PAIRS = [
@@ -35,6 +37,12 @@ PAIRS = [
     "mxfp4 mxfp4-2d",
 ]
 AVAILABLE = [name for name, reason in registry.available() if reason is None and name in {"numpy", "cpu", "torch"}]
+
+
+@pytest.fixture(scope="module")
+def compiled_for_this_file():
+    pairs = [[fp4ref.profiles[name] for name in names.split()] for names in PAIRS]
+    together(Call(operation, a, spec_b=b) for a, b in pairs for operation in ("gemm_exact", "gemm_blockwise"))
 
 
 def same(got, want) -> None:
@@ -99,7 +107,8 @@ def operands(draw, names: str, specials: bool):
     return made
 
 
-@pytest.mark.slow  # compiles a library for each pair and type
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled_for_this_file")
 @pytest.mark.rule("GEM-1", "GEM-2", "GEM-3", "GEM-4", "GEM-5", "GEM-6", "GEM-7", "GEM-8", "GEM-9", "LAY-6")
 @pytest.mark.parametrize("names", PAIRS)
 @settings(max_examples=8)
