@@ -16,7 +16,7 @@ from fp4ref.errors import BackendError
 from fp4ref.formats import E2M1, E4M3, E5M2, E8M0, Format
 from fp4ref.layout import LINEAR, STANDARD_LAYOUTS, Layout
 from fp4ref.quantized import DIRECTIONS, Direction, DirectionChoice
-from fp4ref.remembered import Same
+from fp4ref.remembered import OnlySame, Same
 from fp4ref.spec import Spec
 
 GROUP = "fp4ref.backends"
@@ -177,9 +177,16 @@ def backends() -> dict[str, Backend]:
     return {entry.name: entry.load() for entry in entry_points(group=GROUP)}
 
 
+_keys: dict[int, Same] = {}
+
+
 def registered() -> Same:
-    """Return a key for what is remembered of the backends that are registered now."""
-    return Same(backends())
+    """Return the key for what is remembered of the backends that are registered now."""
+    now = backends()
+    found = _keys.get(id(now))
+    if found is None:
+        found = _keys[id(now)] = OnlySame(now)  # which keeps them alive, so that no others get their identity
+    return found
 
 
 @lru_cache

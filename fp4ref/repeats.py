@@ -34,9 +34,7 @@ class Repeat(NamedTuple):
 
     @property
     def current(self) -> bool:
-        """True if the backends are the same, and every name that the call gives still stands for the same value."""
-        if self.backends is not registry.backends():
-            return False
+        """True if every name that the call gives still stands for the same value."""
         try:
             for names, name, value in self.values:
                 if names[name] is not value:
@@ -106,7 +104,9 @@ def find(key: Hashable) -> Callable[..., Any] | None:
         found = _repeats.get(key)
     except TypeError:  # an argument without a hash, which the checks refuse
         return None
-    return found.function if found is not None and found.current else None
+    if found is None or found.backends is not registry.backends():
+        return None
+    return found.function if not found.values or found.current else None
 
 
 def keep(key: Hashable, function: Callable[..., Any] | None, *layouts: str, spec: Spec | str | None = None) -> None:

@@ -109,11 +109,12 @@ class HostLibrary(Imagined):
 def library(monkeypatch):
     imagined = ImaginedCublas()
     monkeypatch.setattr(cublas, "_library", lambda: imagined)
-    monkeypatch.setattr(cublas, "enter", lambda library: None)
+    for each in (cublas, launch, programs):
+        monkeypatch.setattr(each, "enter", lambda library: None)
     monkeypatch.setattr(cublas, "capability", lambda ordinal: (9, 0))
-    monkeypatch.setattr(programs, "_library", lambda inputs: HostLibrary())
+    monkeypatch.setattr(programs, "_library", HostLibrary)
     monkeypatch.setattr(programs, "_programs", {})
-    monkeypatch.setattr(buffers, "adopt", lambda operation, x: (x, HostLibrary(ordinal=getattr(x, "ordinal", 0))))
+    monkeypatch.setattr(buffers, "adopt", lambda operation, x: (x, HostLibrary(ordinal=getattr(x, "ordinal", -1))))
     monkeypatch.setattr(module, "launch", multiplied_factors)
     cublas.product.cache_clear()
     cublas._handle.cache_clear()
@@ -254,7 +255,7 @@ def test_descriptions_end_with_their_products(library):
 @pytest.mark.rule("CNF-5")
 def test_nothing_is_multiplied_in_a_rehearsal(library, monkeypatch):
     monkeypatch.setattr(launch._current, "rehearsal", {}, raising=False)
-    monkeypatch.setattr(programs, "_library", lambda inputs: None)
+    monkeypatch.setattr(programs, "_library", lambda: None)
     x = Stored((sample(8, 8),))
     assert multiply(asked(8, 8), x, x, (), None) is not None
     assert not library.products

@@ -25,7 +25,7 @@ class Imagined:
     """A library whose device is the CPU's memory."""
 
     name: str = "torch"
-    ordinal: int = 0
+    ordinal: int = -1  # of tensors in that memory
 
     def empty(self, shape, dtype):
         made = torch.zeros(tuple(shape), dtype=getattr(torch, dtype))
@@ -43,7 +43,8 @@ class Imagined:
 @pytest.fixture
 def launched(monkeypatch):
     """Note what would run on the device: name, stream and words of every launch."""
-    monkeypatch.setattr(programs, "_library", lambda inputs: Imagined())
+    monkeypatch.setattr(programs, "_library", Imagined)
+    monkeypatch.setattr(programs, "enter", lambda library: None)
     monkeypatch.setattr(programs, "_programs", {})
     NOTED.clear()
     return NOTED
@@ -98,7 +99,7 @@ def test_buffers_of_the_caller_are_filled_and_returned(launched):
 
 
 def test_a_bound_call_is_served_by_programs_alone(launched, monkeypatch):
-    current = [0]
+    current = [-1]
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
     store = torch.arange(32.0)
     x = store[:6]

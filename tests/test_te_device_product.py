@@ -35,7 +35,7 @@ def sample(*shape):
 
 
 def product(a, b, out=None, bias=None):
-    return device_product(a, "row", b, "row", (), bias, out)
+    return device_product(a, "row", b, "row", (), bias, out, torch.device("cpu"))
 
 
 @pytest.mark.rule("TEL-11", "TEL-32")

@@ -146,17 +146,18 @@ def product(
     multiply.argtypes = [*[ctypes.c_void_p] * 14, ctypes.c_size_t, ctypes.c_void_p]
     workspace, lock = int(found.workspace), threading.Lock()
     plain = (ctypes.c_float * 2)(1, 0)  # the factor, and that of what is not added
+    algorithm, bias_at = ctypes.byref(found), ctypes.c_uint64(ALIGNMENT)
 
     def start(stream: int, words: array[int]) -> None:
         a, b, target, factor, bias, space = words
-        enter(library)
         alpha = factor or ctypes.addressof(plain)
         with lock:  # the description holds the bias
-            if has_bias:
-                _set(write, wanted, BIAS_POINTER, ctypes.c_uint64(bias))
+            if has_bias and bias != bias_at.value:
+                bias_at.value = bias
+                _set(write, wanted, BIAS_POINTER, bias_at)
             result = target, out, target, out
             numbers = alpha, b, right, a, left, alpha + 4
-            status = multiply(handle, wanted, *numbers, *result, ctypes.byref(found), space, workspace, stream)
+            status = multiply(handle, wanted, *numbers, *result, algorithm, space, workspace, stream)
         if status:
             raise BackendError("cuda: cublasLtMatmul", f"status {status}", rule="CNF-5")
 

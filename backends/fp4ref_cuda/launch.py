@@ -116,9 +116,15 @@ def require_reciprocal(library: Library) -> None:
 
 
 def enter(library: Library) -> None:
-    """Give this thread a context on the device, once."""
+    """Give this thread a context on the device, once.
+
+    Errors: BackendError.
+    """
     if getattr(_current, "ordinal", None) is None:
-        _device(library.ordinal).set_current()
+        try:
+            _device(library.ordinal).set_current()
+        except (RuntimeError, SystemError, TypeError) as failure:
+            raise BackendError(f"cuda:{library.ordinal}", str(failure).splitlines()[0], rule="CNF-5") from failure
         _current.ordinal = library.ordinal
 
 
@@ -213,6 +219,7 @@ def run(library: Library, start: Start, arguments: tuple[int, ...]) -> None:
     recorder = recording.current()
     if recorder is not None:
         recorder.steps.append(Started(start, arguments))
+    enter(library)
     start(library.stream(), packed(arguments))
 
 
@@ -242,20 +249,22 @@ def float_bits(number: float) -> int:
 def starter(library: Library, launch: Launch) -> Start:
     """Return the function that starts a kernel that is loaded, on a stream, with words of 64 bits as its arguments.
 
-    The driver is called as it is: its Python functions take longer than the launch.
+    The thread that calls it has a context on the device. The driver is called as it is: its Python functions take
+    longer than the launch.
     """
     name, kernel, shape, arguments = launch
     begin, function, configs = _driver().cuLaunchKernelEx, int(kernel.function), dict[int, tuple[int, Any]]()
-    size = array("Q", [8 * len(arguments)])  # where the driver reads it
+    size = array("Q", [8 * len(arguments)])
+    size_at = size.buffer_info()[0]  # where the driver reads it
 
     def start(stream: int, words: array[int]) -> None:
         try:
-            enter(library)
             config = configs.get(stream)
             if config is None:
                 made = _config(shape, stream, library.ordinal)
-                configs[stream] = config = int(made.getPtr()), (made, kernel)  # without them, code would be unloaded
-            extra = array("Q", (BUFFER, words.buffer_info()[0], SIZE, size.buffer_info()[0], END))
+                # without the others, code would be unloaded, and memory that the driver reads would be freed
+                configs[stream] = config = int(made.getPtr()), (made, kernel, size)
+            extra = array("Q", (BUFFER, words.buffer_info()[0], SIZE, size_at, END))
             error = begin(config[0], function, None, extra.buffer_info()[0])
         except (RuntimeError, SystemError, TypeError) as failure:
             raise _failed(name, failure) from failure

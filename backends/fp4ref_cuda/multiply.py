@@ -8,7 +8,6 @@ from typing import Any
 from fp4ref.arguments import require_bytes
 from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.registry import Call
-from fp4ref.remembered import Same
 from fp4ref.stored import Stored
 from fp4ref_cuda import buffers, cublas, programs
 from fp4ref_cuda.buffers import ALIGNMENT, Library, pointer
@@ -33,13 +32,10 @@ def multiply(call: Call, left: Stored, right: Stored, factors: Sequence[Any], bi
     """
     numbers, read = split(factors)
     of_left, of_right = left.arrays, right.arrays
-    kind: Hashable = ("multiply", numbers, _kind(left), _kind(right))
+    kind: Hashable = ("multiply", numbers, left.transposed, right.transposed, len(of_left))
     inputs = (*of_left, *of_right, bias, out, *read)
-    return programs.serve(kind, call, inputs, lambda: (_product(call, left, right, factors, bias, out),))[0]
-
-
-def _kind(of: Stored) -> Hashable:
-    return of.decode and Same(of.decode), of.transposed, len(of.arrays)
+    decoded = left.decode, right.decode
+    return programs.serve(kind, call, inputs, lambda: (_product(call, left, right, factors, bias, out),), decoded)[0]
 
 
 def _product(call: Call, left: Stored, right: Stored, factors: Sequence[Any], bias: Any, out: Any) -> Any:

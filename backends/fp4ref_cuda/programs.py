@@ -13,10 +13,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from fp4ref.registry import Call
-from fp4ref.remembered import Same
 from fp4ref_cuda import buffers
 from fp4ref_cuda.buffers import ALIGNMENT, Library
-from fp4ref_cuda.launch import packed, rehearsing
+from fp4ref_cuda.launch import enter, packed, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
 from fp4ref_cuda.recording import Address, Recording, Start, Started, recorded
 
@@ -35,16 +34,21 @@ class Repeated(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The allocations and launches of a kind of call. results: numbers of arrays, the inputs first, or None."""
+    """The allocations and launches of a kind of call. results: numbers of arrays, the inputs first, or None.
+
+    records: those of its calls, kept alive because a kind names them by their identity.
+    """
 
     library: Library
     allocators: tuple[Callable[[], Any], ...]
     steps: tuple[Repeated, ...]
     results: tuple[int | None, ...]
     plan: Plan | None
+    records: tuple[Any, ...]
 
     def again(self, inputs: Sequence[Any], starts: Sequence[int]) -> tuple[Any, ...]:
         """Serve another call of the kind. starts: addresses of its inputs, 0 for None."""
+        enter(self.library)
         made = [allocate() for allocate in self.allocators]
         arrays, places = [*inputs, *made], [*starts, *[each.data_ptr() for each in made]]
         stream = self.library.stream()
@@ -62,18 +66,24 @@ _programs: dict[Hashable, Program] = {}
 
 
 def serve(
-    operation: Hashable, call: Call, inputs: Sequence[Any], act: Callable[[], tuple[Any, ...]]
+    operation: Hashable,
+    call: Call,
+    inputs: Sequence[Any],
+    act: Callable[[], tuple[Any, ...]],
+    others: tuple[Any, ...] = (),
 ) -> tuple[Any, ...]:
     """Return the arrays that `act` returns, by the program of an earlier call of the same kind if there is one.
 
-    operation: its name, and whatever else all calls of a kind share. call: a record that is remembered, so that these
-    share one. inputs: every array of the call, in an order of its own, with None for those that are not given.
+    operation: its name, and whatever else all calls of a kind share. call, others: records that are remembered, so that
+    calls of a kind share them. inputs: every array of the call, in an order of its own, with None for those that are
+    not given.
     """
-    library = _library(inputs)
-    if library is None:
+    library = _library()
+    seen = None if library is None else _seen(inputs, library.ordinal)
+    if library is None or seen is None:
         return act()
-    starts = _starts(inputs)
-    kind = operation, Same(call), library, _places(starts), *_kinds(inputs)
+    starts, kinds = seen
+    kind = operation, id(call), *map(id, others), library.ordinal, *kinds
     program = _programs.get(kind)
     if program is not None:
         return program.again(inputs, starts)
@@ -86,7 +96,7 @@ def serve(
             _programs.clear()
         allocators = tuple(library.allocator(*memory) for memory in recording.allocations)
         steps = tuple(map(_repeated, recording.steps))
-        _programs[kind] = Program(library, allocators, steps, slots, last_plan())
+        _programs[kind] = Program(library, allocators, steps, slots, last_plan(), (call, *others))
     return results
 
 
@@ -96,20 +106,21 @@ def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequenc
     The function returns None where no program can serve a call: another device is the current one, or no call with
     such addresses was recorded.
     """
-    library = _library(inputs)
-    if library is None:
+    library = _library()
+    if library is None or _seen(inputs, library.ordinal) is None:
         return None
-    torch, ordinal, fixed = sys.modules["torch"], library.ordinal, (operation, Same(call), library)
+    torch, ordinal, fixed = sys.modules["torch"], library.ordinal, (operation, id(call), library.ordinal)
     known: dict[tuple[int, ...], Program] = {}
 
     def again(inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         if rehearsing() or torch.cuda.current_device() != ordinal:
             return None
-        starts = _starts(inputs)
+        starts = [0 if each is None else each.data_ptr() for each in inputs]
         places = _places(starts)
         program = known.get(places)
         if program is None:
-            program = _programs.get((*fixed, places, *_kinds(inputs)))
+            seen = _seen(inputs, ordinal)
+            program = None if seen is None else _programs.get((*fixed, *seen[1]))
             if program is None:
                 return None
             known[places] = program
@@ -124,9 +135,26 @@ def _repeated(step: Started) -> Repeated:
     return Repeated(step.start, packed(step.arguments), addresses)
 
 
-def _starts(inputs: Sequence[Any]) -> list[int]:
-    """Return the addresses of arrays, 0 for None."""
-    return [0 if each is None else each.data_ptr() for each in inputs]
+def _seen(inputs: Sequence[Any], ordinal: int) -> tuple[list[int], list[Hashable]] | None:
+    """Return the addresses of arrays, 0 for None, and all that a path can depend on; None if one has no kind.
+
+    A path can depend on an array's place among the inputs, its type and shape, the remainder of its address, and on
+    which inputs start at the same byte. Only plain tensors on one device have kinds.
+    """
+    tensor = sys.modules["torch"].Tensor
+    starts, kinds = list[int](), list[Hashable]()
+    for place, each in enumerate(inputs):
+        if each is None:
+            starts.append(0)
+            continue
+        if not isinstance(each, tensor) or each.get_device() != ordinal or not each.is_contiguous() or each.is_neg():
+            return None
+        start = each.data_ptr()
+        starts.append(start)
+        kinds.append((place, each.dtype, each.shape, start % ALIGNMENT))
+    if len({0, *starts}) <= len(kinds):
+        kinds.append(tuple(map(starts.index, starts)))
+    return starts, kinds
 
 
 def _places(starts: Sequence[int]) -> tuple[int, ...]:
@@ -138,22 +166,7 @@ def _places(starts: Sequence[int]) -> tuple[int, ...]:
     return tuple(remainders)
 
 
-def _kinds(inputs: Sequence[Any]) -> list[Hashable]:
-    """Return for each array its place among the inputs, and everything but its address that a path can depend on."""
-    return [(place, each.dtype, each.shape) for place, each in enumerate(inputs) if each is not None]
-
-
-def _library(inputs: Sequence[Any]) -> Library | None:
-    """Return the library of inputs that are plain tensors on the current device; None if one is not."""
+def _library() -> Library | None:
+    """Return torch on the current device; None where it is not loaded, or nothing is to run."""
     torch = sys.modules.get("torch")
-    if torch is None or rehearsing():
-        return None
-    ordinal = torch.cuda.current_device()
-    for each in inputs:
-        if each is None:
-            continue
-        if not isinstance(each, torch.Tensor) or each.get_device() != ordinal or not each.is_contiguous():
-            return None
-        if each.is_neg() or each.is_conj():
-            return None
-    return buffers.torch_on(ordinal)
+    return None if torch is None or rehearsing() else buffers.torch_on(torch.cuda.current_device())

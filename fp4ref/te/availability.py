@@ -53,14 +53,14 @@ def is_fp8_block_scaling_available(return_reason: bool = False) -> bool | tuple[
 def check_recipe_support(recipe: Any) -> None:
     """Raise SettingError, with the reason, unless the emulated device runs the recipe."""
     for matches, check in (
-        (recipe.nvfp4(), check_nvfp4_support),
-        (recipe.mxfp8(), check_mxfp8_support),
-        (recipe.float8_per_tensor_scaling(), check_fp8_support),
-        (recipe.float8_block_scaling(), check_fp8_block_scaling_support),
-        (recipe.custom(), lambda: (True, "")),
-        (True, lambda: (False, "not emulated")),
+        (recipe.nvfp4, check_nvfp4_support),
+        (recipe.mxfp8, check_mxfp8_support),
+        (recipe.float8_per_tensor_scaling, check_fp8_support),
+        (recipe.float8_block_scaling, check_fp8_block_scaling_support),
+        (recipe.custom, lambda: (True, "")),
+        (lambda: True, lambda: (False, "not emulated")),
     ):
-        if matches:
+        if matches():
             supported, reason = check()
             break
     if not supported:

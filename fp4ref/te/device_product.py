@@ -35,26 +35,27 @@ def device_product(
     b_direction: str,
     factors: Sequence[Any],
     bias: Tensor | None,
-    out: Tensor | None = None,
+    out: Tensor | None,
+    device: torch.device,
 ) -> Tensor | None:
     """Return op(B) @ op(A) in bfloat16, times a factor, plus a bias [N], rounded once; None if no backend does that.
 
     factors: as for `finished`. out: a tensor of as many elements; its matrix is returned, unless that cannot be filled
-    as operands are read.
+    as operands are read. device: that of the operands.
 
     Rules: TEL-11, TEL-12, TEL-31, TEL-32.
     """
     if bias is not None and not _is_plain(bias):
         return None
-    left, right = _stored(b, b_direction), _stored(a, a_direction)
+    left, right = _stored(b, b_direction, device), _stored(a, a_direction, device)
     if left is None or right is None:
         return None
-    found = server("multiply", b.device, (left[1], right[1]), source=WIDE, to=WIDE)
+    found = server("multiply", device, (left[1], right[1]), source=WIDE, to=WIDE)
     if found is None:
         return None
     call, multiply = found
     target = None
-    if out is not None and _can_be_filled(out, b.device, (left[0], right[0]), bias):
+    if out is not None and _can_be_filled(out, device, (left[0], right[0]), bias):
         target = out.view(left[1], right[1])
     product: Tensor | None = multiply(call, left[0], right[0], factors, bias, target)
     if product is None:
@@ -84,11 +85,11 @@ def _overlap(x: Tensor, y: Tensor) -> bool:
     return starts[0] < starts[1] + y.nbytes and starts[1] < starts[0] + x.nbytes
 
 
-def _stored(x: Any, direction: str) -> tuple[Stored, int] | None:
+def _stored(x: Any, direction: str, device: torch.device) -> tuple[Stored, int] | None:
     """Return an operand as it is stored, and its rows; None for what the operation does not read."""
     if isinstance(x, BLOCK_SCALED):
         of, lie = x.matrix(direction), LIES[x._with_gemm_swizzled_scales]
-        decode = _decoding(of.spec, of.shape, lie, of.codes.device.type, registry.registered())
+        decode = _decoding(of.spec, of.shape, lie, device.type, registry.registered())
         return Stored((of.codes, of.scales, None), decode), of.shape[0]
     if isinstance(x, Float8TensorStorage):
         codes = x.code_matrix()

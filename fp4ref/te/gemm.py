@@ -17,11 +17,13 @@ from fp4ref.te.float8_block_tensor import Float8BlockwiseQTensorStorage
 from fp4ref.te.float8_tensor import Float8TensorStorage
 from fp4ref.te.global_scale import global_factors, globally_scaled
 from fp4ref.te.hybrid_tensor import read_in
+from fp4ref.te.mxfp8_tensor import MXFP8TensorStorage
 from fp4ref.te.nvfp4_storage import NVFP4TensorStorage
 from fp4ref.te.processor import rounded_product
 from fp4ref.te.product import block_scaled_product, multiply, operand
 
 LAYOUTS = ("TN", "NN", "NT")
+NATIVE = {Tensor, torch.nn.Parameter, NVFP4TensorStorage, MXFP8TensorStorage, Float8TensorStorage}  # read as they are
 Outcome = tuple[Any, Tensor | None, Tensor | None, Tensor | None]
 
 
@@ -54,7 +56,8 @@ def general_gemm(
 
     Rules: TEL-11, TEL-12, TEL-30, TEL-32. Certificates: operand-directions, product-scale.
     """
-    _refuse(unsupported)
+    if unsupported:
+        _refuse(unsupported)
     if layout not in LAYOUTS:
         raise SettingError("general_gemm", f"layout {layout!r}", f"one of {', '.join(LAYOUTS)}", "TEL-30")
     return _gemm(A, B, layout, out_dtype, quantization_params, gelu, gelu_in, alpha, beta, accumulate, out, bias, grad)
@@ -79,8 +82,8 @@ def _gemm(
     _require_legal(out, alpha, beta, accumulate)
     a_direction = "row" if layout[0] == "T" else "column"
     b_direction = "row" if layout[1] == "N" else "column"
-    a, b = read_in(a, a_direction), read_in(b, b_direction)
-    a, b = (x.as_native() if getattr(x, "custom", False) else x for x in (a, b))
+    a = a if type(a) in NATIVE else _native(a, a_direction)
+    b = b if type(b) in NATIVE else _native(b, b_direction)
     dtype = out_dtype or (out.dtype if out is not None else _nominal(a, b))
     row_scaled = _is_row_scaled(a) or _is_row_scaled(b)
     if row_scaled:
@@ -88,8 +91,10 @@ def _gemm(
     bias_grad = _bias_grad(b, bias) if bias is not None and grad else None
     added = None if grad else bias
     narrows = dtype is torch.bfloat16 and not (gelu or accumulate or row_scaled) and quantizer is None
-    result = _product(a, a_direction, b, b_direction, alpha, added, dtype if narrows else torch.float32, out)
-    result = result.view(_output_shape(b, layout, result.shape))
+    to = dtype if narrows else torch.float32
+    result = _product(a, a_direction, b, b_direction, alpha, added, to, out, row_scaled)
+    if layout[1] == "N":
+        result = _with_leading(result, b)
     pre_activation = None
     if gelu and grad:
         result = _gelu_backward(result, gelu_in)
@@ -99,6 +104,12 @@ def _gemm(
     if quantizer is not None:
         return quantizer(result.to(dtype)), bias_grad, pre_activation, None
     return _deliver(result, out, dtype, accumulate, row_scaled), bias_grad, pre_activation, None
+
+
+def _native(x: Any, direction: str) -> Any:
+    """Return the operand that is read in a direction, a custom one in the buffers of the usual ones. Rules: TEL-56."""
+    x = read_in(x, direction)
+    return x.as_native() if getattr(x, "custom", False) else x
 
 
 def _gelu_backward(gradient: Tensor, gelu_in: Tensor | None) -> Tensor:
@@ -157,13 +168,14 @@ def _product(
     bias: Tensor | None,
     dtype: torch.dtype,
     out: Tensor | None,
+    row_scaled: bool,
 ) -> Tensor:
     """Multiply op(B) @ op(A), apply every scale, add a bias, and round once; a bfloat16 result may be in `out`.
 
     Rules: TEL-11, TEL-12, TEL-30, TEL-32.
     """
     _require_operands(a, a_direction, b, b_direction)
-    if _is_row_scaled(a) or _is_row_scaled(b):
+    if row_scaled:
         sums = multiply(operand(b, b_direction), operand(a, a_direction))
         return finished(globally_scaled(sums, a, a_direction, b, b_direction, alpha), (), bias, dtype)
     if _sums_blocks(a, b):
@@ -172,8 +184,8 @@ def _product(
     factors, rest = _factors(a, a_direction, b, b_direction, alpha)
     if dtype is torch.bfloat16 and not rest:
         operands = a, a_direction, b, b_direction, factors, bias
-        on_cpu = b.device.type == "cpu"
-        result = rounded_product(*operands) if on_cpu else device_product(*operands, out)
+        device = b.device
+        result = rounded_product(*operands) if device.type == "cpu" else device_product(*operands, out, device)
         if result is not None:
             return result
     sums = multiply(operand(b, b_direction), operand(a, a_direction))
@@ -197,9 +209,9 @@ def _alone(alpha: float) -> tuple[float, ...]:
 
 def _require_operands(a: Any, a_direction: str, b: Any, b_direction: str) -> None:
     """Raise unless both operands are of one kind and have one contraction. Rules: TEL-30."""
-    depths = [_depth(x, direction) for x, direction in ((a, a_direction), (b, b_direction))]
-    if depths[0] != depths[1]:
-        got = f"contraction of {depths[0]} and {depths[1]}"
+    depth, other = _depth(a, a_direction), _depth(b, b_direction)
+    if depth != other:
+        got = f"contraction of {depth} and {other}"
         raise TensorShapeError("general_gemm", got, "equal lengths", "TEL-30")
     if isinstance(a, NVFP4TensorStorage) != isinstance(b, NVFP4TensorStorage):
         got = f"{type(a).__name__} times {type(b).__name__}"
@@ -207,7 +219,8 @@ def _require_operands(a: Any, a_direction: str, b: Any, b_direction: str) -> Non
 
 
 def _depth(x: Any, direction: str) -> int:
-    return int(x.shape[-1] if direction == "row" else math.prod(x.shape[:-1]))
+    shape = x.shape
+    return int(shape[-1] if direction == "row" else shape[0] if len(shape) == 2 else math.prod(shape[:-1]))
 
 
 def _sums_blocks(a: Any, b: Any) -> bool:
@@ -230,10 +243,11 @@ def _deliver(result: Tensor, out: Tensor | None, dtype: torch.dtype, accumulate:
     return out
 
 
-def _output_shape(b: Any, layout: str, matrix: torch.Size) -> tuple[int, ...]:
-    shape = tuple(b.shape) if layout[1] == "N" else (matrix[0], 0)
-    leading = shape[:-1] if torch.Size(shape[:-1]).numel() == matrix[0] else (matrix[0],)
-    return (*leading, matrix[1])
+def _with_leading(result: Tensor, b: Any) -> Tensor:
+    """Return a matrix with the leading dimensions of the operand whose rows are its rows."""
+    leading = b.shape[:-1]
+    fits = len(leading) != 1 and leading.numel() == result.shape[0]
+    return result.view(*leading, result.shape[1]) if fits else result
 
 
 def _bias_grad(b: Any, bias: Tensor) -> Tensor:

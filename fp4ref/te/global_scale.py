@@ -64,7 +64,7 @@ def _constant(value: float, like: Tensor) -> Tensor:
 
 
 def _amax(x: NVFP4TensorStorage, direction: str) -> Tensor:
-    amax = x.global_amax(direction)
+    amax = x._amax_rowwise if direction == "row" else x._amax_columnwise
     if amax is None:
         got = f"an NVFP4 tensor without the amax of its {direction} direction"
         raise SettingError("general_gemm", got, "both", "TEL-12")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fp4ref.te.errors import SettingError
-from fp4ref.te.storage import QuantizedTensorStorage
+from fp4ref.te.storage import QuantizedTensorStorage, sharing_buffers
 
 
 class IdentityTensorStorage(QuantizedTensorStorage):
@@ -57,6 +57,12 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         """Return the buffers of both parts."""
         return [buffer for part in self._parts() for buffer in part.buffers()]
 
+    def _some_buffer(self) -> Tensor:
+        buffers = self.buffers()
+        if not buffers:
+            raise SettingError(type(self).__name__, "no data", "a tensor with one direction")
+        return buffers[0]
+
     def logical_shape(self) -> torch.Size:
         """Return the shape of the tensor that was quantized."""
         parts = self._parts()
@@ -101,7 +107,7 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         for name in self.SETTINGS:
             part = getattr(self, name)
             if part is not None:
-                part = _sharing_buffers(part)  # others may hold the same part
+                part = sharing_buffers(part)  # others may hold the same part
                 tensors, kept = part.prepare_for_saving()
                 setattr(self, name, kept)
                 saved += tensors
@@ -112,13 +118,6 @@ class HybridQuantizedTensorStorage(QuantizedTensorStorage):
         for part in self._parts():
             tensors = part.restore_from_saved(tensors)
         return tensors
-
-
-def _sharing_buffers(part: Any) -> Any:
-    """Return another object with the same buffers, so that one may let go of them."""
-    if isinstance(part, Tensor):
-        return part.detach()
-    return type(part)(**part.get_metadata(), fake_dtype=part.dtype)
 
 
 def read_in(x: Any, direction: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ DIRECTIONS_OF: dict[tuple[bool, bool], DirectionChoice | None] = {
     (False, False): None,
 }
 NOTHING = DirectionData(None, None, None)
+_settings_of = attrgetter(*NVFP4Settings._fields)
 
 
 class NVFP4Quantizer(Quantizer):
@@ -101,7 +103,7 @@ class NVFP4Quantizer(Quantizer):
 
     def require(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
         """Raise unless the settings fit each other, and a tensor's shape and dtype. Rules: TEL-3, TEL-23, TEL-34."""
-        require_settings(NVFP4Settings._make([getattr(self, name) for name in NVFP4Settings._fields]), shape, dtype)
+        require_settings(_settings_of(self), shape, dtype)
 
     def require_destination(self, dst: Any) -> None:
         """Raise unless `dst` holds NVFP4 bytes."""
@@ -142,16 +144,17 @@ class NVFP4Quantizer(Quantizer):
         def amax(count: int) -> Tensor:
             return torch.zeros(count if self.row_scaled_nvfp4 else 1, dtype=torch.float32, device=device, **options)
 
-        buffers: dict[str, Any] = dict.fromkeys(name.lstrip("_") for name in NVFP4TensorStorage.BUFFERS)
+        buffers: dict[str, Any] = dict.fromkeys(NVFP4TensorStorage.BUFFERS)
         if self.rowwise_usage:
-            buffers["rowwise_data"] = empty(self.convert_shape_for_fp4(shape))
-            buffers["rowwise_scale_inv"] = empty(scale_shape(shape, columnwise=False))
-            buffers["amax_rowwise"] = amax(rows)
+            buffers["_rowwise_data"] = empty(self.convert_shape_for_fp4(shape))
+            buffers["_rowwise_scale_inv"] = empty(scale_shape(shape, columnwise=False))
+            buffers["_amax_rowwise"] = amax(rows)
         if self.columnwise_usage:
-            buffers["columnwise_data"] = empty((columns, rows // 2))
-            buffers["columnwise_scale_inv"] = empty(scale_shape(shape, columnwise=True))
-            buffers["amax_columnwise"] = amax(columns)
-        return self._tensor(buffers, shape, dtype, device, requires_grad=requires_grad)
+            buffers["_columnwise_data"] = empty((columns, rows // 2))
+            buffers["_columnwise_scale_inv"] = empty(scale_shape(shape, columnwise=True))
+            buffers["_amax_columnwise"] = amax(columns)
+        swizzled = self.optimize_for_gemm and self.bakes_swizzled_scales(shape)
+        return self._tensor(buffers, shape, dtype, device, swizzled, requires_grad=requires_grad)
 
     def _tensor(
         self,
@@ -159,14 +162,18 @@ class NVFP4Quantizer(Quantizer):
         shape: tuple[int, ...],
         dtype: torch.dtype,
         device: torch.device,
+        swizzled: bool,
         *,
         requires_grad: bool = False,
     ) -> Any:
-        """Return a tensor of these buffers, storage if `internal`."""
-        values = buffers | self._settings(shape) | {"quantizer": self}
+        """Return a tensor of these buffers, storage if `internal`. swizzled: its scales are in the GEMM layout."""
+        values = buffers | self._settings(swizzled)
         if self.internal:
-            return NVFP4TensorStorage(**values, fake_dtype=dtype)
-        return NVFP4Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
+            return NVFP4TensorStorage.holding(values, self, dtype)
+        named = {name.lstrip("_"): value for name, value in values.items()}
+        return NVFP4Tensor(
+            shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, quantizer=self, **named
+        )
 
     def make(self, tensor: Tensor) -> Any:
         """Quantize a contiguous tensor into new buffers, those of the result. Rules: TEL-3, TEL-6."""
@@ -179,25 +186,29 @@ class NVFP4Quantizer(Quantizer):
         bits = self._random_bytes(matrix, tensor.device) if self.stochastic_rounding else None
         spec = self.spec(tensor.dtype, shape)
         layout = swizzle.GEMM if swizzled else swizzle.COMPACT
-        q = api.quantize(tensor.view(matrix), spec, directions, layout, random_bits=bits)
+        x = tensor if len(shape) == 2 else tensor.view(matrix)
+        q = api.quantize(x, spec, directions, layout, random_bits=bits)
         row, column = q.row or NOTHING, q.column or NOTHING
+        codes = row.data
+        if codes is not None and len(shape) != 2:
+            codes = codes.view(self.convert_shape_for_fp4(shape))
         buffers = {
-            "rowwise_data": None if row.data is None else row.data.view(self.convert_shape_for_fp4(shape)),
-            "columnwise_data": column.data,
-            "rowwise_scale_inv": row.scales,
-            "columnwise_scale_inv": column.scales,
-            "amax_rowwise": row.amax,
-            "amax_columnwise": column.amax,
+            "_rowwise_data": codes,
+            "_columnwise_data": column.data,
+            "_rowwise_scale_inv": row.scales,
+            "_columnwise_scale_inv": column.scales,
+            "_amax_rowwise": row.amax,
+            "_amax_columnwise": column.amax,
         }
-        return self._tensor(buffers, shape, tensor.dtype, tensor.device)
+        return self._tensor(buffers, shape, tensor.dtype, tensor.device, swizzled)
 
-    def _settings(self, shape: tuple[int, ...]) -> dict[str, Any]:
+    def _settings(self, swizzled: bool) -> dict[str, Any]:
         return {
-            "fp4_dtype": self.dtype,
-            "with_gemm_swizzled_scales": self.optimize_for_gemm and self.bakes_swizzled_scales(shape),
-            "row_scaled_nvfp4": self.row_scaled_nvfp4,
-            "nvfp4_use_4over6": self.nvfp4_use_4over6,
-            "nvfp4_e4m3_max": self.nvfp4_e4m3_max,
+            "_fp4_dtype": self.dtype,
+            "_with_gemm_swizzled_scales": swizzled,
+            "_row_scaled_nvfp4": self.row_scaled_nvfp4,
+            "_nvfp4_use_4over6": self.nvfp4_use_4over6,
+            "_nvfp4_e4m3_max": self.nvfp4_e4m3_max,
         }
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
@@ -209,8 +220,8 @@ class NVFP4Quantizer(Quantizer):
             mine, wanted = getattr(dst, name), getattr(fresh, name)
             if mine is None or wanted is None or mine.shape != wanted.shape:
                 setattr(dst, name, wanted)
-        for name, value in self._settings(shape).items():
-            setattr(dst, f"_{name}", value)
+        for name, value in self._settings(fresh._with_gemm_swizzled_scales).items():
+            setattr(dst, name, value)
 
     def takes_noop(self, tensor: Tensor) -> bool:
         """Return True if a backend for the tensor's device reads the flag where it lies. Rules: LAY-12."""

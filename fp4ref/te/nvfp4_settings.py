@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,11 +32,14 @@ class NVFP4Settings(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def require_settings(q: NVFP4Settings, shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+def require_settings(settings: tuple[Any, ...], shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
     """Raise unless the settings fit each other, and a tensor's shape and dtype; remembered where they do.
+
+    settings: in the order of `NVFP4Settings`.
 
     Rules: TEL-3, TEL-23, TEL-34.
     """
+    q = NVFP4Settings._make(settings)
     _require_agreement(q)
     if not shape or shape[-1] % BLOCK or math.prod(shape[:-1]) % BLOCK:
         got = f"shape {list(shape)}"

@@ -24,6 +24,11 @@ from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
 from fp4ref.te.storage import CodeMatrix, QuantizedTensorStorage
 from fp4ref.te.swizzle import COMPACT, GEMM
 
+OF_DIRECTION = {
+    direction: (f"_{direction}wise_data", f"_{direction}wise_scale_inv", f"_amax_{direction}wise")
+    for direction in ("row", "column")
+}
+
 
 class NVFP4TensorStorage(QuantizedTensorStorage):
     """The bytes of an NVFP4 tensor."""
@@ -130,16 +135,24 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
 
     def _needed(self, buffer: Tensor | None, direction: str) -> Tensor:
         if buffer is None:
-            got = f"a tensor without its {direction} direction"
-            raise SettingError("NVFP4Tensor", got, f"one quantized with {direction}wise=True")
+            raise self._lacking(direction)
         return buffer
+
+    @staticmethod
+    def _lacking(direction: str) -> SettingError:
+        got = f"a tensor without its {direction} direction"
+        return SettingError("NVFP4Tensor", got, f"one quantized with {direction}wise=True")
 
     def matrix(self, direction: str) -> CodeMatrix:
         """Return one direction as a matrix of codes under block scales, without a global scale."""
-        data = self._needed(self._rowwise_data if direction == "row" else self._columnwise_data, direction)
-        packed = data if data.dim() == 2 else data.reshape(math.prod(data.shape[:-1]), data.shape[-1])
-        shape = (packed.shape[0], 2 * packed.shape[1])
-        return CodeMatrix(specifications.NVFP4_OPERAND, shape, packed, self.scales_buffer(direction))
+        row = direction == "row"
+        data = self._rowwise_data if row else self._columnwise_data
+        scales = self._rowwise_scale_inv if row else self._columnwise_scale_inv
+        if data is None or scales is None:
+            raise self._lacking(direction)
+        *leading, width = data.shape
+        packed = data if len(leading) == 1 else data.reshape(math.prod(leading), width)
+        return CodeMatrix(specifications.NVFP4_OPERAND, (packed.shape[0], 2 * width), packed, scales)
 
     def record(self, direction: str) -> Quantized:
         """Return one direction as a record: codes and block scales of a matrix, without a global scale."""
@@ -178,8 +191,7 @@ class NVFP4TensorStorage(QuantizedTensorStorage):
             self._create_columnwise()
         for wanted, direction in ((rowwise_usage, "row"), (columnwise_usage, "column")):
             if wanted is False:
-                for name in ("_{}wise_data", "_{}wise_scale_inv", "_amax_{}wise"):
-                    setattr(self, name.format(direction), None)
+                self.__dict__.update(dict.fromkeys(OF_DIRECTION[direction]))
             elif wanted:
                 self.scales_buffer(direction)
                 self._needed(self.global_amax(direction), direction)

@@ -206,20 +206,20 @@ def autocast(
     if enabled:
         check_recipe_support(recipe)
     manager = FP8GlobalStateManager
-    before = manager.get_autocast_state()
-    manager.quantization_state = replace(
-        before,
-        fp8_enabled=enabled,
-        fp8_calibration=calibrating,
-        fp8_recipe=recipe,
-        fp8_distributed_group=amax_reduction_group,
-        autocast_depth=before.autocast_depth + 1,
-        is_first_fp8_module=before.autocast_depth == 0 or before.is_first_fp8_module,
-    )
+    before = manager.quantization_state
+    inside = {
+        "fp8_enabled": enabled,
+        "fp8_calibration": calibrating,
+        "fp8_recipe": recipe,
+        "fp8_distributed_group": amax_reduction_group,
+        "autocast_depth": before.autocast_depth + 1,
+        "is_first_fp8_module": before.autocast_depth == 0 or before.is_first_fp8_module,
+    }
+    manager.quantization_state = FP8GlobalState(**(vars(before) | inside))
     try:
         yield
     finally:
-        manager.set_autocast_state(before)
+        manager.quantization_state = before
         if enabled and before.autocast_depth == 0 and not _graph and torch.is_grad_enabled():
             manager.reduce_and_update_fp8_tensors(forward=True)
 

@@ -81,7 +81,7 @@ class Recipe:
     @classmethod
     def float8_per_tensor_scaling(cls) -> bool:
         """Return True if this is FP8 with one scale per tensor."""
-        return cls.KIND in {RecipeKind.CURRENT, RecipeKind.DELAYED}
+        return cls.KIND is RecipeKind.CURRENT or cls.KIND is RecipeKind.DELAYED
 
     @classmethod
     def delayed(cls) -> bool:

@@ -65,6 +65,13 @@ class QuantizedTensorStorage:
         self._quantizer = None if quantizer is None else quantizer.copy()
         self._dtype = fake_dtype or torch.float32
 
+    @classmethod
+    def holding(cls, values: dict[str, Any], quantizer: Any, dtype: torch.dtype) -> Self:
+        """Return storage with these attributes, all its buffers and settings, that a quantizer made of a type."""
+        made = object.__new__(cls)
+        made.__dict__.update(values, _quantizer=quantizer.copy(), _dtype=dtype)
+        return made
+
     def get_metadata(self) -> dict[str, Any]:
         """Return everything but shape and nominal type, by name: what the constructor takes."""
         values = {name.lstrip("_"): getattr(self, name) for name in (*self.BUFFERS, *self.SETTINGS)}
@@ -85,15 +92,14 @@ class QuantizedTensorStorage:
 
     def prepare_for_saving(self) -> tuple[list[Tensor | None], Any]:
         """Return the buffers, to be saved for backward, and this object, which lets go of them."""
-        saved: list[Tensor | None] = [getattr(self, name) for name in self.BUFFERS]
-        for name in self.BUFFERS:
-            setattr(self, name, None)
+        values = self.__dict__
+        saved: list[Tensor | None] = [values[name] for name in self.BUFFERS]
+        values.update(dict.fromkeys(self.BUFFERS))
         return saved, self
 
     def restore_from_saved(self, tensors: list[Tensor | None]) -> list[Tensor | None]:
         """Take the buffers back from the front of a list; returns the rest of it."""
-        for name, value in zip(self.BUFFERS, tensors, strict=False):
-            setattr(self, name, value)
+        self.__dict__.update(zip(self.BUFFERS, tensors, strict=False))
         return tensors[len(self.BUFFERS) :]
 
     def update_quantizer(self, quantizer: Any) -> None:
@@ -140,13 +146,15 @@ class QuantizedTensorStorage:
     @property
     def shape(self) -> torch.Size:
         """The shape of the tensor that was quantized."""
-        return self.size()  # type: ignore[no-any-return]
+        return self.logical_shape()
 
     def _some_buffer(self) -> Tensor:
-        buffers = self.buffers()
-        if not buffers:
-            raise SettingError(type(self).__name__, "no data", "a tensor with the buffers of one direction")
-        return buffers[0]
+        values = self.__dict__
+        for name in self.BUFFERS:
+            buffer: Tensor | None = values[name]
+            if buffer is not None:
+                return buffer
+        raise SettingError(type(self).__name__, "no data", "a tensor with the buffers of one direction")
 
     def size(self, dim: int | None = None) -> Any:
         """Return the shape of the tensor that was quantized, or one of its sizes."""
@@ -194,6 +202,16 @@ class QuantizedTensorStorage:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.shown()})"
+
+
+def sharing_buffers(operand: Any) -> Any:
+    """Return another object with the same buffers, so that one may let go of them."""
+    if isinstance(operand, Tensor):
+        return operand.detach()
+    other = object.__new__(type(operand))
+    other.__dict__.update(operand.__dict__)
+    other._quantizer = None if operand._quantizer is None else operand._quantizer.copy()
+    return other
 
 
 def prepare_for_saving(*tensors: Any) -> tuple[list[Tensor | None], list[Any]]:

@@ -134,20 +134,20 @@ class TransformerEngineBaseModule(torch.nn.Module):
         Errors: TensorDTypeError if parameters and input differ in type outside of torch.autocast, SettingError if
         packed parameters were made for another recipe.
         """
-        self.fp8 = FP8GlobalStateManager.is_fp8_enabled()
-        self.fp8_calibration = FP8GlobalStateManager.is_fp8_calibration()
-        if torch.is_autocast_enabled(x.device.type):
-            self.activation_dtype = torch.get_autocast_dtype(x.device.type)
-        else:
-            for name, parameter in parameters_of(self):
-                if parameter.dtype != x.dtype and not allow_different_data_and_param_types:
-                    got = f"input {x.dtype} with {name} {parameter.dtype}"
+        state, device, dtype = FP8GlobalStateManager.quantization_state, x.device.type, x.dtype
+        parameters = list(parameters_of(self))
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        elif not allow_different_data_and_param_types:
+            for name, parameter in parameters:
+                if parameter.dtype != dtype:
+                    got = f"input {dtype} with {name} {parameter.dtype}"
                     raise TensorDTypeError(type(self).__name__, got, "one type, or torch.autocast")
-            self.activation_dtype = x.dtype
+        vars(self).update(fp8=state.fp8_enabled, fp8_calibration=state.fp8_calibration, activation_dtype=dtype)
         if self.fp8 or self.fp8_calibration:
             self.init_fp8_metadata()
         if self.fp8:
-            self._require_own_recipe()
+            self._require_own_recipe(parameters)
             FP8GlobalStateManager.add_fp8_tensors_to_global_buffer(self.fp8_meta)
         return x if allow_non_contiguous else x.contiguous()
 
@@ -164,8 +164,8 @@ class TransformerEngineBaseModule(torch.nn.Module):
         """The operands of the backward pass: None for quantized ones, "dequantized", or "high_precision"."""
         return self.fp8_meta["recipe"].backward_override if self.fp8 else None
 
-    def _require_own_recipe(self) -> None:
-        for name, parameter in parameters_of(self):
+    def _require_own_recipe(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        for name, parameter in parameters:
             for quantizer in self._get_weight_quantizers() if isinstance(parameter, QuantizedTensor) else ():
                 if type(made_by := getattr(parameter, "_quantizer", None)) is not type(quantizer):
                     under = type(self.fp8_meta["recipe"]).__name__

@@ -10,9 +10,9 @@ import torch
 
 from fp4ref.te.grouped import split_quantize
 from fp4ref.te.grouped_gemm import general_grouped_gemm
-from fp4ref.te.module.linear_function import ProductCall, expose, finish_backward, sharing_buffers
+from fp4ref.te.module.linear_function import ProductCall, expose, finish_backward
 from fp4ref.te.module.weights import placeholder_for
-from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
+from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved, sharing_buffers
 
 
 @dataclass(kw_only=True)

@@ -21,7 +21,7 @@ from fp4ref.te.gemm import general_gemm
 from fp4ref.te.module.saved_shards import gather_codes, scatter_codes
 from fp4ref.te.module.weights import placeholder_for
 from fp4ref.te.quantization import FP8GlobalStateManager
-from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved
+from fp4ref.te.storage import QuantizedTensorStorage, prepare_for_saving, restore_from_saved, sharing_buffers
 
 BEHIND_NORM = 5  # where the input is among what is saved, if a norm made it: the order that scripts read
 
@@ -244,13 +244,6 @@ def finish_backward(ctx: Any) -> None:
     """Compute the scales of delayed scaling anew, if the backward pass ends with this product. Rules: TEL-47."""
     if ctx.reduce_and_update_bwd_fp8_tensors:
         FP8GlobalStateManager.reduce_and_update_fp8_tensors(forward=False)
-
-
-def sharing_buffers(operand: Any) -> Any:
-    """Return another object with the same buffers, so that one may let go of them."""
-    if isinstance(operand, torch.Tensor):
-        return operand.detach()
-    return type(operand)(**operand.get_metadata(), fake_dtype=operand.dtype)
 
 
 def _backward_operand(saved: Any, call: LinearCall, *, gather: bool = False) -> Any:
