@@ -103,17 +103,35 @@ def require_apart(operation: str, written: Mapping[str, Any], read: Mapping[str,
 def apart(like: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
     """Return a function that is True only if arrays of these ones' kinds share no byte, which it reads off addresses.
 
-    It is False for arrays with gaps, and for those of other libraries than torch: `require_apart` decides there.
+    It is False for arrays with gaps, and for those of other libraries than NumPy and torch: `require_apart` decides
+    there.
     """
-    if not all(arrays.is_torch(x) and x.is_contiguous() for x in like):
+    starts = [_start_reader(x) for x in like]
+    if not all(starts):
         return lambda others: False
-    sizes = [x.nbytes for x in like]
+    readers = [(start, x.nbytes) for start, x in zip(starts, like, strict=True) if start]
 
     def are_apart(others: Sequence[Any]) -> bool:
-        spans = sorted([(x.data_ptr(), size) for x, size in zip(others, sizes, strict=True)])
-        return all(start + size <= after for (start, size), (after, _) in pairwise(spans))
+        end = 0
+        for start, size in sorted([(start(x), size) for (start, size), x in zip(readers, others, strict=True)]):
+            if start < end:
+                return False
+            end = start + size
+        return True
 
     return are_apart
+
+
+def _start_reader(x: Any) -> Callable[[Any], int] | None:
+    """Return the function that reads where an array without gaps starts, for all of its kind; None for others."""
+    if type(x) is np.ndarray:
+        return _numpy_start if x.flags.c_contiguous else None
+    return type(x).data_ptr if arrays.is_torch(x) and x.is_contiguous() else None
+
+
+def _numpy_start(x: Any) -> int:
+    start: int = x.__array_interface__["data"][0]
+    return start
 
 
 def by_direction(argument: str, value: Any) -> dict[str, Any]:

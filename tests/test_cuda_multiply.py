@@ -13,6 +13,7 @@ import weakref
 import numpy as np
 import pytest
 
+import fp4ref
 from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.registry import Call
 from fp4ref.stored import Stored
@@ -20,7 +21,7 @@ from fp4ref.stored import Stored
 torch = pytest.importorskip("torch", exc_type=ImportError)
 buffers = pytest.importorskip("fp4ref_cuda.buffers")
 
-from fp4ref_cuda import cublas, launch, programs, recording  # noqa: E402
+from fp4ref_cuda import cublas, launch, maxima, per_tensor, programs, recording  # noqa: E402
 from fp4ref_cuda import multiply as module  # noqa: E402
 from fp4ref_cuda.multiply import multiply  # noqa: E402
 from tests.test_cuda_programs import Imagined  # noqa: E402
@@ -295,3 +296,30 @@ def test_a_started_kernel_keeps_its_code_and_gives_the_driver_its_words(monkeypa
         (5, [3, 2, 1, 64, 1, 1, 16], [1, (1 << 64) - 1]),
         (5, [3, 2, 1, 64, 1, 1, 16], [1 << 40, 7]),
     ]
+
+
+@pytest.mark.rule("TEL-21")
+def test_a_tensor_is_quantized_by_its_own_scale_in_one_program(library, monkeypatch):
+    started = []
+
+    def noted(library, name, prelude, grid, arguments, block=256):
+        launch.run(library, lambda stream, words: started.append((name, words.tolist())), arguments)
+
+    for each in (maxima, per_tensor):
+        monkeypatch.setattr(each, "launch", noted)
+    monkeypatch.setattr(maxima, "multiprocessors", lambda ordinal: 4)
+    call = Call("tensor_quantize", fp4ref.MXFP8_E4M3, "bfloat16", device="cuda", shape=(24, 40))
+    for turn in range(3):  # the later ones repeat what the first one started
+        x = sample(24, 40, seed=turn)
+        codes, scales = per_tensor.tensor_quantize(call, x, 0.25, power_of_two=True)
+        (first, search), (second, finish), (third, scale), (last, encode) = started
+        assert (first, second, third, last) == ("amax", "amax_finish", "tensor_scale", "tensor_codes")
+        assert (search[0], encode[0]) == (x.data_ptr(), x.data_ptr())
+        assert finish[0] == search[4]
+        assert (scale[0], scale[1], scale[3]) == (finish[3], 0x3E800000, scales.data_ptr())
+        assert encode[1:] == [24 * 40, scales.data_ptr(), codes.data_ptr()]
+        assert (codes.shape, codes.dtype, scales.shape) == ((24, 40), torch.uint8, (2,))
+        started.clear()
+    assert len(programs._programs) == 1
+    per_tensor.tensor_quantize(call, x, 0.5, power_of_two=True)
+    assert len(programs._programs) == 2

@@ -111,10 +111,12 @@ def _run(function: str, a: Operand, b: Operand, epilogue: Epilogue, sums: NDArra
     job = GemmJob(side(a), side(b), *numbers, *added, address(sums), address(out), 0)
     if out.size:
         loops = _loops(_decoding(a.spec, a.spec.global_scale), _decoding(b.spec, b.spec.global_scale))
-        threads.run(loops[function], job, out.size * max(depth, 1))
+        steps = max(depth, 1) if sums is None else 1  # of each element
+        threads.run(loops[function], job, out.size * steps)
     return arrays.restorer(a.data.data)(out)
 
 
+@lru_cache(maxsize=4096)
 def _decoding(spec: Spec, global_scale: Granularity) -> Spec:
     """Return what a product reads of a specification, so that many share one compiled library."""
     rounding = Rounding.UP if spec.scale.format is E8M0 else Rounding.EVEN

@@ -65,6 +65,7 @@ BACKEND = Backend(
         "multiply",
         "tensor_scale",
         "tensor_codes",
+        "tensor_quantize",
         "tensor_values",
     ),
     formats=None,  # each lowers to numbers

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import ShapeError
+from fp4ref.quantized import Direction, DirectionData
 from fp4ref.registry import Call
 from fp4ref.spec import Granularity
-from fp4ref_cuda import buffers
+from fp4ref_cuda import buffers, checks
 from fp4ref_cuda.buffers import Library, Operands, pointer
 from fp4ref_cuda.launch import launch, multiprocessors
-from fp4ref_cuda.plan import amax_kind, prelude
+from fp4ref_cuda.plan import Plan, amax_kind, prelude, remember
 
 
 def fill(call: Call, on: Operands) -> tuple[str, ...]:
@@ -44,6 +46,25 @@ def fill(call: Call, on: Operands) -> tuple[str, ...]:
             launch(library, "amax_finish", "", grid, (pointer(partials), parts, width, pointer(target.amax), on.flag))
             ran += ("amax_finish",)
     return ran
+
+
+def searched(call: Call, x: Any, out: Any, noop: Any) -> Any:
+    """Return the maxima of an array of the call's shape, in `out` or new, without the program of an earlier call."""
+    spec, (direction,) = call.required, call.directions
+    x, library = buffers.adopt("amax", x)
+    with library.current():
+        x = buffers.contiguous(x)
+        size = buffer_shapes(spec, call.sizes, direction, "linear").amax
+        if out is None:
+            assert size is not None
+            out = library.empty(size, "float32")
+        else:
+            checks.require_buffer("amax: out", out, size, library, x)
+        target: dict[Direction, DirectionData] = {direction: DirectionData(None, None, out)}
+        flag_word = checks.noop_flag(noop, library)
+        on = Operands(library, x, target, {}, {}, pointer(flag_word))
+        remember(Plan("amax", fill(call, on)))
+    return out
 
 
 def given_amax(value: Any, like: Any, library: Library) -> Any:

@@ -13,7 +13,6 @@ from typing import Any
 
 import fp4ref_numerics
 from fp4ref import arrays
-from fp4ref.arguments import buffer_shapes
 from fp4ref.errors import BackendError, DTypeError, ShapeError
 from fp4ref.quantized import Direction, DirectionData, Directions, matrix_shape
 from fp4ref.registry import Call
@@ -22,7 +21,7 @@ from fp4ref_cuda import buffers, checks, maxima, paths, programs
 from fp4ref_cuda.buffers import Operands, pointer
 from fp4ref_cuda.launch import rehearse, require_reciprocal
 from fp4ref_cuda.multiply import multiply
-from fp4ref_cuda.per_tensor import tensor_codes, tensor_scale, tensor_values
+from fp4ref_cuda.per_tensor import tensor_codes, tensor_quantize, tensor_scale, tensor_values
 from fp4ref_cuda.plan import (
     BYTES,
     DRAWN,
@@ -62,6 +61,7 @@ __all__ = [
     "random_bits",
     "rehearse",
     "tensor_codes",
+    "tensor_quantize",
     "tensor_scale",
     "tensor_values",
 ]
@@ -217,7 +217,7 @@ def amax(x: Any, spec: Spec, direction: Direction = "row", out: Any = None, noop
     dtype = arrays.require_input("amax", x)
     shape = tuple(int(size) for size in x.shape)
     call = _to_search(spec, dtype, direction, matrix_shape(shape), out is not None)
-    return programs.serve("amax", call, (x, out, noop), lambda: (_searched(call, x, shape, out, noop),))[0]
+    return programs.serve("amax", call, (x, out, noop), lambda: (maxima.searched(call, x, out, noop),))[0]
 
 
 @lru_cache(maxsize=4096)
@@ -226,23 +226,6 @@ def _to_search(spec: Spec, dtype: str, direction: Direction, matrix: tuple[int, 
     if spec.global_scale is Granularity.NONE:
         raise BackendError("amax", f"{spec.name} without a global scale", "a tensor or row scale", "GLB-6")
     return Call("amax", spec, dtype, direction, device="cuda", shape=matrix, out=out)
-
-
-def _searched(call: Call, x: Any, shape: tuple[int, ...], out: Any, noop: Any) -> Any:
-    spec, (direction,) = call.required, call.directions
-    x, library = buffers.adopt("amax", x)
-    with library.current():
-        x = buffers.contiguous(x)
-        size = buffer_shapes(spec, shape, direction, "linear").amax
-        if out is None:
-            out = library.empty(size, "float32")
-        else:
-            checks.require_buffer("amax: out", out, size, library, x)
-        target: dict[Direction, DirectionData] = {direction: DirectionData(None, None, out)}
-        flag_word = checks.noop_flag(noop, library)
-        on = Operands(library, x, target, {}, {}, pointer(flag_word))
-        remember(Plan("amax", maxima.fill(call, on)))
-    return out
 
 
 def hadamard(x: Any, spec: Spec, out: Any = None) -> Any:

@@ -7,14 +7,38 @@ from typing import Any
 
 from fp4ref import arrays
 from fp4ref.registry import Call
-from fp4ref_cuda import buffers, programs
+from fp4ref_cuda import buffers, maxima, programs
 from fp4ref_cuda.buffers import pointer
 from fp4ref_cuda.launch import float_bits, launch
-from fp4ref_cuda.plan import Plan, prelude, remember
+from fp4ref_cuda.plan import ANY, Plan, prelude, remember
 
 OF_BLOCK = 256  # threads
 LARGEST = {"float32": 0x7F7FFFFF, "bfloat16": 0x7F7F0000, "float16": 0x477FE000}  # numbers, as bits of a float32
 EACH = 16  # elements of a thread
+
+
+def tensor_quantize(call: Call, x: Any, least: float, power_of_two: bool) -> tuple[Any, Any]:
+    """Return the codes of a tensor, uint8 of its matrix, and its scale and 1 over it, float32 [2]: three steps at once.
+
+    call: its specification's element is that of the codes. x: contiguous, with elements. least, power_of_two: as for
+    `tensor_scale`, which follows the search for the largest magnitude; `tensor_codes` comes last.
+
+    Errors: DTypeError, ShapeError.
+
+    Rules: TEL-21.
+    """
+    kind: Hashable = ("tensor_quantize", least, power_of_two)
+    codes, scales = programs.serve(kind, call, (x,), lambda: _quantized(call, x, least, power_of_two))
+    return codes, scales
+
+
+def _quantized(call: Call, x: Any, least: float, power_of_two: bool) -> tuple[Any, Any]:
+    buffers.require_kind("tensor_quantize", "x", x, call.source, call.sizes, "TEL-21")
+    amax = maxima.searched(Call("amax", ANY, call.source, device="cuda", shape=call.sizes), x, None, None)
+    scales = _scale(call, amax, least, power_of_two)
+    codes = _codes(call, x, scales[:1])
+    remember(Plan("tensor_quantize", ("amax", "amax_finish", "tensor_scale", "tensor_codes")))
+    return codes, scales
 
 
 def tensor_scale(call: Call, amax: Any, least: float, power_of_two: bool) -> Any:

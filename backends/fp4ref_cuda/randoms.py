@@ -9,7 +9,7 @@ from typing import Any
 from fp4ref.operands import Counters
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers
-from fp4ref_cuda.buffers import Library, pointer
+from fp4ref_cuda.buffers import Library, pointer, torch_on
 from fp4ref_cuda.checks import require_buffer
 from fp4ref_cuda.launch import launch
 from fp4ref_cuda.plan import Plan, remember
@@ -29,7 +29,7 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
             require_buffer("random_bits: out", out, shape, library, None)
         units = rows * -(-columns // BLOCK)
         if units:
-            words = map(_signed, (down * across + right, across, seed, upper))
+            words = down * across + right, across, seed, upper
             grid = (-(-units // (THREADS * EACH)),)
             launch(library, "random_bits", "", grid, (pointer(out), rows, columns, *words), THREADS)
     remember(Plan("random_bits", ("random_bits",) if units else ()))
@@ -38,19 +38,17 @@ def random_bits(call: Call, counters: Counters, device: Any, out: Any = None) ->
 
 def _library(device: Any) -> Library:
     """torch where it is installed, for its tensors are what the caller named the device by; else CuPy."""
-    index = str(device).partition(":")[2]
+    index = getattr(device, "index", None)
+    if index is None:
+        named = str(device).partition(":")[2]
+        index = int(named) if named else None
     if not _has_torch():
-        return Library("cupy", int(index or 0))
+        return Library("cupy", index or 0)
     import torch
 
-    return Library("torch", int(index) if index else torch.cuda.current_device())
+    return torch_on(torch.cuda.current_device() if index is None else index)
 
 
 @cache
 def _has_torch() -> bool:
     return find_spec("torch") is not None
-
-
-def _signed(word: int) -> int:
-    """Return a word of 64 bits as kernels take it."""
-    return word - (1 << 64) if word >> 63 else word

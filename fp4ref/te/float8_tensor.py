@@ -11,7 +11,7 @@ from torch import Tensor
 from fp4ref.te.cast import fp8_values, scaled_fp8_codes, write
 from fp4ref.te.dtypes import DType, torch_dtype
 from fp4ref.te.errors import SettingError, TensorDTypeError, TensorShapeError
-from fp4ref.te.per_tensor import current_scale, largest_magnitude
+from fp4ref.te.per_tensor import current_scale, largest_magnitude, quantized_at_once
 from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import DelayedScaling, Float8CurrentScaling, Recipe
 from fp4ref.te.storage import QuantizedTensorStorage
@@ -179,9 +179,10 @@ class Float8CurrentScalingQuantizer(Quantizer):
         requires_grad: bool = False,
     ) -> Any:
         """Return a tensor of these buffers, storage if `internal`."""
-        values = {"data": codes, "scale_inv": scale_inv, "fp8_dtype": self.dtype, "quantizer": self}
         if self.internal:
-            return Float8TensorStorage(**values, fake_dtype=dtype)
+            held = {"_data": codes, "_scale_inv": scale_inv, "_fp8_dtype": self.dtype}
+            return Float8TensorStorage.holding(held, self, dtype)
+        values = {"data": codes, "scale_inv": scale_inv, "fp8_dtype": self.dtype, "quantizer": self}
         return Float8Tensor(shape=shape, dtype=dtype, device=device, requires_grad=requires_grad, **values)
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
@@ -194,9 +195,18 @@ class Float8CurrentScalingQuantizer(Quantizer):
 
     def make(self, tensor: Tensor) -> Any:
         """Quantize a contiguous tensor into new buffers, those of the steps. Rules: TEL-21, TEL-3, TEL-10."""
-        scale, inverse = self.scales(tensor, None)
-        codes = scaled_fp8_codes(tensor, scale, self.dtype)
+        codes, inverse = self._quantized_at_once(tensor) or self._by_steps(tensor)
         return self._tensor(codes, inverse, tuple(tensor.shape), tensor.dtype, tensor.device)
+
+    def _quantized_at_once(self, tensor: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return codes and 1 over the scale, where that is the tensor's own and a backend takes all steps at once."""
+        if self.with_amax_reduction:
+            return None
+        return quantized_at_once(tensor, self.dtype, self.amax_epsilon, self.force_pow_2_scales)
+
+    def _by_steps(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        scale, inverse = self.scales(tensor, None)
+        return scaled_fp8_codes(tensor, scale, self.dtype), inverse
 
     def fill(self, tensor: Tensor, dst: Any, noop: Tensor | None = None) -> None:
         """Scale by the (reduced) amax, round to nearest even, saturate. Rules: TEL-21, TEL-3, TEL-10."""
@@ -235,6 +245,10 @@ class Float8Quantizer(Float8CurrentScalingQuantizer):
         write(self.amax, raised, noop)
         scale = self.scale.reshape(1)
         return scale, torch.ones_like(scale) / scale
+
+    def _quantized_at_once(self, tensor: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return None: the scale is not the tensor's own."""
+        return None
 
     def calibrate(self, tensor: Tensor) -> None:
         """Note a tensor's amax without quantizing it."""

@@ -104,16 +104,15 @@ class MXFP8Quantizer(Quantizer):
         if q.column is not None:
             columns = q.column.data.view(shape[-1], *shape[:-1]).movedim(0, -1)
             scales = q.column.scales.reshape(scale_shape(shape, columnwise=True))
-        return MXFP8TensorStorage(
-            rowwise_data=q.row.data.view(shape),
-            columnwise_data=columns,
-            rowwise_scale_inv=q.row.scales,
-            columnwise_scale_inv=scales,
-            fp8_dtype=self.dtype,
-            with_gemm_swizzled_scales=True,
-            quantizer=self,
-            fake_dtype=tensor.dtype,
-        )
+        held = {
+            "_rowwise_data": q.row.data.view(shape),
+            "_columnwise_data": columns,
+            "_rowwise_scale_inv": q.row.scales,
+            "_columnwise_scale_inv": scales,
+            "_fp8_dtype": self.dtype,
+            "_with_gemm_swizzled_scales": True,
+        }
+        return MXFP8TensorStorage.holding(held, self, tensor.dtype)
 
     def prepare(self, dst: Any, shape: tuple[int, ...], device: torch.device) -> None:
         """Fit an existing tensor to the directions in use; buffers that exist stay. Rules: TEL-4, TEL-5."""

@@ -68,6 +68,21 @@ def codes_in_one_pass(x: Tensor, scale: Tensor, kind: DType) -> Tensor | None:
     return codes.view(x.shape)
 
 
+def quantized_at_once(x: Tensor, kind: DType, least: float, power_of_two: bool) -> tuple[Tensor, Tensor] | None:
+    """Return the codes of a contiguous tensor by its own scale, and 1 over that; None without a backend that does it.
+
+    Rules: TEL-21.
+    """
+    if not x.numel():
+        return None
+    matrix = _matrix(x)
+    found = server("tensor_quantize", x.device, matrix, spec=mxfp8(kind), source=x.dtype)
+    if found is None:
+        return None
+    codes, scales = found[1](found[0], x.view(matrix), least, power_of_two)
+    return codes.view(x.shape), scales[1:]
+
+
 def values_in_one_pass(codes: Tensor, kind: DType, dtype: torch.dtype) -> Tensor | None:
     """Return what codes mean in a type of 16 bits; None for others, and without a backend that does it in one pass."""
     found = values_server(codes, kind, dtype)
