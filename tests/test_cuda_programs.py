@@ -90,6 +90,29 @@ def test_the_second_call_of_a_kind_only_allocates_and_launches(launched):
         assert more == [words[3] + 8, 1 << 40, made.data_ptr(), 0]
 
 
+def test_what_is_not_returned_is_one_allocation(launched, monkeypatch):
+    def temporaries(x):
+        parts = [
+            Imagined().empty(shape, dtype)
+            for shape, dtype in (((65,), "float32"), ((2, 3), "uint8"), ((8,), "bfloat16"))
+        ]
+        recording.current().steps.append(
+            recording.Started(
+                partial(note, "only"), (*map(buffers.pointer, (x, *parts)), buffers.pointer(parts[2]) + 4)
+            )
+        )
+        return (parts[1],)
+
+    x = torch.zeros(6)
+    programs.serve("quantize", CALL, (x,), lambda: temporaries(x))
+    made = []
+    monkeypatch.setattr(Imagined, "empty", lambda self, shape, dtype: made.append((shape, dtype)) or torch.zeros(1024))
+    (result,) = programs.serve("quantize", CALL, (x,), pytest.fail)
+    assert made == [((2, 3), "uint8"), ((512 + 256,), "uint8")]
+    ((_, _, (_, first, returned, second, inside)),) = launched
+    assert (returned, second, inside) == (result.data_ptr(), first + 512, first + 512 + 4)
+
+
 def test_buffers_of_the_caller_are_filled_and_returned(launched):
     pairs = [(torch.zeros(6), torch.zeros((2, 3), dtype=torch.uint8)) for _ in range(2)]
     for pair, serve in zip(pairs, (act, pytest.fail), strict=True):

@@ -17,6 +17,7 @@ from fp4ref.quantized import DIRECTIONS, Direction, DirectionData
 from fp4ref_cuda import recording
 
 ALIGNMENT = 16  # bytes: what a path can ask of an address is a remainder by this
+FRESH = 256  # bytes that new memory is aligned to
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,11 @@ def torch_on(ordinal: int) -> Library:
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     return arrays.INPUT_DTYPES[name] if name in arrays.INPUT_DTYPES else np.dtype(name)
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes of an element."""
+    return _numpy_dtype(dtype).itemsize
 
 
 def adopt(operation: str, x: Any) -> tuple[Any, Library]:

@@ -24,7 +24,6 @@ DEVICE_POINTERS, ADDS_BIAS = 1, 4
 MOST_WORKSPACE, REDUCTION_SCHEMES, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # cublasLtMatmulPreferenceAttributes_t
 REDUCED_IN_FLOAT32 = 2
 WORKSPACE = 32 << 20  # bytes, at most
-FRESH = 256  # bytes that new memory is aligned to
 NOT_SUPPORTED = 15
 # Where the library's kernels were seen to scale and to add a bias in float32, and to round once. For rows that begin at
 # other addresses it has kernels that round before they add the bias.

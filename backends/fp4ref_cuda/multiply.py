@@ -10,7 +10,7 @@ from fp4ref.quantized import DirectionData, Quantized
 from fp4ref.registry import Call
 from fp4ref.stored import Stored
 from fp4ref_cuda import buffers, cublas, programs
-from fp4ref_cuda.buffers import ALIGNMENT, Library, pointer
+from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, pointer
 from fp4ref_cuda.launch import launch, run
 from fp4ref_cuda.per_tensor import values_of
 from fp4ref_cuda.plan import ANY, Plan, prelude, remember
@@ -55,7 +55,7 @@ def _product(call: Call, left: Stored, right: Stored, factors: Sequence[Any], bi
             library,
             (rows, columns, depth),
             (left.transposed, right.transposed),
-            (_alignment(left), _alignment(right), cublas.FRESH if out is None else ALIGNMENT),
+            (_alignment(left), _alignment(right), FRESH if out is None else ALIGNMENT),
             has_bias=bias is not None,
             has_factor=bool(factors),
         )
@@ -83,7 +83,7 @@ def _matrix(of: Stored) -> Any:
 
 def _alignment(of: Stored) -> int:
     """Return the number of bytes that the start of an operand's matrix is a multiple of."""
-    return ALIGNMENT if of.decode is None else cublas.FRESH
+    return ALIGNMENT if of.decode is None else FRESH
 
 
 def _factor(library: Library, factors: Sequence[Any]) -> Any:

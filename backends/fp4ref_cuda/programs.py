@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from fp4ref.registry import Call
 from fp4ref_cuda import buffers
-from fp4ref_cuda.buffers import ALIGNMENT, Library
+from fp4ref_cuda.buffers import ALIGNMENT, FRESH, Library, itemsize
 from fp4ref_cuda.launch import enter, packed, rehearsing
 from fp4ref_cuda.plan import Plan, last_plan, remember
 from fp4ref_cuda.recording import Address, Recording, Start, Started, recorded
@@ -94,10 +95,29 @@ def serve(
     if recording.complete:
         if len(_programs) >= KEPT:
             _programs.clear()
-        allocators = tuple(library.allocator(*memory) for memory in recording.allocations)
-        steps = tuple(map(_repeated, recording.steps))
-        _programs[kind] = Program(library, allocators, steps, slots, last_plan(), (call, *others))
+        _programs[kind] = _program(library, recording, slots, (call, *others))
     return results
+
+
+def _program(
+    library: Library, recording: Recording, slots: tuple[int | None, ...], records: tuple[Any, ...]
+) -> Program:
+    """Return what a recorded call did. What it allocated and did not return is allocated as one array, the last one."""
+    given = len(recording.arrays) - len(recording.allocations)
+    places, allocators, size = {slot: (slot, 0) for slot in range(given)}, list[Callable[[], Any]](), 0
+    last = given + len({*slots} - {None, *range(given)})
+    for slot, (shape, dtype) in enumerate(recording.allocations, given):
+        if slot in slots:
+            places[slot] = given + len(allocators), 0
+            allocators.append(library.allocator(shape, dtype))
+        else:
+            places[slot] = last, size
+            size += -(-prod(shape) * itemsize(dtype) // FRESH) * FRESH
+    if size:
+        allocators.append(library.allocator((size,), "uint8"))
+    steps = tuple(_repeated(step, places) for step in recording.steps)
+    results = tuple(None if slot is None else places[slot][0] for slot in slots)
+    return Program(library, tuple(allocators), steps, results, last_plan(), records)
 
 
 def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequence[Any]], tuple[Any, ...] | None] | None:
@@ -129,10 +149,11 @@ def bind(operation: str, call: Call, inputs: Sequence[Any]) -> Callable[[Sequenc
     return again
 
 
-def _repeated(step: Started) -> Repeated:
-    places = enumerate(step.arguments)
-    addresses = tuple((at, value.slot, value.offset) for at, value in places if isinstance(value, Address))
-    return Repeated(step.start, packed(step.arguments), addresses)
+def _repeated(step: Started, places: Mapping[int, tuple[int, int]]) -> Repeated:
+    """Return a launch of a program. places: the number of the array that holds each recorded one, and where in it."""
+    addresses = [(at, *places[value.slot], value) for at, value in enumerate(step.arguments) if type(value) is Address]
+    moved = tuple((at, slot, start + value.offset) for at, slot, start, value in addresses)
+    return Repeated(step.start, packed(step.arguments), moved)
 
 
 def _seen(inputs: Sequence[Any], ordinal: int) -> tuple[list[int], list[Hashable]] | None:
