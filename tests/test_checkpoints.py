@@ -105,6 +105,72 @@ def test_a_defect_is_named(defect: Any, tmp_path: Path) -> None:
     assert any(defect.tensor in name for name in named), named
 
 
+def half_of_the_columns(export: Any) -> None:
+    """One rank's part of a projection whose columns are divided."""
+    name = "model.layers.1.self_attn.o_proj"
+    export.put(f"{name}.weight", "U8", export.array(f"{name}.weight")[:, :32])
+    export.put(f"{name}.weight_scale", "F8_E4M3", export.array(f"{name}.weight_scale")[:, :4])
+
+
+def targets_of_attention(export: Any) -> None:
+    export.config["quantization_config"]["config_groups"]["group_0"]["targets"] = ["re:.*self_attn.*"]
+
+
+def reciprocals_of_rows(export: Any) -> None:
+    """Reciprocals in bfloat16 are whole numbers, as exponent bytes are."""
+    for name in [each for each in export.tensors if each.endswith("weight_scale")]:
+        values = (export.array(name).astype(np.uint32) << 16).view(np.float32)
+        export.put(name, "BF16", corpus.bf16(1 / values))
+
+
+def exponents_as_numbers(export: Any) -> None:
+    for name in [each for each in export.tensors if each.endswith("scale_inv")]:
+        export.put(name, "F32", export.array(name))
+
+
+def squares_of_64(export: Any) -> None:
+    for name in [each for each in export.tensors if each.endswith("scale_inv")]:
+        rows, columns = export.array(name.removesuffix("_scale_inv")).shape
+        grid = np.repeat(np.repeat(export.array(name), 2, 0), 2, 1)[: rows // 64, : columns // 64]
+        export.put(name, "F32", grid)
+
+
+def one_expert_less(export: Any) -> None:
+    name = "model.layers.0.mlp.experts.down_proj_blocks"
+    export.put(name, "U8", export.array(name)[:3])
+
+
+def fp8_without_its_scale(export: Any) -> None:
+    name = "model.layers.0.self_attn.o_proj"
+    export.drop(*[each for each in export.tensors if each.startswith(name)])
+    export.put(f"{name}.weight", "F8_E4M3", np.full((128, 128), 0x38))
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "code"),
+    [
+        pytest.param("modelopt-nvfp4", half_of_the_columns, "shape", marks=pytest.mark.rule("CKP-10")),
+        pytest.param("compressed-nvfp4", targets_of_attention, "config", marks=pytest.mark.rule("CKP-12")),
+        pytest.param("compressed-fp8-row", reciprocals_of_rows, "scale-direction", marks=pytest.mark.rule("CKP-20")),
+        pytest.param("deepseek-fp8-ue8m0", exponents_as_numbers, "scale-value-cast", marks=pytest.mark.rule("CKP-16")),
+        pytest.param("deepseek-fp8", squares_of_64, "group-size", marks=pytest.mark.rule("CKP-11")),
+        pytest.param("gpt-oss", one_expert_less, "shape", marks=pytest.mark.rule("CKP-10")),
+        pytest.param("modelopt-nvfp4", fp8_without_its_scale, "missing-tensor", marks=pytest.mark.rule("CKP-7")),
+    ],
+)
+def test_a_cause_has_one_finding(base: str, change: Any, code: str, tmp_path: Path) -> None:
+    export = corpus.CLEAN[base]()
+    change(export)
+    assert [each.code for each in lint(export.write(tmp_path)).findings] == [code]
+
+
+@pytest.mark.rule("CKP-12")
+def test_targets_that_name_classes_are_not_judged(tmp_path: Path) -> None:
+    export = corpus.CLEAN["compressed-nvfp4"]()
+    export.config["quantization_config"]["config_groups"]["group_0"]["targets"] = ["LlamaMLP", "LlamaAttention"]
+    assert lint(export.write(tmp_path)).findings == []
+
+
 @pytest.mark.rule("CKP-1")
 @pytest.mark.parametrize(
     ("data", "code"),  # nothing in these files can be read

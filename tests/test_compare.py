@@ -13,10 +13,11 @@ from click.testing import CliRunner, Result
 import fp4ref
 from checkpoints_corpus import of_layers
 from fp4ref.checkpoints.compare import Sameness, compare
-from fp4ref.checkpoints.manifest import manifest_of_checkpoint, manifest_of_object, to_text
+from fp4ref.checkpoints.manifest import from_text, manifest_of_checkpoint, manifest_of_object, to_text
 from fp4ref.checkpoints.transfer.converting import request_to_convert
 from fp4ref.checkpoints.transfer.running import run
 from fp4ref.cli import main
+from fp4ref.errors import FileError
 
 corpus = of_layers(1)
 KEPT = ("*embed*", "lm_head")
@@ -64,6 +65,22 @@ def test_an_entry_is_short_and_read_back(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_text("{}")
     refused = fp4("compare", source, tmp_path / "m.json")
     assert (refused.exit_code, "a manifest of fp4ref" in refused.stderr) == (2, True)
+
+
+@pytest.mark.rule("CNV-16")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"fp4ref_manifest": 99}', "a manifest of version 99"),
+        ('{"fp4ref_manifest": 1}', "without the entries of tensors"),
+        ('{"fp4ref_manifest": 1, "tensors": {"a": ["U8"]}}', "without the entries of tensors"),
+        ("[]", "without the entries of tensors"),
+        ("{", "expecting"),
+    ],
+)
+def test_what_is_no_manifest_is_named(text: str, said: str) -> None:
+    with pytest.raises(FileError, match=said):
+        from_text(text, "m.json")
 
 
 @pytest.mark.rule("CNV-16")

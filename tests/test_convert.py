@@ -455,6 +455,38 @@ def test_patterns_choose_the_specification(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("CNV-13")
+def test_what_exporters_keep_is_quantized_only_if_it_is_named(exports: Any, tmp_path: Path) -> None:
+    wanted = [("lm_head", fp4ref.profiles["mxfp8-e4m3"]), ("*", fp4ref.profiles["mxfp4"])]
+    for name, specs, head in (("out", wanted[1:], set()), ("named", wanted, {"lm_head"})):
+        convert(exports("modelopt-mxfp4"), tmp_path / name, specs=specs, lossy=True)
+        groups = {group.module for group in recognize(open_checkpoint(tmp_path / name)).groups}
+        assert {module for module in groups if not module.endswith("_proj")} == head
+
+
+@pytest.mark.rule("CNV-5", "CNV-11")
+@pytest.mark.parametrize("origin", [False, True])
+def test_rows_of_padding_are_known_by_the_bias_or_the_metadata(origin: bool, tmp_path: Path) -> None:
+    name = "double_blocks.0.img_attn.qkv"
+    source = corpus.comfy().write(tmp_path / "padded")
+    expected = tensors(source)
+    if origin:
+        convert(source, tmp_path / "linear", to="modelopt")
+        assert array(tensors(tmp_path / "linear"), f"{name}.weight").shape == (40, 56)
+        assert findings(tmp_path / "linear") == set()
+        source = tmp_path / "again"
+        convert(tmp_path / "linear", source, to="comfy")
+    assert tensors(source) == expected
+    data = bytearray((path := next(source.glob("*.safetensors"))).read_bytes())
+    weight = open_checkpoint(source).tensors[f"{name}.weight"]
+    data[weight.start + 44 * 56] = 0x11
+    path.write_bytes(data)
+    with pytest.raises(DomainError, match="padding that is not zero"):
+        convert(source, tmp_path / "refused", to="modelopt")
+    convert(source, tmp_path / "mended", repairs=["padding"])
+    assert tensors(tmp_path / "mended") == expected
+
+
+@pytest.mark.rule("CNV-13")
 def test_what_cannot_be_quantized_is_refused(tmp_path: Path) -> None:
     export = corpus.source()
     export.array(f"{MODULE}.weight")[0, 0] = 0x7F80

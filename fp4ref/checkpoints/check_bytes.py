@@ -44,7 +44,7 @@ def check_bytes(found: Recognized, step: Callable[[str], None], workers: int = 1
         if not readable(group):
             return verdicts, None
         counts = measure(group)
-        padding = [*judge_padding(counts, found.checkpoint.tensors.get(f"{group.name}.bias"))]
+        padding = [*judge_padding(counts)]
         verdicts += padding or judge_scales(counts)
         if not any(code == "unwritten" for code, *_ in verdicts):
             verdicts += judge_elements(counts)

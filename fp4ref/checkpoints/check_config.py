@@ -7,8 +7,8 @@ from typing import Any
 
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION
 from fp4ref.checkpoints.convention import families
-from fp4ref.checkpoints.declared import QuantizationConfig
-from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding
+from fp4ref.checkpoints.declared import LINEAR_CLASSES, QuantizationConfig
+from fp4ref.checkpoints.findings import ERROR, WARNING, LintFinding, finding, listed
 from fp4ref.checkpoints.fitting import declared_bits, declared_format
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.formats import FORMATS
@@ -26,7 +26,7 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
     yield from contradictory
     mismatched: dict[str, list[TensorGroup]] = {}
     for group in () if any(each.code == "config" for each in contradictory) else found.groups:
-        if "codes" in group.parts and (why := _contradiction(found, group)):
+        if group.complete and (why := _contradiction(found, group)):
             mismatched.setdefault(why, []).append(group)
     for why, groups in mismatched.items():
         everywhere = len(groups) == len(found.groups) or found.config.layers is None
@@ -39,6 +39,7 @@ def check_config(found: Recognized) -> Iterator[LintFinding]:
             f"{why}, but {example} is stored as {groups[0].convention.name}",
         )
     yield from _group_settings(found)
+    yield from _untargeted(found)
     yield from _unquantized_layers(found)
     yield from _element(found)
     bits = found.config.files.get(CONFIG, {}).get("bits")
@@ -153,6 +154,23 @@ def _group_settings(found: Recognized) -> Iterator[LintFinding]:
             "targets of groups with different formats match these modules; consumers that take the first mistype them"
         )
         yield finding("config", WARNING, [*found.config.files, *twice], text)
+
+
+def _untargeted(found: Recognized) -> Iterator[LintFinding]:
+    """Yield the quantized modules that no group's targets match, where all targets are names of modules."""
+    targets = {target for entry in found.config.groups for target in entry.targets}
+    if not targets or found.config.layers is not None or any(map(_names_a_class, targets)):
+        return
+    left = [group.module for group in found.groups if group.complete and not found.config.ignores(group.module)]
+    left = [module for module in left if not any(entry.takes(module) for entry in found.config.groups)]
+    if left:
+        text = f"stored quantized, but no target of config_groups matches: {listed(sorted(targets))}"
+        yield finding("config", ERROR, [*[*found.config.files][:1], *left], text)
+
+
+def _names_a_class(target: str) -> bool:
+    """Return True for a target whose modules the file's names do not show."""
+    return target[:1].isupper() and target.isidentifier() and target not in LINEAR_CLASSES
 
 
 def _settings(convention: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from fp4ref.checkpoints.bounds import always_reached, code_at, magnitude, most_c
 from fp4ref.checkpoints.check_scales import Verdict
 from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.measure import Measured
-from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.formats import FORMATS
 
 ENOUGH = 512  # elements from which a histogram means something
@@ -107,16 +106,16 @@ def _wide_range(found: Measured, name: str, total: int) -> Iterator[Verdict]:
         yield "range-unused", WARNING, name, text
 
 
-def judge_padding(found: Measured, bias: StoredTensor | None) -> Iterator[Verdict]:
+def judge_padding(found: Measured) -> Iterator[Verdict]:
     """Check the bytes outside the logical shape, where padding and a bias show it. Rules: CKP-26."""
     group = found.group
     if "scales" in group.parts and len(group.shape) == 2 and group.convention.scale:
         count = padding_bytes(group)
         if count:
             yield "padding", WARNING, group.parts["scales"].name, f"{count} bytes of the padding of tiles are not zero"
-    rows = bias.size if bias is not None else group.rows
-    if group.convention.multiples[0] == 1 or not 0 < group.rows - rows < group.convention.multiples[0]:
+    if group.unpadded == group.shape:
         return
+    rows = group.unpadded[0]
     mask = magnitude(FORMATS[group.convention.element])
     below = (codes_of(piece.packed[max(rows - piece.row, 0) :], group.convention.bits) for piece in pieces(group))
     count = sum(int(np.count_nonzero(codes & mask)) for codes in below)

@@ -207,14 +207,13 @@ def judge_float_scales(group: TensorGroup) -> Iterator[Verdict]:
         return
     found = number_facts(tensor)
     text = f"{found.least:g} to {found.largest:g}, whole numbers: exponent bytes converted as numbers"
-    exponents = found.whole and found.least >= 0 and found.largest < 256
     if group.convention.scale == "e8m0" and found.size:
         role = group.convention.scales
-        if exponents and found.largest > 1:
+        if found.exponents and found.largest > 1:
             yield "scale-value-cast", ERROR, tensor.name, text
         else:
             yield "dtype", ERROR, tensor.name, f"{tensor.dtype}, need {' or '.join(role.dtypes if role else ())}"
-    elif not group.convention.scale and group.convention.block[0] > 1 and exponents and found.least >= 32:
+    elif not group.convention.scale and group.convention.block[0] > 1 and found.usual_exponents:
         yield "scale-value-cast", ERROR, tensor.name, text
     if not group.convention.scale and tensor.dtype in EXPONENTS:
         stored = np.frombuffer(tensor.bytes(), np.uint8)

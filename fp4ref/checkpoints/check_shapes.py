@@ -25,8 +25,11 @@ def check_shapes(found: Recognized) -> Iterator[LintFinding]:
     Rules: CKP-9, CKP-10, CKP-11.
     """
     grouped: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    sizes = {_stored_size(group) for group in found.groups} - {0}
     for group in found.groups:
         for code, role, message in _complaints(found, group):
+            if (code, role) == ("shape", "scales") and any(_has_blocks(group, size) for size in sizes):
+                code = "group-size"  # noqa: PLW2901  as other groups, whose shapes leave no other reading
             kind = role if code in {"shape", "group-size", "scale-layout"} else message
             grouped.setdefault((code, kind), []).append((group.parts[role].name, message))
     for (code, _), entries in grouped.items():
@@ -64,6 +67,8 @@ def _complaints(found: Recognized, group: TensorGroup) -> Iterator[Complaint]:
         tensor = group.parts.get(name)
         if tensor is not None and tensor.size != 1 and (tensor.size != group.matrices if group.shape else False):
             yield "shape", name, f"{getattr(convention, name).suffix} has shape {[*tensor.shape]}: need one number"
+    if not group.complete:
+        return
     size = group.facts.get("block_size")
     if isinstance(size, int) and convention.block[1] and size != convention.block[1]:
         yield "group-size", "codes", f"the metadata declares blocks of {size}: stored are {convention.block[1]}"
@@ -134,7 +139,7 @@ def _scale_shape(group: TensorGroup) -> Iterator[Complaint]:
     elif stored in {tiled, linear} and rows == 1:
         other = TILED_128X4 if stored == tiled else LINEAR
         yield "scale-layout", "scales", f"{told}: need {[*expected]}; this is the shape of layout {other.name}"
-    elif len(stored) == len(expected) and (size := _stored_size(group, stored)):
+    elif size := _stored_size(group):
         yield "group-size", "scales", f"{told}: need {[*expected]}; these are blocks of {size}"
     elif (turned := _turned(group)) and scale_shape(turned) == stored:
         text = f"{convention.codes.suffix} has shape {[*group.parts['codes'].shape]}"
@@ -153,17 +158,22 @@ def _turned(group: TensorGroup) -> TensorGroup | None:
     )
 
 
-def _stored_size(group: TensorGroup, stored: tuple[int, ...]) -> int:
-    """Return the size of the blocks that a shape of scales has; 0 if it has none."""
+def _stored_size(group: TensorGroup) -> int:
+    """Return the size of the blocks that the shape of a group's scales leaves no doubt of; 0 if there is none."""
     rows, columns = group.convention.block
-    if stored[:-2] != group.shape[:-2] or min(stored) < 1:
+    scales = group.parts.get("scales")
+    if scales is None or not group.shape or not columns or len(scales.shape) != len(scale_shape(group)):
         return 0
-    for size in SIZES:
-        high = -(-group.rows // (size if rows > 1 else 1))
-        both = rows == 1 or all(a != b for a, b in zip(stored[-2:], scale_shape(group)[-2:], strict=True))
-        if both and size != columns and stored[-2:] == (high, -(-group.columns // size)):
-            return size
-    return 0
+    both = rows == 1 or all(a != b for a, b in zip(scales.shape[-2:], scale_shape(group)[-2:], strict=True))
+    return next((size for size in SIZES if both and size != columns and _has_blocks(group, size)), 0)
+
+
+def _has_blocks(group: TensorGroup, size: int) -> bool:
+    """Return True if the scales of a group have the shape that blocks of another size give them."""
+    stored, rows = group.parts["scales"].shape, group.convention.block[0]
+    if stored[:-2] != group.shape[:-2] or min(stored) < 1:
+        return False
+    return stored[-2:] == (-(-group.rows // (size if rows > 1 else 1)), -(-group.columns // size))
 
 
 def _float_scale_shape(group: TensorGroup) -> Iterator[Complaint]:
@@ -183,7 +193,7 @@ def _geometry(found: Recognized) -> Iterator[LintFinding]:
     wrong = [
         group.parts["codes"].name
         for group in found.groups
-        if isinstance(experts, int) and len(group.shape) == 3 and group.shape[0] != experts
+        if isinstance(experts, int) and len(group.shape) == 3 and group.shape[0] != experts and sound(group)
     ]
     if wrong:
         yield finding("shape", ERROR, wrong, f"the number of matrices is not the declared {experts} experts")
@@ -200,7 +210,10 @@ def _geometry(found: Recognized) -> Iterator[LintFinding]:
 
 
 def _rows(found: Recognized, hidden: int) -> Iterator[LintFinding]:
-    """Compare rows with the declared sizes, where another module of the same name agrees with these."""
+    """Compare rows with the declared sizes, and columns with the rows of the modules that these read.
+
+    Another module of the same name must agree with the number.
+    """
     sizes = found.config.geometry
     heads, width = sizes.get("num_attention_heads"), sizes.get("head_dim")
     if isinstance(heads, int) and heads > 0 and not isinstance(width, int):
@@ -215,10 +228,12 @@ def _rows(found: Recognized, hidden: int) -> Iterator[LintFinding]:
         "k_proj": keys * width if isinstance(keys, int) and isinstance(width, int) else None,
     }
     declared["v_proj"] = declared["k_proj"]
-    for last, rows in declared.items():
-        groups = [group for group in found.groups if group.name.rpartition(".")[2] == last and len(group.shape) == 2]
-        good = [group for group in groups if group.rows == rows]
-        wrong = [group for group in groups if group.rows != rows and ".experts." not in group.name and sound(group)]
-        bad = [group.parts["codes"].name for group in wrong]
-        if good and bad and len(good) >= len(bad):
-            yield finding("shape", ERROR, bad, f"the number of rows is not the declared {rows}")
+    read = {"o_proj": declared["q_proj"], "down_proj": declared["up_proj"]}
+    for what, axis, numbers in (("rows", -2, declared), ("columns", -1, read)):
+        for last, number in numbers.items():
+            groups = [each for each in found.groups if each.name.rpartition(".")[2] == last and len(each.shape) == 2]
+            good = [group for group in groups if group.shape[axis] == number]
+            wrong = [group for group in groups if group.shape[axis] != number and ".experts." not in group.name]
+            bad = [group.parts["codes"].name for group in wrong if sound(group)]
+            if good and bad and len(good) >= len(bad):
+                yield finding("shape", ERROR, bad, f"the number of {what} is not the declared {number}")

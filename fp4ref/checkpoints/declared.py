@@ -11,6 +11,7 @@ from fp4ref.checkpoints.checkpoint import Checkpoint
 from fp4ref.checkpoints.configuration import CONFIG, HF_QUANT, SECTION, Configuration
 from fp4ref.checkpoints.convention import families
 
+LINEAR_CLASSES = {"Linear", "MoEGMM", "FusedMoE"}  # targets that take every linear module
 INNER = ("text_config", "llm_config", "language_config")  # keys under which multimodal models keep a configuration
 
 
@@ -96,7 +97,7 @@ def _target_matches(target: str, module: str) -> bool:
             return re.match(target[3:], module) is not None
         except re.error:
             return False
-    return target in {"Linear", "MoEGMM", "FusedMoE"} or target == module or module.endswith(f".{target}")
+    return target in LINEAR_CLASSES or target == module or module.endswith(f".{target}")
 
 
 def producer_matches(entry: str, module: str) -> bool:

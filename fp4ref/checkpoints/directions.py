@@ -11,7 +11,7 @@ from fp4ref.checkpoints.convention import Direction, ScaleWay
 from fp4ref.checkpoints.findings import ERROR, LintFinding, finding
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.measure import Measured
-from fp4ref.checkpoints.scalars import bad, numbers
+from fp4ref.checkpoints.scalars import bad, number_facts, numbers
 from fp4ref.formats import FORMATS
 
 FAR, NEAR = 300.0, 40.0  # how far the declared reading must be from the anchor, and how near the other one
@@ -91,7 +91,7 @@ def _float_scales(measured: Measured, anchor: float | None) -> tuple[str, str]:
     if tensor is None or group.convention.scale:
         return "", ""
     values = [value for value in numbers(tensor) if not bad(value)]
-    if not values or not measured.largest or all(value == round(value) for value in values):
+    if not values or not measured.largest or number_facts(tensor).exponents:
         return tensor.name, ""
     top = FORMATS[group.convention.element].max
     return tensor.name, _implausible(measured.largest, {"a reciprocal": top / median(values)}, anchor)

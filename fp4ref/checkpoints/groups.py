@@ -25,12 +25,16 @@ BIASES = {".bias", "_bias"}
 
 @dataclass
 class TensorGroup:
-    """A quantized weight. parts: its tensors by role. facts: attributes that the file's metadata declares for it."""
+    """A quantized weight.
+
+    parts: its tensors by role. facts: attributes that the file's metadata declares for it. bias: the module's, if any.
+    """
 
     name: str
     convention: Convention
     parts: dict[str, StoredTensor]
     facts: dict[str, Any] = field(default_factory=dict)
+    bias: StoredTensor | None = None
 
     @property
     def module(self) -> str:
@@ -55,6 +59,16 @@ class TensorGroup:
         return (*codes.shape[:-1], codes.shape[-1] * items)
 
     @property
+    def unpadded(self) -> tuple[int, ...]:
+        """The shape without the rows that a shorter bias shows to be padding. Nothing shows padded columns.
+
+        Rules: CNV-5.
+        """
+        count = self.bias.size if self.bias is not None else self.rows
+        padded = len(self.shape) == 2 and 0 < self.rows - count < self.convention.multiples[0]
+        return (count, self.columns) if padded and count else self.shape
+
+    @property
     def rows(self) -> int:
         """Rows of one matrix."""
         return self.shape[-2]
@@ -68,6 +82,11 @@ class TensorGroup:
     def matrices(self) -> int:
         """The number of matrices, such as experts, that are stored one after the other."""
         return math.prod(self.shape[:-2])
+
+    @property
+    def complete(self) -> bool:
+        """True if all required tensors are stored. The convention of others is a guess."""
+        return all(name in self.parts for name, role in self.convention.roles.items() if role.needed)
 
     @property
     def names(self) -> list[str]:
@@ -250,4 +269,6 @@ def _place(
     if codes and codes[0].dtype == "I8" and best.bits == 8 and not best.declares(algorithm or ""):
         found.plain.update((tensor.name, tensor) for tensor in parts.values())
         return
-    found.groups.append(TensorGroup(stem, best, {name: parts[role.suffix] for name, role in roles.items()}, facts))
+    bias = found.checkpoint.tensors.get(f"{stem}.bias")
+    stored = {name: parts[role.suffix] for name, role in roles.items()}
+    found.groups.append(TensorGroup(stem, best, stored, facts, bias))

@@ -238,12 +238,13 @@ def from_text(text: str, place: str) -> dict[str, TensorSignature]:
     try:
         record = json.loads(text)
         version = record[KEY]
-        tensors = {
-            name: TensorSignature(form, tuple(shape), *rest) for name, (form, shape, *rest) in record["tensors"].items()
-        }
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        needed = "a manifest of fp4ref"
-        raise FileError(f"read {shown(place)}", reason(error), needed, "CNV-16") from None
+        entries = record["tensors"].items() if version == VERSION else ()
+        tensors = {name: TensorSignature(form, tuple(shape), *rest) for name, (form, shape, *rest) in entries}
+    except json.JSONDecodeError as error:
+        raise FileError(f"read {shown(place)}", reason(error), "a manifest of fp4ref", "CNV-16") from None
+    except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
+        got = "JSON without the entries of tensors"
+        raise FileError(f"read {shown(place)}", got, "a manifest of fp4ref", "CNV-16") from None
     if version != VERSION:
-        raise FileError(f"read {shown(place)}", f"a manifest of version {version}", f"{VERSION}", "CNV-16")
+        raise FileError(f"read {shown(place)}", f"a manifest of version {shown(str(version))}", f"{VERSION}", "CNV-16")
     return tensors

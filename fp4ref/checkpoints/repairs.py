@@ -18,7 +18,7 @@ from fp4ref.checkpoints.convention import Convention
 from fp4ref.checkpoints.findings import CODES
 from fp4ref.checkpoints.groups import Recognized, TensorGroup
 from fp4ref.checkpoints.stored_layout import stored_layout
-from fp4ref.checkpoints.transfer.weights import Weight, cropped
+from fp4ref.checkpoints.transfer.weights import Weight
 from fp4ref.errors import DomainError
 from fp4ref.formats import CUDA_E4M3
 from fp4ref.layout import Layout
@@ -52,6 +52,7 @@ class Repair:
     regroup: Callable[[TensorGroup], TensorGroup] = _same_group
     mend: Callable[[Recognized, Sequence[Weight]], list[Weight]] = _same_weights
     drops: bool = False
+    crops: bool = False
     refuses: bool = False
 
     def __post_init__(self) -> None:
@@ -121,17 +122,6 @@ def _without_nan(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
         return lambda multiple: (mended(weight, piece) for piece in weight.read(multiple))
 
     return [replace(weight, read=reader(weight)) for weight in weights]
-
-
-def _cleared(found: Recognized, weights: Sequence[Weight]) -> list[Weight]:
-    """Zero the elements below the rows that a bias shows; padding of layouts is zero wherever it is written."""
-    result = []
-    for weight in weights:
-        bias = found.checkpoint.tensors.get(f"{weight.module}.bias")
-        rows = bias.shape[0] if bias is not None and len(bias.shape) == 1 else weight.rows
-        inside = rows < weight.rows and weight.matrices == 1
-        result.append(cropped(weight, (rows, weight.columns), zero=False) if inside else weight)
-    return result
 
 
 def members_of(found: Recognized, weights: Sequence[Weight]) -> list[list[Weight]]:
@@ -216,7 +206,7 @@ def scale_table(ratio: Fraction) -> tuple[np.ndarray, list[Fraction]]:
 for _repair in (
     Repair("nibble-order", "The two elements of each byte are exchanged.", mend=_swapped),
     Repair("scale-layout", "Scales are read in the layout that their bytes are in.", regroup=_retiled),
-    Repair("padding", "Elements and scales outside the logical shape are zero.", mend=_cleared),
+    Repair("padding", "Elements and scales outside the logical shape are zero.", crops=True),
     Repair("scale-nan", "Blocks of zeros whose scale was NaN have the scale zero.", mend=_without_nan, refuses=True),
     Repair("fused-global-scale", "Each fused set has one global and one input scale, the largest.", mend=_rescaled),
     Repair("orphan-tensor", "Tensors that belong to no weight are left out.", drops=True),

@@ -43,6 +43,16 @@ class NumberFacts(NamedTuple):
     powers: bool
     wrong: dict[str, int]
 
+    @property
+    def exponents(self) -> bool:
+        """True if all are whole numbers from 0 to 255, as exponent bytes are that were converted as numbers."""
+        return self.whole and self.least >= 0 and self.largest < 256
+
+    @property
+    def usual_exponents(self) -> bool:
+        """True for exponent bytes that were converted as numbers, of scales that weights have. Rules: CKP-16."""
+        return self.exponents and self.least >= 32
+
 
 def number_facts(tensor: StoredTensor | None) -> NumberFacts:
     """Return what is known of a tensor of floating-point type, of any size, read in chunks; of any other, nothing."""
@@ -126,7 +136,7 @@ def _tensor_scales(found: Recognized) -> Iterator[LintFinding]:
         facts = number_facts(tensor)
         for why in facts.wrong:
             wrong.setdefault(why, []).append(tensor.name)
-        if found.config.scale_format == "ue8m0" and facts.size and not facts.powers:
+        if found.config.scale_format == "ue8m0" and facts.size and not facts.powers and not facts.usual_exponents:
             uneven.append(tensor.name)
     if uneven:
         yield finding("config", ERROR, [*found.config.files, *uneven], "scale_fmt is ue8m0: need powers of two")

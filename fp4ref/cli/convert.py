@@ -59,8 +59,9 @@ def convert(
     """Convert the checkpoint SRC into the new directory DST.
 
     Codes and block scales keep their bytes unless --spec or --repair changes them; names, packing, layouts, directions
-    of scales and files of configuration become those of --to. Without --to the convention stays. A run that was
-    interrupted goes on with its finished shards if the same command is repeated.
+    of scales and files of configuration become those of --to. Without --to the convention stays. --spec leaves
+    embeddings, lm_head, norms and routers as they are unless --include or --exclude is given, or a pattern names them.
+    A run that was interrupted goes on with its finished shards if the same command is repeated.
     """
     from fp4ref.checkpoints.transfer.converting import request_to_convert
 

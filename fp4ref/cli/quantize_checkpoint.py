@@ -7,14 +7,11 @@ from typing import Any
 
 from fp4ref.cli.checkpoint_options import carry_out, specs_of
 
-KEPT = ("*embed*", "lm_head", "*router*", "*.mlp.gate", "*norm*")  # modules that exporters leave in high precision
-
 
 def quantize_checkpoint(source: Path, target: Path, given: dict[str, Any], where: dict[str, Any]) -> None:
     """Quantize the matrices of a checkpoint. given: the other options of the command."""
     from fp4ref.checkpoints.transfer.converting import request_to_convert
 
-    excluded = given["exclude"] or (() if given["include"] else KEPT)
     request = request_to_convert(
         source,
         target,
@@ -22,7 +19,7 @@ def quantize_checkpoint(source: Path, target: Path, given: dict[str, Any], where
         specs=specs_of(given["specs"]),
         requantize=False,
         include=given["include"],
-        exclude=excluded,
+        exclude=given["exclude"],
         shard_bytes=given["shard_bytes"],
     )
     carry_out(request, where, as_json=given["as_json"], what="quantize")

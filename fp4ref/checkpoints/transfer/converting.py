@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fp4ref.checkpoints.findings import tensors_of
@@ -12,6 +13,8 @@ from fp4ref.checkpoints.transfer.quantizing import require_spec
 from fp4ref.checkpoints.transfer.request import SHARD_BYTES, ConversionRequest
 from fp4ref.errors import DomainError
 from fp4ref.spec import Spec
+
+KEPT = ("*embed*", "lm_head", "*router*", "*.mlp.gate", "*norm*")  # modules that exporters leave in high precision
 
 
 def request_to_convert(
@@ -34,15 +37,18 @@ def request_to_convert(
 
     to: a convention or its family; "" keeps that of the source. specs: pairs of a pattern of modules and the
     specification for them; the first match counts. requantize: also of modules that are quantized in the source.
-    repairs: the tensors to repair by the code of the finding, or codes alone, for the tensors that the linter names.
-    high_precision: the checkpoint that the linter compares with. convention: the source's convention or its family,
-    instead of the recognized one.
+    include, exclude: patterns of modules to quantize; without them, embeddings, heads, norms and routers stay as they
+    are unless the pattern of a specification names them. repairs: the tensors to repair by the code of the finding, or
+    codes alone, for the tensors that the linter names. high_precision: the checkpoint that the linter compares with.
+    convention: the source's convention or its family, instead of the recognized one.
 
     Errors: DomainError for a code without a repair, or one that the linter does not find.
 
-    Rules: CNV-9, CNV-11.
+    Rules: CNV-9, CNV-11, CNV-13.
     """
-    given = [*specs]
+    given, taken, left = [*specs], tuple(include), tuple(exclude)
+    if given and not taken and not left:
+        left = tuple(kept for kept in KEPT if not any(fnmatchcase(pattern, kept) for pattern, _ in given))
     for _, spec in given:
         require_spec(spec)
     if shard_bytes < 1:
@@ -55,8 +61,8 @@ def request_to_convert(
         to=to,
         quantize=tuple((pattern, spec.to_json()) for pattern, spec in given),
         requantize=requantize,
-        include=tuple(include),
-        exclude=tuple(exclude),
+        include=taken,
+        exclude=left,
         repairs={code: tuple(names) for code, names in named.items()},
         lossy=lossy,
         shard_bytes=shard_bytes,

@@ -67,11 +67,11 @@ def weights_of(request: ConversionRequest, found: Recognized) -> dict[str, tuple
         needed = "a whole weight, or --repair orphan-tensor"
         raise DomainError("convert", f"{stray} belongs to no weight", needed, "CKP-8")
     for group in found.groups:
-        read = group
+        read, crop = group, False
         for code, names in named.items():
             if names & {group.name, group.module, *group.names}:
-                read = REPAIRS[code].regroup(read)
-        weights[group.module] = read_weight(read), group.parts["codes"].shard.name
+                read, crop = REPAIRS[code].regroup(read), crop or REPAIRS[code].crops
+        weights[group.module] = read_weight(read, crop=crop), group.parts["codes"].shard.name
     for code, names in named.items():
         groups = [group for group in found.groups if names & {group.name, group.module, *group.names}]
         mended = REPAIRS[code].mend(found, [weights[group.module][0] for group in groups])

@@ -18,12 +18,14 @@ from fp4ref.errors import DomainError
 from fp4ref.files.tensors import DTYPES
 
 
-def read_weight(group: TensorGroup) -> Weight:
-    """Return the weight of a group.
+def read_weight(group: TensorGroup, *, crop: bool = False) -> Weight:
+    """Return the weight of a group, without the padding of its shape.
+
+    crop: the padding is cut off whatever its values are.
 
     Errors: DomainError for a group that lacks a tensor, or whose shapes contradict each other.
 
-    Rules: CNV-1, CNV-2.
+    Rules: CNV-1, CNV-2, CNV-5.
     """
     convention = group.convention
     _require(group)
@@ -44,8 +46,9 @@ def read_weight(group: TensorGroup) -> Weight:
         float_scales=float_scales,
         origin=own if "convention" in own else _described(group),
     )
-    inner = own.get("shape")
-    return cropped(weight, tuple(inner)) if inner and _is_inner(inner, group.shape) else weight
+    kept = own.get("shape")
+    inner = tuple(kept) if kept and _is_inner(kept, group.shape) else group.unpadded
+    return weight if inner == group.shape else cropped(weight, inner, zero=not crop)
 
 
 def _is_inner(inner: Any, shape: tuple[int, ...]) -> bool:
