@@ -146,9 +146,47 @@ def fp8_without_its_scale(export: Any) -> None:
     export.put(f"{name}.weight", "F8_E4M3", np.full((128, 128), 0x38))
 
 
+def packed_in_words(export: Any) -> None:
+    for name in [each for each in export.tensors if each.endswith("weight_packed")]:
+        export.put(name, "I32", export.array(name).view(np.int32))
+
+
+def torn_metadata(export: Any) -> None:
+    export.metadata["model.layers.0.mlp.up_proj.weight"] = '{"_type": "NVFP4Ten'
+
+
+def rows_of_nothing(export: Any) -> None:
+    export.array("blk.1.ffn_up.weight")[32:] = 0
+
+
+def one_wild_square(export: Any) -> None:
+    export.array("model.layers.1.mlp.up_proj.weight_scale_inv")[1, 0] = 1e30
+
+
+def no_router(export: Any) -> None:
+    export.drop("model.layers.1.mlp.gate.weight")
+
+
+def one_expert_more(export: Any) -> None:
+    for name in [each for each in export.tensors if "experts.3." in each]:
+        export.tensors[name.replace("experts.3.", "experts.4.")] = export.tensors[name]
+
+
+def random_scales(export: Any) -> None:
+    scales = export.array("model.layers.0.mlp.down_proj.weight_scale")
+    scales[:] = np.random.default_rng(5).integers(0, 256, scales.shape)
+
+
 @pytest.mark.parametrize(
     ("base", "change", "code"),
     [
+        pytest.param("compressed-nvfp4", packed_in_words, "dtype", marks=pytest.mark.rule("CKP-9")),
+        pytest.param("torchao-nvfp4", torn_metadata, "config", marks=pytest.mark.rule("CKP-12")),
+        pytest.param("gguf-nvfp4", rows_of_nothing, "unwritten", marks=pytest.mark.rule("CKP-17")),
+        pytest.param("deepseek-fp8", one_wild_square, "bit-damage", marks=pytest.mark.rule("CKP-18")),
+        pytest.param("modelopt-nvfp4-experts", no_router, "missing-tensor", marks=pytest.mark.rule("CKP-7")),
+        pytest.param("modelopt-nvfp4-experts", one_expert_more, "shape", marks=pytest.mark.rule("CKP-10")),
+        pytest.param("modelopt-nvfp4", random_scales, "unwritten", marks=pytest.mark.rule("CKP-17")),
         pytest.param("modelopt-nvfp4", half_of_the_columns, "shape", marks=pytest.mark.rule("CKP-10")),
         pytest.param("compressed-nvfp4", targets_of_attention, "config", marks=pytest.mark.rule("CKP-12")),
         pytest.param("compressed-fp8-row", reciprocals_of_rows, "scale-direction", marks=pytest.mark.rule("CKP-20")),
@@ -499,7 +537,10 @@ def test_formats_that_are_not_judged_have_no_finding(tmp_path: Path) -> None:
     assert lint(export.write(tmp_path / "torchao")).findings == []
     export = corpus.compressed()
     for name in [name for name in export.tensors if name.endswith("up_proj.weight_packed")]:
-        export.put(name, "I64", np.zeros((256, 8)))
+        export.put(name, "I32", np.zeros((256, 16)))
+    groups = export.config["quantization_config"]["config_groups"]
+    weights = {"num_bits": 4, "type": "int", "group_size": 128, "strategy": "group", "dynamic": False}
+    groups["group_1"] = {"format": "pack-quantized", "targets": ["re:.*up_proj"], "weights": weights}
     assert lint(export.write(tmp_path / "compressed"), header_only=True).findings == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -203,8 +204,22 @@ def _unquantized_layers(found: Recognized) -> Iterator[LintFinding]:
         yield finding("config", ERROR, undeclared, "quantized, but not listed in quantized_layers")
 
 
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _metadata(found: Recognized) -> Iterator[LintFinding]:
     """Compare the attributes in a file's metadata with the stored tensors: torchao's and Comfy's."""
+    read = {found.configuration.listing, *found.configuration.marks}
+    read |= {f"{group.module}.weight" for group in found.groups}
+    texts = {key: text for key, text in found.checkpoint.metadata.items() if key in read and text[:1] in {"{", "["}}
+    torn = [key for key, text in texts.items() if not _is_json(text)]
+    if torn:
+        yield finding("config", ERROR, torn, "the entry of the metadata is not the JSON that it begins as")
     wrong: dict[str, list[str]] = {}
     for group in found.groups:
         said, bits, element = declared_format(group.facts), declared_bits(group.facts), group.facts.get("elem_dtype")

@@ -14,6 +14,7 @@ STATE = re.compile(r"_quantizer\.|_quantizer$|\._amax$|_observer\.|_fake_quant\.
 LAYERS = re.compile(r"((?:language_model\.)?(?:model\.)?(?:language_model\.)?layers)\.(\d+)\.")
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.+)")
+BESIDE = ("norm.weight", ".gate.weight", ".router.weight")  # in high precision, beside quantized modules
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -56,6 +57,7 @@ def check_presence(found: Recognized) -> Iterator[LintFinding]:
         yield from _missing_members(found)
         yield from _missing_names(found)
         yield from _missing_modules(found)
+        yield from _missing_beside(found)
         orphans = [name for name in orphans if not _lost_weight(found, name)]
         if orphans:
             yield finding("orphan-tensor", WARNING, orphans, "a scale without a quantized weight")
@@ -112,6 +114,14 @@ def _missing_experts(found: Recognized) -> Iterator[LintFinding]:
     ]
     if missing:
         yield finding("missing-tensor", ERROR, missing, f"experts without tensors; {count} experts are declared")
+    beyond = [
+        f"{prefix}.{number}.{projection}"
+        for (prefix, projection), numbers in experts.items()
+        for number in sorted(numbers)
+        if number >= count
+    ]
+    if beyond:
+        yield finding("shape", ERROR, beyond, f"experts beyond the declared number, which is {count}")
 
 
 def _missing_members(found: Recognized) -> Iterator[LintFinding]:
@@ -169,6 +179,25 @@ def _missing_modules(found: Recognized) -> Iterator[LintFinding]:
             missing.append(str(name))
     if missing:
         yield finding("missing-tensor", ERROR, missing, "required by the declared geometry or the metadata, not stored")
+
+
+def _missing_beside(found: Recognized) -> Iterator[LintFinding]:
+    """Yield norms and routers that one layer lacks, where another has its names and these."""
+    layers: dict[tuple[str, str], set[str]] = {}
+    for name in found.checkpoint.tensors:
+        if match := LAYERS.match(name):
+            layers.setdefault((match[1], match[2]), set()).add(_pattern(name[match.end() :]))
+    missing = []
+    for (prefix, number), names in layers.items():
+        more = [other - names for other in layers.values() if other > names]
+        alone = sum(other == names for other in layers.values()) == 1
+        least = min(more, key=len, default=set())
+        if alone and all(name.endswith(BESIDE) for name in least):
+            missing += [
+                each for name in sorted(least) if (each := f"{prefix}.{number}.{name}") not in found.checkpoint.lost
+            ]
+    if missing:
+        yield finding("missing-tensor", ERROR, missing, "not stored; a layer with the same other names has it")
 
 
 def _missing_names(found: Recognized) -> Iterator[LintFinding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,12 +12,15 @@ from fp4ref.checkpoints.findings import ERROR, NOTE, WARNING
 from fp4ref.checkpoints.float_scales import EXPONENTS
 from fp4ref.checkpoints.groups import TensorGroup
 from fp4ref.checkpoints.measure import Measured
-from fp4ref.checkpoints.scalars import number_facts
+from fp4ref.checkpoints.scalars import number_facts, numbers
+from fp4ref.checkpoints.shards import StoredTensor
 from fp4ref.formats import FORMATS
 
 FAR = 20  # exponents between a plausible byte and the others of its tensor
 ONE = 127  # the exponent byte of 2^0, which memory that was set to one has, and blocks of weights have not
 RARE = 4  # bytes that count as single
+VOCABULARIES = ("lm_head", "embed_tokens", "output", "token_embd")  # matrices that are padded with rows of zeros
+USUAL, WILD = 2.0**10, 2.0**20  # amaxes that weights have, and that none has
 Verdict = tuple[str, str, str, str]  # code, severity, name of the tensor, message
 
 
@@ -32,9 +36,13 @@ def judge_scales(found: Measured) -> Iterator[Verdict]:
     signed = group.convention.signed_scales
     bytes_ = found.scales
     nan = int(bytes_[nan_codes(group.convention.scale)].sum())
+    negative = int(bytes_[negative_codes(group.convention.scale)].sum())
+    if signed and nan and 4 * negative > found.blocks and np.count_nonzero(bytes_) > 128:
+        text = f"scales of all bytes, of which {negative} of {found.blocks} have the sign set and {nan} are NaN"
+        yield "unwritten", ERROR, name, f"{text}: these are no scales"
+        return
     if nan:
         yield "scale-nan", ERROR, name, f"{nan} of {found.blocks} block scales are NaN{_as_read(found)}"
-    negative = int(bytes_[negative_codes(group.convention.scale)].sum())
     if negative:
         text = f"{negative} of {found.blocks} block scales have the sign set{_as_read(found)}"
         yield "scale-negative", ERROR, name, text
@@ -92,11 +100,11 @@ def _unwritten(found: Measured) -> tuple[str, str] | None:
     alone = [index for index in range(group.matrices) if _is_zero(found, index)]
     if 0 < len(alone) < group.matrices:
         return "scales", f"scales and elements of matrix {alone[0]} of {group.matrices} are 0"
+    zero_byte = group.convention.zero_block[0] if group.convention.zero_block is not None else 0
+    for first, last in _runs((scale == 0) & empty):
+        if _is_never_written(found, first, last, zero_byte, blocks):
+            return "scales", f"scales and elements of rows {first} to {last - 1} are 0"
     if group.convention.zero_block is not None:
-        zero_byte = group.convention.zero_block[0]
-        for first, last in _runs((scale == 0) & empty):
-            if _is_never_written(found, first, last, zero_byte, blocks):
-                return "scales", f"scales and elements of rows {first} to {last - 1} are 0"
         for first, last in _runs(empty & (scale != zero_byte) & (scale != 0)):
             if (last - first) * blocks >= 4 and not _tiny(found):
                 text = f"the elements of rows {first} to {last - 1} are 0 under scales that are not those of zeros"
@@ -122,7 +130,7 @@ def _is_never_written(found: Measured, first: int, last: int, zero_byte: int, bl
         return zero_byte != 0  # a producer that marks blocks of zeros has not written these
     if (last - first) * blocks < 4 or last - first < found.group.convention.multiples[0]:
         return False
-    padded = found.group.name.endswith(("lm_head", "embed_tokens"))  # vocabularies are padded with zeros
+    padded = found.group.name.endswith(VOCABULARIES)
     return zero_byte != 0 or (not padded and last - first >= max(16, len(found.empty_row) // 4))
 
 
@@ -215,9 +223,21 @@ def judge_float_scales(group: TensorGroup) -> Iterator[Verdict]:
             yield "dtype", ERROR, tensor.name, f"{tensor.dtype}, need {' or '.join(role.dtypes if role else ())}"
     elif not group.convention.scale and group.convention.block[0] > 1 and found.usual_exponents:
         yield "scale-value-cast", ERROR, tensor.name, text
+    if not group.convention.scale and found.largest * FORMATS[group.convention.element].max > WILD:
+        yield from _wild(group, tensor)
     if not group.convention.scale and tensor.dtype in EXPONENTS:
         stored = np.frombuffer(tensor.bytes(), np.uint8)
         if (stored == 255).any():
             yield "scale-nan", ERROR, tensor.name, f"{int((stored == 255).sum())} exponent bytes are NaN"
         elif stored.size and stored.max() <= 3:
             yield "scale-value-cast", ERROR, tensor.name, "every exponent byte is at most 3: numbers rounded into bytes"
+
+
+def _wild(group: TensorGroup, tensor: StoredTensor) -> Iterator[Verdict]:
+    """Yield single float scales that no weight has, beside others that weights have."""
+    top = FORMATS[group.convention.element].max
+    amaxes = np.array([value * top for value in numbers(tensor) if math.isfinite(value)])
+    wild = int((amaxes > WILD).sum())
+    if 0 < wild <= RARE and wild < len(amaxes) and (amaxes > USUAL).sum() == wild:
+        text = f"scales up to {amaxes.max() / top:.3g}, for amaxes up to {amaxes.max():.3g}; the others are at most"
+        yield "bit-damage", WARNING, tensor.name, f"{wild} {text} {amaxes[amaxes <= USUAL].max() / top:.3g}"

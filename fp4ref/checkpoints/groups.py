@@ -248,10 +248,11 @@ def _place(
         return
     said = declared_format(facts)
     integers = any(tensor.dtype not in CODED | set(FLOATS) for tensor in codes)
+    algorithm = found.config.of(candidates[0].module(stem))
+    integers = integers and not any(each.declares(algorithm or "") for each in candidates)
     if integers or (said and not any(each.declares(said) for each in candidates)):
         found.plain.update((tensor.name, tensor) for tensor in parts.values())  # a format that is not judged here
         return
-    algorithm = found.config.of(candidates[0].module(stem))
     strategy = found.config.strategy_of(candidates[0].module(stem))
     best = max(candidates, key=lambda each: fit(each, parts, algorithm, strategy, facts))
     roles = {name: role for name, role in best.roles.items() if role.suffix in parts}
