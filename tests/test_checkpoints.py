@@ -31,7 +31,7 @@ from fp4ref.checkpoints.groups import recognize
 from fp4ref.checkpoints.in_threads import in_threads
 from fp4ref.checkpoints.measure import measure
 from fp4ref.checkpoints.safetensors_header import read_safetensors
-from fp4ref.checkpoints.shards import opened
+from fp4ref.checkpoints.shards import checksum, opened
 from fp4ref.checkpoints.transfer.choice import choose
 from fp4ref.checkpoints.transfer.reading import read_weight
 from fp4ref.cli import main
@@ -542,6 +542,22 @@ def test_formats_that_are_not_judged_have_no_finding(tmp_path: Path) -> None:
     weights = {"num_bits": 4, "type": "int", "group_size": 128, "strategy": "group", "dynamic": False}
     groups["group_1"] = {"format": "pack-quantized", "targets": ["re:.*up_proj"], "weights": weights}
     assert lint(export.write(tmp_path / "compressed"), header_only=True).findings == []
+
+
+@pytest.mark.rule("CNV-10")
+@pytest.mark.parametrize("count", [5, 8192, 3 * 8192 + 77])
+def test_a_checksum_knows_each_byte_and_its_place(count: int) -> None:
+    data = bytearray(np.random.default_rng(3).integers(0, 256, count, np.uint8))
+    found = checksum(bytes(data))
+    assert checksum(memoryview(bytes(data))) == found
+    seen = {found}
+    for place in {*range(0, count, 997), count - 1}:
+        data[place] ^= 1
+        seen.add(checksum(bytes(data)))
+        data[place] ^= 1
+    seen.add(checksum(bytes(data[8:] + data[:8] if count > 8 else data[::-1])))
+    assert len(seen) == len({*range(0, count, 997), count - 1}) + 2
+    assert checksum(bytes(count)) != checksum(bytes(count - 1))
 
 
 @pytest.mark.rule("CKP-34")

@@ -144,7 +144,7 @@ def _constant_scales(found: Measured, blocks: int) -> str:
     """Return the evidence that rows of scales are one repeated byte that the rest of the tensor does not explain."""
     signed, rows = found.group.convention.signed_scales, found.constant_scale
     coarse = first_normal(FORMATS[found.group.convention.scale]) if signed else 1  # smaller ones often repeat
-    for byte in {int(each) for each in rows if each >= coarse}:
+    for byte in map(int, np.unique(rows[rows >= coarse])):
         mask = (rows == byte) & ~found.empty_row
         inside = int(mask.sum()) * blocks
         outside = found.blocks - inside

@@ -29,6 +29,8 @@ from fp4ref.formats import FORMATS
 from fp4ref.layout import LINEAR, TILED_128X4
 
 ENERGY_ROWS = 1024  # rows of a group whose squares show the order of columns
+STRUCTURE_ROWS = 1024  # rows of a group whose scales show the layout
+FEW = 64  # bytes of a row that tell most rows from those of one repeated byte
 Ints = NDArray[np.int64]
 
 
@@ -124,13 +126,10 @@ def _block_tops(packed: Bytes, bits: int, width: int) -> Bytes:
 def _count_blocks(found: Measured, piece: WeightPiece, scales: Bytes) -> None:
     """Count the pairs of a block's scale byte and largest code, and what these say."""
     convention = found.group.convention
-    scale = FORMATS[convention.scale]
     tops = _block_tops(piece.packed, convention.bits, convention.block[1])
     codes = len(found.tops)
     both = np.bincount((tops.astype(np.uint16) << 8 | scales).reshape(-1), minlength=codes << 8).reshape(codes, 256)
-    every = np.arange(256)
-    normal = ((every & magnitude(scale)) >= first_normal(scale)) & ~nan_codes(scale.name)
-    vanishes = every & magnitude(scale) == 0
+    normal, vanishes = _kinds(convention.scale)
     found.scales += both.sum(0)
     found.tops[1:] += both[1:, normal].sum(1)
     found.zeros += both[0]
@@ -144,6 +143,14 @@ def _count_blocks(found: Measured, piece: WeightPiece, scales: Bytes) -> None:
         row, block = (int(each[0]) for each in np.nonzero(vanishes[scales] & (tops > 0)))
         found.first_zero_scale = piece.row + row, block
     found.zero_scales += count
+
+
+@lru_cache
+def _kinds(scale: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return True for each scale byte of a normal number, and for each of zero."""
+    form, every = FORMATS[scale], np.arange(256)
+    normal = ((every & magnitude(form)) >= first_normal(form)) & ~nan_codes(scale)
+    return np.asarray(normal), every & magnitude(form) == 0
 
 
 def _whole_blocks(codes: Bytes, width: int) -> Bytes:
@@ -192,14 +199,21 @@ def _add_energy(found: Measured, piece: WeightPiece) -> None:
 def _row_facts(piece: WeightPiece, bits: int) -> tuple[Any, Any, Any]:
     """Return per row the scale byte if all are equal, the code if all bytes are equal, else -1; and if all are zero."""
     packed = piece.packed
-    same = (packed == packed[:, :1]).all(1)
+    same = _repeats(packed)
     code = np.where(same, (packed[:, 0] & (15 if bits == 4 else 255)).astype(np.int64), -1)
     if piece.scales is None or not piece.scales.shape[1]:
         scale = np.full(len(packed), -1)
     else:
-        equal = (piece.scales == piece.scales[:, :1]).all(1)
-        scale = np.where(equal, piece.scales[:, 0].astype(np.int64), -1)
+        scale = np.where(_repeats(piece.scales), piece.scales[:, 0].astype(np.int64), -1)
     return scale, code, same & (packed[:, 0] & (0x77 if bits == 4 else 0x7F) == 0)
+
+
+def _repeats(rows: Bytes) -> NDArray[np.bool_]:
+    """Return True for each row that is one repeated byte."""
+    found = (rows[:, :FEW] == rows[:, :1]).all(1)
+    likely = np.flatnonzero(found)
+    found[likely] = (rows[likely] == rows[likely, :1]).all(1)
+    return np.asarray(found)
 
 
 class _Structure:
@@ -216,14 +230,17 @@ class _Structure:
     def add(self, scales: Bytes) -> None:
         if not self.sums or len(scales) % 128:
             return
+        total = self.group.matrices * self.group.rows
+        tiles = -(-len(scales) * min(STRUCTURE_ROWS, total) // (128 * total))
+        scales = scales[: 128 * tiles]
         logs = _logs(self.group.convention.scale)
         rows, blocks = scales.shape
         if self.other is LINEAR:  # stored in tiles: the other reading takes the buffer's rows as they come
             moved = TILED_128X4.from_linear(scales).reshape(rows, blocks)
         else:
             moved = TILED_128X4.to_linear(np.ascontiguousarray(scales), rows, blocks)
-        self.sums[0].add(logs[scales])
-        self.sums[1].add(logs[moved])
+        self.sums[0].add(np.take(logs, scales))
+        self.sums[1].add(np.take(logs, moved))
 
     def explained(self) -> tuple[float, float] | None:
         """Return both shares, that of the convention's layout first; None if layouts do not differ here."""

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
+import numpy as np
+
 from fp4ref.checkpoints.findings import ERROR, LintFinding
 from fp4ref.errors import FileError
 from fp4ref.files.reading import fill_at, parts_at
 from fp4ref.files.tensors import reason, regular_file, shown
 
+WORDS = 1024  # words in a row of the table that a checksum is made of
 _COUNTED = Lock()  # several threads read a file
 
 
@@ -55,7 +58,7 @@ class Shard:
     whole: false if the header could not be read, so that it is not known which tensors the file contains. hidden: names
     in the header whose entries cannot be used. read_bytes: the number of bytes read so far. stamp: see `stamp`.
     entries: position and length of each value of a GGUF's metadata, its type included. journal: if it is kept, the
-    CRC-32 of each part that was read, by position and count, and whether it was read again since.
+    checksum of each part that was read, by position and count, and whether it was read again since.
     """
 
     path: Path
@@ -104,7 +107,7 @@ class Shard:
         with _COUNTED:
             self.read_bytes += count
         if self.journal is not None:
-            digest = zlib.crc32(data)
+            digest = checksum(data)
             before = self.journal.get((start, count))
             if before is not None and before[0] != digest:
                 raise self._changed()
@@ -124,6 +127,22 @@ class Shard:
     def refuse(self, message: str, code: str = "header", names: tuple[str, ...] = ()) -> None:
         """Note a problem of this file; without names it is the file's own."""
         self.problems.append(LintFinding(code, ERROR, names or (self.name,), f"{self.name}: {message}"))
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """Return the CRC-32 of the sums by rows and by columns of a table of words, and of the bytes behind it.
+
+    The table has 1024 words of 64 bits in a row, and sums are modulo 2^64. Words that change in one row, or in one
+    column, change as many sums. The sums take a quarter of the time of a CRC of every byte.
+
+    Rules: CNV-10.
+    """
+    whole = len(data) - len(data) % (WORDS * 8)
+    words = np.frombuffer(data, np.uint64, whole // 8).reshape(-1, WORDS)
+    found = zlib.crc32(memoryview(data)[whole:])
+    for axis in (0, 1):
+        found = zlib.crc32(words.sum(axis, dtype=np.uint64).tobytes(), found)
+    return found
 
 
 def opened(path: Path, name: str) -> Shard:

@@ -130,7 +130,7 @@ def write_part(folder: str, number: int, step: Step = lambda name, count: None, 
 
 
 def _written(path: Path, plan: ConversionPlan, shard: PlannedShard, step: Step, threads: int) -> ShardReport:
-    """Write a shard; remove it if its source changed meanwhile: every part is read once more, and compared by CRC-32.
+    """Write a shard; remove it if its source changed meanwhile: every part is read again and its checksum compared.
 
     Rules: CNV-10.
     """
