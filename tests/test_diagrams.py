@@ -25,6 +25,7 @@ from fp4ref import relayouts, rules
 from fp4ref.cli import main
 from fp4ref.diagrams import catalogue, cheat_sheet
 from fp4ref.diagrams.gemm_figure import PRODUCTS
+from fp4ref.diagrams.layout_text import layout_text
 from fp4ref.diagrams.layouts import scale_layout
 from fp4ref.diagrams.memory_order import sample
 from fp4ref.diagrams.mx_scales import mx_scales
@@ -840,6 +841,45 @@ def test_the_worked_sum_is_the_offset(name: str) -> None:
         assert int(answer) == int(layout.offsets(index, sizes))
         assert eval(text) == int(answer), said
         assert eval(worked.formula(layout, sizes, ("m", "k")), dict(zip("mk", index, strict=True))) == int(answer)
+
+
+@pytest.mark.parametrize("name", [name for name, found in LAYOUTS.items() if found.strides(*found.multiples).table])
+@pytest.mark.rule("LAY-21")
+def test_the_worked_sum_goes_through_the_table(name: str) -> None:
+    """The sum of the digits, the table's entry and the sum after it, each evaluated by Python."""
+    layout, chosen = LAYOUTS[name], random.Random(name)
+    sizes = tuple(3 * axis.multiple for axis in layout.axes)
+    table = [int(part) for part in layout.text.partition("table ")[2].partition(";")[0].split(",")]
+    for _ in range(20):
+        index = tuple(chosen.randrange(size) for size in sizes)
+        said = worked.worked(layout, sizes, index)
+        digits, moved = said.split("; place ")
+        place, entry = re.match(r"(\d+) of the table is (\d+): ", moved).groups()
+        before, (after, answer) = digits.rpartition(" = ")[2], moved.partition(": ")[2].split(" = ")
+        assert eval(digits.rpartition(" = ")[0]) == int(before)
+        assert (int(before) % len(table), table[int(place)]) == (int(place), int(entry))
+        assert eval(after) == int(answer) == int(layout.offsets(index, sizes)), said
+
+
+@pytest.mark.rule("LAY-16")
+def test_the_legend_tells_a_gap_from_padding() -> None:
+    """A base leaves bytes to others: they are no padding. A layout with neither has no such entry."""
+    for text, shape, words in (
+        ("m(*) k(*): k0 m0; base 5", (4, 64), {"gap"}),
+        ("m(*,2) k(3,*): k1 m1 k0 m0; pad m 10; base 5", (31, 80), {"padding", "gap"}),
+        ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", (97, 80), {"padding"}),
+        ("m(*) k(*): k0 m0", (4, 64), set()),
+    ):
+        layout = LAYOUTS.register(Layout("test.legend", text))
+        try:
+            request = Request(layout=layout, shape=shape)
+            svg, plain = ET.fromstring(scale_layout(request)), layout_text(request)
+        finally:
+            LAYOUTS.forget(layout.name)
+        legend = {found.text for found in svg.iter(f"{SVG}text") if found.text in {"padding", "gap"}}
+        assert legend == words
+        said = plain.partition("scale (row,column) at each byte")[2].partition("\n")[0]
+        assert {word for word in ("padding", "gap") if word in said} == words
 
 
 @pytest.mark.rule("LAY-13")

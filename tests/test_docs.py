@@ -228,9 +228,9 @@ def test_commands_that_the_site_runs(page, block, tmp_path, monkeypatch):
     """In a copy of the examples, as the site does it."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
-    for line in block.text.splitlines():
-        if line.startswith("python "):
-            subprocess.run([sys.executable, *shlex.split(line)[1:]], check=True)
+    for line in [line for line in block.text.splitlines() if line and not line.startswith(":")]:
+        if not line.startswith("fp4ref ") or " | " in line:
+            subprocess.run(["sh", "-c", line], check=True, env=environment())
             continue
         result = CliRunner().invoke(main, shlex.split(line, comments=True)[1:])
         expected = int((re.findall(r"  # exit status (\d)$", line) or [0])[0])
@@ -248,8 +248,32 @@ def test_cells_break_at_the_parts_of_names_and_never_in_numbers():
         ("m(32,4,*) k(4,*): k0 m1 m0 k1 m2", "m(32,<wbr>4,*) k(4,*): k0 m1 m0 k1 m2"),
     ):
         assert breaks.cells(code.format(given)) == code.format(expected)
+    long = "exhaustive: 3,941,944, 2026-11-23; table 6,7,8,15,22,23"
+    said = breaks.cells(f"<td>{long}</td>")
+    assert "3,941,944" in said
+    assert '<span class="whole">2026-11-23</span>' in said
+    assert "6,<wbr>7,<wbr>8,<wbr>15" in said
     outside = '<p>a.b_c</p><td><a href="rule/a_b.html#a.b">x.y</a></td>'
     assert breaks.cells(outside) == '<p>a.b_c</p><td><a href="rule/a_b.html#a.b">x.<wbr>y</a></td>'
+
+
+def test_plain_text_scrolls_only_where_its_columns_are_aligned():
+    """Sentences and commands wrap on a phone, so that no answer is cut off; options never break at their hyphens."""
+    breaks = load(DOCS / "site" / "breaks.py")
+    block = '<div class="highlight-text notranslate"><div class="highlight"><pre><span></span>{}\n</pre></div></div>'
+
+    def marks(text):
+        context = {"body": block.format(text)}
+        breaks.page(None, "", "", context, None)
+        return re.match(r'<div class="highlight-text(.*?) notranslate">', context["body"])[1].split()
+
+    assert marks("$ fp4ref where 37 130\nelement (37, 130)\n  tiled byte = 1108") == []
+    assert marks("  spec   SQNR dB\n  nvfp4  20.41") == ["columns"]
+    assert marks(f"  t = block_scale(a, g)   BLK-3{' ' * 90}") == ["columns", "long"]
+    context = {"body": '<code><span class="pre">fp4ref</span> <span class="pre">--source</span></code>'}
+    breaks.page(None, "", "", context, None)
+    assert '<span class="pre whole">--source</span>' in context["body"]
+    assert '<span class="pre">fp4ref</span>' in context["body"]
 
 
 def test_versions_of_the_site_stand_side_by_side(tmp_path):
@@ -463,6 +487,9 @@ def test_triton_example_conforms(tmp_path):
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "conforms to mxfp8-e4m3" in ran.stdout
+    page = (DOCS / "site/tutorials/check-my-kernel.md").read_text("utf-8")
+    said = next(line for line in page.splitlines() if line.startswith("triton_mxfp8.py:quantize: "))
+    assert re.sub(r"\d+", "#", said) == re.sub(r"\d+", "#", Path(ran.stdout.splitlines()[0]).name)
 
 
 def test_volume_1_is_one_page_with_an_anchor_for_each_rule(tmp_path):

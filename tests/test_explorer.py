@@ -519,6 +519,13 @@ def test_browser_shows_padding_refusals_and_own_values(browser: Any) -> None:
     enter("#columns", "40")
     find('#tiled [data-key="3"]').click()
     assert "padding" in find("#where").text
+    assert "Hatched: padding." in find("#tiled-note").text
+    browser.execute_script("location.hash = 'spec=mxfp4&layout=ggml.mxfp4_scale&shape=4x64&element=0,0'")
+    gap = find('#tiled [data-key="1"]')
+    assert gap.get_attribute("aria-label") == "ggml.mxfp4_scale byte 1: a gap"
+    gap.click()
+    assert "a gap, no scale is stored here [LAY-16]" in find("#where").text
+    browser.execute_script("location.hash = 'shape=20x40&element=0,0'")
     enter("#values", "0.75 1.75 3.5 -0 6 nan")
     find('#matrix [tabindex="0"]').send_keys(Keys.HOME)
     browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)

@@ -50,7 +50,7 @@ def section(result: Result, chart: bool) -> Iterator[str]:
     chart: whether the figure exists, as it does for the recorded results.
     """
     yield f"## {result.kind}: {result.name}\n"
-    yield "; ".join(f"{key}: `{v}`" if key == "command" else f"{key}: {v}" for key, v in result.facts.items()) + "\n"
+    yield "; ".join(f"{key}: `{v}`" if " --" in str(v) else f"{key}: {v}" for key, v in result.facts.items()) + "\n"
     said = " ".join(sentences(result))
     if chart and result.kind in DRAWN:
         yield f"```{{drawn}} measured-{result.name}\n{said}\n```\n"

@@ -76,12 +76,13 @@ def every_rule() -> Iterator[str]:
     yield "### Every rule\n"
     yield f"Of the {len(found)} rules of the kinds `shall` and `bound`, {count} have a certificate. Others have tests:"
     yield "they define words, refuse inputs, or are about settings, files, processes and interfaces.\n"
+    yield f"<details><summary>All {len(found)} rules</summary>\n"
     yield "| rule | title | shown by | names |"
     yield "| --- | --- | --- | --- |"
     for rule, shown, _, names in found:
         title = rule.title.replace("|", "\\|")
         yield f"| {rule.id} | {title} | {shown} | {', '.join(f'`{name}`' for name in names)} |"
-    yield ""
+    yield "\n</details>\n"
 
 
 def _cell(held: list[tuple[ProofClaim, records.Record]]) -> str:
@@ -97,13 +98,16 @@ def _cell(held: list[tuple[ProofClaim, records.Record]]) -> str:
 
 def by_claim() -> Iterator[str]:
     """Yield a table of claims, with their domains, counts and dates."""
+    held = proved()
     yield "### By certificate\n"
+    yield f"<details><summary>All {len(held)} certificates</summary>\n"
     yield "| certificate | claim | domain | inputs | computed | date |"
     yield "| --- | --- | --- | ---: | ---: | --- |"
-    for claim, record in proved():
+    for claim, record in held:
         reduced = f" Reduced: {claim.reduction}." if claim.reduction else ""
         counts = f"{in_words(claim.size)} | {in_words(record['inputs_computed'])} | {record['date']}"
         yield f"| `{claim.name}` | {claim.statement}{reduced} | {claim.domain} | {counts} |"
+    yield "\n</details>"
 
 
 def without_record() -> Iterator[str]:

@@ -10,6 +10,7 @@ project = "fp4ref"
 author = "the fp4ref authors"
 version = release = metadata.version("fp4ref")
 extensions = ["myst_parser", "breaks", "drawn", "ran", "rule_links"]
+highlight_language = "text"  # of a block that names none
 html_theme = "furo"
 html_title = f"fp4ref {version}"
 html_static_path = ["_static"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -10,10 +11,11 @@ import sys
 import tempfile
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from click.testing import CliRunner
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 from fp4ref.cli import main
@@ -23,15 +25,21 @@ STATUS = re.compile(r"  # exit status (\d)$")
 
 
 class Ran(SphinxDirective):
-    """Commands, one a line, with `# exit status 1` behind one that ends so. They run in a copy of the examples."""
+    """Commands, one a line, with `# exit status 1` behind one that ends so. They run in a copy of the examples.
+
+    keep: a file that they write, which becomes a page of the site's first folder.
+    """
 
     has_content = True
+    option_spec: ClassVar = {"keep": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         """Return the commands and their output as one terminal."""
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(Path(self.env.srcdir) / "examples", folder, dirs_exist_ok=True)
             said = [self._output(line, folder) for line in self.content]
+            if name := self.options.get("keep"):
+                shutil.copy(Path(folder) / name, Path(self.env.srcdir).parent / "explorer" / name)
         block = nodes.literal_block("", text := "\n\n".join(said))
         block["language"] = "text"
         block.rawsource = text
@@ -39,17 +47,21 @@ class Ran(SphinxDirective):
 
     def _output(self, line: str, folder: str) -> str:
         command = STATUS.sub("", line)
-        if command.startswith("python "):
-            script = [sys.executable, *shlex.split(command)[1:]]
-            printed = subprocess.run(script, cwd=folder, check=True, capture_output=True, text=True).stdout
-            return f"$ {command}\n{printed}".rstrip()
+        if not command.startswith("fp4ref ") or " | " in command:
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+            settings = {**os.environ, "PATH": path, "COLUMNS": str(WIDTH), "NO_COLOR": "1"}
+            script = ["sh", "-c", command]
+            found = subprocess.run(script, cwd=folder, check=False, capture_output=True, text=True, env=settings)
+            if found.returncode:
+                raise self.error(f"{command}: exit status {found.returncode}, need 0\n{found.stderr}")
+            return f"$ {command}\n{found.stdout}".rstrip()
         runner = CliRunner(env={"COLUMNS": str(WIDTH), "NO_COLOR": "1"})
         with chdir(folder):
             result = runner.invoke(main, shlex.split(command)[1:])
         expected = int((STATUS.findall(line) or [0])[0])
         if result.exit_code != expected:
             raise self.error(f"{command}: exit status {result.exit_code}, need {expected}\n{result.output}")
-        return f"$ {command}\n{result.output.rstrip()}"
+        return f"$ {command}\n{result.stdout.rstrip()}"
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fp4ref.diagrams.place import ElementPlace, Geometry, named
 from fp4ref.diagrams.request import Request, clipped
-from fp4ref.diagrams.scale_map import LINE, ScaleMap
+from fp4ref.diagrams.scale_map import LINE, Byte, ScaleMap, unused
 from fp4ref.layout import TILED_128X4
 
 MOST = (64, 24)  # rows and columns of scales in a window
@@ -22,7 +22,10 @@ def layout_text(request: Request) -> str:
     parts += [f"  {line}" for line in [*found.digits(), *found.expressions()]]
     parts += ["", "byte of scale (row, column):", *_table(found, _rows(request, found, place), place)]
     first = found.offset(*place.scale) // LINE * LINE if place else 0
-    parts += ["", "scale (row,column) at each byte; -- is padding:", *_memory(found, first, place)]
+    lines = found.lines(first, LINES)
+    dashes = " or ".join(unused(lines))
+    heading = "scale (row,column) at each byte" + (f"; -- is {dashes}:" if dashes else ":")
+    parts += ["", heading, *_memory(lines, place)]
     if place:
         parts += ["", place.sentence(named(layout)), *place.sums((layout.name,))]
     return "\n".join(parts) + "\n"
@@ -52,8 +55,7 @@ def _table(found: ScaleMap, chosen: tuple[list[int], list[int]], place: ElementP
     return lines
 
 
-def _memory(found: ScaleMap, first: int, place: ElementPlace | None) -> list[str]:
-    lines = found.lines(first, LINES)
+def _memory(lines: list[list[Byte]], place: ElementPlace | None) -> list[str]:
     labels = [[("--" if b.padding else _cell(b.label, place, (b.row, b.column))) for b in line] for line in lines]
     size = max((len(label) for line in labels for label in line), default=2)
     name = max(7, *(len(str(line[0].offset)) for line in lines)) if lines else 7

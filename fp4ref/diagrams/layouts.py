@@ -5,7 +5,7 @@ from __future__ import annotations
 from fp4ref.diagrams.canvas import MARGIN, Canvas
 from fp4ref.diagrams.place import ElementPlace, Geometry, named
 from fp4ref.diagrams.request import Request, clipped
-from fp4ref.diagrams.scale_map import LINE, Byte, ScaleMap
+from fp4ref.diagrams.scale_map import LINE, Byte, ScaleMap, unused
 from fp4ref.diagrams.text_width import text_width, wrap
 from fp4ref.layout import TILED_128X4
 
@@ -177,7 +177,7 @@ def _bytes(page: Canvas, y: float, found: ScaleMap, first: int, place: ElementPl
                     page.text(x + CELL[0] / 2, top + below, text, size=7, anchor="middle", mono=True)
             if place and (byte.row, byte.column) == place.scale and not byte.padding:
                 page.mark(x, top, CELL[0], high)
-    return max(y + len(lines) * high, _legend(page, y, found, base, relative))
+    return max(y + len(lines) * high, _legend(page, y, found, base, relative, lines))
 
 
 def _origin(first: Byte, drawn: list[Byte]) -> Byte:
@@ -200,7 +200,7 @@ def _kind(found: ScaleMap, row: int) -> str:
     return KINDS[(row // found.band if tiled else row) % 4]
 
 
-def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool) -> float:
+def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool, lines: list[list[Byte]]) -> float:
     """Return what the fills mean, at the left of the bytes."""
     row, column = base.row, base.column
     _, wide = found.layout.tile
@@ -216,9 +216,11 @@ def _legend(page: Canvas, y: float, found: ScaleMap, base: Byte, relative: bool)
     for number, name in enumerate(names):
         page.cell(MARGIN, y + 18 + number * 26, 112, 22, name, KINDS[number], size=10)
     y += 18 + len(names) * 26
-    page.cell(MARGIN, y, 20, 18, "", "pad")
-    page.text(MARGIN + 26, y + 13, "padding", size=11, kind="muted")
+    for word in unused(lines):
+        page.cell(MARGIN, y, 20, 18, "", "pad")
+        page.text(MARGIN + 26, y + 13, word, size=11, kind="muted")
+        y += 24
     notes = [f"k {column}–{column + wide - 1} in bytes", "of one row side by side"] if found.tiled else []
     if relative:
         notes += ["labels count from", f"scale ({row}, {column})"]
-    return page.lines(MARGIN, y + 38, notes, size=10, kind="muted")
+    return page.lines(MARGIN, y + 14, notes, size=10, kind="muted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fp4ref.diagrams.place import ElementPlace, Geometry, spoken
@@ -123,11 +124,13 @@ class ScaleMap:
         return parts
 
     def expressions(self) -> list[str]:
-        """Return the map as a sum over digits, and in the notation of CuTe where that has one. Rules: LAY-13."""
+        """Return the map as a sum over digits, and in the notation of CuTe if that has one. Rules: LAY-13, LAY-21."""
         scales, block = self.geometry.scales, self.geometry.spec.block.columns
+        run = len(self.layout.strides(*scales).table)
         found = cute(self.layout, scales, (1, block))
         in_cute = f"CuTe, of element (m, k): {found}" if found else ""
-        return [line for line in (formula(self.layout, scales, ("m", "k")), in_cute) if line]
+        moved = f"; then the table moves it within its run of {run} bytes (LAY-21)" if run else ""
+        return [line for line in (formula(self.layout, scales, ("m", "k")) + moved, in_cute) if line]
 
     def caption(self) -> str:
         """Sizes of what is drawn."""
@@ -139,6 +142,12 @@ class ScaleMap:
         of = "x^T of a" if self.geometry.direction == "column" else "a"
         size = f"{rows} x {columns} scales of {of} {m} x {k} tensor"
         return f"{size} in a buffer of {high} x {wide} = {high * wide} bytes{tile}"
+
+
+def unused(lines: Iterable[Iterable[Byte]]) -> list[str]:
+    """Return the words for bytes that hold no scale: padding, whose value a layout may state, and gaps."""
+    found = {byte.gap for line in lines for byte in line if byte.padding}
+    return [word for word, gap in (("padding", False), ("gap", True)) if gap in found]
 
 
 def require_tiles(layout: Layout, operation: str) -> None:

@@ -86,14 +86,20 @@ globalThis.Layouts = function (tables) {
   const contribution = (axis, index) => axis.reduce((sum, digit, i) =>
     sum + (i < axis.length - 1 ? digitOf(digit, index) : Math.floor(index / digit.weight)) * digit.stride, 0);
 
-  function offset(layout, row, column, columns, rows) {
-    const { digits, first, base, turned, table } = strides(layout, rows, columns);
+  // The sum of digits, before a table moves the units of a run.
+  function summed(layout, row, column, columns, rows) {
+    const { digits, first, turned } = strides(layout, rows, columns);
     const indices = spread(layout, row, column, 0);
     let total = first + indices.reduce((sum, index, axis) => sum + contribution(digits[axis], index), 0);
     for (const [[a, i], [b, j]] of turned) {
       const own = digitOf(digits[a][i], indices[a]), by = digitOf(digits[b][j], indices[b]);
       total += ((own ^ by) - own) * digits[a][i].stride;
     }
+    return total;
+  }
+
+  function offset(layout, row, column, columns, rows) {
+    const { base, table } = strides(layout, rows, columns), total = summed(layout, row, column, columns, rows);
     if (!table.length) return total;
     const place = (total - base) % table.length;
     return total - place + table[place];
@@ -122,7 +128,7 @@ globalThis.Layouts = function (tables) {
 
   // The same sum in words, the slowest digit first.
   function worked(layout, row, column, columns, rows) {
-    const { digits, stored, first, turned, table } = strides(layout, rows, columns), names = spread(layout, row, column, 0);
+    const { digits, stored, first, base, turned, table } = strides(layout, rows, columns), names = spread(layout, row, column, 0);
     const turnedBy = new Map(turned.map(([own, by]) => [String(own), by]));
     const said = ([axis, number], modulo) => {
       const { radix, weight } = digits[axis][number], text = weight > 1 ? `${names[axis]} // ${weight}` : `${names[axis]}`;
@@ -138,8 +144,10 @@ globalThis.Layouts = function (tables) {
       terms.push(times(by ? `(${value} ^ ${said(by, true)})` : value, stride));
     }
     if (first || !terms.length) terms.push(String(first));
-    const text = terms.join(" + "), found = offset(layout, row, column, columns, rows), run = table.length;
-    return run ? `${text} is byte ${Math.floor(found / run) * run} + table[...] = ${found}, by the layout's table of ${run}` : `${text} = ${found}`;
+    const text = terms.join(" + "), found = offset(layout, row, column, columns, rows);
+    if (!table.length) return `${text} = ${found}`;
+    const before = summed(layout, row, column, columns, rows), run = found - ((found - base) % table.length);
+    return `${text} = ${before}; place ${before - run} of the table is ${found - run}: ${run} + ${found - run} = ${found}`;
   }
 
   // Where the codes of a matrix are in the bytes of a packing: a layout of codes instead of scales.

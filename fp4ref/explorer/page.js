@@ -158,7 +158,7 @@ function draw() {
   const [row, column] = chosen, place = M.place(model, row, column);
   const grid = scaleByte && { linear: "linear", tiled: model.layout.name, data: "data" }[scaleByte.grid];
   const padding = scaleByte && (grid === "data" ? `data byte ${scaleByte.offset}: no element is stored here [PACK-7]`
-    : `${grid} byte ${scaleByte.offset}: padding, no scale is stored here [LAY-5]`);
+    : `${grid} byte ${scaleByte.offset}: ${unused(grid, scaleByte.offset)}, no scale is stored here [${gapAt(grid, scaleByte.offset) ? "LAY-16" : /^tiled_/.test(grid) ? "LAY-5" : "LAY-15"}]`);
   byId("where").textContent = padding || M.sentence(model, row, column);
   byId("worked").textContent = padding ? "" : M.worked(model, row, column);
   byId("problem").textContent = against;
@@ -279,15 +279,25 @@ function drawScales(id, layout, offset, count) {
     return {
       key: String(byte), text: scale ? byteText(value) : "··",
       classes: `byte ${tiled && tile < count * LINE && Math.floor(byte / tile) === Math.floor(at / tile) ? "block " : ""}${scale ? "abcd"[(tiled ? Math.floor(scale[0] / band) : Math.floor(scale[1] / 4)) % 4] : "pad"}`,
-      label: scale ? `${layout.name} byte ${byte} = ${M.hex(value, 2)}: scale (${scale.join(", ")})` : `${layout.name} byte ${byte}: padding`,
+      label: scale ? `${layout.name} byte ${byte} = ${M.hex(value, 2)}: scale (${scale.join(", ")})` : `${layout.name} byte ${byte}: ${unused(layout.name, byte)}`,
     };
   });
   fill(id, HEADERS, rows, String(at));
   if (id === "tiled") {
     byId("tiled-note").textContent = tiled
-      ? `Fills: ${band > 1 ? `rows of the tile, ${band} each` : "rows, modulo 4"}. Hatched: padding${tile < count * LINE ? "; framed: the tile" : ""}. [${layout.rule}]`
+      ? `Fills: ${band > 1 ? `rows of the tile, ${band} each` : "rows, modulo 4"}. Hatched: ${hatched(layout, first, count, size)}${tile < count * LINE ? "; framed: the tile" : ""}. [${layout.rule}]`
       : `This layout has no tiles. [${layout.rule}]`;
   }
+}
+
+// A byte without a scale is padding, or a gap that no index has.
+const gapAt = (name, offset) => M.layouts.index(M.layoutOf(name), offset, model.scaleColumns, model.scaleShape[0]) === null;
+const unused = (name, offset) => (gapAt(name, offset) ? "a gap" : "padding");
+
+function hatched(layout, first, count, size) {
+  const bytes = Array.from({ length: Math.min(count * LINE, size - first) }, (_, i) => first + i);
+  const found = new Set(bytes.filter((byte) => !M.ofScaleByte(model, layout, byte)).map((byte) => unused(layout.name, byte)));
+  return [...found].sort().reverse().join(" or ") || "padding";
 }
 
 // Rules as links to their pages where the site has them, else with their headings under the pointer.
@@ -388,7 +398,7 @@ function hover(id, key) {
   else {
     const scale = M.ofScaleByte(model, id === "linear" ? M.layoutOf("linear") : model.layout, Number(key));
     if (scale) element = M.ofScale(model, scale);
-    else byId("hover").textContent = `byte ${key}: padding`;
+    else byId("hover").textContent = `byte ${key}: ${unused(id === "linear" ? "linear" : model.layout.name, Number(key))}`;
   }
   if (!element) return;
   const place = M.place(model, ...element);

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from fp4ref.layout.strides import Digit, Strides
 from fp4ref.layout.value import Layout
@@ -35,11 +38,13 @@ def formula(layout: Layout, sizes: Sequence[int], names: Sequence[object]) -> st
 
 
 def worked(layout: Layout, sizes: Sequence[int], indices: Sequence[int]) -> str:
-    """Return the sum that gives the offset of one unit, and the offset.
+    """Return the sum that gives the offset of one unit, and the offset; then the step of a layout's table.
 
-    >>> from fp4ref.layout import LINEAR
+    >>> from fp4ref.layout import LINEAR, Layout
     >>> worked(LINEAR, (300, 18), (37, 8))
     '37*18 + 8 = 674'
+    >>> worked(Layout("rotated", "n(*) k(3,*): k0 k1 n0; table 2,0,1"), (1, 6), (0, 5))
+    '(5 // 3)*3 + 5 % 3 = 5; place 2 of the table is 1: 3 + 1 = 4'
 
     Rules: LAY-13, LAY-21.
     """
@@ -47,8 +52,9 @@ def worked(layout: Layout, sizes: Sequence[int], indices: Sequence[int]) -> str:
     text = formula(layout, sizes, indices)
     if not found.table:
         return f"{text} = {offset}"
-    run = len(found.table)
-    return f"{text} is byte {offset // run * run} + table[...] = {offset}, by the layout's table of {run}"
+    summed = int(replace(found, table=()).offsets([np.asarray(index) for index in indices]))
+    run = offset - (offset - found.base) % len(found.table)
+    return f"{text} = {summed}; place {summed - run} of the table is {offset - run}: {run} + {offset - run} = {offset}"
 
 
 def cute(layout: Layout, sizes: Sequence[int], repeats: Sequence[int] = ()) -> str:
