@@ -519,6 +519,11 @@ def test_browser_shows_padding_refusals_and_own_values(browser: Any) -> None:
     enter("#columns", "40")
     find('#tiled [data-key="3"]').click()
     assert "padding" in find("#where").text
+    phone = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    table = find(".wide-table")
+    assert table.get_property("scrollWidth") == table.get_property("clientWidth") <= 390
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert "Hatched: padding." in find("#tiled-note").text
     browser.execute_script("location.hash = 'spec=mxfp4&layout=ggml.mxfp4_scale&shape=4x64&element=0,0'")
     gap = find('#tiled [data-key="1"]')

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -29,6 +30,7 @@ from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.conformance.verdict.kernel_report import KernelReport
 from fp4ref.diagrams.overview import AWAY
 from fp4ref.layout import layout
+from fp4ref.spec_root import spec_root
 from fp4ref.testing import assert_conforms
 
 NASTY = """<script>alert("&'")</script>\x00\ud800"""
@@ -117,14 +119,14 @@ def test_violated_rules_are_named_first(capsys):
     for r in run(subject, cases(fp4ref.NVFP4, families=["element-ties", "normal"], dtypes=["float32"])):
         report.add(judge(r.case, r.outcome, subject.declaration, r.expected))
     text = html.page(of_kernel(report))
-    assert "the most often failing first: <b>E2M1-3</b> Ties go to the even code" in text
+    assert 'the most often failing first: <b><a href="#E2M1-3">E2M1-3</a></b> Ties go to the even code' in text
     print_kernel(Console(width=200), report, 1)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("rules that decide a wrong byte, the most often failing first: E2M1-3 0/")
     report.explain()
     page = html.page(of_kernel(report))
     (said,) = re.findall('<p class="rule">(.*?)</p>', page)
-    assert said == "Broken: <b>E2M1-3</b> Ties go to the even code."
+    assert said == 'Broken: <b><a href="#E2M1-3">E2M1-3</a></b> Ties go to the even code.'
     assert page.index(said) < page.index("rests on")
     print_kernel(Console(width=200), report, 1)
     lines = capsys.readouterr().out.splitlines()
@@ -220,10 +222,23 @@ def test_the_page_needs_nothing_else_and_runs_nothing(view):
     text = html.page(view)
     addresses = [value for _, attrs in Page(text).tags for name, value in attrs.items() if name in {"href", "src"}]
     assert addresses
-    assert all(address.startswith("data:image/png;base64,") for address in addresses)
+    inside = {attrs.get("id") for _, attrs in Page(text).tags}
+    assert all(a.startswith("data:image/png;base64,") or a.removeprefix("#") in inside for a in addresses)
     assert "<script" not in text
     assert "http" not in re.sub(r"http-equiv", "", text)
     assert "prefers-color-scheme: dark" in text
+
+
+def test_each_rule_of_the_page_leads_to_its_text(view):
+    """In the steps, in the verdict and in the table of rules; the texts are those of the standard, once each."""
+    text = html.page(view)
+    linked = {attrs["href"][1:] for tag, attrs in Page(text).tags if tag == "a" and attrs["href"].startswith("#")}
+    assert {"BLK-3", "E2M1-3", "PACK-1"} <= linked
+    texts = dict(re.findall(r'<div class="text" id="([A-Z0-9-]+)">(.*?)</div>', text, re.DOTALL))
+    assert set(texts) == linked
+    chapter = (spec_root() / "05-block-scaling.md").read_text("utf-8")
+    assert unescape(texts["BLK-3"]) in chapter
+    assert not re.search(r"<td>[A-Z][A-Z0-9]*-\d+</td>", text)
 
 
 def test_what_a_user_wrote_is_text_on_the_page_and_in_the_xml(tmp_path):

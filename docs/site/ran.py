@@ -21,13 +21,14 @@ from sphinx.util.docutils import SphinxDirective
 from fp4ref.cli import main
 
 WIDTH = 100
+RULE = re.compile(r'href="#([A-Z][A-Z0-9]*-\d+)"')
 STATUS = re.compile(r"  # exit status (\d)$")
 
 
 class Ran(SphinxDirective):
     """Commands, one a line, with `# exit status 1` behind one that ends so. They run in a copy of the examples.
 
-    keep: a file that they write, which becomes a page of the site's first folder.
+    keep: a report that they write, which becomes a page of the site's first folder, with links to the pages of rules.
     """
 
     has_content = True
@@ -39,7 +40,9 @@ class Ran(SphinxDirective):
             shutil.copytree(Path(self.env.srcdir) / "examples", folder, dirs_exist_ok=True)
             said = [self._output(line, folder) for line in self.content]
             if name := self.options.get("keep"):
-                shutil.copy(Path(folder) / name, Path(self.env.srcdir).parent / "explorer" / name)
+                page = (Path(folder) / name).read_text("utf-8")
+                page = RULE.sub(lambda found: f'href="rule/{found[1].lower()}.html"', page)
+                (Path(self.env.srcdir).parent / "explorer" / name).write_text(page, "utf-8")
         block = nodes.literal_block("", text := "\n\n".join(said))
         block["language"] = "text"
         block.rawsource = text

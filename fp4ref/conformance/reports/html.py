@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from html import escape
@@ -22,6 +23,10 @@ from fp4ref.files.kinds import HTML
 from fp4ref.files.targets import Paths, write_bytes
 from fp4ref.spec import SPEC_VERSION
 
+RULE = re.compile(r"\b[A-Z][A-Z0-9]*-\d+\b")
+NAMED_RULES = re.compile(
+    rf"<(b|td)>{RULE.pattern}(?: {RULE.pattern})*</\1>"
+)  # a cell, or the verdict's word, of rules alone
 TILES = 12  # tiles that are listed
 GOOD, BAD = "\N{CHECK MARK}", "\N{BALLOT X}"  # a verdict is not told by colour alone
 KEY = (
@@ -47,8 +52,27 @@ def page(view: View) -> str:
         tone="good" if view.ok else "bad",
         version=escape(__version__),
         standard=escape(SPEC_VERSION),
-        body="\n".join(_body(view)),
+        body=_with_rules("\n".join(_body(view))),
     )
+
+
+def _with_rules(body: str) -> str:
+    """Return the body with each rule that a cell or the verdict names linked to its text, which is at the end."""
+    known, linked = standard.defined(), dict[str, standard.Rule]()
+
+    def link(found: re.Match[str]) -> str:
+        if (rule := known.get(found[0])) is None:
+            return found[0]
+        linked[rule.id] = rule
+        return f'<a href="#{rule.id}">{rule.id}</a>'
+
+    body = NAMED_RULES.sub(lambda cell: RULE.sub(link, cell[0]), body)
+    texts = "".join(
+        f"<details><summary>{escape(f'{rule.id} · {rule.title} ({rule.kind})')}</summary>"
+        f'<div class="text" id="{rule.id}">{escape(rule.text.strip())}</div></details>'
+        for rule in sorted(linked.values(), key=lambda rule: (rule.chapter, rule.id))
+    )
+    return f"{body}\n<h2>Text of the rules</h2>{texts}" if texts else body
 
 
 def _body(view: View) -> Iterator[str]:
