@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 from fp4ref import te  # noqa: E402
 from fp4ref.te.delayed_scaling import Histories, update_scales  # noqa: E402
-from fp4ref.te.quantization import DelayedScalingRequest, FP8GlobalStateManager  # noqa: E402
-from fp4ref.te.recipe import CustomRecipe, DelayedScaling, Format  # noqa: E402
+from fp4ref.te.quantization import DelayedScalingRequest, FP8GlobalStateManager, QuantizerRole  # noqa: E402
+from fp4ref.te.recipe import CustomRecipe, DelayedScaling, Format, MXFP8BlockScaling  # noqa: E402
 from fp4ref.te.recipe_state import DelayedScalingRecipeState  # noqa: E402
 
 
@@ -193,14 +194,88 @@ def test_a_checkpoint_continues_the_run():
         assert all(torch.equal(a, b) for a, b in zip(vars_of(module, name), vars_of(other, name), strict=True))
     with te.autocast(recipe=recipe):
         assert torch.equal(other(x), module(x))
-    record = pickle.dumps({"scale_fwd": torch.ones(3), "recipe": "DelayedScaling"})
-    with pytest.raises(ValueError, match="pickle"):
-        other.set_extra_state(torch.frombuffer(bytearray(record), dtype=torch.uint8))
+    assert torch.equal(linear_with(module.get_extra_state()).get_extra_state(), module.get_extra_state())
     with pytest.raises(ValueError, match="shape"):
         te.LayerNormMLP(32, 64, device="cpu").set_extra_state(module.get_extra_state())
     stateless = te.Linear(32, 32, device="cpu")
     stateless.set_extra_state(torch.frombuffer(bytearray(b'{"recipe": "MXFP8BlockScaling"}'), dtype=torch.uint8))
     assert not stateless.fp8_meta
+
+
+def linear_with(record):
+    module = linear()
+    module.set_extra_state(record)
+    return module
+
+
+def pickled(record):
+    return torch.frombuffer(bytearray(pickle.dumps(record)), dtype=torch.uint8)
+
+
+@pytest.mark.rule("TEL-52")
+def test_a_pickle_is_read_if_it_is_allowed(monkeypatch):
+    scales = {"scale_fwd": torch.arange(3) + 2.0, "scale_bwd": torch.full((2,), 7.0)}
+    scales |= {"amax_history_fwd": torch.ones(4, 3), "amax_history_bwd": torch.zeros(4, 2)}
+    recipe = DelayedScaling(fp8_format=Format.E4M3, amax_history_len=4)
+    whole = {**scales, "recipe": recipe, "extra_fp8_variables": {}}
+    harmful = {**whole, "extra_fp8_variables": Harmful()}
+    for record in ({}, {"recipe": MXFP8BlockScaling()}, {"recipe": CustomRecipe(qfactory=linear)}):
+        assert not linear_with(pickled(record)).fp8_meta
+    for record in (whole, scales, harmful, {"recipe": recipe}, {"recipe": Harmful()}):
+        with pytest.raises(ValueError, match=r"NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE=1 \[TEL-52\]"):
+            linear().set_extra_state(pickled(record))
+    monkeypatch.setenv("NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE", "1")
+    for record in (whole, scales):  # the first version of the library named no recipe
+        state = linear_with(pickled(record)).fp8_meta["scaling_fwd"]
+        assert state.scale.tolist() == [2, 3, 4]
+        assert state.amax_history.shape == (4, 3)
+        assert state.recipe.fp8_format is (Format.E4M3 if "recipe" in record else Format.HYBRID)
+    for record, said in ((harmful, "sys.exit"), ({"recipe": recipe}, "no scales"), ([scales], "pickled list")):
+        with pytest.raises(ValueError, match=rf"{said}.*\[TEL-52\]"):
+            linear().set_extra_state(pickled(record))
+    with pytest.raises(ValueError, match="a pickle"):
+        linear().set_extra_state(torch.tensor([1, 2, 3], dtype=torch.uint8))
+
+
+class Harmful:
+    def __reduce__(self):
+        return sys.exit, ("the pickle was executed",)
+
+
+@pytest.mark.rule("TEL-52", "TEL-44")
+def test_scales_that_a_factory_asked_for_survive_a_checkpoint_and_another_consumer():
+    def factory(role):
+        forward = role is None or role.tensor_type != "grad_output"
+        return DelayedScalingRequest(amax_history_len=4) if forward else te.MXFP8Quantizer()
+
+    module, x, recipe = linear(), torch.randn(16, 32, dtype=torch.bfloat16), CustomRecipe(qfactory=factory)
+    with te.autocast(recipe=recipe):
+        module(x)
+    record, scales = module.get_extra_state(), module.fp8_meta["scaling_fwd"].scale.tolist()
+    assert scales[0] != 1
+    module.output_quantizer_role = QuantizerRole("linear", "input", "next")
+    for changed in (module, linear_with(record)):
+        assert torch.equal(changed.get_extra_state(), record)
+        assert not changed.fp8_meta_tensors_initialized
+        with te.autocast(recipe=recipe):
+            changed(x)
+        assert changed.fp8_meta["scaling_fwd"].scale.tolist() == scales
+        assert changed.fp8_meta["scaling_fwd"].amax_history.shape == (4, 3)
+
+
+@pytest.mark.rule("TEL-44")
+def test_a_packed_weight_adds_its_maxima_to_the_new_history():
+    with te.quantized_model_init(recipe=DelayedScaling(amax_history_len=4)):
+        module = te.Linear(32, 32, device="cpu", params_dtype=torch.bfloat16)
+    with (
+        pytest.warns(UserWarning, match="Quantizer is being updated"),
+        te.autocast(recipe=DelayedScaling(amax_history_len=2)),
+    ):
+        module(torch.ones(16, 32, dtype=torch.bfloat16))
+    history = module.fp8_meta["scaling_fwd"].amax_history
+    with torch.no_grad():
+        module.weight.copy_(torch.full((32, 32), 5.0, dtype=torch.bfloat16))
+    assert history[0, 1] == 5
 
 
 @pytest.mark.rule("TEL-44")

@@ -5,12 +5,13 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from fp4ref.te import MXFP8Quantizer, get_align_size_for_quantization, quantizer_factories, recipe
-from fp4ref.te.dtypes import DType
-from fp4ref.te.recipe_state import RecipeState
-from fp4ref.te.roles import QuantizerRole
+from fp4ref import te  # noqa: E402
+from fp4ref.te import MXFP8Quantizer, get_align_size_for_quantization, quantizer_factories, recipe  # noqa: E402
+from fp4ref.te.dtypes import DType  # noqa: E402
+from fp4ref.te.quantization import RecipeState  # noqa: E402
+from fp4ref.te.roles import QuantizerRole  # noqa: E402
 
 QParams = recipe.QParams
 
@@ -49,6 +50,7 @@ def test_scopes_of_4over6(scope, use_256):
         (recipe.NVFP4BlockScaling, {"backward_override": "fast"}, "'fast'"),
         (recipe.MXFP8BlockScaling, {"fp8_format": recipe.Format.E5M2}, "E5M2"),
         (recipe.MXFP8BlockScaling, {"fp8_dpa": True}, "fp8_dpa"),
+        (recipe.CustomRecipe, {"qfactory": print, "fp8_dpa": True}, "fp8_dpa"),
         (recipe.Float8CurrentScaling, {"backward_override": 1}, "backward_override 1"),
     ],
 )
@@ -134,15 +136,30 @@ def test_4over6_and_a_hadamard_transform_exclude_each_other():
     assert [q.nvfp4_use_4over6 for q in quantizers(nvfp4_4over6="weights")] == [False, True]
 
 
-def test_a_factory_hears_of_no_role_where_the_consumer_is_unknown():
+@pytest.mark.rule("TEL-58")
+def test_a_factory_hears_of_the_consumers_of_results():
     heard = []
     made = recipe.CustomRecipe(qfactory=lambda role: heard.append(role) or MXFP8Quantizer())
-    roles = [QuantizerRole("linear", name) for name in ("input", "weight", "output")]
-    RecipeState.create(made, mode="forward", num_quantizers=3, roles=roles).make_quantizers()
-    assert heard == [*roles[:2], None]
+    mlp = te.LayerNormMLP(32, 64, device="cpu", name="mlp")
+    with te.autocast(recipe=made):
+        mlp(torch.zeros(32, 32))
+    fc1, fc2 = ([f"mlp.{layer} {kind}" for kind in ("input", "weight", "grad_output")] for layer in ("fc1", "fc2"))
+    expected = [*fc1[:2], fc2[0], *fc2[:2], "None", fc1[2], "None", fc2[2], fc1[2]]
+    assert [f"{role.name} {role.tensor_type}" if role else "None" for role in heard] == expected
+    consumer = QuantizerRole("dpa", "qkv", "attention")
+    mlp.output_quantizer_role = mlp.grad_input_quantizer_role = consumer
+    heard.clear()
+    with te.autocast(recipe=made):
+        mlp(torch.zeros(32, 32))
+    assert [index for index, role in enumerate(heard) if role == consumer] == [5, 7]
+    assert (mlp.output_quantizer_role, mlp.fp8_meta_tensors_initialized) == (consumer, True)
+    mlp.output_quantizer_role = QuantizerRole("dpa", "qkv", "attention")
+    assert mlp.fp8_meta_tensors_initialized
+    mlp.grad_input_quantizer_role = None
+    assert (mlp.grad_input_quantizer_role, mlp.fp8_meta_tensors_initialized) == (None, False)
     strict = recipe.CustomRecipe(qfactory=lambda role: None)
-    with pytest.raises(ValueError, match="no quantizer for"):
-        RecipeState.create(strict, mode="forward", num_quantizers=3, roles=roles).make_quantizers()
+    with pytest.raises(ValueError, match="no quantizer for"), te.autocast(recipe=strict):
+        mlp(torch.zeros(32, 32))
 
 
 @pytest.mark.rule("TEL-43")
@@ -174,7 +191,7 @@ def test_custom_recipes_say_to_what_groups_are_padded():
     assert get_align_size_for_quantization(recipe.CustomRecipe(**factory)) == 128
     assert get_align_size_for_quantization(recipe.CustomRecipe(**factory, quantization_alignment=32)) == 32
     assert recipe.CustomRecipe(**factory).fp8_format is recipe.Format.HYBRID
-    with pytest.raises(ValueError, match="quantization_alignment 0"):
+    with pytest.raises(ValueError, match="quantization_alignment must be positive, not 0"):
         recipe.CustomRecipe(**factory, quantization_alignment=0)
 
 

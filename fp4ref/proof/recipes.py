@@ -33,7 +33,7 @@ FLAG_SIZE = 4 * len(QUANTIZERS) * len(SHAPES)
 
 
 def _quantizer(recipe: Any, mode: str, role: tuple[str, str]) -> Any:
-    from fp4ref.te.recipe_state import RecipeState
+    from fp4ref.te.quantization import RecipeState
     from fp4ref.te.roles import QuantizerRole
 
     made = RecipeState.create(recipe, mode=mode, num_quantizers=1, roles=[QuantizerRole(*role)])

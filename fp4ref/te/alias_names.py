@@ -163,6 +163,10 @@ ABSENT_PACKAGES = (
 )
 # The names that exist in packages that are otherwise absent.
 PRESENT_IN_ABSENT = {
+    f"{PYTORCH}._extra_state": (
+        "pickled_state: CheckpointExtraStatePolicy UNSAFE_PICKLE_EXTRA_STATE_ENV _RECIPE_POLICIES"
+        " should_load_extra_state_pickle"
+    ),
     f"{PYTORCH}.module.fp8_padding": "module.padding: Fp8Padding",
     f"{PYTORCH}.module.fp8_unpadding": "module.padding: Fp8Unpadding",
     f"{PYTORCH}.permutation": "permutation: moe_permute moe_unpermute",

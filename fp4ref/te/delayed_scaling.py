@@ -27,9 +27,10 @@ class Histories:
         self.states: dict[bool, list[Any]] = {True: [], False: []}
 
     def add(self, state: Any, *, forward: bool) -> None:
-        """Add a state, unless it is here."""
-        if all(state is not known for known in self.states[forward]):
-            self.states[forward].append(state)
+        """Add a state, unless it is here, in the place of an earlier one with the same scales."""
+        states = self.states[forward]
+        if all(state is not known for known in states):
+            states[:] = [*(known for known in states if known.scale is not state.scale), state]
 
     def update(self, *, forward: bool) -> None:
         """Take the largest maxima over each recipe's process group, and compute every scale anew. Rules: TEL-47."""

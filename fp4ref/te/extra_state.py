@@ -10,64 +10,96 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import SettingError
+from fp4ref.te.pickled_state import read_pickle, should_load_extra_state_pickle
 from fp4ref.te.recipe import DelayedScaling, Format
 from fp4ref.te.recipe_state import DelayedScalingRecipeState
+from fp4ref.te.recomputation import delayed_state
 
-ARCHIVE = b"PK"  # the first bytes of a file that torch.save writes
+ARCHIVE, TEXT = b"PK", b"{"  # the first bytes of a file that torch.save writes, and of JSON
+CUSTOM = "CustomRecipe"
 PARTS = ("scale", "amax_history")
+MODES = {"fwd": "forward", "bwd": "backward"}
 DIRECTIONS = {"fwd": "scaling_fwd", "bwd": "scaling_bwd"}
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The content of a record: a recipe, and tensors by name."""
+    """The content of a record: tensors by name, the recipe that they belong to; inner: one that a factory asked for."""
 
     recipe: DelayedScaling
     tensors: dict[str, Any]
+    inner: bool
 
-    def restore(self, state: DelayedScalingRecipeState, *, forward: bool) -> None:
-        """Copy scales and maxima into a module's state. Rules: TEL-52.
+    def restore(self, module: Any) -> None:
+        """Copy scales and maxima into a module's states.
 
         Errors: SettingError for another count of operands.
+
+        Rules: TEL-52.
         """
-        for part in PARTS:
-            target, value = getattr(state, part), self.tensors[f"{part}_{'fwd' if forward else 'bwd'}"]
-            if value.shape != target.shape:
-                got = f"{part} of shape {list(value.shape)}"
-                raise SettingError("set_extra_state", got, f"{list(target.shape)}", "TEL-52")
-            target.copy_(value)
+        for direction, key in DIRECTIONS.items():
+            if f"scale_{direction}" not in self.tensors:
+                continue
+            if self.inner:
+                count, mode = len(self.tensors[f"scale_{direction}"]), MODES[direction]
+                module.fp8_meta[key] = DelayedScalingRecipeState(self.recipe, mode=mode, num_quantizers=count)
+            else:
+                module.set_meta_tensor(fwd=direction == "fwd", recipe=self.recipe)
+            for part in PARTS:
+                target, value = getattr(module.fp8_meta[key], part), self.tensors[f"{part}_{direction}"]
+                if value.shape != target.shape:
+                    got = f"{part} of shape {list(value.shape)}"
+                    raise SettingError("set_extra_state", got, f"{list(target.shape)}", "TEL-52")
+                target.copy_(value)
 
 
 def saved_state(fp8_meta: dict[str, Any]) -> torch.Tensor:
     """Return the record of a module as bytes. Rules: TEL-52."""
-    recipe = fp8_meta["recipe"]
-    if not isinstance(fp8_meta.get("scaling_fwd"), DelayedScalingRecipeState):
-        return _bytes(json.dumps({"recipe": type(recipe).__name__}).encode())
-    record: dict[str, Any] = {"recipe": type(recipe).__name__, "fp8_format": recipe.fp8_format.name}
-    for direction, key in DIRECTIONS.items():
+    name = type(fp8_meta["recipe"]).__name__ if "recipe" in fp8_meta else CUSTOM  # that of a state just loaded
+    states = {direction: delayed_state(fp8_meta, key) for direction, key in DIRECTIONS.items()}
+    kept = {direction: state for direction, state in states.items() if state is not None}
+    if not kept:
+        return _bytes(json.dumps({"recipe": name}).encode())
+    record: dict[str, Any] = {"recipe": name}
+    for direction, state in kept.items():
+        record["fp8_format"] = state.recipe.fp8_format.name
         for part in PARTS:
-            record[f"{part}_{direction}"] = getattr(fp8_meta[key], part).detach().cpu().clone()
+            record[f"{part}_{direction}"] = getattr(state, part).detach().cpu().clone()
     file = io.BytesIO()
     torch.save(record, file)
     return _bytes(file.getvalue())
 
 
-def loaded_state(record: Any) -> Loaded | None:
+def loaded_state(record: Any, context: str) -> Loaded | None:
     """Return the content of a record, None if it has no scales.
 
-    Errors: SettingError for scales in a pickle, whose reading could execute code.
+    context: the module's name, for errors.
+
+    Errors: SettingError for scales in a pickle that nobody allowed to read.
 
     Rules: TEL-52.
     """
     data = record.detach().cpu().numpy().tobytes() if isinstance(record, torch.Tensor) else b""
-    if b"scale_fwd" not in data:
+    if data.startswith(TEXT):
         return None
-    if not data.startswith(ARCHIVE):
-        got = "scales of delayed scaling as a pickle"
-        raise SettingError("set_extra_state", got, "a record that this layer has written", "TEL-52")
-    tensors = torch.load(io.BytesIO(data), weights_only=True)
-    length = tensors["amax_history_fwd"].shape[0]
-    return Loaded(DelayedScaling(fp8_format=Format[tensors["fp8_format"]], amax_history_len=length), tensors)
+    if data.startswith(ARCHIVE):
+        tensors = torch.load(io.BytesIO(data), weights_only=True)
+        fp8_format, inner = Format[tensors["fp8_format"]], tensors["recipe"] == CUSTOM
+    elif should_load_extra_state_pickle(data, context):
+        tensors = read_pickle(data)
+        fp8_format = tensors["recipe"].fp8_format if "recipe" in tensors else Format.HYBRID  # 1.x named no recipe
+        inner = False
+    else:
+        return None
+    directions = [direction for direction in DIRECTIONS if f"scale_{direction}" in tensors]
+    missing = [
+        f"{part}_{direction}" for direction in directions for part in PARTS if f"{part}_{direction}" not in tensors
+    ]
+    if missing or not directions:
+        got = f"{context}: no {', '.join(missing) or 'scales'}"
+        raise SettingError("set_extra_state", got, "scales and histories", "TEL-52")
+    length = tensors[f"amax_history_{directions[0]}"].shape[0]
+    return Loaded(DelayedScaling(fp8_format=fp8_format, amax_history_len=length), tensors, inner)
 
 
 def _bytes(data: bytes) -> torch.Tensor:

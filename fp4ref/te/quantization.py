@@ -30,11 +30,11 @@ from fp4ref.te.recipe_state import (
     Float8CurrentScalingRecipeState,
     MXFP8BlockScalingRecipeState,
     NVFP4BlockScalingRecipeState,
-    RecipeState,
     get_fp4_te_dtype,
     get_fp8_te_dtype,
     get_fp8_torch_dtype,
 )
+from fp4ref.te.recipe_state_base import RecipeState
 from fp4ref.te.recomputation import Recomputation
 from fp4ref.te.roles import DelayedScalingRequest, QuantizerRequest, QuantizerRole
 

@@ -136,12 +136,12 @@ class MXFP8BlockScaling(Recipe):
 class CustomRecipe(Recipe):
     """A factory makes the quantizer of each tensor: `qfactory(role)`, None for a tensor that is not quantized.
 
-    The role is None for a tensor whose consumer is unknown: the output, and the gradient of the input. fp8_format:
+    The role is None for a result whose consumer is unknown: the output, and the gradient of the input. fp8_format:
     read by scripts, does not choose anything. quantization_alignment: groups are padded to multiples of this many
     rows. qfactory_key, policy_key: names of what the factory does, taken from the factory if it has them; nothing here
     reads them.
 
-    Rules: TEL-2.
+    Rules: TEL-1, TEL-2, TEL-58.
     """
 
     KIND = RecipeKind.CUSTOM
@@ -160,8 +160,10 @@ class CustomRecipe(Recipe):
         if not callable(self.qfactory):
             raise DomainError("CustomRecipe", f"qfactory {self.qfactory!r}", "a function of a tensor's role", "TEL-2")
         if self.quantization_alignment <= 0:
-            raise SettingError("CustomRecipe", f"quantization_alignment {self.quantization_alignment}", "more than 0")
+            got = f"quantization_alignment must be positive, not {self.quantization_alignment}"
+            raise SettingError("CustomRecipe", got, "a number of rows")
         require_backward_override(self.backward_override)
+        require_no_attention(self)
 
 
 def quantizer_factory(key: Hashable) -> Callable[[Factory], Factory]:

@@ -2,107 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fp4ref.te.delayed_scaling import resized
 from fp4ref.te.dtypes import DType, torch_dtype
-from fp4ref.te.errors import SettingError, TensorShapeError
+from fp4ref.te.errors import SettingError
 from fp4ref.te.float8_block_quantizer import Float8BlockQuantizer
 from fp4ref.te.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer
 from fp4ref.te.mxfp8_quantizer import MXFP8Quantizer
 from fp4ref.te.nvfp4_quantizer import NVFP4Quantizer
-from fp4ref.te.quantizer import Quantizer
 from fp4ref.te.recipe import DelayedScaling, Format
+from fp4ref.te.recipe_state_base import UNNAMED, RecipeState
 from fp4ref.te.roles import DelayedScalingRequest, QuantizerRole
 
-# The order in which a caller without roles lists its operands, forward and backward, repeated per GEMM.
-UNNAMED = {"forward": ("input", "weight", "output"), "backward": ("grad_output", "grad_input")}
-TENSORS = {name for names in UNNAMED.values() for name in names}
 TWO_SIDED_WEIGHTS = ("linear", "grouped_linear")
 
 
-class RecipeState:
-    """Makes the quantizers of one direction of one module.
-
-    mode: "forward" or "backward". roles: one per quantizer, None where the operand's consumer is unknown; without
-    roles the operands are input, weight, output (grad_output, grad_input) in turn.
-    """
-
-    def __init__(
-        self,
-        recipe: Any,
-        *,
-        mode: str,
-        num_quantizers: int = 1,
-        device: Any = None,
-        roles: Sequence[QuantizerRole | None] | None = None,
-    ) -> None:
-        if mode not in UNNAMED:
-            raise SettingError("RecipeState", f"mode {mode!r}", "forward or backward")
-        if roles is not None and len(roles) != num_quantizers:
-            raise TensorShapeError("RecipeState", f"{len(roles)} roles", f"{num_quantizers}, one per quantizer")
-        self.recipe, self.mode, self.num_quantizers = recipe, mode, num_quantizers
-        self.device, self.roles = device, roles
-
-    @staticmethod
-    def create(
-        recipe: Any,
-        *,
-        mode: str,
-        num_quantizers: int = 1,
-        device: Any = None,
-        roles: Sequence[QuantizerRole | None] | None = None,
-    ) -> RecipeState:
-        """Return the state of a recipe.
-
-        Errors: SettingError for a recipe that is not emulated.
-        """
-        for matches, kind in (
-            (recipe.nvfp4(), NVFP4BlockScalingRecipeState),
-            (recipe.mxfp8(), MXFP8BlockScalingRecipeState),
-            (recipe.float8_current_scaling(), Float8CurrentScalingRecipeState),
-            (recipe.delayed(), DelayedScalingRecipeState),
-            (recipe.float8_block_scaling(), Float8BlockScalingRecipeState),
-            (recipe.custom(), CustomRecipeState),
-        ):
-            if matches:
-                return kind(recipe, mode=mode, num_quantizers=num_quantizers, device=device, roles=roles)
-        raise SettingError("RecipeState", type(recipe).__name__, "an emulated recipe")
-
-    def make_quantizers(self) -> list[Any]:
-        """Return one quantizer per operand, in order."""
-        quantizers = []
-        for index in range(self.num_quantizers):
-            role = self._role(index)
-            quantizer = self._make(role)
-            if isinstance(quantizer, Quantizer):
-                quantizer.role = role.tensor_type
-            quantizers.append(quantizer)
-        return quantizers
-
-    def _role(self, index: int) -> QuantizerRole:
-        """Return an operand's role, whose tensor is that of its position unless the role names one. Rules: TEL-43."""
-        given = self._given(index)
-        return given if given.tensor_type in TENSORS else replace(given, tensor_type=self._by_position(index))
-
-    def _given(self, index: int) -> QuantizerRole:
-        """Return the role that the caller gave, or one by position."""
-        given = None if self.roles is None else self.roles[index]
-        return QuantizerRole(tensor_type=self._by_position(index)) if given is None else given
-
-    def _by_position(self, index: int) -> str:
-        order = UNNAMED[self.mode]
-        return order[index % len(order)]
-
-    def _make(self, role: QuantizerRole) -> Any:
-        raise NotImplementedError
-
-
-class NVFP4BlockScalingRecipeState(RecipeState):
+class NVFP4BlockScalingRecipeState(RecipeState, asked="nvfp4"):
     """Quantizers of `NVFP4BlockScaling`. Rules: TEL-1, TEL-16, TEL-18."""
 
     @property
@@ -137,7 +55,7 @@ class NVFP4BlockScalingRecipeState(RecipeState):
         )
 
 
-class MXFP8BlockScalingRecipeState(RecipeState):
+class MXFP8BlockScalingRecipeState(RecipeState, asked="mxfp8"):
     """Quantizers of `MXFP8BlockScaling`. Rules: TEL-2, TEL-20."""
 
     @property
@@ -151,7 +69,7 @@ class MXFP8BlockScalingRecipeState(RecipeState):
         return MXFP8Quantizer(fp8_dtype=self.dtype, with_2d_quantization=tiles)
 
 
-class Float8CurrentScalingRecipeState(RecipeState):
+class Float8CurrentScalingRecipeState(RecipeState, asked="float8_current_scaling"):
     """Quantizers of `Float8CurrentScaling`."""
 
     @property
@@ -173,7 +91,7 @@ class Float8CurrentScalingRecipeState(RecipeState):
         )
 
 
-class DelayedScalingRecipeState(RecipeState):
+class DelayedScalingRecipeState(RecipeState, asked="delayed"):
     """Quantizers of `DelayedScaling`, whose scales and maxima are the elements of two tensors.
 
     scale: float32 [operands]. amax_history: float32 [length, operands]. group: the processes that share their maxima.
@@ -199,11 +117,13 @@ class DelayedScalingRecipeState(RecipeState):
         """The largest value of the element type."""
         return torch.finfo(torch_dtype(self.dtype)).max
 
-    def adopt(self, recipe: Any) -> None:
-        """Follow another recipe of the same kind; scales and maxima stay."""
-        self.recipe = recipe
-        if recipe.amax_history_len != self.amax_history.shape[0]:
-            self.amax_history = resized(self.amax_history, recipe.amax_history_len)
+    def inherit_state_from(self, other: RecipeState | None) -> None:
+        """Take over the scales and maxima of an earlier state of as many operands, the very tensors. Rules: TEL-44."""
+        if not isinstance(other, DelayedScalingRecipeState) or other.num_quantizers != self.num_quantizers:
+            return
+        self.scale, self.amax_history, self.group = other.scale, other.amax_history, other.group
+        if self.recipe.amax_history_len != self.amax_history.shape[0]:
+            self.amax_history = resized(self.amax_history, self.recipe.amax_history_len)
 
     def make_quantizers(self) -> list[Any]:
         """Return one quantizer per operand, in order, each with its scale and its place in the history."""
@@ -215,7 +135,7 @@ class DelayedScalingRecipeState(RecipeState):
         return quantizers
 
 
-class Float8BlockScalingRecipeState(RecipeState):
+class Float8BlockScalingRecipeState(RecipeState, asked="float8_block_scaling"):
     """Quantizers of `Float8BlockScaling`. Rules: TEL-48."""
 
     def _make(self, role: QuantizerRole) -> Float8BlockQuantizer:
@@ -236,13 +156,19 @@ class Float8BlockScalingRecipeState(RecipeState):
         )
 
 
-class CustomRecipeState(RecipeState):
+class CustomRecipeState(RecipeState, asked="custom"):
     """Quantizers that the recipe's `qfactory(role)` returns; the role of an operand with no known consumer is None.
 
     delayed: the state of the operands for which the factory asked for delayed scaling.
     """
 
     delayed: DelayedScalingRecipeState | None = None
+    _before: DelayedScalingRecipeState | None = None
+
+    def inherit_state_from(self, other: RecipeState | None) -> None:
+        """Keep the scales and maxima of an earlier state for the operands that ask for them again. Rules: TEL-44."""
+        before = other.delayed if isinstance(other, CustomRecipeState) else other
+        self._before = before if isinstance(before, DelayedScalingRecipeState) else None
 
     def make_quantizers(self) -> list[Any]:
         """Return one quantizer per operand, in order, those that a factory asked for included. Rules: TEL-44."""
@@ -255,25 +181,61 @@ class CustomRecipeState(RecipeState):
             if request != requests[0]:
                 got = f"{request} at index {index}"
                 raise SettingError("CustomRecipe", got, f"{requests[0]}, as at index {asking[0]}", "TEL-44")
-        roles = [self._given(index) for index in asking]
-        self.delayed = DelayedScalingRecipeState(
-            DelayedScaling(**vars(requests[0])),
-            mode=self.mode,
-            num_quantizers=len(asking),
-            device=self.device,
-            roles=roles,
-        )
+        self.delayed = self._delayed_state(DelayedScaling(**vars(requests[0])), asking)
         for index, made in zip(asking, self.delayed.make_quantizers(), strict=True):
             quantizers[index] = made
         return quantizers
 
+    def _delayed_state(self, recipe: DelayedScaling, asking: list[int]) -> DelayedScalingRecipeState:
+        """Return the earlier state if it fits, else a new one that begins with its scales and maxima if they fit."""
+        state = DelayedScalingRecipeState(
+            recipe,
+            mode=self.mode,
+            num_quantizers=len(asking),
+            device=self.device,
+            roles=[self._given(index) for index in asking],
+        )
+        before = self._before
+        if before is not None and (before.num_quantizers, before.recipe) == (state.num_quantizers, recipe):
+            before.roles = state.roles
+            return before
+        state.inherit_state_from(before)
+        return state
+
+    @property
+    def scale(self) -> torch.Tensor | None:
+        """The scales of delayed scaling, None without any."""
+        return None if self.delayed is None else self.delayed.scale
+
+    @property
+    def amax_history(self) -> torch.Tensor | None:
+        """The maxima of delayed scaling, None without any."""
+        return None if self.delayed is None else self.delayed.amax_history
+
+    @property
+    def _ds_state(self) -> DelayedScalingRecipeState | None:
+        return self.delayed
+
+    @property
+    def _has_delayed_scaling(self) -> bool:
+        return self.delayed is not None
+
+    @property
+    def _inner_delayed_scaling_recipe(self) -> DelayedScaling | None:
+        return None if self.delayed is None else self.delayed.recipe
+
     def _role(self, index: int) -> QuantizerRole:
         return self._given(index)
 
-    def _make(self, role: QuantizerRole) -> Any:
-        consumed = role.tensor_type not in {"output", "grad_input"}
-        quantizer = self.recipe.qfactory(role if consumed else None)
-        if quantizer is None and consumed:
+    def _consumed(self, index: int) -> bool:
+        """Return False for a result whose consumer is unknown."""
+        if self.roles is not None:
+            return self.roles[index] is not None
+        return self._by_position(index) not in {"output", "grad_input"}
+
+    def _make_at(self, index: int, role: QuantizerRole) -> Any:
+        quantizer = self.recipe.qfactory(role if self._consumed(index) else None)
+        if quantizer is None and self._consumed(index):
             raise SettingError("CustomRecipe", f"no quantizer for {role}", "one per operand")
         return quantizer
 

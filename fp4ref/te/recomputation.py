@@ -20,7 +20,7 @@ class Recomputation:
     @staticmethod
     def copy_forward_fp8_meta_tensors_for_recompute(fp8_meta: dict[str, Any]) -> None:
         """Keep the scales and histories that the forward pass is about to use."""
-        state = _delayed(fp8_meta)
+        state = delayed_state(fp8_meta)
         if state is not None:
             fp8_meta.setdefault(KEPT, deque()).append((state.amax_history.clone(), state.scale.clone()))
 
@@ -30,7 +30,7 @@ class Recomputation:
 
         Errors: SettingError if none is left.
         """
-        state = _delayed(fp8_meta)
+        state = delayed_state(fp8_meta)
         if state is None:
             return
         if not fp8_meta.get(KEPT):
@@ -47,14 +47,14 @@ class Recomputation:
     @staticmethod
     def restore_fp8_meta_tensors(fp8_meta: dict[str, Any]) -> None:
         """Return to the scales and histories of before the recomputation."""
-        state = _delayed(fp8_meta)
+        state = delayed_state(fp8_meta)
         if state is not None:
             state.amax_history.copy_(fp8_meta["updated_amax_history_fwd"])
             state.scale.copy_(fp8_meta["updated_scale_fwd"])
 
 
-def _delayed(fp8_meta: dict[str, Any]) -> DelayedScalingRecipeState | None:
-    """Return the forward state of delayed scaling, if there is one."""
-    state = fp8_meta.get("scaling_fwd")
+def delayed_state(fp8_meta: dict[str, Any], key: str = "scaling_fwd") -> DelayedScalingRecipeState | None:
+    """Return the state of delayed scaling of one direction, one that a factory asked for included, None without any."""
+    state = fp8_meta.get(key)
     state = getattr(state, "delayed", state)
     return state if isinstance(state, DelayedScalingRecipeState) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -103,8 +104,13 @@ class QuantizedTensorStorage:
         return tensors[len(self.BUFFERS) :]
 
     def update_quantizer(self, quantizer: Any) -> None:
-        """Set the quantizer of later in-place updates."""
-        self._quantizer = quantizer
+        """Set the quantizer of later in-place updates.
+
+        Errors: SettingError for a tensor that no quantizer made.
+        """
+        if self._get_quantizer() is not quantizer:
+            warnings.warn("Quantizer is being updated, this may affect model behavior", stacklevel=2)
+            self._quantizer = quantizer
 
     def _get_quantizer(self) -> Any:
         if self._quantizer is None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from fp4ref.te.errors import SettingError, TensorDTypeError
-from fp4ref.te.extra_state import loaded_state, saved_state
 from fp4ref.te.hybrid_quantizer import require_packable
 from fp4ref.te.module.device import default_device
 from fp4ref.te.module.initial_values import keep_initial_value, normal
+from fp4ref.te.module.operands import QuantizedOperands
 from fp4ref.te.module.weights import (
     _2X_ACC_DGRAD,
     _2X_ACC_FPROP,
@@ -24,7 +23,7 @@ from fp4ref.te.module.weights import (
     parameters_of,
     quantize_weight,
 )
-from fp4ref.te.quantization import DelayedScalingRecipeState, FP8GlobalStateManager, QuantizerRole, RecipeState
+from fp4ref.te.quantization import FP8GlobalStateManager
 from fp4ref.te.tensor import QuantizedTensor
 
 __all__ = [
@@ -37,26 +36,16 @@ __all__ = [
     "get_workspace",
     "quantize_weight",
 ]
-KEYS = {True: "scaling_fwd", False: "scaling_bwd"}
 Init = Callable[[torch.Tensor], Any]
 
 
-class TransformerEngineBaseModule(torch.nn.Module):
-    """A module whose GEMM operands are quantized inside `autocast`.
-
-    quantizers: {"scaling_fwd": [...], "scaling_bwd": [...]}, in the order of `operand_roles`; our own code asks
-    `quantizer(operand)`. _fp8_workspaces: weights quantized once per batch, by name.
-    """
+class TransformerEngineBaseModule(QuantizedOperands):
+    """A module whose GEMM operands are quantized inside `autocast`, by the quantizers of `QuantizedOperands`."""
 
     def __init__(self, name: str | None = None) -> None:
-        super().__init__()
-        self.name = name
+        super().__init__(name)
         self.fp8 = self.fp8_calibration = False
-        self.fp8_initialized = False
-        self.primary_weights_in_fp8 = FP8GlobalStateManager.with_fp8_parameters()
         self.preserve_high_precision_init_val = FP8GlobalStateManager.with_high_precision_init_val()
-        self.fp8_meta: dict[str, Any] = {}
-        self.quantizers: dict[str, list[Any]] = {"scaling_fwd": [], "scaling_bwd": []}
         self.activation_dtype = torch.get_default_dtype()
         self.tp_group: Any = None
         self.tp_size = 1
@@ -67,58 +56,6 @@ class TransformerEngineBaseModule(torch.nn.Module):
         self.get_rng_state_tracker: Callable[[], Any] | None = None
         self.rng_tracker_name: str | None = None
         self.fsdp_group: Any = None
-        self._fp8_workspaces: dict[str, Any] = {}
-        self._operands: dict[str, Any] = {}
-        self._recipe_seen: Any = None
-
-    # Operands and their quantizers
-
-    def operand_roles(self, forward: bool) -> dict[str, QuantizerRole]:
-        """Return operands of one direction by name, in the order of `quantizers`."""
-        names = ("input", "weight", "output") if forward else ("grad_output", "grad_input")
-        return {name: QuantizerRole(tensor_type=name) for name in names}
-
-    def quantizer(self, operand: str) -> Any:
-        """Return the quantizer of a named operand."""
-        return self._operands[operand]
-
-    def set_meta_tensor(self, fwd: bool, recipe: Any) -> None:
-        """Make the quantizers of one direction from a recipe; scales of delayed scaling stay. Rules: TEL-44."""
-        roles = self.operand_roles(fwd)
-        state = self.fp8_meta.get(KEYS[fwd])
-        if isinstance(state, DelayedScalingRecipeState) and recipe.delayed():
-            state.adopt(recipe)
-        else:
-            state = RecipeState.create(
-                recipe,
-                mode="forward" if fwd else "backward",
-                num_quantizers=len(roles),
-                device=next((p.device for p in self.parameters()), default_device(None)),
-                roles=list(roles.values()),
-            )
-        self.fp8_meta[KEYS[fwd]], self.fp8_meta["recipe"] = state, recipe
-        self.quantizers[KEYS[fwd]] = state.make_quantizers()
-        self._operands |= dict(zip(roles, self.quantizers[KEYS[fwd]], strict=True))
-
-    def init_fp8_metadata(self) -> None:
-        """Make all quantizers anew, and forget the kept weights, if the recipe has changed. Rules: TEM-19."""
-        recipe = FP8GlobalStateManager.get_fp8_recipe()
-        seen = type(recipe), dict(vars(recipe))
-        if seen == self._recipe_seen:
-            return
-        if self._recipe_seen and self._recipe_seen[0] is not seen[0] and not self.primary_weights_in_fp8:
-            change = f"from {self._recipe_seen[0].__name__} to {seen[0].__name__}"
-            warnings.warn(f"Recipe type changed {change}: the quantizers are made anew.", stacklevel=4)
-        self.set_meta_tensor(fwd=True, recipe=recipe)
-        self.set_meta_tensor(fwd=False, recipe=recipe)
-        self._recipe_seen, self.fp8_initialized = seen, True
-        self._fp8_workspaces.clear()
-
-    def reduce_amax(self, operand: str) -> None:
-        """Let a quantizer reduce its amax over the tensor-parallel group, where it has an amax to reduce."""
-        quantizer: Any = self._operands.get(operand)
-        if hasattr(quantizer, "with_amax_reduction") and not getattr(quantizer, "row_scaled_nvfp4", False):
-            quantizer.with_amax_reduction, quantizer.amax_reduction_group = True, self.tp_group
 
     # One call
 
@@ -254,10 +191,6 @@ class TransformerEngineBaseModule(torch.nn.Module):
             vars(parameter).update(attributes)
             setattr(self, name, parameter)
 
-    def weight_operands(self) -> dict[str, str]:
-        """Return names of the weight parameters, and the operands that they are."""
-        return {}
-
     def _fill(self, parameter: torch.Tensor, init: Init, seeded: bool) -> None:
         if seeded and self.get_rng_state_tracker is not None:
             named = () if self.rng_tracker_name is None else (self.rng_tracker_name,)
@@ -281,20 +214,3 @@ class TransformerEngineBaseModule(torch.nn.Module):
         """Set the process group over which this module's weights are split."""
         self.tp_group = tp_group
         self._recipe_seen = None
-
-    # Checkpoints
-
-    def get_extra_state(self) -> torch.Tensor:
-        """Return uint8: scales and histories of delayed scaling, else the recipe's name; empty before quantization."""
-        if not self.fp8_initialized:
-            return torch.empty(0, dtype=torch.uint8)
-        return saved_state(self.fp8_meta)
-
-    def set_extra_state(self, state: Any) -> None:
-        """Take over scales and histories; any other record changes no result. Rules: TEL-52."""
-        loaded = loaded_state(state)
-        if loaded is None:
-            return
-        for forward in (True, False):
-            self.set_meta_tensor(fwd=forward, recipe=loaded.recipe)
-            loaded.restore(self.fp8_meta[KEYS[forward]], forward=forward)

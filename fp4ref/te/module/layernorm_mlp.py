@@ -107,6 +107,11 @@ class LayerNormMLP(ParallelModule):
             for kind in kinds
         }
 
+    def inner_consumers(self) -> dict[str, QuantizerRole]:
+        """Return the results between both products: fc2's input, and the gradient of fc1's output."""
+        inputs, gradients = self.operand_roles(forward=True), self.operand_roles(forward=False)
+        return {"fc1_output": inputs["fc2_input"], "fc2_grad_input": gradients["fc1_grad_output"]}
+
     def weight_operands(self) -> dict[str, str]:
         """Return names of the weight parameters, and the operands that they are."""
         return {f"{layer}_weight": f"{layer}_weight" for layer in LAYERS}

@@ -24,6 +24,11 @@ class QuantizingOperation(BasicOperation, TransformerEngineBaseModule):
         """Return one of the quantizers of mode "forward" or "backward", in the order of the operands."""
         return self._operands.get([*self.operand_roles(mode == "forward")][index])
 
+    @property
+    def _fp8_metas(self) -> dict[str, dict[str, Any]]:
+        """The states of both directions, by the library's name."""
+        return {"forward": self.fp8_meta, "backward": self.fp8_meta}
+
     def enter(self, x: Tensor, dtype: torch.dtype) -> None:
         """Read the context; the computation has this type, or that of torch.autocast."""
         self.prepare_forward(x, allow_non_contiguous=True, allow_different_data_and_param_types=True)
