@@ -190,11 +190,11 @@ def test_what_is_absent_imports_and_raises_by_name(alias):
 def test_absent_packages_import_whole_and_raise_by_name(alias):
     from transformer_engine.pytorch import router
     from transformer_engine.pytorch.module.grouped_linear import _GroupedLinear
-    from transformer_engine.pytorch.ops.fused import BackwardActivationBias
+    from transformer_engine.pytorch.ops.fused import UserbuffersForwardLinear
 
     assert router.QBHistogramMode is router.QBHistogramMode
     assert not hasattr(router, "__wrapped__")
-    for thing in (router.QBHistogramMode, BackwardActivationBias, _GroupedLinear):
+    for thing in (router.QBHistogramMode, UserbuffersForwardLinear, _GroupedLinear):
         with pytest.raises(NotImplementedError, match=thing.__name__):
             thing()
         assert not isinstance(1, thing)

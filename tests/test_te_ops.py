@@ -179,6 +179,98 @@ def test_gradients_meet_at_an_rmsnorm():
         assert x.grad.tolist() == [[expected, expected]]
 
 
+@pytest.mark.rule("TEM-40")
+def test_sums_in_place_belong_to_the_product():
+    """One row of the product is 1 + 2^-8, halfway between two numbers of bfloat16."""
+    x, weight = torch.tensor([[1, 2.0**-8]], **BF16), torch.ones(1, 2, **BF16)
+    for scale, extra, in_place, expected in (
+        (None, 2.0**-9, True, 1 + 2.0**-7),
+        (None, 2.0**-9, False, 1.0),
+        (3.0, 2.0**-7, True, 3 + 2.0**-6),
+        (3.0, 2.0**-7, False, 3.0),
+    ):
+        linear, scales = ops.BasicLinear(2, 1, **BF16), [ops.ConstantScale(scale)] if scale else []
+        with torch.no_grad():
+            linear.weight.copy_(weight)
+        added = torch.full((1, 1), extra, **BF16).requires_grad_()
+        leaf = x.clone().requires_grad_()
+        y = ops.Sequential(linear, *scales, ops.AddExtraInput(in_place=in_place))(leaf, added)
+        assert y.item() == expected
+        assert (y.data_ptr() == added.data_ptr()) is in_place
+        y.backward(torch.ones_like(y))
+        assert added.grad.item() == 1
+        assert leaf.grad.tolist() == [[scale or 1.0] * 2]
+
+
+@pytest.mark.rule("TEM-40")
+def test_a_gradient_in_place_belongs_to_the_product():
+    for bias in ([], [ops.Bias(2, **BF16)]):
+        for in_place, expected in ((True, 1 + 2.0**-7), (False, 1.0)):
+            linear = ops.BasicLinear(1, 2, **BF16)
+            with torch.no_grad():
+                linear.weight.copy_(torch.tensor([[1], [2.0**-8]]))
+            x = torch.ones(1, 1, **BF16).requires_grad_()
+            chain = ops.Sequential(ops.MakeExtraOutput(in_place=in_place), linear, *bias)
+            y, same_x = chain(x)
+            assert torch.equal(same_x, x)
+            assert y.tolist() == [[1, 2.0**-8]]
+            torch.autograd.backward([y, same_x], [torch.ones_like(y), torch.full((1, 1), 2.0**-9, **BF16)])
+            assert x.grad.item() == expected
+            assert linear.weight.grad.tolist() == [[1], [1]]
+            y, _ = chain(x.detach().requires_grad_())
+            y.sum().backward()
+    behind = [ops.AddExtraInput(in_place=True)]
+    for operations in (behind, [ops.ConstantScale(2), *behind], [ops.ConstantScale(2)]):
+        chain = ops.Sequential(ops.MakeExtraOutput(in_place=True), ops.BasicLinear(2, 2, **BF16), *operations)
+        with pytest.raises(NotImplementedError, match=r"\[TEM-40\]"):
+            chain(torch.ones(1, 2, **BF16), *[torch.ones(1, 2, **BF16)] * (behind[0] in operations))
+
+
+@pytest.mark.rule("TEM-40")
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_quantized_product_takes_its_sum(recipe):
+    """A sum with equal rows is the sum with a bias, which is rounded once, too."""
+    x, row = random(32, 64), random(96, seed=3)
+    linear = te.Linear(64, 96, params_dtype=torch.bfloat16)
+    plain, biased = ops.BasicLinear(64, 96, **BF16), ops.Linear(64, 96, **BF16)
+    with torch.no_grad():
+        linear.bias.copy_(row)
+        plain.weight.copy_(linear.weight)
+        biased.weight.copy_(linear.weight)
+    with te.autocast(enabled=recipe is not None, recipe=recipe):
+        expected = linear(x)
+    for product in (plain, biased):
+        with te.autocast(enabled=recipe is not None, recipe=recipe):
+            y = ops.Sequential(product, ops.AddExtraInput(in_place=True))(x, row.expand(32, 96).clone())
+        assert torch.equal(y, expected)
+
+
+def test_a_chain_names_its_kernels():
+    def kinds(listed):
+        return [(type(op).__name__, indices) for op, indices in listed]
+
+    gelu = ops.GELU()
+    chain = ops.Sequential(gelu, ops.Bias(32, **BF16), ops.Linear(32, 32, **BF16), torch.nn.Identity())
+    x = random(32, 32)
+    assert chain._module_groups is None
+    chain(x)
+    alone = [("GELU", [0]), ("Bias", [1])]
+    assert len(chain._module_groups) == 2
+    first = chain._module_groups[0]
+    assert kinds(first._forward_ops) == [*alone, ("ForwardLinearBiasActivation", [2, 3])]
+    assert kinds(first._backward_ops) == [*alone, ("BasicLinear", [2]), ("Bias", [3])]
+    quantize = ops.Sequential(ops.Quantize(forward=False, backward=True), ops.Bias(32, **BF16), gelu)
+    for recipe, expected in ((te.recipe.MXFP8BlockScaling(), ["Quantize", "BackwardActivationBias"]), (None, None)):
+        with te.autocast(enabled=recipe is not None, recipe=recipe):
+            quantize(x)
+        names = [name for name, _ in kinds(quantize._module_groups[0]._backward_ops)]
+        assert names == (expected or ["Quantize", "Bias", "GELU"])
+    scaled = ops.Sequential(ops.BasicLinear(32, 32, **BF16), ops.ConstantScale(2), ops.AddExtraInput(in_place=True))
+    scaled(x, x.clone())
+    assert kinds(scaled._module_groups[0]._forward_ops) == [("ForwardLinearScaleAdd", [0, 1, 2])]
+    assert kinds(scaled._module_groups[0]._backward_ops) == [("BackwardLinearScale", [0, 1]), ("AddExtraInput", [2])]
+
+
 @pytest.mark.rule("TEM-36")
 def test_two_products_in_a_row():
     chain = ops.Sequential(ops.BasicLinear(32, 32, **BF16), ops.BasicLinear(32, 32, **BF16))
@@ -420,8 +512,6 @@ def test_operations_on_shapes_and_on_chance():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: ops.AddExtraInput(in_place=True),
-        lambda: ops.MakeExtraOutput(in_place=True),
         lambda: ops.BasicLinear(32, 32, userbuffers_options={"comm_name": "fc1"}),
         lambda: ops.GroupedLinear(2, 32, 32, single_grouped_weight=True),
         lambda: ops.BasicLinear(32, 32, tensor_parallel_mode="diagonal"),
@@ -438,11 +528,12 @@ def test_the_alias_has_the_operations():
     try:
         from transformer_engine.pytorch import ops as aliased
         from transformer_engine.pytorch.ops.basic.basic_linear import BasicLinear
-        from transformer_engine.pytorch.ops.fused import BackwardActivationBias
+        from transformer_engine.pytorch.ops.fused import BackwardLinearScale, UserbuffersForwardLinear
 
         assert aliased.Sequential is ops.Sequential
         assert BasicLinear is ops.BasicLinear
-        for absent in (BackwardActivationBias, aliased.register_forward_fusion, aliased.FusedOperation):
+        assert BackwardLinearScale.__name__ == "BackwardLinearScale"
+        for absent in (UserbuffersForwardLinear, aliased.register_forward_fusion, aliased.FusedOperation):
             with pytest.raises(NotImplementedError, match="emulated"):
                 absent()
     finally:

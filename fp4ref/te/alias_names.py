@@ -189,6 +189,10 @@ PRESENT_IN_ABSENT = {
     f"{STORAGE}.identity_tensor_storage": "hybrid_tensor: IdentityTensorStorage",
     f"{PYTORCH}.ops": "ops:*",
     f"{PYTORCH}.ops.op": "ops: BasicOperation FusibleOperation OperationContext",
+    f"{PYTORCH}.ops.fused": (
+        "ops.fused: BackwardActivationBias BackwardAddRMSNorm BackwardLinearAdd BackwardLinearScale"
+        " ForwardLinearBiasActivation ForwardLinearBiasAdd ForwardLinearScaleAdd"
+    ),
     f"{PYTORCH}.ops.linear": "ops: Linear",
     f"{PYTORCH}.ops.sequential": "ops: Sequential",
     f"{PYTORCH}.ops.basic.basic_linear": "ops: BasicLinear",

@@ -95,7 +95,9 @@ class LinearCall(ProductCall):
     parameter whose `main_grad` receives the weight's gradient. fsdp_group: between the passes, each of its processes
     keeps a part of the weight's codes. defer: takes the computation of wgrad, to be done later. norm: what made the
     input, to be shown on the node of the graph: its own input and weight, means, and 1 / deviations. gradient_factor:
-    both gradients are multiplied by it before they are rounded.
+    both gradients are multiplied by it before they are rounded. result_factor, added: the product is multiplied by the
+    one and added to the other, in its place, before it is rounded. forks: x is returned as well, and its gradient is
+    added to dgrad before that is rounded.
     """
 
     parallel: Parallel
@@ -107,6 +109,9 @@ class LinearCall(ProductCall):
     defer: Callable[[Callable[[], torch.Tensor | None]], None] | None = None
     norm: tuple[torch.Tensor | None, ...] | None = None
     gradient_factor: float = 1.0
+    result_factor: float = 1.0
+    added: torch.Tensor | None = None
+    forks: bool = False
 
     @property
     def quantizes(self) -> bool:
@@ -114,29 +119,35 @@ class LinearCall(ProductCall):
         return self.input_quantizer is not None
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> torch.Tensor:
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> Any:
     """x [..., K], weight [N, K], bias [N] -> [..., N] in the call's type; sequence parallelism changes the first axis.
 
-    Rules: TEM-1, TEM-2, TEM-13, TEM-15, TEM-16.
+    Rules: TEM-1, TEM-2, TEM-13, TEM-15, TEM-16, TEM-40.
     """
     grad = torch.is_grad_enabled()
     call.wants_dgrad = grad and x.requires_grad
     call.wants_wgrad = grad and weight.requires_grad
-    return _Linear.apply(x, weight, bias, call)  # type: ignore[no-any-return, no-untyped-call]
+    return _Linear.apply(x, weight, bias, call)  # type: ignore[no-untyped-call]
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall
-    ) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: LinearCall) -> Any:
         rows = x.reshape(-1, x.shape[-1]).to(call.dtype)
         local = _quantized_input(rows, call)
         total = local
         if call.parallel.gathers_input:
             total, _ = gather_along_first_dim(local, call.parallel.group, quantizer=call.input_quantizer)
         operand = call.quantized_weight if call.quantizes else weight.to(call.dtype)
-        y, *_ = general_gemm(operand, total, out_dtype=call.dtype, bias=_bias(bias, call))
+        y, *_ = general_gemm(
+            operand,
+            total,
+            out_dtype=call.dtype,
+            alpha=call.result_factor,
+            bias=_bias(bias, call),
+            out=None if call.added is None else call.added.detach(),
+            accumulate=call.added is not None,
+        )
         if call.parallel.mode == "row":
             y = call.parallel.reduced(y)
         if call.wants_dgrad or call.wants_wgrad:
@@ -144,7 +155,7 @@ class _Linear(torch.autograd.Function):
             ctx.shape, ctx.input_dtype, ctx.weight_dtype = x.shape, x.dtype, weight.dtype
             ctx.bias_dtype = None if bias is None else bias.dtype
         result: torch.Tensor = y.reshape(-1, *x.shape[1:-1], y.shape[-1])
-        return result
+        return (result, x.view_as(x)) if call.forks else result
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -165,6 +176,8 @@ class _Linear(torch.autograd.Function):
                 alpha=call.gradient_factor,
                 layout="NN",
                 grad=True,
+                out=grads[1].reshape(-1, grads[1].shape[-1]).to(call.dtype, copy=True) if call.forks else None,
+                accumulate=call.forks,
             )
             if call.parallel.mode == "column":
                 dx = call.parallel.reduced(dx)

@@ -164,15 +164,18 @@ class ParallelModule(TransformerEngineBaseModule):
         is_first_microbatch: bool | None,
         save_original_input: bool = False,
         norm: tuple[torch.Tensor | None, ...] | None = None,
-        gradient_factor: float = 1.0,
+        **factors: Any,
     ) -> torch.Tensor:
-        """Return one linear operation with the quantizers of the named operands ("input", "weight", "grad_output")."""
+        """Return one linear operation with the quantizers of the named operands ("input", "weight", "grad_output").
+
+        factors: those of `LinearCall`, and what is added.
+        """
         call = LinearCall(
             dtype=self.activation_dtype,
             parallel=parallel,
             save_original_input=save_original_input,
             norm=norm,
-            gradient_factor=gradient_factor,
+            **factors,
         )
         if self.delay_wgrad_compute:
             call.defer = lambda compute: self.deferred.append((weight_names, compute))
@@ -193,7 +196,7 @@ class ParallelModule(TransformerEngineBaseModule):
         if self.fp8_calibration and not self.fp8:
             self.quantizer(operands["input"]).calibrate(x.detach())
             self.quantizer(operands["weight"]).calibrate(weight.detach())
-        return linear(x, weight, bias, call)
+        return linear(x, weight, bias, call)  # type: ignore[no-any-return]
 
     def require_quantized_input(self, operand: str, save_original_input: bool) -> None:
         """Raise if an input is to be quantized again with a scale that may have changed since. Rules: TEL-44."""

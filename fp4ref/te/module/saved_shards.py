@@ -1,4 +1,4 @@
-"""Codes of a weight that every process of a group has, kept by parts between the forward and the backward pass.
+"""Operands between the forward and the backward pass: their buffers, and codes of which each process keeps a part.
 
 Scales are small, and stay whole everywhere.
 """

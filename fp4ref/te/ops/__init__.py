@@ -32,7 +32,7 @@ from fp4ref.te.ops.elementwise import (
 )
 from fp4ref.te.ops.grouped import GroupedLinearOperation as GroupedLinear
 from fp4ref.te.ops.linear import BasicLinear
-from fp4ref.te.ops.linear import LinearOperation as Linear
+from fp4ref.te.ops.linear_operation import LinearOperation as Linear
 from fp4ref.te.ops.norms import L2NormalizationOperation as L2Normalization
 from fp4ref.te.ops.norms import LayerNormOperation as LayerNorm
 from fp4ref.te.ops.norms import RMSNormOperation as RMSNorm

@@ -47,6 +47,7 @@ class GELU(_ActivationOperation):
     """y = gelu(x), by tanh."""
 
     activation = "gelu"
+    joins_bias = True
 
 
 class QGELU(_ActivationOperation):
@@ -59,6 +60,7 @@ class ReLU(_ActivationOperation):
     """y = max(x, 0)."""
 
     activation = "relu"
+    joins_bias = True
 
 
 class SReLU(_ActivationOperation):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from fp4ref.te.errors import NotSupportedError
 from fp4ref.te.module.device import default_device
 from fp4ref.te.module.options import divide
+from fp4ref.te.ops.fused import BackwardAddRMSNorm, Together
+from fp4ref.te.ops.gradients import added_in_place
 from fp4ref.te.ops.norms import RMSNormOperation
 from fp4ref.te.ops.operation import BasicOperation
 
@@ -65,6 +66,7 @@ class Bias(BasicOperation):
     """y = x + bias, a vector of the last axis; with tensor_parallel each process of the group has its part of it."""
 
     bias: torch.nn.Parameter
+    takes_activation = True
 
     def __init__(
         self,
@@ -92,44 +94,47 @@ class Bias(BasicOperation):
 
 
 class AddExtraInput(BasicOperation):
-    """y = x + an extra input."""
+    """y = x + an extra input; in_place: y takes the extra input's place in memory."""
 
     num_extra_inputs = 1
 
     def __init__(self, *, in_place: bool = False) -> None:
         super().__init__()
-        _require_out_of_place("AddExtraInput", in_place)
+        self._in_place = in_place
 
     def run(self, x: Tensor, extra: Tensor) -> Alone:
         """Return the sum."""
-        return extra + x, ()
+        return added_in_place(x, extra) if self._in_place else extra + x, ()
+
+
+def adds_in_place(operation: BasicOperation) -> bool:
+    """Return True for an addition whose result takes the extra input's place."""
+    return isinstance(operation, AddExtraInput) and operation._in_place
 
 
 class MakeExtraOutput(BasicOperation):
-    """y = x, and x as an extra output."""
+    """y = x, and x as an extra output; in_place: a product behind it adds its gradient to that of the extra output."""
 
     num_extra_outputs = 1
 
     def __init__(self, *, in_place: bool = False) -> None:
         super().__init__()
-        _require_out_of_place("MakeExtraOutput", in_place)
+        self._in_place = in_place
 
     def run(self, x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
         """Return x twice."""
         return x, (x,)
 
-    def with_next(self, following: BasicOperation) -> Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]] | None:
-        """Return the function that adds both gradients of an RMSNorm's input. Rules: TEM-35."""
-        if not isinstance(following, RMSNormOperation):
+    def with_next(self, following: Sequence[BasicOperation]) -> Together | None:
+        """Return the function that adds both gradients of an RMSNorm's or product's input. Rules: TEM-35, TEM-40."""
+        after: Any = following[0] if following else None
+        if self._in_place and hasattr(after, "behind_fork"):
+            return after.behind_fork(following[1:])  # type: ignore[no-any-return]
+        if self._in_place or not isinstance(after, RMSNormOperation):
             return None
 
         def forked(x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
-            y, same = following.forked(x)
+            y, same = after.forked(x)
             return y, (same,)
 
-        return forked
-
-
-def _require_out_of_place(operation: str, in_place: bool) -> None:
-    if in_place:
-        raise NotSupportedError(operation, "in_place=True", "in_place left out: it has no emulation")
+        return Together(forked, backward=BackwardAddRMSNorm)

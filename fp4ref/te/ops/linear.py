@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,13 +12,24 @@ from fp4ref.te.errors import NotSupportedError, SettingError
 from fp4ref.te.module.linear_function import Parallel
 from fp4ref.te.module.options import divide
 from fp4ref.te.module.parallel_module import MODES, LinearOptions, ParallelModule
-from fp4ref.te.ops.collectives import AllReduce, ReduceScatter
-from fp4ref.te.ops.elementwise import Bias, ConstantScale
-from fp4ref.te.ops.operation import BasicOperation, FusibleOperation
+from fp4ref.te.ops.elementwise import Bias, ConstantScale, adds_in_place
+from fp4ref.te.ops.fused import (
+    BackwardLinearAdd,
+    BackwardLinearScale,
+    ForwardLinearBiasActivation,
+    ForwardLinearBiasAdd,
+    ForwardLinearScaleAdd,
+    Together,
+)
+from fp4ref.te.ops.gradients import joined, scaled_forward
+from fp4ref.te.ops.operation import BasicOperation
 from fp4ref.te.ops.quantize import QuantizingOperation
 from fp4ref.te.quantization import FP8GlobalStateManager, QuantizerRole
 
 Tensor = torch.Tensor
+
+
+NARROW = {torch.float16, torch.bfloat16}
 
 
 def uniform(parameter: Tensor) -> None:
@@ -109,10 +120,20 @@ class BasicLinear(WeightedOperation):
         """Return the product."""
         return self.product(x), ()
 
-    def product(self, x: Tensor, *, bias: Tensor | None = None, scale: float | None = None) -> Tensor:
-        """Return the product, with a bias or a factor of the operation behind it.
+    def product(
+        self,
+        x: Tensor,
+        added: Tensor | None = None,
+        *,
+        bias: Tensor | None = None,
+        scale: float | None = None,
+        forks: bool = False,
+    ) -> Any:
+        """Return the product, with a bias or a factor of the operation behind it; forks: x as well, for another path.
 
-        Rules: TEM-33, TEM-34.
+        added: the sum with it is rounded once and takes its place in memory.
+
+        Rules: TEM-33, TEM-34, TEM-40.
         """
         self.enter(x, self.weight.dtype)
         parallel = Parallel(
@@ -128,18 +149,61 @@ class BasicLinear(WeightedOperation):
             parallel=parallel,
             is_first_microbatch=None,
             gradient_factor=1.0 if scale is None else scale,
+            result_factor=1.0 if scale is None or added is None else scale,
+            added=added,
+            forks=forks,
         )
+        y, *same = y if forks else (y,)
         y = y.reshape(*x.shape[:-1], -1) if x.dim() == 1 else y
-        return y if scale is None else _ScaledForward.apply(y, scale)  # type: ignore[no-untyped-call]
+        if added is not None:
+            y = joined(y, added)
+        elif scale is not None:
+            y = scaled_forward(y, scale)
+        return (y, *same) if forks else y
 
-    def with_next(self, following: BasicOperation) -> Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]] | None:
-        """Return the product with a bias or a scale behind it. Rules: TEM-33, TEM-34."""
-        narrow = self.weight.dtype in {torch.float16, torch.bfloat16}
-        if isinstance(following, Bias) and narrow and self.parallel_mode != "row":
-            return lambda x: (self.product(x, bias=following.bias), ())
-        if isinstance(following, ConstantScale) and self.parallel_mode != "column":
-            return lambda x: (self.product(x, scale=following.scale), ())
-        return None
+    def with_next(self, following: Sequence[BasicOperation]) -> Together | None:
+        """Return the product with a bias or a scale behind it, and a sum in place. Rules: TEM-33, TEM-34, TEM-40."""
+        scale = following[0] if following and isinstance(following[0], ConstantScale) else None
+        if scale is None or self.parallel_mode == "column":
+            return self.with_bias(following)
+        if len(following) > 1 and adds_in_place(following[1]) and self.parallel_mode is None:
+            kinds: Any = {"forward": ForwardLinearScaleAdd, "backward": BackwardLinearScale, "backward_of": (0, 2)}
+            return Together(lambda x, added: (self.product(x, added, scale=scale.scale), ()), 3, **kinds)
+        return Together(lambda x: (self.product(x, scale=scale.scale), ()), backward=BackwardLinearScale)
+
+    def with_bias(self, following: Sequence[BasicOperation]) -> Together | None:
+        """Return the product with a bias behind it, and a sum in place. Rules: TEM-33, TEM-40."""
+        owner = following[0] if following and isinstance(following[0], Bias) else None
+        behind = following[1:] if owner else following
+        adds = bool(behind) and adds_in_place(behind[0])
+        if self.parallel_mode == "row" or not (adds or (owner and self.weight.dtype in NARROW)):
+            return None
+
+        def call(x: Tensor, added: Tensor | None = None) -> tuple[Tensor, tuple[()]]:
+            return self.product(x, added, bias=owner.bias if owner else None), ()
+
+        kind = ForwardLinearBiasAdd if adds else ForwardLinearBiasActivation
+        return Together(call, 1 + bool(owner) + adds, forward=kind)
+
+    def behind_fork(self, following: Sequence[BasicOperation]) -> Together | None:
+        """Return the product behind an extra output whose gradient is added in place. Rules: TEM-40.
+
+        Errors: NotSupportedError for a scale, or an addition in place, behind the product.
+        """
+        if self.parallel_mode == "column":
+            return None
+        inner = self.with_bias(following)
+        if (inner and inner.forward is ForwardLinearBiasAdd) or (following and isinstance(following[0], ConstantScale)):
+            got = "a product between an extra output and an addition in place, or before a scale"
+            raise NotSupportedError("Sequential", got, "in_place=False of the extra output", "TEM-40")
+        bias = following[0] if inner else None
+
+        def call(x: Tensor) -> tuple[Tensor, tuple[Tensor]]:
+            y, same = self.product(x, bias=bias.bias if isinstance(bias, Bias) else None, forks=True)
+            return y, (same,)
+
+        kinds: Any = {"backward": BackwardLinearAdd, "backward_of": (0, 2), "forward_of": (1, 3)}
+        return Together(call, 2 + bool(inner), forward=inner.forward if inner else None, **kinds)
 
     def require_neighbour(self, before: Sequence[BasicOperation]) -> None:
         """Raise if a product before this one would have to write a quantized result. Rules: TEM-36."""
@@ -150,99 +214,3 @@ class BasicLinear(WeightedOperation):
         recipe = type(FP8GlobalStateManager.get_fp8_recipe()).__name__
         got, needed = f"two products in a row under {recipe}", "an operation between them, or DelayedScaling"
         raise NotSupportedError("Sequential", got, needed, "TEM-36")
-
-
-class _ScaledForward(torch.autograd.Function):
-    """y = x * scale, whose gradient was multiplied elsewhere."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:  # noqa: ARG004 - torch's signature
-        return x * scale
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
-        return grads[0], None
-
-
-class LinearOperation(FusibleOperation):
-    """y = x W^T + b: a BasicLinear, a Bias, and for tensor_parallel_mode "row" the sum over the group behind both.
-
-    `weight` and `bias` are parameters of these, and have their names: basic_ops.0.weight and basic_ops.1.bias.
-    """
-
-    is_fused_op = True
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        tensor_parallel_mode: str | None = None,
-        tensor_parallel_group: Any = None,
-        sequence_parallel: bool = False,
-        rng_state_tracker_function: Any = None,
-        accumulate_into_main_grad: bool = False,
-    ) -> None:
-        super().__init__()
-        mode, group = tensor_parallel_mode, tensor_parallel_group
-        size = 1 if mode is None else torch.distributed.get_world_size(group)
-        row, split = mode == "row" and size > 1, mode == "column" and size > 1
-        linear = BasicLinear(
-            divide("Linear", "in_features", in_features, size) if row else in_features,
-            out_features,
-            device=device,
-            dtype=dtype,
-            tensor_parallel_mode=None if row else mode,
-            tensor_parallel_group=None if row else group,
-            sequence_parallel=sequence_parallel and not row,
-            rng_state_tracker_function=rng_state_tracker_function,
-            accumulate_into_main_grad=accumulate_into_main_grad,
-        )
-        operations: list[BasicOperation] = [linear]
-        if bias:
-            memory: Any = {"device": device, "dtype": dtype}
-            operations.append(Bias(out_features, **memory, tensor_parallel=split, tensor_parallel_group=group))
-        if row:
-            operations.append(ReduceScatter(group) if sequence_parallel else AllReduce(group))
-        self.basic_ops = torch.nn.ModuleList(operations)
-
-    def basic_operations(self) -> list[BasicOperation]:
-        """Return the operations that this one consists of, in order."""
-        return list(self.basic_ops)  # type: ignore[arg-type]
-
-    @property
-    def weight(self) -> torch.nn.Parameter:
-        """The weight, which the product owns."""
-        return self.basic_ops[0].weight  # type: ignore[return-value]
-
-    @weight.setter
-    def weight(self, parameter: torch.nn.Parameter) -> None:
-        self.basic_ops[0].weight = parameter
-
-    @property
-    def bias(self) -> torch.nn.Parameter | None:
-        """The bias, or None."""
-        owner = next((op for op in self.basic_ops if isinstance(op, Bias)), None)
-        return None if owner is None else owner.bias
-
-    @bias.setter
-    def bias(self, parameter: torch.nn.Parameter) -> None:
-        owner = next((op for op in self.basic_ops if isinstance(op, Bias)), None)
-        if owner is None:
-            raise SettingError("ops.Linear", "a bias for bias=False", "bias=True")
-        owner.bias = parameter
-
-    def get_quantizer(self, mode: str, index: int) -> Any:
-        """Return one of the quantizers of the product."""
-        linear: Any = self.basic_ops[0]
-        return linear.get_quantizer(mode, index)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Give a parameter to its owner; torch would register it here as well."""
-        if name in {"weight", "bias"}:
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from fp4ref.te.errors import SettingError
 from fp4ref.te.module.compilation import not_compiled
 from fp4ref.te.ops.chain import Chain
+from fp4ref.te.ops.fused import Together
 from fp4ref.te.storage import prepare_for_saving, restore_from_saved
 
 Tensor = torch.Tensor
@@ -60,6 +61,7 @@ class BasicOperation(FusibleOperation):
 
     num_extra_inputs = 0
     num_extra_outputs = 0
+    joins_bias = takes_activation = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,8 +85,8 @@ class BasicOperation(FusibleOperation):
         outputs = _Written.apply(x, self, kwargs, wanted, len(extra_inputs), *others)  # type: ignore[no-untyped-call]
         return outputs[0], outputs[1:]
 
-    def with_next(self, following: BasicOperation) -> Callable[[Tensor], tuple[Tensor, Sequence[Tensor]]] | None:
-        """Return the function that computes this operation and the following one with one rounding, if one does."""
+    def with_next(self, following: Sequence[BasicOperation]) -> Together | None:
+        """Return the function that computes this operation and some that follow it with one rounding, if one does."""
         return None
 
     def require_neighbour(self, before: Sequence[BasicOperation]) -> None:

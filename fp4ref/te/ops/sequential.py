@@ -92,6 +92,11 @@ class Sequential(Module):
         del self[index]
         return taken
 
+    @property
+    def _module_groups(self) -> list[Chain | Module] | None:
+        """Chains of operations and the modules between them, by the library's name; None before the first call."""
+        return self._runs
+
     def _names(self, index: int | slice) -> list[str]:
         names = [*self._modules]
         return names[index] if isinstance(index, slice) else [names[index]]
