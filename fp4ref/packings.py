@@ -177,7 +177,7 @@ def repack(
         raise DTypeError("repack", f"data of type {array.dtype}", "uint8", "PACK-7")
     if array.size != math.prod(read.shape):
         got = f"{array.size} bytes for {rows} x {columns} codes in {origin.name}"
-        raise ShapeError("repack", got, f"{math.prod(read.shape)}", origin.rule)
+        raise ShapeError("repack", got, f"{math.prod(read.shape)}", "PACK-7")
     flat, result = np.ascontiguousarray(array).reshape(-1), np.zeros(write.shape, np.uint8)
     width = width_of(origin, write.form)
     records = [records_of(each.form, (rows, columns), width) for each in (read, write)]

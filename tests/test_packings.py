@@ -192,7 +192,7 @@ def test_refusals_are_one_line():
     data = np.zeros((2, 4), np.uint8)
     scales = Layout("scales", "m(8,*) k(4,*): k0 m0 k1 m1; unit 16")
     for error, message, arguments, more in (
-        (ShapeError, "repack: 8 bytes for 2 x 9 codes in low_first, need 10 [PACK-1]", (2, 9, "low_first"), {}),
+        (ShapeError, "repack: 8 bytes for 2 x 9 codes in low_first, need 10 [PACK-7]", (2, 9, "low_first"), {}),
         (LayoutError, "'high_first' with units of 4 bits, need units of 6", (2, 8, "six_low_first", "high_first"), {}),
         (LayoutError, "'canonical' for codes of None bits, need a width", (2, 8, "canonical"), {}),
         (LayoutError, "packing: 'scales' with 2 axes and units of 16 bits, need two axes", (2, 8, scales), {}),

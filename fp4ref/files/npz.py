@@ -147,6 +147,9 @@ class NpzFile(TensorFile):
         description, fortran, shape, start = _array_header(stream)
         kind, count = description[1:], info.file_size - start
         if kind[:1] == "U" and kind[1:].isdecimal() and not shape and description[0] == "<":
+            if count != 4 * int(kind[1:]):
+                got = f"member {quoted(info.filename)}: a string of type {quoted(description)} in {count} bytes"
+                raise self.refused(got, f"{4 * int(kind[1:])}")
             self._admit_text(name, self._contents(info, start).decode("utf-32-le").rstrip("\0"))
             return
         if kind not in TYPES or description[0] not in "<|=":
