@@ -185,6 +185,26 @@ def test_e5m2_codes_by_hand():
     assert np.isnan(to_infinity.decode(np.uint8([0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]))).all()
 
 
+SMALLEST = 2.0**-127
+NEXT_VALUES = (  # rounding; codes of 0, 3/4, 5/4, 3/2 and 7/4 of 2^-127; codes of 1.25, 1.5, 1.75 times 2^127 and Inf
+    ("even", (0, 0, 0, 0, 1), (0xFE, 0xFE, 9, 9)),
+    ("down", (0, 0, 0, 0, 1), (0xFE, 0xFE, 9, 9)),
+    ("away", (0, 0, 0, 1, 1), (0xFE, 9, 9, 9)),
+    ("truncate", (0, 0, 0, 0, 0), (0xFE, 0xFE, 0xFE, 9)),
+    ("up", (0, 0, 1, 1, 1), (9, 9, 9, 9)),
+)
+
+
+@pytest.mark.rule("SPC-7", "E2M1-6")
+@pytest.mark.parametrize("rounding, small, large", NEXT_VALUES)
+def test_a_format_without_zero_and_the_value_after_its_largest(rounding, small, large):
+    codec = Codec(format=E8M0, rounding=rounding, nan=(0xFF, 0xFF), overflow=9)
+    values = np.float32([part * SMALLEST for part in (0, 0.75, 1.25, 1.5, 1.75)])
+    assert codec.encode(values).tolist() == codec.encode(-values).tolist() == [*small]
+    values = np.float32([1.25 * 2.0**127, 1.5 * 2.0**127, 1.75 * 2.0**127, np.inf])
+    assert codec.encode(values).tolist() == [*large]
+
+
 @pytest.mark.rule("E8M0-1", "E8M0-2", "E8M0-3", "E8M0-4")
 def test_e8m0_codes_by_hand():
     just_above_one = np.nextafter(np.float32(1), np.float32(2))

@@ -45,22 +45,28 @@ def test_a_refusal_names_a_rule(tmp_path):
         lambda: fp4ref.NVFP4_2D.replace(global_scale="row"),
         lambda: fp4ref.from_json(json.dumps(record | {"colour": 1})),
         lambda: fp4ref.quantize(x, "mxfp4", amax=-1.0),
+        lambda: fp4ref.quantize(x, "nvfp4", "diagonal"),
         lambda: fp4ref.gemm(fp4ref.quantize(x, "nvfp4"), fp4ref.quantize(x, "nvfp4"), mode="nearest"),
+        lambda: fp4ref.random_bits((2, 16), seed=True),
         lambda: Layout("broken", "m(*) k(*): k0m0"),
         lambda: fp4ref.quantize(x, "nvfp4", scale_layout="flashinfer.sf_128x4"),
         lambda: fp4ref.from_json(json.dumps(record)[:-1] + ', "name": "again"}'),
         lambda: fp4ref.dequantize(dataclasses.replace(q, row=q.row._replace(scales=np.zeros((3, 1), np.uint8)))),
+        lambda: packings.repack(np.zeros(5, np.uint8), 2, 4, "high_first"),
         lambda: packings.packing("aiter.shuffle_weight_16x16", 6),
         lambda: Layout("repeated", "m(2,*) k(*): k0 m1; repeat m0").row_range(0, 2, 4, 4),
         lambda: read_dump(path),
         lambda: read_dump(path, "nvfp4", dtype="float64"),
     )
-    words = ("float64", "blocks of 16 rows", "the field `colour`", "a negative amax for `mxfp4`", "unknown mode")
+    words = ("float64", "blocks of 16 rows", "the field `colour`", "a negative amax for `mxfp4`", "unknown direction")
     words += (
+        "unknown mode",
+        "no integer",
         "a text of a layout",
         "three axes",
         "not strict",
-        "shape of their layout",
+        "another shape",
+        "another size",
         "codes of 6 bits",
         "repeated digit",
     )

@@ -207,7 +207,7 @@ def test_codes_and_units_of_named_packings():
 
     unit, pair, spare, padding, refused = found(
         r"with units of (\d) bits moves bytes\. If the codes have (\d) bits, .*? has the spare nibble (\d), and .*? "
-        r"another value than 0x(..) .*? refused for codes of (\d) bits\.",
+        r"a fill other than 0x(..) .*? refused for codes of (\d) bits\.",
         "PACK-9",
     )
     moving = packings.PACKINGS["aiter.shuffle_weight_f4"]
@@ -557,7 +557,7 @@ def test_zeros_and_limits_of_products():
     assert bits(product([-1e-38], [1e-38])[0, 0]) == 1 << 31
     (start,) = found(r"the sum shall start at (\+\d);", "GEM-4")
     assert bits(product([-1e-38], [1e-38], "blockwise")[0, 0]) == bits(F(float(start)) + F(-0.0)) == 0
-    (times,) = found(r"or if it is an infinity times (\d);", "GEM-3")
+    (times,) = found(r"if one is an infinity and another is (\d);", "GEM-3")
     q = fp4ref.quantize(F([[1, 1]]), "mxfp8-e5m2", backend="numpy")
     q.row.data[0, 0] = 0x7C
     other = fp4ref.quantize(F([[float(times), 1]]), "mxfp8-e5m2", backend="numpy")

@@ -7,6 +7,7 @@ import json
 import re
 import struct
 import zipfile
+import zlib
 
 import ml_dtypes
 import numpy as np
@@ -161,6 +162,9 @@ FREE_HEADERS = {
     b" {'descr': '|u1', 'fortran_order': False, 'shape': (2,)}": False,
     b'{"descr": "|u1", "fortran_order": False, "shape": (2,)}': False,
     b"{'descr': '|u1', 'fortran_order': 0, 'shape': (2,)}": False,
+    b"{\f'descr':\v'|u1', 'fortran_order': False, 'shape': (2,)}\r": True,
+    b"{'descr':\x1c'|u1', 'fortran_order': False, 'shape': (2,)}": False,
+    b"{'descr': '|u1', 'fortran_order': False, 'shape': (2,)}\xa0": False,
     b"{'descr': '|u1', 'fortran_order': False, 'shape': (2)}": False,
 }
 
@@ -192,6 +196,64 @@ def test_the_directory_of_an_archive_counts(tmp_path):
         assert read_all(path, archive(("a.npy", npy(header)))) == {"a": ("U8", sizes, b"ab")}
     with pytest.raises(FileError, match="FIL-2"):
         read_all(path, archive(("a.npy", npy(NPY_HEAD.replace(b"(2,)", f"(2, {'1, ' * 64})".encode())))))
+
+
+# Fields of the first record of the directory, by their offset, and of the end record, by theirs: read or refused.
+DIRECTORY = {(6, 63): True, (6, 64): False, (8, 0x01): False, (8, 0x20): False, (8, 0x40): False, (8, 0x82): True}
+END_RECORD = {(4, 1): True, (8, 3): True, (10, 0): True, (12, -1): False, (16, 1): False}
+
+
+@pytest.mark.rule("FIL-2")
+def test_which_numbers_of_an_archive_count(tmp_path):
+    path, read = tmp_path / "a.npz", {"a": ("U8", (2,), b"ab")}
+    text = " ".join(RULES["FIL-2"].text.split())
+    assert "a version of the format above 6.3," in text
+    assert "encrypted or patched (bits 0, 5 and 6)" in text
+    (tail,) = re.search(r"the last ([\d,]+) bytes of the file", text).groups()
+    assert int(tail.replace(",", "")) == len(STORED[STORED.index(b"PK\5\6") :]) + 65_536
+    assert "white space is the ASCII characters 9 to 13 and 32;" in text
+    for mark, fields in ((b"PK\1\2", DIRECTORY), (b"PK\5\6", END_RECORD)):
+        for (offset, value), free in fields.items():
+            data, place = bytearray(STORED), STORED.index(mark) + offset
+            before = struct.unpack_from("<H", data, place)[0] if offset in {12, 16} else 0
+            struct.pack_into("<H", data, place, before + value)
+            if free:
+                assert read_all(path, bytes(data)) == read
+            else:
+                with pytest.raises(FileError, match="FIL-2"):
+                    read_all(path, bytes(data))
+
+
+@pytest.mark.rule("FIL-2")
+def test_the_end_of_deflated_data_does_not_matter(tmp_path):
+    path, member = tmp_path / "a.npz", npy()
+    for more, declared, free in ((b"", 0, True), (b"more", 0, True), (b"", 1, False), (b"", -1, False)):
+        data = bytearray(archive(("a.npy", member + more), compression=zipfile.ZIP_DEFLATED))
+        place, count = data.index(b"PK\1\2"), len(member) + declared
+        struct.pack_into("<I", data, place + 16, zlib.crc32((member + more)[:count]))
+        struct.pack_into("<I", data, place + 24, count)
+        if free:
+            assert read_all(path, bytes(data)) == {"a": ("U8", (2,), b"ab")}
+        else:
+            with pytest.raises(FileError, match="FIL-2"):
+                read_all(path, bytes(data))
+
+
+@pytest.mark.rule("FIL-2")
+def test_a_string_has_the_length_of_its_type(tmp_path):
+    path, text = tmp_path / "a.npz", "abc".encode("utf-32-le")
+    for kind, data, found in (
+        (b"<U3", text, "abc"), (b"<U4", text + bytes(4), "abc"), (b"<U0", b"", ""), (b"<U3", text + text[:4], None),
+        (b"<U3", text[:8], None), (b"<U", b"", None), (b"<U1", struct.pack("<I", 0xD800), None),
+    ):  # fmt: skip
+        header = NPY_HEAD.replace(b"|u1", kind).replace(b"(2,)", b"()")
+        path.write_bytes(archive(("a.npy", npy(header, data))))
+        if found is None:
+            with pytest.raises(FileError, match="FIL-2"):
+                open_tensors(path)
+        else:
+            with open_tensors(path) as file:
+                assert file.metadata == {"a": found}
 
 
 @pytest.mark.rule("FIL-1", "FIL-5", "FIL-8")

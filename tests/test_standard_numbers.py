@@ -114,15 +114,18 @@ def test_the_bit_of_the_sign(rule):
 
 def test_next_values_of_chapter_02():
     text = " ".join(chapter("02").split("## E2M1")[0].split())
-    pairs = re.findall(r"(\d+) for (\w+)", text.split("would follow the largest in the same grid:")[1])
-    assert len(pairs) == 6
+    groups = re.findall(r"(\d+\^?\d*) for ([A-Z]\w+(?: and \w+)?)", text.split("largest in the same grid:")[1])
+    pairs = [(value, name) for value, names in groups for name in names.split(" and ")]
+    assert len(pairs) == len(CODECS)
     for value, name in pairs:
         codec = CODECS[name]
-        grid = np.unique(np.abs(codec.decode(np.arange(1 << codec.format.bits, dtype=np.uint16).astype(np.uint8))))
-        grid = grid[np.isfinite(grid)]
-        if name == "INT8":
-            grid = grid[:-1]  # no input encodes to the number -2
-        assert float(value) == grid[-1] + (grid[-1] - grid[-2])
+        grid = np.abs(codec.decode(np.arange(1 << codec.format.bits, dtype=np.uint16).astype(np.uint8))).astype(float)
+        grid = np.unique(grid[np.isfinite(grid)])
+        if name in {"INT8", "UE4M3"}:
+            grid = grid[:-1]  # no input encodes to the number -2, and none to code FF of UE4M3
+        base, _, exponent = value.partition("^")
+        step = grid[-1] if name == "E8M0" else grid[-1] - grid[-2]  # each value of E8M0 is twice the one before
+        assert float(int(base) ** int(exponent or 1)) == grid[-1] + step
 
 
 @pytest.mark.rule("E8M0-1", "E8M0-2", "E8M0-3", "E8M0-4", "E8M0-5", "MXS-5")
@@ -353,10 +356,12 @@ def test_codes_and_constants_in_the_sentences():
     codes = [int(code, 16) for code in re.search(r"sign of NaN \(0x(..) and 0x(..)\)", statement("E4M3-5")).groups()]
     assert all(np.isnan(decoded(formats.CUDA_E4M3, code)) for code in codes)
     assert codes[1] == codes[0] | 0x80
-    following, after = map(int, re.search(r"next value \((\d)\) .* code after (\d)", statement("E2M1-6")).groups())
-    assert (after + 1) % 2 == 0
-    assert decoded(formats.CUDA_E2M1, after) == formats.E2M1.max
-    assert following == 2 * formats.E2M1.max - decoded(formats.CUDA_E2M1, after - 1)
+    ends = re.findall(r"in (\w+) `?(\w+)`?, an (\w+) (?:code|one) after `?(\w\w?)\b", statement("E2M1-6"))
+    assert [name for name, *_ in ends] == ["E2M1", "E8M0"]
+    for name, following, parity, after in ends:
+        assert int(following, 16) == int(after, 16) + 1
+        assert ("even", "odd")[int(following, 16) % 2] == parity
+        assert decoded(CODECS[name], int(after, 16)) == CODECS[name].format.max
     over = int(re.search(r"stand for that number over (\d+)", statement("INT8-1"))[1])
     assert decoded(formats.OCP_INT8, 1) == 1 / over
     scale, largest = re.search(

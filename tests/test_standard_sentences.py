@@ -435,7 +435,11 @@ def test_the_limits_of_files(tmp_path, monkeypatch):
     assert sorted(starts, key=starts.get) == wanted
 
     path = tmp_path / "a.npz"
-    first, last = integers(r"version (\d) to (\d), a header of at most", "FIL-2")
+    first, last, short, old, long = integers(
+        r"version (\d) to (\d), the length of a header, little-endian, in (\d) bytes in version (\d), else in (\d),",
+        "FIL-2",
+    )
+    assert (short, long, old) == (2, 4, first)
     (header_max,) = integers(r"a header of at most ([\d,]+) bytes", "FIL-2")
     text = b"{'descr': '|u1', 'fortran_order': False, 'shape': (2,), }"
     for version in range(first, last + 1):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import ml_dtypes
@@ -17,6 +18,18 @@ from fp4ref.formats import CUDA_E2M1, E2M1, STOCHASTIC_E2M1, F
 from fp4ref.model.quantize import quantize
 
 SPEC = fp4ref.NVFP4.replace(name="stochastic", element=STOCHASTIC_E2M1)
+
+
+@pytest.mark.rule("SR-2", "E2M1-6")
+@pytest.mark.parametrize(
+    "sign, codes",
+    [("bit", [8, 8, 0, 15]), ("negative", [0, 8, 0, 15]), ("not-positive", [8, 8, 8, 15]), ("nonzero", [0, 0, 0, 15])],
+)
+def test_the_sign_of_a_stochastic_codec_is_the_one_that_it_picks(sign, codes):
+    codec = replace(STOCHASTIC_E2M1, sign=sign)
+    assert codec.encode(np.float32([-0.0, -0.1, 0, -7]), np.zeros(4, np.uint8)).tolist() == codes
+
+
 BYTES = np.arange(256, dtype=np.uint8)
 
 
