@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from inspect import isfunction
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from fp4ref import arithmetic, arithmetic_engines, arithmetic_peers, arithmetic_peers_mx, arithmetic_xla
 from fp4ref.catalogue import resolve
 from fp4ref.conformance.families import cases
 from fp4ref.errors import Fp4Error
@@ -25,6 +27,12 @@ FTZ, DAZ = 0x8000, 0x0040  # of the control register of x86-64
 REGISTER = 7  # its word in the floating-point environment of the C library
 FAMILIES_IN = "fp4ref.conformance.families"
 MODULES = ("shapes", "ties", "ranges", "structures", "witnesses", "places", "encoded", "exhaustive")
+ARITHMETICS = tuple(  # a family searches for blocks that tell them apart
+    f"{module.__name__}:{name}"
+    for module in (arithmetic, arithmetic_engines, arithmetic_peers, arithmetic_peers_mx, arithmetic_xla)
+    for name, part in vars(module).items()
+    if isfunction(part) and part.__module__ == module.__name__
+)
 STATES = tuple(product((False, True), repeat=2))  # operands, results
 SPECS = ("nvfp4-sr", "nvfp4-rht", "mxfp8-e4m3")
 CASES = 4018  # of all of these
@@ -146,7 +154,7 @@ def claims() -> Iterator[ProofClaim]:
         domain="the cases of level 1 of three specifications, in both directions, for two seeds",
         size=CASES,
         decide=determined,
-        covers=("fp4ref.conformance.families:cases", *(f"{FAMILIES_IN}.{name}:FAMILIES" for name in MODULES)),
+        covers=("fp4ref.conformance.families:cases", *(f"{FAMILIES_IN}.{name}:FAMILIES" for name in MODULES), *ARITHMETICS),
         reduction="a case could depend on cases made before it, on random numbers of the process, or on hashes; the "
         "order of families, the states of both generators and the seed of hashes are each changed",
     )
