@@ -102,7 +102,7 @@ def serve(
 def _program(
     library: Library, recording: Recording, slots: tuple[int | None, ...], records: tuple[Any, ...]
 ) -> Program:
-    """Return what a recorded call did. What it allocated and did not return is allocated as one array, the last one."""
+    """Return the program of a recorded call. Memory that it did not return is allocated as one array, the last."""
     given = len(recording.arrays) - len(recording.allocations)
     places, allocators, size = {slot: (slot, 0) for slot in range(given)}, list[Callable[[], Any]](), 0
     last = given + len({*slots} - {None, *range(given)})
