@@ -18,6 +18,7 @@ from fp4ref.conformance.selfcheck.trials import trials
 from fp4ref.conformance.vectors import files as vectors
 from fp4ref.errors import BackendError, DomainError, Fp4Error
 from fp4ref.formats import E2M1, Codec, Rounding
+from fp4ref.layout import LINEAR, TILED_128X4
 from fp4ref.model import BACKEND, backend, quantize
 from fp4ref.registry import Backend
 from fp4ref.specs import MXFP4, NVFP4, NVFP4_RHT
@@ -339,6 +340,24 @@ def test_what_a_backend_does_not_serve_is_counted_apart(monkeypatch):
     assert found.unsupported["part"]["only nvfp4"] > 100
     assert "DEQ-1" not in {rule for rule, row in found.cells.items() if "part" in row}
     assert "tests do not apply: only nvfp4" in text(found)
+
+
+@pytest.mark.rule("CNF-1", "CNF-5")
+@pytest.mark.usefixtures("few_cases")
+def test_layouts_types_and_operations_that_a_backend_refuses_are_counted_apart(monkeypatch):
+    def refused(call):
+        narrow = call.operation == "dequantize" and call.to != "float32"
+        return ["no narrow results"] if narrow else ["no columns"] if call.direction == "column" else []
+
+    module = SimpleNamespace(quantize=backend.quantize, dequantize=backend.dequantize)
+    declared = {"operations": tuple(vars(module)), "layouts": (LINEAR, TILED_128X4), "unsupported": refused}
+    use(monkeypatch, Backend(name="part", load=lambda: module, **declared))
+    found = selfcheck.run(["part"])
+    assert found.ok, text(found)
+    reasons = found.unsupported["part"]
+    assert reasons["no columns"] > reasons["no narrow results"] > 20
+    assert reasons["layout tiled_8x4, not one of linear, tiled_128x4"] > 20
+    assert found.tests["part"] > 200
 
 
 @pytest.mark.usefixtures("few_cases")

@@ -106,7 +106,7 @@ def _run_without_looking(name: str, files: Sequence[VectorFile]) -> None:
     for file in files:
         _run_vectors(SelfCheckReport(), ApiSubject(name), file)
     for trial in trials():
-        if not backend.unserved(Call("quantize", trial.case.spec)):
+        if not backend.unserved(trial.calls[0]):
             given = trial.case.encoded
             with suppress(Exception):
                 q = _result(name, trial) if given is None else placed_result(_stored(trial, given), name)
@@ -178,16 +178,20 @@ def _with_golden(tell: Callable[[str], None], wanted: bool) -> Iterator[tuple[Ba
 
 def _run_trial(report: SelfCheckReport, name: str, trial: BackendTrial, expected: Expected) -> None:
     backend, case = registry.backends()[name], trial.case
-    reasons = backend.unserved(Call("quantize", case.spec))
-    if reasons:
-        report.unsupported.setdefault(name, Counter())[reasons[0]] += 1
-        return
-    if "quantize" in backend.operations and case.encoded is None:
+    if "quantize" in backend.operations and case.encoded is None and _served(report, name, trial.calls[0]):
         found = _guarded(lambda: _quantized(name, trial, expected.data))
         report.add(name, trial.id, trial.rules, found, blamed(trial.rules, found))
-    if "dequantize" in backend.operations:
+    if "dequantize" in backend.operations and _served(report, name, trial.calls[1]):
         rules = dequantizing(case.spec, case.direction)
         report.add(name, f"{trial.id}/{trial.to}", rules, _guarded(lambda: _dequantized(name, trial, expected)))
+
+
+def _served(report: SelfCheckReport, name: str, call: Call) -> bool:
+    """Return True if a backend serves a call; otherwise count its reason."""
+    reasons = registry.backends()[name].unserved(call)
+    if reasons:
+        report.unsupported.setdefault(name, Counter())[reasons[0]] += 1
+    return not reasons
 
 
 def _result(name: str, trial: BackendTrial) -> Quantized:

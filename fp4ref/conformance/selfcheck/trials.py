@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -62,6 +62,13 @@ class BackendTrial:
     def rules(self) -> tuple[str, ...]:
         """Rules of the case and of the layout."""
         return *self.case.rules, *layout(self.scale_layout).rules
+
+    @property
+    def calls(self) -> tuple[Call, Call]:
+        """What a backend is asked to quantize, and to dequantize, without shapes."""
+        spec, source, direction = self.case.spec, self.case.x.dtype.name, self.case.direction
+        quantize = Call("quantize", spec, source, direction, layout=layout(self.scale_layout))
+        return quantize, replace(quantize, operation="dequantize", to=self.to)
 
 
 @dataclass(frozen=True)

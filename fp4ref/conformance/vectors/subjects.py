@@ -6,7 +6,8 @@ probes have a block scale that makes them pass unchanged, and through zero block
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -32,7 +33,7 @@ from fp4ref.formats import (
     Format,
     ignoring_float_warnings,
 )
-from fp4ref.layout import LINEAR, layout
+from fp4ref.layout import LINEAR, Layout, layout
 from fp4ref.model.quantize import quantize as golden_quantize
 from fp4ref.quantized import Direction, DirectionData, Quantized
 from fp4ref.registry import Call
@@ -97,24 +98,15 @@ class ApiSubject:
         if test.operation in {"philox", "random_map"}:
             return ["a function that no backend has"]
         backend = registry.backends()[self.backend]
-        operations, spec = _needed(test)
+        operations, _ = _needed(test)
         lacking = [f"no operation {name}" for name in operations if name not in backend.operations]
-        return lacking + (backend.unserved(Call("quantize", spec)) if spec else [])
+        return lacking or list(dict.fromkeys(reason for call in _asked(test) for reason in backend.unserved(call)))
 
     def calls(self, test: VectorTest) -> list[Call]:
         """Return the calls that a test will make, as far as they are known; none if the API refuses its arguments."""
-        refused = "error" in test.fields.get("expected", {})
-        operations, spec = ((), None) if refused or self.reasons(test) else _needed(test)
-        if operations and test.operation == "gemm":
-            a, b = (spec_of(test.fields[side]) for side in "ab")
-            return [Call(operations[0], a, to=test.fields.get("to", "float32"), spec_b=b)]
-        if spec is None:
+        if "error" in test.fields.get("expected", {}) or self.reasons(test):
             return []
-        direction: Direction = test.fields.get("direction", "row")
-        source = {"quantize": test.input, "dequantize": test.fields}.get(test.operation, {}).get("dtype", "float32")
-        direction = "column" if test.operation == "hadamard" else direction
-        source = "bfloat16" if test.operation == "hadamard" else source
-        return [Call(name, spec, source, direction, test.fields.get("to", "float32")) for name in operations]
+        return [replace(call, layout=LINEAR, layout_b=None) for call in _asked(test)]
 
     def encode(self, codec: Codec, values: Floats, bits: Codes | None) -> Codes:
         """Codes of float32, one block for each value."""
@@ -263,6 +255,34 @@ class GoldenSubject(ApiSubject):
         order = layout(name)
         offsets = [order.offset(row, column, columns, rows) for row, column in positions]
         return order.padded_shape(rows, columns), offsets, set(np.flatnonzero(~order.valid(rows, columns)).tolist())
+
+
+def _asked(test: VectorTest) -> list[Call]:
+    """Return the calls of a test, without shapes; none if it needs no specification, or names what cannot exist."""
+    operations, spec = _needed(test)
+    fields = test.fields
+    to = fields.get("to", "float32")
+    try:
+        if test.operation == "gemm":
+            a, b = fields["a"], fields["b"]
+            return [
+                Call(name, spec_of(a), to=to, layout=_layout_of(a), spec_b=spec_of(b), layout_b=_layout_of(b))
+                for name in operations
+            ]
+        if spec is None:
+            return []
+        form = layout(test.group["layout"]) if test.operation == "layout" else _layout_of(fields)
+    except Fp4Error:
+        return []
+    direction: Direction = fields.get("direction", "row")
+    source = {"quantize": test.input, "dequantize": fields}.get(test.operation, {}).get("dtype", "float32")
+    if test.operation == "hadamard":
+        direction, source = "column", "bfloat16"
+    return [Call(name, spec, source, direction, to, layout=form) for name in operations]
+
+
+def _layout_of(fields: Mapping[str, Any]) -> Layout:
+    return layout(fields.get("scale_layout", LINEAR.name))
 
 
 def _needed(test: VectorTest) -> tuple[tuple[str, ...], Spec | None]:
