@@ -65,7 +65,7 @@ class BackendTrial:
 
     @property
     def calls(self) -> tuple[Call, Call]:
-        """What a backend is asked to quantize, and to dequantize, without shapes."""
+        """The call that quantizes and the call that dequantizes, without shapes."""
         spec, source, direction = self.case.spec, self.case.x.dtype.name, self.case.direction
         quantize = Call("quantize", spec, source, direction, layout=layout(self.scale_layout))
         return quantize, replace(quantize, operation="dequantize", to=self.to)

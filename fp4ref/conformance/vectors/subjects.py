@@ -260,15 +260,12 @@ class GoldenSubject(ApiSubject):
 def _asked(test: VectorTest) -> list[Call]:
     """Return the calls of a test, without shapes; none if it needs no specification, or names what cannot exist."""
     operations, spec = _needed(test)
-    fields = test.fields
-    to = fields.get("to", "float32")
+    fields, to = test.fields, test.fields.get("to", "float32")
     try:
         if test.operation == "gemm":
             a, b = fields["a"], fields["b"]
-            return [
-                Call(name, spec_of(a), to=to, layout=_layout_of(a), spec_b=spec_of(b), layout_b=_layout_of(b))
-                for name in operations
-            ]
+            form, form_b = _layout_of(a), _layout_of(b)
+            return [Call(operations[0], spec_of(a), to=to, layout=form, spec_b=spec_of(b), layout_b=form_b)]
         if spec is None:
             return []
         form = layout(test.group["layout"]) if test.operation == "layout" else _layout_of(fields)
