@@ -145,7 +145,7 @@ def scaled_te_fast(x: Floats, s: Floats, g: Floats, k: Constants) -> Floats:
 
 
 def dequantized_te(q: Floats, s: Floats, amax: Floats, k: Constants) -> Floats:
-    """q * ((s * amax) * fp32(1 / (element_max * scale_max))). Rules: DEQ-1. Certificates: decode."""
+    """q * ((s * amax) * fp32(1 / (element_max * scale_max))). Rules: DEQ-1. Certificates: decode, theorem-*."""
     return q * (s * amax * (F(1) / (k.element_max * k.scale_max)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import re
 import shutil
 import subprocess
@@ -40,6 +41,9 @@ def in_python():
 
 def ran_by_covered_code(claim, covered):
     """Return the functions that covered code calls while a claim is decided; tables are made anew."""
+    for name in covered:
+        if name.partition(".")[0].partition(":")[0] in python_sources.PACKAGES and ":" in name:
+            importlib.import_module(name.partition(":")[0])  # what imports compute, definitions of modules cover
     gc.unfreeze()  # what was there when tests were collected is not listed while it is frozen
     caches = [part for part in gc.get_objects() if type(part) is functools._lru_cache_wrapper and part is not claims]
     gc.freeze()
@@ -79,7 +83,7 @@ def test_all_that_covered_code_calls_is_covered(name):
         pytest.importorskip("torch")
     ran = ran_by_covered_code(claim, covered)
     assert ran - covered.keys() == set()
-    assert len(ran) > 2
+    assert len(ran) > 1
 
 
 # What a compiler finds in the header: functions that are not used are not compiled

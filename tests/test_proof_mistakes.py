@@ -33,6 +33,7 @@ from fp4ref.proof.catalogue import claims
 from fp4ref.proof.claims import ClaimSubject
 from fp4ref_cpu import build
 from tests.test_proof_places_mistakes import NATIVE_PLACES, PYTHON_PLACES
+from tests.test_proof_theorems_mistakes import REFUTED
 
 SUMS = ("codec.h", "0x1p23f + 2.0f", "0x1p23f + 3.0f")
 ADDED = ("codec.h", "binade + ((unsigned)shift << 23)", "binade + ((unsigned)(shift + 1) << 23)")
@@ -53,6 +54,16 @@ NATIVE = {  # claim: file of the header, text, its replacement
     "encode-e5m2/header": ADDED,
     "encode-e5m2-infinity/header": ("codec.h", "Format::codes - 1 : Overflow)", "Format::codes - 1 : NaN)"),
     "encode-e2m3/header": ADDED,
+    "encode-int8/header": ("signs.h", "(codes + sign_bit - code) &", "(codes - code) &"),
+    "encode-ue4m3/header": ADDED,
+    "encode-ue5m3/header": ("codec.h", "Overflow < 0 ? Format::codes - 1", "Overflow < 0 ? Format::codes - 2"),
+    **{
+        f"encode-sign-{name}/header": (
+            *("codec.h", "bits_of(x) >> (32 - Format::bits) & Format::sign_bit"),
+            "x < 0.0f ? Format::sign_bit : 0u",
+        )
+        for name in ("e4m3", "e5m2")
+    },
     "encode-e3m2/header": ADDED,
     "encode-e8m0/header": ("codec.h", "mantissa > 0x400000u", "mantissa >= 0x400000u"),
     **{f"values-{name}/header": SUBNORMAL_VALUES for name in ("e2m1", "e2m3", "e3m2", "e4m3")},
@@ -452,7 +463,7 @@ def test_every_certificate_has_a_mistake():
 
     Sweeps on a GPU have mistakes of their own.
     """
-    tables = {*NATIVE, *PYTHON, *FORMULAS, *NATIVE_PLACES, *PYTHON_PLACES}
+    tables = {*NATIVE, *PYTHON, *FORMULAS, *NATIVE_PLACES, *PYTHON_PLACES, *REFUTED}
     assert tables <= claims().keys()
     functions = {(claim.decider(), claim.subject) for name, claim in claims().items() if name in tables}
     functions |= {(name, ClaimSubject.HEADER) for name in BY_INPUT}

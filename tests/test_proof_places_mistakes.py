@@ -36,6 +36,7 @@ LOOP = "for (int stride = 8; stride; stride /= 2)"
 PADDED = ("csrc/walk.h", "i < width ? x[r][i]", "i < width - 1 ? x[r][i]")
 NATIVE_PLACES = {
     **{f"cut-{spec}/cpu": PADDED for spec in CUTS},
+    "theorem-transposed/cpu": PADDED,
     **{
         f"offset-{name}/cpu": ("csrc/relayout.h", "ScaleRow::of(job.to, job.to_map, top + l)", "from[l]")
         for name in LAYOUTS
@@ -252,6 +253,7 @@ PYTHON_PLACES = {
     **{f"part-{spec}/{of}": instead("fp4ref.api", "quantize", by_shape) for spec in PARTS for of in SUBJECTS},
     **{f"cut-{spec}/golden": instead("fp4ref.model.quantize", "split", turned) for spec in CUTS},
     **{f"cut-{spec}/torch": instead("fp4ref_torch.quantize", "_split", turned_in_torch) for spec in CUTS},
+    "theorem-transposed/torch": instead("fp4ref_torch.quantize", "_split", turned_in_torch),
     "part-cuts/golden": instead("fp4ref.te.sharded", "_require_whole_blocks", within_blocks),
     **{f"offset-{name}/golden": method(layouts.Layout, "from_linear", even_scales) for name in LAYOUTS},
     **{

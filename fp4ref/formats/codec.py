@@ -81,7 +81,8 @@ class Codec:
 
         Rules: E2M1-2, E2M1-3, E2M1-4, E2M1-5, E4M3-2, E4M3-3, E4M3-4, E4M3-6, E5M2-2, E5M2-3, E5M2-4, E5M2-6, E8M0-2,
         E8M0-3, E2M3-2, E2M3-3, E2M3-4, E2M3-5, E3M2-2, E3M2-3, E3M2-4, E3M2-5, INT8-2, INT8-3, INT8-4, INT8-5,
-        UE4M3-2, UE5M3-2, UE5M3-3. Certificates: encode-*, stochastic-bfloat16, stochastic-mean.
+        UE4M3-2, UE5M3-2, UE5M3-3. Certificates: encode-*, stochastic-bfloat16, stochastic-mean,
+        theorem-order, theorem-rescaled.
         """
         if self.rounding is not Rounding.STOCHASTIC:
             return _code_table(self)[_decision(values)]

@@ -101,7 +101,7 @@ class ProofClaim:
 
 def formula(
     name: str,
-    rule: str,
+    rules: str | tuple[str, ...],
     decide: Decide,
     statement: str,
     *,
@@ -114,7 +114,7 @@ def formula(
     """Return a claim about an identity of numbers."""
     return ProofClaim(
         name=f"{name}/formula",
-        rules=(rule,),
+        rules=(rules,) if isinstance(rules, str) else rules,
         method=method,
         subject=ClaimSubject.FORMULA,
         statement=statement,

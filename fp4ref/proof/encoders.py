@@ -30,6 +30,7 @@ RULES = {
     "e5m2": ("E5M2-2", "E5M2-3", "E5M2-4"),
     "e8m0": ("E8M0-2", "E8M0-3"),
 }
+SIGN_RULES = {"e4m3": ("E4M3-6",), "e5m2": ("E5M2-6",)}
 LOWER = (0, 1, *(1 << bit for bit in range(1, 16)), 0x7FFF, 0xFFFF)  # lower halves: zero, every single bit, more
 CHUNK = 1 << 22
 
@@ -157,13 +158,16 @@ def claims() -> Iterator[ProofClaim]:
     for name, codec in CODECS.items():
         rules = RULES[codec.format.name]
         statement = STATEMENT.format(name=name)
-        shared: dict[str, Any] = {"rules": rules, "statement": statement, "domain": ALL, "size": PATTERNS}
+        shared: dict[str, Any] = {"statement": statement, "domain": ALL, "size": PATTERNS}
+        quick: dict[str, Any] = shared | {"rules": rules + SIGN_RULES.get(codec.format.name, ())}
+        every: dict[str, Any] = shared | {"rules": rules, "long": True}
         yield ProofClaim(
             name=f"encode-{name}/header",
             method=Method.EXHAUSTIVE,
             subject=ClaimSubject.HEADER,
             decide=partial(header, name),
             covers=("codec.h:Codec::encode",),
+            rules=rules,
             **shared,
         )
         yield ProofClaim(
@@ -174,7 +178,7 @@ def claims() -> Iterator[ProofClaim]:
             covers=("fp4ref.formats.codec:Codec.encode", "fp4ref.formats.codec:_representatives"),
             reduction="an encoder is a table by the key, and every start is a bfloat16 or the float32 after one",
             rests_on=("decision-key/golden",),
-            **shared,
+            **quick,
         )
         yield ProofClaim(
             name=f"encode-{name}-all/golden",
@@ -182,8 +186,7 @@ def claims() -> Iterator[ProofClaim]:
             subject=ClaimSubject.GOLDEN,
             decide=partial(golden, name, True),
             covers=("fp4ref.formats.codec:Codec.encode",),
-            long=True,
-            **shared,
+            **every,
         )
         torch_covers = ("fp4ref_torch.codecs:encode", "fp4ref_torch.exact:rounded_code")
         yield ProofClaim(
@@ -194,7 +197,7 @@ def claims() -> Iterator[ProofClaim]:
             covers=torch_covers,
             reduction="an index never falls as the magnitude grows, so the patterns beside each start decide it",
             needs="torch",
-            **shared,
+            **quick,
         )
         yield ProofClaim(
             name=f"encode-{name}-all/torch",
@@ -203,6 +206,5 @@ def claims() -> Iterator[ProofClaim]:
             decide=partial(torch_encoder, name, True),
             covers=torch_covers,
             needs="torch",
-            long=True,
-            **shared,
+            **every,
         )

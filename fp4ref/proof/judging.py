@@ -154,7 +154,11 @@ def claims() -> Iterator[ProofClaim]:
         domain="the cases of level 1 of three specifications, in both directions, for two seeds",
         size=CASES,
         decide=determined,
-        covers=("fp4ref.conformance.families:cases", *(f"{FAMILIES_IN}.{name}:FAMILIES" for name in MODULES), *ARITHMETICS),
+        covers=(
+            "fp4ref.conformance.families:cases",
+            *(f"{FAMILIES_IN}.{name}:FAMILIES" for name in MODULES),
+            *ARITHMETICS,
+        ),
         reduction="a case could depend on cases made before it, on random numbers of the process, or on hashes; the "
         "order of families, the states of both generators and the seed of hashes are each changed",
     )

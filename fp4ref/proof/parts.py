@@ -131,7 +131,7 @@ def claims() -> Iterator[ProofClaim]:
             value = f"{sources.LOWERED}{spec.name}" if subject is ClaimSubject.CPU else spec.value
             yield ProofClaim(
                 name=f"part-{spec.name}/{subject}",
-                rules=("TEM-7", *(("TEM-9",) if spec.name.endswith("-sr") else ())),
+                rules=("TEM-7", "TEM-9" if spec.name.endswith("-sr") else "THM-9"),
                 method=Method.ARGUMENT,
                 subject=subject,
                 statement=f"In {spec.name}, rows that are cut between blocks have the bytes of the whole.",

@@ -232,7 +232,7 @@ def claims() -> Iterator[ProofClaim]:
         )
     yield formula(
         "gemm-limit",
-        "GEM-2",
+        ("GEM-2", "THM-11"),
         limit,
         f"64 bits hold every sum of up to {LONGEST} products of NVFP4 values.",
         domain="all magnitudes of codes under all scale bytes",
@@ -242,7 +242,7 @@ def claims() -> Iterator[ProofClaim]:
     )
     yield formula(
         "gemm-contributions",
-        "GEM-4",
+        ("GEM-4", "THM-11"),
         contributions,
         "A block's sum times its two scales fits a float32.",
         domain="all sums of 16 products of E2M1 under all pairs of significands of scales",

@@ -143,7 +143,7 @@ def claims() -> Iterator[ProofClaim]:
     )
     yield decided(
         "power-of-two",
-        "BLK-10",
+        ("BLK-10", "E8M0-5"),
         power_of_two,
         "Dividing by an E8M0 scale and multiplying by its exact reciprocal give the same float32.",
         domain="all float32 under all 255 scale bytes",

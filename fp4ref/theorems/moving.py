@@ -22,25 +22,28 @@ NAN_E4M3, NAN_E8M0 = 0x7F, 0xFF
 ZERO, SIGN = 0x0, 0x8
 FARTHEST = 4  # the exponent of a ratio of two E2M1 magnitudes is at most this
 LARGEST_EXPONENT = 116  # 2688 * 2^116 is the largest such float32
+NO_THIRD = 8
+THIRDS = np.array([0, *[NO_THIRD] * 2, 1, NO_THIRD, 2, NO_THIRD, 4], np.uint8)  # codes of a third of each magnitude
 Integers = NDArray[Any]
 
 
 class Exact(NamedTuple):
     """Bytes of the target format that have the same values.
 
-    codes: uint8 [M, K]. scales: uint8 [M, blocks]. exponent: of the global scale 2^exponent, where the target has one;
-    its stored amax is 2688 * 2^exponent. kept: no code changed.
+    codes: uint8 [M, K]. scales: uint8 [M, blocks]. exponent: of the global scale 3^threes * 2^exponent, where the
+    target has one; its stored amax is 2688 times that. kept: no code changed.
     """
 
     codes: Codes
     scales: Codes
     exponent: int | None
     kept: bool
+    threes: int = 0
 
     @property
     def amax(self) -> Floats:
         """The stored amax of NVFP4: float32 [1]."""
-        return np.ldexp(np.array([TOP], F), self.exponent or 0).astype(F)
+        return np.asarray(np.ldexp(np.array([TOP * 3.0**self.threes]), self.exponent or 0), F)
 
 
 class Inexact(NamedTuple):
@@ -107,11 +110,27 @@ def nvfp4_from_mxfp4(codes: Codes, scales: Codes) -> Exact | Inexact:
     """Return the NVFP4 bytes with the values of MXFP4 bytes, if there are any.
 
     codes: uint8 [M, K], one a byte. scales: uint8 [M, ceil(K / 32)], linear. The global scale is a power of two; the
-    smallest one that keeps every code is taken, else the smallest one that keeps every value. A NaN scale stays NaN.
+    smallest one that keeps every code is taken, else the smallest one that keeps every value. If all magnitudes are
+    1.5, 3 and 6, it can be three times a power of two. A NaN scale stays NaN.
 
-    Rules: THM-4, THM-5.
+    Rules: THM-4, THM-5. Certificates: theorem-moved-nvfp4, theorem-moved-sets.
     """
     _require_blocks("nvfp4_from_mxfp4", codes, scales, MXFP4_BLOCK)
+    found = _under_power_of_two(codes, scales)
+    others = np.repeat(scales != NAN_E8M0, MXFP4_BLOCK, axis=1)[:, : codes.shape[1]] & (THIRDS[codes & 7] == NO_THIRD)
+    if isinstance(found, Exact) or others.any():
+        return found
+    third = _under_power_of_two(THIRDS[codes & 7] & 7 | codes & SIGN, scales)
+    if isinstance(third, Exact):
+        third = third._replace(kept=False, threes=1)
+        with np.errstate(over="ignore"):
+            if not np.isinf(CUDA_E4M3.decode(third.scales) * third.amax).any():
+                return third
+    return found
+
+
+def _under_power_of_two(codes: Codes, scales: Codes) -> Exact | Inexact:
+    """Return the bytes under a global scale that is a power of two."""
     sets = masks(codes, NVFP4_BLOCK)
     bytes_ = np.repeat(scales, MXFP4_BLOCK // NVFP4_BLOCK, axis=1)[:, : sets.shape[1]]
     sets = np.where(bytes_ == NAN_E8M0, 0, sets)
@@ -183,7 +202,7 @@ def mxfp4_from_nvfp4(codes: Codes, factors: Floats) -> Exact | Inexact:
     codes: uint8 [M, K], one a byte. factors: float32 [M, ceil(K / 16)], the number by which a block's codes are
     multiplied, such as `nvfp4_factors` returns. A factor of 0 makes zeros with the signs of the codes.
 
-    Rules: THM-6.
+    Rules: THM-6. Certificates: theorem-moved-mxfp4.
     """
     _require_blocks("mxfp4_from_nvfp4", codes, factors, NVFP4_BLOCK)
     zero = np.repeat(factors == 0, NVFP4_BLOCK, axis=1)[:, : codes.shape[1]]

@@ -30,7 +30,7 @@ def fp8_from_mxfp4(codes: Codes, scales: Codes, to: Codec = CUDA_E4M3) -> Fp8 | 
 
     Errors: ShapeError for other scales, DomainError for another format.
 
-    Rules: THM-12.
+    Rules: THM-12. Certificates: theorem-moved-fp8.
     """
     if to.format.name not in CODECS:
         raise DomainError("fp8_from_mxfp4", to.format.name, f"one of {', '.join(CODECS)}", "THM-12")

@@ -1,6 +1,6 @@
 // Quantize and amax for one specification S and one input type: flat loops over a strip of blocks, which a compiler
 // vectorises. All numerics come from the shared header. Certificates: quantize-*, cut-*,
-// part-*, row-scaled.
+// part-*, row-scaled, theorem-*.
 #pragma once
 #include "walk.h"
 
