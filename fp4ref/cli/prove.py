@@ -147,7 +147,7 @@ def _replay(claim: ProofClaim, record: bool, quiet: bool) -> dict[str, Any]:
         if finding.witness:
             click.echo(f"  {claim.statement}\n  witness: {finding.witness}")
         elif changed:
-            click.echo(f"  its record is out of date: {', '.join(changed)}")
+            click.echo(f"  its record is out of date: {', '.join(changed)}" if kept else "  it has no record")
     return {
         "name": claim.name,
         "rules": [*claim.rules],
