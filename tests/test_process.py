@@ -4,18 +4,22 @@ import contextlib
 import io
 import json
 import math
+import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 import fp4ref
 from fp4ref.cli import common, main
-from fp4ref.conformance.run import process
+from fp4ref.conformance.run import process, waiting
 from fp4ref.errors import BackendError
 
 pytestmark = pytest.mark.slow
@@ -220,6 +224,45 @@ def test_a_time_limit_cuts_the_run_and_the_verdict_says_so(here):
 def test_a_kernel_that_forks_is_judged_by_its_own_process(here, name):
     status, text, _ = verify(name)
     assert status == 0, text
+
+
+def asked(monkeypatch, waited, limit, left=math.inf):
+    """Ask a process that answers after 0.3 s, and of which the system says for how long it waited for a processor."""
+    looks = iter(waited)
+    count = SimpleNamespace(seconds=lambda: next(looks, waited[-1]) / 2)  # the kit's process waits as long
+    monkeypatch.setattr(process, "WaitCount", lambda pid, family=False: count)
+    one = process.KernelProcess.__new__(process.KernelProcess)
+    one._number, one._unsent, one._answers, one._child = 0, queue.Queue(), queue.Queue(), SimpleNamespace(pid=0)
+    threading.Timer(0.3, one._answers.put, [({"number": 1}, {})]).start()
+    found = one._ask(limit, ({}, {}), left)
+    return getattr(found, "text", found)
+
+
+@pytest.mark.rule("CNF-37", "CNF-38")
+def test_waiting_for_a_processor_is_no_hang(monkeypatch):
+    assert asked(monkeypatch, [0.5], 0.1) == ({"number": 1}, {})
+    assert asked(monkeypatch, [0.0], 0.1) == "no result after 0.1 s"
+    assert asked(monkeypatch, [0.02, 0.04], 0.1) == (
+        "no result after 0.1 s and another 0.04 s, in which it waited for a processor"
+    )
+    assert asked(monkeypatch, [9.0], 0.02) == (
+        "no result after 0.02 s and another 0.18 s, in which it waited for a processor"
+    )
+    assert asked(monkeypatch, [0.5], 0.1, left=0.1).startswith("no result after 0.1 s")
+
+
+@pytest.mark.rule("CNF-37")
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system counts no waits")
+def test_waits_are_counted():
+    found = waiting.counts_of(os.getpid(), family=False)
+    assert all(counts.run > 0 for counts in found.values())
+    assert found[str(threading.get_native_id())].runnable
+    with contextlib.closing(process.KernelProcess("json:loads", {})) as one:
+        family = waiting.counts_of(one._child.pid, family=True)
+        assert len(family) > len(waiting.counts_of(one._child.pid, family=False)) == 1  # the guard, and the kernel
+        count = waiting.WaitCount(one._child.pid, family=True)
+        assert 0 <= count.seconds() < 60
+    assert waiting.counts_of(1 << 30, family=True) == {}
 
 
 @pytest.mark.rule("CNF-37")

@@ -134,9 +134,9 @@ def test_a_program_that_stops_answering_hangs():
     assert hung[:3] == [None, None, "hung"]
     assert set(hung[3:]) == {"not-run"}
     assert len(hung) == len(starts)
-    with pytest.raises(FileError, match=r"no answer within 0\.3 s from byte \d+ on, need b'END '"):
+    with pytest.raises(FileError, match=r"no answer within 0\.3 s of the clock from byte \d+ on, need b'END '"):
         piped(whole[:-32], options)
-    with pytest.raises(FileError, match=r"no answer within 0\.3 s, need a preamble"):
+    with pytest.raises(FileError, match=r"no answer within 0\.3 s of the clock, need a preamble"):
         piped(whole[:5], options)
 
 
@@ -172,7 +172,7 @@ def test_verify_of_a_hung_program_has_a_verdict():
         assert process.wait(20) == 1
         process.stdin.close()
     assert "hung in 1 of" in text
-    assert "no answer within 1 s" in text
+    assert "no answer within 1 s of the clock" in text
 
 
 @pytest.mark.rule("CNF-9")

@@ -54,7 +54,7 @@ def print_report(out: Console, report: DumpReport, limit: int) -> None:
 
 def _result_row(result: Result) -> Row:
     compared = result.compared
-    extra = [f"{compared.spare} spare nibbles"] if compared.spare else []
+    extra = [f"{compared.spare} {compared.spare_counted}"] if compared.spare else []
     extra += [f"{compared.padding} padding bytes"] if compared.padding else []
     amax = "-" if result.spec.global_scale == "none" else f"{compared.amax:,}"
     return (
@@ -78,7 +78,7 @@ def _mismatch_rows(result: Result) -> Iterator[Row]:
     for found in compared.differences:
         yield from _block_rows(result, found)
     if compared.first_spare:
-        yield _place_row(f"{name}:{compared.direction}", "spare nibble of row", compared.first_spare)
+        yield _place_row(f"{name}:{compared.direction}", f"{compared.spare_name} of row", compared.first_spare)
     if compared.first_padding:
         yield _place_row(f"{name}:{compared.direction}", "padding at byte", compared.first_padding)
 

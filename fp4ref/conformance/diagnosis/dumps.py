@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.budget import SECONDS
+from fp4ref.conformance.diagnosis.clock import processor_time
 from fp4ref.conformance.diagnosis.diagnose import diagnose
-from fp4ref.conformance.diagnosis.explanations import Diagnosis
+from fp4ref.conformance.diagnosis.explanations import DiagnosedTensors, Diagnosis, verdict
 from fp4ref.conformance.dumps.files import Dump
 from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.errors import LayoutError
@@ -20,8 +23,10 @@ from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Granularity, Spec
 
 TENSORS = 8  # of those that differ
+TOGETHER = 0.5  # of the time, for several tensors together, before each is diagnosed on its own
 ELEMENTS = 1 << 20  # of a tensor that is looked at as a whole
 ROWS = 128  # whole tiles of every layout, and whole blocks
+Form = tuple[Spec, str]  # a specification and the layout of its scales
 
 
 class Cut(NamedTuple):
@@ -33,36 +38,91 @@ class Cut(NamedTuple):
     random_bits: NDArray[np.uint8] | None
 
 
+class Kept(NamedTuple):
+    """A direction of a tensor that differs."""
+
+    tensor: str
+    form: Form
+    cut: Cut
+    got: DirectionData
+
+
 class DumpEvidence:
-    """The first tensors of a dump that differ, for as long as they have one specification and one layout."""
+    """The first tensors of a dump that differ."""
 
     def __init__(self) -> None:
-        self._form: tuple[Spec, str] | None = None
-        self._mixed = False
-        self._pairs: list[tuple[Cut, DirectionData]] = []
+        self._kept: list[Kept] = []
+        self._left: set[str] = set()
 
     def add(self, dump: Dump, direction: Direction, got: DirectionData, compared: Comparison, amax_given: bool) -> None:
         """Keep a direction of a tensor that differs."""
         assert dump.x is not None
+        if compared.equal:
+            return
+        names = {kept.tensor for kept in self._kept}
+        if dump.name not in names and len(names) >= TENSORS:
+            self._left.add(dump.name)
+            return
         form = dump.quantized.spec, dump.quantized.scale_layout
-        self._form = self._form or form
-        self._mixed |= self._form != form
-        if compared.equal or self._mixed or len(self._pairs) >= TENSORS:
-            return
         bits = getattr(dump.random_bits, direction)
-        whole = Cut(dump.x, direction, got.amax if amax_given else None, bits)
-        if compared.shape[0] * compared.shape[1] <= ELEMENTS:
-            self._pairs.append((whole, got))
-            return
-        first = compared.differences[0].row if compared.differences else 0
-        self._pairs.append(_rows(whole, got, compared.shape, first // ROWS * ROWS, *form))
+        cut = Cut(dump.x, direction, got.amax if amax_given else None, bits)
+        if compared.shape[0] * compared.shape[1] > ELEMENTS:
+            first = compared.differences[0].row if compared.differences else 0
+            cut, got = _rows(cut, got, compared.shape, first // ROWS * ROWS, *form)
+        self._kept.append(Kept(dump.name, form, cut, got))
 
     def diagnosis(self, seconds: float = SECONDS) -> Diagnosis | None:
-        """Return the explanation of them; None if there is nothing to explain, or no single explanation."""
-        if self._form is None or self._mixed or not self._pairs:
+        """Return the explanation of them; None if there is nothing to explain.
+
+        Tensors of one specification and layout are explained together. If nothing explains them, each is diagnosed on
+        its own, in what is left of the time. seconds: of processor time.
+
+        Rules: CNF-2, CNF-30, CNF-49.
+        """
+        if not self._kept:
             return None
-        found = diagnose(*self._form, self._pairs, seconds)
-        return Diagnosis(conforms=False, first_stage="amax") if found.conforms else found
+        end, groups = processor_time() + seconds, list[DiagnosedTensors]()
+        forms = {kept.form: [one for one in self._kept if one.form == kept.form] for kept in self._kept}
+        for done, (form, kept) in enumerate(forms.items()):
+            share = max(end - processor_time(), 0.0) / (len(forms) - done)
+            groups += _groups(form, kept, share)
+        found = _joined(groups)
+        return replace(found, undiagnosed=len(self._left))
+
+
+def _groups(form: Form, kept: Sequence[Kept], seconds: float) -> Iterator[DiagnosedTensors]:
+    """Yield all the tensors with their explanation, or each with its own if some have one."""
+    names = tuple(dict.fromkeys(one.tensor for one in kept))
+    end = processor_time() + seconds
+    together = DiagnosedTensors(names, form[0], _found(form, kept, seconds if len(names) == 1 else TOGETHER * seconds))
+    if together.found.explained or together.found.partial or len(names) == 1:
+        yield together
+        return
+    apart = []
+    for done, name in enumerate(names):
+        left = max(end - processor_time(), 0.0) / (len(names) - done)
+        own = _found(form, [one for one in kept if one.tensor == name], left)
+        apart.append(DiagnosedTensors((name,), form[0], own))
+    yield from apart if any(group.found.explained for group in apart) else [together]
+
+
+def _found(form: Form, kept: Sequence[Kept], seconds: float) -> Diagnosis:
+    found = diagnose(*form, [(one.cut, one.got) for one in kept], seconds)
+    return Diagnosis(conforms=False, first_stage="amax") if found.conforms else found
+
+
+def _joined(groups: Sequence[DiagnosedTensors]) -> Diagnosis:
+    """Return what was found about all groups; those with the same explanation are one."""
+    same: dict[Any, list[DiagnosedTensors]] = {}
+    for group in groups:
+        told = verdict(group.found) if group.found.explained else group.tensors
+        same.setdefault(told, []).append(group)
+    joined = [replace(of[0], tensors=tuple(name for one in of for name in one.tensors)) for of in same.values()]
+    if len(joined) == 1:
+        return joined[0].found
+    complete = all(group.found.complete for group in joined)
+    first = joined[0].found.first_stage
+    return Diagnosis(conforms=False, first_stage=first, complete=complete, groups=tuple(joined))
 
 
 def _rows(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fp4ref.conformance.diagnosis.stages import StageFinding
+from fp4ref.spec import Spec
+
+LISTED = 3  # tensors that are named before the others are counted
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,20 @@ class Explanation:
 
 
 @dataclass(frozen=True)
+class DiagnosedTensors:
+    """Tensors of a dump that were diagnosed apart from the others, and what was found about them."""
+
+    tensors: tuple[str, ...]
+    spec: Spec
+    found: Diagnosis
+
+    @property
+    def label(self) -> str:
+        """The names of the tensors."""
+        return labelled(self.tensors)
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """The findings about a candidate.
 
@@ -39,7 +57,8 @@ class Diagnosis:
     evidence. partial: the best that does not. first_stage: where bytes first differ. findings: of what nothing
     explains, stage by stage, each judged on the candidate's own output of the stages before. where: the first place of
     it that differs. complete: whether the search ended in time. place: where all of it is, in words, if it is
-    anywhere in particular.
+    anywhere in particular. groups: tensors of a dump that no explanation joins, each with its own. undiagnosed: the
+    number of other tensors that differ.
     """
 
     conforms: bool
@@ -50,6 +69,8 @@ class Diagnosis:
     complete: bool = True
     where: str = ""
     place: str = ""
+    groups: tuple[DiagnosedTensors, ...] = ()
+    undiagnosed: int = 0
 
     @property
     def profiles(self) -> tuple[str, ...]:
@@ -65,7 +86,8 @@ class Diagnosis:
     @property
     def explained(self) -> bool:
         """True if something makes every byte."""
-        return self.conforms or bool(self.explanations)
+        apart = bool(self.groups) and all(group.found.explained for group in self.groups)
+        return self.conforms or bool(self.explanations) or apart
 
     def to_json(self) -> dict[str, Any]:
         """Return the diagnosis as JSON data."""
@@ -79,11 +101,21 @@ class Diagnosis:
             "complete": self.complete,
             "where": self.where,
             "place": self.place,
+            "groups": [{"tensors": group.tensors, **group.found.to_json()} for group in self.groups],
+            "undiagnosed": self.undiagnosed,
         }
 
 
 def verdict(diagnosis: Diagnosis) -> str:
     """Return the diagnosis in a line, to stand behind the word `wrong`. Rules: CNF-2."""
+    parts = list(_of_groups(diagnosis.groups)) or [_cause(diagnosis)]
+    if diagnosis.undiagnosed:
+        parts.append(f"other tensors that differ and were not diagnosed: {diagnosis.undiagnosed}")
+    return "; ".join(parts)
+
+
+def _cause(diagnosis: Diagnosis) -> str:
+    """Return the cause of the bytes of all tensors, or the stage at which they first differ."""
     if diagnosis.conforms:
         return "conforms"
     told = [explanation.text for explanation in diagnosis.explanations if explanation.profile is None]
@@ -104,10 +136,30 @@ def verdict(diagnosis: Diagnosis) -> str:
     return f"not explained{held}: bytes first differ at the {diagnosis.first_stage}{where}{known}"
 
 
+def _of_groups(groups: Sequence[DiagnosedTensors]) -> Iterator[str]:
+    """Yield the cause of each group, and the names of the tensors without one together."""
+    for group in groups:
+        if group.found.explained:
+            yield f"{group.label}: {verdict(group.found)}"
+    rest = [name for group in groups if not group.found.explained for name in group.tensors]
+    if rest:
+        yield f"{labelled(rest)}: not explained"
+
+
+def labelled(names: Sequence[str]) -> str:
+    """Return names of tensors for the beginning of a sentence; of many, the first ones and the number of the others."""
+    if len(names) == 1:
+        return f"tensor {names[0] or '(unnamed)'}"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"tensors {', '.join(names[:LISTED])}{more}"
+
+
 def report_lines(diagnosis: Diagnosis) -> list[str]:
     """Return the diagnosis in lines: what makes the bytes, else what is known of each stage."""
     if diagnosis.conforms:
         return []
+    if diagnosis.groups:
+        return [f"{group.label}: {line}" for group in diagnosis.groups for line in report_lines(group.found)]
     lines = [
         f"{'also ' if number else ''}explains every byte: {explanation.text} [{', '.join(explanation.names)}]"
         for number, explanation in enumerate(diagnosis.explanations)

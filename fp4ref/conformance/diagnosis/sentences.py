@@ -19,7 +19,7 @@ from fp4ref.conformance.mistakes.sides import code_side
 from fp4ref.spec import Spec
 
 PADDING = ("padding", "padding bytes of the scales are not zero")
-SPARE = ("spare-nibble", "spare nibbles are not zero")
+SPARE = {4: ("spare-nibble", "spare nibbles are not zero"), 6: ("spare-bits", "spare bits of rows are not zero")}
 
 
 def told(
@@ -38,7 +38,8 @@ def told(
     if in_padding:
         parts.append((PADDING[0], Slot.PADDING, PADDING[1]))
     if not hypothesis.data.fills and any(item.spare() for item in items):
-        parts.append((SPARE[0], Slot.PACKING, SPARE[1]))
+        name, text = SPARE[spec.element.format.bits]
+        parts.append((name, Slot.PACKING, text))
     names, stages, texts = zip(*parts, strict=True) if parts else ((), (), ())
     stage = min(stages, key=ORDER.index).value if stages else ""
     held = "; ".join(dict.fromkeys(mistake.place for mistake in hypothesis.mistakes if mistake.place))

@@ -48,6 +48,7 @@ VALUES = {
     "ue5m3": "UE5M3-1",
 }
 PACKED = {4: "PACK-1", 6: "PACK-4", 8: "PACK-3"}  # the rule of a width
+SPARE = {4: "PACK-2", 6: "PACK-5"}  # the rule of bits that no code takes; codes of 8 bits leave none
 
 OF_A_CODEC = "SPC-7"  # of a format without a chapter of its own
 

@@ -35,7 +35,7 @@ class Stage(StrEnum):
     PADDING = "padding of scales"
     CODE = "code"
     PACKING = "packing"
-    SPARE = "spare nibble"
+    SPARE = "spare bits"
     NEAREST = "magnitude of a code inside the range"
     SATURATED = "magnitude of a code past the range"
     SIGN = "sign of a code"
@@ -71,6 +71,7 @@ DECIDES: dict[str, frozenset[Stage]] = {  # by rule, or by chapter; the codecs f
     "NUM-5": frozenset({Stage.SUBNORMAL}),
     "SR": frozenset({Stage.CODE}),
     "PACK-2": frozenset({Stage.SPARE}),
+    "PACK-5": frozenset({Stage.SPARE}),
     "PACK": frozenset({Stage.PACKING}),
     "LAY-5": frozenset({Stage.PADDING}),
     "LAY": frozenset({Stage.PLACE}),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fp4ref import api
 from fp4ref.conformance.families import Case
-from fp4ref.conformance.families.rules import PACKED, dequantizing, value_rule
+from fp4ref.conformance.families.rules import PACKED, SPARE, dequantizing, value_rule
 from fp4ref.conformance.judge.blame import at_fault, failed
 from fp4ref.conformance.judge.compare import Tolerance, compare
 from fp4ref.conformance.judge.comparison import Comparison
@@ -156,15 +156,15 @@ def checked_rules(case: Case, declared: Declaration) -> tuple[str, ...]:
     layouts, (element, scale) = form.rules, (case.spec.element.format, case.spec.scale.format)
     others = {rule for each in scale_layouts() for rule in each.rules} - {*layouts}
     values = (*dequantizing(case.spec, case.direction), "NUM-1", value_rule(element), value_rule(scale))
-    packing = {"PACK-1": "PACK-4", "PACK-2": "PACK-5"} if element.bits == 6 else {}  # what families name
-    packed = packing.get("PACK-1", "PACK-1")
+    packed, spare = PACKED[element.bits], SPARE.get(element.bits)
+    packing = {PACKED[4]: packed, SPARE[4]: spare}  # families name the rules of 4 bits
     rules = {
         "quantize": (*(packing.get(rule, rule) for rule in case.rules if rule not in others), *layouts, packed),
         "dequantize": (*values, form.rule, PACKED[element.bits]),
         "to_layout": (*layouts, "LAY-6", "LAY-7"),
         "hadamard": ("HAD-1", "HAD-2", "HAD-3", "HAD-7"),
     }[declared.operation]
-    return tuple(dict.fromkeys(rules))
+    return tuple(rule for rule in dict.fromkeys(rules) if rule is not None)
 
 
 def compare_direction(

@@ -46,12 +46,12 @@ def compare(
     x: the input, [..., K]. got: scales in `scale_layout`. expected: scales linear. keep: how many differing blocks are
     described. tolerates: whether a block that differs is right all the same.
 
-    Rules: CNF-1, CNF-3, HAD-7, LAY-2, LAY-5, LAY-6, PACK-2, PRO-1.
+    Rules: CNF-1, CNF-3, HAD-7, LAY-2, LAY-5, LAY-6, PACK-2, PACK-5, PRO-1.
     Certificates: bytes-compared, padding-compared-*.
     """
     matrix = Matrix(x, direction)
     rows, columns = matrix.shape
-    result = Comparison(direction, matrix.shape)
+    result = Comparison(direction, matrix.shape, spec.element.format.bits)
     order, blocks = layout(scale_layout), -(-columns // spec.block.columns)
     stored = np.asarray(got.scales)
     got = got._replace(scales=order.to_linear(stored, rows, blocks))

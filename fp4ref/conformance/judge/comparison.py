@@ -42,11 +42,15 @@ class StrayByte:
     expected: str
 
 
+ROWS_WITH_SPARE = "rows with spare bits that are set"
+
+
 @dataclass
 class Comparison:
     """The differences between the bytes of one direction: counts, first places, and excuses.
 
-    codes, scales, amax, spare, padding: counts of differing codes, scale bytes, maxima, spare nibbles, padding bytes.
+    codes, scales, amax, spare, padding: counts of differing codes, scale bytes, maxima, rows whose spare bits are set,
+    padding bytes. element_bits: of a code.
     excused: count of differing blocks and maxima by class of input. unexcused: count of all other differences. judged:
     whether a block of finite input was compared that no special value reaches. tolerated, refused: blocks that are
     right by a bound, or not; right_by_bound: block row and block of the former. at_fault: stages whose bytes are not
@@ -56,6 +60,7 @@ class Comparison:
 
     direction: Direction
     shape: tuple[int, int]
+    element_bits: int = 4
     codes: int = 0
     scales: int = 0
     amax: int = 0
@@ -72,6 +77,16 @@ class Comparison:
     first_amax: StrayByte | None = None
     first_spare: StrayByte | None = None
     first_padding: StrayByte | None = None
+
+    @property
+    def spare_name(self) -> str:
+        """The bits of a row's last byte that no code takes, in words. Rules: PACK-2, PACK-5."""
+        return "spare nibble" if self.element_bits == 4 else "spare bits"
+
+    @property
+    def spare_counted(self) -> str:
+        """The kind that is counted if spare bits are set, in the plural. Rules: PACK-2, PACK-5."""
+        return "spare nibbles" if self.element_bits == 4 else ROWS_WITH_SPARE
 
     @property
     def equal(self) -> bool:

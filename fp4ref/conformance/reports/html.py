@@ -138,7 +138,7 @@ def _exhibit(exhibit: ShownDirection) -> Iterator[str]:
     yield f'<p class="soft">{escape(note)}</p>'
     places = {
         "amax of row": compared.first_amax,
-        "spare nibble of row": compared.first_spare,
+        f"{compared.spare_name} of row": compared.first_spare,
         "padding at byte": compared.first_padding,
     }
     rows = [(f"{what} {place.index}", place.expected, place.got) for what, place in places.items() if place]

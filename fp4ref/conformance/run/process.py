@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import signal
@@ -16,12 +17,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from fp4ref.conformance.run.messages import Message, of_jobs, outcomes_of, receive, send
+from fp4ref.conformance.run.waiting import WaitCount
 from fp4ref.conformance.subjects.outcomes import Finding, FindingKind, Outcome
 from fp4ref.conformance.subjects.subject import Declaration, Job
 from fp4ref.errors import BackendError
 
 LOADING = 300.0  # seconds for imports
 ENDING = 10.0  # seconds for a process to end that was killed
+SLIGHT = 0.01  # of a timeout: a wait that does not count
+WAITING = 9  # timeouts that a call may wait for a processor, besides its own
 SHOWN = 4096  # bytes of what a process wrote last that are kept
 SCRIPT = Path(__file__).with_name("start_child.py")
 GUARDED = hasattr(os, "fork")
@@ -53,7 +57,7 @@ class KernelProcess:
         for act, stream in ((self._speak, self._requests), (self._listen, self._child.stdout)):
             threading.Thread(target=act, args=(stream,), daemon=True).start()
         try:
-            answer = self._ask(limit, ({"target": target, "changes": changes, "library": library}, {}))
+            answer = self._ask(limit, ({"target": target, "changes": changes, "library": library}, {}), limit)
         except BaseException:
             self.close()
             raise
@@ -63,15 +67,28 @@ class KernelProcess:
             raise _refused(target, *parts)
         self.declaration = Declaration(**answer[0]["declaration"])
 
-    def outcomes(self, jobs: Sequence[Job], limit: float, **how: bool) -> list[Outcome] | Finding:
-        """Return what came of calls, or how the process ended or kept silent. how: arguments of `Caller.outcomes`."""
+    def outcomes(
+        self, jobs: Sequence[Job], limit: float, left: float = math.inf, **how: bool
+    ) -> list[Outcome] | Finding:
+        """Return what came of calls, or how the process ended or kept silent.
+
+        limit: seconds in which the process does not wait for a processor; left: seconds of the clock. how: arguments
+        of `Caller.outcomes`.
+
+        Rules: CNF-37, CNF-38.
+        """
         record, arrays = of_jobs(jobs)
-        answer = self._ask(limit, (record | how, arrays))
+        answer = self._ask(limit, (record | how, arrays), left)
         return answer if isinstance(answer, Finding) else outcomes_of(answer)
 
-    def answer(self, message: Message, limit: float) -> dict[str, Any] | Finding:
-        """Return the record that answers a message, or how the process ended or kept silent."""
-        found = self._ask(limit, message)
+    def answer(self, message: Message, limit: float, left: float) -> dict[str, Any] | Finding:
+        """Return the record that answers a message, or how the process ended or kept silent.
+
+        limit: seconds in which the process does not wait for a processor; left: seconds of the clock.
+
+        Rules: CNF-37, CNF-38.
+        """
+        found = self._ask(limit, message, left)
         return found if isinstance(found, Finding) else dict(found[0])
 
     def close(self) -> None:
@@ -90,17 +107,27 @@ class KernelProcess:
             self._requests.close()
         self._errors.close()
 
-    def _ask(self, limit: float, message: Message) -> Any:
-        """Return the answer of the same number, or a finding; another's answer is dropped."""
+    def _ask(self, limit: float, message: Message, left: float = math.inf) -> Any:
+        """Return the answer of the same number, or a finding; another's answer is dropped.
+
+        limit: seconds without those in which the process waits for a processor, if these are at most WAITING times
+        as many. left: seconds of the clock.
+        """
         self._number += 1
         record, arrays = message
         self._unsent.put((record | {"number": self._number}, arrays))
-        end = time.monotonic() + min(limit, threading.TIMEOUT_MAX)
+        start, waited = time.monotonic(), 0.0
+        counts = WaitCount(os.getpid()), WaitCount(self._child.pid, family=True)
         while True:
+            end = start + min(limit + waited, left, threading.TIMEOUT_MAX)
             try:
                 answer = self._answers.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
-                return Finding(FindingKind.HUNG, f"no result after {limit:.3g} s")
+                longer = min(sum(count.seconds() for count in counts), WAITING * limit)
+                if longer > waited + SLIGHT * limit and time.monotonic() - start < left:
+                    waited = longer
+                    continue
+                return Finding(FindingKind.HUNG, f"no result after {min(limit, left):.3g} s{_beside(waited)}")
             if answer is None:
                 return self._ended()
             if answer[0].get("number") == self._number:
@@ -132,6 +159,11 @@ class KernelProcess:
         said = self._errors.read().decode(errors="replace").strip()
         last = said.splitlines()[-1].strip() if said else ""
         return Finding(FindingKind.CRASHED, f"{how}{f': {last[:200]}' if last else ''}", said)
+
+
+def _beside(waited: float) -> str:
+    """Return the time that a hang cost because the machine was busy, in words."""
+    return f" and another {waited:.3g} s, in which it waited for a processor" if waited else ""
 
 
 def _started(errors: IO[bytes]) -> tuple[int | None, subprocess.Popen[bytes]]:

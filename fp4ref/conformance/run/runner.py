@@ -171,7 +171,7 @@ class Runner:
                 return Finding(FindingKind.HUNG if self._options.left <= 0 else FindingKind.CRASHED, str(error))
         start = time.monotonic()
         limit = self._options.timeout + self._allowance * fresh
-        found = self._process.outcomes(jobs, min(limit, self._options.left), **how)
+        found = self._process.outcomes(jobs, limit, self._options.left, **how)
         if fresh:
             took = time.monotonic() - start
             if not isinstance(found, Finding):

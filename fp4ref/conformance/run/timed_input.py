@@ -19,7 +19,7 @@ class SilentProgramError(Exception):
     """No byte arrived in time. seconds: the time that was allowed."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"no answer within {seconds:.3g} s")
+        super().__init__(f"no answer within {seconds:.3g} s of the clock")
         self.seconds = seconds
 
 

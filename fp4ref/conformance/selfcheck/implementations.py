@@ -131,7 +131,7 @@ def blamed(rules: Sequence[str], found: Sequence[Mismatch]) -> tuple[str, ...]:
     about = {
         "amax": ("GLB-1", "GLB-5", "HAD-4", "NUM-1", "BLK-2"),
         "padding": ("LAY-5",),
-        "spare": ("PACK-2",),
+        "spare": ("PACK-2", "PACK-5"),
         "code": elements,
         "data": elements,
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, verdict
 from fp4ref.conformance.dumps.cases import CaseID
-from fp4ref.conformance.judge.comparison import Comparison, Difference
+from fp4ref.conformance.judge.comparison import ROWS_WITH_SPARE, Comparison, Difference
 from fp4ref.conformance.judge.coverage import Coverage, Extent
 from fp4ref.conformance.judge.excuses import Excuse
 from fp4ref.conformance.judge.isolation import InternalError, unexplained
@@ -146,7 +146,7 @@ class DumpReport:
         total: Counter[str] = Counter()
         for result in self.results:
             total.update(counts(result.compared))
-        words = [f"{count:,} {what if count > 1 else what.removesuffix('s')}" for what, count in total.items()]
+        words = [f"{count:,} {what if count > 1 else SINGULAR.get(what, what)}" for what, count in total.items()]
         return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
@@ -162,13 +162,17 @@ def incomplete(right: str, missing: Mapping[str, str]) -> str:
     return f"incomplete: the required family {name} was not tried ({reason}){more}; {right}"
 
 
+KINDS = ("code", "scale", "spare nibble", "padding byte")
+SINGULAR = {f"{what}s": what for what in KINDS} | {ROWS_WITH_SPARE: "row with spare bits that are set"}
+
+
 def counts(compared: Comparison) -> dict[str, int]:
     """Differences by kind, where there are any."""
     found = {
         "codes": compared.codes,
         "scales": compared.scales,
         "amax": compared.amax,
-        "spare nibbles": compared.spare,
+        compared.spare_counted: compared.spare,
         "padding bytes": compared.padding,
     }
     return {what: count for what, count in found.items() if count}
@@ -179,7 +183,7 @@ def result_json(result: Result) -> dict[str, Any]:
     compared = result.compared
     places = {
         "amax": compared.first_amax,
-        "spare nibbles": compared.first_spare,
+        compared.spare_counted: compared.first_spare,
         "padding bytes": compared.first_padding,
     }
     return {

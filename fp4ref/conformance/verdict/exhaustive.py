@@ -117,7 +117,7 @@ def _caller(subject: Subject, options: RunOptions, stack: contextlib.ExitStack) 
 
     def call(sweep: Sweep) -> dict[str, Any]:
         limit = options.timeout + options.allowance + sweep.patterns / BUILDING
-        found = process.answer(sweep.message(), min(limit, options.left))
+        found = process.answer(sweep.message(), limit, options.left)
         if not isinstance(found, Finding):
             return found
         late = found.kind is FindingKind.HUNG and options.left <= 0

@@ -214,7 +214,7 @@ def _caller(
 
     def call(trial: HugeTrial, elements: int) -> dict[str, Any]:
         limit = options.timeout + options.allowance + elements / BUILDING
-        found = process.answer(trial.message(), min(limit, options.left))
+        found = process.answer(trial.message(), limit, options.left)
         if isinstance(found, Finding) and found.kind is FindingKind.HUNG and options.left <= 0:
             return {"skipped": "the time of the run was over in this call"}
         return {"finding": [found.kind.value, found.text, found.trace]} if isinstance(found, Finding) else found

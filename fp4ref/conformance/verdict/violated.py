@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fp4ref.conformance.diagnosis.explanations import Diagnosis
-from fp4ref.conformance.families.rules import NOT_A_NUMBER, spec_rules
+from fp4ref.conformance.families.rules import NOT_A_NUMBER, PACKED, SPARE, spec_rules
 from fp4ref.conformance.judge.blame import failed
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result
@@ -43,10 +43,15 @@ def worst(cells: Mapping[str, Cell]) -> list[str]:
 def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> list[str]:
     """Return the failing rules of the stages that the diagnosis names; none if it does not tell.
 
-    It tells if it explains every byte by one mistake; if several are equally good, the rules of each count.
+    It tells if it explains every byte by one mistake; if several are equally good, the rules of each count. Groups of
+    tensors have broken rules if each group has.
 
     Rules: CNF-2, CNF-24.
     """
+    if diagnosis is not None and diagnosis.groups:
+        every = list(failing)
+        named = [broken(group.found, group.spec, every) for group in diagnosis.groups]
+        return [rule for rule in every if any(rule in part for part in named)] if all(named) else []
     plain = [one for one in diagnosis.explanations if one.profile is None] if diagnosis is not None else []
     if not plain or any(len(one.names) != 1 or one.stage not in OF_STAGE for one in plain):
         return []
@@ -77,6 +82,7 @@ def dump_cells(report: DumpReport) -> dict[str, Cell]:
 
 def _judged(result: Result) -> tuple[list[str], frozenset[str]]:
     """Return the rules that a tensor's bytes are held to, and those that decide a byte at fault."""
-    compared = result.compared
-    checked = *spec_rules(result.spec, compared.direction), *layout(result.scale_layout).rules, "PACK-1"
+    compared, bits = result.compared, result.spec.element.format.bits
+    spare = (SPARE[bits],) if compared.shape[1] * bits % 8 else ()
+    checked = *spec_rules(result.spec, compared.direction), *layout(result.scale_layout).rules, PACKED[bits], *spare
     return list(dict.fromkeys(checked)), failed(checked, result.spec, compared.at_fault)

@@ -1,0 +1,87 @@
+"""Dumps whose tensors are wrong for reasons of their own, and the spare bits of codes of 6 bits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fp4ref
+from fp4ref.conformance.dumps.files import Dump, write_dump
+from fp4ref.conformance.verdict.dumps import DumpRequest, verify
+from fp4ref.conformance.verdict.violated import broken, dump_cells, worst
+
+LATE = "scale bytes are stored one place too late, down the rows, around the end"
+SWAPPED = "the high nibble comes first"
+
+
+def swapped(data, scales):
+    return data >> 4 | data << 4, scales
+
+
+def late(data, scales):
+    return data, np.roll(scales, 1, axis=0)
+
+
+def random(data, scales):
+    return np.random.default_rng(7).integers(0, 256, data.shape, np.uint8), scales
+
+
+def spare(data, scales):
+    data[::2, -1] |= 0xC0
+    return data, scales
+
+
+def tensor(name, change, spec="nvfp4", shape=(16, 64), scale_layout="linear"):
+    x = np.random.default_rng(len(name) + ord(name[0])).standard_normal(shape).astype(np.float32)
+    q = fp4ref.quantize(x, spec, scale_layout=scale_layout)
+    if change is not None:
+        data, scales = change(np.array(q.row.data), np.array(q.row.scales))
+        q = replace(q, row=q.row._replace(data=data, scales=scales))
+    return Dump(name, x, q)
+
+
+def verified(tmp_path, *tensors, seconds=0.8):
+    write_dump(tmp_path / "dump.npz", tensors)
+    return verify(DumpRequest(path=tmp_path / "dump.npz", seconds=seconds))
+
+
+@pytest.mark.slow  # a search that finds nothing, and two that do
+@pytest.mark.rule("CNF-49", "CNF-2")
+def test_two_mistakes_in_two_tensors(tmp_path):
+    report = verified(tmp_path, tensor("a", swapped), tensor("b", late), tensor("c", None))
+    assert report.headline.startswith(f"wrong: tensor a: {SWAPPED}; tensor b: {LATE}; differs from nvfp4 in ")
+    assert report.diagnosis.explained
+    assert broken(report.diagnosis, fp4ref.NVFP4, worst(dump_cells(report))) == ["LAY-1", "PACK-1"]
+    groups = report.to_json()["diagnosis"]["groups"]
+    assert [(group["tensors"], group["explanations"][0]["names"]) for group in groups] == [
+        (("a",), ("nibbles",)),
+        (("b",), ("stored-late-rows",)),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.rule("CNF-49")
+def test_one_tensor_is_explained_and_one_is_not(tmp_path):
+    report = verified(tmp_path, tensor("a", swapped), tensor("b", random))
+    assert report.headline.startswith(f"wrong: tensor a: {SWAPPED}; tensor b: not explained; differs from nvfp4 in ")
+    assert not report.diagnosis.explained
+    assert broken(report.diagnosis, fp4ref.NVFP4, worst(dump_cells(report))) == []
+
+
+@pytest.mark.rule("CNF-49")
+def test_other_forms_and_more_tensors(tmp_path):
+    tiled = tensor("b", swapped, scale_layout="tiled_128x4")
+    assert verified(tmp_path, tensor("a", swapped), tiled).headline.startswith(f"wrong: {SWAPPED}; differs")
+    right = tensor("b", None, "mxfp4")
+    assert verified(tmp_path, tensor("a", swapped), right).headline.startswith(f"wrong: {SWAPPED}; differs")
+    ten = verified(tmp_path, *(tensor(name, swapped) for name in "abcdefghij"))
+    assert ten.headline.startswith(f"wrong: {SWAPPED}; other tensors that differ and were not diagnosed: 2; differs")
+
+
+@pytest.mark.rule("PACK-5")
+def test_codes_of_6_bits_have_spare_bits(tmp_path):
+    report = verified(tmp_path, tensor("a", spare, "mxfp6-e3m2", (16, 33)))
+    told = "wrong: spare bits of rows are not zero; differs from mxfp6-e3m2 in 8 rows with spare bits that are set"
+    assert report.headline == told
+    assert worst(dump_cells(report)) == ["PACK-5"]
+    assert "nibble" not in str(report.to_json())
