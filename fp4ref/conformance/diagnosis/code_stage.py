@@ -55,6 +55,19 @@ def explained_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> lis
     return sorted(result, key=lambda hypothesis: hypothesis.cost)
 
 
+def right_codes(found: Hypothesis, parts: Sequence[Part], tick: Tick) -> bool:
+    """Return True if a hypothesis makes the candidate's codes, given its maxima and scale bytes."""
+    if found.kernel.search is not None:
+        return False
+    for part in parts:
+        tick()
+        if part.item.size and part.serves(found.kernel):
+            side = _side(found, part)
+            if side is None or not part.codes_match(found.kernel, side, LOW_FIRST):
+                return False
+    return True
+
+
 def _side(found: Hypothesis, part: Part) -> ScaleSide | None:
     """Return the scales that elements are divided by: the candidate's own, unless others are stored than are used."""
     if found.kernel.scales is kernel_of(found.kernel.spec).scales:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fp4ref.conformance.diagnosis.clock import OutOfTimeError, processor_time
-from fp4ref.conformance.diagnosis.code_stage import explained_codes, first_wrong_of_codes
+from fp4ref.conformance.diagnosis.code_stage import explained_codes, first_wrong_of_codes, right_codes
 from fp4ref.conformance.diagnosis.evidence import Item, Part
 from fp4ref.conformance.diagnosis.hypotheses import Hypothesis
 from fp4ref.conformance.diagnosis.measured.amax import measured_amax
@@ -25,6 +25,7 @@ from fp4ref.conformance.diagnosis.measured.stages import sign_mask
 from fp4ref.conformance.diagnosis.measured.transform import transform_matrix
 from fp4ref.conformance.diagnosis.scale_stage import Tick, explained_scales, permuted, right_scales, with_each
 from fp4ref.conformance.diagnosis.support import tellable
+from fp4ref.conformance.mistakes import MISTAKES
 from fp4ref.conformance.mistakes.kernel import kernel_of
 from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.sides import EVERY
@@ -82,6 +83,11 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
         codes = found(explained_codes, scales[0] if scales else start)
         if scales and codes:
             break
+    for told in found(_global_scales, start) if maxima and not scales else ():
+        scales = found(explained_scales, told)
+        if scales:
+            codes = found(explained_codes, scales[0])
+            break
     findings = (
         *(() if all(item.amax is None for item in items) else (_finding("amax", base, maxima),)),
         _finding("scale", start, scales),
@@ -97,6 +103,14 @@ def by_stages(spec: Spec, items: Sequence[Item], parts: Sequence[Part], deadline
     if first == "code" and not codes:
         first = first_wrong_of_codes(start, parts)
     return Stagewise(findings, tuple(composed), first, complete)
+
+
+def _global_scales(start: Hypothesis, parts: Sequence[Part], tick: Tick) -> list[Hypothesis]:
+    """Hypotheses with another global scale that makes the candidate's codes, given its own maxima and scale bytes."""
+    known = [m for m in MISTAKES if m.stage is Slot.GLOBAL and not m.special]
+    return [
+        changed for changed in with_each(start, known) if changed is not start and right_codes(changed, parts, tick)
+    ]
 
 
 def _right_maxima(item: Item) -> bool:
