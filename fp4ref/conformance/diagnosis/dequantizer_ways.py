@@ -50,7 +50,7 @@ def _packing(declared: Declaration, spec: Spec) -> Iterator[Way]:
     if spec.element.format.bits == 4:
         swapped = lambda case, declared, q: q._replace(data=q.data << 4 | q.data >> 4)  # noqa: E731
         yield Way("nibbles", Slot.PACKING, "the high nibble is taken for the first element", swapped)
-        yield Way("data-stream", Slot.PACKING, "rows of codes are read without a spare nibble between them", _streamed)
+        yield Way("data-stream", Slot.PACKING, "rows of codes are read without spare bits between them", _streamed)
         reverse = lambda case, declared, q: q._replace(data=_words(q.data))  # noqa: E731
         yield Way("data-words-reversed", Slot.PACKING, "the bytes of each word of four are taken reversed", reverse)
     for reader in scale_readers(layout(declared.scale_layout)):
@@ -144,6 +144,7 @@ AFTER: tuple[tuple[str, str, Map], ...] = (
     ("values-transposed", "values are those of the transposed matrix", lambda v: v.T.reshape(v.shape)),
     ("values-fp16", "values are rounded to float16 on the way", lambda v: v.astype(np.float16).astype(F)),
     ("values-flush", "subnormal values are 0", lambda v: np.where(np.abs(v) < F(2.0**-126), np.copysign(F(0), v), v)),
+    ("values-clamped", "values past the largest float16 are 65504", lambda v: np.clip(v, F(-65504), F(65504))),
     ("values-nan-0", "NaN values become 0", lambda v: np.where(np.isnan(v), F(0), v)),
 )
 

@@ -20,6 +20,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 ACROSS = (1, 2, 4, 8, 16)
 COLUMNS = (*ACROSS, 32, 64, 128)
 GROUPS = (2, 4, 8, 16)
+SWAPPED_WITH_SPARE = "codes-swapped-spare"  # leaves a code in the spare nibble
 
 
 def displaced(width: int) -> Iterator[Mistake]:
@@ -45,7 +46,7 @@ def displaced(width: int) -> Iterator[Mistake]:
                 )
     nibbles = "the two nibbles of a byte are exchanged"
     yield _recoded("codes-swapped", nibbles, partial(_reversed, 2, False))
-    yield _recoded("codes-swapped-spare", f"{nibbles}, a spare one as well", _swapped_with_spare)
+    yield _recoded(SWAPPED_WITH_SPARE, f"{nibbles}, a spare one as well", _swapped_with_spare)
     for size in GROUPS[1:]:
         yield _recoded(
             f"codes-reversed-{size}", f"codes are in reverse order in groups of {size}", partial(_reversed, size, False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fp4ref.catalogue import PROFILES
+from fp4ref.conformance.diagnosis.displaced import SWAPPED_WITH_SPARE
 from fp4ref.conformance.diagnosis.evidence import Item
 from fp4ref.conformance.diagnosis.explanations import Explanation
 from fp4ref.conformance.diagnosis.hypotheses import ORDER, Hypothesis
@@ -37,7 +38,8 @@ def told(
         parts.insert(0, (f"profile {hypothesis.profile}", Slot.SCALE, f"it is {hypothesis.profile} ({differs})"))
     if in_padding:
         parts.append((PADDING[0], Slot.PADDING, PADDING[1]))
-    if not hypothesis.data.fills and any(item.spare() for item in items):
+    filled = hypothesis.data.fills or any(mistake.name == SWAPPED_WITH_SPARE for mistake in hypothesis.mistakes)
+    if not filled and any(item.spare() for item in items):
         name, text = SPARE[spec.element.format.bits]
         parts.append((name, Slot.PACKING, text))
     names, stages, texts = zip(*parts, strict=True) if parts else ((), (), ())

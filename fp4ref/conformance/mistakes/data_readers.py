@@ -146,9 +146,7 @@ DATA_READERS = (
     HIGH_FIRST,
     DataReader("data-transposed", Slot.DIRECTION, "data is transposed", _transposed_data),
     DataReader("data-bytes-transposed", Slot.DIRECTION, "bytes of data lie column by column", _column_major_bytes),
-    DataReader(
-        "data-stream", Slot.PACKING, "rows of codes follow each other without a spare nibble", _stream, fills=True
-    ),
+    DataReader("data-stream", Slot.PACKING, "rows of codes follow each other without spare bits", _stream, fills=True),
     DataReader("data-row-pairs", Slot.PACKING, "elements of two rows share a byte", _pairs_of_rows),
     *(
         DataReader(

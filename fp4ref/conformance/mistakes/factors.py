@@ -141,6 +141,11 @@ UNFIT = (
 def factor() -> Iterator[Mistake]:
     """Mistakes in how elements are divided by their scale."""
     stage = Slot.ENCODE
+    before = "elements are divided by the scale before it was rounded to its byte"
+    yield known(stage, "encode-unrounded", before, working=ar.unrounded)
+    yield known(
+        stage, "encode-unrounded-limited", f"{before}, at most 448", nv, working=lambda t, s: np.fmin(t, F(448))
+    )
     for name, text, scaled in FACTORS:
         yield known(stage, f"encode-{name}", f"elements are {text}", nv, scaled=scaled)
         if not name.startswith(("6-over", "over-amax", "x-over-amax", "unscaled", "no-block")):
@@ -152,6 +157,8 @@ def factor() -> Iterator[Mistake]:
                 scaled=scaled,
                 working=ar.unrounded,
             )
+    narrowly = of(lambda kernel: lambda x, s, g, k: k.narrow(kernel.scaled(x, s, g, k)))
+    yield known(stage, "encode-result-narrow", "scaled elements are rounded to the input's type", scaled=narrowly)
     for way, words, scaled in DECODED_ELEMENTS:
         yield known(
             stage,
@@ -169,13 +176,6 @@ def factor() -> Iterator[Mistake]:
             nv,
             element_global=partial(_own_global, form_of_g),
         )
-    yield known(
-        stage,
-        "encode-unrounded",
-        "elements are divided by the scale before it was rounded to its byte",
-        lambda kernel: not nv(kernel),
-        working=ar.unrounded,
-    )
     yield known(
         stage,
         "encode-reciprocal",

@@ -98,6 +98,11 @@ READ = (
         "the leading dimensions of x are flattened in another order, the last one slowest",
         partial(of_leading, lambda count: (count - 1, *range(count - 1))),
     ),
+    (
+        "leading-exchanged",
+        "the first two dimensions of x are exchanged before it is flattened",
+        partial(of_leading, lambda count: (1, 0, *range(2, count))),
+    ),
     *(
         (
             f"pitch-{way}-{size}",

@@ -91,6 +91,13 @@ def _rolled(by: int, bits: Codes) -> Codes:
     return np.roll(bits, by, axis=-1)
 
 
+def _at_pitch(size: int, bits: Codes) -> Codes:
+    """Return what is read if rows are taken to be apart by a multiple of a size; past the end, reading begins again."""
+    rows, columns = bits.shape
+    index = np.arange(rows)[:, None] * (-(-columns // size) * size) + np.arange(columns)
+    return np.asarray(bits.reshape(-1)[index % bits.size]) if bits.size else bits
+
+
 def _swapped(count: int, bits: Codes) -> Codes:
     """Return groups of elements in reverse."""
     whole = bits.shape[-1] // count * count
@@ -183,6 +190,14 @@ def randomness() -> Iterator[Mistake]:
             f"two elements take the lower and the upper four bits of {text}",
             stochastic,
             bits=partial(_by_nibbles, at),
+        )
+    for size in (4, 8, 16, 32, 64, 128):
+        yield known(
+            Slot.INPUT,
+            f"bits-pitch-{size}",
+            f"random bits are read as if the length of their rows were rounded up to a multiple of {size}",
+            stochastic,
+            bits=partial(_at_pitch, size),
         )
     for by, text in ((1, "previous"), (-1, "next")):
         yield known(
