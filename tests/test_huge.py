@@ -244,7 +244,7 @@ def test_a_call_that_the_time_of_the_run_cuts_is_no_hang(monkeypatch):
     class Slow:
         def __init__(self, *given): ...
 
-        def answer(self, message, limit):
+        def answer(self, *given):
             monkeypatch.setattr(RunOptions, "left", -1.0)
             return Finding(FindingKind.HUNG, "no result")
 

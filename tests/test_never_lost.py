@@ -299,7 +299,7 @@ def test_a_diagnosis_can_be_left_out_or_limited(tmp_path, monkeypatch):
     assert not budgets
     run("verify", path, "--diagnosis-seconds", "1.5")
     run("verify", path)
-    assert budgets == [1.5, dump_diagnosis.SECONDS]
+    assert budgets == pytest.approx([1.5, dump_diagnosis.SECONDS], abs=0.1)  # what is left of it
 
 
 @pytest.mark.rule("NUM-3", "FIL-3")

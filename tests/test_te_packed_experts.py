@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fp4ref import te  # noqa: E402
-from fp4ref.errors import Fp4Error  # noqa: E402
 from fp4ref.te.quantization import FP8GlobalStateManager  # noqa: E402
 
 
@@ -116,9 +115,3 @@ def test_fusions_of_users_are_refused_by_name(name):
         getattr(te.ops, name)(lambda ops, **_: ops)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         te.ops.nothing  # noqa: B018
-
-
-@pytest.mark.parametrize("operation", [te.ops.AddExtraInput, te.ops.MakeExtraOutput])
-def test_operations_in_place_are_refused_by_name(operation):
-    with pytest.raises(Fp4Error, match=f"{operation.__name__}.*in_place"):
-        operation(in_place=True)
