@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -249,6 +250,38 @@ def within_blocks(right, spec, direction, counts):
         right(spec, direction, counts)
 
 
+def unmoved(right, q, direction):
+    """Let the other direction have the same rows, at the same places."""
+    back = q.row._replace(data=np.roll(q.row.data, -1, axis=0), scales=np.roll(q.row.scales, -1, axis=0))
+    return dataclasses.replace(right(dataclasses.replace(q, row=back), direction), **{direction: q.row})
+
+
+def padding_sent(patch):
+    """Send the padding rows of scales."""
+    kind = importlib.import_module("fp4ref.te.nvfp4_tensor").NVFP4Tensor
+    method(kind, "_sent", lambda self, right: (right(self)[0], self.scales_buffer("row")))(patch)
+
+
+def reduced_by(wrong):
+    """Return a planter of another reduction of amaxes."""
+
+    def plant(patch):
+        kind = importlib.import_module("fp4ref.te.nvfp4_quantizer").NVFP4Quantizer
+        method(kind, "_reduce_amax", wrong)(patch)
+
+    return plant
+
+
+def rows_reduced(self, right, dst):
+    """Leave each member its own amax of columns."""
+    return right(self, SimpleNamespace(_amax_rowwise=dst._amax_rowwise, _amax_columnwise=None))
+
+
+def only_with_elements(self, right, dst):
+    """Let members without elements stay away."""
+    return bool(dst.numel()) and right(self, dst)
+
+
 PYTHON_PLACES = {
     **{f"part-{spec}/{of}": instead("fp4ref.api", "quantize", by_shape) for spec in PARTS for of in SUBJECTS},
     **{f"cut-{spec}/golden": instead("fp4ref.model.quantize", "split", turned) for spec in CUTS},
@@ -294,6 +327,10 @@ PYTHON_PLACES = {
     "operand-directions/torch": instead("fp4ref.te.global_scale", "_amax", lambda right, x, direction: right(x, "row")),
     "product-scale/torch": instead("fp4ref.te.finishing", "combined", lambda right, factors: right(factors[::-1])),
     "group-weights/torch": instead("fp4ref.te.module.grouped_function", "general_grouped_gemm", other_weights),
+    "directions-given/golden": instead("fp4ref.conformance.subjects.turned_products", "turned", unmoved),
+    "shards-sent/torch": padding_sent,
+    "group-amax/torch": reduced_by(rows_reduced),
+    "master-parts/torch": instead("fp4ref.te.master_weights", "get_distributed_world_size", lambda *given: 1),
 }
 QUICK = ("cut-nvfp4-2d/golden", "offset-tiled_8x4/golden", "hadamard-order/golden", "row-scaled/golden")
 
@@ -307,6 +344,15 @@ def test_a_mistake_of_places_in_python_is_refuted(name, monkeypatch):
     with monkeypatch.context() as patch:
         PYTHON_PLACES[name](patch)
         assert decided(name).witness
+
+
+@pytest.mark.release
+@pytest.mark.rule("TEL-10")
+def test_a_member_that_stays_away_is_refuted(monkeypatch):
+    pytest.importorskip("torch")
+    with monkeypatch.context() as patch:
+        reduced_by(only_with_elements)(patch)
+        assert "calls" in decided("group-amax/torch").witness
 
 
 @pytest.mark.rule("GEM-7", "GEM-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -120,6 +121,16 @@ def test_no_ratio_changes_a_normal_scale_by_more_than_a_sixteenth():
         scales = CUDA_E4M3.decode(byte) * ratio
         _, change = returning.rescaled(byte[scales <= 448], CUDA_E4M3, ratio, 1.0)
         assert change <= 1 / 16
+
+
+@pytest.mark.rule("THM-10")
+@pytest.mark.parametrize("top", [2.0**-149, 1.0, 2.0**127, 3e38])
+def test_the_other_amax_is_a_float32(top):
+    x = normal(32, 64)
+    result = found((x / np.abs(x).max() * top).astype(np.float32), "nvfp4")["THM-10"]
+    other = np.float32(re.search(r"amax (\S+):", result.text)[1])
+    assert np.frexp(np.float64(other) / 2688)[0] == 0.5
+    assert result.holds
 
 
 @pytest.mark.rule("THM-11")

@@ -1,6 +1,6 @@
 """Hooks by which fully sharded training gathers quantized parameters: what a shard sends, and what the parts become.
 
-Scales travel in the compact layout and without padding, and are padded again with zeros.
+Scales travel in the compact layout and without padding rows, which are zeros again in the whole.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def quantize_master_weights(
 
     Errors: NotSupportedError for other tensors, TensorShapeError for a part outside of its weight.
 
-    Rules: TEM-10, TEM-26.
+    Rules: TEM-10, TEM-26. Certificates: master-parts.
     """
     if fsdp_shard_model_weights is not None:
         needed = "None: whole weights, of which the process writes its part"

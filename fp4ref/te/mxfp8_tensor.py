@@ -109,11 +109,11 @@ class MXFP8TensorStorage(QuantizedTensorStorage):
         return tuple(f"_{name}wise_{part}" for name in self.directions() for part in ("data", "scale_inv"))
 
     def fsdp_extract_buffers(self) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Return the buffers that a shard sends, without the padding of scales, and their attributes.
+        """Return the buffers that a shard sends, without padding rows of scales, and their attributes.
 
         Errors: NotSupportedError for scales in the GEMM layout.
 
-        Rules: TEL-15, TEL-38.
+        Rules: TEL-15, TEL-38. Certificates: shards-sent.
         """
         fsdp.require_compact("fsdp_extract_buffers", self)
         names, shape = self.fsdp_buffer_fields(), self.logical_shape()

@@ -266,7 +266,7 @@ class NVFP4Quantizer(Quantizer):
     def _reduce_amax(self, dst: Any) -> bool:
         """Replace the amaxes by the largest of the group; every member joins, with or without elements.
 
-        Rules: TEL-10.
+        Rules: TEL-10. Certificates: group-amax.
         """
         group = self.amax_reduction_group
         if not self.with_amax_reduction or dist.get_world_size(group) == 1:

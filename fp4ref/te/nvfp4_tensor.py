@@ -42,10 +42,12 @@ class NVFP4Tensor(QuantizedTensor, NVFP4TensorStorage):  # type: ignore[misc]
     def fsdp_pre_all_gather(
         self, mesh: Any, orig_size: Any, contiguous_orig_stride: Any, module: Any, mp_policy: Any
     ) -> tuple[tuple[Tensor, ...], Any]:
-        """Return the parts that a shard [m, K] sends: codes and scales of its rows. Rules: TEL-9, TEL-15.
+        """Return the parts that a shard [m, K] sends: codes and scales of its rows.
 
         Errors: NotSupportedError for scales in the GEMM layout, row scaling, or columns without 16x16 tiles;
         TensorShapeError for a shard of broken blocks.
+
+        Rules: TEL-9, TEL-15. Certificates: shards-sent.
         """
         self.require_not_row_scaled("fsdp_pre_all_gather")
         fsdp.require_shard(self, BLOCK, mesh, orig_size)

@@ -21,6 +21,7 @@ TOP = 448 * 6  # the global maximum over the global scale
 NAN_E4M3, NAN_E8M0 = 0x7F, 0xFF
 ZERO, SIGN = 0x0, 0x8
 FARTHEST = 4  # the exponent of a ratio of two E2M1 magnitudes is at most this
+SMALLEST_EXPONENT = -156  # 2688 * 2^-156 is the smallest such float32, 21 * 2^-149
 LARGEST_EXPONENT = 116  # 2688 * 2^116 is the largest such float32
 NO_THIRD = 8
 THIRDS = np.array([0, *[NO_THIRD] * 2, 1, NO_THIRD, 2, NO_THIRD, 4], np.uint8)  # codes of a third of each magnitude

@@ -204,17 +204,24 @@ def rescaled(scales: Bits, codec: Codec, before: float, after: float) -> tuple[B
 
 
 def _rescaled(x: NDArray[Any], spec: Spec, q: Quantized) -> Iterator[Evaluated]:
-    """Yield the change by another global scale, here the next larger 2688 * 2^m. Rules: THM-10."""
+    """Yield the change by another global scale: the next larger 2688 * 2^m, or the last that is a float32.
+
+    Rules: THM-10.
+    """
     row = _row(q)
     if spec.global_scale is not Granularity.TENSOR or spec.scale.format != E4M3 or not float(row.amax[0]):
         return
     before = float(row.amax[0])
-    after = moving.TOP * 2.0 ** np.ceil(np.log2(before / moving.TOP))
+    larger = np.ceil(np.log2(before / moving.TOP))
+    after = moving.TOP * 2.0 ** float(np.clip(larger, moving.SMALLEST_EXPONENT, moving.LARGEST_EXPONENT))
     _, change = rescaled(row.scales, spec.scale, before, after)
     scales = spec.scale.decode(row.scales).astype(np.float64) * (before / after)
-    normal = float(np.min(scales, initial=np.inf, where=row.scales > 0)) >= 2.0**-6
+    normal = (
+        float(np.min(scales, initial=np.inf, where=row.scales > 0)) >= 2.0**-6
+        and float(scales.max(initial=0)) <= E4M3.max
+    )
     bound = 2.0**-4 if normal else 1.0
-    text = f"to the amax {after:g}: values change by at most {change:.4g} of themselves, bound {bound:g}"
+    text = f"to the amax {F(after)!s}: values change by at most {change:.4g} of themselves, bound {bound:g}"
     yield Evaluated("THM-10", "another global scale", normal, change <= bound, text)
 
 

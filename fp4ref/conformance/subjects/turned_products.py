@@ -17,7 +17,7 @@ from fp4ref.spec import Granularity
 def fitted(case: GemmCase, declared: Declaration) -> GemmCase:
     """Return the product of the declared directions, with zeros where the kernel adds and the case does not.
 
-    Rules: GEM-15, GEM-16.
+    Rules: GEM-15, GEM-16. Certificates: directions-given.
     """
     m, n, _ = case.shape
     bias, c = case.bias, case.accumulate
