@@ -134,6 +134,35 @@ def test_a_formula_is_not_replayed_without_the_second_solver(monkeypatch):
     assert "1 not replayed" in result.output
 
 
+def test_an_interrupted_formula_has_no_answer(solvers):
+    formula = solvers.Solver()
+    formula.reason_unknown = lambda: "interrupted from keyboard"
+    with pytest.raises(KeyboardInterrupt):
+        second_solver.confirm(formula, solvers.unknown, "QF_NRA")
+
+
+@pytest.mark.rule("CNF-11")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_an_interrupted_run_shows_what_was_decided(options, monkeypatch):
+    prove = importlib.import_module("fp4ref.cli.prove")
+    right = prove._decided
+
+    def interrupted(claim, quiet):
+        if claim.name == interrupted.second:
+            raise KeyboardInterrupt
+        return right(claim, quiet)
+
+    known = [name for name in claims() if name.startswith("encode-") and name.endswith("/golden")][:2]
+    interrupted.second = known[1]
+    monkeypatch.setattr(prove, "_decided", interrupted)
+    result = CliRunner().invoke(main, ["prove", *known, *options])
+    assert result.exit_code == 130
+    if options:
+        assert [each["name"] for each in json.loads(result.stdout)] == known[:1]
+    else:
+        assert result.stdout.endswith("1 proved, 1 not reached\n")
+
+
 @pytest.mark.rule("E2M1-1", "E2M1-3")
 def test_steps_are_those_of_the_rules():
     found = steps.steps(formats.CUDA_E2M1)

@@ -65,8 +65,9 @@ def prove(
 ) -> None:
     """Decide each claim anew: proved, or refuted with a witness.
 
-    A record is out of date if code that it covers has changed since it was written. Exit status: 0 if each claim is
-    proved, 1 if one is refuted.
+    A record is out of date if code that it covers has changed since it was written. An interrupted run shows what was
+    decided; records that were written are kept, so that --missing goes on. Exit status: 1 if a claim is refuted, else
+    0: a claim that cannot be replayed on this machine counts as neither.
     """
     everything = only_list or moved
     if device is None and not (names or subject or everything):
@@ -82,16 +83,26 @@ def prove(
         count = sum(map(records.renewed, chosen))
         click.echo(f"{count} record{'' if count == 1 else 's'} renewed")
         return
-    results = [_replay(claim, record, as_json) for claim in chosen]
+    results: list[dict[str, Any]] = []
+    try:
+        for claim in chosen:
+            results.append(_replay(claim, record, as_json))  # noqa: PERF401 - an interrupt keeps the results
+    except KeyboardInterrupt:
+        _summarize(results, len(chosen) - len(results), as_json)
+        raise
+    _summarize(results, 0, as_json)
+    if any(result["result"] == "refuted" for result in results):
+        raise SystemExit(1)
+
+
+def _summarize(results: list[dict[str, Any]], left: int, as_json: bool) -> None:
+    """Print the results as JSON, or how many there are of each kind, and how many claims an interrupt left."""
     if as_json:
         click.echo(json.dumps(results, indent=1, ensure_ascii=False))
-    counts = {
-        word: sum(result["result"] == word for result in results) for word in ("proved", "refuted", "not replayed")
-    }
-    if not as_json:
-        click.echo(", ".join(f"{count} {word}" for word, count in counts.items() if count) or "nothing to prove")
-    if counts["refuted"]:
-        raise SystemExit(1)
+        return
+    counts = {word: sum(each["result"] == word for each in results) for word in ("proved", "refuted", "not replayed")}
+    counts["not reached"] = left
+    click.echo(", ".join(f"{count} {word}" for word, count in counts.items() if count) or "nothing to prove")
 
 
 def _chosen(names: tuple[str, ...], subject: str | None, with_long: bool) -> list[ProofClaim]:
@@ -166,7 +177,7 @@ def _missing(claim: ProofClaim) -> str:
         return "" if here else f"it needs {LINUX_X86}"
     for name in ("z3" if claim.method is Method.SMT else "", claim.needs):
         if name and util.find_spec(name) is None:
-            return f"{name} is not installed"
+            return f"{name} is not installed; pip install 'fp4ref[{'torch' if name == 'torch' else 'prove'}]'"
     if claim.subject is ClaimSubject.CUDA:
         devices, reason = cuda_devices()
         return "" if devices else reason or "no CUDA device"

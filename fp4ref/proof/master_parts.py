@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 import numpy as np
@@ -28,23 +28,27 @@ def _masters() -> NDArray[np.float32]:
     return values
 
 
-def _cuts() -> list[tuple[str, int, int]]:
-    return [(kind, a, b) for kind, a, b in product(("nvfp4-2d", "mxfp8-e4m3"), CUTS, CUTS) if a <= b]
+def _splits() -> list[tuple[str, tuple[int, ...]]]:
+    """Return formats, and the places at which one to three processes' parts end."""
+    whole = WEIGHT[0] * WEIGHT[1]
+    ends = [(whole,), *((cut, whole) for cut in CUTS)]
+    ends += [(first, second, whole) for first, second in combinations_with_replacement(CUTS, 2)]
+    return [*product(("nvfp4-2d", "mxfp8-e4m3"), ends)]
 
 
 def masters(tell: Tell) -> Replayed:
-    """Quantize a weight from three flat parts, and compare each process's codes, scales and amax with the whole's."""
+    """Quantize a weight from flat parts, and compare each process's codes, scales and amax with the whole's."""
     import ml_dtypes
     import torch
 
     from fp4ref.te.master_weights import quantize_master_weights
 
-    values, size = _masters(), WEIGHT[0] * WEIGHT[1]
+    values = _masters()
     rounded = values.astype(ml_dtypes.bfloat16).reshape(WEIGHT)
-    cases = _cuts()
-    for count, (kind, first, second) in enumerate(cases):
+    cases = _splits()
+    for count, (kind, ends) in enumerate(cases):
         q = api.quantize(rounded, kind, "both", "linear_padded", backend="numpy")
-        ends = [(0, first), (first, second), (second, size)]
+        parts = [*zip((0, *ends), ends, strict=False)]
 
         def run(start: int, stop: int, kind: str = kind) -> Any:
             weight = quantizer(kind)(torch.zeros(WEIGHT, dtype=torch.bfloat16))
@@ -54,14 +58,14 @@ def masters(tell: Tell) -> Replayed:
             quantize_master_weights([weight], [part], [start if stop > start else None], "group")
             return weight
 
-        said = f"{kind}, cut at {first} and {second} of {size}"
+        said = f"{kind}, parts that end at {[*ends]}"
         try:
-            weights = together([lambda ends=part: run(*ends) for part in ends])  # type: ignore[misc]
+            weights = together([lambda ends=part: run(*ends) for part in parts])  # type: ignore[misc]
         except BlockedError as error:
             return Replayed(count, f"{said}: {error}")
-        for (start, stop), weight in zip(ends, weights, strict=True):
+        for (start, stop), weight in zip(parts, weights, strict=True):
             if wrong := _unlike(kind, q, weight, start, stop):
-                return Replayed(count, f"{said}: {wrong} of the process of elements {start} to {stop}")
+                return Replayed(count, f"{said}: the process of elements {start} to {stop} has other {wrong}")
         tell((count + 1) / len(cases))
     return Replayed(len(cases))
 
@@ -72,7 +76,7 @@ def _unlike(kind: str, q: Any, weight: Any, start: int, stop: int) -> str:
     mine = (place >= start) & (place < stop)
     if kind.startswith("nvfp4"):
         if weight._amax_rowwise.numpy().tobytes() != q.row.amax.tobytes():
-            return "the amax"
+            return "amaxes"
         got, want = (
             np.stack((data & 15, data >> 4), -1).reshape(WEIGHT) for data in (weight._rowwise_data.numpy(), q.row.data)
         )
@@ -98,8 +102,9 @@ def claims() -> Iterator[ProofClaim]:
         name="master-parts/torch",
         rules=("TEM-10",),
         statement="A process writes the codes of its own elements, and the scales and the amax of the whole.",
-        domain=f"a weight of {WEIGHT[0]}x{WEIGHT[1]} in two formats in three parts, all pairs of {len(CUTS)} cuts",
-        size=len(_cuts()),
+        domain=f"a {WEIGHT[0]}x{WEIGHT[1]} weight in two formats, in up to three parts, cut at all pairs "
+        f"of {len(CUTS)} places",
+        size=len(_splits()),
         decide=masters,
         covers=(PADDED, "fp4ref.te.master_weights:quantize_master_weights"),
         reduction="a cut is in a pair of codes, a block, a tile or between them; the cuts have each of these places",

@@ -8,13 +8,18 @@ from fp4ref.errors import BackendError
 
 NAME = "cvc5"
 MILLISECONDS = "120000"
+INTERRUPTED = "interrupted from keyboard"  # z3's reason
 
 
 def confirm(solver: Any, answer: Any, logic: str) -> None:
     """Decide the formulas of a solver of z3 anew, and compare.
 
+    Ctrl-C makes z3 answer `unknown`; then KeyboardInterrupt is raised.
+
     Errors: BackendError without cvc5, and for another answer or none.
     """
+    if str(answer) == "unknown" and solver.reason_unknown() == INTERRUPTED:
+        raise KeyboardInterrupt
     other = decided(solver.to_smt2().rpartition("(check-sat)")[0], logic)
     if other != str(answer):
         raise BackendError("prove", f"the answer {answer} of z3 and {other} of {NAME}", "two solvers that agree")
