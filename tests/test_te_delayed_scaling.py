@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fp4ref import te  # noqa: E402
+from fp4ref.te import pickled_state  # noqa: E402
 from fp4ref.te.delayed_scaling import Histories, update_scales  # noqa: E402
+from fp4ref.te.errors import SettingError  # noqa: E402
 from fp4ref.te.quantization import DelayedScalingRequest, FP8GlobalStateManager, QuantizerRole  # noqa: E402
-from fp4ref.te.recipe import CustomRecipe, DelayedScaling, Format, MXFP8BlockScaling  # noqa: E402
+from fp4ref.te.recipe import CustomRecipe, DelayedScaling, Format, MXFP8BlockScaling, Range  # noqa: E402
 from fp4ref.te.recipe_state import DelayedScalingRecipeState  # noqa: E402
 
 
@@ -208,8 +211,12 @@ def linear_with(record):
     return module
 
 
+def as_bytes(data):
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
 def pickled(record):
-    return torch.frombuffer(bytearray(pickle.dumps(record)), dtype=torch.uint8)
+    return as_bytes(pickle.dumps(record))
 
 
 @pytest.mark.rule("TEL-52")
@@ -235,6 +242,56 @@ def test_a_pickle_is_read_if_it_is_allowed(monkeypatch):
             linear().set_extra_state(pickled(record))
     with pytest.raises(ValueError, match="a pickle"):
         linear().set_extra_state(torch.tensor([1, 2, 3], dtype=torch.uint8))
+
+
+@pytest.mark.rule("TEL-52")
+@pytest.mark.parametrize(
+    ("named", "attribute"),
+    [
+        (b"transformer_engine.common.recipe\nDelayedScaling", "delayed"),
+        (b"transformer_engine.common.recipe\nRange", "max_fwd"),
+        (b"transformer_engine.common.recipe\nFormat", "largest"),
+        (b"torch._utils\n_rebuild_tensor_v2", "__defaults__"),
+        (b"torch.storage\n_load_from_bytes", "__defaults__"),
+    ],
+)
+def test_a_pickle_changes_nothing_that_it_names(monkeypatch, named, attribute):
+    monkeypatch.setenv("NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE", "1")
+    things = DelayedScaling, Range, Format, torch._utils._rebuild_tensor_v2, pickled_state._storage_of
+    before = [getattr(thing, attribute, None) for thing in things]
+    value = pickle.dumps({attribute: (5,)}, protocol=0)[:-1]  # what BUILD sets: (None, attributes)
+    with pytest.raises(ValueError, match=r"\[TEL-52\]"):
+        linear().set_extra_state(as_bytes(b"\x80\x02c" + named + b"\nN" + value + b"\x86b."))
+    assert [getattr(thing, attribute, None) for thing in things] == before
+
+
+@pytest.mark.rule("TEL-52")
+def test_a_pickle_changes_no_member_of_an_enumeration(monkeypatch):
+    monkeypatch.setenv("NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE", "1")
+    member = pickle.dumps(Format.HYBRID, protocol=2)[:-1]
+    with pytest.raises(ValueError, match=r"\[TEL-52\]"):
+        linear().set_extra_state(as_bytes(member + pickle.dumps({"_name_": "E4M3"}, protocol=0)[:-1] + b"b."))
+    assert Format.HYBRID.name == "HYBRID"
+
+
+@pytest.mark.rule("TEL-52")
+def test_a_damaged_record_is_refused(monkeypatch):
+    monkeypatch.setenv("NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE", "1")
+    scales = {"scale_fwd": torch.ones(3), "amax_history_fwd": torch.zeros(4, 3)}
+    file = io.BytesIO()
+    torch.save({"recipe": "DelayedScaling", **scales}, file)
+    records = [
+        as_bytes(file.getvalue()),
+        as_bytes(file.getvalue()[:-40]),
+        pickled(scales | {"recipe": "DelayedScaling"}),
+        file,
+        pickled(scales | {"scale_fwd": 3.0}),
+        pickled(scales | {"amax_history_fwd": torch.tensor(1.0)}),
+        as_bytes(b"\x80\x02X\x09\x00\x00\x00scale_fwdr\xff\xff\xff\xff."),
+    ]
+    for record in records:
+        with pytest.raises(SettingError, match="TEL-52"):
+            linear().set_extra_state(record)
 
 
 class Harmful:

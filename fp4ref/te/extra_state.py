@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fp4ref.te.errors import SettingError
-from fp4ref.te.pickled_state import read_pickle, should_load_extra_state_pickle
+from fp4ref.te.pickled_state import read_archive, read_pickle, should_load_extra_state_pickle
 from fp4ref.te.recipe import DelayedScaling, Format
 from fp4ref.te.recipe_state import DelayedScalingRecipeState
 from fp4ref.te.recomputation import delayed_state
@@ -75,19 +75,20 @@ def loaded_state(record: Any, context: str) -> Loaded | None:
 
     context: the module's name, for errors.
 
-    Errors: SettingError for scales in a pickle that nobody allowed to read.
+    Errors: SettingError for scales in a pickle that nobody allowed to read, for damaged bytes and for other objects.
 
     Rules: TEL-52.
     """
-    data = record.detach().cpu().numpy().tobytes() if isinstance(record, torch.Tensor) else b""
+    if record is not None and not isinstance(record, torch.Tensor):
+        raise SettingError("set_extra_state", f"{context}: a {type(record).__name__}", "a tensor of bytes", "TEL-52")
+    data = b"" if record is None else record.detach().cpu().numpy().tobytes()
     if data.startswith(TEXT):
         return None
     if data.startswith(ARCHIVE):
-        tensors = torch.load(io.BytesIO(data), weights_only=True)
-        fp8_format, inner = Format[tensors["fp8_format"]], tensors["recipe"] == CUSTOM
+        tensors = read_archive(data)
+        inner = tensors["recipe"] == CUSTOM
     elif should_load_extra_state_pickle(data, context):
         tensors = read_pickle(data)
-        fp8_format = tensors["recipe"].fp8_format if "recipe" in tensors else Format.HYBRID  # 1.x named no recipe
         inner = False
     else:
         return None
@@ -99,7 +100,7 @@ def loaded_state(record: Any, context: str) -> Loaded | None:
         got = f"{context}: no {', '.join(missing) or 'scales'}"
         raise SettingError("set_extra_state", got, "scales and histories", "TEL-52")
     length = tensors[f"amax_history_{directions[0]}"].shape[0]
-    return Loaded(DelayedScaling(fp8_format=fp8_format, amax_history_len=length), tensors, inner)
+    return Loaded(DelayedScaling(fp8_format=Format[tensors["fp8_format"]], amax_history_len=length), tensors, inner)
 
 
 def _bytes(data: bytes) -> torch.Tensor:

@@ -7,8 +7,9 @@ import os
 import pickle
 import pickletools
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch._utils
 
 from fp4ref.te.alias_names import ROOT
 from fp4ref.te.errors import SettingError
-from fp4ref.te.recipe import DelayedScaling, Format, Range
+from fp4ref.te.recipe import Format, Range
 
 UNSAFE_PICKLE_EXTRA_STATE_ENV = "NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE"
 RECIPES = f"{ROOT}.common.recipe"
@@ -59,28 +60,50 @@ def should_load_extra_state_pickle(data: bytes, context: str) -> bool:
 
 
 def read_pickle(data: bytes) -> dict[str, Any]:
-    """Return a record's recipe and tensors; a name that belongs to neither is refused, not executed.
+    """Return a record's tensors and `fp8_format`, a name; what belongs to no recipe or tensor is refused, not executed.
 
     Errors: SettingError.
 
     Rules: TEL-52.
     """
+    record = _checked("a pickle", _Unpickler(data).load)
+    recipe = record.get("recipe")
+    given = getattr(recipe, "fp8_format", None) if "recipe" in record else Format.HYBRID.value  # 1.x named no recipe
+    found = next((each.name for each in Format if each.value == given), None)
+    if found is None:
+        raise SettingError("set_extra_state", f"a pickled recipe of {given!r}", "one with an fp8_format", "TEL-52")
+    return record | {"fp8_format": found}
+
+
+def read_archive(data: bytes) -> dict[str, Any]:
+    """Return a record that this layer has written.
+
+    Errors: SettingError for damaged bytes.
+
+    Rules: TEL-52.
+    """
+    record = _checked("an archive", lambda: _storage_of(data))
+    if record.get("fp8_format") not in Format.__members__ or "recipe" not in record:
+        raise SettingError("set_extra_state", "an archive without a recipe", "scales and histories", "TEL-52")
+    return record
+
+
+def _checked(name: str, read: Callable[[], Any]) -> dict[str, Any]:
     try:
-        record = _Unpickler(io.BytesIO(data)).load()
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        IndexError,
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RuntimeError,
-    ) as error:
-        raise SettingError("set_extra_state", f"a pickle: {error}", "a recipe and tensors", "TEL-52") from error
+        record = read()
+    except Exception as error:  # readers raise anything on damaged bytes
+        raise SettingError("set_extra_state", f"{name}: {error}", "a recipe and tensors", "TEL-52") from error
     if not isinstance(record, dict):
         raise SettingError("set_extra_state", f"a pickled {type(record).__name__}", "a pickled dict", "TEL-52")
+    wrong = [part for part in sorted(SCALES & record.keys()) if not _is_table(record[part], 2 if "amax" in part else 1)]
+    if wrong:
+        needed = "tensors, one number or column per operand"
+        raise SettingError("set_extra_state", f"{name} with another {' and '.join(wrong)}", needed, "TEL-52")
     return record
+
+
+def _is_table(value: Any, dimensions: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == dimensions
 
 
 def _may_have_scales(data: bytes) -> bool:
@@ -123,23 +146,30 @@ def _public(module: str, name: str) -> tuple[str, str]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes tensors, containers and DelayedScaling, and nothing else."""
+    """Makes tensors, containers, and what stands for a recipe, and nothing else.
+
+    Instructions of a pickle may set attributes of all that it names: each of these is made for one pickle alone.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self._made = dict(_constructors())
 
     def find_class(self, module: str, name: str) -> Any:
-        found = dict(_constructors()).get(_public(module, name))
+        found = self._made.get(_public(module, name))
         if found is None:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
         return found
 
 
 def _constructors() -> Iterator[tuple[tuple[str, str], Any]]:
-    yield (RECIPES, "DelayedScaling"), DelayedScaling
-    yield (RECIPES, "Format"), Format
+    yield (RECIPES, "DelayedScaling"), type("DelayedScaling", (), {})
+    yield (RECIPES, "Format"), tuple
     for name in ("_FormatHelper", "Range"):
-        yield (RECIPES, name), Range
+        yield (RECIPES, name), type(name, (Range,), {})
     yield ("collections", "OrderedDict"), OrderedDict
-    yield ("torch._utils", "_rebuild_tensor_v2"), torch._utils._rebuild_tensor_v2
-    yield ("torch.storage", "_load_from_bytes"), _storage_of
+    yield ("torch._utils", "_rebuild_tensor_v2"), partial(torch._utils._rebuild_tensor_v2)
+    yield ("torch.storage", "_load_from_bytes"), partial(_storage_of)
 
 
 def _storage_of(data: bytes) -> Any:
