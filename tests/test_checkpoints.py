@@ -545,6 +545,17 @@ def test_formats_that_are_not_judged_have_no_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("CNV-10")
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_a_checksum_knows_the_order_of_rows_with_equal_sums(dtype: type) -> None:
+    matrix = np.eye(2048, dtype=dtype)
+    moved = matrix[[2, 1, 0, *range(3, 2048)]]
+    words = np.random.default_rng(0).integers(0, 2**63, 2048, dtype=np.uint64)
+    rolled = np.stack([words, np.roll(words, 1)])
+    for before, after in ((matrix, moved), (rolled, rolled[::-1])):
+        assert checksum(before.tobytes()) != checksum(after.tobytes())
+
+
+@pytest.mark.rule("CNV-10")
 @pytest.mark.parametrize("count", [5, 8192, 3 * 8192 + 77])
 def test_a_checksum_knows_each_byte_and_its_place(count: int) -> None:
     data = bytearray(np.random.default_rng(3).integers(0, 256, count, np.uint8))

@@ -16,7 +16,7 @@ from fp4ref.errors import FileError
 from fp4ref.files.reading import fill_at, parts_at
 from fp4ref.files.tensors import reason, regular_file, shown
 
-WORDS = 1024  # words in a row of the table that a checksum is made of
+WORDS, OTHER_WORDS = 1024, 1021  # words in a row of the tables that a checksum is made of
 _COUNTED = Lock()  # several threads read a file
 
 
@@ -130,18 +130,18 @@ class Shard:
 
 
 def checksum(data: bytes | memoryview) -> int:
-    """Return the CRC-32 of the sums by rows and by columns of a table of words, and of the bytes behind it.
+    """Return the CRC-32 of sums of words by rows of one table and by columns of another, and of the bytes behind them.
 
-    The table has 1024 words of 64 bits in a row, and sums are modulo 2^64. Words that change in one row, or in one
-    column, change as many sums. The sums take a quarter of the time of a CRC of every byte.
+    The rows of the first table have 1024 words of 64 bits, those of the second 1021, a prime: rows of a matrix that
+    change places are seldom whole rows of both. Sums are modulo 2^64. They take half the time of a CRC of every byte.
 
     Rules: CNV-10.
     """
-    whole = len(data) - len(data) % (WORDS * 8)
-    words = np.frombuffer(data, np.uint64, whole // 8).reshape(-1, WORDS)
-    found = zlib.crc32(memoryview(data)[whole:])
-    for axis in (0, 1):
-        found = zlib.crc32(words.sum(axis, dtype=np.uint64).tobytes(), found)
+    words = np.frombuffer(data, np.uint64, len(data) // 8)
+    rows, others = (words[: words.size // width * width].reshape(-1, width) for width in (WORDS, OTHER_WORDS))
+    found = zlib.crc32(memoryview(data)[8 * min(rows.size, others.size) :])
+    for sums in (rows.sum(1, dtype=np.uint64), others.sum(0, dtype=np.uint64)):
+        found = zlib.crc32(sums.tobytes(), found)
     return found
 
 
