@@ -226,6 +226,18 @@ def test_a_gradient_in_place_belongs_to_the_product():
             chain(torch.ones(1, 2, **BF16), *[torch.ones(1, 2, **BF16)] * (behind[0] in operations))
 
 
+@pytest.mark.rule("TEM-40", "NUM-6")
+@pytest.mark.parametrize("behind", [[], [ops.ConstantScale(2)], [ops.Bias(32, **BF16)]])
+def test_a_sum_in_place_takes_the_place_of_nothing_that_is_read(behind):
+    chain = ops.Sequential(ops.BasicLinear(32, 32, **BF16), *behind, ops.AddExtraInput(in_place=True))
+    x = random(64, 32)
+    taken, column = x[:32], torch.zeros(32 * 32, 1, **BF16)
+    for added, error in ((taken, "NUM-6"), (taken.view(2, 16, 32), "NUM-6"), (x[:1], "TEM-40"), (column, "TEM-40")):
+        with pytest.raises(ValueError, match=error):
+            chain(taken, added)
+    assert chain(x[:32], x[32:]).data_ptr() == x[32:].data_ptr()
+
+
 @pytest.mark.rule("TEM-40")
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_quantized_product_takes_its_sum(recipe):

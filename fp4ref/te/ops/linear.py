@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from fp4ref.te.errors import NotSupportedError, SettingError
+from fp4ref.memory import require_apart
+from fp4ref.te.errors import NotSupportedError, SettingError, TensorShapeError
 from fp4ref.te.module.linear_function import Parallel
 from fp4ref.te.module.options import divide
 from fp4ref.te.module.parallel_module import MODES, LinearOptions, ParallelModule
@@ -133,9 +134,14 @@ class BasicLinear(WeightedOperation):
 
         added: the sum with it is rounded once and takes its place in memory.
 
+        Errors: TensorShapeError for another shape of `added`, BackendError if it shares memory with x, which the
+        backward pass reads.
+
         Rules: TEM-33, TEM-34, TEM-40.
         """
         self.enter(x, self.weight.dtype)
+        if added is not None:
+            self._require_apart(x, added)
         parallel = Parallel(
             mode=self.parallel_mode, group=self.tp_group, size=self.tp_size, sequence_parallel=self.sequence_parallel
         )
@@ -160,6 +166,12 @@ class BasicLinear(WeightedOperation):
         elif scale is not None:
             y = scaled_forward(y, scale)
         return (y, *same) if forks else y
+
+    def _require_apart(self, x: Tensor, added: Tensor) -> None:
+        shape = (*x.shape[:-1], self.weight.shape[0])
+        if added.numel() != math.prod(shape) or added.shape[-1:] != shape[-1:]:
+            raise TensorShapeError("AddExtraInput", f"{list(added.shape)} in place", f"{list(shape)}", "TEM-40")
+        require_apart("AddExtraInput", {"an extra input in place": added.detach()}, {"x": x.detach()})
 
     def with_next(self, following: Sequence[BasicOperation]) -> Together | None:
         """Return the product with a bias or a scale behind it, and a sum in place. Rules: TEM-33, TEM-34, TEM-40."""
