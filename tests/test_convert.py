@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -461,6 +462,24 @@ def test_what_exporters_keep_is_quantized_only_if_it_is_named(exports: Any, tmp_
         convert(exports("modelopt-mxfp4"), tmp_path / name, specs=specs, lossy=True)
         groups = {group.module for group in recognize(open_checkpoint(tmp_path / name)).groups}
         assert {module for module in groups if not module.endswith("_proj")} == head
+
+
+@pytest.mark.rule("CNV-13")
+@pytest.mark.parametrize(
+    ("patterns", "named"),
+    [
+        (["*"], set()),
+        (["*.mlp.gate_proj", "*"], set()),
+        (["*lm_head*"], {"lm_head", "language_model.lm_head"}),
+        (["*.embed_*"], {"model.embed_tokens"}),
+        (["*.mlp.gate*"], {"model.layers.0.mlp.gate"}),
+    ],
+)
+def test_a_pattern_names_what_exporters_keep(patterns: list[str], named: set[str]) -> None:
+    modules = {"lm_head", "language_model.lm_head", "model.embed_tokens", "model.layers.0.mlp.gate", "model.norm"}
+    specs = [(pattern, fp4ref.profiles["mxfp4"]) for pattern in patterns]
+    left = request_to_convert("source", "out", specs=specs).exclude
+    assert {module for module in modules if not any(fnmatchcase(module, each) for each in left)} == named
 
 
 @pytest.mark.rule("CNV-5", "CNV-11")

@@ -14,7 +14,7 @@ from fp4ref.checkpoints.transfer.request import SHARD_BYTES, ConversionRequest
 from fp4ref.errors import DomainError
 from fp4ref.spec import Spec
 
-KEPT = ("*embed*", "lm_head", "*router*", "*.mlp.gate", "*norm*")  # modules that exporters leave in high precision
+KEPT = ("*embed*", "*lm_head", "*router*", "*.mlp.gate", "*norm*")  # modules that exporters leave in high precision
 
 
 def request_to_convert(
@@ -48,7 +48,8 @@ def request_to_convert(
     """
     given, taken, left = [*specs], tuple(include), tuple(exclude)
     if given and not taken and not left:
-        left = tuple(kept for kept in KEPT if not any(fnmatchcase(pattern, kept) for pattern, _ in given))
+        chosen = [pattern.rstrip("*") for pattern, _ in given]
+        left = tuple(kept for kept in KEPT if not any(fnmatchcase(pattern, kept) for pattern in chosen))
     for _, spec in given:
         require_spec(spec)
     if shard_bytes < 1:
