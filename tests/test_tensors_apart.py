@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fp4ref
+from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.dumps.files import Dump, write_dump
 from fp4ref.conformance.verdict.dumps import DumpRequest, verify
 from fp4ref.conformance.verdict.violated import broken, dump_cells, worst
@@ -43,6 +44,14 @@ def tensor(name, change, spec="nvfp4", shape=(16, 64), scale_layout="linear"):
 def verified(tmp_path, *tensors, seconds=0.8):
     write_dump(tmp_path / "dump.npz", tensors)
     return verify(DumpRequest(path=tmp_path / "dump.npz", seconds=seconds))
+
+
+@pytest.mark.rule("CNF-49", "CNF-24")
+def test_tensors_that_were_not_diagnosed_break_rules_too():
+    cause = Explanation(("nibbles",), "packing", "the high nibble comes first")
+    found = Diagnosis(conforms=False, explanations=(cause,))
+    assert broken(found, fp4ref.NVFP4, ["PACK-1", "LAY-1"]) == ["PACK-1"]
+    assert broken(replace(found, undiagnosed=1), fp4ref.NVFP4, ["PACK-1", "LAY-1"]) == []
 
 
 @pytest.mark.slow  # a search that finds nothing, and two that do

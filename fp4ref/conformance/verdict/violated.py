@@ -44,10 +44,12 @@ def broken(diagnosis: Diagnosis | None, spec: Spec, failing: Iterable[str]) -> l
     """Return the failing rules of the stages that the diagnosis names; none if it does not tell.
 
     It tells if it explains every byte by one mistake; if several are equally good, the rules of each count. Groups of
-    tensors have broken rules if each group has.
+    tensors have broken rules if each group has. Nothing is told about tensors that were not diagnosed.
 
     Rules: CNF-2, CNF-24.
     """
+    if diagnosis is not None and diagnosis.undiagnosed:
+        return []
     if diagnosis is not None and diagnosis.groups:
         every = list(failing)
         named = [broken(group.found, group.spec, every) for group in diagnosis.groups]
