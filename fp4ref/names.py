@@ -122,12 +122,17 @@ class Names(Mapping[str, Value]):
         return len(self._values)
 
 
+def named_places() -> list[str]:
+    """Return the modules and files that the user named, in order."""
+    return [place for place in os.environ.get(VARIABLE, "").split(os.pathsep) if place]
+
+
 def load_extensions() -> None:
     """Import every module that may register values and was not imported before; failures are kept for messages."""
     for declared in _declared(tuple(sys.path)):
         if declared not in _begun:
             _begin(declared, declared.partition(":")[0])
-    for place in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+    for place in named_places():
         if place not in _begun:
             _begin(place, place)
 
@@ -148,8 +153,7 @@ def _begin(key: str, place: str) -> None:
 
 def import_extension(place: str) -> None:
     """Import a module or file that the user named. Errors: DomainError in one line if that fails. Rules: SPC-4."""
-    known = [named for named in os.environ.get(VARIABLE, "").split(os.pathsep) if named]
-    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*known, place]))
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*named_places(), place]))
     _begun.add(place)
     try:
         load_module(place, "--import")

@@ -135,6 +135,8 @@ READERS = {
     "quantize": ("quantize x.safetensors --spec spec.json -o TARGET.npz", "spec.json"),
     "report": ("report x.safetensors --html TARGET", "x.safetensors"),
     "gen": ("gen spec.json -o TARGET", "spec.json"),
+    "import": ("quantize x.safetensors --import k.py -o TARGET.npz", "k.py"),
+    "import of verify": ("verify d.npz --import k.py --html TARGET", "k.py"),
 }
 
 

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from fp4ref.errors import FileError
 from fp4ref.files.tensors import reason, shown
+from fp4ref.names import named_places
 
 BEGINNING = 1 << 16  # bytes of a file from which its kind is recognized
 Paths = Iterable[str | os.PathLike[str]]
@@ -42,7 +43,7 @@ def require_target(
     """Refuse to write where a command would destroy what it reads, or a file of another kind.
 
     kind: the kind of file that will be written; None for no check of what is there. sources: files that the command
-    reads. force: replace a file of another kind.
+    reads, beside those of `--import`. force: replace a file of another kind.
 
     Errors: FileError.
 
@@ -56,7 +57,7 @@ def require_target(
         raise FileError(operation, "no such file or directory", "an existing folder to write to", "FIL-4")
     if not path.exists():
         return
-    for source in sources:
+    for source in (*sources, *named_places()):
         if Path(source).exists() and path.samefile(source):
             raise FileError(operation, "the file that is read", "another one", "FIL-10")
     if kind is None or force or not path.is_file() or not path.stat().st_size:
