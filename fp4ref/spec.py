@@ -24,7 +24,8 @@ from fp4ref.json_text import strict_json
 from fp4ref.remembered import hashed_once
 from fp4ref.spec_json import decode, encode
 
-SPEC_VERSION = "0.1"
+SPEC_VERSION = "1.0"
+READ_VERSIONS = ("0.1", SPEC_VERSION)  # of specs in JSON; one of 0.1 has the same fields, and they mean the same
 
 
 class Granularity(StrEnum):
@@ -261,6 +262,7 @@ def from_json(text: str) -> Spec:
         value = strict_json(text)
     except (TypeError, ValueError) as error:
         raise DomainError("spec", f"text that is not JSON ({error})", "a JSON object", "SPC-11") from None
-    if not isinstance(value, dict) or value.pop("fp4ref", None) != SPEC_VERSION:
-        raise DomainError("spec", "JSON without this spec version", f'"fp4ref": "{SPEC_VERSION}"', "SPC-11")
+    if not isinstance(value, dict) or value.pop("fp4ref", None) not in READ_VERSIONS:
+        needed = " or ".join(f'"fp4ref": "{version}"' for version in READ_VERSIONS)
+        raise DomainError("spec", "JSON without a known spec version", needed, "SPC-11")
     return typing.cast(Spec, decode(Spec, value, "spec"))

@@ -223,7 +223,7 @@ def test_a_caller_replaces_metadata(tmp_path: Path) -> None:
 
 def described(**changes: Any) -> str:
     record = {"spec": "nvfp4", "scale_layout": "linear", "shape": [48, 40], "dtype": "bfloat16"} | changes
-    return json.dumps({"spec_version": "0.1", "tensors": {"": record}})
+    return json.dumps({"spec_version": fp4ref.SPEC_VERSION, "tensors": {"": record}})
 
 
 SPEC = json.loads(fp4ref.NVFP4.to_json())

@@ -82,16 +82,17 @@ def test_rules_since_a_version(monkeypatch):
     assert record["added"] == ["FOS-8"]
     assert [change["rule"] for change in record["changes"]] == ["FOS-1", "FOS-3", "FOS-5", "FOS-8", "FOS-7"]
     assert "290 of 192,000" in record["changes"][0]["bytes"]
-    assert "0.2  new  FOS-8 ·" in CliRunner().invoke(command, ["FOS", "--since", "0.1"]).output
-    assert CliRunner().invoke(command, ["--since", "0.2", "--json"]).output == '{\n "added": [],\n "changes": []\n}\n'
-    assert "version '9', need one of 0.1, 0.2" in str(CliRunner().invoke(command, ["--since", "9"]).exception)
+    assert "1.0  new  FOS-8 ·" in CliRunner().invoke(command, ["FOS", "--since", "0.1"]).output
+    assert CliRunner().invoke(command, ["--since", "1.0", "--json"]).output == '{\n "added": [],\n "changes": []\n}\n'
+    assert "version '9', need one of 0.1, 1.0, 1.1" in str(CliRunner().invoke(command, ["--since", "9"]).exception)
     assert "since: 0.1" in CliRunner().invoke(command, ["E2M1-3"]).output
     spec = spec_root()
     assert history.gaps(index.rules, spec) == []
     assert history.gaps(set(index.rules) - {"FOS-1"}, spec) == [
         "history.json: FOS-1 is in the history and in no chapter"
     ]
-    assert history.versions()[0].version == SPEC_VERSION
+    *closed, draft = history.versions()
+    assert (closed[-1].version, closed[-1].draft, draft.draft) == (SPEC_VERSION, False, True)
 
 
 CHAPTER = """# 01 · Things (AAA)

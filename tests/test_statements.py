@@ -197,7 +197,7 @@ def test_the_statement_on_backends_leaves_the_machine_out(here, monkeypatch):
 # A statement by hand, and what a change does to it
 
 FOUND = {
-    "standard": "0.1",
+    "standard": "1.0",
     "kit": "0.1.0",
     "subject": {"kind": "kernel", "name": "k.py:f"},
     "specs": {"nvfp4": {}},

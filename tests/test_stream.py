@@ -201,7 +201,7 @@ def first_head(data: bytes) -> int:
         (lambda data, at: data[:20], "ends at byte 20, need the text"),
         (lambda data, at: data[:12] + b"[" + data[13:], "preamble at byte 12 that is not a plan"),
         (lambda data, at: data.replace(b'"nvfp4"', b'"nvfp5"'), "preamble at byte 12 with unknown name 'nvfp5'"),
-        (lambda data, at: data.replace(b'"0.1"', b'"9.9"'), "version 9.9"),
+        (lambda data, at: data.replace(b'"1.0"', b'"9.9"'), "version 9.9"),
         (lambda data, at: data[:at], "need the answer to case 0 (normal/1/f32/row)"),
         (lambda data, at: data[: at + 100], "bytes of the answer to normal/1/f32/row"),
         (lambda data, at: data[:at] + b"CASE" + data[at + 4 :], "b'CASE' at byte {at}, need b'DONE'"),

@@ -19,7 +19,7 @@ from pathlib import Path
 from fp4ref.errors import UnknownNameError
 
 PACKAGES = ("fp4ref", "fp4ref_torch", "fp4ref_numerics")  # whose definitions are followed
-# Modules and functions that run claims, look values up by name, check them, or pass arrays on; they compute no byte.
+# What runs claims, looks values up by name, checks or names them, or passes arrays on; it computes no byte.
 HARNESS = (
     *("fp4ref.proof.claims", "fp4ref.proof.native", "fp4ref.errors", "fp4ref.names", "fp4ref.remembered"),
     *("fp4ref.api", "fp4ref.arguments", "fp4ref.arrays", "fp4ref.catalogue", "fp4ref.memory", "fp4ref.quantized"),
@@ -27,6 +27,7 @@ HARNESS = (
     *(
         "fp4ref_numerics.cache",
         "fp4ref.spec_json",
+        "fp4ref.spec:SPEC_VERSION",
         "fp4ref.spec:from_json",
         "fp4ref.spec:_coerce",
         "fp4ref.spec:_require_legal",
