@@ -12,6 +12,7 @@ from fp4ref.cli.verify_again import SEEDED, see_again
 from fp4ref.cli.verify_choice import KernelChoice
 from fp4ref.conformance.families.products.cases import FAMILIES
 from fp4ref.conformance.judge.coverage import required
+from fp4ref.conformance.mistakes.said import plural
 from fp4ref.conformance.run.ending import status
 from fp4ref.conformance.run.run_options import RunOptions
 from fp4ref.conformance.subjects.subject import Subject
@@ -93,4 +94,6 @@ def _print(report: ProductReport, limit: int) -> None:
     whole = [name for name in families if name not in failing]
     rules = [f"{rule} {cell.passed}/{cell.total}" for rule, cell in sorted(report.rules().items())]
     show(["", f"families that pass: {', '.join(whole) or 'none'}", f"rules: {', '.join(rules) or 'none'}"])
-    show([f"{count} cases do not apply: {reason}" for reason, count in report.skipped.items()])
+    show(
+        [f"{plural(count, '1 case does', 'cases do')} not apply: {reason}" for reason, count in report.skipped.items()]
+    )

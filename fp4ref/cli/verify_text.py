@@ -12,6 +12,7 @@ from fp4ref import rules as standard
 from fp4ref.cli.common import printable, table
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, report_lines
 from fp4ref.conformance.judge.comparison import Difference, StrayByte
+from fp4ref.conformance.mistakes.said import plural
 from fp4ref.conformance.verdict.dump_report import Cell, DumpReport, Result, counts
 from fp4ref.conformance.verdict.replay import Replay
 from fp4ref.conformance.verdict.violated import broken, dump_cells, worst
@@ -180,7 +181,10 @@ def print_kernel(out: Console, report: KernelReport, limit: int) -> None:
         _print(out, [f"rules in the same cases, which this mistake does not break: {', '.join(others)}"])
     _print(out, [f"families that pass: {', '.join(whole) or 'none'}"])
     _print(out, [f"rules in cases that pass: {', '.join(rules) or 'none'}"])
-    _print(out, [f"{count} cases do not apply: {reason}" for reason, count in report.skipped.items()])
+    _print(
+        out,
+        [f"{plural(count, '1 case does', 'cases do')} not apply: {reason}" for reason, count in report.skipped.items()],
+    )
 
 
 def violated_lines(diagnosis: Diagnosis | None, spec: Spec, cells: Mapping[str, Cell]) -> list[str]:
