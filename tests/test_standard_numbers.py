@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import re
 from fractions import Fraction
@@ -269,7 +270,10 @@ def test_special_values_of_chapter_00():
         q = fp4ref.quantize(np.ones((1, 16), F), "nvfp4-4over6", amax=amax, backend="numpy").row
         t = F(1) / F(6) * F(float(rows["4over6 with G = 0 or infinite"][1]))
         assert q.scales[0, 0] == formats.CUDA_E4M3.encode(t[None])[0]
-    scale_max = re.search(r"by default the largest value of the scale format, (\d+) for E4M3 \| 06", chapter("00"))[1]
+    stated = r"the largest value of the scale format, (\d+) for E4M3 and UE4M3 \| 06"
+    scale_max = re.search(stated, chapter("00"))[1]
+    unsigned = dataclasses.replace(formats.CUDA_E4M3, format=formats.FORMATS["ue4m3"])
+    assert fp4ref.NVFP4.replace(scale=unsigned).scale_max == float(scale_max)
     assert decoded(formats.CUDA_E4M3, formats.CUDA_E4M3.encode(F([inf]))[0]) == float(scale_max)
     wide = fp4ref.NVFP4.replace(scale=formats.CUDA_E5M2)
     assert wide.scale_max == decoded(formats.CUDA_E5M2, formats.CUDA_E5M2.encode(F([inf]))[0])
