@@ -199,7 +199,15 @@ def test_the_directory_of_an_archive_counts(tmp_path):
 
 
 # Fields of the first record of the directory, by their offset, and of the end record, by theirs: read or refused.
-DIRECTORY = {(6, 63): True, (6, 64): False, (8, 0x01): False, (8, 0x20): False, (8, 0x40): False, (8, 0x82): True}
+DIRECTORY = {
+    (6, 63): True,
+    (6, 64): False,
+    (7, 64): True,
+    (8, 0x01): False,
+    (8, 0x20): False,
+    (8, 0x40): False,
+    (8, 0x82): True,
+}
 END_RECORD = {(4, 1): True, (8, 3): True, (10, 0): True, (12, -1): False, (16, 1): False}
 
 
@@ -207,7 +215,7 @@ END_RECORD = {(4, 1): True, (8, 3): True, (10, 0): True, (12, -1): False, (16, 1
 def test_which_numbers_of_an_archive_count(tmp_path):
     path, read = tmp_path / "a.npz", {"a": ("U8", (2,), b"ab")}
     text = " ".join(RULES["FIL-2"].text.split())
-    assert "a version of the format above 6.3," in text
+    assert "a version of the format above 6.3 (the low byte of its field)," in text
     assert "encrypted or patched (bits 0, 5 and 6)" in text
     (tail,) = re.search(r"the last ([\d,]+) bytes of the file", text).groups()
     assert int(tail.replace(",", "")) == len(STORED[STORED.index(b"PK\5\6") :]) + 65_536
