@@ -294,6 +294,28 @@ def test_a_damaged_record_is_refused(monkeypatch):
             linear().set_extra_state(record)
 
 
+@pytest.mark.rule("TEL-52")
+@pytest.mark.parametrize("recipe", ["DelayedScaling", "CustomRecipe"])
+@pytest.mark.parametrize("wrong", [("scale_bwd", (3,)), ("amax_history_bwd", (4, 3)), ("amax_history_bwd", (5, 2))])
+def test_a_refused_record_changes_nothing(recipe, wrong):
+    record = {"recipe": recipe, "fp8_format": "HYBRID", "scale_fwd": torch.full((3,), 7.0), "scale_bwd": torch.ones(2)}
+    record |= {"amax_history_fwd": torch.ones(4, 3), "amax_history_bwd": torch.zeros(4, 2)}
+    file, module = io.BytesIO(), linear()
+    torch.save(record | {wrong[0]: torch.ones(wrong[1])}, file)
+    with te.autocast(recipe=DelayedScaling(amax_history_len=4)):
+        module(torch.randn(16, 32, dtype=torch.bfloat16))
+    before, states, quantizers = module.get_extra_state(), dict(module.fp8_meta), module.quantizer("input")
+    with pytest.raises(SettingError, match="TEL-52"):
+        module.set_extra_state(as_bytes(file.getvalue()))
+    assert torch.equal(module.get_extra_state(), before)
+    assert module.fp8_meta == states
+    assert module.quantizer("input") is quantizers
+    empty = linear()
+    with pytest.raises(SettingError, match="TEL-52"):
+        empty.set_extra_state(as_bytes(file.getvalue()))
+    assert not empty.fp8_meta
+
+
 class Harmful:
     def __reduce__(self):
         return sys.exit, ("the pickle was executed",)

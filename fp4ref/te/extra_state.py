@@ -31,26 +31,35 @@ class Loaded:
     inner: bool
 
     def restore(self, module: Any) -> None:
-        """Copy scales and maxima into a module's states.
+        """Copy scales and maxima into a module's states; if they do not fit, the module stays as it was.
 
         Errors: SettingError for another count of operands.
 
         Rules: TEL-52.
         """
-        for direction, key in DIRECTIONS.items():
-            if f"scale_{direction}" not in self.tensors:
-                continue
+        counts = {direction: self._count(module, direction) for direction in DIRECTIONS if self._holds(direction)}
+        for direction, count in counts.items():
+            key = DIRECTIONS[direction]
             if self.inner:
-                count, mode = len(self.tensors[f"scale_{direction}"]), MODES[direction]
+                mode = MODES[direction]
                 module.fp8_meta[key] = DelayedScalingRecipeState(self.recipe, mode=mode, num_quantizers=count)
             else:
                 module.set_meta_tensor(fwd=direction == "fwd", recipe=self.recipe)
             for part in PARTS:
-                target, value = getattr(module.fp8_meta[key], part), self.tensors[f"{part}_{direction}"]
-                if value.shape != target.shape:
-                    got = f"{part} of shape {list(value.shape)}"
-                    raise SettingError("set_extra_state", got, f"{list(target.shape)}", "TEL-52")
-                target.copy_(value)
+                getattr(module.fp8_meta[key], part).copy_(self.tensors[f"{part}_{direction}"])
+
+    def _holds(self, direction: str) -> bool:
+        return f"scale_{direction}" in self.tensors
+
+    def _count(self, module: Any, direction: str) -> int:
+        """Return the count of a direction's operands; SettingError if the record has another."""
+        scales = self.tensors[f"scale_{direction}"]
+        count = len(scales) if self.inner else len(module.operand_roles(direction == "fwd"))
+        for part, shape in zip(PARTS, ([count], [self.recipe.amax_history_len, count]), strict=True):
+            got = list(self.tensors[f"{part}_{direction}"].shape)
+            if got != shape:
+                raise SettingError("set_extra_state", f"{part}_{direction} of shape {got}", f"{shape}", "TEL-52")
+        return count
 
 
 def saved_state(fp8_meta: dict[str, Any]) -> torch.Tensor:
