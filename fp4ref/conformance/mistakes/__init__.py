@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fp4ref.conformance.mistakes.block_maxima import block_amax
-from fp4ref.conformance.mistakes.choices import choices
+from fp4ref.conformance.mistakes.block_maxima import BLOCK_MAXIMA
+from fp4ref.conformance.mistakes.choices import CHOICES
 from fp4ref.conformance.mistakes.data_readers import DATA_READERS
 from fp4ref.conformance.mistakes.directions import directions
-from fp4ref.conformance.mistakes.elements import codes
-from fp4ref.conformance.mistakes.factors import factor
+from fp4ref.conformance.mistakes.divisions import DIVISIONS
+from fp4ref.conformance.mistakes.elements import ELEMENTS
 from fp4ref.conformance.mistakes.global_scales import global_scale
 from fp4ref.conformance.mistakes.inputs import inputs
 from fp4ref.conformance.mistakes.kernel import Kernel, kernel_of
@@ -20,24 +20,24 @@ from fp4ref.conformance.mistakes.scale_codecs import scale_codec
 from fp4ref.conformance.mistakes.scale_places import misplaced, squares
 from fp4ref.conformance.mistakes.scales import block_scale
 from fp4ref.conformance.mistakes.sides import CaseLike, Exhibit
-from fp4ref.conformance.mistakes.tensor_maxima import tensor_amax
+from fp4ref.conformance.mistakes.tensor_maxima import TENSOR_MAXIMA
 from fp4ref.conformance.mistakes.transforms import transforms
 from fp4ref.conformance.mistakes.unwritten_codes import missing
 from fp4ref.conformance.mistakes.windows import windows
 from fp4ref.conformance.mistakes.wrapped_rows import wrapped_rows
 
 OWN = collect(
-    codes(),
+    ELEMENTS,
     randomness(),
-    factor(),
+    DIVISIONS,
     block_scale(),
     global_scale(),
     scale_codec(),
-    tensor_amax(),
-    block_amax(),
+    TENSOR_MAXIMA,
+    BLOCK_MAXIMA,
     partial_blocks(),
     transforms(),
-    choices(),
+    CHOICES,
     misplaced(),
     missing(),
     inputs(),

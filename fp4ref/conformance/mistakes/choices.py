@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -14,9 +13,10 @@ from fp4ref.arithmetic import Constants
 from fp4ref.conformance.mistakes.kernel import Kernel
 from fp4ref.conformance.mistakes.record import (
     NARROW,
-    Mistake,
     Slot,
+    When,
     both,
+    collect,
     known,
     nv,
     of,
@@ -78,7 +78,143 @@ TOTALS = (
 )
 
 
-KEPT = (
+def _search(kernel: Kernel, **changes: Any) -> Any:
+    assert kernel.search is not None
+    return dataclasses.replace(kernel.search, **changes)
+
+
+def _of_narrow_values(narrow: Any, kernel: Kernel) -> Any:
+    difference = _search(kernel).difference
+    return lambda q, s, g, a, x, k: narrow(difference(q, s, g, a, x * 0, k)) + difference(q * 0, s, g, a, x, k)
+
+
+def _of_narrow_errors(narrow: Any, kernel: Kernel) -> Any:
+    difference = _search(kernel).difference
+    return lambda *arguments: narrow(difference(*arguments))
+
+
+def _of_narrow_sums(narrow: Any, kernel: Kernel) -> Any:
+    total = _search(kernel).total
+    return lambda errors: narrow(total(errors))
+
+
+# A value, an error or a sum of errors goes through a narrower type on the way
+NARROWED_STEPS = (
+    ("value", "values that 4over6 compares with the input are", "difference", _of_narrow_values),
+    ("error", "4over6 errors are", "difference", _of_narrow_errors),
+    ("sum", "4over6 sums of errors are", "total", _of_narrow_sums),
+)
+
+
+def _search_through(field: str, made: Any, narrow: Any, kernel: Kernel) -> Any:
+    return _search(kernel, **{field: made(narrow, kernel)})
+
+
+def _from_byte(kernel: Kernel) -> Any:
+    codec = kernel.scale_codec
+    return lambda t, amax, g: (t, codec.decode(codec.encode(t)) * F(1.5))
+
+
+def _other_top(top: float, kernel: Kernel) -> bool:
+    return kernel.search is not None and kernel.search.scale_max != top
+
+
+search = partial(known, Slot.SEARCH)
+
+NARROWED = tuple(
+    search(
+        f"search-{step}-{name}",
+        f"{what} {text}",
+        searches,
+        search=of(partial(_search_through, field, made, narrow)),
+    )
+    for name, text, narrow in NARROW
+    for step, what, field, made in NARROWED_STEPS
+)
+
+DIFFERENT_ERRORS = tuple(
+    search(f"search-{name}", f"4over6 errors are {text}", searches, search=of(partial(_search, difference=difference)))
+    for name, text, difference in DIFFERENCES
+)
+
+SUMS = tuple(
+    search(f"search-{name}", f"4over6 errors are added {text}", searches, search=of(partial(_search, total=total)))
+    for name, text, total in TOTALS
+)
+
+METRICS = tuple(
+    search(
+        f"search-{metric}",
+        f"4over6 compares {text}",
+        both(searches, other_than("search", "metric", metric)),
+        search=of(partial(_search, metric=metric)),
+    )
+    for metric, text in (
+        (Metric.ABSOLUTE, "absolute errors"),
+        (Metric.SQUARED, "squared errors"),
+        (Metric.LARGEST, "the largest error"),
+    )
+)
+
+# (name, text, which of two errors keeps the second candidate)
+COMPARISONS: tuple[tuple[str, str, Any], ...] = (
+    ("tie", "4over6 keeps the second candidate on a tie", lambda b, a: b <= a),
+    ("inverted", "4over6 keeps the candidate with the larger error", lambda b, a: b > a),
+    ("inverted-tie", "4over6 keeps the candidate with the larger error, the second on a tie", lambda b, a: b >= a),
+    ("six", "4over6 always keeps the first candidate (6)", lambda b, a: np.zeros(a.shape, np.bool_)),
+    ("four", "4over6 always keeps the second candidate (4)", lambda b, a: np.ones(a.shape, np.bool_)),
+)
+COMPARED = (
+    *(search(f"search-{name}", text, searches, second=second) for name, text, second in COMPARISONS),
+    search(
+        "search-nan",
+        "4over6 keeps the second candidate where an error is NaN",
+        searches,
+        special=True,
+        second=lambda b, a: ~(b >= a),
+    ),
+)
+
+# (name, text, when, the two scales that a block tries, of the first one, its amax and the global scale)
+CANDIDATES: tuple[tuple[str, str, When, Any], ...] = (
+    ("two-thirds", "4over6 tries 2/3 of the scale instead of 1.5 times", searches, lambda t, a, g: (t, t * F(2 / 3))),
+    ("twice", "4over6 tries twice the scale instead of 1.5 times", searches, lambda t, a, g: (t, t * F(2))),
+    ("third", "4over6 tries 4/3 of the scale instead of 1.5 times", searches, lambda t, a, g: (t, t * F(4 / 3))),
+    ("quarter", "4over6 tries (scale * 6) / 4 instead of 1.5 times", searches, lambda t, a, g: (t, t * F(6) / F(4))),
+    (
+        "own",
+        "the second scale that 4over6 tries is (amax / 4) * S_enc, not 1.5 times the first",
+        both(searches, nv),
+        lambda t, a, g: (t, a / F(4) * g),
+    ),
+    (
+        "own-reciprocal",
+        "the second scale that 4over6 tries is amax * (S_enc * fp32(1/4)), not 1.5 times the first",
+        both(searches, nv),
+        lambda t, a, g: (t, a * (g * F(0.25))),
+    ),
+    ("swapped", "4over6 tries the candidate for 4 first", searches, lambda t, a, g: (t * F(1.5), t)),
+    (
+        "from-byte",
+        "4over6 takes 1.5 times the first candidate's scale after it was rounded to its byte",
+        searches,
+        of(_from_byte),
+    ),
+)
+TRIED = tuple(search(f"search-{name}", text, when, candidates=tried) for name, text, when, tried in CANDIDATES)
+
+LARGEST_SCALES = tuple(
+    search(
+        f"search-max-{top:g}",
+        f"4over6 makes the largest scale {top:g}",
+        partial(_other_top, top),
+        constants=partial(lambda t, k: k._replace(scale_max=t), F(top)),
+    )
+    for top in (448.0, 256.0)
+)
+
+# (name, text, where the codes and where the scale byte are those of the second candidate)
+KEPT: tuple[tuple[str, str, Any], ...] = (
     ("stored-other", "the scale byte that is stored is that of the other candidate of 4over6", lambda s: (s, ~s)),
     (
         "stored-first",
@@ -101,162 +237,8 @@ KEPT = (
         lambda s: (s | True, s),
     ),
 )
+MIXED = tuple(search(f"search-{name}", text, searches, alone=True, kept=kept) for name, text, kept in KEPT)
 
+MISSING = (search("search-missing", "4over6 is not done", searches, search=None),)
 
-def _search(kernel: Kernel, **changes: Any) -> Any:
-    assert kernel.search is not None
-    return dataclasses.replace(kernel.search, **changes)
-
-
-def _of_narrow_values(narrow: Any, kernel: Kernel) -> Any:
-    difference = _search(kernel).difference
-    return lambda q, s, g, a, x, k: narrow(difference(q, s, g, a, x * 0, k)) + difference(q * 0, s, g, a, x, k)
-
-
-def _of_narrow_errors(narrow: Any, kernel: Kernel) -> Any:
-    difference = _search(kernel).difference
-    return lambda *arguments: narrow(difference(*arguments))
-
-
-def _of_narrow_sums(narrow: Any, kernel: Kernel) -> Any:
-    total = _search(kernel).total
-    return lambda errors: narrow(total(errors))
-
-
-def _search_through(field: str, made: Any, narrow: Any, kernel: Kernel) -> Any:
-    return _search(kernel, **{field: made(narrow, kernel)})
-
-
-def _narrowed_choices() -> Iterator[Mistake]:
-    """Errors of 4over6 that go through a narrower type on the way."""
-    for name, text, narrow in NARROW:
-        for slot, what, made in (
-            ("value", "values that 4over6 compares with the input are", _of_narrow_values),
-            ("error", "4over6 errors are", _of_narrow_errors),
-            ("sum", "4over6 sums of errors are", _of_narrow_sums),
-        ):
-            field = "total" if slot == "sum" else "difference"
-            yield known(
-                Slot.SEARCH,
-                f"search-{slot}-{name}",
-                f"{what} {text}",
-                searches,
-                search=of(partial(_search_through, field, made, narrow)),
-            )
-
-
-def _from_byte(kernel: Kernel) -> Any:
-    codec = kernel.scale_codec
-    return lambda t, amax, g: (t, codec.decode(codec.encode(t)) * F(1.5))
-
-
-def _other_top(top: float, kernel: Kernel) -> bool:
-    return kernel.search is not None and kernel.search.scale_max != top
-
-
-def choices() -> Iterator[Mistake]:
-    """Mistakes in how 4over6 picks a candidate."""
-    stage = Slot.SEARCH
-    for name, text, difference in DIFFERENCES:
-        yield known(
-            stage,
-            f"search-{name}",
-            f"4over6 errors are {text}",
-            searches,
-            search=of(partial(_search, difference=difference)),
-        )
-    for name, text, total in TOTALS:
-        yield known(
-            stage,
-            f"search-{name}",
-            f"4over6 errors are added {text}",
-            searches,
-            search=of(partial(_search, total=total)),
-        )
-    for metric, text in (
-        (Metric.ABSOLUTE, "absolute errors"),
-        (Metric.SQUARED, "squared errors"),
-        (Metric.LARGEST, "the largest error"),
-    ):
-        yield known(
-            stage,
-            f"search-{metric}",
-            f"4over6 compares {text}",
-            both(searches, other_than("search", "metric", metric)),
-            search=of(partial(_search, metric=metric)),
-        )
-    yield from _narrowed_choices()
-    yield known(stage, "search-tie", "4over6 keeps the second candidate on a tie", searches, second=lambda b, a: b <= a)
-    yield known(
-        stage,
-        "search-inverted",
-        "4over6 keeps the candidate with the larger error",
-        searches,
-        second=lambda b, a: b > a,
-    )
-    yield known(
-        stage,
-        "search-inverted-tie",
-        "4over6 keeps the candidate with the larger error, the second on a tie",
-        searches,
-        second=lambda b, a: b >= a,
-    )
-    yield known(
-        stage,
-        "search-six",
-        "4over6 always keeps the first candidate (6)",
-        searches,
-        second=lambda b, a: np.zeros(a.shape, np.bool_),
-    )
-    yield known(
-        stage,
-        "search-four",
-        "4over6 always keeps the second candidate (4)",
-        searches,
-        second=lambda b, a: np.ones(a.shape, np.bool_),
-    )
-    yield known(
-        stage,
-        "search-nan",
-        "4over6 keeps the second candidate where an error is NaN",
-        searches,
-        special=True,
-        second=lambda b, a: ~(b >= a),
-    )
-    for name, text, candidates in (
-        ("two-thirds", "4over6 tries 2/3 of the scale instead of 1.5 times", lambda t, amax, g: (t, t * F(2 / 3))),
-        ("twice", "4over6 tries twice the scale instead of 1.5 times", lambda t, amax, g: (t, t * F(2))),
-        ("third", "4over6 tries 4/3 of the scale instead of 1.5 times", lambda t, amax, g: (t, t * F(4 / 3))),
-        ("quarter", "4over6 tries (scale * 6) / 4 instead of 1.5 times", lambda t, amax, g: (t, t * F(6) / F(4))),
-        (
-            "own",
-            "the second scale that 4over6 tries is (amax / 4) * S_enc, not 1.5 times the first",
-            lambda t, amax, g: (t, amax / F(4) * g),
-        ),
-        (
-            "own-reciprocal",
-            "the second scale that 4over6 tries is amax * (S_enc * fp32(1/4)), not 1.5 times the first",
-            lambda t, amax, g: (t, amax * (g * F(0.25))),
-        ),
-        ("swapped", "4over6 tries the candidate for 4 first", lambda t, amax, g: (t * F(1.5), t)),
-    ):
-        when = both(searches, nv) if name.startswith("own") else searches
-        yield known(stage, f"search-{name}", text, when, candidates=candidates)
-    yield known(
-        stage,
-        "search-from-byte",
-        "4over6 takes 1.5 times the first candidate's scale after it was rounded to its byte",
-        searches,
-        candidates=of(_from_byte),
-    )
-    for top in (448.0, 256.0):
-        yield known(
-            stage,
-            f"search-max-{top:g}",
-            f"4over6 makes the largest scale {top:g}",
-            partial(_other_top, top),
-            constants=partial(lambda t, k: k._replace(scale_max=t), F(top)),
-        )
-    for name, text, kept in KEPT:
-        yield known(stage, f"search-{name}", text, searches, alone=True, kept=kept)
-    yield known(stage, "search-missing", "4over6 is not done", searches, search=None)
+CHOICES = collect(DIFFERENT_ERRORS, SUMS, METRICS, NARROWED, COMPARED, TRIED, LARGEST_SCALES, MIXED, MISSING)

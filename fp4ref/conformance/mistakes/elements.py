@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from fp4ref.conformance.mistakes.kernel import Kernel
-from fp4ref.conformance.mistakes.record import Mistake, Slot, both, e2m1, eight_bit, known, of, other_than, stochastic
+from fp4ref.conformance.mistakes.record import Slot, both, collect, e2m1, eight_bit, known, of, other_than, stochastic
 from fp4ref.conformance.mistakes.scales import E4M3_FNUZ, ROUNDINGS
 from fp4ref.conformance.mistakes.signs import nans, signs, with_codec
 from fp4ref.formats import E2M1, E4M3, E5M2, Codec, Codes, F, Floats, Format, Rounding, grid
@@ -81,151 +82,6 @@ TABLES: tuple[tuple[str, str, tuple[float, ...]], ...] = (
 )
 
 
-def codes() -> Iterator[Mistake]:
-    """Mistakes in how a scaled element becomes a code."""
-    stage = Slot.CODE
-    nearest = lambda kernel: not stochastic(kernel)  # noqa: E731
-    for rounding, text in ROUNDINGS:
-        yield known(
-            stage,
-            f"element-{rounding}",
-            f"{text} when elements are rounded" if "ties go" in text else f"elements are {text}",
-            other_than("codec", "rounding", rounding),
-            codec=of(partial(with_codec, rounding=rounding)),
-        )
-    yield known(
-        stage,
-        "element-ties-up",
-        "ties go toward +infinity when elements are rounded",
-        nearest,
-        round=partial(signed_ties, True),
-    )
-    yield known(
-        stage,
-        "element-ties-minus",
-        "ties go toward -infinity when elements are rounded",
-        nearest,
-        round=partial(signed_ties, False),
-    )
-    yield known(stage, "element-ties-odd", "ties go to the odd code when elements are rounded", nearest, round=odd_ties)
-    points = grid(E2M1)
-    for low in range(E2M1.codes - 1):
-        middle, odd, even = (points[low] + points[low + 1]) / 2, _odd(low), 2 * low + 1 - _odd(low)
-        yield known(
-            stage,
-            f"element-tie-{middle:g}",
-            f"the tie {middle:g} becomes {points[odd]:g} instead of {points[even]:g} when elements are rounded",
-            both(e2m1, nearest),
-            alone=True,
-            round=partial(one_tie, low),
-        )
-    yield known(stage, "element-plus", "elements are rounded toward +infinity", nearest, round=partial(directed, True))
-    yield known(
-        stage, "element-floor", "elements are rounded toward -infinity", nearest, round=partial(directed, False)
-    )
-    for code in range(8):
-        if code != 7:
-            yield known(
-                stage,
-                f"element-overflow-{code}",
-                f"magnitudes past 6 become code {code} instead of saturating",
-                e2m1,
-                codec=of(partial(with_codec, overflow=code)),
-            )
-    yield known(
-        stage,
-        "element-overflow-8",
-        "magnitudes past 6 become code 8 (-0) instead of saturating",
-        e2m1,
-        codec=of(partial(with_codec, overflow=8)),
-    )
-    yield known(
-        stage,
-        "element-clamp-4",
-        "elements are clamped to 4 instead of 6",
-        e2m1,
-        value=lambda y: np.clip(y, F(-4), F(4)),
-    )
-    yield known(
-        stage,
-        "element-overflow-nan",
-        "magnitudes past the largest become NaN (0x7F) instead of saturating",
-        eight_bit,
-        codec=of(partial(with_codec, overflow=0x7F)),
-    )
-    yield known(
-        stage,
-        "element-overflow-inf",
-        "magnitudes past the largest become infinity (0x7C) instead of saturating",
-        lambda k: k.codec.format is E5M2,
-        codec=of(partial(with_codec, overflow=0x7C)),
-    )
-    for top in (240.0, 224.0, 256.0, 416.0):
-        yield known(
-            stage,
-            f"element-clamp-{top:g}",
-            f"elements saturate at {top:g}",
-            eight_bit,
-            value=partial(lambda t, y: np.clip(y, -t, t), F(top)),
-        )
-    yield known(stage, "element-flush", "subnormal elements are flushed to zero", code=of(_flush_codes))
-    yield known(
-        stage,
-        "element-flush-first",
-        "elements below the smallest normal are flushed to zero before they are rounded (no subnormal elements)",
-        value=of(_flushed_below),
-    )
-    yield known(stage, "element-flush-up", "subnormal elements become the smallest normal", code=of(_lift_codes))
-    yield known(
-        stage,
-        "element-e5m2",
-        "elements are E5M2 instead of E4M3",
-        lambda k: k.codec.format is E4M3,
-        codec=Codec(format=E5M2, nan=(0x7F, 0x7F)),
-    )
-    yield known(
-        stage,
-        "element-e4m3",
-        "elements are E4M3 instead of E5M2",
-        lambda k: k.codec.format is E5M2,
-        codec=Codec(format=E4M3, nan=(0x7F, 0x7F)),
-    )
-    yield known(
-        stage,
-        "element-fnuz",
-        "elements are E4M3FNUZ (bias 8) instead of E4M3",
-        lambda k: k.codec.format is E4M3,
-        codec=Codec(format=E4M3_FNUZ, nan=(0x80, 0x80)),
-    )
-    yield known(stage, "element-e1m2", "elements are E1M2 instead of E2M1", e2m1, codec=Codec(format=E1M2, nan=(7, 7)))
-    yield known(stage, "element-e3m0", "elements are E3M0 instead of E2M1", e2m1, codec=Codec(format=E3M0, nan=(7, 7)))
-    yield known(
-        stage,
-        "element-int4",
-        "elements are rounded to integers, INT4 with a sign bit",
-        e2m1,
-        round=partial(integer, False),
-    )
-    yield known(
-        stage,
-        "element-int4-twos",
-        "elements are rounded to integers, INT4 in two's complement",
-        e2m1,
-        round=partial(integer, True),
-    )
-    for name, text, values in TABLES:
-        yield known(stage, f"element-table-{name}", text, e2m1, round=partial(table, values))
-    yield known(
-        stage,
-        "element-lowest",
-        "negative elements saturate at the lowest code of two's complement, one past the negative of the largest",
-        lambda kernel: kernel.codec.format.complement,
-        round=_to_lowest,
-    )
-    yield from signs()
-    yield from nans()
-
-
 def _flush_codes(kernel: Kernel) -> Callable[[Codes], Codes]:
     form = kernel.codec.format
     first = 1 << form.mantissa_bits
@@ -243,3 +99,139 @@ def _lift_codes(kernel: Kernel) -> Callable[[Codes], Codes]:
     return lambda code: np.where((code & low != 0) & (code & low < first), code & form.sign_bit | first, code).astype(
         np.uint8
     )
+
+
+element = partial(known, Slot.CODE)
+
+
+def _nearest(kernel: Kernel) -> bool:
+    return not stochastic(kernel)
+
+
+def _e4m3(kernel: Kernel) -> bool:
+    return kernel.codec.format is E4M3
+
+
+def _e5m2(kernel: Kernel) -> bool:
+    return kernel.codec.format is E5M2
+
+
+ROUNDED = tuple(
+    element(
+        f"element-{rounding}",
+        f"{text} when elements are rounded" if "ties go" in text else f"elements are {text}",
+        other_than("codec", "rounding", rounding),
+        codec=of(partial(with_codec, rounding=rounding)),
+    )
+    for rounding, text in ROUNDINGS
+)
+
+TIES = (
+    element(
+        "element-ties-up",
+        "ties go toward +infinity when elements are rounded",
+        _nearest,
+        round=partial(signed_ties, True),
+    ),
+    element(
+        "element-ties-minus",
+        "ties go toward -infinity when elements are rounded",
+        _nearest,
+        round=partial(signed_ties, False),
+    ),
+    element("element-ties-odd", "ties go to the odd code when elements are rounded", _nearest, round=odd_ties),
+    *(
+        element(
+            f"element-tie-{(below + above) / 2:g}",
+            f"the tie {(below + above) / 2:g} becomes {odd:g} instead of {even:g} when elements are rounded",
+            both(e2m1, _nearest),
+            alone=True,
+            round=partial(one_tie, low),
+        )
+        for low, (below, above) in enumerate(itertools.pairwise(grid(E2M1)[: E2M1.codes]))
+        for odd, even in [(below, above) if low % 2 else (above, below)]
+    ),
+)
+
+DIRECTED = (
+    element("element-plus", "elements are rounded toward +infinity", _nearest, round=partial(directed, True)),
+    element("element-floor", "elements are rounded toward -infinity", _nearest, round=partial(directed, False)),
+)
+
+SATURATION = (
+    *(
+        element(
+            f"element-overflow-{code}",
+            f"magnitudes past 6 become code {code}{' (-0)' if code == 8 else ''} instead of saturating",
+            e2m1,
+            codec=of(partial(with_codec, overflow=code)),
+        )
+        for code in (0, 1, 2, 3, 4, 5, 6, 8)
+    ),
+    element("element-clamp-4", "elements are clamped to 4 instead of 6", e2m1, value=lambda y: np.clip(y, F(-4), F(4))),
+    element(
+        "element-overflow-nan",
+        "magnitudes past the largest become NaN (0x7F) instead of saturating",
+        eight_bit,
+        codec=of(partial(with_codec, overflow=0x7F)),
+    ),
+    element(
+        "element-overflow-inf",
+        "magnitudes past the largest become infinity (0x7C) instead of saturating",
+        _e5m2,
+        codec=of(partial(with_codec, overflow=0x7C)),
+    ),
+    *(
+        element(
+            f"element-clamp-{top:g}",
+            f"elements saturate at {top:g}",
+            eight_bit,
+            value=partial(lambda most, y: np.clip(y, -most, most), F(top)),
+        )
+        for top in (240.0, 224.0, 256.0, 416.0)
+    ),
+)
+
+SUBNORMAL = (
+    element("element-flush", "subnormal elements are flushed to zero", code=of(_flush_codes)),
+    element(
+        "element-flush-first",
+        "elements below the smallest normal are flushed to zero before they are rounded (no subnormal elements)",
+        value=of(_flushed_below),
+    ),
+    element("element-flush-up", "subnormal elements become the smallest normal", code=of(_lift_codes)),
+)
+
+OTHER_FORMATS = (
+    element("element-e5m2", "elements are E5M2 instead of E4M3", _e4m3, codec=Codec(format=E5M2, nan=(0x7F, 0x7F))),
+    element("element-e4m3", "elements are E4M3 instead of E5M2", _e5m2, codec=Codec(format=E4M3, nan=(0x7F, 0x7F))),
+    element(
+        "element-fnuz",
+        "elements are E4M3FNUZ (bias 8) instead of E4M3",
+        _e4m3,
+        codec=Codec(format=E4M3_FNUZ, nan=(0x80, 0x80)),
+    ),
+    element("element-e1m2", "elements are E1M2 instead of E2M1", e2m1, codec=Codec(format=E1M2, nan=(7, 7))),
+    element("element-e3m0", "elements are E3M0 instead of E2M1", e2m1, codec=Codec(format=E3M0, nan=(7, 7))),
+    element(
+        "element-int4",
+        "elements are rounded to integers, INT4 with a sign bit",
+        e2m1,
+        round=partial(integer, False),
+    ),
+    element(
+        "element-int4-twos",
+        "elements are rounded to integers, INT4 in two's complement",
+        e2m1,
+        round=partial(integer, True),
+    ),
+    *(element(f"element-table-{name}", text, e2m1, round=partial(table, values)) for name, text, values in TABLES),
+    element(
+        "element-lowest",
+        "negative elements saturate at the lowest code of two's complement, one past the negative of the largest",
+        lambda kernel: kernel.codec.format.complement,
+        round=_to_lowest,
+    ),
+)
+
+ELEMENTS = collect(ROUNDED, TIES, DIRECTED, SATURATION, SUBNORMAL, OTHER_FORMATS, signs(), nans())

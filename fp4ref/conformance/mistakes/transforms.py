@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fp4ref.conformance.mistakes.block_maxima import block_of
 from fp4ref.conformance.mistakes.kernel import Kernel, Turn
+from fp4ref.conformance.mistakes.maxima_of_blocks import block_of
+from fp4ref.conformance.mistakes.maxima_of_tensors import amax_of
 from fp4ref.conformance.mistakes.record import (
     Mistake,
     Slot,
@@ -19,7 +20,6 @@ from fp4ref.conformance.mistakes.record import (
     to_float16,
     turns,
 )
-from fp4ref.conformance.mistakes.tensor_maxima import amax_of
 from fp4ref.formats import F, Floats
 from fp4ref.hadamard import POINTS, butterfly, sign_vector
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.diagnosis.evidence import Part
 from fp4ref.conformance.diagnosis.measured.scales import nicest
-from fp4ref.conformance.mistakes.block_maxima import block_of
 from fp4ref.conformance.mistakes.data_readers import LOW_FIRST, DataReader
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide, Turn
+from fp4ref.conformance.mistakes.maxima_of_blocks import block_of
 from fp4ref.conformance.mistakes.readers import DECLARED
 from fp4ref.conformance.mistakes.record import Mistake, Slot, known
 from fp4ref.conformance.mistakes.said import runs
