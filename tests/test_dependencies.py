@@ -109,9 +109,6 @@ BACKENDS = {
     "plugins/fp4ref_pytest": (("",),),
 }
 
-# Names that Transformer Engine gives to two classes of its own.
-TWICE = {"Format", "MMParams"}
-
 # The golden model. Only what registers it as a backend (its package and `backend`) knows more of fp4ref.
 MODEL = {*FLOORS[1], "arithmetic", *ARITHMETICS, "four_over_six", "layout", "spec", "spec_json", "promise"}
 MODEL |= {"catalogue", "specs", "peers", "peers_engines", "quantized", "operands", "model"}
@@ -251,7 +248,8 @@ def test_class_names_are_unique() -> None:
         for node in tree(path).body
         if isinstance(node, ast.ClassDef)
     ]
-    assert {name for name in names if names.count(name) > 1} <= TWICE
+    assert len(names) > 600
+    assert not {name for name in names if names.count(name) > 1}
 
 
 # Modules may have this many lines. Longer ones are tables.

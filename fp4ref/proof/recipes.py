@@ -77,11 +77,12 @@ def fp8(tell: Tell) -> Replayed:
     """Ask the recipes of FP8 with every format for the element format of every role. Rules: TEL-2."""
     from fp4ref.te import recipe
     from fp4ref.te.dtypes import DType
+    from fp4ref.te.recipe_base import RecipeFormat
 
     count = 0
     for name, chosen in product(RECIPES_OF_FP8, ("E4M3", "HYBRID", None)):
         kind = getattr(recipe, name)
-        made = kind() if chosen is None else kind(fp8_format=recipe.Format[chosen])
+        made = kind() if chosen is None else kind(fp8_format=RecipeFormat[chosen])
         hybrid = name in HYBRID_BY_DEFAULT if chosen is None else chosen == "HYBRID"
         for mode, module, tensor in ROLES:
             count += 1

@@ -11,7 +11,8 @@ import torch
 
 from fp4ref.te.errors import SettingError
 from fp4ref.te.pickled_state import read_archive, read_pickle, should_load_extra_state_pickle
-from fp4ref.te.recipe import DelayedScaling, Format
+from fp4ref.te.recipe import DelayedScaling
+from fp4ref.te.recipe_base import RecipeFormat
 from fp4ref.te.recipe_state import DelayedScalingRecipeState
 from fp4ref.te.recomputation import delayed_state
 
@@ -109,7 +110,9 @@ def loaded_state(record: Any, context: str) -> Loaded | None:
         got = f"{context}: no {', '.join(missing) or 'scales'}"
         raise SettingError("set_extra_state", got, "scales and histories", "TEL-52")
     length = tensors[f"amax_history_{directions[0]}"].shape[0]
-    return Loaded(DelayedScaling(fp8_format=Format[tensors["fp8_format"]], amax_history_len=length), tensors, inner)
+    return Loaded(
+        DelayedScaling(fp8_format=RecipeFormat[tensors["fp8_format"]], amax_history_len=length), tensors, inner
+    )
 
 
 def _bytes(data: bytes) -> torch.Tensor:

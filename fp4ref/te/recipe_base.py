@@ -24,13 +24,18 @@ class Range(NamedTuple):
     max_bwd: float
 
 
-class Format(Enum):
+class RecipeFormat(Enum):
     """Element formats of a recipe: forward and backward."""
 
     E2M1 = Range(6, 6)
     E4M3 = Range(448, 448)
     E5M2 = Range(57344, 57344)
     HYBRID = Range(448, 57344)
+
+
+# The name that Transformer Engine gives it, also in texts and pickles
+Format = RecipeFormat
+Format.__name__ = Format.__qualname__ = "Format"
 
 
 @dataclass(frozen=True)

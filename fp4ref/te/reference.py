@@ -45,11 +45,14 @@ class GEMMType(Enum):
 
 
 @dataclass(frozen=True)
-class MMParams:
+class ReferenceMMParams:
     """The accumulation of the reference's product, always in float32."""
 
     out_dtype: torch.dtype | None = None
     use_split_accumulator: bool = True
+
+
+MMParams = ReferenceMMParams  # the name that Transformer Engine gives it
 
 
 class NVFP4QuantizerRef(Quantizer):
