@@ -11,7 +11,8 @@ import pytest
 
 import fp4ref
 from fp4ref.conformance import families
-from fp4ref.conformance.diagnosis.clock import SECONDS, processor_time
+from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS
+from fp4ref.conformance.diagnosis.clock import processor_time
 from fp4ref.conformance.diagnosis.products import diagnose
 from fp4ref.conformance.judge.cases import judge
 from fp4ref.conformance.run import runner
@@ -53,7 +54,7 @@ def spec_of(kernel):
 @pytest.mark.parametrize("name", marked(PRODUCTS, FEW))
 def test_products_are_caught_and_told_with_their_place(name):
     kernel, says = PRODUCTS[name]
-    report = check(Subject.of(kernel), spec_of(kernel), seconds=4 * SECONDS)  # on a busy machine too
+    report = check(Subject.of(kernel), spec_of(kernel), seconds=4 * OPERATION_SECONDS)  # on a busy machine too
     assert not report.ok
     assert re.search(says, report.headline), report.headline
 
@@ -70,7 +71,7 @@ def test_the_diagnosis_of_a_product_ends_in_time():
     assert processor_time() - start < 3  # one mistake more on every case
     assert not found.complete
     assert not found.explanations
-    assert SECONDS < 10
+    assert OPERATION_SECONDS < 10
 
 
 def operation_report(kernel):
@@ -79,7 +80,9 @@ def operation_report(kernel):
     cases = families.cases(spec, directions=("row",), dtypes=("bfloat16",))
     runs = runner.run(subject, [case for case in cases if case.x.size <= 1 << 18])
     judged = (judge(run.case, run.outcome, declared, run.expected) for run in runs)
-    return collected(KernelReport(kernel.__name__, spec, declared), judged, 4 * SECONDS)  # on a busy machine too
+    return collected(
+        KernelReport(kernel.__name__, spec, declared), judged, 4 * OPERATION_SECONDS
+    )  # on a busy machine too
 
 
 @pytest.mark.slow

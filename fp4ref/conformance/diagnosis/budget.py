@@ -1,16 +1,18 @@
 """The processor time of a diagnosis, and the share of it after which each search ends.
 
-A diagnosis has SECONDS. It looks for causes among few cases first, and has FEW of the time for that; the rest is for
-all cases. Within each of the two, a search ends when its share of that time is over, counted from the beginning, so
-that the time that a search does not need is left for those after it. For example, the search for two mistakes ends when
-0.9 of the time is over.
+A diagnosis of a quantizer has SECONDS, one of another operation or of a product OPERATION_SECONDS. That of a quantizer
+looks for causes among few cases first, and has FEW of the time for that; the rest is for all cases. Within each of the
+two, a search ends when its share of that time is over, counted from the beginning, so that the time that a search does
+not need is left for those after it. For example, the search for two mistakes ends when 0.9 of the time is over.
 """
 
 from enum import Enum
 
 SECONDS = 9.5
+OPERATION_SECONDS = 9.0
 FEW = 0.5  # among few cases
 BEFORE_BOUNDS = 0.7  # under a transform: with all blocks, before those that are judged by a bound are left out
+TOGETHER = 0.5  # several tensors of a dump together, before each is diagnosed on its own
 INSIDE = 0.8  # of what is left: inside the place of everything that differs
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-SECONDS = 9.0  # of processor time for what an operation other than a quantizer does
 GLANCE = 0.02  # seconds between two looks: asking for the processor time can take milliseconds
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.diagnosis.budget import SECONDS
+from fp4ref.conformance.diagnosis.budget import SECONDS, TOGETHER
 from fp4ref.conformance.diagnosis.clock import processor_time
 from fp4ref.conformance.diagnosis.diagnose import diagnose
 from fp4ref.conformance.diagnosis.explanations import DiagnosedTensors, Diagnosis, verdict
@@ -23,7 +23,6 @@ from fp4ref.quantized import Direction, DirectionData
 from fp4ref.spec import Granularity, Spec
 
 TENSORS = 8  # of those that differ
-TOGETHER = 0.5  # of the time, for several tensors together, before each is diagnosed on its own
 ELEMENTS = 1 << 20  # of a tensor that is looked at as a whole
 ROWS = 128  # whole tiles of every layout, and whole blocks
 Form = tuple[Spec, str]  # a specification and the layout of its scales

@@ -29,7 +29,6 @@ ORDER = list(Slot)
 
 # A mistake of these stages leaves the scale bytes alone, unless 4over6 chooses them by the codes
 AFTER_SCALES = frozenset({Slot.ENCODE, Slot.CODE, Slot.SIGN, Slot.PACKING})
-LOOSE = ("element-inferred", "scale-codec-inferred", "scale-inferred", "global-inferred")
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Hypothesis:
     @property
     def measured(self) -> bool:
         """True if a function in it was measured in the candidate's bytes, which two named mistakes may make as well."""
-        return any(mistake.name.startswith(LOOSE) for mistake in self.mistakes)
+        return any(mistake.measured for mistake in self.mistakes)
 
     @property
     def stages(self) -> set[Slot]:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
 from fp4ref.conformance.diagnosis import dequantizing
-from fp4ref.conformance.diagnosis.clock import SECONDS, Deadline, OutOfTimeError
+from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS
+from fp4ref.conformance.diagnosis.clock import Deadline, OutOfTimeError
 from fp4ref.conformance.diagnosis.dequantizer_ways import ways
 from fp4ref.conformance.diagnosis.dequantizing import Way
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
@@ -47,7 +48,9 @@ Bools = NDArray[np.bool_]
 Result = tuple[Case, Values]  # a case, and what a kernel made of it
 
 
-def diagnose_operation(declared: Declaration, results: Sequence[Result], budget_seconds: float = SECONDS) -> Diagnosis:
+def diagnose_operation(
+    declared: Declaration, results: Sequence[Result], budget_seconds: float = OPERATION_SECONDS
+) -> Diagnosis:
     """Explain what a kernel other than a quantizer made of some cases. Rules: CNF-2, CNF-26."""
     tick = Deadline(budget_seconds)
     ordered = sorted(results, key=lambda result: result[1].size)

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref.arrays import INPUT_DTYPES
-from fp4ref.conformance.diagnosis.clock import SECONDS, Deadline, OutOfTimeError
+from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS
+from fp4ref.conformance.diagnosis.clock import Deadline, OutOfTimeError
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, Explanation
 from fp4ref.conformance.diagnosis.placed_results import KnownResult, ResultSite, explained, place_of, same
 from fp4ref.conformance.families.products.case import GemmCase
@@ -30,6 +31,7 @@ from fp4ref.conformance.mistakes.product_depths import depths
 from fp4ref.conformance.mistakes.product_roundings import Rounds, roundings
 from fp4ref.conformance.mistakes.product_specials import RESULTS, special_sums
 from fp4ref.conformance.mistakes.products import Reading, readings
+from fp4ref.conformance.mistakes.record import Slot
 from fp4ref.conformance.mistakes.result_places import result_mistakes
 from fp4ref.conformance.subjects.subject import Declaration
 from fp4ref.formats import F, Floats, ignoring_float_warnings
@@ -41,12 +43,11 @@ BOUNDED = ("dense", "ragged", "deep")  # families whose operands are `integers`
 WIDTHS = {8: "bfloat16", 11: "float16 or TF32", 14: "the sums of FP8 tensor cores of SM89 and SM90"}
 TOLD = 3  # explanations
 ALMOST = 23  # bits of sums that show in the last column only, which may be wrong for another reason
-SUM, RESULT = "sum", "results"
 OWN = {"a": ROW, "b": COLUMN}  # of a result, which are the rows of an operand
 
 
 @ignoring_float_warnings
-def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = SECONDS) -> Diagnosis:
+def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = OPERATION_SECONDS) -> Diagnosis:
     """Explain results of which some are wrong.
 
     evidence: cases and results [M, N] of the declared type. budget_seconds: of processor time.
@@ -58,11 +59,11 @@ def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = 
     right = [judge(case, got, to).equal for case, got in aimed]
     if all(right):
         told = special([(case, got) for case, got in evidence if case.specials], to, declared.scale_layout)
-        return Diagnosis(conforms=False, explanations=told, first_stage=RESULT)
+        return Diagnosis(conforms=False, explanations=told, first_stage=Slot.RESULTS)
     bits = significant_bits((judge(case, got, to) for case, got in aimed), to)
     elsewhere = any(not equal for (case, _), equal in zip(aimed, right, strict=True) if not case.measured_in)
     if bits is not None and not (bits == ALMOST and elsewhere):
-        return Diagnosis(conforms=False, partial=_narrow(bits), first_stage=SUM)
+        return Diagnosis(conforms=False, partial=_narrow(bits), first_stage=Slot.SUM)
     ordered = sorted(zip(aimed, right, strict=True), key=lambda each: (each[1], each[0][0].shape))
     search = _Search([item for item, _ in ordered if not item[0].measured_in], declared, tick)
     complete = True
@@ -73,14 +74,14 @@ def diagnose(evidence: Evidence, declared: Declaration, budget_seconds: float = 
     found = search.found
     told = tuple({explanation.text: explanation for explanation in found}.values())[:TOLD]
     place = "" if told or not search.sites else place_of(search.sites)
-    return Diagnosis(conforms=False, explanations=told, first_stage=RESULT, complete=complete, place=place)
+    return Diagnosis(conforms=False, explanations=told, first_stage=Slot.RESULTS, complete=complete, place=place)
 
 
 def _narrow(bits: int) -> Explanation:
     """Return the measured width of sums; it tells no bits of sums in another order."""
     like = f", as {WIDTHS[bits]} has" if bits in WIDTHS else ""
     text = f"sums are held in {bits} significant bits instead of 24{like}"
-    return Explanation((f"sums-{bits}-bits",), SUM, text, except_on=("sums that this rounds",))
+    return Explanation((f"sums-{bits}-bits",), Slot.SUM, text, except_on=("sums that this rounds",))
 
 
 def special(evidence: Evidence, to: str, layout: str) -> tuple[Explanation, ...]:
@@ -103,7 +104,7 @@ def special(evidence: Evidence, to: str, layout: str) -> tuple[Explanation, ...]
             if (same(values, got) | (beside & _near(values, got))).all()
         }
         remaining = alike if remaining is None else {text: name for text, name in remaining.items() if text in alike}
-    return tuple(Explanation((name,), RESULT, text) for text, name in sorted((remaining or {}).items())[:TOLD])
+    return tuple(Explanation((name,), Slot.RESULTS, text) for text, name in sorted((remaining or {}).items())[:TOLD])
 
 
 @dataclass(frozen=True)
@@ -151,25 +152,25 @@ class _Search:
         fullest = max(self.pairs, key=lambda pair: (pair.bias is not None) + (pair.accumulate is not None))
         right = _scalings(fullest)[0], next(ways(fullest))
         for name, text, change in result_mistakes(numbers=True):
-            yield KnownResult((name,), RESULT, text.format("results"), partial(self._changed, change))
-        for stage, known in (("operands", readings(both=self.sees_both)), (SUM, depths())):
+            yield KnownResult((name,), Slot.RESULTS, text.format("results"), partial(self._changed, change))
+        for stage, known in ((Slot.OPERANDS, readings(both=self.sees_both)), (Slot.SUM, depths())):
             for reading in known:
                 if reading.text:
                     made, tells = partial(self._read, reading, *right), partial(self.tells, reading)
                     yield KnownResult((reading.name,), stage, reading.text, made, tells, OWN.get(reading.side))
         for name, text, rounds in roundings("sums"):
             if text:
-                yield KnownResult((name,), SUM, text, partial(self._ended, *right, rounds, _as_it_is))
+                yield KnownResult((name,), Slot.SUM, text, partial(self._ended, *right, rounds, _as_it_is))
         for scaling in (*_scalings(fullest)[1:], *(of_other_rows() if fullest.row_scaled else ())):
             assert scaling is not None
             scaled = partial(self._ended, scaling, right[1], _as_it_is, _as_it_is)
-            yield KnownResult((scaling.name,), "global scale", scaling.text, scaled)
+            yield KnownResult((scaling.name,), Slot.GLOBAL, scaling.text, scaled)
         for adding in single_ways(fullest):
             added = partial(self._ended, right[0], adding, _as_it_is, _as_it_is)
-            yield KnownResult(adding.names, "additions", adding.texts[0], added)
+            yield KnownResult(adding.names, Slot.ADDITIONS, adding.texts[0], added)
         for name, text, rounds in roundings("results"):
             if text:
-                yield KnownResult((name,), RESULT, text, partial(self._ended, *right, _as_it_is, rounds))
+                yield KnownResult((name,), Slot.RESULTS, text, partial(self._ended, *right, _as_it_is, rounds))
 
     def _read(self, reading: Reading, scaling: Scaling | None, adding: Additions, index: int) -> NDArray[Any] | None:
         sums = reading.sums(self.pairs[index])
@@ -211,7 +212,7 @@ class _Search:
             said = tuple(filter(None, (reading.text, *texts)))
             if len(said) > 1 and self._made(way, of, [first]) and self._made(way, of, cases):
                 own = (reading.name,) if reading.text else ()
-                yield Explanation((*own, *names), "operands" if own else RESULT, " and ".join(said))
+                yield Explanation((*own, *names), Slot.OPERANDS if own else Slot.RESULTS, " and ".join(said))
 
     def _made(self, way: Way, of: Callable[[int], Floats], cases: Sequence[int]) -> bool:
         """Return True if a way makes the results of some cases."""

@@ -20,7 +20,7 @@ from fp4ref.conformance.diagnosis.measured.missing import missing_scales
 from fp4ref.conformance.diagnosis.measured.order import scale_orders
 from fp4ref.conformance.diagnosis.measured.scales import constants_of_scales, scale_boundaries
 from fp4ref.conformance.diagnosis.measured.stages import seen_positions
-from fp4ref.conformance.mistakes import MISTAKES
+from fp4ref.conformance.mistakes import MISTAKES, SCALE_ROUNDINGS
 from fp4ref.conformance.mistakes.kernel import Kernel, ScaleSide
 from fp4ref.conformance.mistakes.readers import DECLARED, ScaleReader, scale_readers
 from fp4ref.conformance.mistakes.record import Mistake, Slot
@@ -146,7 +146,7 @@ def _measured_pairs(
     start: Hypothesis, known: Sequence[Mistake], parts: Sequence[Part], found: Sequence[Hypothesis]
 ) -> Iterator[Hypothesis]:
     """Yield each rounding with the constant that it allows, then any rounding: for codes that nothing else explains."""
-    roundings = [mistake for mistake in known if mistake.name.startswith(("scale-codec", "scale-double", "block-amax"))]
+    roundings = [mistake for mistake in known if mistake.name in SCALE_ROUNDINGS]
     for changed in (start.but(mistake) for mistake in roundings):
         if found:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fp4ref.conformance.mistakes import block_maxima, scale_codecs, scales
 from fp4ref.conformance.mistakes.block_maxima import BLOCK_MAXIMA
 from fp4ref.conformance.mistakes.choices import CHOICES
 from fp4ref.conformance.mistakes.data_readers import DATA_READERS
@@ -46,12 +47,14 @@ OWN = collect(
     squares(),
     wrapped_rows(),
 )
+SCALE_ROUNDINGS = {mistake.name for mistake in (*scale_codecs.ROUNDED, *scales.ROUNDED_TWICE, *block_maxima.ROUNDED)}
 MISTAKES = MistakeLibrary(OWN)
 register = MISTAKES.register
 
 __all__ = [
     "DATA_READERS",
     "MISTAKES",
+    "SCALE_ROUNDINGS",
     "CaseLike",
     "Exhibit",
     "Kernel",

@@ -19,7 +19,7 @@ from fp4ref.spec import Granularity
 
 
 class Slot(StrEnum):
-    """The stage of the quantizer that a mistake changes, in the order of computation."""
+    """The stage that a mistake changes, in the order of computation: those of a quantizer, then those of a product."""
 
     DIRECTION = "direction"
     INPUT = "input"
@@ -36,6 +36,10 @@ class Slot(StrEnum):
     PACKING = "packing"
     LAYOUT = "layout"
     PADDING = "padding"
+    OPERANDS = "operands"
+    SUM = "sum"
+    ADDITIONS = "additions"
+    RESULTS = "results"
 
 
 Apply = Callable[[Kernel], Kernel | None]
@@ -50,7 +54,8 @@ class Mistake:
     any other mistake. symptom: it says which byte special values end up as, which follows from causes further up.
     alone: no search pairs it with a second mistake, so that a long table of such costs little.
     place: where it holds, in words that follow a comma; empty for everywhere. rounding: of maxima, if that is what it
-    says; it is told only of maxima that support it.
+    says; it is told only of maxima that support it. measured: it was learnt from the candidate's bytes, and two named
+    mistakes may make these as well.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Mistake:
     symptom: bool = False
     place: str = ""
     rounding: Callable[[Floats], Floats] | None = None
+    measured: bool = False
 
     def at(self, place: Place) -> Mistake:
         """Return the mistake that holds in one place only."""
@@ -105,6 +111,7 @@ def known(
     alone: bool = False,
     symptom: bool = False,
     rounding: Callable[[Floats], Floats] | None = None,
+    measured: bool = False,
     **changes: Any,
 ) -> Mistake:
     """Return a mistake that replaces fields of a kernel; a change may be a function of the kernel, marked by `of`."""
@@ -115,7 +122,7 @@ def known(
         made = {field: value.make(kernel) if isinstance(value, of) else value for field, value in changes.items()}
         return kernel.but(**made)
 
-    return Mistake(name, stage, text, apply, special, alone, symptom, rounding=rounding)
+    return Mistake(name, stage, text, apply, special, alone, symptom, rounding=rounding, measured=measured)
 
 
 @dataclass(frozen=True)

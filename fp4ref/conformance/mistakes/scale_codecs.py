@@ -16,17 +16,27 @@ from fp4ref.conformance.mistakes.scales import E4M3_FNUZ, ROUNDINGS
 from fp4ref.formats import E4M3, E5M2, E8M0, Codec, Codes, F, Floats, Rounding
 
 
+def _codec(kernel: Kernel, **changes: Any) -> Codec:
+    changes = {name: min(value, 0xFF) if name == "overflow" else value for name, value in changes.items()}
+    return replace(kernel.scale_codec, **changes)
+
+
+ROUNDED = tuple(
+    known(
+        Slot.SCALE_CODEC,
+        f"scale-codec-{rounding}",
+        f"the block scale is {text}" if "ties go" not in text else f"{text} when the block scale is rounded",
+        other_than("scale_codec", "rounding", rounding),
+        scale_codec=of(partial(_codec, rounding=rounding)),
+    )
+    for rounding, text in ROUNDINGS
+)
+
+
 def scale_codec() -> Iterator[Mistake]:
     """Mistakes in how a scale becomes a byte."""
     stage = Slot.SCALE_CODEC
-    for rounding, text in ROUNDINGS:
-        yield known(
-            stage,
-            f"scale-codec-{rounding}",
-            f"the block scale is {text}" if "ties go" not in text else f"{text} when the block scale is rounded",
-            other_than("scale_codec", "rounding", rounding),
-            scale_codec=of(partial(_codec, rounding=rounding)),
-        )
+    yield from ROUNDED
     for code in (0x7F, 0xFF, 0x7E, 0x00):
         yield known(
             stage,
@@ -106,11 +116,6 @@ def scale_codec() -> Iterator[Mistake]:
         working=apm.infinite,
     )
     yield from _bytes()
-
-
-def _codec(kernel: Kernel, **changes: Any) -> Codec:
-    changes = {name: min(value, 0xFF) if name == "overflow" else value for name, value in changes.items()}
-    return replace(kernel.scale_codec, **changes)
 
 
 def _moved(by: int, byte: Codes) -> Codes:

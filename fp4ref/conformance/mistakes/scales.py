@@ -194,6 +194,17 @@ def _power(number: float) -> str:
     return f"2^{exponent - 1}" if mantissa == 0.5 and exponent < 0 else f"{number:.4g}"
 
 
+ROUNDED_TWICE = tuple(
+    known(
+        Slot.SCALE,
+        f"scale-double-{name}",
+        f"the block scale is {text} before its codec (double rounding)",
+        scale_value=narrow,
+    )
+    for name, text, narrow in NARROW
+)
+
+
 def block_scale() -> Iterator[Mistake]:
     """Mistakes in the scale before its codec."""
     stage = Slot.SCALE
@@ -203,13 +214,7 @@ def block_scale() -> Iterator[Mistake]:
     for name, text, form in MX_SCALES:
         yield known(stage, f"mx-{name}", f"the block scale is {text}", mx, block_scale=form)
     yield from _one_level()
-    for name, text, narrow in NARROW:
-        yield known(
-            stage,
-            f"scale-double-{name}",
-            f"the block scale is {text} before its codec (double rounding)",
-            scale_value=narrow,
-        )
+    yield from ROUNDED_TWICE
     for low, (name, words, clamped) in itertools.product(LOWEST, CLAMPS):
         yield known(
             stage,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fp4ref.conformance.diagnosis.budget import SECONDS as BUDGET
-from fp4ref.conformance.diagnosis.clock import SECONDS
+from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS, SECONDS
 from fp4ref.conformance.diagnosis.declared_packing import diagnose_packed
 from fp4ref.conformance.diagnosis.explanations import Diagnosis, verdict
 from fp4ref.conformance.diagnosis.operations import diagnose_operation
@@ -42,7 +41,7 @@ class KernelReport(Tally):
 
         Rules: CNF-10.
         """
-        usual = BUDGET if self.declaration.operation == "quantize" else SECONDS
+        usual = SECONDS if self.declaration.operation == "quantize" else OPERATION_SECONDS
         budget = usual if seconds is None else seconds
         if budget and self.differing and not self.zeros.only and not self.findings.keys() & STATE:
             self.diagnosis = told(partial(self._diagnosed, budget), self.errors)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from fp4ref.conformance.diagnosis.clock import SECONDS
+from fp4ref.conformance.diagnosis.budget import OPERATION_SECONDS
 from fp4ref.conformance.diagnosis.products import diagnose
 from fp4ref.conformance.families import seed_of
 from fp4ref.conformance.families.products.cases import cases
@@ -60,7 +60,7 @@ def check(
             if not (report.judgements or report.findings):
                 raise
             report.stopped, report.cut = STOPPED, Ending.of(ending, endless=forever)
-        _explain(report, 0.0 if report.cut else SECONDS if seconds is None else seconds, options)
+        _explain(report, 0.0 if report.cut else OPERATION_SECONDS if seconds is None else seconds, options)
         return report
 
     return _until_wrong(tried, first, (*options.ends, KeyboardInterrupt)) if forever else tried(first)

@@ -80,6 +80,7 @@ def code_map(kernel: Kernel, pairs: Sequence[tuple[Part, ScaleSide]], reader: Da
         Slot.CODE,
         "element-inferred-codes",
         f"codes are stored as others: {_said(table, _signed_values(kernel.codec.format))}",
+        measured=True,
         code=partial(_then, kernel.code, table),
     )
 
@@ -158,12 +159,14 @@ def byte_maps(kernel: Kernel, parts: Sequence[Part], reader: ScaleReader) -> lis
             Slot.SCALE_CODEC,
             "scale-inferred-bytes",
             f"scale bytes become others: {said}",
+            measured=True,
             scale_byte=partial(_then, kernel.scale_byte, table),
         ),
         known(
             Slot.SCALE_CODEC,
             "scale-inferred-stored",
             f"scale bytes are stored as others, which the elements are not divided by: {said}",
+            measured=True,
             scales=partial(_then, kernel.scales, table),
         ),
     ]

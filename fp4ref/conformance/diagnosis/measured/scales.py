@@ -76,15 +76,18 @@ def constants_of_scales(kernel: Kernel, parts: Sequence[Part], *, simple: bool =
                 Slot.GLOBAL,
                 f"global-{'' if listed else 'inferred-'}{number:g}",
                 f"S_enc is made of {number:g} instead of {top:g}",
+                measured=not listed,
                 global_scale=guarded(partial(lambda value, a, k: value / a, F(number))),
             )
     number, listed = _number(element_max / high, element_max / low, OVER)
     if simple and not listed and not _simple(number):
         return
+    named = listed and nv(kernel)
     yield known(
         Slot.SCALE,
-        f"scale-{'' if listed and nv(kernel) else 'inferred-'}{number:g}",
+        f"scale-{'' if named else 'inferred-'}{number:g}",
         f"the block scale is made with amax / {number:g} instead of amax / {element_max:g}",
+        measured=not named,
         scale_value=partial(lambda factor, before, t: before(t * factor), F(element_max / number), kernel.scale_value),
     )
 
@@ -165,6 +168,7 @@ def scale_boundaries(kernel: Kernel, parts: Sequence[Part]) -> Mistake | None:
         Slot.SCALE_CODEC,
         "scale-codec-inferred",
         f"block scales are rounded at other boundaries: {', '.join(said)}{more}",
+        measured=True,
         scale_value=partial(_rounded, t[first], values[codes].astype(F), kernel.scale_value),
     )
 

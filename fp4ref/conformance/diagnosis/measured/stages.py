@@ -165,6 +165,7 @@ def _boundaries(
         Slot.CODE,
         "element-inferred",
         f"elements are rounded at other boundaries: {said}",
+        measured=True,
         round=partial(_rounded, moved[0], moved[1], zero),
     )
 
