@@ -137,6 +137,12 @@ def load_extensions() -> None:
             _begin(place, place)
 
 
+def failures() -> dict[str, str]:
+    """Return the declared and named modules that could not be imported, each with the reason. Rules: SPC-4."""
+    load_extensions()
+    return dict(_failed)
+
+
 @lru_cache
 def _declared(path: tuple[str, ...]) -> tuple[str, ...]:
     """Return what the distributions on a path declare; finding them takes 25 ms."""

@@ -106,6 +106,22 @@ def test_a_module_that_fails_is_named_where_a_name_is_unknown(tmp_path, monkeypa
     assert "--import: no file" in failed.output
 
 
+@pytest.mark.rule("SPC-4")
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("command, kind", [("layouts", "layout"), ("profiles", "spec")])
+def test_a_listing_has_what_was_never_asked_for(command, kind, tmp_path, monkeypatch):
+    values = {
+        "layout": 'fp4ref.register(fp4ref.Layout("acme.listed", "m(8,*) k(4,*): m0 k0 k1 m1"), source="a test")',
+        "spec": 'fp4ref.register(fp4ref.NVFP4.replace(name="acme.listed", element_max=4.0), source="a test")',
+    }
+    (tmp_path / "acme_listed.py").write_text(f"import fp4ref\n{values[kind]}\n")
+    monkeypatch.setenv("FP4REF_IMPORT", os.pathsep.join([str(tmp_path / "acme_listed.py"), str(tmp_path / "gone.py")]))
+    told = CliRunner().invoke(main, [command, "--match", "acme.listed"])
+    assert told.exit_code == 0
+    assert "acme.listed" in told.stdout
+    assert "gone.py: DomainError: " in told.stderr
+
+
 def distribution(folder: Path) -> dict[str, str]:
     """Install a distribution by writing its files, and return the environment that finds it."""
     (folder / "acme_formats.py").write_text(MODULE)

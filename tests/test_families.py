@@ -15,8 +15,9 @@ from fp4ref.conformance.families.case import aim
 from fp4ref.conformance.families.found import found as found_before
 from fp4ref.conformance.families.witnesses import searched, told_apart
 from fp4ref.errors import DomainError
-from fp4ref.formats import E2M1, E8M0, STOCHASTIC_E2M1
+from fp4ref.formats import E2M1, E8M0, FORMATS, STOCHASTIC_E2M1, Codec, Format
 from fp4ref.model.quantize import global_amax, quantize
+from fp4ref.spec import Granularity
 from fp4ref.specs import STANDARD
 
 NVFP4 = fp4ref.NVFP4
@@ -52,6 +53,23 @@ def test_every_family_has_a_reason_and_rules_that_exist():
             assert family.reason.endswith(".")
             assert family.reason.count(". ") == 0
             assert set(family.rules(spec)) <= known
+
+
+OF_FORMATS = {form.name.upper() for form in FORMATS.values()}
+UNNAMED = Codec(format=Format("vendor.e3m4", 3, 4, bias=3, codes=127), nan=(127, 127))
+VENDORS = fp4ref.MXFP8_E4M3.replace(name="vendor.mxfp8", element=UNNAMED)
+
+
+@pytest.mark.rule("CNF-24", "CNF-33")
+@pytest.mark.parametrize("spec", [*STANDARD, STOCHASTIC, VENDORS], ids=lambda spec: spec.name)
+def test_families_cite_rules_of_the_formats_and_scales_that_a_spec_has(spec):
+    others = OF_FORMATS - {spec.element.format.name.upper(), spec.scale.format.name.upper()}
+    for family in families.FAMILIES.values():
+        chapters = {rule.rpartition("-")[0] for rule in family.rules(spec)}
+        assert not chapters & others, family.name
+        assert spec.global_scale is not Granularity.NONE or "GLB-3" not in family.rules(spec), family.name
+    signs = families.FAMILIES["minus-zero"].rules(spec)
+    assert (signs == ("SPC-7",)) == (spec is VENDORS)
 
 
 @pytest.mark.parametrize("spec", [*STANDARD, STOCHASTIC], ids=lambda spec: spec.name)

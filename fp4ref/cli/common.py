@@ -20,7 +20,7 @@ import click
 
 from fp4ref.catalogue import resolve
 from fp4ref.errors import DomainError, FileError, UnknownNameError
-from fp4ref.names import VARIABLE, import_extension
+from fp4ref.names import VARIABLE, failures, import_extension
 from fp4ref.spec import Spec, from_json
 
 if TYPE_CHECKING:
@@ -84,6 +84,12 @@ def with_names_of(target: str, make: Callable[[], Made]) -> Made:
             raise
     import_named(click.get_current_context(), place)
     return make()
+
+
+def load_every_extension() -> None:
+    """Import what distributions declare, before names are listed; say on standard error which could not be imported."""
+    for place, why in failures().items():
+        click.echo(f"not listed: {place}: {why}", err=True)
 
 
 def _each_imported(ctx: click.Context, _: click.Parameter, places: tuple[str, ...]) -> None:

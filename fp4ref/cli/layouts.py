@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fp4ref import relayouts
-from fp4ref.cli.common import DIFFERS
+from fp4ref.cli.common import DIFFERS, load_every_extension
 from fp4ref.cli.layouts_where import numbers, starts, where
 from fp4ref.errors import FileError, ShapeError
 from fp4ref.files.tensors import shown
@@ -56,6 +56,7 @@ def layouts(context: click.Context, pattern: str, consumer: str, as_json: bool) 
     """
     if context.invoked_subcommand is not None:
         return
+    load_every_extension()
     names = [name for name in relayouts.every() if fnmatch.fnmatchcase(name, pattern)]
     names = [name for name in names if consumer.lower() in relayouts.consumer(name).lower()]
     if as_json:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fp4ref.casts import CASTS, Cast
 from fp4ref.catalogue import PROFILES, PROMISES
-from fp4ref.cli.common import load_spec, terminal_width, wrapped_text
+from fp4ref.cli.common import load_every_extension, load_spec, terminal_width, wrapped_text
 from fp4ref.cli.explain import read_tensor
 from fp4ref.cli.profiles_check import check
 from fp4ref.cli.profiles_diff import KINDS, diff_record, note_text, print_diff
@@ -78,6 +78,7 @@ def profiles(context: click.Context, pattern: str, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
+    load_every_extension()
     names = [name for name in PROFILES if fnmatch.fnmatchcase(name, pattern)]
     if as_json:
         click.echo(json.dumps([_record(name) for name in names], indent=1))
@@ -150,6 +151,7 @@ def backends(pattern: str, as_json: bool) -> None:
     Profiles that a backend refuses are listed under the reason. If you ask for such a backend by name, the error gives
     the same reason.
     """
+    load_every_extension()
     names = [name for name in PROFILES if fnmatch.fnmatchcase(name, pattern)]
     found = refused(names)
     if as_json:

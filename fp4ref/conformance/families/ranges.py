@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from fp4ref.conformance.families.aiming import beside, exponents
 from fp4ref.conformance.families.case import Aim, Family, Member, Values, matrix_of
-from fp4ref.conformance.families.rules import global_rules, nan_rules, overflow_rules, rules, scale_rules
+from fp4ref.conformance.families.rules import (
+    global_rules,
+    nan_rules,
+    overflow_rules,
+    rules,
+    scale_rules,
+    sign_rules,
+    special_amax_rules,
+    zero_rules,
+)
 from fp4ref.conformance.families.ties import smaller
 from fp4ref.formats import F
 from fp4ref.model.quantize import global_amax
@@ -211,9 +220,11 @@ FAMILIES = (
     Family(
         "subnormals", "A kernel that was built to flush subnormals loses them.", rules("NUM-1", "NUM-5"), subnormals
     ),
-    Family("zero-blocks", "A block of zeros is divided by zero, or gets a made-up scale.", rules("GLB-3"), zero_blocks),
-    Family("zero-tensor", "A tensor of zeros has no global scale.", rules("GLB-3", "E2M1-2"), zero_tensor),
-    Family("minus-zero", "The sign of -0 is lost.", rules("E2M1-2"), minus_zero),
+    Family(
+        "zero-blocks", "A block of zeros is divided by zero, or gets a made-up scale.", special_amax_rules, zero_blocks
+    ),
+    Family("zero-tensor", "A tensor of zeros has no global scale.", zero_rules, zero_tensor),
+    Family("minus-zero", "The sign of -0 is lost.", sign_rules, minus_zero),
     Family("nan", "NaN takes part in maxima and has a code.", nan_rules, nan),
-    Family("inf", "An infinity makes the global scale special.", rules("GLB-3"), infinite),
+    Family("inf", "An infinity makes the global scale special.", special_amax_rules, infinite),
 )

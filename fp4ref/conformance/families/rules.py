@@ -36,6 +36,14 @@ NOT_A_NUMBER = {
     "e3m2": "E3M2-4",
     "int8": "INT8-4",
 }
+KEEPS_SIGN = {
+    "e2m1": "E2M1-2",
+    "e4m3": "E4M3-6",
+    "e5m2": "E5M2-6",
+    "e2m3": "E2M3-5",
+    "e3m2": "E3M2-5",
+    "int8": "INT8-5",
+}
 VALUES = {
     "e2m1": "E2M1-1",
     "e4m3": "E4M3-1",
@@ -79,6 +87,32 @@ def overflow_rules(spec: Spec) -> tuple[str, ...]:
 def nan_rules(spec: Spec) -> tuple[str, ...]:
     """NaN in, and the maxima that meet it."""
     return ("BLK-2", NOT_A_NUMBER.get(spec.element.format.name, OF_A_CODEC))
+
+
+def sign_rules(spec: Spec) -> tuple[str, ...]:
+    """Return the rule on the sign of a zero."""
+    return (KEEPS_SIGN.get(spec.element.format.name, OF_A_CODEC),)
+
+
+def special_amax_rules(spec: Spec) -> tuple[str, ...]:
+    """Return the rules on maxima of which no scale can be made in the usual way."""
+    return scale_rules(spec) if spec.global_scale is Granularity.NONE else ("GLB-3",)
+
+
+def zero_rules(spec: Spec) -> tuple[str, ...]:
+    """Return the rules on a tensor of zeros."""
+    return (*special_amax_rules(spec), *sign_rules(spec))
+
+
+def place_rules(spec: Spec) -> tuple[str, ...]:
+    """Return the rules on where an element's code and its block are."""
+    return (PACKED[spec.element.format.bits], "BLK-1")
+
+
+def ragged_rules(spec: Spec) -> tuple[str, ...]:
+    """Return the rules on blocks that are not full, and on bits behind the last code."""
+    bits = spec.element.format.bits
+    return ("BLK-1", *([SPARE[bits]] if bits in SPARE else []))
 
 
 def global_rules(spec: Spec) -> tuple[str, ...]:

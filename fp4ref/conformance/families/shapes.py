@@ -8,7 +8,7 @@ import numpy as np
 
 from fp4ref.conformance.families.aiming import exponents
 from fp4ref.conformance.families.case import Aim, Family, Member, Values
-from fp4ref.conformance.families.rules import rules, scaling_rules
+from fp4ref.conformance.families.rules import place_rules, ragged_rules, rules, scaling_rules
 from fp4ref.formats import E8M0, grid
 from fp4ref.spec import Granularity
 
@@ -110,12 +110,12 @@ def _spelled(aimed: Aim, scales: Values, height: int, width: int, shift: int) ->
 
 FAMILIES = (
     Family("normal", "Values as activations and weights have them.", scaling_rules, normal),
-    Family("positions", "Nibbles, columns or rows change places.", rules("PACK-1", "BLK-1"), positions),
+    Family("positions", "Nibbles, columns or rows change places.", place_rules, positions),
     Family("layout", "Scales are in another layout, which equal scales would hide.", rules("LAY-7", "LAY-3"), layout),
     Family(
         "ragged",
         "Sizes that fill no block, tile or vector are read or written wrongly.",
-        rules("BLK-1", "PACK-2"),
+        ragged_rules,
         ragged,
     ),
     Family("axes", "Leading dimensions are flattened.", rules("NUM-4"), axes),

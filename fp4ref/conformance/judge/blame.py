@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp4ref.conformance.families.rules import NEAREST, NOT_A_NUMBER, SATURATES
+from fp4ref.conformance.families.rules import KEEPS_SIGN, NEAREST, NOT_A_NUMBER, SATURATES
 from fp4ref.conformance.judge.compare import codes_of, scales_of, unequal
 from fp4ref.conformance.judge.comparison import Comparison
 from fp4ref.conformance.judge.excuses import Bools, Tile, per_block
@@ -76,12 +76,11 @@ DECIDES: dict[str, frozenset[Stage]] = {  # by rule, or by chapter; the codecs f
     "LAY-5": frozenset({Stage.PADDING}),
     "LAY": frozenset({Stage.PLACE}),
 }
-SIGNS = frozenset({"E2M1-2", "E4M3-6", "E5M2-6", "E2M3-5", "E3M2-5", "INT8-5"})
 OF_CODES = (  # rules on the codes of elements, by what they decide
     (frozenset(NEAREST.values()), Stage.NEAREST),
     (frozenset(SATURATES.values()), Stage.SATURATED),
     (frozenset(NOT_A_NUMBER.values()), Stage.NAN),
-    (SIGNS, Stage.SIGN),
+    (frozenset(KEEPS_SIGN.values()), Stage.SIGN),
 )
 
 
